@@ -1,0 +1,228 @@
+"""The run file as Python objects, and the result.
+
+Every field of a section is optional: a key that is left out takes the framework's own default
+or the preset's value. `*_gb` is GiB (2³⁰ bytes), as in the first version of this interface;
+`*_bytes` is an exact integer.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number, 1 or more")]
+Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number, 0 or more")]
+Rate = Annotated[float, Meta(ge=0.0, lt=1.0, description="a number from 0 up to, but not, 1")]
+Positive = Annotated[float, Meta(gt=0.0, le=1e12, description="a number above 0")]
+Flag = Annotated[bool, Meta(description="true or false")]
+Text = Annotated[str, Meta(min_length=1, description="a text")]
+Object = Annotated[dict[str, Any], Meta(description="an object")]
+Parameters = Annotated[
+    int | float | str,
+    Meta(description='a count such as 7000000000, "7B", "7000M", "7e9" or "1.5T"'),
+]
+Offload = Literal["none", "cpu", "nvme"]
+Levels = Literal["none", "selective", "full"] | Annotated[int, Meta(ge=0, le=4)]
+
+
+class ModelConfig(Struct, kw_only=True, omit_defaults=True):
+    """Which model: a name, a config.json, or plain numbers."""
+
+    name: Text | None = None
+    config: Object | None = None
+    num_parameters: Parameters | None = None
+    num_layers: Count | None = None
+    hidden_size: Count | None = None
+    num_attention_heads: Count | None = None
+    num_key_value_heads: Count | None = None
+    head_dim: Count | None = None
+    intermediate_size: Count | None = None
+    gated_mlp: Flag | None = None
+    normalization: Literal["rmsnorm", "layernorm"] | None = None
+    position_embedding: Literal["rope", "learned", "alibi", "none"] | None = None
+    bias: Flag | None = None
+    dropout: Rate | None = None
+    vocab_size: Count | None = None
+    max_seq_len: Count | None = None
+    tie_word_embeddings: Flag | None = None
+    largest_layer_params: Count | None = None
+    moe_enabled: Flag | None = None
+    num_experts: Count | None = None
+    top_k: Count | None = None
+    expert_intermediate_size: Count | None = None
+    shared_expert_intermediate_size: Size | None = None
+
+
+class LoraConfig(Struct, kw_only=True, omit_defaults=True):
+    """LoRA adapters, with PEFT's own names."""
+
+    r: Count = 8
+    target_modules: list[str] | Literal["all-linear"] | None = None
+    dropout: Rate = 0.0
+    dora: Flag = False
+    adapter_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+
+
+class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
+    """How it is trained."""
+
+    batch_size: Count | None = None
+    seq_len: Count | None = None
+    gradient_accumulation_steps: Count | None = None
+    dtype: Text | None = None
+    precision: (
+        Literal["fp32", "bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure"] | None
+    ) = None
+    autocast: Flag | None = None
+    optimizer: Text | None = None
+    optimizer_implementation: Literal["foreach", "fused", "forloop"] | None = None
+    gradient_clipping: (
+        Annotated[float, Meta(ge=0.0, description="a number, 0 or more")] | None
+    ) = None
+    activation_checkpointing: Levels | None = None
+    checkpoint_reentrant: Flag | None = None
+    attention: Literal["eager", "sdpa", "flash_attention_2"] | None = None
+    lora: LoraConfig | None = None
+    quantization: Literal["none", "nf4", "int8"] | None = None
+    double_quant: Flag | None = None
+    upcast_unquantized: Flag | None = None
+
+
+class ParallelismConfig(Struct, kw_only=True, omit_defaults=True):
+    """How many ranks share each axis."""
+
+    data_parallel_size: Count | None = None
+    tensor_parallel_size: Count | None = None
+    pipeline_parallel_size: Count | None = None
+    context_parallel_size: Count | None = None
+    expert_parallel_size: Count | None = None
+    virtual_pipeline_size: Count | None = None
+    sequence_parallel: Flag | None = None
+
+
+class EngineConfig(Struct, kw_only=True, omit_defaults=True):
+    """Which framework, with its own option names and defaults."""
+
+    type: Text | None = None
+    # DeepSpeed
+    zero_stage: Annotated[int, Meta(ge=0, le=3, description="0, 1, 2 or 3")] | None = None
+    offload_optimizer: Offload | None = None
+    offload_param: Offload | None = None
+    zero_init: Flag | None = None
+    reduce_bucket_size: Size | None = None
+    allgather_bucket_size: Size | None = None
+    overlap_comm: Flag | None = None
+    contiguous_gradients: Flag | None = None
+    stage3_prefetch_bucket_size: Size | None = None
+    stage3_max_live_parameters: Size | None = None
+    stage3_max_reuse_distance: Size | None = None
+    stage3_param_persistence_threshold: Size | None = None
+    sub_group_size: Count | None = None
+    pin_memory: Flag | None = None
+    partition_method: Literal["parameters", "uniform"] | None = None
+    partition_activations: Flag | None = None
+    cpu_checkpointing: Flag | None = None
+    amp: Flag | None = None
+    # FSDP
+    sharding_strategy: (
+        Literal["full_shard", "shard_grad_op", "no_shard", "hybrid_shard"] | None
+    ) = None
+    reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    hybrid_shard_size: Count | None = None
+    # DDP
+    gradient_as_bucket_view: Flag | None = None
+    # Megatron
+    distributed_optimizer: Flag | None = None
+    transformer_implementation: Literal["transformer_engine", "local"] | None = None
+    masked_softmax_fusion: Flag | None = None
+    gradient_accumulation_fusion: Flag | None = None
+    make_vocab_size_divisible_by: Count | None = None
+    accumulate_allreduce_grads_in_fp32: Flag | None = None
+    attention_softmax_in_fp32: Flag | None = None
+    deallocate_pipeline_outputs: Flag | None = None
+
+
+class GPUConfig(Struct, kw_only=True, omit_defaults=True):
+    """Which cards, and how many."""
+
+    gpu: Text | None = None
+    num_gpus: Count | None = None
+    gpu_memory_gb: Positive | None = None
+    gpu_memory_bytes: Count | Annotated[int, Meta(ge=1, le=10**15)] | None = None
+    available_memory_bytes: Annotated[int, Meta(ge=1, le=10**15)] | None = None
+    num_nodes: Count | None = None
+    gpus_per_node: Count | None = None
+    interconnect: Text | None = None
+    total_gpu_memory_gb: Positive | None = None
+
+
+class RunFile(Struct, kw_only=True, omit_defaults=True):
+    """A whole run file."""
+
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    parallelism: ParallelismConfig = ParallelismConfig()
+    engine: EngineConfig = EngineConfig()
+    hardware: GPUConfig = GPUConfig()
+
+
+class MemoryBreakdown(Struct, frozen=True, kw_only=True):
+    """What the card must have, by what it is for; the parts add up to the whole."""
+
+    model_params_gb: float
+    gradients_gb: float
+    optimizer_states_gb: float
+    activations_gb: float
+    overhead_gb: float
+
+    @property
+    def total_memory_gb(self) -> float:
+        """The sum of the parts."""
+        return (
+            self.model_params_gb + self.gradients_gb + self.optimizer_states_gb
+            + self.activations_gb + self.overhead_gb
+        )  # fmt: skip
+
+
+class StageResult(Struct, frozen=True, kw_only=True):
+    """One pipeline stage."""
+
+    stage: int
+    num_layers: int
+    allocated_bytes: int
+    peak_phase: str
+
+
+class MemoryResult(Struct, frozen=True, kw_only=True):
+    """The answer: four numbers that are never mixed up, the verdict, and the parts.
+
+    `reserved_bytes` and `needs_bytes` are None until the allocator is modelled; the verdict then
+    rests on the allocated peak and what CUDA takes beside it.
+    """
+
+    total_memory_per_gpu_gb: float
+    total_memory_all_gpus_gb: float
+    cpu_memory_gb: float
+    fits_on_gpu: bool
+    memory_utilization_percent: float
+    breakdown: MemoryBreakdown
+    allocated_bytes: int
+    startup_bytes: int | None
+    reserved_bytes: int | None
+    needs_bytes: int | None
+    device_bytes: int | None
+    outside_torch_bytes: int
+    gpu_memory_bytes: int
+    host_bytes_per_node: int
+    disk_bytes_per_node: int
+    peak_phase: str
+    peak_instant: str
+    num_parameters: int
+    trainable_parameters: int
+    busiest_stage: int
+    stages: list[StageResult]
+    timeline: list[dict[str, Any]]
+    assumed: list[str]
+    warnings: list[str]
+    run: dict[str, Any]

@@ -1,0 +1,229 @@
+"""Reading a run file: JSON, YAML or TOML, a dict, or the config objects."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from .errors import InputError, nearest
+from .models import (
+    EngineConfig,
+    GPUConfig,
+    LoraConfig,
+    ModelConfig,
+    ParallelismConfig,
+    RunFile,
+    TrainingConfig,
+)
+
+SECTIONS: dict[str, type[Struct]] = {
+    "model": ModelConfig,
+    "training": TrainingConfig,
+    "parallelism": ParallelismConfig,
+    "engine": EngineConfig,
+    "hardware": GPUConfig,
+}
+SERVING = (
+    "inference: serving is not modelled by this version, which estimates training; "
+    "use a 'training' section"
+)
+
+
+def load_text(path: str | Path) -> Any:
+    """The data in a JSON, YAML or TOML file, by its ending."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError([f"{path}: no such file"]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError([f"{path}: cannot be read, {reason}"]) from None
+    return parse_text(text, path.suffix.lower(), str(path))
+
+
+def parse_text(text: str, ending: str, where: str) -> Any:
+    """Parse a run file's text."""
+    try:
+        if ending in (".yaml", ".yml"):
+            import yaml
+
+            return yaml.safe_load(text)
+        if ending == ".toml":
+            import tomllib
+
+            return tomllib.loads(text)
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError([f"{where}: not valid {ending[1:] or 'json'}, {_first_line(error)}"]) from None
+    except Exception as error:  # PyYAML's errors share no base with ValueError
+        raise InputError([f"{where}: not valid {ending[1:]}, {_first_line(error)}"]) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:
+    """A checked run file from a path, a dict, or objects; raises every problem at once."""
+    if isinstance(source, RunFile):
+        data: Any = as_dict(source)
+    elif isinstance(source, str | Path):
+        data = load_text(source)
+    else:
+        data = source
+    problems = list(check(data))
+    if problems:
+        raise InputError(problems)
+    return RunFile(**{k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None})
+
+
+def as_dict(value: Any) -> Any:
+    """Objects as plain data, without the fields that were left out."""
+    if isinstance(value, Struct):
+        found = {f: as_dict(getattr(value, f)) for f in value.__struct_fields__}
+        return {k: v for k, v in found.items() if v is not None}
+    if isinstance(value, Mapping):
+        return {k: as_dict(v) for k, v in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _section(kind: type[Struct], values: Mapping[str, Any]) -> Struct:
+    types = hints(kind)
+    read = {k: _convert(v, types[k]) for k, v in values.items() if v is not None}
+    return kind(**read)
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        try:
+            return msgspec.convert(int(value), kind)
+        except msgspec.ValidationError:
+            return msgspec.convert(value, kind)
+    return msgspec.convert(value, kind)
+
+
+@cache
+def hints(kind: type[Struct]) -> dict[str, Any]:
+    """A section's keys and their types."""
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def check(data: Any) -> Iterator[str]:
+    """Every problem of a run file's shape: unknown keys, wrong types, values out of range."""
+    if not isinstance(data, Mapping):
+        yield f"a run file is an object with a 'model' section, not {type(data).__name__}"
+        return
+    for name, values in data.items():
+        if name == "inference":
+            yield SERVING
+        elif name not in SECTIONS:
+            yield f"{name!r} is not a section of a run file{nearest(name, SECTIONS)}"
+        elif values is not None:
+            yield from _check_section(str(name), SECTIONS[name], values)
+    if not isinstance(data.get("model"), Mapping) and "inference" not in data:
+        yield "the run file has no 'model' section; add one with a name, a config or numbers"
+
+
+def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]:
+    if not isinstance(values, Mapping):
+        yield f"{where}={values!r} must be an object"
+        return
+    types = hints(kind)
+    for key, value in values.items():
+        if key not in types:
+            yield f"{where}.{key} is not a known key{nearest(key, types)}"
+        elif key == "lora" and isinstance(value, Mapping):
+            yield from _check_section(f"{where}.{key}", LoraConfig, value)
+        elif value is not None:
+            try:
+                _convert(value, types[key])
+            except (msgspec.ValidationError, OverflowError):
+                yield f"{where}.{key}={_short(value)} must be {rule(types[key])}"
+                # the nearest allowed word, where words are allowed
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def rule(kind: Any) -> str:
+    """What a type allows, in words."""
+    words: list[str] = []
+    for part in _parts(kind):
+        for meta in getattr(part, "__metadata__", ()):
+            if isinstance(meta, msgspec.Meta) and meta.description:
+                words.append(meta.description)
+            elif isinstance(meta, msgspec.Meta) and meta.ge is not None and meta.le is not None:
+                words.append(f"a whole number from {meta.ge} to {meta.le}")
+        if typing.get_origin(part) is typing.Literal:
+            words.append(_or(typing.get_args(part)))
+        elif part in (list[str],):
+            words.append("a list of texts")
+        elif isinstance(part, type) and issubclass(part, Struct):
+            words.append("an object")
+    return " or ".join(dict.fromkeys(words))
+
+
+def _parts(kind: Any) -> Iterable[Any]:
+    origin = typing.get_origin(kind)
+    if origin is typing.Union or type(kind).__name__ == "UnionType":
+        return [p for a in typing.get_args(kind) for p in _parts(a) if p is not type(None)]
+    return [kind]
+
+
+def _or(words: tuple[Any, ...]) -> str:
+    shown = [repr(w) for w in words]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
+
+
+_SUFFIX = {"K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+
+
+def parameter_count(text: int | float | str, where: str = "model.num_parameters") -> int:
+    """A parameter count: 7000000000, "7B", "7000M", "7e9", "1.5T"."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?)\s*([KMBGTkmbgt]?)\s*", str(text))
+    if match is not None and not isinstance(text, bool):
+        from fractions import Fraction
+
+        count = Fraction(match[1]) * _SUFFIX.get(match[2].upper(), 1)
+        if 1 <= count <= 10**15:
+            return int(count)
+    raise InputError([f"{where}={_short(text)} must be a count from 1 to 1000T, such as 7B, 350M or 7e9"])
+
+
+def with_settings(data: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """A run file with `section.key=value` settings laid over it."""
+    for setting in settings:
+        path, sign, text = setting.partition("=")
+        keys = path.strip().split(".")
+        if not sign or len(keys) < 2 or not all(keys):
+            raise InputError([f"--set {setting!r} must be section.key=value"])
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        here = data
+        for key in keys[:-1]:
+            inner = here.get(key)
+            here[key] = dict(inner) if isinstance(inner, Mapping) else {}
+            here = here[key]
+        here[keys[-1]] = value
+    return data
+
+
+def schema() -> dict[str, Any]:
+    """The run file's JSON Schema, for editors."""
+    made = msgspec.json.schema(RunFile)
+    for definition in made["$defs"].values():
+        definition["additionalProperties"] = False
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}

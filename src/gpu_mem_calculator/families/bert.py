@@ -1,0 +1,79 @@
+"""BERT as AutoModel loads it (BertModel): an encoder with a pooler and no head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..model.arch import Arch, Attention, Buffer, Layer, Linear, Weight
+from .blocks import text
+from .config import Config
+from .parts import layer_norm, plain_mlp
+
+
+def bert_layer(config: Config, hidden: int) -> Layer:
+    """Norms stand behind each residual sum."""
+    heads = config.size("num_attention_heads", default=12)
+    embed, inner = ("embed", hidden), ("heads", hidden)
+    dropout = config.number("hidden_dropout_prob", default=0.1)
+    q, k, v = (Linear(f"self.{n}", embed, inner, bias=True) for n in ("query", "key", "value"))
+    return Layer(
+        kind="encoder",
+        mixer=Attention(
+            inputs=(q, k, v),
+            output=Linear("output.dense", inner, embed, bias=True),
+            heads=heads,
+            kv_heads=heads,
+            head_dim=config.divided(hidden, "heads", heads),
+            dropout=config.number("attention_probs_dropout_prob", default=0.1),
+            residual_dropout=dropout,
+        ),
+        mixer_name="attention",
+        mlp=plain_mlp(
+            hidden,
+            config.size("intermediate_size", default=3072),
+            text(config, "hidden_act", "gelu"),
+            up="intermediate.dense",
+            down="output.dense",
+            dropout=dropout,
+        ),
+        mlp_name="",
+        norms=(
+            ("post", layer_norm("attention.output.LayerNorm", hidden)),
+            ("post_mlp", layer_norm("output.LayerNorm", hidden)),
+        ),
+    )
+
+
+def read_bert(data: Mapping[str, Any]) -> Arch:
+    """BERT (transformers 5.17 models/bert BertModel)."""
+    config = Config(data)
+    hidden = config.size("hidden_size", default=768)
+    vocab = config.size("vocab_size", default=30522)
+    positions = config.size("max_position_embeddings", default=512)
+    types = config.size("type_vocab_size", default=2)
+    embed = ("embed", hidden)
+    return Arch(
+        family="bert",
+        hidden=hidden,
+        vocab=vocab,
+        max_seq_len=positions,
+        layers=(bert_layer(config, hidden),) * config.size("num_hidden_layers", default=12),
+        layer_prefix="encoder.layer",
+        embedding=(
+            Weight("embeddings.word_embeddings.weight", (("vocab", vocab), embed)),
+            Weight("embeddings.position_embeddings.weight", (("position", positions), embed)),
+            Weight("embeddings.token_type_embeddings.weight", (("token_type", types), embed)),
+        ),
+        embedding_norm=layer_norm("embeddings.LayerNorm", hidden),
+        embedding_dropout=config.number("hidden_dropout_prob", default=0.1),
+        head_extra=tuple(Linear("pooler.dense", embed, ("pooled", hidden), bias=True).weights()),
+        buffers=tuple(
+            Buffer(f"embeddings.{name}", (1, positions), 64)
+            for name in ("position_ids", "token_type_ids")
+        ),
+        trains=False,
+    )
+
+
+FAMILIES = {"bert": read_bert}

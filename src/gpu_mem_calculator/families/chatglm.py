@@ -1,0 +1,102 @@
+"""ChatGLM 2 and 3 and glm-4-9b with the code published beside their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..model.arch import Arch, Attention, Buffer, Layer, Linear, Mlp, Norm, Weight
+from .config import Config, ConfigError
+
+EMBEDDING = "transformer.embedding.word_embeddings"
+
+
+def _attention(config: Config, hidden: int) -> Attention:
+    """One fused projection for q and the key-value groups; rotary over half of each head.
+
+    The published class defaults `add_qkv_bias` to false, but each published config sets it, so
+    a config that leaves it out is taken to have the biases.
+    """
+    heads = config.size("num_attention_heads", default=32)
+    head_dim = config.size("kv_channels", "head_dim", default=128)
+    names = ("multi_query_group_num", "num_key_value_heads")
+    grouped = config.flag("multi_query_attention", default=config.get(*names) is not None)
+    kv_heads = config.size(*names, default=1) if grouped else heads
+    config.divided(heads, "key-value groups", kv_heads)
+    bias = config.flag("add_bias_linear", default=False)
+    fused = ("heads", (heads + 2 * kv_heads) * head_dim)
+    embed, qkv_bias = ("embed", hidden), config.flag("add_qkv_bias", default=True)
+    return Attention(
+        inputs=(Linear("query_key_value", embed, fused, bias or qkv_bias),),
+        output=Linear("dense", ("heads", heads * head_dim), embed, bias),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        rotary_dim=head_dim // 2,
+        rotary_impl="interleaved",
+        dropout=config.number("attention_dropout"),
+    )
+
+
+def _mlp(config: Config, hidden: int) -> Mlp:
+    """SwiGLU with gate and up in one projection."""
+    ffn = config.size("ffn_hidden_size", "intermediate_size", default=13696)
+    bias, embed = config.flag("add_bias_linear", default=False), ("embed", hidden)
+    return Mlp(
+        inputs=(Linear("dense_h_to_4h", embed, ("ffn", 2 * ffn), bias),),
+        output=Linear("dense_4h_to_h", ("ffn", ffn), embed, bias),
+        ffn=ffn,
+        gated=True,
+    )
+
+
+def _layer(config: Config, hidden: int, attention: Attention, norm: tuple[str, bool]) -> Layer:
+    """Norm, attention, norm, MLP."""
+    embed = ("embed", hidden)
+    return Layer(
+        kind="dense",
+        mixer=attention,
+        mixer_name="self_attention",
+        mlp=_mlp(config, hidden),
+        norms=(
+            ("pre", Norm("input_layernorm", embed, *norm)),
+            ("pre_mlp", Norm("post_attention_layernorm", embed, *norm)),
+        ),
+        dropout=config.number("hidden_dropout"),
+    )
+
+
+def read_chatglm(data: Mapping[str, Any]) -> Arch:
+    """ChatGLM2-6B, ChatGLM3-6B and glm-4-9b (modeling_chatglm.py of THUDM/chatglm3-6b).
+
+    Its RMSNorm multiplies by the weight in fp32 and casts last. The frequencies have half the
+    rotary size, in the model's own precision.
+    """
+    config = Config(data)
+    if config.get("inner_hidden_size") is not None:
+        raise ConfigError(
+            "model.config.inner_hidden_size belongs to ChatGLM-6B, which is not read; "
+            "the nearest family is ChatGLM2"
+        )
+    hidden = config.size("hidden_size", default=4096)
+    vocab = config.size("padded_vocab_size", "vocab_size", default=65024)
+    attention, embed = _attention(config, hidden), ("embed", hidden)
+    rms = config.flag("rmsnorm", default=True)
+    norm = ("rms_float", False) if rms else ("layer", True)
+    layer = _layer(config, hidden, attention, norm)
+    last = config.flag("post_layer_norm", default=True)
+    return Arch(
+        family="chatglm",
+        hidden=hidden,
+        vocab=vocab,
+        max_seq_len=config.size("seq_length", "max_position_embeddings", default=2048),
+        layers=(layer,) * config.size("num_layers", "num_hidden_layers", default=28),
+        layer_prefix="transformer.encoder.layers",
+        embedding=(Weight(f"{EMBEDDING}.weight", (("vocab", vocab), embed)),),
+        final_norm=Norm("transformer.encoder.final_layernorm", embed, *norm) if last else None,
+        head=Linear("transformer.output_layer", embed, ("vocab", vocab)),
+        buffers=(Buffer("transformer.rotary_pos_emb.inv_freq", (attention.head_dim // 4,), 16),),
+    )
+
+
+FAMILIES = {"chatglm": read_chatglm}

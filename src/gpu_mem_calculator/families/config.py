@@ -1,0 +1,62 @@
+"""Reading a config.json: a key under any of its names, else the family's default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A config.json that cannot be read, in one sentence."""
+
+
+class Config:
+    """A config.json with typed reads. `null` counts as missing, as in transformers."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.data = data
+
+    def get(self, *names: str) -> Any:
+        """The first name that is there and not null."""
+        return next((self.data[n] for n in names if self.data.get(n) is not None), None)
+
+    def size(self, *names: str, default: int | None = None) -> int:
+        """A positive whole number."""
+        value = self.get(*names)
+        if value is None:
+            if default is None:
+                raise ConfigError(f"model.config has no {names[0]!r}; add it")
+            return default
+        whole = isinstance(value, int | float) and not isinstance(value, bool)
+        if not whole or value != value or abs(value) > 1e15 or int(value) != value or value < 1:
+            raise ConfigError(f"model.config.{names[0]}={value!r} must be a positive whole number")
+        return int(value)
+
+    def count(self, *names: str, default: int = 0) -> int:
+        """A whole number that may be zero."""
+        value = self.get(*names)
+        return 0 if value == 0 else self.size(*names, default=default) if value else default
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """True or false."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise ConfigError(f"model.config.{name}={value!r} must be true or false")
+        return value
+
+    def number(self, name: str, *, default: float = 0.0) -> float:
+        """A number."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"model.config.{name}={value!r} must be a number")
+        return float(value)
+
+    def divided(self, total: int, name: str, parts: int) -> int:
+        """total / parts, refused where it does not divide."""
+        if total % parts:
+            raise ConfigError(f"model.config: {parts} {name} do not divide {total}")
+        return total // parts

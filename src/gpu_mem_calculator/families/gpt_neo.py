@@ -1,0 +1,102 @@
+"""GPT-Neo: learned positions, global and local attention in turn, a causal mask in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..model.arch import Arch, Layer, Weight
+from .blocks import text
+from .config import Config, ConfigError
+from .llama import separate_attention
+from .parts import (
+    early_decoder,
+    layer_buffers,
+    layer_norm,
+    layer_norm_pair,
+    per_layer,
+    plain_mlp,
+)
+
+KINDS = ("global", "local")
+
+
+def attention_kinds(config: Config, layers: int) -> list[str]:
+    """`attention_types` written out: [[["global", "local"], 12]] is 24 layers."""
+    kinds = per_layer(config, "attention_layers", layers, [KINDS[i % 2] for i in range(layers)])
+    types = config.get("attention_types")
+    if types is not None:
+        try:
+            kinds = [kind for names, times in types for _ in range(times) for kind in names]
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f'model.config.attention_types={types!r} must look like [[["global", "local"], 12]]'
+            ) from None
+    if len(kinds) != layers or not set(kinds) <= set(KINDS):
+        raise ConfigError(
+            f"model.config.attention_types must give 'global' or 'local' for all {layers} layers; "
+            f"it gives {len(kinds)}"
+        )
+    return kinds
+
+
+def gpt_neo_layer(config: Config, hidden: int) -> Layer:
+    """Scores are computed in fp32, and only by the eager code (or FlashAttention 2)."""
+    heads = config.size("num_heads", "num_attention_heads", default=16)
+    dropout = config.number("resid_dropout")
+    mixer = separate_attention(
+        hidden,
+        heads,
+        heads,
+        config.divided(hidden, "heads", heads),
+        output="out_proj",
+        output_bias=True,
+        sdpa=False,
+        float_scores=True,
+        dropout=config.number("attention_dropout"),
+        residual_dropout=dropout,
+    )
+    ffn = config.size("intermediate_size", default=4 * hidden)
+    activation = text(config, "activation_function", "gelu_new")
+    return Layer(
+        kind="dense",
+        mixer=mixer,
+        mixer_name="attn.attention",
+        mlp=plain_mlp(hidden, ffn, activation, up="c_fc", down="c_proj", dropout=dropout),
+        norms=layer_norm_pair(hidden, "ln_1", "ln_2"),
+    )
+
+
+def read_gpt_neo(data: Mapping[str, Any]) -> Arch:
+    """GPT-Neo (transformers 5.17 models/gpt_neo)."""
+    config = Config(data)
+    hidden = config.size("hidden_size", default=2048)
+    layers = config.size("num_layers", "num_hidden_layers", default=24)
+    length = config.size("max_position_embeddings", default=2048)
+    kinds = attention_kinds(config, layers)
+    window = config.size("window_size", default=256)
+    vocab, embed = config.size("vocab_size", default=50257), ("embed", hidden)
+    return early_decoder(
+        config,
+        "gpt_neo",
+        hidden,
+        (gpt_neo_layer(config, hidden),) * layers,
+        words="transformer.wte",
+        blocks="transformer.h",
+        norm=layer_norm("transformer.ln_f", hidden),
+        vocab=vocab,
+        max_seq_len=length,
+        tied=True,
+        embedding=(
+            Weight("transformer.wte.weight", (("vocab", vocab), embed)),
+            Weight("transformer.wpe.weight", (("position", length), embed)),
+        ),
+        embedding_dropout=config.number("embed_dropout"),
+        windows=tuple(window if k == "local" else None for k in kinds) if "local" in kinds else (),
+        buffers=layer_buffers(
+            "transformer.h", "attn.attention.bias", layers, (1, 1, length, length), 8
+        ),
+    )
+
+
+FAMILIES = {"gpt_neo": read_gpt_neo}

@@ -1,0 +1,119 @@
+"""A model from plain numbers: the decoder that they describe, with nothing else in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..model.arch import Arch, Attention, Layer, Linear, Mlp, Moe, Norm, Weight
+from .config import Config, ConfigError
+from .llama import gated_mlp, rotary_buffer, separate_attention
+
+DEFAULTS: dict[str, Any] = {
+    "gated_mlp": True,
+    "normalization": "rmsnorm",
+    "position_embedding": "rope",
+    "bias": False,
+    "dropout": 0.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 32000,
+    "max_seq_len": 2048,
+}
+
+
+def read_plain(numbers: Mapping[str, Any]) -> Arch:
+    """The architecture of a run file's plain numbers.
+
+    A width that is left out follows the usual ratio: 4 h, or 8/3 h rounded up to 256 where the
+    MLP is gated (Llama's rule).
+    """
+    config = Config({**DEFAULTS, **numbers})
+    hidden = config.size("hidden_size")
+    heads = config.size("num_attention_heads")
+    head_dim = config.get("head_dim") or config.divided(hidden, "attention heads", heads)
+    kv_heads = config.size("num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise ConfigError(f"model.num_key_value_heads={kv_heads} does not divide {heads} heads")
+    layer = _layer(config, hidden, heads, kv_heads, head_dim)
+    vocab, positions = config.size("vocab_size"), config.size("max_seq_len")
+    embed = ("embed", hidden)
+    tables = [Weight("embed_tokens.weight", (("vocab", vocab), embed))]
+    if config.get("position_embedding") == "learned":
+        tables.append(Weight("embed_positions.weight", (("position", positions), embed)))
+    tied = config.flag("tie_word_embeddings", default=False)
+    rope = config.get("position_embedding") == "rope"
+    return Arch(
+        family="plain",
+        hidden=hidden,
+        vocab=vocab,
+        max_seq_len=positions,
+        layers=(layer,) * config.size("num_layers"),
+        embedding=tuple(tables),
+        embedding_dropout=config.number("dropout"),
+        final_norm=_norm(config, "norm", hidden),
+        head=None if tied else Linear("lm_head", embed, ("vocab", vocab)),
+        tied=tied,
+        buffers=rotary_buffer(head_dim, name="rotary_emb") if rope else (),
+    )
+
+
+def _norm(config: Config, name: str, hidden: int) -> Norm:
+    if config.get("normalization") == "layernorm":
+        return Norm(name, ("embed", hidden), "layer", bias=True)
+    return Norm(name, ("embed", hidden))
+
+
+def _layer(config: Config, hidden: int, heads: int, kv_heads: int, head_dim: int) -> Layer:
+    bias, dropout = config.flag("bias", default=False), config.number("dropout")
+    attention: Attention = separate_attention(
+        hidden, heads, kv_heads, head_dim, bias=bias, output_bias=bias,
+        rotary_dim=head_dim if config.get("position_embedding") == "rope" else 0,
+        alibi=config.get("position_embedding") == "alibi",
+        dropout=dropout, residual_dropout=dropout,
+    )  # fmt: skip
+    gated = config.flag("gated_mlp", default=True)
+    usual = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
+    ffn = config.size("intermediate_size", default=usual)
+    moe = config.flag("moe_enabled", default=config.get("num_experts") is not None)
+    return Layer(
+        kind="moe" if moe else "dense",
+        mixer=attention,
+        mlp=_moe(config, hidden, ffn, gated) if moe else _mlp(hidden, ffn, gated, bias, dropout),
+        norms=(("pre", _norm(config, "norm1", hidden)), ("pre_mlp", _norm(config, "norm2", hidden))),
+    )
+
+
+def _mlp(hidden: int, ffn: int, gated: bool, bias: bool, dropout: float) -> Mlp:
+    if gated:
+        return gated_mlp(hidden, ffn, bias=bias)
+    embed, inner = ("embed", hidden), ("ffn", ffn)
+    return Mlp(
+        inputs=(Linear("up_proj", embed, inner, bias),),
+        output=Linear("down_proj", inner, embed, bias),
+        ffn=ffn,
+        gated=False,
+        activation="gelu",
+        dropout=dropout,
+    )
+
+
+def _moe(config: Config, hidden: int, ffn: int, gated: bool) -> Moe:
+    experts = config.size("num_experts", default=8)
+    top_k = config.size("top_k", default=2)
+    if top_k > experts:
+        raise ConfigError(f"model.top_k={top_k} is more than its {experts} experts")
+    width = config.size("expert_intermediate_size", default=ffn)
+    shared = config.count("shared_expert_intermediate_size")
+    embed, expert = ("embed", hidden), ("expert", experts)
+    return Moe(
+        router=(Weight("gate.weight", (("router", experts), embed)),),
+        experts=(
+            Weight("experts.gate_up_proj", (expert, ("expert_ffn", width * (1 + gated)), embed)),
+            Weight("experts.down_proj", (expert, embed, ("expert_ffn", width))),
+        ),
+        num_experts=experts,
+        top_k=top_k,
+        ffn=width,
+        gated=gated,
+        shared=gated_mlp(hidden, shared) if shared else None,
+    )

@@ -1,0 +1,112 @@
+"""T5 (T5ForConditionalGeneration): an encoder and a decoder stack that share one embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..model.arch import Arch, Attention, Layer, Linear, Mlp, Norm, Weight
+from .config import Config, ConfigError
+
+
+def t5_attention(config: Config, hidden: int) -> Attention:
+    """q, k, v and o without biases; heads x d_kv need not be d_model."""
+    heads = config.size("num_heads", "num_attention_heads", default=8)
+    head_dim = config.size("d_kv", "head_dim", default=64)
+    embed, inner = ("embed", hidden), ("heads", heads * head_dim)
+    q, k, v = (Linear(name, embed, inner) for name in "qkv")
+    return Attention(
+        inputs=(q, k, v),
+        output=Linear("o", inner, embed),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=head_dim,
+        dropout=config.number("dropout_rate", default=0.1),
+        residual_dropout=config.number("dropout_rate", default=0.1),
+    )
+
+
+def t5_mlp(config: Config, hidden: int) -> Mlp:
+    """`feed_forward_proj`: "relu", or "gated-gelu" with two input matrices."""
+    ffn = config.size("d_ff", default=2048)
+    name = config.get("feed_forward_proj") or "relu"
+    gate, _, activation = str(name).rpartition("-")
+    if gate not in ("", "gated") or not activation:
+        raise ConfigError(
+            f"model.config.feed_forward_proj={name!r} must be an activation or 'gated-' and one"
+        )
+    embed, inner = ("embed", hidden), ("ffn", ffn)
+    names = ("wi_0", "wi_1") if gate else ("wi",)
+    return Mlp(
+        inputs=tuple(Linear(n, embed, inner) for n in names),
+        output=Linear("wo", inner, embed),
+        ffn=ffn,
+        gated=bool(gate),
+        activation="gelu_new" if name == "gated-gelu" else activation,
+        dropout=config.number("dropout_rate", default=0.1),
+    )
+
+
+def t5_layer(config: Config, hidden: int, *, first: bool, cross: bool) -> Layer:
+    """One block; the first of a stack holds the relative positions that all of it uses."""
+    mixer, mlp = t5_attention(config, hidden), t5_mlp(config, hidden)
+    last = 2 if cross else 1
+    embed, extra = ("embed", hidden), []
+    if first:
+        buckets = config.size("relative_attention_num_buckets", default=32)
+        dims = (("position", buckets), ("heads", mixer.heads))
+        extra.append(Weight("layer.0.SelfAttention.relative_attention_bias.weight", dims))
+    if cross:
+        extra += [Weight(f"layer.1.EncDecAttention.{w.name}", w.dims) for w in mixer.weights()]
+        extra.append(Weight("layer.1.layer_norm.weight", (embed,)))
+    return Layer(
+        kind="decoder" if cross else "encoder",
+        mixer=mixer,
+        mixer_name="layer.0.SelfAttention",
+        mlp=mlp,
+        mlp_name=f"layer.{last}.DenseReluDense",
+        norms=(
+            ("pre", Norm("layer.0.layer_norm", embed)),
+            ("pre_mlp", Norm(f"layer.{last}.layer_norm", embed)),
+        ),
+        extra=tuple(extra),
+    )
+
+
+def read_t5(data: Mapping[str, Any]) -> Arch:
+    """T5 (transformers 5.17 models/t5).
+
+    T5Config ties the head to the embedding whatever `tie_word_embeddings` says. (A checkpoint
+    that holds another head, as v1.1 ones do, keeps it: from_pretrained then does not tie.)
+    """
+    config = Config(data)
+    hidden = config.size("d_model", "hidden_size", default=512)
+    vocab = config.size("vocab_size", default=32128)
+    encoder = config.size("num_layers", "num_hidden_layers", default=6)
+    decoder = config.size("num_decoder_layers", default=encoder)
+    layers: list[Layer] = []
+    for count, cross in ((encoder, False), (decoder, True)):
+        rest = t5_layer(config, hidden, first=False, cross=cross)
+        layers += [t5_layer(config, hidden, first=True, cross=cross), *(rest,) * (count - 1)]
+    embed = ("embed", hidden)
+    return Arch(
+        family="t5",
+        hidden=hidden,
+        vocab=vocab,
+        max_seq_len=config.size("n_positions", default=512),
+        layers=tuple(layers),
+        layer_names=tuple(
+            f"{stack}.block.{index}"
+            for stack, count in (("encoder", encoder), ("decoder", decoder))
+            for index in range(count)
+        ),
+        embedding=(Weight("shared.weight", (("vocab", vocab), embed)),),
+        embedding_dropout=config.number("dropout_rate", default=0.1),
+        final_norm=Norm("decoder.final_layer_norm", embed),
+        head_extra=(Weight("encoder.final_layer_norm.weight", (embed,)),),
+        tied=True,
+        trains=False,
+    )
+
+
+FAMILIES = {"t5": read_t5}

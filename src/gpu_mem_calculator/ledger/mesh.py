@@ -1,0 +1,34 @@
+"""How many ranks share each axis of a job."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .num import Num
+
+DP, TP, PP, CP, EP = "dp", "tp", "pp", "cp", "ep"
+
+
+class Mesh(Struct, frozen=True, kw_only=True):
+    """Ranks along each axis: ints for one run, arrays for a search.
+
+    `ep` is cut out of `dp`: experts are spread over ranks that would otherwise repeat them.
+    """
+
+    dp: Num = 1
+    tp: Num = 1
+    pp: Num = 1
+    cp: Num = 1
+    ep: Num = 1
+
+    def size(self, axes: tuple[str, ...]) -> Num:
+        """Ranks in the product of some axes."""
+        ranks: Num = 1
+        for axis in axes:
+            ranks = ranks * getattr(self, axis)
+        return ranks
+
+    @property
+    def world(self) -> Num:
+        """Ranks in the whole job."""
+        return self.dp * self.tp * self.pp * self.cp

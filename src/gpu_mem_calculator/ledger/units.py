@@ -1,0 +1,11 @@
+"""The only place that knows how many bytes a unit has (reports format with it)."""
+
+KIB = 2**10
+MIB = 2**20
+GIB = 2**30
+GB = 10**9  # decimal, as vendors print memory
+
+
+def gib(num_bytes: float) -> float:
+    """Bytes as GiB."""
+    return num_bytes / GIB

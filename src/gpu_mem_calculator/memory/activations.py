@@ -1,0 +1,194 @@
+"""What Hugging Face models keep and need for a moment, as ledger entries.
+
+One set of entries for every engine that runs the transformers code: one GPU, DDP, FSDP and
+DeepSpeed differ in where parameters and gradients are, not in what a layer keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from ..ledger.ledger import ACT, GRAD, TEMP, Entry
+from ..ledger.num import Num, Sym
+from ..ledger.source import code
+from .huggingface.head import head_walk
+from .huggingface.layer import layer_walk
+from .huggingface.ops import Setting
+from .run import Precision, Run
+from .stack import Block
+from .tape import Moment, Walk
+from .timeline import FORWARD, Beat
+
+LAYER_CODE = code("transformers 5.17.0 modeling code, walked with autograd's saving rules")
+LOSS_CODE = code("transformers 5.17.0 loss/loss_utils.py:51 ForCausalLMLoss")
+CHECKPOINT_CODE = code("torch 2.11 utils/checkpoint.py: a checkpoint keeps the layer's input")
+
+
+class Walks(Struct, frozen=True):
+    """The walks of one stage: a pair for each stretch and for the head.
+
+    The first of a pair makes parameter gradients, the second adds to those that are there.
+    """
+
+    layers: tuple[tuple[Walk, Walk], ...]
+    head: tuple[Walk, Walk]
+
+
+def setting(run: Run, precision: Precision) -> Setting:
+    """How the run's blocks are executed on one rank."""
+    hidden: Num = run.arch.hidden
+    if run.symbolic:
+        hidden = Sym(run.arch.hidden, "h")
+    matmul = 16 if precision.autocast else precision.compute
+    return Setting(
+        batch=run.batch,
+        seq=run.seq,
+        hidden=hidden,
+        bits=precision.compute if not precision.autocast else precision.weights,
+        matmul_bits=matmul,
+        weight_bits=precision.weights,
+        attention=run.attention,
+        frozen=run.frozen,
+        adapter=run.adapter,
+        quantization=run.quantization,
+    )
+
+
+def walks(run: Run, how: Setting, blocks: tuple[Block, ...]) -> Walks:
+    """Walk every distinct layer once, and the head."""
+    seen: dict[tuple[int, bool, bool], tuple[Walk, Walk]] = {}
+    layers = []
+    for block in blocks:
+        core, masked = block.recompute == "selective", block.window is not None
+        key = (id(block.layer), core, masked)
+        if key not in seen:
+            first, later = (
+                layer_walk(how, block.layer, masked=masked, keep_grads=k, recompute_core=core)
+                for k in (True, False)
+            )
+            seen[key] = (first, later)
+        layers.append(seen[key])
+    head = (head_walk(how, run.arch), head_walk(how, run.arch, keep_grads=False))
+    return Walks(tuple(layers), head)
+
+
+def activation_entries(
+    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks
+) -> Iterator[Entry]:
+    """Kept activations, the working sets of layers and head, tables and masks."""
+    for i, block in enumerate(blocks):
+        yield _kept(i, block, done.layers[i][0], beats)
+        for beat in beats:
+            if beat.work == "layer" and beat.stretch == i:
+                moment = _layer_moment(block, done.layers[i][1 if beat.later else 0], beat)
+                yield from _working(f"{block.title}: at work", moment, beat, run)
+    for beat in beats:
+        if beat.work == "head":
+            walk = done.head[1 if beat.later else 0]
+            moment = walk.forward if beat.instant.phase == FORWARD else walk.backward
+            yield from _working("final norm, logits and loss", moment, beat, run, source=LOSS_CODE)
+    yield from _around(run, how, blocks, beats)
+
+
+def _kept(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Entry:
+    """What one layer keeps from forward to backward, times the layers that are waiting."""
+    full = block.recompute == "full"
+    name = f"{block.title}: {'checkpointed inputs' if full else 'kept for backward'}"
+    return Entry(
+        name=name,
+        kind=ACT,
+        bytes=walk.input_bytes if full else walk.saved_bytes,
+        live={b.name: b.saved[index] for b in beats},
+        source=CHECKPOINT_CODE if full else LAYER_CODE,
+        parts=() if full else walk.saved,
+    )
+
+
+def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
+    """The layer at work: with a checkpoint it runs forward again before it runs backward."""
+    if beat.instant.phase == FORWARD:
+        return walk.transient if block.recompute == "full" else walk.forward
+    if block.recompute != "full":
+        return walk.backward
+    rerun, back = walk.forward, walk.backward
+    again = Moment(rerun.act + walk.input_bytes, 0, rerun.temp)  # its output's gradient waits
+    return again.or_higher(back.act + walk.input_bytes, back.grad, back.temp)
+
+
+def _working(
+    name: str, moment: Moment, beat: Beat, run: Run, source: object = LAYER_CODE
+) -> Iterator[Entry]:
+    parts = (
+        (name, ACT, moment.act),
+        (f"{name}, weight gradients", GRAD, run.scaled(moment.grad)),
+        (f"{name}, kernel workspace", TEMP, moment.temp),
+    )
+    for title, kind, size in parts:
+        if not (isinstance(size, int) and size == 0):
+            yield Entry(name=title, kind=kind, bytes=size, live={beat.name: 1}, source=source)  # type: ignore[arg-type]
+
+
+def _around(
+    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
+    """What the model makes once and every layer reads: token ids, rotary tables, masks."""
+    live = {b.name: 1 for b in beats if b.work}
+    tokens = run.batch * run.seq
+    yield Entry(
+        name="token ids and labels", kind=ACT, bytes=tokens * 24, live=live,
+        source=code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels"),
+    )  # fmt: skip
+    rotary = next((getattr(b.layer.mixer, "rotary_dim", 0) for b in blocks), 0)
+    if rotary:
+        yield Entry(
+            name="rotary tables", kind=ACT, bytes=2 * run.seq * rotary * how.bits // 8, live=live,
+            source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),
+        )  # fmt: skip
+    masked = any(b.window is not None for b in blocks)
+    if run.attention == "eager" or masked:
+        bits = how.bits if run.attention == "eager" else 8
+        yield Entry(
+            name="attention mask", kind=ACT, bytes=run.batch * run.seq * run.seq * bits // 8,
+            live=live, source=code("transformers 5.17.0 masking_utils.py: (batch, 1, s, s)"),
+        )  # fmt: skip
+    if run.arch.embedding_dropout:
+        yield Entry(
+            name="embedding dropout mask", kind=ACT, bytes=tokens * how.hidden, live=live,
+            source=code("torch 2.11 native_dropout keeps a boolean mask"),
+        )  # fmt: skip
+    yield from _embedding(run, how, beats)
+    yield from _autocast_cache(run, how, blocks, beats)
+
+
+def _embedding(run: Run, how: Setting, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+    """Backward of the embedding: its input gradient, and a gradient of the whole table."""
+    source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
+    size = 0 if run.frozen else run.scaled(run.arch.embedding_parameters) * how.weight_bits // 8
+    live = {b.name: 1 for b in beats if b.work == "embedding"}
+    grad = run.batch * run.seq * how.hidden * how.bits // 8
+    yield Entry(name="embedding: gradient of its output", kind=ACT, bytes=grad, live=live,
+                source=source)  # fmt: skip
+    yield Entry(name="embedding: gradient being made", kind=GRAD, bytes=size, live=live,
+                source=source)  # fmt: skip
+
+
+def _autocast_cache(
+    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
+    """16-bit copies of the weights that autocast keeps until forward ends.
+
+    Without recompute the layers keep them for backward anyway and they are counted there.
+    """
+    if not how.autocast or how.weight_bits == how.matmul_bits:
+        return
+    live = {b.name: 1 for b in beats if b.inside_forward}
+    for block in blocks:
+        if block.recompute == "full":
+            matrices = sum(w.numel for w in block.layer.weights() if len(w.dims) > 1)
+            yield Entry(
+                name=f"{block.title}: 16-bit weights cached by autocast", kind=TEMP,
+                bytes=block.count * run.scaled(matrices) * 2, live=live,
+                source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
+            )  # fmt: skip

@@ -1,0 +1,34 @@
+"""What an engine is: a framework, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from ..ledger.ledger import Ledger
+from ..ledger.num import Num
+from .run import Run
+
+
+class Engine(Struct, frozen=True, kw_only=True):
+    """A framework: its options with their defaults, what it refuses, and its ledger.
+
+    `options` maps an option's name to its default at the version that is modelled; an option
+    that is not in it is refused. `axes` are the mesh axes it can cut along besides dp.
+    `problems` yields one sentence for each thing the framework would refuse, too.
+    """
+
+    name: str
+    title: str
+    aliases: tuple[str, ...] = ()
+    options: Mapping[str, Any] = {}
+    axes: frozenset[str] = frozenset()
+    optimizers: frozenset[str] = frozenset()
+    problems: Callable[[Run], Iterator[str]]
+    ledger: Callable[[Run], Ledger]
+    stage_layers: Callable[[Run], list[int]] | None = None
+    communicators: Callable[[Run], int] | None = None
+    implementation: Callable[[Run], str] = lambda run: run.implementation or "foreach"
+    parameters: Callable[[Run], Num] | None = None  # elements of this rank's model shard

@@ -1,0 +1,67 @@
+"""One decoder layer, from its input to its output, and the walk over it."""
+
+from __future__ import annotations
+
+from ...model.arch import Attention, LatentAttention, Layer, Mlp, StateSpace
+from ..tape import Tape, Value, Walk
+from .attention import attention, latent_attention
+from .feedforward import mlp, moe, state_space
+from .norms import norm
+from .ops import Setting, add, maybe_dropout
+
+
+def _mix(tape: Tape, setting: Setting, x: Value, layer: Layer, masked: bool) -> Value:
+    block = layer.mixer
+    if isinstance(block, Attention):
+        return attention(tape, setting, x, block, masked=masked)
+    if isinstance(block, LatentAttention):
+        return latent_attention(tape, setting, x, block, masked=masked)
+    assert isinstance(block, StateSpace)
+    return state_space(tape, setting, x, block)
+
+
+def _feed(tape: Tape, setting: Setting, x: Value, layer: Layer) -> Value:
+    block = layer.mlp
+    if isinstance(block, Mlp):
+        return mlp(tape, setting, x, block)
+    assert block is not None
+    return moe(tape, setting, x, block)
+
+
+def _normed(tape: Tape, setting: Setting, x: Value, layer: Layer, where: str) -> Value:
+    found = layer.norm(where)
+    return x if found is None else norm(tape, setting, x, found)
+
+
+def run_layer(tape: Tape, setting: Setting, x: Value, layer: Layer, *, masked: bool) -> Value:
+    """The residual stream through one layer."""
+    if layer.parallel:
+        pre = _normed(tape, setting, x, layer, "pre")
+        mlp_in = _normed(tape, setting, x, layer, "pre_mlp") if layer.norm("pre_mlp") else pre
+        mixed = _mix(tape, setting, pre, layer, masked)
+        fed = _feed(tape, setting, mlp_in, layer)
+        return add(tape, add(tape, mixed, fed, "branches"), x)
+    if layer.mixer is not None:
+        mixed = _mix(tape, setting, _normed(tape, setting, x, layer, "pre"), layer, masked)
+        mixed = _normed(tape, setting, mixed, layer, "post")
+        x = add(tape, x, maybe_dropout(tape, setting, mixed, layer.dropout))
+    if layer.mlp is not None:
+        fed = _feed(tape, setting, _normed(tape, setting, x, layer, "pre_mlp"), layer)
+        fed = _normed(tape, setting, fed, layer, "post_mlp")
+        x = add(tape, x, maybe_dropout(tape, setting, fed, layer.dropout))
+    return x
+
+
+def layer_walk(
+    setting: Setting,
+    layer: Layer,
+    *,
+    masked: bool = False,
+    keep_grads: bool = True,
+    recompute_core: bool = False,
+) -> Walk:
+    """What one layer keeps and its highest moments in both directions."""
+    tape = Tape()
+    x = tape.value("layer.input", setting.tokens * setting.hidden, setting.bits)
+    y = run_layer(tape, setting, x, layer, masked=masked)
+    return tape.walk(x, y, keep_grads=keep_grads, recompute_core=recompute_core)

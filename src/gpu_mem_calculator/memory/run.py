@@ -1,0 +1,75 @@
+"""One run, resolved: every choice made, every size known. What engines turn into a ledger.
+
+Structural choices (engine, precision, recompute, optimizer) are plain values and may be tested
+with `if`; numbers (mesh, batch, sequence, stage) may be arrays or `Sym`s and only flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from ..ledger.mesh import Mesh
+from ..ledger.num import Num
+from ..model.arch import Arch
+from .huggingface.ops import Adapter
+
+Options = Mapping[str, Any]
+
+
+class Precision(Struct, frozen=True):
+    """Bits of each copy of a parameter that the run keeps, and of its arithmetic.
+
+    `master` is 0 where the optimizer steps on the weights themselves.
+    """
+
+    weights: int
+    compute: int
+    grads: int
+    master: int = 0
+    autocast: bool = False
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """Everything an engine needs to know."""
+
+    arch: Arch
+    mesh: Mesh
+    batch: Num  # micro-batch of one rank
+    seq: Num
+    micro_batches: Num  # per step: gradient accumulation, or the pipeline's micro-batches
+    precision: str
+    autocast: bool = False
+    optimizer: str = "adamw"
+    implementation: str = ""  # foreach, fused, forloop; empty: the engine's own
+    clipping: bool = True
+    recompute: str = "none"  # none, selective, full
+    recompute_quarters: int = 4  # full recompute on this many quarters of the layers
+    reentrant: bool = False
+    attention: str = "sdpa"
+    adapter: Adapter | None = None
+    quantization: str | None = None
+    double_quant: bool = True
+    upcast_unquantized: bool = False
+    options: Options = {}
+    stage: Num = 0  # which pipeline stage this rank belongs to
+    virtual_stages: Num = 1
+    sequence_parallel: bool = False
+    gpus_per_node: int = 8
+    num_nodes: int = 1
+    compute_capability: str = "9.0"
+    parameters_given: int | None = None  # a published count that wins over the architecture's
+    symbolic: bool = False
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the base model takes no gradient."""
+        return self.adapter is not None
+
+    def scaled(self, elements: Num) -> Num:
+        """An element count, in proportion to the parameter count that was given."""
+        if self.parameters_given is None:
+            return elements
+        return elements * self.parameters_given // self.arch.num_parameters

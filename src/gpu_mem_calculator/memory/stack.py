@@ -1,0 +1,72 @@
+"""The layers of one pipeline stage, as stretches that are run and kept alike."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..ledger.num import Num, larger, smaller
+from ..model.arch import Arch, Layer
+from .run import Run
+from .timeline import Stretch
+
+
+class Block(Struct, frozen=True, kw_only=True):
+    """Equal layers of one stage: how many, whether they are recomputed, whether masked."""
+
+    layer: Layer
+    count: Num
+    recompute: str = "none"
+    window: int | None = None
+    title: str = ""
+
+    @property
+    def stretch(self) -> Stretch:
+        """As the timeline sees it."""
+        return Stretch(self.title, self.count)
+
+
+def overlap(first: Num, count: Num, low: Num, high: Num) -> Num:
+    """How many of `count` items from `first` on lie in [low, high)."""
+    return larger(smaller(first + count, high) - larger(first, low), 0)
+
+
+def blocks(run: Run, low: Num, high: Num) -> tuple[Block, ...]:
+    """The layers [low, high) of a model, in stretches.
+
+    A stretch ends where the layer's shape, its attention window or its recompute changes.
+    """
+    arch = run.arch
+    limit = len(arch.layers) * run.recompute_quarters // 4
+    if run.recompute != "full":
+        limit = 0
+    found: list[Block] = []
+    for layer, window, first, count in _runs(arch, run.seq):
+        title = f"{layer.kind} layers"
+        again = smaller(larger(limit - first, 0), count)
+        pieces = ((first, again, "full"), (first + again, count - again, run.recompute))
+        for start, size, policy in pieces:
+            policy = "none" if policy == "full" and start >= limit else policy
+            if size > 0:
+                here = overlap(start, size, low, high)
+                found.append(Block(layer=layer, count=here, recompute=policy,
+                                   window=window, title=title))  # fmt: skip
+    return tuple(found)
+
+
+def _runs(arch: Arch, seq: Num) -> list[tuple[Layer, int | None, int, int]]:
+    """Stretches of equal layers with equal windows: (layer, window, first, count).
+
+    A window that is no shorter than the sequence is no window.
+    """
+    windows = arch.windows or (None,) * len(arch.layers)
+    longest = seq if isinstance(seq, int) else None
+    found: list[tuple[Layer, int | None, int, int]] = []
+    for index, (layer, window) in enumerate(zip(arch.layers, windows, strict=True)):
+        if window is not None and longest is not None and window >= longest:
+            window = None
+        if found and found[-1][1] == window and found[-1][0] is layer:
+            kept, _, first, count = found[-1]
+            found[-1] = (kept, window, first, count + 1)
+        else:
+            found.append((layer, window, index, 1))
+    return found

@@ -1,0 +1,89 @@
+"""Parameters, gradients and optimizer states as ledger entries that engines share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..ledger.ledger import GPU, GRAD, OPTIM, PARAM, TEMP, Entry
+from ..ledger.num import Num
+from ..ledger.source import ARITHMETIC, code
+from .optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
+from .run import Run
+from .timeline import OPTIMIZER, Beat
+
+OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
+
+
+def always(beats: tuple[Beat, ...]) -> dict[str, Num]:
+    """Alive at every instant."""
+    return {beat.name: 1 for beat in beats}
+
+
+def parameter_entry(name: str, size: Num, beats: tuple[Beat, ...], place: str = GPU) -> Entry:
+    """Weights that stay where they are."""
+    return Entry(
+        name=name, kind=PARAM, bytes=size, live=always(beats), source=ARITHMETIC, place=place
+    )
+
+
+def buffer_entry(run: Run, beats: tuple[Beat, ...]) -> Entry:
+    """Tensors that are kept but not trained; torch rounds each to 512 bytes."""
+    size = sum(-(-b.num_bytes // 512) * 512 for b in run.arch.buffers)
+    return Entry(name="buffers", kind=PARAM, bytes=size, live=always(beats), source=ARITHMETIC)
+
+
+def optimizer_entries(
+    run: Run, elements: Num, bits: int, beats: tuple[Beat, ...], *, implementation: str,
+    largest: Num, place: str = GPU, temporaries: bool = True,
+) -> Iterator[Entry]:  # fmt: skip
+    """Optimizer state for `elements` parameters of `bits`, and what its step needs.
+
+    The states are there from the second step on, which is the step that counts.
+    """
+    row = OPTIMIZERS[run.optimizer]
+    size = state_bytes(row, elements, bits)
+    if row.factored:
+        size = factored_bytes(run, bits)
+    yield Entry(
+        name=f"{run.optimizer} states", kind=OPTIM, bytes=size, live=always(beats),
+        source=OPTIMIZER_CODE, place=place,
+    )  # fmt: skip
+    if temporaries and place == GPU:
+        live: Mapping[str, Num] = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
+        temp = step_temp_bytes(row, implementation, elements, largest, bits)
+        if not (isinstance(temp, int) and temp == 0):
+            yield Entry(
+                name=f"{run.optimizer} {implementation} temporaries", kind=TEMP, bytes=temp,
+                live=live, source=OPTIMIZER_CODE,
+            )  # fmt: skip
+
+
+def factored_bytes(run: Run, bits: int) -> Num:
+    """Adafactor keeps a row and a column of second moments for a matrix, all of a vector."""
+    total = 0
+    for weight in run.arch.weights():
+        sizes = [size for _, size in weight.dims]
+        total += sum(sizes[-2:]) * (weight.numel // (sizes[-1] * sizes[-2])) if len(sizes) > 1 else sizes[0]
+    return run.scaled(total) * bits // 8
+
+
+def gradient_entries(
+    run: Run, layers: tuple[tuple[str, Num], ...], embedding: Num, head: Num,
+    bits: int, beats: tuple[Beat, ...], shards: Num = 1,
+) -> Iterator[Entry]:  # fmt: skip
+    """Gradients as backward makes them, layer by layer; `shards` cuts them flat.
+
+    `layers` gives a title and the elements of one layer for each stretch.
+    """
+    source = code("torch autograd: a gradient of the parameter's dtype, kept until zero_grad")
+    for i, (title, elements) in enumerate(layers):
+        yield Entry(
+            name=f"{title}: gradients", kind=GRAD, bytes=elements * bits // 8 // shards,
+            live={b.name: b.grads[i] for b in beats}, source=source,
+        )  # fmt: skip
+    for name, elements, pick in (("embedding", embedding, "embedding_grads"),
+                                 ("head", head, "head_grads")):  # fmt: skip
+        yield Entry(
+            name=f"{name}: gradients", kind=GRAD, bytes=elements * bits // 8 // shards,
+            live={b.name: getattr(b, pick) for b in beats}, source=source,
+        )  # fmt: skip

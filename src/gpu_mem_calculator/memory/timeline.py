@@ -1,0 +1,141 @@
+"""The named instants of a training step on one pipeline stage.
+
+Micro-batches in flight stack up in forward, backward frees them layer by layer while gradients
+appear. Within a stretch of equal layers both are linear, so the highest instant of a stretch is
+at one of its ends; the timeline has those ends and nothing in between. Later micro-batches find
+every gradient there already, so only the top end of a stretch matters.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..ledger.ledger import Instant
+from ..ledger.num import Num, choose, holds
+
+STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"
+
+
+class Stretch(Struct, frozen=True):
+    """Equal layers next to each other on one stage."""
+
+    title: str
+    count: Num
+
+
+class Beat(Struct, frozen=True, kw_only=True):
+    """An instant, and what is alive then.
+
+    `saved[i]` and `grads[i]`: whole layers of stretch i whose activations / gradients are alive,
+    the layer at work not counted. `work` says what is running: "layer", "head", "loss", "embedding"
+    or "" and `stretch` which layers.
+    """
+
+    instant: Instant
+    saved: tuple[Num, ...]
+    grads: tuple[Num, ...]
+    head_grads: Num = 0
+    embedding_grads: Num = 0
+    work: str = ""
+    stretch: int = 0
+    later: bool = False  # gradients were there before this micro-batch
+    inside_forward: bool = False
+
+    @property
+    def name(self) -> str:
+        """The instant's name."""
+        return self.instant.name
+
+
+def in_flight(pp: Num, stage: Num, micro_batches: Num) -> Num:
+    """Micro-batches whose activations a stage holds under 1F1B: min(pp - stage, m)."""
+    from ..ledger.num import smaller
+
+    return smaller(pp - stage, micro_batches)
+
+
+def step(
+    stretches: tuple[Stretch, ...],
+    *,
+    flight: Num = 1,
+    micro_batches: Num = 1,
+    head: Num = 1,
+    embedding: Num = 1,
+) -> tuple[Beat, ...]:
+    """The beats of one step. `head` and `embedding` are 1 where the stage has them."""
+    counts = tuple(s.count for s in stretches)
+    nothing = tuple(0 for _ in stretches)
+    full = tuple(flight * n for n in counts)
+    beats = _micro_batch(stretches, counts, full, flight, head, embedding, nothing, later=False)
+    again = holds(micro_batches > 1) if not isinstance(micro_batches, int) else int(micro_batches > 1)
+    more = choose(micro_batches > flight, flight, flight - 1)
+    if isinstance(again, int) and not again:
+        later: tuple[Beat, ...] = ()
+    else:
+        full = tuple(more * n for n in counts)
+        later = _micro_batch(
+            stretches, counts, full, more, head * again, embedding * again, counts,
+            later=True, present=again,
+        )  # fmt: skip
+    end = Beat(
+        instant=Instant(name="optimizer", phase=OPTIMIZER, title="optimizer step"),
+        saved=nothing, grads=counts, head_grads=head, embedding_grads=embedding, later=True,
+    )  # fmt: skip
+    return (*beats, *later, end)
+
+
+def _micro_batch(
+    stretches: tuple[Stretch, ...],
+    counts: tuple[Num, ...],
+    full: tuple[Num, ...],
+    flight: Num,
+    head: Num,
+    embedding: Num,
+    before: tuple[Num, ...],
+    *,
+    later: bool,
+    present: Num = 1,
+) -> tuple[Beat, ...]:
+    """Forward, loss and backward of the micro-batch that stacks highest."""
+    tag = "later." if later else ""
+    word = ", later micro-batch" if later else ""
+    done = 1 if later else 0
+    beats: list[Beat] = []
+
+    def beat(name: str, phase: str, title: str, here: Num, **rest: object) -> None:
+        instant = Instant(name=tag + name, phase=phase, title=title + word, present=here)
+        values: dict[str, object] = {"grads": before, "later": later}
+        values |= {"head_grads": done * head, "embedding_grads": done * embedding}
+        beats.append(Beat(instant=instant, **values | rest))  # type: ignore[arg-type]
+
+    last = len(stretches) - 1
+    minus = tuple(n - 1 if i == last else n for i, n in enumerate(full))
+    some = holds_positive(flight) * present
+    beat("forward", FORWARD, "forward, last layer", some, saved=minus, work="layer",
+         stretch=last, inside_forward=True)  # fmt: skip
+    beat("loss", FORWARD, "loss", head * some, saved=full, work="head", inside_forward=True)
+    beat("loss.backward", BACKWARD, "backward of the loss", head * some, saved=full, work="head")
+    for i in range(last, -1, -1):
+        title = f"backward, {stretches[i].title}"
+        here = holds_positive(counts[i]) * some
+        top = tuple(
+            full[j] - counts[j] if j > i else full[j] - (j == i) for j in range(len(full))
+        )
+        above = tuple(counts[j] if later or j > i else 0 for j in range(len(full)))
+        beat(f"backward.{i}.last", BACKWARD, f"{title}: last layer", here, saved=top, grads=above,
+             head_grads=head, work="layer", stretch=i)  # fmt: skip
+        if not later:
+            low = tuple(full[j] - (counts[j] if j >= i else 0) for j in range(len(full)))
+            under = tuple(counts[j] if j > i else (counts[j] - 1 if j == i else 0)
+                          for j in range(len(full)))  # fmt: skip
+            beat(f"backward.{i}.first", BACKWARD, f"{title}: first layer", here, saved=low,
+                 grads=under, head_grads=head, work="layer", stretch=i)  # fmt: skip
+    low = tuple(full[j] - counts[j] for j in range(len(full)))
+    beat("embedding.backward", BACKWARD, "backward of the embedding", embedding * some, saved=low,
+         grads=counts, head_grads=head, work="embedding")  # fmt: skip
+    return tuple(beats)
+
+
+def holds_positive(number: Num) -> Num:
+    """1 where a count is above zero, else 0."""
+    return int(number > 0) if not hasattr(number, "astype") else (number > 0).astype("int64")

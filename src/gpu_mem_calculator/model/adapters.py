@@ -1,0 +1,56 @@
+"""LoRA: which projections an adapter sits on, and how many parameters it adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from .arch import Arch, Layer, Linear
+
+# The projections PEFT 0.21.2 adapts when none are named (utils/constants.py), by family.
+DEFAULT_TARGETS = {
+    "gpt2": ("c_attn",), "bloom": ("query_key_value",), "gpt_neox": ("query_key_value",),
+    "falcon": ("query_key_value",), "mpt": ("Wqkv",), "chatglm": ("query_key_value",),
+    "phi3": ("qkv_proj",), "baichuan": ("W_pack",),
+}  # fmt: skip
+
+
+def linears(layer: Layer) -> Iterator[Linear]:
+    """Every projection of a layer that stands as a module of its own."""
+    for part in (layer.mixer, layer.mlp):
+        yield from _inside(part)
+
+
+def _inside(part: object) -> Iterator[Linear]:
+    if isinstance(part, Linear):
+        yield part
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from _inside(item)
+    elif isinstance(part, Struct):
+        for name in part.__struct_fields__:
+            yield from _inside(getattr(part, name))
+
+
+def module_name(linear: Linear) -> str:
+    """The last word of a projection's name, which is what targets are matched against."""
+    return linear.name.rpartition(".")[2]
+
+
+def adapted(layer: Layer, targets: frozenset[str]) -> Iterator[Linear]:
+    """The projections of a layer that carry an adapter."""
+    return (one for one in linears(layer) if module_name(one) in targets)
+
+
+def adapter_parameters(layer: Layer, rank: int, targets: frozenset[str], *, dora: bool) -> int:
+    """Trainable elements in one layer: A is (r, in), B is (out, r); DoRA adds a magnitude."""
+    return sum(
+        rank * (one.ins[1] + one.outs[1]) + (one.outs[1] if dora else 0)
+        for one in adapted(layer, targets)
+    )
+
+
+def total_adapter_parameters(arch: Arch, rank: int, targets: frozenset[str], *, dora: bool) -> int:
+    """Trainable elements in the whole model."""
+    return sum(adapter_parameters(layer, rank, targets, dora=dora) for layer in arch.layers)
