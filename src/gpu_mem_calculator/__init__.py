@@ -1,0 +1,56 @@
+"""How much GPU memory a large language model takes to train, exactly and explained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .core.calculator import GPUMemoryCalculator, estimate
+    from .core.errors import InputError
+    from .estimator import Estimator
+    from .zero_tables import (
+        estimate_zero2_model_states_mem_needs,
+        estimate_zero2_model_states_mem_needs_all_cold,
+        estimate_zero2_model_states_mem_needs_all_live,
+        estimate_zero3_model_states_mem_needs,
+        estimate_zero3_model_states_mem_needs_all_cold,
+        estimate_zero3_model_states_mem_needs_all_live,
+    )
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Estimator": "estimator",
+    "GPUMemoryCalculator": "core.calculator",
+    "InputError": "core.errors",
+    "estimate": "core.calculator",
+    "estimate_zero2_model_states_mem_needs": "zero_tables",
+    "estimate_zero2_model_states_mem_needs_all_cold": "zero_tables",
+    "estimate_zero2_model_states_mem_needs_all_live": "zero_tables",
+    "estimate_zero3_model_states_mem_needs": "zero_tables",
+    "estimate_zero3_model_states_mem_needs_all_cold": "zero_tables",
+    "estimate_zero3_model_states_mem_needs_all_live": "zero_tables",
+}
+
+__all__ = [
+    "Estimator",
+    "GPUMemoryCalculator",
+    "InputError",
+    "__version__",
+    "estimate",
+    "estimate_zero2_model_states_mem_needs",
+    "estimate_zero2_model_states_mem_needs_all_cold",
+    "estimate_zero2_model_states_mem_needs_all_live",
+    "estimate_zero3_model_states_mem_needs",
+    "estimate_zero3_model_states_mem_needs_all_cold",
+    "estimate_zero3_model_states_mem_needs_all_live",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are loaded when they are first used, so that starting costs nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)

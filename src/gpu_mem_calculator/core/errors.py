@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -16,6 +15,8 @@ class InputError(ValueError):
 
 def nearest(word: str, words: Iterable[str]) -> str:
     """` (did you mean 'x'?)` where some known word is close, else nothing."""
+    import difflib
+
     found = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.5)
     return f"; did you mean {found[0]!r}?" if found else ""
 

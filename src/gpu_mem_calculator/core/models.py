@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number, 1 or more")]
 Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number, 0 or more")]
@@ -160,11 +160,11 @@ class GPUConfig(Struct, kw_only=True, omit_defaults=True):
 class RunFile(Struct, kw_only=True, omit_defaults=True):
     """A whole run file."""
 
-    model: ModelConfig = ModelConfig()
-    training: TrainingConfig = TrainingConfig()
-    parallelism: ParallelismConfig = ParallelismConfig()
-    engine: EngineConfig = EngineConfig()
-    hardware: GPUConfig = GPUConfig()
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    parallelism: ParallelismConfig = field(default_factory=ParallelismConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    hardware: GPUConfig = field(default_factory=GPUConfig)
 
 
 class MemoryBreakdown(Struct, frozen=True, kw_only=True):

@@ -83,7 +83,8 @@ def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:
     problems = list(check(data))
     if problems:
         raise InputError(problems)
-    return RunFile(**{k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None})
+    sections: Any = {k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None}
+    return RunFile(**sections)
 
 
 def as_dict(value: Any) -> Any:

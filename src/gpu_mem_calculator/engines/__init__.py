@@ -1,4 +1,7 @@
-"""Training engines: one file each, exposing `ENGINE`. This page finds them by itself."""
+"""Training engines: one file each, named as in a run file, exposing `ENGINE`.
+
+A file is found by itself, and loaded when its engine is asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,33 @@ from pkgutil import iter_modules
 
 from ..memory.engine import Engine
 
+ALIASES = {
+    "pytorch": "pytorch_ddp",
+    "ddp": "pytorch_ddp",
+    "megatron": "megatron_lm",
+    "megatron-lm": "megatron_lm",
+    "megatron-deepspeed": "megatron_deepspeed",
+}
+
 
 @cache
-def engines() -> dict[str, Engine]:
-    """Every engine by its name."""
-    found = {}
-    for module in iter_modules(__path__):
-        engine = getattr(import_module(f"{__name__}.{module.name}"), "ENGINE", None)
-        if engine is not None:
-            found[engine.name] = engine
+def engine_names() -> tuple[str, ...]:
+    """Every engine's name."""
+    return tuple(module.name for module in iter_modules(__path__))
+
+
+def spellings() -> dict[str, str]:
+    """Every spelling people use, and the engine it means."""
+    return {**{name: name for name in engine_names()}, **ALIASES}
+
+
+@cache
+def engine(name: str) -> Engine:
+    """One engine by its name."""
+    found: Engine = import_module(f"{__name__}.{name}").ENGINE
     return found
 
 
-@cache
-def engine_names() -> dict[str, str]:
-    """Every spelling people use, and the engine it means."""
-    names = {name: name for name in engines()}
-    for engine in engines().values():
-        names |= dict.fromkeys(engine.aliases, engine.name)
-    return names
+def engines() -> dict[str, Engine]:
+    """Every engine."""
+    return {name: engine(name) for name in engine_names()}

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ledger.ledger import COMM, Entry, Ledger
-from ..ledger.num import Num, holds
+from ..ledger.ledger import COMM, PARAM, Entry, Instant, Ledger
+from ..ledger.num import holds
 from ..ledger.source import code
 from ..memory.activations import activation_entries, setting, walks
 from ..memory.engine import Engine
-from ..memory.optimizers import OPTIMIZERS
+from ..memory.optimizers import OPTIMIZERS, default_implementation
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entry
-from ..memory.stack import blocks
+from ..memory.stack import Block, blocks
 from ..memory.states import (
     always,
     buffer_entry,
     gradient_entries,
     optimizer_entries,
     parameter_entry,
+    started,
 )
-from ..memory.timeline import Beat, step
+from ..memory.timeline import STARTUP, Beat, step
+from ..memory.weights import (
+    base_bytes,
+    largest_trained,
+    trained_bits,
+    trained_elements,
+    trained_total,
+)
 
 PRECISIONS = {
     "fp32": Precision(32, 32, 32),
@@ -46,46 +54,60 @@ def ledger(run: Run) -> Ledger:
     entries = [
         *_states(run, precision, beats),
         *activation_entries(run, how, stack, beats, done),
-        *gradient_entries(
-            run,
-            tuple((b.title, run.scaled(b.layer.num_parameters)) for b in stack),
-            run.scaled(0 if run.arch.tied else run.arch.embedding_parameters),
-            run.scaled(_head(run)),
-            precision.grads,
-            beats,
-        ),
+        *_gradients(run, precision, stack, beats),
         workspace_entry(run, beats),
     ]
-    return Ledger(tuple(b.instant for b in beats), tuple(entries))
+    start = Instant(name="startup", phase=STARTUP, title="model on the GPU")
+    return Ledger((start, *(b.instant for b in beats)), tuple(entries))
 
 
-def _head(run: Run) -> int:
-    """Elements whose gradient the head makes: a tied table's gradient appears there first."""
-    tied = run.arch.embedding_parameters if run.arch.tied else 0
-    return run.arch.after_parameters + tied
+def _gradients(
+    run: Run, precision: Precision, stack: tuple[Block, ...], beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
+    """A tied table's gradient appears with the head's, an untied one's with the embedding's."""
+    table = 0 if run.frozen else run.arch.embedding_parameters
+    after = 0 if run.frozen else run.arch.after_parameters
+    tied = run.arch.tied
+    return gradient_entries(
+        run,
+        tuple((b.title, trained_elements(run, b.layer)) for b in stack),
+        run.scaled(0 if tied else table),
+        run.scaled(after + (table if tied else 0)),
+        trained_bits(run, precision),
+        beats,
+    )
 
 
 def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator[Entry]:
-    count = run.scaled(run.arch.num_parameters)
-    yield parameter_entry("parameters", count * precision.weights // 8, beats)
-    yield buffer_entry(run, beats)
+    trained, bits = trained_total(run), trained_bits(run, precision)
+    yield started(parameter_entry("parameters", base_bytes(run, precision), beats))
+    if run.adapter is not None:
+        yield started(parameter_entry("LoRA adapters", trained * bits // 8, beats))
+    yield started(buffer_entry(run, beats))
     yield from optimizer_entries(
-        run, count, precision.weights, beats,
-        implementation=run.implementation or "foreach",
-        largest=max(w.numel for w in run.arch.weights()),
+        run, trained, bits, beats,
+        implementation=run.implementation or default_implementation(run.optimizer),
+        largest=largest_trained(run),
     )  # fmt: skip
-    many: Num = holds(run.mesh.dp > 1)
-    yield Entry(
-        name="gradient buckets", kind=COMM, bytes=many * count * precision.grads // 8,
-        live=always(beats),
-        source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of all gradients"),
-    )  # fmt: skip
+    if run.arch.tied and run.quantization is None:
+        yield Entry(
+            name="head before it is tied to the embedding", kind=PARAM,
+            bytes=run.scaled(run.arch.vocab * run.arch.hidden) * precision.weights // 8,
+            live={"startup": 1},
+            source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
+        )  # fmt: skip
+    yield started(
+        Entry(
+            name="gradient buckets", kind=COMM, bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
+            live=always(beats),
+            source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
+        )  # fmt: skip
+    )
 
 
 ENGINE = Engine(
     name="pytorch_ddp",
     title="PyTorch DDP",
-    aliases=("pytorch", "ddp"),
     options={"gradient_as_bucket_view": False},
     optimizers=frozenset(OPTIMIZERS),
     problems=problems,

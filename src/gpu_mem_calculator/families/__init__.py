@@ -6,7 +6,6 @@ page finds the files by itself.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
@@ -18,27 +17,41 @@ from ..model.arch import Arch
 Reader = Callable[[Mapping[str, Any]], Arch]
 
 
-class UnknownFamily(ValueError):
+class UnknownFamilyError(ValueError):
     """A `model_type` that no family file reads."""
 
 
 @cache
+def _modules() -> tuple[str, ...]:
+    return tuple(module.name for module in iter_modules(__path__))
+
+
+@cache
+def _table(module: str) -> dict[str, Reader]:
+    table: dict[str, Reader] = getattr(import_module(f"{__name__}.{module}"), "FAMILIES", {})
+    return table
+
+
 def families() -> dict[str, Reader]:
     """Every known `model_type` and its reader."""
-    table: dict[str, Reader] = {}
-    for module in iter_modules(__path__):
-        found = import_module(f"{__name__}.{module.name}")
-        table.update(getattr(found, "FAMILIES", {}))
-    return table
+    return {name: reader for module in _modules() for name, reader in _table(module).items()}
+
+
+def _reader(model_type: str) -> Reader | None:
+    """The reader of a `model_type`; files that it is named after are looked at first."""
+    order = sorted(_modules(), key=lambda m: not model_type.startswith(m.rstrip("0123456789")))
+    return next((_table(m)[model_type] for m in order if model_type in _table(m)), None)
 
 
 def read_config(config: Mapping[str, Any]) -> Arch:
     """The architecture a config.json describes; missing keys take the family's own defaults."""
     model_type = str(config.get("model_type", ""))
-    reader = families().get(model_type)
+    reader = _reader(model_type)
     if reader is None:
+        import difflib
+
         near = difflib.get_close_matches(model_type, families(), n=1, cutoff=0.0)
-        raise UnknownFamily(
+        raise UnknownFamilyError(
             f"model_type={model_type!r} is not a known family; the nearest is {near[0]!r}"
         )
     return reader(config)

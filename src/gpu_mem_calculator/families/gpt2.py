@@ -27,6 +27,7 @@ def read_gpt2(data: Mapping[str, Any]) -> Arch:
         head_dim=head_dim,
         dropout=config.number("attn_pdrop", default=0.1),
         residual_dropout=config.number("resid_pdrop", default=0.1),
+        float_softmax=False,
     )
     mlp = Mlp(
         inputs=(Linear("c_fc", embed, ("ffn", ffn), bias=True, transposed=True),),

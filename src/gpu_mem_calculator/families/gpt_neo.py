@@ -53,6 +53,7 @@ def gpt_neo_layer(config: Config, hidden: int) -> Layer:
         output_bias=True,
         sdpa=False,
         float_scores=True,
+        float_softmax=False,
         dropout=config.number("attention_dropout"),
         residual_dropout=dropout,
     )

@@ -50,6 +50,7 @@ def gpt_oss_layer(config: Config, hidden: int, heads: int, kv_heads: int, head_d
             rotary_dim=head_dim,
             sinks=True,
             sdpa=False,
+            float_softmax=False,
             extra=(Weight("sinks", (("heads", heads),)),),
             dropout=config.number("attention_dropout"),
         ),

@@ -26,6 +26,7 @@ def gptj_layer(config: Config, hidden: int, rotary_dim: int) -> Layer:
         rotary_impl="interleaved",
         sdpa=False,
         float_scores=True,
+        float_softmax=False,
         dropout=config.number("attn_pdrop"),
         residual_dropout=dropout,
     )

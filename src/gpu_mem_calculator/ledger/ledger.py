@@ -29,33 +29,13 @@ class Entry(Struct, frozen=True, kw_only=True):
     place: str = GPU
     parts: tuple[tuple[str, Num], ...] = ()  # what `bytes` is made of, where that is known
 
-    def at(self, instant: str) -> Num:
-        """Bytes alive at an instant."""
-        copies = self.live.get(instant)
-        return 0 if copies is None else self.bytes * copies
-
-
-class Instant(Struct, frozen=True, kw_only=True):
-    """A named moment of a step; `present` is 0 where a run does not have it."""
-
-    name: str
-    phase: str  # startup | forward | backward | optimizer
-    title: str = ""
-    present: Num = 1
-
-
-class Ledger(Struct, frozen=True):
-    """All entries over all instants of one rank."""
-
-    instants: tuple[Instant, ...]
-    entries: tuple[Entry, ...]
-
-    def at(self, instant: Instant, place: str = GPU, kind: str | None = None) -> Num:
-        """Bytes alive at an instant in one place, of one kind or all."""
+    def at(self, instant: Instant, place: str = GPU) -> Num:
+        """Bytes alive at an instant in one place."""
         total: Num = 0
+        name = instant.name
         for entry in self.entries:
-            if entry.place == place and (kind is None or entry.kind == kind):
-                copies = entry.live.get(instant.name)
+            if entry.place == place:
+                copies = entry.live.get(name)
                 if copies is not None:
                     total = total + entry.bytes * copies
         return total * instant.present
@@ -75,4 +55,9 @@ class Ledger(Struct, frozen=True):
 
     def parts(self, instant: Instant, place: str = GPU) -> dict[str, Num]:
         """Bytes by kind at an instant."""
-        return {kind: self.at(instant, place, kind) for kind in KINDS}
+        found: dict[str, Num] = dict.fromkeys(KINDS, 0)
+        for entry in self.entries:
+            if entry.place == place and instant.name in entry.live:
+                size = entry.bytes * entry.live[instant.name] * instant.present
+                found[entry.kind] = found[entry.kind] + size
+        return found

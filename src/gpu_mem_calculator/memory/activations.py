@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from ..ledger.ledger import ACT, GRAD, TEMP, Entry
-from ..ledger.num import Num, Sym
+from ..ledger.num import Num
 from ..ledger.source import code
 from .huggingface.head import head_walk
 from .huggingface.layer import layer_walk
@@ -20,6 +20,7 @@ from .run import Precision, Run
 from .stack import Block
 from .tape import Moment, Walk
 from .timeline import FORWARD, Beat
+from .weights import trained_elements
 
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked with autograd's saving rules")
 LOSS_CODE = code("transformers 5.17.0 loss/loss_utils.py:51 ForCausalLMLoss")
@@ -27,28 +28,24 @@ CHECKPOINT_CODE = code("torch 2.11 utils/checkpoint.py: a checkpoint keeps the l
 
 
 class Walks(Struct, frozen=True):
-    """The walks of one stage: a pair for each stretch and for the head.
+    """The walks of one stage: one for each stretch, and the head's."""
 
-    The first of a pair makes parameter gradients, the second adds to those that are there.
-    """
-
-    layers: tuple[tuple[Walk, Walk], ...]
-    head: tuple[Walk, Walk]
+    layers: tuple[Walk, ...]
+    head: Walk
 
 
 def setting(run: Run, precision: Precision) -> Setting:
     """How the run's blocks are executed on one rank."""
-    hidden: Num = run.arch.hidden
-    if run.symbolic:
-        hidden = Sym(run.arch.hidden, "h")
-    matmul = 16 if precision.autocast else precision.compute
+    autocast = precision.autocast or run.autocast
+    matmul = 16 if autocast else precision.compute
     return Setting(
         batch=run.batch,
         seq=run.seq,
-        hidden=hidden,
-        bits=precision.compute if not precision.autocast else precision.weights,
+        hidden=run.arch.hidden,
+        bits=precision.compute,
         matmul_bits=matmul,
         weight_bits=precision.weights,
+        autocast=autocast,
         attention=run.attention,
         frozen=run.frozen,
         adapter=run.adapter,
@@ -58,20 +55,15 @@ def setting(run: Run, precision: Precision) -> Setting:
 
 def walks(run: Run, how: Setting, blocks: tuple[Block, ...]) -> Walks:
     """Walk every distinct layer once, and the head."""
-    seen: dict[tuple[int, bool, bool], tuple[Walk, Walk]] = {}
+    seen: dict[tuple[int, bool, bool], Walk] = {}
     layers = []
     for block in blocks:
         core, masked = block.recompute == "selective", block.window is not None
         key = (id(block.layer), core, masked)
         if key not in seen:
-            first, later = (
-                layer_walk(how, block.layer, masked=masked, keep_grads=k, recompute_core=core)
-                for k in (True, False)
-            )
-            seen[key] = (first, later)
+            seen[key] = layer_walk(how, block.layer, masked=masked, recompute_core=core)
         layers.append(seen[key])
-    head = (head_walk(how, run.arch), head_walk(how, run.arch, keep_grads=False))
-    return Walks(tuple(layers), head)
+    return Walks(tuple(layers), head_walk(how, run.arch))
 
 
 def activation_entries(
@@ -79,15 +71,14 @@ def activation_entries(
 ) -> Iterator[Entry]:
     """Kept activations, the working sets of layers and head, tables and masks."""
     for i, block in enumerate(blocks):
-        yield _kept(i, block, done.layers[i][0], beats)
+        yield _kept(i, block, done.layers[i], beats)
         for beat in beats:
             if beat.work == "layer" and beat.stretch == i:
-                moment = _layer_moment(block, done.layers[i][1 if beat.later else 0], beat)
+                moment = _layer_moment(block, done.layers[i], beat)
                 yield from _working(f"{block.title}: at work", moment, beat, run)
     for beat in beats:
         if beat.work == "head":
-            walk = done.head[1 if beat.later else 0]
-            moment = walk.forward if beat.instant.phase == FORWARD else walk.backward
+            moment = _head_moment(done.head, beat)
             yield from _working("final norm, logits and loss", moment, beat, run, source=LOSS_CODE)
     yield from _around(run, how, blocks, beats)
 
@@ -110,11 +101,18 @@ def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
     """The layer at work: with a checkpoint it runs forward again before it runs backward."""
     if beat.instant.phase == FORWARD:
         return walk.transient if block.recompute == "full" else walk.forward
+    back = walk.later if beat.later else walk.backward
     if block.recompute != "full":
-        return walk.backward
-    rerun, back = walk.forward, walk.backward
+        return back
+    rerun = walk.forward
     again = Moment(rerun.act + walk.input_bytes, 0, rerun.temp)  # its output's gradient waits
     return again.or_higher(back.act + walk.input_bytes, back.grad, back.temp)
+
+
+def _head_moment(walk: Walk, beat: Beat) -> Moment:
+    if beat.instant.phase == FORWARD:
+        return walk.forward
+    return walk.later if beat.later else walk.backward
 
 
 def _working(
@@ -147,8 +145,9 @@ def _around(
             source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),
         )  # fmt: skip
     masked = any(b.window is not None for b in blocks)
-    if run.attention == "eager" or masked:
-        bits = how.bits if run.attention == "eager" else 8
+    eager = run.attention == "eager" or not all(getattr(b.layer.mixer, "sdpa", True) for b in blocks)
+    if eager or masked:
+        bits = how.bits if eager else 8
         yield Entry(
             name="attention mask", kind=ACT, bytes=run.batch * run.seq * run.seq * bits // 8,
             live=live, source=code("transformers 5.17.0 masking_utils.py: (batch, 1, s, s)"),
@@ -181,14 +180,19 @@ def _autocast_cache(
 
     Without recompute the layers keep them for backward anyway and they are counted there.
     """
-    if not how.autocast or how.weight_bits == how.matmul_bits:
+    if not how.autocast:
         return
     live = {b.name: 1 for b in beats if b.inside_forward}
     for block in blocks:
-        if block.recompute == "full":
-            matrices = sum(w.numel for w in block.layer.weights() if len(w.dims) > 1)
-            yield Entry(
-                name=f"{block.title}: 16-bit weights cached by autocast", kind=TEMP,
-                bytes=block.count * run.scaled(matrices) * 2, live=live,
-                source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
-            )  # fmt: skip
+        if block.recompute != "full":
+            continue
+        cast: Num = 0
+        if how.weight_bits != how.matmul_bits:
+            cast = sum(w.numel for w in block.layer.weights() if len(w.dims) > 1)
+        if run.adapter is not None and run.adapter.bits != how.matmul_bits:
+            cast = trained_elements(run, block.layer)
+        yield Entry(
+            name=f"{block.title}: 16-bit weights cached by autocast", kind=TEMP,
+            bytes=block.count * run.scaled(cast) * 2, live=live,
+            source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
+        )  # fmt: skip

@@ -22,7 +22,6 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     name: str
     title: str
-    aliases: tuple[str, ...] = ()
     options: Mapping[str, Any] = {}
     axes: frozenset[str] = frozenset()
     optimizers: frozenset[str] = frozenset()

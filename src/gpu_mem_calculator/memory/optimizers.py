@@ -67,3 +67,8 @@ def step_temp_bytes(
     if implementation == "forloop":
         return largest * (row.foreach + row.factored) * bits // 8
     return 0
+
+
+def default_implementation(name: str) -> str:
+    """What torch.optim runs on a GPU when nothing is said."""
+    return (*OPTIMIZERS[name].implementations, "")[0]

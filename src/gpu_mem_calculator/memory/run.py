@@ -61,7 +61,6 @@ class Run(Struct, frozen=True, kw_only=True):
     num_nodes: int = 1
     compute_capability: str = "9.0"
     parameters_given: int | None = None  # a published count that wins over the architecture's
-    symbolic: bool = False
 
     @property
     def frozen(self) -> bool:

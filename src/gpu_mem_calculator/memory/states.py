@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from msgspec.structs import replace
+
 from ..ledger.ledger import GPU, GRAD, OPTIM, PARAM, TEMP, Entry
 from ..ledger.num import Num
 from ..ledger.source import ARITHMETIC, code
@@ -17,6 +19,11 @@ OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
 def always(beats: tuple[Beat, ...]) -> dict[str, Num]:
     """Alive at every instant."""
     return {beat.name: 1 for beat in beats}
+
+
+def started(entry: Entry) -> Entry:
+    """The same entry, there from start-up on."""
+    return replace(entry, live={**entry.live, "startup": 1})
 
 
 def parameter_entry(name: str, size: Num, beats: tuple[Beat, ...], place: str = GPU) -> Entry:

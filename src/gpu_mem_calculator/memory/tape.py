@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from ..ledger.num import Num, choose
+from ..ledger.num import Num, choose, larger
 
 
 class Value(Struct, eq=False):
@@ -74,18 +74,23 @@ class Moment(Struct, frozen=True):
         )
 
 
-class Walk(Struct, frozen=True):
+class Walk(Struct, frozen=True, kw_only=True):
     """What a block costs: what it keeps, and its highest moment in each direction.
 
     Moments count everything the block itself holds then, its input and the gradient of its
-    output included.
+    output included. `later` is backward when the parameters' gradients are there already: a new
+    one is added to the old one and goes. `transient` is a forward that keeps nothing, as under
+    a checkpoint.
     """
 
     saved: tuple[tuple[str, Num], ...]
+    input_bytes: Num
     forward: Moment
+    transient: Moment
     backward: Moment
-    input_bytes: Num = 0
-    transient: Moment = Moment()  # forward that keeps nothing, as under a checkpoint
+    later: Moment
+    hooks: tuple[tuple[Num, Num], ...]  # each weight gradient made, and what is alive then
+    after_first: Num  # the highest moment of backward after the first weight gradient
 
     @property
     def saved_bytes(self) -> Num:
@@ -160,26 +165,30 @@ class Tape:
         """Python still names these tensors here."""
         self.ops.append(Op("hold", values, (), (), False, 0, 0, self.core))
 
-    def walk(
-        self, entry: Value, exit_: Value, *, keep_grads: bool = True, recompute_core: bool = False
-    ) -> Walk:
+    def walk(self, entry: Value, exit_: Value, *, recompute_core: bool = False) -> Walk:
         """Run the tape forward, then backward.
 
-        With `keep_grads` a parameter's gradient stays once it is made; without, it is added to
-        one that is there already and goes. `recompute_core` is a checkpoint around core
-        attention: it keeps what comes in and what goes out, and makes the rest again.
+        `recompute_core` is a checkpoint around core attention: it keeps what comes in and what
+        goes out, and makes the rest again.
         """
         owners = self._owners(entry)
+        saved = {v.base for op in self.ops for v in op.saves}
         dropped = self._dropped() if recompute_core else set()
-        kept = {v.base: 0 for op in self.ops for v in op.saves if v.base not in dropped}
-        forward = self._forward(entry, exit_, owners, kept)
-        again: Num = 0
-        for index in dropped & {v.base for op in self.ops for v in op.saves}:
-            again = again + owners[index].bytes
-        backward = self._backward(exit_, owners, kept, again, keep_grads)
-        named = tuple((owners[index].name, owners[index].bytes) for index in kept)
-        transient = self._forward(entry, exit_, owners, {})
-        return Walk(named, forward, backward, entry.bytes, transient)
+        kept = dict.fromkeys((v.base for op in self.ops for v in op.saves
+                              if v.base not in dropped), 0)  # fmt: skip
+        again = tuple(sorted(dropped & saved))
+        hooks: list[tuple[Num, Num]] = []
+        later, after_first = self._backward(exit_, owners, kept, again, False, hooks)
+        return Walk(
+            saved=tuple((owners[index].name, owners[index].bytes) for index in kept),
+            input_bytes=entry.bytes,
+            forward=self._forward(entry, exit_, owners, kept),
+            transient=self._forward(entry, exit_, owners, {}),
+            backward=self._backward(exit_, owners, kept, again, True, [])[0],
+            later=later,
+            hooks=tuple(hooks),
+            after_first=after_first,
+        )
 
     def _owners(self, entry: Value) -> dict[int, Value]:
         """Every tensor with a storage of its own."""
@@ -191,8 +200,11 @@ class Tape:
         return owners
 
     def _dropped(self) -> set[int]:
-        inside = {v.base for op in self.ops if op.core for v in op.outs}
-        outside = {v.base for op in self.ops if not op.core for v in (*op.ins, *op.saves)}
+        """Storages that only core attention makes and reads, its masks among them."""
+        inside = {v.base for op in self.ops if op.core for v in (*op.outs, *op.saves)}
+        outside = {
+            v.base for op in self.ops if not op.core for v in (*op.ins, *op.outs, *op.saves)
+        }
         return inside - outside
 
     def _forward(
@@ -226,11 +238,12 @@ class Tape:
         exit_: Value,
         owners: dict[int, Value],
         kept: dict[int, int],
-        again: Num,
+        again: tuple[int, ...],
         keep_grads: bool,
-    ) -> Moment:
-        """`again` is what recompute makes once more, and holds until core attention is done."""
-        holders = dict(kept)
+        hooks: list[tuple[Num, Num]],
+    ) -> tuple[Moment, Num]:
+        """`again` is made once more when backward reaches core attention, then let go as used."""
+        holders = kept | dict.fromkeys(again, 0)
         for op in self.ops:
             for value in op.saves:
                 if value.base in holders:
@@ -241,9 +254,14 @@ class Tape:
         weights: Num = 0
         grads: dict[int, list[Num]] = {exit_.index: [exit_.bytes, 1]}  # bytes, owners
         high = Moment(alive)
+        after: Num = 0
         for op in reversed(self.ops):
             flows = [grads.pop(v.index) for v in op.outs if v.index in grads]
             made: list[tuple[Value, list[Num]]] = []
+            if flows and op.core:
+                for index in again:
+                    alive = alive + owners[index].bytes
+                again = ()
             if flows:
                 for value in op.ins:
                     if value.param and value.grad:
@@ -254,8 +272,9 @@ class Tape:
                     elif value.grad:
                         alive = alive + value.bytes
                         made.append((value, [value.bytes, 1]))
-                extra = again if op.core else 0
-                high = high.or_higher(alive + extra, weights, op.back_temp)
+                high = high.or_higher(alive, weights, op.back_temp)
+                if hooks:
+                    after = larger(after, alive + op.back_temp)
                 if not keep_grads:
                     weights = 0
             for flow in flows:
@@ -269,17 +288,15 @@ class Tape:
                         alive = alive - owners[value.base].bytes
             for value, grad in made:
                 alive, high = _accumulate(grads, value, grad, alive, weights, high)
-        return high
+            if flows:
+                hooks.extend((v.bytes, alive) for v in op.ins if v.param and v.grad)
+        return high, after
 
 
 def _accumulate(
-    grads: dict[int, list[Num]],
-    value: Value,
-    grad: list[Num],
-    alive: Num,
-    weights: Num,
+    grads: dict[int, list[Num]], value: Value, grad: list[Num], alive: Num, weights: Num,
     high: Moment,
-) -> tuple[Num, Moment]:
+) -> tuple[Num, Moment]:  # fmt: skip
     """Add a gradient to what its tensor has already; returns what is alive, and the high."""
     there = grads.get(value.index)
     if there is None:
@@ -294,6 +311,3 @@ def _accumulate(
     if grad[1] == 0:
         alive = alive - grad[0]
     return alive, high
-
-
-

@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..ledger.ledger import Instant
-from ..ledger.num import Num, choose, holds
+from ..ledger.num import Num, choose, holds, smaller
 
 STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"
 
@@ -49,8 +49,6 @@ class Beat(Struct, frozen=True, kw_only=True):
 
 def in_flight(pp: Num, stage: Num, micro_batches: Num) -> Num:
     """Micro-batches whose activations a stage holds under 1F1B: min(pp - stage, m)."""
-    from ..ledger.num import smaller
-
     return smaller(pp - stage, micro_batches)
 
 
@@ -67,7 +65,7 @@ def step(
     nothing = tuple(0 for _ in stretches)
     full = tuple(flight * n for n in counts)
     beats = _micro_batch(stretches, counts, full, flight, head, embedding, nothing, later=False)
-    again = holds(micro_batches > 1) if not isinstance(micro_batches, int) else int(micro_batches > 1)
+    again = holds(micro_batches > 1)
     more = choose(micro_batches > flight, flight, flight - 1)
     if isinstance(again, int) and not again:
         later: tuple[Beat, ...] = ()
@@ -110,14 +108,14 @@ def _micro_batch(
 
     last = len(stretches) - 1
     minus = tuple(n - 1 if i == last else n for i, n in enumerate(full))
-    some = holds_positive(flight) * present
+    some = holds(flight > 0) * present
     beat("forward", FORWARD, "forward, last layer", some, saved=minus, work="layer",
          stretch=last, inside_forward=True)  # fmt: skip
     beat("loss", FORWARD, "loss", head * some, saved=full, work="head", inside_forward=True)
     beat("loss.backward", BACKWARD, "backward of the loss", head * some, saved=full, work="head")
     for i in range(last, -1, -1):
         title = f"backward, {stretches[i].title}"
-        here = holds_positive(counts[i]) * some
+        here = holds(counts[i] > 0) * some
         top = tuple(
             full[j] - counts[j] if j > i else full[j] - (j == i) for j in range(len(full))
         )
@@ -134,8 +132,3 @@ def _micro_batch(
     beat("embedding.backward", BACKWARD, "backward of the embedding", embedding * some, saved=low,
          grads=counts, head_grads=head, work="embedding")  # fmt: skip
     return tuple(beats)
-
-
-def holds_positive(number: Num) -> Num:
-    """1 where a count is above zero, else 0."""
-    return int(number > 0) if not hasattr(number, "astype") else (number > 0).astype("int64")

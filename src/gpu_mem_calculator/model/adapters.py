@@ -9,7 +9,8 @@ from msgspec import Struct
 from .arch import Arch, Layer, Linear
 
 # The projections PEFT 0.21.2 adapts when none are named (utils/constants.py), by family.
-DEFAULT_TARGETS = {
+LLAMA_TARGETS: tuple[str, ...] = ("q_proj", "v_proj")
+DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
     "gpt2": ("c_attn",), "bloom": ("query_key_value",), "gpt_neox": ("query_key_value",),
     "falcon": ("query_key_value",), "mpt": ("Wqkv",), "chatglm": ("query_key_value",),
     "phi3": ("qkv_proj",), "baichuan": ("W_pack",),

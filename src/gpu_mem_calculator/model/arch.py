@@ -89,6 +89,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     extra: tuple[Weight, ...] = ()
     residual_dropout: float = 0.0
     sdpa: bool = True  # False: transformers has no scaled_dot_product_attention path for it
+    float_softmax: bool = True  # eager: the softmax is in fp32 and cast back
     float_scores: bool = False  # eager only: q and k are cast to fp32 first (GPT-Neo, GPT-J)
 
     def weights(self) -> Iterator[Weight]:
@@ -306,6 +307,12 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True):
         """Elements in the whole model."""
         stack = sum(layer.num_parameters for layer in self.layers)
         return self.embedding_parameters + stack + self.after_parameters
+
+    @cached_property
+    def largest_weight(self) -> int:
+        """Most elements in one parameter."""
+        stack = (w for layer, _, _ in self.runs for w in layer.weights())
+        return max(w.numel for w in (*self.embedding, *stack, *self.after_weights()))
 
     @cached_property
     def largest_layer_parameters(self) -> int:

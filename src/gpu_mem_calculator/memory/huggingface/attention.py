@@ -20,6 +20,9 @@ class Heads(Struct, frozen=True):
     value_dim: int
     masked: bool  # a mask tensor is passed, so flash is out of the question
     dropout: float = 0.0
+    sdpa: bool = True
+    float_softmax: bool = True
+    head_major: bool = False  # q was made by a concatenation, head by head
 
     @property
     def grouped(self) -> bool:
@@ -35,7 +38,7 @@ def kernel(setting: Setting, heads: Heads) -> str:
     (transformers then repeats keys and values, unless it passed `enable_gqa`), which is why fp32
     with grouped heads falls to the math path.
     """
-    if setting.attention == "eager":
+    if setting.attention == "eager" or not heads.sdpa:
         return "eager"
     same = heads.head_dim == heads.value_dim and heads.head_dim <= 256
     if setting.attention == "flash_attention_2":
@@ -61,6 +64,7 @@ def _out_elements(setting: Setting, heads: Heads) -> Num:
 def _flash(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
     """FlashAttention-2: keeps q, k, v, the output and one fp32 log-sum-exp a row and head.
 
+    The output has q's layout: where that is head by head, transformers copies it token by token.
     Backward holds an fp32 accumulator for dq (rows rounded up to 128, head size to 32), a row
     sum, and with grouped heads dk and dv for every query head: flash_api.cpp, mha_bwd.
     """
@@ -68,10 +72,11 @@ def _flash(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
     width = round_up(heads.head_dim, 32)
     lse = tape.value("attn.logsumexp", setting.tokens * heads.heads, 32, grad=False)
     expanded = 2 * q.bytes if heads.grouped else 0
-    return tape.op(
+    out = tape.op(
         "attn.out", q, k, v, elements=_out_elements(setting, heads),
         saves=(q, k, v, lse), save_out=True, back_temp=rows * 4 + rows * width * 4 + expanded,
     )  # fmt: skip
+    return tape.op("attn.contiguous", out) if heads.head_major else out
 
 
 def _efficient(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
@@ -107,17 +112,19 @@ def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     q, k = scale(tape, q, "attn.q_scaled"), scale(tape, k, "attn.k_scaled")
     tape.core = True
     biased = tape.op("attn.biased", _scores(tape, setting, q, k, heads), passes=True)
-    probs = tape.op("attn.softmax", biased, save_out=True)
+    probs = tape.op("attn.softmax", biased, save_out=True, back_temp=biased.bytes)
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
     tape.core = False
-    return tape.op(
-        "attn.out", probs, v, elements=_out_elements(setting, heads), saves=(probs, v)
+    out = tape.op(
+        "attn.mixed", probs, v, elements=_out_elements(setting, heads), saves=(probs, v)
     )
+    return tape.op("attn.out", out)
 
 
 def _eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
-    """transformers' eager attention (modeling_llama.py:191): the softmax is in fp32.
+    """transformers' eager attention (modeling_llama.py:191): the softmax is mostly in fp32.
 
+    Its backward makes grad · output for a moment (SoftMax.cu, softmax_backward_cuda_out).
     matmul copies operands whose batch and head dimensions cannot be merged.
     """
     if heads.grouped:
@@ -129,9 +136,11 @@ def _eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
     tape.core = True
     scaled = scale(tape, _scores(tape, setting, q, k, heads), "attn.scaled")
     masked = tape.op("attn.masked", scaled, passes=True)
+    bits = 32 if heads.float_softmax or setting.autocast else masked.bits
+    wide = masked.elements() * bits // 8
     probs = tape.op(
-        "attn.softmax", masked, bits=32, save_out=True,
-        temp=masked.elements() * 4 if masked.bits < 32 else 0,
+        "attn.softmax", masked, bits=bits, save_out=True, back_temp=wide,
+        temp=wide if masked.bits < bits else 0,
     )  # fmt: skip
     probs = tape.cast(probs, masked.bits)
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
@@ -185,7 +194,15 @@ def attention(
         fraction = (block.rotary_dim, block.head_dim)
         q, k = rotate(tape, setting, q, fraction), rotate(tape, setting, k, fraction)
     heads = Heads(
-        block.heads, block.kv_heads, block.head_dim, value_dim, masked or block.alibi, block.dropout
+        heads=block.heads,
+        kv_heads=block.kv_heads,
+        head_dim=block.head_dim,
+        value_dim=value_dim,
+        masked=masked or block.alibi,
+        dropout=block.dropout,
+        sdpa=block.sdpa,
+        float_softmax=block.float_softmax,
+        head_major=0 < block.rotary_dim < block.head_dim,
     )
     mixed = attend(tape, setting, q, k, v, heads)
     out = linear(tape, setting, mixed, block.output)

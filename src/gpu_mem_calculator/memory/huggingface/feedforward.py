@@ -47,7 +47,7 @@ def moe(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
     only the number of tokens per expert depends on the data, and no tensor's size does.
     """
     tokens = setting.tokens
-    picked = tokens * block.top_k
+    picked = tokens * (block.num_experts if block.all_tokens else block.top_k)
     bits = setting.matmul_bits
     scores = _route(tape, setting, x, block)
     matrices = sorted((w for w in block.experts if w.numel > 1), key=lambda w: -w.numel)

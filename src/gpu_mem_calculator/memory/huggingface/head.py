@@ -8,7 +8,7 @@ from .norms import norm
 from .ops import Setting, linear
 
 
-def head_walk(setting: Setting, arch: Arch, *, keep_grads: bool = True) -> Walk:
+def head_walk(setting: Setting, arch: Arch) -> Walk:
     """Final norm, lm_head, and ForCausalLMLoss (loss/loss_utils.py:51).
 
     The logits are made in the matmul's dtype, copied to fp32, and cross_entropy keeps only the
@@ -28,4 +28,4 @@ def head_walk(setting: Setting, arch: Arch, *, keep_grads: bool = True) -> Walk:
     tape.hold(logits, wide)
     loss = tape.op("loss", log_softmax, elements=1, bits=32)
     tape.hold(logits)
-    return tape.walk(x, loss, keep_grads=keep_grads)
+    return tape.walk(x, loss)

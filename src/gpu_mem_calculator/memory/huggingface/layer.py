@@ -53,15 +53,10 @@ def run_layer(tape: Tape, setting: Setting, x: Value, layer: Layer, *, masked: b
 
 
 def layer_walk(
-    setting: Setting,
-    layer: Layer,
-    *,
-    masked: bool = False,
-    keep_grads: bool = True,
-    recompute_core: bool = False,
+    setting: Setting, layer: Layer, *, masked: bool = False, recompute_core: bool = False
 ) -> Walk:
     """What one layer keeps and its highest moments in both directions."""
     tape = Tape()
     x = tape.value("layer.input", setting.tokens * setting.hidden, setting.bits)
     y = run_layer(tape, setting, x, layer, masked=masked)
-    return tape.walk(x, y, keep_grads=keep_grads, recompute_core=recompute_core)
+    return tape.walk(x, y, recompute_core=recompute_core)

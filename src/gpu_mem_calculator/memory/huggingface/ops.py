@@ -33,6 +33,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     bits: int  # of activations between matmuls
     matmul_bits: int  # of matmuls; differs under autocast
     weight_bits: int
+    autocast: bool = False
     attention: str = "sdpa"
     training: bool = True
     frozen: bool = False  # the base weights take no gradient
@@ -43,11 +44,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     def tokens(self) -> Num:
         """Tokens of one micro-batch on this rank."""
         return self.batch * self.seq
-
-    @property
-    def autocast(self) -> bool:
-        """Whether torch.autocast is on around the model."""
-        return self.matmul_bits != self.bits or self.matmul_bits != self.weight_bits
 
 
 def linear(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:

@@ -1,0 +1,197 @@
+"""The calculator: a run file in, the four numbers and the ledger behind them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..ledger.ledger import ACT, CPU, GRAD, NVME, OPTIM, PARAM, Instant, Ledger
+from ..ledger.units import GIB
+from ..memory.runtime import outside_torch
+from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+from ..model.adapters import total_adapter_parameters
+from .models import (
+    EngineConfig,
+    GPUConfig,
+    MemoryBreakdown,
+    MemoryResult,
+    ModelConfig,
+    ParallelismConfig,
+    RunFile,
+    StageResult,
+    TrainingConfig,
+)
+from .resolve import Resolved, resolve
+from .runfile import as_dict, read
+
+STEP = (FORWARD, BACKWARD, OPTIMIZER)
+Source = str | Path | Mapping[str, Any] | RunFile
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """A result with the ledgers it comes from, one for each pipeline stage."""
+
+    result: MemoryResult
+    resolved: Resolved
+    ledgers: tuple[Ledger, ...]
+
+    @property
+    def ledger(self) -> Ledger:
+        """The busiest stage's."""
+        return self.ledgers[self.result.busiest_stage]
+
+
+def estimate(source: Source) -> MemoryResult:
+    """Estimate a run: a path, a dict, or the config objects."""
+    return full_estimate(source).result
+
+
+def full_estimate(source: Source) -> Estimate:
+    """Estimate a run and keep its ledgers."""
+    file = read(source)
+    resolved = resolve(file)
+    ledgers = tuple(
+        resolved.engine.ledger(replace(resolved.run, stage=stage))
+        for stage in range(resolved.run.mesh.pp)
+    )
+    peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
+    busiest = peaks.index(max(peaks))
+    result = _result(file, resolved, ledgers, peaks, busiest)
+    return Estimate(result=result, resolved=resolved, ledgers=ledgers)
+
+
+def _result(
+    file: RunFile, resolved: Resolved, ledgers: tuple[Ledger, ...], peaks: list[int], busiest: int
+) -> MemoryResult:
+    run, hardware = resolved.run, resolved.hardware
+    ledger = ledgers[busiest]
+    peak = ledger.peak_instant(phases=STEP)
+    allocated = peaks[busiest]
+    outside = sum(size for _, size, _ in outside_torch(run, hardware.num_gpus))
+    card = allocated + outside
+    starts = [i for i in ledger.instants if i.phase == STARTUP]
+    host, disk = (_per_node(ledgers, hardware.gpus_per_node, place) for place in (CPU, NVME))
+    return MemoryResult(
+        total_memory_per_gpu_gb=card / GIB,
+        total_memory_all_gpus_gb=card * hardware.num_gpus / GIB,
+        cpu_memory_gb=host / GIB,
+        fits_on_gpu=card <= hardware.memory_bytes,
+        memory_utilization_percent=100 * card / hardware.memory_bytes,
+        breakdown=_breakdown(ledger, peak, card),
+        allocated_bytes=allocated,
+        startup_bytes=max((int(ledger.at(i)) for i in starts), default=None),
+        reserved_bytes=None,
+        needs_bytes=None,
+        device_bytes=None,
+        outside_torch_bytes=outside,
+        gpu_memory_bytes=hardware.memory_bytes,
+        host_bytes_per_node=host,
+        disk_bytes_per_node=disk,
+        peak_phase=peak.phase,
+        peak_instant=peak.title,
+        num_parameters=run.parameters_given or run.arch.num_parameters,
+        trainable_parameters=_trainable(resolved),
+        busiest_stage=busiest,
+        stages=_stages(resolved, ledgers, peaks),
+        timeline=_timeline(ledger),
+        assumed=list(resolved.assumed),
+        warnings=list(resolved.warnings),
+        run=as_dict(file),
+    )
+
+
+def _trainable(resolved: Resolved) -> int:
+    run = resolved.run
+    if run.adapter is None:
+        return run.parameters_given or run.arch.num_parameters
+    adapter = run.adapter
+    return total_adapter_parameters(
+        run.arch, adapter.rank, adapter.targets, dora=adapter.dora
+    )
+
+
+def _breakdown(ledger: Ledger, peak: Instant, card: int) -> MemoryBreakdown:
+    """The seed's five parts, as alive at the peak; they add up to what the card must have."""
+    parts = ledger.parts(peak)
+    named = [int(parts[kind]) for kind in (PARAM, GRAD, OPTIM, ACT)]
+    return MemoryBreakdown(
+        model_params_gb=named[0] / GIB,
+        gradients_gb=named[1] / GIB,
+        optimizer_states_gb=named[2] / GIB,
+        activations_gb=named[3] / GIB,
+        overhead_gb=(card - sum(named)) / GIB,
+    )
+
+
+def _per_node(ledgers: tuple[Ledger, ...], ranks: int, place: str) -> int:
+    """Bytes that one node's ranks hold elsewhere, every rank as the one that holds most."""
+    return max(int(ledger.peak(place)) for ledger in ledgers) * ranks
+
+
+def _stages(
+    resolved: Resolved, ledgers: tuple[Ledger, ...], peaks: list[int]
+) -> list[StageResult]:
+    run, engine = resolved.run, resolved.engine
+    layers = engine.stage_layers(run) if engine.stage_layers else [len(run.arch.layers)]
+    return [
+        StageResult(
+            stage=i,
+            num_layers=layers[i],
+            allocated_bytes=peaks[i],
+            peak_phase=ledger.peak_instant(phases=STEP).title,
+        )
+        for i, ledger in enumerate(ledgers)
+    ]
+
+
+def _timeline(ledger: Ledger) -> list[dict[str, Any]]:
+    """Each instant with its bytes by kind, in the order of a step."""
+    return [
+        {
+            "instant": instant.name,
+            "title": instant.title,
+            "phase": instant.phase,
+            "bytes": {k: int(v) for k, v in ledger.parts(instant).items()},
+        }
+        for instant in ledger.instants
+        if instant.present
+    ]
+
+
+class GPUMemoryCalculator:
+    """The documented face: config objects in, `calculate()` gives the result."""
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        training_config: TrainingConfig,
+        parallelism_config: ParallelismConfig | None = None,
+        engine_config: EngineConfig | None = None,
+        gpu_config: GPUConfig | None = None,
+    ) -> None:
+        self.file = RunFile(
+            model=model_config,
+            training=training_config,
+            parallelism=parallelism_config or ParallelismConfig(),
+            engine=engine_config or EngineConfig(),
+            hardware=gpu_config or GPUConfig(),
+        )
+
+    @classmethod
+    def from_config_file(cls, path: str | Path) -> GPUMemoryCalculator:
+        """A calculator for a run file."""
+        file = read(path)
+        return cls(file.model, file.training, file.parallelism, file.engine, file.hardware)
+
+    def calculate(self) -> MemoryResult:
+        """Estimate the run."""
+        return estimate(self.file)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run file as plain data."""
+        data: dict[str, Any] = as_dict(self.file)
+        return data

@@ -1,0 +1,83 @@
+"""Which card, how many, in how many nodes."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .. import catalog
+from ..ledger.units import GIB
+from .errors import InputError, nearest
+from .models import GPUConfig
+
+DEFAULT_MEMORY_GB = 80.0
+
+
+class Hardware(Struct, frozen=True, kw_only=True):
+    """The cards of a run. `memory_bytes` is what a process can have on one of them."""
+
+    title: str
+    memory_bytes: int
+    memory_gb: float
+    num_gpus: int
+    gpus_per_node: int
+    num_nodes: int
+    compute_capability: str
+    assumed: tuple[str, ...] = ()
+
+
+def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
+    """The cards that a hardware section means; `ranks` is what the mesh needs, if it says."""
+    title, total, marketed, capability, assumed = _card(config)
+    if config.gpu_memory_bytes is not None:
+        total = config.gpu_memory_bytes
+    if config.available_memory_bytes is not None:
+        total = min(total, config.available_memory_bytes)
+    if config.interconnect is not None and catalog.find("links", config.interconnect) is None:
+        hint = nearest(config.interconnect, catalog.names("links"))
+        raise InputError([f"hardware.interconnect={config.interconnect!r} is not a known link{hint}"])
+    count = config.num_gpus or ranks
+    if count is None:
+        count = (config.num_nodes or 1) * (config.gpus_per_node or 1)
+    per_node, nodes = _nodes(config, count)
+    return Hardware(
+        title=title, memory_bytes=total, memory_gb=marketed, num_gpus=count,
+        gpus_per_node=per_node, num_nodes=nodes, compute_capability=capability, assumed=assumed,
+    )  # fmt: skip
+
+
+def _card(config: GPUConfig) -> tuple[str, int, float, str, tuple[str, ...]]:
+    if config.gpu is not None:
+        row = catalog.find("gpus", config.gpu)
+        if row is None:
+            options = catalog.beginning("gpus", config.gpu)
+            hint = f"; it could be {', '.join(options)}" if options else (
+                nearest(config.gpu, catalog.names("gpus")) or "; see gpu-mem-calc gpus"
+            )
+            raise InputError([f"hardware.gpu={config.gpu!r} is not one known card{hint}"])
+        size = config.gpu_memory_gb
+        if size is not None and abs(size - row["memory_gb"]) > 0.05 * row["memory_gb"]:
+            raise InputError([f"hardware.gpu_memory_gb={size:g} is not what a {row['title']} has, "
+                              f"{row['memory_gb']}; leave one of the two out"])  # fmt: skip
+        capability = row.get("compute_capability", "9.0")
+        return row["title"], row["memory_bytes"], row["memory_gb"], capability, ()
+    size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
+    assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
+    known = [row for row in catalog.marketed(size) if row["memory_bytes_known"]]
+    if not known:
+        return f"{size:g} GB GPU", int(size * GIB), size, "9.0", assumed
+    least = min(known, key=lambda row: row["memory_bytes"])
+    said = f"{size:g} GB as the driver of a {least['title']} reports it, the least of its size"
+    capability = least.get("compute_capability", "9.0")
+    return f"{size:g} GB GPU", least["memory_bytes"], size, capability, (*assumed, said)
+
+
+def _nodes(config: GPUConfig, count: int) -> tuple[int, int]:
+    per_node, nodes = config.gpus_per_node, config.num_nodes
+    if per_node is None:
+        per_node = -(-count // nodes) if nodes else min(count, 8)
+    if nodes is None:
+        nodes = -(-count // per_node)
+    if per_node * nodes < count or per_node * (nodes - 1) >= count:
+        raise InputError([f"hardware: {nodes} nodes of {per_node} GPUs are not num_gpus={count}; "
+                          f"set num_nodes={-(-count // per_node)}"])  # fmt: skip
+    return per_node, nodes

@@ -1,0 +1,184 @@
+"""Where a model comes from: a preset, a config.json, or plain numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from .. import catalog
+from ..families import UnknownFamilyError, read_config
+from ..families.config import ConfigError
+from ..families.plain import read_plain
+from ..model.arch import Arch
+from .errors import InputError, nearest
+from .models import ModelConfig
+from .runfile import load_text, parameter_count
+
+# A run file's plain number, and the config.json keys that mean the same.
+SAME_KEYS = {
+    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "multi_query_group_num"),
+    "head_dim": ("head_dim",),
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"),
+    "vocab_size": ("vocab_size", "padded_vocab_size"),
+    "max_seq_len": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
+    "tie_word_embeddings": ("tie_word_embeddings",),
+}
+SHAPE_ONLY = ("gated_mlp", "normalization", "position_embedding", "bias", "dropout",
+              "moe_enabled", "num_experts", "top_k", "expert_intermediate_size",
+              "shared_expert_intermediate_size")  # fmt: skip
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """A model that was found, and what had to be assumed for it."""
+
+    arch: Arch
+    title: str
+    parameters_given: int | None = None
+    assumed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def find_model(model: ModelConfig) -> Model:
+    """The architecture that a model section means."""
+    given = None
+    if model.num_parameters is not None:
+        given = parameter_count(model.num_parameters)
+    numbers = {k: v for k in (*SAME_KEYS, *SHAPE_ONLY) if (v := getattr(model, k)) is not None}
+    try:
+        return _found(model, numbers, given)
+    except (ConfigError, UnknownFamilyError) as error:
+        raise InputError([str(error)]) from None
+
+
+def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Model:
+    title = model.name or "custom model"
+    if model.config is not None:
+        return _from_config(title, model.config, numbers, given, ())
+    row = catalog.find("index", model.name) if model.name else None
+    if row is not None:
+        return _from_config(row["title"], catalog.preset_config(row["config"]), numbers, given, ())
+    file = _config_file(model.name) if model.name else None
+    if file is not None:
+        return _from_config(file.parent.name or title, load_text(file), numbers, given, ())
+    core = ("num_layers", "hidden_size", "num_attention_heads")
+    if all(key in numbers for key in core):
+        assumed = tuple(
+            f"model.{key}={value}" for key, value in _plain_assumptions(numbers).items()
+        )
+        return _checked(title, read_plain(numbers), given, assumed)
+    if given is not None:
+        return _by_size(title, numbers, given)
+    if model.name:
+        raise InputError([_unknown(model.name)])
+    missing = ", ".join(f"model.{key}" for key in core if key not in numbers)
+    raise InputError([f"the model has no name, no config and no {missing}; give one of them"])
+
+
+def _unknown(name: str) -> str:
+    if name.startswith(("s3://", "http://", "https://")):
+        return (f"model.name={name!r} is an address, and this version reads presets and local files "
+                "only; download its config.json and give the path")  # fmt: skip
+    hint = nearest(name, catalog.names("index")) or "; see gpu-mem-calc presets"
+    return f"model.name={name!r} is neither a preset nor a file{hint}"
+
+
+def _config_file(name: str) -> Path | None:
+    """A config.json on disk: the file itself, or the folder that has it."""
+    path = Path(name)
+    try:
+        if path.is_dir():
+            path = path / "config.json"
+            return path if path.is_file() else None
+        return path if path.suffix == ".json" and path.is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=256)
+def _read_cached(key: str) -> Arch:
+    import json
+
+    return read_config(json.loads(key))
+
+
+def _from_config(
+    title: str,
+    config: Any,
+    numbers: Mapping[str, Any],
+    given: int | None,
+    assumed: tuple[str, ...],
+) -> Model:
+    import json
+
+    if not isinstance(config, Mapping):
+        raise ConfigError("a config.json is an object with a 'model_type'")
+    changed = dict(config)
+    for key, value in numbers.items():
+        if key in SHAPE_ONLY:
+            continue
+        names = SAME_KEYS[key]
+        changed[next((n for n in names if n in config), names[0])] = value
+    try:
+        text = json.dumps(changed, sort_keys=True)
+    except (TypeError, ValueError):
+        raise ConfigError("model.config has a value that JSON cannot hold") from None
+    arch = _read_cached(text)
+    _contradictions(arch, numbers)
+    return _checked(title, arch, given, assumed)
+
+
+def _contradictions(arch: Arch, numbers: Mapping[str, Any]) -> None:
+    """Numbers that a family fixes may repeat what it says, not change it."""
+    layer = arch.layers[-1]
+    mlp = layer.mlp
+    facts: dict[str, Any] = {
+        "gated_mlp": getattr(mlp, "gated", None),
+        "num_experts": getattr(mlp, "num_experts", None),
+        "top_k": getattr(mlp, "top_k", None),
+        "expert_intermediate_size": getattr(mlp, "ffn", None),
+        "moe_enabled": any(one.kind == "moe" for one in arch.layers),
+    }
+    for key, value in numbers.items():
+        if key in SHAPE_ONLY and facts.get(key, value) != value:
+            raise InputError([f"model.{key}={value} contradicts the {arch.family} model, which has "
+                              f"{facts[key]}; leave it out"])  # fmt: skip
+
+
+def _plain_assumptions(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    from ..families.plain import DEFAULTS
+
+    return {key: value for key, value in DEFAULTS.items() if key not in numbers}
+
+
+def _by_size(title: str, numbers: Mapping[str, Any], given: int) -> Model:
+    """The nearest well-known architecture stands in where only a size is known."""
+    row = nearest_by_size(given)
+    config = catalog.preset_config(row["config"])
+    assumed = (f"the architecture of {row['title']}, the nearest well-known model",)
+    return _from_config(title, config, numbers, given, assumed)
+
+
+def nearest_by_size(count: int) -> Mapping[str, Any]:
+    """The well-known model whose size is nearest in proportion."""
+    known = [row for row in catalog.rows("index") if row.get("quick")]
+    return min(known, key=lambda row: abs(math.log(row["num_parameters"] / count)))
+
+
+def _checked(title: str, arch: Arch, given: int | None, assumed: tuple[str, ...]) -> Model:
+    if given is None or given == arch.num_parameters:
+        return Model(arch=arch, title=title, assumed=assumed)
+    warning = (
+        f"model.num_parameters={given:,} differs from the architecture's {arch.num_parameters:,}: "
+        "parameter, gradient and optimizer bytes are scaled to it"
+    )
+    return Model(
+        arch=arch, title=title, parameters_given=given, assumed=assumed, warnings=(warning,)
+    )

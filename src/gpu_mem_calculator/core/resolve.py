@@ -1,0 +1,246 @@
+"""A run file becomes a run: every default filled in, every rule of the engine checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+
+from ..engines import engine, spellings
+from ..ledger.dtypes import BITS, dtype_name
+from ..ledger.mesh import Mesh
+from ..memory.engine import Engine
+from ..memory.huggingface.ops import Adapter
+from ..memory.optimizers import OPTIMIZERS
+from ..memory.run import Run
+from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, linears, module_name
+from ..model.arch import Arch
+from .errors import InputError, divisors_near, nearest
+from .hardware import Hardware, find_hardware
+from .model_source import Model, find_model
+from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
+
+# The seed's levels: a policy, and on how many quarters of the layers.
+RECOMPUTE: dict[Any, tuple[str, int]] = {
+    0: ("none", 4), 1: ("selective", 4), 2: ("full", 2), 3: ("full", 3), 4: ("full", 4),
+    "none": ("none", 4), "selective": ("selective", 4), "full": ("full", 4),
+}  # fmt: skip
+AXES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "cp": "context_parallel_size",
+        "ep": "expert_parallel_size"}  # fmt: skip
+
+
+class Resolved(Struct, frozen=True, kw_only=True):
+    """A run, its engine and cards, and what was assumed on the way."""
+
+    run: Run
+    engine: Engine
+    hardware: Hardware
+    model: Model
+    assumed: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def resolve(file: RunFile) -> Resolved:
+    """Turn a run file into a run, or raise every problem at once."""
+    problems: list[str] = []
+
+    def attempt(function: Any, *args: Any) -> Any:
+        try:
+            return function(*args)
+        except InputError as error:
+            problems.extend(error.problems)
+            return None
+
+    chosen = attempt(find_engine, file.engine)
+    model = attempt(find_model, file.model)
+    mesh_given = _ranks(file.parallelism)
+    hardware = attempt(find_hardware, file.hardware, mesh_given)
+    training = attempt(_training, file.training)
+    mesh = attempt(_mesh, file.parallelism, hardware, chosen) if hardware and chosen else None
+    options = attempt(_options, file.engine, chosen) if chosen else None
+    if problems or mesh is None or options is None:
+        raise InputError(problems)
+    if not model.arch.trains:
+        raise InputError([f"model: the activations of {model.arch.family} models are not modelled; "
+                          "use gpu-mem-calc deepspeed --model-path for its model states"])  # fmt: skip
+    adapter = attempt(_adapter, file.training, model.arch)
+    if problems:
+        raise InputError(problems)
+    run = Run(
+        arch=model.arch,
+        mesh=mesh,
+        seq=file.training.seq_len or model.arch.max_seq_len,
+        adapter=adapter,
+        options=options,
+        virtual_stages=file.parallelism.virtual_pipeline_size or 1,
+        sequence_parallel=bool(file.parallelism.sequence_parallel),
+        gpus_per_node=hardware.gpus_per_node,
+        num_nodes=hardware.num_nodes,
+        compute_capability=hardware.compute_capability,
+        parameters_given=model.parameters_given,
+        **training,
+    )
+    problems = [*_rules(run, file, chosen), *chosen.problems(run)]
+    if problems:
+        raise InputError(problems)
+    return Resolved(
+        run=run, engine=chosen, hardware=hardware, model=model,
+        assumed=(*model.assumed, *hardware.assumed), warnings=model.warnings,
+    )  # fmt: skip
+
+
+def find_engine(config: EngineConfig) -> Engine:
+    """The engine that a name means."""
+    name = (config.type or "pytorch_ddp").lower()
+    if name not in spellings():
+        raise InputError([f"engine.type={config.type!r} is not a known engine"
+                          f"{nearest(name, spellings())}"])  # fmt: skip
+    return engine(spellings()[name])
+
+
+def _options(config: EngineConfig, engine: Engine) -> dict[str, Any]:
+    """The engine's options over its defaults; what it does not have is refused."""
+    given = {k: v for k in config.__struct_fields__ if k != "type"
+             and (v := getattr(config, k)) is not None}  # fmt: skip
+    foreign = [k for k in given if k not in engine.options]
+    if foreign:
+        raise InputError([f"engine.{k}={given[k]!r} is not an option of {engine.title}; leave it out"
+                          for k in foreign])  # fmt: skip
+    return {**engine.options, **given}
+
+
+def _ranks(config: ParallelismConfig) -> int | None:
+    """Ranks that the parallelism section asks for, where it says all of them."""
+    if config.data_parallel_size is None:
+        return None
+    ranks = config.data_parallel_size
+    for key in ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size"):
+        ranks *= getattr(config, key) or 1
+    return ranks
+
+
+def _mesh(config: ParallelismConfig, hardware: Hardware, engine: Engine) -> Mesh:
+    sizes = {axis: getattr(config, key) or 1 for axis, key in AXES.items()}
+    problems = [
+        f"parallelism.{AXES[axis]}={size}: {engine.title} does not cut along it; set it to 1"
+        for axis, size in sizes.items() if size > 1 and axis not in engine.axes
+    ]  # fmt: skip
+    if config.sequence_parallel and "tp" not in engine.axes:
+        problems.append(f"parallelism.sequence_parallel=true: {engine.title} does not have it")
+    if problems:
+        raise InputError(problems)
+    cut = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    count = hardware.num_gpus
+    dp = config.data_parallel_size or max(1, count // cut)
+    if dp * cut != count:
+        fix = (f"set data_parallel_size={count // cut}" if count % cut == 0
+               else f"set hardware.num_gpus={max(1, count // cut) * cut}")  # fmt: skip
+        raise InputError([f"parallelism: dp {dp} x tp {sizes['tp']} x pp {sizes['pp']} x cp "
+                          f"{sizes['cp']} is {dp * cut} ranks, but hardware.num_gpus={count}; {fix}"])  # fmt: skip
+    if (dp * sizes["cp"]) % sizes["ep"]:
+        raise InputError([f"parallelism.expert_parallel_size={sizes['ep']} does not divide dp x cp = "
+                          f"{dp * sizes['cp']}; try {divisors_near(dp * sizes['cp'], sizes['ep'])}"])  # fmt: skip
+    return Mesh(dp=dp, **sizes)
+
+
+def _training(config: TrainingConfig) -> dict[str, Any]:
+    """The training section's choices, with their defaults."""
+    optimizer = (config.optimizer or "adamw").lower().replace("-", "_")
+    problems = []
+    if optimizer not in OPTIMIZERS:
+        problems.append(f"training.optimizer={config.optimizer!r} is not a known optimizer"
+                        f"{nearest(optimizer, OPTIMIZERS)}")  # fmt: skip
+    precision = None
+    try:
+        precision = _precision(config)
+    except InputError as error:
+        problems += error.problems
+    if problems:
+        raise InputError(problems)
+    level = config.activation_checkpointing
+    recompute, quarters = RECOMPUTE[0 if level is None else level]
+    quantization = None if config.quantization in (None, "none") else config.quantization
+    return {
+        "batch": config.batch_size or 1,
+        "micro_batches": config.gradient_accumulation_steps or 1,
+        "precision": precision,
+        "autocast": bool(config.autocast),
+        "optimizer": optimizer,
+        "implementation": config.optimizer_implementation or "",
+        "clipping": config.gradient_clipping != 0,
+        "recompute": recompute,
+        "recompute_quarters": quarters,
+        "reentrant": bool(config.checkpoint_reentrant),
+        "attention": config.attention or "sdpa",
+        "quantization": quantization,
+        "double_quant": config.double_quant if config.double_quant is not None else True,
+        "upcast_unquantized": bool(config.upcast_unquantized),
+    }
+
+
+def _precision(config: TrainingConfig) -> str:
+    if config.dtype is None:
+        return config.precision or "bf16_mixed"
+    dtype = dtype_name(config.dtype)
+    if dtype not in ("fp32", "fp16", "bf16"):
+        hint = nearest(dtype, ("fp32", "fp16", "bf16"))
+        raise InputError([f"training.dtype={config.dtype!r} must be 'fp32', 'fp16' or 'bf16'{hint}"])
+    if config.precision is None:
+        return "fp32" if dtype == "fp32" else f"{dtype}_mixed"
+    if not config.precision.startswith(dtype):
+        raise InputError([f"training.dtype={config.dtype!r} contradicts training.precision="
+                          f"{config.precision!r}; leave dtype out"])  # fmt: skip
+    return config.precision
+
+
+def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
+    if config.lora is None:
+        if config.quantization not in (None, "none"):
+            raise InputError([f"training.quantization={config.quantization!r}: quantized weights take "
+                              "no gradient; add training.lora"])  # fmt: skip
+        return None
+    known = {module_name(one) for layer, _, _ in arch.runs for one in linears(layer)}
+    wanted = config.lora.target_modules
+    if wanted == "all-linear":
+        wanted = sorted(known)
+    targets = frozenset(wanted or DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS))
+    missing = sorted(targets - known)
+    if missing:
+        raise InputError([f"training.lora.target_modules: {arch.family} has no {', '.join(missing)}; "
+                          f"it has {', '.join(sorted(known))}"])  # fmt: skip
+    lora = config.lora
+    return Adapter(lora.r, targets, BITS[lora.adapter_dtype], lora.dropout, lora.dora)
+
+
+def _rules(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
+    """Rules that hold for every engine."""
+    arch = run.arch
+    if run.optimizer not in engine.optimizers:
+        yield (f"training.optimizer={run.optimizer!r} is not one {engine.title} has; try "
+               f"{', '.join(sorted(engine.optimizers)[:3])}")  # fmt: skip
+    allowed = OPTIMIZERS[run.optimizer].implementations
+    if run.implementation and run.implementation not in allowed:
+        choice = " or ".join(allowed) or "none: leave it out"
+        yield (f"training.optimizer_implementation={run.implementation!r} does not exist for "
+               f"{run.optimizer}; it has {choice}")  # fmt: skip
+    learned = any("position" in dict(w.dims) for w in arch.embedding)
+    if learned and run.seq > arch.max_seq_len:
+        yield (f"training.seq_len={run.seq} is longer than the model's {arch.max_seq_len} learned "
+               f"positions; use at most {arch.max_seq_len}")  # fmt: skip
+    if run.mesh.ep > 1:
+        experts = max((getattr(layer.mlp, "num_experts", 0) for layer in arch.layers), default=0)
+        if experts == 0:
+            yield f"parallelism.expert_parallel_size={run.mesh.ep}: {arch.family} has no experts"
+        elif experts % run.mesh.ep:
+            yield (f"parallelism.expert_parallel_size={run.mesh.ep} does not divide {experts} experts; "
+                   f"try {divisors_near(experts, run.mesh.ep)}")  # fmt: skip
+    if run.virtual_stages > 1 and run.mesh.pp == 1:
+        yield "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1"
+    if run.sequence_parallel and run.mesh.tp == 1:
+        yield "parallelism.sequence_parallel=true needs tensor_parallel_size above 1; set it to false"
+    if run.mesh.pp > len(arch.layers):
+        yield (f"parallelism.pipeline_parallel_size={run.mesh.pp} is more than the model's "
+               f"{len(arch.layers)} layers")  # fmt: skip
+    if file.training.double_quant is not None and run.quantization != "nf4":
+        yield "training.double_quant applies to quantization 'nf4' only; leave it out"

@@ -1,0 +1,56 @@
+"""Megatron-LM: tensor, sequence, pipeline, context and expert parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ledger.ledger import Ledger
+from ..ledger.num import Num
+from ..memory.engine import Engine
+from ..memory.megatron.checks import layout_problems, option_problems
+from ..memory.megatron.entries import activation_entries
+from ..memory.megatron.options import OPTIONS
+from ..memory.megatron.states import STARTUP_BEATS, implementation, stage_shard, state_entries
+from ..memory.pipeline import beats, stage_layers, stage_of
+from ..memory.run import Run
+from ..memory.runtime import workspace_entry
+
+TITLE = "Megatron-LM"
+
+
+def problems(run: Run) -> Iterator[str]:
+    """One sentence for each thing that Megatron would refuse."""
+    yield from option_problems(run, TITLE)
+    yield from layout_problems(run, TITLE)
+
+
+def ledger(run: Run) -> Ledger:
+    """One rank of the run's pipeline stage."""
+    stage = stage_of(run)
+    instants = beats(stage, STARTUP_BEATS)
+    steps = tuple(b for b in instants if not b.name.startswith("startup"))
+    entries = (
+        *state_entries(run, stage_shard(run, stage), instants),
+        *activation_entries(run, stage, instants),
+        workspace_entry(run, steps),
+    )
+    return Ledger(tuple(b.instant for b in instants), entries)
+
+
+def parameters(run: Run) -> Num:
+    """Elements of this rank's part of the model."""
+    return stage_shard(run, stage_of(run)).total
+
+
+ENGINE = Engine(
+    name="megatron_lm",
+    title=TITLE,
+    options=OPTIONS,
+    axes=frozenset({"tp", "pp", "cp", "ep"}),
+    optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),
+    problems=problems,
+    ledger=ledger,
+    stage_layers=stage_layers,
+    implementation=implementation,
+    parameters=parameters,
+)

@@ -1,0 +1,180 @@
+"""Attention as Megatron-Core runs it: unfused in the local spec, fused with Transformer Engine."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ...ledger.num import Num, choose, holds, larger, round_up
+from ...model.arch import Attention, LatentAttention
+from ..tape import Tape, Value
+from .norms import norm
+from .ops import Setting, column_linear, row_linear, whole_linear
+
+
+class Heads(Struct, frozen=True):
+    """The attention call of one rank."""
+
+    heads: Num
+    head_dim: Num
+    value_dim: Num
+    grouped: bool = False
+    dropout: float = 0.0
+
+
+def attention(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
+    """linear_qkv, norms, rotary embedding, core attention, linear_proj (attention.py:1387-1906).
+
+    With fewer key-value heads than ranks the projection is gathered over the ranks and each
+    takes its part (attention.py:1842). Python names q, k and v from before the rotary embedding
+    until the projection is done.
+    """
+    size, groups = block.head_dim, block.kv_heads
+    heads, kv_heads = block.heads // how.tp, larger(groups // how.tp, 1)
+    rows = (block.heads + 2 * groups) * size
+    here = choose(how.tp > groups, rows, rows // how.tp)
+    mixed = column_linear(tape, how, x, "linear_qkv", how.hidden, rows // how.tp, wide=here)
+    sizes = (("q", heads), ("k", kv_heads), ("v", kv_heads))
+    q, k, v = tape.split(
+        "attn.split", mixed, [(f"attn.{n}", how.tokens * count * size) for n, count in sizes]
+    )
+    grouped = block.heads != groups
+    if grouped:
+        q = tape.op("attn.q_copy", q, passes=True)
+    before = (q, k, v)
+    if len(block.norms) == 2:
+        q, k = norm(tape, how, q, block.norms[0]), norm(tape, how, k, block.norms[1])
+    if block.rotary_dim:
+        q, k = (_rotate(tape, how, one, block) for one in (q, k))
+    if how.transformer_engine and (block.rotary_dim or grouped):
+        v = tape.op("attn.v_contiguous", v, passes=True)
+    sizes_here = Heads(heads, size, block.value_dim or size, grouped, block.dropout)
+    out = core_attention(tape, how, q, k, v, sizes_here)
+    width = block.heads * (block.value_dim or size) // how.tp
+    projected = row_linear(tape, how, out, "linear_proj", width, how.hidden)
+    tape.hold(*before)
+    return projected
+
+
+def _rotate(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
+    """Rotary embedding: one fused kernel with Transformer Engine, else five operations.
+
+    Unfused, the cosines and sines are cast to the activations' dtype for q and for k in every
+    layer and kept, and the result is concatenated into a new tensor (rope_utils.py:133-137).
+    """
+    name = x.name.replace("attn", "rotary")
+    if how.transformer_engine:
+        return tape.op(name, x)
+    tables = how.length * block.rotary_dim
+    cos = tape.value(f"{name}.cos", tables, how.bits, grad=False)
+    sin = tape.value(f"{name}.sin", tables, how.bits, grad=False)
+    size = x.elements() * block.rotary_dim // block.head_dim
+    left = tape.op(f"{name}.left", x, elements=size, saves=(cos,))
+    half = tape.op(f"{name}.half", x, elements=size)
+    right = tape.op(f"{name}.right", half, saves=(sin,))
+    turned = tape.op(f"{name}.sum", left, right, passes=True)
+    return tape.op(name, turned, elements=x.elements(), passes=True)
+
+
+def core_attention(
+    tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads
+) -> Value:
+    """softmax(q kᵀ) v, the part that selective recompute runs again."""
+    tape.core = True
+    flash = how.transformer_engine and how.bits == 16  # fp32 has no fused kernel
+    out = (_fused if flash else _unfused)(tape, how, q, k, v, heads)
+    tape.core = False
+    return out
+
+
+def _fused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+    """FlashAttention or cuDNN: keeps q, k, v, the output and an fp32 log-sum-exp a row and head.
+
+    Backward holds an fp32 accumulator for dq and a row sum. With context parallelism the ring's
+    fp32 result is cast twice, once for backward and once to return
+    (context_parallel.py:2030, :2073), and the ring holds that result and two buffers for keys
+    and values.
+    """
+    rows = how.tokens * heads.heads
+    lse = tape.value("attn.logsumexp", rows, 32, grad=False)
+    out = rows * heads.value_dim
+    many = holds(how.cp > 1)
+    second = tape.value("attn.out_for_backward", out * many, how.bits, grad=False)
+    ring = many * (out * 4 + 2 * (k.bytes + v.bytes))
+    work = rows * 4 + rows * round_up(heads.head_dim, 32) * 4 + (2 * q.bytes if heads.grouped else 0)
+    held = 2 * out * how.bits // 8 if how.selective else 0
+    return tape.op(
+        "attn.out", q, k, v, elements=out, saves=(q, k, v, lse, second), save_out=True,
+        temp=ring, back_temp=work + ring + held,
+    )  # fmt: skip
+
+
+def _unfused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+    """baddbmm, mask and softmax, dropout, bmm (dot_product_attention.py:130-245).
+
+    Grouped keys and values are repeated; `scores` is named to the end. A checkpoint keeps the
+    gradient it was given and the output it made again until it is done.
+    """
+    rows = how.tokens * heads.heads
+    if heads.grouped:
+        k = tape.op("attn.k_repeated", k, elements=rows * heads.head_dim)
+        v = tape.op("attn.v_repeated", v, elements=rows * heads.value_dim)
+    context = rows * heads.value_dim
+    held = context * how.bits // 8 if how.selective else 0
+    scores = tape.op(
+        "attn.scores", q, k, elements=how.batch * heads.heads * how.seq * how.seq, saves=(q, k),
+        back_temp=2 * held,
+    )  # fmt: skip
+    probs = _softmax(tape, how, scores, 2 * held)
+    if heads.dropout:
+        mask = tape.value("attn.dropout_mask", probs.elements(), 8, grad=False)
+        probs = tape.op("attn.dropped", probs, saves=(mask,), back_temp=2 * held)
+    mixed = tape.op("attn.mixed", probs, v, elements=context, saves=(probs, v), back_temp=held)
+    out = tape.op("attn.out", mixed, passes=True)
+    tape.hold(scores, probs)
+    return out
+
+
+def _softmax(tape: Tape, how: Setting, scores: Value, held: Num) -> Value:
+    """The masked softmax: in fp32 between two casts, or one kernel in 16 bits.
+
+    torch's softmax backward makes grad · output as a tensor of its own (ATen
+    softmax_backward_cuda_out); the fused kernel works in place (fusions/fused_softmax.py).
+    """
+    if how.fused_softmax and how.bits == 16:
+        return tape.op("attn.softmax", scores, save_out=True, passes=True, back_temp=held)
+    wide = tape.cast(scores, 32) if how.float_softmax else scores
+    soft = tape.op("attn.softmax", wide, save_out=True, back_temp=wide.bytes + held)
+    probs = tape.cast(soft, how.bits)
+    tape.hold(scores, wide)
+    return probs
+
+
+def latent_attention(tape: Tape, how: Setting, x: Value, block: LatentAttention) -> Value:
+    """Multi-latent attention: small latents on every rank, heads cut by tensor parallelism.
+
+    multi_latent_attention.py get_query_key_value_tensors: the up-projections' outputs are
+    rewritten into contiguous query, key and value.
+    """
+    heads, width = block.heads // how.tp, block.nope_dim + block.rope_dim
+    outs = heads * width
+    if block.query_norm is None:
+        q = column_linear(tape, how, x, "linear_q_proj", how.hidden, outs)
+    else:
+        low = whole_linear(tape, how, x, "linear_q_down", how.hidden, block.query_rank)
+        low = norm(tape, how, low, block.query_norm)
+        q = column_linear(tape, how, low, "linear_q_up", block.query_rank, outs)
+    latent = whole_linear(tape, how, x, "linear_kv_down", how.hidden, block.kv_rank + block.rope_dim)
+    kv, rope = tape.split(
+        "mla.split", latent,
+        [("mla.latent", how.local_tokens * block.kv_rank),
+         ("mla.k_rope", how.local_tokens * block.rope_dim)],
+    )  # fmt: skip
+    kv = norm(tape, how, kv, block.kv_norm)
+    up = heads * (block.nope_dim + block.value_dim)
+    kv = column_linear(tape, how, kv, "linear_kv_up", block.kv_rank, up)
+    query = tape.op("mla.query", q, elements=how.tokens * outs)
+    key = tape.op("mla.key", kv, rope, elements=how.tokens * outs)
+    value = tape.op("mla.value", kv, elements=how.tokens * heads * block.value_dim)
+    call = Heads(heads, width, block.value_dim, False, block.dropout)
+    out = core_attention(tape, how, query, key, value, call)
+    return row_linear(tape, how, out, "linear_proj", heads * block.value_dim, how.hidden)

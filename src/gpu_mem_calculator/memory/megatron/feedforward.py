@@ -1,0 +1,65 @@
+"""Feed-forward blocks of Megatron-Core: the MLP, and experts with token dispatch."""
+
+from __future__ import annotations
+
+from ...model.arch import Mlp, Moe
+from ..tape import Tape, Value
+from .ops import Setting, column_linear, row_linear, weight
+
+
+def mlp(tape: Tape, how: Setting, x: Value, block: Mlp) -> Value:
+    """linear_fc1, a fused activation that keeps its input, linear_fc2 (mlp.py:190-332).
+
+    bias + gelu and bias + swiglu are one kernel each (bias_activation_fusion, on by default).
+    """
+    inner = block.ffn // how.tp
+    wide = inner * (2 if block.gated else 1)
+    made = column_linear(tape, how, x, "linear_fc1", how.hidden, wide)
+    acted = tape.op("activation", made, elements=how.tokens * inner, saves=(made,))
+    return row_linear(tape, how, acted, "linear_fc2", inner, how.hidden)
+
+
+def moe(tape: Tape, how: Setting, x: Value, block: Moe) -> Value:
+    """Router, all-to-all dispatch, grouped experts, and back (moe/token_dispatcher.py).
+
+    Tokens are taken as spread evenly over the experts, as the load-balancing loss wants them;
+    without a capacity factor nothing bounds how far a real batch is from that. Expert tensor
+    parallelism is that of the rest of the model (model_parallel_config.py:506), which gathers
+    tokens over its ranks. The shared expert reads the same input.
+    """
+    tokens, width = how.local_tokens, how.hidden
+    _route(tape, how, x, block)
+    places = tape.value("moe.row_map", tokens * block.top_k, 64, grad=False)
+    sent = tape.op(
+        "moe.permuted", x, elements=tokens * block.top_k * width, saves=(places,)
+    )
+    rows = how.tokens * block.top_k
+    received = tape.op("moe.received", sent, elements=rows * width)
+    ordered = tape.op("moe.sorted", received)
+    inner = block.ffn // how.tp
+    wide = inner * (2 if block.gated else 1)
+    local = block.num_experts // how.ep
+    first = weight(tape, how, "experts.fc1", local * wide * width)
+    made = tape.op("experts.fc1", ordered, first, elements=rows * wide, saves=(ordered,))
+    gates = tape.value("moe.gates", rows, 32, grad=False)
+    acted = tape.op("experts.activation", made, elements=rows * inner, saves=(made, gates))
+    second = weight(tape, how, "experts.fc2", local * inner * width)
+    back = tape.op("experts.fc2", acted, second, elements=rows * width, saves=(acted,))
+    back = tape.op("moe.unsorted", back)
+    home = tape.op("moe.returned", back, elements=tokens * block.top_k * width)
+    out = tape.op("moe.out", home, elements=tokens * width)
+    if block.shared is None:
+        return out
+    shared = mlp(tape, how, x, block.shared)
+    return tape.op("moe.total", out, shared, passes=True)
+
+
+def _route(tape: Tape, how: Setting, x: Value, block: Moe) -> None:
+    """Logits, scores and scattered scores in fp32, and a boolean map (moe/router.py).
+
+    Their gradient is too small to matter, so only what they keep is on the tape.
+    """
+    size = how.local_tokens * block.num_experts
+    for name, bits in (("logits", 32), ("scores", 32), ("probabilities", 32), ("map", 8)):
+        kept = tape.value(f"router.{name}", size, bits, grad=False)
+        tape.op(f"router.{name}.made", x, elements=0, saves=(x, kept))

@@ -1,0 +1,28 @@
+"""Behind the stack: final norm, output layer, and the vocabulary-parallel loss."""
+
+from __future__ import annotations
+
+from ...ledger.num import Num
+from ...model.arch import Arch
+from ..tape import Tape, Walk
+from .norms import norm
+from .ops import Setting, column_linear
+
+
+def head_walk(how: Setting, arch: Arch, vocab: Num) -> Walk:
+    """`vocab` is this rank's part of the vocabulary.
+
+    The cross entropy turns an fp32 copy of the logits into the softmax in place and keeps it;
+    backward turns that into the gradient in place and autograd casts it to the logits' dtype
+    (tensor_parallel/cross_entropy.py:25-181). The logits stay named until the loss returns.
+    """
+    tape = Tape()
+    x = tape.value("stack.output", how.local_tokens * how.hidden, how.bits)
+    out = x if arch.final_norm is None else norm(tape, how, x, arch.final_norm)
+    logits = column_linear(tape, how, out, "output_layer", how.hidden, vocab, core=True)
+    kept = [tape.value("loss.target", how.tokens * 9, 8, grad=False)]
+    if how.bits < 32:  # fp32 logits are themselves turned into softmax and gradient
+        kept.append(tape.value("loss.softmax", logits.elements(), 32, grad=False))
+    loss = tape.op("loss", logits, elements=how.tokens, bits=32, saves=kept)
+    tape.hold(logits)
+    return tape.walk(x, loss)

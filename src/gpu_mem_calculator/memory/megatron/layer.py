@@ -1,0 +1,51 @@
+"""One transformer layer of Megatron-Core, from its input to its output."""
+
+from __future__ import annotations
+
+from ...model.arch import Attention, LatentAttention, Layer, Mlp, Moe
+from ..tape import Tape, Value, Walk
+from .attention import attention, latent_attention
+from .feedforward import mlp, moe
+from .norms import norm
+from .ops import Setting, residual
+
+
+def _normed(tape: Tape, how: Setting, x: Value, layer: Layer, where: str) -> Value:
+    found = layer.norm(where)
+    return x if found is None else norm(tape, how, x, found)
+
+
+def _mixed(tape: Tape, how: Setting, x: Value, layer: Layer) -> Value:
+    inner = _normed(tape, how, x, layer, "pre")
+    if isinstance(layer.mixer, LatentAttention):
+        return latent_attention(tape, how, inner, layer.mixer)
+    assert isinstance(layer.mixer, Attention)
+    return attention(tape, how, inner, layer.mixer)
+
+
+def _fed(tape: Tape, how: Setting, x: Value, layer: Layer) -> Value:
+    inner = _normed(tape, how, x, layer, "pre_mlp")
+    if isinstance(layer.mlp, Moe):
+        return moe(tape, how, inner, layer.mlp)
+    assert isinstance(layer.mlp, Mlp)
+    return mlp(tape, how, inner, layer.mlp)
+
+
+def run_layer(tape: Tape, how: Setting, x: Value, layer: Layer) -> Value:
+    """Attention and MLP, each with its norm and a fused bias-dropout-add (transformer_layer.py)."""
+    mixed = _normed(tape, how, _mixed(tape, how, x, layer), layer, "post")
+    inside = getattr(layer.mixer, "residual_dropout", 0.0)
+    x = residual(tape, x, mixed, layer.dropout or inside)
+    fed = _normed(tape, how, _fed(tape, how, x, layer), layer, "post_mlp")
+    return residual(tape, x, fed, layer.dropout or getattr(layer.mlp, "dropout", 0.0))
+
+
+def layer_walk(how: Setting, layer: Layer) -> Walk:
+    """What one layer keeps and its highest moments in both directions.
+
+    Weight gradients go into the main-gradient buffer as they are made, so none stays.
+    """
+    tape = Tape()
+    x = tape.value("layer.input", how.local_tokens * how.hidden, how.bits)
+    y = run_layer(tape, how, x, layer)
+    return tape.walk(x, y, recompute_core=how.selective)

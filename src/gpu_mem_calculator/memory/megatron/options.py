@@ -1,0 +1,88 @@
+"""Megatron's options, and how one rank runs a layer under them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ledger.num import Num
+from ..run import Run
+from .ops import Setting
+
+LOCAL, ENGINE = "local", "transformer_engine"
+
+# Megatron-LM's defaults (branch core_r0.19.0, megatron/training/arguments.py) where its script
+# and megatron-core agree or only the script decides. As megatron-core's API has them, and as
+# the measured runs ran: the vocabulary is not padded and stage outputs are not deallocated
+# (model_parallel_config.py:405; the script pads to 128 × tp and deallocates).
+OPTIONS: dict[str, Any] = {
+    "distributed_optimizer": False,
+    "transformer_implementation": ENGINE,
+    "masked_softmax_fusion": True,
+    "gradient_accumulation_fusion": True,
+    "attention_softmax_in_fp32": True,
+    "accumulate_allreduce_grads_in_fp32": None,  # None: on for bf16, off for fp16
+    "make_vocab_size_divisible_by": None,  # None: the vocabulary as it is
+    "deallocate_pipeline_outputs": False,
+}
+
+
+def option(run: Run, name: str) -> Any:
+    """An option's value, or its default."""
+    value = run.options.get(name)
+    return OPTIONS[name] if value is None else value
+
+
+def fused(run: Run) -> bool:
+    """Whether layers are Transformer Engine's."""
+    return bool(option(run, "transformer_implementation") == ENGINE)
+
+
+def bits(run: Run) -> int:
+    """Width of weights and activations."""
+    return 32 if run.precision == "fp32" else 16
+
+
+def gradient_bits(run: Run) -> int:
+    """Width of the main-gradient buffer.
+
+    bf16 accumulates in fp32 unless told otherwise (arguments.py:1186-1193), fp16 in fp16.
+    """
+    wide = option(run, "accumulate_allreduce_grads_in_fp32")
+    wide = run.precision == "bf16_mixed" if wide is None else wide
+    return 32 if wide else bits(run)
+
+
+def softmax_kernel(run: Run) -> bool:
+    """Whether the fused softmax runs: 16 bits, and a length it was built for.
+
+    fusions/fused_softmax.py:256: 16 < s <= 4096, s and batch × heads / tp multiples of 4.
+    """
+    if not option(run, "masked_softmax_fusion") or bits(run) == 32 or not _one(run.seq):
+        return False
+    heads = getattr(run.arch.layers[0].mixer, "heads", 0)
+    fits = bool(16 < run.seq <= 4096 and run.seq % 4 == 0)
+    return fits and not (_one(run.batch) and _one(run.mesh.tp) and run.batch * heads // run.mesh.tp % 4)
+
+
+def _one(number: Num) -> bool:
+    return not hasattr(number, "shape")
+
+
+def setting(run: Run, *, selective: bool) -> Setting:
+    """How the run's layers are executed on one rank."""
+    engine = fused(run)
+    return Setting(
+        batch=run.batch,
+        seq=run.seq,
+        hidden=run.arch.hidden,
+        tp=run.mesh.tp,
+        cp=run.mesh.cp,
+        ep=run.mesh.ep,
+        bits=bits(run),
+        sequence_parallel=run.sequence_parallel,
+        transformer_engine=engine,
+        fused_softmax=softmax_kernel(run),
+        float_softmax=option(run, "attention_softmax_in_fp32"),
+        fused_weight_gradients=engine and option(run, "gradient_accumulation_fusion"),
+        selective=selective,
+    )

@@ -1,0 +1,100 @@
+"""Weights, main gradients, main weights and optimizer states of a Megatron rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry
+from ...ledger.num import Num, ceil_div, smaller
+from ...ledger.source import ARITHMETIC, code
+from ..optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
+from ..pipeline import Stage
+from ..run import Run
+from ..timeline import OPTIMIZER, Beat
+from .cuts import Shard, after_shard, embedding_shard, layer_shard
+from .options import bits, fused, gradient_bits, option
+
+STARTUP_BEATS = (
+    ("startup.model", "model is built"),
+    ("startup.ddp", "gradient buffers are made"),
+    ("startup.optimizer", "main weights are made"),
+)
+BUFFER_CODE = code("megatron-core 0.19.2 distributed/param_and_grad_buffer.py:947, 1160-1180")
+MAIN_CODE = code("megatron-core 0.19.2 optimizer/optimizer.py:1012, distrib_optimizer.py:448")
+STEP_CODE = code("megatron-core 0.19.2 optimizer/__init__.py:544-620")
+
+
+def stage_shard(run: Run, stage: Stage) -> Shard:
+    """Every parameter of one rank of the stage."""
+    found = embedding_shard(run).times(stage.first) + after_shard(run, stage.first).times(stage.last)
+    for block, held in zip(stage.blocks, stage.held, strict=True):
+        found += layer_shard(run, block.layer).times(held)
+    return found
+
+
+def implementation(run: Run) -> str:
+    """Adam's step: Transformer Engine's fused kernel, or torch's foreach where there is none."""
+    return run.implementation or ("fused" if fused(run) else "foreach")
+
+
+def owned(run: Run, shard: Shard) -> Num:
+    """Parameters that the rank steps.
+
+    The distributed optimizer cuts each buffer evenly over dp × cp, that of the experts over the
+    ranks that repeat them: dp × cp / ep (optimizer/distrib_optimizer.py).
+    """
+    if not option(run, "distributed_optimizer"):
+        return shard.total
+    ranks = run.mesh.dp * run.mesh.cp
+    return ceil_div(shard.dense, ranks) + ceil_div(shard.experts * run.mesh.ep, ranks)
+
+
+def state_entries(run: Run, shard: Shard, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+    """2 + 4 + 4 + 8 bytes a parameter with Adam in bf16; 6 + 12 / (dp × cp) distributed.
+
+    While the distributed optimizer's buffers are made the parameters exist twice.
+    """
+    model, buffers, optimizer = (name for name, _ in STARTUP_BEATS)
+    after = {b.name: 1 for b in beats if b.name not in (model, buffers)}
+    width, wide = bits(run), gradient_bits(run)
+    distributed = option(run, "distributed_optimizer")
+    weights = shard.total * width // 8
+    yield Entry(name="parameters", kind=PARAM, bytes=weights, source=ARITHMETIC,
+                live=after | {model: 1, buffers: 2 if distributed else 1})  # fmt: skip
+    rotary = any(getattr(x.mixer, "rotary_dim", 0) or getattr(x.mixer, "rope_dim", 0)
+                 for x in run.arch.layers)  # fmt: skip
+    yield Entry(name="rotary and loss-scale scalars", kind=PARAM, bytes=512 * (1 + rotary),
+                live=after, source=ARITHMETIC)  # fmt: skip
+    yield Entry(name="main gradients", kind=GRAD, bytes=shard.total * wide // 8,
+                live=after | {buffers: 1}, source=BUFFER_CODE)  # fmt: skip
+    mine = owned(run, shard)
+    if width < 32:
+        yield Entry(name="main weights", kind=OPTIM, bytes=mine * 4, live=after, source=MAIN_CODE)
+        yield Entry(
+            name="16-bit copy of the weight being widened", kind=TEMP, live={optimizer: 1},
+            bytes=smaller(shard.largest, mine) * 2, source=MAIN_CODE,
+        )  # fmt: skip
+    row = OPTIMIZERS[run.optimizer]
+    there = {b.name: 1 for b in beats if b.name != optimizer and b.name in after}
+    yield Entry(name=f"{run.optimizer} states", kind=OPTIM, bytes=state_bytes(row, mine, 32),
+                live=there, source=STEP_CODE)  # fmt: skip
+    yield from _step_entries(run, shard, mine, wide, beats)
+
+
+def _step_entries(
+    run: Run, shard: Shard, mine: Num, wide: int, beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
+    """The step: norms and biases are a group of their own, so matrices alone set its height."""
+    live = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
+    if wide < 32:
+        yield Entry(name="fp32 copies of the main gradients", kind=GRAD, bytes=mine * 4,
+                    live=live, source=code("megatron-core 0.19.2 optimizer.py:1097"))  # fmt: skip
+    vectors = shard.vectors * mine // shard.total
+    temp = step_temp_bytes(
+        OPTIMIZERS[run.optimizer], implementation(run), mine - vectors,
+        smaller(shard.largest, mine), 32,
+    )  # fmt: skip
+    if not (isinstance(temp, int) and temp == 0):
+        yield Entry(name=f"{run.optimizer} {implementation(run)} temporaries", kind=TEMP,
+                    bytes=temp, live=live, source=STEP_CODE)  # fmt: skip
+

@@ -1,0 +1,130 @@
+"""A model as DeepSpeed sees it: modules in the order they are called, parameters in the order
+they are registered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from ...model.arch import Arch, Layer, Mlp, Moe, Norm, Weight
+from ..huggingface.ops import Adapter
+
+Module = tuple[int, ...]  # elements of the parameters that a module owns directly
+
+
+def _grouped(weights: Iterable[Weight], adapter: Adapter | None = None) -> Iterator[Module]:
+    """Weights by the module that owns them, in the order given, each before its adapter."""
+    owner: str | None = None
+    sizes: list[int] = []
+    extra: list[int] = []
+    for weight in weights:
+        name = weight.name.rpartition(".")[0]
+        if owner is not None and name != owner:
+            yield tuple(sizes)
+            yield from ((size,) for size in extra)
+            sizes, extra = [], []
+        owner = name
+        sizes.append(weight.numel)
+        if adapter is not None:
+            extra += adapter_sizes(weight, adapter)
+    if sizes:
+        yield tuple(sizes)
+        yield from ((size,) for size in extra)
+
+
+def _feed_forward(block: Mlp | Moe, adapter: Adapter | None) -> tuple[Module, ...]:
+    """The MLP itself, gate, activation, up, down (transformers: down(act(gate x) · up x))."""
+    modules = list(_grouped(block.weights(), adapter))
+    if isinstance(block, Mlp):
+        return ((), modules[0], (), *modules[1:])
+    return ((), *modules)
+
+
+def layer_modules(
+    layer: Layer, adapter: Adapter | None = None
+) -> tuple[tuple[Module, ...], ...]:
+    """The modules of one layer in the order of their forward calls, in groups.
+
+    A group is a module and what it holds; the layer itself comes first. Modules without
+    parameters are in it, too: DeepSpeed prefetches at each of them.
+    """
+    found: list[tuple[Module, ...]] = [(tuple(w.numel for w in layer.extra),)]
+
+    def norm(where: str) -> None:
+        found.extend((module,) for module in _norm(layer.norm(where)))
+
+    norm("pre")
+    if layer.mixer is not None:
+        found.append(((), *_grouped(layer.mixer.weights(), adapter)))
+    norm("post")
+    norm("pre_mlp")
+    if layer.mlp is not None:
+        found.append(_feed_forward(layer.mlp, adapter))
+    norm("post_mlp")
+    return tuple(found)
+
+
+def before_modules(arch: Arch) -> tuple[Module, ...]:
+    """What runs before the stack: the model, its base, embeddings, the rotary tables."""
+    return ((), (), *_grouped(arch.embedding), *_norm(arch.embedding_norm), ())
+
+
+def _norm(block: Norm | None) -> Iterator[Module]:
+    if block is not None and block.affine:
+        yield tuple(w.numel for w in block.weights())
+
+
+def after_modules(arch: Arch) -> tuple[Module, ...]:
+    """What runs behind the stack: final norm, head. A tied head reads the embedding again."""
+    return (*_norm(arch.final_norm), head_module(arch))
+
+
+def head_module(arch: Arch) -> Module:
+    """The parameters of the output projection."""
+    if arch.head is None or arch.tied:
+        return (arch.embedding[0].numel,)
+    extra = tuple(w.numel for w in arch.head_extra)
+    return (*(w.numel for w in arch.head.weights()), *extra)
+
+
+def layer_sizes(layer: Layer, adapter: Adapter | None = None) -> tuple[int, ...]:
+    """Elements of each trainable parameter of a layer, in the order of registration."""
+    if adapter is None:
+        return tuple(w.numel for w in layer.weights())
+    return tuple(size for w in layer.weights() for size in adapter_sizes(w, adapter))
+
+
+def adapter_sizes(weight: Weight, adapter: Adapter) -> tuple[int, ...]:
+    """LoRA's A and B for one weight, and DoRA's magnitudes (PEFT 0.21.2 tuners/lora/layer.py)."""
+    path = weight.name.split(".")
+    if len(weight.dims) != 2 or len(path) < 2 or path[-2] not in adapter.targets:
+        return ()
+    rows, columns = (size for _, size in weight.dims)
+    pair = (int(adapter.rank * columns), int(adapter.rank * rows))
+    return (*pair, int(rows)) if adapter.dora else pair
+
+
+def trainable_runs(
+    arch: Arch, adapter: Adapter | None = None
+) -> tuple[tuple[tuple[int, ...], int, int], ...]:
+    """Trainable parameters in order: (sizes of one unit, first layer, units).
+
+    What stands before and behind the stack comes as one unit with the first layer -1 and -2.
+    """
+    stack = [(layer_sizes(layer, adapter), first, count) for layer, first, count in arch.runs]
+    if adapter is not None:
+        return tuple(stack)
+    norm = arch.embedding_norm.weights() if arch.embedding_norm else ()
+    before = tuple(w.numel for w in (*arch.embedding, *norm))
+    after = tuple(w.numel for w in arch.after_weights())
+    return ((before, -1, 1), *stack, (after, -2, 1))
+
+
+def size_counts(arch: Arch, adapter: Adapter | None = None) -> Counter[int]:
+    """How many trainable parameters there are of each size."""
+    counts: Counter[int] = Counter()
+    for sizes, _, units in trainable_runs(arch, adapter):
+        for size, times in Counter(sizes).items():
+            counts[size] += times * units
+    return counts

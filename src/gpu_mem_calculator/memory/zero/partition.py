@@ -1,0 +1,63 @@
+"""How many elements one rank keeps of parameters that are spread over a data-parallel group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ...ledger.num import Num, ceil_div, choose, holds, larger, smaller
+
+
+def padded(elements: Num, ranks: Num) -> Num:
+    """Elements of a flat buffer of stages 1 and 2: the next multiple of 2 × ranks.
+
+    deepspeed 0.19.8 zero/stage_1_and_2.py:387,441 (nccl_start_alignment_factor is 2).
+    """
+    return ceil_div(elements, 2 * ranks) * 2 * ranks
+
+
+def slice_elements(elements: Num, ranks: Num) -> Num:
+    """One rank's slice of the flat buffer of stages 1 and 2."""
+    return padded(elements, ranks) // ranks
+
+
+def shard_elements(counts: Mapping[int, Num], ranks: Num) -> Num:
+    """Elements on one rank where every parameter is cut by itself (stage 3): Σ ceil(n / ranks).
+
+    deepspeed 0.19.8 zero/partition_parameters.py:1690,1817. `counts`: parameters of each size.
+    """
+    total: Num = 0
+    for size, times in counts.items():
+        total = total + times * ceil_div(size, ranks)
+    return total
+
+
+def owned_elements(runs: Iterable[tuple[tuple[int, ...], Num]], local: Num) -> Num:
+    """Elements of every parameter that starts in the first rank's slice, whole.
+
+    deepspeed 0.19.8 zero/stage_1_and_2.py:2579 (params_in_partition): stage 2 keeps the whole
+    gradient of a parameter that reaches into the slice. Rank 0's slice starts with the first
+    parameter, so this is the first prefix of whole parameters that covers the slice. `runs`
+    are (sizes of one unit, units) in the optimizer's order.
+    """
+    total: Num = 0
+    start: Num = 0
+    for sizes, units in runs:
+        unit = sum(sizes)
+        if not unit:
+            continue
+        left = larger(local - start, 0)
+        whole = smaller(larger(left - 1, 0) // unit, units)
+        inside = choose(whole < units, left - whole * unit, 0)
+        part: Num = 0
+        offset = 0
+        for size in sizes:
+            part = part + size * holds(inside > offset)
+            offset += size
+        total = total + whole * unit + part
+        start = start + units * unit
+    return total
+
+
+def largest_owned(sizes: Iterable[int], local: Num) -> Num:
+    """The longest stretch of one parameter inside a slice, at most the slice itself."""
+    return smaller(max(sizes), local)

@@ -1,0 +1,143 @@
+"""What every ZeRO stage needs to know about a run, and the instants it adds to a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...ledger.ledger import GPU, Entry, Instant
+from ...ledger.num import Num
+from ...ledger.source import code
+from ..run import Run
+from ..timeline import BACKWARD, OPTIMIZER, STARTUP, Beat
+from .buckets import EMBEDDING, HEAD, Flushes
+
+BIRTH, SETUP = "startup", "startup.optimizer"
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """Sizes of one rank. `width`: bytes of a weight; `counts`: trainable parameters by size."""
+
+    run: Run
+    stage: int
+    width: int
+    ranks: Num
+    trainable: Num  # elements in this rank's model
+    frozen: Num
+    runs: tuple[tuple[tuple[int, ...], Num], ...]  # trainable parameters in order
+    counts: dict[int, Num]
+    frozen_counts: dict[int, Num]
+    beats: tuple[Beat, ...]
+    flushes: Flushes
+    bucket: int  # elements
+    overlap: bool
+    contiguous: bool
+    offload: str  # where the optimizer is: none, cpu, nvme
+    offload_param: str
+    pinned: bool
+    implementation: str
+    pipeline: bool = False
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest trainable parameter."""
+        return max(self.counts)
+
+    def entry(
+        self, name: str, kind: str, size: Num, live: Callable[[Beat], Num], source: str,
+        startup: tuple[str, ...] = (), place: str = GPU,
+    ) -> Entry:  # fmt: skip
+        """An entry alive where `live` says so, and in the given moments of start-up."""
+        alive: dict[str, Num] = {b.name: live(b) for b in self.beats}
+        alive = {n: c for n, c in alive.items() if not (isinstance(c, int | bool) and c == 0)}
+        alive |= dict.fromkeys(startup, 1)
+        return Entry(name=name, kind=kind, bytes=size, live=alive, place=place,
+                     source=code(f"deepspeed 0.19.8 {source}"))  # fmt: skip
+
+
+def always(beat: Beat) -> Num:
+    """Alive at every instant of a step."""
+    return 1
+
+
+def named(*names: str) -> Callable[[Beat], Num]:
+    """Alive at the instants of these names, in later micro-batches too."""
+    return lambda beat: int(_split(beat.name)[1] in names)
+
+
+def in_bucket(beat: Beat) -> bool:
+    """Whether a gradient bucket that the first gradient makes is there."""
+    return beat.instant.phase == BACKWARD and not beat.name.endswith("loss.backward")
+
+
+def startup_instants() -> tuple[Instant, ...]:
+    """While the engine is built: parameters are laid out, then the optimizer's copies made."""
+    return (
+        Instant(name=BIRTH, phase=STARTUP, title="start-up: parameters laid out"),
+        Instant(name=SETUP, phase=STARTUP, title="start-up: optimizer set up"),
+    )
+
+
+def with_hooks(beats: tuple[Beat, ...], sent: Flushes, *, head: bool) -> tuple[Beat, ...]:
+    """The beats of a step, with the moments at which gradients meet their bucket.
+
+    `head.gradient`: the first gradient of backward; `flush.N`: the bucket is sent off in the
+    middle of backward; `epilogue`: what is left of it; then the norm, the cast of the gradients
+    and the update.
+    """
+    found: list[Beat] = []
+    end = beats[-1]
+    there = {b.name: b.instant.present for b in beats}
+    for beat in beats:
+        tag, name = _split(beat.name)
+        if name == "optimizer":
+            found += [_like(beat, "optimizer.norm", OPTIMIZER, "gradient norm"),
+                      _like(beat, "optimizer.cast", OPTIMIZER, "gradients cast to fp32")]  # fmt: skip
+        found.append(beat)
+        if name == "loss.backward":
+            if head:
+                made = _like(beat, "head.gradient", BACKWARD, "first gradient")
+                found.append(replace(made, head_grads=end.head_grads))
+            found += _flush_beats(beats, beat, sent)
+        if name == "embedding.backward":
+            made = _like(beat, "epilogue", BACKWARD, "gradients reduced")
+            instant = replace(made.instant, present=there[tag + "forward"])
+            found.append(replace(made, instant=instant, embedding_grads=end.embedding_grads))
+    return tuple(found)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """A beat's name without the word for later micro-batches, and that word."""
+    rest = name.removeprefix("later.")
+    return name[: len(name) - len(rest)], rest
+
+
+def _like(beat: Beat, name: str, phase: str, title: str) -> Beat:
+    tag = _split(beat.name)[0]
+    word = ", later micro-batch" if tag else ""
+    instant = Instant(name=tag + name, phase=phase, title=title + word,
+                      present=beat.instant.present)  # fmt: skip
+    return replace(beat, instant=instant, work="hook")
+
+
+def _flush_beats(beats: tuple[Beat, ...], loss: Beat, sent: Flushes) -> list[Beat]:
+    """The moments at which a full bucket is sent off, layer and gradient known."""
+    tag = _split(loss.name)[0]
+    places = {b.name: b for b in beats}
+    found = []
+    for index, flush in enumerate(sent.first):
+        if flush.block == HEAD:
+            like, saved = loss, loss.saved
+        elif flush.block == EMBEDDING:
+            like = places[tag + "embedding.backward"]
+            saved = like.saved
+        else:
+            like = places[f"{tag}backward.{flush.block}.last"]
+            saved = tuple(
+                n - flush.done if i == flush.block else n for i, n in enumerate(like.saved)
+            )
+        made = _like(like, f"flush.{index}", BACKWARD, "bucket sent off")
+        found.append(replace(made, saved=saved))
+    return found

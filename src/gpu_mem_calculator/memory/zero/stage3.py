@@ -1,0 +1,158 @@
+"""ZeRO 3: a shard of every parameter on every rank, gathered when a module needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
+from ...ledger.num import Num, ceil_div, choose, larger, smaller
+from ..optimizers import OPTIMIZERS, state_bytes
+from ..stack import Block
+from ..timeline import Beat
+from .buckets import EMBEDDING, HEAD
+from .coordinator import Gathered, Limits, Stack, gathered
+from .modules import after_modules, before_modules, layer_modules
+from .partition import shard_elements
+from .plan import BIRTH, SETUP, Plan, always, named
+from .stage0 import update_entry
+
+FILE = "runtime/zero/stage3.py"
+
+
+def sub_group(plan: Plan, local: Num, limit: int) -> Num:
+    """Elements of the largest sub-group, which the optimizer steps on at once.
+
+    Sub-groups take parameters until they reach the limit (zero/stage3.py:1211), so one goes
+    past it by less than its last shard; that last shard is taken as the largest.
+    """
+    return choose(local > limit, smaller(local, limit + ceil_div(plan.largest, plan.ranks)), local)
+
+
+def state_entries(plan: Plan, group_limit: int, zero_init: bool) -> Iterator[Entry]:
+    """Shards of weights, masters, gradients and optimizer states, and start-up."""
+    width, run = plan.width, plan.run
+    local = run.scaled(shard_elements(plan.counts, plan.ranks))
+    still = run.scaled(shard_elements(plan.frozen_counts, plan.ranks))
+    both = (BIRTH, SETUP)
+    if plan.offload_param == "none":
+        yield plan.entry("parameter shards", PARAM, width * local, always, f"{FILE}:972", both)
+        yield plan.entry("frozen parameter shards", PARAM, width * still, always,
+                         "runtime/zero/partition_parameters.py:1817", both)  # fmt: skip
+    else:
+        yield plan.entry("parameter shard on its way to the GPU", COMM,
+                         width * ceil_div(plan.largest, plan.ranks), lambda b: int(bool(b.work)),
+                         "runtime/zero/partition_parameters.py:1359")  # fmt: skip
+    whole = max((*plan.counts, *plan.frozen_counts))
+    every = plan.trainable + plan.frozen if not zero_init else whole
+    yield plan.entry("parameters before they are cut", PARAM, width * every, lambda b: 0,
+                     "runtime/zero/partition_parameters.py:1242", (BIRTH,))  # fmt: skip
+    yield plan.entry("largest parameter, gathered", PARAM, width * whole, lambda b: 0,
+                     f"{FILE}:1504", (SETUP,))  # fmt: skip
+    if plan.contiguous:
+        yield plan.entry("gradient bucket", COMM, width * plan.bucket, always, f"{FILE}:779",
+                         (SETUP,))  # fmt: skip
+    if plan.offload == "none":
+        yield from _optimizer(plan, local, sub_group(plan, local, group_limit))
+
+
+def _optimizer(plan: Plan, local: Num, group: Num) -> Iterator[Entry]:
+    """Masters, gradients and states on the GPU, and the step over one sub-group at a time."""
+    row = OPTIMIZERS[plan.run.optimizer]
+    yield plan.entry("fp32 master weights", OPTIM, 4 * local, always, f"{FILE}:1157", (SETUP,))
+    yield plan.entry("gradient shards", GRAD, plan.width * local, always, f"{FILE}:791", (SETUP,))
+    yield plan.entry(f"{plan.run.optimizer} states", OPTIM, state_bytes(row, local, 32), always,
+                     "ops/adam/fused_adam.py:155")  # fmt: skip
+    yield plan.entry("fp64 copy for the gradient norm", TEMP,
+                     8 * ceil_div(plan.largest, plan.ranks), named("optimizer.norm"),
+                     f"{FILE}:2457")  # fmt: skip
+    if plan.width == 2:
+        yield plan.entry("sub-group's gradients, flat", GRAD, 2 * group, named("optimizer.cast"),
+                         f"{FILE}:2683")  # fmt: skip
+    yield plan.entry("sub-group's fp32 gradients", GRAD, 4 * group,
+                     named("optimizer.cast", "optimizer"), f"{FILE}:2690")  # fmt: skip
+    yield update_entry(plan, group)
+
+
+def flush_entries(plan: Plan) -> Iterator[Entry]:
+    """Reduction of a bucket: a padded copy of it, and per shard what offloading needs.
+
+    One gradient alone that the ranks divide is reduced where it is.
+    """
+    events = [(f"flush.{i}", f.bucket, f.single) for i, f in enumerate(plan.flushes.first)]
+    for name, filled, single in (*events, ("epilogue", plan.flushes.rest, False)):
+        size = plan.width * filled
+        if single:
+            size = choose(filled % plan.ranks == 0, 0, size)
+        yield plan.entry("bucket, flat copy for reduction", COMM, size, named(name),
+                         "runtime/comm/coalesced_collectives.py:102")  # fmt: skip
+        if plan.offload != "none":
+            shard = ceil_div(min(filled, plan.largest), plan.ranks)
+            # its 16-bit copy, and the fp64 copy for the norm, which the fp32 one comes after
+            extra = plan.width * shard + larger(8 * smaller(shard, 250_000_000), 4 * shard)
+            yield plan.entry("offload: shard's gradient for the norm", TEMP, extra, named(name),
+                             f"{FILE}:1960,2024")  # fmt: skip
+
+
+def _shape(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Stack:
+    """The model for the coordinator: each stretch no longer than what can be live at once.
+
+    Layers beyond that repeat the same fetches and releases, which leaves every figure as it is.
+    """
+    arch, adapter = plan.run.arch, plan.run.adapter
+    most = max(limits.live, limits.reuse)
+    layers = tuple(
+        (layer_modules(b.layer, adapter), min(int(b.count), most // b.layer.num_parameters + 6),
+         b.recompute == "full")
+        for b in blocks
+    )  # fmt: skip
+    return Stack(before_modules(arch), layers, after_modules(arch), arch.tied)
+
+
+def gathered_entries(
+    plan: Plan, blocks: tuple[Block, ...], limits: Limits
+) -> Iterator[Entry]:
+    """Gathered parameters at every instant, and the small ones that always stay gathered."""
+    stack = _shape(plan, blocks, limits)
+    held = gathered(stack, limits)
+    sizes = {**plan.frozen_counts, **plan.counts} if plan.frozen_counts else plan.counts
+    small: Num = 0
+    for size, times in sizes.items():
+        small = small + (size * times if size <= limits.persist else 0)
+    yield plan.entry("persistent parameters", PARAM, plan.width * plan.run.scaled(small),
+                     lambda b: int(not b.name.startswith("optimizer")), f"{FILE}:2841,2878")  # fmt: skip
+    ends = [0]
+    for _, count, _ in stack.layers:
+        ends.append(ends[-1] + count)
+    for beat in plan.beats:
+        size = _held(held, ends, plan, beat)
+        if size:
+            yield plan.entry("gathered parameters", PARAM, plan.width * plan.run.scaled(size),
+                             lambda b, this=beat: int(b is this),  # type: ignore[misc]
+                             "runtime/zero/partitioned_param_coordinator.py:355-537")  # fmt: skip
+
+
+def _held(held: Gathered, ends: list[int], plan: Plan, beat: Beat) -> int:
+    """Elements gathered at one instant."""
+    name = beat.name.removeprefix("later.")
+    if name in ("loss", "loss.backward"):
+        return held.end
+    if name == "head.gradient":
+        return held.head
+    if name == "forward":
+        return held.forward[-1]
+    if name == "embedding.backward":
+        return held.embedding
+    if name.startswith("backward."):
+        block = int(name.split(".")[1])
+        place = ends[block + 1] - 1 if name.endswith("last") else ends[block]
+        return max(held.layers[place], default=0)
+    if name.startswith("flush."):
+        flush = plan.flushes.first[int(name.rpartition(".")[2])]
+        if flush.block == HEAD:
+            return held.head
+        if flush.block == EMBEDDING:
+            return held.embedding
+        place = max(ends[flush.block + 1] - 1 - flush.done, ends[flush.block])
+        parts = held.layers[place]
+        return parts[min(flush.hook, len(parts) - 1)] if parts else 0
+    return 0
