@@ -1,6 +1,6 @@
 """Write down what transformers builds: every parameter and buffer with its shape.
 
-Usage: python record_shapes.py cases.json data/shapes.json
+Usage: python record_shapes.py cases.json shapes.json
 
 The cases are {name: config.json}; the record is {name: {"parameters": {name: shape},
 "buffers": {name: [shape, bits]}}}. Models are built on the meta device, so nothing is allocated.

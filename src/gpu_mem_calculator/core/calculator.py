@@ -109,9 +109,7 @@ def _trainable(resolved: Resolved) -> int:
     if run.adapter is None:
         return run.parameters_given or run.arch.num_parameters
     adapter = run.adapter
-    return total_adapter_parameters(
-        run.arch, adapter.rank, adapter.targets, dora=adapter.dora
-    )
+    return total_adapter_parameters(run.arch, adapter.rank, adapter.targets, dora=adapter.dora)
 
 
 def _breakdown(ledger: Ledger, peak: Instant, card: int) -> MemoryBreakdown:
@@ -132,9 +130,7 @@ def _per_node(ledgers: tuple[Ledger, ...], ranks: int, place: str) -> int:
     return max(int(ledger.peak(place)) for ledger in ledgers) * ranks
 
 
-def _stages(
-    resolved: Resolved, ledgers: tuple[Ledger, ...], peaks: list[int]
-) -> list[StageResult]:
+def _stages(resolved: Resolved, ledgers: tuple[Ledger, ...], peaks: list[int]) -> list[StageResult]:
     run, engine = resolved.run, resolved.engine
     layers = engine.stage_layers(run) if engine.stage_layers else [len(run.arch.layers)]
     return [

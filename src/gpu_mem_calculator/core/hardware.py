@@ -34,7 +34,9 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
         total = min(total, config.available_memory_bytes)
     if config.interconnect is not None and catalog.find("links", config.interconnect) is None:
         hint = nearest(config.interconnect, catalog.names("links"))
-        raise InputError([f"hardware.interconnect={config.interconnect!r} is not a known link{hint}"])
+        raise InputError(
+            [f"hardware.interconnect={config.interconnect!r} is not a known link{hint}"]
+        )
     count = config.num_gpus or ranks
     if count is None:
         count = (config.num_nodes or 1) * (config.gpus_per_node or 1)
@@ -50,8 +52,10 @@ def _card(config: GPUConfig) -> tuple[str, int, float, str, tuple[str, ...]]:
         row = catalog.find("gpus", config.gpu)
         if row is None:
             options = catalog.beginning("gpus", config.gpu)
-            hint = f"; it could be {', '.join(options)}" if options else (
-                nearest(config.gpu, catalog.names("gpus")) or "; see gpu-mem-calc gpus"
+            hint = (
+                f"; it could be {', '.join(options)}"
+                if options
+                else (nearest(config.gpu, catalog.names("gpus")) or "; see gpu-mem-calc gpus")
             )
             raise InputError([f"hardware.gpu={config.gpu!r} is not one known card{hint}"])
         size = config.gpu_memory_gb

@@ -84,8 +84,8 @@ def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Mo
 
 def _unknown(name: str) -> str:
     if name.startswith(("s3://", "http://", "https://")):
-        return (f"model.name={name!r} is an address, and this version reads presets and local files "
-                "only; download its config.json and give the path")  # fmt: skip
+        return (f"model.name={name!r} is an address, and this version reads presets and local "
+                "files only; download its config.json and give the path")  # fmt: skip
     hint = nearest(name, catalog.names("index")) or "; see gpu-mem-calc presets"
     return f"model.name={name!r} is neither a preset nor a file{hint}"
 

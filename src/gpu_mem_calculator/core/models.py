@@ -71,15 +71,13 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     seq_len: Count | None = None
     gradient_accumulation_steps: Count | None = None
     dtype: Text | None = None
-    precision: (
-        Literal["fp32", "bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure"] | None
-    ) = None
+    precision: Literal["fp32", "bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure"] | None = None
     autocast: Flag | None = None
     optimizer: Text | None = None
     optimizer_implementation: Literal["foreach", "fused", "forloop"] | None = None
-    gradient_clipping: (
-        Annotated[float, Meta(ge=0.0, description="a number, 0 or more")] | None
-    ) = None
+    gradient_clipping: Annotated[float, Meta(ge=0.0, description="a number, 0 or more")] | None = (
+        None
+    )
     activation_checkpointing: Levels | None = None
     checkpoint_reentrant: Flag | None = None
     attention: Literal["eager", "sdpa", "flash_attention_2"] | None = None
@@ -125,9 +123,9 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
     cpu_checkpointing: Flag | None = None
     amp: Flag | None = None
     # FSDP
-    sharding_strategy: (
-        Literal["full_shard", "shard_grad_op", "no_shard", "hybrid_shard"] | None
-    ) = None
+    sharding_strategy: Literal["full_shard", "shard_grad_op", "no_shard", "hybrid_shard"] | None = (
+        None
+    )
     reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     hybrid_shard_size: Count | None = None
     # DDP

@@ -62,8 +62,12 @@ def resolve(file: RunFile) -> Resolved:
     if problems or mesh is None or options is None:
         raise InputError(problems)
     if not model.arch.trains:
-        raise InputError([f"model: the activations of {model.arch.family} models are not modelled; "
-                          "use gpu-mem-calc deepspeed --model-path for its model states"])  # fmt: skip
+        raise InputError(
+            [
+                f"model: the activations of {model.arch.family} models are not modelled; "
+                "use gpu-mem-calc deepspeed --model-path for the model states"
+            ]
+        )
     adapter = attempt(_adapter, file.training, model.arch)
     if problems:
         raise InputError(problems)
@@ -105,8 +109,10 @@ def _options(config: EngineConfig, engine: Engine) -> dict[str, Any]:
              and (v := getattr(config, k)) is not None}  # fmt: skip
     foreign = [k for k in given if k not in engine.options]
     if foreign:
-        raise InputError([f"engine.{k}={given[k]!r} is not an option of {engine.title}; leave it out"
-                          for k in foreign])  # fmt: skip
+        raise InputError(
+            f"engine.{k}={given[k]!r} is not an option of {engine.title}; leave it out"
+            for k in foreign
+        )
     return {**engine.options, **given}
 
 
@@ -134,13 +140,21 @@ def _mesh(config: ParallelismConfig, hardware: Hardware, engine: Engine) -> Mesh
     count = hardware.num_gpus
     dp = config.data_parallel_size or max(1, count // cut)
     if dp * cut != count:
-        fix = (f"set data_parallel_size={count // cut}" if count % cut == 0
-               else f"set hardware.num_gpus={max(1, count // cut) * cut}")  # fmt: skip
-        raise InputError([f"parallelism: dp {dp} x tp {sizes['tp']} x pp {sizes['pp']} x cp "
-                          f"{sizes['cp']} is {dp * cut} ranks, but hardware.num_gpus={count}; {fix}"])  # fmt: skip
-    if (dp * sizes["cp"]) % sizes["ep"]:
-        raise InputError([f"parallelism.expert_parallel_size={sizes['ep']} does not divide dp x cp = "
-                          f"{dp * sizes['cp']}; try {divisors_near(dp * sizes['cp'], sizes['ep'])}"])  # fmt: skip
+        fix = f"set hardware.num_gpus={max(1, count // cut) * cut}"
+        if count % cut == 0:
+            fix = f"set data_parallel_size={count // cut}"
+        product = f"dp {dp} x tp {sizes['tp']} x pp {sizes['pp']} x cp {sizes['cp']}"
+        raise InputError(
+            [f"parallelism: {product} is {dp * cut} ranks, but hardware.num_gpus={count}; {fix}"]
+        )
+    spread = dp * sizes["cp"]
+    if spread % sizes["ep"]:
+        raise InputError(
+            [
+                f"parallelism.expert_parallel_size={sizes['ep']} does not divide dp x cp = "
+                f"{spread}; try {divisors_near(spread, sizes['ep'])}"
+            ]
+        )
     return Mesh(dp=dp, **sizes)
 
 
@@ -185,7 +199,9 @@ def _precision(config: TrainingConfig) -> str:
     dtype = dtype_name(config.dtype)
     if dtype not in ("fp32", "fp16", "bf16"):
         hint = nearest(dtype, ("fp32", "fp16", "bf16"))
-        raise InputError([f"training.dtype={config.dtype!r} must be 'fp32', 'fp16' or 'bf16'{hint}"])
+        raise InputError(
+            [f"training.dtype={config.dtype!r} must be 'fp32', 'fp16' or 'bf16'{hint}"]
+        )
     if config.precision is None:
         return "fp32" if dtype == "fp32" else f"{dtype}_mixed"
     if not config.precision.startswith(dtype):
@@ -197,8 +213,12 @@ def _precision(config: TrainingConfig) -> str:
 def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     if config.lora is None:
         if config.quantization not in (None, "none"):
-            raise InputError([f"training.quantization={config.quantization!r}: quantized weights take "
-                              "no gradient; add training.lora"])  # fmt: skip
+            raise InputError(
+                [
+                    f"training.quantization={config.quantization!r}: quantized weights take no "
+                    "gradient; add training.lora"
+                ]
+            )
         return None
     known = {module_name(one) for layer, _, _ in arch.runs for one in linears(layer)}
     wanted = config.lora.target_modules
@@ -207,8 +227,12 @@ def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     targets = frozenset(wanted or DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS))
     missing = sorted(targets - known)
     if missing:
-        raise InputError([f"training.lora.target_modules: {arch.family} has no {', '.join(missing)}; "
-                          f"it has {', '.join(sorted(known))}"])  # fmt: skip
+        raise InputError(
+            [
+                f"training.lora.target_modules: {arch.family} has no {', '.join(missing)}; "
+                f"it has {', '.join(sorted(known))}"
+            ]
+        )
     lora = config.lora
     return Adapter(lora.r, targets, BITS[lora.adapter_dtype], lora.dropout, lora.dora)
 
@@ -233,12 +257,12 @@ def _rules(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         if experts == 0:
             yield f"parallelism.expert_parallel_size={run.mesh.ep}: {arch.family} has no experts"
         elif experts % run.mesh.ep:
-            yield (f"parallelism.expert_parallel_size={run.mesh.ep} does not divide {experts} experts; "
-                   f"try {divisors_near(experts, run.mesh.ep)}")  # fmt: skip
+            yield (f"parallelism.expert_parallel_size={run.mesh.ep} does not divide {experts} "
+                   f"experts; try {divisors_near(experts, run.mesh.ep)}")  # fmt: skip
     if run.virtual_stages > 1 and run.mesh.pp == 1:
         yield "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1"
     if run.sequence_parallel and run.mesh.tp == 1:
-        yield "parallelism.sequence_parallel=true needs tensor_parallel_size above 1; set it to false"
+        yield "parallelism.sequence_parallel=true needs tensor_parallel_size above 1; leave it out"
     if run.mesh.pp > len(arch.layers):
         yield (f"parallelism.pipeline_parallel_size={run.mesh.pp} is more than the model's "
                f"{len(arch.layers)} layers")  # fmt: skip

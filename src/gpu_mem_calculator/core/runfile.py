@@ -63,7 +63,9 @@ def parse_text(text: str, ending: str, where: str) -> Any:
             return tomllib.loads(text)
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError([f"{where}: not valid {ending[1:] or 'json'}, {_first_line(error)}"]) from None
+        raise InputError(
+            [f"{where}: not valid {ending[1:] or 'json'}, {_first_line(error)}"]
+        ) from None
     except Exception as error:  # PyYAML's errors share no base with ValueError
         raise InputError([f"{where}: not valid {ending[1:]}, {_first_line(error)}"]) from None
 
@@ -192,14 +194,18 @@ _SUFFIX = {"K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 
 def parameter_count(text: int | float | str, where: str = "model.num_parameters") -> int:
     """A parameter count: 7000000000, "7B", "7000M", "7e9", "1.5T"."""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?)\s*([KMBGTkmbgt]?)\s*", str(text))
+    match = re.fullmatch(
+        r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?)\s*([KMBGTkmbgt]?)\s*", str(text)
+    )
     if match is not None and not isinstance(text, bool):
         from fractions import Fraction
 
         count = Fraction(match[1]) * _SUFFIX.get(match[2].upper(), 1)
         if 1 <= count <= 10**15:
             return int(count)
-    raise InputError([f"{where}={_short(text)} must be a count from 1 to 1000T, such as 7B, 350M or 7e9"])
+    raise InputError(
+        [f"{where}={_short(text)} must be a count from 1 to 1000T, such as 7B, 350M or 7e9"]
+    )
 
 
 def with_settings(data: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:

@@ -10,7 +10,13 @@ from ..memory.engine import Engine
 from ..memory.megatron.checks import layout_problems, option_problems
 from ..memory.megatron.entries import activation_entries
 from ..memory.megatron.options import OPTIONS
-from ..memory.megatron.states import STARTUP_BEATS, implementation, stage_shard, state_entries
+from ..memory.megatron.states import (
+    STARTUP_BEATS,
+    implementation,
+    stage_shard,
+    state_entries,
+    unsplit_entries,
+)
 from ..memory.pipeline import beats, stage_layers, stage_of
 from ..memory.run import Run
 from ..memory.runtime import workspace_entry
@@ -31,6 +37,7 @@ def ledger(run: Run) -> Ledger:
     steps = tuple(b for b in instants if not b.name.startswith("startup"))
     entries = (
         *state_entries(run, stage_shard(run, stage), instants),
+        *unsplit_entries(run, stage, instants),
         *activation_entries(run, stage, instants),
         workspace_entry(run, steps),
     )

@@ -98,10 +98,12 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
         )  # fmt: skip
     yield started(
         Entry(
-            name="gradient buckets", kind=COMM, bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
+            name="gradient buckets",
+            kind=COMM,
+            bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
             live=always(beats),
             source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
-        )  # fmt: skip
+        )
     )
 
 

@@ -14,7 +14,7 @@ from ..model.arch import Arch, Layer
 from .blocks import text
 from .config import Config
 from .llama import decoder, gated_mlp, pre_norms
-from .parts import fused_attention
+from .older import fused_attention
 
 
 def is_rotary(config: Config, hidden: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from ..model.arch import Arch, Attention, Buffer, Layer, Linear, Weight
 from .blocks import text
 from .config import Config
-from .parts import layer_norm, plain_mlp
+from .older import layer_norm, plain_mlp
 
 
 def bert_layer(config: Config, hidden: int) -> Layer:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from .config import Config
-from .parts import early_decoder, fused_attention, layer_norm, layer_norm_pair, plain_mlp
+from .older import early_decoder, fused_attention, layer_norm, layer_norm_pair, plain_mlp
 
 
 def bloom_layer(config: Config, hidden: int) -> Layer:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+MOST = 10**9
+MOST_LAYERS = 10_000
+
 
 class ConfigError(ValueError):
     """A config.json that cannot be read, in one sentence."""
@@ -27,9 +30,11 @@ class Config:
             if default is None:
                 raise ConfigError(f"model.config has no {names[0]!r}; add it")
             return default
+        most = MOST_LAYERS if "layer" in names[0] else MOST
         whole = isinstance(value, int | float) and not isinstance(value, bool)
-        if not whole or value != value or abs(value) > 1e15 or int(value) != value or value < 1:
-            raise ConfigError(f"model.config.{names[0]}={value!r} must be a positive whole number")
+        if not whole or not 1 <= value <= most or int(value) != value:
+            rule = f"must be a whole number from 1 to {most:,}"
+            raise ConfigError(f"model.config.{names[0]}={value!r} {rule}")
         return int(value)
 
     def count(self, *names: str, default: int = 0) -> int:
@@ -51,7 +56,8 @@ class Config:
         value = self.get(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not abs(value) <= MOST:
             raise ConfigError(f"model.config.{name}={value!r} must be a number")
         return float(value)
 

@@ -9,7 +9,7 @@ from ..model.arch import Arch, Layer, Norm
 from .blocks import text
 from .config import Config
 from .llama import rotary_buffer
-from .parts import early_decoder, fused_attention, layer_norm, layer_norm_pair, plain_mlp
+from .older import early_decoder, fused_attention, layer_norm, layer_norm_pair, plain_mlp
 
 
 def kv_head_count(config: Config, heads: int) -> int:

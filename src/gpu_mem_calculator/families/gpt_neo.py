@@ -9,7 +9,7 @@ from ..model.arch import Arch, Layer, Weight
 from .blocks import text
 from .config import Config, ConfigError
 from .llama import separate_attention
-from .parts import (
+from .older import (
     early_decoder,
     layer_buffers,
     layer_norm,

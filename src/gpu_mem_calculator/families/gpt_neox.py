@@ -9,7 +9,7 @@ from ..model.arch import Arch, Layer
 from .blocks import text
 from .config import Config
 from .llama import rotary_buffer
-from .parts import (
+from .older import (
     early_decoder,
     fused_attention,
     layer_norm,

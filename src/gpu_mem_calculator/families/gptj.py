@@ -9,7 +9,7 @@ from ..model.arch import Arch, Layer
 from .blocks import biased_head, text
 from .config import Config
 from .llama import separate_attention
-from .parts import early_decoder, layer_buffers, layer_norm, plain_mlp
+from .older import early_decoder, layer_buffers, layer_norm, plain_mlp
 
 
 def gptj_layer(config: Config, hidden: int, rotary_dim: int) -> Layer:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.arch import Arch, Attention, Buffer, Layer, Linear, Mlp, Norm, Weight
+from .blocks import head_counts
 from .config import Config
 
 
@@ -49,7 +50,9 @@ def separate_attention(
     )
 
 
-def rotary_buffer(rotary_dim: int, copies: int = 1, name: str = "model.rotary_emb") -> tuple[Buffer, ...]:
+def rotary_buffer(
+    rotary_dim: int, copies: int = 1, name: str = "model.rotary_emb"
+) -> tuple[Buffer, ...]:
     """The rotary frequencies; transformers keeps the original ones beside them."""
     names = ("inv_freq", "original_inv_freq")
     return tuple(
@@ -61,21 +64,27 @@ def read_llama(data: Mapping[str, Any]) -> Arch:
     """Llama 1 to 3 (transformers 5.17 models/llama)."""
     config = Config(data)
     hidden = config.size("hidden_size", default=4096)
-    heads = config.size("num_attention_heads", default=32)
-    kv_heads = config.size("num_key_value_heads", default=heads)
-    head_dim = config.size("head_dim", default=hidden // heads)
+    heads, kv_heads, head_dim = head_counts(config, hidden, heads=32, kv_heads=None)
     bias, mlp_bias = (config.flag(k, default=False) for k in ("attention_bias", "mlp_bias"))
+    mixer = separate_attention(
+        hidden,
+        heads,
+        kv_heads,
+        head_dim,
+        bias=bias,
+        output_bias=bias,
+        rotary_dim=head_dim,
+        dropout=config.number("attention_dropout"),
+    )
     layer = Layer(
         kind="dense",
-        mixer=separate_attention(
-            hidden, heads, kv_heads, head_dim, bias=bias, output_bias=bias,
-            rotary_dim=head_dim, dropout=config.number("attention_dropout"),
-        ),  # fmt: skip
+        mixer=mixer,
         mlp=gated_mlp(hidden, config.size("intermediate_size", default=11008), bias=mlp_bias),
         norms=pre_norms(hidden),
     )
-    return decoder(config, "llama", hidden, (layer,) * config.size("num_hidden_layers", default=32),
-                   vocab=32000, max_seq_len=2048, tied=False, rotary_dim=head_dim)  # fmt: skip
+    layers = (layer,) * config.size("num_hidden_layers", default=32)
+    sizes: dict[str, Any] = {"vocab": 32000, "max_seq_len": 2048, "rotary_dim": head_dim}
+    return decoder(config, "llama", hidden, layers, tied=False, **sizes)
 
 
 def pre_norms(hidden: int, impl: str = "rms") -> tuple[tuple[str, Norm], ...]:

@@ -12,7 +12,7 @@ from ..model.arch import Arch, Attention, Layer, Mlp, Moe, Norm, Weight
 from .blocks import head_counts, nullable, shared_mlp, stacked_moe, text
 from .config import Config, ConfigError
 from .llama import decoder, gated_mlp, pre_norms, separate_attention
-from .parts import per_layer, section
+from .older import per_layer, section
 
 KINDS = ("full_attention", "chunked_attention")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from .config import Config
-from .parts import early_decoder, fused_attention, layer_norm, plain_mlp, section
+from .older import early_decoder, fused_attention, layer_norm, plain_mlp, section
 
 
 def mpt_layer(config: Config, hidden: int) -> Layer:

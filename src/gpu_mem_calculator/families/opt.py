@@ -9,7 +9,7 @@ from ..model.arch import Arch, Layer, Linear, Norm, Weight
 from .blocks import text
 from .config import Config
 from .llama import separate_attention
-from .parts import layer_norm, plain_mlp
+from .older import layer_norm, plain_mlp
 
 OFFSET = 2  # OPTLearnedPositionalEmbedding.offset
 

@@ -79,7 +79,10 @@ def _layer(config: Config, hidden: int, heads: int, kv_heads: int, head_dim: int
         kind="moe" if moe else "dense",
         mixer=attention,
         mlp=_moe(config, hidden, ffn, gated) if moe else _mlp(hidden, ffn, gated, bias, dropout),
-        norms=(("pre", _norm(config, "norm1", hidden)), ("pre_mlp", _norm(config, "norm2", hidden))),
+        norms=(
+            ("pre", _norm(config, "norm1", hidden)),
+            ("pre_mlp", _norm(config, "norm2", hidden)),
+        ),
     )
 
 

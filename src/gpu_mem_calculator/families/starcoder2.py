@@ -9,7 +9,7 @@ from ..model.arch import Arch, Layer
 from .blocks import head_counts, same_windows, text
 from .config import Config
 from .llama import decoder, separate_attention
-from .parts import layer_norm, layer_norm_pair, plain_mlp
+from .older import layer_norm, layer_norm_pair, plain_mlp
 
 
 def starcoder2_layer(

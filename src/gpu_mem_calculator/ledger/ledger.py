@@ -29,6 +29,27 @@ class Entry(Struct, frozen=True, kw_only=True):
     place: str = GPU
     parts: tuple[tuple[str, Num], ...] = ()  # what `bytes` is made of, where that is known
 
+    def at(self, instant: str) -> Num:
+        """Bytes alive at an instant."""
+        copies = self.live.get(instant)
+        return 0 if copies is None else self.bytes * copies
+
+
+class Instant(Struct, frozen=True, kw_only=True):
+    """A named moment of a step; `present` is 0 where a run does not have it."""
+
+    name: str
+    phase: str  # startup | forward | backward | optimizer
+    title: str = ""
+    present: Num = 1
+
+
+class Ledger(Struct, frozen=True):
+    """All entries over all instants of one rank."""
+
+    instants: tuple[Instant, ...]
+    entries: tuple[Entry, ...]
+
     def at(self, instant: Instant, place: str = GPU) -> Num:
         """Bytes alive at an instant in one place."""
         total: Num = 0

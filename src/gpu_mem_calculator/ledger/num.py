@@ -78,3 +78,27 @@ def take(table: Sequence[int], index: Num) -> Num:
     if isinstance(index, int | Sym):
         return table[int(index)]
     return _numpy().asarray(table)[index]
+
+
+def power_of_two(a: Num) -> Num:
+    """The next power of two at or above a; 0 stays 0."""
+    if isinstance(a, Sym):
+        return Sym.called("power_of_two", power_of_two(a.value), a)
+    if isinstance(a, int):
+        return 1 << (a - 1).bit_length() if a > 0 else 0
+    np = _numpy()
+    return np.where(a > 0, np.left_shift(np.int64(1), np.frexp(a - 1)[1].astype("int64")), 0)
+
+
+def together(function: Any, *numbers: Num) -> tuple[Num, ...]:
+    """A function of ints that returns a tuple of ints, over arrays that broadcast.
+
+    For what has no arithmetic form; it is called once for each element.
+    """
+    if all(isinstance(n, int | Sym) for n in numbers):
+        return tuple(function(*map(int, numbers)))
+    np = _numpy()
+    grid = np.broadcast_arrays(*numbers)
+    rows = [function(*map(int, point)) for point in zip(*(g.flat for g in grid), strict=True)]
+    columns = np.asarray(rows, dtype="int64").T
+    return tuple(column.reshape(grid[0].shape) for column in columns)

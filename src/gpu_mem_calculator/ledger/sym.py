@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 Names = tuple[str, ...]  # one product of names, sorted; () is the constant
-ORDER = "L m b s h v f a g d r dp tp pp cp ep".split()
+ORDER = ["L", "m", "b", "s", "h", "v", "f", "a", "g", "d", "r", "dp", "tp", "pp", "cp", "ep"]
 
 
 class Sym:

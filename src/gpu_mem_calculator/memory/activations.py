@@ -145,7 +145,9 @@ def _around(
             source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),
         )  # fmt: skip
     masked = any(b.window is not None for b in blocks)
-    eager = run.attention == "eager" or not all(getattr(b.layer.mixer, "sdpa", True) for b in blocks)
+    eager = run.attention == "eager" or not all(
+        getattr(b.layer.mixer, "sdpa", True) for b in blocks
+    )
     if eager or masked:
         bits = how.bits if eager else 8
         yield Entry(

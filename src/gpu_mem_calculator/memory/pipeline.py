@@ -1,7 +1,7 @@
 """Pipeline stages: which layers each has, and how many micro-batches wait on it.
 
 megatron-core 0.19.2 pipeline_parallel/schedules.py. With interleaving a rank has several chunks
-of the model; chunk c of stage p has the layers from (c × pp + p) × n on, n = layers / (pp × chunks).
+of the model: chunk c of stage p has n = layers / (pp × chunks) layers from (c × pp + p) × n on.
 """
 
 from __future__ import annotations

@@ -70,7 +70,11 @@ def factored_bytes(run: Run, bits: int) -> Num:
     total = 0
     for weight in run.arch.weights():
         sizes = [size for _, size in weight.dims]
-        total += sum(sizes[-2:]) * (weight.numel // (sizes[-1] * sizes[-2])) if len(sizes) > 1 else sizes[0]
+        total += (
+            sum(sizes[-2:]) * (weight.numel // (sizes[-1] * sizes[-2]))
+            if len(sizes) > 1
+            else sizes[0]
+        )
     return run.scaled(total) * bits // 8
 
 

@@ -13,6 +13,7 @@ Autograd's rules (torch 2.11, torch/csrc/autograd/engine.cpp and input_buffer.cp
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec import Struct
 
@@ -177,17 +178,13 @@ class Tape:
         kept = dict.fromkeys((v.base for op in self.ops for v in op.saves
                               if v.base not in dropped), 0)  # fmt: skip
         again = tuple(sorted(dropped & saved))
-        hooks: list[tuple[Num, Num]] = []
-        later, after_first = self._backward(exit_, owners, kept, again, False, hooks)
+        forward, transient = self._forward(entry, exit_, owners, kept)
         return Walk(
             saved=tuple((owners[index].name, owners[index].bytes) for index in kept),
             input_bytes=entry.bytes,
-            forward=self._forward(entry, exit_, owners, kept),
-            transient=self._forward(entry, exit_, owners, {}),
-            backward=self._backward(exit_, owners, kept, again, True, [])[0],
-            later=later,
-            hooks=tuple(hooks),
-            after_first=after_first,
+            forward=forward,
+            transient=transient,
+            **self._backward(exit_, owners, kept, again),
         )
 
     def _owners(self, entry: Value) -> dict[int, Value]:
@@ -202,47 +199,53 @@ class Tape:
     def _dropped(self) -> set[int]:
         """Storages that only core attention makes and reads, its masks among them."""
         inside = {v.base for op in self.ops if op.core for v in (*op.outs, *op.saves)}
-        outside = {
-            v.base for op in self.ops if not op.core for v in (*op.ins, *op.outs, *op.saves)
-        }
+        outside = {v.base for op in self.ops if not op.core for v in (*op.ins, *op.outs, *op.saves)}
         return inside - outside
 
     def _forward(
         self, entry: Value, exit_: Value, owners: dict[int, Value], kept: dict[int, int]
-    ) -> Moment:
+    ) -> tuple[Moment, Moment]:
+        """The highest moment of a forward that keeps what backward needs, and of one that
+        keeps nothing.
+        """
         last: dict[int, int] = {}
         for i, op in enumerate(self.ops):
             for value in (*op.outs, *op.ins):
                 last[value.base] = i
         last.pop(exit_.base, None)
-        ends: dict[int, list[Num]] = {}
+        ends: dict[int, list[Value]] = {}
         for index, i in last.items():
-            if index in owners and index not in kept:
-                ends.setdefault(i, []).append(owners[index].bytes)
+            if index in owners:
+                ends.setdefault(i, []).append(owners[index])
         alive: Num = entry.bytes
-        high = Moment(alive)
+        bare: Num = entry.bytes
+        high, low = Moment(alive), Moment(bare)
         there = {entry.index}
         for i, op in enumerate(self.ops):
-            for value in (*op.outs, *op.saves):
-                if value.base not in there and value.base in owners:
+            for value in op.outs:
+                if value.base == value.index:
+                    there.add(value.index)
+                    alive, bare = alive + value.bytes, bare + value.bytes
+            for value in op.saves:
+                if value.base not in there:  # made by the operation for its backward alone
                     there.add(value.base)
-                    if value.base in kept or value in op.outs:
+                    if value.base in kept:
                         alive = alive + value.bytes
             high = high.or_higher(alive, 0, op.temp)
-            for size in ends.get(i, ()):
-                alive = alive - size
-        return high
+            low = low.or_higher(bare, 0, op.temp)
+            for value in ends.get(i, ()):
+                bare = bare - value.bytes
+                if value.index not in kept:
+                    alive = alive - value.bytes
+        return high, low
 
     def _backward(
-        self,
-        exit_: Value,
-        owners: dict[int, Value],
-        kept: dict[int, int],
-        again: tuple[int, ...],
-        keep_grads: bool,
-        hooks: list[tuple[Num, Num]],
-    ) -> tuple[Moment, Num]:
-        """`again` is made once more when backward reaches core attention, then let go as used."""
+        self, exit_: Value, owners: dict[int, Value], kept: dict[int, int], again: tuple[int, ...]
+    ) -> dict[str, Any]:
+        """The highest moments of backward, by the names they have in a `Walk`.
+
+        `again` is made once more when backward reaches core attention, then let go as used.
+        """
         holders = kept | dict.fromkeys(again, 0)
         for op in self.ops:
             for value in op.saves:
@@ -253,30 +256,36 @@ class Tape:
             alive = alive + owners[index].bytes
         weights: Num = 0
         grads: dict[int, list[Num]] = {exit_.index: [exit_.bytes, 1]}  # bytes, owners
-        high = Moment(alive)
+        high = later = Moment(alive)
         after: Num = 0
+        hooks: list[tuple[Num, Num]] = []
         for op in reversed(self.ops):
             flows = [grads.pop(v.index) for v in op.outs if v.index in grads]
             made: list[tuple[Value, list[Num]]] = []
-            if flows and op.core:
-                for index in again:
-                    alive = alive + owners[index].bytes
-                again = ()
+            new: list[Value] = []
             if flows:
+                if op.core:
+                    for index in again:
+                        alive = alive + owners[index].bytes
+                    again = ()
+                now: Num = 0
                 for value in op.ins:
-                    if value.param and value.grad:
-                        weights = weights + value.bytes
-                    elif value.grad and op.passes and value.bits == op.outs[0].bits:
+                    if not value.grad:
+                        continue
+                    if value.param:
+                        now = now + value.bytes
+                        new.append(value)
+                    elif op.passes and value.bits == op.outs[0].bits:
                         flows[0][1] += 1
                         made.append((value, flows[0]))
-                    elif value.grad:
+                    else:
                         alive = alive + value.bytes
                         made.append((value, [value.bytes, 1]))
+                weights = weights + now
                 high = high.or_higher(alive, weights, op.back_temp)
+                later = later.or_higher(alive, now, op.back_temp)
                 if hooks:
                     after = larger(after, alive + op.back_temp)
-                if not keep_grads:
-                    weights = 0
             for flow in flows:
                 flow[1] -= 1
                 if flow[1] == 0:
@@ -287,27 +296,27 @@ class Tape:
                     if holders[value.base] == 0:
                         alive = alive - owners[value.base].bytes
             for value, grad in made:
-                alive, high = _accumulate(grads, value, grad, alive, weights, high)
-            if flows:
-                hooks.extend((v.bytes, alive) for v in op.ins if v.param and v.grad)
-        return high, after
+                alive, most = _accumulate(grads, value, grad, alive)
+                high = high.or_higher(most, weights, 0)
+                later = later.or_higher(most, 0, 0)
+            hooks += [(value.bytes, alive) for value in new]
+        return {"backward": high, "later": later, "hooks": tuple(hooks), "after_first": after}
 
 
 def _accumulate(
-    grads: dict[int, list[Num]], value: Value, grad: list[Num], alive: Num, weights: Num,
-    high: Moment,
-) -> tuple[Num, Moment]:  # fmt: skip
-    """Add a gradient to what its tensor has already; returns what is alive, and the high."""
+    grads: dict[int, list[Num]], value: Value, grad: list[Num], alive: Num
+) -> tuple[Num, Num]:
+    """Add a gradient to what its tensor has already; returns what is alive, and was at most."""
     there = grads.get(value.index)
     if there is None:
         grads[value.index] = grad
-        return alive, high
+        return alive, alive
+    most = alive
     if there[1] > 1:  # shared: the sum is a new tensor
-        alive = alive + value.bytes
-        high = high.or_higher(alive, weights, 0)
+        alive = most = alive + value.bytes
         there[1] -= 1
         grads[value.index] = [value.bytes, 1]
     grad[1] -= 1
     if grad[1] == 0:
         alive = alive - grad[0]
-    return alive, high
+    return alive, most

@@ -116,9 +116,7 @@ def _micro_batch(
     for i in range(last, -1, -1):
         title = f"backward, {stretches[i].title}"
         here = holds(counts[i] > 0) * some
-        top = tuple(
-            full[j] - counts[j] if j > i else full[j] - (j == i) for j in range(len(full))
-        )
+        top = tuple(full[j] - counts[j] if j > i else full[j] - (j == i) for j in range(len(full)))
         above = tuple(counts[j] if later or j > i else 0 for j in range(len(full)))
         beat(f"backward.{i}.last", BACKWARD, f"{title}: last layer", here, saved=top, grads=above,
              head_grads=head, work="layer", stretch=i)  # fmt: skip

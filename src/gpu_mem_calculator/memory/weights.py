@@ -12,9 +12,7 @@ def trained_elements(run: Run, layer: Layer) -> Num:
     """Elements of one layer that take a gradient."""
     if run.adapter is None:
         return run.scaled(layer.num_parameters)
-    return adapter_parameters(
-        layer, run.adapter.rank, run.adapter.targets, dora=run.adapter.dora
-    )
+    return adapter_parameters(layer, run.adapter.rank, run.adapter.targets, dora=run.adapter.dora)
 
 
 def trained_total(run: Run) -> Num:

@@ -115,9 +115,7 @@ def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     probs = tape.op("attn.softmax", biased, save_out=True, back_temp=biased.bytes)
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
     tape.core = False
-    out = tape.op(
-        "attn.mixed", probs, v, elements=_out_elements(setting, heads), saves=(probs, v)
-    )
+    out = tape.op("attn.mixed", probs, v, elements=_out_elements(setting, heads), saves=(probs, v))
     return tape.op("attn.out", out)
 
 
@@ -145,9 +143,7 @@ def _eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
     probs = tape.cast(probs, masked.bits)
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
     tape.core = False
-    out = tape.op(
-        "attn.mixed", probs, v, elements=_out_elements(setting, heads), saves=(probs, v)
-    )
+    out = tape.op("attn.mixed", probs, v, elements=_out_elements(setting, heads), saves=(probs, v))
     contiguous = tape.op("attn.out", out)
     tape.hold(out, probs)
     return contiguous
@@ -244,4 +240,3 @@ def latent_attention(
     heads = Heads(block.heads, block.heads, width, block.value_dim, masked, block.dropout)
     mixed = attend(tape, setting, query, key, value, heads)
     return linear(tape, setting, mixed, block.output)
-

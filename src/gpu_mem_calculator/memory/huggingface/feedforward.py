@@ -32,9 +32,7 @@ def _halves(tape: Tape, whole: Value) -> tuple[Value, Value]:
 
 def _expert_weight(tape: Tape, setting: Setting, weights: list[Weight], index: int) -> Value:
     weight = weights[index]
-    value = tape.param(
-        weight.name, weight.numel, setting.weight_bits, grad=not setting.frozen
-    )
+    value = tape.param(weight.name, weight.numel, setting.weight_bits, grad=not setting.frozen)
     if setting.weight_bits != setting.matmul_bits:
         return tape.op(f"{weight.name}.to", value, bits=setting.matmul_bits)
     return value
@@ -57,11 +55,15 @@ def moe(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
     width: Num = block.ffn * (2 if block.gated else 1)
     gathered = tape.cast(gathered, bits)
     up_weight = _expert_weight(tape, setting, weights, 0)
-    up = tape.op("moe.up", gathered, up_weight, elements=picked * width, saves=(gathered, up_weight))
+    up = tape.op(
+        "moe.up", gathered, up_weight, elements=picked * width, saves=(gathered, up_weight)
+    )
     up = tape.op("moe.up_masked", up)
     if block.gated:
         gate, value = _halves(tape, up)
-        inner = multiply(tape, activation(tape, setting, gate, block.activation), value, "moe.product")
+        inner = multiply(
+            tape, activation(tape, setting, gate, block.activation), value, "moe.product"
+        )
     else:
         inner = activation(tape, setting, up, block.activation)
     down_weight = _expert_weight(tape, setting, weights, len(weights) - 1)

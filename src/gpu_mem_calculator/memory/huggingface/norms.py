@@ -19,15 +19,17 @@ def _param(tape: Tape, setting: Setting, layer: Norm) -> Value:
 
 
 def _rsqrt_normed(tape: Tape, x: Value, layer: Norm) -> Value:
-    """x · rsqrt(mean(x²) + eps) in fp32."""
+    """x · rsqrt(mean(x²) + eps) in fp32.
+
+    Backward of x² makes x.pow(1), then twice that, beside the gradient (torch 2.11
+    csrc/autograd/FunctionsManual.cpp pow_backward).
+    """
     x32 = tape.cast(x, 32)
     rows = x.elements() // layer.size[1]
-    squares = tape.op(f"{layer.name}.pow", x32, saves=(x32,), back_temp=x32.bytes)
+    squares = tape.op(f"{layer.name}.pow", x32, saves=(x32,), back_temp=2 * x32.bytes)
     mean = tape.op(f"{layer.name}.mean", squares, elements=rows, back_temp=x32.bytes)
     rsqrt = tape.op(f"{layer.name}.rsqrt", mean, save_out=True)
-    return tape.op(
-        f"{layer.name}.normed", x32, rsqrt, saves=(x32, rsqrt), back_temp=x32.bytes
-    )
+    return tape.op(f"{layer.name}.normed", x32, rsqrt, saves=(x32, rsqrt), back_temp=x32.bytes)
 
 
 def rms(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
@@ -62,7 +64,7 @@ def layer_float(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
     rows = x.elements() // layer.size[1]
     mean = tape.op(f"{layer.name}.mean", x32, elements=rows)
     centred = add(tape, x32, mean, f"{layer.name}.centred")
-    squares = tape.op(f"{layer.name}.pow", centred, saves=(centred,), back_temp=x32.bytes)
+    squares = tape.op(f"{layer.name}.pow", centred, saves=(centred,), back_temp=2 * x32.bytes)
     variance = tape.op(f"{layer.name}.variance", squares, elements=rows)
     rsqrt = tape.op(f"{layer.name}.rsqrt", variance, save_out=True)
     again = add(tape, x32, mean, f"{layer.name}.centred_again")

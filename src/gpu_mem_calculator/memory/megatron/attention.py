@@ -75,9 +75,7 @@ def _rotate(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
     return tape.op(name, turned, elements=x.elements(), passes=True)
 
 
-def core_attention(
-    tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads
-) -> Value:
+def core_attention(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
     """softmax(q kᵀ) v, the part that selective recompute runs again."""
     tape.core = True
     flash = how.transformer_engine and how.bits == 16  # fp32 has no fused kernel
@@ -100,7 +98,8 @@ def _fused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads)
     many = holds(how.cp > 1)
     second = tape.value("attn.out_for_backward", out * many, how.bits, grad=False)
     ring = many * (out * 4 + 2 * (k.bytes + v.bytes))
-    work = rows * 4 + rows * round_up(heads.head_dim, 32) * 4 + (2 * q.bytes if heads.grouped else 0)
+    repeated = 2 * q.bytes if heads.grouped else 0
+    work = rows * 4 + rows * round_up(heads.head_dim, 32) * 4 + repeated
     held = 2 * out * how.bits // 8 if how.selective else 0
     return tape.op(
         "attn.out", q, k, v, elements=out, saves=(q, k, v, lse, second), save_out=True,
@@ -116,35 +115,50 @@ def _unfused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Head
     """
     rows = how.tokens * heads.heads
     if heads.grouped:
-        k = tape.op("attn.k_repeated", k, elements=rows * heads.head_dim)
-        v = tape.op("attn.v_repeated", v, elements=rows * heads.value_dim)
+        inputs = [(x,) if how.selective else () for x in (k, v)]  # which a checkpoint keeps
+        k = tape.op("attn.k_repeated", k, elements=rows * heads.head_dim, saves=inputs[0])
+        v = tape.op("attn.v_repeated", v, elements=rows * heads.value_dim, saves=inputs[1])
     context = rows * heads.value_dim
     held = context * how.bits // 8 if how.selective else 0
-    scores = tape.op(
-        "attn.scores", q, k, elements=how.batch * heads.heads * how.seq * how.seq, saves=(q, k),
-        back_temp=2 * held,
-    )  # fmt: skip
-    probs = _softmax(tape, how, scores, 2 * held)
+    area = how.batch * heads.heads * how.seq * how.seq
+    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=2 * held)
+    probs = _softmax(tape, how, scores, softmax_kernel(how, heads.heads), 2 * held)
     if heads.dropout:
-        mask = tape.value("attn.dropout_mask", probs.elements(), 8, grad=False)
-        probs = tape.op("attn.dropped", probs, saves=(mask,), back_temp=2 * held)
+        mask = tape.value("attn.dropout_mask", area, 8, grad=False)
+        probs = tape.op("attn.dropped", probs, elements=area, bits=how.bits, saves=(mask,),
+                        back_temp=2 * held)  # fmt: skip
     mixed = tape.op("attn.mixed", probs, v, elements=context, saves=(probs, v), back_temp=held)
     out = tape.op("attn.out", mixed, passes=True)
     tape.hold(scores, probs)
     return out
 
 
-def _softmax(tape: Tape, how: Setting, scores: Value, held: Num) -> Value:
-    """The masked softmax: in fp32 between two casts, or one kernel in 16 bits.
+def softmax_kernel(how: Setting, heads: Num) -> Num:
+    """1 where the fused softmax runs, else 0: 16 bits, and sizes it was built for.
+
+    fusions/fused_softmax.py:256: 16 < s <= 4096, s and batch × heads multiples of 4.
+    """
+    if not how.fused_softmax or how.bits == 32:
+        return 0
+    short = holds(how.seq > 16) * holds(how.seq <= 4096)
+    return short * holds(how.seq % 4 == 0) * holds(how.batch * heads % 4 == 0)
+
+
+def _softmax(tape: Tape, how: Setting, scores: Value, kernel: Num, held: Num) -> Value:
+    """The masked softmax: in fp32 between two casts, or where `kernel` is 1 in 16 bits, without.
 
     torch's softmax backward makes grad · output as a tensor of its own (ATen
     softmax_backward_cuda_out); the fused kernel works in place (fusions/fused_softmax.py).
     """
-    if how.fused_softmax and how.bits == 16:
-        return tape.op("attn.softmax", scores, save_out=True, passes=True, back_temp=held)
-    wide = tape.cast(scores, 32) if how.float_softmax else scores
-    soft = tape.op("attn.softmax", wide, save_out=True, back_temp=wide.bytes + held)
-    probs = tape.cast(soft, how.bits)
+    if how.bits == 32 or not how.float_softmax:
+        unfused = scores.bytes * (1 - kernel)
+        return tape.op("attn.softmax", scores, save_out=True, back_temp=unfused + held)
+    area = scores.elements()
+    alone = area * (1 - kernel)
+    wide = tape.op("attn.scores_fp32", scores, elements=alone, bits=32)
+    soft = tape.op("attn.softmax", wide, elements=4 * alone + 2 * area * kernel, bits=8,
+                   save_out=True, back_temp=4 * alone + held)  # fmt: skip
+    probs = tape.op("attn.probabilities", soft, elements=alone, bits=how.bits)
     tape.hold(scores, wide)
     return probs
 
@@ -163,7 +177,8 @@ def latent_attention(tape: Tape, how: Setting, x: Value, block: LatentAttention)
         low = whole_linear(tape, how, x, "linear_q_down", how.hidden, block.query_rank)
         low = norm(tape, how, low, block.query_norm)
         q = column_linear(tape, how, low, "linear_q_up", block.query_rank, outs)
-    latent = whole_linear(tape, how, x, "linear_kv_down", how.hidden, block.kv_rank + block.rope_dim)
+    low_width = block.kv_rank + block.rope_dim
+    latent = whole_linear(tape, how, x, "linear_kv_down", how.hidden, low_width)
     kv, rope = tape.split(
         "mla.split", latent,
         [("mla.latent", how.local_tokens * block.kv_rank),

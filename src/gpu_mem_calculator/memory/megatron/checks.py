@@ -31,7 +31,7 @@ def option_problems(run: Run, title: str) -> Iterator[str]:
     """Precision, adapters and options."""
     if run.precision not in MIXED:
         kind = run.precision.partition("_")[0]
-        yield (f"training.precision={run.precision!r}: {title} steps on fp32 copies of its weights; "
+        yield (f"training.precision={run.precision!r}: {title} steps on fp32 main weights; "
                f"use '{kind}_mixed'")  # fmt: skip
     if run.autocast:
         yield (f"training.autocast=true: {title} runs its layers in 16 bits without autocast; "
@@ -53,8 +53,8 @@ def option_problems(run: Run, title: str) -> Iterator[str]:
 def layout_problems(run: Run, title: str) -> Iterator[str]:
     """The model, and how it is cut."""
     yield from _model_problems(run.arch, title)
-    for layer, _, _ in run.arch.runs:
-        yield from _layer_problems(run, layer)
+    found = [text for layer, _, _ in run.arch.runs for text in _layer_problems(run, layer)]
+    yield from dict.fromkeys(found)
     yield from _vocab_problems(run)
     yield from _stage_problems(run)
     yield from _sequence_problems(run, title)
@@ -65,8 +65,8 @@ def _model_problems(arch: Arch, title: str) -> Iterator[str]:
     """GPTModel has softmax attention with rotary or learned positions, one branch at a time."""
     layers = [layer for layer, _, _ in arch.runs]
     if any(not isinstance(x.mixer, Attention | LatentAttention) for x in layers):
-        yield (f"model family {arch.family!r} has layers without softmax attention, which {title}'s "
-               "GPT model does not have; try pytorch_ddp")  # fmt: skip
+        yield (f"model family {arch.family!r} has layers without softmax attention, which "
+               f"{title}'s GPT model does not have; try pytorch_ddp")  # fmt: skip
     elif any(layer.parallel for layer in layers):
         yield (f"model family {arch.family!r} runs attention and MLP side by side, which {title} "
                "does not have; try pytorch_ddp")  # fmt: skip
@@ -78,13 +78,16 @@ def _model_problems(arch: Arch, title: str) -> Iterator[str]:
 def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
     """Heads, key-value heads and widths (transformer_config.py:1324-1343)."""
     tp, mixer, mlp = run.mesh.tp, layer.mixer, layer.mlp
-    if isinstance(mixer, Attention | LatentAttention):
+    if isinstance(mixer, Attention | LatentAttention) and mixer.heads % tp:
         yield from undivided(TP, tp, mixer.heads, "heads")
-    if isinstance(mixer, Attention) and mixer.heads % tp == 0:
+        return
+    if isinstance(mixer, Attention):
         groups = mixer.kv_heads
         if groups % tp and not fused(run):
-            yield (f"{TP}={tp} does not divide {groups} key-value heads, as the local spec wants; "
-                   f"try {near(groups, tp)}, or engine.transformer_implementation={ENGINE!r}")
+            yield (
+                f"{TP}={tp} does not divide {groups} key-value heads, as the local spec wants; "
+                f"try {near(groups, tp)}, or engine.transformer_implementation={ENGINE!r}"
+            )
         elif groups % tp and tp % groups:
             yield (f"{TP}={tp} neither divides {groups} key-value heads nor is a multiple of them; "
                    f"try {near(groups, tp)}")  # fmt: skip
@@ -109,8 +112,9 @@ def _stage_problems(run: Run) -> Iterator[str]:
     if chunks > 1 and layers % pp == 0:
         yield from undivided(key, chunks, layers // pp, "layers a stage")
     if chunks > 1 and run.micro_batches % pp:
+        fit = -(-run.micro_batches // pp) * pp
         yield (f"training.gradient_accumulation_steps={run.micro_batches} is not a multiple of "
-               f"{PP}={pp}, as interleaving wants; try {-(-run.micro_batches // pp) * pp}")  # fmt: skip
+               f"{PP}={pp}, as interleaving wants; try {fit}")  # fmt: skip
 
 
 def _sequence_problems(run: Run, title: str) -> Iterator[str]:
@@ -122,11 +126,10 @@ def _sequence_problems(run: Run, title: str) -> Iterator[str]:
         yield (f"training.seq_len={seq} is not a multiple of 2 × {CP} ({2 * cp}); try "
                f"{-(-seq // (2 * cp)) * 2 * cp}")  # fmt: skip
     if run.sequence_parallel and tp == 1:
-        yield ("parallelism.sequence_parallel=true cuts along tensor parallelism, which is 1; set it "
-               "to false")  # fmt: skip
+        yield (f"parallelism.sequence_parallel=true needs {TP} above 1; set it to false")
     if run.sequence_parallel and seq % (cp * tp):
-        yield (f"training.seq_len={seq} is not a multiple of {cp * tp} ranks of sequence and context "
-               f"parallelism; try {-(-seq // (cp * tp)) * cp * tp}")  # fmt: skip
+        yield (f"training.seq_len={seq} is not a multiple of {cp * tp}, the ranks that cut it; "
+               f"try {-(-seq // (cp * tp)) * cp * tp}")  # fmt: skip
 
 
 def _expert_problems(run: Run, title: str) -> Iterator[str]:

@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from ...ledger.mesh import EP, TP
-from ...ledger.num import Num, ceil_div, holds, larger
+from ...ledger.num import Num, ceil_div, holds, larger, round_up
 from ...ledger.rules import Rules
 from ...ledger.tensor import Tensor
+from ...ledger.units import MIB
 from ...model.arch import Arch, Attention, LatentAttention, Layer, Mlp, Moe, Weight
 from ..run import Run
 
 # Column- and row-parallel matmuls, vocabulary-parallel embedding (tensor_parallel/layers.py);
 # norms, row-parallel biases, positions and latent projections are on every rank.
-DENSE = Rules({name: (TP,) for name in ("vocab", "heads", "kv_heads", "ffn")})
+DENSE = Rules(dict.fromkeys(("vocab", "heads", "kv_heads", "ffn"), (TP,)))
 EXPERT = Rules({"expert": (EP,), "expert_ffn": (TP,)})
 
 
@@ -113,15 +114,16 @@ def after_shard(run: Run, first: Num) -> Shard:
     return found
 
 
-def matrices(run: Run, layer: Layer) -> Iterator[tuple[tuple[int, ...], Num]]:
-    """The weight matrices of one layer as Megatron lays them out: shape before cuts, elements.
+def matrices(run: Run, layer: Layer) -> Iterator[tuple[tuple[int, ...], Num, Num]]:
+    """The weight matrices of one layer as Megatron lays them out.
 
-    q, k and v are one matrix, gate and up are one; grouped experts have a pair for each expert,
-    all of one shape.
+    Shape before cuts, elements on the rank, and how many there are: q, k and v are one matrix,
+    gate and up are one; every expert of the rank has a pair of its own.
     """
     tp, hidden = run.mesh.tp, run.arch.hidden
     mixer, mlp = layer.mixer, layer.mlp
     found: list[tuple[Num, Num, bool]] = []
+    counts: dict[int, Num] = {}
     if isinstance(mixer, Attention):
         rows = (mixer.heads + 2 * mixer.kv_heads) * mixer.head_dim
         found += [(rows, hidden, True)]
@@ -134,6 +136,29 @@ def matrices(run: Run, layer: Layer) -> Iterator[tuple[tuple[int, ...], Num]]:
     inner += [mlp.shared] if isinstance(mlp, Moe) and mlp.shared is not None else []
     for block in inner:
         wide = block.ffn * (2 if block.gated else 1)
+        if isinstance(block, Moe):
+            counts = dict.fromkeys(range(len(found), len(found) + 2),
+                                   block.num_experts // run.mesh.ep)  # fmt: skip
         found += [(wide, hidden, True), (hidden, block.ffn, True)]
-    for rows, columns, cut in found:
-        yield (int(rows), int(columns)), rows * columns // (tp if cut else 1)
+    for index, (rows, columns, cut) in enumerate(found):
+        size = rows * columns // (tp if cut else 1)
+        yield (int(rows), int(columns)), size, counts.get(index, 1)
+
+
+def unsplit(size: Num) -> Num:
+    """Bytes behind a fresh tensor that torch's allocator counts with it.
+
+    From 10 MiB on a segment is rounded up to 2 MiB, and a rest of at most 1 MiB is not split off
+    (torch 2.11 c10/cuda/CUDACachingAllocator.cpp, get_allocation_size and should_split).
+    """
+    rest = round_up(size, 2 * MIB) - round_up(size, 512)
+    return rest * holds(size >= 10 * MIB) * holds(rest <= MIB)
+
+
+def unsplit_weights(run: Run, layers: Iterable[tuple[Layer, Num]], ends: Num, bits: int) -> Num:
+    """What `unsplit` adds to one copy of every matrix; `ends`: word tables on the stage."""
+    total = ends * unsplit(local_vocab(run) * run.arch.hidden * bits // 8)
+    for layer, held in layers:
+        for _, size, count in matrices(run, layer):
+            total = total + held * count * unsplit(size * bits // 8)
+    return total

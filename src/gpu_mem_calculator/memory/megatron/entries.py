@@ -11,7 +11,7 @@ from ..pipeline import Stage
 from ..run import Run
 from ..stack import Block
 from ..tape import Moment, Walk
-from ..timeline import BACKWARD, FORWARD, Beat
+from ..timeline import BACKWARD, FORWARD, STARTUP, Beat
 from .cuts import embedding_shard, local_vocab, matrices
 from .head import head_walk
 from .layer import layer_walk
@@ -70,8 +70,8 @@ def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
     if beat.instant.phase == FORWARD:
         return walk.transient if full else walk.forward
     if not full:
-        return walk.backward
-    again, back = walk.forward, walk.backward
+        return walk.later
+    again, back = walk.forward, walk.later
     rerun = Moment(again.act + walk.input_bytes, 0, again.temp)
     return rerun.or_higher(back.act + 2 * walk.input_bytes, back.grad, back.temp)
 
@@ -88,15 +88,13 @@ def _head(run: Run, how: Setting, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     walk = head_walk(how, run.arch, local_vocab(run))
     for beat in beats:
         if beat.work == "head":
-            moment = walk.forward if beat.instant.phase == FORWARD else walk.backward
+            moment = walk.forward if beat.instant.phase == FORWARD else walk.later
             yield from _working("final norm, logits and loss", moment, beat, LOSS_CODE)
 
 
-def _embedding(
-    run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]
-) -> Iterator[Entry]:
+def _embedding(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """Ids with a mask where the table is cut, a dropout mask; a dense gradient in backward."""
-    live = {name: stage.flight * stage.first for name in in_step(beats)}
+    live = dict.fromkeys(in_step(beats), stage.flight * stage.first)
     masked = holds(run.mesh.tp > 1) * 9 * how.tokens
     yield Entry(name="embedding: masked token ids", kind=ACT, bytes=masked, live=live,
                 source=EMBEDDING_CODE)  # fmt: skip
@@ -133,7 +131,7 @@ def _micro_batches(
     if not option(run, "deallocate_pipeline_outputs"):
         yield Entry(
             name="stage outputs", kind=COMM, bytes=stream * many, source=PIPELINE_CODE,
-            live={n: stage.flight - stage.last for n in names},
+            live=dict.fromkeys(names, stage.flight - stage.last),
         )  # fmt: skip
     back = {b.name: 1 - stage.last for b in beats if b.work and b.instant.phase == BACKWARD}
     yield Entry(name="gradient received from the next stage", kind=COMM, bytes=stream * many,
@@ -147,7 +145,7 @@ def _micro_batches(
 
 def _buffers(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """Made in the first step and never freed."""
-    live = {b.name: 1 for b in beats if b.work or b.instant.phase == "optimizer"}
+    live = {b.name: 1 for b in beats if b.instant.phase != STARTUP}
     gathered = how.full_bytes(how.hidden)
     if fused(run):
         shared = gathered * stage.last
@@ -173,12 +171,12 @@ def _buffers(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) -> I
 
 def _dummies(run: Run, how: Setting, stage: Stage) -> Num:
     """One 16-bit tensor for each distinct weight shape that gradient fusion writes past."""
-    total: Num = 0
-    seen: set[tuple[int, ...]] = set()
+    sizes: dict[tuple[int, ...], Num] = {}
     for block, held in zip(stage.blocks, stage.held, strict=True):
-        for shape, size in matrices(run, block.layer):
-            if shape not in seen:
-                seen.add(shape)
-                total = total + size * holds(held > 0)
+        for shape, size, _ in matrices(run, block.layer):
+            sizes[shape] = larger(sizes.get(shape, 0), size * holds(held > 0))
+    total: Num = 0
+    for size in sizes.values():
+        total = total + size
     total = total + stage.last * local_vocab(run) * how.hidden
     return total * how.bits // 8

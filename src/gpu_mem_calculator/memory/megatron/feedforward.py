@@ -30,9 +30,7 @@ def moe(tape: Tape, how: Setting, x: Value, block: Moe) -> Value:
     tokens, width = how.local_tokens, how.hidden
     _route(tape, how, x, block)
     places = tape.value("moe.row_map", tokens * block.top_k, 64, grad=False)
-    sent = tape.op(
-        "moe.permuted", x, elements=tokens * block.top_k * width, saves=(places,)
-    )
+    sent = tape.op("moe.permuted", x, elements=tokens * block.top_k * width, saves=(places,))
     rows = how.tokens * block.top_k
     received = tape.op("moe.received", sent, elements=rows * width)
     ordered = tape.op("moe.sorted", received)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ledger.num import Num
 from ..run import Run
 from .ops import Setting
 
@@ -52,22 +51,6 @@ def gradient_bits(run: Run) -> int:
     return 32 if wide else bits(run)
 
 
-def softmax_kernel(run: Run) -> bool:
-    """Whether the fused softmax runs: 16 bits, and a length it was built for.
-
-    fusions/fused_softmax.py:256: 16 < s <= 4096, s and batch × heads / tp multiples of 4.
-    """
-    if not option(run, "masked_softmax_fusion") or bits(run) == 32 or not _one(run.seq):
-        return False
-    heads = getattr(run.arch.layers[0].mixer, "heads", 0)
-    fits = bool(16 < run.seq <= 4096 and run.seq % 4 == 0)
-    return fits and not (_one(run.batch) and _one(run.mesh.tp) and run.batch * heads // run.mesh.tp % 4)
-
-
-def _one(number: Num) -> bool:
-    return not hasattr(number, "shape")
-
-
 def setting(run: Run, *, selective: bool) -> Setting:
     """How the run's layers are executed on one rank."""
     engine = fused(run)
@@ -81,7 +64,7 @@ def setting(run: Run, *, selective: bool) -> Setting:
         bits=bits(run),
         sequence_parallel=run.sequence_parallel,
         transformer_engine=engine,
-        fused_softmax=softmax_kernel(run),
+        fused_softmax=option(run, "masked_softmax_fusion"),
         float_softmax=option(run, "attention_softmax_in_fp32"),
         fused_weight_gradients=engine and option(run, "gradient_accumulation_fusion"),
         selective=selective,

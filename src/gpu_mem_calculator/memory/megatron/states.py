@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry
+from ...ledger.ledger import GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
 from ...ledger.num import Num, ceil_div, smaller
 from ...ledger.source import ARITHMETIC, code
 from ..optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
 from ..pipeline import Stage
 from ..run import Run
 from ..timeline import OPTIMIZER, Beat
-from .cuts import Shard, after_shard, embedding_shard, layer_shard
+from .cuts import Shard, after_shard, embedding_shard, layer_shard, unsplit_weights
 from .options import bits, fused, gradient_bits, option
 
 STARTUP_BEATS = (
@@ -21,12 +21,14 @@ STARTUP_BEATS = (
 )
 BUFFER_CODE = code("megatron-core 0.19.2 distributed/param_and_grad_buffer.py:947, 1160-1180")
 MAIN_CODE = code("megatron-core 0.19.2 optimizer/optimizer.py:1012, distrib_optimizer.py:448")
+SPLIT_CODE = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp should_split")
 STEP_CODE = code("megatron-core 0.19.2 optimizer/__init__.py:544-620")
 
 
 def stage_shard(run: Run, stage: Stage) -> Shard:
     """Every parameter of one rank of the stage."""
-    found = embedding_shard(run).times(stage.first) + after_shard(run, stage.first).times(stage.last)
+    found = embedding_shard(run).times(stage.first)
+    found += after_shard(run, stage.first).times(stage.last)
     for block, held in zip(stage.blocks, stage.held, strict=True):
         found += layer_shard(run, block.layer).times(held)
     return found
@@ -47,6 +49,25 @@ def owned(run: Run, shard: Shard) -> Num:
         return shard.total
     ranks = run.mesh.dp * run.mesh.cp
     return ceil_div(shard.dense, ranks) + ceil_div(shard.experts * run.mesh.ep, ranks)
+
+
+def unsplit_entries(run: Run, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+    """Rounding of weights and main weights, which start-up puts into fresh segments.
+
+    The distributed optimizer has flat buffers and pieces instead of one tensor a parameter.
+    """
+    if option(run, "distributed_optimizer"):
+        return
+    layers = [(b.layer, held) for b, held in zip(stage.blocks, stage.held, strict=True)]
+    ends = stage.first + stage.last * (1 - stage.first * run.arch.tied)
+    names = [name for name, _ in STARTUP_BEATS]
+    everywhere = {b.name: 1 for b in beats}
+    yield Entry(name="unsplit blocks of the weights", kind=RUNTIME, live=everywhere,
+                bytes=unsplit_weights(run, layers, ends, bits(run)), source=SPLIT_CODE)  # fmt: skip
+    if bits(run) < 32:
+        later = {n: c for n, c in everywhere.items() if n not in names[:2]}
+        yield Entry(name="unsplit blocks of the main weights", kind=RUNTIME, live=later,
+                    bytes=unsplit_weights(run, layers, ends, 32), source=SPLIT_CODE)  # fmt: skip
 
 
 def state_entries(run: Run, shard: Shard, beats: tuple[Beat, ...]) -> Iterator[Entry]:
@@ -97,4 +118,3 @@ def _step_entries(
     if not (isinstance(temp, int) and temp == 0):
         yield Entry(name=f"{run.optimizer} {implementation(run)} temporaries", kind=TEMP,
                     bytes=temp, live=live, source=STEP_CODE)  # fmt: skip
-

@@ -13,14 +13,15 @@ class Flush(Struct, frozen=True):
     """The bucket is reduced because one more gradient does not go in.
 
     `block` is the stretch of layers (or HEAD, EMBEDDING), `done` the layers of it that are
-    behind, `hook` which gradient of the layer arrives, with `incoming` elements.
+    behind, `hook` which gradient of the layer arrives. `bucket` counts the elements that go,
+    `largest` those of the largest gradient among them.
     """
 
     block: int
     done: int
     hook: int
     bucket: int
-    incoming: int
+    largest: int
     single: bool  # one gradient alone, which stage 3 reduces in place
 
 
@@ -29,6 +30,7 @@ class Flushes(Struct, frozen=True):
 
     first: tuple[Flush, ...]
     rest: int
+    rest_largest: int = 0
 
 
 @lru_cache(maxsize=256)
@@ -46,16 +48,17 @@ def flushes(
     sends it off first; one that is larger than the bucket travels alone.
     """
     found: list[Flush] = []
-    filled = count = 0
+    filled = count = most = 0
 
     def add(size: int, block: int, done: int, hook: int) -> None:
-        nonlocal filled, count
+        nonlocal filled, count, most
         if filled and filled + size > limit:
             if len(found) < keep:
-                found.append(Flush(block, done, hook, filled, size, count == 1))
-            filled = count = 0
+                found.append(Flush(block, done, hook, filled, most, count == 1))
+            filled = count = most = 0
         filled += size
         count += 1
+        most = max(most, size)
 
     for hook, size in enumerate(head):
         add(size, HEAD, 0, hook)
@@ -66,4 +69,4 @@ def flushes(
                 add(size, index, done, hook)
     for hook, size in enumerate(embedding):
         add(size, EMBEDDING, 0, hook)
-    return Flushes(tuple(found), filled)
+    return Flushes(tuple(found), filled, most)

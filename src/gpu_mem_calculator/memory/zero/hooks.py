@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from ...ledger.ledger import ACT, GRAD, Entry
 from ...ledger.num import Num, larger
 from ...ledger.source import code
-from ...model.arch import Arch
 from ..activations import Walks
-from ..huggingface.norms import norm
-from ..huggingface.ops import Setting
 from ..stack import Block
-from ..tape import Tape
 from ..timeline import Beat
 from .buckets import EMBEDDING, HEAD, Flush, Flushes
 
@@ -33,34 +29,23 @@ def hook_sizes(done: Walks, blocks: tuple[Block, ...], width: int) -> tuple[
 
 def hook_entries(
     done: Walks, blocks: tuple[Block, ...], beats: tuple[Beat, ...], sent: Flushes,
-    norm_bytes: Num, tokens_bytes: Num, *, keep: bool,
+    tokens_bytes: Num, *, keep: bool,
 ) -> Iterator[Entry]:  # fmt: skip
     """Activations and the gradient that has just been made, at the first gradient and at flushes.
 
-    With `keep` (stage 1) the head's gradient is still there while the final norm, whose highest
-    moment is `norm_bytes`, runs backward.
+    With `keep` (stage 1) the head's gradient is still there while the final norm runs backward.
     """
-    hooks = done.head[1].hooks
+    hooks = done.head.hooks
     for beat in beats:
         name = beat.name.removeprefix("later.")
         if name == "head.gradient":
-            act = larger(hooks[0][1], norm_bytes) if keep else hooks[0][1]
+            act = larger(hooks[0][1], done.head.after_first) if keep else hooks[0][1]
             yield _entry("final norm and head: kept for backward", ACT, act, beat)
             if not keep:
                 yield _entry("head: gradient being made", GRAD, hooks[0][0], beat)
         elif name.startswith("flush."):
             flush = sent.first[int(name.rpartition(".")[2])]
             yield from _flush_entries(done, blocks, beat, flush, tokens_bytes)
-
-
-def norm_backward(how: Setting, arch: Arch) -> Num:
-    """The highest moment of the final norm's backward, its gradient left out."""
-    if arch.final_norm is None:
-        return 0
-    tape = Tape()
-    x = tape.value("stack.output", how.tokens * how.hidden, how.bits)
-    walk = tape.walk(x, norm(tape, how, x, arch.final_norm), keep_grads=False)
-    return walk.backward.act + walk.backward.temp
 
 
 def _flush_entries(

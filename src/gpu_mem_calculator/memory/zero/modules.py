@@ -25,7 +25,7 @@ def _grouped(weights: Iterable[Weight], adapter: Adapter | None = None) -> Itera
             yield from ((size,) for size in extra)
             sizes, extra = [], []
         owner = name
-        sizes.append(weight.numel)
+        sizes.append(int(weight.numel))
         if adapter is not None:
             extra += adapter_sizes(weight, adapter)
     if sizes:
@@ -41,15 +41,13 @@ def _feed_forward(block: Mlp | Moe, adapter: Adapter | None) -> tuple[Module, ..
     return ((), *modules)
 
 
-def layer_modules(
-    layer: Layer, adapter: Adapter | None = None
-) -> tuple[tuple[Module, ...], ...]:
+def layer_modules(layer: Layer, adapter: Adapter | None = None) -> tuple[tuple[Module, ...], ...]:
     """The modules of one layer in the order of their forward calls, in groups.
 
     A group is a module and what it holds; the layer itself comes first. Modules without
     parameters are in it, too: DeepSpeed prefetches at each of them.
     """
-    found: list[tuple[Module, ...]] = [(tuple(w.numel for w in layer.extra),)]
+    found: list[tuple[Module, ...]] = [(tuple(int(w.numel) for w in layer.extra),)]
 
     def norm(where: str) -> None:
         found.extend((module,) for module in _norm(layer.norm(where)))
@@ -72,7 +70,7 @@ def before_modules(arch: Arch) -> tuple[Module, ...]:
 
 def _norm(block: Norm | None) -> Iterator[Module]:
     if block is not None and block.affine:
-        yield tuple(w.numel for w in block.weights())
+        yield tuple(int(w.numel) for w in block.weights())
 
 
 def after_modules(arch: Arch) -> tuple[Module, ...]:
@@ -83,15 +81,15 @@ def after_modules(arch: Arch) -> tuple[Module, ...]:
 def head_module(arch: Arch) -> Module:
     """The parameters of the output projection."""
     if arch.head is None or arch.tied:
-        return (arch.embedding[0].numel,)
-    extra = tuple(w.numel for w in arch.head_extra)
-    return (*(w.numel for w in arch.head.weights()), *extra)
+        return (int(arch.embedding[0].numel),)
+    extra = tuple(int(w.numel) for w in arch.head_extra)
+    return (*(int(w.numel) for w in arch.head.weights()), *extra)
 
 
 def layer_sizes(layer: Layer, adapter: Adapter | None = None) -> tuple[int, ...]:
     """Elements of each trainable parameter of a layer, in the order of registration."""
     if adapter is None:
-        return tuple(w.numel for w in layer.weights())
+        return tuple(int(w.numel) for w in layer.weights())
     return tuple(size for w in layer.weights() for size in adapter_sizes(w, adapter))
 
 
@@ -116,8 +114,8 @@ def trainable_runs(
     if adapter is not None:
         return tuple(stack)
     norm = arch.embedding_norm.weights() if arch.embedding_norm else ()
-    before = tuple(w.numel for w in (*arch.embedding, *norm))
-    after = tuple(w.numel for w in arch.after_weights())
+    before = tuple(int(w.numel) for w in (*arch.embedding, *norm))
+    after = tuple(int(w.numel) for w in arch.after_weights())
     return ((before, -1, 1), *stack, (after, -2, 1))
 
 

@@ -93,8 +93,8 @@ def with_hooks(beats: tuple[Beat, ...], sent: Flushes, *, head: bool) -> tuple[B
     for beat in beats:
         tag, name = _split(beat.name)
         if name == "optimizer":
-            found += [_like(beat, "optimizer.norm", OPTIMIZER, "gradient norm"),
-                      _like(beat, "optimizer.cast", OPTIMIZER, "gradients cast to fp32")]  # fmt: skip
+            found.append(_like(beat, "optimizer.norm", OPTIMIZER, "gradient norm"))
+            found.append(_like(beat, "optimizer.cast", OPTIMIZER, "gradients cast to fp32"))
         found.append(beat)
         if name == "loss.backward":
             if head:

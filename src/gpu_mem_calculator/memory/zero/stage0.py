@@ -18,7 +18,7 @@ def reduce_entry(plan: Plan) -> Entry:
     """The flat copy that gradients are all-reduced in: tensors until 5e8 elements are passed."""
     size = smaller(REDUCE_ELEMENTS + plan.largest, plan.trainable) * plan.width
     return plan.entry("gradients, flat copy for all-reduce", COMM, size * holds(plan.ranks > 1),
-                      named("epilogue"), "runtime/engine.py:3795 buffered_allreduce_fallback")  # fmt: skip
+                      named("epilogue"), "runtime/engine.py:3795 flat buffers")  # fmt: skip
 
 
 def fused_entries(plan: Plan) -> Iterator[Entry]:
@@ -66,7 +66,8 @@ def pipeline_entries(plan: Plan) -> Iterator[Entry]:
     where = "runtime/bf16_optimizer.py"
     whole, local = padded(plan.trainable, plan.ranks), slice_elements(plan.trainable, plan.ranks)
     row = OPTIMIZERS[plan.run.optimizer]
-    yield plan.entry("parameters", PARAM, plan.width * whole, always, f"{where}:160", (BIRTH, SETUP))
+    both = (BIRTH, SETUP)
+    yield plan.entry("parameters", PARAM, plan.width * whole, always, f"{where}:160", both)
     yield plan.entry("parameters before flattening", PARAM, plan.width * plan.trainable,
                      lambda b: 0, f"{where}:160", (BIRTH,))  # fmt: skip
     yield plan.entry("fp32 master weights", OPTIM, 4 * local, always, f"{where}:182", (SETUP,))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ...ledger.num import Num, choose, holds, larger, smaller
 from ..optimizers import OPTIMIZERS, state_bytes
+from ..stack import Block
+from ..states import gradient_entries as made_gradients
 from ..timeline import OPTIMIZER, Beat
+from .modules import layer_sizes
 from .partition import largest_owned, owned_elements, padded, slice_elements
 from .plan import BIRTH, SETUP, Plan, always, in_bucket, named
 from .stage0 import update_entry
@@ -38,7 +43,7 @@ def state_entries(plan: Plan) -> Iterator[Entry]:
 def gradient_entries(plan: Plan) -> Iterator[Entry]:
     """The bucket, the slice's gradients, and the step's copies of them."""
     local = slice_elements(plan.trainable, plan.ranks)
-    owned = plan.run.scaled(owned_elements(plan.runs, local))
+    owned = owned_here(plan)
     yield from _bucket(plan)
     if plan.offload == "none":
         yield _owned(plan, owned)
@@ -62,7 +67,7 @@ def gradient_entries(plan: Plan) -> Iterator[Entry]:
     else:
         size = larger(plan.width * (owned * (plan.offload == "none") - flat), 0)
         yield plan.entry("slice's gradients beside the bucket", GRAD, size, named("epilogue"),
-                         f"{FILE}:2183 what moves into the bucket frees its own storage")  # fmt: skip
+                         f"{FILE}:2183 a gradient in the bucket has no other copy")  # fmt: skip
 
 
 def _bucket(plan: Plan) -> Iterator[Entry]:
@@ -121,3 +126,32 @@ def accumulated(plan: Plan) -> Num:
     if plan.stage > 1:
         return 0
     return holds(plan.run.micro_batches > 1) if plan.overlap else 1
+
+
+def owned_here(plan: Plan) -> Num:
+    """Elements of the parameters that start in this rank's slice, in the run's own scale."""
+    listed: Num = 0
+    for sizes, units in plan.runs:
+        listed = listed + sum(sizes) * units
+    return plan.run.scaled(owned_elements(plan.runs, slice_elements(listed, plan.ranks)))
+
+
+def kept_gradients(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
+    """Gradients that stay where autograd puts them until they are reduced (stages 0 and 1)."""
+    run, stays = plan.run, accumulated(plan)
+    if isinstance(stays, int) and not stays:
+        return
+    table, head = run.arch.embedding_parameters, run.arch.after_parameters
+    if run.arch.tied:
+        table, head = 0, head + table
+    if run.frozen:
+        table = head = 0
+    layers = tuple((b.title, run.scaled(sum(layer_sizes(b.layer, run.adapter)))) for b in stack)
+    steps = {"optimizer", "optimizer.cast", "optimizer.norm"} if plan.stage else {"optimizer"}
+    if run.precision == "fp32" and not plan.stage:
+        steps = set()
+    for entry in made_gradients(
+        run, layers, run.scaled(table), run.scaled(head), plan.width * 8, plan.beats
+    ):
+        live = {n: c * stays for n, c in entry.live.items() if n not in steps}
+        yield replace(entry, live=live)

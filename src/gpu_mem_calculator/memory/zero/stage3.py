@@ -78,15 +78,17 @@ def flush_entries(plan: Plan) -> Iterator[Entry]:
 
     One gradient alone that the ranks divide is reduced where it is.
     """
-    events = [(f"flush.{i}", f.bucket, f.single) for i, f in enumerate(plan.flushes.first)]
-    for name, filled, single in (*events, ("epilogue", plan.flushes.rest, False)):
+    sent = plan.flushes
+    events = [(f"flush.{i}", f.bucket, f.largest, f.single) for i, f in enumerate(sent.first)]
+    events.append(("epilogue", sent.rest, sent.rest_largest, False))
+    for name, filled, most, single in events:
         size = plan.width * filled
         if single:
-            size = choose(filled % plan.ranks == 0, 0, size)
+            size = choose(ceil_div(filled, plan.ranks) * plan.ranks == filled, 0, size)
         yield plan.entry("bucket, flat copy for reduction", COMM, size, named(name),
                          "runtime/comm/coalesced_collectives.py:102")  # fmt: skip
         if plan.offload != "none":
-            shard = ceil_div(min(filled, plan.largest), plan.ranks)
+            shard = ceil_div(most, plan.ranks)
             # its 16-bit copy, and the fp64 copy for the norm, which the fp32 one comes after
             extra = plan.width * shard + larger(8 * smaller(shard, 250_000_000), 4 * shard)
             yield plan.entry("offload: shard's gradient for the norm", TEMP, extra, named(name),
@@ -108,9 +110,7 @@ def _shape(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Stack:
     return Stack(before_modules(arch), layers, after_modules(arch), arch.tied)
 
 
-def gathered_entries(
-    plan: Plan, blocks: tuple[Block, ...], limits: Limits
-) -> Iterator[Entry]:
+def gathered_entries(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Iterator[Entry]:
     """Gathered parameters at every instant, and the small ones that always stay gathered."""
     stack = _shape(plan, blocks, limits)
     held = gathered(stack, limits)
@@ -119,7 +119,7 @@ def gathered_entries(
     for size, times in sizes.items():
         small = small + (size * times if size <= limits.persist else 0)
     yield plan.entry("persistent parameters", PARAM, plan.width * plan.run.scaled(small),
-                     lambda b: int(not b.name.startswith("optimizer")), f"{FILE}:2841,2878")  # fmt: skip
+                     lambda b: int(not b.name.startswith("optimizer")), f"{FILE}:2878")  # fmt: skip
     ends = [0]
     for _, count, _ in stack.layers:
         ends.append(ends[-1] + count)

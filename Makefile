@@ -1,0 +1,47 @@
+# make run    an estimate for Llama-2-7B on 8 GPUs
+# make test   everything that has to hold; installs what it needs
+# make lint   style, types and the direction of imports
+# make bench  how fast it is, as ratios measured in one run
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: run test lint bench clean
+
+run: $(VENV)/base
+	@$(BIN)/gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
+
+test: lint $(VENV)/reference
+	$(BIN)/python -m pytest -n auto --cov --cov-report=term
+	$(BIN)/python tests/architecture/coverage_floor.py
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/dev
+	$(BIN)/python benchmarks/speed.py
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/base: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/dev: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+# transformers on the meta device: what every family's shapes are compared with
+$(VENV)/reference: $(VENV)/dev
+	$(PIP) torch==2.13.0
+	$(PIP) transformers==5.17.0
+	@touch $@

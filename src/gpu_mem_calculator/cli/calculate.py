@@ -1,0 +1,72 @@
+"""Estimate the GPU memory of a training run: does it fit, and what takes how much."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ..core.calculator import Estimate, full_estimate
+from .output import show, write
+from .parser import Parser, add_output, add_run, run_data, run_words
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc calculate --config run.json
+  gpu-mem-calc calculate --preset llama2-7b --set hardware.num_gpus=8 \\
+    --set engine.type=fsdp
+  gpu-mem-calc calculate --config run.json --format html --output report.html
+  gpu-mem-calc calculate --config run.json --check   (in CI)"""
+
+
+def arguments(parser: Parser) -> None:
+    """The options."""
+    add_run(parser)
+    add_output(parser, "table", "json", "yaml", "html")
+    add_check(parser)
+
+
+def add_check(parser: Parser) -> None:
+    """--check."""
+    parser.add_argument("--check", action="store_true",
+                        help="exit 1, with a sentence, where the run does not fit")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Estimate and report."""
+    estimate = full_estimate(run_data(args))
+    return answer(args, estimate, ["explain", *run_words(args)], args.config or args.preset)
+
+
+def answer(
+    args: argparse.Namespace, estimate: Estimate, words: list[str], name: str,
+    notes: tuple[str, ...] = (),
+) -> int:  # fmt: skip
+    """Show an estimate as the options ask; the exit code is the verdict with --check."""
+    if args.format == "table":
+        from ..report.text import text_report
+
+        show(list(text_report(estimate, words, notes)), args.output)
+    else:
+        write(_rendered(args.format, estimate), args.output)
+    if not args.check:
+        return 0
+    from ..report.headline import sentence
+
+    text = sentence(estimate, name)
+    if args.format == "table" or args.output:
+        write(text)
+    else:  # the data on stdout stays as it is
+        print(text, file=sys.stderr)
+    return 0 if estimate.result.fits_on_gpu else 1
+
+
+def _rendered(form: str, estimate: Estimate) -> str:
+    if form == "html":
+        from ..report.html import html_report
+
+        page: str = html_report(estimate)
+        return page
+    from ..report.data import as_data, to_json, to_yaml
+
+    data = as_data(estimate.result)
+    return to_json(data) if form == "json" else to_yaml(data)

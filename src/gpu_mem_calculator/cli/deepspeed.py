@@ -1,0 +1,95 @@
+"""Print DeepSpeed's own table of the memory that ZeRO model states need.
+
+It counts parameters, gradients and Adam's states, not activations or buffers:
+for a whole run use gpu-mem-calc calculate. Stage 1 has no table of its own and
+gets stage 2's."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..core.errors import InputError
+from .output import write
+from .parser import Parser, add_settings, positive, whole
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc deepspeed --stage 2 --model-path meta-llama/Llama-3.1-70B
+  gpu-mem-calc deepspeed --stage 3 --num-parameters 70e9 \\
+    --largest-layer-parameters 1.05e9 --nodes 1 --gpus-per-node 8"""
+
+
+def arguments(parser: Parser) -> None:
+    """The options."""
+    parser.add_argument("--stage", choices=("1", "2", "3"), default="3", help="default: 3")
+    parser.add_argument("--num-parameters", metavar="N", help="such as 70e9 or 70B")
+    parser.add_argument("--largest-layer-parameters", metavar="N",
+                        help="of the largest single module; stage 3 needs it")  # fmt: skip
+    parser.add_argument("--model-path", metavar="P",
+                        help="a preset, a config.json or the folder that has it")  # fmt: skip
+    parser.add_argument("--nodes", type=whole, default=1, metavar="N", help="default: 1")
+    parser.add_argument("--gpus-per-node", type=whole, default=8, metavar="N", help="default: 8")
+    parser.add_argument("--buffer-factor", type=positive, default=1.5, metavar="X",
+                        help="what the CPU side is multiplied by (default: 1.5)")  # fmt: skip
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file")
+    add_settings(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table."""
+    from ..zero_tables import zero2_table, zero3_table
+
+    total, largest = _counts(args)
+    setup = (args.gpus_per_node, args.nodes, args.buffer_factor)
+    if args.stage != "3":
+        write(zero2_table(total, *setup), args.output)
+        return 0
+    if largest is None:
+        raise InputError(["--stage 3 with --num-parameters needs --largest-layer-parameters, the "
+                          "size of the largest single module (Llama-3.1-70B: 1.05e9); "
+                          "or give --model-path"])  # fmt: skip
+    write(zero3_table(total, largest, *setup), args.output)
+    return 0
+
+
+def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
+    """Parameters of the model and of its largest module."""
+    from ..core.runfile import parameter_count
+
+    if (args.num_parameters is None) == (args.model_path is None):
+        raise InputError(["give one of --num-parameters N and --model-path P"])
+    largest = None
+    if args.largest_layer_parameters is not None:
+        largest = parameter_count(args.largest_layer_parameters, "--largest-layer-parameters")
+    if args.num_parameters is not None:
+        if args.settings:
+            raise InputError(["--set changes a model; it needs --model-path"])
+        total = parameter_count(args.num_parameters, "--num-parameters")
+        if largest is not None and largest > total:
+            raise InputError(
+                [
+                    f"--largest-layer-parameters {args.largest_layer_parameters} is more than "
+                    f"--num-parameters {args.num_parameters}; swap them"
+                ]
+            )
+        return total, largest
+    total, own = base_model_counts(args.model_path, args.settings)
+    return total, largest or own
+
+
+def base_model_counts(name: str, settings: list[str]) -> tuple[int, int]:
+    """Parameters of the base model and of its largest module.
+
+    DeepSpeed's users build the model with transformers' `AutoModel`, which leaves an untied output
+    head out; a tied one is the embedding, which counts once.
+    """
+    from msgspec.structs import replace
+
+    from ..core.model_source import find_model
+    from ..core.runfile import read, with_settings
+
+    file = read(with_settings({"model": {"name": name}}, settings))
+    found = find_model(file.model)
+    extra = tuple(w for w in found.arch.head_extra if not w.name.startswith("lm_head"))
+    base = replace(found.arch, head=None, head_extra=extra)
+    return found.parameters_given or base.num_parameters, base.largest_layer_parameters

@@ -1,0 +1,59 @@
+"""Show each entry of an estimate: formula, numbers, when it is alive, source."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ..core.errors import InputError
+from .output import show, write
+from .parser import Parser, add_output, add_run, run_data
+
+if TYPE_CHECKING:
+    from ..core.calculator import Estimate
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc explain --config run.json
+  gpu-mem-calc explain --preset llama2-7b --set training.seq_len=2048 --parts
+  gpu-mem-calc explain --config run.json --format json"""
+
+
+def arguments(parser: Parser) -> None:
+    """The options."""
+    add_run(parser)
+    add_parts(parser)
+    add_output(parser, "table", "json")
+
+
+def add_parts(parser: Parser) -> None:
+    """--parts."""
+    parser.add_argument("--parts", action="store_true",
+                        help="also what each entry is made of, tensor by tensor")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Estimate, then explain."""
+    from ..core.calculator import full_estimate
+
+    return show_explanation(args, full_estimate(run_data(args)))
+
+
+def show_explanation(args: argparse.Namespace, estimate: Estimate) -> int:
+    """Run the engine again with letters, and show the formulas with their numbers."""
+    from ..core.explain import explain
+
+    found = explain(estimate)
+    if args.format == "json":
+        import msgspec
+
+        from ..report.data import to_json
+
+        write(to_json(msgspec.to_builtins(found)), args.output)
+    elif args.format == "table":
+        from ..report.explanation import explanation_lines
+
+        show(list(explanation_lines(estimate, found, show_parts=args.parts)), args.output)
+    else:
+        raise InputError([f"--explain has no --format {args.format}; choose table or json"])
+    return 0

@@ -1,0 +1,57 @@
+"""Where a command's answer goes: a terminal, a pipe or a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from ..core.errors import InputError
+from ..report.lines import Line, coloured, plain
+
+# For streams that cannot show them.
+ASCII = str.maketrans({
+    "█": "#", "▓": "%", "▒": "+", "░": ".", "│": "|", "×": "x", "·": "-", "✓": "ok:", "►": ">",
+    "²": "^2", "ᵀ": "^T", "…": "...",
+})  # fmt: skip
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Colour is for terminals, and not where NO_COLOR is set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def show(lines: Sequence[Line], output: str | None = None) -> None:
+    """Write laid-out lines: plain into a file or a pipe, in colour on a terminal."""
+    if output is None and wants_colour(sys.stdout):
+        write(coloured(lines))
+    else:
+        write(plain(lines), output)
+
+
+def write(text: str, output: str | None = None) -> None:
+    """Write a text to a file or to stdout; a reader that has gone away is no error."""
+    text = text if text.endswith("\n") else text + "\n"
+    if output is not None:
+        _write_file(text, output)
+        return
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = text.translate(ASCII).encode("ascii", "replace").decode("ascii")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+
+
+def _write_file(text: str, output: str) -> None:
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError([f"--output {output}: cannot be written, {reason}"]) from None

@@ -1,0 +1,112 @@
+"""argparse that answers a mistake with one sentence, and options that verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ..core.errors import InputError, nearest
+from ..core.runfile import with_settings
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are `InputError`s and whose help shows examples as written."""
+
+    def __init__(self, **rest: Any) -> None:
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **rest
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """One sentence instead of the usage and an exit."""
+        verb = self.prog.rpartition(" ")[2]
+        missing = re.match(r"the following arguments are required: (.+)", message)
+        if missing:
+            raise InputError([f"{verb} needs {missing[1]}; see {self.prog} --help"])
+        message = re.sub(r"^argument (?:-\w/)?(\S+): ", r"\1 ", message)
+        choice = re.match(r"(\S+) invalid choice: (\S+) \(choose from (.+)\)", message)
+        if choice:
+            known = re.findall(r"[\w.-]+", choice[3])
+            hint = nearest(choice[2].strip("'"), known)
+            message = f"{choice[1]} {choice[2]} is not one of {', '.join(known)}{hint}"
+        raise InputError([message.replace("expected one argument", "needs a value")])
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """As argparse does, but an unknown option names the nearest known one."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            verb = self.prog.rpartition(" ")[2]
+            word = next((u for u in unknown if u.startswith("-")), unknown[0])
+            name = word.partition("=")[0]
+            if not word.startswith("-"):
+                self.error(f"{word!r} is one word too many for {verb}; see {self.prog} --help")
+            known = [o for o in self._option_string_actions if o.startswith("--")]
+            hint = nearest(name, known) or f"; see {self.prog} --help"
+            self.error(f"{name} is not an option of {verb}{hint}")
+        return found
+
+
+def whole(text: str) -> int:
+    """A whole number, 1 or more."""
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
+    return int(text)
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e12:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
+    return number
+
+
+def add_run(parser: Parser) -> None:
+    """Where a run comes from: --config, --preset, and --set over either."""
+    parser.add_argument("-c", "--config", metavar="FILE", help="a run file (JSON, YAML or TOML)")
+    parser.add_argument("-p", "--preset", metavar="NAME",
+                        help="a model from gpu-mem-calc presets, the rest by default")  # fmt: skip
+    add_settings(parser)
+
+
+def add_settings(parser: Parser) -> None:
+    """--set, as often as wanted."""
+    parser.add_argument("--set", action="append", default=[], dest="settings",
+                        metavar="SECTION.KEY=VALUE",
+                        help="change one key of the run; may be repeated")  # fmt: skip
+
+
+def add_output(parser: Parser, *formats: str) -> None:
+    """--format and --output."""
+    parser.add_argument("-f", "--format", choices=formats, default=formats[0],
+                        help=f"{', '.join(formats)} (default: {formats[0]})")  # fmt: skip
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file")
+
+
+def run_data(args: argparse.Namespace) -> dict[str, Any]:
+    """The run that --config or --preset and --set describe, as plain data."""
+    from ..core.runfile import load_text
+
+    if (args.config is None) == (args.preset is None):
+        raise InputError(["give one of --config FILE and --preset NAME"])
+    if args.preset is not None:
+        return with_settings({"model": {"name": args.preset}}, args.settings)
+    data = load_text(args.config)
+    if not isinstance(data, dict):
+        kind = {"list": "a list", "NoneType": "empty"}.get(type(data).__name__, "a single value")
+        raise InputError([f"{args.config}: a run file is an object with a 'model' section, "
+                          f"this one is {kind}"])  # fmt: skip
+    return with_settings(data, args.settings)
+
+
+def run_words(args: argparse.Namespace) -> list[str]:
+    """The words that name the same run on another command line."""
+    where = ["--config", args.config] if args.config else ["--preset", args.preset]
+    return [*where, *(word for one in args.settings for word in ("--set", one))]

@@ -1,0 +1,71 @@
+"""Estimate from a size (7, 7B, 350M; a plain number is billions) or a name."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..core.calculator import full_estimate
+from .calculate import add_check, answer
+from .explain import add_parts, show_explanation
+from .parser import Parser, add_output, add_settings, positive, whole
+from .sizes import choose_mesh, choose_model
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
+  gpu-mem-calc quick llama3.1-8b --gpus 8 --engine fsdp --gpu h100-80gb-sxm
+  gpu-mem-calc quick 70 --gpus 64 --gpu-mem 80 --engine megatron
+  gpu-mem-calc quick qwen2.5-7b --gpu rtx-4090 --set training.lora.r=16 \\
+    --set training.quantization=nf4"""
+
+
+def arguments(parser: Parser) -> None:
+    """The options."""
+    parser.add_argument("size", metavar="SIZE", help="7, 7B, 350M, or a preset's name")
+    parser.add_argument("-g", "--gpus", type=whole, default=1, metavar="N", help="default: 1")
+    parser.add_argument("-e", "--engine", default="pytorch", metavar="NAME",
+                        help="pytorch (default), deepspeed (ZeRO-2), fsdp, megatron")  # fmt: skip
+    parser.add_argument("-m", "--gpu-mem", type=positive, metavar="GB",
+                        help="memory of one GPU as marketed (default: 80)")  # fmt: skip
+    parser.add_argument("--gpu", metavar="NAME", help="a card from gpu-mem-calc gpus")
+    parser.add_argument("-d", "--dtype", metavar="NAME", help="bf16 (default), fp16 or fp32")
+    add_settings(parser)
+    parser.add_argument("--explain", action="store_true",
+                        help="show the formulas instead, as gpu-mem-calc explain does")  # fmt: skip
+    add_parts(parser)
+    add_output(parser, "table", "json", "yaml", "html")
+    add_check(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Choose what was left open, estimate, and say what was chosen."""
+    choice = choose_model(args.size)
+    memory = args.gpu_mem or (None if args.gpu else 80)
+    chosen = {
+        "engine.type": args.engine,
+        "engine.zero_stage": 2 if args.engine.lower() == "deepspeed" else None,
+        "training.dtype": args.dtype,
+        "hardware.num_gpus": args.gpus,
+        "hardware.gpu": args.gpu,
+        "hardware.gpu_memory_gb": memory and f"{memory:g}",
+    }
+    choice = choice.with_settings(*(f"{k}={v}" for k, v in chosen.items() if v is not None))
+    choice = choice.with_settings(*args.settings)
+    if str(choice.data()["engine"]["type"]).lower().startswith("megatron"):
+        choice = choose_mesh(choice, tuple(args.settings))
+    estimate = full_estimate(choice.data())
+    if args.explain:
+        return show_explanation(args, estimate)
+    return answer(args, estimate, _again(args), args.size, choice.notes)
+
+
+def _again(args: argparse.Namespace) -> list[str]:
+    """The command that explains the same run."""
+    words = ["quick", args.size]
+    given = {"--gpus": (args.gpus, 1), "--engine": (args.engine, "pytorch"),
+             "--gpu-mem": (args.gpu_mem, None), "--gpu": (args.gpu, None),
+             "--dtype": (args.dtype, None)}  # fmt: skip
+    for name, (value, default) in given.items():
+        if value != default:
+            words += [name, f"{value:g}" if isinstance(value, float) else str(value)]
+    return [*words, *(w for s in args.settings for w in ("--set", s)), "--explain"]

@@ -1,0 +1,26 @@
+"""Print the run file's JSON Schema, for editors and checks."""
+
+from __future__ import annotations
+
+import argparse
+
+from .output import write
+from .parser import Parser
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc schema --output run.schema.json"""
+
+
+def arguments(parser: Parser) -> None:
+    """The options."""
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it."""
+    from ..core.runfile import schema
+    from ..report.data import to_json
+
+    write(to_json(schema()), args.output)
+    return 0

@@ -1,0 +1,145 @@
+"""What `quick` chooses when it is given little: an architecture, a sequence, a mesh."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..core.calculator import full_estimate
+from ..core.errors import InputError
+from ..core.model_source import find_model, nearest_by_size
+from ..core.models import ModelConfig
+from ..core.runfile import parameter_count, with_settings
+
+LONGEST = 4096  # tokens; a model's own limit where that is lower
+NEAR = 0.10  # a size this near to a well-known model's means that model
+
+
+class Choice(Struct, frozen=True):
+    """A preset and the settings over it, with a sentence for each thing that was chosen."""
+
+    preset: str
+    settings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def with_settings(self, *settings: str) -> Choice:
+        """More settings; a later one wins."""
+        return replace(self, settings=(*self.settings, *settings))
+
+    def data(self) -> dict[str, Any]:
+        """The run as plain data."""
+        return with_settings({"model": {"name": self.preset}}, self.settings)
+
+
+def choose_model(text: str) -> Choice:
+    """The model that a size or a name means, at a sequence people train with."""
+    size = _size(text)
+    if size is None:
+        return _with_sequence(Choice(text))
+    row = nearest_by_size(size)
+    known = row["num_parameters"]
+    if abs(size - known) <= NEAR * known:
+        note = f"{text} stands for {row['title']}, the nearest well-known model."
+        return _with_sequence(Choice(row["name"], notes=(note,)))
+    note = (
+        f"{text} is far from any well-known model: the layers of {row['title']}, "
+        "with its parameter bytes scaled."
+    )
+    return _with_sequence(Choice(row["name"], (f"model.num_parameters={size}",), (note,)))
+
+
+def _size(text: str) -> int | None:
+    """A parameter count; a plain number up to 100,000 is in billions; a name is none."""
+    if not re.match(r"[0-9.]+(e[0-9]+)?[kmbgt]?$", text.strip(), re.IGNORECASE):
+        return None
+    plain = re.fullmatch(r"[0-9]*\.?[0-9]+", text.strip())
+    billions = plain and float(text) <= 100_000
+    try:
+        return parameter_count(f"{text.strip()}B" if billions else text)
+    except InputError:
+        raise InputError([f"SIZE={text} must be from 1 parameter to 1000T, such as 7, 7B or "
+                          "350M"]) from None  # fmt: skip
+
+
+def _with_sequence(choice: Choice) -> Choice:
+    model = find_model(ModelConfig(name=choice.preset))
+    seq = min(model.arch.max_seq_len, LONGEST)
+    note = f"Sequence {seq:,}"
+    if seq < model.arch.max_seq_len:
+        note += f", not the model's {model.arch.max_seq_len:,}"
+    note += "; change it with --set training.seq_len=N."
+    return replace(
+        choice,
+        settings=(*choice.settings, "training.batch_size=1", f"training.seq_len={seq}"),
+        notes=(*choice.notes, note),
+    )
+
+
+def choose_mesh(choice: Choice, fixed: tuple[str, ...]) -> Choice:
+    """The smallest tensor parallelism within a node that fits, then pipeline parallelism.
+
+    With a pipeline, as many micro-batches as stages: the fewest that keep every stage busy. What
+    `fixed` sets stays. Where nothing fits, the last mesh that the engine accepts is shown.
+    """
+    if any(setting.startswith("parallelism.") for setting in fixed):
+        return choice
+    hardware = choice.data()["hardware"]
+    num_gpus = whole_number(hardware.get("num_gpus"), 1)
+    per_node = whole_number(hardware.get("gpus_per_node"), 8)
+    best: Choice | None = None
+    refusal: InputError | None = None
+    for tp, pp in _meshes(num_gpus, per_node):
+        tried = _meshed(choice, tp, pp, num_gpus, fixed)
+        try:
+            fits = full_estimate(tried.data()).result.fits_on_gpu
+        except InputError as error:
+            refusal = refusal or error
+            continue
+        best = tried
+        if fits:
+            return _ending(tried, ", the first that fits.")
+    if best is None:
+        raise refusal or InputError([f"no mesh of {num_gpus} GPUs works for this model"])
+    return _ending(best, ", the most that this model can be cut into; it does not fit.")
+
+
+def _ending(choice: Choice, text: str) -> Choice:
+    """A choice with an end for its last note."""
+    return replace(choice, notes=(*choice.notes[:-1], choice.notes[-1] + text))
+
+
+def whole_number(value: Any, default: int) -> int:
+    """A setting's whole number; what is none is left for the run file's own check."""
+    return value if isinstance(value, int) and value > 0 else default
+
+
+def _meshes(num_gpus: int, gpus_per_node: int) -> Iterator[tuple[int, int]]:
+    """(tp, pp) in the order they are tried."""
+    tp = 1
+    while True:
+        yield tp, 1
+        if tp * 2 > gpus_per_node or num_gpus % (tp * 2):
+            break
+        tp *= 2
+    rest = num_gpus // tp
+    yield from ((tp, pp) for pp in range(2, rest + 1) if rest % pp == 0)
+
+
+def _meshed(choice: Choice, tp: int, pp: int, num_gpus: int, fixed: tuple[str, ...]) -> Choice:
+    settings = [
+        f"parallelism.tensor_parallel_size={tp}",
+        f"parallelism.pipeline_parallel_size={pp}",
+        f"parallelism.data_parallel_size={num_gpus // (tp * pp)}",
+        *(["parallelism.sequence_parallel=true"] if tp > 1 else []),
+    ]
+    note = f"Chosen: tensor parallel {tp}, pipeline parallel {pp}"
+    steps = "training.gradient_accumulation_steps="
+    if pp > 1 and not any(setting.startswith(steps) for setting in fixed):
+        settings.append(f"{steps}{pp}")
+        note += f" with {pp} micro-batches"
+    made = choice.with_settings(*settings)
+    return replace(made, notes=(*choice.notes, note))

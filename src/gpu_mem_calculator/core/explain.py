@@ -1,0 +1,191 @@
+"""The ledger with its formulas: the same engine run again with letters for its sizes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..ledger.ledger import Entry, Ledger
+from ..ledger.mesh import Mesh
+from ..ledger.num import Num
+from ..ledger.sym import Sym
+from ..memory.run import Run
+from ..memory.runtime import outside_torch
+from ..model.arch import Arch
+from ..model.symbolic import symbolic
+from .calculator import STEP, Estimate
+
+LETTERS = {
+    "b": "micro-batch", "s": "sequence", "m": "micro-batches a step", "P": "parameters given",
+    "N": "parameters of the architecture", "h": "hidden size", "v": "vocabulary",
+    "f": "feed-forward size", "a": "heads", "g": "key-value heads", "d": "head size",
+    "e": "experts", "k": "experts a token", "d_v": "value head size",
+    "d_n": "head size without rotary",
+    "d_r": "rotary head size", "r_kv": "key-value rank", "r_q": "query rank",
+    "dp": "data-parallel ranks", "tp": "tensor-parallel ranks", "pp": "pipeline stages",
+    "cp": "context-parallel ranks", "ep": "expert-parallel ranks",
+}  # fmt: skip
+AXES = ("dp", "tp", "pp", "cp", "ep")
+
+
+class Explained(Struct, frozen=True, kw_only=True):
+    """One entry: what it is, its formula with letters and with numbers, when, and who says so.
+
+    `alive` gives the copies at each instant, by the instant's title, in the order of a step;
+    `parts` what one copy is made of: name, bytes, formula.
+    """
+
+    name: str
+    kind: str
+    place: str
+    bytes: int
+    formula: str
+    numbers: str
+    copies_at_peak: int
+    bytes_at_peak: int
+    alive: dict[str, int]
+    always: bool
+    source: str
+    parts: tuple[tuple[str, int, str], ...] = ()
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Every entry of the busiest stage's ledger; those alive at the peak first, largest first.
+
+    `letters` are the sizes that formulas name. `symbolic` is False where the engine's formulas
+    could not be written with letters; entries then show plain numbers.
+    """
+
+    peak: str
+    stage: int
+    num_stages: int
+    allocated_bytes: int
+    outside_torch_bytes: int
+    symbolic: bool
+    letters: dict[str, int]
+    entries: tuple[Explained, ...]
+
+
+def explain(estimate: Estimate) -> Explanation:
+    """Explain an estimate's busiest stage."""
+    plain = estimate.ledger
+    peak = plain.peak_instant(phases=STEP)
+    ledger = _symbolic_ledger(estimate)
+    shown = ledger or plain
+    entries = _merged([_explained(e, shown, peak.name) for e in shown.entries])
+    entries.sort(key=lambda e: (e.bytes_at_peak == 0, e.place != "gpu", -e.bytes_at_peak, -e.bytes))
+    run = estimate.resolved.run
+    outside = [
+        Explained(
+            name=name, kind="outside torch", place="gpu", bytes=size, formula=f"{size:,}",
+            numbers=f"{size:,}", copies_at_peak=1, bytes_at_peak=size, alive={}, always=True,
+            source=source,
+        )
+        for name, size, source in outside_torch(run, estimate.resolved.hardware.num_gpus)
+    ]  # fmt: skip
+    return Explanation(
+        peak=peak.title, stage=estimate.result.busiest_stage, num_stages=len(estimate.ledgers),
+        allocated_bytes=estimate.result.allocated_bytes,
+        outside_torch_bytes=estimate.result.outside_torch_bytes,
+        symbolic=ledger is not None, letters=_letters(shown), entries=(*entries, *outside),
+    )  # fmt: skip
+
+
+def _symbolic_ledger(estimate: Estimate) -> Ledger | None:
+    """The ledger with letters, or None where it would not say what the plain one says."""
+    run = replace(estimate.resolved.run, stage=estimate.result.busiest_stage)
+    plain = estimate.ledger
+    try:
+        ledger = estimate.resolved.engine.ledger(_with_letters(run))
+        same = [int(ledger.at(i)) for i in ledger.instants] == [
+            int(plain.at(i)) for i in plain.instants
+        ]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return None  # a formula that only numbers can go through
+    return ledger if same else None
+
+
+def _with_letters(run: Run) -> Run:
+    """The run with a letter for each size; an axis with one rank stays 1."""
+    mesh = run.mesh
+    axes = {axis: getattr(mesh, axis) for axis in AXES}
+    given = run.parameters_given
+    return replace(
+        run,
+        arch=_arch(run, letter_total=given is not None),
+        batch=Sym.named(run.batch, "b"),
+        seq=Sym.named(run.seq, "s"),
+        micro_batches=Sym.named(run.micro_batches, "m") if run.micro_batches > 1 else 1,
+        mesh=Mesh(**{a: Sym.named(n, a) if n > 1 else n for a, n in axes.items()}),
+        parameters_given=None if given is None else Sym.named(given, "P"),
+    )
+
+
+def _arch(run: Run, *, letter_total: bool) -> Arch:
+    """The architecture with letters; its own total is N where another one is given.
+
+    A window that is no shorter than the sequence is no window; a letter cannot show that.
+    """
+    windows = tuple(None if w is None or w >= run.seq else w for w in run.arch.windows)
+    made = symbolic(replace(run.arch, windows=windows))
+    if letter_total:
+        vars(made)["num_parameters"] = Sym.named(run.arch.num_parameters, "N")  # cached property
+    return made
+
+
+def _explained(entry: Entry, ledger: Ledger, peak: str) -> Explained:
+    present = [i for i in ledger.instants if int(i.present)]
+    alive: dict[str, int] = {}
+    for instant in present:
+        copies = int(entry.live.get(instant.name, 0))
+        if copies:
+            alive[instant.title] = max(copies, alive.get(instant.title, 0))
+    step = {i.title for i in present if i.phase in STEP}
+    copies = int(entry.live.get(peak, 0))
+    return Explained(
+        name=entry.name, kind=entry.kind, place=entry.place, bytes=int(entry.bytes),
+        formula=_formula(entry.bytes), numbers=_numbers(entry.bytes), copies_at_peak=copies,
+        bytes_at_peak=copies * int(entry.bytes), alive=alive,
+        always=step <= alive.keys() and set(alive.values()) == {1},
+        source=str(entry.source),
+        parts=tuple((name, int(size), _formula(size)) for name, size in entry.parts),
+    )  # fmt: skip
+
+
+def _merged(entries: list[Explained]) -> list[Explained]:
+    """Entries without bytes left out; the same one at several instants becomes one."""
+    found: dict[tuple[Any, ...], Explained] = {}
+    for entry in entries:
+        key = (entry.name, entry.kind, entry.place, entry.formula, entry.source)
+        if entry.bytes == 0 or not entry.alive:
+            continue
+        if key in found:
+            one = found[key]
+            copies = one.copies_at_peak + entry.copies_at_peak
+            found[key] = replace(
+                one, alive=one.alive | entry.alive, copies_at_peak=copies,
+                bytes_at_peak=copies * one.bytes,
+            )  # fmt: skip
+        else:
+            found[key] = entry
+    return list(found.values())
+
+
+def _formula(number: Num) -> str:
+    return number.formula if isinstance(number, Sym) else f"{int(number):,}"
+
+
+def _numbers(number: Num) -> str:
+    return number.numbers if isinstance(number, Sym) else f"{int(number):,}"
+
+
+def _letters(ledger: Ledger) -> dict[str, int]:
+    """The letters that are used, with their values."""
+    used: dict[str, int] = {}
+    for entry in ledger.entries:
+        if isinstance(entry.bytes, Sym) and entry.bytes.value:
+            used |= {n: v for n, v in entry.bytes.names.items() if re.fullmatch(r"\w+", n)}
+    return {name: used[name] for name in (*LETTERS, *sorted(used)) if name in used}

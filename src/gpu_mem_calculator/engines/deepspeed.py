@@ -1,0 +1,288 @@
+"""DeepSpeed 0.19.8: ZeRO 0 to 3, offload, and its pipeline of whole layers.
+
+The ledger is for rank 0 of a data-parallel group, whose slice starts with the embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..ledger.ledger import Entry, Ledger
+from ..ledger.num import Num, holds, larger, smaller
+from ..memory.activations import Walks, activation_entries, setting, walks
+from ..memory.engine import Engine
+from ..memory.run import Precision, Run
+from ..memory.runtime import workspace_entry
+from ..memory.stack import Block, blocks, overlap
+from ..memory.states import buffer_entry
+from ..memory.timeline import in_flight, step
+from ..memory.zero import offload, pipeline, stage0, stage3, stage12
+from ..memory.zero.buckets import Flushes, flushes
+from ..memory.zero.coordinator import Limits
+from ..memory.zero.hooks import hook_entries, hook_sizes
+from ..memory.zero.modules import size_counts, trainable_runs
+from ..memory.zero.plan import BIRTH, SETUP, Plan, always, startup_instants, with_hooks
+
+PRECISIONS = {
+    "fp32": Precision(32, 32, 32),
+    "bf16_mixed": Precision(16, 16, 16, 32),
+    "fp16_mixed": Precision(16, 16, 16, 32),
+}
+OPTIONS: dict[str, Any] = {
+    "zero_stage": 0,
+    "offload_optimizer": "none",
+    "offload_param": "none",
+    "reduce_bucket_size": 500_000_000,
+    "allgather_bucket_size": 500_000_000,  # weights are gathered in place: no effect on memory
+    "overlap_comm": None,  # None: on in stage 3, off below
+    "contiguous_gradients": True,
+    "stage3_prefetch_bucket_size": 50_000_000,
+    "stage3_max_live_parameters": 1_000_000_000,
+    "stage3_max_reuse_distance": 1_000_000_000,
+    "stage3_param_persistence_threshold": 100_000,
+    "sub_group_size": 1_000_000_000,
+    "pin_memory": True,
+    "zero_init": True,  # stage 3: the model is built under deepspeed.zero.Init
+    "partition_activations": False,  # cuts across tensor-parallel ranks, of which there is one
+    "cpu_checkpointing": False,  # for models that call deepspeed.checkpointing
+    "partition_method": "parameters",
+}
+PLACES = ("none", "cpu", "nvme")
+
+
+def option(run: Run, name: str) -> Any:
+    """An option of the run, or DeepSpeed's default."""
+    return run.options.get(name, OPTIONS[name])
+
+
+def number(run: Run, name: str) -> int:
+    """An option that is a count of elements, or a stage."""
+    return int(option(run, name))
+
+
+def pipelined(run: Run) -> bool:
+    """Whether any of the runs has more than one stage."""
+    several = run.mesh.pp != 1
+    return bool(several.any() if hasattr(several, "any") else several)
+
+
+def problems(run: Run) -> Iterator[str]:
+    """What DeepSpeed refuses, and what is not modelled."""
+    stage = number(run, "zero_stage")
+    if stage not in (0, 1, 2, 3):
+        yield f"zero_stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3"
+    yield from _precision_problems(run, stage)
+    yield from _offload_problems(run, stage)
+    yield from _pipeline_problems(run, stage)
+    if "amp" in run.options:
+        yield "amp is gone from DeepSpeed 0.19.8; try precision bf16_mixed"
+    if number(run, "allgather_bucket_size") % 2:
+        size = number(run, "allgather_bucket_size")
+        yield f"allgather_bucket_size={size} is odd, DeepSpeed wants even; try {size + 1}"
+    for name in ("partition_activations", "cpu_checkpointing"):
+        if option(run, name) and run.recompute != "full":
+            yield (f"{name}=true acts on checkpoints, of which there are none; "
+                   "try activation_checkpointing full")  # fmt: skip
+    if run.quantization is not None and stage == 3:
+        yield (f"quantization={run.quantization} cannot be cut by ZeRO-3, whose shards are of "
+               "the model's dtype; try zero_stage 2")  # fmt: skip
+    elif run.quantization is not None:
+        yield (f"quantization={run.quantization} is not modelled under DeepSpeed; "
+               "try engine pytorch_ddp")  # fmt: skip
+
+
+def _precision_problems(run: Run, stage: int) -> Iterator[str]:
+    if run.precision not in PRECISIONS:
+        yield (f"precision={run.precision} is not what DeepSpeed runs without fp32 masters on the "
+               f"host; try {run.precision.partition('_')[0]}_mixed")  # fmt: skip
+    if run.autocast:
+        yield "autocast=true is not modelled under DeepSpeed; leave it false"
+    if run.implementation not in ("", "fused", "foreach"):
+        yield (f"optimizer_implementation={run.implementation} has no DeepSpeed optimizer; "
+               "try fused, or foreach for torch_adam")  # fmt: skip
+    adam = run.optimizer in ("adam", "adamw")
+    if stage == 0 and run.precision != "fp32" and not (adam and run.implementation != "foreach"):
+        yield (f"optimizer={run.optimizer} {run.implementation} at zero_stage 0 in 16 bits is not "
+               "modelled, only fused Adam is; try zero_stage 1")  # fmt: skip
+
+
+def _offload_problems(run: Run, stage: int) -> Iterator[str]:
+    place, params = option(run, "offload_optimizer"), option(run, "offload_param")
+    for name, value in (("offload_optimizer", place), ("offload_param", params)):
+        if value not in PLACES:
+            yield f"{name}={value} is not a place; try none, cpu or nvme"
+    if place != "none" and stage == 0:
+        yield f"offload_optimizer={place} needs ZeRO; try zero_stage 1, 2 or 3"
+    if place == "nvme" and stage in (1, 2):
+        yield f"offload_optimizer=nvme needs ZeRO-3, stage {stage} keeps all in RAM; try cpu"
+    if params != "none" and stage != 3:
+        yield f"offload_param={params} needs ZeRO-3, stage {stage} ignores it; try zero_stage 3"
+    if place != "none" and run.optimizer not in ("adam", "adamw", "lion"):
+        yield (f"optimizer={run.optimizer} has no CPU version in DeepSpeed, offload needs one; "
+               "try adamw or lion")  # fmt: skip
+    if place != "none" and run.implementation:
+        yield (f"optimizer_implementation={run.implementation} runs on the GPU, an offloaded "
+               "optimizer does not; leave it out")  # fmt: skip
+
+
+def _pipeline_problems(run: Run, stage: int) -> Iterator[str]:
+    method = option(run, "partition_method")
+    if method not in ("parameters", "uniform"):
+        yield f"partition_method={method} is not modelled; try parameters or uniform"
+    if not pipelined(run):
+        return
+    if stage > 1:
+        yield f"zero_stage={stage} does not go with a pipeline; try 0 or 1"
+    if run.adapter is not None:
+        yield "lora is not modelled in a DeepSpeed pipeline; try pipeline_parallel_size 1"
+    if isinstance(run.mesh.pp, int) and run.mesh.pp > len(run.arch.layers):
+        yield (f"pp={run.mesh.pp} is more than the {len(run.arch.layers)} layers; "
+               f"try {len(run.arch.layers)} or fewer")  # fmt: skip
+
+
+def _place(run: Run) -> tuple[Num, Num, Num, Num]:
+    """The layers [low, high) of this stage, and whether it has the embedding and the head."""
+    if not pipelined(run):
+        return 0, len(run.arch.layers), 1, 1
+    method = str(option(run, "partition_method"))
+    low, high = pipeline.bounds(run.arch, run.mesh.pp, run.stage, method)
+    layers = len(run.arch.layers)
+    first, last = holds(low == 0), holds(high == layers + 2)
+    return larger(low - 1, 0), smaller(high - 1, layers), first, last
+
+
+def ledger(run: Run) -> Ledger:
+    """One rank's ledger, for any stage."""
+    precision = PRECISIONS[run.precision]
+    if run.adapter is not None:  # the whole model is cast to the training dtype
+        run = replace(run, adapter=replace(run.adapter, bits=precision.weights))
+    how = setting(run, precision)
+    low, high, first, last = _place(run)
+    stack = blocks(run, low, high)
+    done = walks(run, how, stack)
+    width = precision.weights // 8
+    if number(run, "zero_stage") > 1:  # hooks move each gradient as soon as it is made
+        layers = tuple(replace(w, backward=w.later) for w in done.layers)
+        done = Walks(layers, replace(done.head, backward=done.head.later))
+    plan = _plan(run, width, (low, high, first, last), _sent(run, stack, done, width))
+    beats = step(
+        tuple(b.stretch for b in stack), micro_batches=run.micro_batches, head=last,
+        embedding=first, flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
+    )  # fmt: skip
+    plan = replace(plan, beats=with_hooks(beats, plan.flushes, head=bool(done.head.hooks)))
+    kept = activation_entries(run, how, stack, plan.beats, done)
+    if option(run, "cpu_checkpointing"):
+        pinned = not option(run, "partition_activations")
+        kept = offload.checkpoints_on_host(plan, kept, pinned=pinned)
+    tokens = run.batch * run.seq * how.hidden * how.bits // 8
+    entries = [
+        *_states(plan, stack),
+        *stage12.kept_gradients(plan, stack),
+        *kept,
+        *hook_entries(done, stack, plan.beats, plan.flushes, tokens, keep=plan.stage < 2),
+        *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),
+        workspace_entry(run, plan.beats),
+    ]
+    return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), tuple(entries))
+
+
+def _sent(run: Run, stack: tuple[Block, ...], done: Walks, width: int) -> Flushes:
+    """When backward's gradients fill the bucket; stages 0 and 1 reduce them at its end."""
+    if number(run, "zero_stage") < 2 or pipelined(run):
+        return Flushes((), 0)
+    head, layers = hook_sizes(done, stack, width)
+    table = () if run.frozen or run.arch.tied else (int(run.arch.embedding_parameters),)
+    return flushes(head, layers, table, number(run, "reduce_bucket_size"))
+
+
+def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num], sent: Flushes) -> Plan:
+    """Sizes of this rank's part of the model; a tied head on another stage is a copy."""
+    low, high, first, last = place
+    arch, stage = run.arch, number(run, "zero_stage")
+    both = {-1: first, -2: last}
+    runs = [
+        (sizes, both[start] if start < 0 else overlap(start, count, low, high))
+        for sizes, start, count in trainable_runs(arch, run.adapter)
+    ]
+    if arch.tied and run.adapter is None:
+        runs.append(((arch.embedding[0].numel,), last * (1 - first)))
+    elements: Num = 0
+    for sizes, units in runs:
+        elements = elements + sum(sizes) * units
+    frozen = arch.num_parameters if run.frozen else 0
+    overlap_comm = option(run, "overlap_comm")
+    return Plan(
+        run=run, stage=stage, width=width, ranks=run.mesh.dp * run.mesh.cp,
+        trainable=run.scaled(elements), frozen=run.scaled(frozen), runs=tuple(runs),
+        counts=dict(size_counts(arch, run.adapter)),
+        frozen_counts=dict(size_counts(arch)) if run.frozen else {},
+        beats=(), flushes=sent, bucket=number(run, "reduce_bucket_size"),
+        overlap=stage == 3 if overlap_comm is None else bool(overlap_comm),
+        contiguous=bool(option(run, "contiguous_gradients")),
+        offload=str(option(run, "offload_optimizer")),
+        offload_param=str(option(run, "offload_param")),
+        pinned=bool(option(run, "pin_memory")), implementation=run.implementation or "fused",
+        pipeline=pipelined(run),
+    )  # fmt: skip
+
+
+def _states(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
+    run = plan.run
+    buffers = buffer_entry(run, plan.beats)
+    yield replace(buffers, live={**buffers.live, BIRTH: 1, SETUP: 1})
+    group = number(run, "sub_group_size")
+    if plan.stage == 3:
+        limits = Limits(
+            number(run, "stage3_prefetch_bucket_size"), number(run, "stage3_max_live_parameters"),
+            number(run, "stage3_max_reuse_distance"),
+            number(run, "stage3_param_persistence_threshold"),
+        )  # fmt: skip
+        yield from stage3.state_entries(plan, group, bool(option(run, "zero_init")))
+        yield from stage3.gathered_entries(plan, stack, limits)
+        yield from stage3.flush_entries(plan)
+        yield from offload.shard_entries(plan, group)
+        return
+    if run.frozen:
+        yield plan.entry("frozen parameters", "param", plan.width * plan.frozen, always,
+                         "runtime/engine.py:2091", (BIRTH, SETUP))  # fmt: skip
+    if plan.stage:
+        yield from stage12.state_entries(plan)
+        yield from stage12.gradient_entries(plan)
+        if plan.offload != "none":
+            yield from offload.slice_entries(plan)
+    elif run.precision == "fp32":
+        yield from stage0.plain_entries(plan)
+    elif plan.pipeline and run.precision == "bf16_mixed":
+        yield from stage0.pipeline_entries(plan)
+    else:
+        yield from stage0.fused_entries(plan)
+
+
+def stage_layers(run: Run) -> list[int]:
+    """Layers of each pipeline stage."""
+    return pipeline.layers_of_stages(
+        run.arch, int(run.mesh.pp), str(option(run, "partition_method"))
+    )
+
+
+def implementation(run: Run) -> str:
+    """DeepSpeed's own optimizer: fused on the GPU, its CPU one where it is offloaded."""
+    if option(run, "offload_optimizer") != "none":
+        return "cpu"
+    return run.implementation or "fused"
+
+
+ENGINE = Engine(
+    name="deepspeed",
+    title="DeepSpeed",
+    options=OPTIONS,
+    axes=frozenset({"pp"}),
+    optimizers=frozenset({"adamw", "adam", "sgd", "sgd_momentum", "lion"}),
+    problems=problems,
+    ledger=ledger,
+    stage_layers=stage_layers,
+    implementation=implementation,
+)

@@ -1,0 +1,235 @@
+"""PyTorch FSDP2: `fully_shard` on every layer, then on the whole model.
+
+Strategies, by what `fully_shard` is given:
+- `full_shard`: `reshard_after_forward=True` everywhere, the root included. (torch's own default,
+  None, keeps the root gathered between forward and backward: `reshard_root_after_forward=false`.)
+- `shard_grad_op`: `reshard_after_forward=False`.
+- `hybrid_shard`: `full_shard` on a mesh of (replicas, `hybrid_shard_size`).
+- `no_shard`: `replicate`, FSDP2's code with one rank per shard, never resharded. It still keeps
+  a gathered copy beside each parameter.
+Gradients are reduced after every micro-batch, so what accumulates is sharded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..ledger.dtypes import BITS
+from ..ledger.ledger import PARAM, RUNTIME, TEMP, Entry, Instant, Ledger
+from ..ledger.num import Num, holds, larger, smaller
+from ..ledger.source import code
+from ..memory.activations import Walks, activation_entries, setting, walks
+from ..memory.engine import Engine
+from ..memory.fsdp.entries import (
+    Plan,
+    between_entries,
+    gathered_entries,
+    nothing,
+    reduced_entries,
+    sharded_gradient_entries,
+)
+from ..memory.fsdp.timeline import ends_apart, spots
+from ..memory.fsdp.units import Piece, Widths, layer_pieces, root_pieces, unit
+from ..memory.optimizers import (
+    OPTIMIZERS,
+    clip_temp_bytes,
+    default_implementation,
+    step_temp_bytes,
+)
+from ..memory.run import Precision, Run
+from ..memory.runtime import workspace_entry
+from ..memory.stack import Block, blocks
+from ..memory.states import buffer_entry, optimizer_entries
+from ..memory.tape import Walk
+from ..memory.timeline import OPTIMIZER, STARTUP
+from ..model.arch import Layer
+
+# Bits of the shards and of the arithmetic: MixedPrecisionPolicy(param_dtype) for mixed runs.
+PRECISIONS = {
+    "fp32": (32, 32), "bf16_mixed": (32, 16), "fp16_mixed": (32, 16),
+    "bf16_pure": (16, 16), "fp16_pure": (16, 16),
+}  # fmt: skip
+OPTIONS: Mapping[str, Any] = {
+    "sharding_strategy": "full_shard",
+    "reduce_dtype": None,  # None: the dtype of the gradients, which is that of the arithmetic
+    "hybrid_shard_size": None,  # None: the GPUs of a node
+    "reshard_root_after_forward": None,  # None: as the strategy says for the layers
+}
+
+
+def shard_ranks(run: Run) -> Num:
+    """Ranks that share one copy of the parameters."""
+    strategy = _option(run, "sharding_strategy")
+    if strategy == "no_shard":
+        return 1
+    if strategy == "hybrid_shard":
+        return smaller(_option(run, "hybrid_shard_size") or run.gpus_per_node, run.mesh.dp)
+    return run.mesh.dp
+
+
+def problems(run: Run) -> Iterator[str]:
+    """What `fully_shard` or its mesh would refuse."""
+    if run.quantization:
+        yield (f"training.quantization={run.quantization!r}: fully_shard does not split packed "
+               "weights; leave it out or use engine pytorch_ddp")  # fmt: skip
+    if run.autocast:
+        yield ("training.autocast=true: FSDP casts by its own policy; leave it out and set "
+               "training.precision to bf16_mixed")  # fmt: skip
+    hybrid = _option(run, "sharding_strategy") == "hybrid_shard"
+    given = _option(run, "hybrid_shard_size")
+    if given and not hybrid:
+        yield (f"engine.hybrid_shard_size={given} applies to hybrid_shard only; leave it out or "
+               "set engine.sharding_strategy to hybrid_shard")  # fmt: skip
+    ranks, dp = shard_ranks(run), run.mesh.dp
+    if hybrid and isinstance(dp, int) and (dp % ranks or (given or 1) > dp):
+        near = max(n for n in range(1, ranks + 1) if dp % n == 0)
+        yield (f"engine.hybrid_shard_size={given or ranks} does not divide "
+               f"data_parallel_size={dp}; try {near}")  # fmt: skip
+
+
+def ledger(run: Run) -> Ledger:
+    """Shards that stay, units that come and go, and the activations of a whole model."""
+    stored, compute = PRECISIONS[run.precision]
+    inside = _as_computed(run, stored, compute)
+    stack = ends_apart(blocks(run, 0, len(run.arch.layers)))
+    plan = _plan(run, stack)
+    beats = tuple(spot.beat for spot in plan.spots)
+    how = setting(inside, Precision(compute, compute, compute))
+    done = walks(inside, how, stack)
+    fresh = Walks(tuple(_fresh(w) for w in done.layers), _fresh(done.head))
+    start = Instant(name="startup", phase=STARTUP, title="start-up: shards are made")
+    entries = [
+        *_shards(plan, start),
+        *gathered_entries(plan),
+        *reduced_entries(plan),
+        *sharded_gradient_entries(plan),
+        *_step(plan),
+        *activation_entries(inside, how, stack, beats, fresh),
+        *between_entries(plan, fresh),
+        workspace_entry(run, beats),
+    ]
+    return Ledger((start, *(b.instant for b in beats)), tuple(entries))
+
+
+def _fresh(walk: Walk) -> Walk:
+    """Every micro-batch makes its whole gradients anew: only sharded ones accumulate."""
+    return replace(walk, later=walk.backward)
+
+
+def _option(run: Run, name: str) -> Any:
+    return run.options.get(name, OPTIONS[name])
+
+
+def _as_computed(run: Run, stored: int, compute: int) -> Run:
+    """The run as its layers see it: a policy casts adapters, too."""
+    if run.adapter is None or stored == compute:
+        return run
+    return replace(run, adapter=replace(run.adapter, bits=compute))
+
+
+def _widths(run: Run) -> tuple[Widths, Widths]:
+    """Of the base model, and of adapters."""
+    stored, compute = PRECISIONS[run.precision]
+    name = _option(run, "reduce_dtype")
+    base = Widths(stored, compute, BITS[name] if name else compute)
+    if run.adapter is None:
+        return base, base
+    inner = compute if stored != compute else run.adapter.bits
+    return base, Widths(run.adapter.bits, inner, BITS[name] if name else inner)
+
+
+def _plan(run: Run, stack: tuple[Block, ...]) -> Plan:
+    base, extra = _widths(run)
+    ranks = shard_ranks(run)
+    strategy = _option(run, "sharding_strategy")
+    keeps = strategy in ("shard_grad_op", "no_shard")
+    again = _option(run, "reshard_root_after_forward")
+    kinds: dict[int, tuple[int, str, Layer]] = {}
+    for block in stack:
+        title = f"{block.layer.kind} layers"
+        kinds.setdefault(id(block.layer), (len(kinds), title, block.layer))
+    arch = run.arch
+    head = arch.after_parameters + (arch.embedding_parameters if arch.tied else 0)
+    return Plan(
+        run=run,
+        kinds=tuple(
+            (title, unit(run, layer_pieces(run, layer, base, extra), ranks))
+            for _, title, layer in kinds.values()
+        ),
+        layers=tuple(kinds[id(layer)][0] for layer in arch.layers),
+        root=unit(run, root_pieces(run, base), ranks),
+        head=0 if run.frozen else run.scaled(head) * base.compute // 8,
+        several=holds(ranks > 1),
+        keeps=keeps,
+        replicas=strategy in ("hybrid_shard", "no_shard"),
+        spots=tuple(spots(stack, run.micro_batches,
+                          root_again=not keeps if again is None else bool(again))),
+    )  # fmt: skip
+
+
+def _shards(plan: Plan, start: Instant) -> Iterator[Entry]:
+    """Parameters as they are stored, from start-up on."""
+    run, arch = plan.run, plan.run.arch
+    beats = tuple(spot.beat for spot in plan.spots)
+    live: dict[str, Num] = {start.name: 1, **{beat.name: 1 for beat in beats}}
+    source = code("torch 2.13 F/_fsdp_param.py:298-316: rows padded to equal shards")
+    counts = [plan.layers.count(kind) for kind in range(len(plan.kinds))]
+    rows = [*zip(counts, plan.kinds, strict=True), (1, ("embedding and head", plan.root))]
+    slack: Num = 0
+    for count, (title, one) in rows:
+        yield Entry(name=f"{title}: sharded parameters", kind=PARAM, bytes=count * one.shard,
+                    live=live, source=source)  # fmt: skip
+        slack = slack + count * one.slack
+    yield Entry(
+        name="blocks the allocator does not split: parameters", kind=RUNTIME, bytes=slack,
+        live=live, source=code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp should_split"),
+    )  # fmt: skip
+    yield replace(buffer_entry(run, beats), live=live)
+    if arch.tied:
+        ranks, (stored, _) = shard_ranks(run), PRECISIONS[run.precision]
+        table = Piece(arch.embedding[0], Widths(stored, stored, stored), False)
+        twin = unit(run, [table], ranks)
+        yield Entry(
+            name="tied head, before it is the embedding again", kind=PARAM,
+            bytes=twin.shard + twin.slack, live={start.name: 1},
+            source=code("torch 2.13 nn/modules/module.py to_empty: each name gets a tensor"),
+        )  # fmt: skip
+
+
+def _step(plan: Plan) -> Iterator[Entry]:
+    """The optimizer's states and temporaries on this rank's shards, and gradient clipping."""
+    run, (_, extra) = plan.run, _widths(plan.run)
+    beats = tuple(spot.beat for spot in plan.spots)
+    total, largest, tensors = plan.root.stepped, plan.root.largest, plan.root.tensors
+    for kind, (_, one) in enumerate(plan.kinds):
+        count = plan.layers.count(kind)
+        total, tensors = total + count * one.stepped, tensors + count * one.tensors
+        largest = larger(largest, one.largest)
+    name = run.implementation or default_implementation(run.optimizer)
+    yield from optimizer_entries(
+        run, total, extra.stored, beats, implementation=name, largest=largest
+    )
+    step = step_temp_bytes(OPTIMIZERS[run.optimizer], name, total, largest, extra.stored)
+    norms = larger(clip_temp_bytes(tensors, largest) - step, 0) if run.clipping else 0
+    if not nothing(norms):
+        yield Entry(
+            name="gradient norms, beyond the step's own temporaries", kind=TEMP, bytes=norms,
+            live={b.name: 1 for b in beats if b.instant.phase == OPTIMIZER},
+            source=code("torch 2.13 nn/utils/clip_grad.py:95 and aten ForeachReduceOp.cu"),
+        )  # fmt: skip
+
+
+ENGINE = Engine(
+    name="fsdp",
+    title="PyTorch FSDP",
+    options=OPTIONS,
+    # Left out: Adafactor, which fails on sharded tensors (torch 2.13: in-place square of a partial
+    # norm); bitsandbytes' optimizers, whose kernels read past the shard (0.50.2); Muon, for which
+    # torch gathers whole matrices in a way that is not modelled.
+    optimizers=frozenset(("adamw", "adam", "sgd", "sgd_momentum")),
+    problems=problems,
+    ledger=ledger,
+)

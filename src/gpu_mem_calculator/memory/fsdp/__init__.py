@@ -1,0 +1,1 @@
+"""FSDP2: its units, the instants of its step, and what they hold."""

@@ -1,0 +1,29 @@
+"""A result as plain data, JSON and YAML: the fields as they are, bytes exact."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from ..core.models import MemoryResult
+
+
+def as_data(result: MemoryResult) -> dict[str, Any]:
+    """The result's fields as plain data."""
+    data: dict[str, Any] = msgspec.to_builtins(result)
+    return data
+
+
+def to_json(data: Any) -> str:
+    """Indented JSON."""
+    return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+def to_yaml(data: Any) -> str:
+    """YAML in the same order."""
+    import yaml
+
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return text

@@ -1,0 +1,123 @@
+"""The first lines of a report: which run this is, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..core.calculator import Estimate
+from ..ledger.units import GIB
+from ..memory.run import Run
+from .bars import gauge
+from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrapped
+
+TIGHT = 0.9  # above this share of the card, the verdict comes with advice
+OPTIMIZER_TITLES = {
+    "adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "sgd_momentum": "SGD with momentum",
+    "adafactor": "Adafactor", "adamw_8bit": "8-bit AdamW", "paged_adamw_8bit": "paged 8-bit AdamW",
+    "lion": "Lion", "lion_8bit": "8-bit Lion", "muon": "Muon",
+}  # fmt: skip
+AXES = (("tp", "TP"), ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("dp", "DP"))
+
+
+def headline(estimate: Estimate) -> Iterator[Line]:
+    """What is trained, and how."""
+    title = estimate.resolved.model.title
+    yield from wrapped(f"{title[:40]}  ", ", ".join(_model_words(estimate)))
+    yield from wrapped("", ", ".join(_setup_words(estimate)))
+
+
+def _model_words(estimate: Estimate) -> Iterator[str]:
+    run, result = estimate.resolved.run, estimate.result
+    yield f"{count(result.num_parameters)} parameters"
+    if run.adapter is not None:
+        name = "DoRA" if run.adapter.dora else "LoRA"
+        name = f"Q{name}" if run.quantization else name
+        yield f"{name} rank {run.adapter.rank} ({count(result.trainable_parameters)} trained)"
+    if run.quantization:
+        yield f"{run.quantization} weights"
+    yield run.precision.replace("_", " ")
+    yield OPTIMIZER_TITLES.get(run.optimizer, run.optimizer)
+    yield f"micro-batch {run.batch} × {run.seq:,}"
+    if run.micro_batches > 1:
+        yield f"{run.micro_batches} micro-batches a step"
+    if run.recompute != "none":
+        share = {2: " on half of the layers", 3: " on three quarters of the layers"}
+        where = share.get(run.recompute_quarters, "") if run.recompute == "full" else ""
+        yield f"{run.recompute} recompute{where}"
+
+
+def _setup_words(estimate: Estimate) -> Iterator[str]:
+    run, engine, hardware = (
+        estimate.resolved.run, estimate.resolved.engine, estimate.resolved.hardware,
+    )  # fmt: skip
+    name = "PyTorch" if engine.name == "pytorch_ddp" and hardware.num_gpus == 1 else engine.title
+    given = dict(estimate.result.run.get("engine", {}))
+    stage = run.options.get("zero_stage")
+    if stage is not None:
+        name += f" ZeRO-{stage}"
+    if "sharding_strategy" in run.options:
+        name += f" {run.options['sharding_strategy']}"
+    nodes = f" in {hardware.num_nodes} nodes" if hardware.num_nodes > 1 else ""
+    yield f"{name} on {hardware.num_gpus:,} × {hardware.title}{nodes}"
+    yield from _mesh_words(run)
+    for key, value in given.items():
+        if key in ("offload_optimizer", "offload_param"):
+            what = "optimizer" if key == "offload_optimizer" else "parameters"
+            if value != "none":
+                yield f"{what} on the {'CPU' if value == 'cpu' else 'NVMe disk'}"
+        elif key not in ("type", "zero_stage", "sharding_strategy"):
+            yield f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+def _mesh_words(run: Run) -> Iterator[str]:
+    if run.mesh.tp * run.mesh.pp * run.mesh.cp * run.mesh.ep == 1:
+        return
+    yield " ".join(f"{word} {size}" for axis, word in AXES
+                   if (size := getattr(run.mesh, axis)) > 1)  # fmt: skip
+    if run.virtual_stages > 1:
+        yield f"{run.virtual_stages} virtual stages"
+    if run.sequence_parallel:
+        yield "sequence parallel"
+
+
+def card_bytes(estimate: Estimate) -> int:
+    """What the card must have."""
+    return round(estimate.result.total_memory_per_gpu_gb * GIB)
+
+
+def verdict(estimate: Estimate) -> Iterator[Line]:
+    """Whether it fits, with how much to spare, and a gauge."""
+    result = estimate.result
+    needs, has = card_bytes(estimate), result.gpu_memory_bytes
+    left = f"needs {gib(needs)} of {gib(has)} GiB per GPU"
+    right, style = verdict_words(needs, has)
+    yield [(left, BOLD), (right.rjust(WIDTH - len(left)), style)]
+    share = needs / has
+    yield [(gauge(share, WIDTH - 10), style.removeprefix("bold ")), (f" {100 * share:,.0f} %", "")]
+
+
+def verdict_words(needs: int, has: int) -> tuple[str, str]:
+    """`fits, 8.7 GiB to spare`, and its style."""
+    if needs > has:
+        return f"does not fit, {gib(needs - has)} GiB short", BAD
+    tight = needs > TIGHT * has
+    return f"fits, {gib(has - needs)} GiB to spare", WARN if tight else GOOD
+
+
+def sentence(estimate: Estimate, name: str) -> str:
+    """The verdict in one sentence."""
+    needs, has = card_bytes(estimate), estimate.result.gpu_memory_bytes
+    words, _ = verdict_words(needs, has)
+    verb, _, rest = words.partition(", ")
+    return f"{name} {verb}: it needs {gib(needs)} of {gib(has)} GiB per GPU, {rest}."
+
+
+def basis(estimate: Estimate) -> Iterator[Line]:
+    """What the verdict rests on, while the allocator is not modelled."""
+    if estimate.result.needs_bytes is None:
+        text = (
+            "The verdict counts allocated memory and what CUDA takes beside it; fragmentation of "
+            "torch's allocator is not in it."
+        )
+        yield from wrapped("", text, "dim")
+        yield line()

@@ -1,0 +1,199 @@
+"""An estimate as one HTML file: no network, no script, light and dark, good on paper.
+
+The verdict comes first, then the picture of a step, the parts, the numbers, and where each of
+them comes from. Whatever a user wrote is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
+from string import Template
+
+from ..core.calculator import STEP, Estimate
+from ..core.models import MemoryResult
+from ..memory.runtime import outside_torch
+from .html_tables import (
+    Page,
+    breakdown_table,
+    count,
+    gib,
+    instants_table,
+    ledger_details,
+    marked,
+    numbers_list,
+    size,
+    stages_table,
+    text,
+)
+from .patterns import defs, swatch
+from .picture import TITLES, column, timeline
+
+NARROW, WIDE = 360, 1000
+NAMED = 10  # up to this many instants have their names in the wide picture
+
+
+def html_report(estimate: Estimate) -> str:
+    """The whole report as one self-contained page."""
+    from .. import __version__
+
+    page = _page(estimate)
+    result = page.result
+    model = text(estimate.resolved.model.title)
+    verdict = "fits" if result.fits_on_gpu else "does not fit"
+    fields = {
+        "title": f"{model}: {gib(page.card_bytes)} GiB, {verdict}",
+        "css": _file("page.css"),
+        "patterns": defs(),
+        "model": model,
+        "setup": _setup(estimate),
+        "verdict": _verdict(page),
+        "picture": _picture(page),
+        "breakdown": breakdown_table(page),
+        "stages": _stages(page),
+        "numbers": numbers_list(page),
+        "ledger": ledger_details(page),
+        "remarks": _remarks(result),
+        "run": text(json.dumps(result.run, indent=2, ensure_ascii=False)),
+        "command": "gpu-mem-calc calculate --config run.json --format html --output report.html",
+        "version": __version__,
+    }
+    return Template(_file("page.html")).substitute(fields)
+
+
+def _page(estimate: Estimate) -> Page:
+    ledger, resolved = estimate.ledger, estimate.resolved
+    outside = tuple(outside_torch(resolved.run, resolved.hardware.num_gpus))
+    beside = [(name, size) for name, size, _ in outside]
+    instants = [i for i in ledger.instants if i.present]
+    top = ledger.peak_instant(phases=STEP)
+    return Page(
+        estimate=estimate,
+        columns=tuple(column(ledger, instant, beside) for instant in instants),
+        peak=instants.index(top),
+        instant=top,
+        outside=outside,
+    )
+
+
+@cache
+def _file(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _setup(estimate: Estimate) -> str:
+    """What is trained, how, with what and on what."""
+    run, hardware, result = estimate.resolved.run, estimate.resolved.hardware, estimate.result
+    sizes = ", ".join(
+        f"{axis} {ranks}" for axis in ("dp", "tp", "pp", "cp", "ep")
+        if (ranks := getattr(run.mesh, axis)) > 1
+    )  # fmt: skip
+    options = [f"{k} {v}" for k, v in result.run.get("engine", {}).items() if k != "type"]
+    engine = [estimate.resolved.engine.title, *([sizes] if sizes else []), *options]
+    nodes = f" in {hardware.num_nodes} nodes" if hardware.num_nodes > 1 else ""
+    trained = result.trainable_parameters
+    share = "" if trained == result.num_parameters else f", {count(trained)} of them trained"
+    rows = {
+        "Model": f"{count(result.num_parameters)} parameters{share}, {len(run.arch.layers)} layers",
+        "Training": ", ".join(_training(estimate)),
+        "Engine": ", ".join(engine),
+        "Hardware": f"{hardware.num_gpus:,} × {hardware.title}{nodes}",
+    }
+    made = "".join(f"<dt>{k}</dt><dd>{text(v)}</dd>" for k, v in rows.items())
+    return f'<dl class="setup">{made}</dl>'
+
+
+def _training(estimate: Estimate) -> Iterator[str]:
+    run = estimate.resolved.run
+    yield f"micro-batch {run.batch} × {run.seq:,} tokens"
+    if run.micro_batches > 1:
+        yield f"{run.micro_batches} micro-batches a step"
+    yield run.precision.replace("_", " ")
+    yield run.optimizer
+    if run.adapter is not None:
+        yield f"LoRA r={run.adapter.rank} on {', '.join(sorted(run.adapter.targets))}"
+    if run.quantization:
+        yield f"{run.quantization} base"
+    if run.recompute != "none":
+        part = {4: "", 3: " on ¾ of the layers", 2: " on half of the layers"}
+        yield f"{run.recompute} recompute{part.get(run.recompute_quarters, '')}"
+    yield f"{run.attention.replace('_', ' ')} attention"
+
+
+def _verdict(page: Page) -> str:
+    """Needs X of Y, and whether that fits."""
+    result = page.result
+    limit, card = result.gpu_memory_bytes, page.card_bytes
+    spare = limit - card
+    if result.fits_on_gpu:
+        tone, says = "fits", f"✓ fits, {size(spare)} GiB to spare"
+        bar = f'<span style="width:{100 * card / limit:.2f}%"></span>'
+    else:
+        tone, says = "fails", f"✗ does not fit, {size(-spare)} GiB too much"
+        mark = f'<span class="mark" style="left:{100 * limit / card:.2f}%"></span>'
+        bar = f'<span style="width:100%"></span>{mark}'
+    notes = [f"{result.memory_utilization_percent:,.0f} % of the card, "
+             f"at the highest instant of a step: {text(page.instant.title)}."]  # fmt: skip
+    if result.needs_bytes is None:
+        notes.append("Fragmentation is not counted.")
+    if result.warnings:
+        notes.append('<a href="#h-assumed">See the warnings.</a>')
+    return (
+        f'<div class="verdict {tone}"><div class="line"><p class="needs">needs '
+        f"<strong>{size(card)}</strong> of {size(limit)} GiB per GPU</p>"
+        f'<p class="says">{says}</p></div>'
+        f'<div class="gauge" aria-hidden="true">{bar}</div>'
+        f'<p class="small">{" ".join(notes)}</p></div>'
+    )
+
+
+def _picture(page: Page) -> str:
+    """The step twice, for wide and narrow screens, its legend, and the same as a table."""
+    limit = page.result.gpu_memory_bytes
+    wide = timeline(page.columns, page.peak, limit, width=WIDE, name="wide")
+    narrow = timeline(page.columns, page.peak, limit, width=NARROW, name="narrow")
+    legend = "".join(f"<li>{swatch(kind)}{title}</li>" for kind, title in TITLES.items())
+    key = "key only-narrow" if len(page.columns) <= NAMED else "key"
+    return (
+        f'<figure><div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
+        f'<ul class="legend">{legend}<li><span class="dash"></span>the card’s limit</li></ul>'
+        f'<ul class="{key}">{"".join(_key(page))}</ul></figure>'
+        f"<details><summary>The same as a table</summary>{instants_table(page)}</details>"
+    )
+
+
+def _key(page: Page) -> Iterator[str]:
+    """What the numbers under the columns stand for; many of a kind in a row share a line."""
+    numbered = list(enumerate(page.columns, 1))
+    for head, group in groupby(numbered, key=lambda one: one[1].title.partition(":")[0]):
+        rows = list(group)
+        if len(rows) < 3:
+            lines = [(str(i), one.title, size(one.bytes), i - 1 == page.peak) for i, one in rows]
+        else:
+            low, high = (gib(end(one.bytes for _, one in rows)) for end in (min, max))
+            first, last = rows[0][0], rows[-1][0]
+            most = first - 1 <= page.peak < last
+            lines = [(f"{first}–{last}", head, f"{low}–{high}", most)]
+        for number, title, shown, most in lines:
+            yield (f"{marked('li', 'at-peak', most)}<span>{number}</span>"
+                   f"<span>{text(title)}</span><span>{shown}</span></li>")  # fmt: skip
+
+
+def _stages(page: Page) -> str:
+    """The pipeline's stages, where there are several."""
+    if len(page.result.stages) < 2:
+        return ""
+    return (f'<section aria-labelledby="h-stages"><h2 id="h-stages">Pipeline stages</h2>'
+            f"{stages_table(page)}</section>")  # fmt: skip
+
+
+def _remarks(result: MemoryResult) -> str:
+    """What to know before trusting the numbers."""
+    warnings = "".join(f'<p class="warning">Warning: {text(one)}</p>' for one in result.warnings)
+    assumed = "".join(f"<li>{text(one)}</li>" for one in result.assumed)
+    listed = f'<p>Assumed, as the run file does not say:</p><ul class="remarks">{assumed}</ul>'
+    none = "<p>No warnings, and nothing is assumed but each framework’s own defaults.</p>"
+    return (warnings + (listed if assumed else "")) or none

@@ -1,0 +1,231 @@
+"""The tables of the HTML report, and how it writes sizes and what users wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from html import escape
+
+from msgspec import Struct
+
+from ..core.calculator import STEP, Estimate
+from ..core.models import MemoryResult
+from ..ledger.ledger import CPU, GPU, NVME, RUNTIME, Entry, Instant
+from ..ledger.units import GIB
+from .patterns import swatch
+from .picture import TITLES, Column, Slice, column
+
+PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk"}
+MISSING = "not modelled yet"
+COLUMNS = {"#": "num", "~": "what", "|": "bar-cell"}
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """An estimate, and the columns of its picture."""
+
+    estimate: Estimate
+    columns: tuple[Column, ...]
+    peak: int  # index of the highest column of the step
+    instant: Instant
+    outside: tuple[tuple[str, int, str], ...]
+
+    @property
+    def result(self) -> MemoryResult:
+        """The numbers."""
+        return self.estimate.result
+
+    @property
+    def card_bytes(self) -> int:
+        """What the card must have: torch's least (its peak until that is modelled) and the rest."""
+        result = self.result
+        torch = result.allocated_bytes if result.needs_bytes is None else result.needs_bytes
+        return torch + result.outside_torch_bytes
+
+
+def text(value: object) -> str:
+    """Any text, safe inside HTML: markup escaped, characters HTML cannot hold replaced."""
+    kept = re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", str(value))
+    return escape(kept)
+
+
+def gib(num_bytes: float) -> str:
+    """Bytes in GiB, two decimals."""
+    return f"{num_bytes / GIB:,.2f}"
+
+
+def size(num_bytes: int) -> str:
+    """Bytes in GiB, with the exact count to point at."""
+    shown = "&lt; 0.01" if 0 < num_bytes < 0.005 * GIB else gib(num_bytes)
+    return f'<span title="{num_bytes:,} bytes">{shown}</span>'
+
+
+def count(number: int) -> str:
+    """A parameter count: 6.74 B, 124 M."""
+    for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= unit:
+            return f"{number / unit:.3g} {name}"
+    return str(number)
+
+
+def marked(tag: str, name: str, when: bool) -> str:
+    """An opening tag, with a class where something holds."""
+    return f'<{tag} class="{name}">' if when else f"<{tag}>"
+
+
+def table(
+    caption: str, heads: Iterable[str], rows: Iterable[str], foot: str = "", kind: str = ""
+) -> str:
+    """A table that scrolls by itself; a head's first character may say what its column is."""
+    head = "".join(
+        f'<th scope="col" class="{COLUMNS.get(one[:1], "")}">{one.lstrip("#~|")}</th>'
+        for one in heads
+    )
+    foot = f"<tfoot>{foot}</tfoot>" if foot else ""
+    return (
+        f'<div class="scroll"><table class="{kind}"><caption>{caption}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>{foot}</table></div>"
+    )
+
+
+def instants_table(page: Page) -> str:
+    """The picture as numbers."""
+    rows = []
+    for i, one in enumerate(page.columns):
+        cells = "".join(f'<td class="num">{size(part.bytes)}</td>' for part in one.slices)
+        row = marked("tr", "busiest", i == page.peak)
+        rows.append(
+            f'{row}<td class="num">{i + 1}</td><th scope="row">{text(one.title)}</th>'
+            f'{cells}<td class="num">{size(one.bytes)}</td></tr>'
+        )
+    heads = ["#no.", "instant", *(f"#{title}" for title in TITLES.values()), "#total"]
+    return table("GiB on one GPU at each instant of a step", heads, rows, kind="entries")
+
+
+def bar(parts: Iterable[Slice], whole: int) -> str:
+    """A bar of slices, each as long as its share of the whole."""
+    made, start = [], 0
+    for part in parts:
+        made.append(f'<rect x="{100 * start / whole:.3f}%" width="{100 * part.bytes / whole:.3f}%" '
+                    f'height="14" fill="url(#p-{part.kind})"/>')  # fmt: skip
+        start += part.bytes
+    return f'<svg class="bar" aria-hidden="true">{"".join(made)}</svg>'
+
+
+def breakdown_table(page: Page) -> str:
+    """What is on the card at the peak, kind by kind; the rows add up to what the card must have."""
+    whole = page.card_bytes
+    rows = [
+        f'<tr><th scope="row" class="name-cell">{swatch(part.kind)}{TITLES[part.kind]}</th>'
+        f'<td class="what">{text(", ".join(_names(part.entries)))}</td>'
+        f'<td class="num">{size(part.bytes)}</td>'
+        f'<td class="num">{100 * part.bytes / whole:.1f} %</td>'
+        f'<td class="bar-cell">{bar([part], whole)}</td></tr>'
+        for part in page.columns[page.peak].slices
+    ]
+    rest = whole - page.columns[page.peak].bytes
+    if rest:
+        rows.append(
+            f'<tr><th scope="row" class="name-cell">fragmentation</th><td class="what">what torch '
+            f'needs above its peak</td><td class="num">{size(rest)}</td>'
+            f'<td class="num">{100 * rest / whole:.1f} %</td><td class="bar-cell"></td></tr>'
+        )
+    foot = (
+        '<tr><th scope="row">per GPU</th><td class="what"></td>'
+        f'<td class="num">{size(whole)}</td><td class="num">100 %</td>'
+        '<td class="bar-cell"></td></tr>'
+    )
+    heads = ["kind", "~largest entries", "#GiB", "#share", "|"]
+    return table(f"At {text(page.instant.title)}, GiB on one GPU", heads, rows, foot)
+
+
+def _names(entries: Iterable[tuple[str, int]]) -> list[str]:
+    """The largest entries' names, each once."""
+    names = list(dict.fromkeys(name for name, _ in entries))
+    return names[:3] + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
+
+
+def stages_table(page: Page) -> str:
+    """Each pipeline stage's peak, and what it is made of."""
+    result = page.result
+    beside = [(name, num_bytes) for name, num_bytes, _ in page.outside]
+    peaks = [column(one, one.peak_instant(phases=STEP), beside) for one in page.estimate.ledgers]
+    most = max(one.bytes for one in peaks)
+    rows = []
+    for stage, one in zip(result.stages, peaks, strict=True):
+        busiest = stage.stage == result.busiest_stage
+        note = ", the busiest" if busiest else ""
+        rows.append(
+            f'{marked("tr", "busiest", busiest)}<th scope="row">{stage.stage}{note}</th>'
+            f'<td class="num">{stage.num_layers}</td><td class="what">{text(one.title)}</td>'
+            f'<td class="num">{size(stage.allocated_bytes)}</td>'
+            f'<td class="num">{size(one.bytes)}</td>'
+            f'<td class="bar-cell">{bar(one.slices, most)}</td></tr>'
+        )
+    heads = ["stage", "#layers", "~highest at", "#allocated", "#on the card", "|"]
+    caption = "GiB on one GPU of each pipeline stage; the rest of the report is about the busiest"
+    return table(caption, heads, rows)
+
+
+def numbers_list(page: Page) -> str:
+    """The four numbers that are never mixed up, and what lies elsewhere."""
+    result = page.result
+    hardware = page.estimate.resolved.hardware
+    num_gpus, per_node = hardware.num_gpus, hardware.gpus_per_node
+    rows = [
+        ("Allocated", result.allocated_bytes, "torch’s max_memory_allocated on the busiest rank"),
+        ("Reserved", result.reserved_bytes, "torch’s max_memory_reserved on a roomy GPU"),
+        ("Needs", result.needs_bytes, "the least torch must be given, fragmentation included"),
+        ("Outside torch", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
+        ("Device", result.device_bytes, "what nvidia-smi shows: reserved and outside torch"),
+        ("Start-up", result.startup_bytes, "allocated before the first step"),
+        ("Host RAM", result.host_bytes_per_node, f"per node, {per_node} ranks together"),
+        ("Disk", result.disk_bytes_per_node, f"per node, {per_node} ranks together"),
+        ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × what the busiest needs"),
+    ]
+    made = []
+    for name, value, says in rows:
+        shown = f'<span class="absent">{MISSING}</span>' if value is None else f"{size(value)} GiB"
+        made.append(f"<div><dt>{name}</dt><dd>{shown}"
+                    f'<span class="says">{text(says)}</span></dd></div>')  # fmt: skip
+    return f'<dl class="numbers">{"".join(made)}</dl>'
+
+
+def ledger_details(page: Page) -> str:
+    """Every entry that is alive at the peak, largest first, with who says so."""
+    name = page.instant.name
+    alive = [e for e in page.estimate.ledger.entries if int(e.at(name))]
+    outside = [_entry_row(n, RUNTIME, num, "1", num, source) for n, num, source in page.outside]
+    alive.sort(key=lambda e: (e.place != GPU, -int(e.at(name))))
+    rows = [
+        _entry_row(
+            e.name, e.kind, int(e.bytes), f"{e.live[name]:,}", int(e.at(name)), str(e.source),
+            PLACES[e.place], "".join(_parts(e)),
+        )
+        for e in alive
+    ]  # fmt: skip
+    heads = ["entry", "kind", "#each", "#copies", "#GiB", "source"]
+    caption = f"Alive at {text(page.instant.title)}, GiB"
+    made = table(caption, heads, [*rows, *outside], kind="entries")
+    summary = f"{len(rows) + len(outside)} entries, with their sources"
+    return f"<details><summary>{summary}</summary>{made}</details>"
+
+
+def _entry_row(
+    name: str, kind: str, each: int, copies: str, total: int, source: str, place: str = "",
+    parts: str = "",
+) -> str:  # fmt: skip
+    return (
+        f'<tr><th scope="row" class="name-cell">{text(name)}{parts}</th>'
+        f'<td class="kind">{swatch(kind)}{TITLES[kind]}{place}</td>'
+        f'<td class="num">{size(each)}</td><td class="num">{copies}</td>'
+        f'<td class="num">{size(total)}</td><td class="source">{text(source)}</td></tr>'
+    )
+
+
+def _parts(entry: Entry) -> Iterator[str]:
+    """What an entry is made of, where that is known."""
+    if entry.parts:
+        yield f'<details><summary>{len(entry.parts)} tensors</summary><ul class="parts">'
+        for name, num_bytes in entry.parts:
+            yield f"<li><span>{text(name)}</span><span>{size(int(num_bytes))}</span></li>"
+        yield "</ul></details>"

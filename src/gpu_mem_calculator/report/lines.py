@@ -1,0 +1,93 @@
+"""Laid-out text: lines of (text, style) spans. Layout is ours; rich only colours it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from ..ledger.units import GIB, KIB, MIB
+
+Span: TypeAlias = tuple[str, str]  # text, and a style that rich knows ("" for none)
+Line: TypeAlias = list[Span]
+
+WIDTH = 80
+BOLD, DIM, GOOD, BAD, WARN = "bold", "dim", "bold green", "bold red", "yellow"
+
+
+def line(text: str = "", style: str = "") -> Line:
+    """A line in one style."""
+    return [(text, style)]
+
+
+def plain(lines: Iterable[Line]) -> str:
+    """The lines as text without any escape codes."""
+    return "\n".join("".join(text for text, _ in spans).rstrip() for spans in lines)
+
+
+def coloured(lines: Sequence[Line]) -> str:
+    """The lines with the escape codes of a colour terminal."""
+    import io
+
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=WIDTH, highlight=False)
+    for spans in lines:
+        console.print(Text.assemble(*spans), soft_wrap=True)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def wrapped(label: str, text: str, style: str = "", width: int = WIDTH) -> list[Line]:
+    """A text behind a label, folded so that it stays right of the label."""
+    import textwrap
+
+    indent = " " * len(label)
+    folded = textwrap.wrap(
+        text, width - len(label), break_long_words=True, break_on_hyphens=False
+    ) or [""]
+    return [[(label if i == 0 else indent, BOLD if label.strip() else ""), (piece, style)]
+            for i, piece in enumerate(folded)]  # fmt: skip
+
+
+def command(label: str, words: Sequence[str], width: int = WIDTH) -> list[Line]:
+    """A command to copy, continued with backslashes where it is long."""
+    import shlex
+
+    pieces = [shlex.quote(word) for word in words]
+    groups: list[str] = []
+    for piece in pieces:  # an option stays with its value
+        if groups and groups[-1].startswith("--") and " " not in groups[-1] and piece[:1] != "-":
+            groups[-1] += f" {piece}"
+        else:
+            groups.append(piece)
+    rows = [groups[0]]
+    for group in groups[1:]:
+        if len(rows[-1]) + len(group) + 3 > width - len(label):
+            rows[-1] += " \\"
+            rows.append(f"  {group}")
+        else:
+            rows[-1] += f" {group}"
+    indent = " " * len(label)
+    return [[(label if i == 0 else indent, BOLD), (row, "cyan")] for i, row in enumerate(rows)]
+
+
+def size(num_bytes: int) -> str:
+    """Bytes in the unit that suits them."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(num_bytes) >= unit:
+            return f"{num_bytes / unit:,.2f} {name}"
+    return f"{num_bytes} bytes"
+
+
+def gib(num_bytes: int, digits: int = 1) -> str:
+    """Bytes as a GiB figure without the unit."""
+    return f"{num_bytes / GIB:,.{digits}f}"
+
+
+def count(number: int) -> str:
+    """A count as people say it: 6.74 B, 350 M."""
+    for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= unit:
+            return f"{float(f'{number / unit:.3g}'):g} {name}"
+    return str(number)

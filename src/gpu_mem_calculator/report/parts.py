@@ -1,0 +1,146 @@
+"""What is alive at the peak, by what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..core.calculator import STEP, Estimate
+from ..ledger.ledger import ACT, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
+from ..memory.run import Options
+from ..memory.runtime import outside_torch
+from .bars import bar
+from .headline import card_bytes
+from .lines import BOLD, DIM, Line, count, gib, line
+
+KIND_TITLES = {
+    PARAM: "parameters", GRAD: "gradients", OPTIM: "optimizer", ACT: "activations",
+    TEMP: "temporaries", COMM: "communication", RUNTIME: "runtime",
+}  # fmt: skip
+STYLES = {PARAM: "blue", GRAD: "cyan", OPTIM: "magenta", ACT: "green", TEMP: "yellow",
+          COMM: "red", RUNTIME: "white"}  # fmt: skip
+# Bytes that a framework keeps for one parameter, all of them whole numbers.
+WHOLE = {PARAM: (2, 4), GRAD: (2, 4), OPTIM: (2, 4, 6, 8, 10, 12)}
+OUTSIDE, REST = "CUDA", "fragmentation"
+NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
+
+
+class Part(Struct, frozen=True):
+    """One row: what for, what it is, how much."""
+
+    title: str
+    text: str
+    bytes: int
+    style: str = ""
+
+
+def parts(estimate: Estimate) -> list[Part]:
+    """The rows; their bytes add up to what the card must have."""
+    ledger, result = estimate.ledger, estimate.result
+    peak = ledger.peak_instant(phases=STEP)
+    rows = []
+    for kind, title in KIND_TITLES.items():
+        alive = [(e, int(e.at(peak.name))) for e in ledger.entries
+                 if e.kind == kind and e.place == GPU]  # fmt: skip
+        total = sum(size for _, size in alive)
+        if total:
+            text = _description(estimate, kind, alive, peak.name, total)
+            rows.append(Part(title, text, total, STYLES[kind]))
+    outside = list(outside_torch(estimate.resolved.run, estimate.resolved.hardware.num_gpus))
+    names = ", ".join(name.removeprefix("CUDA ") for name, _, _ in outside)
+    rows.append(Part(OUTSIDE, names, result.outside_torch_bytes))
+    rest = card_bytes(estimate) - sum(row.bytes for row in rows)
+    if rest > 0:
+        rows.append(Part(REST, "free, but in pieces", rest))
+    return rows
+
+
+def _description(
+    estimate: Estimate, kind: str, alive: list[tuple[Entry, int]], peak: str, total: int
+) -> str:
+    """The largest entries by name; for states, how many bytes a parameter that makes."""
+    sizes: dict[str, int] = {}
+    for entry, size in alive:
+        if size:
+            copies = int(entry.live[peak])
+            name = _counted(entry.name, copies)
+            sizes[name] = sizes.get(name, 0) + size
+    names = sorted(sizes, key=lambda name: -sizes[name])
+    if kind not in (PARAM, GRAD, OPTIM):
+        return ", ".join(_fitting([], names))
+    each = _bytes_each(estimate, kind, total)
+    names = [n for n in names if n != KIND_TITLES[kind] and sizes[n] > total // 50]
+    if not each and not names:
+        return f"{total / estimate.result.num_parameters:.3g} bytes a parameter"
+    return ", ".join(_fitting([each] if each else [], names))
+
+
+def _bytes_each(estimate: Estimate, kind: str, total: int) -> str:
+    """`12 bytes × 6.74 B / 8`, where a whole number of bytes makes the total; else nothing."""
+    resolved, result = estimate.resolved, estimate.result
+    run, local = resolved.run, result.num_parameters
+    if run.adapter is not None and kind != PARAM:
+        local = result.trainable_parameters
+    elif resolved.engine.parameters is not None:
+        local = int(resolved.engine.parameters(replace(run, stage=result.busiest_stage)))
+    for cut in (run.mesh.dp, 1) if _is_cut(run.options, kind) else (1,):
+        each = total * cut / local
+        if each >= 0.95 and abs(each - round(each)) < 0.02 * each and round(each) in WHOLE[kind]:
+            text = f"{round(each)} bytes × {count(local)}"
+            return text if cut == 1 else f"{text} / {cut}"
+    return ""
+
+
+def _is_cut(options: Options, kind: str) -> bool:
+    """Whether the options spread a kind of state over the data-parallel ranks."""
+    if "zero_stage" in options:
+        return bool(options["zero_stage"] >= {OPTIM: 1, GRAD: 2, PARAM: 3}[kind])
+    if "sharding_strategy" in options:
+        return bool(options["sharding_strategy"] != "no_shard")
+    return kind == OPTIM and bool(options.get("distributed_optimizer"))
+
+
+def _counted(name: str, copies: int) -> str:
+    """`24 dense layers: kept for backward`."""
+    if copies == 1:
+        return name
+    kind, layers, _ = name.partition(" layers: ")
+    return f"{copies} {name}" if layers and " " not in kind else f"{copies} × {name}"
+
+
+def _fitting(start: list[str], names: list[str]) -> list[str]:
+    """As many of the names as a row has room for; at least one word, cut where it must be."""
+    kept = list(start)
+    for index, name in enumerate(names):
+        left = len(names) - index - 1
+        tail = [f"{left} more"] if left else []
+        if len(", ".join([*kept, name, *tail])) <= TEXT:
+            kept.append(name)
+        elif kept == start and kept:
+            return kept
+        elif kept:
+            more = [*kept, f"{left + 1} more"]
+            return more if len(", ".join(more)) <= TEXT else kept
+        else:
+            room = TEXT - len(", ".join(["", *tail])) - 1
+            return [name[:room] + "…", *tail]
+    return kept
+
+
+def parts_table(estimate: Estimate) -> Iterator[Line]:
+    """The rows with their figures and little bars."""
+    rows = parts(estimate)
+    head = f"at the peak: {estimate.result.peak_instant}"
+    if len(estimate.ledgers) > 1:
+        head += f", stage {estimate.result.busiest_stage}"
+    room = 2 + NAME + TEXT + FIGURE - 3
+    yield [(head[:room].ljust(room), BOLD), ("GiB", DIM)]
+    most = max(row.bytes for row in rows)
+    for row in rows:
+        left = f"  {row.title:<{NAME}}{row.text[:TEXT]:<{TEXT}}"
+        yield [(left, ""), (gib(row.bytes, 2).rjust(FIGURE), ""),
+               (f"  {bar(row.bytes, most, BAR)}", row.style)]  # fmt: skip
+    total = gib(sum(row.bytes for row in rows), 2)
+    yield line("  " + "total".ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)

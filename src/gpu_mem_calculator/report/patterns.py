@@ -1,0 +1,33 @@
+"""How each kind of memory looks: the patterns that the picture, its legend and the bars share."""
+
+from __future__ import annotations
+
+from ..ledger.ledger import ACT, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
+
+# A drawing for each kind on top of its colour, so that colour alone never tells two apart.
+PATTERNS = {
+    PARAM: (8, ""),
+    OPTIM: (8, "M-2 2 2 -2M0 8 8 0M6 10 10 6"),
+    GRAD: (8, "M0 2H8M0 6H8"),
+    COMM: (8, "M2 0V8M6 0V8"),
+    ACT: (10, "M2.5 2.5h.01M7.5 7.5h.01"),
+    TEMP: (8, "M-2 6 2 10M0 0 8 8M6 -2 10 2"),
+    RUNTIME: (8, "M0 0 8 8M0 8 8 0"),
+}
+
+
+def defs() -> str:
+    """The patterns that pictures and swatches fill with; needed once on a page."""
+    made = [
+        f'<pattern id="p-{kind}" width="{size}" height="{size}" patternUnits="userSpaceOnUse">'
+        f'<rect class="k-{kind}" width="{size}" height="{size}"/>'
+        f'<path class="on-{kind}" d="{path}"/></pattern>'
+        for kind, (size, path) in PATTERNS.items()
+    ]
+    return f'<svg class="defs" aria-hidden="true"><defs>{"".join(made)}</defs></svg>'
+
+
+def swatch(kind: str) -> str:
+    """A small sample of a kind's colour and pattern."""
+    return (f'<svg class="swatch" viewBox="0 0 16 16" aria-hidden="true">'
+            f'<rect width="16" height="16" rx="2" fill="url(#p-{kind})"/></svg>')  # fmt: skip

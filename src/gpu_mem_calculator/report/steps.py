@@ -1,0 +1,131 @@
+"""The picture: memory over a step, one stacked bar an instant, the peak and the limit marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..core.calculator import Estimate
+from ..core.models import StageResult
+from ..ledger.ledger import ACT, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
+from .bars import LIMIT, stacked
+from .lines import BOLD, DIM, Line, gib, line
+
+LATER = ", later micro-batch"
+ROWS = 14  # more instants than this, and the lowest are left out
+STAGES = 8  # longer pipelines are shown in part
+TITLE, FIGURE, BAR = 37, 8, 31
+# Kinds in the order they are stacked, with a shade for each group and a colour for terminals.
+SHADES = (
+    ("█", "parameters", "blue", (PARAM,)),
+    ("▓", "gradients, optimizer", "magenta", (GRAD, OPTIM)),
+    ("▒", "activations", "green", (ACT,)),
+    ("░", "temporaries, rest", "yellow", (TEMP, COMM, RUNTIME)),
+)
+
+
+def step_picture(estimate: Estimate) -> Iterator[Line]:
+    """Allocated memory at each instant of a step."""
+    rows = _telling(estimate.result.timeline)
+    top = max(total for _, total in rows)
+    kept = rows
+    if len(rows) > ROWS:
+        least = sorted(total for _, total in rows)[-ROWS]
+        kept = [pair for pair in rows if pair[1] >= least][:ROWS]
+    room = estimate.result.gpu_memory_bytes - estimate.result.outside_torch_bytes
+    limited = top > 0.4 * room > 0
+    full = max(top, room) if limited else top
+    yield [("start-up and one step".ljust(2 + TITLE + FIGURE - 3), BOLD), ("GiB", DIM)]
+    wanted = (estimate.result.peak_instant, estimate.result.allocated_bytes)
+    peak = next((row for row, total in kept if (row["title"], total) == wanted), None)
+    for row, total in kept:
+        yield _row(row, total, full, room if limited else None, row is peak)
+    left = len(rows) - len(kept)
+    if left:
+        yield line(f"  ({left} lower instant{'s' * (left > 1)} left out)", DIM)
+    yield _legend(limited)
+
+
+def _telling(timeline: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+    """Instants with their totals: of the same title next to each other the highest, and of a
+    later micro-batch only what is higher than in the first.
+    """
+    found: list[tuple[dict[str, Any], int]] = []
+    first: dict[str, int] = {}
+    for row in timeline:
+        total, title = sum(row["bytes"].values()), row["title"]
+        plain = title.removesuffix(LATER)
+        if not total or (plain != title and total <= first.get(plain, 0)):
+            continue
+        first[plain] = max(total, first.get(plain, 0))
+        if found and found[-1][0]["title"] == title:
+            if total > found[-1][1]:
+                found[-1] = (row, total)
+        else:
+            found.append((row, total))
+    return found
+
+
+def _row(row: dict[str, Any], total: int, full: int, room: int | None, peak: bool) -> Line:
+    groups = [sum(row["bytes"].get(k, 0) for k in kinds) for _, _, _, kinds in SHADES]
+    widths = stacked(groups, full, BAR)
+    spans: Line = [(("► " if peak else "  ") + _short(row["title"]).ljust(TITLE), BOLD * peak),
+                   (gib(total, 2).rjust(FIGURE) + " ", BOLD * peak)]  # fmt: skip
+    mark = None if room is None else min(BAR, round(BAR * room / full))
+    used = 0
+    for (shade, _, style, _), width in zip(SHADES, widths, strict=True):
+        text = shade * width
+        if mark is not None and used <= mark < used + width:
+            text = text[: mark - used] + LIMIT + text[mark - used + 1 :]
+        spans.append((text, style))
+        used += width
+    if mark is not None and mark >= used:
+        spans.append((" " * (mark - used) + LIMIT, DIM))
+    return spans
+
+
+def _short(title: str) -> str:
+    """A title in the room there is."""
+    text = title.replace(LATER, ", later").replace(" layer, later", ", later")
+    text = text if len(text) <= TITLE else text.removeprefix("backward, ")
+    return text if len(text) <= TITLE else text[: TITLE - 1] + "…"
+
+
+def _legend(limited: bool) -> Line:
+    spans: Line = [("  ", "")]
+    for shade, title, style, _ in SHADES:
+        spans += [(shade, style), (f" {title} ", DIM)]
+    if limited:
+        spans += [(LIMIT, DIM), (" limit", DIM)]
+    return spans
+
+
+def stage_table(estimate: Estimate) -> Iterator[Line]:
+    """The pipeline's stages, the busiest marked; of a long pipeline the ends and the busiest."""
+    stages, busiest = estimate.result.stages, estimate.result.busiest_stage
+    if len(stages) < 2:
+        return
+    yield [("pipeline stages".ljust(21), BOLD), ("layers  allocated GiB  highest at", DIM)]
+    last = len(stages) - 1
+    near = {0, 1, last - 1, last, busiest - 1, busiest, busiest + 1}
+    gap: list[StageResult] = []
+    for stage in stages:
+        if len(stages) > STAGES and stage.stage not in near:
+            gap.append(stage)
+            continue
+        if gap:
+            yield _gap(gap)
+            gap = []
+        mark = "►" if stage.stage == busiest else " "
+        name, peak = f"stage {stage.stage}", _short(stage.peak_phase)[:36]
+        size = gib(stage.allocated_bytes, 2)
+        text = f"{mark} {name:<17}{stage.num_layers:>8}{size:>15}  {peak}"
+        yield line(text, BOLD if stage.stage == busiest else "")
+    yield line()
+
+
+def _gap(stages: list[StageResult]) -> Line:
+    """Stages that are not shown each: their smallest and largest figures."""
+    sizes = [stage.allocated_bytes for stage in stages]
+    name = f"{stages[0].stage} to {stages[-1].stage}"
+    return line(f"  {name:<17}{'':>8}{gib(min(sizes), 2):>15}  up to {gib(max(sizes), 2)}", DIM)

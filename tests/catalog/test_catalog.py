@@ -1,0 +1,71 @@
+"""The catalogue: every preset has its published size, every card a plausible reading."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator import catalog
+from gpu_mem_calculator.core.model_source import find_model
+from gpu_mem_calculator.core.models import ModelConfig
+
+MODELS = list(catalog.rows("index"))
+GPUS = list(catalog.rows("gpus"))
+LINKS = {row["name"] for row in catalog.rows("links")}
+MUST_HAVE = {
+    "llama2-7b", "llama2-13b", "llama2-70b", "gpt3-175b", "mixtral-8x7b", "mixtral-8x22b",
+    "command-r-plus", "glm-4-9b", "glm-4.5-air", "qwen1.5-moe-a2.7b", "deepseek-moe-16b",
+    "llama3.2-1b", "llama3.1-405b", "qwen2.5-0.5b", "qwen3-235b-a22b", "deepseek-v2",
+    "deepseek-v3", "deepseek-r1", "kimi-k2", "gpt-oss-20b", "gpt-oss-120b",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", MODELS, ids=[row["name"] for row in MODELS])
+def test_a_preset_has_its_published_parameter_count(row: dict[str, Any]) -> None:
+    """The count computed from the config is the count in the index, to the last parameter."""
+    assert find_model(ModelConfig(name=row["name"])).arch.num_parameters == row["num_parameters"]
+
+
+def test_the_catalogue_is_large_enough() -> None:
+    """At least 60 presets and 40 cards, the well-known ones among them."""
+    assert len(MODELS) >= 60
+    assert len(GPUS) >= 40
+    assert {row["name"] for row in MODELS} >= MUST_HAVE
+
+
+def test_names_and_aliases_mean_one_row() -> None:
+    """No name stands for two things."""
+    for table in ("index", "gpus", "links"):
+        names = []
+        for row in catalog.rows(table):
+            own = {row["name"], row.get("hub_id") or row["name"], *row.get("aliases", ())}
+            names += [name.lower() for name in own]
+        assert len(names) == len(set(names)), table
+
+
+@pytest.mark.parametrize("row", GPUS, ids=[row["name"] for row in GPUS])
+def test_a_card_has_a_plausible_memory_reading(row: dict[str, Any]) -> None:
+    """The driver reports a little less than is marketed, and the link exists."""
+    assert 0.9e9 * row["memory_gb"] <= row["memory_bytes"] <= 1.01 * 2**30 * row["memory_gb"]
+    assert row["link"] in LINKS
+    assert row["bandwidth_gb_per_s"] > 0
+    assert row["tflops"]
+    assert row["source"]
+    assert row["checked"]
+
+
+def test_a_short_gpu_name_is_enough_where_it_is_unique() -> None:
+    """`h200` means one card; `a100` could be several."""
+    h200 = catalog.find("gpus", "h200")
+    assert h200 is not None
+    assert h200["name"] == "h200-141gb-sxm"
+    assert catalog.find("gpus", "a100") is None
+    assert len(catalog.beginning("gpus", "a100")) > 1
+
+
+def test_a_hub_id_finds_its_preset() -> None:
+    """People paste hub names, in any case."""
+    row = catalog.find("index", "meta-llama/llama-2-7b-hf")
+    assert row is not None
+    assert row["name"] == "llama2-7b"

@@ -1,0 +1,138 @@
+"""The command line as a whole: help, version, verbs, and how mistakes are answered."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_mem_calculator import __version__
+from gpu_mem_calculator.cli.main import VERBS
+
+from .conftest import Command
+
+
+def test_version(command: Command) -> None:
+    """--version prints the package's version."""
+    assert command("--version") == (0, f"gpu-mem-calc {__version__}\n", "")
+
+
+def test_nothing_gives_the_help(command: Command) -> None:
+    """Without a word, the help names every command."""
+    answer = command()
+    assert answer.code == 0
+    assert all(f"\n  {verb} " in answer.out for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_command_has_help_with_an_example(command: Command, verb: str) -> None:
+    """Every command's help ends in commands to copy, and fits a terminal."""
+    answer = command(verb, "--help")
+    assert answer.code == 0
+    assert f"gpu-mem-calc {verb} " in answer.out.partition("examples:")[2]
+    assert max(map(len, answer.out.splitlines())) <= 80
+
+
+def test_unknown_command_names_the_nearest(command: Command) -> None:
+    """A misspelt command is one line on stderr and exit code 2."""
+    said = "gpu-mem-calc: 'quik' is not a known command; did you mean 'quick'?\n"
+    assert command("quik", "7") == (2, "", said)
+
+
+@pytest.mark.parametrize("verb", ["infer", "plan", "trace", "serve"])
+def test_commands_that_do_not_exist_are_refused(command: Command, verb: str) -> None:
+    """A command that this version does not have is refused in one line."""
+    answer = command(verb, "llama2-7b")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["quick"], "quick needs SIZE"),
+        (["quick", "7", "8"], "'8' is one word too many for quick"),
+        (["quick", "7", "--gpuss", "8"], "not an option of quick; did you mean '--gpus'?"),
+        (["quick", "7", "--gpus", "0"], "--gpus '0' must be a whole number, 1 or more"),
+        (["quick", "7", "--gpus"], "--gpus needs a value"),
+        (["quick", "7", "--gpu-mem", "big"], "--gpu-mem 'big' must be a number above 0"),
+        (["quick", "7", "--format", "jsn"], "table, json, yaml, html; did you mean 'json'?"),
+        (["quick", "0"], "SIZE=0 must be from 1 parameter"),
+        (["quick", "llama2-7bb"], "did you mean 'llama2-7b'?"),
+        (["quick", "7", "--engine", "deepspede"], "did you mean 'deepspeed'?"),
+        (["quick", "7", "--gpu", "h100"], "it could be h100-80gb-pcie"),
+        (["quick", "7", "--dtype", "int3"], "must be 'fp32', 'fp16' or 'bf16'"),
+        (["quick", "7", "--set", "batch=3"], "must be section.key=value"),
+        (["quick", "7", "--set", "training.batchsize=3"], "did you mean 'batch_size'?"),
+        (["quick", "7", "--explain", "--format", "html"], "choose table or json"),
+        (["calculate"], "give one of --config FILE and --preset NAME"),
+        (["calculate", "--config", "x", "--preset", "gpt2"], "give one of --config FILE and"),
+        (["calculate", "--config", "missing.json"], "missing.json: no such file"),
+        (["calculate", "--preset", "gpt2", "--output", "no/such/folder/x"], "cannot be written"),
+        (["validate", "configs/my_config.json"], "no such file"),
+        (["explain"], "give one of --config FILE and --preset NAME"),
+        (["deepspeed"], "give one of --num-parameters N and --model-path P"),
+        (["deepspeed", "--num-parameters", "many"], "--num-parameters='many' must be a count"),
+        (["presets", "nosuchmodel"], "no name has 'nosuchmodel' in it"),
+        (["gpus", "nosuchcard"], "no name has 'nosuchcard' in it"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(command: Command, words: list[str], said: str) -> None:
+    """Bad input: one line on stderr that says what to do, nothing on stdout, exit code 2."""
+    answer = command(*words)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("gpu-mem-calc: ")
+    assert answer.err.count("\n") == 1
+    assert said in answer.err
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "null", '"run"', "{", "", '{"model": 3}'])
+@pytest.mark.parametrize("verb", ["calculate", "explain"])
+def test_a_broken_run_file_is_one_sentence(
+    command: Command, tmp_path: Path, verb: str, text: str
+) -> None:
+    """A run file that is not one gives sentences, not a traceback."""
+    file = tmp_path / "run.json"
+    file.write_text(text)
+    answer = command(verb, "--config", str(file))
+    assert (answer.code, answer.out) == (2, "")
+    assert all(line.startswith("gpu-mem-calc: ") for line in answer.err.splitlines())
+    assert answer.err
+
+
+def _shell(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = {**os.environ, **environment, "PY": sys.executable}
+    return subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env=settings, check=False
+    )
+
+
+def test_module_runs_as_a_command() -> None:
+    """`python -m gpu_mem_calculator` is the same command."""
+    done = _shell('"$PY" -m gpu_mem_calculator --version')
+    assert done.stdout == f"gpu-mem-calc {__version__}\n"
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    """Into `true`, which reads nothing, a long answer ends quietly."""
+    done = _shell('"$PY" -m gpu_mem_calculator gpus --format json | true; echo ${PIPESTATUS[0]}')
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_stream_without_unicode_gets_ascii() -> None:
+    """Where bars cannot be shown, plain characters stand for them."""
+    done = _shell('"$PY" -m gpu_mem_calculator quick gpt2', PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "####" in done.stdout
+
+
+def test_starting_imports_neither_rich_nor_numpy() -> None:
+    """A piped report needs none of the slow packages."""
+    script = (
+        "import sys; from gpu_mem_calculator.cli.main import main; main(['quick', 'gpt2']);"
+        "print([m for m in ('rich', 'numpy', 'yaml', 'torch') if m in sys.modules])"
+    )
+    assert _shell(f'"$PY" -c "{script}"').stdout.endswith("[]\n")

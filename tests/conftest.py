@@ -1,0 +1,46 @@
+"""What several tests share: measured runs, and a small run that every engine can do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+
+SMALL_LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 688,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1024,
+    "max_position_embeddings": 512, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def small_run(
+    engine: str = "pytorch_ddp", gpus: int = 8, **sections: dict[str, Any]
+) -> dict[str, Any]:
+    """A run file that every engine accepts; sections are laid over it."""
+    run: dict[str, Any] = {
+        "model": {"config": SMALL_LLAMA},
+        "training": {"batch_size": 2, "seq_len": 512, "precision": "bf16_mixed"},
+        "parallelism": {},
+        "engine": {"type": engine},
+        "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": gpus},
+    }
+    for name, values in sections.items():
+        run[name] = {**run.get(name, {}), **values}
+    return run
+
+
+def measured_runs() -> list[dict[str, Any]]:
+    """The runs measured on an H200."""
+    text = (HERE / "ground_truth" / "runs.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def run_file() -> dict[str, Any]:
+    """A small run file that a test may change."""
+    return small_run()

@@ -1,0 +1,299 @@
+"""Megatron-LM and Megatron+DeepSpeed: cuts, stages, refusals, and the measured runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpu_mem_calculator.engines.megatron_deepspeed import ENGINE as BOTH
+from gpu_mem_calculator.engines.megatron_lm import ENGINE
+from gpu_mem_calculator.families.plain import read_plain
+from gpu_mem_calculator.ledger.ledger import CPU, Ledger
+from gpu_mem_calculator.ledger.mesh import Mesh
+from gpu_mem_calculator.memory.huggingface.ops import Adapter
+from gpu_mem_calculator.memory.megatron.layer import layer_walk
+from gpu_mem_calculator.memory.megatron.ops import Setting
+from gpu_mem_calculator.memory.pipeline import chunk_flight, chunks_in_flight
+from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.model.arch import Arch
+
+GPT: dict[str, Any] = {
+    "num_layers": 24, "hidden_size": 2304, "num_attention_heads": 24, "num_key_value_heads": 24,
+    "intermediate_size": 9216, "gated_mlp": False, "normalization": "layernorm",
+    "position_embedding": "learned", "bias": True, "dropout": 0.1, "vocab_size": 51200,
+    "max_seq_len": 2048,
+}  # fmt: skip
+LLAMA: dict[str, Any] = {
+    "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "intermediate_size": 14336, "vocab_size": 128256, "max_seq_len": 4096,
+}  # fmt: skip
+EXPERTS = LLAMA | {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 14336}
+UNFUSED = {
+    "transformer_implementation": "local",
+    "masked_softmax_fusion": False,
+    "gradient_accumulation_fusion": False,
+}
+
+
+def arch(**numbers: Any) -> Arch:
+    """Llama 8B, or what the numbers make of it."""
+    return read_plain(LLAMA | numbers)
+
+
+def run(model: Arch | None = None, *, options: dict[str, Any] | None = None, **rest: Any) -> Run:
+    """A run of one micro-batch on one rank unless said otherwise."""
+    axes = {axis: rest.pop(axis) for axis in ("dp", "tp", "pp", "cp", "ep") if axis in rest}
+    values = {"batch": 1, "seq": 4096, "micro_batches": 1, "precision": "bf16_mixed"} | rest
+    return Run(arch=model or arch(), mesh=Mesh(**axes), options=options or {}, **values)
+
+
+def named(ledger: Ledger, name: str) -> int:
+    """Bytes of the entries of one name."""
+    return sum(int(e.bytes) for e in ledger.entries if e.name == name)
+
+
+MEASURED = {
+    # numbers, run, options, allocated, at start-up: one H200, megatron-core 0.19.2, torch 2.11
+    "mg-1.7b-tp1": (
+        GPT, {"seq": 2048}, {}, 53_778_250_240, 17_988_468_224,
+    ),
+    "mg-1.7b-tp1-selective": (
+        GPT, {"seq": 2048, "recompute": "selective"}, {}, 39_376_598_528, 17_988_468_224,
+    ),
+    "mg-22b6l-tp8-sp": (
+        GPT | {"num_layers": 6, "hidden_size": 6144, "num_attention_heads": 64,
+               "num_key_value_heads": 64, "intermediate_size": 24576},
+        {"seq": 2048, "batch": 4, "tp": 8, "sequence_parallel": True}, {},
+        16_122_677_760, 4_401_405_440,
+    ),
+    "mg-llama8b-tp4-sp-dp8": (
+        LLAMA, {"tp": 4, "dp": 8, "sequence_parallel": True, "recompute": "selective"},
+        {"distributed_optimizer": True}, 22_526_009_344, 16_063_668_736,
+    ),
+    "mg-llama8b-tp2-pp4-dp8": (
+        LLAMA, {"tp": 2, "pp": 4, "dp": 8, "sequence_parallel": True, "recompute": "selective",
+                "micro_batches": 8},
+        {"distributed_optimizer": True}, 23_357_531_648, 9_083_159_040,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", MEASURED)
+def test_measured_run(row: str) -> None:
+    """Peak and start-up are within half a percent of what was measured, and nothing is refused."""
+    numbers, how, options, allocated, startup = MEASURED[row]
+    case = run(read_plain(numbers), options=UNFUSED | options, implementation="foreach", **how)
+    ledger = ENGINE.ledger(case)
+    assert list(ENGINE.problems(case)) == []
+    assert ledger.peak() == pytest.approx(allocated, rel=0.005)
+    assert ledger.peak(phases=("startup",)) == pytest.approx(startup, rel=0.005)
+
+
+def test_korthikanti_layer() -> None:
+    """With the fused softmax a layer keeps 34 sbh/t + 5 as²b/t, beside norm statistics."""
+    s, b, h, a, t = 2048, 4, 6144, 64, 8
+    numbers = {"hidden_size": h, "num_attention_heads": a, "num_key_value_heads": a}
+    layer = read_plain(GPT | numbers | {"intermediate_size": 4 * h}).layers[0]
+    how = Setting(batch=b, seq=s, hidden=h, tp=t, sequence_parallel=True, fused_softmax=True,
+                  transformer_engine=False)  # fmt: skip
+    kept = layer_walk(how, layer)
+    statistics = sum(size for name, size in kept.saved if "statistics" in name)
+    assert kept.saved_bytes - statistics == 34 * s * b * h // t + 5 * a * s * s * b // t
+
+
+def test_gpt3_states() -> None:
+    """GPT-3 at tp 8, pp 16 holds 18 bytes a parameter: 24.1 GiB without the learned positions."""
+    gpt3 = read_plain(GPT | {"num_layers": 96, "hidden_size": 12288, "num_attention_heads": 96,
+                             "num_key_value_heads": 96, "intermediate_size": 49152})  # fmt: skip
+    case = run(gpt3, tp=8, pp=16, seq=2048, micro_batches=16)
+    ledger = ENGINE.ledger(case)
+    states = ("parameters", "main gradients", "main weights", "adamw states")
+    assert sum(named(ledger, n) for n in states) == 18 * ENGINE.parameters(case)
+    assert 18 * (ENGINE.parameters(case) - 2048 * 12288) / 2**30 == pytest.approx(24.1, abs=0.05)
+
+
+def test_tied_copy_on_the_last_stage() -> None:
+    """A tied output layer is a second table only where the last stage is not the first."""
+    tied = arch(tie_word_embeddings=True)
+    assert ENGINE.parameters(run(tied)) == tied.num_parameters
+    stages = [ENGINE.parameters(run(tied, pp=4, stage=p)) for p in range(4)]
+    assert sum(stages) == tied.num_parameters + 128256 * 4096
+
+
+def test_vocabulary_padding() -> None:
+    """The vocabulary is padded to a multiple of the option × tp, and only if it is set."""
+    model = arch(vocab_size=50257)
+    plain = ENGINE.parameters(run(model))
+    padded = ENGINE.parameters(run(model, options={"make_vocab_size_divisible_by": 128}))
+    assert padded - plain == 2 * (50304 - 50257) * 4096
+
+
+def test_first_stage_is_busiest() -> None:
+    """Under 1F1B a middle stage holds less than the one before it."""
+    peaks = [ENGINE.ledger(run(pp=4, micro_batches=8, stage=p)).peak() for p in range(3)]
+    assert peaks[0] > peaks[1] > peaks[2]
+
+
+def test_micro_batches_bound_the_flight() -> None:
+    """No more micro-batches wait than there are."""
+    assert [chunks_in_flight(8, 0, m, 1) for m in (1, 4, 8, 16)] == [1, 4, 8, 8]
+
+
+def test_interleaving_holds_more() -> None:
+    """Two chunks a rank keep more layers in flight than one."""
+    plain, woven = (
+        ENGINE.ledger(run(pp=4, micro_batches=16, virtual_stages=v)).peak() for v in (1, 2)
+    )
+    assert woven > plain
+    assert chunks_in_flight(4, 0, 16, 2) == 11  # 2 × 3 + 1 × 4 + 1, of 4 layers each
+    assert [chunk_flight(11, 4, 2, c) for c in (0, 1)] == [7, 4]
+
+
+def test_sequence_parallel_cuts_what_lies_between() -> None:
+    """Sequence parallelism divides a layer's input by tp; without it the input is whole."""
+    how = Setting(batch=1, seq=4096, hidden=4096, tp=4)
+    cut = Setting(batch=1, seq=4096, hidden=4096, tp=4, sequence_parallel=True)
+    layer = arch().layers[0]
+    assert layer_walk(how, layer).input_bytes == 4 * layer_walk(cut, layer).input_bytes
+    assert layer_walk(how, layer).saved_bytes > layer_walk(cut, layer).saved_bytes
+
+
+def test_distributed_optimizer_cuts_by_dp_and_cp() -> None:
+    """Main weights and states are spread over dp × cp; gradients stay whole."""
+    whole = ENGINE.ledger(run(dp=4, cp=2))
+    spread = ENGINE.ledger(run(dp=4, cp=2, options={"distributed_optimizer": True}))
+    for name in ("main weights", "adamw states"):
+        assert named(spread, name) == named(whole, name) // 8
+    assert named(spread, "main gradients") == named(whole, "main gradients")
+
+
+def test_experts_are_cut_by_ep() -> None:
+    """Expert parallelism leaves 1 / ep of the experts, and of nothing else."""
+    model = read_plain(EXPERTS)
+    experts = 32 * 8 * 3 * 4096 * 14336
+    assert model.num_parameters - ENGINE.parameters(run(model, ep=4, dp=4)) == experts * 3 // 4
+
+
+def test_recompute_orders() -> None:
+    """Full recompute keeps less than selective, selective less than none, in both specs."""
+    for options in ({"transformer_implementation": "local"}, {}):
+        peaks = [ENGINE.ledger(run(batch=4, recompute=r, options=options, tp=8, pp=8,
+                                   sequence_parallel=True, micro_batches=8)).peak()
+                 for r in ("none", "selective", "full")]  # fmt: skip
+        assert peaks[0] > peaks[1] > peaks[2]
+
+
+def test_fp16_gradients() -> None:
+    """fp16 reduces in fp16, bf16 in fp32, unless told otherwise."""
+    half = named(ENGINE.ledger(run(precision="fp16_mixed")), "main gradients")
+    told = run(precision="fp16_mixed", options={"accumulate_allreduce_grads_in_fp32": True})
+    assert named(ENGINE.ledger(run()), "main gradients") == 2 * half
+    assert named(ENGINE.ledger(told), "main gradients") == 2 * half
+
+
+def test_stage_outputs_can_be_deallocated() -> None:
+    """deallocate_pipeline_outputs saves one residual stream a micro-batch in flight."""
+    freed = {"deallocate_pipeline_outputs": True}
+    kept, less = (ENGINE.ledger(run(pp=4, micro_batches=8, options=o)).peak() for o in ({}, freed))
+    assert kept - less == 4 * 2 * 4096 * 4096
+
+
+@pytest.mark.parametrize("engine", [ENGINE, BOTH])
+@pytest.mark.parametrize("numbers", [LLAMA, EXPERTS])
+def test_arrays_equal_scalars(engine: Any, numbers: dict[str, Any]) -> None:
+    """A whole search space at once gives each run's own figures."""
+    model = read_plain(numbers)
+    rows = [(t, p, d, s) for t in (1, 4) for p in (1, 4) for d in (1, 8) for s in range(p)]
+    tp, pp, dp, stage = np.array(rows, dtype="int64").T
+    shared = {"micro_batches": 8, "sequence_parallel": True, "recompute": "selective"}
+    many = engine.ledger(run(model, tp=tp, pp=pp, dp=dp, stage=stage, **shared))
+    for index, (t, p, d, s) in enumerate(rows):
+        one = engine.ledger(run(model, tp=t, pp=p, dp=d, stage=s, **shared))
+        assert one.peak() == many.peak()[index]
+        assert one.peak(phases=("startup",)) == many.peak(phases=("startup",))[index]
+
+
+REFUSED = [
+    ({"tp": 3}, "tensor_parallel_size=3 does not divide 32 heads; try 2 or 4"),
+    ({"tp": 16, "options": {"transformer_implementation": "local"}},
+     "16 does not divide 8 key-value heads, as the local spec wants; try 8"),
+    ({"pp": 5}, "pipeline_parallel_size=5 does not divide 32 layers; try 4 or 8"),
+    ({"pp": 4, "virtual_stages": 3, "micro_batches": 8}, "3 does not divide 8 layers a stage"),
+    ({"pp": 4, "virtual_stages": 2, "micro_batches": 6}, "is not a multiple of"),
+    ({"cp": 2, "options": {"transformer_implementation": "local"}}, "Transformer Engine's"),
+    ({"cp": 3}, "seq_len=4096 is not a multiple of 2 ×"),
+    ({"tp": 8, "seq": 4100, "sequence_parallel": True}, "seq_len=4100 is not a multiple of 8"),
+    ({"sequence_parallel": True}, "tensor_parallel_size above 1"),
+    ({"ep": 2, "dp": 2}, "the model has no experts; set it to 1"),
+    ({"precision": "bf16_pure"}, "use 'bf16_mixed'"),
+    ({"autocast": True}, "autocast=true"),
+    ({"quantization": "nf4"}, "quantization='nf4'"),
+    ({"adapter": Adapter(8, frozenset({"q_proj"}))}, "training.lora"),
+    ({"options": {"transformer_implementation": "apex"}}, "try 'transformer_engine'"),
+    ({"options": {"make_vocab_size_divisible_by": 0}}, "must be at least 1; try 128"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "said"), REFUSED)
+def test_refusal(how: dict[str, Any], said: str) -> None:
+    """What Megatron refuses is one sentence with the value, the rule and the fix."""
+    problems = list(ENGINE.problems(run(**how)))
+    assert len(problems) == 1
+    assert said in problems[0]
+
+
+MODELS = [
+    (LLAMA | {"vocab_size": 50257}, {"tp": 2}, "divisible_by=128 to pad it to 50432"),
+    (LLAMA | {"intermediate_size": 11001}, {"tp": 2}, "does not divide 11001 MLP columns"),
+    (LLAMA | {"position_embedding": "alibi"}, {}, "ALiBi"),
+    (LLAMA | {"num_attention_heads": 48, "num_key_value_heads": 6, "hidden_size": 6144}, {"tp": 4},
+     "neither divides 6 key-value heads nor"),
+    (EXPERTS, {"ep": 3, "dp": 3}, "expert_parallel_size=3 does not divide 8 experts; try 2 or 4"),
+    (EXPERTS, {"ep": 4, "dp": 2}, "does not divide the 2 ranks"),
+    (EXPERTS, {"tp": 2}, "with experts needs sequence parallelism"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("numbers", "how", "said"), MODELS)
+def test_model_refusal(numbers: dict[str, Any], how: dict[str, Any], said: str) -> None:
+    """A model that the cuts do not fit is refused, too."""
+    problems = list(ENGINE.problems(run(read_plain(numbers), **how)))
+    assert len(problems) == 1
+    assert said in problems[0]
+
+
+def test_zero_stages_shrink() -> None:
+    """Each ZeRO stage holds less of the states than the one before."""
+    peaks = [
+        BOTH.ledger(run(tp=4, dp=8, sequence_parallel=True, recompute="full",
+                        options={"zero_stage": z, "reduce_bucket_size": 1000})).peak()
+        for z in (0, 1, 2, 3)
+    ]  # fmt: skip
+    assert peaks[0] > peaks[1] > peaks[2] > peaks[3]
+
+
+def test_zero_offload_moves_states_to_the_host() -> None:
+    """Offloaded masters, states and gradients of a slice are host RAM: 16 bytes and a staging."""
+    case = run(dp=8, options={"zero_stage": 2, "offload_optimizer": "cpu"})
+    ledger = BOTH.ledger(case)
+    assert ledger.peak(CPU) == pytest.approx(18 * BOTH.parameters(case) / 8, rel=1e-6)
+    assert named(BOTH.ledger(run(dp=8, options={"zero_stage": 2})), "fp32 master weights") > 0
+
+
+ZERO = [
+    ({"pp": 2, "options": {"zero_stage": 2}}, "zero_stage=2 does not go with"),
+    ({"options": {"zero_stage": 4}}, "is not a ZeRO stage; try 0, 1, 2 or 3"),
+    ({"options": {"offload_optimizer": "cpu"}}, "needs ZeRO; try zero_stage 1"),
+    ({"pp": 2, "virtual_stages": 2, "micro_batches": 2}, "does not interleave; set it to 1"),
+    ({"options": {"zero_stage": 3, "offload_optimizer": "nvme"}}, "try 'cpu' or 'none'"),
+]
+
+
+@pytest.mark.parametrize(("how", "said"), ZERO)
+def test_zero_refusal(how: dict[str, Any], said: str) -> None:
+    """ZeRO with a pipeline is stage 0 or 1, without interleaving."""
+    problems = list(BOTH.problems(run(**how)))
+    assert len(problems) == 1
+    assert said in problems[0]

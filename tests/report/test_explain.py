@@ -1,0 +1,98 @@
+"""The symbolic run: formulas that say what the numbers say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.core.explain import explain
+
+RUNS: dict[str, dict[str, Any]] = {
+    "ddp": {"engine": {"type": "ddp"}},
+    "zero-2": {"engine": {"type": "deepspeed", "zero_stage": 2}},
+    "zero-3 offload": {
+        "engine": {"type": "deepspeed", "zero_stage": 3, "offload_optimizer": "cpu"}
+    },
+    "fsdp": {"engine": {"type": "fsdp"}},
+    "megatron": {
+        "engine": {"type": "megatron"},
+        "parallelism": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2,
+                        "sequence_parallel": True},
+    },
+}  # fmt: skip
+
+
+def _run(name: str, **model: Any) -> dict[str, Any]:
+    training = {"batch_size": 2, "seq_len": 1024, "gradient_accumulation_steps": 4}
+    return {"model": {"name": "llama2-7b", **model}, "training": training,
+            "hardware": {"num_gpus": 8}, **RUNS[name]}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_engine_writes_its_formulas(name: str) -> None:
+    """Each engine's ledger can be run with letters, and gives the same bytes."""
+    assert explain(full_estimate(_run(name))).symbolic
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_entries_at_the_peak_add_up(name: str) -> None:
+    """What is listed as alive at the peak is the whole estimate, to the byte."""
+    made = full_estimate(_run(name))
+    found = explain(made)
+    total = sum(e.bytes_at_peak for e in found.entries if e.place == "gpu")
+    assert total == made.result.allocated_bytes + made.result.outside_torch_bytes
+
+
+def _value(text: str) -> int:
+    """A formula with its numbers put in, as a number."""
+    return int(eval(text.replace("×", "*").replace(",", ""), {}))  # digits and + - * only
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero-2", "fsdp"])
+def test_numbers_put_in_give_the_bytes(name: str) -> None:
+    """Working the printed numbers out gives the printed bytes."""
+    entries = explain(full_estimate(_run(name))).entries
+    assert all(_value(entry.numbers) == entry.bytes for entry in entries)
+
+
+def test_a_given_count_has_its_own_letter() -> None:
+    """Where a parameter count is given, states are multiples of P."""
+    found = explain(full_estimate(_run("ddp", num_parameters="7B")))
+    states = next(entry for entry in found.entries if entry.name == "adamw states")
+    assert (states.formula, found.letters["P"]) == ("8 × P", 7 * 10**9)
+
+
+def test_a_long_window_is_no_window() -> None:
+    """A sliding window longer than the sequence changes nothing, with letters as without."""
+    run = {"model": {"name": "gemma2-2b"}, "training": {"seq_len": 512}}
+    assert explain(full_estimate(run)).symbolic
+
+
+def test_an_engine_that_takes_only_numbers_is_shown_with_numbers() -> None:
+    """Where letters cannot go through an engine, entries show plain numbers and say so."""
+    from msgspec.structs import replace
+
+    from gpu_mem_calculator.ledger.sym import Sym
+
+    made = full_estimate(_run("ddp"))
+    whole = made.resolved.engine.ledger
+
+    def picky(run: Any) -> Any:
+        if isinstance(run.batch, Sym):
+            raise TypeError("numbers only")
+        return whole(run)
+
+    engine = replace(made.resolved.engine, ledger=picky)
+    found = explain(replace(made, resolved=replace(made.resolved, engine=engine)))
+    assert not found.symbolic
+    assert found.letters == {}
+    assert all(entry.formula == f"{entry.bytes:,}" for entry in found.entries)
+
+
+def test_mesh_axes_are_letters() -> None:
+    """A cut over ranks shows in the formula."""
+    found = explain(full_estimate(_run("fsdp")))
+    assert found.letters["dp"] == 8
+    assert any("dp" in entry.formula for entry in found.entries)

@@ -1,0 +1,289 @@
+"""The HTML report: one file that is whole, safe and says what the estimate says."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.calculator import STEP, Estimate, full_estimate
+from gpu_mem_calculator.ledger.ledger import KINDS, Instant
+from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.report.html import html_report
+from gpu_mem_calculator.report.html_tables import text
+from gpu_mem_calculator.report.patterns import PATTERNS, defs
+from gpu_mem_calculator.report.picture import TITLES, column, frame
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+ON_ONE = {"gpu": "h100-80gb-sxm", "num_gpus": 1}
+SMALL = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1000,
+         "max_seq_len": 128}  # fmt: skip
+RUNS: dict[str, dict[str, Any]] = {
+    "ddp": {
+        "model": {"name": "custom-1b", "num_layers": 24, "hidden_size": 2048,
+                  "num_attention_heads": 16, "vocab_size": 32000, "max_seq_len": 2048},
+        "training": {"batch_size": 2, "dtype": "bf16"},
+        "hardware": {"num_gpus": 4, "gpu_memory_gb": 40},
+    },
+    "tiny": {"model": SMALL, "hardware": ON_ONE},
+    "huge": {"model": {"name": "llama3.1-405b"}, "hardware": {**ON_ONE, "num_gpus": 8}},
+    "accumulation": {"model": SMALL, "training": {"gradient_accumulation_steps": 4},
+                     "hardware": ON_ONE},
+    "lora": {"model": {"name": "llama3.1-8b"},
+             "training": {"seq_len": 512, "precision": "bf16_pure", "lora": {"r": 16}},
+             "hardware": ON_ONE},
+    "moe": {"model": {"name": "deepseek-v2-lite"}, "training": {"seq_len": 512},
+            "hardware": ON_ONE},
+    "zero3": {"model": SMALL, "training": {"gradient_accumulation_steps": 2},
+              "engine": {"type": "deepspeed", "zero_stage": 3, "offload_optimizer": "cpu"},
+              "hardware": {**ON_ONE, "num_gpus": 2}},
+    "pipeline": {"model": SMALL, "training": {"gradient_accumulation_steps": 4},
+                 "parallelism": {"pipeline_parallel_size": 2}, "engine": {"type": "megatron_lm"},
+                 "hardware": {**ON_ONE, "num_gpus": 2}},
+}  # fmt: skip
+
+
+@cache
+def made(name: str) -> tuple[Estimate, str]:
+    """An estimate and its report, made once."""
+    found = full_estimate(RUNS[name])
+    return found, html_report(found)
+
+
+class Reader(HTMLParser):
+    """Checks that every tag is closed in its turn, and keeps tags, ids and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Remember a tag until it is closed."""
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A tag that closes itself."""
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        """Only the tag that was opened last may close."""
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Keep the text."""
+        self.words.append(data)
+
+
+def read(page: str) -> Reader:
+    """Parse a page."""
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    return reader
+
+
+def plain(page: str) -> str:
+    """A page's text in one line."""
+    return " ".join("".join(read(page).words).split())
+
+
+def slices(page: str, index: int) -> Iterator[dict[str, str | None]]:
+    """The slices of one column of the wide picture."""
+    wide = page[page.index('<div class="wide">') : page.index('<div class="narrow">')]
+    for tag, attributes in read(wide).tags:
+        if tag == "rect" and attributes.get("data-column") == str(index):
+            yield attributes
+
+
+def peak_column(estimate: Estimate) -> tuple[int, Instant]:
+    """Which column is the peak."""
+    instants = [i for i in estimate.ledger.instants if i.present]
+    top = estimate.ledger.peak_instant(phases=STEP)
+    return instants.index(top), top
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_page_is_balanced(name: str) -> None:
+    """Every tag that is opened is closed, in order."""
+    assert read(made(name)[1]).open == []
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_ids_are_unique_and_references_lead_somewhere(name: str) -> None:
+    """No id appears twice, and every label, link and fill points at one that exists."""
+    _, page = made(name)
+    tags = read(page).tags
+    ids = [a["id"] for _, a in tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    wanted = [w for _, a in tags for w in (a.get("aria-labelledby") or "").split()]
+    wanted += [(a.get("href") or "")[1:] for t, a in tags if t == "a"]
+    wanted += re.findall(r"url\(#([\w-]+)\)", page)
+    assert wanted
+    assert set(wanted) <= set(ids)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_nothing_is_loaded_from_elsewhere(name: str) -> None:
+    """The page needs no network: no address but SVG's name, no source, no script."""
+    _, page = made(name)
+    addresses = set(re.findall(r"\w+://[^\"' )<]+", page))
+    assert addresses <= {"http://www.w3.org/2000/svg"}
+    tags = read(page).tags
+    assert not {t for t, _ in tags} & {"script", "link", "img", "iframe", "object", "embed", "base"}
+    assert not [a for _, a in tags if "src" in a or any(k.startswith("on") for k in a)]
+    assert "@import" not in page
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_verdict_says_what_the_result_says(name: str) -> None:
+    """The first figures are what the card must have and what it has."""
+    estimate, page = made(name)
+    result = estimate.result
+    said = plain(page)
+    assert (f"needs {result.total_memory_per_gpu_gb:,.2f} of "
+            f"{result.gpu_memory_bytes / GIB:,.2f} GiB per GPU") in said  # fmt: skip
+    assert ("✓ fits" in said) == result.fits_on_gpu
+    assert ("✗ does not fit" in said) != result.fits_on_gpu
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_peak_label_equals_the_result(name: str) -> None:
+    """The picture marks the peak with the result's title and size."""
+    estimate, page = made(name)
+    result = estimate.result
+    card = (result.allocated_bytes + result.outside_torch_bytes) / GIB
+    label = f"peak {card:,.2f} GiB: {result.peak_instant}"
+    assert f'text-anchor="middle">{label}</text>' in page
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_heights_at_the_peak_add_up(name: str) -> None:
+    """The slices of the peak stand on each other and reach allocated plus outside torch."""
+    estimate, page = made(name)
+    result = estimate.result
+    index, instant = peak_column(estimate)
+    exact = result.allocated_bytes + result.outside_torch_bytes
+    beside = [("outside", result.outside_torch_bytes)]
+    one = column(estimate.ledger, instant, beside)
+    assert one.bytes == exact
+    instants = [i for i in estimate.ledger.instants if i.present]
+    columns = [column(estimate.ledger, i, beside) for i in instants]
+    place = frame(columns, result.gpu_memory_bytes, width=1000, wide=True)
+    drawn = [(float(a["y"] or 0), float(a["height"] or 0)) for a in slices(page, index)]
+    wanted = place.height * exact / place.top_bytes
+    assert sum(height for _, height in drawn) == pytest.approx(wanted, abs=0.01)
+    level = place.bottom
+    for y, height in drawn:
+        assert y + height == pytest.approx(level, abs=0.001)
+        level = y
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_instant_has_a_column_and_a_row(name: str) -> None:
+    """The picture and its table have the instants that the run has, in order."""
+    estimate, page = made(name)
+    titles = [i.title for i in estimate.ledger.instants if i.present]
+    for index in range(len(titles)):
+        assert list(slices(page, index))
+    table = page[page.index("at each instant of a step</caption>") :]
+    rows = re.findall(r'<th scope="row">(.*?)</th>', table[: table.index("</table>")])
+    assert rows == [text(title) for title in titles]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_breakdown_adds_up_to_the_total(name: str) -> None:
+    """The exact bytes of the breakdown's rows sum to its last row."""
+    _, page = made(name)
+    table = page[page.index('id="h-parts"') :]
+    table = table[: table.index("</table>")]
+    sizes = [int(n.replace(",", "")) for n in re.findall(r'title="([\d,]+) bytes"', table)]
+    assert sum(sizes[:-1]) == sizes[-1] > 0
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_ledger_lists_every_entry_alive_at_the_peak(name: str) -> None:
+    """Each entry's exact bytes and source are on the page."""
+    estimate, page = made(name)
+    _, instant = peak_column(estimate)
+    listed = page[page.index('id="h-ledger"') :]
+    alive = [e for e in estimate.ledger.entries if int(e.at(instant.name))]
+    assert alive
+    for entry in alive:
+        assert text(entry.name) in listed
+        assert f'title="{int(entry.at(instant.name)):,} bytes"' in listed
+        assert text(entry.source) in listed
+
+
+def test_legend_has_every_kind() -> None:
+    """Each kind of the ledger has a title in the legend, a colour in the style and a pattern."""
+    _, page = made("tiny")
+    legend = page[page.index('<ul class="legend">') :]
+    legend = legend[: legend.index("</ul>")]
+    assert set(KINDS) == set(TITLES) == set(PATTERNS)
+    for kind in KINDS:
+        assert TITLES[kind] in legend
+        assert f".k-{kind} {{" in page
+        assert page.count(f"--{kind}: #") == 2  # light and dark
+        assert f'id="p-{kind}"' in defs()
+
+
+def test_user_text_is_escaped_everywhere() -> None:
+    """A model's name cannot close a tag, open one, or leave an attribute."""
+    name = "</title><script>alert(1)</script>\"'><img src=x onerror=y>&\x00\ud800$title"
+    page = html_report(full_estimate({"model": {**SMALL, "name": name}, "hardware": ON_ONE}))
+    reader = read(page)
+    assert reader.open == []
+    assert not {tag for tag, _ in reader.tags} & {"script", "img"}
+    assert page.count("&lt;/title&gt;&lt;script&gt;") >= 3  # title, heading, run file
+    page.encode()
+
+
+def test_run_file_is_there_to_copy() -> None:
+    """The run file on the page gives the same estimate again."""
+    import json
+
+    estimate, page = made("ddp")
+    block = page[page.index('<pre class="all"') :]
+    data = json.loads(plain(block[: block.index("</pre>") + 6]))
+    assert full_estimate(data).result == estimate.result
+
+
+def test_what_is_not_modelled_is_said() -> None:
+    """Numbers without a value are called so and never shown as 0."""
+    estimate, page = made("ddp")
+    result = estimate.result
+    numbers = [result.reserved_bytes, result.needs_bytes, result.device_bytes, result.startup_bytes]
+    assert page.count("not modelled yet") == sum(value is None for value in numbers)
+    assert ("Fragmentation is not counted" in page) == (result.needs_bytes is None)
+
+
+def test_needs_beyond_the_peak_is_fragmentation() -> None:
+    """Once torch's least is known, it is the verdict, and the breakdown has the difference."""
+    from msgspec.structs import replace
+
+    estimate, _ = made("ddp")
+    needs = estimate.result.allocated_bytes + GIB
+    page = html_report(replace(estimate, result=replace(estimate.result, needs_bytes=needs)))
+    card = needs + estimate.result.outside_torch_bytes
+    assert f"needs {card / GIB:.2f} of" in plain(page)
+    row = page[page.index("fragmentation</th>") :]
+    assert f'title="{GIB:,} bytes">1.00<' in row[: row.index("</tr>")]
+
+
+def test_pipeline_stages_are_listed() -> None:
+    """With several stages each has its row; with one there is no such section."""
+    estimate, page = made("pipeline")
+    assert len(estimate.result.stages) == 2
+    table = page[page.index('id="h-stages"') :]
+    table = table[: table.index("</table>")]
+    for stage in estimate.result.stages:
+        assert f'title="{stage.allocated_bytes:,} bytes"' in table
+    assert f"{estimate.result.busiest_stage}, the busiest" in table
+    assert "h-stages" not in made("ddp")[1]

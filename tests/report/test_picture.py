@@ -1,0 +1,107 @@
+"""The picture of a step: columns side by side, slices on each other, words that fit."""
+
+import re
+
+import pytest
+
+from gpu_mem_calculator.ledger.ledger import ACT, GPU, PARAM, RUNTIME, Entry, Instant, Ledger
+from gpu_mem_calculator.ledger.source import ARITHMETIC
+from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.report.patterns import PATTERNS
+from gpu_mem_calculator.report.picture import (
+    Column,
+    Slice,
+    column,
+    frame,
+    note,
+    peak_words,
+    short,
+    ticks,
+    timeline,
+)
+
+
+def test_patterns_tell_kinds_apart_without_colour() -> None:
+    """No two kinds share a drawing."""
+    drawings = [drawing for _, drawing in PATTERNS.values()]
+    assert len(set(drawings)) == len(drawings)
+
+
+def test_far_limit_leaves_the_scale() -> None:
+    """A small run stays readable: the limit is a note above the chart."""
+    one = Column("loss", "forward", (Slice("act", GIB, (("a", GIB),)),))
+    assert frame([one], 80 * GIB, width=1000, wide=True).top_bytes < 2 * GIB
+    assert "↑ this card’s limit 80.00 GiB, far above" in timeline([one], 0, 80 * GIB)
+    assert "↑" not in timeline([one], 0, 2 * GIB)
+
+
+@pytest.mark.parametrize("num_columns", [1, 8, 20, 40])
+@pytest.mark.parametrize("width", [360, 1000])
+def test_columns_stay_inside_the_picture(num_columns: int, width: int) -> None:
+    """However many instants, columns lie side by side between the margins."""
+    columns = [Column(f"t{i}", "forward", (Slice("act", GIB, ()),)) for i in range(num_columns)]
+    picture = timeline(columns, 0, 2 * GIB, width=width)
+    found = re.findall(r'class="slice".*? x="([\d.]+)".*? width="([\d.]+)"', picture)
+    edges = [float(n) for x, w in found for n in (x, float(x) + float(w))]
+    assert len(found) == num_columns
+    assert edges == sorted(edges)
+    assert edges[0] > 0
+    assert edges[-1] < width
+
+
+def test_untitled_instant_goes_by_its_name() -> None:
+    """An instant without a title is called by its name."""
+    instant = Instant(name="a", phase="forward")
+    assert column(Ledger((instant,), ()), instant).title == "a"
+
+
+@pytest.mark.parametrize("top", [0.001, 0.7, 1, 3.1, 42, 79.2, 9800])
+def test_ticks_are_few_and_round(top: float) -> None:
+    """An axis has three to seven levels, all within the chart."""
+    levels = ticks(top * GIB)
+    assert 3 <= len(levels) <= 7
+    assert levels[0] == 0
+    assert levels[-1] <= top * (1 + 1e-9)
+
+
+def test_words_of_the_picture() -> None:
+    """Titles are shortened by the phase that is written under them; the peak says all."""
+    one = Column("backward, dense layers: last layer", "backward", (Slice("act", 3 * GIB, ()),))
+    assert short(one) == "dense layers: last layer"
+    assert peak_words(one) == "peak 3.00 GiB: backward, dense layers: last layer"
+
+
+def test_column_holds_what_is_alive_on_the_gpu() -> None:
+    """Copies count, other places and other instants do not, and the largest entry is first."""
+    instant = Instant(name="a", phase="forward", title="forward")
+    rows = [("x", PARAM, 3, {"a": 1}, GPU), ("kept", ACT, 2, {"a": 5}, GPU),
+            ("work", ACT, 70, {"a": 1, "b": 1}, GPU), ("late", ACT, 9, {"a": 0, "b": 1}, GPU),
+            ("host", PARAM, 99, {"a": 1}, "cpu")]  # fmt: skip
+    entries = tuple(
+        Entry(name=name, kind=kind, bytes=size, live=live, source=ARITHMETIC, place=place)
+        for name, kind, size, live, place in rows
+    )
+    one = column(Ledger((instant,), entries), instant, [("CUDA context", 4)])
+    held = {part.kind: part.entries for part in one.slices if part.bytes}
+    assert held == {
+        PARAM: (("x", 3),),
+        ACT: (("work", 70), ("kept", 10)),
+        RUNTIME: (("CUDA context", 4),),
+    }
+    assert one.bytes == 87
+
+
+def test_note_names_the_largest_entries() -> None:
+    """Pointing at a slice says what it is, how much, exactly, and of what."""
+    entries = tuple((name, GIB) for name in "abcde")
+    one = Column("loss", "forward", (Slice(ACT, 5 * GIB, entries),))
+    said = note(one, one.slices[0])
+    assert said.startswith("loss\nactivations: 5.00 GiB (5,368,709,120 bytes)\n")
+    assert said.endswith("a 1.00, b 1.00, c 1.00 and 2 more")
+
+
+def test_long_peak_titles_are_cut_where_there_is_no_room() -> None:
+    """A narrow picture keeps the size and leaves the title to the list below."""
+    one = Column("backward of the loss, later micro-batch", "backward", (Slice(ACT, GIB, ()),))
+    assert f">{peak_words(one)}</text>" in timeline([one], 0, GIB, width=1000)
+    assert ">peak 1.00 GiB</text>" in timeline([one], 0, GIB, width=360)
