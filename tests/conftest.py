@@ -19,14 +19,14 @@ SMALL_LLAMA = {
 
 
 def small_run(
-    engine: str = "pytorch_ddp", gpus: int = 8, **sections: dict[str, Any]
+    kind: str = "pytorch_ddp", gpus: int = 8, **sections: dict[str, Any]
 ) -> dict[str, Any]:
     """A run file that every engine accepts; sections are laid over it."""
     run: dict[str, Any] = {
         "model": {"config": SMALL_LLAMA},
         "training": {"batch_size": 2, "seq_len": 512, "precision": "bf16_mixed"},
         "parallelism": {},
-        "engine": {"type": engine},
+        "engine": {"type": kind},
         "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": gpus},
     }
     for name, values in sections.items():

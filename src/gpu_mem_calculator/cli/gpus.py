@@ -35,11 +35,15 @@ def run(args: argparse.Namespace) -> int:
         from ..report.lines import gib
 
         cells = [
-            (row["name"], f"{row['memory_gb']:g}",
-             gib(row["memory_bytes"], 2) if row["memory_bytes_known"] else "?",
-             f"{row['bandwidth_gb_per_s']:,}", row["title"].removeprefix("NVIDIA ").removeprefix("GeForce "))
+            (
+                row["name"],
+                f"{row['memory_gb']:g}",
+                f"{gib(row['memory_bytes'], 2)} GiB" if row["memory_bytes_known"] else "?",
+                f"{row['bandwidth_gb_per_s']:,}",
+                row["title"].removeprefix("NVIDIA ").removeprefix("GeForce "),
+            )
             for row in rows
-        ]  # fmt: skip
-        head = ("name", "GB", "GiB", "GB/s", "card (GiB: what a process gets)")
+        ]
+        head = ("name", "GB", "usable", "GB/s", "card")
         show(list(columns(head, cells, {1, 2, 3})), args.output)
     return 0

@@ -17,7 +17,7 @@ def nearest(word: str, words: Iterable[str]) -> str:
     """` (did you mean 'x'?)` where some known word is close, else nothing."""
     import difflib
 
-    found = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 

@@ -128,6 +128,7 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
     )
     reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     hybrid_shard_size: Count | None = None
+    reshard_root_after_forward: Flag | None = None
     # DDP
     gradient_as_bucket_view: Flag | None = None
     # Megatron

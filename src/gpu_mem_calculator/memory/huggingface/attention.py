@@ -114,8 +114,8 @@ def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     biased = tape.op("attn.biased", _scores(tape, setting, q, k, heads), passes=True)
     probs = tape.op("attn.softmax", biased, save_out=True, back_temp=biased.bytes)
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
-    tape.core = False
     out = tape.op("attn.mixed", probs, v, elements=_out_elements(setting, heads), saves=(probs, v))
+    tape.core = False
     return tape.op("attn.out", out)
 
 
@@ -142,10 +142,10 @@ def _eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
     )  # fmt: skip
     probs = tape.cast(probs, masked.bits)
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
-    tape.core = False
     out = tape.op("attn.mixed", probs, v, elements=_out_elements(setting, heads), saves=(probs, v))
     contiguous = tape.op("attn.out", out)
     tape.hold(out, probs)
+    tape.core = False
     return contiguous
 
 

@@ -1,0 +1,74 @@
+"""Every engine that exists keeps the same contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_mem_calculator.core.calculator import estimate, full_estimate
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.models import EngineConfig
+from gpu_mem_calculator.engines import ALIASES, engine, engine_names, spellings
+from tests.conftest import small_run
+
+NAMES = engine_names()
+
+
+def test_the_five_engines_and_their_spellings_are_there() -> None:
+    """The names of the run file's contract."""
+    assert set(NAMES) == {
+        "pytorch_ddp", "deepspeed", "fsdp", "megatron_lm", "megatron_deepspeed",
+    }  # fmt: skip
+    assert {"pytorch", "ddp", "megatron", "megatron-lm"} <= set(ALIASES)
+    assert set(ALIASES.values()) <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_engines_options_are_keys_of_the_run_file(name: str) -> None:
+    """Whatever an engine takes can be written in a run file."""
+    assert set(engine(name).options) <= set(EngineConfig.__struct_fields__)
+    assert engine(name).name == name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_option_of_another_engine_is_refused(name: str) -> None:
+    """Nothing is accepted and ignored."""
+    foreign = {
+        "zero_stage": 1, "sharding_strategy": "full_shard", "gradient_as_bucket_view": True,
+        "distributed_optimizer": True,
+    }  # fmt: skip
+    for key, value in foreign.items():
+        if key not in engine(name).options:
+            with pytest.raises(InputError, match=f"engine.{key}=.* is not an option of"):
+                estimate(small_run(name, engine={key: value}))
+
+
+@pytest.mark.parametrize("spelling", sorted(spellings()))
+def test_every_spelling_runs(spelling: str) -> None:
+    """Each name and alias gives an estimate with a source for each byte."""
+    found = full_estimate(small_run(spelling))
+    assert found.result.allocated_bytes > 0
+    assert found.resolved.engine.name == spellings()[spelling]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("preset", ["gpt2", "llama3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite"])
+def test_dense_expert_and_latent_models_run_or_are_refused(name: str, preset: str) -> None:
+    """Every engine either estimates a kind of model or says why it does not."""
+    run = small_run(name, model={"config": None, "name": preset}, training={"seq_len": 256})
+    try:
+        assert estimate(run).allocated_bytes > 0
+    except InputError as error:
+        assert error.problems
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16_mixed", "fp16_mixed", "bf16_pure"])
+def test_a_precision_runs_or_is_refused(name: str, precision: str) -> None:
+    """Wider numbers never take less, and what an engine lacks is refused."""
+    try:
+        found = estimate(small_run(name, training={"precision": precision}))
+    except InputError as error:
+        assert precision in str(error)
+        return
+    wide = estimate(small_run(name, training={"precision": "fp32"}))
+    assert found.breakdown.activations_gb <= wide.breakdown.activations_gb

@@ -1,0 +1,175 @@
+"""From a run file to a run: defaults, rules, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.calculator import estimate, full_estimate
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from tests.conftest import SMALL_LLAMA, small_run
+
+
+def problems(run: dict[str, Any]) -> list[str]:
+    """The sentences that a run file is refused with."""
+    with pytest.raises(InputError) as caught:
+        estimate(run)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"engine": {"type": "deepspeeed"}},
+         "engine.type='deepspeeed' is not a known engine; did you mean 'deepspeed'?"),
+        ({"training": {"dtype": "fp8"}}, "training.dtype='fp8' must be 'fp32', 'fp16' or 'bf16'"),
+        ({"training": {"dtype": "fp16", "precision": "bf16_mixed"}},
+         "training.dtype='fp16' contradicts training.precision='bf16_mixed'; leave dtype out"),
+        ({"training": {"optimizer": "adamx"}},
+         "training.optimizer='adamx' is not a known optimizer; did you mean 'adam'?"),
+        ({"training": {"quantization": "nf4"}},
+         "training.quantization='nf4': quantized weights take no gradient; add training.lora"),
+        ({"training": {"lora": {"target_modules": ["c_attn"]}}},
+         "training.lora.target_modules: llama has no c_attn; it has down_proj, gate_proj, k_proj, "
+         "o_proj, q_proj, up_proj, v_proj"),
+        ({"parallelism": {"tensor_parallel_size": 2}},
+         "parallelism.tensor_parallel_size=2: PyTorch DDP does not cut along it; set it to 1"),
+        ({"parallelism": {"data_parallel_size": 4}},
+         "parallelism: dp 4 x tp 1 x pp 1 x cp 1 is 4 ranks, but hardware.num_gpus=8; "
+         "set data_parallel_size=8"),
+        ({"parallelism": {"sequence_parallel": True}},
+         "parallelism.sequence_parallel=true: PyTorch DDP does not have it"),
+        ({"parallelism": {"virtual_pipeline_size": 2}},
+         "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1"),
+        ({"training": {"double_quant": True}},
+         "training.double_quant applies to quantization 'nf4' only; leave it out"),
+        ({"training": {"optimizer": "adamw_8bit", "optimizer_implementation": "fused"}},
+         "training.optimizer_implementation='fused' does not exist for adamw_8bit; "
+         "it has none: leave it out"),
+        ({"hardware": {"gpu": "h100-81gb"}},
+         "hardware.gpu='h100-81gb' is not one known card; did you mean 'h100-80gb-sxm'?"),
+        ({"hardware": {"gpu_memory_gb": 40}},
+         "hardware.gpu_memory_gb=40 is not what a NVIDIA H100 80GB SXM5 has, 80; "
+         "leave one of the two out"),
+        ({"hardware": {"num_nodes": 3, "gpus_per_node": 8}},
+         "hardware: 3 nodes of 8 GPUs are not num_gpus=8; set num_nodes=1"),
+        ({"hardware": {"interconnect": "tin-can"}},
+         "hardware.interconnect='tin-can' is not a known link"),
+        ({"model": {"config": {"model_type": "lama"}}},
+         "model_type='lama' is not a known family; the nearest is 'llama'"),
+        ({"model": {"config": {**SMALL_LLAMA, "num_attention_heads": 12}}},
+         "model.config: 12 heads do not divide 256"),
+        ({"model": {"config": None, "name": "llama2-7"}},
+         "model.name='llama2-7' is neither a preset nor a file; did you mean 'llama2-7b'?"),
+        ({"model": {"config": None, "name": "s3://bucket/model"}},
+         "model.name='s3://bucket/model' is an address, and this version reads presets and local "
+         "files only; download its config.json and give the path"),
+        ({"model": {"config": None, "num_layers": 4}},
+         "the model has no name, no config and no model.hidden_size, model.num_attention_heads; "
+         "give one of them"),
+        ({"model": {"gated_mlp": False}},
+         "model.gated_mlp=False contradicts the llama model, which has True; leave it out"),
+        ({"model": {"config": None, "name": "gpt2"}, "training": {"seq_len": 2048}},
+         "training.seq_len=2048 is longer than the model's 1024 learned positions; "
+         "use at most 1024"),
+        ({"model": {"config": None, "name": "bert-base"}},
+         "model: the activations of bert models are not modelled; "
+         "use gpu-mem-calc deepspeed --model-path for the model states"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_is_broken_is_one_sentence(sections: dict[str, Any], sentence: str) -> None:
+    """The value, the rule, the nearest fix."""
+    assert problems(small_run(**sections)) == [sentence]
+
+
+def test_problems_of_several_sections_come_together() -> None:
+    """Everything that can be checked is checked."""
+    run = small_run(engine={"type": "x"}, training={"optimizer": "y"}, hardware={"gpu": "z"})
+    assert len(problems(run)) == 3
+
+
+def test_a_dtype_alone_means_mixed_precision() -> None:
+    """As in the seed."""
+    found = resolve(read(small_run(training={"precision": None, "dtype": "float16"})))
+    assert found.run.precision == "fp16_mixed"
+
+
+@pytest.mark.parametrize(
+    ("level", "policy", "quarters"),
+    [(0, "none", 4), (1, "selective", 4), (2, "full", 2), (3, "full", 3), (4, "full", 4)],
+)
+def test_the_seeds_checkpointing_levels(level: int, policy: str, quarters: int) -> None:
+    """0 none, 1 selective, 2 and 3 full on a half and on three quarters, 4 full."""
+    run = resolve(read(small_run(training={"activation_checkpointing": level}))).run
+    assert (run.recompute, run.recompute_quarters) == (policy, quarters)
+
+
+def test_more_recompute_never_keeps_more() -> None:
+    """The levels are in order: each recomputes more layers than the one before."""
+    deep = {"config": {**SMALL_LLAMA, "num_hidden_layers": 16}}
+    eager = {"attention": "eager"}
+    kept = [
+        estimate(small_run(model=deep, training={**eager, "activation_checkpointing": level}))
+        for level in (0, 1, 2, 3, 4)
+    ]
+    sizes = [one.allocated_bytes for one in kept]
+    assert sizes[0] > sizes[1]
+    assert sizes[0] > sizes[2] > sizes[3] > sizes[4]
+
+
+def test_a_model_may_be_a_folder_or_a_file(tmp_path: Path) -> None:
+    """A config.json on disk, by its folder or by itself."""
+    (tmp_path / "config.json").write_text(json.dumps(SMALL_LLAMA))
+    for name in (tmp_path, tmp_path / "config.json"):
+        run = small_run(model={"config": None, "name": str(name)})
+        assert estimate(run).num_parameters == estimate(small_run()).num_parameters
+
+
+def test_numbers_beside_a_name_win() -> None:
+    """A preset with another depth and vocabulary."""
+    run = small_run(model={"config": None, "name": "llama2-7b", "num_layers": 2, "vocab_size": 64})
+    arch = full_estimate(run).resolved.model.arch
+    assert (len(arch.layers), arch.vocab, arch.hidden) == (2, 64, 4096)
+
+
+def test_plain_numbers_say_what_they_assume() -> None:
+    """What is not given is listed."""
+    plain = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    run = small_run(model={"config": None, **plain})
+    assert "model.position_embedding=rope" in estimate(run).assumed
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"position_embedding": "learned", "normalization": "layernorm", "gated_mlp": False,
+         "bias": True, "dropout": 0.1, "max_seq_len": 512},
+        {"num_experts": 4, "top_k": 2, "expert_intermediate_size": 32,
+         "shared_expert_intermediate_size": 16},
+        {"position_embedding": "alibi", "num_key_value_heads": 2, "head_dim": 32},
+    ],
+)  # fmt: skip
+def test_plain_numbers_describe_many_decoders(extra: dict[str, Any]) -> None:
+    """Learned positions, experts, alibi: each runs."""
+    plain = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+    assert estimate(small_run(model={"config": None, **plain, **extra})).allocated_bytes > 0
+
+
+def test_a_size_alone_takes_the_nearest_well_known_model() -> None:
+    """7B is Llama 2 7B, and says so; the count that was given wins."""
+    result = estimate(small_run(model={"config": None, "num_parameters": "7B"}))
+    assert any("Llama 2 7B" in line for line in result.assumed)
+    assert any("scaled" in line for line in result.warnings)
+    assert result.num_parameters == 7 * 10**9
+
+
+def test_memory_that_is_taken_already_counts() -> None:
+    """`available_memory_bytes` is what is free before we start."""
+    free = small_run(hardware={"available_memory_bytes": 10**9})
+    assert estimate(free).gpu_memory_bytes == 10**9
+    assert not estimate(free).fits_on_gpu

@@ -1,0 +1,133 @@
+"""Reading a run file: every problem at once, in sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from gpu_mem_calculator.core.errors import InputError, divisors_near, nearest
+from gpu_mem_calculator.core.runfile import check, parameter_count, read, schema, with_settings
+from tests.conftest import ROOT, small_run
+
+CONFIGS = sorted((ROOT / "configs").glob("*.json"))
+
+
+@pytest.mark.parametrize("ending", ["json", "yaml", "toml"])
+def test_json_yaml_and_toml_read_the_same(tmp_path: Path, ending: str) -> None:
+    """The same run in three spellings."""
+    text = {
+        "json": '{"model": {"name": "gpt2"}, "training": {"batch_size": 2}}',
+        "yaml": "model: {name: gpt2}\ntraining:\n  batch_size: 2\n",
+        "toml": '[model]\nname = "gpt2"\n[training]\nbatch_size = 2\n',
+    }
+    path = tmp_path / f"run.{ending}"
+    path.write_text(text[ending])
+    file = read(path)
+    assert (file.model.name, file.training.batch_size) == ("gpt2", 2)
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    """Unknown keys, wrong types and values out of range, each in its own sentence."""
+    problems = list(
+        check({
+            "model": {"name": 7, "num_layres": 3},
+            "training": {"batch_size": 0, "lora": {"rank": 8}, "attention": "flash"},
+            "engin": {},
+            "hardware": [],
+        })
+    )  # fmt: skip
+    assert problems == [
+        "model.name=7 must be a text",
+        "model.num_layres is not a known key; did you mean 'num_layers'?",
+        "training.batch_size=0 must be a whole number, 1 or more",
+        "training.lora.rank is not a known key",
+        "training.attention='flash' must be 'eager', 'sdpa' or 'flash_attention_2'",
+        "'engin' is not a section of a run file; did you mean 'engine'?",
+        "hardware=[] must be an object",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [(7_000_000_000, 7 * 10**9), ("7B", 7 * 10**9), ("7000M", 7 * 10**9), ("7e9", 7 * 10**9),
+     ("1.5T", 15 * 10**11), ("350K", 350_000), ("0.5b", 5 * 10**8), (7e9, 7 * 10**9)],
+)  # fmt: skip
+def test_a_parameter_count_reads_as_people_write_it(text: Any, count: int) -> None:
+    """Suffixes, exponents and plain numbers."""
+    assert parameter_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "B", "-7B", "7X", "1e99", "nan", 0, True, "٧B"])
+def test_a_parameter_count_that_is_none_is_refused(text: Any) -> None:
+    """One sentence with the value and how to write it."""
+    with pytest.raises(InputError, match="must be a count from 1 to 1000T, such as 7B"):
+        parameter_count(text)
+
+
+def test_settings_are_laid_over_a_run_file() -> None:
+    """JSON values where they parse, text otherwise; sections are made as needed."""
+    run = with_settings({"model": {"name": "gpt2"}}, [
+        "training.batch_size=4", "engine.type=fsdp", "training.lora.r=8", "training.autocast=true",
+    ])  # fmt: skip
+    assert run["training"] == {"batch_size": 4, "lora": {"r": 8}, "autocast": True}
+    assert run["engine"] == {"type": "fsdp"}
+
+
+@pytest.mark.parametrize("setting", ["batch_size=4", "training.batch_size", "=4", "training.=4"])
+def test_a_setting_without_section_or_value_is_refused(setting: str) -> None:
+    """The form is section.key=value."""
+    with pytest.raises(InputError, match=r"must be section\.key=value"):
+        with_settings({}, [setting])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.json", None, "no such file"),
+        ("run.json", b"{", "not valid json"),
+        ("run.yaml", b"a: [", "not valid yaml"),
+        ("run.toml", b"=", "not valid toml"),
+        ("run.json", b"\xff\xfe", "not UTF-8"),
+        ("run.json", b"[]", "a run file is an object"),
+        ("run.json", b"{}", "no 'model' section"),
+        ("run.json", b'{"model": {"name": "gpt2"}, "inference": {}}', "serving is not modelled"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
+    """One sentence, with the file's name where there is one."""
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read(path)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=[p.name for p in CONFIGS])
+def test_the_example_files_follow_the_schema(path: Path) -> None:
+    """An editor with our schema accepts the examples, and refuses an unknown key."""
+    run = json.loads(path.read_text())
+    jsonschema.validate(run, schema())
+    run["training"]["batchsize"] = 4
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(run, schema())
+
+
+def test_the_schema_is_valid_and_a_run_is_plain_data() -> None:
+    """JSON Schema's own check; a run survives YAML."""
+    jsonschema.Draft202012Validator.check_schema(schema())
+    assert read(yaml.safe_load(yaml.safe_dump(small_run()))) == read(small_run())
+
+
+def test_hints_name_the_nearest() -> None:
+    """A close word, or the divisors around a number."""
+    assert nearest("lama", ["llama", "gpt2"]) == "; did you mean 'llama'?"
+    assert nearest("zzz", ["llama"]) == ""
+    assert divisors_near(32, 3) == "2 or 4"
+    assert divisors_near(8, 16) == "8"

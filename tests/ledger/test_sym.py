@@ -1,0 +1,81 @@
+"""Numbers that remember their formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpu_mem_calculator.ledger.num import ceil_div, choose, holds, larger, round_up, smaller, take
+from gpu_mem_calculator.ledger.sym import Sym
+
+B, S, H = Sym.named(4, "b"), Sym.named(2048, "s"), Sym.named(4096, "h")
+
+
+def test_a_product_shows_its_names_and_its_numbers() -> None:
+    """Names in the usual order, a coefficient in front."""
+    size = 2 * S * B * H
+    assert size.formula == "2 × b × s × h"
+    assert size.numbers == "2 × 4 × 2,048 × 4,096"
+    assert int(size) == 2 * 4 * 2048 * 4096
+
+
+def test_what_is_added_and_taken_away_cancels() -> None:
+    """A sum stays in normal form."""
+    assert (B * S + H - B * S).formula == "h"
+    assert (B - B).formula == "0"
+
+
+def test_division_is_exact_where_every_term_divides() -> None:
+    """Bits become bytes without leaving the polynomial."""
+    assert (B * S * 16 // 8).formula == "2 × b × s"
+    assert (B * S * H // H).formula == "b × s"
+
+
+def test_other_operations_become_names_of_their_own() -> None:
+    """A rounded division and a maximum show what they are."""
+    assert (H // 3).formula == "floor(h / 3)"
+    assert int(H // 3) == 4096 // 3
+    assert larger(B * S, H).formula == "max(b × s, h)"
+    assert smaller(B, 7).formula == "min(b, 7)"
+    assert ceil_div(H, 3).formula == "ceil(h / 3)"
+    assert round_up(B, 8).value == 8
+    assert (H % 5).value == 4096 % 5
+
+
+def test_comparisons_look_at_the_value() -> None:
+    """A `Sym` is as large as its number."""
+    assert B < S <= H > 1
+    assert B >= 4
+    assert B == 4
+    assert B == Sym.named(4, "other")
+    assert B != "b"
+    assert bool(B)
+    assert not Sym.of(0)
+    assert hash(B) == hash(4)
+    assert list(range(10))[B] == 4
+
+
+def test_subtraction_from_a_plain_number() -> None:
+    """Constants may stand on either side."""
+    assert (10 - B).value == 6
+    assert (-B).value == -4
+    assert (8192 // H).value == 2
+    assert repr(B) == "Sym(4, 'b')"
+
+
+@pytest.mark.parametrize("kind", ["int", "array", "sym"])
+def test_helpers_agree_on_ints_arrays_and_syms(kind: str) -> None:
+    """One formula, three readings."""
+    make = {"int": int, "array": lambda n: np.array([n, n]), "sym": lambda n: Sym.named(n, "x")}
+    seven, three = make[kind](7), make[kind](3)
+
+    def value(number: object) -> int:
+        return int(np.asarray(number).ravel()[0]) if kind == "array" else int(number)  # type: ignore[call-overload, no-any-return]
+
+    assert value(larger(seven, three)) == 7
+    assert value(smaller(seven, three)) == 3
+    assert value(ceil_div(seven, three)) == 3
+    assert value(round_up(seven, 4)) == 8
+    assert value(choose(seven > three, seven, three)) == 7
+    assert value(holds(seven > three)) == 1
+    assert value(take((5, 6, 7, 8), three)) == 8

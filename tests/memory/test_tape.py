@@ -1,0 +1,112 @@
+"""A tape follows autograd: what is kept, what goes when, and how high it gets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu_mem_calculator.memory.tape import Moment, Tape
+
+
+def test_a_linear_layer_keeps_its_input() -> None:
+    """x is kept for the weight's gradient; backward makes both gradients beside the output's."""
+    tape = Tape()
+    x, weight = tape.value("x", 100, 16), tape.param("w", 30, 16)
+    y = tape.op("y", x, weight, elements=50, saves=(x, weight))
+    walk = tape.walk(x, y)
+    assert walk.saved == (("x", 200),)
+    assert walk.forward == Moment(200 + 100)
+    assert walk.backward == Moment(act=200 + 100 + 200, grad=60)
+    assert walk.later.total == walk.backward.total
+
+
+def test_a_tensor_that_is_not_kept_goes_after_its_last_use() -> None:
+    """a is gone when c is made."""
+    tape = Tape()
+    x = tape.value("x", 10, 8)
+    b = tape.op("b", tape.op("a", x))
+    c = tape.op("c", b)
+    walk = tape.walk(x, c)
+    assert walk.saved == ()
+    assert walk.forward.total == 20
+    assert walk.transient == walk.forward
+
+
+def test_python_names_hold_a_tensor() -> None:
+    """A name that is still in scope keeps its tensor."""
+    tape = Tape()
+    x = tape.value("x", 10, 8)
+    a = tape.op("a", x)
+    b = tape.op("b", a)
+    c = tape.op("c", b)
+    tape.hold(a)
+    assert tape.walk(x, c).forward.total == 30
+
+
+def test_a_residual_shares_its_gradient() -> None:
+    """An addition hands one tensor to both inputs; the branch adds to it in place."""
+    tape = Tape()
+    x = tape.value("x", 10, 8)
+    branch = tape.op("branch", x, save_out=True)
+    y = tape.op("y", x, branch, passes=True)
+    walk = tape.walk(x, y)
+    # kept branch, the output's gradient (which is the residual's too), the branch's new one
+    assert walk.backward.total == 10 + 10 + 10
+
+
+def test_a_shared_gradient_is_summed_into_a_new_tensor() -> None:
+    """Where the first gradient is still shared, the sum is a tensor of its own."""
+    tape = Tape()
+    x = tape.value("x", 10, 8)
+    y = tape.op("y", x, x, passes=True)
+    assert tape.walk(x, y).backward.total == 20
+
+
+def test_views_have_one_storage() -> None:
+    """Keeping one part of a split keeps the whole; their gradients are joined in a new tensor."""
+    tape = Tape()
+    x = tape.value("x", 30, 8)
+    q, k, v = tape.split("split", tape.op("qkv", x), [("q", 10), ("k", 10), ("v", 10)])
+    y = tape.op("y", q, k, v, elements=10, saves=(v,))
+    walk = tape.walk(x, y)
+    assert walk.saved == (("qkv", 30),)
+    assert walk.backward.total == 30 + 10 + 30
+
+
+def test_selective_recompute_drops_what_core_attention_makes() -> None:
+    """Kept: what comes in and what goes out. Backward makes the rest again."""
+    tape = Tape()
+    x = tape.value("x", 10, 8)
+    q = tape.op("q", x, save_out=True)
+    tape.core = True
+    scores = tape.op("scores", q, elements=1000, saves=(q,))
+    probs = tape.op("probs", scores, save_out=True)
+    mixed = tape.op("mixed", probs, elements=10)
+    tape.core = False
+    y = tape.op("y", mixed, saves=(mixed,))
+    plain, again = tape.walk(x, y), tape.walk(x, y, recompute_core=True)
+    assert dict(plain.saved) == {"q": 10, "probs": 1000, "mixed": 10}
+    assert dict(again.saved) == {"q": 10, "mixed": 10}
+    assert again.backward.total == plain.backward.total
+
+
+def test_a_cast_to_the_same_width_is_nothing() -> None:
+    """x.to(x.dtype) makes no tensor."""
+    tape = Tape()
+    x = tape.value("x", 10, 16)
+    assert tape.cast(x, 16) is x
+    assert tape.cast(x, 32).bytes == 40
+    assert x.elements() == 10
+
+
+def test_arrays_walk_like_numbers() -> None:
+    """Each element of an array has the moment it would have alone."""
+    sizes = np.array([1, 50], dtype=np.int64)
+
+    def peak(size: object) -> object:
+        tape = Tape()
+        x = tape.value("x", size, 8)
+        wide = tape.op("wide", x, elements=40, temp=20)
+        y = tape.op("y", wide, elements=size, saves=(wide,))
+        return tape.walk(x, y).backward.total
+
+    assert [int(n) for n in peak(sizes)] == [peak(1), peak(50)]  # type: ignore[attr-defined]
