@@ -67,7 +67,9 @@ def main() -> None:
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"peak memory of quick  {child:6.1f} MiB             (aim: under 60)")
     for engine in ("pytorch_ddp", "fsdp", "deepspeed", "megatron_lm"):
-        print(f"estimates a second    {estimates_per_second(engine):6.0f} {engine:12}   (aim: 1,000)")
+        print(
+            f"estimates a second    {estimates_per_second(engine):6.0f} {engine:12}   (aim: 1,000)"
+        )
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ from gpu_mem_calculator.engines.fsdp import ENGINE, problems
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.ledger.ledger import GRAD, OPTIM, PARAM, RUNTIME, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.memory.fsdp.units import shard_elements, unsplit_bytes
 from gpu_mem_calculator.memory.huggingface.ops import Adapter
 from gpu_mem_calculator.memory.run import Run
-from gpu_mem_calculator.model.arch import Weight
 
 STEP = ("forward", "backward", "optimizer")
 LLAMA2_7B = {
@@ -230,20 +228,6 @@ def test_one_layer_and_two_layers_have_a_step() -> None:
     """A stack whose first layer is its last has instants, too."""
     one, two = (make({**LLAMA2_7B, "num_hidden_layers": n}) for n in (1, 2))
     assert 0 < peak(one) < peak(two)
-
-
-def test_short_tensors_are_padded() -> None:
-    """Sixteen rows on 64 ranks are a row on each of them, padding included."""
-    assert shard_elements(Weight("lora_A", (("lora", 16), ("embed", 4096))), 64) == 4096
-    assert shard_elements(Weight("q", (("heads", 4096), ("embed", 4096))), 64) == 64 * 4096
-
-
-def test_blocks_with_a_small_rest_are_not_split() -> None:
-    """43 MiB take a 44 MiB block; 42.5 MiB leave too much, and small requests share."""
-    mib = 2**20
-    assert unsplit_bytes(43 * mib) == mib
-    assert unsplit_bytes(85 * mib // 2) == 0
-    assert unsplit_bytes(9 * mib) == 0
 
 
 def test_adapters_alone_are_trained() -> None:

@@ -33,7 +33,9 @@ def text(run: dict[str, Any]) -> str:
     """Every instant's height, then every entry with its bytes and when it is alive."""
     found = full_estimate(run)
     ledger = found.ledger
-    lines = [f"{int(ledger.at(i)):>16,}  {i.phase:9} {i.name}" for i in ledger.instants if i.present]
+    lines = [
+        f"{int(ledger.at(i)):>16,}  {i.phase:9} {i.name}" for i in ledger.instants if i.present
+    ]
     lines.append("")
     for entry in sorted(ledger.entries, key=lambda e: (e.place, e.kind, -int(e.bytes), e.name)):
         alive = " ".join(f"{name}×{int(n)}" for name, n in entry.live.items() if n)

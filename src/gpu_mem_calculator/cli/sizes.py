@@ -15,6 +15,7 @@ from ..core.model_source import find_model, nearest_by_size
 from ..core.models import ModelConfig
 from ..core.runfile import parameter_count, with_settings
 
+DEEPEST = 512  # pipeline stages; no model has more layers
 LONGEST = 4096  # tokens; a model's own limit where that is lower
 NEAR = 0.10  # a size this near to a well-known model's means that model
 
@@ -126,7 +127,7 @@ def _meshes(num_gpus: int, gpus_per_node: int) -> Iterator[tuple[int, int]]:
             break
         tp *= 2
     rest = num_gpus // tp
-    yield from ((tp, pp) for pp in range(2, rest + 1) if rest % pp == 0)
+    yield from ((tp, pp) for pp in range(2, min(rest, DEEPEST) + 1) if rest % pp == 0)
 
 
 def _meshed(choice: Choice, tp: int, pp: int, num_gpus: int, fixed: tuple[str, ...]) -> Choice:

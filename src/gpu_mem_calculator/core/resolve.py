@@ -85,7 +85,7 @@ def resolve(file: RunFile) -> Resolved:
         parameters_given=model.parameters_given,
         **training,
     )
-    problems = [*_rules(run, file, chosen), *chosen.problems(run)]
+    problems = [*_rules(run, chosen), *_meaningless(run, file, chosen), *chosen.problems(run)]
     if problems:
         raise InputError(problems)
     return Resolved(
@@ -237,7 +237,27 @@ def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     return Adapter(lora.r, targets, BITS[lora.adapter_dtype], lora.dropout, lora.dora)
 
 
-def _rules(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
+def _meaningless(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
+    """Keys that would change nothing: refused, never ignored."""
+    given = file.training
+    if not engine.transformers:
+        for key in ("attention", "checkpoint_reentrant", "autocast"):
+            if getattr(given, key) is not None:
+                yield (f"training.{key} is for engines that run transformers; {engine.title} has its "
+                       "own way: leave it out")  # fmt: skip
+    elif given.checkpoint_reentrant is not None and run.recompute != "full":
+        yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
+    if given.double_quant is not None and run.quantization != "nf4":
+        yield "training.double_quant applies to quantization 'nf4' only; leave it out"
+    if given.upcast_unquantized is not None and run.quantization is None:
+        yield "training.upcast_unquantized applies to a quantized base only; leave it out"
+    if run.autocast and run.precision == "fp32":
+        yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"
+    if run.attention == "flash_attention_2" and run.precision == "fp32":
+        yield "training.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
+
+
+def _rules(run: Run, engine: Engine) -> Iterator[str]:
     """Rules that hold for every engine."""
     arch = run.arch
     if run.optimizer not in engine.optimizers:
@@ -266,5 +286,3 @@ def _rules(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     if run.mesh.pp > len(arch.layers):
         yield (f"parallelism.pipeline_parallel_size={run.mesh.pp} is more than the model's "
                f"{len(arch.layers)} layers")  # fmt: skip
-    if file.training.double_quant is not None and run.quantization != "nf4":
-        yield "training.double_quant applies to quantization 'nf4' only; leave it out"

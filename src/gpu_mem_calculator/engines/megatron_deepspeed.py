@@ -107,6 +107,7 @@ def parameters(run: Run) -> Num:
 ENGINE = Engine(
     name="megatron_deepspeed",
     title=TITLE,
+    transformers=False,
     options=OPTIONS,
     axes=frozenset({"tp", "pp", "ep"}),
     optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),

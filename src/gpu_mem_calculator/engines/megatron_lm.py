@@ -52,6 +52,7 @@ def parameters(run: Run) -> Num:
 ENGINE = Engine(
     name="megatron_lm",
     title=TITLE,
+    transformers=False,
     options=OPTIONS,
     axes=frozenset({"tp", "pp", "cp", "ep"}),
     optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ..ledger.ledger import COMM, PARAM, Entry, Instant, Ledger
 from ..ledger.num import holds
 from ..ledger.source import code
-from ..memory.activations import activation_entries, setting, walks
+from ..memory.activations import Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
 from ..memory.optimizers import OPTIMIZERS, default_implementation
 from ..memory.run import Precision, Run
@@ -16,10 +18,10 @@ from ..memory.stack import Block, blocks
 from ..memory.states import (
     always,
     buffer_entry,
+    from_start,
     gradient_entries,
     optimizer_entries,
     parameter_entry,
-    started,
 )
 from ..memory.timeline import STARTUP, Beat, step
 from ..memory.weights import (
@@ -41,7 +43,8 @@ PRECISIONS = {
 
 def problems(run: Run) -> Iterator[str]:
     """DDP runs anything that one GPU runs."""
-    return iter(())
+    if run.options["gradient_as_bucket_view"] and run.mesh.dp == 1:
+        yield "engine.gradient_as_bucket_view=true needs more than one GPU; leave it out"
 
 
 def ledger(run: Run) -> Ledger:
@@ -51,14 +54,23 @@ def ledger(run: Run) -> Ledger:
     stack = blocks(run, 0, len(run.arch.layers))
     beats = step(tuple(b.stretch for b in stack), micro_batches=run.micro_batches)
     done = walks(run, how, stack)
-    entries = [
-        *_states(run, precision, beats),
-        *activation_entries(run, how, stack, beats, done),
-        *_gradients(run, precision, stack, beats),
-        workspace_entry(run, beats),
-    ]
-    start = Instant(name="startup", phase=STARTUP, title="model on the GPU")
-    return Ledger((start, *(b.instant for b in beats)), tuple(entries))
+    entries = [*_states(run, precision, beats), workspace_entry(run, beats)]
+    if run.options.get("gradient_as_bucket_view"):
+        done = _into_buckets(done)
+    else:
+        entries += _gradients(run, precision, stack, beats)
+    entries += activation_entries(run, how, stack, beats, done)
+    starts = (
+        Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU"),
+        Instant(name="startup.wrapped", phase=STARTUP, title="start-up: wrapped by DDP"),
+    )
+    return Ledger((*starts, *(b.instant for b in beats)), tuple(entries))
+
+
+def _into_buckets(done: Walks) -> Walks:
+    """A gradient goes into its bucket as soon as it is made (reducer.cpp, a copy into a view)."""
+    layers = tuple(replace(walk, backward=walk.later) for walk in done.layers)
+    return Walks(layers, replace(done.head, backward=done.head.later))
 
 
 def _gradients(
@@ -80,10 +92,10 @@ def _gradients(
 
 def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     trained, bits = trained_total(run), trained_bits(run, precision)
-    yield started(parameter_entry("parameters", base_bytes(run, precision), beats))
+    yield from_start(parameter_entry("parameters", base_bytes(run, precision), beats))
     if run.adapter is not None:
-        yield started(parameter_entry("LoRA adapters", trained * bits // 8, beats))
-    yield started(buffer_entry(run, beats))
+        yield from_start(parameter_entry("LoRA adapters", trained * bits // 8, beats))
+    yield from_start(buffer_entry(run, beats))
     yield from optimizer_entries(
         run, trained, bits, beats,
         implementation=run.implementation or default_implementation(run.optimizer),
@@ -96,14 +108,12 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
             live={"startup": 1},
             source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
         )  # fmt: skip
-    yield started(
-        Entry(
-            name="gradient buckets",
-            kind=COMM,
-            bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
-            live=always(beats),
-            source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
-        )
+    yield Entry(
+        name="gradient buckets",
+        kind=COMM,
+        bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
+        live={**always(beats), "startup.wrapped": 1},
+        source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
     )
 
 

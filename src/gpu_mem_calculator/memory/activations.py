@@ -98,7 +98,11 @@ def _kept(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Entr
 
 
 def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
-    """The layer at work: with a checkpoint it runs forward again before it runs backward."""
+    """The layer at work: with a checkpoint it runs forward again before it runs backward.
+
+    A reentrant checkpoint holds the output it has made again until its backward is done
+    (torch 2.11 utils/checkpoint.py CheckpointFunction.backward).
+    """
     if beat.instant.phase == FORWARD:
         return walk.transient if block.recompute == "full" else walk.forward
     back = walk.later if beat.later else walk.backward
@@ -106,7 +110,8 @@ def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
         return back
     rerun = walk.forward
     again = Moment(rerun.act + walk.input_bytes, 0, rerun.temp)  # its output's gradient waits
-    return again.or_higher(back.act + walk.input_bytes, back.grad, back.temp)
+    output = walk.input_bytes if block.reentrant else 0
+    return again.or_higher(back.act + walk.input_bytes + output, back.grad, back.temp)
 
 
 def _head_moment(walk: Walk, beat: Beat) -> Moment:
@@ -144,7 +149,7 @@ def _around(
             name="rotary tables", kind=ACT, bytes=2 * run.seq * rotary * how.bits // 8, live=live,
             source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),
         )  # fmt: skip
-    masked = any(b.window is not None for b in blocks)
+    masked = run.attention == "sdpa" and any(b.window is not None for b in blocks)
     eager = run.attention == "eager" or not all(
         getattr(b.layer.mixer, "sdpa", True) for b in blocks
     )

@@ -24,6 +24,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     title: str
     options: Mapping[str, Any] = {}
     axes: frozenset[str] = frozenset()
+    transformers: bool = True  # runs Hugging Face's modelling code, with its own choices
     optimizers: frozenset[str] = frozenset()
     problems: Callable[[Run], Iterator[str]]
     ledger: Callable[[Run], Ledger]

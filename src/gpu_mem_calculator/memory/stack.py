@@ -11,11 +11,12 @@ from .timeline import Stretch
 
 
 class Block(Struct, frozen=True, kw_only=True):
-    """Equal layers of one stage: how many, whether they are recomputed, whether masked."""
+    """Equal layers of one stage: how many, how they are recomputed, their attention window."""
 
     layer: Layer
     count: Num
     recompute: str = "none"
+    reentrant: bool = False
     window: int | None = None
     title: str = ""
 
@@ -48,8 +49,10 @@ def blocks(run: Run, low: Num, high: Num) -> tuple[Block, ...]:
             policy = "none" if policy == "full" and start >= limit else policy
             if size > 0:
                 here = overlap(start, size, low, high)
-                found.append(Block(layer=layer, count=here, recompute=policy,
-                                   window=window, title=title))  # fmt: skip
+                found.append(
+                    Block(layer=layer, count=here, recompute=policy, reentrant=run.reentrant,
+                          window=window, title=title)
+                )  # fmt: skip
     return tuple(found)
 
 

@@ -21,9 +21,9 @@ def always(beats: tuple[Beat, ...]) -> dict[str, Num]:
     return {beat.name: 1 for beat in beats}
 
 
-def started(entry: Entry) -> Entry:
+def from_start(entry: Entry) -> Entry:
     """The same entry, there from start-up on."""
-    return replace(entry, live={**entry.live, "startup": 1})
+    return replace(entry, live={"startup": 1, "startup.wrapped": 1, **entry.live})
 
 
 def parameter_entry(name: str, size: Num, beats: tuple[Beat, ...], place: str = GPU) -> Entry:

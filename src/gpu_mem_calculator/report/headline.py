@@ -93,7 +93,8 @@ def verdict(estimate: Estimate) -> Iterator[Line]:
     right, style = verdict_words(needs, has)
     yield [(left, BOLD), (right.rjust(WIDTH - len(left)), style)]
     share = needs / has
-    yield [(gauge(share, WIDTH - 10), style.removeprefix("bold ")), (f" {100 * share:,.0f} %", "")]
+    percent = f" {100 * share:,.0f} %" if share < 1000 else " > 99,999 %"
+    yield [(gauge(share, WIDTH - 11), style.removeprefix("bold ")), (percent, "")]
 
 
 def verdict_words(needs: int, has: int) -> tuple[str, str]:
