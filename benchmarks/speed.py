@@ -45,12 +45,16 @@ def estimates_per_second(engine: str) -> float:
     """Estimates of one model at changing batch sizes."""
     from gpu_mem_calculator import estimate
 
-    run = {"model": {"name": "llama2-7b"}, "training": {"batch_size": 1, "seq_len": 4096},
-           "engine": {"type": engine}, "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 8}}  # fmt: skip
+    run: dict[str, dict[str, object]] = {
+        "model": {"name": "llama2-7b"},
+        "training": {"batch_size": 1, "seq_len": 4096},
+        "engine": {"type": engine},
+        "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 8},
+    }
     estimate(run)
     start, count = time.perf_counter(), 300
     for i in range(count):
-        run["training"]["batch_size"] = 1 + i % 7  # type: ignore[index]
+        run["training"]["batch_size"] = 1 + i % 7
         estimate(run)
     return count / (time.perf_counter() - start)
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.families.config import ConfigError
-from gpu_mem_calculator.model.arch import Attention, LatentAttention, Moe
+from gpu_mem_calculator.model.blocks import Attention, LatentAttention, Moe
 from tests.families.test_shapes import CASES, shapes
 
 CHATGLM3 = {

@@ -8,7 +8,8 @@ import pytest
 
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.families.config import ConfigError
-from gpu_mem_calculator.model.arch import Arch, Attention, Moe, StateSpace
+from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.model.blocks import Attention, Moe, StateSpace
 from tests.families.test_shapes import CASES
 
 FAMILIES = sorted({case["model_type"] for case in CASES.values()} | {"baichuan"})

@@ -47,7 +47,7 @@ def test_comparisons_look_at_the_value() -> None:
     assert B < S <= H > 1
     assert B >= 4
     assert B == 4
-    assert B == Sym.named(4, "other")
+    assert Sym.named(4, "other") == B
     assert B != "b"
     assert bool(B)
     assert not Sym.of(0)

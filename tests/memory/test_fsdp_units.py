@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_mem_calculator.memory.fsdp.units import shard_elements, unsplit_bytes
-from gpu_mem_calculator.model.arch import Weight
+from gpu_mem_calculator.model.blocks import Weight
 
 
 def test_short_tensors_are_padded() -> None:

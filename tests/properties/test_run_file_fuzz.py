@@ -15,7 +15,8 @@ from gpu_mem_calculator.engines import spellings
 
 JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**18), 10**18), st.floats(), st.text(max_size=8),
-    st.lists(st.integers(), max_size=2), st.dictionaries(st.text(max_size=4), st.integers(), max_size=2),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text(max_size=4), st.integers(), max_size=2),
 )  # fmt: skip
 SIZES = st.sampled_from([1, 2, 3, 4, 8, 16, 64, 128, 512])
 WORDS = st.sampled_from(

@@ -125,12 +125,8 @@ def _with_letters(run: Run) -> Run:
 
 
 def _arch(run: Run, *, letter_total: bool) -> Arch:
-    """The architecture with letters; its own total is N where another one is given.
-
-    A window that is no shorter than the sequence is no window; a letter cannot show that.
-    """
-    windows = tuple(None if w is None or w >= run.seq else w for w in run.arch.windows)
-    made = symbolic(replace(run.arch, windows=windows))
+    """The architecture with letters; its own total is N where another one is given."""
+    made = symbolic(run.arch)
     if letter_total:
         vars(made)["num_parameters"] = Sym.named(run.arch.num_parameters, "N")  # cached property
     return made

@@ -175,6 +175,12 @@ def nearest_by_size(count: int) -> Mapping[str, Any]:
 def _checked(title: str, arch: Arch, given: int | None, assumed: tuple[str, ...]) -> Model:
     if given is None or given == arch.num_parameters:
         return Model(arch=arch, title=title, assumed=assumed)
+    own = arch.num_parameters
+    if not own // 10 <= given <= own * 10:
+        raise InputError(
+            [f"model.num_parameters={given:,} cannot be this architecture's, which has {own:,}; "
+             "leave it out"]
+        )  # fmt: skip
     warning = (
         f"model.num_parameters={given:,} differs from the architecture's {arch.num_parameters:,}: "
         "parameter, gradient and optimizer bytes are scaled to it"

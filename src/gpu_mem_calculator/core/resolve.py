@@ -243,8 +243,8 @@ def _meaningless(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     if not engine.transformers:
         for key in ("attention", "checkpoint_reentrant", "autocast"):
             if getattr(given, key) is not None:
-                yield (f"training.{key} is for engines that run transformers; {engine.title} has its "
-                       "own way: leave it out")  # fmt: skip
+                yield (f"training.{key} is for engines that run transformers; {engine.title} has "
+                       "its own way: leave it out")  # fmt: skip
     elif given.checkpoint_reentrant is not None and run.recompute != "full":
         yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
     if given.double_quant is not None and run.quantization != "nf4":

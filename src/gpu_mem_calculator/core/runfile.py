@@ -111,6 +111,8 @@ def _convert(value: Any, kind: Any) -> Any:
             return msgspec.convert(int(value), kind)
         except msgspec.ValidationError:
             return msgspec.convert(value, kind)
+    if isinstance(value, Mapping):
+        value = {k: v for k, v in value.items() if v is not None}
     return msgspec.convert(value, kind)
 
 

@@ -43,8 +43,8 @@ from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entry
 from ..memory.stack import Block, blocks
 from ..memory.states import buffer_entry, optimizer_entries
-from ..memory.tape import Walk
 from ..memory.timeline import OPTIMIZER, STARTUP
+from ..memory.walk import Walk
 from ..model.arch import Layer
 
 # Bits of the shards and of the arithmetic: MixedPrecisionPolicy(param_dtype) for mixed runs.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Attention, Buffer, Layer, Linear, Weight
+from ..model.arch import Arch, Buffer, Layer
+from ..model.blocks import Attention, Linear, Weight
 from .blocks import text
 from .config import Config
 from .older import layer_norm, plain_mlp

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..model.arch import Buffer, Layer, Linear, Mlp, Moe, Norm, Weight
+from ..model.arch import Buffer, Layer
+from ..model.blocks import Linear, Mlp, Moe, Norm, Weight
 from .config import Config, ConfigError
 
 FULL, SLIDING = "full_attention", "sliding_attention"

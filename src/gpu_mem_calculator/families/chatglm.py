@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Attention, Buffer, Layer, Linear, Mlp, Norm, Weight
+from ..model.arch import Arch, Buffer, Layer
+from ..model.blocks import Attention, Linear, Mlp, Norm, Weight
 from .config import Config, ConfigError
 
 EMBEDDING = "transformer.embedding.word_embeddings"

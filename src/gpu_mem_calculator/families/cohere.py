@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Layer, Norm
+from ..model.arch import Arch, Layer
+from ..model.blocks import Norm
 from .blocks import head_counts, layer_types, nullable, text, typed_windows
 from .config import Config
 from .llama import decoder, gated_mlp, separate_attention

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Buffer, LatentAttention, Layer, Linear, Mixer, Mlp, Moe, Norm
+from ..model.arch import Arch, Buffer, Layer
+from ..model.blocks import LatentAttention, Linear, Mixer, Mlp, Moe, Norm
 from .blocks import (
     head_counts,
     mtp_parameters,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Layer, Norm
+from ..model.arch import Arch, Layer
+from ..model.blocks import Norm
 from .blocks import text
 from .config import Config
 from .llama import rotary_buffer

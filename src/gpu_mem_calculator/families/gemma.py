@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Attention, Buffer, Layer, Norm
+from ..model.arch import Arch, Buffer, Layer
+from ..model.blocks import Attention, Norm
 from .blocks import (
     FULL,
     SLIDING,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Attention, Layer, Moe, Norm
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, Moe, Norm
 from .blocks import (
     fused_mlp,
     head_counts,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Layer, Weight
+from ..model.arch import Arch, Layer
+from ..model.blocks import Weight
 from .blocks import text
 from .config import Config, ConfigError
 from .llama import separate_attention

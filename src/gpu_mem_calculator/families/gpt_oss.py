@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Layer, Moe, Weight
+from ..model.arch import Arch, Layer
+from ..model.blocks import Moe, Weight
 from .blocks import head_counts, layer_types, nullable, stacked_moe, typed_windows
 from .config import Config
 from .llama import decoder, pre_norms, separate_attention

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Layer, Linear, Mixer, Mlp, Moe, Norm, StateSpace, Weight
+from ..model.arch import Arch, Layer
+from ..model.blocks import Linear, Mixer, Mlp, Moe, Norm, StateSpace, Weight
 from .blocks import head_counts, stacked_moe, text
 from .config import Config, ConfigError
 from .llama import decoder, gated_mlp, separate_attention

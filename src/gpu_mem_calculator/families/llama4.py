@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Attention, Layer, Mlp, Moe, Norm, Weight
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, Mlp, Moe, Norm, Weight
 from .blocks import head_counts, nullable, shared_mlp, stacked_moe, text
 from .config import Config, ConfigError
 from .llama import decoder, gated_mlp, pre_norms, separate_attention

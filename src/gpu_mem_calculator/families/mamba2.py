@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Layer, Linear, Norm, StateSpace, Weight
+from ..model.arch import Arch, Layer
+from ..model.blocks import Linear, Norm, StateSpace, Weight
 from .config import Config, ConfigError
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Attention, Layer, Mlp, Moe
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, Mlp, Moe
 from .blocks import head_counts, same_windows, stacked_moe, text
 from .config import Config
 from .llama import decoder, gated_mlp, pre_norms, separate_attention

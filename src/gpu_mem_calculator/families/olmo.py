@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Attention, Layer, Norm
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, Norm
 from .blocks import head_counts, stacked_moe, text
 from .config import Config
 from .llama import decoder, gated_mlp, pre_norms, separate_attention

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Attention, Layer, Linear, Mlp, Norm
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, Linear, Mlp, Norm
 from .blocks import (
     biased_head,
     fused_mlp,

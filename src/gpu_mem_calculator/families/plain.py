@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Attention, Layer, Linear, Mlp, Moe, Norm, Weight
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, Linear, Mlp, Moe, Norm, Weight
 from .config import Config, ConfigError
 from .llama import gated_mlp, rotary_buffer, separate_attention
 

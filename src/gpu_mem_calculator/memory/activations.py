@@ -18,8 +18,8 @@ from .huggingface.layer import layer_walk
 from .huggingface.ops import Setting
 from .run import Precision, Run
 from .stack import Block
-from .tape import Moment, Walk
 from .timeline import FORWARD, Beat
+from .walk import Moment, Walk
 from .weights import trained_elements
 
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked with autograd's saving rules")

@@ -62,10 +62,9 @@ def _runs(arch: Arch, seq: Num) -> list[tuple[Layer, int | None, int, int]]:
     A window that is no shorter than the sequence is no window.
     """
     windows = arch.windows or (None,) * len(arch.layers)
-    longest = seq if isinstance(seq, int) else None
     found: list[tuple[Layer, int | None, int, int]] = []
     for index, (layer, window) in enumerate(zip(arch.layers, windows, strict=True)):
-        if window is not None and longest is not None and window >= longest:
+        if window is not None and not _slides(seq, window):
             window = None
         if found and found[-1][1] == window and found[-1][0] is layer:
             kept, _, first, count = found[-1]
@@ -73,3 +72,14 @@ def _runs(arch: Arch, seq: Num) -> list[tuple[Layer, int | None, int, int]]:
         else:
             found.append((layer, window, index, 1))
     return found
+
+
+def _slides(seq: Num, window: int) -> bool:
+    """Whether sequences are longer than a window: a choice of kernel, so one answer for all."""
+    longer = seq > window
+    if isinstance(longer, bool):
+        return longer
+    answers = set(longer.ravel().tolist())
+    if len(answers) > 1:
+        raise ValueError(f"sequences on both sides of a window of {window} need two ledgers")
+    return bool(answers.pop())

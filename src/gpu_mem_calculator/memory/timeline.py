@@ -73,7 +73,7 @@ def step(
         full = tuple(more * n for n in counts)
         later = _micro_batch(
             stretches, counts, full, more, head * again, embedding * again, counts,
-            later=True, present=again,
+            later=True, present=again, forwards=holds(micro_batches > flight),
         )  # fmt: skip
     end = Beat(
         instant=Instant(name="optimizer", phase=OPTIMIZER, title="optimizer step"),
@@ -93,8 +93,12 @@ def _micro_batch(
     *,
     later: bool,
     present: Num = 1,
+    forwards: Num = 1,
 ) -> tuple[Beat, ...]:
-    """Forward, loss and backward of the micro-batch that stacks highest."""
+    """Forward, loss and backward of the micro-batch that stacks highest.
+
+    `forwards` is 0 where no forward comes after the first backward.
+    """
     tag = "later." if later else ""
     word = ", later micro-batch" if later else ""
     done = 1 if later else 0
@@ -109,9 +113,10 @@ def _micro_batch(
     last = len(stretches) - 1
     minus = tuple(n - 1 if i == last else n for i, n in enumerate(full))
     some = holds(flight > 0) * present
-    beat("forward", FORWARD, "forward, last layer", some, saved=minus, work="layer",
+    beat("forward", FORWARD, "forward, last layer", some * forwards, saved=minus, work="layer",
          stretch=last, inside_forward=True)  # fmt: skip
-    beat("loss", FORWARD, "loss", head * some, saved=full, work="head", inside_forward=True)
+    beat("loss", FORWARD, "loss", head * some * forwards, saved=full, work="head",
+         inside_forward=True)  # fmt: skip
     beat("loss.backward", BACKWARD, "backward of the loss", head * some, saved=full, work="head")
     for i in range(last, -1, -1):
         title = f"backward, {stretches[i].title}"

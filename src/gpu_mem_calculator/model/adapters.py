@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from .arch import Arch, Layer, Linear
+from .arch import Arch, Layer
+from .blocks import Linear
 
 # The projections PEFT 0.21.2 adapts when none are named (utils/constants.py), by family.
 LLAMA_TARGETS: tuple[str, ...] = ("q_proj", "v_proj")

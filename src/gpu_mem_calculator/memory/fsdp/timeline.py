@@ -100,4 +100,4 @@ def _other(beat: Beat, name: str, title: str, **changes: object) -> Beat:
     tag = "later." if beat.later and not name.startswith("later.") else ""
     word = ", later micro-batch" if tag else ""
     instant = replace(beat.instant, name=tag + name, title=title + word)
-    return replace(beat, instant=instant, work="unit", **changes)  # type: ignore[arg-type]
+    return replace(beat, instant=instant, work="unit", **changes)

@@ -14,7 +14,8 @@ from msgspec import Struct
 from ...ledger.num import Num, ceil_div, holds, larger, round_up
 from ...ledger.units import MIB
 from ...model.adapters import adapted
-from ...model.arch import Layer, Weight
+from ...model.arch import Layer
+from ...model.blocks import Weight
 from ..huggingface.ops import Adapter
 from ..run import Run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...ledger.num import Num, round_up
-from ...model.arch import Attention, LatentAttention
+from ...model.blocks import Attention, LatentAttention
 from ..tape import Tape, Value
 from .norms import norm
 from .ops import Setting, add, linear, maybe_dropout, scale

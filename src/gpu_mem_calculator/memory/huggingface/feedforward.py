@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ledger.num import Num
-from ...model.arch import Mlp, Moe, StateSpace, Weight
+from ...model.blocks import Mlp, Moe, StateSpace, Weight
 from ..tape import Tape, Value
 from .ops import Setting, activation, add, linear, maybe_dropout, multiply, scale
 

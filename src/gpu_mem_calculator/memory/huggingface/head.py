@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ...model.arch import Arch, Linear
-from ..tape import Tape, Walk
+from ...model.arch import Arch
+from ...model.blocks import Linear
+from ..tape import Tape
+from ..walk import Walk, walk
 from .norms import norm
 from .ops import Setting, linear
 
@@ -28,4 +30,4 @@ def head_walk(setting: Setting, arch: Arch) -> Walk:
     tape.hold(logits, wide)
     loss = tape.op("loss", log_softmax, elements=1, bits=32)
     tape.hold(logits)
-    return tape.walk(x, loss)
+    return walk(tape, x, loss)

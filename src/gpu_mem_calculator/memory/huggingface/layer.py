@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ...model.arch import Attention, LatentAttention, Layer, Mlp, StateSpace
-from ..tape import Tape, Value, Walk
+from ...model.arch import Layer
+from ...model.blocks import Attention, LatentAttention, Mlp, StateSpace
+from ..tape import Tape, Value
+from ..walk import Walk, walk
 from .attention import attention, latent_attention
 from .feedforward import mlp, moe, state_space
 from .norms import norm
@@ -59,4 +61,4 @@ def layer_walk(
     tape = Tape()
     x = tape.value("layer.input", setting.tokens * setting.hidden, setting.bits)
     y = run_layer(tape, setting, x, layer, masked=masked)
-    return tape.walk(x, y, recompute_core=recompute_core)
+    return walk(tape, x, y, recompute_core=recompute_core)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.arch import Norm
+from ...model.blocks import Norm
 from ..tape import Tape, Value
 from .ops import Setting, add, multiply
 

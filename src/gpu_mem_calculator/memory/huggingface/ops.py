@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...ledger.num import Num
-from ...model.arch import Linear
+from ...model.blocks import Linear
 from ..tape import Tape, Value
 
 

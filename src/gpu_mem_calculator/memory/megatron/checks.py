@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...model.arch import Arch, Attention, LatentAttention, Layer, Mlp, Moe
+from ...model.arch import Arch, Layer
+from ...model.blocks import Attention, LatentAttention, Mlp, Moe
 from ..run import Run
 from .options import ENGINE, LOCAL, fused, option
 

@@ -11,7 +11,8 @@ from ...ledger.num import Num, ceil_div, holds, larger, round_up
 from ...ledger.rules import Rules
 from ...ledger.tensor import Tensor
 from ...ledger.units import MIB
-from ...model.arch import Arch, Attention, LatentAttention, Layer, Mlp, Moe, Weight
+from ...model.arch import Arch, Layer
+from ...model.blocks import Attention, LatentAttention, Mlp, Moe, Weight
 from ..run import Run
 
 # Column- and row-parallel matmuls, vocabulary-parallel embedding (tensor_parallel/layers.py);

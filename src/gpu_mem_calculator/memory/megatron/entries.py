@@ -10,8 +10,8 @@ from ...ledger.source import Source, code
 from ..pipeline import Stage
 from ..run import Run
 from ..stack import Block
-from ..tape import Moment, Walk
 from ..timeline import BACKWARD, FORWARD, STARTUP, Beat
+from ..walk import Moment, Walk
 from .cuts import embedding_shard, local_vocab, matrices
 from .head import head_walk
 from .layer import layer_walk

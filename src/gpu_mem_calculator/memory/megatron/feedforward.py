@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.arch import Mlp, Moe
+from ...model.blocks import Mlp, Moe
 from ..tape import Tape, Value
 from .ops import Setting, column_linear, row_linear, weight
 

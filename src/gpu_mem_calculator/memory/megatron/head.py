@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...ledger.num import Num
 from ...model.arch import Arch
-from ..tape import Tape, Walk
+from ..tape import Tape
+from ..walk import Walk, walk
 from .norms import norm
 from .ops import Setting, column_linear
 
@@ -25,4 +26,4 @@ def head_walk(how: Setting, arch: Arch, vocab: Num) -> Walk:
         kept.append(tape.value("loss.softmax", logits.elements(), 32, grad=False))
     loss = tape.op("loss", logits, elements=how.tokens, bits=32, saves=kept)
     tape.hold(logits)
-    return tape.walk(x, loss)
+    return walk(tape, x, loss)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ...model.arch import Attention, LatentAttention, Layer, Mlp, Moe
-from ..tape import Tape, Value, Walk
+from ...model.arch import Layer
+from ...model.blocks import Attention, LatentAttention, Mlp, Moe
+from ..tape import Tape, Value
+from ..walk import Walk, walk
 from .attention import attention, latent_attention
 from .feedforward import mlp, moe
 from .norms import norm
@@ -48,4 +50,4 @@ def layer_walk(how: Setting, layer: Layer) -> Walk:
     tape = Tape()
     x = tape.value("layer.input", how.local_tokens * how.hidden, how.bits)
     y = run_layer(tape, how, x, layer)
-    return tape.walk(x, y, recompute_core=how.selective)
+    return walk(tape, x, y, recompute_core=how.selective)

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from ...model.arch import Arch, Layer, Mlp, Moe, Norm, Weight
+from ...model.arch import Arch, Layer
+from ...model.blocks import Mlp, Moe, Norm, Weight
 from ..huggingface.ops import Adapter
 
 Module = tuple[int, ...]  # elements of the parameters that a module owns directly

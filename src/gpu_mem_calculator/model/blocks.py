@@ -1,0 +1,185 @@
+"""The blocks a model is made of, with every parameter they have.
+
+Nothing here knows how a model is trained or cut. Dimensions carry names so that an engine can
+cut them: `vocab`, `embed`, `heads`, `kv_heads`, `ffn`, `expert`, `expert_ffn`, `router`, `state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from ..ledger.tensor import Dim
+
+
+class Weight(Struct, frozen=True):
+    """One parameter: its name inside its block and its named dimensions."""
+
+    name: str
+    dims: tuple[Dim, ...]
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        count = 1
+        for _, size in self.dims:
+            count *= size
+        return count
+
+
+class Linear(Struct, frozen=True):
+    """y = x Wᵀ + b. `transposed` is GPT-2's Conv1D, which stores W as (in, out)."""
+
+    name: str
+    ins: Dim
+    outs: Dim
+    bias: bool = False
+    transposed: bool = False
+
+    def weights(self) -> Iterator[Weight]:
+        """The weight, then the bias."""
+        dims = (self.ins, self.outs) if self.transposed else (self.outs, self.ins)
+        yield Weight(f"{self.name}.weight", dims)
+        if self.bias:
+            yield Weight(f"{self.name}.bias", (self.outs,))
+
+
+class Norm(Struct, frozen=True):
+    """A normalisation. `impl` names the code that runs, since that decides what is kept:
+
+    - `rms`: x.float(), x * rsqrt(mean(x²)), cast back, times the weight (Llama)
+    - `rms_float`: the product with (1 + weight) is in fp32 and cast at the end (Gemma)
+    - `layer`: torch's fused layer norm
+    - `layer_float`: mean and variance by hand in fp32 (Cohere)
+    """
+
+    name: str
+    size: Dim
+    impl: str = "rms"
+    bias: bool = False
+    affine: bool = True
+    lead: tuple[Dim, ...] = ()  # dimensions of the gain before `size` (Cohere: one row a head)
+
+    def weights(self) -> Iterator[Weight]:
+        """The gain, then the bias."""
+        if self.affine:
+            yield Weight(f"{self.name}.weight", (*self.lead, self.size))
+        if self.bias:
+            yield Weight(f"{self.name}.bias", (*self.lead, self.size))
+
+
+class Attention(Struct, frozen=True, kw_only=True):
+    """Softmax attention with any ratio of query to key-value heads."""
+
+    inputs: tuple[Linear, ...]  # q, k, v; or one fused projection
+    output: Linear
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int = 0  # of one head, where it differs from head_dim
+    norms: tuple[Norm, ...] = ()  # on q and k
+    rotary_dim: int = 0  # 0: no rotary embedding
+    rotary_impl: str = "half"  # half: Llama's rotate_half; interleaved: GPT-J's, Cohere's
+    softcap: float | None = None
+    alibi: bool = False
+    sinks: bool = False  # a learnt logit per head that joins the softmax (gpt-oss)
+    dropout: float = 0.0
+    extra: tuple[Weight, ...] = ()
+    residual_dropout: float = 0.0
+    sdpa: bool = True  # False: transformers has no scaled_dot_product_attention path for it
+    float_softmax: bool = True  # eager: the softmax is in fp32 and cast back
+    float_scores: bool = False  # eager only: q and k are cast to fp32 first (GPT-Neo, GPT-J)
+
+    def weights(self) -> Iterator[Weight]:
+        """Projections, norms, the rest."""
+        parts: tuple[Linear | Norm, ...] = (*self.inputs, self.output, *self.norms)
+        for part in parts:
+            yield from part.weights()
+        yield from self.extra
+
+
+class LatentAttention(Struct, frozen=True, kw_only=True):
+    """Multi-head latent attention (DeepSeek-V2): keys and values from one small latent."""
+
+    query: tuple[Linear, ...]  # (q,) or (q_a, q_b)
+    query_norm: Norm | None
+    kv_a: Linear
+    kv_norm: Norm
+    kv_b: Linear
+    output: Linear
+    heads: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    kv_rank: int
+    query_rank: int = 0
+    dropout: float = 0.0
+    rotary_impl: str = "interleaved"  # V3; V2: complex, an fp32 complex product
+
+    def weights(self) -> Iterator[Weight]:
+        """Query path, key-value path, output."""
+        for part in (*self.query, self.query_norm, self.kv_a, self.kv_norm, self.kv_b, self.output):
+            if part is not None:
+                yield from part.weights()
+
+
+class Mlp(Struct, frozen=True, kw_only=True):
+    """A feed-forward block: down(act(up x)) or down(act(gate x) · up x)."""
+
+    inputs: tuple[Linear, ...]  # up; gate, up; or one fused gate_up
+    output: Linear
+    ffn: int
+    gated: bool
+    activation: str = "silu"
+    dropout: float = 0.0
+
+    def weights(self) -> Iterator[Weight]:
+        """Input projections, then the output."""
+        for part in (*self.inputs, self.output):
+            yield from part.weights()
+
+
+class Moe(Struct, frozen=True, kw_only=True):
+    """A mixture of experts: a router, many small MLPs, and perhaps one that all tokens use."""
+
+    router: tuple[Weight, ...]
+    experts: tuple[Weight, ...]  # every expert's weights; stacked ones lead with ("expert", n)
+    num_experts: int
+    top_k: int
+    ffn: int
+    gated: bool = True
+    activation: str = "silu"
+    shared: Mlp | None = None
+    shared_gate: Linear | None = None
+    jitter: bool = False
+    all_tokens: bool = False  # every expert runs on every token, scaled by 0 or more (Llama 4)
+
+    def weights(self) -> Iterator[Weight]:
+        """Router, experts, shared expert."""
+        yield from self.router
+        yield from self.experts
+        for part in (self.shared, self.shared_gate):
+            if part is not None:
+                yield from part.weights()
+
+
+class StateSpace(Struct, frozen=True, kw_only=True):
+    """A Mamba or Mamba-2 mixer."""
+
+    version: int
+    inner: int
+    state: int
+    heads: int
+    groups: int
+    conv: int
+    parameters: tuple[Weight, ...]
+    dt_rank: int = 0  # Mamba-1: width of the low-rank time step
+    chunk: int = 0  # Mamba-2: tokens per chunk of the scan
+
+    def weights(self) -> Iterator[Weight]:
+        """As listed."""
+        yield from self.parameters
+
+
+Mixer = Attention | LatentAttention | StateSpace
