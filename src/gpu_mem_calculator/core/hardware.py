@@ -70,7 +70,7 @@ def _card(config: GPUConfig) -> tuple[str, int, float, str, tuple[str, ...]]:
     if not known:
         return f"{size:g} GB GPU", int(size * GIB), size, "9.0", assumed
     least = min(known, key=lambda row: row["memory_bytes"])
-    said = f"{size:g} GB as the driver of a {least['title']} reports it, the least of its size"
+    said = f"{size:g} GB is what {least['title']} reports, the least of the cards of that size"
     capability = least.get("compute_capability", "9.0")
     return f"{size:g} GB GPU", least["memory_bytes"], size, capability, (*assumed, said)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .. import catalog
 from ..families import UnknownFamilyError, read_config
@@ -53,9 +54,14 @@ def find_model(model: ModelConfig) -> Model:
         given = parameter_count(model.num_parameters)
     numbers = {k: v for k in (*SAME_KEYS, *SHAPE_ONLY) if (v := getattr(model, k)) is not None}
     try:
-        return _found(model, numbers, given)
+        found = _found(model, numbers, given)
     except (ConfigError, UnknownFamilyError) as error:
         raise InputError([str(error)]) from None
+    own, largest = found.arch.largest_layer_parameters, model.largest_layer_params
+    if largest is not None and largest != own:
+        warning = f"model.largest_layer_params={largest:,} is not used: the model's own is {own:,}"
+        return replace(found, warnings=(*found.warnings, warning))
+    return found
 
 
 def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Model:

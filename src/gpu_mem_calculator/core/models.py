@@ -153,7 +153,6 @@ class GPUConfig(Struct, kw_only=True, omit_defaults=True):
     num_nodes: Count | None = None
     gpus_per_node: Count | None = None
     interconnect: Text | None = None
-    total_gpu_memory_gb: Positive | None = None
 
 
 class RunFile(Struct, kw_only=True, omit_defaults=True):

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..ledger.dtypes import BITS
-from ..ledger.ledger import PARAM, RUNTIME, TEMP, Entry, Instant, Ledger
+from ..ledger.ledger import PARAM, RUNTIME, Entry, Instant, Ledger
 from ..ledger.num import Num, holds, larger, smaller
 from ..ledger.source import code
 from ..memory.activations import Walks, activation_entries, setting, walks
@@ -27,23 +27,19 @@ from ..memory.fsdp.entries import (
     Plan,
     between_entries,
     gathered_entries,
-    nothing,
     reduced_entries,
     sharded_gradient_entries,
 )
 from ..memory.fsdp.timeline import ends_apart, spots
 from ..memory.fsdp.units import Piece, Widths, layer_pieces, root_pieces, unit
 from ..memory.optimizers import (
-    OPTIMIZERS,
-    clip_temp_bytes,
     default_implementation,
-    step_temp_bytes,
 )
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entry
 from ..memory.stack import Block, blocks
 from ..memory.states import buffer_entry, optimizer_entries
-from ..memory.timeline import OPTIMIZER, STARTUP
+from ..memory.timeline import STARTUP
 from ..memory.walk import Walk
 from ..model.arch import Layer
 
@@ -210,16 +206,8 @@ def _step(plan: Plan) -> Iterator[Entry]:
         largest = larger(largest, one.largest)
     name = run.implementation or default_implementation(run.optimizer)
     yield from optimizer_entries(
-        run, total, extra.stored, beats, implementation=name, largest=largest
+        run, total, extra.stored, beats, implementation=name, largest=largest, tensors=tensors
     )
-    step = step_temp_bytes(OPTIMIZERS[run.optimizer], name, total, largest, extra.stored)
-    norms = larger(clip_temp_bytes(tensors, largest) - step, 0) if run.clipping else 0
-    if not nothing(norms):
-        yield Entry(
-            name="gradient norms, beyond the step's own temporaries", kind=TEMP, bytes=norms,
-            live={b.name: 1 for b in beats if b.instant.phase == OPTIMIZER},
-            source=code("torch 2.13 nn/utils/clip_grad.py:95 and aten ForeachReduceOp.cu"),
-        )  # fmt: skip
 
 
 ENGINE = Engine(
@@ -227,8 +215,8 @@ ENGINE = Engine(
     title="PyTorch FSDP",
     options=OPTIONS,
     # Left out: Adafactor, which fails on sharded tensors (torch 2.13: in-place square of a partial
-    # norm); bitsandbytes' optimizers, whose kernels read past the shard (0.50.2); Muon, for which
-    # torch gathers whole matrices in a way that is not modelled.
+    # norm); bitsandbytes' optimizers, reported to crash on FSDP2 shards; Muon, for which torch
+    # gathers whole matrices in a way that is not modelled.
     optimizers=frozenset(("adamw", "adam", "sgd", "sgd_momentum")),
     problems=problems,
     ledger=ledger,

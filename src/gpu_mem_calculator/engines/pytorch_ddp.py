@@ -29,6 +29,7 @@ from ..memory.weights import (
     largest_trained,
     trained_bits,
     trained_elements,
+    trained_tensors,
     trained_total,
 )
 
@@ -99,7 +100,7 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
     yield from optimizer_entries(
         run, trained, bits, beats,
         implementation=run.implementation or default_implementation(run.optimizer),
-        largest=largest_trained(run),
+        largest=largest_trained(run), tensors=trained_tensors(run),
     )  # fmt: skip
     if run.arch.tied and run.quantization is None:
         yield Entry(

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from ..ledger.ledger import ACT, GRAD, TEMP, Entry
-from ..ledger.num import Num
+from ..ledger.num import Num, larger
 from ..ledger.source import code
 from .huggingface.head import head_walk
 from .huggingface.layer import layer_walk
 from .huggingface.ops import Setting
 from .run import Precision, Run
 from .stack import Block
-from .timeline import FORWARD, Beat
+from .timeline import BACKWARD, FORWARD, Beat
 from .walk import Moment, Walk
 from .weights import trained_elements
 
@@ -169,15 +169,29 @@ def _around(
 
 
 def _embedding(run: Run, how: Setting, beats: tuple[Beat, ...]) -> Iterator[Entry]:
-    """Backward of the embedding: its input gradient, and a gradient of the whole table."""
+    """Backward of the embedding: its input's gradient, and a gradient of the whole table.
+
+    A table that is tied to the head has two gradients: the head's waits in autograd's buffer,
+    and their sum is a new tensor (input_buffer.cpp; the head's is a transposed view).
+    """
     source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
-    size = 0 if run.frozen else run.scaled(run.arch.embedding_parameters) * how.weight_bits // 8
     live = {b.name: 1 for b in beats if b.work == "embedding"}
     grad = run.batch * run.seq * how.hidden * how.bits // 8
     yield Entry(name="embedding: gradient of its output", kind=ACT, bytes=grad, live=live,
                 source=source)  # fmt: skip
+    if run.frozen:
+        return
+    size = run.scaled(run.arch.embedding_parameters) * how.weight_bits // 8
     yield Entry(name="embedding: gradient being made", kind=GRAD, bytes=size, live=live,
                 source=source)  # fmt: skip
+    if run.arch.tied:
+        buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
+        yield Entry(name="embedding: its gradient and the head's, added", kind=GRAD,
+                    bytes=larger(size - grad, 0), live=live, source=buffer)  # fmt: skip
+        waits = {b.name: 1 for b in beats if b.later and b.work in ("layer", "embedding")
+                 and b.instant.phase == BACKWARD}  # fmt: skip
+        yield Entry(name="head: gradient that waits for the embedding's", kind=GRAD, bytes=size,
+                    live=waits, source=buffer)  # fmt: skip
 
 
 def _autocast_cache(

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from msgspec.structs import replace
 
 from ..ledger.ledger import GPU, GRAD, OPTIM, PARAM, TEMP, Entry
-from ..ledger.num import Num
+from ..ledger.num import Num, larger
 from ..ledger.source import ARITHMETIC, code
-from .optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
+from .optimizers import OPTIMIZERS, clip_temp_bytes, state_bytes, step_temp_bytes
 from .run import Run
 from .timeline import OPTIMIZER, Beat
 
@@ -41,28 +41,30 @@ def buffer_entry(run: Run, beats: tuple[Beat, ...]) -> Entry:
 
 def optimizer_entries(
     run: Run, elements: Num, bits: int, beats: tuple[Beat, ...], *, implementation: str,
-    largest: Num, place: str = GPU, temporaries: bool = True,
+    largest: Num, tensors: Num,
 ) -> Iterator[Entry]:  # fmt: skip
     """Optimizer state for `elements` parameters of `bits`, and what its step needs.
 
-    The states are there from the second step on, which is the step that counts.
+    The states are there from the second step on, which is the step that counts. Clipping comes
+    before the step and has let go by then: only what it takes beyond the step is added.
     """
     row = OPTIMIZERS[run.optimizer]
-    size = state_bytes(row, elements, bits)
-    if row.factored:
-        size = factored_bytes(run, bits)
+    size = factored_bytes(run, bits) if row.factored else state_bytes(row, elements, bits)
     yield Entry(
         name=f"{run.optimizer} states", kind=OPTIM, bytes=size, live=always(beats),
-        source=OPTIMIZER_CODE, place=place,
+        source=OPTIMIZER_CODE,
     )  # fmt: skip
-    if temporaries and place == GPU:
-        live: Mapping[str, Num] = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
-        temp = step_temp_bytes(row, implementation, elements, largest, bits)
-        if not (isinstance(temp, int) and temp == 0):
-            yield Entry(
-                name=f"{run.optimizer} {implementation} temporaries", kind=TEMP, bytes=temp,
-                live=live, source=OPTIMIZER_CODE,
-            )  # fmt: skip
+    live: Mapping[str, Num] = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
+    temp = step_temp_bytes(row, implementation, elements, largest, bits)
+    clip = larger(clip_temp_bytes(tensors, largest) - temp, 0) if run.clipping else 0
+    yield Entry(
+        name=f"{run.optimizer} {implementation} temporaries", kind=TEMP, bytes=temp, live=live,
+        source=OPTIMIZER_CODE,
+    )  # fmt: skip
+    yield Entry(
+        name="gradient norms, beyond the step's own temporaries", kind=TEMP, bytes=clip, live=live,
+        source=code("torch 2.13 nn/utils/clip_grad.py:95 and aten ForeachReduceOp.cu"),
+    )  # fmt: skip
 
 
 def factored_bytes(run: Run, bits: int) -> Num:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ledger.num import Num
-from ..model.adapters import adapter_parameters, linears
+from ..model.adapters import adapted, adapter_parameters, linears
 from ..model.arch import Arch, Layer
 from .run import Precision, Run
 
@@ -39,6 +39,15 @@ def largest_trained(run: Run) -> Num:
         for layer, _, _ in run.arch.runs for one in linears(layer)
         if one.name.rpartition(".")[2] in run.adapter.targets
     )  # fmt: skip
+
+
+def trained_tensors(run: Run) -> int:
+    """Parameters that take a gradient, counted as tensors; an adapter has two, DoRA three."""
+    if run.adapter is None:
+        return run.arch.num_weights
+    targets, each = run.adapter.targets, 3 if run.adapter.dora else 2
+    return sum(each * count * sum(1 for _ in adapted(layer, targets))
+               for layer, _, count in run.arch.runs)  # fmt: skip
 
 
 def quantized_elements(arch: Arch) -> int:

@@ -134,6 +134,11 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True):
         return self.embedding_parameters + stack + self.after_parameters
 
     @cached_property
+    def num_weights(self) -> int:
+        """Parameters, counted as tensors."""
+        return sum(1 for _ in self.weights())
+
+    @cached_property
     def largest_weight(self) -> int:
         """Most elements in one parameter."""
         stack = (w for layer, _, _ in self.runs for w in layer.weights())
