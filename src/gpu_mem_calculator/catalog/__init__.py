@@ -79,8 +79,7 @@ def preset_config(row_config: str) -> Row:
     return config
 
 
-def marketed(memory_gb: float) -> list[Row]:
-    """The cards sold with this much memory."""
-    wanted = re.compile(rf"^memory_gb = {memory_gb:g}$", re.MULTILINE)
-    pieces = _pieces("gpus")
-    return [_row("gpus", n) for n in range(len(pieces)) if wanted.search(pieces[n])]
+def having(table: str, key: str, value: str) -> list[Row]:
+    """The rows with a line `key = value`."""
+    line = f"\n{key} = {value}\n"
+    return [_row(table, n) for n, piece in enumerate(_pieces(table)) if line in piece]

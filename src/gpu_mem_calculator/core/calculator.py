@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import ACT, CPU, GRAD, NVME, OPTIM, PARAM, Instant, Ledger
 from ..ledger.units import GIB
+from ..memory.run import Run
 from ..memory.runtime import outside_torch
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..model.adapters import total_adapter_parameters
@@ -62,6 +63,13 @@ def full_estimate(source: Source) -> Estimate:
     busiest = peaks.index(max(peaks))
     result = _result(file, resolved, ledgers, peaks, busiest)
     return Estimate(result=result, resolved=resolved, ledgers=ledgers)
+
+
+def needed_bytes(resolved: Resolved, run: Run) -> int:
+    """What the card must have for a run: the busiest stage's peak, and what CUDA takes beside."""
+    stages = (replace(run, stage=stage) for stage in range(run.mesh.pp))
+    highest = max(int(resolved.engine.ledger(one).peak(phases=STEP)) for one in stages)
+    return highest + sum(size for _, size, _ in outside_torch(run, resolved.hardware.num_gpus))
 
 
 def _result(

@@ -66,7 +66,9 @@ def _card(config: GPUConfig) -> tuple[str, int, float, str, tuple[str, ...]]:
         return row["title"], row["memory_bytes"], row["memory_gb"], capability, ()
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
-    known = [row for row in catalog.marketed(size) if row["memory_bytes_known"]]
+    known = [
+        row for row in catalog.having("gpus", "memory_gb", f"{size:g}") if row["memory_bytes_known"]
+    ]
     if not known:
         return f"{size:g} GB GPU", int(size * GIB), size, "9.0", assumed
     least = min(known, key=lambda row: row["memory_bytes"])

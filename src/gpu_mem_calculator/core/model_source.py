@@ -174,7 +174,7 @@ def _by_size(title: str, numbers: Mapping[str, Any], given: int) -> Model:
 
 def nearest_by_size(count: int) -> Mapping[str, Any]:
     """The well-known model whose size is nearest in proportion."""
-    known = [row for row in catalog.rows("index") if row.get("quick")]
+    known = catalog.having("index", "quick", "true")
     return min(known, key=lambda row: abs(math.log(row["num_parameters"] / count)))
 
 

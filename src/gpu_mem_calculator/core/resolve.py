@@ -40,6 +40,12 @@ class Resolved(Struct, frozen=True, kw_only=True):
     assumed: tuple[str, ...]
     warnings: tuple[str, ...]
 
+    @property
+    def longest_seq(self) -> int | None:
+        """The longest sequence the model can take at all, where its positions are learned."""
+        learned = any("position" in dict(w.dims) for w in self.run.arch.embedding)
+        return self.run.arch.max_seq_len if learned else None
+
 
 def resolve(file: RunFile) -> Resolved:
     """Turn a run file into a run, or raise every problem at once."""

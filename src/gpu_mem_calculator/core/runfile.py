@@ -91,6 +91,8 @@ def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:
 
 def as_dict(value: Any) -> Any:
     """Objects as plain data, without the fields that were left out."""
+    if value is None or type(value) in (int, str, bool, float):
+        return value
     if isinstance(value, Struct):
         found = {f: as_dict(getattr(value, f)) for f in value.__struct_fields__}
         return {k: v for k, v in found.items() if v is not None}
@@ -101,8 +103,10 @@ def as_dict(value: Any) -> Any:
 
 def _section(kind: type[Struct], values: Mapping[str, Any]) -> Struct:
     types = hints(kind)
-    read = {k: _convert(v, types[k]) for k, v in values.items() if v is not None}
-    return kind(**read)
+    given = {k: v for k, v in values.items() if v is not None}
+    if isinstance(given.get("lora"), Mapping):
+        given["lora"] = {k: v for k, v in given["lora"].items() if v is not None}
+    return kind(**{k: _convert(v, types[k]) for k, v in given.items()})
 
 
 def _convert(value: Any, kind: Any) -> Any:
@@ -111,8 +115,6 @@ def _convert(value: Any, kind: Any) -> Any:
             return msgspec.convert(int(value), kind)
         except msgspec.ValidationError:
             return msgspec.convert(value, kind)
-    if isinstance(value, Mapping):
-        value = {k: v for k, v in value.items() if v is not None}
     return msgspec.convert(value, kind)
 
 
@@ -200,9 +202,9 @@ def parameter_count(text: int | float | str, where: str = "model.num_parameters"
         r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?)\s*([KMBGTkmbgt]?)\s*", str(text)
     )
     if match is not None and not isinstance(text, bool):
-        from fractions import Fraction
+        from decimal import Decimal
 
-        count = Fraction(match[1]) * _SUFFIX.get(match[2].upper(), 1)
+        count = Decimal(match[1]) * _SUFFIX.get(match[2].upper(), 1)
         if 1 <= count <= 10**15:
             return int(count)
     raise InputError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 
 from ..memory.engine import Engine
 
@@ -23,7 +23,8 @@ ALIASES = {
 @cache
 def engine_names() -> tuple[str, ...]:
     """Every engine's name."""
-    return tuple(module.name for module in iter_modules(__path__))
+    files = Path(__file__).parent.glob("*.py")
+    return tuple(sorted(file.stem for file in files if file.stem != "__init__"))
 
 
 def spellings() -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import Any
 
 from ..model.arch import Arch
@@ -23,7 +23,8 @@ class UnknownFamilyError(ValueError):
 
 @cache
 def _modules() -> tuple[str, ...]:
-    return tuple(module.name for module in iter_modules(__path__))
+    files = Path(__file__).parent.glob("*.py")
+    return tuple(sorted(file.stem for file in files if file.stem != "__init__"))
 
 
 @cache

@@ -34,7 +34,7 @@ def cohere_layer(config: Config, hidden: int, rotary_dim: int | None, **rest: An
             output_bias=bias,
             norms=norms,
             rotary_dim=head_dim if rotary_dim is None else rotary_dim,
-            rotary_impl="interleaved",
+            rotary_impl="float",
             dropout=config.number("attention_dropout"),
         ),
         mlp=gated_mlp(

@@ -65,6 +65,7 @@ def _moe(
     top_k: int | None,
     shared: int,
     bias: bool = False,
+    router_impl: str = "float_softmax",
 ) -> Moe:
     """Routed experts and one shared MLP as wide as `n_shared_experts` of them."""
     activation = text(config, "hidden_act", "silu")
@@ -82,6 +83,7 @@ def _moe(
         ffn,
         activation=activation,
         shared=together,
+        router_impl=router_impl,
     )
 
 
@@ -120,7 +122,9 @@ def read_deepseek_v3(data: Mapping[str, Any], family: str = "deepseek_v3") -> Ar
     attention = latent_attention(config, hidden, heads=128, rotary_impl=impl)
     ffn = config.size("intermediate_size", default=18432)
     mlp = gated_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu"))
-    moe = _moe(config, hidden, ffn=2048, experts=256, top_k=8, shared=1)
+    moe = _moe(
+        config, hidden, ffn=2048, experts=256, top_k=8, shared=1, router_impl="float_sigmoid"
+    )
     dense, sparse = _layer(hidden, attention, mlp), _layer(hidden, attention, moe)
     num_layers = config.size("num_hidden_layers", default=61)
     first = min(config.count("first_k_dense_replace", default=3), num_layers)

@@ -50,6 +50,9 @@ def falcon_layer(config: Config, hidden: int, heads: int) -> Layer:
         output_bias=bias,
         rotary_dim=0 if alibi else hidden // heads,
         alibi=alibi,
+        expanded=new,
+        always_masked=True,
+        float_softmax=False,
         dropout=dropout,
         residual_dropout=0.0 if parallel else dropout,
     )

@@ -88,6 +88,7 @@ def _moe(config: Config, hidden: int, activation: str) -> Moe:
         config.size("num_experts_per_tok", default=8),
         ffn,
         activation=activation,
+        router_impl="float_sigmoid",
         shared=shared_mlp("shared_experts", hidden, ffn * num_shared, activation=activation)
         if num_shared
         else None,

@@ -33,6 +33,7 @@ def biased_experts(hidden: int, num_experts: int, top_k: int, ffn: int) -> Moe:
         top_k=top_k,
         ffn=ffn,
         activation=moe.activation,
+        router_impl="top_softmax",
     )
 
 
@@ -49,6 +50,7 @@ def gpt_oss_layer(config: Config, hidden: int, heads: int, kv_heads: int, head_d
             bias=bias,
             output_bias=bias,
             rotary_dim=head_dim,
+            rotary_impl="joined",
             sinks=True,
             sdpa=False,
             float_softmax=False,

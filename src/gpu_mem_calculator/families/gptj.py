@@ -23,7 +23,7 @@ def gptj_layer(config: Config, hidden: int, rotary_dim: int) -> Layer:
         config.divided(hidden, "heads", heads),
         output="out_proj",
         rotary_dim=rotary_dim,
-        rotary_impl="interleaved",
+        rotary_impl="gptj",
         sdpa=False,
         float_scores=True,
         float_softmax=False,

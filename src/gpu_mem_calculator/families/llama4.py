@@ -89,6 +89,7 @@ def attention(config: Config, hidden: int, *, rotary: bool) -> Attention:
         output_bias=bias,
         rotary_dim=head_dim if rotary else 0,
         rotary_impl="complex",
+        float_softmax=False,
         norms=(Norm("qk_norm", ("head_dim", head_dim), affine=False),) * 2 if normed else (),
         dropout=config.number("attention_dropout"),
     )

@@ -60,6 +60,7 @@ def read_mixtral(data: Mapping[str, Any]) -> Arch:
         config.size("intermediate_size", default=14336),
         activation=text(config, "hidden_act", "silu"),
         jitter=config.number("router_jitter_noise") > 0,
+        router_impl="softmax_wide",
     )
     return _decoder(config, "mixtral", hidden, mlp, window=None)
 

@@ -22,6 +22,7 @@ def mpt_layer(config: Config, hidden: int) -> Layer:
         name="Wqkv",
         output="out_proj",
         alibi=True,
+        float_bias=True,
         sdpa=False,
         dropout=dropout,
         residual_dropout=dropout,

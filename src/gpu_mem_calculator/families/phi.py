@@ -93,6 +93,7 @@ def read_phi3(data: Mapping[str, Any]) -> Arch:
         kv_heads=kv_heads,
         head_dim=head_dim,
         rotary_dim=rotary_dim,
+        rotary_impl="joined",
         dropout=config.number("attention_dropout"),
     )
     ffn = config.size("intermediate_size", default=8192)

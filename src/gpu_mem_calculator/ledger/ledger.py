@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -18,7 +19,7 @@ KINDS = (PARAM, GRAD, OPTIM, ACT, TEMP, COMM, RUNTIME)
 GPU, CPU, NVME = "gpu", "cpu", "nvme"
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """Bytes on one rank, how many copies are alive at each instant, and the source."""
 
     name: str
@@ -35,7 +36,7 @@ class Entry(Struct, frozen=True, kw_only=True):
         return 0 if copies is None else self.bytes * copies
 
 
-class Instant(Struct, frozen=True, kw_only=True):
+class Instant(Struct, frozen=True, kw_only=True, gc=False):
     """A named moment of a step; `present` is 0 where a run does not have it."""
 
     name: str
@@ -44,7 +45,7 @@ class Instant(Struct, frozen=True, kw_only=True):
     present: Num = 1
 
 
-class Ledger(Struct, frozen=True):
+class Ledger(Struct, frozen=True, dict=True):
     """All entries over all instants of one rank."""
 
     instants: tuple[Instant, ...]
@@ -52,33 +53,61 @@ class Ledger(Struct, frozen=True):
 
     def at(self, instant: Instant, place: str = GPU) -> Num:
         """Bytes alive at an instant in one place."""
-        total: Num = 0
-        name = instant.name
-        for entry in self.entries:
-            if entry.place == place:
-                copies = entry.live.get(name)
-                if copies is not None:
-                    total = total + entry.bytes * copies
-        return total * instant.present
+        return self.heights(place)[instant.name]
+
+    def parts(self, instant: Instant, place: str = GPU) -> dict[str, Num]:
+        """Bytes by kind at an instant."""
+        table = self._table(place)
+        return {kind: table[kind][instant.name] * instant.present for kind in KINDS}
+
+    def heights(self, place: str = GPU) -> dict[str, Num]:
+        """Bytes alive at every instant in one place."""
+        if place == GPU:
+            return self._gpu_heights
+        return self._summed(self._table(place))
 
     def peak(self, place: str = GPU, phases: Iterable[str] | None = None) -> Num:
         """The highest instant's bytes."""
+        heights = self.heights(place)
         best: Num = 0
         for instant in self.instants:
             if phases is None or instant.phase in phases:
-                best = larger(best, self.at(instant, place))
+                best = larger(best, heights[instant.name])
         return best
 
     def peak_instant(self, place: str = GPU, phases: Iterable[str] | None = None) -> Instant:
         """The first instant at which the peak is reached (one run, no arrays)."""
+        heights = self.heights(place)
         wanted = [i for i in self.instants if phases is None or i.phase in phases]
-        return max(wanted, key=lambda i: int(self.at(i, place)))
+        return max(wanted, key=lambda i: int(heights[i.name]))
 
-    def parts(self, instant: Instant, place: str = GPU) -> dict[str, Num]:
-        """Bytes by kind at an instant."""
-        found: dict[str, Num] = dict.fromkeys(KINDS, 0)
+    @cached_property
+    def _gpu_table(self) -> dict[str, dict[str, Num]]:
+        return self._counted(GPU)
+
+    @cached_property
+    def _gpu_heights(self) -> dict[str, Num]:
+        return self._summed(self._gpu_table)
+
+    def _table(self, place: str) -> dict[str, dict[str, Num]]:
+        return self._gpu_table if place == GPU else self._counted(place)
+
+    def _counted(self, place: str) -> dict[str, dict[str, Num]]:
+        """Bytes by kind, then by instant."""
+        nothing = {instant.name: 0 for instant in self.instants}
+        table: dict[str, dict[str, Num]] = {kind: dict(nothing) for kind in KINDS}
         for entry in self.entries:
-            if entry.place == place and instant.name in entry.live:
-                size = entry.bytes * entry.live[instant.name] * instant.present
-                found[entry.kind] = found[entry.kind] + size
-        return found
+            if entry.place == place:
+                size, row = entry.bytes, table[entry.kind]
+                for name, copies in entry.live.items():
+                    row[name] = row[name] + size * copies
+        return table
+
+    def _summed(self, table: dict[str, dict[str, Num]]) -> dict[str, Num]:
+        heights: dict[str, Num] = {}
+        for instant in self.instants:
+            total: Num = 0
+            for row in table.values():
+                total = total + row[instant.name]
+            heights[instant.name] = total * instant.present
+        return heights

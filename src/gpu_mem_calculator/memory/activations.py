@@ -47,6 +47,7 @@ def setting(run: Run, precision: Precision) -> Setting:
         weight_bits=precision.weights,
         autocast=autocast,
         attention=run.attention,
+        cudnn=run.compute_capability in ("9.0", "10.0"),
         frozen=run.frozen,
         adapter=run.adapter,
         quantization=run.quantization,
@@ -149,16 +150,8 @@ def _around(
             name="rotary tables", kind=ACT, bytes=2 * run.seq * rotary * how.bits // 8, live=live,
             source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),
         )  # fmt: skip
-    masked = run.attention == "sdpa" and any(b.window is not None for b in blocks)
-    eager = run.attention == "eager" or not all(
-        getattr(b.layer.mixer, "sdpa", True) for b in blocks
-    )
-    if eager or masked:
-        bits = how.bits if eager else 8
-        yield Entry(
-            name="attention mask", kind=ACT, bytes=run.batch * run.seq * run.seq * bits // 8,
-            live=live, source=code("transformers 5.17.0 masking_utils.py: (batch, 1, s, s)"),
-        )  # fmt: skip
+    yield from _masks(run, how, blocks, beats)
+    yield from _named(run, how, blocks, beats)
     if run.arch.embedding_dropout:
         yield Entry(
             name="embedding dropout mask", kind=ACT, bytes=tokens * how.hidden, live=live,
@@ -166,6 +159,62 @@ def _around(
         )  # fmt: skip
     yield from _embedding(run, how, beats)
     yield from _autocast_cache(run, how, blocks, beats)
+
+
+def _masks(
+    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
+    """Masks that the model makes for its layers (transformers 5.17.0 masking_utils.py).
+
+    Eager attention gets one in the activations' dtype for each kind of layer (eager_mask, :539);
+    SDPA gets a boolean one where a window slides or the family asks for it (sdpa_mask, :373).
+    ALiBi under SDPA makes one with a row for every head (modeling_falcon.py:780), which the layers
+    keep. The others go when the model returns, but for a checkpoint that has them as arguments.
+    """
+    kinds = {b.window is not None for b in blocks}
+    mixers = [b.layer.mixer for b in blocks]
+    eager = run.attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
+    asked = any(getattr(m, "always_masked", False) for m in mixers)
+    kept = any(b.recompute == "full" for b in blocks)
+    area, bits, count = run.seq * run.seq, 8, 1
+    if asked and getattr(mixers[0], "alibi", False):
+        area, bits = area * run.batch * getattr(mixers[0], "heads", 1), how.bits
+        kept = kept or not eager
+    elif eager:
+        area, bits, count = area * run.batch, how.bits, len(kinds)
+    elif run.attention != "sdpa" or not (asked or True in kinds):
+        return
+    live = {
+        b.name: 1 for b in beats if (kept and b.work) or (b.work == "layer" and b.inside_forward)
+    }
+    yield Entry(
+        name="attention masks", kind=ACT, bytes=count * area * bits // 8, live=live,
+        source=code("transformers 5.17.0 masking_utils.py:373 sdpa_mask, :539 eager_mask"),
+    )  # fmt: skip
+
+
+def _named(
+    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
+    """The embedding's output, which the model's forward names while the layers run.
+
+    The first layer keeps it where its norm is torch's own, or under a checkpoint. Learnt positions
+    are added to it, and named beside it. A norm behind the embedding (BLOOM) keeps it until
+    backward ends.
+    """
+    first = blocks[0].layer.norm("pre")
+    normed = run.arch.embedding_norm is not None
+    learnt = len(run.arch.embedding) > 1
+    torch_norm = first is not None and first.impl == "layer"
+    if (blocks[0].recompute == "full" or torch_norm) and not (normed or learnt):
+        return
+    rows = (run.batch + learnt) * run.seq
+    inside = [b for b in beats if b.work == "layer" and b.inside_forward]
+    yield Entry(
+        name="embedding: output", kind=ACT, bytes=rows * how.hidden * how.bits // 8,
+        live={b.name: 1 for b in (beats if normed else inside) if b.work},
+        source=code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward"),
+    )  # fmt: skip
 
 
 def _embedding(run: Run, how: Setting, beats: tuple[Beat, ...]) -> Iterator[Entry]:

@@ -59,7 +59,7 @@ def blocks(run: Run, low: Num, high: Num) -> tuple[Block, ...]:
 def _runs(arch: Arch, seq: Num) -> list[tuple[Layer, int | None, int, int]]:
     """Stretches of equal layers with equal windows: (layer, window, first, count).
 
-    A window that is no shorter than the sequence is no window.
+    A window that is longer than the sequence is no window.
     """
     windows = arch.windows or (None,) * len(arch.layers)
     found: list[tuple[Layer, int | None, int, int]] = []
@@ -75,8 +75,11 @@ def _runs(arch: Arch, seq: Num) -> list[tuple[Layer, int | None, int, int]]:
 
 
 def _slides(seq: Num, window: int) -> bool:
-    """Whether sequences are longer than a window: a choice of kernel, so one answer for all."""
-    longer = seq > window
+    """Whether a window makes a mask: a choice of kernel, so one answer for all.
+
+    transformers 5.17.0 masking_utils.py:263 makes one from `kv_length >= sliding_window` on.
+    """
+    longer = seq >= window
     if isinstance(longer, bool):
         return longer
     answers = set(longer.ravel().tolist())

@@ -13,7 +13,7 @@ from msgspec import Struct
 from ..ledger.num import Num
 
 
-class Value(Struct, eq=False):
+class Value(Struct, eq=False, gc=False):
     """One tensor on the tape. A view has the storage of its `base`."""
 
     name: str
@@ -29,7 +29,7 @@ class Value(Struct, eq=False):
         return self.bytes * 8 // self.bits
 
 
-class Op(Struct, eq=False):
+class Op(Struct, eq=False, gc=False):
     """One operation: reads `ins`, makes `outs`, keeps `saves`."""
 
     name: str

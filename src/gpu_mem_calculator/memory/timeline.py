@@ -23,7 +23,7 @@ class Stretch(Struct, frozen=True):
     count: Num
 
 
-class Beat(Struct, frozen=True, kw_only=True):
+class Beat(Struct, frozen=True, kw_only=True, gc=False):
     """An instant, and what is alive then.
 
     `saved[i]` and `grads[i]`: whole layers of stretch i whose activations / gradients are alive,

@@ -16,7 +16,7 @@ from ..ledger.num import Num, choose, larger
 from .tape import Tape, Value
 
 
-class Moment(Struct, frozen=True):
+class Moment(Struct, frozen=True, gc=False):
     """The highest moment of a walk, in parts: activations, parameter gradients, workspace."""
 
     act: Num = 0
@@ -30,16 +30,35 @@ class Moment(Struct, frozen=True):
 
     def or_higher(self, act: Num, grad: Num, temp: Num) -> Moment:
         """This moment, or another one where that is higher."""
-        higher = act + grad + temp > self.total
+        high = High(self.act, self.grad, self.temp)
+        high.see(act, grad, temp)
+        return high.moment
+
+
+class High:
+    """Keeps the highest of the moments it sees."""
+
+    __slots__ = ("parts", "total")
+
+    def __init__(self, act: Num = 0, grad: Num = 0, temp: Num = 0) -> None:
+        self.parts: tuple[Num, Num, Num] = (act, grad, temp)
+        self.total = act + grad + temp
+
+    def see(self, act: Num, grad: Num, temp: Num) -> None:
+        """Look at a moment."""
+        total = act + grad + temp
+        higher = total > self.total
         if higher is True:
-            return Moment(act, grad, temp)
-        if higher is False:
-            return self
-        return Moment(
-            choose(higher, act, self.act),
-            choose(higher, grad, self.grad),
-            choose(higher, temp, self.temp),
-        )
+            self.total, self.parts = total, (act, grad, temp)
+        elif higher is not False:
+            both = zip((act, grad, temp), self.parts, strict=True)
+            self.parts = tuple(choose(higher, new, old) for new, old in both)
+            self.total = choose(higher, total, self.total)
+
+    @property
+    def moment(self) -> Moment:
+        """The highest one."""
+        return Moment(*self.parts)
 
 
 class Walk(Struct, frozen=True, kw_only=True):
@@ -125,7 +144,7 @@ def _forward(
             ends.setdefault(i, []).append(owners[index])
     alive: Num = entry.bytes
     bare: Num = entry.bytes
-    high, low = Moment(alive), Moment(bare)
+    high, low = High(alive), High(bare)
     there = {entry.index}
     for i, op in enumerate(tape.ops):
         for value in op.outs:
@@ -137,13 +156,13 @@ def _forward(
                 there.add(value.base)
                 if value.base in kept:
                     alive = alive + value.bytes
-        high = high.or_higher(alive, 0, op.temp)
-        low = low.or_higher(bare, 0, op.temp)
+        high.see(alive, 0, op.temp)
+        low.see(bare, 0, op.temp)
         for value in ends.get(i, ()):
             bare = bare - value.bytes
             if value.index not in kept:
                 alive = alive - value.bytes
-    return high, low
+    return high.moment, low.moment
 
 
 def _backward(
@@ -163,7 +182,7 @@ def _backward(
         alive = alive + owners[index].bytes
     weights: Num = 0
     grads: dict[int, list[Num]] = {exit_.index: [exit_.bytes, 1]}  # bytes, owners
-    high = later = Moment(alive)
+    high, later = High(alive), High(alive)
     after: Num = 0
     hooks: list[tuple[Num, Num]] = []
     for op in reversed(tape.ops):
@@ -189,8 +208,8 @@ def _backward(
                     alive = alive + value.bytes
                     made.append((value, [value.bytes, 1]))
             weights = weights + now
-            high = high.or_higher(alive, weights, op.back_temp)
-            later = later.or_higher(alive, now, op.back_temp)
+            high.see(alive, weights, op.back_temp)
+            later.see(alive, now, op.back_temp)
             if hooks:
                 after = larger(after, alive + op.back_temp)
         for flow in flows:
@@ -204,10 +223,15 @@ def _backward(
                     alive = alive - owners[value.base].bytes
         for value, grad in made:
             alive, most = _accumulate(grads, value, grad, alive)
-            high = high.or_higher(most, weights, 0)
-            later = later.or_higher(most, 0, 0)
+            high.see(most, weights, 0)
+            later.see(most, 0, 0)
         hooks += [(value.bytes, alive) for value in new]
-    return {"backward": high, "later": later, "hooks": tuple(hooks), "after_first": after}
+    return {
+        "backward": high.moment,
+        "later": later.moment,
+        "hooks": tuple(hooks),
+        "after_first": after,
+    }
 
 
 def _accumulate(

@@ -80,7 +80,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     value_dim: int = 0  # of one head, where it differs from head_dim
     norms: tuple[Norm, ...] = ()  # on q and k
     rotary_dim: int = 0  # 0: no rotary embedding
-    rotary_impl: str = "half"  # half: Llama's rotate_half; interleaved: GPT-J's, Cohere's
+    rotary_impl: str = "half"  # half, interleaved, gptj, joined, float, complex
     softcap: float | None = None
     alibi: bool = False
     sinks: bool = False  # a learnt logit per head that joins the softmax (gpt-oss)
@@ -90,6 +90,9 @@ class Attention(Struct, frozen=True, kw_only=True):
     sdpa: bool = True  # False: transformers has no scaled_dot_product_attention path for it
     float_softmax: bool = True  # eager: the softmax is in fp32 and cast back
     float_scores: bool = False  # eager only: q and k are cast to fp32 first (GPT-Neo, GPT-J)
+    expanded: bool = False  # k and v are copied for every query head before rotary (Falcon-40B)
+    float_bias: bool = False  # eager: the ALiBi bias is in fp32, and so the scores behind it (MPT)
+    always_masked: bool = False  # a mask is passed whatever the attention, and no `enable_gqa`
 
     def weights(self) -> Iterator[Weight]:
         """Projections, norms, the rest."""
@@ -153,6 +156,7 @@ class Moe(Struct, frozen=True, kw_only=True):
     shared: Mlp | None = None
     shared_gate: Linear | None = None
     jitter: bool = False
+    router_impl: str = "softmax"  # softmax, softmax_wide, float_softmax, float_sigmoid, top_softmax
     all_tokens: bool = False  # every expert runs on every token, scaled by 0 or more (Llama 4)
 
     def weights(self) -> Iterator[Weight]:

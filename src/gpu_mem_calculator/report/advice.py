@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ..core.calculator import Estimate, full_estimate
+from ..core.calculator import Estimate, full_estimate, needed_bytes
 from ..core.errors import InputError
 from ..core.models import MemoryResult
 from ..core.runfile import with_settings
@@ -147,25 +148,33 @@ def _model_parallel(estimate: Estimate) -> Iterator[tuple[tuple[str, ...], str]]
 
 
 def longest_sequence(estimate: Estimate) -> int | None:
-    """The longest sequence that still fits, in steps of 128; nothing where none does."""
-    step = 128
+    """The longest sequence that still fits, in steps of 128 and to about 3 %; nothing where none
+    does. Memory is nearly linear in the sequence, so the next guess lies on a line.
+    """
+    step, resolved = 128, estimate.resolved
+    limit = resolved.hardware.memory_bytes
+    most = (resolved.longest_seq or 2**24) // step
 
-    def fits(steps: int) -> bool:
-        result = _again(estimate, (f"training.seq_len={steps * step}",))
-        return result is not None and result.fits_on_gpu
+    def needs(steps: int) -> int:
+        return needed_bytes(resolved, replace(resolved.run, seq=steps * step))
 
-    low, high = 0, 1
-    limit = 2**24 // step
-    start = int(estimate.resolved.run.seq) // step
-    if estimate.result.fits_on_gpu and start:
-        low, high = start, start * 2
-    else:
-        high = max(1, start)
-    while high < limit and fits(high):
-        low, high = high, high * 2
+    low, high = 0, max(1, int(resolved.run.seq) // step)
+    below, above = 0, needs(high)
+    while above <= limit and high < most:
+        low, below, high = high, above, min(high * 2, most)
+        above = needs(high)
+    if above <= limit:
+        return high * step
     while high - low > max(1, low // 32):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        guess = low + (high - low) * (limit - below) // (above - below)
+        middle = min(max(guess, low + 1), high - 1)
+        height = needs(middle)
+        if height > limit:
+            high, above = middle, height
+        elif needs(middle + max(1, middle // 32)) > limit:
+            return middle * step
+        else:
+            low, below = middle, height
     return low * step or None
 
 

@@ -17,9 +17,13 @@ def head_walk(setting: Setting, arch: Arch) -> Walk:
     fp32 log-softmax. Backward makes the gradient of that, then of the logits, in fp32.
     """
     tape = Tape()
-    x = tape.value("stack.output", setting.tokens * setting.hidden, setting.bits)
+    bits = 32 if arch.layers[-1].fp32_residual else setting.bits
+    x = tape.value("stack.output", setting.tokens * setting.hidden, bits)
     out = x if arch.final_norm is None else norm(tape, setting, x, arch.final_norm)
-    head = arch.head or Linear("lm_head", ("embed", arch.hidden), ("vocab", arch.vocab))
+    for weight in arch.head_extra:
+        if len(weight.dims) == 2:  # OPT-350M projects back to the embedding's width
+            out = linear(tape, setting, out, Linear(weight.name, weight.dims[1], weight.dims[0]))
+    head = arch.head or Linear("lm_head", arch.embedding[0].dims[1], ("vocab", arch.vocab))
     logits = linear(tape, setting, out, head)
     if arch.logit_softcap:
         scaled = tape.op("logits.scaled", logits)
@@ -29,5 +33,5 @@ def head_walk(setting: Setting, arch: Arch) -> Walk:
     log_softmax = tape.op("loss.log_softmax", wide, save_out=True)
     tape.hold(logits, wide)
     loss = tape.op("loss", log_softmax, elements=1, bits=32)
-    tape.hold(logits)
+    tape.hold(logits, out)
     return walk(tape, x, loss)

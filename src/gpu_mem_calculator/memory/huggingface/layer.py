@@ -7,9 +7,11 @@ from ...model.blocks import Attention, LatentAttention, Mlp, StateSpace
 from ..tape import Tape, Value
 from ..walk import Walk, walk
 from .attention import attention, latent_attention
-from .feedforward import mlp, moe, state_space
+from .experts import moe
+from .feedforward import mlp
 from .norms import norm
 from .ops import Setting, add, maybe_dropout
+from .ssm import state_space
 
 
 def _mix(tape: Tape, setting: Setting, x: Value, layer: Layer, masked: bool) -> Value:
@@ -32,6 +34,8 @@ def _feed(tape: Tape, setting: Setting, x: Value, layer: Layer) -> Value:
 
 def _normed(tape: Tape, setting: Setting, x: Value, layer: Layer, where: str) -> Value:
     found = layer.norm(where)
+    if layer.fp32_residual:  # Mamba2Block casts the stream for its norm (modeling_mamba2.py)
+        x = tape.cast(x, setting.bits)
     return x if found is None else norm(tape, setting, x, found)
 
 
@@ -41,7 +45,9 @@ def run_layer(tape: Tape, setting: Setting, x: Value, layer: Layer, *, masked: b
         pre = _normed(tape, setting, x, layer, "pre")
         mlp_in = _normed(tape, setting, x, layer, "pre_mlp") if layer.norm("pre_mlp") else pre
         mixed = _mix(tape, setting, pre, layer, masked)
+        mixed = maybe_dropout(tape, setting, mixed, layer.dropout)
         fed = _feed(tape, setting, mlp_in, layer)
+        fed = maybe_dropout(tape, setting, fed, layer.dropout)
         return add(tape, add(tape, mixed, fed, "branches"), x)
     if layer.mixer is not None:
         mixed = _mix(tape, setting, _normed(tape, setting, x, layer, "pre"), layer, masked)
@@ -59,6 +65,8 @@ def layer_walk(
 ) -> Walk:
     """What one layer keeps and its highest moments in both directions."""
     tape = Tape()
-    x = tape.value("layer.input", setting.tokens * setting.hidden, setting.bits)
+    bits = 32 if layer.fp32_residual else setting.bits
+    x = tape.value("layer.input", setting.tokens * setting.hidden, bits)
     y = run_layer(tape, setting, x, layer, masked=masked)
+    tape.hold(x)  # the model's loop names the layer's input until it has its output
     return walk(tape, x, y, recompute_core=recompute_core)

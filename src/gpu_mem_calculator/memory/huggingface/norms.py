@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...model.blocks import Norm
 from ..tape import Tape, Value
-from .ops import Setting, add, multiply
+from .ops import Setting, add, gain
 
 
 def norm(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
@@ -36,7 +36,9 @@ def rms(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
     """LlamaRMSNorm: weight * normed.to(x.dtype)."""
     normed = _rsqrt_normed(tape, x, layer)
     back = tape.cast(normed, x.bits)
-    out = multiply(tape, back, _param(tape, setting, layer), layer.name) if layer.affine else back
+    if not layer.affine:
+        return back
+    out = gain(tape, back, _param(tape, setting, layer), layer.size[1], layer.name)
     tape.hold(normed)
     return out
 
@@ -44,8 +46,8 @@ def rms(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
 def rms_float(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
     """GemmaRMSNorm: (normed * (1 + weight.float())).type_as(x)."""
     normed = _rsqrt_normed(tape, x, layer)
-    gain = tape.op(f"{layer.name}.gain", _param(tape, setting, layer), bits=32)
-    scaled = multiply(tape, normed, gain, f"{layer.name}.scaled")
+    weight = tape.op(f"{layer.name}.gain", _param(tape, setting, layer), bits=32)
+    scaled = gain(tape, normed, weight, layer.size[1], f"{layer.name}.scaled")
     return tape.cast(scaled, x.bits)
 
 
@@ -69,8 +71,9 @@ def layer_float(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
     rsqrt = tape.op(f"{layer.name}.rsqrt", variance, save_out=True)
     again = add(tape, x32, mean, f"{layer.name}.centred_again")
     normed = tape.op(f"{layer.name}.normed", again, rsqrt, saves=(again, rsqrt))
-    gain = tape.cast(_param(tape, setting, layer), 32)
-    return tape.cast(multiply(tape, normed, gain, f"{layer.name}.scaled"), x.bits)
+    weight = tape.cast(_param(tape, setting, layer), 32)
+    scaled = gain(tape, normed, weight, layer.size[1], f"{layer.name}.scaled")
+    return tape.cast(scaled, x.bits)
 
 
 IMPLEMENTATIONS = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...ledger.num import Num
+from ...ledger.num import Num, ceil_div, choose, larger, smaller
 from ...model.blocks import Linear
 from ..tape import Tape, Value
 
@@ -35,6 +35,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     weight_bits: int
     autocast: bool = False
     attention: str = "sdpa"
+    cudnn: bool = True  # torch prefers cuDNN's attention on this card
+    fused_scan: bool = False  # mamba-ssm's kernels are installed
     training: bool = True
     frozen: bool = False  # the base weights take no gradient
     adapter: Adapter | None = None
@@ -59,9 +61,11 @@ def linear(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:
         return y
     weight = _weight(tape, setting, layer.name, layer.ins[1] * layer.outs[1])
     ins = [tape.cast(x, bits), weight]
+    work: Num = 0
     if layer.bias:
         ins.append(_weight(tape, setting, f"{layer.name}.bias", layer.outs[1]))
-    return tape.op(layer.name, *ins, elements=out, bits=bits, saves=ins[:2])
+        work = row_sum_workspace(rows, layer.outs[1])
+    return tape.op(layer.name, *ins, elements=out, bits=bits, saves=ins[:2], back_temp=work)
 
 
 def _weight(tape: Tape, setting: Setting, name: str, elements: Num) -> Value:
@@ -132,34 +136,43 @@ def add(tape: Tape, a: Value, b: Value, name: str = "residual") -> Value:
 
 
 def multiply(tape: Tape, a: Value, b: Value, name: str) -> Value:
-    """a · b keeps each factor that the other's gradient needs."""
+    """a · b keeps each factor that the other's gradient needs.
+
+    Where the factors differ in width, the narrower one's gradient is made wide, then cast.
+    """
     saves = [x for x, other in ((a, b), (b, a)) if other.grad]
-    return tape.op(name, a, b, bits=max(a.bits, b.bits), saves=saves)
+    bits = max(a.bits, b.bits)
+    work = a.elements() * bits // 8 if a.bits != b.bits else 0
+    return tape.op(name, a, b, bits=bits, saves=saves, back_temp=work)
+
+
+def row_sum_workspace(rows: Num, columns: int) -> Num:
+    """Bytes that a sum over rows needs: the gradient of a bias, or of a norm's weight.
+
+    torch 2.11 ATen/native/cuda/Reduce.cuh:1040 (setReduceConfig), which is what an H200 was seen
+    to take: threads stand 32 wide (fewer where there are few columns), 128 to a block, and add 4
+    columns each. Where a thread would add 256 rows or more, several blocks share a column and
+    leave fp32 partial sums: as many as fill the card (132 multiprocessors of 16 blocks), but with
+    16 rows for each thread and no more than 256.
+    """
+    wide = min(32, 1 << (max(int(columns) // 4, 1).bit_length() - 1))
+    grid = ceil_div(columns, 4 * wide)
+    each = ceil_div(rows, 128 // wide)
+    blocks = smaller(ceil_div(132 * 16, grid), ceil_div(each, 16))
+    size = columns * (16 * wide) * larger(blocks, ceil_div(each, 256))
+    return choose(each >= 256, size, 0)
+
+
+def gain(tape: Tape, x: Value, weight: Value, width: int, name: str) -> Value:
+    """x · weight, one weight a column: its gradient is made for every row, then summed."""
+    work: Num = 0
+    if weight.grad:
+        work = x.bytes + row_sum_workspace(x.elements() // width, width)
+    saves = [v for v, other in ((x, weight), (weight, x)) if other.grad]
+    bits = max(x.bits, weight.bits)
+    return tape.op(name, x, weight, bits=bits, saves=saves, back_temp=work)
 
 
 def scale(tape: Tape, x: Value, name: str) -> Value:
     """x times a constant."""
     return tape.op(name, x)
-
-
-# What an activation function keeps: its input (True), or its output (False).
-KEEPS_INPUT = {
-    "silu": True, "swish": True, "gelu": True, "gelu_pytorch_tanh": True, "gelu_fast": True,
-    "relu": False, "relu2": True, "tanh": False, "sigmoid": False,
-}  # fmt: skip
-
-
-def activation(tape: Tape, setting: Setting, x: Value, name: str) -> Value:
-    """An activation function. `gelu_new` is written out in Python and keeps each step.
-
-    0.5 x (1 + tanh(c (x + 0.044715 x³))): transformers activations.py:59.
-    """
-    if name in ("gelu_new", "gelu_python"):
-        half = scale(tape, x, "act.half")
-        cube = tape.op("act.cube", x, saves=(x,), back_temp=x.bytes)
-        inner = add(tape, x, scale(tape, cube, "act.cubed"), "act.inner")
-        tanh = tape.op("act.tanh", scale(tape, inner, "act.scaled"), save_out=True)
-        one = tape.op("act.one", tanh, passes=True)
-        return multiply(tape, half, one, "act")
-    keeps_input = KEEPS_INPUT.get(name, True)
-    return tape.op("act", x, saves=(x,) if keeps_input else (), save_out=not keeps_input)

@@ -1,0 +1,187 @@
+"""softmax(q kᵀ) v in each kernel that torch may choose.
+
+Line numbers refer to transformers 5.17.0 and torch 2.11. Workspaces were measured on an H200 and
+are given by the same expression at every size tried.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ...ledger.num import Num, round_up
+from ..tape import Tape, Value
+from .eager import eager
+from .ops import Setting, maybe_dropout, scale
+
+
+class Heads(Struct, frozen=True, kw_only=True):
+    """The sizes of one attention call, and how its family makes it."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    masked: bool = False  # a mask tensor is passed, so flash is out of the question
+    own_mask: bool = True  # the mask is boolean: each call makes an additive one of its own
+    broadcast: bool = False  # fewer key-value heads are passed, without `enable_gqa` (Falcon-7B)
+    dropout: float = 0.0
+    sdpa: bool = True
+    float_softmax: bool = True
+    float_scores: bool = False
+    softcap: bool = False
+    sinks: bool = False
+    in_place: bool = False
+    float_bias: bool = False
+    float_logits: bool = False
+    head_major: bool = False  # q was made by a concatenation, head by head
+
+    @property
+    def grouped(self) -> bool:
+        """Whether several query heads share a key-value head."""
+        return self.heads != self.kv_heads
+
+
+def kernel(setting: Setting, heads: Heads) -> str:
+    """The kernel that runs on an NVIDIA card: torch's SDPA choice, or what was asked for.
+
+    aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: compute capability 9.0 and 10.0 prefer
+    cuDNN (check_prefer_cudnn_attention), which takes masks and values of another head size.
+    Elsewhere flash wants 16 bits, one head size of at most 256 and no mask, and the
+    memory-efficient kernel takes the rest. Fewer key-value heads without `enable_gqa` are left to
+    the math path, and so is fp32 with `enable_gqa`, which transformers passes where there is no
+    mask (integrations/sdpa_attention.py:28).
+    """
+    if setting.attention == "eager" or not heads.sdpa:
+        return "eager"
+    if setting.attention == "flash_attention_2":
+        return "flash"
+    if heads.broadcast and heads.grouped:
+        return "math"
+    same = heads.head_dim == heads.value_dim and heads.head_dim <= 256
+    if setting.matmul_bits == 16 and heads.head_dim <= 256:
+        if setting.cudnn:
+            return "cudnn"
+        if same and not heads.masked:
+            return "flash"
+    if heads.grouped and not heads.masked and same:
+        return "math"
+    return "efficient"
+
+
+def attend(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+    """Attention in the kernel that runs; (batch, seq, heads, value_dim) comes out."""
+    q, k, v = (tape.cast(x, setting.matmul_bits) for x in (q, k, v))
+    name = kernel(setting, heads)
+    if name == "eager":
+        return eager(tape, setting, q, k, v, heads)
+    return KERNELS[name](tape, setting, q, k, v, heads)
+
+
+def _out_elements(setting: Setting, heads: Heads) -> Num:
+    return setting.tokens * (heads.heads * heads.value_dim)
+
+
+def repeated(tape: Tape, setting: Setting, k: Value, v: Value, heads: Heads) -> tuple[Value, Value]:
+    """Keys and values copied for every query head (repeat_kv), where there are fewer of them."""
+    if not heads.grouped:
+        return k, v
+    rows = setting.tokens * heads.heads
+    return (
+        tape.op("attn.k_repeated", k, elements=rows * heads.head_dim),
+        tape.op("attn.v_repeated", v, elements=rows * heads.value_dim),
+    )
+
+
+def _fused(
+    tape: Tape, setting: Setting, values: tuple[Value, Value, Value], heads: Heads,
+    rows: Num, saves: list[Value], work: Num,
+) -> Value:  # fmt: skip
+    """A fused kernel: keeps q, k, v, the output and one fp32 log-sum-exp a row and head."""
+    lse = tape.value("attn.logsumexp", rows, 32, grad=False)
+    return tape.op(
+        "attn.out", *values, elements=_out_elements(setting, heads),
+        saves=(*values, *saves, lse), save_out=True, back_temp=work,
+    )  # fmt: skip
+
+
+def _token_by_token(tape: Tape, out: Value, heads: Heads) -> Value:
+    """The output has q's layout: where that is head by head, transformers copies it
+    (`transpose(1, 2).contiguous()`, integrations/sdpa_attention.py:169).
+    """
+    return tape.op("attn.contiguous", out) if heads.head_major else out
+
+
+def _own_mask(tape: Tape, setting: Setting, q: Value, heads: Heads, width: Num) -> list[Value]:
+    """The additive mask that SDPA makes from a boolean one, for this call alone
+    (attention.cpp convert_boolean_attn_mask).
+    """
+    if not (heads.masked and heads.own_mask):
+        return []
+    return [tape.value("attn.mask", setting.batch * setting.seq * width, q.bits, grad=False)]
+
+
+def _cudnn(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+    """cuDNN's attention. Backward holds an fp32 dq, a row sum, 256 bytes, and with grouped heads
+    dk and dv for every query head (measured on an H200, cuDNN of torch 2.11+cu130).
+    """
+    if heads.masked:
+        k, v = repeated(tape, setting, k, v, heads)
+    rows = setting.tokens * heads.heads
+    spread = 2 * q.bytes if heads.grouped and not heads.masked else 0
+    work = rows * (4 * heads.head_dim + 4) + 256 + spread
+    mask = _own_mask(tape, setting, q, heads, setting.seq)
+    return _token_by_token(tape, _fused(tape, setting, (q, k, v), heads, rows, mask, work), heads)
+
+
+def _flash(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+    """FlashAttention-2: backward holds an fp32 accumulator for dq (rows rounded up to 128, head
+    size to 32), a row sum, and with grouped heads dk and dv for every query head: flash_api.cpp,
+    mha_bwd.
+    """
+    padded = setting.batch * round_up(setting.seq, 128) * heads.heads
+    spread = 2 * q.bytes if heads.grouped else 0
+    work = padded * (4 * round_up(heads.head_dim, 32) + 4) + spread
+    rows = setting.tokens * heads.heads
+    return _token_by_token(tape, _fused(tape, setting, (q, k, v), heads, rows, [], work), heads)
+
+
+def _efficient(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+    """The memory-efficient kernel. Its output is token by token whatever q is.
+
+    Backward has one fp32 number a row; in fp32 that is made outside the kernel, from grad · out
+    (attention_backward.cu, kKernelComputesDelta), which holds the product and the sums twice.
+    """
+    k, v = repeated(tape, setting, k, v, heads)
+    rows = setting.batch * round_up(setting.seq, 32) * heads.heads
+    work = rows * 4
+    if q.bits == 32:
+        work = 2 * work + _out_elements(setting, heads) * 4
+    mask = _own_mask(tape, setting, q, heads, round_up(setting.seq, 8))
+    return _fused(tape, setting, (q, k, v), heads, rows, mask, work)
+
+
+def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+    """torch's reference path: every s × s map in full, and in fp32 whatever comes in
+    (attention.cpp, _scaled_dot_product_attention_math). The softmax looks for rows without a key,
+    which takes a boolean map (_safe_softmax).
+    """
+    bits = q.bits
+    q, k, v = wide = [tape.cast(x, 32) for x in (q, k, v)]
+    k, v = repeated(tape, setting, k, v, heads)
+    q, k = scale(tape, q, "attn.q_scaled"), scale(tape, k, "attn.k_scaled")
+    tape.core = True
+    area = setting.batch * setting.seq * setting.seq * heads.heads
+    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k))
+    biased = tape.op("attn.biased", scores, passes=True)
+    probs = tape.op(
+        "attn.softmax", biased, save_out=True, temp=area,
+        back_temp=biased.bytes,
+    )  # fmt: skip
+    probs = maybe_dropout(tape, setting, probs, heads.dropout)
+    out = tape.op("attn.mixed", probs, v, elements=_out_elements(setting, heads), saves=(probs, v))
+    tape.core = False
+    tape.hold(*wide)
+    return tape.op("attn.out", tape.cast(out, bits))
+
+
+KERNELS = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient, "math": _math}

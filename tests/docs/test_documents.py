@@ -1,0 +1,65 @@
+"""Documents are tested: what they show is what the program does now."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.cli.main import main
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def script(name: str) -> dict[str, Any]:
+    """The functions of a script in docs/."""
+    return runpy.run_path(str(ROOT / "docs" / f"{name}.py"), run_name=name)
+
+
+def test_the_key_reference_is_up_to_date() -> None:
+    """`python docs/reference.py` would change nothing."""
+    assert script("reference")["page"]() == (ROOT / "docs" / "run-file.md").read_text("utf-8")
+
+
+def test_the_readmes_table_and_sample_are_up_to_date() -> None:
+    """`python docs/evidence.py` would change nothing."""
+    evidence = script("evidence")
+    assert evidence["readme"](README) == README
+    assert evidence["page"]() == (ROOT / "docs" / "accuracy.md").read_text("utf-8")
+
+
+COMMANDS = [
+    line.removeprefix("$ ") for line in re.findall(r"^\$ gpu-mem-calc .*$", README, re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_readme_runs(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    """Every command works as printed, from the root of the repository."""
+    monkeypatch.chdir(ROOT)
+    words = shlex.split(line)[1:]
+    words = [str(tmp_path / w) if w == "report.html" else w for w in words]
+    assert main(words) in (0, 1)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_readmes_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The Python sample prints a number and a verdict."""
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})
+    assert re.search(r"[\d,]+ bytes at .*, fits: (True|False)", capsys.readouterr().out)
+
+
+def test_documents_name_files_that_exist() -> None:
+    """Paths in the documents lead somewhere."""
+    for document in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        for path in re.findall(r"`((?:docs|tests|src|engines|memory|families|catalog)/[\w./]+)`",
+                               document.read_text("utf-8")):  # fmt: skip
+            inside = ROOT / "src" / "gpu_mem_calculator" / path
+            assert (ROOT / path).exists() or inside.exists(), (document.name, path)
