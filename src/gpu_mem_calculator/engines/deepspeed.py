@@ -268,13 +268,6 @@ def stage_layers(run: Run) -> list[int]:
     )
 
 
-def implementation(run: Run) -> str:
-    """DeepSpeed's own optimizer: fused on the GPU, its CPU one where it is offloaded."""
-    if option(run, "offload_optimizer") != "none":
-        return "cpu"
-    return run.implementation or "fused"
-
-
 ENGINE = Engine(
     name="deepspeed",
     title="DeepSpeed",
@@ -284,5 +277,4 @@ ENGINE = Engine(
     problems=problems,
     ledger=ledger,
     stage_layers=stage_layers,
-    implementation=implementation,
 )

@@ -114,6 +114,5 @@ ENGINE = Engine(
     problems=problems,
     ledger=ledger,
     stage_layers=stage_layers,
-    implementation=implementation,
     parameters=parameters,
 )

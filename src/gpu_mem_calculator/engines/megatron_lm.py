@@ -12,7 +12,6 @@ from ..memory.megatron.entries import activation_entries
 from ..memory.megatron.options import OPTIONS
 from ..memory.megatron.states import (
     STARTUP_BEATS,
-    implementation,
     stage_shard,
     state_entries,
     unsplit_entries,
@@ -59,6 +58,5 @@ ENGINE = Engine(
     problems=problems,
     ledger=ledger,
     stage_layers=stage_layers,
-    implementation=implementation,
     parameters=parameters,
 )

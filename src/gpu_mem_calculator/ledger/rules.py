@@ -1,4 +1,4 @@
-"""How an engine cuts tensors: by named dimension first, then flat across ranks."""
+"""How an engine cuts tensors: by named dimension."""
 
 from __future__ import annotations
 
@@ -8,25 +8,19 @@ from msgspec import Struct
 
 from .mesh import Mesh
 from .num import Num, ceil_div
-from .tensor import Tensor
+
+Dim = tuple[str, Num]  # ("ffn", 14336): what a dimension means, and its size
 
 
 class Rules(Struct, frozen=True):
-    """Cuts as data: tensor parallelism is `dims={"ffn": ("tp",), ...}`, ZeRO-1 is
-    `flat={"optim": ("dp",)}`; ZeRO-2 adds gradients, ZeRO-3 parameters.
-    """
+    """Cuts as data: tensor parallelism is `{"ffn": ("tp",), "heads": ("tp",), ...}`."""
 
-    dims: Mapping[str, tuple[str, ...]] = {}
-    flat: Mapping[str, tuple[str, ...]] = {}
+    dims: Mapping[str, tuple[str, ...]]
 
-    def local_elements(self, tensor: Tensor, mesh: Mesh) -> Num:
-        """Elements of one tensor on one rank after the cuts by dimension."""
+    def local_elements(self, dims: tuple[Dim, ...], mesh: Mesh) -> Num:
+        """Elements of a tensor with these dimensions on one rank, after the cuts."""
         count: Num = 1
-        for dim, size in tensor.dims:
+        for dim, size in dims:
             axes = self.dims.get(dim)
             count = count * (ceil_div(size, mesh.size(axes)) if axes else size)
         return count
-
-    def shards(self, kind: str, mesh: Mesh) -> Num:
-        """Ranks over which a kind of state is spread flat."""
-        return mesh.size(self.flat.get(kind, ()))

@@ -29,6 +29,4 @@ class Engine(Struct, frozen=True, kw_only=True):
     problems: Callable[[Run], Iterator[str]]
     ledger: Callable[[Run], Ledger]
     stage_layers: Callable[[Run], list[int]] | None = None
-    communicators: Callable[[Run], int] | None = None
-    implementation: Callable[[Run], str] = lambda run: run.implementation or "foreach"
     parameters: Callable[[Run], Num] | None = None  # elements of this rank's model shard

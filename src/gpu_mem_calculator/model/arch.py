@@ -7,7 +7,6 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from ..ledger.tensor import Tensor
 from .blocks import Linear, Mixer, Mlp, Moe, Norm, Weight
 
 
@@ -108,11 +107,6 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True):
         if self.head is not None:
             yield from self.head.weights()
         yield from self.head_extra
-
-    def tensors(self, bits: int) -> Iterator[Tensor]:
-        """Every parameter as a tensor of the given width."""
-        for weight in self.weights():
-            yield Tensor(weight.name, weight.dims, bits)
 
     @cached_property
     def embedding_parameters(self) -> int:

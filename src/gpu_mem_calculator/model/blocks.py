@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ..ledger.tensor import Dim
+from ..ledger.rules import Dim
 
 
 class Weight(Struct, frozen=True):

@@ -20,7 +20,6 @@ from .html_tables import (
     Page,
     breakdown_table,
     count,
-    gib,
     instants_table,
     ledger_details,
     marked,
@@ -29,6 +28,7 @@ from .html_tables import (
     stages_table,
     text,
 )
+from .lines import gib
 from .patterns import defs, swatch
 from .picture import TITLES, column, timeline
 
@@ -45,7 +45,7 @@ def html_report(estimate: Estimate) -> str:
     model = text(estimate.resolved.model.title)
     verdict = "fits" if result.fits_on_gpu else "does not fit"
     fields = {
-        "title": f"{model}: {gib(page.card_bytes)} GiB, {verdict}",
+        "title": f"{model}: {gib(page.card_bytes, 2)} GiB, {verdict}",
         "css": _file("page.css"),
         "patterns": defs(),
         "model": model,
@@ -173,7 +173,7 @@ def _key(page: Page) -> Iterator[str]:
         if len(rows) < 3:
             lines = [(str(i), one.title, size(one.bytes), i - 1 == page.peak) for i, one in rows]
         else:
-            low, high = (gib(end(one.bytes for _, one in rows)) for end in (min, max))
+            low, high = (gib(end(one.bytes for _, one in rows), 2) for end in (min, max))
             first, last = rows[0][0], rows[-1][0]
             most = first - 1 <= page.peak < last
             lines = [(f"{first}–{last}", head, f"{low}–{high}", most)]

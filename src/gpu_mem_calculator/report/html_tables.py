@@ -12,6 +12,7 @@ from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
 from ..ledger.ledger import CPU, GPU, NVME, RUNTIME, Entry, Instant
 from ..ledger.units import GIB
+from .lines import gib
 from .patterns import swatch
 from .picture import TITLES, Column, Slice, column
 
@@ -48,14 +49,9 @@ def text(value: object) -> str:
     return escape(kept)
 
 
-def gib(num_bytes: float) -> str:
-    """Bytes in GiB, two decimals."""
-    return f"{num_bytes / GIB:,.2f}"
-
-
 def size(num_bytes: int) -> str:
     """Bytes in GiB, with the exact count to point at."""
-    shown = "&lt; 0.01" if 0 < num_bytes < 0.005 * GIB else gib(num_bytes)
+    shown = "&lt; 0.01" if 0 < num_bytes < 0.005 * GIB else gib(num_bytes, 2)
     return f'<span title="{num_bytes:,} bytes">{shown}</span>'
 
 

@@ -9,7 +9,6 @@ from msgspec import Struct
 from ...ledger.mesh import EP, TP
 from ...ledger.num import Num, ceil_div, holds, larger, round_up
 from ...ledger.rules import Rules
-from ...ledger.tensor import Tensor
 from ...ledger.units import MIB
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, Moe, Weight
@@ -69,8 +68,7 @@ def local_vocab(run: Run) -> Num:
 def _shard(run: Run, weights: Iterable[Weight], rules: Rules, *, expert: bool = False) -> Shard:
     found = Shard()
     for weight in weights:
-        tensor = Tensor(weight.name, weight.dims)
-        size = rules.local_elements(tensor, run.mesh)
+        size = rules.local_elements(weight.dims, run.mesh)
         if expert and weight.dims[0][0] != "expert":
             size = ceil_div(size, run.mesh.ep)
         if any(name == "vocab" for name, _ in weight.dims):
