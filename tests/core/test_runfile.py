@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from gpu_mem_calculator.core.errors import InputError, divisors_near, nearest
+from gpu_mem_calculator.core.errors import InputError, nearest
 from gpu_mem_calculator.core.runfile import check, parameter_count, read, schema, with_settings
 from tests.conftest import ROOT, small_run
 
@@ -126,8 +126,6 @@ def test_the_schema_is_valid_and_a_run_is_plain_data() -> None:
 
 
 def test_hints_name_the_nearest() -> None:
-    """A close word, or the divisors around a number."""
+    """A close word, or nothing."""
     assert nearest("lama", ["llama", "gpt2"]) == "; did you mean 'llama'?"
     assert nearest("zzz", ["llama"]) == ""
-    assert divisors_near(32, 3) == "2 or 4"
-    assert divisors_near(8, 16) == "8"

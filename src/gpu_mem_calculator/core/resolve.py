@@ -16,7 +16,7 @@ from ..memory.optimizers import OPTIMIZERS
 from ..memory.run import Run
 from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, linears, module_name
 from ..model.arch import Arch
-from .errors import InputError, divisors_near, nearest
+from .errors import InputError, nearest
 from .hardware import Hardware, find_hardware
 from .model_source import Model, find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
@@ -153,14 +153,6 @@ def _mesh(config: ParallelismConfig, hardware: Hardware, engine: Engine) -> Mesh
         raise InputError(
             [f"parallelism: {product} is {dp * cut} ranks, but hardware.num_gpus={count}; {fix}"]
         )
-    spread = dp * sizes["cp"]
-    if spread % sizes["ep"]:
-        raise InputError(
-            [
-                f"parallelism.expert_parallel_size={sizes['ep']} does not divide dp x cp = "
-                f"{spread}; try {divisors_near(spread, sizes['ep'])}"
-            ]
-        )
     return Mesh(dp=dp, **sizes)
 
 
@@ -278,17 +270,5 @@ def _rules(run: Run, engine: Engine) -> Iterator[str]:
     if learned and run.seq > arch.max_seq_len:
         yield (f"training.seq_len={run.seq} is longer than the model's {arch.max_seq_len} learned "
                f"positions; use at most {arch.max_seq_len}")  # fmt: skip
-    if run.mesh.ep > 1:
-        experts = max((getattr(layer.mlp, "num_experts", 0) for layer in arch.layers), default=0)
-        if experts == 0:
-            yield f"parallelism.expert_parallel_size={run.mesh.ep}: {arch.family} has no experts"
-        elif experts % run.mesh.ep:
-            yield (f"parallelism.expert_parallel_size={run.mesh.ep} does not divide {experts} "
-                   f"experts; try {divisors_near(experts, run.mesh.ep)}")  # fmt: skip
     if run.virtual_stages > 1 and run.mesh.pp == 1:
         yield "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1"
-    if run.sequence_parallel and run.mesh.tp == 1:
-        yield "parallelism.sequence_parallel=true needs tensor_parallel_size above 1; leave it out"
-    if run.mesh.pp > len(arch.layers):
-        yield (f"parallelism.pipeline_parallel_size={run.mesh.pp} is more than the model's "
-               f"{len(arch.layers)} layers")  # fmt: skip

@@ -15,11 +15,13 @@ MIXED = ("bf16_mixed", "fp16_mixed", "fp32")
 
 
 def near(whole: int, value: int) -> str:
-    """The divisors of a number that are nearest to a value, as words."""
-    divisors = [n for n in range(1, whole + 1) if whole % n == 0]
-    below = [n for n in divisors if n < value][-1:]
-    above = [n for n in divisors if n > value][:1]
-    return " or ".join(str(n) for n in below + above)
+    """The divisors of a number that are nearest to a value, as words; far ones are not sought."""
+    reach = 10_000
+    down = range(min(value - 1, whole), max(0, value - reach), -1)
+    up = range(value + 1, min(whole, value + reach) + 1)
+    below = next((n for n in down if whole % n == 0), 1)
+    above = next((n for n in up if whole % n == 0), None)
+    return str(below) if above is None else f"{below} or {above}"
 
 
 def undivided(key: str, value: int, whole: int, what: str) -> Iterator[str]:
