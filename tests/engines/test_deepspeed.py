@@ -51,6 +51,7 @@ def state_bytes(ledger: Ledger, instant: str = "optimizer.cast") -> int:
     return int(parts[PARAM] + parts[GRAD] + parts[OPTIM])
 
 
+AWAY = {"offload_optimizer": "cpu", "seq": 1024}
 MEASURED = {  # run, allocated, startup: one H200, torch 2.11.0, deepspeed 0.19.8
     "z0": ({"zero_stage": 0}, TINY, 26469337088, 19800872960),
     "z1": ({"zero_stage": 1}, TINY, 9078777344, 4402292736),
@@ -65,6 +66,10 @@ MEASURED = {  # run, allocated, startup: one H200, torch 2.11.0, deepspeed 0.19.
         {"zero_stage": 3, "offload_optimizer": "cpu", "recompute": "full"},
         SEVEN, 6703737344, 2947090944,
     ),
+    "z1 offloaded": ({"zero_stage": 1, **AWAY}, TINY, 5613407744, 4402292224),
+    "z2 offloaded": ({"zero_stage": 2, **AWAY}, TINY, 5530592768, 4402292224),
+    "z3 both": ({"zero_stage": 3, "offload_param": "cpu", **AWAY}, ONE, 6463983104, 1592395264),
+    "overlap": ({"zero_stage": 2, "overlap_comm": True, "seq": 1024}, ONE, 8822338560, 4945221632),
 }  # fmt: skip
 
 
@@ -216,7 +221,9 @@ def same(many: Ledger, ones: list[Ledger]) -> None:
     {"zero_stage": 0}, {"zero_stage": 1}, {"zero_stage": 2}, {"zero_stage": 3},
     {"zero_stage": 2, "offload_optimizer": "cpu"},
     {"zero_stage": 3, "offload_optimizer": "nvme", "offload_param": "cpu"},
-    {"zero_stage": 3, "recompute": "full"},
+    {"zero_stage": 3, "recompute": "full"}, {"zero_stage": 2, "arch": ONE},
+    {"zero_stage": 1, "arch": ONE, "offload_optimizer": "cpu", "reduce_bucket_size": 50_000_000},
+    {"zero_stage": 2, "arch": ONE, "offload_optimizer": "cpu", "reduce_bucket_size": 50_000_000},
 ])  # fmt: skip
 def test_arrays_equal_single_runs(more: dict[str, Any]) -> None:
     """A search over ranks, batches and micro-batches gives the same bytes as one run each."""
@@ -253,3 +260,39 @@ def test_little_room_means_little_is_gathered() -> None:
     """max_live_parameters bounds what is gathered."""
     small = book(SEVEN, zero_stage=3, stage3_max_live_parameters=0, stage3_max_reuse_distance=0)
     assert small.peak(phases=STEPS) < book(SEVEN, zero_stage=3).peak(phases=STEPS) - 1_500_000_000
+
+
+def total(ledger: Ledger, instant: str, name: str) -> int:
+    """Bytes of the entries of a name at an instant."""
+    return sum(int(e.bytes * e.live.get(instant, 0)) for e in ledger.entries if e.name == name)
+
+
+@pytest.mark.parametrize(("batches", "without", "having"), [
+    (1, "flush.0", "epilogue"), (4, "epilogue", "later.epilogue"),
+])  # fmt: skip
+def test_offload_takes_norms_of_its_own_gradients(batches: int, without: str, having: str) -> None:
+    """Not in the first bucket, which has none of rank 0's, nor before the last micro-batch."""
+    ledger = book(zero_stage=2, micro_batches=batches, **AWAY)
+    name = "offload: fp64 copy for the norm"
+    assert total(ledger, without, name) == 0 < total(ledger, having, name)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_gradient_of_a_shared_table_waits(stage: int) -> None:
+    """The head's part is there in every layer's backward until the embedding's part comes."""
+    ledger = book(ONE, zero_stage=stage)
+    places = ("head.gradient", "flush.0", "backward.0.last", "embedding.backward", "epilogue")
+    found = [total(ledger, p, "head: gradient that waits for the embedding's") for p in places]
+    assert found == [2 * 128256 * 2048] * 4 + [0]
+
+
+def test_gradient_larger_than_the_bucket_stays_where_it_is() -> None:
+    """Its flat copy is made beside it."""
+    small = book(zero_stage=2, reduce_bucket_size=50_000_000)
+    assert total(small, "flush.0", "gradient larger than the bucket") == 2 * 32000 * 2048
+
+
+def test_shards_from_the_host_are_gone_when_the_loss_is_made() -> None:
+    """They are on the GPU only until their gather begins."""
+    ledger, name = book(zero_stage=3, offload_param="cpu"), "shards, come from the host"
+    assert total(ledger, "loss", name) == 0 < total(ledger, "forward", name)

@@ -12,7 +12,12 @@ from gpu_mem_calculator.ledger.num import power_of_two
 from gpu_mem_calculator.memory.zero.buckets import EMBEDDING, flushes
 from gpu_mem_calculator.memory.zero.coordinator import Limits, Stack, gathered
 from gpu_mem_calculator.memory.zero.modules import after_modules, before_modules, layer_modules
-from gpu_mem_calculator.memory.zero.partition import owned_elements, shard_elements
+from gpu_mem_calculator.memory.zero.partition import (
+    first_bucket,
+    largest_owned,
+    owned_elements,
+    shard_elements,
+)
 from gpu_mem_calculator.memory.zero.pipeline import balanced, uniform
 
 
@@ -49,6 +54,18 @@ def test_owned_parameters_are_whole() -> None:
     ]  # fmt: skip
 
 
+def test_longest_stretch_ends_with_the_slice() -> None:
+    """A slice has a parameter only as far as it reaches."""
+    runs = (((3,), 1), ((4, 9), 2), ((20,), 1))
+    assert [largest_owned(runs, n) for n in (2, 3, 7, 9, 16, 39, 49)] == [2, 3, 4, 4, 9, 10, 20]
+
+
+def test_first_bucket_ends_before_it_overflows() -> None:
+    """Parameters go in from the first on; one that is too large goes in nowhere."""
+    runs = (((3,), 1), ((4, 9), 2), ((20,), 1))
+    assert [first_bucket(runs, n) for n in (2, 3, 15, 16, 20, 100)] == [0, 3, 7, 16, 20, 49]
+
+
 def test_shards_are_padded_one_by_one() -> None:
     """Every parameter is rounded up by itself."""
     assert shard_elements({5: 2, 8: 1}, 4) == 2 * 2 + 2
@@ -60,7 +77,8 @@ def test_bucket_goes_off_before_it_overflows() -> None:
     assert [(f.block, f.done, f.hook, f.bucket) for f in sent.first] == [
         (0, 0, 1, 9), (EMBEDDING, 0, 0, 7),
     ]  # fmt: skip
-    assert sent.rest == 9
+    assert (sent.rest, sent.sent_by_layers) == (9, 9)
+    assert [(f.arrives, f.sent) for f in sent.first] == [(2, 9), (9, 16)]
 
 
 @pytest.mark.parametrize(("again", "expected"), [(False, 2003828736), (True, 2004877312)])

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from ..ledger.ledger import ACT, CPU, GRAD, NVME, OPTIM, PARAM, Instant, Ledger
 from ..ledger.units import GIB
 from ..memory.run import Run
-from ..memory.runtime import outside_torch
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..model.adapters import total_adapter_parameters
 from .models import (
@@ -69,7 +68,7 @@ def needed_bytes(resolved: Resolved, run: Run) -> int:
     """What the card must have for a run: the busiest stage's peak, and what CUDA takes beside."""
     stages = (replace(run, stage=stage) for stage in range(run.mesh.pp))
     highest = max(int(resolved.engine.ledger(one).peak(phases=STEP)) for one in stages)
-    return highest + sum(size for _, size, _ in outside_torch(run, resolved.hardware.num_gpus))
+    return highest + sum(size for _, size, _ in resolved.outside_torch)
 
 
 def _result(
@@ -79,7 +78,7 @@ def _result(
     ledger = ledgers[busiest]
     peak = ledger.peak_instant(phases=STEP)
     allocated = peaks[busiest]
-    outside = sum(size for _, size, _ in outside_torch(run, hardware.num_gpus))
+    outside = sum(size for _, size, _ in resolved.outside_torch)
     card = allocated + outside
     starts = [i for i in ledger.instants if i.phase == STARTUP]
     host, disk = (_per_node(ledgers, hardware.gpus_per_node, place) for place in (CPU, NVME))

@@ -13,7 +13,6 @@ from ..ledger.mesh import Mesh
 from ..ledger.num import Num
 from ..ledger.sym import Sym
 from ..memory.run import Run
-from ..memory.runtime import outside_torch
 from ..model.arch import Arch
 from ..model.symbolic import symbolic
 from .calculator import STEP, Estimate
@@ -77,14 +76,13 @@ def explain(estimate: Estimate) -> Explanation:
     shown = ledger or plain
     entries = _merged([_explained(e, shown, peak.name) for e in shown.entries])
     entries.sort(key=lambda e: (e.bytes_at_peak == 0, e.place != "gpu", -e.bytes_at_peak, -e.bytes))
-    run = estimate.resolved.run
     outside = [
         Explained(
             name=name, kind="outside torch", place="gpu", bytes=size, formula=f"{size:,}",
             numbers=f"{size:,}", copies_at_peak=1, bytes_at_peak=size, alive={}, always=True,
             source=source,
         )
-        for name, size, source in outside_torch(run, estimate.resolved.hardware.num_gpus)
+        for name, size, source in estimate.resolved.outside_torch
     ]  # fmt: skip
     return Explanation(
         peak=peak.title, stage=estimate.result.busiest_stage, num_stages=len(estimate.ledgers),

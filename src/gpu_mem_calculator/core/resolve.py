@@ -14,6 +14,7 @@ from ..memory.engine import Engine
 from ..memory.huggingface.ops import Adapter
 from ..memory.optimizers import OPTIMIZERS
 from ..memory.run import Run
+from ..memory.runtime import outside_torch
 from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, linears, module_name
 from ..model.arch import Arch
 from .errors import InputError, nearest
@@ -39,6 +40,11 @@ class Resolved(Struct, frozen=True, kw_only=True):
     model: Model
     assumed: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def outside_torch(self) -> tuple[tuple[str, int, str], ...]:
+        """What CUDA takes beside torch on each card: (name, bytes, source)."""
+        return tuple(outside_torch(self.engine.modules_bytes, self.hardware.num_gpus))
 
     @property
     def longest_seq(self) -> int | None:

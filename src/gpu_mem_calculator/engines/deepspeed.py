@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import Entry, Ledger
 from ..ledger.num import Num, holds, larger, smaller
+from ..ledger.units import MIB
 from ..memory.activations import Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
 from ..memory.run import Precision, Run
@@ -22,7 +23,7 @@ from ..memory.timeline import in_flight, step
 from ..memory.zero import offload, pipeline, stage0, stage3, stage12
 from ..memory.zero.buckets import Flushes, flushes
 from ..memory.zero.coordinator import Limits
-from ..memory.zero.hooks import hook_entries, hook_sizes
+from ..memory.zero.hooks import first_hook, hook_entries, hook_sizes
 from ..memory.zero.modules import size_counts, trainable_runs
 from ..memory.zero.plan import BIRTH, SETUP, Plan, always, startup_instants, with_hooks
 
@@ -73,74 +74,74 @@ def problems(run: Run) -> Iterator[str]:
     """What DeepSpeed refuses, and what is not modelled."""
     stage = number(run, "zero_stage")
     if stage not in (0, 1, 2, 3):
-        yield f"zero_stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3"
+        yield f"engine.zero_stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3"
     yield from _precision_problems(run, stage)
     yield from _offload_problems(run, stage)
     yield from _pipeline_problems(run, stage)
     if "amp" in run.options:
-        yield "amp is gone from DeepSpeed 0.19.8; try precision bf16_mixed"
+        yield "engine.amp is gone from DeepSpeed 0.19.8; try precision bf16_mixed"
     if number(run, "allgather_bucket_size") % 2:
         size = number(run, "allgather_bucket_size")
-        yield f"allgather_bucket_size={size} is odd, DeepSpeed wants even; try {size + 1}"
+        yield f"engine.allgather_bucket_size={size} is odd, DeepSpeed wants even; try {size + 1}"
     for name in ("partition_activations", "cpu_checkpointing"):
         if option(run, name) and run.recompute != "full":
-            yield (f"{name}=true acts on checkpoints, of which there are none; "
+            yield (f"engine.{name}=true acts on checkpoints, of which there are none; "
                    "try activation_checkpointing full")  # fmt: skip
     if run.quantization is not None and stage == 3:
-        yield (f"quantization={run.quantization} cannot be cut by ZeRO-3, whose shards are of "
-               "the model's dtype; try zero_stage 2")  # fmt: skip
+        yield (f"training.quantization={run.quantization} cannot be cut by ZeRO-3, whose shards "
+               "are of the model's dtype; try zero_stage 2")  # fmt: skip
     elif run.quantization is not None:
-        yield (f"quantization={run.quantization} is not modelled under DeepSpeed; "
+        yield (f"training.quantization={run.quantization} is not modelled under DeepSpeed; "
                "try engine pytorch_ddp")  # fmt: skip
 
 
 def _precision_problems(run: Run, stage: int) -> Iterator[str]:
     if run.precision not in PRECISIONS:
-        yield (f"precision={run.precision} is not what DeepSpeed runs without fp32 masters on the "
-               f"host; try {run.precision.partition('_')[0]}_mixed")  # fmt: skip
+        yield (f"training.precision={run.precision} is not what DeepSpeed runs without fp32 "
+               f"masters on the host; try {run.precision.partition('_')[0]}_mixed")  # fmt: skip
     if run.autocast:
-        yield "autocast=true is not modelled under DeepSpeed; leave it false"
+        yield "training.autocast=true is not modelled under DeepSpeed; leave it false"
     if run.implementation not in ("", "fused", "foreach"):
-        yield (f"optimizer_implementation={run.implementation} has no DeepSpeed optimizer; "
-               "try fused, or foreach for torch_adam")  # fmt: skip
+        yield (f"training.optimizer_implementation={run.implementation} has no DeepSpeed "
+               "optimizer; try fused, or foreach for torch_adam")  # fmt: skip
     adam = run.optimizer in ("adam", "adamw")
     if stage == 0 and run.precision != "fp32" and not (adam and run.implementation != "foreach"):
-        yield (f"optimizer={run.optimizer} {run.implementation} at zero_stage 0 in 16 bits is not "
-               "modelled, only fused Adam is; try zero_stage 1")  # fmt: skip
+        yield (f"training.optimizer={run.optimizer} {run.implementation} at zero_stage 0 in 16 "
+               "bits is not modelled, only fused Adam is; try zero_stage 1")  # fmt: skip
 
 
 def _offload_problems(run: Run, stage: int) -> Iterator[str]:
     place, params = option(run, "offload_optimizer"), option(run, "offload_param")
     for name, value in (("offload_optimizer", place), ("offload_param", params)):
         if value not in PLACES:
-            yield f"{name}={value} is not a place; try none, cpu or nvme"
+            yield f"engine.{name}={value} is not a place; try none, cpu or nvme"
     if place != "none" and stage == 0:
-        yield f"offload_optimizer={place} needs ZeRO; try zero_stage 1, 2 or 3"
+        yield f"engine.offload_optimizer={place} needs ZeRO; try zero_stage 1, 2 or 3"
     if place == "nvme" and stage in (1, 2):
-        yield f"offload_optimizer=nvme needs ZeRO-3, stage {stage} keeps all in RAM; try cpu"
+        yield f"engine.offload_optimizer=nvme needs ZeRO-3, stage {stage} keeps all in RAM; try cpu"
     if params != "none" and stage != 3:
-        yield f"offload_param={params} needs ZeRO-3, stage {stage} ignores it; try zero_stage 3"
+        yield f"engine.offload_param={params} needs ZeRO-3, not stage {stage}; try zero_stage 3"
     if place != "none" and run.optimizer not in ("adam", "adamw", "lion"):
-        yield (f"optimizer={run.optimizer} has no CPU version in DeepSpeed, offload needs one; "
-               "try adamw or lion")  # fmt: skip
+        yield (f"training.optimizer={run.optimizer} has no CPU version in DeepSpeed, offload needs "
+               "one; try adamw or lion")  # fmt: skip
     if place != "none" and run.implementation:
-        yield (f"optimizer_implementation={run.implementation} runs on the GPU, an offloaded "
-               "optimizer does not; leave it out")  # fmt: skip
+        yield (f"training.optimizer_implementation={run.implementation} runs on the GPU, an "
+               "offloaded optimizer does not; leave it out")  # fmt: skip
 
 
 def _pipeline_problems(run: Run, stage: int) -> Iterator[str]:
     method = option(run, "partition_method")
     if method not in ("parameters", "uniform"):
-        yield f"partition_method={method} is not modelled; try parameters or uniform"
+        yield f"engine.partition_method={method} is not modelled; try parameters or uniform"
     if not pipelined(run):
         return
     if stage > 1:
-        yield f"zero_stage={stage} does not go with a pipeline; try 0 or 1"
+        yield f"engine.zero_stage={stage} does not go with a pipeline; try 0 or 1"
     if run.adapter is not None:
-        yield "lora is not modelled in a DeepSpeed pipeline; try pipeline_parallel_size 1"
+        yield "training.lora is not modelled in a DeepSpeed pipeline; try pipeline_parallel_size 1"
     if isinstance(run.mesh.pp, int) and run.mesh.pp > len(run.arch.layers):
-        yield (f"pp={run.mesh.pp} is more than the {len(run.arch.layers)} layers; "
-               f"try {len(run.arch.layers)} or fewer")  # fmt: skip
+        yield (f"parallelism.pipeline_parallel_size={run.mesh.pp} is more than the "
+               f"{len(run.arch.layers)} layers; try {len(run.arch.layers)} or fewer")  # fmt: skip
 
 
 def _place(run: Run) -> tuple[Num, Num, Num, Num]:
@@ -166,13 +167,15 @@ def ledger(run: Run) -> Ledger:
     width = precision.weights // 8
     if number(run, "zero_stage") > 1:  # hooks move each gradient as soon as it is made
         layers = tuple(replace(w, backward=w.later) for w in done.layers)
-        done = Walks(layers, replace(done.head, backward=done.head.later))
-    plan = _plan(run, width, (low, high, first, last), _sent(run, stack, done, width))
+        done = replace(done, layers=layers, head=replace(done.head, backward=done.head.later))
+    plan = _plan(run, width, (low, high, first, last))
+    plan = replace(plan, flushes=_sent(plan, stack, done))
     beats = step(
         tuple(b.stretch for b in stack), micro_batches=run.micro_batches, head=last,
         embedding=first, flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
     )  # fmt: skip
-    plan = replace(plan, beats=with_hooks(beats, plan.flushes, head=bool(done.head.hooks)))
+    several = len(done.head.hooks) > first_hook(plan)
+    plan = replace(plan, beats=with_hooks(beats, plan.flushes, head=several))
     kept = activation_entries(run, how, stack, plan.beats, done)
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
@@ -182,23 +185,27 @@ def ledger(run: Run) -> Ledger:
         *_states(plan, stack),
         *stage12.kept_gradients(plan, stack),
         *kept,
-        *hook_entries(done, stack, plan.beats, plan.flushes, tokens, keep=plan.stage < 2),
+        *hook_entries(plan, done, stack, tokens),
         *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),
         workspace_entry(run, plan.beats),
     ]
     return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), tuple(entries))
 
 
-def _sent(run: Run, stack: tuple[Block, ...], done: Walks, width: int) -> Flushes:
-    """When backward's gradients fill the bucket; stages 0 and 1 reduce them at its end."""
-    if number(run, "zero_stage") < 2 or pipelined(run):
+def _sent(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Flushes:
+    """When backward's gradients fill the bucket; stages 0 and 1 reduce them at its end.
+
+    The gradient of a table that embedding and head share arrives with the embedding's.
+    """
+    if plan.stage < 2 or plan.pipeline:
         return Flushes((), 0)
-    head, layers = hook_sizes(done, stack, width)
-    table = () if run.frozen or run.arch.tied else (int(run.arch.embedding_parameters),)
-    return flushes(head, layers, table, number(run, "reduce_bucket_size"))
+    head, layers = hook_sizes(done, stack, plan.width, first_hook(plan))
+    arch = plan.run.arch
+    tables = () if plan.run.frozen else tuple(int(w.numel) for w in reversed(arch.embedding))
+    return flushes(head, layers, tables, plan.bucket)
 
 
-def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num], sent: Flushes) -> Plan:
+def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num]) -> Plan:
     """Sizes of this rank's part of the model; a tied head on another stage is a copy."""
     low, high, first, last = place
     arch, stage = run.arch, number(run, "zero_stage")
@@ -219,7 +226,7 @@ def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num], sent: Flushes)
         trainable=run.scaled(elements), frozen=run.scaled(frozen), runs=tuple(runs),
         counts=dict(size_counts(arch, run.adapter)),
         frozen_counts=dict(size_counts(arch)) if run.frozen else {},
-        beats=(), flushes=sent, bucket=number(run, "reduce_bucket_size"),
+        beats=(), flushes=Flushes((), 0), bucket=number(run, "reduce_bucket_size"),
         overlap=stage == 3 if overlap_comm is None else bool(overlap_comm),
         contiguous=bool(option(run, "contiguous_gradients")),
         offload=str(option(run, "offload_optimizer")),
@@ -271,6 +278,7 @@ def stage_layers(run: Run) -> list[int]:
 ENGINE = Engine(
     name="deepspeed",
     title="DeepSpeed",
+    modules_bytes=310 * MIB,
     options=OPTIONS,
     axes=frozenset({"pp"}),
     optimizers=frozenset({"adamw", "adam", "sgd", "sgd_momentum", "lion"}),

@@ -21,7 +21,8 @@ from ..ledger.dtypes import BITS
 from ..ledger.ledger import PARAM, RUNTIME, Entry, Instant, Ledger
 from ..ledger.num import Num, holds, larger, smaller
 from ..ledger.source import code
-from ..memory.activations import Walks, activation_entries, setting, walks
+from ..ledger.units import MIB
+from ..memory.activations import activation_entries, setting, walks
 from ..memory.engine import Engine
 from ..memory.fsdp.entries import (
     Plan,
@@ -95,7 +96,8 @@ def ledger(run: Run) -> Ledger:
     beats = tuple(spot.beat for spot in plan.spots)
     how = setting(inside, Precision(compute, compute, compute))
     done = walks(inside, how, stack)
-    fresh = Walks(tuple(_fresh(w) for w in done.layers), _fresh(done.head))
+    layers = tuple(_fresh(walk) for walk in done.layers)
+    fresh = replace(done, layers=layers, head=_fresh(done.head), fresh=True)
     start = Instant(name="startup", phase=STARTUP, title="start-up: shards are made")
     entries = [
         *_shards(plan, start),
@@ -213,6 +215,7 @@ def _step(plan: Plan) -> Iterator[Entry]:
 ENGINE = Engine(
     name="fsdp",
     title="PyTorch FSDP",
+    modules_bytes=310 * MIB,
     options=OPTIONS,
     # Left out: Adafactor, which fails on sharded tensors (torch 2.13: in-place square of a partial
     # norm); bitsandbytes' optimizers, reported to crash on FSDP2 shards; Muon, for which torch

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import Ledger
 from ..ledger.num import Num
+from ..ledger.units import MIB
 from ..memory.engine import Engine
 from ..memory.megatron.checks import PP, layout_problems, option_problems
 from ..memory.megatron.cuts import after_shard, embedding_shard, layer_shard
@@ -108,6 +109,7 @@ ENGINE = Engine(
     name="megatron_deepspeed",
     title=TITLE,
     transformers=False,
+    modules_bytes=224 * MIB,
     options=OPTIONS,
     axes=frozenset({"tp", "pp", "ep"}),
     optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..ledger.ledger import Ledger
 from ..ledger.num import Num
+from ..ledger.units import MIB
 from ..memory.engine import Engine
 from ..memory.megatron.checks import layout_problems, option_problems
 from ..memory.megatron.entries import activation_entries
@@ -52,6 +53,7 @@ ENGINE = Engine(
     name="megatron_lm",
     title=TITLE,
     transformers=False,
+    modules_bytes=224 * MIB,
     options=OPTIONS,
     axes=frozenset({"tp", "pp", "cp", "ep"}),
     optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),

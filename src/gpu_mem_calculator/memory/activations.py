@@ -7,20 +7,22 @@ DeepSpeed differ in where parameters and gradients are, not in what a layer keep
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from msgspec import Struct
 
 from ..ledger.ledger import ACT, GRAD, TEMP, Entry
-from ..ledger.num import Num, larger
+from ..ledger.num import Num, larger, smaller
 from ..ledger.source import code
+from ..model.arch import Layer
 from .huggingface.head import head_walk
 from .huggingface.layer import layer_walk
 from .huggingface.ops import Setting
 from .run import Precision, Run
 from .stack import Block
+from .surroundings import surroundings
 from .timeline import BACKWARD, FORWARD, Beat
 from .walk import Moment, Walk
-from .weights import trained_elements
 
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked with autograd's saving rules")
 LOSS_CODE = code("transformers 5.17.0 loss/loss_utils.py:51 ForCausalLMLoss")
@@ -28,23 +30,36 @@ CHECKPOINT_CODE = code("torch 2.11 utils/checkpoint.py: a checkpoint keeps the l
 
 
 class Walks(Struct, frozen=True):
-    """The walks of one stage: one for each stretch, and the head's."""
+    """The walks of one stage: one for each stretch, and the head's.
+
+    `first` is the model's first layer where its input takes no gradient: a frozen embedding.
+    `fresh`: whole gradients do not outlive their micro-batch (FSDP keeps shards of them).
+    """
 
     layers: tuple[Walk, ...]
     head: Walk
+    first: Walk | None = None
+    fresh: bool = False
 
 
 def setting(run: Run, precision: Precision) -> Setting:
-    """How the run's blocks are executed on one rank."""
+    """How the run's blocks are executed on one rank.
+
+    Where everything that is not quantized is upcast (PEFT 0.21.2 utils/other.py
+    prepare_model_for_kbit_training), the embedding gives fp32, and quantized projections give back
+    the dtype they get: the stream between matmuls is fp32.
+    """
     autocast = precision.autocast or run.autocast
-    matmul = 16 if autocast else precision.compute
+    upcast = run.quantization is not None and run.upcast_unquantized
+    bits, weights = (32, 32) if upcast else (precision.compute, precision.weights)
+    matmul = 16 if autocast else bits
     return Setting(
         batch=run.batch,
         seq=run.seq,
         hidden=run.arch.hidden,
-        bits=precision.compute,
+        bits=bits,
         matmul_bits=matmul,
-        weight_bits=precision.weights,
+        weight_bits=weights,
         autocast=autocast,
         attention=run.attention,
         cudnn=run.compute_capability in ("9.0", "10.0"),
@@ -55,16 +70,23 @@ def setting(run: Run, precision: Precision) -> Setting:
 
 
 def walks(run: Run, how: Setting, blocks: tuple[Block, ...]) -> Walks:
-    """Walk every distinct layer once, and the head."""
-    seen: dict[tuple[int, bool, bool], Walk] = {}
-    layers = []
-    for block in blocks:
-        core, masked = block.recompute == "selective", block.window is not None
-        key = (id(block.layer), core, masked)
-        if key not in seen:
-            seen[key] = layer_walk(how, block.layer, masked=masked, recompute_core=core)
-        layers.append(seen[key])
-    return Walks(tuple(layers), head_walk(how, run.arch))
+    """Walk every distinct layer, and the head. Stages and what-ifs share walks of plain sizes."""
+    plain = type(how.batch) is int and type(how.seq) is int and type(how.hidden) is int
+    walk = _remembered if plain else _walked
+    layers = tuple(walk(how, b.layer, b.window is not None, b.recompute, True) for b in blocks)
+    first = None
+    if run.frozen and blocks[0].recompute != "full":
+        block = blocks[0]
+        first = walk(how, block.layer, block.window is not None, block.recompute, False)
+    return Walks(layers, head_walk(how, run.arch), first)
+
+
+def _walked(how: Setting, layer: Layer, masked: bool, recompute: str, grad: bool) -> Walk:
+    core = recompute == "selective"
+    return layer_walk(how, layer, masked=masked, recompute_core=core, grad=grad)
+
+
+_remembered = lru_cache(maxsize=256)(_walked)
 
 
 def activation_entries(
@@ -72,7 +94,8 @@ def activation_entries(
 ) -> Iterator[Entry]:
     """Kept activations, the working sets of layers and head, tables and masks."""
     for i, block in enumerate(blocks):
-        yield _kept(i, block, done.layers[i], beats)
+        yield from _kept(i, block, done.layers[i], beats, done.first if i == 0 else None)
+        yield from _pinned(i, block, done.layers[i], beats)
         for beat in beats:
             if beat.work == "layer" and beat.stretch == i:
                 moment = _layer_moment(block, done.layers[i], beat)
@@ -81,21 +104,57 @@ def activation_entries(
         if beat.work == "head":
             moment = _head_moment(done.head, beat)
             yield from _working("final norm, logits and loss", moment, beat, run, source=LOSS_CODE)
-    yield from _around(run, how, blocks, beats)
+    yield from surroundings(run, how, blocks, beats, fresh=done.fresh)
 
 
-def _kept(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Entry:
-    """What one layer keeps from forward to backward, times the layers that are waiting."""
+def _kept(
+    index: int, block: Block, walk: Walk, beats: tuple[Beat, ...], first: Walk | None
+) -> Iterator[Entry]:
+    """What one layer keeps from forward to backward, times the layers that are waiting.
+
+    The first layer is there whenever another one is. Under a checkpoint its input is made to take
+    a gradient (PEFT 0.21.2 peft_model.py _prepare_model_for_gradient_checkpointing).
+    """
     full = block.recompute == "full"
-    name = f"{block.title}: {'checkpointed inputs' if full else 'kept for backward'}"
-    return Entry(
-        name=name,
+    one = 0 if first is None else 1
+    yield Entry(
+        name=f"{block.title}: {'checkpointed inputs' if full else 'kept for backward'}",
         kind=ACT,
         bytes=walk.input_bytes if full else walk.saved_bytes,
-        live={b.name: b.saved[index] for b in beats},
+        live={b.name: larger(b.saved[index] - one, 0) for b in beats},
         source=CHECKPOINT_CODE if full else LAYER_CODE,
         parts=() if full else walk.saved,
     )
+    if first is not None:
+        yield Entry(
+            name=f"{block.title}: kept for backward by the first, whose input takes no gradient",
+            kind=ACT, bytes=first.saved_bytes, source=LAYER_CODE, parts=first.saved,
+            live={b.name: smaller(b.saved[index], 1) for b in beats},
+        )  # fmt: skip
+
+
+def _pinned(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+    """What bitsandbytes' int8 matmuls keep although a checkpoint or backward would let it go.
+
+    Behind backward of a layer it stays until all of backward is done. A checkpoint that is not
+    reentrant keeps it from forward on; a reentrant one runs forward without a graph.
+    """
+    if isinstance(walk.pinned, int) and walk.pinned == 0:
+        return
+    full = block.recompute == "full"
+    live: dict[str, Num] = {}
+    for b in beats:
+        working = 1 if b.work == "layer" and b.stretch == index and not full else 0
+        behind = block.count - b.saved[index] - working
+        if b.instant.phase == BACKWARD and not (full and block.reentrant):
+            live[b.name] = behind
+        if full and not block.reentrant:
+            live[b.name] = live.get(b.name, 0) + b.saved[index]
+    yield Entry(
+        name=f"{block.title}: inputs of int8 projections, held by the graph", kind=ACT,
+        bytes=walk.pinned, live=live,
+        source=code("bitsandbytes 0.50.2 autograd/_functions.py MatMul8bitLt: ctx.tensors"),
+    )  # fmt: skip
 
 
 def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
@@ -132,137 +191,3 @@ def _working(
     for title, kind, size in parts:
         if not (isinstance(size, int) and size == 0):
             yield Entry(name=title, kind=kind, bytes=size, live={beat.name: 1}, source=source)  # type: ignore[arg-type]
-
-
-def _around(
-    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
-) -> Iterator[Entry]:
-    """What the model makes once and every layer reads: token ids, rotary tables, masks."""
-    live = {b.name: 1 for b in beats if b.work}
-    tokens = run.batch * run.seq
-    yield Entry(
-        name="token ids and labels", kind=ACT, bytes=tokens * 24, live=live,
-        source=code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels"),
-    )  # fmt: skip
-    rotary = next((getattr(b.layer.mixer, "rotary_dim", 0) for b in blocks), 0)
-    if rotary:
-        yield Entry(
-            name="rotary tables", kind=ACT, bytes=2 * run.seq * rotary * how.bits // 8, live=live,
-            source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),
-        )  # fmt: skip
-    yield from _masks(run, how, blocks, beats)
-    yield from _named(run, how, blocks, beats)
-    if run.arch.embedding_dropout:
-        yield Entry(
-            name="embedding dropout mask", kind=ACT, bytes=tokens * how.hidden, live=live,
-            source=code("torch 2.11 native_dropout keeps a boolean mask"),
-        )  # fmt: skip
-    yield from _embedding(run, how, beats)
-    yield from _autocast_cache(run, how, blocks, beats)
-
-
-def _masks(
-    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
-) -> Iterator[Entry]:
-    """Masks that the model makes for its layers (transformers 5.17.0 masking_utils.py).
-
-    Eager attention gets one in the activations' dtype for each kind of layer (eager_mask, :539);
-    SDPA gets a boolean one where a window slides or the family asks for it (sdpa_mask, :373).
-    ALiBi under SDPA makes one with a row for every head (modeling_falcon.py:780), which the layers
-    keep. The others go when the model returns, but for a checkpoint that has them as arguments.
-    """
-    kinds = {b.window is not None for b in blocks}
-    mixers = [b.layer.mixer for b in blocks]
-    eager = run.attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
-    asked = any(getattr(m, "always_masked", False) for m in mixers)
-    kept = any(b.recompute == "full" for b in blocks)
-    area, bits, count = run.seq * run.seq, 8, 1
-    if asked and getattr(mixers[0], "alibi", False):
-        area, bits = area * run.batch * getattr(mixers[0], "heads", 1), how.bits
-        kept = kept or not eager
-    elif eager:
-        area, bits, count = area * run.batch, how.bits, len(kinds)
-    elif run.attention != "sdpa" or not (asked or True in kinds):
-        return
-    live = {
-        b.name: 1 for b in beats if (kept and b.work) or (b.work == "layer" and b.inside_forward)
-    }
-    yield Entry(
-        name="attention masks", kind=ACT, bytes=count * area * bits // 8, live=live,
-        source=code("transformers 5.17.0 masking_utils.py:373 sdpa_mask, :539 eager_mask"),
-    )  # fmt: skip
-
-
-def _named(
-    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
-) -> Iterator[Entry]:
-    """The embedding's output, which the model's forward names while the layers run.
-
-    The first layer keeps it where its norm is torch's own, or under a checkpoint. Learnt positions
-    are added to it, and named beside it. A norm behind the embedding (BLOOM) keeps it until
-    backward ends.
-    """
-    first = blocks[0].layer.norm("pre")
-    normed = run.arch.embedding_norm is not None
-    learnt = len(run.arch.embedding) > 1
-    torch_norm = first is not None and first.impl == "layer"
-    if (blocks[0].recompute == "full" or torch_norm) and not (normed or learnt):
-        return
-    rows = (run.batch + learnt) * run.seq
-    inside = [b for b in beats if b.work == "layer" and b.inside_forward]
-    yield Entry(
-        name="embedding: output", kind=ACT, bytes=rows * how.hidden * how.bits // 8,
-        live={b.name: 1 for b in (beats if normed else inside) if b.work},
-        source=code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward"),
-    )  # fmt: skip
-
-
-def _embedding(run: Run, how: Setting, beats: tuple[Beat, ...]) -> Iterator[Entry]:
-    """Backward of the embedding: its input's gradient, and a gradient of the whole table.
-
-    A table that is tied to the head has two gradients: the head's waits in autograd's buffer,
-    and their sum is a new tensor (input_buffer.cpp; the head's is a transposed view).
-    """
-    source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
-    live = {b.name: 1 for b in beats if b.work == "embedding"}
-    grad = run.batch * run.seq * how.hidden * how.bits // 8
-    yield Entry(name="embedding: gradient of its output", kind=ACT, bytes=grad, live=live,
-                source=source)  # fmt: skip
-    if run.frozen:
-        return
-    size = run.scaled(run.arch.embedding_parameters) * how.weight_bits // 8
-    yield Entry(name="embedding: gradient being made", kind=GRAD, bytes=size, live=live,
-                source=source)  # fmt: skip
-    if run.arch.tied:
-        buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
-        yield Entry(name="embedding: its gradient and the head's, added", kind=GRAD,
-                    bytes=larger(size - grad, 0), live=live, source=buffer)  # fmt: skip
-        waits = {b.name: 1 for b in beats if b.later and b.work in ("layer", "embedding")
-                 and b.instant.phase == BACKWARD}  # fmt: skip
-        yield Entry(name="head: gradient that waits for the embedding's", kind=GRAD, bytes=size,
-                    live=waits, source=buffer)  # fmt: skip
-
-
-def _autocast_cache(
-    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
-) -> Iterator[Entry]:
-    """16-bit copies of the weights that autocast keeps until forward ends.
-
-    Without recompute the layers keep them for backward anyway and they are counted there.
-    """
-    if not how.autocast:
-        return
-    live = {b.name: 1 for b in beats if b.inside_forward}
-    for block in blocks:
-        if block.recompute != "full":
-            continue
-        cast: Num = 0
-        if how.weight_bits != how.matmul_bits:
-            cast = sum(w.numel for w in block.layer.weights() if len(w.dims) > 1)
-        if run.adapter is not None and run.adapter.bits != how.matmul_bits:
-            cast = trained_elements(run, block.layer)
-        yield Entry(
-            name=f"{block.title}: 16-bit weights cached by autocast", kind=TEMP,
-            bytes=block.count * run.scaled(cast) * 2, live=live,
-            source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
-        )  # fmt: skip

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ..ledger.ledger import Ledger
 from ..ledger.num import Num
+from ..ledger.units import MIB
 from .run import Run
 
 
@@ -24,6 +25,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     title: str
     options: Mapping[str, Any] = {}
     axes: frozenset[str] = frozenset()
+    modules_bytes: int = 240 * MIB  # kernels that load with the first step, see runtime.py
     transformers: bool = True  # runs Hugging Face's modelling code, with its own choices
     optimizers: frozenset[str] = frozenset()
     problems: Callable[[Run], Iterator[str]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..ledger.num import Num, ceil_div, larger, round_up
+from .reductions import row_sum_workspace
 
 FOREACH, FUSED, FORLOOP = "foreach", "fused", "forloop"
 MIN_8BIT_ELEMENTS = 4096  # smaller tensors keep fp32 states (bitsandbytes optimizer.py:492-529)
@@ -85,13 +86,24 @@ def tensor_state_bytes(row: Optimizer, elements: int, bits: int) -> int:
     return size
 
 
+def paged_bytes(row: Optimizer, elements: int, bits: int) -> int:
+    """Bytes of one tensor's states that are paged: all but the scales, from 100,000 elements on.
+
+    bitsandbytes 0.50.2 optim/optimizer.py:383-390 get_state_buffer; the scales are torch tensors
+    on the GPU (init_state).
+    """
+    if not row.paged or elements < PAGED_ELEMENTS:
+        return 0
+    return row.states * elements * (row.bits or bits) // 8
+
+
 def step_temp_bytes(
     row: Optimizer, implementation: str, elements: Num, largest: Num, bits: int, side: Num = 0
 ) -> Num:
     """Bytes that the step holds for a moment, for `elements` parameters of the given width.
 
-    A for loop takes them for one parameter at a time (the one before may still be named, which
-    is left out), fused kernels take none. `side` is the shorter side of the largest matrix,
+    A for loop takes them for one parameter at a time (`loop_temp_bytes` counts the one before,
+    too), fused kernels take none. `side` is the shorter side of the largest matrix,
     which only Muon asks for.
     """
     if row.matrices:
@@ -101,6 +113,23 @@ def step_temp_bytes(
     if implementation == FORLOOP:
         return largest * row.forloop * bits // 8
     return 0
+
+
+def loop_temp_bytes(
+    row: Optimizer, neighbours: frozenset[tuple[int, int, int, int]], bits: int
+) -> Num:
+    """Bytes that a loop over the parameters holds at its highest.
+
+    Python still names the estimate of the parameter before while this one's is made, and
+    Adafactor's norm over rows leaves partial sums (_adafactor.py:366-416).
+    """
+    highest: Num = 0
+    for before, own, rows, columns in neighbours:
+        work = own * row.forloop * bits // 8
+        if row.factored and columns:
+            work = larger(work, row_sum_workspace(rows, columns))
+        highest = larger(highest, before * bits // 8 + work)
+    return highest
 
 
 def muon_temp_bytes(elements: Num, side: Num, bits: int) -> Num:

@@ -6,10 +6,20 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from ..ledger.ledger import GPU, GRAD, OPTIM, PARAM, TEMP, Entry
+from ..ledger.ledger import CPU, GPU, GRAD, OPTIM, PARAM, TEMP, Entry
 from ..ledger.num import Num, larger
 from ..ledger.source import ARITHMETIC, code
-from .optimizers import OPTIMIZERS, clip_temp_bytes, state_bytes, step_temp_bytes
+from .optimizers import (
+    FORLOOP,
+    OPTIMIZERS,
+    Optimizer,
+    clip_temp_bytes,
+    loop_temp_bytes,
+    paged_bytes,
+    state_bytes,
+    step_temp_bytes,
+    tensor_state_bytes,
+)
 from .run import Run
 from .timeline import OPTIMIZER, Beat
 
@@ -41,21 +51,21 @@ def buffer_entry(run: Run, beats: tuple[Beat, ...]) -> Entry:
 
 def optimizer_entries(
     run: Run, elements: Num, bits: int, beats: tuple[Beat, ...], *, implementation: str,
-    largest: Num, tensors: Num,
+    largest: Num, tensors: Num, sizes: tuple[tuple[int, int], ...] = (),
+    neighbours: frozenset[tuple[int, int, int, int]] = frozenset(),
 ) -> Iterator[Entry]:  # fmt: skip
     """Optimizer state for `elements` parameters of `bits`, and what its step needs.
 
     The states are there from the second step on, which is the step that counts. Clipping comes
-    before the step and has let go by then: only what it takes beyond the step is added.
+    before the step and has let go by then: only what it takes beyond the step is added. `sizes`
+    are the parameters' elements and how many there are of each, for rules that look at them.
     """
     row = OPTIMIZERS[run.optimizer]
-    size = factored_bytes(run, bits) if row.factored else state_bytes(row, elements, bits)
-    yield Entry(
-        name=f"{run.optimizer} states", kind=OPTIM, bytes=size, live=always(beats),
-        source=OPTIMIZER_CODE,
-    )  # fmt: skip
+    yield from _state_entries(run, row, elements, bits, beats, sizes)
     live: Mapping[str, Num] = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
     temp = step_temp_bytes(row, implementation, elements, largest, bits)
+    if implementation == FORLOOP and row.forloop and neighbours:
+        temp = run.scaled(loop_temp_bytes(row, neighbours, bits))
     clip = larger(clip_temp_bytes(tensors, largest) - temp, 0) if run.clipping else 0
     yield Entry(
         name=f"{run.optimizer} {implementation} temporaries", kind=TEMP, bytes=temp, live=live,
@@ -65,6 +75,34 @@ def optimizer_entries(
         name="gradient norms, beyond the step's own temporaries", kind=TEMP, bytes=clip, live=live,
         source=code("torch 2.13 nn/utils/clip_grad.py:95 and aten ForeachReduceOp.cu"),
     )  # fmt: skip
+
+
+def _state_entries(
+    run: Run, row: Optimizer, elements: Num, bits: int, beats: tuple[Beat, ...],
+    sizes: tuple[tuple[int, int], ...],
+) -> Iterator[Entry]:  # fmt: skip
+    """The states; bitsandbytes' are counted tensor by tensor, since small ones are kept wide.
+
+    Paged states are CUDA unified memory, which is no torch allocation: the driver moves them to
+    the GPU for the step and back to the host when the GPU is full.
+    """
+    if row.factored:
+        size = factored_bytes(run, bits)
+    elif row.block and sizes:
+        size = run.scaled(sum(n * tensor_state_bytes(row, one, bits) for one, n in sizes))
+    else:
+        size = state_bytes(row, elements, bits)
+    paged = run.scaled(sum(n * paged_bytes(row, one, bits) for one, n in sizes))
+    yield Entry(
+        name=f"{run.optimizer} states", kind=OPTIM, bytes=size - paged, live=always(beats),
+        source=OPTIMIZER_CODE,
+    )  # fmt: skip
+    if row.paged and sizes:
+        yield Entry(
+            name=f"{run.optimizer} states in unified memory", kind=OPTIM, bytes=paged,
+            live=always(beats), place=CPU,
+            source=code("bitsandbytes 0.50.2 optim/optimizer.py:383 and functional.py get_paged"),
+        )  # fmt: skip
 
 
 def factored_bytes(run: Run, bits: int) -> Num:

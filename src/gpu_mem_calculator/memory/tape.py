@@ -49,6 +49,7 @@ class Tape:
         self.ops: list[Op] = []
         self.count = 0
         self.core = False
+        self.pinned: list[Value] = []
 
     def _make(self, name: str, size: Num, bits: int, grad: bool) -> Value:
         self.count += 1
@@ -85,6 +86,8 @@ class Tape:
             size = first.bytes if bits == first.bits else first.bytes * bits // first.bits
         out = self._make(name, size, bits, any(v.grad for v in ins))
         kept = tuple(v for v in saves if not v.param) + ((out,) if save_out else ())
+        if not out.grad:  # autograd does not record it
+            kept = ()
         self.ops.append(Op(name, ins, (out,), kept, passes, temp, back_temp, self.core))
         return out
 
@@ -101,6 +104,14 @@ class Tape:
     def cast(self, x: Value, bits: int) -> Value:
         """x.to(dtype): nothing where the dtype is the same already."""
         return x if x.bits == bits else self.op(f"{x.name}.to", x, bits=bits)
+
+    def pin(self, value: Value) -> None:
+        """An autograd function's context names this saved tensor: it goes with the graph.
+
+        torch lets go of what `save_for_backward` was given, not of attributes of the context
+        (torch 2.11 csrc/autograd/python_function.cpp PyNode::release_variables).
+        """
+        self.pinned.append(value)
 
     def hold(self, *values: Value) -> None:
         """Python still names these tensors here."""

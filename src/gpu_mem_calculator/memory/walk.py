@@ -78,6 +78,7 @@ class Walk(Struct, frozen=True, kw_only=True):
     later: Moment
     hooks: tuple[tuple[Num, Num], ...]  # each weight gradient made, and what is alive then
     after_first: Num  # the highest moment of backward after the first weight gradient
+    pinned: Num = 0  # the part of what is kept that stays until all of backward is done
 
     @property
     def saved_bytes(self) -> Num:
@@ -100,13 +101,18 @@ def walk(tape: Tape, entry: Value, exit_: Value, *, recompute_core: bool = False
     kept = dict.fromkeys((v.base for op in tape.ops for v in op.saves
                           if v.base not in dropped), 0)  # fmt: skip
     again = tuple(sorted(dropped & saved))
+    pins = {v.base for v in tape.pinned}
+    pinned: Num = 0
+    for index in sorted(pins):
+        pinned = pinned + owners[index].bytes
     forward, transient = _forward(tape, entry, exit_, owners, kept)
     return Walk(
         saved=tuple((owners[index].name, owners[index].bytes) for index in kept),
         input_bytes=entry.bytes,
         forward=forward,
         transient=transient,
-        **_backward(tape, exit_, owners, kept, again),
+        pinned=pinned,
+        **_backward(tape, exit_, owners, kept | dict.fromkeys(pins, 1), again),
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..ledger.num import Num
+from ..ledger.num import Num, ceil_div
 from ..model.adapters import adapted, adapter_parameters, linears
-from ..model.arch import Arch, Layer
+from ..model.arch import Layer
+from ..model.blocks import Linear
 from .run import Precision, Run
 
 
@@ -50,31 +51,55 @@ def trained_tensors(run: Run) -> int:
                for layer, _, count in run.arch.runs)  # fmt: skip
 
 
-def quantized_elements(arch: Arch) -> int:
-    """Elements of the projections inside the layers, which are what bitsandbytes replaces."""
-    return sum(
-        count * sum(one.ins[1] * one.outs[1] for one in linears(layer))
-        for layer, _, count in arch.runs
-    )
+def trained_sizes(run: Run) -> tuple[tuple[int, int], ...]:
+    """Every parameter that takes a gradient: its elements, and how many there are of that size."""
+    arch, adapter = run.arch, run.adapter
+    if adapter is None:
+        stack = [(w.numel, n) for layer, _, n in arch.runs for w in layer.weights()]
+        norm = arch.embedding_norm.weights() if arch.embedding_norm is not None else ()
+        around = (*arch.embedding, *norm, *arch.after_weights())
+        return (*stack, *((w.numel, 1) for w in around))
+    found: list[tuple[int, int]] = []
+    for layer, _, n in arch.runs:
+        for one in adapted(layer, adapter.targets):
+            found += [(adapter.rank * one.ins[1], n), (adapter.rank * one.outs[1], n)]
+            found += [(one.outs[1], n)] if adapter.dora else []
+    return tuple(found)
 
 
-def quantized_bytes(run: Run, elements: Num) -> Num:
-    """Bytes of quantized projections (bitsandbytes 0.50.2 functional.py, nn/modules.py).
+def quantized_bytes(run: Run, linear: Linear) -> Num:
+    """Bytes of one quantized projection, its bias not counted.
 
-    nf4: 4 bits and one scale for 64 elements, fp32, or with double quantization 8 bits and one
-    fp32 scale for 256 scales. int8: 8 bits and one fp32 scale a row (counted at 4096 a row).
+    bitsandbytes 0.50.2. int8 (nn/modules.py Int8Params): 8 bits, and one fp32 scale a row of the
+    weight, which is one for each output. nf4 (functional.py quantize_4bit): 4 bits, a code of 16
+    fp32 values, and one scale for 64 elements in fp32; with double quantization the scales have
+    8 bits, with one fp32 scale for 256 of them and one offset.
     """
+    elements = linear.ins[1] * linear.outs[1]
     if run.quantization == "int8":
-        return elements + elements * 4 // 4096
-    scales = elements // 64
-    return elements // 2 + (scales + scales // 64 if run.double_quant else scales * 4)
+        return elements + 4 * linear.outs[1]
+    scales = ceil_div(elements, 64)
+    nested = scales + 4 * ceil_div(scales, 256) + 4
+    return ceil_div(elements, 2) + 16 * 4 + (nested if run.double_quant else 4 * scales)
 
 
 def base_bytes(run: Run, precision: Precision) -> Num:
-    """Bytes of the model itself, adapters not counted."""
-    total = run.scaled(run.arch.num_parameters)
+    """Bytes of the model itself, adapters not counted.
+
+    Where the rest is upcast, the biases of 4-bit projections go back to 16 bits with the first
+    forward (bitsandbytes 0.50.2 nn/modules.py:634), which int8 ones do not.
+    """
+    arch = run.arch
     if run.quantization is None:
-        return total * precision.weights // 8
-    packed = run.scaled(quantized_elements(run.arch))
+        return run.scaled(arch.num_parameters) * precision.weights // 8
+    packed: Num = 0
+    elements = biases = 0
+    for layer, _, count in arch.runs:
+        for one in linears(layer):
+            packed = packed + count * quantized_bytes(run, one)
+            elements += count * one.ins[1] * one.outs[1]
+            biases += count * one.outs[1] * one.bias
     rest = 32 if run.upcast_unquantized else precision.weights
-    return quantized_bytes(run, packed) + (total - packed) * rest // 8
+    narrow = biases if run.quantization == "nf4" else 0
+    others = (arch.num_parameters - elements - narrow) * rest + narrow * 16
+    return run.scaled(packed + others // 8)

@@ -133,6 +133,20 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True):
         return sum(1 for _ in self.weights())
 
     @cached_property
+    def neighbours(self) -> frozenset[tuple[int, int, int, int]]:
+        """Each parameter as a loop over them meets it: elements of the one before, its own, and
+        its rows and columns (a vector has none).
+        """
+        found = set()
+        before = 0
+        for weight in self.weights():
+            sizes = [size for _, size in weight.dims]
+            rows, columns = sizes[-2:] if len(sizes) > 1 else (0, 0)
+            found.add((before, weight.numel, rows, columns))
+            before = weight.numel
+        return frozenset(found)
+
+    @cached_property
     def largest_weight(self) -> int:
         """Most elements in one parameter."""
         stack = (w for layer, _, _ in self.runs for w in layer.weights())

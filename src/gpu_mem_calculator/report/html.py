@@ -15,7 +15,6 @@ from string import Template
 
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
-from ..memory.runtime import outside_torch
 from .html_tables import (
     Page,
     breakdown_table,
@@ -66,7 +65,7 @@ def html_report(estimate: Estimate) -> str:
 
 def _page(estimate: Estimate) -> Page:
     ledger, resolved = estimate.ledger, estimate.resolved
-    outside = tuple(outside_torch(resolved.run, resolved.hardware.num_gpus))
+    outside = resolved.outside_torch
     beside = [(name, size) for name, size, _ in outside]
     instants = [i for i in ledger.instants if i.present]
     top = ledger.peak_instant(phases=STEP)

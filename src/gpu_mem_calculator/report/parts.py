@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from ..core.calculator import STEP, Estimate
 from ..ledger.ledger import ACT, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
 from ..memory.run import Options
-from ..memory.runtime import outside_torch
 from .bars import bar
 from .headline import card_bytes
 from .lines import BOLD, DIM, Line, count, gib, line
@@ -48,7 +47,7 @@ def parts(estimate: Estimate) -> list[Part]:
         if total:
             text = _description(estimate, kind, alive, peak.name, total)
             rows.append(Part(title, text, total, STYLES[kind]))
-    outside = list(outside_torch(estimate.resolved.run, estimate.resolved.hardware.num_gpus))
+    outside = estimate.resolved.outside_torch
     names = ", ".join(name.removeprefix("CUDA ") for name, _, _ in outside)
     rows.append(Part(OUTSIDE, names, result.outside_torch_bytes))
     rest = card_bytes(estimate) - sum(row.bytes for row in rows)

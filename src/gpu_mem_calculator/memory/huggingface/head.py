@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ...model.arch import Arch
 from ...model.blocks import Linear
 from ..tape import Tape
@@ -16,6 +18,7 @@ def head_walk(setting: Setting, arch: Arch) -> Walk:
     The logits are made in the matmul's dtype, copied to fp32, and cross_entropy keeps only the
     fp32 log-softmax. Backward makes the gradient of that, then of the logits, in fp32.
     """
+    setting = replace(setting, quantization=None)  # bitsandbytes leaves the head as it is
     tape = Tape()
     bits = 32 if arch.layers[-1].fp32_residual else setting.bits
     x = tape.value("stack.output", setting.tokens * setting.hidden, bits)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...ledger.num import Num, ceil_div, choose, larger, smaller
+from ...ledger.num import Num, larger
 from ...model.blocks import Linear
+from ..reductions import row_sum_workspace
 from ..tape import Tape, Value
 
 
@@ -36,7 +37,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     autocast: bool = False
     attention: str = "sdpa"
     cudnn: bool = True  # torch prefers cuDNN's attention on this card
-    fused_scan: bool = False  # mamba-ssm's kernels are installed
     training: bool = True
     frozen: bool = False  # the base weights take no gradient
     adapter: Adapter | None = None
@@ -70,39 +70,84 @@ def linear(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:
 
 def _weight(tape: Tape, setting: Setting, name: str, elements: Num) -> Value:
     """A weight, cast to the matmul's dtype where autocast does."""
-    weight = tape.param(f"{name}.weight", elements, setting.weight_bits)
+    weight = tape.param(f"{name}.weight", elements, setting.weight_bits, grad=not setting.frozen)
     if setting.weight_bits == setting.matmul_bits:
         return weight
     return tape.op(f"{name}.weight.to", weight, elements=elements, bits=setting.matmul_bits)
 
 
 def _frozen(tape: Tape, setting: Setting, x: Value, layer: Linear, out: Num) -> Value:
-    """A weight without a gradient: its input is not kept; a quantized one is unpacked twice.
+    """A weight without a gradient: its input is not kept.
 
-    bitsandbytes 0.50.2 autograd/_functions.py: MatMul4Bit unpacks the weight in forward and
-    again in backward; MatMul8bitLt quantizes the rows of x (int8, one fp32 scale a row).
+    Autocast keeps its casts of leaves that take gradients only (torch 2.11 autocast_mode.cpp
+    cached_cast), so a frozen fp32 weight is cast at each use, and backward keeps that copy.
     """
-    unpacked: Num = 0
+    if setting.quantization == "nf4":
+        return _four_bit(tape, setting, x, layer, out)
+    if setting.quantization == "int8":
+        return _eight_bit(tape, x, layer, out)
     bits = setting.matmul_bits
-    if setting.quantization == "nf4" and layer.name.rpartition(".")[2] != "lm_head":
-        unpacked = layer.ins[1] * layer.outs[1] * bits // 8
-    elif setting.quantization == "int8" and layer.name.rpartition(".")[2] != "lm_head":
-        unpacked = x.elements() + out * 4
-    return tape.op(
-        layer.name, tape.cast(x, bits), elements=out, bits=bits, temp=unpacked, back_temp=unpacked
-    )
+    weight = _weight(tape, setting, layer.name, layer.ins[1] * layer.outs[1])
+    ins = (tape.cast(x, bits), weight)
+    return tape.op(layer.name, *ins, elements=out, bits=bits, saves=ins[1:])
+
+
+def _four_bit(tape: Tape, setting: Setting, x: Value, layer: Linear, out: Num) -> Value:
+    """Linear4bit: 16 bits inside, the dtype of x outside, the weight unpacked both ways.
+
+    bitsandbytes 0.50.2 nn/modules.py:626-637 casts x and casts the result back; autograd/
+    _functions.py MatMul4Bit keeps the packed weight only. The weight is unpacked for more than
+    1,536 rows (backends/cuda/ops.py _dequant_linear_fallback; fewer may have a fused kernel,
+    which is left out) and in backward (_functions.py, dequantize_4bit).
+    """
+    unpacked = layer.ins[1] * layer.outs[1] * 2
+    inner = tape.cast(x, 16)
+    y = tape.op(layer.name, inner, elements=out, bits=16, temp=unpacked, back_temp=unpacked)
+    tape.hold(x, inner)
+    return tape.cast(y, x.bits)
+
+
+def _eight_bit(tape: Tape, x: Value, layer: Linear, out: Num) -> Value:
+    """Linear8bitLt: x is quantized row by row and kept as it came in.
+
+    bitsandbytes 0.50.2 autograd/_functions.py MatMul8bitLt: forward has x in fp16, then in int8
+    with a scale a row; int32 and fp16 products stand beside the result (backends/cuda/ops.py
+    int8_mm_dequant). `ctx.tensors` names x, so it goes with the graph, and a checkpoint does not
+    see it. Backward makes the weight in the dtype of x.
+    """
+    rows = x.elements() // layer.ins[1]
+    quantized = x.elements() + rows * 4
+    temp = larger(quantized + 6 * out, quantized + 2 * x.elements() - out * x.bits // 8)
+    weight = layer.ins[1] * layer.outs[1] * x.bits // 8 + layer.outs[1] * 4
+    if x.grad:
+        tape.pin(x)
+    return tape.op(layer.name, x, elements=out, saves=(x,), temp=temp, back_temp=weight)
 
 
 def _adapted(
     tape: Tape, setting: Setting, x: Value, y: Value, layer: Linear, adapter: Adapter
 ) -> Value:
-    """result + lora_B(lora_A(dropout(x))) * scaling (PEFT 0.21.2 tuners/lora/layer.py)."""
+    """result + lora_B(lora_A(dropout(x))) * scaling (PEFT 0.21.2 tuners/lora/layer.py:1074).
+
+    x is cast to the adapter's dtype even under autocast, and named until the result is there.
+    """
+    wide = tape.cast(x, adapter.bits)
+    if adapter.dora:
+        total = _dora(tape, setting, wide, y, layer, adapter)
+    else:
+        path = dropout(tape, wide) if adapter.dropout else wide
+        high = _low_rank(tape, setting, path, layer, adapter)
+        scaled = tape.op(f"{layer.name}.scaled", high)
+        total = tape.op(f"{layer.name}.sum", y, scaled, bits=max(y.bits, scaled.bits), passes=True)
+    result = tape.cast(total, y.bits)
+    tape.hold(wide)
+    return result
+
+
+def _low_rank(tape: Tape, setting: Setting, x: Value, layer: Linear, adapter: Adapter) -> Value:
+    """lora_B(lora_A(x)): autocast casts x for this projection alone."""
     rows = x.elements() // layer.ins[1]
     bits = setting.matmul_bits if setting.autocast else adapter.bits
-    path = tape.cast(x, adapter.bits)
-    if adapter.dropout:
-        path = dropout(tape, path)
-    path = tape.cast(path, bits)
 
     def project(ins: Value, size_in: Num, size_out: Num, name: str) -> Value:
         w = tape.param(f"{layer.name}.{name}", size_in * size_out, adapter.bits)
@@ -112,11 +157,78 @@ def _adapted(
             f"{layer.name}.{name}", ins, w, elements=rows * size_out, bits=bits, saves=(ins, w)
         )
 
-    low = project(path, layer.ins[1], adapter.rank, "lora_A")
-    high = project(low, adapter.rank, layer.outs[1], "lora_B")
-    scaled = tape.op(f"{layer.name}.scaled", high)
-    total = tape.op(f"{layer.name}.sum", y, scaled, bits=max(y.bits, scaled.bits), passes=True)
-    return tape.cast(total, y.bits)
+    low = project(tape.cast(x, bits), layer.ins[1], adapter.rank, "lora_A")
+    return project(low, adapter.rank, layer.outs[1], "lora_B")
+
+
+def _dora(
+    tape: Tape, setting: Setting, x: Value, y: Value, layer: Linear, adapter: Adapter
+) -> Value:
+    """y + (m - 1) · base + m · lora(x) · scaling, with m = magnitude / ‖W + scaling · BA‖.
+
+    PEFT 0.21.2 tuners/lora/variants.py DoraLinearVariant.forward, dora.py DoraLinearLayer.forward.
+    Both products keep their factors. `base` is y, but with dropout it is made again from the
+    dropped-out x with a copy of the weight. The norm is detached: what it needs goes on return.
+    """
+    named, weight_bits = _dora_norm(tape, setting, x, layer, adapter)
+    norm = named[0]
+    magnitude = tape.param(f"{layer.name}.magnitude", layer.outs[1], adapter.bits)
+    ratio = tape.op(f"{layer.name}.ratio", magnitude, saves=(norm,), bits=norm.bits)
+    base, path = y, x
+    if adapter.dropout:
+        path = dropout(tape, x)
+        bits = setting.matmul_bits if setting.autocast else path.bits
+        copied = setting.quantization is not None or weight_bits != path.bits or path.bits != bits
+        size = layer.ins[1] * layer.outs[1]
+        weight = tape.value(f"{layer.name}.weight.to", size, bits, grad=False)
+        base = tape.op(
+            f"{layer.name}.base", tape.cast(path, bits), elements=y.elements(),
+            saves=(weight,) if copied else (),
+        )  # fmt: skip
+    high = _low_rank(tape, setting, path, layer, adapter)
+    less = tape.op(f"{layer.name}.ratio_less_1", ratio, passes=True)
+    left = _by_column(tape, less, base, layer, "dora_base")
+    right = _by_column(tape, ratio, high, layer, "dora_lora")
+    extra = add(tape, left, tape.op(f"{layer.name}.scaled", right), f"{layer.name}.dora")
+    total = add(tape, y, extra, f"{layer.name}.sum")
+    tape.hold(y, *named)
+    return total
+
+
+def _by_column(tape: Tape, column: Value, x: Value, layer: Linear, name: str) -> Value:
+    """column · x: the gradients of both are as large and as wide as the product, then reduced."""
+    bits = max(column.bits, x.bits)
+    wide = x.elements() * bits // 8
+    work = 2 * wide - x.bytes + row_sum_workspace(x.elements() // layer.outs[1], layer.outs[1])
+    return tape.op(
+        f"{layer.name}.{name}", column, x, elements=x.elements(), bits=bits, saves=(column, x),
+        back_temp=work,
+    )  # fmt: skip
+
+
+def _dora_norm(
+    tape: Tape, setting: Setting, x: Value, layer: Linear, adapter: Adapter
+) -> tuple[list[Value], int]:
+    """‖W + scaling · BA‖ by rows; returns what stays named, the norm first, and W's width.
+
+    dora.py get_lora_weight runs the adapter on an identity matrix, whose graph lives as long as
+    its result does; get_weight_norm adds in the dtype of x.
+    """
+    ins, outs, name = layer.ins[1], layer.outs[1], layer.name
+    bits = setting.matmul_bits if setting.autocast else adapter.bits
+    eye = tape.cast(tape.op(f"{name}.eye", x, elements=ins * ins, bits=adapter.bits), bits)
+    low = tape.op(f"{name}.eye_A", eye, elements=ins * adapter.rank)
+    full = tape.op(f"{name}.eye_B", low, elements=ins * outs)
+    delta = tape.cast(full, x.bits)
+    named = [eye, low, delta]
+    weight_bits = 16 if setting.quantization else setting.weight_bits
+    if setting.quantization or weight_bits != x.bits:
+        named.append(tape.op(f"{name}.weight.to", delta))
+    scaled = tape.op(f"{name}.delta_scaled", delta)
+    total = tape.op(f"{name}.merged", scaled)
+    norm = tape.op(f"{name}.norm", total, elements=outs)
+    tape.hold(scaled)
+    return [norm, *named], weight_bits
 
 
 def dropout(tape: Tape, x: Value) -> Value:
@@ -144,23 +256,6 @@ def multiply(tape: Tape, a: Value, b: Value, name: str) -> Value:
     bits = max(a.bits, b.bits)
     work = a.elements() * bits // 8 if a.bits != b.bits else 0
     return tape.op(name, a, b, bits=bits, saves=saves, back_temp=work)
-
-
-def row_sum_workspace(rows: Num, columns: int) -> Num:
-    """Bytes that a sum over rows needs: the gradient of a bias, or of a norm's weight.
-
-    torch 2.11 ATen/native/cuda/Reduce.cuh:1040 (setReduceConfig), which is what an H200 was seen
-    to take: threads stand 32 wide (fewer where there are few columns), 128 to a block, and add 4
-    columns each. Where a thread would add 256 rows or more, several blocks share a column and
-    leave fp32 partial sums: as many as fill the card (132 multiprocessors of 16 blocks), but with
-    16 rows for each thread and no more than 256.
-    """
-    wide = min(32, 1 << (max(int(columns) // 4, 1).bit_length() - 1))
-    grid = ceil_div(columns, 4 * wide)
-    each = ceil_div(rows, 128 // wide)
-    blocks = smaller(ceil_div(132 * 16, grid), ceil_div(each, 16))
-    size = columns * (16 * wide) * larger(blocks, ceil_div(each, 256))
-    return choose(each >= 256, size, 0)
 
 
 def gain(tape: Tape, x: Value, weight: Value, width: int, name: str) -> Value:

@@ -13,8 +13,9 @@ class Flush(Struct, frozen=True):
     """The bucket is reduced because one more gradient does not go in.
 
     `block` is the stretch of layers (or HEAD, EMBEDDING), `done` the layers of it that are
-    behind, `hook` which gradient of the layer arrives. `bucket` counts the elements that go,
-    `largest` those of the largest gradient among them.
+    behind, `hook` which gradient of the layer arrives, `arrives` its elements. `bucket` counts the
+    elements that go, `largest` those of the largest gradient among them, `sent` all that have
+    gone by then.
     """
 
     block: int
@@ -22,15 +23,21 @@ class Flush(Struct, frozen=True):
     hook: int
     bucket: int
     largest: int
+    arrives: int
+    sent: int
     single: bool  # one gradient alone, which stage 3 reduces in place
 
 
 class Flushes(Struct, frozen=True):
-    """The first flushes of a backward, and the elements that are left for its end."""
+    """The first flushes of a backward, and the elements that are left for its end.
+
+    `sent_by_layers` are the elements that have gone when the first layer's backward ends.
+    """
 
     first: tuple[Flush, ...]
     rest: int
     rest_largest: int = 0
+    sent_by_layers: int = 0
 
 
 @lru_cache(maxsize=256)
@@ -48,13 +55,14 @@ def flushes(
     sends it off first; one that is larger than the bucket travels alone.
     """
     found: list[Flush] = []
-    filled = count = most = 0
+    filled = count = most = sent = 0
 
     def add(size: int, block: int, done: int, hook: int) -> None:
-        nonlocal filled, count, most
+        nonlocal filled, count, most, sent
         if filled and filled + size > limit:
+            sent += filled
             if len(found) < keep:
-                found.append(Flush(block, done, hook, filled, most, count == 1))
+                found.append(Flush(block, done, hook, filled, most, size, sent, count == 1))
             filled = count = most = 0
         filled += size
         count += 1
@@ -67,6 +75,7 @@ def flushes(
         for done in range(layers):
             for hook, size in enumerate(sizes):
                 add(size, index, done, hook)
+    by_layers = sent
     for hook, size in enumerate(embedding):
         add(size, EMBEDDING, 0, hook)
-    return Flushes(tuple(found), filled, most)
+    return Flushes(tuple(found), filled, most, by_layers)

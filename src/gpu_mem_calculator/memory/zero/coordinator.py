@@ -39,7 +39,8 @@ class Gathered(Struct, frozen=True):
     """Elements in gathered parameters: at the end of forward, and in each layer's backward.
 
     `layers[i]` are what is gathered when the parameters of layer i get their gradients, in
-    backward's order of modules; `forward[i]` is the most during layer i's forward.
+    backward's order of modules; `forward[i]` is the most during layer i's forward. `fetched` is
+    the most that the layers ask for at once.
     """
 
     end: int
@@ -47,6 +48,7 @@ class Gathered(Struct, frozen=True):
     forward: tuple[int, ...]
     layers: tuple[tuple[int, ...], ...]
     embedding: int
+    fetched: int
 
 
 class _Trace:
@@ -139,6 +141,7 @@ class _Coordinator:
         self.step = 0
         self.count = 0  # DeepSpeed's own count of elements
         self.held = 0  # elements that are really allocated
+        self.asked = 0  # elements of the largest gather since someone looked
         steps = [m for m, fetched in trace.events if fetched]
         self.queue = deque((p, i) for i, m in enumerate(steps) for p in sorted(trace.modules[m]))
         self.passed = [0]
@@ -154,6 +157,7 @@ class _Coordinator:
         handle = [len(params), size, 0]
         self.count += size
         self.held += size
+        self.asked = max(self.asked, size)
         for p in params:
             self.handles[p] = handle
 
@@ -224,11 +228,15 @@ def gathered(stack: Stack, limits: Limits) -> Gathered:
     forward = [0] * depth
     layers: list[list[int]] = [[] for _ in range(depth)]
     notes = {"end": 0, "head": 0, "embedding": 0}
+    fetched_at_once = 0
     for (module, fetched), (kind, layer) in zip(trace.events, trace.marks, strict=True):
         params = trace.modules[module]
+        state.asked = 0
         high = state.fetch(params) if fetched else 0
         if not fetched:
             state.release(params)
+        if kind in ("forward", "layer"):
+            fetched_at_once = max(fetched_at_once, state.asked)
         if kind == "forward":
             forward[layer] = max(forward[layer], high)
         elif kind == "layer":
@@ -236,5 +244,6 @@ def gathered(stack: Stack, limits: Limits) -> Gathered:
         elif kind:
             notes[kind] = max(state.held, notes[kind])
     return Gathered(
-        notes["end"], notes["head"], tuple(forward), tuple(map(tuple, layers)), notes["embedding"]
-    )
+        notes["end"], notes["head"], tuple(forward), tuple(map(tuple, layers)), notes["embedding"],
+        fetched_at_once,
+    )  # fmt: skip

@@ -9,17 +9,20 @@ from ...ledger.num import Num, larger
 from ...ledger.source import code
 from ..activations import Walks
 from ..stack import Block
-from ..timeline import Beat
-from .buckets import EMBEDDING, HEAD, Flush, Flushes
+from ..timeline import BACKWARD, Beat
+from .buckets import EMBEDDING, HEAD, Flush
+from .plan import Plan
 
 SOURCE = code("torch 2.11 autograd: a gradient's hook runs when its operation has let go")
 
 
-def hook_sizes(done: Walks, blocks: tuple[Block, ...], width: int) -> tuple[
+def hook_sizes(done: Walks, blocks: tuple[Block, ...], width: int, first: int) -> tuple[
     tuple[int, ...], tuple[tuple[tuple[int, ...], int], ...]
 ]:  # fmt: skip
-    """Elements of the head's and of each stretch's gradients, in backward's order."""
-    head = tuple(int(size) // width for size, _ in done.head.hooks)
+    """Elements of the head's gradients from number `first` on, and of each stretch's, in
+    backward's order.
+    """
+    head = tuple(int(size) // width for size, _ in done.head.hooks[first:])
     layers = tuple(
         (tuple(int(size) // width for size, _ in walk.hooks), int(block.count))
         for walk, block in zip(done.layers, blocks, strict=True)
@@ -27,35 +30,66 @@ def hook_sizes(done: Walks, blocks: tuple[Block, ...], width: int) -> tuple[
     return head, layers
 
 
+def first_hook(plan: Plan) -> int:
+    """Which of the head's gradients reaches its hook first: not a shared table's, which waits."""
+    return 0 if isinstance(plan.table, int) and plan.table == 0 else 1
+
+
 def hook_entries(
-    done: Walks, blocks: tuple[Block, ...], beats: tuple[Beat, ...], sent: Flushes,
-    tokens_bytes: Num, *, keep: bool,
-) -> Iterator[Entry]:  # fmt: skip
+    plan: Plan, done: Walks, blocks: tuple[Block, ...], tokens_bytes: Num
+) -> Iterator[Entry]:
     """Activations and the gradient that has just been made, at the first gradient and at flushes.
 
-    With `keep` (stage 1) the head's gradient is still there while the final norm runs backward.
+    In stages 0 and 1 the head's gradient is still there while the final norm runs backward.
     """
+    first, keep = first_hook(plan), plan.stage < 2
+    if first:
+        yield _waiting(plan)
     hooks = done.head.hooks
-    for beat in beats:
+    for beat in plan.beats:
         name = beat.name.removeprefix("later.")
         if name == "head.gradient":
-            act = larger(hooks[0][1], done.head.after_first) if keep else hooks[0][1]
+            size, act = hooks[first]
+            if keep and not first:
+                act = larger(act, done.head.after_first)
             yield _entry("final norm and head: kept for backward", ACT, act, beat)
             if not keep:
-                yield _entry("head: gradient being made", GRAD, hooks[0][0], beat)
+                yield _entry("head: gradient being made", GRAD, size, beat)
         elif name.startswith("flush."):
-            flush = sent.first[int(name.rpartition(".")[2])]
-            yield from _flush_entries(done, blocks, beat, flush, tokens_bytes)
+            flush = plan.flushes.first[int(name.rpartition(".")[2])]
+            yield from _flush_entries(plan, done, blocks, beat, flush, tokens_bytes)
+
+
+def _waiting(plan: Plan) -> Entry:
+    """The head's part of a shared table's gradient, until the embedding's part is there.
+
+    Where gradients stay on the rank (stages 0 and 1) the first micro-batch's is among them; the
+    layers of later micro-batches have an entry of their own.
+    """
+    moved = plan.stage > 1
+
+    def live(beat: Beat) -> Num:
+        name = beat.name.removeprefix("later.")
+        if name == "head.gradient":
+            return int(moved or beat.later)
+        if name.startswith("flush."):
+            return int(plan.flushes.first[int(name.rpartition(".")[2])].block != EMBEDDING)
+        runs = beat.work in ("layer", "embedding") and beat.instant.phase == BACKWARD
+        return int(runs and moved and not beat.later)
+
+    found = {b.name: live(b) for b in plan.beats}
+    return Entry(name="head: gradient that waits for the embedding's", kind=GRAD,
+                 bytes=plan.table, live={name: n for name, n in found.items() if n},
+                 source=code("torch 2.11 csrc/autograd/input_buffer.cpp"))  # fmt: skip
 
 
 def _flush_entries(
-    done: Walks, blocks: tuple[Block, ...], beat: Beat, flush: Flush, tokens_bytes: Num
+    plan: Plan, done: Walks, blocks: tuple[Block, ...], beat: Beat, flush: Flush, tokens_bytes: Num
 ) -> Iterator[Entry]:
-    size: Num = 0
     if flush.block == EMBEDDING:
-        act: Num = tokens_bytes
+        size, act = plan.run.scaled(flush.arrives) * plan.width, tokens_bytes
     elif flush.block == HEAD:
-        size, act = done.head.hooks[flush.hook]
+        size, act = done.head.hooks[flush.hook + first_hook(plan)]
     else:
         walk = done.layers[flush.block]
         size, act = walk.hooks[flush.hook]

@@ -58,6 +58,38 @@ def owned_elements(runs: Iterable[tuple[tuple[int, ...], Num]], local: Num) -> N
     return total
 
 
-def largest_owned(sizes: Iterable[int], local: Num) -> Num:
-    """The longest stretch of one parameter inside a slice, at most the slice itself."""
-    return smaller(max(sizes), local)
+def largest_owned(runs: Iterable[tuple[tuple[int, ...], Num]], local: Num) -> Num:
+    """The longest stretch of one parameter inside the first rank's slice.
+
+    deepspeed 0.19.8 zero/stage_1_and_2.py:1770 (grad_position): the part of a parameter that
+    overlaps the slice. Of equal units the first reaches furthest into it.
+    """
+    most: Num = 0
+    start: Num = 0
+    for sizes, units in runs:
+        offset = start
+        for size in sizes:
+            inside = smaller(size, larger(local - offset, 0))
+            most = larger(most, inside * holds(units > 0))
+            offset = offset + size
+        start = start + units * sum(sizes)
+    return most
+
+
+def first_bucket(runs: Iterable[tuple[tuple[int, ...], int]], limit: int) -> int:
+    """Elements in the first bucket when gradients go in in the optimizer's order (stage 1).
+
+    deepspeed 0.19.8 zero/stage_1_and_2.py:973, :1424. 0 where the first one is larger than it.
+    """
+    filled = 0
+    for sizes, units in runs:
+        unit = sum(sizes)
+        whole = min(units, (limit - filled) // unit) if unit else units
+        filled += whole * unit
+        if whole == units:
+            continue
+        for size in sizes:
+            if filled + size > limit:
+                return filled
+            filled += size
+    return filled

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import GPU, Entry, Instant
-from ...ledger.num import Num
+from ...ledger.num import Num, holds
 from ...ledger.source import code
 from ..run import Run
 from ..timeline import BACKWARD, OPTIMIZER, STARTUP, Beat
@@ -44,6 +44,29 @@ class Plan(Struct, frozen=True, kw_only=True):
     def largest(self) -> int:
         """Elements of the largest trainable parameter."""
         return max(self.counts)
+
+    @property
+    def listed(self) -> Num:
+        """Trainable elements that the model's configuration gives, whatever count was given."""
+        total: Num = 0
+        for sizes, units in self.runs:
+            total = total + sum(sizes) * units
+        return total
+
+    @property
+    def table(self) -> Num:
+        """Bytes of the head's gradient that waits for the embedding's, where both share a table.
+
+        torch 2.11 csrc/autograd/input_buffer.cpp: a parameter's hook runs when all is added up.
+        """
+        run = self.run
+        if not run.arch.tied or run.frozen or self.pipeline:
+            return 0
+        return run.scaled(run.arch.embedding[0].numel) * self.width
+
+    def boundary(self, beat: Beat) -> Num:
+        """1 in the micro-batch that the step follows, the only one where there is no other."""
+        return 1 if beat.later else holds(self.run.micro_batches == 1)
 
     def entry(
         self, name: str, kind: str, size: Num, live: Callable[[Beat], Num], source: str,

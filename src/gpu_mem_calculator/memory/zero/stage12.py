@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
@@ -13,7 +14,7 @@ from ..stack import Block
 from ..states import gradient_entries as made_gradients
 from ..timeline import OPTIMIZER, Beat
 from .modules import layer_sizes
-from .partition import largest_owned, owned_elements, padded, slice_elements
+from .partition import first_bucket, largest_owned, owned_elements, padded, slice_elements
 from .plan import BIRTH, SETUP, Plan, always, in_bucket, named
 from .stage0 import update_entry
 
@@ -43,31 +44,97 @@ def state_entries(plan: Plan) -> Iterator[Entry]:
 def gradient_entries(plan: Plan) -> Iterator[Entry]:
     """The bucket, the slice's gradients, and the step's copies of them."""
     local = slice_elements(plan.trainable, plan.ranks)
-    owned = owned_here(plan)
     yield from _bucket(plan)
     if plan.offload == "none":
-        yield _owned(plan, owned)
-        yield from _step(plan, local, largest_owned(plan.counts, local))
-    else:
-        piece = smaller(plan.largest, local)
-        yield plan.entry("offload: fp64 copy for the norm", TEMP, 8 * piece,
-                         named("epilogue", "flush.0", "flush.1"), f"{FILE}:1874")  # fmt: skip
-    flat = smaller(plan.bucket, plan.trainable)
+        piece = plan.run.scaled(largest_owned(plan.runs, slice_elements(plan.listed, plan.ranks)))
+        yield _owned(plan)
+        yield from _step(plan, local, piece)
     if plan.stage == 2:
-        rest = plan.flushes.rest
-        # the slice's gradients are laid out after the bucket's copy is gone, unless an earlier
-        # bucket has brought some of them already
-        held = plan.width * owned * (plan.offload == "none")
-        size = choose(owned > plan.bucket, plan.width * rest, larger(plan.width * rest - held, 0))
-        yield plan.entry("bucket, flat copy for reduction", COMM, size, named("epilogue"),
-                         f"{FILE}:1555")  # fmt: skip
-        for index, flush in enumerate(plan.flushes.first):
-            yield plan.entry("bucket, flat copy for reduction", COMM, plan.width * flush.bucket,
-                             named(f"flush.{index}"), f"{FILE}:1555")  # fmt: skip
+        for sent in _sends(plan):
+            yield from _send_entries(plan, sent)
     else:
-        size = larger(plan.width * (owned * (plan.offload == "none") - flat), 0)
-        yield plan.entry("slice's gradients beside the bucket", GRAD, size, named("epilogue"),
-                         f"{FILE}:2183 a gradient in the bucket has no other copy")  # fmt: skip
+        yield _reduced_at_the_end(plan)
+
+
+class Send(Struct, frozen=True):
+    """A bucket that goes off in stage 2: `filled` elements, the largest gradient among them.
+
+    Backward meets parameters from the last to the first, so what goes off are those from
+    `start` on. `reaches`: 1 where some of them are in the first rank's slice; `before`: 1 where
+    a bucket before this one had some.
+    """
+
+    name: str
+    filled: int
+    largest: int
+    start: Num
+    reaches: Num
+    before: Num
+
+
+def _sends(plan: Plan) -> Iterator[Send]:
+    local = slice_elements(plan.listed, plan.ranks)
+    for index, flush in enumerate(plan.flushes.first):
+        start = plan.listed - flush.sent
+        yield Send(f"flush.{index}", flush.bucket, flush.largest, start, holds(local > start),
+                   holds(local > start + flush.bucket))  # fmt: skip
+    rest = plan.flushes.rest
+    yield Send("epilogue", rest, plan.flushes.rest_largest, 0, 1, holds(local > rest))
+
+
+def _send_entries(plan: Plan, sent: Send) -> Iterator[Entry]:
+    """The copy that is reduced; when it is gone, what is done with the slice's own gradients.
+
+    They are laid out for all of the slice by the first bucket that has some. With offload each
+    is copied to fp64 for its norm, then to fp32 on its way to the host. A gradient that is
+    larger than the bucket has stayed where it was made.
+    """
+    flat = plan.width * plan.run.scaled(sent.filled)
+    if plan.offload == "none":
+        made = plan.width * owned_here(plan) * sent.reaches
+        size = choose(sent.before, flat, larger(flat - made, 0))
+    else:
+        size = flat
+        inside = larger(slice_elements(plan.listed, plan.ranks) - sent.start, 0)
+        wide = 8 * plan.run.scaled(smaller(sent.largest, inside))
+        yield plan.entry("offload: fp64 copy for the norm", TEMP, larger(wide - flat, 0),
+                         lambda b: named(sent.name)(b) * plan.boundary(b),
+                         f"{FILE}:1874 when the flat copy is gone")  # fmt: skip
+    yield plan.entry("bucket, flat copy for reduction", COMM, size, named(sent.name),
+                     f"{FILE}:1555")  # fmt: skip
+    if sent.filled > plan.bucket:
+        yield plan.entry("gradient larger than the bucket", GRAD, flat, named(sent.name),
+                         f"{FILE}:1443")  # fmt: skip
+
+
+def _reduced_at_the_end(plan: Plan) -> Entry:
+    """Stage 1, when backward is over: what is needed beside all gradients and the bucket.
+
+    Gradients move into the bucket in the optimizer's order and free as much as the flat copy of
+    the bucket takes; only then the slice's own are laid out, or copied to fp64 for offload. A
+    first parameter that is larger than the bucket stays where it is, beside its flat copy.
+    """
+    run, moved = plan.run, _first_bucket(plan)
+    alone: Num = 0
+    if isinstance(moved, int) and moved == 0:
+        alone = plan.width * run.scaled(next((s[0] for s, _ in plan.runs if s), 0))
+    if plan.offload == "none":
+        there = plan.width * owned_here(plan)
+    else:
+        local = slice_elements(plan.listed, plan.ranks)
+        there = 8 * run.scaled(largest_owned(plan.runs, local))
+    size = larger(larger(there - plan.width * run.scaled(moved), alone), 0)
+    return plan.entry("slice's gradients beside the bucket", GRAD, size,
+                      lambda b: named("epilogue")(b) * plan.boundary(b),
+                      f"{FILE}:973, :2183 a gradient in the bucket has no other copy")  # fmt: skip
+
+
+def _first_bucket(plan: Plan) -> Num:
+    """Elements of the first bucket that stage 1 fills; in a pipeline as many as can be."""
+    runs = [(sizes, units) for sizes, units in plan.runs if isinstance(units, int)]
+    if plan.pipeline or len(runs) < len(plan.runs):
+        return smaller(plan.bucket, plan.listed)
+    return first_bucket(runs, plan.bucket)
 
 
 def _bucket(plan: Plan) -> Iterator[Entry]:
@@ -88,22 +155,25 @@ def _bucket(plan: Plan) -> Iterator[Entry]:
                          named("epilogue"), f"{FILE}:962")  # fmt: skip
 
 
-def _owned(plan: Plan, owned: Num) -> Entry:
+def _owned(plan: Plan) -> Entry:
     """Gradients of the parameters that reach into this rank's slice, whole.
 
     Stage 2 adds each micro-batch's to the sum of those before, so both are there.
     """
+    local = slice_elements(plan.listed, plan.ranks)
+    layers_sent = holds(local > plan.listed - plan.flushes.sent_by_layers)
+    made: dict[str, Num] = {"embedding.backward": layers_sent, "backward.0.first": layers_sent}
+    made |= {sent.name: sent.reaches for sent in _sends(plan)}
 
     def live(beat: Beat) -> Num:
-        summed = int(plan.stage == 2 and beat.later and beat.instant.phase != OPTIMIZER)
-        if beat.name.removeprefix("later.") == "epilogue" and plan.stage == 2:
-            return summed + 1
         if beat.name in ("optimizer.norm", "optimizer.cast"):
             return 1
-        return summed
+        if plan.stage != 2 or beat.instant.phase == OPTIMIZER:
+            return 0
+        return int(beat.later) + made.get(beat.name.removeprefix("later."), 0)
 
-    return plan.entry("gradients of the slice's parameters", GRAD, plan.width * owned, live,
-                      f"{FILE}:2183 grads_in_partition")  # fmt: skip
+    return plan.entry("gradients of the slice's parameters", GRAD, plan.width * owned_here(plan),
+                      live, f"{FILE}:2183 grads_in_partition")  # fmt: skip
 
 
 def _step(plan: Plan, local: Num, piece: Num) -> Iterator[Entry]:
@@ -130,10 +200,8 @@ def accumulated(plan: Plan) -> Num:
 
 def owned_here(plan: Plan) -> Num:
     """Elements of the parameters that start in this rank's slice, in the run's own scale."""
-    listed: Num = 0
-    for sizes, units in plan.runs:
-        listed = listed + sum(sizes) * units
-    return plan.run.scaled(owned_elements(plan.runs, slice_elements(listed, plan.ranks)))
+    local = slice_elements(plan.listed, plan.ranks)
+    return plan.run.scaled(owned_elements(plan.runs, local))
 
 
 def kept_gradients(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:

@@ -17,6 +17,7 @@ from .plan import BIRTH, SETUP, Plan, always, named
 from .stage0 import update_entry
 
 FILE = "runtime/zero/stage3.py"
+ON_ITS_WAY = "runtime/zero/partition_parameters.py:1359 until the gather has begun"
 
 
 def sub_group(plan: Plan, local: Num, limit: int) -> Num:
@@ -38,16 +39,16 @@ def state_entries(plan: Plan, group_limit: int, zero_init: bool) -> Iterator[Ent
         yield plan.entry("parameter shards", PARAM, width * local, always, f"{FILE}:972", both)
         yield plan.entry("frozen parameter shards", PARAM, width * still, always,
                          "runtime/zero/partition_parameters.py:1817", both)  # fmt: skip
-    else:
-        yield plan.entry("parameter shard on its way to the GPU", COMM,
-                         width * ceil_div(plan.largest, plan.ranks), lambda b: int(bool(b.work)),
-                         "runtime/zero/partition_parameters.py:1359")  # fmt: skip
     whole = max((*plan.counts, *plan.frozen_counts))
     every = plan.trainable + plan.frozen if not zero_init else whole
     yield plan.entry("parameters before they are cut", PARAM, width * every, lambda b: 0,
                      "runtime/zero/partition_parameters.py:1242", (BIRTH,))  # fmt: skip
     yield plan.entry("largest parameter, gathered", PARAM, width * whole, lambda b: 0,
                      f"{FILE}:1504", (SETUP,))  # fmt: skip
+    if plan.offload_param != "none":
+        yield plan.entry("its shard, come from the host", COMM,
+                         width * ceil_div(whole, plan.ranks), lambda b: 0, ON_ITS_WAY,
+                         (SETUP,))  # fmt: skip
     if plan.contiguous:
         yield plan.entry("gradient bucket", COMM, width * plan.bucket, always, f"{FILE}:779",
                          (SETUP,))  # fmt: skip
@@ -87,12 +88,17 @@ def flush_entries(plan: Plan) -> Iterator[Entry]:
             size = choose(ceil_div(filled, plan.ranks) * plan.ranks == filled, 0, size)
         yield plan.entry("bucket, flat copy for reduction", COMM, size, named(name),
                          "runtime/comm/coalesced_collectives.py:102")  # fmt: skip
+        if filled > plan.bucket:
+            yield plan.entry("gradient larger than the bucket", GRAD, plan.width * filled,
+                             named(name), f"{FILE}:1623")  # fmt: skip
         if plan.offload != "none":
             shard = ceil_div(most, plan.ranks)
-            # its 16-bit copy, and the fp64 copy for the norm, which the fp32 one comes after
-            extra = plan.width * shard + larger(8 * smaller(shard, 250_000_000), 4 * shard)
-            yield plan.entry("offload: shard's gradient for the norm", TEMP, extra, named(name),
-                             f"{FILE}:1960,2024")  # fmt: skip
+            yield plan.entry("offload: shard's gradient", TEMP, plan.width * shard, named(name),
+                             f"{FILE}:2024")  # fmt: skip
+            wide = larger(8 * smaller(shard, 250_000_000), 4 * shard)
+            yield plan.entry("offload: fp64 copy for the norm, then fp32 to go", TEMP, wide,
+                             lambda b, this=name: named(this)(b) * plan.boundary(b),  # type: ignore[misc]
+                             f"{FILE}:1440,1960")  # fmt: skip
 
 
 def _shape(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Stack:
@@ -120,6 +126,10 @@ def gathered_entries(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> I
         small = small + (size * times if size <= limits.persist else 0)
     yield plan.entry("persistent parameters", PARAM, plan.width * plan.run.scaled(small),
                      lambda b: int(not b.name.startswith("optimizer")), f"{FILE}:2878")  # fmt: skip
+    if plan.offload_param != "none":
+        shards = plan.width * ceil_div(plan.run.scaled(held.fetched), plan.ranks)
+        yield plan.entry("shards, come from the host", COMM, shards,
+                         lambda b: int(b.work == "layer"), ON_ITS_WAY)  # fmt: skip
     ends = [0]
     for _, count, _ in stack.layers:
         ends.append(ends[-1] + count)

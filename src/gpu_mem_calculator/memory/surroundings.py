@@ -1,0 +1,156 @@
+"""What a model makes once and its layers share: ids, tables, masks, the embedding, cast weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ledger.ledger import ACT, GRAD, TEMP, Entry
+from ..ledger.num import Num, larger
+from ..ledger.source import code
+from .huggingface.ops import Setting
+from .run import Run
+from .stack import Block
+from .timeline import BACKWARD, Beat
+from .weights import trained_elements
+
+
+def surroundings(
+    run: Run,
+    how: Setting,
+    blocks: tuple[Block, ...],
+    beats: tuple[Beat, ...],
+    *,
+    fresh: bool = False,
+) -> Iterator[Entry]:
+    """What the model makes once and every layer reads: token ids, rotary tables, masks."""
+    live = {b.name: 1 for b in beats if b.work}
+    tokens = run.batch * run.seq
+    yield Entry(
+        name="token ids and labels", kind=ACT, bytes=tokens * 24, live=live,
+        source=code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels"),
+    )  # fmt: skip
+    rotary = next((getattr(b.layer.mixer, "rotary_dim", 0) for b in blocks), 0)
+    if rotary:
+        yield Entry(
+            name="rotary tables", kind=ACT, bytes=2 * run.seq * rotary * how.bits // 8, live=live,
+            source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),
+        )  # fmt: skip
+    yield from _masks(run, how, blocks, beats)
+    yield from _named(run, how, blocks, beats)
+    if run.arch.embedding_dropout:
+        yield Entry(
+            name="embedding dropout mask", kind=ACT, bytes=tokens * how.hidden, live=live,
+            source=code("torch 2.11 native_dropout keeps a boolean mask"),
+        )  # fmt: skip
+    yield from _embedding(run, how, beats, fresh=fresh)
+    yield from _autocast_cache(run, how, blocks, beats)
+
+
+def _masks(
+    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
+    """Masks that the model makes for its layers (transformers 5.17.0 masking_utils.py).
+
+    Eager attention gets one in the activations' dtype for each kind of layer (eager_mask, :539);
+    SDPA gets a boolean one where a window slides or the family asks for it (sdpa_mask, :373).
+    ALiBi under SDPA makes one with a row for every head (modeling_falcon.py:780), which the layers
+    keep. The others go when the model returns, but for a checkpoint that has them as arguments.
+    """
+    kinds = {b.window is not None for b in blocks}
+    mixers = [b.layer.mixer for b in blocks]
+    eager = run.attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
+    asked = any(getattr(m, "always_masked", False) for m in mixers)
+    kept = any(b.recompute == "full" for b in blocks)
+    area, bits, count = run.seq * run.seq, 8, 1
+    if asked and getattr(mixers[0], "alibi", False):
+        area, bits = area * run.batch * getattr(mixers[0], "heads", 1), how.bits
+        kept = kept or not eager
+    elif eager:
+        area, bits, count = area * run.batch, how.bits, len(kinds)
+    elif run.attention != "sdpa" or not (asked or True in kinds):
+        return
+    live = {
+        b.name: 1 for b in beats if (kept and b.work) or (b.work == "layer" and b.inside_forward)
+    }
+    yield Entry(
+        name="attention masks", kind=ACT, bytes=count * area * bits // 8, live=live,
+        source=code("transformers 5.17.0 masking_utils.py:373 sdpa_mask, :539 eager_mask"),
+    )  # fmt: skip
+
+
+def _named(
+    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
+    """The embedding's output, which the model's forward names while the layers run.
+
+    The first layer keeps it where its norm is torch's own, or under a checkpoint. Learnt positions
+    are added to it, and named beside it. A norm behind the embedding (BLOOM) keeps it until
+    backward ends.
+    """
+    first = blocks[0].layer.norm("pre")
+    normed = run.arch.embedding_norm is not None
+    learnt = len(run.arch.embedding) > 1
+    torch_norm = first is not None and first.impl == "layer"
+    if (blocks[0].recompute == "full" or torch_norm) and not (normed or learnt):
+        return
+    rows = (run.batch + learnt) * run.seq
+    inside = [b for b in beats if b.work == "layer" and b.inside_forward]
+    yield Entry(
+        name="embedding: output", kind=ACT, bytes=rows * how.hidden * how.bits // 8,
+        live={b.name: 1 for b in (beats if normed else inside) if b.work},
+        source=code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward"),
+    )  # fmt: skip
+
+
+def _embedding(run: Run, how: Setting, beats: tuple[Beat, ...], *, fresh: bool) -> Iterator[Entry]:
+    """Backward of the embedding: its input's gradient, and a gradient of the whole table.
+
+    A table that is tied to the head has two gradients: the head's waits in autograd's buffer,
+    and their sum is a new tensor (input_buffer.cpp; the head's is a transposed view).
+    """
+    source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
+    live = {b.name: 1 for b in beats if b.work == "embedding"}
+    grad = run.batch * run.seq * how.hidden * how.bits // 8
+    yield Entry(name="embedding: gradient of its output", kind=ACT, bytes=grad, live=live,
+                source=source)  # fmt: skip
+    if run.frozen:
+        return
+    size = run.scaled(run.arch.embedding_parameters) * how.weight_bits // 8
+    yield Entry(name="embedding: gradient being made", kind=GRAD, bytes=size, live=live,
+                source=source)  # fmt: skip
+    if run.arch.tied:
+        buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
+        table = run.scaled(run.arch.embedding[0].numel) * how.weight_bits // 8
+        yield Entry(name="embedding: its gradient and the head's, added", kind=GRAD,
+                    bytes=larger(table - grad, 0), live=live, source=buffer)  # fmt: skip
+    if run.arch.tied and not fresh:
+        views = bool(run.options.get("gradient_as_bucket_view"))
+        waits = {b.name: 1 for b in beats if (b.later or views) and b.instant.phase == BACKWARD
+                 and b.work in ("layer", "embedding")}  # fmt: skip
+        yield Entry(name="head: gradient that waits for the embedding's", kind=GRAD, bytes=table,
+                    live=waits, source=buffer)  # fmt: skip
+
+
+def _autocast_cache(
+    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
+    """16-bit copies of the weights that autocast keeps until forward ends.
+
+    Without recompute the layers keep them for backward anyway and they are counted there.
+    """
+    if not how.autocast:
+        return
+    live = {b.name: 1 for b in beats if b.inside_forward}
+    for block in blocks:
+        if block.recompute != "full":
+            continue
+        cast: Num = 0
+        if how.weight_bits != how.matmul_bits and not how.frozen:
+            cast = sum(w.numel for w in block.layer.weights() if len(w.dims) > 1)
+        if run.adapter is not None and run.adapter.bits != how.matmul_bits:
+            cast = trained_elements(run, block.layer)
+        yield Entry(
+            name=f"{block.title}: 16-bit weights cached by autocast", kind=TEMP,
+            bytes=block.count * run.scaled(cast) * 2, live=live,
+            source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
+        )  # fmt: skip
