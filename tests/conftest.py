@@ -34,9 +34,9 @@ def small_run(
     return run
 
 
-def measured_runs() -> list[dict[str, Any]]:
-    """The runs measured on an H200."""
-    text = (HERE / "ground_truth" / "runs.jsonl").read_text(encoding="utf-8")
+def measured_runs(name: str = "runs") -> list[dict[str, Any]]:
+    """The runs of one file that were measured on an H200."""
+    text = (HERE / "ground_truth" / f"{name}.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 
