@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.core.calculator import estimate
 
 from .conftest import Command
@@ -112,3 +115,14 @@ def test_card_by_name(command: Command) -> None:
     data = command("quick", "gpt2", "--gpu", "rtx-4090", "--format", "json").data
     assert data["gpu_memory_bytes"] < 24 * 2**30
     assert data["run"]["hardware"] == {"gpu": "rtx-4090", "num_gpus": 1}
+
+
+def test_adapters_sit_on_a_16_bit_base(capsys: pytest.CaptureFixture[str]) -> None:
+    """LoRA without a word on precision is what PEFT's users run; a word on it wins."""
+    words = ["quick", "llama3.2-1b", "--format", "json", "--set", "training.lora.r=8"]
+    assert main(words) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["run"]["training"]["precision"] == "bf16_pure"
+    assert main([*words, "--set", "training.precision=bf16_mixed"]) == 0
+    mixed = json.loads(capsys.readouterr().out)
+    assert mixed["breakdown"]["model_params_gb"] > plain["breakdown"]["model_params_gb"]

@@ -8,7 +8,7 @@ from ..core.calculator import full_estimate
 from .calculate import add_check, answer
 from .explain import add_parts, show_explanation
 from .parser import Parser, add_output, add_settings, positive, whole
-from .sizes import choose_mesh, choose_model
+from .sizes import choose_mesh, choose_model, choose_precision
 
 EXAMPLES = """\
 examples:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         "hardware.gpu_memory_gb": memory and f"{memory:g}",
     }
     choice = choice.with_settings(*(f"{k}={v}" for k, v in chosen.items() if v is not None))
-    choice = choice.with_settings(*args.settings)
+    choice = choose_precision(choice.with_settings(*args.settings))
     if str(choice.data()["engine"]["type"]).lower().startswith("megatron"):
         choice = choose_mesh(choice, tuple(args.settings))
     estimate = full_estimate(choice.data())

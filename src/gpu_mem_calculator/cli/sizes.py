@@ -53,6 +53,18 @@ def choose_model(text: str) -> Choice:
     return _with_sequence(Choice(row["name"], (f"model.num_parameters={size}",), (note,)))
 
 
+def choose_precision(choice: Choice) -> Choice:
+    """Adapters sit on a 16-bit base with autocast around it, as PEFT's users run them."""
+    data = choice.data()
+    training, engine = data.get("training", {}), str(data["engine"]["type"]).lower()
+    asked = {"precision", "dtype", "autocast"} & set(training)
+    if not training.get("lora") or asked or engine not in ("pytorch", "pytorch_ddp", "ddp"):
+        return choice
+    note = "Adapters on a bf16 base under autocast; change it with --set training.precision=..."
+    settings = ("training.precision=bf16_pure", "training.autocast=true")
+    return replace(choice.with_settings(*settings), notes=(*choice.notes, note))
+
+
 def _size(text: str) -> int | None:
     """A parameter count; a plain number up to 100,000 is in billions; a name is none."""
     if not re.match(r"[0-9.]+(e[0-9]+)?[kmbgt]?$", text.strip(), re.IGNORECASE):

@@ -225,6 +225,8 @@ def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
             )
         return None
     known = {module_name(one) for layer, _, _ in arch.runs for one in linears(layer)}
+    if not known:
+        raise InputError([f"training.lora: {arch.family} has no projection that PEFT adapts"])
     wanted = config.lora.target_modules
     if wanted == "all-linear":
         wanted = sorted(known)

@@ -97,8 +97,8 @@ def problems(run: Run) -> Iterator[str]:
 
 def _precision_problems(run: Run, stage: int) -> Iterator[str]:
     if run.precision not in PRECISIONS:
-        yield (f"training.precision={run.precision} is not what DeepSpeed runs without fp32 "
-               f"masters on the host; try {run.precision.partition('_')[0]}_mixed")  # fmt: skip
+        yield (f"training.precision={run.precision}: DeepSpeed steps on fp32 masters; "
+               f"try {run.precision.partition('_')[0]}_mixed")  # fmt: skip
     if run.autocast:
         yield "training.autocast=true is not modelled under DeepSpeed; leave it false"
     if run.implementation not in ("", "fused", "foreach"):
