@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...model.blocks import Attention, LatentAttention
 from ..tape import Tape, Value
-from .kernels import Heads, attend
+from .heads import Heads
+from .kernels import attend
 from .norms import norm
 from .ops import Setting, linear, maybe_dropout
 from .rotary import layer_tables, rotate

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..tape import Tape, Value
+from .heads import Heads
 from .ops import Setting, maybe_dropout, scale
-
-if TYPE_CHECKING:
-    from .kernels import Heads
 
 
 def eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:

@@ -1,0 +1,32 @@
+"""What one attention call is given."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Heads(Struct, frozen=True, kw_only=True):
+    """The sizes of one attention call, and how its family makes it."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    masked: bool = False  # a mask tensor is passed, so flash is out of the question
+    own_mask: bool = True  # the mask is boolean: each call makes an additive one of its own
+    broadcast: bool = False  # fewer key-value heads are passed, without `enable_gqa` (Falcon-7B)
+    dropout: float = 0.0
+    sdpa: bool = True
+    float_softmax: bool = True
+    float_scores: bool = False
+    softcap: bool = False
+    sinks: bool = False
+    in_place: bool = False
+    float_bias: bool = False
+    float_logits: bool = False
+    head_major: bool = False  # q was made by a concatenation, head by head
+
+    @property
+    def grouped(self) -> bool:
+        """Whether several query heads share a key-value head."""
+        return self.heads != self.kv_heads
