@@ -6,9 +6,11 @@ import pytest
 
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.core.calculator import GPUMemoryCalculator
+from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.models import (
     EngineConfig,
     GPUConfig,
+    LoraConfig,
     ModelConfig,
     ParallelismConfig,
     TrainingConfig,
@@ -88,3 +90,34 @@ def test_a_quantized_base_is_smaller(quantization: str, extra: dict[str, bool]) 
         small.breakdown.model_params_gb
         < estimate(small_run(training=plain)).breakdown.model_params_gb
     )
+
+
+def test_config_objects_may_be_given_in_any_order() -> None:
+    """The short form takes what the long form takes."""
+    objects = (
+        EngineConfig(type="fsdp"),
+        GPUConfig(num_gpus=8, gpu_memory_gb=80),
+        ModelConfig(name="gpt2"),
+        TrainingConfig(batch_size=2),
+    )
+    plain = {
+        "model": {"name": "gpt2"},
+        "training": {"batch_size": 2},
+        "engine": {"type": "fsdp"},
+        "hardware": {"num_gpus": 8, "gpu_memory_gb": 80},
+    }
+    assert estimate(*objects) == estimate(plain)
+
+
+def test_objects_that_are_no_sections_are_refused() -> None:
+    """One sentence for each."""
+    with pytest.raises(InputError, match="LoraConfig is not a section of a run file"):
+        estimate(LoraConfig())
+    with pytest.raises(InputError, match="estimate takes one run"):
+        estimate({"model": {"name": "gpt2"}}, ModelConfig(name="gpt2"))
+
+
+def test_amp_is_refused_as_deepspeed_does() -> None:
+    """DeepSpeed no longer has it."""
+    with pytest.raises(InputError, match=r"engine\.amp is gone"):
+        estimate(small_run("deepspeed", engine={"amp": True}))

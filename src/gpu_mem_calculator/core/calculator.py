@@ -14,6 +14,7 @@ from ..ledger.units import GIB
 from ..memory.run import Run
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..model.adapters import total_adapter_parameters
+from .errors import InputError
 from .models import (
     EngineConfig,
     GPUConfig,
@@ -26,7 +27,7 @@ from .models import (
     TrainingConfig,
 )
 from .resolve import Resolved, resolve
-from .runfile import as_dict, read
+from .runfile import as_dict, gathered, read
 
 STEP = (FORWARD, BACKWARD, OPTIMIZER)
 Source = str | Path | Mapping[str, Any] | RunFile
@@ -45,8 +46,12 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return self.ledgers[self.result.busiest_stage]
 
 
-def estimate(source: Source) -> MemoryResult:
-    """Estimate a run: a path, a dict, or the config objects."""
+def estimate(source: Source | Struct, *sections: Struct) -> MemoryResult:
+    """Estimate a run: a path, a dict, a `RunFile`, or config objects in any order."""
+    if isinstance(source, Struct) and not isinstance(source, RunFile):
+        source = gathered(source, *sections)
+    elif sections:
+        raise InputError(["estimate takes one run, or config objects such as ModelConfig"])
     return full_estimate(source).result
 
 

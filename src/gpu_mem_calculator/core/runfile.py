@@ -89,6 +89,16 @@ def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:
     return RunFile(**sections)
 
 
+def gathered(*sections: Struct) -> RunFile:
+    """A run file from config objects, each in the section it belongs to."""
+    names = {kind: name for name, kind in SECTIONS.items()}
+    strangers = [type(one).__name__ for one in sections if type(one) not in names]
+    if strangers:
+        raise InputError([f"{name} is not a section of a run file" for name in strangers])
+    found: Any = {names[type(one)]: one for one in sections}
+    return RunFile(**found)
+
+
 def as_dict(value: Any) -> Any:
     """Objects as plain data, without the fields that were left out."""
     if value is None or type(value) in (int, str, bool, float):

@@ -38,6 +38,7 @@ OPTIONS: dict[str, Any] = {
     "offload_param": "none",
     "reduce_bucket_size": 500_000_000,
     "allgather_bucket_size": 500_000_000,  # weights are gathered in place: no effect on memory
+    "amp": False,  # gone from DeepSpeed: refused when it is on
     "overlap_comm": None,  # None: on in stage 3, off below
     "contiguous_gradients": True,
     "stage3_prefetch_bucket_size": 50_000_000,
@@ -78,7 +79,7 @@ def problems(run: Run) -> Iterator[str]:
     yield from _precision_problems(run, stage)
     yield from _offload_problems(run, stage)
     yield from _pipeline_problems(run, stage)
-    if "amp" in run.options:
+    if run.options.get("amp"):
         yield "engine.amp is gone from DeepSpeed 0.19.8; try precision bf16_mixed"
     if number(run, "allgather_bucket_size") % 2:
         size = number(run, "allgather_bucket_size")
