@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import typing
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpu_mem_calculator.core.calculator import estimate
+from gpu_mem_calculator.core.calculator import estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.runfile import SECTIONS, hints
-from gpu_mem_calculator.engines import spellings
+from gpu_mem_calculator.core.explain import explain
+from gpu_mem_calculator.core.models import EngineConfig
+from gpu_mem_calculator.core.runfile import SECTIONS, hints, parts
+from gpu_mem_calculator.engines import engine, engine_names, spellings
 
 JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**18), 10**18), st.floats(), st.text(max_size=8),
@@ -70,3 +73,75 @@ def test_junk_is_refused_in_a_sentence(junk: Any) -> None:
         estimate({"model": {"config": junk}} if not isinstance(junk, dict) else junk)
     except InputError as error:
         assert error.problems
+
+
+CHOICES: dict[str, list[Any]] = {
+    "precision": ["fp32", "bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure"],
+    "optimizer": ["adamw", "adam", "sgd", "sgd_momentum", "adafactor", "adamw_8bit", "lion",
+                  "paged_adamw_8bit", "lion_8bit", "muon"],
+    "optimizer_implementation": ["foreach", "fused", "forloop"],
+    "activation_checkpointing": ["none", "selective", "full", 2, 3],
+    "attention": ["eager", "sdpa", "flash_attention_2"],
+    "quantization": ["nf4", "int8"], "upcast_unquantized": [True], "double_quant": [False],
+    "lora": [{"r": 4}, {"r": 8, "target_modules": "all-linear", "dropout": 0.1, "dora": True}],
+    "autocast": [True], "checkpoint_reentrant": [True], "gradient_clipping": [0.0],
+    "batch_size": [1, 3], "seq_len": [16, 100, 640], "gradient_accumulation_steps": [2, 8],
+}  # fmt: skip
+MODELS = [
+    "gpt2", "opt-125m", "llama3.2-1b", "mixtral-8x7b", "deepseek-v2-lite", "gemma2-2b", "phi-2",
+    "falcon-7b", "gpt-oss-20b", "qwen3-30b-a3b", "bloom-560m", "mamba2-2.7b", "llama4-scout",
+]  # fmt: skip
+
+
+def picks(options: dict[str, list[Any]], most: int) -> st.SearchStrategy[dict[str, Any]]:
+    """A few keys, each with one of its values."""
+    chosen = st.lists(st.sampled_from(sorted(options)), max_size=most, unique=True)
+    return chosen.flatmap(
+        lambda keys: st.fixed_dictionaries({k: st.sampled_from(options[k]) for k in keys})
+    )
+
+
+def engine_choices(name: str) -> dict[str, list[Any]]:
+    """Values that an engine's options may have."""
+    found: dict[str, list[Any]] = {}
+    for key, default in engine(name).options.items():
+        words = [w for part in parts(hints(EngineConfig)[key]) for w in typing.get_args(part)
+                 if isinstance(w, str)]  # fmt: skip
+        found[key] = words or ([True, False] if isinstance(default, bool | None) else [1, 2, 10**6])
+    return found | ({"zero_stage": [0, 1, 2, 3]} if "zero_stage" in found else {})
+
+
+@st.composite
+def plausible_runs(draw: st.DrawFn) -> dict[str, Any]:
+    """A run that an engine may well accept."""
+    name = draw(st.sampled_from(engine_names()))
+    sizes = {axis: draw(st.sampled_from([1, 1, 2])) for axis in sorted(engine(name).axes)}
+    keys = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+    mesh: dict[str, Any] = {f"{keys[axis]}_parallel_size": n for axis, n in sizes.items()}
+    if sizes.get("tp", 1) > 1 and draw(st.booleans()):
+        mesh["sequence_parallel"] = True
+    return {
+        "model": {"name": draw(st.sampled_from(MODELS))},
+        "training": {"seq_len": 128, **draw(picks(CHOICES, 4))},
+        "engine": {"type": name, **draw(picks(engine_choices(name), 3))},
+        "parallelism": mesh,
+        "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 8},
+    }
+
+
+@given(plausible_runs())
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_plausible_run_is_explained_or_refused(run: dict[str, Any]) -> None:
+    """Where an engine accepts a run, its formulas with letters give the numbers without."""
+    try:
+        found = full_estimate(run)
+    except InputError as error:
+        assert all(problem.strip() and "\n" not in problem for problem in error.problems)
+        return
+    assert found.result.allocated_bytes > 0
+    assert all(
+        int(entry.bytes) >= 0 and all(int(n) >= 0 for n in entry.live.values())
+        for ledger in found.ledgers
+        for entry in ledger.entries
+    )
+    assert explain(found).symbolic

@@ -70,10 +70,9 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 def explain(estimate: Estimate) -> Explanation:
     """Explain an estimate's busiest stage."""
-    plain = estimate.ledger
-    peak = plain.peak_instant(phases=STEP)
     ledger = _symbolic_ledger(estimate)
-    shown = ledger or plain
+    shown = ledger or estimate.ledger
+    peak = shown.peak_instant(phases=STEP)
     entries = _merged([_explained(e, shown, peak.name) for e in shown.entries])
     entries.sort(key=lambda e: (e.bytes_at_peak == 0, e.place != "gpu", -e.bytes_at_peak, -e.bytes))
     outside = [
@@ -98,12 +97,15 @@ def _symbolic_ledger(estimate: Estimate) -> Ledger | None:
     plain = estimate.ledger
     try:
         ledger = estimate.resolved.engine.ledger(_with_letters(run))
-        same = [int(ledger.at(i)) for i in ledger.instants] == [
-            int(plain.at(i)) for i in plain.instants
-        ]
+        same = _heights(ledger) == _heights(plain)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None  # a formula that only numbers can go through
     return ledger if same else None
+
+
+def _heights(ledger: Ledger) -> list[int]:
+    """Bytes at each instant that the run has."""
+    return [int(ledger.at(i)) for i in ledger.instants if int(i.present)]
 
 
 def _with_letters(run: Run) -> Run:

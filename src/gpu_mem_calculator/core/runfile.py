@@ -176,7 +176,7 @@ def _short(value: Any) -> str:
 def rule(kind: Any) -> str:
     """What a type allows, in words."""
     words: list[str] = []
-    for part in _parts(kind):
+    for part in parts(kind):
         for meta in getattr(part, "__metadata__", ()):
             if isinstance(meta, msgspec.Meta) and meta.description:
                 words.append(meta.description)
@@ -191,10 +191,11 @@ def rule(kind: Any) -> str:
     return " or ".join(dict.fromkeys(words))
 
 
-def _parts(kind: Any) -> Iterable[Any]:
+def parts(kind: Any) -> Iterable[Any]:
+    """The alternatives of a union, without `None`; the type itself where it is none."""
     origin = typing.get_origin(kind)
     if origin is typing.Union or type(kind).__name__ == "UnionType":
-        return [p for a in typing.get_args(kind) for p in _parts(a) if p is not type(None)]
+        return [p for a in typing.get_args(kind) for p in parts(a) if p is not type(None)]
     return [kind]
 
 

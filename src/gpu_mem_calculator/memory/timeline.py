@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..ledger.ledger import Instant
-from ..ledger.num import Num, choose, holds, smaller
+from ..ledger.num import Num, choose, holds, larger, smaller
 
 STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"
 
@@ -82,6 +82,25 @@ def step(
     return (*beats, *later, end)
 
 
+def _forward_ends(counts: tuple[Num, ...]) -> list[tuple[str, int, Num]]:
+    """The stretch that ends forward on a stage: a name, its number, and whether it is the one.
+
+    A stage of a pipeline may have none of the last stretches. Where that depends on the element
+    of an array, each stretch that may be the last one has an instant.
+    """
+    found: list[tuple[str, int, Num]] = []
+    open_: Num = 1  # whether no later stretch has a layer
+    for i in range(len(counts) - 1, -1, -1):
+        here = holds(counts[i] > 0)
+        name = "forward" if not found else f"forward.{i}"
+        if not (isinstance(here, int) and here == 0):
+            found.append((name, i, here * open_))
+        open_ = open_ * (1 - here)
+        if isinstance(open_, int) and open_ == 0:
+            break
+    return found or [("forward", len(counts) - 1, 0)]
+
+
 def _micro_batch(
     stretches: tuple[Stretch, ...],
     counts: tuple[Num, ...],
@@ -111,23 +130,27 @@ def _micro_batch(
         beats.append(Beat(instant=instant, **values | rest))  # type: ignore[arg-type]
 
     last = len(stretches) - 1
-    minus = tuple(n - 1 if i == last else n for i, n in enumerate(full))
     some = holds(flight > 0) * present
-    beat("forward", FORWARD, "forward, last layer", some * forwards, saved=minus, work="layer",
-         stretch=last, inside_forward=True)  # fmt: skip
+    for name, i, ends in _forward_ends(counts):
+        minus = tuple(larger(n - 1, 0) if j == i else n for j, n in enumerate(full))
+        beat(name, FORWARD, "forward, last layer", ends * some * forwards, saved=minus,
+             work="layer", stretch=i, inside_forward=True)  # fmt: skip
     beat("loss", FORWARD, "loss", head * some * forwards, saved=full, work="head",
          inside_forward=True)  # fmt: skip
     beat("loss.backward", BACKWARD, "backward of the loss", head * some, saved=full, work="head")
     for i in range(last, -1, -1):
         title = f"backward, {stretches[i].title}"
         here = holds(counts[i] > 0) * some
-        top = tuple(full[j] - counts[j] if j > i else full[j] - (j == i) for j in range(len(full)))
+        top = tuple(
+            full[j] - counts[j] if j > i else larger(full[j] - 1, 0) if j == i else full[j]
+            for j in range(len(full))
+        )
         above = tuple(counts[j] if later or j > i else 0 for j in range(len(full)))
         beat(f"backward.{i}.last", BACKWARD, f"{title}: last layer", here, saved=top, grads=above,
              head_grads=head, work="layer", stretch=i)  # fmt: skip
         if not later:
             low = tuple(full[j] - (counts[j] if j >= i else 0) for j in range(len(full)))
-            under = tuple(counts[j] if j > i else (counts[j] - 1 if j == i else 0)
+            under = tuple(counts[j] if j > i else (larger(counts[j] - 1, 0) if j == i else 0)
                           for j in range(len(full)))  # fmt: skip
             beat(f"backward.{i}.first", BACKWARD, f"{title}: first layer", here, saved=low,
                  grads=under, head_grads=head, work="layer", stretch=i)  # fmt: skip

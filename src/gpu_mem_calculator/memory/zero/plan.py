@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import GPU, Entry, Instant
-from ...ledger.num import Num, holds
+from ...ledger.num import Num, holds, larger
 from ...ledger.source import code
 from ..run import Run
 from ..timeline import BACKWARD, OPTIMIZER, STARTUP, Beat
@@ -112,7 +112,11 @@ def with_hooks(beats: tuple[Beat, ...], sent: Flushes, *, head: bool) -> tuple[B
     """
     found: list[Beat] = []
     end = beats[-1]
-    there = {b.name: b.instant.present for b in beats}
+    there: dict[str, Num] = {}  # whether a first, or a later, micro-batch runs backward here
+    for beat in beats:
+        if beat.work == "layer" and beat.instant.phase == BACKWARD:
+            tag, _ = _split(beat.name)
+            there[tag] = larger(there.get(tag, 0), beat.instant.present)
     for beat in beats:
         tag, name = _split(beat.name)
         if name == "optimizer":
@@ -126,7 +130,7 @@ def with_hooks(beats: tuple[Beat, ...], sent: Flushes, *, head: bool) -> tuple[B
             found += _flush_beats(beats, beat, sent)
         if name == "embedding.backward":
             made = _like(beat, "epilogue", BACKWARD, "gradients reduced")
-            instant = replace(made.instant, present=there[tag + "forward"])
+            instant = replace(made.instant, present=there[tag])
             found.append(replace(made, instant=instant, embedding_grads=end.embedding_grads))
     return tuple(found)
 
