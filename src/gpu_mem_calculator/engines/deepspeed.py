@@ -28,9 +28,9 @@ from ..memory.zero.modules import size_counts, trainable_runs
 from ..memory.zero.plan import BIRTH, SETUP, Plan, always, startup_instants, with_hooks
 
 PRECISIONS = {
-    "fp32": Precision(32, 32, 32),
-    "bf16_mixed": Precision(16, 16, 16, 32),
-    "fp16_mixed": Precision(16, 16, 16, 32),
+    "fp32": Precision(32, 32),
+    "bf16_mixed": Precision(16, 16),
+    "fp16_mixed": Precision(16, 16),
 }
 OPTIONS: dict[str, Any] = {
     "zero_stage": 0,

@@ -94,7 +94,7 @@ def ledger(run: Run) -> Ledger:
     stack = ends_apart(blocks(run, 0, len(run.arch.layers)))
     plan = _plan(run, stack)
     beats = tuple(spot.beat for spot in plan.spots)
-    how = setting(inside, Precision(compute, compute, compute))
+    how = setting(inside, Precision(compute, compute))
     done = walks(inside, how, stack)
     layers = tuple(_fresh(walk) for walk in done.layers)
     fresh = replace(done, layers=layers, head=_fresh(done.head), fresh=True)

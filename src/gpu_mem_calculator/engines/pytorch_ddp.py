@@ -35,11 +35,11 @@ from ..memory.weights import (
 )
 
 PRECISIONS = {
-    "fp32": Precision(32, 32, 32),
-    "bf16_mixed": Precision(32, 32, 32, autocast=True),
-    "fp16_mixed": Precision(32, 32, 32, autocast=True),
-    "bf16_pure": Precision(16, 16, 16),
-    "fp16_pure": Precision(16, 16, 16),
+    "fp32": Precision(32, 32),
+    "bf16_mixed": Precision(32, 32, autocast=True),
+    "fp16_mixed": Precision(32, 32, autocast=True),
+    "bf16_pure": Precision(16, 16),
+    "fp16_pure": Precision(16, 16),
 }
 
 
@@ -62,10 +62,12 @@ def ledger(run: Run) -> Ledger:
     else:
         entries += _gradients(run, precision, stack, beats)
     entries += activation_entries(run, how, stack, beats, done)
+    wrapped = holds(run.mesh.dp > 1)
     starts = (
         Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU"),
-        Instant(name="startup.wrapped", phase=STARTUP, title="start-up: wrapped by DDP"),
-    )
+        Instant(name="startup.wrapped", phase=STARTUP, title="start-up: wrapped by DDP",
+                present=wrapped),
+    )  # fmt: skip
     instants = (*starts, *(b.instant for b in beats))
     return _with_first_step(run, Ledger(instants, tuple(entries)), trained_bits(run, precision))
 

@@ -20,15 +20,10 @@ Options = Mapping[str, Any]
 
 
 class Precision(Struct, frozen=True):
-    """Bits of each copy of a parameter that the run keeps, and of its arithmetic.
-
-    `master` is 0 where the optimizer steps on the weights themselves.
-    """
+    """Bits of the weights that the layers see, and of the arithmetic between matmuls."""
 
     weights: int
     compute: int
-    grads: int
-    master: int = 0
     autocast: bool = False
 
 
