@@ -11,13 +11,18 @@ from ..core.errors import InputError, nearest
 from ..core.runfile import with_settings
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help with examples as written, 80 columns wide like everything else."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=80)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are `InputError`s and whose help shows examples as written."""
 
     def __init__(self, **rest: Any) -> None:
-        super().__init__(
-            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **rest
-        )
+        super().__init__(formatter_class=Help, allow_abbrev=False, **rest)
 
     def error(self, message: str) -> NoReturn:
         """One sentence instead of the usage and an exit."""
