@@ -31,7 +31,9 @@ FILES = {
     "engine). When it was first scored, 67 of 74 runs were within 1 % (mean 0.78 %, worst "
     "-19.7 %); what it showed was then mended: DDP's first buckets, Adafactor's loop, tied tables "
     "under FSDP, and the reduce dtype of four rows, which had been written down wrongly.",
-    "unseen": "Drawn at random in the same way after that, scored once, and nothing was changed.",
+    "unseen": "Drawn at random in the same way after that, and scored: 44 of 44 within 1 %, mean "
+    "0.12 %, worst -0.90 %. Nothing was changed because of it; what the allocator does not split "
+    "was added later, for the sake of other rows.",
 }
 TITLES = {
     "single": "one GPU", "ddp": "DDP", "fsdp": "FSDP2", "deepspeed": "DeepSpeed", "peft": "LoRA, "
@@ -72,7 +74,7 @@ def table() -> str:
         "families": "other families and options",
         "engines": "other DeepSpeed, PEFT, Megatron runs",
         "random": "drawn at random, then mended",
-        "unseen": "drawn at random, scored once",
+        "unseen": "drawn at random, changed nothing",
     }
     for name, title in others.items():
         lines.append(summary(title, [r["error"] for r in rows(name)]))

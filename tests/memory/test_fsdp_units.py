@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpu_mem_calculator.memory.fsdp.units import shard_elements, unsplit_bytes
+from gpu_mem_calculator.memory.fsdp.units import shard_elements
+from gpu_mem_calculator.memory.unsplit import unsplit_bytes
 from gpu_mem_calculator.model.blocks import Weight
 
 

@@ -22,7 +22,7 @@ from ..ledger.ledger import PARAM, RUNTIME, Entry, Instant, Ledger
 from ..ledger.num import Num, holds, larger, smaller
 from ..ledger.source import code
 from ..ledger.units import MIB
-from ..memory.activations import activation_entries, setting, walks
+from ..memory.activations import activation_entries, setting, unsplit_entries, walks
 from ..memory.engine import Engine
 from ..memory.fsdp.entries import (
     Plan,
@@ -106,6 +106,7 @@ def ledger(run: Run) -> Ledger:
         *sharded_gradient_entries(plan),
         *_step(plan),
         *activation_entries(inside, how, stack, beats, fresh),
+        *unsplit_entries(stack, beats, fresh),
         *between_entries(plan, fresh),
         workspace_entry(run, beats),
     ]

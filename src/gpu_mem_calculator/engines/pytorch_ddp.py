@@ -6,12 +6,18 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from ..ledger.ledger import COMM, OPTIM, PARAM, Entry, Instant, Ledger
+from ..ledger.ledger import COMM, OPTIM, PARAM, RUNTIME, Entry, Instant, Ledger
 from ..ledger.num import holds
 from ..ledger.source import code, measured
-from ..memory.activations import Walks, activation_entries, setting, walks
+from ..memory.activations import (
+    Walks,
+    activation_entries,
+    setting,
+    unsplit_entries,
+    walks,
+)
 from ..memory.engine import Engine
-from ..memory.optimizers import OPTIMIZERS, default_implementation
+from ..memory.optimizers import FOREACH, OPTIMIZERS, default_implementation
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entry
 from ..memory.stack import Block, blocks
@@ -19,11 +25,13 @@ from ..memory.states import (
     always,
     buffer_entry,
     from_start,
+    from_start_live,
     gradient_entries,
     optimizer_entries,
     parameter_entry,
 )
-from ..memory.timeline import STARTUP, Beat, step
+from ..memory.timeline import OPTIMIZER, STARTUP, Beat, step
+from ..memory.unsplit import UNSPLIT_CODE, unsplit_total
 from ..memory.weights import (
     base_bytes,
     largest_trained,
@@ -62,6 +70,7 @@ def ledger(run: Run) -> Ledger:
     else:
         entries += _gradients(run, precision, stack, beats)
     entries += activation_entries(run, how, stack, beats, done)
+    entries += unsplit_entries(stack, beats, done)
     wrapped = holds(run.mesh.dp > 1)
     starts = (
         Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU"),
@@ -128,12 +137,31 @@ def _gradients(
     )
 
 
+def _unsplit(run: Run, bits: int, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+    """Blocks beyond 10 MiB that are counted whole: weights, states, gradients, temporaries."""
+    one = unsplit_total((size * bits // 8, count) for size, count in trained_sizes(run))
+    row = OPTIMIZERS[run.optimizer]
+    foreach = (run.implementation or default_implementation(run.optimizer)) == FOREACH
+    step = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
+    states = 0 if row.bits else row.states  # bitsandbytes' are of other sizes
+    parts = (
+        ("weights", from_start_live(beats), 1),
+        ("optimizer states", always(beats), states),
+        ("gradients", step, 0 if run.options.get("gradient_as_bucket_view") else 1),
+        ("temporaries", step, row.foreach if foreach else 0),
+    )
+    for name, live, copies in parts:
+        yield Entry(name=f"{name}: unsplit blocks", kind=RUNTIME, bytes=run.scaled(one) * copies,
+                    live=live, source=UNSPLIT_CODE)  # fmt: skip
+
+
 def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     trained, bits = trained_total(run), trained_bits(run, precision)
     yield from_start(parameter_entry("parameters", base_bytes(run, precision), beats))
     if run.adapter is not None:
         yield from_start(parameter_entry("LoRA adapters", trained * bits // 8, beats))
     yield from_start(buffer_entry(run, beats))
+    yield from _unsplit(run, bits, beats)
     yield from optimizer_entries(
         run, trained, bits, beats,
         implementation=run.implementation or default_implementation(run.optimizer),

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ..ledger.ledger import ACT, GRAD, TEMP, Entry
+from ..ledger.ledger import ACT, GRAD, RUNTIME, TEMP, Entry
 from ..ledger.num import Num, larger, smaller
 from ..ledger.source import code
 from ..model.arch import Layer
@@ -22,6 +22,7 @@ from .run import Precision, Run
 from .stack import Block
 from .surroundings import surroundings
 from .timeline import BACKWARD, FORWARD, Beat
+from .unsplit import UNSPLIT_CODE, unsplit_total
 from .walk import Moment, Walk
 
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked with autograd's saving rules")
@@ -130,6 +131,24 @@ def _kept(
             name=f"{block.title}: kept for backward by the first, whose input takes no gradient",
             kind=ACT, bytes=first.saved_bytes, source=LAYER_CODE, parts=first.saved,
             live={b.name: smaller(b.saved[index], 1) for b in beats},
+        )  # fmt: skip
+
+
+def unsplit_entries(
+    blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks
+) -> Iterator[Entry]:
+    """Kept activations whose blocks the allocator counts whole.
+
+    True where forward finds no large free block to cut: not under DeepSpeed, whose start-up
+    leaves the memory of the first parameters behind.
+    """
+    for i, block in enumerate(blocks):
+        walk = done.layers[i]
+        kept = ((walk.input_bytes, 1),) if block.recompute == "full" else None
+        sizes = kept or tuple((size, 1) for _, size in walk.saved)
+        yield Entry(
+            name=f"{block.title}: unsplit blocks", kind=RUNTIME, bytes=unsplit_total(sizes),
+            live={b.name: b.saved[i] for b in beats}, source=UNSPLIT_CODE,
         )  # fmt: skip
 
 

@@ -31,6 +31,11 @@ def always(beats: tuple[Beat, ...]) -> dict[str, Num]:
     return {beat.name: 1 for beat in beats}
 
 
+def from_start_live(beats: tuple[Beat, ...]) -> dict[str, Num]:
+    """Alive at every instant, start-up among them."""
+    return {"startup": 1, "startup.wrapped": 1, **always(beats)}
+
+
 def from_start(entry: Entry) -> Entry:
     """The same entry, there from start-up on."""
     return replace(entry, live={"startup": 1, "startup.wrapped": 1, **entry.live})

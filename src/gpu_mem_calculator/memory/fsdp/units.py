@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from ...ledger.num import Num, ceil_div, holds, larger, round_up
-from ...ledger.units import MIB
+from ...ledger.num import Num, ceil_div, larger
 from ...model.adapters import adapted
 from ...model.arch import Layer
 from ...model.blocks import Weight
 from ..huggingface.ops import Adapter
 from ..run import Run
+from ..unsplit import unsplit_bytes
 
 
 class Widths(Struct, frozen=True):
@@ -68,17 +68,6 @@ def shard_elements(weight: Weight, ranks: Num) -> Num:
     for _, size in weight.dims[1:]:
         count = count * size
     return count
-
-
-def unsplit_bytes(size: Num) -> Num:
-    """What a new block has beyond a request, where torch's allocator leaves it in one piece.
-
-    From 10 MiB on a request gets a segment of its own, rounded up to 2 MiB; a rest of 1 MiB or
-    less is not split off and counts as allocated (c10/cuda/CUDACachingAllocator.cpp:
-    get_allocation_size, should_split). Smaller requests share 20 MiB segments and are left out.
-    """
-    rest = round_up(size, 2 * MIB) - size
-    return rest * holds(size >= 10 * MIB) * holds(rest <= MIB)
 
 
 def unit(run: Run, pieces: Iterable[Piece], ranks: Num) -> Unit:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from ...ledger.mesh import EP, TP
-from ...ledger.num import Num, ceil_div, holds, larger, round_up
+from ...ledger.num import Num, ceil_div, holds, larger
 from ...ledger.rules import Rules
-from ...ledger.units import MIB
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, Moe, Weight
 from ..run import Run
+from ..unsplit import unsplit_bytes
 
 # Column- and row-parallel matmuls, vocabulary-parallel embedding (tensor_parallel/layers.py);
 # norms, row-parallel biases, positions and latent projections are on every rank.
@@ -144,20 +144,10 @@ def matrices(run: Run, layer: Layer) -> Iterator[tuple[tuple[int, ...], Num, Num
         yield (int(rows), int(columns)), size, counts.get(index, 1)
 
 
-def unsplit(size: Num) -> Num:
-    """Bytes behind a fresh tensor that torch's allocator counts with it.
-
-    From 10 MiB on a segment is rounded up to 2 MiB, and a rest of at most 1 MiB is not split off
-    (torch 2.11 c10/cuda/CUDACachingAllocator.cpp, get_allocation_size and should_split).
-    """
-    rest = round_up(size, 2 * MIB) - round_up(size, 512)
-    return rest * holds(size >= 10 * MIB) * holds(rest <= MIB)
-
-
 def unsplit_weights(run: Run, layers: Iterable[tuple[Layer, Num]], ends: Num, bits: int) -> Num:
-    """What `unsplit` adds to one copy of every matrix; `ends`: word tables on the stage."""
-    total = ends * unsplit(local_vocab(run) * run.arch.hidden * bits // 8)
+    """What `unsplit_bytes` adds to one copy of every matrix; `ends`: word tables on the stage."""
+    total = ends * unsplit_bytes(local_vocab(run) * run.arch.hidden * bits // 8)
     for layer, held in layers:
         for _, size, count in matrices(run, layer):
-            total = total + held * count * unsplit(size * bits // 8)
+            total = total + held * count * unsplit_bytes(size * bits // 8)
     return total
