@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# The same examples every time, so that a test run says something about the change alone;
+# HYPOTHESIS_PROFILE=explore looks further.
+settings.register_profile("steady", derandomize=True, database=None)
+settings.register_profile("explore")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
