@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.ledger.num import power_of_two
 from gpu_mem_calculator.memory.zero.buckets import EMBEDDING, flushes
 from gpu_mem_calculator.memory.zero.coordinator import Limits, Stack, gathered
@@ -19,19 +16,7 @@ from gpu_mem_calculator.memory.zero.partition import (
     shard_elements,
 )
 from gpu_mem_calculator.memory.zero.pipeline import balanced, uniform
-
-
-def llama(hidden: int, layers: int, ffn: int, heads: int, kv: int, vocab: int, **more: Any) -> Any:
-    """A Llama configuration."""
-    return read_config({
-        "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": layers,
-        "intermediate_size": ffn, "num_attention_heads": heads, "num_key_value_heads": kv,
-        "vocab_size": vocab, "max_position_embeddings": 4096, "tie_word_embeddings": False,
-    } | more)  # fmt: skip
-
-
-TINY = llama(2048, 22, 5632, 32, 4, 32000)
-SEVEN = llama(4096, 32, 11008, 32, 32, 32000)
+from tests.engines.test_deepspeed import SEVEN, TINY
 
 
 def test_uniform_gives_the_first_parts_more() -> None:

@@ -82,7 +82,8 @@ def problems(run: Run) -> Iterator[str]:
                "set engine.sharding_strategy to hybrid_shard")  # fmt: skip
     ranks, dp = shard_ranks(run), run.mesh.dp
     if hybrid and isinstance(dp, int) and (dp % ranks or (given or 1) > dp):
-        near = max(n for n in range(1, ranks + 1) if dp % n == 0)
+        most = min(ranks, dp)
+        near = next((n for n in range(most, max(0, most - 10_000), -1) if dp % n == 0), 1)
         yield (f"engine.hybrid_shard_size={given or ranks} does not divide "
                f"data_parallel_size={dp}; try {near}")  # fmt: skip
 

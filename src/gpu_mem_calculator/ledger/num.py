@@ -55,6 +55,11 @@ def holds(condition: Num) -> Num:
     return int(condition) if isinstance(condition, bool | int | Sym) else condition.astype("int64")
 
 
+def nothing(size: Num) -> bool:
+    """Whether there is nothing to enter: a plain zero, not an array that may hold zeros."""
+    return not hasattr(size, "astype") and int(size) == 0
+
+
 def ceil_div(a: Num, b: Num) -> Num:
     """a / b, rounded up."""
     if type(b) is int and b == 1:

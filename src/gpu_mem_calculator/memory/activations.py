@@ -12,7 +12,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from ..ledger.ledger import ACT, GRAD, RUNTIME, TEMP, Entry
-from ..ledger.num import Num, larger, smaller
+from ..ledger.num import Num, larger, nothing, smaller
 from ..ledger.source import code
 from ..model.arch import Layer
 from .huggingface.head import head_walk
@@ -158,7 +158,7 @@ def _pinned(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> It
     Behind backward of a layer it stays until all of backward is done. A checkpoint that is not
     reentrant keeps it from forward on; a reentrant one runs forward without a graph.
     """
-    if isinstance(walk.pinned, int) and walk.pinned == 0:
+    if nothing(walk.pinned):
         return
     full = block.recompute == "full"
     live: dict[str, Num] = {}
@@ -208,5 +208,5 @@ def _working(
         (f"{name}, kernel workspace", TEMP, moment.temp),
     )
     for title, kind, size in parts:
-        if not (isinstance(size, int) and size == 0):
+        if not nothing(size):
             yield Entry(name=title, kind=kind, bytes=size, live={beat.name: 1}, source=source)  # type: ignore[arg-type]

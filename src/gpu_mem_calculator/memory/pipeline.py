@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.ledger import Instant
-from ..ledger.num import Num, choose, holds, larger, smaller
+from ..ledger.num import Num, choose, holds, larger, nothing, smaller
 from .run import Run
 from .stack import Block, blocks, overlap
 from .timeline import OPTIMIZER, STARTUP, Beat, in_flight, step
@@ -69,7 +69,7 @@ def stage_of(run: Run) -> Stage:
                 held = held + here
                 top = top + here * holds(chunk == chunks - 1)
                 alive = alive + here * chunk_flight(flight, pp, chunks, chunk)
-            if not (isinstance(held, int) and held == 0):
+            if not nothing(held):
                 block = replace(kind, count=top, recompute=policy)
                 found.append((block, held, top, alive - top))
         first += kind.count

@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..ledger.ledger import Instant
-from ..ledger.num import Num, choose, holds, larger, smaller
+from ..ledger.num import Num, choose, holds, larger, nothing, smaller
 
 STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"
 
@@ -93,10 +93,10 @@ def _forward_ends(counts: tuple[Num, ...]) -> list[tuple[str, int, Num]]:
     for i in range(len(counts) - 1, -1, -1):
         here = holds(counts[i] > 0)
         name = "forward" if not found else f"forward.{i}"
-        if not (isinstance(here, int) and here == 0):
+        if not nothing(here):
             found.append((name, i, here * open_))
         open_ = open_ * (1 - here)
-        if isinstance(open_, int) and open_ == 0:
+        if nothing(open_):
             break
     return found or [("forward", len(counts) - 1, 0)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..core.calculator import Estimate
-from ..ledger.units import GIB
 from ..memory.run import Run
 from .bars import gauge
 from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrapped
@@ -81,8 +80,10 @@ def _mesh_words(run: Run) -> Iterator[str]:
 
 
 def card_bytes(estimate: Estimate) -> int:
-    """What the card must have."""
-    return round(estimate.result.total_memory_per_gpu_gb * GIB)
+    """What the card must have: torch's least (its peak until that is modelled) and the rest."""
+    result = estimate.result
+    torch = result.allocated_bytes if result.needs_bytes is None else result.needs_bytes
+    return torch + result.outside_torch_bytes
 
 
 def verdict(estimate: Estimate) -> Iterator[Line]:

@@ -12,6 +12,7 @@ from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
 from ..ledger.ledger import CPU, GPU, NVME, RUNTIME, Entry, Instant
 from ..ledger.units import GIB
+from .headline import card_bytes
 from .lines import gib
 from .patterns import swatch
 from .picture import TITLES, Column, Slice, column
@@ -37,10 +38,8 @@ class Page(Struct, frozen=True, kw_only=True):
 
     @property
     def card_bytes(self) -> int:
-        """What the card must have: torch's least (its peak until that is modelled) and the rest."""
-        result = self.result
-        torch = result.allocated_bytes if result.needs_bytes is None else result.needs_bytes
-        return torch + result.outside_torch_bytes
+        """What the card must have."""
+        return card_bytes(self.estimate)
 
 
 def text(value: object) -> str:

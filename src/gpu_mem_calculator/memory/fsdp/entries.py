@@ -11,7 +11,7 @@ from operator import attrgetter
 from msgspec import Struct
 
 from ...ledger.ledger import ACT, COMM, GRAD, PARAM, RUNTIME, Entry
-from ...ledger.num import Num, holds
+from ...ledger.num import Num, holds, nothing
 from ...ledger.source import Source, code
 from ..activations import Walks
 from ..run import Run
@@ -31,11 +31,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     keeps: bool  # layers stay gathered from forward to backward
     replicas: bool  # gradients are all-reduced after they are reduce-scattered
     spots: tuple[Spot, ...]
-
-
-def nothing(size: Num) -> bool:
-    """Whether there is nothing to enter: a plain zero, not an array that may hold zeros."""
-    return not hasattr(size, "astype") and int(size) == 0
 
 
 def _layer_entries(

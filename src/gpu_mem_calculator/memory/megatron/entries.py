@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import ACT, COMM, GRAD, RUNTIME, TEMP, Entry
-from ...ledger.num import Num, holds, larger
+from ...ledger.num import Num, holds, larger, nothing
 from ...ledger.source import Source, code
 from ..pipeline import Stage
 from ..run import Run
@@ -80,7 +80,7 @@ def _working(name: str, moment: Moment, beat: Beat, source: Source) -> Iterator[
     parts = ((name, ACT, moment.act), (f"{name}, weight gradients", GRAD, moment.grad),
              (f"{name}, kernel workspace", TEMP, moment.temp))  # fmt: skip
     for title, kind, size in parts:
-        if not (isinstance(size, int) and size == 0):
+        if not nothing(size):
             yield Entry(name=title, kind=kind, bytes=size, live={beat.name: 1}, source=source)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
-from ...ledger.num import Num, ceil_div, smaller
+from ...ledger.num import Num, ceil_div, nothing, smaller
 from ...ledger.source import ARITHMETIC, code
 from ..optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
 from ..pipeline import Stage
@@ -115,6 +115,6 @@ def _step_entries(
         OPTIMIZERS[run.optimizer], implementation(run), mine - vectors,
         smaller(shard.largest, mine), 32,
     )  # fmt: skip
-    if not (isinstance(temp, int) and temp == 0):
+    if not nothing(temp):
         yield Entry(name=f"{run.optimizer} {implementation(run)} temporaries", kind=TEMP,
                     bytes=temp, live=live, source=STEP_CODE)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import ACT, GRAD, Entry
-from ...ledger.num import Num, larger
+from ...ledger.num import Num, larger, nothing
 from ...ledger.source import code
 from ..activations import Walks
 from ..stack import Block
@@ -32,7 +32,7 @@ def hook_sizes(done: Walks, blocks: tuple[Block, ...], width: int, first: int) -
 
 def first_hook(plan: Plan) -> int:
     """Which of the head's gradients reaches its hook first: not a shared table's, which waits."""
-    return 0 if isinstance(plan.table, int) and plan.table == 0 else 1
+    return 0 if nothing(plan.table) else 1
 
 
 def hook_entries(

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
-from ...ledger.num import Num, choose, holds, larger, smaller
+from ...ledger.num import Num, choose, holds, larger, nothing, smaller
 from ..optimizers import OPTIMIZERS, state_bytes
 from ..stack import Block
 from ..states import gradient_entries as made_gradients
@@ -116,7 +116,7 @@ def _reduced_at_the_end(plan: Plan) -> Entry:
     """
     run, moved = plan.run, _first_bucket(plan)
     alone: Num = 0
-    if isinstance(moved, int) and moved == 0:
+    if nothing(moved):
         alone = plan.width * run.scaled(next((s[0] for s, _ in plan.runs if s), 0))
     if plan.offload == "none":
         there = plan.width * owned_here(plan)
