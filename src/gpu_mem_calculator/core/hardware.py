@@ -17,7 +17,6 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
     title: str
     memory_bytes: int
-    memory_gb: float
     num_gpus: int
     gpus_per_node: int
     num_nodes: int
@@ -27,7 +26,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
 def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
     """The cards that a hardware section means; `ranks` is what the mesh needs, if it says."""
-    title, total, marketed, capability, assumed = _card(config)
+    title, total, capability, assumed = _card(config)
     if config.gpu_memory_bytes is not None:
         total = config.gpu_memory_bytes
     if config.available_memory_bytes is not None:
@@ -42,12 +41,12 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
         count = (config.num_nodes or 1) * (config.gpus_per_node or 1)
     per_node, nodes = _nodes(config, count)
     return Hardware(
-        title=title, memory_bytes=total, memory_gb=marketed, num_gpus=count,
+        title=title, memory_bytes=total, num_gpus=count,
         gpus_per_node=per_node, num_nodes=nodes, compute_capability=capability, assumed=assumed,
     )  # fmt: skip
 
 
-def _card(config: GPUConfig) -> tuple[str, int, float, str, tuple[str, ...]]:
+def _card(config: GPUConfig) -> tuple[str, int, str, tuple[str, ...]]:
     if config.gpu is not None:
         row = catalog.find("gpus", config.gpu)
         if row is None:
@@ -63,18 +62,18 @@ def _card(config: GPUConfig) -> tuple[str, int, float, str, tuple[str, ...]]:
             raise InputError([f"hardware.gpu_memory_gb={size:g} is not what a {row['title']} has, "
                               f"{row['memory_gb']}; leave one of the two out"])  # fmt: skip
         capability = row.get("compute_capability", "9.0")
-        return row["title"], row["memory_bytes"], row["memory_gb"], capability, ()
+        return row["title"], row["memory_bytes"], capability, ()
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
     known = [
         row for row in catalog.having("gpus", "memory_gb", f"{size:g}") if row["memory_bytes_known"]
     ]
     if not known:
-        return f"{size:g} GB GPU", int(size * GIB), size, "9.0", assumed
+        return f"{size:g} GB GPU", int(size * GIB), "9.0", assumed
     least = min(known, key=lambda row: row["memory_bytes"])
     said = f"{size:g} GB is what {least['title']} reports, the least of the cards of that size"
     capability = least.get("compute_capability", "9.0")
-    return f"{size:g} GB GPU", least["memory_bytes"], size, capability, (*assumed, said)
+    return f"{size:g} GB GPU", least["memory_bytes"], capability, (*assumed, said)
 
 
 def _nodes(config: GPUConfig, count: int) -> tuple[int, int]:

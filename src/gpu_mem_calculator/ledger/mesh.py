@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from .num import Num
 
-DP, TP, PP, CP, EP = "dp", "tp", "pp", "cp", "ep"
+TP, PP, CP, EP = "tp", "pp", "cp", "ep"
 
 
 class Mesh(Struct, frozen=True, kw_only=True):
@@ -27,8 +27,3 @@ class Mesh(Struct, frozen=True, kw_only=True):
         for axis in axes:
             ranks = ranks * getattr(self, axis)
         return ranks
-
-    @property
-    def world(self) -> Num:
-        """Ranks in the whole job."""
-        return self.dp * self.tp * self.pp * self.cp

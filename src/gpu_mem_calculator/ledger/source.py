@@ -15,11 +15,6 @@ class Source(Struct, frozen=True):
         return self.text if self.kind == "arithmetic" else f"{self.kind}: {self.text}"
 
 
-def paper(text: str) -> Source:
-    """A published equation."""
-    return Source("paper", text)
-
-
 def code(text: str) -> Source:
     """A framework's source, with its version and place."""
     return Source("code", text)

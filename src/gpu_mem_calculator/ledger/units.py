@@ -3,4 +3,3 @@
 KIB = 2**10
 MIB = 2**20
 GIB = 2**30
-GB = 10**9  # decimal, as vendors print memory
