@@ -1,0 +1,29 @@
+"""What another setting of the allocator would save."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.replay.needs import needs_bytes
+from gpu_mem_calculator.replay.settings import Settings
+from gpu_mem_calculator.replay.stream import Stream
+
+WORTHWHILE = 0.01
+"""A saving that is worth a word, as a share."""
+
+
+def advise(stream: Stream, settings: Settings | None = None, needs: int | None = None) -> str:
+    """A sentence where `expandable_segments:True` lets the run survive in over 1 % less, else "".
+
+    `needs` is what the run needs as it is, where that is known already.
+    """
+    settings = settings or Settings()
+    if settings.expandable_segments:
+        return ""
+    now = needs_bytes(stream, settings) if needs is None else needs
+    then = needs_bytes(stream, replace(settings, expandable_segments=True))
+    least, most = f"{then / GIB:.1f}", f"{now / GIB:.1f}"
+    if now - then <= WORTHWHILE * now or least == most:
+        return ""
+    return f"`expandable_segments:True` lets this run survive in {least} instead of {most} GiB"

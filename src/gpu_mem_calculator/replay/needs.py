@@ -1,0 +1,86 @@
+"""The least memory that a run survives in: the smallest cap that the allocator can live with.
+
+A replay under a cap is the same as one without until reserved memory would first pass the cap, so
+all replays start where the lowest cap is first passed. An elastic replay, which raises its cap
+wherever it would fail, gives a cap to begin with; the rest is bisection.
+"""
+
+from __future__ import annotations
+
+from gpu_mem_calculator.replay.allocator import Player
+from gpu_mem_calculator.replay.plan import Plan
+from gpu_mem_calculator.replay.rounding import UNIT
+from gpu_mem_calculator.replay.settings import Settings
+from gpu_mem_calculator.replay.stream import Stream
+
+CLOSE = 0.002
+"""How close the answer comes to the least cap, as a share."""
+
+
+def needs_bytes(stream: Stream, settings: Settings | None = None) -> int:
+    """The least cap (to 0.2 %) under which the whole stream survives.
+
+    What torch calls out of memory is decided by reserved memory alone, so the CUDA context and
+    other users of the card come on top.
+    """
+    plan = Plan(stream, settings or Settings())
+    low = _live_units(plan) - 1
+    start = _until(Player(plan), low + 1)
+    high = _play(start, low + 1, elastic=True).cache.cap
+    step = max(int(high * CLOSE), 1)
+    near = _until(start, high - step)
+
+    def survives(cap: int) -> bool:
+        return _play(near if cap >= near.cache.cap else start, cap).failed_at is None
+
+    while (player := _play(near, high)).failed_at is not None:
+        low, high, step = high, high + step, 2 * step
+    if plan.is_plain and not player.cache.passed:  # the same as without a cap
+        high = min(high, player.peak_reserved)
+    while low < high - step and survives(high - step):
+        high, step = high - step, 2 * step
+    low = max(low, high - step)
+    while high - low > max(high * CLOSE, 1):
+        middle = (high + low) // 2
+        low, high = (low, middle) if survives(middle) else (middle, high)
+    return high * UNIT
+
+
+def _live_units(plan: Plan) -> int:
+    """Peak of what is alive, each tensor at its rounded size: no cap below it is enough (but for
+    part of a page by which expandable segments may pass theirs).
+    """
+    units, alive, peak = plan.units, 0, 0
+    for event in plan.events:
+        if event >= 0:
+            alive += units[event]
+            if alive > peak:
+                peak = alive
+        else:
+            alive -= units[~event]
+    return peak
+
+
+def _until(start: Player, cap: int) -> Player:
+    """Played on to where `cap` would first be passed, with nothing given back yet.
+
+    Collecting garbage depends on the cap from the start, so then nothing is played.
+    """
+    player = start.copy()
+    cache = player.cache
+    cache.cap, cache.waits = cap, True
+    if cache.plan.collects:
+        cache.ages = {}
+    else:
+        player.finish()
+    cache.waits, player.failed_at = False, None
+    return player
+
+
+def _play(start: Player, cap: int, elastic: bool = False) -> Player:
+    """Played on from there to the end under a cap."""
+    player = start.copy()
+    player.cache.cap, player.cache.elastic = cap, elastic
+    player.finish()
+    player.keep_peaks()
+    return player

@@ -1,0 +1,247 @@
+"""The allocator once more, slowly and plainly, with linked blocks as in torch: to check the fast
+one on streams that no recording has. Sizes are bytes here, and nothing is shared but rounding and
+the addresses of segments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpu_mem_calculator.replay.addresses import Addresses
+from gpu_mem_calculator.replay.rounding import UNIT, round_units, segment_units
+from gpu_mem_calculator.replay.settings import Settings
+from gpu_mem_calculator.replay.stream import Stream
+
+MIB = 2**20
+SPACE = 2**40
+
+
+@dataclass(eq=False)
+class Block:
+    """A piece of a segment; `base` is where its expandable segment begins (None: cudaMalloc)."""
+
+    address: int
+    size: int
+    pool: tuple[int, bool]  # stream, small
+    base: int | None = None
+    free: bool = False
+    mapped: bool = True
+    prev: Block | None = None
+    next: Block | None = None
+    since: int = 0
+
+    @property
+    def room(self) -> int:
+        """What it can become."""
+        after = self.next
+        return self.size + (after.size if after and not after.mapped else 0)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it has neighbours."""
+        return self.prev is not None or self.next is not None
+
+
+@dataclass
+class Device:
+    """All blocks of a device, and torch's rules for them."""
+
+    settings: Settings
+    cap: int | None
+    blocks: list[Block] = field(default_factory=list)
+    reserved: int = 0
+    lookups: int = 0
+    segments: int = 0
+    addresses: Addresses = field(default_factory=Addresses)
+
+    def cached(self, pool: tuple[int, bool], mapped: bool = True) -> list[Block]:
+        """Free blocks of a pool by size and address."""
+        found = [b for b in self.blocks if b.free and b.mapped == mapped and b.pool == pool]
+        return sorted(found, key=lambda b: (b.size if mapped else 0, b.address))
+
+    def link(self, block: Block, before: Block | None, after: Block | None) -> None:
+        """Put a block between two."""
+        block.prev, block.next = before, after
+        if before:
+            before.next = block
+        if after:
+            after.prev = block
+        self.blocks.append(block)
+
+    def unlink(self, block: Block) -> None:
+        """Take a block out of its row."""
+        if block.prev:
+            block.prev.next = block.next
+        if block.next:
+            block.next.prev = block.prev
+        self.blocks.remove(block)
+
+    def release(self, block: Block) -> None:
+        """Mark a block as free and merge it with its neighbours."""
+        block.free, block.since = True, self.lookups
+        for other in (block.prev, block.next):
+            if other and other.free and other.mapped == block.mapped:
+                self.unlink(other)
+                block.address = min(block.address, other.address)
+                block.size += other.size
+
+    def malloc(self, asked: int, stream: int) -> Block | None:
+        """A block, or None where memory ran out."""
+        size = round_units(asked, self.settings) * UNIT
+        pool = (stream, size <= MIB)
+        block = self.search(size, pool) or self.new(size, pool)
+        if block is None:
+            return None
+        rest, expandable = block.size - size, self.settings.expandable_segments
+        limit = self.settings.max_split_bytes
+        if rest >= UNIT if pool[1] or expandable else rest > MIB and (not limit or size < limit):
+            after = Block(block.address + size, rest, pool, block.base, True, since=self.lookups)
+            self.link(after, block, block.next)
+            block.size = size
+        block.free = False
+        return block
+
+    def search(self, size: int, pool: tuple[int, bool]) -> Block | None:
+        """Best fit."""
+        if not pool[1]:
+            self.lookups += 1
+        fits = [b for b in self.cached(pool) if b.size >= size]
+        while len(fits) > 1 and fits[0].base is not None and fits[1].room < fits[0].room:
+            del fits[0]
+        limit, rounding = self.settings.max_split_bytes, self.settings.max_non_split_rounding_bytes
+        if not fits or (limit and size < limit <= fits[0].size):
+            return None
+        if limit and size >= limit and fits[0].size >= size + (rounding or 20 * MIB):
+            return None
+        return fits[0]
+
+    def new(self, size: int, pool: tuple[int, bool]) -> Block | None:
+        """A block of a new segment, after giving back what the cap asks for."""
+        whole = segment_units(size // UNIT, 20 * MIB // UNIT) * UNIT
+        if self.cap is not None:
+            if self.settings.garbage_collection_threshold:
+                self.collect(int(self.settings.garbage_collection_threshold * self.cap))
+            if self.reserved + whole > self.cap:
+                if not self.give_oversize(size, pool) or self.reserved + whole > self.cap:
+                    self.give_all()
+                if self.reserved + whole > self.cap:
+                    return None
+        if self.settings.expandable_segments:
+            return self.expand(size, pool)
+        self.reserved += whole
+        block = Block(self.addresses.take(whole // (2 * MIB)) * 2 * MIB, whole, pool, free=True)
+        self.blocks.append(block)
+        return block
+
+    def give(self, block: Block) -> None:
+        """Give a whole segment back."""
+        self.blocks.remove(block)
+        self.addresses.give_back(block.address // (2 * MIB), block.size // (2 * MIB))
+        self.reserved -= block.size
+
+    def give_oversize(self, size: int, pool: tuple[int, bool]) -> bool:
+        """One oversize block that is enough, or the largest until they are; whether they are."""
+        limit = self.settings.max_split_bytes
+        if not limit or self.settings.expandable_segments:
+            return False
+        size, over = max(size, limit), [b for b in self.cached(pool) if b.size >= limit]
+        enough = [b for b in over if b.size >= size]
+        for block in enough[:1] or reversed(over):
+            if size > 0:
+                size -= block.size
+                self.give(block)
+        return size <= 0
+
+    def give_all(self) -> None:
+        """All whole segments, and all free pages of expandable ones."""
+        for block in [b for b in self.blocks if b.free and b.mapped]:
+            if block.base is not None:
+                self.unmap(block, block.base)
+            elif not block.is_split:
+                self.give(block)
+
+    def collect(self, threshold: int) -> None:
+        """Whole large segments as old as the average, until the threshold is reached."""
+        target = self.reserved - threshold
+        free = [b for b in self.blocks if b.free and not b.pool[1] and not b.is_split]
+        free = [b for b in free if b.base is None]
+        while target > 0 and free:
+            average = sum(self.lookups - b.since for b in free) / len(free)
+            old = [b for b in free if self.lookups - b.since >= average]
+            free = [b for b in free if b not in old]
+            for block in old:
+                target -= block.size
+                self.give(block)
+
+    def expand(self, size: int, pool: tuple[int, bool]) -> Block:
+        """Map pages at the lowest address where there is room."""
+        for gap in self.cached(pool, mapped=False):
+            first = gap.prev if gap.prev and gap.prev.free else gap
+            room, block = 0, first
+            while block and block.free:
+                room, block = room + block.size, block.next  # type: ignore[assignment]
+            if room >= size:
+                break
+        else:
+            self.segments += 1
+            base = self.segments * 2 * SPACE
+            first = Block(base, SPACE, pool, base, True, mapped=False)
+            self.blocks.append(first)
+        if not first.mapped:
+            self.map(first, min(size, first.size))
+        while first.size < size:
+            assert first.next is not None
+            first = self.map(first.next, min(size - first.size, first.next.size))
+        return first
+
+    def map(self, gap: Block, size: int) -> Block:
+        """Map the first pages of a gap, and merge them with what is free around."""
+        page = 2 * MIB if gap.pool[1] else 20 * MIB
+        size = min(-(-size // page) * page, gap.size)
+        if gap.size > size:
+            rest = Block(gap.address + size, gap.size - size, gap.pool, gap.base, True, False)
+            self.link(rest, gap, gap.next)
+        gap.size, gap.mapped = size, True
+        self.reserved += size
+        self.release(gap)
+        return gap
+
+    def unmap(self, block: Block, base: int) -> None:
+        """Unmap the whole pages of a free block."""
+        page = 2 * MIB if block.pool[1] else 20 * MIB
+        end = block.address + block.size
+        first = base + -(-(block.address - base) // page) * page
+        last = base + (end - base) // page * page
+        if first >= last:
+            return
+        if first > block.address:
+            before = Block(block.address, first - block.address, block.pool, base, True)
+            self.link(before, block.prev, block)
+        if end > last:
+            self.link(Block(last, end - last, block.pool, base, True), block, block.next)
+        block.address, block.size, block.mapped = first, last - first, False
+        self.reserved -= last - first
+        self.release(block)
+        if not block.is_split:
+            self.blocks.remove(block)
+
+
+def steps(stream: Stream, settings: Settings, cap: int | None) -> list[tuple[int, int]]:
+    """(allocated, reserved) bytes after each event, as `history` has them."""
+    device, allocated = Device(settings, cap), 0
+    alive: dict[int, Block] = {}
+    found: list[tuple[int, int]] = []
+    for event in stream.events:
+        tensor = max(event, ~event)
+        if stream.sizes[tensor] and event >= 0:
+            block = device.malloc(stream.sizes[tensor], stream.streams[tensor])
+            if block is None:
+                break
+            alive[tensor] = block
+            allocated += block.size
+        elif stream.sizes[tensor]:
+            block = alive.pop(tensor)
+            allocated -= block.size
+            device.release(block)
+        found.append((allocated, device.reserved))
+    return found

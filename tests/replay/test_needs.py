@@ -1,0 +1,132 @@
+"""The least cap, and properties that hold for any stream."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_mem_calculator.replay.allocator import history, replay
+from gpu_mem_calculator.replay.needs import needs_bytes
+from gpu_mem_calculator.replay.settings import Settings
+from gpu_mem_calculator.replay.stream import UNTIL_MARK, Stream
+from tests.replay.plainly import steps
+
+MIB = 2**20
+CONFS = [
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "roundup_power2_divisions:4",
+    "garbage_collection_threshold:0.6",
+    "max_split_size_mb:32,garbage_collection_threshold:0.5",
+]
+PLAIN = [conf for conf in CONFS if "garbage" not in conf and "expandable" not in conf]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Stream:
+    """Tensors of all sorts of sizes on up to two streams, freed in any order, or not at all."""
+    size = st.one_of(
+        st.integers(0, 4096), st.integers(1, 40 * MIB), st.integers(1, 20).map(MIB.__mul__)
+    )
+    sizes = draw(st.lists(size, min_size=1, max_size=40))
+    homes = draw(st.lists(st.integers(0, 1), min_size=len(sizes), max_size=len(sizes)))
+    alive: list[int] = []
+    events: list[int] = []
+    for tensor in range(len(sizes)):
+        events.append(tensor)
+        alive.append(tensor)
+        for _ in range(draw(st.integers(0, 2))):
+            if alive:
+                events.append(~alive.pop(draw(st.integers(0, len(alive) - 1))))
+    used = draw(st.lists(st.integers(0, len(sizes) - 1), max_size=3, unique=True))
+    ends = [draw(st.one_of(st.just(UNTIL_MARK), st.integers(0, len(events)))) for _ in used]
+    uses = [(tensor, 5, end) for tensor, end in zip(used, ends, strict=True)]
+    marks = [(len(events) // 2, "half"), (len(events), "end")]
+    return Stream(sizes, events, streams=homes, marks=marks, uses=uses)
+
+
+def freed(stream: Stream) -> Stream:
+    """The same, and then everything that is alive is freed."""
+    alive = set(stream.events) - {~event for event in stream.events if event < 0}
+    rest = [~tensor for tensor in sorted(t for t in alive if t >= 0)]
+    return Stream(stream.sizes, [*stream.events, *rest], streams=stream.streams, uses=stream.uses)
+
+
+@given(streams(), st.sampled_from(CONFS))
+def test_allocated_is_never_more_than_reserved(stream: Stream, conf: str) -> None:
+    """At each step, and reserved memory is whole pages."""
+    for allocated, reserved in history(stream, Settings.parse(conf), 2**40):
+        assert 0 <= allocated <= reserved
+        assert reserved % (2 * MIB) == 0
+
+
+@given(streams(), st.sampled_from(CONFS))
+def test_a_replay_is_the_same_each_time(stream: Stream, conf: str) -> None:
+    """The same stream, chosen and cap give the same footprint, step by step or at once."""
+    chosen, cap = Settings.parse(conf), 200 * MIB
+    found = replay(stream, chosen, cap)
+    assert found == replay(stream, chosen, cap)
+    steps = history(stream, chosen, cap)
+    assert max((allocated for allocated, _ in steps), default=0) == found.allocated_bytes
+
+
+@given(streams(), st.sampled_from(CONFS))
+def test_when_everything_is_freed_nothing_is_allocated(stream: Stream, conf: str) -> None:
+    """No byte is lost."""
+    assert history(freed(stream), Settings.parse(conf))[-1][0] == 0
+
+
+@given(streams())
+def test_when_everything_is_freed_one_cap_hit_gives_everything_back(stream: Stream) -> None:
+    """Merging leaves whole segments, so what only just fits the cap fits when all else goes."""
+    whole = freed(stream)
+    last = len(whole.sizes)
+    big = Stream(
+        [*whole.sizes, 2**40], [*whole.events, last], streams=[*whole.streams, 0], uses=whole.uses
+    )
+    assert history(big, cap=2**40)[-1] == (2**40, 2**40)
+
+
+@given(streams(), st.sampled_from(CONFS))
+def test_a_replay_at_the_least_cap_survives(stream: Stream, conf: str) -> None:
+    """What is said to be enough is enough."""
+    chosen = Settings.parse(conf)
+    assert replay(stream, chosen, needs_bytes(stream, chosen)).failed_at is None
+
+
+@given(streams(), st.sampled_from(PLAIN))
+def test_the_least_cap_lies_between_allocated_and_reserved(stream: Stream, conf: str) -> None:
+    """No run needs more than it reserves without a cap, nor less than what is alive at once."""
+    chosen = Settings.parse(conf)
+    free = replay(stream, chosen)
+    needs = needs_bytes(stream, chosen)
+    assert replay(stream, chosen, needs).allocated_bytes <= needs <= free.reserved_bytes
+
+
+def test_an_empty_stream_needs_nothing() -> None:
+    """Nothing asked, nothing needed."""
+    assert needs_bytes(Stream([], [])) == 0
+
+
+def test_a_run_whose_cache_can_go_needs_only_what_is_alive() -> None:
+    """Segments freed whole are given back when the next does not fit."""
+    stream = Stream([100 * MIB, 120 * MIB], [0, ~0, 1])
+    assert replay(stream).reserved_bytes == 220 * MIB
+    assert needs_bytes(stream) == pytest.approx(120 * MIB, rel=0.002)
+
+
+def test_fragments_that_stay_are_needed() -> None:
+    """A segment with a block in use cannot go, so the run needs it beside the next one."""
+    stream = Stream([s * MIB for s in (100, 20, 100)], [0, ~0, 1, 2])
+    assert needs_bytes(stream) == pytest.approx(200 * MIB, rel=0.002)
+
+
+@settings(max_examples=300)
+@given(streams(), st.sampled_from(CONFS), st.one_of(st.none(), st.integers(2, 150)))
+def test_the_fast_model_is_the_plain_one(stream: Stream, conf: str, cap: int | None) -> None:
+    """At each step, under any cap, the fast model has what linked blocks as in torch have."""
+    stream.uses = []
+    chosen, most = Settings.parse(conf), None if cap is None else cap * 2 * MIB
+    assert history(stream, chosen, most) == steps(stream, chosen, most)

@@ -1,0 +1,84 @@
+"""The settings: what torch's variable says, and one sentence for what it would not take."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_mem_calculator.replay.settings import Settings, SettingsError
+
+MIB = 2**20
+
+
+def test_no_text_is_torchs_defaults() -> None:
+    """An empty variable changes nothing."""
+    assert Settings.parse("") == Settings()
+
+
+def test_settings_are_read_as_torch_reads_them() -> None:
+    """Keys, MiB, shares and flags, with spaces anywhere."""
+    text = "expandable_segments:True, max_split_size_mb: 128,garbage_collection_threshold:0.6"
+    assert Settings.parse(text) == Settings(
+        expandable_segments=True, max_split_bytes=128 * MIB, garbage_collection_threshold=0.6
+    )
+
+
+def test_sizes_of_segments_and_rounding_are_read() -> None:
+    """The rarer sizes are settings too."""
+    found = Settings.parse("max_non_split_rounding_mb:64,large_segment_size_mb:12")
+    assert found.max_non_split_rounding_bytes == 64 * MIB
+    assert found.large_segment_bytes == 12 * MIB
+
+
+def test_one_number_of_divisions_is_for_all_sizes() -> None:
+    """`roundup_power2_divisions:4` fills all sixteen intervals."""
+    assert Settings.parse("roundup_power2_divisions:4").roundup_power2_divisions == (4,) * 16
+
+
+def test_a_list_of_divisions_fills_below_its_first_and_above_its_last() -> None:
+    """`[64:8,256:4,>:1]`: what is below 64 MiB too, nothing for 128 MiB, and the rest."""
+    found = Settings.parse("roundup_power2_divisions:[64:8,256:4,>:1]").roundup_power2_divisions
+    assert found == (8,) * 7 + (0, 4) + (1,) * 7
+
+
+def test_settings_that_move_no_device_memory_are_taken() -> None:
+    """Pinned memory and locks are not the device's memory."""
+    assert Settings.parse("pinned_use_background_threads:True,backend:native") == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("expandable_segment:True", "did you mean 'expandable_segments'?"),
+        ("gibberish:1", "'gibberish' is no setting of the allocator; try one of expandable_seg"),
+        ("expandable_segments:true", "expandable_segments:true is neither True nor False"),
+        (
+            "max_split_size_mb:10",
+            "max_split_size_mb:10 must be at least 20, the size of a large segment",
+        ),
+        ("max_split_size_mb:lots", "max_split_size_mb:lots must be a whole number of MiB"),
+        ("large_segment_size_mb:8", "large_segment_size_mb:8 must be more than 10; try 20"),
+        (
+            "max_split_size_mb:20,large_segment_size_mb:25",
+            "max_split_size_mb:20 must be at least 25",
+        ),
+        ("garbage_collection_threshold:1.5", "must lie between 0 and 1"),
+        ("garbage_collection_threshold:x", "must lie between 0 and 1"),
+        ("roundup_power2_divisions:3", "takes powers of two, not '3'"),
+        ("roundup_power2_divisions:[64:x]", "takes powers of two, not 'x'"),
+        ("backend:cudaMallocAsync", "backend:cudaMallocAsync is not modelled; try backend:native"),
+        ("per_process_memory_fraction:0.5", "give the cap in bytes instead"),
+    ],
+)
+def test_what_torch_would_not_take_is_one_sentence(text: str, sentence: str) -> None:
+    """A wrong setting names itself, the rule and the nearest fix."""
+    with pytest.raises(SettingsError) as caught:
+        Settings.parse(text)
+    (problem,) = caught.value.problems
+    assert sentence in problem
+
+
+def test_all_problems_come_at_once() -> None:
+    """Two wrong settings are two sentences."""
+    with pytest.raises(SettingsError) as caught:
+        Settings.parse("expandable_segments:yes,max_split_size_mb:1")
+    assert len(caught.value.problems) == 2
