@@ -36,6 +36,7 @@ MEANING = {
     "hardware.gpu_memory_bytes": "what the driver reports",
     "hardware.available_memory_bytes": "what is free before the run starts",
     "hardware.interconnect": "a name or alias from the link table; no effect on memory",
+    "engine.cpu_offload": "shards, gradients and the optimizer in pinned host memory",
     "engine.allgather_bucket_size": "has no effect on memory: parameters are gathered in place",
 }
 DEFAULT = {

@@ -14,6 +14,7 @@ from ..ledger.units import GIB
 from ..memory.run import Run
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..model.adapters import total_adapter_parameters
+from ..replay.settings import Settings
 from .errors import InputError
 from .models import (
     EngineConfig,
@@ -59,6 +60,7 @@ def full_estimate(source: Source) -> Estimate:
     """Estimate a run and keep its ledgers."""
     file = read(source)
     resolved = resolve(file)
+    _check_allocator(file, resolved)
     ledgers = tuple(
         resolved.engine.ledger(replace(resolved.run, stage=stage))
         for stage in range(resolved.run.mesh.pp)
@@ -67,6 +69,16 @@ def full_estimate(source: Source) -> Estimate:
     busiest = peaks.index(max(peaks))
     result = _result(file, resolved, ledgers, peaks, busiest)
     return Estimate(result=result, resolved=resolved, ledgers=ledgers)
+
+
+def _check_allocator(file: RunFile, resolved: Resolved) -> None:
+    """The other settings move what blocks are rounded up to, which only a replay sees."""
+    known = Settings(expandable_segments=resolved.allocator.expandable_segments)
+    if resolved.allocator != known:
+        raise InputError(
+            [f"training.pytorch_alloc_conf={file.training.pytorch_alloc_conf!r}: an estimate knows "
+             "expandable_segments only; use gpu-mem-calc trace, which replays the allocator"]
+        )  # fmt: skip
 
 
 def needed_bytes(resolved: Resolved, run: Run) -> int:

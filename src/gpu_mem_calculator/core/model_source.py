@@ -42,6 +42,7 @@ class Model(Struct, frozen=True, kw_only=True):
 
     arch: Arch
     title: str
+    config: Mapping[str, Any] | None = None  # as a config.json has it; None for plain numbers
     parameters_given: int | None = None
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -138,7 +139,7 @@ def _from_config(
         raise ConfigError("model.config has a value that JSON cannot hold") from None
     arch = _read_cached(text)
     _contradictions(arch, numbers)
-    return _checked(title, arch, given, assumed)
+    return replace(_checked(title, arch, given, assumed), config=changed)
 
 
 def _contradictions(arch: Arch, numbers: Mapping[str, Any]) -> None:

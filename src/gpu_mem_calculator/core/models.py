@@ -85,6 +85,7 @@ class TrainingConfig(Struct, kw_only=True, omit_defaults=True):
     quantization: Literal["none", "nf4", "int8"] | None = None
     double_quant: Flag | None = None
     upcast_unquantized: Flag | None = None
+    pytorch_alloc_conf: Text | None = None
 
 
 class ParallelismConfig(Struct, kw_only=True, omit_defaults=True):
@@ -129,6 +130,7 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
     reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = None
     hybrid_shard_size: Count | None = None
     reshard_root_after_forward: Flag | None = None
+    cpu_offload: Flag | None = None
     # DDP
     gradient_as_bucket_view: Flag | None = None
     # Megatron

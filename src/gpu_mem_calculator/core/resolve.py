@@ -17,6 +17,7 @@ from ..memory.run import Run
 from ..memory.runtime import outside_torch
 from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, linears, module_name
 from ..model.arch import Arch
+from ..replay.settings import Settings, SettingsError
 from .errors import InputError, nearest
 from .hardware import Hardware, find_hardware
 from .model_source import Model, find_model
@@ -38,6 +39,7 @@ class Resolved(Struct, frozen=True, kw_only=True):
     engine: Engine
     hardware: Hardware
     model: Model
+    allocator: Settings = Settings()
     assumed: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -71,6 +73,7 @@ def resolve(file: RunFile) -> Resolved:
     training = attempt(_training, file.training)
     mesh = attempt(_mesh, file.parallelism, hardware, chosen) if hardware and chosen else None
     options = attempt(_options, file.engine, chosen) if chosen else None
+    allocator = attempt(_allocator, file.training)
     if problems or mesh is None or options is None:
         raise InputError(problems)
     if not model.arch.trains:
@@ -95,13 +98,14 @@ def resolve(file: RunFile) -> Resolved:
         num_nodes=hardware.num_nodes,
         compute_capability=hardware.compute_capability,
         parameters_given=model.parameters_given,
+        expandable_segments=allocator.expandable_segments,
         **training,
     )
     problems = [*_rules(run, chosen), *_meaningless(run, file, chosen), *chosen.problems(run)]
     if problems:
         raise InputError(problems)
     return Resolved(
-        run=run, engine=chosen, hardware=hardware, model=model,
+        run=run, engine=chosen, hardware=hardware, model=model, allocator=allocator,
         assumed=(*model.assumed, *hardware.assumed), warnings=model.warnings,
     )  # fmt: skip
 
@@ -195,6 +199,16 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
         "double_quant": config.double_quant if config.double_quant is not None else True,
         "upcast_unquantized": bool(config.upcast_unquantized),
     }
+
+
+def _allocator(config: TrainingConfig) -> Settings:
+    """The settings of torch's allocator, as PYTORCH_ALLOC_CONF has them."""
+    try:
+        return Settings.parse(config.pytorch_alloc_conf or "")
+    except SettingsError as error:
+        raise InputError(
+            f"training.pytorch_alloc_conf: {problem}" for problem in error.problems
+        ) from None
 
 
 def _precision(config: TrainingConfig) -> str:

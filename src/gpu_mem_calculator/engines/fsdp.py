@@ -7,7 +7,8 @@ Strategies, by what `fully_shard` is given:
 - `hybrid_shard`: `full_shard` on a mesh of (replicas, `hybrid_shard_size`).
 - `no_shard`: `replicate`, FSDP2's code with one rank per shard, never resharded. It still keeps
   a gathered copy beside each parameter.
-Gradients are reduced after every micro-batch, so what accumulates is sharded.
+Gradients are reduced after every micro-batch, so what accumulates is sharded. With `cpu_offload`
+the shards, their gradients and the optimizer are in host memory (`CPUOffloadPolicy`, pinned).
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from ..memory.fsdp.entries import (
     reduced_entries,
     sharded_gradient_entries,
 )
+from ..memory.fsdp.offload import host_shard_entries, host_step_entries, staged_entries
 from ..memory.fsdp.timeline import ends_apart, spots
-from ..memory.fsdp.units import Piece, Widths, layer_pieces, root_pieces, unit
+from ..memory.fsdp.units import Piece, Unit, Widths, layer_pieces, root_pieces, unit
 from ..memory.optimizers import (
     default_implementation,
 )
@@ -54,6 +56,7 @@ OPTIONS: Mapping[str, Any] = {
     "reduce_dtype": None,  # None: the dtype of the gradients, which is that of the arithmetic
     "hybrid_shard_size": None,  # None: the GPUs of a node
     "reshard_root_after_forward": None,  # None: as the strategy says for the layers
+    "cpu_offload": False,
 }
 
 
@@ -80,6 +83,10 @@ def problems(run: Run) -> Iterator[str]:
     if given and not hybrid:
         yield (f"engine.hybrid_shard_size={given} applies to hybrid_shard only; leave it out or "
                "set engine.sharding_strategy to hybrid_shard")  # fmt: skip
+    again = _option(run, "reshard_root_after_forward")
+    if again is not None and _option(run, "sharding_strategy") == "no_shard":
+        yield (f"engine.reshard_root_after_forward={str(again).lower()}: replicate never reshards; "
+               "leave it out or set engine.sharding_strategy to full_shard")  # fmt: skip
     ranks, dp = shard_ranks(run), run.mesh.dp
     if hybrid and isinstance(dp, int) and (dp % ranks or (given or 1) > dp):
         most = min(ranks, dp)
@@ -101,13 +108,13 @@ def ledger(run: Run) -> Ledger:
     fresh = replace(done, layers=layers, head=_fresh(done.head), fresh=True)
     start = Instant(name="startup", phase=STARTUP, title="start-up: shards are made")
     entries = [
-        *_shards(plan, start),
+        *(_host_shards if plan.offload else _shards)(plan, start),
         *gathered_entries(plan),
         *reduced_entries(plan),
-        *sharded_gradient_entries(plan),
+        *(staged_entries if plan.offload else sharded_gradient_entries)(plan),
         *_step(plan),
         *activation_entries(inside, how, stack, beats, fresh),
-        *unsplit_entries(stack, beats, fresh),
+        *unsplit_entries(run, stack, beats, fresh),
         *between_entries(plan, fresh),
         workspace_entry(run, beats),
     ]
@@ -143,7 +150,7 @@ def _widths(run: Run) -> tuple[Widths, Widths]:
 
 def _plan(run: Run, stack: tuple[Block, ...]) -> Plan:
     base, extra = _widths(run)
-    ranks = shard_ranks(run)
+    ranks, offload = shard_ranks(run), bool(_option(run, "cpu_offload"))
     strategy = _option(run, "sharding_strategy")
     keeps = strategy in ("shard_grad_op", "no_shard")
     again = _option(run, "reshard_root_after_forward")
@@ -156,15 +163,16 @@ def _plan(run: Run, stack: tuple[Block, ...]) -> Plan:
     return Plan(
         run=run,
         kinds=tuple(
-            (title, unit(run, layer_pieces(run, layer, base, extra), ranks))
+            (title, unit(run, layer_pieces(run, layer, base, extra), ranks, offload=offload))
             for _, title, layer in kinds.values()
         ),
         layers=tuple(kinds[id(layer)][0] for layer in arch.layers),
-        root=unit(run, root_pieces(run, base), ranks),
+        root=unit(run, root_pieces(run, base), ranks, offload=offload),
         head=0 if run.frozen else run.scaled(head) * base.compute // 8,
         several=holds(ranks > 1),
         keeps=keeps,
         replicas=strategy in ("hybrid_shard", "no_shard"),
+        offload=offload,
         spots=tuple(spots(stack, run.micro_batches,
                           root_again=not keeps if again is None else bool(again))),
     )  # fmt: skip
@@ -172,7 +180,7 @@ def _plan(run: Run, stack: tuple[Block, ...]) -> Plan:
 
 def _shards(plan: Plan, start: Instant) -> Iterator[Entry]:
     """Parameters as they are stored, from start-up on."""
-    run, arch = plan.run, plan.run.arch
+    run = plan.run
     beats = tuple(spot.beat for spot in plan.spots)
     live: dict[str, Num] = {start.name: 1, **{beat.name: 1 for beat in beats}}
     source = code("torch 2.13 F/_fsdp_param.py:298-316: rows padded to equal shards")
@@ -188,15 +196,28 @@ def _shards(plan: Plan, start: Instant) -> Iterator[Entry]:
         live=live, source=code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp should_split"),
     )  # fmt: skip
     yield replace(buffer_entry(run, beats), live=live)
-    if arch.tied:
-        ranks, (stored, _) = shard_ranks(run), PRECISIONS[run.precision]
-        table = Piece(arch.embedding[0], Widths(stored, stored, stored), False)
-        twin = unit(run, [table], ranks)
+    twin = _twin(run)
+    if run.arch.tied:
         yield Entry(
             name="tied head, before it is the embedding again", kind=PARAM,
             bytes=twin.shard + twin.slack, live={start.name: 1},
             source=code("torch 2.13 nn/modules/module.py to_empty: each name gets a tensor"),
         )  # fmt: skip
+
+
+def _twin(run: Run) -> Unit:
+    """The tensor that a tied head is until it is the embedding again; nothing where it is not."""
+    stored, _ = PRECISIONS[run.precision]
+    table = Piece(run.arch.embedding[0], Widths(stored, stored, stored), False)
+    return unit(run, [table] if run.arch.tied else [], shard_ranks(run))
+
+
+def _host_shards(plan: Plan, start: Instant) -> Iterator[Entry]:
+    """Parameters and gradients on the host; only buffers stay on the GPU."""
+    beats = tuple(spot.beat for spot in plan.spots)
+    buffers = buffer_entry(plan.run, beats)
+    yield replace(buffers, live={start.name: 1, **buffers.live})
+    yield from host_shard_entries(plan, start, _twin(plan.run).shard)
 
 
 def _step(plan: Plan) -> Iterator[Entry]:
@@ -208,6 +229,9 @@ def _step(plan: Plan) -> Iterator[Entry]:
         count = plan.layers.count(kind)
         total, tensors = total + count * one.stepped, tensors + count * one.tensors
         largest = larger(largest, one.largest)
+    if plan.offload:
+        yield from host_step_entries(plan, total, largest, tensors, extra.stored)
+        return
     name = run.implementation or default_implementation(run.optimizer)
     yield from optimizer_entries(
         run, total, extra.stored, beats, implementation=name, largest=largest, tensors=tensors

@@ -70,7 +70,7 @@ def ledger(run: Run) -> Ledger:
     else:
         entries += _gradients(run, precision, stack, beats)
     entries += activation_entries(run, how, stack, beats, done)
-    entries += unsplit_entries(stack, beats, done)
+    entries += unsplit_entries(run, stack, beats, done)
     wrapped = holds(run.mesh.dp > 1)
     starts = (
         Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU"),
@@ -139,6 +139,8 @@ def _gradients(
 
 def _unsplit(run: Run, bits: int, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """Blocks beyond 10 MiB that are counted whole: weights, states, gradients, temporaries."""
+    if run.expandable_segments:
+        return
     one = unsplit_total((size * bits // 8, count) for size, count in trained_sizes(run))
     row = OPTIMIZERS[run.optimizer]
     foreach = (run.implementation or default_implementation(run.optimizer)) == FOREACH

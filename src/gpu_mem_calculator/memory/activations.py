@@ -135,13 +135,15 @@ def _kept(
 
 
 def unsplit_entries(
-    blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks
+    run: Run, blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks
 ) -> Iterator[Entry]:
     """Kept activations whose blocks the allocator counts whole.
 
     True where forward finds no large free block to cut: not under DeepSpeed, whose start-up
-    leaves the memory of the first parameters behind.
+    leaves the memory of the first parameters behind; nor where segments expand.
     """
+    if run.expandable_segments:
+        return
     for i, block in enumerate(blocks):
         walk = done.layers[i]
         kept = ((walk.input_bytes, 1),) if block.recompute == "full" else None

@@ -55,6 +55,7 @@ class Run(Struct, frozen=True, kw_only=True):
     gpus_per_node: int = 8
     num_nodes: int = 1
     compute_capability: str = "9.0"
+    expandable_segments: bool = False  # torch's allocator splits every block
     parameters_given: int | None = None  # a published count that wins over the architecture's
 
     @property

@@ -30,6 +30,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     several: Num  # 1 where a shard group has more than one rank: only then buffers are gathered
     keeps: bool  # layers stay gathered from forward to backward
     replicas: bool  # gradients are all-reduced after they are reduce-scattered
+    offload: bool = False  # shards, their gradients and the optimizer are on the host
     spots: tuple[Spot, ...]
 
 
@@ -113,7 +114,7 @@ def reduced_entries(plan: Plan) -> Iterator[Entry]:
     if plan.replicas:
         yield from _layer_entries(
             plan, "reduced gradients until the all-reduce is over", COMM,
-            lambda u: u.reduced * holds(u.converted > 0), above,
+            lambda u: u.reduced * (1 if plan.offload else holds(u.converted > 0)), above,
             code("torch 2.13 F/_fsdp_collectives.py:664-672, F/_fsdp_param_group.py:753-768"),
         )  # fmt: skip
     yield _root_entry(plan, "reduce-scatter input", COMM, plan.root.reduce_in, ("reduce.root",),

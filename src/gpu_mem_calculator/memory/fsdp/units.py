@@ -7,11 +7,11 @@ experts) costs more than its share. torch 2.13 distributed/fsdp/_fully_shard: `F
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from ...ledger.num import Num, ceil_div, larger
+from ...ledger.num import Num, ceil_div, larger, power_of_two
 from ...model.adapters import adapted
 from ...model.arch import Layer
 from ...model.blocks import Weight
@@ -51,6 +51,9 @@ class Unit(Struct, frozen=True, kw_only=True):
     stepped: Num = 0  # elements of its shards that are trained
     largest: Num = 0  # of one of them
     tensors: int = 0  # how many tensors they are
+    pinned: Num = 0  # under offload: the host's blocks for the shards
+    pinned_grads: Num = 0  # and for their gradients
+    staged: Num = 0  # what one rank alone needs beyond `gathered` to copy them to the GPU
 
     @property
     def reducing(self) -> Num:
@@ -70,22 +73,29 @@ def shard_elements(weight: Weight, ranks: Num) -> Num:
     return count
 
 
-def unit(run: Run, pieces: Iterable[Piece], ranks: Num) -> Unit:
+def _part(run: Run, piece: Piece, ranks: Num) -> Num:
+    """Elements of one rank's shard; adapters keep their size whatever count was given."""
+    part = shard_elements(piece.weight, ranks)
+    return part if run.frozen and piece.trained else run.scaled(part)
+
+
+def unit(run: Run, pieces: Sequence[Piece], ranks: Num, *, offload: bool = False) -> Unit:
     """Add up the parameters that one `fully_shard` call owns."""
     sums: dict[str, Num] = dict.fromkeys(Unit.__struct_fields__, 0)
 
     def add(name: str, elements: Num, bits: int) -> None:
         sums[name] = sums[name] + elements * bits // 8
 
+    splits = not run.expandable_segments  # else no block has a rest
     for piece in pieces:
-        widths, own = piece.widths, run.frozen and piece.trained  # adapters keep their size
-        part: Num = shard_elements(piece.weight, ranks)
-        part = part if own else run.scaled(part)
+        widths, part = piece.widths, _part(run, piece, ranks)
         add("shard", part, widths.stored)
-        sums["slack"] = sums["slack"] + unsplit_bytes(part * widths.stored // 8)
+        if splits:
+            sums["slack"] = sums["slack"] + unsplit_bytes(part * widths.stored // 8)
         add("gathered", part * ranks, widths.compute)
         if piece.trained:
-            whole = piece.weight.numel if own else run.scaled(piece.weight.numel)
+            numel = piece.weight.numel
+            whole = numel if run.frozen else run.scaled(numel)
             add("grads", whole, widths.compute)
             add("reduce_in", part * ranks, widths.reduce)
             add("reduced", part, widths.reduce)
@@ -95,8 +105,35 @@ def unit(run: Run, pieces: Iterable[Piece], ranks: Num) -> Unit:
             add("stepped", part, 8)
             sums["largest"] = larger(sums["largest"], part)
             sums["tensors"] += 1
-    sums["grads_slack"] = unsplit_bytes(sums["shard_grads"])
+    sums["grads_slack"] = unsplit_bytes(sums["shard_grads"]) if splits else 0
+    if offload:
+        sums |= _offloaded(run, pieces, ranks)
     return Unit(**sums)
+
+
+def _offloaded(run: Run, pieces: Sequence[Piece], ranks: Num) -> dict[str, Num]:
+    """Blocks of pinned host memory, and the highest moment of a gather by one rank alone.
+
+    The host allocator rounds to powers of two (ATen/core/CachingHostAllocator.h:300). One rank
+    copies a parameter to the GPU as it is stored, casts it, and copies it again into its gathered
+    place, while the cast of the parameter before is still named (F/_fsdp_param_group.py:437-460,
+    F/_fsdp_param.py:896-901).
+    """
+    pinned: Num = 0
+    grads: Num = 0
+    made: Num = 0  # gathered so far
+    before: Num = 0
+    highest: Num = 0
+    for piece in pieces:
+        part = _part(run, piece, ranks)
+        stored, cast = (part * bits // 8 for bits in (piece.widths.stored, piece.widths.compute))
+        block = power_of_two(stored)
+        pinned = pinned + block
+        grads = grads + block if piece.trained else grads
+        fresh = stored if piece.widths.stored == piece.widths.compute else stored + cast
+        highest = larger(highest, made + larger(before + fresh, 2 * cast))
+        made, before = made + cast, cast
+    return {"pinned": pinned, "pinned_grads": grads, "staged": highest - made}
 
 
 def adapter_weights(layer: Layer, adapter: Adapter) -> Iterator[Weight]:

@@ -56,6 +56,8 @@ def unsplit_entries(run: Run, stage: Stage, beats: tuple[Beat, ...]) -> Iterator
 
     The distributed optimizer has flat buffers and pieces instead of one tensor a parameter.
     """
+    if run.expandable_segments:
+        return
     if option(run, "distributed_optimizer"):
         return
     layers = [(b.layer, held) for b, held in zip(stage.blocks, stage.held, strict=True)]
