@@ -25,6 +25,7 @@ lint: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/replay.py
 
 clean:
 	rm -rf $(VENV)
@@ -40,8 +41,9 @@ $(VENV)/dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e ".[dev]"
 	@touch $@
 
-# transformers on the meta device: what every family's shapes are compared with
+# torch and transformers without a GPU: what traces run, and what every family's shapes are
+# compared with
 $(VENV)/reference: $(VENV)/dev
 	$(PIP) torch==2.13.0
-	$(PIP) transformers==5.17.0
+	$(PIP) transformers==5.17.0 peft==0.21.2
 	@touch $@

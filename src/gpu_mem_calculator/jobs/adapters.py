@@ -1,0 +1,35 @@
+"""LoRA adapters on a frozen model, as PEFT makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .job import Job
+from .model import build, needed, recompute
+
+
+def adapted(job: Job, model: Any = None) -> Any:
+    """A frozen model with trainable adapters; `model` where it is there already."""
+    run = job.resolved.run
+    assert run.adapter is not None
+    if model is not None:
+        pass
+    elif run.quantization:
+        from .quantized import quantized_model
+
+        model = quantized_model(job)
+    else:
+        model = build(job, job.world.device)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    if run.recompute != "none":
+        recompute(job, model)
+        model.enable_input_require_grads()
+    peft = needed("peft", "torch")
+    adapter = run.adapter
+    config = peft.LoraConfig(
+        r=adapter.rank, lora_alpha=adapter.rank, lora_dropout=adapter.dropout,
+        use_dora=adapter.dora, target_modules=sorted(adapter.targets), task_type="CAUSAL_LM",
+    )  # fmt: skip
+    model = peft.get_peft_model(model, config, autocast_adapter_dtype=adapter.bits == 32)
+    return model if model.device.type == "meta" else model.to(job.world.device)

@@ -1,0 +1,78 @@
+"""DistributedDataParallel, also where the process group is fake."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .job import FAKE, Job
+
+BROADCAST_BYTES = 250 * 2**20  # DistributedDataParallel.broadcast_bucket_size
+
+
+def replicated(job: Job, model: Any) -> Any:
+    """The model in DDP's wrapper."""
+    import torch
+
+    view = job.resolved.run.options["gradient_as_bucket_view"]
+    wrap = torch.nn.parallel.DistributedDataParallel
+    if job.world.process_group != FAKE:
+        here = [torch.cuda.current_device()]
+        return wrap(model, device_ids=here, gradient_as_bucket_view=view)
+    _send_parameters(model)
+    found = wrap(model, init_sync=False, gradient_as_bucket_view=view)
+    found.register_comm_hook(None, _summed_at_once())
+    found.register_forward_pre_hook(lambda *_: _rebuild(found.reducer))
+    return found
+
+
+def _rebuild(reducer: Any) -> None:
+    """Make the buckets anew in the order of the first backward, as DDP's forward does next.
+
+    Ranks agree on that order through a tensor of indices that they read: a real one.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+    from torch.utils._pytree import tree_iter
+
+    class RealIndices(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            tensors = [a for a in tree_iter(args) if isinstance(a, torch.Tensor)]
+            if kwargs.get("dtype") == torch.int32 or any(
+                not isinstance(t, FakeTensor) for t in tensors
+            ):
+                with _disable_current_modes():
+                    return func(*args, **kwargs)
+            return func(*args, **kwargs)
+
+    if torch.is_grad_enabled():
+        with RealIndices():
+            reducer._rebuild_buckets()
+
+
+def _send_parameters(model: Any) -> None:
+    """What DDP does first with every parameter, less its look at the shapes of the other ranks,
+    which a fake group cannot answer.
+    """
+    import torch.distributed as dist
+    from torch.distributed.utils import _sync_module_states
+
+    _sync_module_states(model, dist.group.WORLD, BROADCAST_BYTES, 0, set())
+
+
+def _summed_at_once() -> Any:
+    """A hook for the all-reduce of a bucket, which a fake group answers with nothing."""
+    import torch
+    import torch.distributed as dist
+
+    def hook(state: Any, bucket: Any) -> Any:
+        done: Any = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    # DDP asks for these types as objects
+    hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    return hook

@@ -1,0 +1,219 @@
+"""DeepSpeed's own engine: ZeRO 0 to 3 with offload, as `deepspeed.initialize` sets it up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..core.errors import InputError
+from ..engines.deepspeed import OPTIONS
+from ..memory.run import Run
+from .groups import fake_group
+from .job import NCCL, Job
+from .model import hf_config, layers, loss_of, needed, recompute, tokens
+
+LEARNING_RATE = 1e-5
+SWAP_ELEMENTS = 100_000_000  # of one of the buffers that parameters on NVMe pass through
+# The optimizer's name in DeepSpeed's JSON, and what it is given beside the learning rate.
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adamw": ("AdamW", {}),
+    "adam": ("Adam", {"adam_w_mode": False}),
+    "sgd": ("SGD", {}),
+    "sgd_momentum": ("SGD", {"momentum": 0.9}),
+    "lion": ("Lion", {}),
+}
+# Options that go into "zero_optimization" under their own names.
+ZERO_KEYS = (
+    "reduce_bucket_size", "allgather_bucket_size", "overlap_comm", "contiguous_gradients",
+    "stage3_prefetch_bucket_size", "stage3_max_live_parameters", "stage3_max_reuse_distance",
+    "stage3_param_persistence_threshold", "sub_group_size",
+)  # fmt: skip
+DTYPES = {"fp32": "float32", "bf16_mixed": "bfloat16", "fp16_mixed": "float16"}
+CHECKPOINT_KEYS = ("partition_activations", "cpu_checkpointing")
+
+
+def config_json(job: Job, nvme_path: str = "") -> dict[str, Any]:
+    """The JSON that DeepSpeed is given: every option of the run file under DeepSpeed's name."""
+    run = job.resolved.run
+    batch, steps = int(run.batch), int(run.micro_batches)
+    clipping = job.file.training.gradient_clipping
+    data: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": batch,
+        "gradient_accumulation_steps": steps,
+        "train_batch_size": batch * steps * int(run.mesh.dp),
+        "zero_optimization": _zero(run, nvme_path),
+        "gradient_clipping": 1.0 if clipping is None else clipping,
+        "steps_per_print": 10**9,
+        "wall_clock_breakdown": False,
+        "zero_allow_untested_optimizer": True,
+        "optimizer": _optimizer(run),
+    }
+    if run.precision != "fp32":
+        data[run.precision.partition("_")[0]] = {"enabled": True}
+    chosen = {key: True for key in CHECKPOINT_KEYS if _option(run, key)}
+    if chosen:
+        data["activation_checkpointing"] = chosen
+    return data
+
+
+def _option(run: Run, name: str) -> Any:
+    return run.options.get(name, OPTIONS[name])
+
+
+def _zero(run: Run, nvme_path: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"stage": int(_option(run, "zero_stage"))}
+    found |= {key: value for key in ZERO_KEYS if (value := _option(run, key)) is not None}
+    for key in ("offload_optimizer", "offload_param"):
+        place = _option(run, key)
+        if place != "none":
+            found[key] = {"device": place, "pin_memory": bool(_option(run, "pin_memory"))}
+            if place == "nvme":
+                found[key]["nvme_path"] = nvme_path
+    return found
+
+
+def _optimizer(run: Run) -> dict[str, Any]:
+    """FusedAdam, FusedLion or their CPU versions unless torch's own is asked for.
+
+    runtime/engine.py:2380: `torch_adam` is torch's Adam, whose default on a GPU is foreach.
+    """
+    name, extra = OPTIMIZERS[run.optimizer]
+    params: dict[str, Any] = {"lr": LEARNING_RATE, **extra}
+    if name == "SGD" and run.implementation:
+        params[run.implementation] = True
+    elif run.implementation == "foreach":
+        params["torch_adam"] = True
+    return {"type": name, "params": params}
+
+
+def refusals(job: Job) -> list[str]:
+    """What the estimate knows and a program cannot run, one sentence each."""
+    run = job.resolved.run
+    found = []
+    if run.parameters_given is not None:
+        found.append("model.num_parameters: a program has its architecture's own count; "
+                     "leave it out")  # fmt: skip
+    if run.mesh.pp > 1:
+        found.append(f"parallelism.pipeline_parallel_size={run.mesh.pp}: DeepSpeed's pipeline is "
+                     "estimated but not run here; set it to 1")  # fmt: skip
+    shard = -(-run.arch.largest_weight // int(run.mesh.dp))
+    if _option(run, "offload_param") == "nvme" and shard > SWAP_ELEMENTS:
+        found.append(f"engine.offload_param='nvme': a shard of {shard} elements is larger than the "
+                     f"swap buffers of {SWAP_ELEMENTS}; use more ranks or 'cpu'")  # fmt: skip
+    if run.reentrant and any(_option(run, key) for key in CHECKPOINT_KEYS):
+        found.append("training.checkpoint_reentrant=true: deepspeed.checkpointing is reentrant by "
+                     "itself; leave it out")  # fmt: skip
+    return found
+
+
+def train(job: Job) -> None:
+    """Build, initialize, and step as often as the world asks; a mark at the end of every phase."""
+    problems = refusals(job)
+    if problems:
+        raise InputError(problems)
+    start(job)
+    deepspeed = needed("deepspeed", "measure")
+    with _folder(job) as folder:
+        data = config_json(job, folder)
+        model = _model(job, data)
+        job.world.mark("model")
+        trained = [p for p in model.parameters() if p.requires_grad]
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=data)
+        job.world.mark("init")
+        for step in range(job.world.steps):
+            _step(job, engine, f"s{step}")
+
+
+def _step(job: Job, engine: Any, name: str) -> None:
+    """Every micro-batch: forward, backward, and DeepSpeed's step, which counts them itself."""
+    for micro in range(int(job.resolved.run.micro_batches)):
+        ids = tokens(job)
+        loss = loss_of(engine(input_ids=ids, labels=ids))
+        job.world.mark(f"{name}.a{micro}.fwd")
+        engine.backward(loss)
+        del loss
+        job.world.mark(f"{name}.a{micro}.bwd")
+        engine.step()
+        job.world.mark(f"{name}.a{micro}.opt")
+
+
+def start(job: Job) -> None:
+    """Start torch's process group and DeepSpeed's view of it.
+
+    Under a launcher the group is real. Otherwise the fake group plays one rank of a job of the
+    whole size; DeepSpeed then finds a group that is there already.
+    """
+    deepspeed = needed("deepspeed", "measure")
+    if job.world.process_group == NCCL and "RANK" in os.environ:
+        deepspeed.init_distributed(dist_backend="nccl", auto_mpi_discovery=False, verbose=False)
+        return
+    ranks, rank = int(job.resolved.hardware.num_gpus), job.world.rank
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29511", CROSS_RANK="0", CROSS_SIZE="1", LOCAL_SIZE=str(min(ranks, 8)),
+    )  # fmt: skip
+    if job.world.device == "cuda":
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", job.resolved.run.compute_capability)
+        os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
+    fake_group(rank, ranks)
+    deepspeed.init_distributed(dist_backend="fake", auto_mpi_discovery=False, verbose=False)
+    # ZeRO-3 compares lists with rank 0's, which a fake group does not send.
+    lists: Any = needed("deepspeed.runtime.zero.utils", "measure")
+    lists.get_lst_from_rank0, lists.assert_lst_len_same_as_other_ranks = list, len
+
+
+@contextmanager
+def _folder(job: Job) -> Iterator[str]:
+    """A folder for what goes to NVMe, and gone afterwards; needs DeepSpeed's asynchronous I/O."""
+    run = job.resolved.run
+    if "nvme" not in (_option(run, "offload_optimizer"), _option(run, "offload_param")):
+        yield ""
+        return
+    builders = needed("deepspeed.ops.op_builder", "measure")
+    if not builders.AsyncIOBuilder().is_compatible(verbose=False):
+        raise InputError(["engine.offload_*='nvme' needs libaio's headers to build DeepSpeed's "
+                          "asynchronous I/O; install libaio-dev or use 'cpu'"])  # fmt: skip
+    with TemporaryDirectory(prefix="gpu-mem-calc-") as folder:
+        yield folder
+
+
+def _model(job: Job, data: dict[str, Any]) -> Any:
+    """The model in the training dtype: under zero.Init in stage 3, else whole on the device."""
+    torch, deepspeed = needed("torch", "measure"), needed("deepspeed", "measure")
+    transformers = needed("transformers", "measure")
+    run, config = job.resolved.run, hf_config(job)
+    sharded = data["zero_optimization"]["stage"] == 3 and _option(run, "zero_init")
+    place = torch.device(job.world.device)
+    dtype = getattr(torch, DTYPES[run.precision])
+    with deepspeed.zero.Init(config_dict_or_path=data) if sharded else place:
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.train()
+    model.config.use_cache = False
+    if run.adapter is not None:
+        from .adapters import adapted
+
+        model = adapted(job, model)
+    else:
+        recompute(job, model)
+    if "activation_checkpointing" in data:
+        _own_checkpoints(model, data["activation_checkpointing"])
+    return model
+
+
+def _own_checkpoints(model: Any, chosen: dict[str, Any]) -> None:
+    """Put DeepSpeed's checkpointing, which can move what it keeps, in the place of torch's.
+
+    transformers calls whatever function a layer is given. DeepSpeed's is reentrant: without an
+    input that takes a gradient it would record nothing.
+    """
+    checkpointing = needed("deepspeed", "measure").checkpointing
+    checkpointing.configure(
+        None, partition_activations=chosen.get("partition_activations", False),
+        checkpoint_in_cpu=chosen.get("cpu_checkpointing", False),
+    )  # fmt: skip
+    model.enable_input_require_grads()
+    for layer in layers(model):
+        layer._gradient_checkpointing_func = checkpointing.checkpoint

@@ -1,0 +1,104 @@
+"""FSDP2: `fully_shard` on every layer, then on the whole model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.errors import InputError
+from ..engines.fsdp import shard_ranks
+from .groups import fake_group, mesh_of
+from .job import Job
+
+TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def shard(job: Job, model: Any, layers: list[Any]) -> None:
+    """Shard a model that lies on the meta device, and give the shards memory and values."""
+    import torch.distributed as dist
+
+    options, device = job.resolved.run.options, job.world.device
+    if options["cpu_offload"] and device == "cpu":
+        raise InputError(["engine.cpu_offload=true: a trace's tensors are all on the CPU, so it "
+                          "cannot tell host from GPU; use calculate or measure"])  # fmt: skip
+    if not dist.is_initialized():  # one GPU; its mesh needs a group all the same
+        fake_group(0, 1)
+    if options["sharding_strategy"] == "no_shard":
+        _replicate(job, model, layers)
+    else:
+        _fully_shard(job, model, layers)
+    if any(p.device.type == "meta" for p in model.parameters()):
+        model.to_empty(device="cpu" if options["cpu_offload"] else device)
+        _fill(model)
+        _move_buffers(model, device)
+
+
+def _mesh(job: Job) -> Any:
+    """All ranks in a row, or replicas of shard groups; one replica is still a mesh of two."""
+    ranks, shards = int(job.resolved.run.mesh.dp), int(shard_ranks(job.resolved.run))
+    if job.resolved.run.options["sharding_strategy"] != "hybrid_shard":
+        return mesh_of(job, (ranks,), ("shard",))
+    return mesh_of(job, (ranks // shards, shards), ("replicate", "shard"))
+
+
+def _policy(job: Job) -> Any:
+    import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    run = job.resolved.run
+    reduce = run.options["reduce_dtype"]
+    return MixedPrecisionPolicy(
+        param_dtype=torch.float16 if run.precision == "fp16_mixed" else
+        torch.bfloat16 if run.precision == "bf16_mixed" else None,
+        reduce_dtype=getattr(torch, TORCH_NAMES[reduce]) if reduce else None,
+    )  # fmt: skip
+
+
+def _policies(job: Job) -> dict[str, Any]:
+    """What `fully_shard` and `replicate` are told beside their mesh."""
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    if job.resolved.run.options["cpu_offload"]:
+        return {"mp_policy": _policy(job), "offload_policy": CPUOffloadPolicy(pin_memory=True)}
+    return {"mp_policy": _policy(job)}
+
+
+def _fully_shard(job: Job, model: Any, layers: list[Any]) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    options = job.resolved.run.options
+    reshard = options["sharding_strategy"] != "shard_grad_op"
+    root = options["reshard_root_after_forward"]
+    rest = {"mesh": _mesh(job), **_policies(job)}
+    for layer in layers:
+        fully_shard(layer, reshard_after_forward=reshard, **rest)
+    fully_shard(model, reshard_after_forward=reshard if root is None else root, **rest)
+
+
+def _replicate(job: Job, model: Any, layers: list[Any]) -> None:
+    from torch.distributed._composable.replicate_with_fsdp import replicate
+
+    mesh = mesh_of(job, (int(job.resolved.run.mesh.dp),), ("replicate",))
+    for layer in layers:
+        replicate(layer, mesh=mesh, **_policies(job))
+    replicate(model, mesh=mesh, **_policies(job))
+
+
+def _fill(model: Any) -> None:
+    """Random weights in every shard, and rotary frequencies that are numbers."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+            local.normal_(0, 0.02)
+        for name, buffer in model.named_buffers():
+            if "inv_freq" in name:
+                half = torch.arange(0, buffer.numel(), dtype=torch.float32, device=buffer.device)
+                buffer.copy_(1.0 / (10000 ** (half / buffer.numel())))
+
+
+def _move_buffers(model: Any, device: str) -> None:
+    """Buffers onto the device, where shards are not: FSDP moves neither."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            module._buffers[name] = buffer.to(device)

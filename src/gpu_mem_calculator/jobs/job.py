@@ -1,0 +1,55 @@
+"""One job: which world it runs in, and which file of this room runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from msgspec import Struct
+
+from ..core.errors import InputError
+from ..core.models import RunFile
+from ..core.resolve import Resolved
+
+# Which file of this room trains under each engine, by a function `train(job)`.
+TRAINERS = {
+    "pytorch_ddp": "pytorch",
+    "fsdp": "pytorch",
+    "deepspeed": "deepspeed",
+    "megatron_lm": "megatron",
+}
+NONE, FAKE, NCCL = "none", "fake", "nccl"
+
+
+class World(Struct, frozen=True, kw_only=True):
+    """Where a job runs and who listens.
+
+    `device` is "cuda", or "cpu" where tensors are fake. `process_group` is how ranks talk: "fake"
+    plays one rank of a job of any size, "nccl" is real. `mark` is called at the end of each phase.
+    """
+
+    device: str
+    mark: Callable[[str], None]
+    watch: Callable[[Any, Any], None] | None = None  # is given the model and its optimizer
+    process_group: str = NONE
+    rank: int = 0
+    steps: int = 3
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A run file, what it means, and the world it runs in."""
+
+    file: RunFile
+    resolved: Resolved
+    world: World
+    build: Callable[[], tuple[Any, Any]] | None = None  # the user's own model and batch
+
+
+def run(job: Job) -> None:
+    """Train as the run file says, to the end of the last step."""
+    engine = job.resolved.engine.name
+    if engine not in TRAINERS:
+        raise InputError([f"engine.type={engine!r} cannot be run here, only estimated; "
+                          f"it works for {', '.join(TRAINERS)}"])  # fmt: skip
+    import_module(f".{TRAINERS[engine]}", __package__).train(job)

@@ -1,0 +1,257 @@
+"""Megatron-Core's GPTModel with the local spec: one rank of a job with TP, SP, PP and EP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from ..core.errors import InputError
+from ..memory.megatron.options import gradient_bits, option
+from ..memory.run import Run
+from .groups import fake_group
+from .job import NCCL, Job
+from .megatron_config import model_arguments, refusals, transformer_arguments
+from .model import needed
+
+LEARNING_RATE = 1e-5
+CORE = "megatron.core"
+# Kernels that an option asks for, and the extension of Apex or Megatron-LM that has them.
+EXTENSIONS = {
+    "gradient_accumulation_fusion": "fused_weight_gradient_mlp_cuda",
+    "masked_softmax_fusion": "scaled_upper_triang_masked_softmax_cuda",
+}
+
+
+def train(job: Job) -> None:
+    """Build this rank's stage, and step as often as the world asks; marks as it goes."""
+    run = job.resolved.run
+    problems = [*refusals(run), *_missing(run)]
+    if problems:
+        raise InputError(problems)
+    torch = needed("torch", "measure")
+    needed(CORE, "measure")
+    start(job)
+    config = _config(run)
+    chunks = [_chunk(job, config, index) for index in range(int(run.virtual_stages))]
+    job.world.mark("model")
+    models = _wrapped(run, config, chunks)
+    job.world.mark("ddp")
+    optimizer = _optimizer(job, models)
+    job.world.mark("optimizer")
+    held: dict[str, Any] = {}
+    for step in range(job.world.steps):
+        for model in models:
+            model.zero_grad_buffer()
+        optimizer.zero_grad()
+        _passes(job, models, held, f"s{step}")
+        for model in models:
+            model.finish_grad_sync()
+        job.world.mark(f"s{step}.sync")
+        optimizer.step()
+        job.world.mark(f"s{step}.opt")
+    torch.cuda.synchronize()
+
+
+def _missing(run: Run) -> list[str]:
+    found = [
+        f"engine.{name}=true needs {module}, which is not installed; set engine.{name}=false"
+        for name, module in EXTENSIONS.items()
+        if option(run, name) and find_spec(module) is None
+    ]
+    if run.optimizer == "lion" and find_spec("emerging_optimizers") is None:
+        found.append("training.optimizer='lion' needs emerging_optimizers in Megatron-Core; "
+                     "install it or use 'adamw'")  # fmt: skip
+    return found
+
+
+def start(job: Job) -> None:
+    """The process groups of every axis.
+
+    Without a launcher every group is torch's fake one; tensors from other stages are then filled
+    with small random numbers, so that no garbage decides what a step does.
+    """
+    import torch.distributed as dist
+
+    run, mesh = job.resolved.run, job.resolved.run.mesh
+    state = needed(f"{CORE}.parallel_state", "measure")
+    if job.world.process_group == NCCL and "RANK" in os.environ:
+        dist.init_process_group("nccl")
+    else:
+        fake_group(job.world.rank, int(job.resolved.hardware.num_gpus))
+        _fake_everything()
+    state.initialize_model_parallel(
+        tensor_model_parallel_size=int(mesh.tp),
+        pipeline_model_parallel_size=int(mesh.pp),
+        virtual_pipeline_model_parallel_size=int(run.virtual_stages)
+        if run.virtual_stages > 1
+        else None,
+        context_parallel_size=int(mesh.cp),
+        expert_model_parallel_size=int(mesh.ep),
+    )
+    needed(f"{CORE}.tensor_parallel.random", "measure").model_parallel_cuda_manual_seed(0)
+
+
+def _fake_everything() -> None:
+    """Send every new group to the fake backend, and fill what is received.
+
+    For the rest of this process, which runs one job and ends.
+    """
+    dist: Any = needed("torch.distributed", "measure")
+    new_group, exchange = dist.new_group, dist.batch_isend_irecv
+
+    def fake_new_group(*args: Any, **named: Any) -> Any:
+        return new_group(*args, **{**named, "backend": None})
+
+    def filled(operations: list[Any]) -> Any:
+        for one in operations:
+            if one.op is dist.irecv and one.tensor.is_floating_point():
+                one.tensor.detach().normal_(0, 0.02)
+        return exchange(operations)
+
+    dist.new_group, dist.batch_isend_irecv = fake_new_group, filled
+
+
+def _config(run: Run) -> Any:
+    """TransformerConfig from plain values."""
+    torch = needed("torch", "measure")
+    kinds = needed(f"{CORE}.transformer.transformer_config", "measure")
+    values = transformer_arguments(run)
+    for key in ("params_dtype", "pipeline_dtype"):
+        values[key] = getattr(torch, values[key])
+    values["activation_func"] = getattr(torch.nn.functional, values["activation_func"])
+    return kinds.TransformerConfig(**values)
+
+
+def _chunk(job: Job, config: Any, index: int) -> Any:
+    """The layers of this rank's stage: all of them, or one of its chunks where they interleave."""
+    run = job.resolved.run
+    state = needed(f"{CORE}.parallel_state", "measure")
+    gpt = needed(f"{CORE}.models.gpt.gpt_model", "measure")
+    _plain_norms()
+    chunk = index if run.virtual_stages > 1 else None
+    model = gpt.GPTModel(
+        config=config,
+        transformer_layer_spec=_layers(config, chunk),
+        pre_process=state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk),
+        post_process=state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk),
+        vp_stage=chunk,
+        **model_arguments(run),
+    ).cuda()
+    cast: dict[str, Callable[[], Any]] = {"bf16": model.bfloat16, "fp16": model.half}
+    return cast.get(run.precision.partition("_")[0], lambda: model)()
+
+
+def _layers(config: Any, chunk: int | None) -> Any:
+    """The local spec: of one layer, or of each where some are dense and some have experts."""
+    specs = needed(f"{CORE}.models.gpt.gpt_layer_specs", "measure")
+    if config.num_moe_experts is not None:
+        return specs.get_gpt_decoder_block_spec(
+            config, use_transformer_engine=False, normalization=config.normalization,
+            vp_stage=chunk,
+        )  # fmt: skip
+    return specs.get_gpt_layer_local_spec(
+        qk_layernorm=config.qk_layernorm, normalization=config.normalization
+    )
+
+
+def _plain_norms() -> None:
+    """torch's norms under sequence parallelism, too: they need no more than their own tokens.
+
+    Megatron-Core asks for Apex there, whose norms take the same memory.
+    """
+    torch = needed("torch", "measure")
+    norms = needed(f"{CORE}.transformer.torch_norm", "measure")
+
+    def make(cls: Any, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
+        kind = torch.nn.LayerNorm if config.normalization == "LayerNorm" else torch.nn.RMSNorm
+        return kind(hidden_size, eps=eps)
+
+    norms.WrappedTorchNorm.__new__ = make
+
+
+def _wrapped(run: Run, config: Any, chunks: list[Any]) -> list[Any]:
+    """Megatron's DistributedDataParallel: one gradient buffer a chunk, reduced at the end."""
+    distributed = needed(f"{CORE}.distributed", "measure")
+    settings = distributed.DistributedDataParallelConfig(
+        grad_reduce_in_fp32=gradient_bits(run) == 32,
+        overlap_grad_reduce=False,
+        use_distributed_optimizer=bool(option(run, "distributed_optimizer")),
+    )
+    return [
+        distributed.DistributedDataParallel(config, settings, chunk, disable_bucketing=index > 0)
+        for index, chunk in enumerate(chunks)
+    ]
+
+
+def optimizer_arguments(job: Job) -> dict[str, Any]:
+    """Arguments of OptimizerConfig; dtypes are names of torch's.
+
+    The loss scale of fp16 stays as it is: a dynamic one begins so high that no step happens for
+    a while.
+    """
+    run, clipping = job.resolved.run, job.file.training.gradient_clipping
+    values = transformer_arguments(run)
+    found: dict[str, Any] = {
+        "optimizer": "adam" if run.optimizer in ("adam", "adamw") else run.optimizer[:4],
+        "lr": LEARNING_RATE,
+        "bf16": values["bf16"],
+        "fp16": values["fp16"],
+        "params_dtype": values["params_dtype"],
+        "use_distributed_optimizer": bool(option(run, "distributed_optimizer")),
+        "clip_grad": 1.0 if clipping is None else clipping,
+        "decoupled_weight_decay": run.optimizer != "adam",
+    }
+    if run.optimizer.startswith("sgd"):
+        found |= {"optimizer": "sgd", "sgd_momentum": 0.9 if run.optimizer != "sgd" else 0.0}
+    if values["fp16"]:
+        found["loss_scale"] = 1.0
+    return found
+
+
+def _optimizer(job: Job, models: list[Any]) -> Any:
+    torch, kinds = needed("torch", "measure"), needed(f"{CORE}.optimizer", "measure")
+    values = optimizer_arguments(job)
+    values["params_dtype"] = getattr(torch, values["params_dtype"])
+    return kinds.get_megatron_optimizer(kinds.OptimizerConfig(**values), models)
+
+
+def _fill(job: Job, held: dict[str, Any]) -> dict[str, Any]:
+    """Token ids, positions and the causal mask of one micro-batch, in the place of the last."""
+    torch = needed("torch", "measure")
+    run = job.resolved.run
+    batch, length = int(run.batch), int(run.seq) // int(run.mesh.cp)
+    held["input_ids"] = torch.randint(0, run.arch.vocab, (batch, length), device="cuda")
+    held["position_ids"] = torch.arange(length, device="cuda").unsqueeze(0).expand(batch, -1)
+    square = (1, 1, length, length)
+    held["attention_mask"] = torch.ones(square, dtype=torch.bool, device="cuda").triu(1)
+    return held
+
+
+def _passes(job: Job, models: list[Any], held: dict[str, Any], name: str) -> None:
+    """Every micro-batch forward and backward: one by one, or as the pipeline's schedule says."""
+    run = job.resolved.run
+    if run.mesh.pp == 1:
+        for micro in range(int(run.micro_batches)):
+            given = _fill(job, held)
+            loss = models[0](**given, labels=given["input_ids"]).float().mean()
+            job.world.mark(f"{name}.m{micro}.fwd")
+            loss.backward()
+            del loss
+            job.world.mark(f"{name}.m{micro}.bwd")
+        return
+    schedules = needed(f"{CORE}.pipeline_parallel", "measure")
+
+    def forward(_: Any, model: Any) -> tuple[Any, Callable[[Any], tuple[Any, dict[str, Any]]]]:
+        given = _fill(job, {})
+        labels = given["input_ids"] if model.module.post_process else None
+        return model(**given, labels=labels), lambda out: (out.float().mean(), {})
+
+    endless = [iter(range(10**6)) for _ in models]
+    schedules.get_forward_backward_func()(
+        forward_step_func=forward, data_iterator=endless if len(models) > 1 else endless[0],
+        model=models, num_microbatches=int(run.micro_batches), seq_length=int(run.seq),
+        micro_batch_size=int(run.batch), forward_only=False,
+    )  # fmt: skip
+    job.world.mark(f"{name}.fwdbwd")

@@ -1,0 +1,120 @@
+"""The model a job trains: Hugging Face's own code with random weights, nothing downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from ..core.errors import InputError
+from .job import Job
+
+DTYPES = {"fp32": "float32", "bf16_pure": "bfloat16", "fp16_pure": "float16"}
+
+
+def needed(name: str, extra: str) -> ModuleType:
+    """A package that the base install does not have, or the sentence that says how to get it."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not name.startswith(error.name):
+            raise
+        raise InputError([f"this needs {name.partition('.')[0]}, which is not installed: "
+                          f'pip install "gpu-mem-calculator[{extra}]"']) from None  # fmt: skip
+
+
+def weight_dtype(job: Job) -> Any:
+    """The dtype of the weights as the model is made: fp32 where the arithmetic is mixed."""
+    import torch
+
+    return getattr(torch, DTYPES.get(job.resolved.run.precision, "float32"))
+
+
+def autocast_dtype(job: Job) -> Any:
+    """The dtype of torch autocast around the forward pass; None where there is none."""
+    import torch
+
+    run = job.resolved.run
+    if run.autocast or (job.resolved.engine.name == "pytorch_ddp" and "mixed" in run.precision):
+        return torch.float16 if run.precision.startswith("fp16") else torch.bfloat16
+    return None
+
+
+def hf_config(job: Job) -> Any:
+    """transformers' config object for the run's model."""
+    transformers = needed("transformers", "torch")
+    config = job.resolved.model.config
+    if config is None:
+        raise InputError(["model: plain numbers describe no program that could be run; give a "
+                          "preset or a config.json"])  # fmt: skip
+    values = {k: v for k, v in config.items() if k not in ("architectures", "auto_map")}
+    if values["model_type"] not in transformers.CONFIG_MAPPING:
+        raise InputError(
+            [f"model_type={values['model_type']!r} is not part of transformers "
+             f"{transformers.__version__}, and remote code is not run; use trace --function with "
+             "your own"]
+        )  # fmt: skip
+    found = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    if job.file.training.attention is not None:  # left out, transformers takes what the model has
+        found._attn_implementation = job.file.training.attention
+    return found
+
+
+def build(job: Job, device: str) -> Any:
+    """The model with random weights on a device ("meta" for none yet), ready to train."""
+    torch = needed("torch", "torch")
+    transformers = needed("transformers", "torch")
+    config = hf_config(job)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=weight_dtype(job))
+    model.train()
+    model.config.use_cache = False
+    return model
+
+
+def tokens(job: Job) -> Any:
+    """A micro-batch of token ids, every sequence full."""
+    import torch
+
+    run = job.resolved.run
+    shape = (int(run.batch), int(run.seq))
+    return torch.randint(0, run.arch.vocab, shape, device=job.world.device)
+
+
+def layers(model: Any) -> list[Any]:
+    """The decoder layers: the longest list of modules that is in no other list."""
+    import torch
+
+    lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
+    inner = {id(sub) for one in lists for sub in one.modules() if sub is not one}
+    outer = [one for one in lists if id(one) not in inner]
+    return max((list(one) for one in outer), key=len, default=[])
+
+
+def recompute(job: Job, model: Any) -> None:
+    """Activation checkpointing as transformers does it, on the layers the run asks for."""
+    run = job.resolved.run
+    if run.recompute == "none":
+        return
+    if run.recompute == "selective":
+        raise InputError(
+            ["training.activation_checkpointing='selective' has no switch in transformers; use "
+             "'full', or trace --function with your own policy"]
+        )  # fmt: skip
+    model.gradient_checkpointing_enable(
+        gradient_checkpointing_kwargs={"use_reentrant": run.reentrant}
+    )
+    every = layers(model)
+    for layer in every[len(every) * run.recompute_quarters // 4 :]:
+        layer.gradient_checkpointing = False
+
+
+def loss_of(output: Any) -> Any:
+    """The loss in what a model returns: a field, the first of a tuple, or the tensor itself."""
+    if isinstance(output, Mapping) and "loss" in output:
+        return output["loss"]
+    if getattr(output, "loss", None) is not None:
+        return output.loss
+    return output[0] if isinstance(output, tuple | list) else output

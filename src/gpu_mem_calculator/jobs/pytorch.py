@@ -1,0 +1,77 @@
+"""PyTorch's own training loop: one GPU, DistributedDataParallel, FSDP2; with PEFT where asked."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+from .adapters import adapted
+from .ddp import replicated
+from .fsdp import shard
+from .groups import start_group
+from .job import Job
+from .model import autocast_dtype, build, layers, loss_of, recompute, tokens
+from .optimizers import clip, optimizer
+
+
+def train(job: Job) -> None:
+    """Build, wrap, and step as often as the world asks; a mark at the end of every phase."""
+    start_group(job)
+    module, batch = _module(job)
+    runner = _wrapped(job, module)
+    params = [p for p in module.parameters() if p.requires_grad]
+    job.world.mark("model")
+    optim = optimizer(job, params)
+    if job.world.watch is not None:
+        job.world.watch(module, optim)
+    for step in range(job.world.steps):
+        _step(job, runner, optim, params, batch, f"s{step}")
+
+
+def _module(job: Job) -> tuple[Any, Any]:
+    """The model, and a batch where it comes with one."""
+    if job.build is not None:
+        return job.build()
+    sharded = job.resolved.engine.name == "fsdp"
+    model = build(job, "meta") if sharded else None
+    if job.resolved.run.adapter is not None:
+        return adapted(job, model), None
+    model = model or build(job, job.world.device)
+    recompute(job, model)
+    return model, None
+
+
+def _wrapped(job: Job, model: Any) -> Any:
+    if job.resolved.engine.name == "fsdp":
+        shard(job, model, layers(model))
+    elif job.resolved.run.mesh.dp > 1:
+        return replicated(job, model)
+    return model
+
+
+def _step(job: Job, runner: Any, optim: Any, params: list[Any], batch: Any, name: str) -> None:
+    """One step: every micro-batch forward and backward, clipping, the optimizer."""
+    import torch
+
+    dtype, count = autocast_dtype(job), int(job.resolved.run.micro_batches)
+    mark = job.world.mark
+    for micro in range(count):
+        given = _inputs(job, batch)
+        cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
+        with cast:
+            loss = loss_of(runner(**given) if isinstance(given, dict) else runner(*given))
+        mark(f"{name}.a{micro}.fwd")
+        (loss / count).backward()
+        del loss
+        mark(f"{name}.a{micro}.bwd")
+    clip(job, params)
+    optim.step()
+    mark(f"{name}.opt")
+    optim.zero_grad(set_to_none=True)
+
+
+def _inputs(job: Job, batch: Any) -> Any:
+    if batch is not None:
+        return batch
+    ids = tokens(job)
+    return {"input_ids": ids, "labels": ids}
