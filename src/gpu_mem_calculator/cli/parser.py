@@ -62,6 +62,13 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def natural(text: str) -> int:
+    """A whole number, 0 or more."""
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 0 or more")
+    return int(text)
+
+
 def positive(text: str) -> float:
     """A number above 0."""
     try:

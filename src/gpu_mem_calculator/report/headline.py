@@ -22,7 +22,7 @@ def headline(estimate: Estimate) -> Iterator[Line]:
     """What is trained, and how."""
     title = estimate.resolved.model.title
     yield from wrapped(f"{title[:40]}  ", ", ".join(_model_words(estimate)))
-    yield from wrapped("", ", ".join(_setup_words(estimate)))
+    yield from wrapped("", ", ".join(setup_words(estimate)))
 
 
 def _model_words(estimate: Estimate) -> Iterator[str]:
@@ -45,7 +45,8 @@ def _model_words(estimate: Estimate) -> Iterator[str]:
         yield f"{run.recompute} recompute{where}"
 
 
-def _setup_words(estimate: Estimate) -> Iterator[str]:
+def setup_words(estimate: Estimate) -> Iterator[str]:
+    """The engine on its cards, and what the run says of it."""
     run, engine, hardware = (
         estimate.resolved.run, estimate.resolved.engine, estimate.resolved.hardware,
     )  # fmt: skip

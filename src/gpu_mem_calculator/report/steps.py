@@ -27,17 +27,27 @@ SHADES = (
 def step_picture(estimate: Estimate) -> Iterator[Line]:
     """Allocated memory at each instant of a step."""
     rows = _telling(estimate.result.timeline)
+    room = estimate.result.gpu_memory_bytes - estimate.result.outside_torch_bytes
+    wanted = (estimate.result.peak_instant, estimate.result.allocated_bytes)
+    peak = next((row for row, total in rows if (row["title"], total) == wanted), None)
+    yield from picture("start-up and one step", rows, peak, room)
+
+
+def picture(
+    head: str, rows: list[tuple[dict[str, Any], int]], peak: dict[str, Any] | None, room: int
+) -> Iterator[Line]:
+    """A stacked bar for each row, the peak marked; the limit, where the bars come near to it.
+
+    A row has a title and bytes by kind, and comes with their sum.
+    """
     top = max(total for _, total in rows)
     kept = rows
     if len(rows) > ROWS:
         least = sorted(total for _, total in rows)[-ROWS]
         kept = [pair for pair in rows if pair[1] >= least][:ROWS]
-    room = estimate.result.gpu_memory_bytes - estimate.result.outside_torch_bytes
     limited = top > 0.4 * room > 0
     full = max(top, room) if limited else top
-    yield [("start-up and one step".ljust(2 + TITLE + FIGURE - 3), BOLD), ("GiB", DIM)]
-    wanted = (estimate.result.peak_instant, estimate.result.allocated_bytes)
-    peak = next((row for row, total in kept if (row["title"], total) == wanted), None)
+    yield [(head.ljust(2 + TITLE + FIGURE - 3), BOLD), ("GiB", DIM)]
     for row, total in kept:
         yield _row(row, total, full, room if limited else None, row is peak)
     left = len(rows) - len(kept)

@@ -1,0 +1,239 @@
+"""Trace a run: the real model's code on tensors that take no memory.
+
+What it asks for is played through a model of torch's allocator. No GPU is
+needed, and no weights are loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..core.errors import InputError
+from .output import show, write
+from .parser import Parser, add_output, add_run, natural, run_data, whole
+
+if TYPE_CHECKING:
+    from ..core.calculator import Estimate
+    from ..report.tracing import Traced
+    from ..trace.diff import Difference
+    from ..trace.foreign import Foreign
+    from ..trace.function import Function
+    from ..trace.run import Trace
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc trace --preset llama3.2-1b --set training.seq_len=2048
+  gpu-mem-calc trace --config run.json --diff
+  gpu-mem-calc trace --config run.json --snapshot run.pickle
+  gpu-mem-calc trace --function my_project.train:model_and_batch
+a function takes no arguments and returns a model and a batch (a dict, a tuple
+or a tensor); what the model returns must have the loss."""
+NEEDS_TORCH = ('trace runs the model with torch, and {} is not installed; '
+               'pip install "gpu-mem-calculator[torch]"')  # fmt: skip
+
+
+def arguments(parser: Parser) -> None:
+    """The options."""
+    add_run(parser)
+    parser.add_argument("--function", metavar="MODULE:FUNCTION",
+                        help="your own model and batch instead of the run file's")  # fmt: skip
+    parser.add_argument("--steps", type=whole, default=3, metavar="N", help="default: 3")
+    parser.add_argument("--rank", type=natural, default=0, metavar="N",
+                        help="the rank to play (default: 0)")  # fmt: skip
+    parser.add_argument("--alloc-conf", metavar="TEXT",
+                        help="PYTORCH_ALLOC_CONF, such as expandable_segments:True")  # fmt: skip
+    parser.add_argument("--trust-remote-code", action="store_true",
+                        help="run model code that lies beside a config.json")  # fmt: skip
+    parser.add_argument("--diff", action="store_true",
+                        help="how the estimate differs, entry by entry")  # fmt: skip
+    parser.add_argument("--snapshot", metavar="FILE",
+                        help="write torch's memory snapshot, for its memory viewer")  # fmt: skip
+    add_output(parser, "table", "json")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trace and report."""
+    _torch()
+    job = job_of(args)
+    found = traced_run(args, job)
+    if args.snapshot:
+        from ..trace.snapshot import write_snapshot
+
+        write_snapshot(args.snapshot, found.stream, found.makers, found.resolved.allocator)
+    traced = report_of(args, job, found)
+    if args.format == "json":
+        from ..report.data import to_json
+        from ..report.tracing import tracing_data
+
+        write(to_json(tracing_data(traced)), args.output)
+    else:
+        from ..report.tracing import tracing_report
+
+        show(list(tracing_report(traced)), args.output)
+        if args.snapshot:
+            print(f"gpu-mem-calc: {args.snapshot} is for torch's memory viewer; drop it on "
+                  "pytorch.org/memory_viz", file=sys.stderr)  # fmt: skip
+    return 0
+
+
+class Given(NamedTuple):
+    """What is traced: the run, its estimate, the model's maker where it is not the run file's."""
+
+    data: dict[str, Any]
+    estimate: Estimate
+    maker: Function | Foreign | None = None
+    notes: tuple[str, ...] = ()
+
+
+def job_of(args: argparse.Namespace) -> Given:
+    """The run of the options, whoever makes its model."""
+    from ..core.runfile import with_settings
+
+    if args.function and args.config is None and args.preset is None:
+        data: dict[str, Any] = with_settings({}, args.settings)
+    else:
+        data = run_data(args)
+    if args.alloc_conf is not None:
+        _section(data, "training")["pytorch_alloc_conf"] = args.alloc_conf
+    if args.function:
+        return _with_function(args, data)
+    from ..trace.foreign import foreign
+
+    with _in_a_sentence():
+        maker = foreign(data.get("model"), trust=args.trust_remote_code)
+    if maker is None:
+        return Given(data, estimate_of(data, exact=args.diff))
+    _no_diff(args, maker.title)
+    data = maker.run_file(data)
+    estimate = estimate_of(data, exact=False)
+    maker.run = estimate.resolved.run
+    maker.device = "meta" if estimate.resolved.engine.name == "fsdp" else "cpu"
+    return Given(data, estimate, maker)
+
+
+def _with_function(args: argparse.Namespace, data: dict[str, Any]) -> Given:
+    from ..trace.function import Function, run_without_model
+
+    _no_diff(args, "the model of --function")
+    data, unused = run_without_model(data)
+    notes = (f"Not used, because the function makes them: {', '.join(unused)}.",) if unused else ()
+    estimate = estimate_of(data, exact=False)
+    return Given(data, estimate, Function(args.function, estimate.resolved.run.precision), notes)
+
+
+def _no_diff(args: argparse.Namespace, what: str) -> None:
+    if args.diff:
+        raise InputError([f"--diff compares with the estimate, which does not know {what}; "
+                          "leave it out"])  # fmt: skip
+
+
+def _section(data: dict[str, Any], name: str) -> dict[str, Any]:
+    given = data.get(name)
+    data[name] = dict(given) if isinstance(given, Mapping) else {}
+    section: dict[str, Any] = data[name]
+    return section
+
+
+def estimate_of(data: dict[str, Any], *, exact: bool) -> Estimate:
+    """The estimate of the same run; unless it is compared, without settings it does not know."""
+    from ..core.calculator import full_estimate
+
+    if exact or not isinstance(data.get("training"), Mapping):
+        return full_estimate(data)
+    training = {k: v for k, v in data["training"].items() if k != "pytorch_alloc_conf"}
+    return full_estimate({**data, "training": training})
+
+
+def _torch() -> None:
+    from importlib import import_module
+
+    for name in ("torch", "transformers"):
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise InputError([NEEDS_TORCH.format(error.name or name)]) from None
+
+
+def traced_run(args: argparse.Namespace, job: Given) -> Trace:
+    """Trace it, with the phases on a terminal; what breaks in a model is told in a sentence."""
+    from ..trace.function import Function, users_own
+    from ..trace.run import trace
+
+    with _phases() as progress:
+        around = users_own(job.maker.spec) if isinstance(job.maker, Function) else _in_a_sentence()
+        with around:
+            return trace(job.data, rank=args.rank, steps=args.steps, build=job.maker,
+                         progress=progress)  # fmt: skip
+
+
+@contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # whatever a model's code or torch raises
+        raise InputError([failure(error)]) from error
+
+
+def failure(error: Exception) -> str:
+    """An error inside the model's code in one sentence, with its place."""
+    import traceback
+
+    from ..report.tracing import place
+
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+    return (f"the traced run failed in {place(f'{last.filename}:{last.lineno}')}, "
+            f"{type(error).__name__}: {reason}")  # fmt: skip
+
+
+@contextmanager
+def _phases() -> Iterator[Callable[[str], None] | None]:
+    """The phase that has ended, on one line of a terminal that is gone afterwards."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from ..trace.ledger import title
+
+    def heard(name: str) -> None:
+        print(f"\r\033[Ktraced {title(name)}", end="", file=sys.stderr, flush=True)
+
+    print("tracing ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield heard
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def report_of(args: argparse.Namespace, job: Given, found: Trace) -> Traced:
+    """The trace with what is said beside it."""
+    from ..replay.advice import advise
+    from ..report.tracing import Traced
+
+    maker, result, run = job.maker, job.estimate.result, job.estimate.resolved.run
+    return Traced(
+        trace=found,
+        estimate=job.estimate,
+        advice=advise(found.stream, found.resolved.allocator, found.needs_bytes),
+        notes=job.notes,
+        title=maker.title if maker else "",
+        batch=f"micro-batch {run.batch} × {run.seq:,}" if maker and not args.function else "",
+        num_parameters=maker.num_parameters if maker else result.num_parameters,
+        num_trained=maker.num_trained if maker else result.trainable_parameters,
+        difference=_difference(job.estimate, found) if args.diff else None,
+    )
+
+
+def _difference(estimate: Estimate, found: Trace) -> Difference:
+    from ..backtest.phases import phase_peaks
+    from ..report.tracing import peak_of
+    from ..trace.diff import difference
+
+    micro_batches = int(estimate.resolved.run.micro_batches)
+    peaks = phase_peaks(estimate.ledger, tuple(found.phases), micro_batches)
+    return difference(estimate.ledger, found.ledger, peak_of(found).name, peaks)

@@ -1,0 +1,171 @@
+"""The score as text: each metric by group, the worst rows, what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..backtest.phases import WORDS, title
+from ..backtest.rows import METRICS
+from ..backtest.score import Report, right, summary
+from .lines import BAD, BOLD, DIM, WARN, Line, gib, line, wrapped
+
+TITLES = {
+    "allocated": "allocated", "startup": "start-up", "reserved": "reserved", "needs": "needs",
+    "device": "nvidia-smi", "host": "host RAM", "weights": "weights", "activation": "activations",
+    "non_torch": "outside torch", "graph": "CUDA graphs", "kv_pool": "KV pool",
+    "kv_tokens": "KV tokens",
+}  # fmt: skip
+RUNGS = {"estimate": "the estimate", "trace": "the trace"}
+NAME, RUN, NUM_WORST = 18, 21, 5
+HEAD = f"{'mean':>6}{'median':>7}{'worst':>7}{'bias':>7}{'danger':>7}  worst run"
+Errors = Sequence[tuple[str, float]]  # row, error in percent
+
+
+def text_score(report: Report, where: str, *, phases: bool = False) -> Iterator[Line]:
+    """The whole report."""
+    yield from _headline(report, where)
+    for metric, name in TITLES.items():
+        if report.summary(metric).n:
+            yield line()
+            groups = [(g, list(report.errors(metric, g).items())) for g in report.groups]
+            yield from _table(name, groups, list(report.errors(metric).items()))
+    yield from _verdicts(report)
+    if phases:
+        yield from _phases(report)
+    yield from _worst(report)
+    yield from _notes(report)
+    yield from _refused(report)
+
+
+def _headline(report: Report, where: str) -> Iterator[Line]:
+    rung = RUNGS.get(report.rung, report.rung)
+    count = len(report.rows)
+    text = f"{count} measured run{'' if count == 1 else 's'} against {rung}"
+    if report.refused:
+        text += f", {len(report.refused)} refused"
+    yield from wrapped("", f"{text}: {where}", BOLD)
+    if report.rows:
+        yield from wrapped("", "Error in %: (predicted - measured) / measured. A minus says too "
+                           "little; more than 2 % too little is dangerous.", DIM)  # fmt: skip
+
+
+def _table(
+    name: str, groups: Iterable[tuple[str, Errors]], whole: Errors, counted: str = "runs"
+) -> Iterator[Line]:
+    """A heading, a row for each group, and a row for all where there are several groups."""
+    yield [(name.ljust(NAME), BOLD), (f"{counted:>5}{HEAD}", DIM)]
+    filled = [(group, errors) for group, errors in groups if errors]
+    for group, errors in filled:
+        yield _figures(f"  {group}", errors)
+    if len(filled) != 1:
+        yield _figures("  all", whole, BOLD)
+
+
+def _figures(name: str, errors: Errors, style: str = "") -> Line:
+    found = summary([error for _, error in errors])
+    run, worst = max(errors, key=lambda one: abs(one[1]))
+    mean, median = (_signed(v or 0.0).lstrip("+")
+                    for v in (found.mean_abs_pct, found.median_abs_pct))  # fmt: skip
+    text = (f"{_cut(name, NAME - 1):<{NAME}}{found.n:>5}{mean:>6}{median:>7}{_signed(worst):>7}"
+            f"{_signed(found.bias_pct or 0.0):>7}")  # fmt: skip
+    danger = found.under_by_more_than_2_pct or 0
+    return [(text, style), (f"{danger or '-':>7}", BAD if danger else style),
+            (f"  {_cut(run, RUN)}", DIM)]  # fmt: skip
+
+
+def _signed(error: float) -> str:
+    """Two digits, no minus in front of a zero; large errors give up their digits."""
+    if abs(error) >= 1000:
+        return f"{error:+.0e}"
+    text = f"{error:+.2f}" if abs(error) < 100 else f"{error:+.0f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _verdicts(report: Report) -> Iterator[Line]:
+    found = right(report)
+    if found["n"]:
+        yield line()
+        good = round(found["n"] * found["right_pct"] / 100)
+        yield line(f"fits or not: {good} of {found['n']} right", BOLD)
+
+
+def _phases(report: Report) -> Iterator[Line]:
+    """Errors of every phase, by its kind, in the order of a run."""
+    found = report.phase_errors(title)
+    yield line()
+    if not found:
+        yield from wrapped("", "No row has phases that this rung predicts.", DIM)
+        return
+    words = list(WORDS.values())
+
+    def order(name: str) -> tuple[int, int]:
+        step, _, kind = name.partition(": ")
+        rank = ("start-up", "first step", "later steps").index(step)
+        return rank, words.index(kind) if rank else 0
+
+    groups = [(_short_title(name), found[name]) for name in sorted(found, key=order)]
+    whole = [one for errors in found.values() for one in errors]
+    yield from _table("phases", groups, whole, "n")
+    yield from wrapped("", "Peaks of phases, in the first step and in later ones, which find the "
+                       "optimizer's state there.", DIM)  # fmt: skip
+
+
+def _short_title(name: str) -> str:
+    """A kind of phase in as many characters as a table has for it."""
+    text = name.replace("forward and backward", "fwd, bwd").replace("gradient sync", "sync")
+    step, _, kind = text.partition(": ")
+    short = {"first step": "first", "later steps": "later", "start-up": "start"}
+    return f"{short[step]} {kind}"
+
+
+def _worst(report: Report) -> Iterator[Line]:
+    """The rows that are furthest off, by the first metric that has rows."""
+    metric = main_metric(report)
+    if metric is None:
+        return
+    errors = report.errors(metric)
+    names = sorted(errors, key=lambda name: -abs(errors[name]))[:NUM_WORST]
+    rows = {row.id: row for row in report.rows}
+    tokens = metric == "kv_tokens"
+    head = f"furthest off: {TITLES[metric]}, {'tokens' if tokens else 'GiB'}"
+    yield line()
+    yield [(head.ljust(44), BOLD), (f"{'predicted':>11}{'measured':>11}{'error':>12}", DIM)]
+    for name in names:
+        one = rows[name].metrics[metric]
+        show = (f"{v:,}" if tokens else gib(v, 3) for v in (one.predicted, one.measured))
+        left = _cut(f"  {name}", 43)
+        style = WARN if abs(errors[name]) > 2 else ""
+        yield [(f"{left:<44}" + "".join(f"{text:>11}" for text in show), ""),
+               (f"{_signed(errors[name]):>10} %", style)]  # fmt: skip
+
+
+def main_metric(report: Report) -> str | None:
+    """The metric that a short answer is about: the first that has rows."""
+    return next((m for m in METRICS if m in TITLES and report.errors(m)), None)
+
+
+def _notes(report: Report) -> Iterator[Line]:
+    missing = report.unpredicted()
+    if missing:
+        rung = RUNGS.get(report.rung, report.rung)
+        names = ", ".join(f"{TITLES.get(m, m)} ({n})" for m, n in missing.items())
+        yield line()
+        yield from wrapped("", f"Measured, but not predicted by {rung}: {names} rows.", DIM)
+
+
+def _refused(report: Report) -> Iterator[Line]:
+    """Why rows were refused: each sentence once, with its rows."""
+    reasons: dict[str, list[str]] = {}
+    for one in report.refused:
+        reasons.setdefault(one.why, []).append(one.id)
+    if reasons:
+        yield line()
+        yield line("refused", BOLD)
+    for why, names in sorted(reasons.items(), key=lambda one: -len(one[1])):
+        yield from wrapped(f"{len(names):>4}  ", why)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield from wrapped("      ", ", ".join(names[:3]) + more, DIM)

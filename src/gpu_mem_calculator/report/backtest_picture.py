@@ -1,0 +1,291 @@
+"""Predicted against measured as one SVG file: no network, no script, light and dark.
+
+On the left every run by its size, on two equal logarithmic axes: on the diagonal the prediction
+is right. On the right the same runs with their error, where small errors can be seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from msgspec import Struct
+
+from ..backtest.score import DANGEROUS_PCT, Report
+from ..core.errors import InputError
+from ..ledger.units import GIB
+from .backtest import RUNGS, TITLES, main_metric
+from .lines import count
+from .picture import CHARACTER
+
+WIDTH, PANEL, TOP, NUM_LABELS = 1000, 400.0, 138.0, 5
+BAND_PCT = -DANGEROUS_PCT
+STRAIGHT_PCT = 20  # errors beyond this share their axis with small ones only if it bends
+# Okabe and Ito's colours without the yellow, and a shape each: colour alone tells nothing apart.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8694")
+SHAPES = (
+    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-3.5-3.5h7v7h-7z", "M0-5 4.7 3.5H-4.7z",
+    "M0-5.2 5.2 0 0 5.2-5.2 0z", "M0 5 4.7-3.5H-4.7z",
+    "M-1.5-4.6h3v3.1h3.1v3h-3.1v3.1h-3v-3.1h-3.1v-3h3.1z", "M-4.6-2.6h9.2v5.2h-9.2z",
+)  # fmt: skip
+STYLE = """
+.score { --paper: #ffffff; --ink: #1b2027; --soft: #566070; --line: #dde1e7; --mark: #b3430c;
+  background: var(--paper); font: 12px system-ui, -apple-system, "Segoe UI", Roboto,
+  "Liberation Sans", sans-serif; }
+@media screen and (prefers-color-scheme: dark) {
+  .score { --paper: #14171c; --ink: #e7eaef; --soft: #a3adba; --line: #313842; --mark: #ff9d6e; }
+}
+.score text { fill: var(--soft); } .score .paper { fill: var(--paper); }
+.score .title { font-size: 19px; font-weight: 650; fill: var(--ink); }
+.score .head { font-size: 13px; font-weight: 650; fill: var(--ink); }
+.score .lead { font-size: 13px; } .score .key { fill: var(--ink); }
+.score .grid { stroke: var(--line); fill: none; } .score .frame { stroke: var(--soft); fill: none; }
+.score .right { stroke: var(--ink); fill: none; } .score .band { fill: var(--soft); opacity: .16; }
+.score .danger { stroke: var(--mark); stroke-dasharray: 6 4; fill: none; }
+.score .danger-label { fill: var(--mark); paint-order: stroke; stroke: var(--paper);
+  stroke-width: 3px; }
+.score .point { stroke: var(--paper); stroke-width: .8; fill-opacity: .88; }
+.score .label { fill: var(--ink); font-size: 11px; paint-order: stroke; stroke: var(--paper);
+  stroke-width: 3.5px; }
+.score .lead-line { stroke: var(--soft); fill: none; }
+""".strip()
+
+
+class Point(Struct, frozen=True, kw_only=True):
+    """One run, in GiB (or tokens) and percent."""
+
+    id: str
+    group: str
+    predicted: float
+    measured: float
+    error: float
+
+
+class Plot(Struct, frozen=True, kw_only=True):
+    """A panel: where it lies, and what its axes mean; `low` and `high` are of both log axes."""
+
+    left: float
+    low: float
+    high: float
+    most: float  # percent at the top of the right panel
+    unit: str
+
+    @property
+    def bottom(self) -> float:
+        """The lower edge."""
+        return TOP + PANEL
+
+    def along(self, value: float) -> float:
+        """How far along a logarithmic axis a value is, from 0 to 1."""
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+    def x(self, value: float) -> float:
+        """Where a measured value is."""
+        return self.left + PANEL * self.along(value)
+
+    def y(self, value: float) -> float:
+        """Where a predicted value is."""
+        return self.bottom - PANEL * self.along(value)
+
+    def at(self, error: float) -> float:
+        """Where an error is; an axis that reaches far is nearly logarithmic beyond the band."""
+        share = error / self.most
+        if self.most > STRAIGHT_PCT:
+            share = math.asinh(error / BAND_PCT) / math.asinh(self.most / BAND_PCT)
+        return TOP + PANEL / 2 - PANEL / 2 * share
+
+
+def picture(report: Report, where: str) -> str:
+    """The picture of the first metric that has rows; raises where there is nothing to draw."""
+    metric = main_metric(report)
+    points = [] if metric is None else list(_points(report, metric))
+    if metric is None or not points:
+        raise InputError(["--picture: no run was predicted, so there is nothing to draw"])
+    marks = {group: i for i, group in enumerate(dict.fromkeys(p.group for p in points))}
+    found = report.summary(metric)
+    worst = max(points, key=lambda p: abs(p.error))
+    values = [v for p in points for v in (p.predicted, p.measured)]
+    low, high = min(values) / 1.25, max(values) * 1.25
+    unit = "tokens" if metric == "kv_tokens" else "GiB"
+    most = max(1.2 * abs(worst.error), 0.5)
+    left = Plot(left=64, low=low, high=high, most=most, unit=unit)
+    right = Plot(left=WIDTH - PANEL - 24, low=low, high=high, most=most, unit=unit)
+    rung = RUNGS.get(report.rung, report.rung)
+    lead = (f"{len(points)} measured runs ({where}) against {rung}: mean error "
+            f"{found.mean_abs_pct:.2f} %, worst {worst.error:+.2f} %")  # fmt: skip
+    title = f"Predicted and measured memory: {TITLES[metric]}"
+    return "\n".join([
+        f'<svg class="score" viewBox="0 0 {WIDTH} {left.bottom + 56:g}" role="img" '
+        'aria-labelledby="score-title score-desc" xmlns="http://www.w3.org/2000/svg">',
+        f'<title id="score-title">{escape(title)}</title>',
+        f'<desc id="score-desc">{escape(lead)}</desc>', f"<style>{STYLE}</style>",
+        '<rect class="paper" width="100%" height="100%"/>',
+        f'<text class="title" x="16" y="32">{escape(title)}</text>',
+        f'<text class="lead" x="16" y="54">{escape(lead)}</text>',
+        *_legend(marks), *_sizes(points, marks, left), *_errors(points, marks, right), "</svg>",
+    ])  # fmt: skip
+
+
+def page(drawn: str) -> str:
+    """The picture as a page of its own."""
+    style = ("body{margin:0 auto;max-width:75rem;padding:1rem;background:#fff}"
+             "@media screen and (prefers-color-scheme:dark){body{background:#14171c}}"
+             "svg{display:block;width:100%;height:auto}")  # fmt: skip
+    return (f'<!doctype html>\n<html lang="en"><meta charset="utf-8">'
+            f'<meta name="viewport" content="width=device-width">'
+            f"<title>Predicted and measured memory</title><style>{style}</style>"
+            f"<body>\n{drawn}\n</body></html>")  # fmt: skip
+
+
+def _points(report: Report, metric: str) -> Iterator[Point]:
+    """The runs that have a place on a logarithmic axis."""
+    unit = 1 if metric == "kv_tokens" else GIB
+    for row in report.rows:
+        one = row.metrics.get(metric)
+        if one is not None and one.predicted > 0 and one.error_pct is not None:
+            yield Point(id=row.id, group=row.group, predicted=one.predicted / unit,
+                        measured=one.measured / unit, error=one.error_pct)  # fmt: skip
+
+
+def _mark(index: int, x: float, y: float, note: str = "") -> str:
+    """A group's mark; groups beyond the seventh get another pairing of colour and shape."""
+    colour = COLOURS[index % len(COLOURS)]
+    shape = SHAPES[(index + index // len(COLOURS)) % len(SHAPES)]
+    inner = f"><title>{escape(note)}</title></path>" if note else "/>"
+    return (f'<path class="point" fill="{colour}" transform="translate({x:.1f} {y:.1f})" '
+            f'd="{shape}"{inner}')  # fmt: skip
+
+
+def _legend(marks: dict[str, int]) -> Iterator[str]:
+    """Every group's mark and name, on as many lines as there is room for."""
+    x, y = 20.0, 78.0
+    for group, index in marks.items():
+        name = group if len(group) <= 24 else group[:23] + "…"
+        wide = 30 + len(name) * 12 * CHARACTER
+        if x + wide > WIDTH and y < 90:
+            x, y = 20.0, y + 18
+        if x + wide > WIDTH:
+            return
+        yield _mark(index, x, y)
+        yield f'<text class="key" x="{x + 11:.1f}" y="{y + 4:.1f}">{escape(name)}</text>'
+        x += wide
+
+
+def _drawn(
+    points: Iterable[Point], marks: dict[str, int], plot: Plot, errors: bool
+) -> Iterator[str]:
+    """The marks, each with a note of what it is."""
+    for p in points:
+        predicted, measured = (_figure(v, plot.unit) for v in (p.predicted, p.measured))
+        note = (f"{p.id} ({p.group}): predicted {predicted}, measured {measured} {plot.unit}, "
+                f"error {p.error:+.2f} %")  # fmt: skip
+        y = plot.at(p.error) if errors else plot.y(p.predicted)
+        yield _mark(marks[p.group], plot.x(p.measured), y, note)
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:,.0f}" if unit == "tokens" else f"{value:,.3f}"
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round values on a logarithmic axis: 1, 2 and 5 of each decade, or only 1 where many."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1, 2, 5), (1,)):
+        found = [m * 10.0**k for k in decades for m in steps if low <= m * 10.0**k <= high]
+        if len(found) <= 9:
+            break
+    return found
+
+
+def _tick(value: float, unit: str) -> str:
+    return count(int(value)) if unit == "tokens" else f"{value:,.10g}"
+
+
+def _measured_axis(plot: Plot) -> Iterator[str]:
+    """The axis that both panels share, and the panel's frame."""
+    for value in log_ticks(plot.low, plot.high):
+        x = plot.x(value)
+        yield f'<path class="grid" d="M{x:.1f} {TOP}V{plot.bottom}"/>'
+        yield (f'<text x="{x:.1f}" y="{plot.bottom + 17}" text-anchor="middle">'
+               f"{_tick(value, plot.unit)}</text>")  # fmt: skip
+    yield (f'<text x="{plot.left + PANEL / 2}" y="{plot.bottom + 38}" text-anchor="middle">'
+           f"measured, {plot.unit}</text>")  # fmt: skip
+    yield f'<path class="frame" d="M{plot.left} {TOP}V{plot.bottom}h{PANEL}"/>'
+
+
+def _head(plot: Plot, text: str) -> str:
+    return f'<text class="head" x="{plot.left}" y="{TOP - 12}">{text}</text>'
+
+
+def _sizes(points: Sequence[Point], marks: dict[str, int], plot: Plot) -> Iterator[str]:
+    """The left panel: predicted over measured."""
+    yield _head(plot, f"predicted, {plot.unit} (on the line: exactly right)")
+    for value in log_ticks(plot.low, plot.high):
+        y = plot.y(value)
+        yield f'<path class="grid" d="M{plot.left} {y:.1f}h{PANEL}"/>'
+        yield (f'<text x="{plot.left - 8}" y="{y + 4:.1f}" text-anchor="end">'
+               f"{_tick(value, plot.unit)}</text>")  # fmt: skip
+    yield from _measured_axis(plot)
+    off = PANEL - PANEL * plot.along(plot.low * (1 + BAND_PCT / 100)) - PANEL
+    x, end, low = plot.left, plot.left + PANEL, plot.bottom
+    yield (f'<path class="band" d="M{x} {low}V{low + off:.2f}L{end + off:.2f} {TOP}H{end}'
+           f'V{TOP - off:.2f}L{x - off:.2f} {low}z"/>')  # fmt: skip
+    yield f'<path class="right" d="M{x} {low}L{end} {TOP}"/>'
+    yield from _drawn(points, marks, plot, errors=False)
+
+
+def _errors(points: Sequence[Point], marks: dict[str, int], plot: Plot) -> Iterator[str]:
+    """The right panel: the error over measured, with the line beyond which it is dangerous."""
+    yield _head(plot, "error in % (below 0: predicted too little)")
+    for value in percent_ticks(plot.most):
+        y = plot.at(value)
+        kind = "right" if value == 0 else "grid"
+        yield f'<path class="{kind}" d="M{plot.left} {y:.1f}h{PANEL}"/>'
+        shown = f"{value:+.6g}" if value else "0"
+        yield f'<text x="{plot.left - 8}" y="{y + 4:.1f}" text-anchor="end">{shown}</text>'
+    yield from _measured_axis(plot)
+    if plot.most > BAND_PCT:
+        tall = plot.at(-BAND_PCT) - plot.at(BAND_PCT)
+        yield (f'<rect class="band" x="{plot.left}" y="{plot.at(BAND_PCT):.1f}" width="{PANEL}" '
+               f'height="{tall:.1f}"/>')  # fmt: skip
+        yield (f'<text x="{plot.left + PANEL - 4}" y="{plot.at(BAND_PCT) + 14:.1f}" '
+               'text-anchor="end">within 2 %</text>')  # fmt: skip
+        y = plot.at(DANGEROUS_PCT)
+        yield f'<path class="danger" d="M{plot.left} {y:.1f}h{PANEL}"/>'
+        yield (f'<text class="danger-label" x="{plot.left + PANEL - 4}" y="{y + 14:.1f}" '
+               'text-anchor="end">dangerous: more than 2 % too little</text>')  # fmt: skip
+    yield from _drawn(points, marks, plot, errors=True)
+    yield from _labels(points, plot)
+
+
+def percent_ticks(most: float) -> list[float]:
+    """Round errors from -most to most, on a straight axis or on one that bends."""
+    if most > STRAIGHT_PCT:
+        ends = sorted({BAND_PCT, *log_ticks(BAND_PCT, most)})
+        return [-v for v in reversed(ends)] + [0.0] + ends
+    size = 10.0 ** math.floor(math.log10(most / 2))
+    step = next(size * m for m in (1, 2, 5, 10) if most / (size * m) <= 5)
+    last = int(most / step)
+    return [round(i * step, 10) for i in range(-last, last + 1)]
+
+
+def _labels(points: Sequence[Point], plot: Plot) -> Iterator[str]:
+    """The names of the runs that are furthest off, moved apart where they would touch."""
+    taken: list[tuple[float, float, float]] = []
+    for p in sorted(points, key=lambda p: -abs(p.error))[:NUM_LABELS]:
+        name = p.id if len(p.id) <= 34 else p.id[:33] + "…"
+        x, y, wide = plot.x(p.measured), plot.at(p.error) + 4, len(name) * 11 * CHARACTER
+        rightward = x + 9 + wide <= plot.left + PANEL
+        start = x + 9 if rightward else x - 9 - wide
+        away = -1 if p.error < 0 else 1
+        for _ in range(NUM_LABELS):
+            if all(abs(y - b) >= 13 or start > c or start + wide < a for a, b, c in taken):
+                break
+            y += 13 * away
+        taken.append((start, y, start + wide))
+        side, anchor = (x + 9, "start") if rightward else (x - 9, "end")
+        begin = f"M{x:.1f} {plot.at(p.error):.1f}"
+        yield f'<path class="lead-line" d="{begin}L{side:.1f} {y - 4:.1f}"/>'
+        yield (f'<text class="label" x="{side:.1f}" y="{y:.1f}" text-anchor="{anchor}">'
+               f"{escape(name)}</text>")  # fmt: skip

@@ -1,0 +1,219 @@
+"""What a GPU showed: the figures, the phases as bars, and how the estimate compares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..core.calculator import STEP, Estimate, full_estimate
+from ..core.errors import InputError
+from ..ledger.ledger import Ledger
+from ..ledger.units import GIB
+from ..measure.cases import Result
+from ..measure.probe import in_step
+from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER
+from .bars import bar
+from .columns import columns
+from .headline import headline
+from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrapped
+
+Row = Mapping[str, Any]
+NAME, FIGURE = 24, 9
+ROWS = 24  # more phases than this, and only those of the first and the last step are shown
+BUSY = 1.5 * GIB  # no CUDA context is this large: something else is on the card
+FIGURES = (
+    ("allocated", "allocated_bytes"), ("start-up", "startup_bytes"), ("reserved", "reserved_bytes"),
+    ("survives in", "survives_in_bytes"), ("nvidia-smi", "device_bytes"),
+)  # fmt: skip
+EACH_RANK = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
+KINDS = (
+    ("forward", "fwd", FORWARD),
+    ("backward", "bwd", BACKWARD),
+    ("optimizer", "opt", OPTIMIZER),
+)
+
+
+def measurement_report(result: Result, append: str | None) -> Iterator[Line]:
+    """One measured case. `append` is the file that has its row."""
+    row = result.row
+    assert row is not None
+    estimate = estimated(row)
+    if estimate is not None:
+        yield from headline(estimate)
+    yield from _place(row)
+    yield line()
+    yield from _verdict(row)
+    yield line()
+    if row["phases"]:
+        yield from _phases(row["phases"])
+        yield line()
+    if estimate is not None and "failed" not in row:
+        yield from _comparison(row, estimate)
+        yield line()
+    yield from _remarks(row, result.log)
+    yield from _next(row, append)
+
+
+def estimated(row: Row) -> Estimate | None:
+    """The estimate of the same run; None where it is not modelled."""
+    try:
+        return full_estimate(row["config"])
+    except InputError:
+        return None
+
+
+def stage_ledger(row: Row, estimate: Estimate) -> Ledger:
+    """The ledger of the measured rank: the pipeline is the outermost axis of the ranks."""
+    ranks, stages = estimate.resolved.hardware.num_gpus, len(estimate.ledgers)
+    stage: int = row["rank"] * stages // ranks
+    return estimate.ledgers[stage]
+
+
+def _place(row: Row) -> Iterator[Line]:
+    around = row["environment"]
+    words = [str(around.get("gpu", "no card reached")), f"rank {row['rank']}"]
+    words.append(f"process group: {around.get('process_group', 'none')}")
+    if "cap_bytes" in around:
+        words.append(f"torch capped at {gib(around['cap_bytes'], 2)} GiB")
+    if "alloc_conf" in around:
+        words.append(str(around["alloc_conf"]))
+    yield from wrapped("measured on ", ", ".join(words))
+
+
+def _verdict(row: Row) -> Iterator[Line]:
+    """The figures, or why there are none."""
+    if "failed" in row:
+        yield from wrapped("failed: ", row["failed"], BAD)
+        return
+    measured = row["measured"]
+    yield line(f"the run took {gib(measured['allocated_bytes'], 2)} GiB at its highest", GOOD)
+    figures = [f"{name} {gib(measured[key], 2)}" for name, key in FIGURES if key in measured]
+    yield from wrapped("", "   ".join(figures) + " GiB")
+    if "survives_in_bytes" in measured:
+        text = f"fails in {gib(measured['fails_in_bytes'], 2)} GiB, so it needs more than that"
+        yield from wrapped("", text, DIM)
+    beside = []
+    if "host_bytes" in measured:
+        beside.append(f"host RAM {gib(measured['host_bytes'], 2)} GiB")
+    if "step_seconds" in measured:
+        beside.append(f"{measured['step_seconds']:.3f} s a step")
+    if beside:
+        yield from wrapped("", ", ".join(beside), DIM)
+
+
+def _phases(phases: Mapping[str, Mapping[str, int]]) -> Iterator[Line]:
+    """The peak of each phase, the highest marked."""
+    shown = list(phases.items())
+    if len(shown) > ROWS:
+        steps = [name.partition(".")[0] for name, _ in shown if in_step(name)]
+        ends = {steps[0], steps[-1]} if steps else set()
+        shown = [(n, p) for n, p in shown if not in_step(n) or n.partition(".")[0] in ends]
+    top = max(phase["peak_bytes"] for phase in phases.values())
+    yield [("phases".ljust(2 + NAME + FIGURE - 3), BOLD), ("GiB", DIM)]
+    marked = False
+    for name, phase in shown:
+        peak = phase["peak_bytes"]
+        highest = peak == top and not marked
+        marked = marked or highest
+        style = BOLD * highest
+        width = WIDTH - 2 - NAME - FIGURE - 1
+        yield [(("► " if highest else "  ") + name[:NAME].ljust(NAME), style),
+               (gib(peak, 2).rjust(FIGURE) + " ", style),
+               (bar(peak, top, width), "green" if in_step(name) else "blue")]  # fmt: skip
+    if len(shown) < len(phases):
+        yield line(f"  ({len(phases) - len(shown)} phases of the steps between left out)", DIM)
+
+
+def _comparison(row: Row, estimate: Estimate) -> Iterator[Line]:
+    """Predicted and measured peaks side by side, of the run and of each kind of phase."""
+    yield line("compared with the estimate", BOLD)
+    rows = [[name, gib(predicted, 2), gib(measured, 2), percent(predicted, measured)]
+            for name, predicted, measured in compared(row, estimate)]  # fmt: skip
+    yield from columns(("GiB", "estimate", "measured", "error"), rows, {1, 2, 3})
+
+
+def compared(row: Row, estimate: Estimate) -> Iterator[tuple[str, int, int]]:
+    """(name, predicted, measured) of what both rungs know; kinds of phase after the first step."""
+    ledger = stage_ledger(row, estimate)
+    yield "allocated", int(ledger.peak(phases=STEP)), row["measured"]["allocated_bytes"]
+    for name, ending, phase in KINDS:
+        later = {n: p for n, p in row["phases"].items() if in_step(n) and not n.startswith("s0.")}
+        found = [p["peak_bytes"] for n, p in later.items() if n.endswith(f".{ending}")]
+        if found:
+            yield name, int(ledger.peak(phases=(phase,))), max(found)
+
+
+def percent(predicted: int, measured: int) -> str:
+    """The error of a prediction."""
+    error = 100 * (predicted / measured - 1) if measured else math.inf
+    return f"{error:+.2f} %"
+
+
+def _remarks(row: Row, log: str) -> Iterator[Line]:
+    measured = row["measured"]
+    context = measured.get("context_bytes", 0)
+    if context > BUSY:
+        yield from wrapped("note: ", f"{gib(context, 2)} GiB of the card were in use before this "
+                           "run; nvidia-smi's figure counts them", WARN)  # fmt: skip
+    if "failed" not in row and "reserved_bytes" not in measured:
+        text = (
+            "torch freed its cache to stay within what it may take, so what it reserved says "
+            "nothing about a roomy card and is left out"
+        )
+        yield from wrapped("note: ", text, WARN)
+    if log and ("failed" not in row or not row["failed"].startswith("out of memory")):
+        yield line("what it printed last:", BOLD)
+        yield from (line(f"  {text}") for text in log.strip().splitlines()[-12:])
+
+
+def _next(row: Row, append: str | None) -> Iterator[Line]:
+    """Where the row went, and what can be done with it."""
+    if append is None:
+        yield from wrapped("keep: ", "add --append runs.jsonl, a file that backtest reads", DIM)
+        return
+    yield from wrapped("kept: ", f"{row['id']} in {append}", DIM)
+    if "failed" not in row:
+        yield from command("score: ", ["gpu-mem-calc", "backtest", append])
+
+
+def case_line(result: Result) -> Line:
+    """One case in one line: its figures, or what came in between."""
+    name = result.case.id.ljust(28)
+    if result.refused:
+        return [(name, ""), (f" refused: {'; '.join(result.refused)}", WARN)]
+    if result.failed:
+        return [(name, ""), (f" failed: {result.failed}", BAD)]
+    assert result.row is not None
+    measured = result.row["measured"]
+    text = f" {gib(measured['allocated_bytes'], 2):>8}"
+    reserved = measured.get("reserved_bytes")
+    text += " GiB allocated" if reserved is None else f" of {gib(reserved, 2):>8} GiB reserved"
+    if "survives_in_bytes" in measured:
+        text += f", survives in {gib(measured['survives_in_bytes'], 2)}"
+    estimate = estimated(result.row)
+    if estimate is not None:
+        _, predicted, seen = next(compared(result.row, estimate))
+        text += f"  est. {percent(predicted, seen)}"
+    return [(name, ""), (text, GOOD), (f"  {result.seconds:.0f} s", DIM)]
+
+
+def ranks_report(rows: Sequence[Row], append: str | None) -> Iterator[Line]:
+    """Every rank of a real job."""
+    estimate = estimated(rows[0])
+    if estimate is not None:
+        yield from headline(estimate)
+        yield line()
+    table = []
+    for row in rows:
+        measured = row["measured"]
+        sizes = [gib(measured[key], 2) if key in measured else "-" for key in EACH_RANK]
+        seen = measured["allocated_bytes"]
+        error = ""
+        if estimate is not None:
+            error = percent(int(stage_ledger(row, estimate).peak(phases=STEP)), seen)
+        table.append([f"rank {row['rank']}", *sizes, error])
+    head = ("GiB", "allocated", "reserved", "nvidia-smi", "host RAM", "estimate")
+    yield from columns(head, table, {1, 2, 3, 4, 5})
+    yield line()
+    yield from _next({"id": f"{len(rows)} ranks"}, append)

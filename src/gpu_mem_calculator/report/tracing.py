@@ -1,0 +1,274 @@
+"""What a trace shows: the verdict, the four numbers, the step's timeline, the largest things."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from ..core.calculator import Estimate
+from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
+from ..memory.timeline import STARTUP
+from ..trace.diff import Difference
+from .bars import gauge
+from .headline import OPTIMIZER_TITLES, headline, setup_words, verdict_words
+from .lines import BOLD, DIM, WARN, WIDTH, Line, count, gib, line, size, wrapped
+from .parts import KIND_TITLES
+from .steps import picture
+from .trace_diff import difference_lines
+
+if TYPE_CHECKING:
+    from ..trace.run import Trace
+
+LARGEST = 10
+
+
+class Traced(Struct, frozen=True, kw_only=True):
+    """A trace with all that its report says.
+
+    `estimate` is of the same run; where it does not know the model, which then has a `title`, it
+    is of a stand-in, whose engine and cards are the run's and whose model is never shown.
+    """
+
+    trace: Trace
+    estimate: Estimate
+    advice: str
+    notes: tuple[str, ...] = ()
+    title: str = ""
+    batch: str = ""  # of a model with a title, in words
+    num_parameters: int
+    num_trained: int
+    difference: Difference | None = None
+
+    @property
+    def peak(self) -> Instant:
+        """The highest phase."""
+        return peak_of(self.trace)
+
+    @property
+    def outside_torch_bytes(self) -> int:
+        """What CUDA takes beside torch."""
+        return sum(size for _, size, _ in self.trace.resolved.outside_torch)
+
+    @property
+    def card_bytes(self) -> int:
+        """What the card must have."""
+        return self.trace.needs_bytes + self.outside_torch_bytes
+
+
+def peak_of(trace: Trace) -> Instant:
+    """The highest phase; of several that are, the last step's."""
+    instants, heights = trace.ledger.instants, trace.ledger.heights()
+    top = int(heights[trace.peak_phase])
+    return [i for i in instants if int(heights[i.name]) == top and i.phase != STARTUP][-1]
+
+
+def tracing_report(traced: Traced) -> Iterator[Line]:
+    """The whole report."""
+    yield from _headline(traced)
+    for note in traced.notes:
+        yield from wrapped("", note, DIM)
+    yield line()
+    yield from _verdict(traced)
+    yield line()
+    yield from _timeline(traced)
+    yield line()
+    yield from _largest(traced)
+    yield line()
+    yield from _numbers(traced)
+    if traced.difference is not None:
+        yield line()
+        titles = {instant.name: instant.title for instant in traced.trace.ledger.instants}
+        yield from difference_lines(traced.difference, titles)
+    for note in traced.trace.notes:
+        yield line()
+        yield from wrapped("note: ", note, WARN)
+    if traced.advice:
+        yield line()
+        yield from wrapped("advice: ", traced.advice)
+        yield from wrapped(" " * 8, "set it in PYTORCH_ALLOC_CONF; --alloc-conf shows it here", DIM)
+
+
+def _headline(traced: Traced) -> Iterator[Line]:
+    if not traced.title:
+        yield from headline(traced.estimate)
+        return
+    run = traced.trace.resolved.run
+    words = [f"{count(traced.num_parameters)} parameters"]
+    if traced.num_trained != traced.num_parameters:
+        words.append(f"{count(traced.num_trained)} trained")
+    words += [run.precision.replace("_", " "), OPTIMIZER_TITLES.get(run.optimizer, run.optimizer)]
+    if traced.batch:
+        words.append(traced.batch)
+    if run.micro_batches > 1:
+        words.append(f"{run.micro_batches} micro-batches a step")
+    yield from wrapped(f"{traced.title[:40]}  ", ", ".join(words))
+    yield from wrapped("", ", ".join(setup_words(traced.estimate)))
+
+
+def _verdict(traced: Traced) -> Iterator[Line]:
+    needs, has = traced.card_bytes, traced.trace.resolved.hardware.memory_bytes
+    left = f"needs {gib(needs)} of {gib(has)} GiB per GPU"
+    right, style = verdict_words(needs, has)
+    yield [(left, BOLD), (right.rjust(WIDTH - len(left)), style)]
+    share = needs / has
+    percent = f" {100 * share:,.0f} %" if share < 1000 else " > 99,999 %"
+    yield [(gauge(share, WIDTH - 11), style.removeprefix("bold ")), (percent, "")]
+
+
+def _timeline(traced: Traced) -> Iterator[Line]:
+    """A bar for each phase of start-up, the first step and the last one."""
+    trace = traced.trace
+    room = trace.resolved.hardware.memory_bytes - traced.outside_torch_bytes
+    rows: list[tuple[dict[str, Any], int]] = []
+    for instant in shown(trace.ledger, traced.peak.name):
+        parts = {kind: int(b) for kind, b in trace.ledger.parts(instant).items()}
+        rows.append(({"title": instant.title, "bytes": parts}, sum(parts.values())))
+    peak = next(row for row, _ in rows if row["title"] == traced.peak.title)
+    yield from picture("start-up, first and last step", rows, peak, room)
+
+
+def shown(ledger: Ledger, peak_phase: str) -> Iterator[Instant]:
+    """Phases that tell most: start-up, the first and the last step.
+
+    The step of the peak, too, where it is another; of the micro-batches after the first one, the
+    phase of each kind that is highest.
+    """
+    heights = {name: int(height) for name, height in ledger.heights().items()}
+    steps = [_step(i.name) for i in ledger.instants if i.phase != STARTUP]
+    wanted = {steps[0], steps[-1], _step(peak_phase)}
+    later: dict[tuple[str, str], str] = {}
+    for instant in ledger.instants:
+        key = _step(instant.name), instant.phase
+        if _later(instant) and heights[instant.name] >= heights.get(later.get(key, ""), -1):
+            later[key] = instant.name
+    for instant in ledger.instants:
+        first = not _later(instant) or instant.name in later.values()
+        if instant.phase == STARTUP or (_step(instant.name) in wanted and first):
+            yield instant
+
+
+def _step(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _later(instant: Instant) -> bool:
+    """Whether a phase is of a micro-batch after a step's first."""
+    return re.fullmatch(r"s\d+\.[am][1-9]\d*\.\w+", instant.name) is not None
+
+
+def largest(traced: Traced) -> list[tuple[Entry, int]]:
+    """The entries with most bytes at the peak, with those bytes."""
+    peak = traced.peak.name
+    alive = [(entry, int(entry.at(peak))) for entry in traced.trace.ledger.entries]
+    return sorted((pair for pair in alive if pair[1] > 0), key=lambda pair: -pair[1])
+
+
+def _largest(traced: Traced) -> Iterator[Line]:
+    """The ten largest things alive at the peak: what, where, who made them."""
+    every = largest(traced)
+    yield line(f"largest at the peak, {traced.peak.title}", BOLD)
+    for entry, total in every[:LARGEST]:
+        copies = int(entry.live[traced.peak.name])
+        each = f"{copies} × {size(int(entry.bytes))}" if copies > 1 else ""
+        if entry.kind == RUNTIME and int(entry.bytes) == 1:
+            each = ""
+        kind = KIND_TITLES[entry.kind]
+        where, _, op = _plainly(entry.name).rpartition(": ")
+        left = f"{size(total):>11}  {each:<18}{kind:<14}"
+        yield [(left, ""), (_tail(where or op, WIDTH - len(left)), BOLD)]
+        made = f"{op}, {place(entry.source.text)}" if where else place(entry.source.text)
+        yield line(" " * 13 + made[: WIDTH - 13], DIM)
+    rest = every[LARGEST:]
+    if rest:
+        left = size(sum(num_bytes for _, num_bytes in rest))
+        yield line(f"{left:>11}  {len(rest)} more, in --format json", DIM)
+
+
+def _plainly(name: str) -> str:
+    """Names of operations that say themselves that they are backward's."""
+    return name.removesuffix(" (backward)") if "_backward" in name else name
+
+
+def _tail(text: str, room: int) -> str:
+    """The end of a module's path says more than its beginning."""
+    return text if len(text) <= room else "…" + text[1 - room :]
+
+
+def place(source: str) -> str:
+    """`transformers/modeling_llama.py:175` of a path and its line."""
+    found = re.fullmatch(r"(.*[/\\].*\.py):(\d+)", source)
+    if found is None:
+        return source
+    path = PurePath(found[1])
+    if "site-packages" in path.parts:
+        package = path.parts[path.parts.index("site-packages") + 1]
+    elif path.is_relative_to(Path(__file__).parents[1]):
+        package = "gpu_mem_calculator"
+    elif path.is_relative_to(Path.cwd()):
+        return f"{path.relative_to(Path.cwd()).as_posix()}:{found[2]}"
+    else:
+        package = path.parent.name
+    return f"{package}/{path.name}:{found[2]}"
+
+
+def _numbers(traced: Traced) -> Iterator[Line]:
+    trace = traced.trace
+    figures = (
+        ("allocated", trace.allocated_bytes), ("reserved", trace.reserved_bytes),
+        ("needs", trace.needs_bytes), ("nvidia-smi", trace.device_bytes),
+    )  # fmt: skip
+    words = "   ".join(f"{name} {gib(value, 2)}" for name, value in figures)
+    yield from wrapped("", f"{words} GiB")
+    text = (
+        "needs is the least that torch survives in; the verdict adds "
+        f"{gib(traced.outside_torch_bytes, 2)} GiB that CUDA takes beside it"
+    )
+    yield from wrapped("", text, DIM)
+
+
+def tracing_data(traced: Traced) -> dict[str, Any]:
+    """All of it as plain data, every entry of the ledger included."""
+    import msgspec
+
+    trace, hardware = traced.trace, traced.trace.resolved.hardware
+    data: dict[str, Any] = {
+        "model": traced.title or trace.resolved.model.title,
+        "num_parameters": traced.num_parameters,
+        "trainable_parameters": traced.num_trained,
+        "allocated_bytes": trace.allocated_bytes,
+        "startup_bytes": trace.startup_bytes,
+        "reserved_bytes": trace.reserved_bytes,
+        "needs_bytes": trace.needs_bytes,
+        "device_bytes": trace.device_bytes,
+        "outside_torch_bytes": traced.outside_torch_bytes,
+        "gpu_memory_bytes": hardware.memory_bytes,
+        "fits_on_gpu": traced.card_bytes <= hardware.memory_bytes,
+        "peak_phase": trace.peak_phase,
+        "phases": {name: msgspec.to_builtins(phase) for name, phase in trace.phases.items()},
+        "at_peak": _at_peak(trace),
+        "entries": [_entry(entry, trace.peak_phase) for entry in trace.ledger.entries],
+        "notes": [*traced.notes, *trace.notes],
+        "advice": traced.advice or None,
+        "run": {} if traced.title else traced.estimate.result.run,
+    }
+    if traced.difference is not None:
+        data["difference"] = msgspec.to_builtins(traced.difference)
+    return data
+
+
+def _at_peak(trace: Trace) -> dict[str, int]:
+    peak = next(i for i in trace.ledger.instants if i.name == trace.peak_phase)
+    return {kind: int(size) for kind, size in trace.ledger.parts(peak).items()}
+
+
+def _entry(entry: Entry, peak: str) -> dict[str, Any]:
+    return {
+        "name": entry.name, "kind": entry.kind, "bytes": int(entry.bytes),
+        "copies_at_peak": int(entry.live.get(peak, 0)), "bytes_at_peak": int(entry.at(peak)),
+        "alive": {name: int(copies) for name, copies in entry.live.items()},
+        "source": entry.source.text,
+    }  # fmt: skip

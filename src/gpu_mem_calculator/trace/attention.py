@@ -1,0 +1,136 @@
+"""Which attention kernel a GPU runs, and its call.
+
+aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, torch 2.11: cuDNN first on compute
+capability 9.0 and 10.0 (check_prefer_cudnn_attention), then flash, then the memory-efficient
+kernel, else the math path, which holds every s × s map.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
+CUDNN_CARDS = ("9.0", "10.0")
+
+
+def chosen(
+    q: Any, k: Any, v: Any, mask: Any, *, dropout: float, gqa: bool, compute_capability: str
+) -> str:
+    """The kernel for these tensors (batch, heads, sequence, head size)."""
+    low = q.dtype in (torch.bfloat16, torch.float16)
+    heads, size = q.shape[1], q.shape[-1]
+    grouped = heads != k.shape[1] or heads != v.shape[1]
+    same = size == k.shape[-1] == v.shape[-1]
+    if grouped and not gqa:
+        return MATH
+    if low and max(size, v.shape[-1]) <= 256 and size % 8 == 0 and v.shape[-1] % 8 == 0:
+        if compute_capability in CUDNN_CARDS:
+            return CUDNN
+        if same and mask is None:
+            return FLASH
+    if grouped:
+        return MATH
+    return EFFICIENT
+
+
+class Kernels:
+    """The attention kernels that ran, and why the costly ones did."""
+
+    def __init__(self) -> None:
+        self.ran: Counter[tuple[str, str, bool]] = Counter()
+
+    def saw(self, kernel: str, query: Any, *, grouped: bool) -> None:
+        """Count one call."""
+        self.ran[kernel, str(query.dtype).removeprefix("torch."), grouped] += 1
+
+    def notes(self, compute_capability: str) -> tuple[str, ...]:
+        """A sentence for each thing that costs a user memory without a word from torch."""
+        found = []
+        for kernel, dtype, grouped in self.ran:
+            if kernel == MATH:
+                why = "fewer key-value heads than heads" if grouped else "this call"
+                found.append(
+                    f"attention runs in torch's math path, which holds every s x s map: no fused "
+                    f"kernel takes {dtype} with {why}; bf16 or fp16 would"
+                )
+        return tuple(found)
+
+
+def attention_for(compute_capability: str, kernels: Kernels) -> Callable[..., Any]:
+    """torch.nn.functional.scaled_dot_product_attention as a card runs it."""
+
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+        is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        kernel = chosen(
+            query, key, value, attn_mask, dropout=dropout_p, gqa=enable_gqa,
+            compute_capability=compute_capability,
+        )  # fmt: skip
+        kernels.saw(kernel, query, grouped=query.shape[1] != key.shape[1])
+        return CALLS[kernel](
+            query, key, value, _additive(query, attn_mask), dropout_p, is_causal, scale, enable_gqa
+        )
+
+    return attention
+
+
+def _additive(query: Any, mask: Any) -> Any:
+    """attention.cpp convert_boolean_attn_mask: zeros and minus infinities in q's dtype."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    zero = torch.zeros((), dtype=query.dtype)
+    return torch.where(mask, zero, float("-inf"))
+
+
+def _grad(*tensors: Any) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def _cudnn(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool) -> Any:
+    return aten._scaled_dot_product_cudnn_attention(
+        q, k, v, mask, _grad(q, k, v), p, causal, False, scale=scale
+    )[0]
+
+
+def _flash(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool) -> Any:
+    return aten._scaled_dot_product_flash_attention(q, k, v, p, causal, False, scale=scale)[0]
+
+
+def _efficient(
+    q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool
+) -> Any:
+    if mask is not None:
+        mask = mask.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    return aten._scaled_dot_product_efficient_attention(
+        q, k, v, mask, _grad(q, k, v), p, causal, scale=scale
+    )[0]
+
+
+def _math(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool) -> Any:
+    """attention.cpp _scaled_dot_product_attention_math, which would not add the mask in place to
+    a fake tensor.
+    """
+    dtype, low = q.dtype, q.dtype in (torch.bfloat16, torch.float16)
+    q, k, v = (x.float() if low else x for x in (q, k, v))
+    if causal:
+        mask = _additive(q, torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril())
+    if gqa:
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
+    root = (scale if scale is not None else q.shape[-1] ** -0.5) ** 0.5
+    scores = torch.matmul(q * root, (k * root).transpose(-2, -1))
+    if mask is not None:
+        scores.add_(mask)
+    weights = aten._safe_softmax(scores, -1)
+    if p > 0.0:
+        weights = torch.dropout(weights, p, True)
+    return torch.matmul(weights, v).to(dtype)
+
+
+CALLS = {CUDNN: _cudnn, FLASH: _flash, EFFICIENT: _efficient, MATH: _math}

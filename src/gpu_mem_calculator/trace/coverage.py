@@ -1,0 +1,36 @@
+"""Which runs a trace covers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..core.errors import InputError
+from ..core.resolve import Resolved
+from ..jobs.optimizers import TORCH
+
+ENGINES = ("pytorch_ddp", "fsdp")
+INSTEAD = "gpu-mem-calc calculate estimates it, and measure runs it on a GPU"
+
+
+def check_covered(resolved: Resolved, rank: int) -> None:
+    """Refuse, in a sentence each, what fake tensors on a CPU do not show."""
+    problems = [*_uncovered(resolved)]
+    ranks = resolved.hardware.num_gpus
+    if rank >= ranks:
+        few = "one rank, 0" if ranks == 1 else f"the ranks 0 to {ranks - 1}"
+        problems.append(f"rank {rank} is not in the run, which has {few}")
+    if problems:
+        raise InputError(problems)
+
+
+def _uncovered(resolved: Resolved) -> Iterator[str]:
+    run, engine = resolved.run, resolved.engine
+    if engine.name not in ENGINES:
+        yield (f"engine.type={engine.name!r} is not traced: {engine.title} asks the GPU what to "
+               f"do as it runs; {INSTEAD}")  # fmt: skip
+    if run.quantization:
+        yield (f"training.quantization={run.quantization!r} is not traced: bitsandbytes' kernels "
+               f"know no fake tensors; {INSTEAD}")  # fmt: skip
+    if run.optimizer not in TORCH:
+        yield (f"training.optimizer={run.optimizer!r} is not traced: it is bitsandbytes', whose "
+               f"kernels know no fake tensors; {INSTEAD}")  # fmt: skip

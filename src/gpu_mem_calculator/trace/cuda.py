@@ -1,0 +1,114 @@
+"""CUDA's choices, registered over the CPU's while a trace runs.
+
+torch decides by device which kernel runs. Each function here is what dispatch finds under the
+CPU's keys instead: attention as a GPU chooses it, dropout and RMS norm in one kernel, autocast
+with CUDA's lists. Calls from C++ come through here, too.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .attention import Kernels, attention_for
+
+aten = torch.ops.aten
+
+# aten/src/ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE: what runs in
+# fp32 under CUDA's autocast and is left alone under the CPU's.
+FP32 = (
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
+    "reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
+    "softplus", "layer_norm", "native_layer_norm", "rms_norm", "group_norm", "cosine_similarity",
+    "nll_loss", "nll_loss2d", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss",
+    "binary_cross_entropy_with_logits", "dist", "cdist", "logsumexp",
+)  # fmt: skip
+FP32_RESULT = (
+    "prod", "prod.dim_int", "softmax.int", "log_softmax.int", "cumprod", "cumsum",
+    "linalg_vector_norm", "linalg_matrix_norm", "sum", "sum.dim_IntList",
+)  # fmt: skip
+
+
+@contextmanager
+def as_on_cuda(compute_capability: str, kernels: Kernels) -> Iterator[None]:
+    """torch chooses kernels as it would on a card of this compute capability."""
+    library = torch.library.Library("aten", "IMPL")
+    overrides = {
+        "scaled_dot_product_attention": attention_for(compute_capability, kernels),
+        "dropout": _dropout,
+        "rms_norm": _rms_norm,
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a kernel is replaced is the point
+            for name, function in overrides.items():
+                library.impl(name, function, "AutogradCPU")
+            for name in FP32:
+                library.impl(name, _in_fp32(name), "AutocastCPU")
+            for name in FP32_RESULT:
+                library.impl(name, _to_fp32(name), "AutocastCPU")
+        yield
+    finally:
+        library._destroy()
+
+
+def _dropout(x: Any, p: float, train: bool) -> Any:
+    """dropout.cpp: one kernel that keeps a mask of bytes."""
+    if not train or p == 0.0 or x.numel() == 0:
+        return x
+    return aten.native_dropout(x, p, train)[0]
+
+
+def _rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    """layer_norm.cpp rms_norm_symint: the fused kernel wherever it exists."""
+    return aten._fused_rms_norm(x, shape, weight, eps)[0]
+
+
+def _operator(name: str) -> Any:
+    base, _, overload = name.partition(".")
+    return getattr(getattr(aten, base), overload or "default")
+
+
+def _without_autocast(call: Callable[[], Any]) -> Any:
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    with torch._C._ExcludeDispatchKeyGuard(keys):
+        return call()
+
+
+def _widened(value: Any) -> Any:
+    low = (torch.bfloat16, torch.float16)
+    if isinstance(value, torch.Tensor) and value.dtype in low and value.device.type == "cpu":
+        return value.float()
+    if isinstance(value, list | tuple):
+        return type(value)(_widened(one) for one in value)
+    return value
+
+
+def _in_fp32(name: str) -> Callable[..., Any]:
+    """Inputs of 16 bits are widened."""
+    operator = _operator(name)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return _without_autocast(
+            lambda: operator(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
+        )
+
+    return kernel
+
+
+def _to_fp32(name: str) -> Callable[..., Any]:
+    """The result is asked for in fp32, unless the caller asks for another dtype."""
+    operator = _operator(name)
+
+    def kernel(x: Any, *args: Any, **kwargs: Any) -> Any:
+        given = kwargs.get("dtype")
+        low = x.dtype in (torch.bfloat16, torch.float16)
+        if low and given is None and not any(isinstance(a, torch.dtype) for a in args):
+            kwargs["dtype"] = torch.float32
+        return _without_autocast(lambda: operator(x, *args, **kwargs))
+
+    return kernel

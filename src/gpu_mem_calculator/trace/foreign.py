@@ -1,0 +1,111 @@
+"""A model that the estimate does not know and transformers does, or runs code of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError
+from ..core.runfile import load_text
+from ..families import UnknownFamilyError, read_config
+from ..jobs.model import DTYPES
+from ..memory.run import Run
+from .function import STAND_IN
+
+LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+REMOTE = ("model_type={!r} is not part of transformers {}: its code comes with the model, and "
+          "--trust-remote-code runs it")  # fmt: skip
+
+
+class Foreign:
+    """Builds the model of a config.json with transformers, and a batch of full sequences."""
+
+    def __init__(self, title: str, config: Any, *, trust: bool) -> None:
+        self.title, self.config, self.trust = title, config, trust
+        self.num_parameters = self.num_trained = 0
+        self.run: Run | None = None
+        self.device = "cpu"
+
+    def run_file(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The run with a model that can be resolved, and the sequence that this one has."""
+        training = dict(data.get("training") or {})
+        if training.get("lora") is not None:
+            raise InputError([f"training.lora: the adapters of {self.title} are not made here; use "
+                              "trace --function and make them there"])  # fmt: skip
+        known = (getattr(self.config, key, None) for key in LENGTHS)
+        training["seq_len"] = training.get("seq_len") or next(filter(None, known), 2048)
+        return {**data, "model": dict(STAND_IN), "training": training}
+
+    def __call__(self) -> tuple[Any, Any]:
+        """The model, ready to train, and its batch."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        run = self.run
+        assert run is not None
+        dtype = getattr(torch, DTYPES.get(run.precision, "float32"))
+        rest = {"trust_remote_code": True} if self.trust else {}
+        with torch.device(self.device):
+            model = AutoModelForCausalLM.from_config(self.config, dtype=dtype, **rest)
+        model.train()
+        model.config.use_cache = False
+        if run.recompute == "full":
+            model.gradient_checkpointing_enable({"use_reentrant": run.reentrant})
+        self.num_parameters = self.num_trained = sum(p.numel() for p in model.parameters())
+        words = self.config.get_text_config().vocab_size
+        ids = torch.randint(0, words, (int(run.batch), int(run.seq)), device="cpu")
+        return model, {"input_ids": ids, "labels": ids}
+
+
+def foreign(section: Any, *, trust: bool) -> Foreign | None:
+    """The model of a run file where only transformers can run it; None where it is known."""
+    import transformers
+
+    found = _raw(section)
+    if found is None:
+        return None
+    title, values, folder = found
+    kind = values.get("model_type")
+    if kind in transformers.CONFIG_MAPPING:
+        if _known(values):
+            return None
+        kept = {k: v for k, v in values.items() if k not in ("architectures", "auto_map")}
+        config = transformers.AutoConfig.for_model(kept.pop("model_type"), **kept)
+        return Foreign(title or str(kind), config, trust=False)
+    if "auto_map" not in values:
+        return None
+    if not trust:
+        raise InputError([REMOTE.format(kind, transformers.__version__)])
+    if folder is None:
+        raise InputError(["--trust-remote-code needs the folder with the model's code; give it as "
+                          "model.name"])  # fmt: skip
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    return Foreign(title, config, trust=True)
+
+
+def _raw(section: Any) -> tuple[str, dict[str, Any], str | None] | None:
+    """Title, config.json and folder of a model section that has one of its own."""
+    if not isinstance(section, Mapping):
+        return None
+    name, config = section.get("name"), section.get("config")
+    if isinstance(config, Mapping):
+        return str(name or ""), dict(config), None
+    path = Path(str(name)) if name else None
+    if path is None or not (path.is_dir() or path.suffix == ".json"):
+        return None
+    file = path / "config.json" if path.is_dir() else path
+    values = load_text(file) if file.is_file() else None
+    if not isinstance(values, dict):
+        return None
+    return file.resolve().parent.name, values, str(file.parent)
+
+
+def _known(config: Mapping[str, Any]) -> bool:
+    """Whether an estimate can be made; what else is wrong with a config is told by it."""
+    try:
+        return read_config(config).trains
+    except UnknownFamilyError:
+        return False
+    except ValueError:
+        return True

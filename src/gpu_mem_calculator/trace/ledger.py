@@ -1,0 +1,105 @@
+"""A recording as a ledger: what is alive at the highest moment of every phase."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
+from ..ledger.source import code
+from ..replay.allocator import Footprint
+from ..replay.stream import Stream
+from .recorder import Maker
+
+PHASES = {"fwd": "forward", "bwd": "backward", "opt": "optimizer"}
+TITLES = {"fwd": "forward", "bwd": "backward", "opt": "clipping and optimizer"}
+BLOCK = 512  # torch rounds every request up to this
+
+
+def title(name: str) -> str:
+    """A phase in words: s1.a0.bwd is the backward of micro-batch 1 in step 2."""
+    found = re.fullmatch(r"s(\d+)(?:\.a(\d+))?\.(\w+)", name)
+    if found is None:
+        return "start-up: model on the GPU"
+    micro = f", micro-batch {int(found[2]) + 1}" if found[2] not in (None, "0") else ""
+    return f"step {int(found[1]) + 1}{micro}: {TITLES.get(found[3], found[3])}"
+
+
+def ledger_of(
+    stream: Stream, makers: list[Maker], kinds: list[str], footprint: Footprint
+) -> Ledger:
+    """One instant for each phase, at its highest moment; one entry for tensors that are alike."""
+    instants, alive = [], {}
+    for name, numbers in highest(stream).items():
+        end = name.rpartition(".")[2]
+        instants.append(Instant(name=name, phase=PHASES.get(end, "startup"), title=title(name)))
+        alive[name] = Counter(_like(stream, makers, kinds, number) for number in numbers)
+    rows = sorted({like for count in alive.values() for like in count})
+    entries = [
+        Entry(
+            name=name, kind=kind, bytes=size,
+            live={at: count[kind, name, size, line] for at, count in alive.items()
+                  if (kind, name, size, line) in count},
+            source=code(line or "torch"),
+        )
+        for kind, name, size, line in rows
+    ]  # fmt: skip
+    return Ledger(tuple(instants), (*entries, *_rounding(entries, footprint)))
+
+
+def highest(stream: Stream) -> dict[str, set[int]]:
+    """The tensors alive when a phase has most of them, for each phase."""
+    found: dict[str, set[int]] = {}
+    alive: set[int] = set()
+    start = 0
+    for end, name in stream.marks:
+        found[name] = _at_most(stream, alive, start, end)
+        _play(stream, alive, start, end)
+        start = end
+    return found
+
+
+def _play(stream: Stream, alive: set[int], start: int, end: int) -> None:
+    for event in stream.events[start:end]:
+        if event >= 0:
+            alive.add(event)
+        else:
+            alive.discard(~event)
+
+
+def _at_most(stream: Stream, alive: set[int], start: int, end: int) -> set[int]:
+    total = best = 0
+    at = start
+    for index, event in enumerate(stream.events[start:end], start + 1):
+        if event >= 0:
+            total += -(-stream.sizes[event] // BLOCK)
+            if total > best:
+                best, at = total, index
+        else:
+            total -= -(-stream.sizes[~event] // BLOCK)
+    then = set(alive)
+    _play(stream, then, start, at)
+    return then
+
+
+Like = tuple[str, str, int, str]
+
+
+def _like(stream: Stream, makers: list[Maker], kinds: list[str], number: int) -> Like:
+    """What tensors of one entry share: kind, name, size, line."""
+    maker = makers[number]
+    where = re.sub(r"\.\d+(?=\.|$)", ".*", maker.module)
+    op = maker.op.rpartition("::")[2]
+    back = " (backward)" if maker.backward else ""
+    return kinds[number], f"{where}: {op}{back}" if where else f"{op}{back}", \
+        stream.sizes[number], maker.line  # fmt: skip
+
+
+def _rounding(entries: list[Entry], footprint: Footprint) -> list[Entry]:
+    """What the allocator's blocks have beyond the requests in them."""
+    rest = {}
+    for name, phase in footprint.phases.items():
+        asked = sum(int(entry.at(name)) for entry in entries)
+        rest[name] = phase.peak_bytes - asked
+    source = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split")
+    return [Entry(name="rounding up to blocks", kind=RUNTIME, bytes=1, live=rest, source=source)]

@@ -1,0 +1,37 @@
+"""Modules of fake tensors, which torch cannot convert as it converts real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def convertible() -> Iterator[None]:
+    """`module.to(dtype)` works on parameters that something else refers to weakly.
+
+    torch swaps a fake parameter with its converted twin, and refuses where there is a weak
+    reference; fake tensors always have one.
+    """
+    found = torch.utils.swap_tensors
+
+    def swap(one: Any, other: Any) -> None:
+        try:
+            found(one, other)
+        except RuntimeError:
+            _swapped(one, other)
+
+    torch.utils.swap_tensors = swap
+    try:
+        yield
+    finally:
+        torch.utils.swap_tensors = found
+
+
+def _swapped(one: Any, other: Any) -> None:
+    one.__class__, other.__class__ = other.__class__, one.__class__
+    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+    torch._C._swap_tensor_impl(one, other)

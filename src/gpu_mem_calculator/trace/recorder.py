@@ -1,0 +1,266 @@
+"""Writes down every storage that a torch program makes and frees, and who made it.
+
+A dispatch mode sees each operation below autograd, on the tensors that really hold memory. A
+storage is alive as long as Python's reference to it, which torch keeps with the storage itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..replay.stream import Stream
+from . import grouped
+from .workspaces import MATMULS, workspaces
+
+SUM = torch.ops.aten.add.Tensor
+TORCH_FILES = (f"{torch.__path__[0]}/", __file__.rpartition("/")[0])
+COMM_FILES = (f"{torch.__path__[0]}/distributed/", f"{torch.__path__[0]}/nn/parallel/")
+
+
+class Maker(NamedTuple):
+    """Who made a storage: the operation, the module it ran in, the nearest line outside torch,
+    whether backward was at work, and whether torch.distributed was.
+    """
+
+    op: str
+    module: str
+    line: str
+    backward: bool
+    comm: bool
+
+
+class Recorder(TorchDispatchMode):
+    """Records storages on the fake CPU into a stream of allocations and frees."""
+
+    def __init__(self, cublas_bytes: int) -> None:
+        super().__init__()
+        self._cublas_bytes = cublas_bytes
+        self._handles: set[tuple[bool, int]] = set()
+        self.sizes: list[int] = []
+        self.events: list[int] = []
+        self.streams: list[int] = []
+        self.makers: list[Maker] = []
+        self.marks: list[tuple[int, str]] = []
+        self.module = ""
+        self._streams: dict[Any, int] = {torch.cpu.current_stream(): 0}
+        self.ids: dict[int, int] = {}  # storage -> its number, while it is alive
+        self._alive: dict[int, Any] = {}
+        self._paused = 0
+        self.sums: dict[int, int] = {}  # a sum of gradients -> the one it was added to
+        self._forward: dict[int, tuple[str, str]] = {}  # autograd's number -> module, line
+
+    def recorded(self) -> Stream:
+        """Everything so far, as the allocator sees it."""
+        events, marks = in_place(self.events, self.marks, self.sums)
+        return Stream(sizes=self.sizes, events=events, streams=self.streams, marks=marks)
+
+    def mark(self, name: str) -> None:
+        """The end of a phase."""
+        self.marks.append((len(self.events), name))
+
+    def make(self, size: int, op: str) -> int:
+        """A block of memory that is no tensor's; the number it is freed by."""
+        number = len(self.sizes)
+        self.sizes.append(size)
+        self.streams.append(self._stream())
+        self.makers.append(self._maker(op))
+        self.events.append(number)
+        return number
+
+    def _stream(self) -> int:
+        """The stream that torch believes it is on; the CPU's do nothing, but are told apart."""
+        return self._streams.setdefault(torch.cpu.current_stream(), len(self._streams))
+
+    def free(self, number: int) -> None:
+        """The end of a block."""
+        self.events.append(~number)
+
+    def number_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of a tensor's storage."""
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        return self.ids.get(local.untyped_storage()._cdata)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it desugars into operations on its local tensor
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return self._scalar(args[0])
+        result = grouped.run(func, args, kwargs or {})
+        if self._paused:
+            return result
+        if isinstance(result, torch.Tensor):
+            self._see(result, func)
+        elif isinstance(result, tuple | list):
+            for one in result:
+                if isinstance(one, torch.Tensor):
+                    self._see(one, func)
+        if func is SUM and not torch.is_grad_enabled() and isinstance(args[1], torch.Tensor):
+            self._summed(result, *args[:2])
+        elif func in MATMULS:
+            self._handle()
+        extra = [self.make(size, f"{func._schema.name} workspace")
+                 for size in workspaces(func, args)]  # fmt: skip
+        for number in extra:
+            self.free(number)
+        return result
+
+    def _summed(self, result: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> None:
+        """Remember that two gradients of one tensor were added: see `in_place`.
+
+        Not of a view: autograd keeps its base, so that the memory has another owner.
+        """
+        if old.shape == new.shape and old.dtype == new.dtype and not old._is_view():
+            total, before = self.number_of(result), self.number_of(old)
+            if total is not None and before is not None:
+                self.sums[total] = before
+
+    def _handle(self) -> None:
+        """cuBLAS's workspace: one for each thread and stream, made at its first matmul and kept.
+
+        Backward has a thread of its own on a GPU (CublasHandlePool.cpp).
+        """
+        key = (torch._C._current_autograd_node() is not None, self._stream())
+        if key not in self._handles:
+            self._handles.add(key)
+            self.make(self._cublas_bytes, "cuBLAS workspace")
+
+    def _scalar(self, tensor: torch.Tensor) -> Any:
+        """What `.item()` gives where there are no numbers: every check passes.
+
+        `all` and `==` are true and all else false, so that a model takes the way it takes with full
+        sequences and finite numbers.
+        """
+        number = self.number_of(tensor)
+        op = self.makers[number].op if number is not None else ""
+        if tensor.dtype == torch.bool:
+            return op.endswith(("all", "eq"))
+        return 1.0 if tensor.dtype.is_floating_point else 1
+
+    def _see(self, tensor: torch.Tensor, func: Any) -> None:
+        if tensor.device.type != "cpu":
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._alive:
+            return
+        size = storage.nbytes()
+        if size == 0:
+            return
+        self._alive[key] = weakref.ref(storage, partial(self._gone, key))
+        self.ids[key] = self.make(size, func._schema.name)
+
+    def _gone(self, key: int, _: Any) -> None:
+        self._alive.pop(key, None)
+        number = self.ids.pop(key, None)
+        if number is not None:
+            self.free(number)
+
+    def _maker(self, op: str) -> Maker:
+        node = torch._C._current_autograd_node()
+        line, comm = _line()
+        if node is None:
+            self._forward[torch.autograd._get_sequence_nr() - 1] = (self.module, line)
+            return Maker(op, self.module, line, False, comm)
+        module, made = self._forward.get(node._sequence_nr(), (self.module, line))
+        return Maker(op, module, made, True, comm)
+
+    def resized(self, storage: Any, new: int, resize: Callable[[Any, int], Any]) -> Any:
+        """`storage.resize_`, which FSDP2 frees and fills its buffers with."""
+        key, old = storage._cdata, storage.nbytes()
+        result = resize(storage, new)
+        if key in self._alive and new != old:
+            if key in self.ids:
+                self.free(self.ids.pop(key))
+            if new:
+                self.ids[key] = self.make(new, "storage.resize_")
+        return result
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what runs inside."""
+        resize = torch.UntypedStorage.resize_
+        propagate = {
+            name: getattr(ShardingPropagator, name) for name in dir(ShardingPropagator)
+            if name.startswith("_propagate_tensor_meta")
+            or name == "propagate_op_sharding_non_cached"
+        }  # fmt: skip
+
+        def paused(function: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                self._paused += 1
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    self._paused -= 1
+
+            return call
+
+        torch.UntypedStorage.resize_ = lambda s, n: self.resized(s, n, resize)
+        for name, function in propagate.items():
+            setattr(ShardingPropagator, name, paused(function))
+        try:
+            with self:
+                yield
+        finally:
+            torch.UntypedStorage.resize_ = resize
+            for name, function in propagate.items():
+                setattr(ShardingPropagator, name, function)
+
+
+def in_place(
+    events: list[int], marks: list[tuple[int, str]], sums: dict[int, int]
+) -> tuple[list[int], list[tuple[int, str]]]:
+    """The events with sums of gradients written over their first term.
+
+    csrc/autograd/input_buffer.cpp adds in place where it holds the last reference, but never to
+    a tensor that looks like a subclass, as fake ones do: where the first term is freed as soon as
+    the sum is made, the sum takes its memory.
+    """
+    found: list[int] = []
+    before: list[int] = [0]  # events that are left before each one
+    owner: dict[int, int] = {}  # a sum -> whose memory it has
+    given: set[int] = set()  # terms that gave their memory away
+    for index, event in enumerate(events):
+        if event >= 0 and event in sums and _freed_next(events, index, sums[event]):
+            term = sums[event]
+            owner[event] = owner.get(term, term)
+            given.add(term)
+        elif event >= 0:
+            found.append(event)
+        elif ~event not in given:
+            found.append(~owner.get(~event, ~event))
+        before.append(len(found))
+    return found, [(before[at], name) for at, name in marks]
+
+
+def _freed_next(events: list[int], index: int, number: int) -> bool:
+    """Whether a block is freed before another is made."""
+    for event in islice(events, index + 1, None):
+        if event >= 0:
+            return False
+        if ~event == number:
+            return True
+    return False
+
+
+def _line() -> tuple[str, bool]:
+    """The nearest line of code outside torch, as file:line; whether torch.distributed called."""
+    frame, comm = sys._getframe(2), False
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(TORCH_FILES):
+            return f"{name}:{frame.f_lineno}", comm
+        comm = comm or name.startswith(COMM_FILES)
+        frame = frame.f_back  # type: ignore[assignment]
+    return "", comm

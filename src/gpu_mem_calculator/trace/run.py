@@ -1,0 +1,143 @@
+"""Trace a run: the job of `jobs/` on fake tensors, then the allocator's replay."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..core.models import RunFile
+from ..core.resolve import Resolved, resolve
+from ..core.runfile import read
+from ..jobs.job import FAKE, NONE, Job, World, run
+from ..ledger.ledger import Ledger
+from ..memory.runtime import cublas_bytes
+from ..replay.allocator import Footprint, Phase, Settings, replay
+from ..replay.needs import needs_bytes
+from ..replay.stream import Stream
+from .attention import Kernels
+from .coverage import check_covered
+from .cuda import as_on_cuda
+from .huggingface import as_if_real
+from .kinds import Watch, kinds
+from .ledger import ledger_of
+from .modules import convertible
+from .recorder import Maker, Recorder
+
+STEPS = 3  # optimizer state is there from the second on, and the allocator settles in the third
+
+
+class Trace(Struct, frozen=True, kw_only=True):
+    """What a run does to memory on one rank: the four numbers, and everything behind them."""
+
+    resolved: Resolved
+    stream: Stream
+    makers: list[Maker]  # who made each tensor of the stream
+    kinds: list[str]  # and what it is for
+    footprint: Footprint
+    ledger: Ledger
+    allocated_bytes: int
+    startup_bytes: int
+    reserved_bytes: int
+    needs_bytes: int
+    device_bytes: int
+    peak_phase: str
+    notes: tuple[str, ...] = ()  # what a user should know about the kernels that ran
+
+    @property
+    def phases(self) -> dict[str, Phase]:
+        """Peak, remainder and reserved of each phase."""
+        return self.footprint.phases
+
+
+def trace(
+    source: str | Path | Mapping[str, Any] | RunFile,
+    *,
+    rank: int = 0,
+    steps: int = STEPS,
+    build: Callable[[], tuple[Any, Any]] | None = None,
+    allocator: Settings | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Trace:
+    """Trace a run file; `build` makes the user's own model and batch instead of the file's.
+
+    `progress` hears the name of each phase as it ends.
+    """
+    file = read(source)
+    resolved = resolve(file)
+    check_covered(resolved, rank)
+    recorder, kernels = Recorder(cublas_bytes(resolved.run.compute_capability)), Kernels()
+    watch = Watch(recorder, progress)
+    alone = resolved.hardware.num_gpus == 1
+    world = World(
+        device="cpu", mark=watch.mark, watch=watch, process_group=NONE if alone else FAKE,
+        rank=rank, steps=steps,
+    )  # fmt: skip
+    job = Job(file=file, resolved=resolved, world=world, build=build)
+    with _stage(resolved, kernels), watch.modules(), recorder.recording():
+        run(job)
+    return _result(resolved, watch, kernels, allocator or resolved.allocator)
+
+
+@contextmanager
+def _stage(resolved: Resolved, kernels: Kernels) -> Iterator[None]:
+    """Everything that makes torch on a CPU behave as on a GPU, and nothing of it left behind."""
+    threads = torch.autograd.is_multithreading_enabled()
+    with ExitStack() as stack:
+        for one in (
+            FakeTensorMode(allow_non_fake_inputs=True), as_if_real(), convertible(),
+            as_on_cuda(resolved.run.compute_capability, kernels),
+            torch.autograd.set_multithreading_enabled(False),
+        ):  # fmt: skip
+            stack.enter_context(one)
+        try:
+            yield
+        finally:
+            _end_group()
+    torch.autograd.set_multithreading_enabled(threads)
+    gc.collect()
+
+
+def _end_group() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _result(resolved: Resolved, watch: Watch, kernels: Kernels, allocator: Settings) -> Trace:
+    stream = watch.recorder.recorded()
+    footprint = replay(stream, allocator)
+    made = _phase_of(watch.recorder)
+    found = kinds(watch, made)
+    steps = {name: phase for name, phase in footprint.phases.items() if name != "model"}
+    peak = max(steps, key=lambda name: steps[name].peak_bytes)
+    outside = sum(size for _, size, _ in resolved.outside_torch)
+    return Trace(
+        resolved=resolved, stream=stream, makers=watch.recorder.makers, kinds=found,
+        footprint=footprint,
+        ledger=ledger_of(stream, watch.recorder.makers, found, footprint),
+        allocated_bytes=steps[peak].peak_bytes,
+        startup_bytes=footprint.phases["model"].peak_bytes,
+        reserved_bytes=footprint.reserved_bytes,
+        needs_bytes=needs_bytes(stream, allocator),
+        device_bytes=footprint.reserved_bytes + outside,
+        peak_phase=peak,
+        notes=kernels.notes(resolved.run.compute_capability),
+    )  # fmt: skip
+
+
+def _phase_of(recorder: Recorder) -> Callable[[int], str]:
+    """In which phase a block was made."""
+    from bisect import bisect_right
+
+    born = {event: at for at, event in enumerate(recorder.events) if event >= 0}
+    ends = [at for at, _ in recorder.marks]
+    names = [name for _, name in recorder.marks]
+    return lambda number: names[min(bisect_right(ends, born[number]), len(names) - 1)]

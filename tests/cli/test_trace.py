@@ -1,0 +1,180 @@
+"""`trace`, on a model that takes a second."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpu_mem_calculator.cli import trace as verb
+from tests.trace.conftest import TINY, tiny_run
+
+from .conftest import Command
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Write:
+    """Write a run file, with sections over the tiny run's."""
+
+    def write(**sections: Any) -> str:
+        path = tmp_path / "run.json"
+        path.write_text(json.dumps({**tiny_run(), **sections}))
+        return str(path)
+
+    return write
+
+
+def test_a_run_is_traced(command: Command, file: Write) -> None:
+    """The report goes to stdout, and nothing to stderr."""
+    answer = command("trace", "--config", file(), "--steps", "1")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("tiny  107 K parameters")
+    assert "largest at the peak" in answer.out
+
+
+def test_json_is_data(command: Command, file: Write) -> None:
+    """The four numbers, and the difference where it is asked for."""
+    answer = command("trace", "--config", file(), "--format", "json", "--diff", "--steps", "2")
+    assert answer.code == 0
+    assert answer.data["needs_bytes"] >= answer.data["allocated_bytes"]
+    assert abs(sum(row["estimate_bytes"] - row["trace_bytes"]
+                   for row in answer.data["difference"]["places"])) < 2**20  # fmt: skip
+
+
+def test_a_snapshot_is_written(command: Command, file: Write, tmp_path: Path) -> None:
+    """For torch's memory viewer, as a line on stderr says."""
+    target = tmp_path / "run.pickle"
+    answer = command("trace", "--config", file(), "--steps", "1", "--snapshot", str(target))
+    assert "torch's memory viewer" in answer.err
+    assert set(pickle.loads(target.read_bytes())) >= {"segments", "device_traces"}
+
+
+def test_the_allocator_s_settings_are_used(command: Command, file: Write) -> None:
+    """Expandable segments reserve pages of 20 MiB, one pool after another."""
+    words = ("trace", "--config", file(), "--steps", "1", "--format", "json")
+    plain = command(*words).data
+    other = command(*words, "--alloc-conf", "expandable_segments:True").data
+    assert plain["allocated_bytes"] <= other["allocated_bytes"]
+    assert plain["reserved_bytes"] != other["reserved_bytes"]
+
+
+def test_settings_that_the_estimate_does_not_know_are_traced(command: Command, file: Write) -> None:
+    """The trace replays them; only a comparison is refused."""
+    words = ("trace", "--config", file(), "--steps", "1", "--alloc-conf", "max_split_size_mb:64")
+    assert command(*words).code == 0
+    answer = command(*words, "--diff")
+    assert answer.code == 2
+    assert "an estimate knows expandable_segments only" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--set", "engine.type=deepspeed"), "engine.type='deepspeed' is not traced"),
+        (("--set", "engine.type=megatron_lm"), "engine.type='megatron_lm' is not traced"),
+        (("--set", "training.optimizer=adamw_8bit"), "it is bitsandbytes'"),
+        (("--set", "training.quantization=nf4", "--set", "training.lora.r=8"),
+         "training.quantization='nf4' is not traced"),
+        (("--rank", "3"), "rank 3 is not in the run, which has one rank, 0"),
+        (("--alloc-conf", "expandable:True"), "did you mean 'expandable_segments'?"),
+        (("--function", "no_such_module:f"), "there is no module 'no_such_module'"),
+        (("--function", "x:f", "--diff"), "--diff compares with the estimate"),
+        (("--set", "model.config.hidden_act=foo"), "the traced run failed in transformers/"),
+        (("--steps", "0"), "must be a whole number, 1 or more"),
+    ],
+)  # fmt: skip
+def test_faults_are_sentences(
+    command: Command, file: Write, words: tuple[str, ...], sentence: str
+) -> None:
+    """Exit code 2, one line, no traceback."""
+    answer = command("trace", "--config", file(), *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert sentence in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_without_torch_one_sentence(
+    command: Command, file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That says what to install."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    answer = command("trace", "--config", file())
+    assert answer.err == (
+        "gpu-mem-calc: trace runs the model with torch, and torch is not installed; "
+        'pip install "gpu-mem-calculator[torch]"\n'
+    )
+
+
+def test_a_function_needs_no_run_file(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parameters shown are the module's own, under the function's name."""
+    (tmp_path / "my_own_net.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def forward(self, x): return super().forward(x).sum()\n"
+        "def make(): return Net(100, 10), torch.randn(4, 100)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    answer = command("trace", "--function", "my_own_net:make", "--steps", "1")
+    sys.modules.pop("my_own_net")
+    assert answer.out.startswith("my_own_net:make  1.01 K parameters, bf16 mixed, AdamW\n")
+    assert "my_own_net.py:3" in answer.out
+
+
+def test_a_function_s_error_is_its_own(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a line of ours."""
+    (tmp_path / "failing_net.py").write_text("def make(): return 1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    answer = command("trace", "--function", "failing_net:make")
+    sys.modules.pop("failing_net")
+    assert answer.code == 2
+    assert answer.err.startswith("gpu-mem-calc: --function failing_net:make failed with its own")
+    assert answer.err.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_models_that_only_transformers_knows(command: Command, file: Write) -> None:
+    """Any causal model of transformers is traced; there is no estimate to compare with."""
+    config = {**TINY, "model_type": "stablelm"}
+    path = file(model={"name": "mine", "config": config})
+    answer = command("trace", "--config", path, "--steps", "1")
+    assert answer.out.startswith("mine  107 K parameters, bf16 mixed, AdamW, micro-batch 2 × 128\n")
+    assert "does not know mine" in command("trace", "--config", path, "--diff").err
+
+
+def test_remote_code_is_refused(command: Command, file: Write) -> None:
+    """Unless it is asked for."""
+    config = {**TINY, "model_type": "own_thing", "auto_map": {"AutoConfig": "code.Config"}}
+    answer = command("trace", "--config", file(model={"config": config}))
+    assert answer.code == 2
+    assert "--trust-remote-code runs it" in answer.err
+
+
+def test_code_that_transformers_has_needs_no_trust(command: Command, file: Write) -> None:
+    """A config that names remote code of an architecture that transformers knows, too."""
+    config = {**TINY, "auto_map": {"AutoConfig": "code.Config"}}
+    assert command("trace", "--config", file(model={"config": config}), "--steps", "1").code == 0
+
+
+def test_phases_are_told_on_a_terminal(
+    command: Command, file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one line, which is gone at the end."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with verb._phases() as heard:
+        assert heard is not None
+        heard("s0.a0.fwd")
+    answer = command("trace", "--config", file(), "--steps", "1")
+    assert "step 1: backward" in answer.err
+    assert answer.err.endswith("\r\033[K")
