@@ -1,0 +1,137 @@
+"""Which instants of a ledger lie in which measured phase.
+
+A ledger tells one step, with everything there that a later step finds. In the first step what
+the optimizer makes when it is first called is missing until that call. A phase reaches from the
+end of the one before it to its own end, and what is alive at its start counts.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..ledger.ledger import GPU, OPTIM, TEMP, Entry, Instant, Ledger
+from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+
+KINDS = {
+    "fwd": (FORWARD,), "bwd": (BACKWARD,), "fwdbwd": (FORWARD, BACKWARD), "opt": (OPTIMIZER,),
+}  # fmt: skip
+NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt)")
+WORDS = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward",
+         "sync": "gradient sync", "opt": "optimizer"}  # fmt: skip
+# Names that engines give their instants.
+LATER, FIRST, STEP = "later.", "first.", "optimizer"
+
+
+class Phase(Struct, frozen=True):
+    """A phase of the steps: which step, which micro-batch (None: all of them), what runs."""
+
+    step: int
+    micro_batch: int | None
+    kind: str
+
+
+def parse(name: str) -> Phase | None:
+    """`s1.a0.bwd` in its parts; None for a phase of start-up."""
+    found = NAME.fullmatch(name)
+    if found is None:
+        return None
+    return Phase(int(found[1]), None if found[2] is None else int(found[2]), found[3])
+
+
+def title(name: str) -> str:
+    """The kind of phase that rows of a table share: `first step: forward`."""
+    phase = parse(name)
+    if phase is None:
+        return f"start-up: {name}"
+    step = "first step" if phase.step == 0 else "later steps"
+    return f"{step}: {WORDS[phase.kind]}"
+
+
+def phase_peaks(ledger: Ledger, names: tuple[str, ...], micro_batches: int) -> dict[str, int]:
+    """The predicted peak of each phase that has instants in the ledger."""
+    first = _first_step(ledger)
+    found = {}
+    for name in names:
+        phase = parse(name)
+        if phase is None:
+            peak = _startup_peak(ledger, name, names)
+        else:
+            phase = _whole(name, phase, names)
+            heights = first if phase.step == 0 else ledger.heights()
+            here = _instants(ledger, phase, micro_batches)
+            peak = max((int(heights[i.name]) for i in here), default=None)
+            if peak is not None and _follows_step(phase, names):
+                peak = max(peak, _rest_bytes(ledger))
+        if peak is not None:
+            found[name] = peak
+    return found
+
+
+def _whole(name: str, phase: Phase, names: tuple[str, ...]) -> Phase:
+    """A backward whose forward was not marked has both in it."""
+    if phase.kind == "bwd" and name.removesuffix("bwd") + "fwd" not in names:
+        return replace(phase, kind="fwdbwd")
+    return phase
+
+
+def _follows_step(phase: Phase, names: tuple[str, ...]) -> bool:
+    """Whether the gradients of the step before are still there when a phase starts.
+
+    They are set to None after the optimizer's phase has ended; an optimizer phase that belongs
+    to a micro-batch (DeepSpeed's) has let them go already.
+    """
+    begins = phase.kind in ("fwd", "fwdbwd") and not phase.micro_batch
+    return begins and f"s{phase.step - 1}.opt" in names
+
+
+def _rest_bytes(ledger: Ledger) -> int:
+    """What an optimizer step leaves: everything at that instant but its temporaries."""
+    return sum(int(e.at(STEP)) for e in ledger.entries if e.place == GPU and e.kind != TEMP)
+
+
+def _startup_peak(ledger: Ledger, name: str, names: tuple[str, ...]) -> int | None:
+    """A phase that an instant is named after; else the one phase in which start-up happens.
+
+    Rows that have `init` (DeepSpeed) build the model before it and do the rest in it.
+    """
+    starts = [i for i in ledger.instants if i.phase == STARTUP and i.present]
+    named = [i for i in starts if i.name == f"startup.{name}"]
+    main = "init" if "init" in names else "model"
+    here = named or (starts if name == main else [])
+    return max((int(ledger.at(i)) for i in here), default=None)
+
+
+def _instants(ledger: Ledger, phase: Phase, micro_batches: int) -> list[Instant]:
+    """The instants of a phase; none where the phase does nothing that the ledger tells."""
+    kinds = KINDS.get(phase.kind, ())
+    here = [i for i in ledger.instants if i.present and i.phase in kinds
+            and (phase.step == 0 or not i.name.startswith(FIRST))]  # fmt: skip
+    if phase.micro_batch is None:
+        return here
+    if phase.kind == "opt":  # DeepSpeed's step() does nothing before the last micro-batch
+        return here if phase.micro_batch == micro_batches - 1 else []
+    later = [i for i in here if i.name.removeprefix(FIRST).startswith(LATER)]
+    if phase.micro_batch > 0:
+        return later or here
+    return [i for i in here if i not in later]
+
+
+def _first_step(ledger: Ledger) -> dict[str, int]:
+    """Bytes at every instant of the first step: what the optimizer makes comes with its call."""
+    heights = {i.name: int(ledger.at(i)) for i in ledger.instants}
+    lazy = [e for e in ledger.entries if e.place == GPU and _lazy(e, ledger)]
+    for instant in ledger.instants:
+        if instant.present and instant.phase != STARTUP and instant.name != STEP:
+            heights[instant.name] -= sum(int(e.at(instant.name)) for e in lazy)
+    return heights
+
+
+def _lazy(entry: Entry, ledger: Ledger) -> bool:
+    """Whether an entry is the optimizer's and not there at the end of start-up."""
+    if entry.kind != OPTIM and not entry.name.startswith("optimizer states"):
+        return False
+    starts = (i.name for i in ledger.instants if i.phase == STARTUP and i.present)
+    return not any(int(entry.at(name)) for name in starts)

@@ -1,0 +1,157 @@
+"""The rungs: each turns a measured run into what would be predicted for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+from msgspec import Struct
+
+from ..core.calculator import STEP, Estimate, full_estimate
+from ..core.errors import InputError
+from ..ledger.ledger import CPU
+from ..memory.runtime import NCCL_BYTES
+from ..memory.timeline import STARTUP
+from .phases import parse, phase_peaks
+from .rows import Row
+
+NEEDS_TORCH = ('--rung trace runs the model with torch, and {} is not installed; '
+               'pip install "gpu-mem-calculator[torch]"')  # fmt: skip
+
+
+class Prediction(Struct, frozen=True, kw_only=True):
+    """What a rung says of one run, in bytes (tokens, a verdict); None: it does not say.
+
+    The fields are the metrics of `rows.METRICS`; `phases` has the peaks of measured phases.
+    """
+
+    allocated: int | None = None
+    startup: int | None = None
+    reserved: int | None = None
+    needs: int | None = None
+    device: int | None = None
+    host: int | None = None
+    weights: int | None = None
+    activation: int | None = None
+    non_torch: int | None = None
+    graph: int | None = None
+    kv_pool: int | None = None
+    kv_tokens: int | None = None
+    fits: bool | None = None
+    phases: dict[str, int] = {}
+
+
+Rung = Callable[[Row], Prediction]
+
+
+def stage_of_rank(rank: int, ranks: int, stages: int) -> int:
+    """The pipeline stage of a rank: stages are the outermost axis of the rank order.
+
+    megatron-core 0.19.2 parallel_state.py, order tp-cp-ep-dp-pp; deepspeed 0.19.8
+    runtime/pipe/topology.py, axes pipe, data, model.
+    """
+    if rank >= ranks:
+        raise InputError([f"rank={rank} is not one of the run's {ranks} ranks; "
+                          f"use 0 to {ranks - 1}"])  # fmt: skip
+    return rank // (ranks // stages)
+
+
+def outside_bytes(outside: Iterable[tuple[str, int, str]], process_group: str | None) -> int:
+    """What lies beside torch's memory in a measured process.
+
+    A fake process group, or none, has no NCCL; `nccl, 1 rank` has one communicator of one rank.
+    """
+    rows = list(outside)
+    if process_group in (None, "nccl"):
+        return sum(size for _, size, _ in rows)
+    rest = sum(size for name, size, _ in rows if not name.startswith("NCCL"))
+    return rest + (NCCL_BYTES if process_group == "nccl, 1 rank" else 0)
+
+
+def by_estimate(row: Row) -> Prediction:
+    """The estimate for the rank that was measured."""
+    estimate = full_estimate(row.config)
+    run, result = estimate.resolved.run, estimate.result
+    stage = stage_of_rank(row.rank, estimate.resolved.hardware.num_gpus, run.mesh.pp)
+    ledger = estimate.ledgers[stage]
+    reserved = _of_stage(estimate, stage, "reserved_bytes")
+    outside = outside_bytes(estimate.resolved.outside_torch, row.process_group)
+    starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP and i.present]
+    return Prediction(
+        allocated=int(ledger.peak(phases=STEP)),
+        startup=max(starts, default=None),
+        reserved=reserved,
+        needs=_of_stage(estimate, stage, "needs_bytes"),
+        device=None if reserved is None else reserved + outside,
+        host=int(ledger.peak(CPU)) or None,  # a ledger without host memory says nothing of it
+        fits=result.fits_on_gpu,
+        phases=phase_peaks(ledger, tuple(row.phases), int(run.micro_batches)),
+    )
+
+
+def _of_stage(estimate: Estimate, stage: int, name: str) -> int | None:
+    """A figure of one stage; the result's own is the busiest stage's."""
+    figure: int | None = getattr(estimate.result.stages[stage], name, None)
+    if figure is None and stage == estimate.result.busiest_stage:
+        figure = getattr(estimate.result, name)
+    return figure
+
+
+def by_trace(row: Row) -> Prediction:
+    """The run itself on fake tensors; what it dies of is why the row is refused."""
+    trace = _trace_module()
+    try:
+        found = trace.trace(row.config, rank=row.rank)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a model or a framework raises
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise InputError([f"the traced run failed, {type(error).__name__}: {reason}"]) from error
+    peaks = {name: int(phase.peak_bytes) for name, phase in found.phases.items()}
+    return Prediction(
+        allocated=found.allocated_bytes,
+        startup=found.startup_bytes,
+        reserved=found.reserved_bytes,
+        needs=found.needs_bytes,
+        device=_traced_device(found, row),
+        phases={name: peak for name in row.phases if (peak := _traced(peaks, name)) is not None},
+    )
+
+
+def _trace_module() -> Any:
+    try:
+        import_module("torch")
+        return import_module("..trace.run", __package__)
+    except ImportError as error:
+        raise InputError([NEEDS_TORCH.format(error.name or "torch")]) from None
+
+
+def _traced_device(found: Any, row: Row) -> int | None:
+    """Reserved memory and what lies beside it in the process that was measured."""
+    if found.reserved_bytes is None:
+        return None
+    from ..core.resolve import resolve
+    from ..core.runfile import read
+
+    outside = resolve(read(row.config)).outside_torch
+    return int(found.reserved_bytes) + outside_bytes(outside, row.process_group)
+
+
+def _traced(peaks: Mapping[str, int], name: str) -> int | None:
+    """A phase's peak; steps after the last one that was traced are like it."""
+    if name in peaks or (phase := parse(name)) is None:
+        return peaks.get(name)
+    last = max((p.step for p in map(parse, peaks) if p is not None), default=0)
+    if not 0 < last < phase.step:
+        return None
+    return peaks.get(f"s{last}.{name.partition('.')[2]}")
+
+
+RUNGS: dict[str, Rung] = {"estimate": by_estimate, "trace": by_trace}
+
+
+def ready(rung: str) -> None:
+    """Raise, once and before any row, where a rung cannot run at all."""
+    if rung == "trace":
+        _trace_module()

@@ -1,0 +1,196 @@
+"""Measured runs, one JSON object a line; whatever is wrong with a line is a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ..core.errors import InputError, nearest
+
+# Each figure that is scored, and the key of `measured` that it is scored against.
+METRICS = {
+    "allocated": "allocated_bytes", "startup": "startup_bytes", "reserved": "reserved_bytes",
+    "needs": "survives_in_bytes", "device": "device_bytes", "host": "host_bytes",
+    "weights": "weights_bytes", "activation": "activation_bytes",
+    "non_torch": "non_torch_bytes", "graph": "graph_bytes", "kv_pool": "kv_pool_bytes",
+    "kv_tokens": "kv_tokens", "fits": "fits",
+}  # fmt: skip
+# Also measured, but nothing is predicted that could be held against it.
+UNSCORED = ("fails_in_bytes", "context_bytes", "step_seconds")
+NEEDED = {"id": '"my-run-1"', "group": '"fsdp"', "config": "a run file", "measured": "an object"}
+KEYS = (*NEEDED, "rank", "num_parameters", "rank_parameters", "phases", "environment", "failed")
+GROUPS = ("none", "fake", "nccl, 1 rank", "nccl")
+MOST_SENTENCES = 20
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One measured run. `phases` has the peak of each phase, in bytes.
+
+    `failed` says of what a run died that did not come to its end.
+    """
+
+    id: str
+    group: str
+    config: dict[str, Any]
+    measured: dict[str, Any]
+    rank: int = 0
+    phases: dict[str, int] = {}
+    process_group: str | None = None
+    failed: str = ""
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """The runs of a file; raises every problem at once."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError([f"{path}: no such file"]) from None
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError([f"{path}: cannot be read, {reason}"]) from None
+    return parse_rows(text, str(path))
+
+
+def parse_rows(text: str, where: str = "runs") -> list[Row]:
+    """The runs in a text; empty lines are skipped, and so is a run that failed and was repeated."""
+    problems: list[str] = []
+    rows: dict[str, Row] = {}
+    seen: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        found, wrong = _parsed(line)
+        if found is not None and not wrong and _repeated(rows.get(found["id"])):
+            wrong = [f"id {found['id']!r} is that of line {seen[found['id']]}; give it another"]
+        problems += [f"{where} line {number}: {sentence}" for sentence in wrong]
+        if found is not None and not wrong:
+            seen[found["id"]] = number
+            rows.pop(found["id"], None)
+            rows[found["id"]] = _row(found)
+    if problems and _whole(text):
+        problems = [f"{where}: this is one JSON value over several lines or a list; "
+                    "write each run as an object on a line of its own"]  # fmt: skip
+    if not problems and not rows:
+        problems = [f"{where}: there is no run in it; write each run as a JSON object on a line"]
+    if problems:
+        raise InputError(_cut(problems, where))
+    return list(rows.values())
+
+
+def _repeated(before: Row | None) -> bool:
+    """Whether an id was there already; a run that failed may be tried again under its id."""
+    return before is not None and not before.failed
+
+
+def _parsed(line: str) -> tuple[dict[str, Any] | None, list[str]]:
+    """A line's object, and what is wrong with it."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "too deep"
+        return None, [f"not valid JSON, {reason}; write one object a line"]
+    if not isinstance(data, dict):
+        return None, [f"{_short(data)} is not a run; write an object with id, group, config "
+                      "and measured"]  # fmt: skip
+    return data, list(row_problems(data))
+
+
+def _whole(text: str) -> bool:
+    """Whether the text is JSON, but not JSON Lines."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(data, list) or len(text.strip().split("\n")) > 1
+
+
+def _cut(problems: list[str], where: str) -> Iterator[str]:
+    yield from problems[:MOST_SENTENCES]
+    if len(problems) > MOST_SENTENCES:
+        yield f"{where}: {len(problems) - MOST_SENTENCES} more problems; mend these first"
+
+
+def rows_from(objects: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Runs from plain data, checked like those of a file."""
+    return parse_rows("\n".join(json.dumps(one) for one in objects))
+
+
+def _row(data: Mapping[str, Any]) -> Row:
+    measured = {k: v for k, v in data["measured"].items() if v is not None}
+    phases = {k: v["peak_bytes"] for k, v in (data.get("phases") or {}).items()}
+    around = data.get("environment") or {}
+    return Row(
+        id=data["id"], group=data["group"], config=data["config"], measured=measured,
+        rank=data.get("rank") or 0, phases=phases, process_group=around.get("process_group"),
+        failed=str(data.get("failed") or ""),
+    )  # fmt: skip
+
+
+def row_problems(data: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the shape of a run; what its config asks for is the rung's to judge."""
+    for key, example in NEEDED.items():
+        if data.get(key) is None:
+            yield f"{key!r} is missing; add {example}"
+    for key in data:
+        hint = "" if key in KEYS else nearest(key, KEYS)
+        if hint:
+            yield f"{key!r} is not a known key{hint}"
+    for key in ("id", "group"):
+        value = data.get(key)
+        if value is not None and (not isinstance(value, str) or not value.strip()):
+            yield f"{key}={_short(value)} must be a text"
+    for key in ("config", "measured", "phases", "environment"):
+        value = data.get(key)
+        if value is not None and not isinstance(value, dict):
+            yield f"{key}={_short(value)} must be an object"
+    if not _whole_number(data.get("rank", 0) or 0):
+        yield f"rank={_short(data['rank'])} must be a whole number, 0 or more"
+    yield from _measured_problems(_object(data, "measured"))
+    yield from _phase_problems(_object(data, "phases"))
+    group = _object(data, "environment").get("process_group")
+    if group is not None and group not in GROUPS:
+        yield (f"environment.process_group={_short(group)} must be one of "
+               f"{', '.join(map(repr, GROUPS))}{nearest(str(group), GROUPS)}")  # fmt: skip
+
+
+def _object(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _measured_problems(measured: Mapping[str, Any]) -> Iterator[str]:
+    known = (*METRICS.values(), *UNSCORED)
+    for key, value in measured.items():
+        if key not in known:
+            hint = nearest(key, known) or f"; known are {', '.join(known)}"
+            yield f"measured.{key} is not a known key{hint}"
+        elif value is None:
+            continue
+        elif key == "fits":
+            if not isinstance(value, bool):
+                yield f"measured.fits={_short(value)} must be true or false"
+        elif key == "step_seconds":
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+                yield f"measured.{key}={_short(value)} must be a number, 0 or more"
+        elif not _whole_number(value):
+            unit = "a whole number" if key == "kv_tokens" else "a whole number of bytes"
+            yield f"measured.{key}={_short(value)} must be {unit}, 0 or more"
+
+
+def _phase_problems(phases: Mapping[str, Any]) -> Iterator[str]:
+    for name, phase in phases.items():
+        if not isinstance(phase, dict) or not _whole_number(phase.get("peak_bytes")):
+            yield f"phases.{name} must be an object with peak_bytes, a whole number of bytes"
+
+
+def _whole_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,84 @@
+"""Hold predictions against measured runs, one JSON object a line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..core.errors import InputError
+from .output import show, write
+from .parser import Parser, add_output, whole
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc backtest runs.jsonl
+  gpu-mem-calc backtest runs.jsonl --phases --picture runs.svg
+  gpu-mem-calc backtest runs.jsonl --rung trace --format json -o score.json
+
+a line of the file:
+  {"id": "my-run", "group": "fsdp", "config": {"model": {"name": "gpt2"}, ...},
+   "rank": 0, "measured": {"allocated_bytes": 10194960384}}"""
+PICTURES = (".svg", ".html")
+
+
+def arguments(parser: Parser) -> None:
+    """The options."""
+    parser.add_argument("runs", metavar="RUNS.jsonl", help="the measured runs")
+    parser.add_argument("--rung", choices=("estimate", "trace"), default="estimate",
+                        help="what predicts: the estimate, or the run on fake tensors with "
+                        "torch (default: estimate)")  # fmt: skip
+    parser.add_argument("--phases", action="store_true",
+                        help="also the peak of each measured phase")  # fmt: skip
+    parser.add_argument("--picture", metavar="FILE",
+                        help="predicted against measured, as .svg or .html")  # fmt: skip
+    parser.add_argument("--jobs", type=whole, default=1, metavar="N",
+                        help="predict in N processes (default: 1)")  # fmt: skip
+    add_output(parser, "table", "json")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, predict, compare, report."""
+    from ..backtest.rows import read_rows
+    from ..backtest.score import as_data, backtest
+
+    if args.picture is not None and Path(args.picture).suffix.lower() not in PICTURES:
+        raise InputError([f"--picture {args.picture} must end in .svg or .html"])
+    rows = read_rows(args.runs)
+    report = backtest(rows, args.rung, jobs=args.jobs, progress=_progress)
+    _clear()
+    if args.format == "json":
+        from ..report.data import to_json
+
+        write(to_json(as_data(report, phases=args.phases)), args.output)
+    else:
+        from ..report.backtest import text_score
+
+        show(list(text_score(report, args.runs, phases=args.phases)), args.output)
+    if args.picture is not None:
+        from ..report.backtest_picture import picture
+
+        _write_picture(picture(report, Path(args.runs).name), args.picture)
+    return 0
+
+
+def _write_picture(drawn: str, path: str) -> None:
+    from ..report.backtest_picture import page
+
+    try:
+        write(page(drawn) if path.lower().endswith(".html") else drawn, path)
+    except InputError as error:
+        raise InputError(p.replace("--output", "--picture", 1) for p in error.problems) from None
+
+
+def _progress(done: int, total: int, name: str) -> None:
+    """One line that is written over, on a terminal only."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{done}/{total}  {name}"[:80])
+        sys.stderr.flush()
+
+
+def _clear() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()

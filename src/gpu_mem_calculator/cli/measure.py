@@ -1,0 +1,252 @@
+"""Measure a run on one real CUDA GPU, which plays one rank of the whole job.
+
+Under torchrun or the deepspeed launcher, each rank of the real job is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..core.errors import InputError
+from ..core.runfile import with_settings
+from ..ledger.units import GIB, KIB, MIB
+from ..measure.case import STEPS, TIMEOUT, Case, fresh_id, read_cases
+from ..measure.cases import Result, measure_cases
+from ..measure.runs_file import RunsFile
+from .output import show, write
+from .parser import Parser, add_output, add_settings, natural, positive, run_data, whole
+from .progress import progress
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc measure --config run.json --append runs.jsonl
+  gpu-mem-calc measure --config run.json --rank 6 --cap 24GiB
+  gpu-mem-calc measure --config run.json --find-minimum --snapshot run.pickle
+  gpu-mem-calc measure --cases cases.jsonl --append runs.jsonl
+  torchrun --nproc-per-node 8 -m gpu_mem_calculator measure --config run.json
+  deepspeed --no_local_rank --module gpu_mem_calculator measure -c run.json"""
+UNITS = {"": GIB, "G": GIB, "GB": GIB, "GIB": GIB, "M": MIB, "MB": MIB, "MIB": MIB, "K": KIB,
+         "KB": KIB, "KIB": KIB, "B": 1}  # fmt: skip
+
+
+def arguments(parser: Parser) -> None:
+    """The options."""
+    parser.add_argument("-c", "--config", metavar="FILE", help="a run file (JSON, YAML or TOML)")
+    parser.add_argument("-p", "--preset", metavar="NAME",
+                        help="a model from gpu-mem-calc presets, the rest by default")  # fmt: skip
+    parser.add_argument("--cases", metavar="FILE",
+                        help="many runs, one JSON object a line: id, config, and where wanted "
+                             "group, rank, steps, cap_bytes, alloc_conf")  # fmt: skip
+    add_settings(parser)
+    parser.add_argument("--rank", type=natural, metavar="N",
+                        help="the rank to play, so the pipeline stage (default: 0)")  # fmt: skip
+    parser.add_argument("--steps", type=whole, metavar="N", help=f"default: {STEPS}")
+    parser.add_argument("--cap", type=memory_size, metavar="SIZE",
+                        help="what torch may take: 24GiB, 500MiB; a number is GiB")  # fmt: skip
+    parser.add_argument("--alloc-conf", metavar="TEXT",
+                        help="PYTORCH_ALLOC_CONF, such as expandable_segments:True")  # fmt: skip
+    parser.add_argument("--find-minimum", action="store_true",
+                        help="look for the least memory that the run survives in")  # fmt: skip
+    parser.add_argument("--snapshot", metavar="FILE",
+                        help="write torch's memory snapshot, for its memory viewer")  # fmt: skip
+    parser.add_argument("--append", metavar="FILE",
+                        help="add the results to a file that backtest reads; cases that it has "
+                             "are not measured again")  # fmt: skip
+    parser.add_argument("--again", action="store_true",
+                        help="measure cases again that failed before")  # fmt: skip
+    parser.add_argument("--id", metavar="NAME", help="the result's name (default: the file's)")
+    parser.add_argument("--timeout", type=positive, metavar="S",
+                        help=f"seconds for one case (default: {TIMEOUT:g})")  # fmt: skip
+    add_output(parser, "table", "json")
+
+
+def memory_size(text: str) -> int:
+    """Bytes from `24GiB`, `24GB` (the same: cards are sold so), `500MiB` or a number of GiB."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE)
+    unit = UNITS.get(found[2].upper()) if found else None
+    size = int(float(found[1]) * unit) if found and unit else 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a size such as 24GiB or 500MiB")
+    return size
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and report."""
+    check_options(args)
+    from ..measure.ranks import launched
+
+    place = launched()
+    if place is not None:
+        return run_ranks(args, place)
+    file = RunsFile(args.append) if args.append else None
+    if file is not None and file.repaired:
+        tell(file.repaired)
+    cases = many_cases(args) if args.cases else [one_case(args, file)]
+    todo = remaining(args, cases, file)
+    if not todo:
+        return 0
+    from ..measure.card import find_card, import_once
+
+    card = find_card()
+    if args.cap is not None and args.cap > card.memory_bytes:
+        raise InputError([f"--cap {args.cap / GIB:.1f} GiB is more than the {card.name} has, "
+                          f"{card.memory_bytes / GIB:.1f}; give less"])  # fmt: skip
+    import_once()
+    return run_many(args, todo, file) if args.cases else run_one(args, todo, file)
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Options that do not go together."""
+    problems = []
+    if args.cases and (args.config or args.preset):
+        problems.append("give one of --config, --preset and --cases")
+    if args.cases and not args.append:
+        problems.append("--cases needs --append FILE, where every finished case is kept")
+    for name in ("snapshot", "id"):
+        if args.cases and getattr(args, name):
+            problems.append(f"--{name} is for one run; leave it out with --cases")
+    if args.find_minimum and args.cap is not None:
+        problems.append("--find-minimum tries caps itself; leave --cap out")
+    if args.again and not args.cases:
+        problems.append("--again is for --cases; one run is always measured")
+    if problems:
+        raise InputError(problems)
+
+
+def conditions(args: argparse.Namespace) -> dict[str, Any]:
+    """What the options say of a case; they win over what a file says."""
+    given = {"rank": args.rank, "steps": args.steps, "cap_bytes": args.cap,
+             "alloc_conf": args.alloc_conf, "timeout": args.timeout}  # fmt: skip
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def one_case(args: argparse.Namespace, file: RunsFile | None) -> Case:
+    """The run of --config or --preset, checked before anything starts."""
+    from ..measure.program import program
+    from ..measure.worker import check_rank
+
+    data = run_data(args)
+    check_rank(args.rank or 0, program(data).num_ranks)
+    name = args.id or args.preset or Path(args.config).stem
+    if args.id is None and args.rank:
+        name += f".rank{args.rank}"
+    name = fresh_id(name, file.done() if file else ())
+    return Case(id=name, config=data, snapshot=args.snapshot, **conditions(args))
+
+
+def many_cases(args: argparse.Namespace) -> list[Case]:
+    """The cases of a file, with --set and the other options over them."""
+    return [
+        replace(case, config=with_settings(dict(case.config), args.settings), **conditions(args))
+        for case in read_cases(args.cases)
+    ]
+
+
+def remaining(args: argparse.Namespace, cases: list[Case], file: RunsFile | None) -> list[Case]:
+    """The cases that the file does not have yet."""
+    done = file.done(failed=not args.again) if file is not None and args.cases else set()
+    todo = [case for case in cases if case.id not in done]
+    if len(todo) < len(cases):
+        tell(f"{len(cases) - len(todo)} of {len(cases)} cases are in {args.append} already; "
+             f"{len(todo)} to do")  # fmt: skip
+    return todo
+
+
+def tell(text: str) -> None:
+    """A line beside the answer."""
+    print(f"gpu-mem-calc: {text}", file=sys.stderr, flush=True)
+
+
+def run_one(args: argparse.Namespace, cases: list[Case], file: RunsFile | None) -> int:
+    """One case, with a whole report; 1 where the run did not come to its end."""
+    from ..measure.worker import measure_case
+
+    with progress(cases) as (heard, _):
+        result = next(measure_cases(cases, measure_case, file=file, minimum=args.find_minimum,
+                                    heard=heard))  # fmt: skip
+    if result.refused:
+        raise InputError(result.refused)
+    if args.format == "json":
+        from ..report.data import to_json
+
+        write(to_json(result.row), args.output)
+    else:
+        from ..report.measurement import measurement_report
+
+        show(list(measurement_report(result, args.append)), args.output)
+    return 1 if result.failed else 0
+
+
+def run_many(args: argparse.Namespace, cases: list[Case], file: RunsFile | None) -> int:
+    """Many cases, a line each; cases that fail are results too."""
+    from ..measure.worker import measure_case
+    from ..report.lines import plain
+    from ..report.measurement import case_line
+
+    results: list[Result] = []
+    lines: list[str] = []
+    aside = args.format == "json" or args.output is not None
+    try:
+        with progress(cases, aside=aside) as (heard, finished):
+            for result in measure_cases(cases, measure_case, file=file, minimum=args.find_minimum,
+                                        heard=heard):  # fmt: skip
+                results.append(result)
+                lines.append(plain([case_line(result)]))
+                finished(lines[-1])
+    except KeyboardInterrupt:
+        tell(f"stopped; {len(results)} finished cases are in {args.append}, and the same command "
+             "goes on from there")  # fmt: skip
+        raise
+    failed = sum(bool(result.failed) for result in results)
+    refused = sum(bool(result.refused) for result in results)
+    ending = (f"{len(results) - failed - refused} measured, {failed} failed, {refused} refused; "
+              f"gpu-mem-calc backtest {args.append} scores them")  # fmt: skip
+    if args.format == "json":
+        from ..report.data import to_json
+
+        write(to_json([result.row for result in results if result.row]), args.output)
+        tell(ending)
+    elif args.output:
+        write("\n".join([*lines, ending]), args.output)
+    else:
+        write(ending)
+    return 0
+
+
+def run_ranks(args: argparse.Namespace, place: Any) -> int:
+    """The real job under a launcher: this process is one of its ranks."""
+    from ..measure.card import require_torch
+    from ..measure.ranks import measure_rank
+
+    if args.cases or args.find_minimum:
+        raise InputError(["under a launcher measure takes one run, without --cases and "
+                          "--find-minimum"])  # fmt: skip
+    if args.rank is not None:
+        raise InputError(["--rank: the launcher says which rank each process is; leave it out"])
+    require_torch()
+    name = args.id or args.preset or Path(args.config or "").stem
+    case = Case(id=name, config=run_data(args), snapshot=args.snapshot, **conditions(args))
+    rows = measure_rank(case, place, args.append)
+    if not rows:
+        return 0
+    if args.append:
+        file = RunsFile(args.append)
+        taken = file.done()
+        for row in rows:
+            row["id"] = fresh_id(row["id"], taken)
+            file.add(row)
+    if args.format == "json":
+        from ..report.data import to_json
+
+        write(to_json(rows), args.output)
+    else:
+        from ..report.measurement import ranks_report
+
+        show(list(ranks_report(rows, args.append)), args.output)
+    return 0

@@ -1,0 +1,64 @@
+"""The card under us, looked at without touching CUDA in this process: forks must be able to."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from msgspec import Struct
+
+from ..core.errors import InputError
+from .child import Tell, in_child
+
+NO_TORCH = (
+    "measure runs the job with torch, which is not installed: pip install "
+    '"gpu-mem-calculator[measure]"; gpu-mem-calc calculate needs neither torch nor a GPU'
+)
+NO_GPU = "measure needs a CUDA GPU, and {why}; gpu-mem-calc trace runs the same job without one"
+HEAVY = (
+    "torch", "torch.distributed.fsdp", "torch.testing._internal.distributed.fake_pg",
+    "transformers.models.auto.modeling_auto",
+)  # fmt: skip
+
+
+class Card(Struct, frozen=True, kw_only=True):
+    """One GPU as the driver shows it."""
+
+    name: str
+    memory_bytes: int
+
+
+def require_torch() -> None:
+    """torch with CUDA, or the sentence that says what is missing."""
+    if find_spec("torch") is None:
+        raise InputError([NO_TORCH])
+    if import_module("torch").version.cuda is None:
+        raise InputError([NO_GPU.format(why="this torch was built without CUDA")])
+
+
+def find_card() -> Card:
+    """The GPU that measurements run on, or the sentence that says there is none."""
+    require_torch()
+    found = in_child(_look, None, 120.0, lambda _: None)
+    if found.error:
+        raise InputError([NO_GPU.format(why=f"CUDA does not start ({found.error})")])
+    if found.value is None:
+        raise InputError([NO_GPU.format(why="this machine shows none")])
+    return Card(**found.value)
+
+
+def _look(_: Any, tell: Tell) -> dict[str, Any] | None:
+    torch = import_module("torch")
+    if not torch.cuda.is_available():
+        return None
+    return {"name": torch.cuda.get_device_name(), "memory_bytes": torch.cuda.mem_get_info()[1]}
+
+
+def import_once() -> None:
+    """Import what every case needs, so that its process starts with it; none of it starts CUDA."""
+    for name in HEAVY:
+        try:
+            import_module(name)
+        except ModuleNotFoundError:
+            continue  # the job says what it lacks, where it needs it

@@ -1,0 +1,104 @@
+"""What to measure: one run file, one rank, and under which conditions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from ..core.errors import InputError
+
+STEPS = 3  # optimizer state is there from the second on; the third is the steady one
+TIMEOUT = 900.0  # seconds; the first run of a fused optimizer compiles it
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """One measurement. `cap_bytes` is what torch may take, `alloc_conf` PYTORCH_ALLOC_CONF."""
+
+    id: str
+    config: Mapping[str, Any]
+    group: str = ""
+    rank: int = 0
+    steps: int = STEPS
+    cap_bytes: int | None = None
+    alloc_conf: str | None = None
+    snapshot: str | None = None
+    timeout: float = TIMEOUT
+
+
+def read_cases(path: str | Path) -> list[Case]:
+    """The cases of a file, one JSON object a line; measured runs are cases too."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError([f"--cases {path}: cannot be read, {reason}"]) from None
+    problems: list[str] = []
+    cases: dict[str, Case] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            case = _case(line)
+            if case.id in cases:
+                raise InputError([f"id {case.id!r} is there twice; give each case its own"])
+            cases[case.id] = case
+        except InputError as error:
+            problems += [f"{path} line {number}: {problem}" for problem in error.problems]
+    if not cases and not problems:
+        problems = [f"--cases {path}: there is no case in it"]
+    if problems:
+        raise InputError(problems)
+    return list(cases.values())
+
+
+def _case(line: str) -> Case:
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise InputError([f"not valid JSON, {error}"]) from None
+    if not isinstance(data, dict):
+        raise InputError(['a case is an object such as {"id": "...", "config": {...}}'])
+    problems = list(_problems(data))
+    if problems:
+        raise InputError(problems)
+    around = data.get("environment") or {}
+    return Case(
+        id=data["id"],
+        config=data["config"],
+        group=data.get("group") or "",
+        rank=data.get("rank") or 0,
+        steps=data.get("steps") or around.get("steps") or STEPS,
+        cap_bytes=data.get("cap_bytes") or around.get("cap_bytes"),
+        alloc_conf=data.get("alloc_conf") or around.get("alloc_conf"),
+        timeout=data.get("timeout") or TIMEOUT,
+    )
+
+
+def _problems(data: Mapping[str, Any]) -> Iterator[str]:
+    if not isinstance(data.get("id"), str) or not data["id"]:
+        yield "id is missing; a case needs a name of its own"
+    if not isinstance(data.get("config"), dict):
+        yield "config is missing; a case needs a run file"
+    for key in ("rank", "steps", "cap_bytes", "timeout"):
+        value = data.get(key)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)
+                                  or value < (key != "rank")):  # fmt: skip
+            low = 0 if key == "rank" else 1
+            yield f"{key}={value!r} must be a whole number, {low} or more"
+    for key in ("group", "alloc_conf"):
+        if not isinstance(data.get(key), str | None):
+            yield f"{key}={data[key]!r} must be a text"
+
+
+def fresh_id(name: str, taken: Iterable[str]) -> str:
+    """A name that is not taken yet: `run`, `run-2`, `run-3`."""
+    used = set(taken)
+    found, number = name, 1
+    while found in used:
+        number += 1
+        found = f"{name}-{number}"
+    return found

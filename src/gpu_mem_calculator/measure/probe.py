@@ -1,0 +1,116 @@
+"""Reads torch's and the driver's counters at the end of each phase of a job."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+KB = 1024  # /proc counts in these
+Phases = dict[str, dict[str, int]]
+
+
+class HostMemory:
+    """The peak of this process's resident memory over what it had when this was made."""
+
+    def __init__(self, proc: Path = Path("/proc/self")) -> None:
+        self.proc = proc
+        with suppress(OSError):  # where it is not allowed, a process just forked has a fresh one
+            (proc / "clear_refs").write_text("5")  # resets the high-water mark; proc(5)
+        self.before = self._field("VmRSS")
+
+    def peak_bytes(self) -> int | None:
+        """Bytes at the highest; None where the system does not say."""
+        peak = self._field("VmHWM")
+        return None if peak is None or self.before is None else max(0, peak - self.before)
+
+    def _field(self, name: str) -> int | None:
+        try:
+            found = re.search(rf"^{name}:\s+(\d+) kB", (self.proc / "status").read_text(), re.M)
+        except OSError:
+            return None
+        return int(found[1]) * KB if found else None
+
+
+class Probe:
+    """Marks the phases of one job on the current CUDA device.
+
+    Made before anything is on the card: what the driver shows as used then is the CUDA context
+    (and whatever else runs on that card).
+    """
+
+    def __init__(self, heard: Callable[[str, dict[str, int]], None]) -> None:
+        self.cuda: Any = import_module("torch").cuda
+        self.heard = heard
+        self.cuda.init()
+        free, self.total = self.cuda.mem_get_info()
+        self.context_bytes = self.total - free
+        self.phases: Phases = {}
+        self.device: list[int] = []
+        self.ends: dict[str, float] = {}
+        self.host = HostMemory()
+
+    def mark(self, name: str) -> None:
+        """A phase has ended: keep its figures and start the next one's peaks."""
+        cuda = self.cuda
+        cuda.synchronize()
+        self.ends[name] = time.monotonic()
+        self.device.append(self.total - cuda.mem_get_info()[0])
+        self.phases[name] = {
+            "start_next_bytes": cuda.memory_allocated(),
+            "peak_bytes": cuda.max_memory_allocated(),
+            "reserved_bytes": cuda.max_memory_reserved(),
+        }
+        cuda.reset_peak_memory_stats()
+        self.heard(name, self.phases[name])
+
+    def measured(self) -> dict[str, Any]:
+        """The `measured` part of a row.
+
+        Where torch freed its cache and tried again because a cap was near, what it reserved says
+        nothing about a roomy card, and is left out.
+        """
+        found: dict[str, Any] = dict(peaks(self.phases))
+        if self.cuda.memory_stats().get("num_alloc_retries", 0) == 0:
+            found["reserved_bytes"] = max(p["reserved_bytes"] for p in self.phases.values())
+            found["device_bytes"] = max(self.device)
+        found["context_bytes"] = self.context_bytes
+        host, seconds = self.host.peak_bytes(), step_seconds(self.ends)
+        if host is not None:
+            found["host_bytes"] = host
+        if seconds is not None:
+            found["step_seconds"] = round(seconds, 4)
+        return found
+
+    def pinned_bytes(self) -> int:
+        """Page-locked host memory at its highest; the kernel may not count it as resident."""
+        read = getattr(self.cuda, "host_memory_stats", None)
+        return int(read().get("allocated_bytes.peak", 0)) if read else 0
+
+
+def in_step(phase: str) -> bool:
+    """Whether a phase belongs to a training step: `s0.a0.fwd`, `s2.opt`."""
+    return re.match(r"s\d+(\.|$)", phase) is not None
+
+
+def peaks(phases: Phases) -> dict[str, int]:
+    """The highest of the steps, and the highest of what came before them; of inference, all."""
+    steps = [p["peak_bytes"] for name, p in phases.items() if in_step(name)]
+    others = [p["peak_bytes"] for name, p in phases.items() if not in_step(name)]
+    if not steps:
+        return {"allocated_bytes": max(others)} if others else {}
+    startup = {"startup_bytes": max(others)} if others else {}
+    return {"allocated_bytes": max(steps), **startup}
+
+
+def step_seconds(ends: dict[str, float]) -> float | None:
+    """Seconds of the last step: from the end of the phase before it to its own last end."""
+    steps = [name.partition(".")[0] for name in ends if in_step(name)]
+    if not steps:
+        return None
+    before = [end for name, end in ends.items() if name.partition(".")[0] != steps[-1]]
+    return max(ends.values()) - max(before) if before else None

@@ -1,0 +1,101 @@
+"""Under a launcher, the real job: every process is one rank on its own GPU, with NCCL."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..core.errors import InputError
+from ..jobs.job import NCCL, World
+from .case import Case
+from .cases import failed_row, out_of_memory
+from .child import Outcome, one_line
+from .probe import Probe
+from .program import program
+from .runs_file import Row, RunsFile
+from .worker import finished, recorded, set_allocator, set_cap, surroundings
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Which rank this process is, and on which of its node's GPUs."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+
+
+def launched(environ: Mapping[str, str] = os.environ) -> Place | None:
+    """What torchrun or the deepspeed launcher says; None without one, or with a single rank."""
+    try:
+        ranks, rank = int(environ["WORLD_SIZE"]), int(environ["RANK"])
+        local = int(environ.get("LOCAL_RANK", rank))
+    except (KeyError, ValueError):
+        return None
+    return Place(rank=rank, ranks=ranks, local_rank=local) if ranks > 1 else None
+
+
+def measure_rank(case: Case, place: Place, append: str | None) -> list[Row]:
+    """This rank's part of the real job; rank 0 gets the rows of all, the others none.
+
+    A rank that fails cannot gather: it keeps its own row and ends, and the launcher ends the rest.
+    """
+    job = program(case.config)
+    check_ranks(job.num_ranks, place)
+    case = replace(case, rank=place.rank, id=f"{case.id}.rank{place.rank}",
+                   snapshot=case.snapshot and f"{case.snapshot}.rank{place.rank}")  # fmt: skip
+    conf = set_allocator(case.alloc_conf or job.alloc_conf)
+    import_module("torch").cuda.set_device(place.local_rank)
+    told: list[dict[str, Any]] = []
+    probe = Probe(lambda name, figures: told.append({"phase": name, **figures}))
+    around = surroundings(case, conf, NCCL)
+    told.append({"environment": around, "group": job.group, "context_bytes": probe.context_bytes})
+    set_cap(case.cap_bytes, probe.total)
+    world = World(device="cuda", mark=probe.mark, process_group=NCCL, rank=place.rank,
+                  steps=case.steps)  # fmt: skip
+    try:
+        recorded(lambda: job.start(world), case.snapshot)
+    except InputError:
+        raise
+    except Exception as error:
+        give_up(case, error, told, append)
+    return gather(finished(case, job.group, probe, around), place)
+
+
+def check_ranks(ranks: int, place: Place) -> None:
+    """The launcher starts as many processes as the run has GPUs."""
+    if ranks != place.ranks:
+        raise InputError(
+            [f"hardware.num_gpus={ranks}, but the launcher started {place.ranks} processes; "
+             f"start {ranks}, or --set hardware.num_gpus={place.ranks}"]
+        )  # fmt: skip
+
+
+def give_up(
+    case: Case, error: Exception, told: list[dict[str, Any]], append: str | None
+) -> NoReturn:
+    """Keep the row of a rank that failed, say why, and end: the others wait for it in vain."""
+    kinds = tuple(kind.__name__ for kind in type(error).__mro__)
+    outcome = Outcome(error=one_line(error), kinds=kinds)
+    row = failed_row(case, outcome, told)
+    if append is not None:
+        RunsFile(append).add(row)
+    if not out_of_memory(outcome):
+        traceback.print_exception(error)
+    print(f"gpu-mem-calc: rank {case.rank}: {row['failed']}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def gather(row: Row, place: Place) -> list[Row]:
+    """Every rank's row, on rank 0."""
+    dist = import_module("torch").distributed
+    rows: list[Any] = [None] * place.ranks
+    dist.all_gather_object(rows, row)
+    dist.destroy_process_group()
+    return rows if place.rank == 0 else []

@@ -1,0 +1,84 @@
+"""The file of measured runs: one JSON object a line, each on disk before the next begins."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError
+
+Row = dict[str, Any]
+
+
+class RunsFile:
+    """A file that rows are added to.
+
+    A last line that a kill left half written is cut off when the file is opened; `repaired` says
+    so. Any other line that is not JSON stays, is not counted, and is refused with a sentence.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.repaired = ""
+        self.rows = self._read()
+
+    def _read(self) -> list[Row]:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            self._try_to_write(b"")
+            return []
+        except OSError as error:
+            raise InputError([f"--append {self.path}: cannot be read, {error.strerror}"]) from None
+        whole, _, rest = data.rpartition(b"\n")
+        if rest.strip():
+            if _parsed(rest) is None:
+                self._cut(len(data) - len(rest))
+                self.repaired = f"{self.path}: the last line was cut short and is removed"
+            else:  # whole, but its end of line is missing
+                self._try_to_write(b"\n")
+                whole = data
+        rows = []
+        for number, line in enumerate(whole.split(b"\n"), 1):
+            row = _parsed(line) if line.strip() else {}
+            if row is None:
+                raise InputError([f"--append {self.path} line {number}: not a measured run; give "
+                                  "a file that measure wrote, or a new one"])  # fmt: skip
+            rows += [row] if row else []
+        return rows
+
+    def _cut(self, length: int) -> None:
+        with self.path.open("r+b") as file:
+            file.truncate(length)
+            os.fsync(file.fileno())
+
+    def done(self, *, failed: bool = True) -> set[str]:
+        """The ids that the file has; without those that failed where `failed` is not wanted."""
+        return {str(row["id"]) for row in self.rows if "id" in row
+                and (failed or "failed" not in row)}  # fmt: skip
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Write a row, and come back when it is on disk."""
+        self._try_to_write(json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n")
+        self.rows.append(dict(row))
+
+    def _try_to_write(self, data: bytes) -> None:
+        """One write in append mode, so that lines of several processes do not mix."""
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                file.write(data)
+                os.fsync(file.fileno())
+        except OSError as error:
+            reason = error.strerror
+            raise InputError([f"--append {self.path}: cannot be written, {reason}"]) from None
+
+
+def _parsed(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None

@@ -1,0 +1,110 @@
+"""One case from beginning to end in this process: conditions, probe, job, row."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from ..core.errors import InputError
+from ..core.runfile import as_dict
+from ..jobs.job import FAKE, NCCL, World
+from . import environment
+from .case import Case
+from .child import Tell
+from .probe import Probe
+from .program import program
+from .runs_file import Row
+
+ONE_RANK = "nccl, 1 rank"  # one process cannot be several ranks of a real process group
+HISTORY = 2_000_000  # events that a snapshot keeps
+
+
+def measure_case(case: Case, tell: Tell) -> Row:
+    """Measure a case as one rank, played by this process; tells each phase as it ends."""
+    job = program(case.config)
+    check_rank(case.rank, job.num_ranks)
+    kind = job.process_group
+    conf = set_allocator(case.alloc_conf or job.alloc_conf)
+    probe = Probe(lambda name, figures: tell({"phase": name, **figures}))
+    around = surroundings(case, conf, ONE_RANK if kind == NCCL else kind)
+    tell({"environment": around, "group": job.group, "context_bytes": probe.context_bytes})
+    set_cap(case.cap_bytes, probe.total)
+    world = World(device="cuda", mark=probe.mark, process_group=kind,
+                  rank=case.rank if kind == FAKE else 0, steps=case.steps)  # fmt: skip
+    recorded(lambda: job.start(world), case.snapshot)
+    return finished(case, job.group, probe, around)
+
+
+def recorded(job: Callable[[], None], snapshot: str | None) -> None:
+    """Run a job; with torch's own snapshot of it in a file, however it ends."""
+    if snapshot is None:
+        job()
+        return
+    memory = import_module("torch").cuda.memory
+    memory._record_memory_history(max_entries=HISTORY, stacks="python")
+    try:
+        job()
+    finally:
+        memory._dump_snapshot(snapshot)
+
+
+def finished(case: Case, group: str, probe: Probe, around: dict[str, Any]) -> Row:
+    """The row of a case whose job came to its end."""
+    pinned = probe.pinned_bytes()
+    return {
+        **beginning(case, group),
+        "measured": probe.measured(),
+        "phases": probe.phases,
+        "environment": {**around, **environment.versions(),
+                        **({"host_pinned_bytes": pinned} if pinned else {})},
+    }  # fmt: skip
+
+
+def beginning(case: Case, group: str) -> Row:
+    """What every row of a case starts with."""
+    return {"id": case.id, "group": case.group or group, "config": as_dict(case.config),
+            "rank": case.rank}  # fmt: skip
+
+
+def surroundings(case: Case, conf: str | None, group: str) -> dict[str, Any]:
+    """The `environment` of a row, as far as it is known before the job."""
+    found: dict[str, Any] = {"process_group": group, "steps": case.steps, **environment.card()}
+    if conf:
+        found["alloc_conf"] = conf
+    if case.cap_bytes is not None:
+        found["cap_bytes"] = case.cap_bytes
+    return found
+
+
+def check_rank(rank: int, ranks: int) -> None:
+    """A rank is one of the job's."""
+    if not 0 <= rank < ranks:
+        raise InputError([f"--rank {rank}: the job has {ranks} rank{'s' * (ranks > 1)}; "
+                          f"use 0{f' to {ranks - 1}' * (ranks > 1)}"])  # fmt: skip
+
+
+def set_allocator(conf: str | None) -> str | None:
+    """Give torch's allocator its settings before CUDA starts; what holds then, the shell's too."""
+    if not conf:
+        return environment.allocator_setting()
+    torch = import_module("torch")
+    os.environ["PYTORCH_ALLOC_CONF"] = conf
+    own = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    try:
+        (own or torch.cuda.memory._set_allocator_settings)(conf)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError([f"alloc_conf={conf!r} is not what torch takes: {reason}"]) from None
+    return conf
+
+
+def set_cap(cap_bytes: int | None, total_bytes: int) -> None:
+    """Let torch have no more than this, as a smaller card would."""
+    if cap_bytes is None:
+        return
+    if cap_bytes > total_bytes:
+        raise InputError([f"--cap {cap_bytes} bytes is more than this card has, {total_bytes}; "
+                          "give less"])  # fmt: skip
+    import_module("torch").cuda.set_per_process_memory_fraction(cap_bytes / total_bytes)

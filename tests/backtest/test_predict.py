@@ -1,0 +1,159 @@
+"""What the rungs say of a measured run."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.backtest.predict import (
+    NCCL_BYTES,
+    Prediction,
+    by_estimate,
+    by_trace,
+    outside_bytes,
+    ready,
+    stage_of_rank,
+)
+from gpu_mem_calculator.backtest.rows import METRICS, Row, rows_from
+from gpu_mem_calculator.core.calculator import STEP, full_estimate
+from gpu_mem_calculator.core.errors import InputError
+from tests.conftest import measured_runs, small_run
+
+from .conftest import measured_row
+
+OUTSIDE = (("CUDA context", 5, ""), ("NCCL", 7, ""))
+
+
+def one(**rest: Any) -> Row:
+    """A row with some keys of its own."""
+    return rows_from([measured_row(**rest)])[0]
+
+
+def test_a_prediction_has_a_field_for_every_metric() -> None:
+    """Whatever is scored can be said."""
+    assert set(Prediction.__struct_fields__) == {*METRICS, "phases"}
+
+
+@pytest.mark.parametrize(("rank", "stage"), [(0, 0), (3, 0), (4, 1), (15, 3)])
+def test_stages_are_the_outermost_axis(rank: int, stage: int) -> None:
+    """Sixteen ranks in four stages: four neighbours share a stage."""
+    assert stage_of_rank(rank, 16, 4) == stage
+
+
+def test_a_rank_that_the_run_does_not_have_is_refused() -> None:
+    """With the ranks that it has."""
+    with pytest.raises(InputError, match="rank=8 is not one of the run's 8 ranks; use 0 to 7"):
+        stage_of_rank(8, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("group", "total"),
+    [("none", 5), ("fake", 5), ("nccl, 1 rank", 5 + NCCL_BYTES), ("nccl", 12), (None, 12)],
+)
+def test_nccl_counts_where_the_measured_process_had_it(group: str | None, total: int) -> None:
+    """Fake process groups have no NCCL; one rank has one communicator; a real job has its own."""
+    assert outside_bytes(OUTSIDE, group) == total
+
+
+def test_the_estimate_is_of_the_stage_that_was_measured() -> None:
+    """Rank 0 and the last rank of a pipeline get the peaks of their own stages."""
+    mesh = {"pipeline_parallel_size": 4, "data_parallel_size": 2}
+    config = small_run("megatron_lm", parallelism=mesh,
+                       training={"gradient_accumulation_steps": 8})  # fmt: skip
+    ledgers = full_estimate(config).ledgers
+    peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
+    assert len(set(peaks)) > 1
+    assert by_estimate(one(config=config, rank=0)).allocated == peaks[0]
+    assert by_estimate(one(config=config, rank=7)).allocated == peaks[3]
+
+
+def test_start_up_and_the_verdict_are_the_estimates_own() -> None:
+    """The same figures that `calculate` shows."""
+    result = full_estimate(small_run(gpus=1)).result
+    found = by_estimate(one())
+    assert (found.startup, found.fits) == (result.startup_bytes, True)
+
+
+def test_host_memory_is_said_only_where_the_ledger_has_some() -> None:
+    """A run that offloads has host memory; of another the ledger says nothing."""
+    config = small_run("deepspeed", engine={"zero_stage": 2, "offload_optimizer": "cpu"})
+    host = by_estimate(one(config=config)).host
+    assert host == full_estimate(config).result.host_bytes_per_node // 8
+    assert by_estimate(one()).host is None
+
+
+def test_nvidia_smi_is_unknown_while_reserved_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device memory is reserved memory and what lies beside it, or nothing."""
+    from gpu_mem_calculator.backtest import predict
+
+    monkeypatch.setattr(predict, "_of_stage", lambda *_: None)
+    assert by_estimate(one()).device is None
+    monkeypatch.setattr(predict, "_of_stage", lambda *_: 1000)
+    outside = sum(size for _, size, _ in full_estimate(small_run(gpus=1)).resolved.outside_torch)
+    assert by_estimate(one()).device == 1000 + outside
+
+
+def test_phases_of_a_measured_run_come_out_right() -> None:
+    """First and later steps, forward, backward and optimizer of a run on one GPU: within 0.5 %."""
+    row = next(r for r in measured_runs() if r["id"] == "accum4-llama3.2-1b")
+    (read,) = rows_from([row])
+    found = by_estimate(read).phases
+    assert found.keys() == read.phases.keys()
+    assert found["s0.a0.bwd"] < found["s1.a0.bwd"] < found["s1.a1.bwd"]
+    assert all(abs(found[n] / peak - 1) < 0.005 for n, peak in read.phases.items())
+
+
+@pytest.mark.parametrize("name", ["mg-llama8b-tp2-pp4-dp8", "ds-z2-llama3.2-1b-w8-accum4"])
+def test_phases_of_other_engines_come_out_right(name: str) -> None:
+    """Pipelines have forward and backward in one phase; DeepSpeed steps on the last micro-batch."""
+    (read,) = rows_from([r for r in measured_runs() if r["id"] == name])
+    found = by_estimate(read).phases
+    steps = {n: peak for n, peak in read.phases.items() if n[:2] in ("s1", "s2") and n in found}
+    assert {n.rpartition(".")[2] for n in steps} >= {"opt"}
+    assert "s1.a0.opt" not in steps
+    assert "s1.sync" not in steps
+    assert all(abs(found[n] / peak - 1) < 0.005 for n, peak in steps.items())
+
+
+def fake_trace(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
+    """Put a trace in the place of the real one."""
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    module = ModuleType("gpu_mem_calculator.trace.run")
+    monkeypatch.setattr(module, "trace", function, raising=False)
+    monkeypatch.setitem(sys.modules, "gpu_mem_calculator.trace", ModuleType("trace"))
+    monkeypatch.setitem(sys.modules, "gpu_mem_calculator.trace.run", module)
+
+
+def test_a_trace_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figures, and for steps beyond the traced ones those of the last."""
+    phases = {n: SimpleNamespace(peak_bytes=b) for n, b in (("model", 1), ("s1.opt", 9))}
+    found = SimpleNamespace(allocated_bytes=9, startup_bytes=1, reserved_bytes=20, needs_bytes=12,
+                            phases=phases)  # fmt: skip
+    fake_trace(monkeypatch, lambda config, rank: found)
+    measured = {n: {"peak_bytes": 1} for n in ("model", "s0.opt", "s2.opt", "s2.sync")}
+    said = by_trace(one(phases=measured, environment={"process_group": "none"}))
+    assert (said.allocated, said.startup, said.reserved, said.needs) == (9, 1, 20, 12)
+    assert said.device is not None
+    assert said.device > 20
+    assert said.phases == {"model": 1, "s2.opt": 9}
+
+
+def test_a_trace_that_dies_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the first line of what it died of."""
+
+    def dies(config: Any, rank: int) -> None:
+        raise RuntimeError("shapes differ\nlong story")
+
+    fake_trace(monkeypatch, dies)
+    with pytest.raises(InputError, match=r"the traced run failed, RuntimeError: shapes differ$"):
+        by_trace(one())
+
+
+def test_without_torch_the_trace_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, before any row."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(InputError, match=r'pip install "gpu-mem-calculator\[torch\]"'):
+        ready("trace")

@@ -1,0 +1,176 @@
+"""Many cases, with jobs that do what real ones do: finish, run out, die, hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.backtest.rows import rows_from
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.measure.case import Case
+from gpu_mem_calculator.measure.cases import Result, measure_cases, measure_one
+from gpu_mem_calculator.measure.child import Tell
+from gpu_mem_calculator.measure.runs_file import Row, RunsFile
+from gpu_mem_calculator.measure.worker import beginning
+from tests.conftest import small_run
+
+GIB = 2**30
+NEEDS = 11 * GIB
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's."""
+
+
+def job(case: Case, tell: Tell) -> Row:
+    """A job that does what its case's name says; under a cap it may run out of memory."""
+    tell({"environment": {"gpu": "none", "process_group": "fake"}, "group": "fsdp",
+          "context_bytes": 7})  # fmt: skip
+    tell({"phase": "model", "peak_bytes": 1, "start_next_bytes": 1, "reserved_bytes": 1})
+    tell({"phase": "s0.a0.fwd", "peak_bytes": 2, "start_next_bytes": 1, "reserved_bytes": 2})
+    if case.id == "full" or (case.cap_bytes is not None and case.cap_bytes < NEEDS):
+        raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has ...")
+    if case.id == "cublas":
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
+    if case.id == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if case.id == "hangs":
+        time.sleep(60)
+    if case.id == "wrong":
+        raise InputError(["training.optimizer: not this one"])
+    if case.id == "lacks":
+        raise ModuleNotFoundError("No module named 'deepspeed'")
+    if case.id == "breaks":
+        raise AttributeError("no such thing")
+    return {**beginning(case, "fsdp"), "phases": {}, "environment": {},
+            "measured": {"allocated_bytes": 10 * GIB, "reserved_bytes": 14 * GIB}}  # fmt: skip
+
+
+def case(name: str, **rest: Any) -> Case:
+    """A case of a small run."""
+    return Case(id=name, config=small_run("fsdp"), timeout=20.0, **rest)
+
+
+def measured(name: str, **rest: Any) -> Result:
+    """What came of one case."""
+    return measure_one(case(name, **rest), job)
+
+
+def test_a_case_that_ends_well_has_its_row() -> None:
+    """The row is the worker's."""
+    result = measured("fine")
+    assert result.row is not None
+    assert result.row["measured"]["allocated_bytes"] == 10 * GIB
+    assert result.failed == ""
+
+
+@pytest.mark.parametrize("name", ["full", "cublas"])
+def test_running_out_of_memory_is_a_result(name: str) -> None:
+    """Where it was, what was measured until then, and no figure for the whole."""
+    result = measured(name)
+    assert result.failed.startswith("out of memory after s0.a0.fwd: ")
+    assert result.row is not None
+    assert list(result.row["phases"]) == ["model", "s0.a0.fwd"]
+    assert result.row["measured"] == {"context_bytes": 7}
+    assert result.row["environment"]["process_group"] == "fake"
+    assert result.row["group"] == "fsdp"
+
+
+def test_a_cap_that_is_too_small_is_in_the_row() -> None:
+    """A run that fails under a cap says under which."""
+    row = measured("fine", cap_bytes=10 * GIB).row
+    assert row is not None
+    assert row["measured"]["fails_in_bytes"] == 10 * GIB
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("dies", "ended by SIGKILL"), ("breaks", "AttributeError: no such thing (after s0.a0.fwd)")],
+)
+def test_a_job_that_dies_or_breaks_is_a_result(name: str, why: str) -> None:
+    """Not a crash of the command."""
+    assert why in measured(name).failed
+
+
+def test_a_job_that_hangs_is_a_result() -> None:
+    """After its own timeout."""
+    result = measure_one(Case(id="hangs", config=small_run("fsdp"), timeout=1.0), job)
+    assert result.failed == "still running after 1 s, and stopped (after s0.a0.fwd)"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("wrong", "training.optimizer: not this one"), ("lacks", "No module named 'deepspeed'")],
+)
+def test_what_cannot_start_is_refused_and_not_kept(tmp_path: Path, name: str, why: str) -> None:
+    """Bad input and missing packages are no measurements."""
+    file = RunsFile(tmp_path / "runs.jsonl")
+    (result,) = measure_cases([case(name)], job, file=file)
+    assert why in result.refused[0]
+    assert file.done() == set()
+
+
+def test_each_row_is_on_disk_before_the_next_case_starts(tmp_path: Path) -> None:
+    """The child of every case sees the rows of those before it."""
+    path = tmp_path / "runs.jsonl"
+
+    def look(case: Case, tell: Tell) -> Row:
+        return {"id": case.id, "seen": path.read_text().count("\n")}
+
+    results = measure_cases([case("a"), case("b"), case("c")], look, file=RunsFile(path))
+    assert [result.row and result.row["seen"] for result in results] == [0, 1, 2]
+
+
+def test_an_interrupt_leaves_whole_lines(tmp_path: Path) -> None:
+    """What was finished is in the file; what was at work is not."""
+    path = tmp_path / "runs.jsonl"
+
+    def heard(case: Case, phase: str) -> None:
+        if case.id == "b":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(measure_cases([case("a"), case("b")], job, file=RunsFile(path), heard=heard))
+    assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == ["a"]
+
+
+def test_the_phase_at_work_is_heard() -> None:
+    """For a progress bar."""
+    phases: list[str] = []
+    list(measure_cases([case("fine")], job, heard=lambda case, phase: phases.append(phase)))
+    assert phases == ["model", "s0.a0.fwd"]
+
+
+def test_the_least_memory_is_found_with_fresh_processes() -> None:
+    """The cap's two ends join the row of the roomy run."""
+    (result,) = measure_cases([case("fine")], job, minimum=True)
+    assert result.row is not None
+    found = result.row["measured"]
+    assert found["fails_in_bytes"] < NEEDS <= found["survives_in_bytes"] < 1.005 * NEEDS
+    assert found["allocated_bytes"] == 10 * GIB
+
+
+def test_a_try_that_dies_ends_the_search() -> None:
+    """A bisection rests on memory alone; anything else leaves the row without the two ends."""
+
+    def fragile(case: Case, tell: Tell) -> Row:
+        return job(case, tell) if case.cap_bytes is None else os._exit(3)
+
+    (result,) = measure_cases([case("fine")], fragile, minimum=True)
+    assert result.row is not None
+    assert "survives_in_bytes" not in result.row["measured"]
+    assert "exit code 3" in result.log
+
+
+def test_backtest_reads_the_rows() -> None:
+    """Rows that ended well are rows of `backtest`."""
+    row = measured("fine").row
+    assert row is not None
+    (found,) = rows_from([row])
+    assert found.measured["allocated_bytes"] == 10 * GIB

@@ -1,0 +1,92 @@
+"""Under a launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.jobs.job import World
+from gpu_mem_calculator.measure import ranks
+from gpu_mem_calculator.measure.case import Case
+from gpu_mem_calculator.measure.program import Program
+from gpu_mem_calculator.measure.ranks import Place, launched, measure_rank
+from tests.conftest import small_run
+
+from .conftest import FakeCuda
+
+
+def test_a_launcher_is_known_by_its_environment() -> None:
+    """torchrun and deepspeed set the same names; one rank needs no launcher."""
+    found = launched({"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1"})
+    assert found == Place(rank=5, ranks=8, local_rank=1)
+    assert launched({}) is None
+    assert launched({"WORLD_SIZE": "1", "RANK": "0"}) is None
+    assert launched({"WORLD_SIZE": "many", "RANK": "0"}) is None
+
+
+@pytest.fixture
+def jobs(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> list[World]:
+    """Jobs of 8 ranks that mark one step; torch.distributed gathers this rank's row 8 times."""
+    found: list[World] = []
+
+    def start(world: World) -> None:
+        found.append(world)
+        world.mark("s0.opt")
+        if world.rank == 6:
+            raise RuntimeError("CUDA out of memory")
+
+    def gather(rows: list[Any], row: Any) -> None:
+        rows[:] = [{**row, "rank": number} for number in range(len(rows))]
+
+    monkeypatch.setattr(ranks, "program", lambda config: Program(
+        start=start, group="fsdp", num_ranks=8, process_group="fake"))  # fmt: skip
+    dist = SimpleNamespace(all_gather_object=gather, destroy_process_group=lambda: None)
+    monkeypatch.setattr(sys.modules["torch"], "distributed", dist, raising=False)
+    return found
+
+
+CASE = Case(id="run", config=small_run("fsdp"))
+
+
+def test_every_rank_runs_with_real_nccl_and_rank_0_has_all_rows(
+    jobs: list[World], cuda: FakeCuda
+) -> None:
+    """Ids say the rank; ranks other than 0 have nothing to report."""
+    rows = measure_rank(CASE, Place(rank=0, ranks=8, local_rank=0), None)
+    assert [row["rank"] for row in rows] == list(range(8))
+    assert rows[0]["id"] == "run.rank0"
+    assert rows[0]["environment"]["process_group"] == "nccl"
+    assert measure_rank(CASE, Place(rank=5, ranks=8, local_rank=1), None) == []
+    assert (jobs[1].rank, jobs[1].process_group, cuda.device) == (5, "nccl", 1)
+
+
+def test_the_launcher_must_start_as_many_as_the_run_has(jobs: list[World]) -> None:
+    """One sentence with both numbers."""
+    with pytest.raises(InputError, match="num_gpus=8, but the launcher started 4 processes"):
+        measure_rank(CASE, Place(rank=0, ranks=4, local_rank=0), None)
+
+
+def test_a_rank_that_fails_keeps_its_row_and_ends(
+    jobs: list[World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The others wait for it in vain: it ends so that the launcher can end them."""
+    path = tmp_path / "runs.jsonl"
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(SystemExit):
+        measure_rank(CASE, Place(rank=6, ranks=8, local_rank=0), str(path))
+    row = json.loads(path.read_text())
+    assert (row["id"], row["rank"]) == ("run.rank6", 6)
+    assert row["failed"].startswith("out of memory after s0.opt")
+    assert "rank 6: out of memory" in capsys.readouterr().err
