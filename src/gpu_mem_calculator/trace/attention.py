@@ -118,19 +118,20 @@ def _math(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any,
     """
     dtype, low = q.dtype, q.dtype in (torch.bfloat16, torch.float16)
     q, k, v = (x.float() if low else x for x in (q, k, v))
+    root = (scale if scale is not None else q.shape[-1] ** -0.5) ** 0.5
+    q = q * root
     if causal:
         mask = _additive(q, torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril())
     if gqa:
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
         v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
-    root = (scale if scale is not None else q.shape[-1] ** -0.5) ** 0.5
-    scores = torch.matmul(q * root, (k * root).transpose(-2, -1))
+    scores = torch.matmul(q, k.transpose(-2, -1) * root)
     if mask is not None:
         scores.add_(mask)
-    weights = aten._safe_softmax(scores, -1)
+    scores = aten._safe_softmax(scores, -1)
     if p > 0.0:
-        weights = torch.dropout(weights, p, True)
-    return torch.matmul(weights, v).to(dtype)
+        scores = torch.dropout(scores, p, True)
+    return torch.matmul(scores, v).to(dtype)
 
 
 CALLS = {CUDNN: _cudnn, FLASH: _flash, EFFICIENT: _efficient, MATH: _math}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,6 +42,8 @@ def as_on_cuda(compute_capability: str, kernels: Kernels) -> Iterator[None]:
         "scaled_dot_product_attention": attention_for(compute_capability, kernels),
         "dropout": _dropout,
         "rms_norm": _rms_norm,
+        "softmax.int": partial(_softmax, aten._softmax.default),
+        "log_softmax.int": partial(_softmax, aten._log_softmax.default),
     }
     try:
         with warnings.catch_warnings():
@@ -66,6 +69,13 @@ def _dropout(x: Any, p: float, train: bool) -> Any:
 def _rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     """layer_norm.cpp rms_norm_symint: the fused kernel wherever it exists."""
     return aten._fused_rms_norm(x, shape, weight, eps)[0]
+
+
+def _softmax(kernel: Any, x: Any, dim: int, dtype: Any = None) -> Any:
+    """SoftMax.cpp: from fp16 to fp32 in one kernel, with no copy in between."""
+    if x.dtype == torch.float16 and dtype == torch.float32:
+        return kernel(x, dim, True)
+    return kernel(x if dtype is None else x.to(dtype), dim, False)
 
 
 def _operator(name: str) -> Any:

@@ -19,11 +19,15 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..ledger.units import MIB
 from ..replay.stream import Stream
-from . import grouped
+from . import shapes
 from .workspaces import MATMULS, workspaces
 
 SUM = torch.ops.aten.add.Tensor
+WITH_BIAS = torch.ops.aten.addmm.default
+DEVICE = torch.ops.prim.device.default
+CPU = torch.device("cpu")
 TORCH_FILES = (f"{torch.__path__[0]}/", __file__.rpartition("/")[0])
 COMM_FILES = (f"{torch.__path__[0]}/distributed/", f"{torch.__path__[0]}/nn/parallel/")
 
@@ -46,7 +50,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, cublas_bytes: int) -> None:
         super().__init__()
         self._cublas_bytes = cublas_bytes
-        self._handles: set[tuple[bool, int]] = set()
+        self._handles: set[tuple[str, bool, int]] = set()
         self.sizes: list[int] = []
         self.events: list[int] = []
         self.streams: list[int] = []
@@ -92,23 +96,21 @@ class Recorder(TorchDispatchMode):
         return self.ids.get(local.untyped_storage()._cdata)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE:
+            return getattr(args[0], "fake_device", CPU)
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it desugars into operations on its local tensor
         if func is torch.ops.aten._local_scalar_dense.default:
             return self._scalar(args[0])
-        result = grouped.run(func, args, kwargs or {})
-        if self._paused:
+        result = shapes.result(func, args, kwargs or {})
+        if self._paused or shapes.in_place(func):
             return result
-        if isinstance(result, torch.Tensor):
-            self._see(result, func)
-        elif isinstance(result, tuple | list):
-            for one in result:
-                if isinstance(one, torch.Tensor):
-                    self._see(one, func)
+        for one, times in shapes.outputs(func, result):
+            self._see(one, func, times)
         if func is SUM and not torch.is_grad_enabled() and isinstance(args[1], torch.Tensor):
             self._summed(result, *args[:2])
         elif func in MATMULS:
-            self._handle()
+            self._handle(func is WITH_BIAS)
         extra = [self.make(size, f"{func._schema.name} workspace")
                  for size in workspaces(func, args)]  # fmt: skip
         for number in extra:
@@ -125,15 +127,20 @@ class Recorder(TorchDispatchMode):
             if total is not None and before is not None:
                 self.sums[total] = before
 
-    def _handle(self) -> None:
-        """cuBLAS's workspace: one for each thread and stream, made at its first matmul and kept.
+    def _handle(self, bias: bool) -> None:
+        """cuBLAS's workspace: one for each thread and stream, made at its first matmul and kept;
+        cuBLASLt, which adds a bias, has another of 1 MiB.
 
         Backward has a thread of its own on a GPU (CublasHandlePool.cpp).
         """
-        key = (torch._C._current_autograd_node() is not None, self._stream())
-        if key not in self._handles:
-            self._handles.add(key)
-            self.make(self._cublas_bytes, "cuBLAS workspace")
+        thread = (torch._C._current_autograd_node() is not None, self._stream())
+        wanted = {"cuBLAS workspace": self._cublas_bytes}
+        if bias:
+            wanted["cuBLASLt workspace"] = MIB
+        for name, size in wanted.items():
+            if (name, *thread) not in self._handles:
+                self._handles.add((name, *thread))
+                self.make(size, name)
 
     def _scalar(self, tensor: torch.Tensor) -> Any:
         """What `.item()` gives where there are no numbers: every check passes.
@@ -147,14 +154,14 @@ class Recorder(TorchDispatchMode):
             return op.endswith(("all", "eq"))
         return 1.0 if tensor.dtype.is_floating_point else 1
 
-    def _see(self, tensor: torch.Tensor, func: Any) -> None:
-        if tensor.device.type != "cpu":
+    def _see(self, tensor: torch.Tensor, func: Any, times: int) -> None:
+        if getattr(tensor, "fake_device", CPU) != CPU:
             return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._alive:
             return
-        size = storage.nbytes()
+        size = storage.nbytes() * times
         if size == 0:
             return
         self._alive[key] = weakref.ref(storage, partial(self._gone, key))
