@@ -28,8 +28,22 @@ SUM = torch.ops.aten.add.Tensor
 WITH_BIAS = torch.ops.aten.addmm.default
 DEVICE = torch.ops.prim.device.default
 CPU = torch.device("cpu")
-TORCH_FILES = (f"{torch.__path__[0]}/", __file__.rpartition("/")[0])
-COMM_FILES = (f"{torch.__path__[0]}/distributed/", f"{torch.__path__[0]}/nn/parallel/")
+TORCH = f"{torch.__path__[0]}/"
+OURS = __file__.rpartition("/")[0]
+JOBS = f"{OURS.rpartition('/')[0]}/jobs/"
+PLUMBING = tuple(
+    f"{TORCH}{name}"
+    for name in (
+        "_compile.py",
+        "_dynamo/",
+        "_ops.py",
+        "_tensor.py",
+        "autograd/",
+        "overrides.py",
+        "utils/",
+    )
+)
+COMM_FILES = (f"{TORCH}distributed/", f"{TORCH}nn/parallel/")
 
 
 class Maker(NamedTuple):
@@ -262,12 +276,19 @@ def _freed_next(events: list[int], index: int, number: int) -> bool:
 
 
 def _line() -> tuple[str, bool]:
-    """The nearest line of code outside torch, as file:line; whether torch.distributed called."""
-    frame, comm = sys._getframe(2), False
+    """The nearest line of the model's own code, as file:line; where there is none, the nearest of
+    torch that says something. And whether torch.distributed called.
+    """
+    frame, comm, inside = sys._getframe(2), False, ""
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(TORCH_FILES):
+        if name.startswith(TORCH):
+            comm = comm or name.startswith(COMM_FILES)
+            if not inside and not name.startswith(PLUMBING):
+                inside = f"{name}:{frame.f_lineno}"
+        elif name.startswith(JOBS):
+            return inside or f"{name}:{frame.f_lineno}", comm
+        elif not name.startswith(OURS):
             return f"{name}:{frame.f_lineno}", comm
-        comm = comm or name.startswith(COMM_FILES)
         frame = frame.f_back  # type: ignore[assignment]
-    return "", comm
+    return inside, comm
