@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_mem_calculator.memory.tape import Tape
-from gpu_mem_calculator.memory.walk import Moment, walk
+from gpu_mem_calculator.memory.walk import HOOKS, REENTRANT, Moment, walk
 
 
 def test_a_linear_layer_keeps_its_input() -> None:
@@ -111,3 +111,30 @@ def test_arrays_walk_like_numbers() -> None:
         return walk(tape, x, y).backward.total
 
     assert [int(n) for n in peak(sizes)] == [peak(1), peak(50)]  # type: ignore[attr-defined]
+
+
+def test_a_checkpoint_holds_the_input_of_its_block_once() -> None:
+    """A block that keeps its input shares it with the checkpoint; another has it beside."""
+    kept, other = Tape(), Tape()
+    x = kept.value("x", 10, 8)
+    y = kept.op("y", x, saves=(x,))
+    assert walk(kept, x, y, checkpoint=HOOKS).backward == walk(kept, x, y).backward
+    x = other.value("x", 10, 8)
+    y = other.op("y", x, save_out=True)
+    more = walk(other, x, y, checkpoint=HOOKS).backward.total - walk(other, x, y).backward.total
+    assert more == 10
+
+
+def test_a_checkpoint_has_let_go_of_saved_tensors_when_gradients_are_summed() -> None:
+    """A weight's product is summed when the operation has returned and what it saved is gone,
+    unless the checkpoint is reentrant.
+    """
+    tape = Tape()
+    x, weight = tape.value("x", 10, 8), tape.param("w", 1, 8)
+    middle = tape.op("middle", x)
+    y = tape.op("y", middle, weight, saves=(middle, weight), back_temp=10 + 7, settle=7)
+    plain, reentrant = walk(tape, x, y), walk(tape, x, y, checkpoint=REENTRANT)
+    # kept middle, gradients of y, middle and w, the product, the partial sums
+    assert plain.backward.total == 10 + 10 + 10 + 1 + 10 + 7
+    assert reentrant.backward.total == plain.backward.total + 10
+    assert walk(tape, x, y, checkpoint=HOOKS).backward.total == reentrant.backward.total - 7

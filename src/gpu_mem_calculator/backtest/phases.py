@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.ledger import GPU, OPTIM, TEMP, Entry, Instant, Ledger
+from ..memory.runtime import WORKSPACES
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 
 KINDS = {
@@ -23,6 +24,7 @@ WORDS = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward",
          "sync": "gradient sync", "opt": "optimizer"}  # fmt: skip
 # Names that engines give their instants.
 LATER, FIRST, STEP = "later.", "first.", "optimizer"
+BEFORE_BACKWARD = ("loss.backward", "gather.root")
 
 
 class Phase(Struct, frozen=True):
@@ -120,12 +122,20 @@ def _instants(ledger: Ledger, phase: Phase, micro_batches: int) -> list[Instant]
 
 
 def _first_step(ledger: Ledger) -> dict[str, int]:
-    """Bytes at every instant of the first step: what the optimizer makes comes with its call."""
+    """Bytes at every instant of the first step: what the optimizer makes comes with its call.
+
+    The workspace of backward's matmuls, one of two, is not there while the first forward and the
+    first loss run.
+    """
     heights = {i.name: int(ledger.at(i)) for i in ledger.instants}
     lazy = [e for e in ledger.entries if e.place == GPU and _lazy(e, ledger)]
+    halves = [e for e in ledger.entries if e.name == WORKSPACES]
     for instant in ledger.instants:
         if instant.present and instant.phase != STARTUP and instant.name != STEP:
             heights[instant.name] -= sum(int(e.at(instant.name)) for e in lazy)
+        if instant.phase == FORWARD or instant.name in BEFORE_BACKWARD:
+            late = 0 if instant.name.removeprefix(FIRST).startswith(LATER) else 1
+            heights[instant.name] -= late * sum(int(e.at(instant.name)) // 2 for e in halves)
     return heights
 
 

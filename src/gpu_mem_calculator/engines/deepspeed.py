@@ -23,6 +23,7 @@ from ..memory.timeline import in_flight, step
 from ..memory.zero import offload, pipeline, stage0, stage3, stage12
 from ..memory.zero.buckets import Flushes, flushes
 from ..memory.zero.coordinator import Limits
+from ..memory.zero.frozen import adapter_bits, keeping
 from ..memory.zero.hooks import first_hook, hook_entries, hook_sizes
 from ..memory.zero.modules import size_counts, trainable_runs
 from ..memory.zero.plan import BIRTH, SETUP, Plan, always, startup_instants, with_hooks
@@ -159,12 +160,16 @@ def _place(run: Run) -> tuple[Num, Num, Num, Num]:
 def ledger(run: Run) -> Ledger:
     """One rank's ledger, for any stage."""
     precision = PRECISIONS[run.precision]
-    if run.adapter is not None:  # the whole model is cast to the training dtype
-        run = replace(run, adapter=replace(run.adapter, bits=precision.weights))
+    if run.adapter is not None:
+        cut = number(run, "zero_stage") == 3 and bool(option(run, "zero_init"))
+        bits = adapter_bits(run.adapter, precision.weights, zero_init=cut)
+        run = replace(run, adapter=replace(run.adapter, bits=bits))
     how = setting(run, precision)
     low, high, first, last = _place(run)
     stack = blocks(run, low, high)
     done = walks(run, how, stack)
+    if run.frozen and number(run, "zero_stage") == 3:
+        done = keeping(done, how, run.arch, stack)
     width = precision.weights // 8
     if number(run, "zero_stage") > 1:  # hooks move each gradient as soon as it is made
         layers = tuple(replace(w, backward=w.later) for w in done.layers)
@@ -200,7 +205,7 @@ def _sent(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Flushes:
     """
     if plan.stage < 2 or plan.pipeline:
         return Flushes((), 0)
-    head, layers = hook_sizes(done, stack, plan.width, first_hook(plan))
+    head, layers = hook_sizes(done, stack, plan.trained_width, first_hook(plan))
     arch = plan.run.arch
     tables = () if plan.run.frozen else tuple(int(w.numel) for w in reversed(arch.embedding))
     return flushes(head, layers, tables, plan.bucket)
@@ -223,7 +228,9 @@ def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num]) -> Plan:
     frozen = arch.num_parameters if run.frozen else 0
     overlap_comm = option(run, "overlap_comm")
     return Plan(
-        run=run, stage=stage, width=width, ranks=run.mesh.dp * run.mesh.cp,
+        run=run, stage=stage, width=width,
+        trained_width=width if run.adapter is None else run.adapter.bits // 8,
+        ranks=run.mesh.dp * run.mesh.cp,
         trainable=run.scaled(elements), frozen=run.scaled(frozen), runs=tuple(runs),
         counts=dict(size_counts(arch, run.adapter)),
         frozen_counts=dict(size_counts(arch)) if run.frozen else {},

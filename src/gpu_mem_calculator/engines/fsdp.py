@@ -159,7 +159,7 @@ def _plan(run: Run, stack: tuple[Block, ...]) -> Plan:
         title = f"{block.layer.kind} layers"
         kinds.setdefault(id(block.layer), (len(kinds), title, block.layer))
     arch = run.arch
-    head = arch.after_parameters + (arch.embedding_parameters if arch.tied else 0)
+    head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
     return Plan(
         run=run,
         kinds=tuple(

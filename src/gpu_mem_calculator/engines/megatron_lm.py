@@ -36,7 +36,7 @@ def ledger(run: Run) -> Ledger:
     instants = beats(stage, STARTUP_BEATS)
     steps = tuple(b for b in instants if not b.name.startswith("startup"))
     entries = (
-        *state_entries(run, stage_shard(run, stage), instants),
+        *state_entries(run, stage, instants),
         *unsplit_entries(run, stage, instants),
         *activation_entries(run, stage, instants),
         workspace_entry(run, steps),

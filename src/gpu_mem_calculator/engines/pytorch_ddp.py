@@ -35,6 +35,7 @@ from ..memory.unsplit import UNSPLIT_CODE, unsplit_total
 from ..memory.weights import (
     base_bytes,
     largest_trained,
+    shorter_side,
     trained_bits,
     trained_elements,
     trained_sizes,
@@ -167,7 +168,8 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
     yield from optimizer_entries(
         run, trained, bits, beats,
         implementation=run.implementation or default_implementation(run.optimizer),
-        largest=largest_trained(run), tensors=trained_tensors(run), sizes=trained_sizes(run),
+        largest=largest_trained(run), side=shorter_side(run), tensors=trained_tensors(run),
+        sizes=trained_sizes(run),
         neighbours=frozenset() if run.frozen else run.arch.neighbours,
     )  # fmt: skip
     if run.arch.tied and run.quantization is None:

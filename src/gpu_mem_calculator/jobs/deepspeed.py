@@ -93,9 +93,6 @@ def refusals(job: Job) -> list[str]:
     """What the estimate knows and a program cannot run, one sentence each."""
     run = job.resolved.run
     found = []
-    if run.parameters_given is not None:
-        found.append("model.num_parameters: a program has its architecture's own count; "
-                     "leave it out")  # fmt: skip
     if run.mesh.pp > 1:
         found.append(f"parallelism.pipeline_parallel_size={run.mesh.pp}: DeepSpeed's pipeline is "
                      "estimated but not run here; set it to 1")  # fmt: skip

@@ -52,4 +52,7 @@ def run(job: Job) -> None:
     if engine not in TRAINERS:
         raise InputError([f"engine.type={engine!r} cannot be run here, only estimated; "
                           f"it works for {', '.join(TRAINERS)}"])  # fmt: skip
+    if job.resolved.run.parameters_given is not None:
+        raise InputError(["model.num_parameters scales an estimate; a model that runs has its own "
+                          "count: leave it out"])  # fmt: skip
     import_module(f".{TRAINERS[engine]}", __package__).train(job)

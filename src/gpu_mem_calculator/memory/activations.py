@@ -23,7 +23,7 @@ from .stack import Block
 from .surroundings import surroundings
 from .timeline import BACKWARD, FORWARD, Beat
 from .unsplit import UNSPLIT_CODE, unsplit_total
-from .walk import Moment, Walk
+from .walk import HOOKS, REENTRANT, Moment, Walk
 
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked with autograd's saving rules")
 LOSS_CODE = code("transformers 5.17.0 loss/loss_utils.py:51 ForCausalLMLoss")
@@ -62,6 +62,7 @@ def setting(run: Run, precision: Precision) -> Setting:
         matmul_bits=matmul,
         weight_bits=weights,
         autocast=autocast,
+        half=run.precision.startswith("fp16"),
         attention=run.attention,
         cudnn=run.compute_capability in ("9.0", "10.0"),
         frozen=run.frozen,
@@ -74,17 +75,27 @@ def walks(run: Run, how: Setting, blocks: tuple[Block, ...]) -> Walks:
     """Walk every distinct layer, and the head. Stages and what-ifs share walks of plain sizes."""
     plain = type(how.batch) is int and type(how.seq) is int and type(how.hidden) is int
     walk = _remembered if plain else _walked
-    layers = tuple(walk(how, b.layer, b.window is not None, b.recompute, True) for b in blocks)
+    layers = tuple(walk(how, b.layer, b.window is not None, _policy(b), True) for b in blocks)
     first = None
     if run.frozen and blocks[0].recompute != "full":
         block = blocks[0]
-        first = walk(how, block.layer, block.window is not None, block.recompute, False)
+        first = walk(how, block.layer, block.window is not None, _policy(block), False)
     return Walks(layers, head_walk(how, run.arch), first)
 
 
-def _walked(how: Setting, layer: Layer, masked: bool, recompute: str, grad: bool) -> Walk:
-    core = recompute == "selective"
-    return layer_walk(how, layer, masked=masked, recompute_core=core, grad=grad)
+def _policy(block: Block) -> str:
+    """What is made again in backward: "selective" is core attention, HOOKS and REENTRANT all."""
+    if block.recompute != "full":
+        return block.recompute
+    return REENTRANT if block.reentrant else HOOKS
+
+
+def _walked(how: Setting, layer: Layer, masked: bool, policy: str, grad: bool) -> Walk:
+    whole = policy if policy in (HOOKS, REENTRANT) else ""
+    core = policy == "selective"
+    return layer_walk(
+        how, layer, masked=masked, recompute_core=core, grad=grad, checkpoint=whole
+    )  # fmt: skip
 
 
 _remembered = lru_cache(maxsize=256)(_walked)
@@ -192,7 +203,8 @@ def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
     rerun = walk.forward
     again = Moment(rerun.act + walk.input_bytes, 0, rerun.temp)  # its output's gradient waits
     output = walk.input_bytes if block.reentrant else 0
-    return again.or_higher(back.act + walk.input_bytes + output, back.grad, back.temp)
+    held = 0 if walk.holds_input else walk.input_bytes
+    return again.or_higher(back.act + held + output, back.grad, back.temp)
 
 
 def _head_moment(walk: Walk, beat: Beat) -> Moment:

@@ -19,13 +19,15 @@ from .timeline import OPTIMIZER, STARTUP, Beat, in_flight, step
 class Stage(Struct, frozen=True, kw_only=True):
     """One stage: its stretches of equal layers, and what is in flight when it is fullest.
 
-    For each block, `held` counts the layers of the stage, `working` those of the chunk that runs
-    backward first, and `waiting` the layers whose activations wait meanwhile. `flight` counts
-    forward passes (of a chunk) whose activations are alive.
+    For each block, `held` counts the layers of the stage, `opening` those of its first chunk,
+    `working` those of the last, which runs backward first, and `waiting` the layers whose
+    activations wait meanwhile. `flight` counts forward passes (of a chunk) whose activations are
+    alive.
     """
 
     blocks: tuple[Block, ...]
     held: tuple[Num, ...]
+    opening: tuple[Num, ...]
     working: tuple[Num, ...]
     waiting: tuple[Num, ...]
     flight: Num
@@ -56,27 +58,29 @@ def stage_of(run: Run) -> Stage:
     pp, at, chunks = run.mesh.pp, run.stage, run.virtual_stages
     size = len(run.arch.layers) // (pp * chunks)
     flight = chunks_in_flight(pp, at, run.micro_batches, chunks)
-    found: list[tuple[Block, Num, Num, Num]] = []
+    found: list[tuple[Block, Num, Num, Num, Num]] = []
     first = 0
     for kind in blocks(replace(run, recompute="none"), 0, len(run.arch.layers)):
         for policy, start, end in _policies(run, size):
             held: Num = 0
+            low_end: Num = 0
             top: Num = 0
             alive: Num = 0
             for chunk in range(_most(chunks)):
                 low = (chunk * pp + at) * size
                 here = overlap(first, kind.count, low + start, low + end) * holds(chunk < chunks)
                 held = held + here
+                low_end = here if chunk == 0 else low_end
                 top = top + here * holds(chunk == chunks - 1)
                 alive = alive + here * chunk_flight(flight, pp, chunks, chunk)
             if not nothing(held):
                 block = replace(kind, count=top, recompute=policy)
-                found.append((block, held, top, alive - top))
+                found.append((block, held, low_end, top, alive - top))
         first += kind.count
     rows = tuple(zip(*found, strict=True))
     return Stage(
-        blocks=rows[0], held=rows[1], working=rows[2], waiting=rows[3], flight=flight,
-        first=holds(at == 0), last=holds(at == pp - 1),
+        blocks=rows[0], held=rows[1], opening=rows[2], working=rows[3], waiting=rows[4],
+        flight=flight, first=holds(at == 0), last=holds(at == pp - 1),
     )  # fmt: skip
 
 

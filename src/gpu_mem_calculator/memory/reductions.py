@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ledger.num import Num, ceil_div, choose, larger, smaller
+from ..ledger.num import Num, ceil_div, choose, larger, round_up, smaller
 
 
 def row_sum_workspace(rows: Num, columns: int) -> Num:
@@ -20,3 +20,15 @@ def row_sum_workspace(rows: Num, columns: int) -> Num:
     blocks = smaller(ceil_div(132 * 16, grid), ceil_div(each, 16))
     size = columns * (16 * wide) * larger(blocks, ceil_div(each, 256))
     return choose(each >= 256, size, 0)
+
+
+def embedding_sort_workspace(tokens: Num, rows: Num, columns: Num) -> Num:
+    """Bytes that the gradient of a table of `rows` needs beside itself, for `tokens` indices.
+
+    torch 2.11 ATen/native/cuda/Embedding.cu: from 3,073 indices on they are sorted, with five
+    tensors of int64, and each run of equal ones is summed in fp32 partial rows of at most 10
+    indices (EmbeddingBackwardKernel.cu), whose rows are padded to 32 columns.
+    """
+    partial = tokens // 10 + smaller(tokens, rows)
+    size = 40 * tokens + partial * (8 + 4 * round_up(columns, 32))
+    return choose(tokens > 3072, size, 0)

@@ -29,12 +29,16 @@ def cublas_bytes(compute_capability: str) -> int:
     return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB
 
 
+WORKSPACES = "cuBLAS workspaces"
+
+
 def workspace_entry(run: Run, beats: tuple[Beat, ...]) -> Entry:
     """cuBLAS workspaces: one for the thread that runs forward, one for the one that runs
-    backward; torch allocates them like tensors and never frees them.
+    backward; torch allocates them like tensors and never frees them. The second comes with the
+    first matmul of the first backward.
     """
     return Entry(
-        name="cuBLAS workspaces", kind=RUNTIME, bytes=2 * cublas_bytes(run.compute_capability),
+        name=WORKSPACES, kind=RUNTIME, bytes=2 * cublas_bytes(run.compute_capability),
         live={b.name: 1 for b in beats},
         source=code("torch 2.11 aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize"),
     )  # fmt: skip

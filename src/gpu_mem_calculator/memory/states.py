@@ -56,7 +56,7 @@ def buffer_entry(run: Run, beats: tuple[Beat, ...]) -> Entry:
 
 def optimizer_entries(
     run: Run, elements: Num, bits: int, beats: tuple[Beat, ...], *, implementation: str,
-    largest: Num, tensors: Num, sizes: tuple[tuple[int, int], ...] = (),
+    largest: Num, tensors: Num, side: Num = 0, sizes: tuple[tuple[int, int], ...] = (),
     neighbours: frozenset[tuple[int, int, int, int]] = frozenset(),
 ) -> Iterator[Entry]:  # fmt: skip
     """Optimizer state for `elements` parameters of `bits`, and what its step needs.
@@ -68,7 +68,7 @@ def optimizer_entries(
     row = OPTIMIZERS[run.optimizer]
     yield from _state_entries(run, row, elements, bits, beats, sizes)
     live: Mapping[str, Num] = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
-    temp = step_temp_bytes(row, implementation, elements, largest, bits)
+    temp = step_temp_bytes(row, implementation, elements, largest, bits, side)
     if implementation == FORLOOP and row.forloop and neighbours:
         temp = run.scaled(loop_temp_bytes(row, neighbours, bits))
     clip = larger(clip_temp_bytes(tensors, largest) - temp, 0) if run.clipping else 0

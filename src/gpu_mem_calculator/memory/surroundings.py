@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..ledger.ledger import ACT, GRAD, TEMP, Entry
-from ..ledger.num import Num, larger
+from ..ledger.num import Num, larger, nothing
 from ..ledger.source import code
 from .huggingface.ops import Setting
+from .reductions import embedding_sort_workspace
 from .run import Run
 from .stack import Block
 from .timeline import BACKWARD, Beat
@@ -55,6 +56,7 @@ def _masks(
     SDPA gets a boolean one where a window slides or the family asks for it (sdpa_mask, :373).
     ALiBi under SDPA makes one with a row for every head (modeling_falcon.py:780), which the layers
     keep. The others go when the model returns, but for a checkpoint that has them as arguments.
+    Layers that cut their windows from a buffer share one mask (modeling_gpt_neo.py:67).
     """
     kinds = {b.window is not None for b in blocks}
     mixers = [b.layer.mixer for b in blocks]
@@ -66,7 +68,8 @@ def _masks(
         area, bits = area * run.batch * getattr(mixers[0], "heads", 1), how.bits
         kept = kept or not eager
     elif eager:
-        area, bits, count = area * run.batch, how.bits, len(kinds)
+        own = any(b.name.endswith("attention.bias") for b in run.arch.buffers)
+        area, bits, count = area * run.batch, how.bits, 1 if own else len(kinds)
     elif run.attention != "sdpa" or not (asked or True in kinds):
         return
     live = {
@@ -106,7 +109,9 @@ def _embedding(run: Run, how: Setting, beats: tuple[Beat, ...], *, fresh: bool) 
     """Backward of the embedding: its input's gradient, and a gradient of the whole table.
 
     A table that is tied to the head has two gradients: the head's waits in autograd's buffer,
-    and their sum is a new tensor (input_buffer.cpp; the head's is a transposed view).
+    and their sum is a new tensor, because the head's is a transposed view (input_buffer.cpp
+    can_accumulate_inplace). Where autocast cast the table, the head's is cast back, a tensor of
+    its own that the sum is made in.
     """
     source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
     live = {b.name: 1 for b in beats if b.work == "embedding"}
@@ -118,11 +123,15 @@ def _embedding(run: Run, how: Setting, beats: tuple[Beat, ...], *, fresh: bool) 
     size = run.scaled(run.arch.embedding_parameters) * how.weight_bits // 8
     yield Entry(name="embedding: gradient being made", kind=GRAD, bytes=size, live=live,
                 source=source)  # fmt: skip
-    if run.arch.tied:
-        buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
-        table = run.scaled(run.arch.embedding[0].numel) * how.weight_bits // 8
+    work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, how.hidden)
+    if not nothing(work):
+        yield Entry(name="embedding: sorted ids and partial sums", kind=TEMP, bytes=work, live=live,
+                    source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"))  # fmt: skip
+    buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
+    table = run.scaled(run.arch.embedding[0].numel) * how.weight_bits // 8
+    if run.arch.tied and how.weight_bits == how.matmul_bits:
         yield Entry(name="embedding: its gradient and the head's, added", kind=GRAD,
-                    bytes=larger(table - grad, 0), live=live, source=buffer)  # fmt: skip
+                    bytes=larger(table - grad - work, 0), live=live, source=buffer)  # fmt: skip
     if run.arch.tied and not fresh:
         views = bool(run.options.get("gradient_as_bucket_view"))
         waits = {b.name: 1 for b in beats if (b.later or views) and b.instant.phase == BACKWARD

@@ -40,6 +40,7 @@ class Op(Struct, eq=False, gc=False):
     temp: Num  # workspace in forward
     back_temp: Num  # workspace in backward
     core: bool  # part of core attention, which selective recompute drops
+    settle: Num = None  # the part of back_temp that comes when the operation has returned
 
 
 class Tape:
@@ -76,6 +77,7 @@ class Tape:
         passes: bool = False,
         temp: Num = 0,
         back_temp: Num = 0,
+        settle: Num = None,
     ) -> Value:
         """Record an operation; its output is like its first input unless said otherwise."""
         first = ins[0]
@@ -88,7 +90,7 @@ class Tape:
         kept = tuple(v for v in saves if not v.param) + ((out,) if save_out else ())
         if not out.grad:  # autograd does not record it
             kept = ()
-        self.ops.append(Op(name, ins, (out,), kept, passes, temp, back_temp, self.core))
+        self.ops.append(Op(name, ins, (out,), kept, passes, temp, back_temp, self.core, settle))
         return out
 
     def split(self, name: str, whole: Value, sizes: Iterable[tuple[str, Num]]) -> list[Value]:

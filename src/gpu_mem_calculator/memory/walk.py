@@ -3,17 +3,23 @@
 Autograd's rules (torch 2.11, torch/csrc/autograd/engine.cpp and input_buffer.cpp):
 - a tensor lives while Python names it (until its last use here) or an operation has saved it;
 - in backward an operation's saved tensors go when it has run, and so does its output's gradient;
-- a second gradient for a tensor is added in place, out of place where the first one is shared.
+- a second gradient for a tensor is added in place, out of place where the first one is shared;
+- gradients are summed to their tensor's shape and cast to its dtype when the operation has returned
+  (validate_outputs): what it had saved is still there, but not under a checkpoint, whose hooks
+  have handed it over for good.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
 
 from ..ledger.num import Num, choose, larger
-from .tape import Tape, Value
+from .tape import Op, Tape, Value
+
+HOOKS, REENTRANT = "hooks", "reentrant"  # how a checkpoint around a block is made
 
 
 class Moment(Struct, frozen=True, gc=False):
@@ -67,7 +73,8 @@ class Walk(Struct, frozen=True, kw_only=True):
     Moments count everything the block itself holds then, its input and the gradient of its
     output included. `later` is backward when the parameters' gradients are there already: a new
     one is added to the old one and goes. `transient` is a forward that keeps nothing, as under
-    a checkpoint.
+    a checkpoint. `holds_input`: backward's moments are those under a checkpoint, which holds the
+    block's input until the block is done.
     """
 
     saved: tuple[tuple[str, Num], ...]
@@ -79,6 +86,7 @@ class Walk(Struct, frozen=True, kw_only=True):
     hooks: tuple[tuple[Num, Num], ...]  # each weight gradient made, and what is alive then
     after_first: Num  # the highest moment of backward after the first weight gradient
     pinned: Num = 0  # the part of what is kept that stays until all of backward is done
+    holds_input: bool = False
 
     @property
     def saved_bytes(self) -> Num:
@@ -89,11 +97,14 @@ class Walk(Struct, frozen=True, kw_only=True):
         return total
 
 
-def walk(tape: Tape, entry: Value, exit_: Value, *, recompute_core: bool = False) -> Walk:
+def walk(
+    tape: Tape, entry: Value, exit_: Value, *, recompute_core: bool = False, checkpoint: str = ""
+) -> Walk:
     """Run the tape forward, then backward.
 
     `recompute_core` is a checkpoint around core attention: it keeps what comes in and what
-    goes out, and makes the rest again.
+    goes out, and makes the rest again. `checkpoint` is one around all of it: HOOKS (torch's own,
+    utils/checkpoint.py _checkpoint_hook) or REENTRANT.
     """
     owners = _owners(tape, entry)
     saved = {v.base for op in tape.ops for v in op.saves}
@@ -112,8 +123,10 @@ def walk(tape: Tape, entry: Value, exit_: Value, *, recompute_core: bool = False
         forward=forward,
         transient=transient,
         pinned=pinned,
-        **_backward(tape, exit_, owners, kept | dict.fromkeys(pins, 1), again),
-    )
+        holds_input=bool(checkpoint),
+        **_backward(tape, exit_, owners, kept | dict.fromkeys(pins, 1), again,
+                    entry if checkpoint else None, handed=checkpoint == HOOKS),
+    )  # fmt: skip
 
 
 def _owners(tape: Tape, entry: Value) -> dict[int, Value]:
@@ -172,12 +185,17 @@ def _forward(
 
 
 def _backward(
-    tape: Tape, exit_: Value, owners: dict[int, Value], kept: dict[int, int], again: tuple[int, ...]
-) -> dict[str, Any]:
+    tape: Tape, exit_: Value, owners: dict[int, Value], kept: dict[int, int],
+    again: tuple[int, ...], held: Value | None, *, handed: bool,
+) -> dict[str, Any]:  # fmt: skip
     """The highest moments of backward, by the names they have in a `Walk`.
 
-    `again` is made once more when backward reaches core attention, then let go as used.
+    `again` is made once more when backward reaches core attention, then let go as used. `held` is
+    the input that a checkpoint holds; hooks do not count it. `handed`: saved tensors are gone when
+    an operation has returned.
     """
+    kept = kept if held is None else kept | {held.index: kept.get(held.index, 0) + 1}
+    outside: Num = 0 if held is None else held.bytes
     holders = kept | dict.fromkeys(again, 0)
     for op in tape.ops:
         for value in op.saves:
@@ -214,8 +232,9 @@ def _backward(
                     alive = alive + value.bytes
                     made.append((value, [value.bytes, 1]))
             weights = weights + now
-            high.see(alive, weights, op.back_temp)
-            later.see(alive, now, op.back_temp)
+            for act, temp in _inside(op, alive, holders, owners, handed=handed):
+                high.see(act, weights, temp)
+                later.see(act, now, temp)
             if hooks:
                 after = larger(after, alive + op.back_temp)
         for flow in flows:
@@ -231,13 +250,28 @@ def _backward(
             alive, most = _accumulate(grads, value, grad, alive)
             high.see(most, weights, 0)
             later.see(most, 0, 0)
-        hooks += [(value.bytes, alive) for value in new]
+        hooks += [(value.bytes, alive - outside) for value in new]
     return {
         "backward": high.moment,
         "later": later.moment,
         "hooks": tuple(hooks),
         "after_first": after,
     }
+
+
+def _inside(
+    op: Op, alive: Num, holders: dict[int, int], owners: dict[int, Value], *, handed: bool
+) -> Iterator[tuple[Num, Num]]:
+    """An operation's moments in backward, as activations and workspace: inside, and behind it."""
+    if not handed or op.settle is None:
+        yield alive, op.back_temp
+        return
+    yield alive, op.back_temp - op.settle
+    gone: Num = 0
+    for index in {v.base for v in op.saves if v.base in holders}:
+        if holders[index] == sum(v.base == index for v in op.saves):
+            gone = gone + owners[index].bytes
+    yield alive - gone, op.back_temp
 
 
 def _accumulate(

@@ -42,6 +42,14 @@ def largest_trained(run: Run) -> Num:
     )  # fmt: skip
 
 
+def shorter_side(run: Run) -> Num:
+    """The shorter side of the largest parameter, where that is a matrix."""
+    arch = run.arch
+    stack = (w for layer, _, _ in arch.runs for w in layer.weights())
+    largest = max((*arch.embedding, *stack, *arch.after_weights()), key=lambda w: w.numel)
+    return min(size for _, size in largest.dims[-2:]) if len(largest.dims) > 1 else 0
+
+
 def trained_tensors(run: Run) -> int:
     """Parameters that take a gradient, counted as tensors; an adapter has two, DoRA three."""
     if run.adapter is None:

@@ -117,9 +117,9 @@ def _math(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any,
     a fake tensor.
     """
     dtype, low = q.dtype, q.dtype in (torch.bfloat16, torch.float16)
-    q, k, v = (x.float() if low else x for x in (q, k, v))
+    wide_q, wide_k, wide_v = (x.float() if low else x for x in (q, k, v))  # kept to the end
     root = (scale if scale is not None else q.shape[-1] ** -0.5) ** 0.5
-    q = q * root
+    q, k, v = wide_q * root, wide_k, wide_v
     if causal:
         mask = _additive(q, torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril())
     if gqa:

@@ -28,6 +28,9 @@ def _uncovered(resolved: Resolved) -> Iterator[str]:
     if engine.name not in ENGINES:
         yield (f"engine.type={engine.name!r} is not traced: {engine.title} asks the GPU what to "
                f"do as it runs; {INSTEAD}")  # fmt: skip
+    if run.attention == "flash_attention_2":
+        yield ("training.attention='flash_attention_2' is not traced: its kernels know no fake "
+               "tensors; 'sdpa' takes torch's own flash kernel where a card does")  # fmt: skip
     if run.quantization:
         yield (f"training.quantization={run.quantization!r} is not traced: bitsandbytes' kernels "
                f"know no fake tensors; {INSTEAD}")  # fmt: skip

@@ -88,7 +88,6 @@ def trace(
 @contextmanager
 def _stage(resolved: Resolved, kernels: Kernels) -> Iterator[None]:
     """Everything that makes torch on a CPU behave as on a GPU, and nothing of it left behind."""
-    threads = torch.autograd.is_multithreading_enabled()
     with ExitStack() as stack:
         for one in (
             FakeTensorMode(allow_non_fake_inputs=True), as_if_real(), convertible(),
@@ -100,7 +99,6 @@ def _stage(resolved: Resolved, kernels: Kernels) -> Iterator[None]:
             yield
         finally:
             _end_group()
-    torch.autograd.set_multithreading_enabled(threads)
     gc.collect()
 
 

@@ -74,12 +74,16 @@ def _falcon_alibi(tape: Tape, scores: Value) -> Value:
 
 
 def _probabilities(tape: Tape, setting: Setting, scores: Value, heads: Heads) -> Value:
-    """The softmax, mostly in fp32; with sinks over one more column, which is then cut off."""
+    """The softmax, mostly in fp32; with sinks over one more column, which is then cut off.
+
+    For fp16 the kernel itself widens what it reads (torch 2.11 SoftMax.cpp, `half_to_float`).
+    """
     bits = 32 if heads.float_softmax or heads.float_scores or setting.autocast else scores.bits
     if heads.sinks:
         return _with_sinks(tape, setting, scores, heads, bits)
-    wide = tape.cast(scores, bits)
-    probs = tape.op("attn.softmax", wide, save_out=True, back_temp=wide.bytes)
+    wide = scores if setting.half and scores.bits == 16 else tape.cast(scores, bits)
+    work = scores.elements() * bits // 8
+    probs = tape.op("attn.softmax", wide, bits=bits, save_out=True, back_temp=work)
     tape.hold(scores)
     return probs
 

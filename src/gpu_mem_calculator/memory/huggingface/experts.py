@@ -96,10 +96,12 @@ def _grouped(tape: Tape, setting: Setting, x: Value, block: Moe, scores: Value) 
     biases = [_bias(tape, setting, picked * setting.hidden)] if _has_bias(block) else []
     ins = (inner, down_weight, *biases)
     down = tape.op("moe.down", *ins, elements=picked * setting.hidden, saves=(inner, down_weight))
-    weighted = _weighted(tape, tape.op("moe.down_masked", down), scores)
+    masked = tape.op("moe.down_masked", down)
+    weighted = _weighted(tape, masked, scores)
     restored = tape.op("moe.restored", weighted, back_temp=weighted.bytes)
     tape.hold(weighted, *biases)
     total = tape.op("moe.sum", restored, elements=setting.tokens * setting.hidden)
+    tape.hold(gathered, masked)  # named until the function returns
     return tape.cast(total, x.bits)
 
 
@@ -127,10 +129,11 @@ def _weighted(tape: Tape, down: Value, scores: Value) -> Value:
     """
     bits = max(down.bits, scores.bits)
     product = down.elements() * bits // 8
-    copies = 2 if down.bits < bits else 1
+    copies, cast = (2, down.bytes) if down.bits < bits else (1, 0)
     return tape.op(
-        "moe.weighted", down, scores, bits=bits, saves=(down, scores), back_temp=copies * product
-    )
+        "moe.weighted", down, scores, bits=bits, saves=(down, scores), back_temp=copies * product,
+        settle=cast,
+    )  # fmt: skip
 
 
 def _every_expert(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:

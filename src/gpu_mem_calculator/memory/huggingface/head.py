@@ -23,6 +23,7 @@ def head_walk(setting: Setting, arch: Arch) -> Walk:
     bits = 32 if arch.layers[-1].fp32_residual else setting.bits
     x = tape.value("stack.output", setting.tokens * setting.hidden, bits)
     out = x if arch.final_norm is None else norm(tape, setting, x, arch.final_norm)
+    tape.hold(x)  # the model names it until the norm has returned
     for weight in arch.head_extra:
         if len(weight.dims) == 2:  # OPT-350M projects back to the embedding's width
             out = linear(tape, setting, out, Linear(weight.name, weight.dims[1], weight.dims[0]))

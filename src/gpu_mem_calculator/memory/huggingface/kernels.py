@@ -6,7 +6,7 @@ are given by the same expression at every size tried.
 
 from __future__ import annotations
 
-from ...ledger.num import Num, round_up
+from ...ledger.num import Num, choose, holds, round_up
 from ..tape import Tape, Value
 from .eager import eager
 from .heads import Heads
@@ -54,10 +54,17 @@ def _out_elements(setting: Setting, heads: Heads) -> Num:
 
 
 def repeated(tape: Tape, setting: Setting, k: Value, v: Value, heads: Heads) -> tuple[Value, Value]:
-    """Keys and values copied for every query head (repeat_kv), where there are fewer of them."""
+    """Keys and values copied for every query head (repeat_kv), where there are fewer of them.
+
+    A single one is expanded without a copy: its reshape is a view.
+    """
     if not heads.grouped:
         return k, v
     rows = setting.tokens * heads.heads
+    if heads.kv_heads == 1 and setting.attention == "sdpa":
+        k = tape.split("attn.k_expanded", k, [("attn.k_view", rows * heads.head_dim)])[0]
+        v = tape.split("attn.v_expanded", v, [("attn.v_view", rows * heads.value_dim)])[0]
+        return k, v
     return (
         tape.op("attn.k_repeated", k, elements=rows * heads.head_dim),
         tape.op("attn.v_repeated", v, elements=rows * heads.value_dim),
@@ -136,24 +143,65 @@ def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     """torch's reference path: every s × s map in full, and in fp32 whatever comes in
     (attention.cpp, _scaled_dot_product_attention_math). The softmax looks for rows without a key,
     which takes a boolean map (_safe_softmax).
+
+    With `enable_gqa` keys and values are repeated first; else each matmul spreads its own over the
+    heads (`broadcast`).
     """
-    bits = q.bits
-    q, k, v = wide = [tape.cast(x, 32) for x in (q, k, v)]
-    k, v = repeated(tape, setting, k, v, heads)
+    bits, late = q.bits, heads.broadcast
+    q, k, v = (tape.cast(x, 32) for x in (q, k, v))
+    named = [q, k, v, *_named_mask(tape, setting, heads)]
+    if not late:
+        k, v = repeated(tape, setting, k, v, heads)
     q, k = scale(tape, q, "attn.q_scaled"), scale(tape, k, "attn.k_scaled")
+    rows = setting.tokens * heads.heads
+    if late:
+        named.append(_copied_query(tape, setting, q))
+        k = _spread(tape, setting, k, rows * heads.head_dim)
     tape.core = True
     area = setting.batch * setting.seq * setting.seq * heads.heads
-    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k))
+    work = q.bytes - k.bytes if late else 0  # the gradient of a spread view is as large as q
+    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work)
     biased = tape.op("attn.biased", scores, passes=True)
     probs = tape.op(
         "attn.softmax", biased, save_out=True, temp=area,
         back_temp=biased.bytes,
     )  # fmt: skip
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
-    out = tape.op("attn.mixed", probs, v, elements=_out_elements(setting, heads), saves=(probs, v))
+    if late:
+        v = _spread(tape, setting, v, rows * heads.value_dim)
+    out = tape.op("attn.mixed", probs, v, elements=_out_elements(setting, heads),
+                  saves=(probs, v), back_temp=work)  # fmt: skip
     tape.core = False
-    tape.hold(*wide)
+    tape.hold(*named)
     return tape.op("attn.out", tape.cast(out, bits))
+
+
+def _spread(tape: Tape, setting: Setting, x: Value, elements: Num) -> Value:
+    """Keys or values for every query head, copied where batch and heads do not merge: with one
+    sequence they are a view.
+    """
+    size = choose(setting.batch > 1, elements, x.elements())
+    return tape.op(f"{x.name}.spread", x, elements=size)
+
+
+def _copied_query(tape: Tape, setting: Setting, q: Value) -> Value:
+    """The scaled q, named beside its copy for the matmul; with one sequence there is no copy."""
+    source = tape.value("attn.q_source", 0, q.bits, grad=False)
+    return tape.op("attn.q_named", source, elements=q.elements() * holds(setting.batch > 1))
+
+
+def _named_mask(tape: Tape, setting: Setting, heads: Heads) -> list[Value]:
+    """The mask in fp32, where it comes as a boolean one: added to the scores, not kept."""
+    if not (heads.masked and heads.own_mask):
+        return []
+    source = tape.value("attn.mask_source", 0, 32, grad=False)
+    return [tape.op("attn.mask", source, elements=setting.seq * setting.seq)]
+
+
+def _unmerged(tape: Tape, setting: Setting, q: Value) -> Value:
+    """The scaled q beside its copy for the matmul: with one sequence there is no copy."""
+    source = tape.value("attn.q_source", 0, q.bits, grad=False)
+    return tape.op("attn.q_named", source, elements=q.elements() * holds(setting.batch > 1))
 
 
 KERNELS = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient, "math": _math}

@@ -62,15 +62,16 @@ def run_layer(tape: Tape, setting: Setting, x: Value, layer: Layer, *, masked: b
 
 def layer_walk(
     setting: Setting, layer: Layer, *, masked: bool = False, recompute_core: bool = False,
-    grad: bool = True,
+    grad: bool = True, checkpoint: str = "",
 ) -> Walk:  # fmt: skip
     """What one layer keeps and its highest moments in both directions.
 
-    `grad` is false where nothing in front of the layer takes a gradient.
+    `grad` is false where nothing in front of the layer takes a gradient; `checkpoint` says how
+    the layer is checkpointed.
     """
     tape = Tape()
     bits = 32 if layer.fp32_residual else setting.bits
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=grad)
     y = run_layer(tape, setting, x, layer, masked=masked)
     tape.hold(x)  # the model's loop names the layer's input until it has its output
-    return walk(tape, x, y, recompute_core=recompute_core)
+    return walk(tape, x, y, recompute_core=recompute_core, checkpoint=checkpoint)

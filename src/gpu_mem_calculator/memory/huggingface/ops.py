@@ -35,6 +35,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     matmul_bits: int  # of matmuls; differs under autocast
     weight_bits: int
     autocast: bool = False
+    half: bool = False  # 16 bits are fp16, for which torch has a softmax of its own
     attention: str = "sdpa"
     cudnn: bool = True  # torch prefers cuDNN's attention on this card
     training: bool = True
@@ -61,11 +62,14 @@ def linear(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:
         return y
     weight = _weight(tape, setting, layer.name, layer.ins[1] * layer.outs[1])
     ins = [tape.cast(x, bits), weight]
-    work: Num = 0
+    work: Num = None
     if layer.bias:
         ins.append(_weight(tape, setting, f"{layer.name}.bias", layer.outs[1]))
         work = row_sum_workspace(rows, layer.outs[1])
-    return tape.op(layer.name, *ins, elements=out, bits=bits, saves=ins[:2], back_temp=work)
+    return tape.op(
+        layer.name, *ins, elements=out, bits=bits, saves=ins[:2],
+        back_temp=0 if work is None else work, settle=work,
+    )  # fmt: skip
 
 
 def _weight(tape: Tape, setting: Setting, name: str, elements: Num) -> Value:
@@ -199,10 +203,10 @@ def _by_column(tape: Tape, column: Value, x: Value, layer: Linear, name: str) ->
     """column · x: the gradients of both are as large and as wide as the product, then reduced."""
     bits = max(column.bits, x.bits)
     wide = x.elements() * bits // 8
-    work = 2 * wide - x.bytes + row_sum_workspace(x.elements() // layer.outs[1], layer.outs[1])
+    sums = row_sum_workspace(x.elements() // layer.outs[1], layer.outs[1])
     return tape.op(
         f"{layer.name}.{name}", column, x, elements=x.elements(), bits=bits, saves=(column, x),
-        back_temp=work,
+        back_temp=2 * wide - x.bytes + sums, settle=sums,
     )  # fmt: skip
 
 
@@ -254,18 +258,23 @@ def multiply(tape: Tape, a: Value, b: Value, name: str) -> Value:
     """
     saves = [x for x, other in ((a, b), (b, a)) if other.grad]
     bits = max(a.bits, b.bits)
-    work = a.elements() * bits // 8 if a.bits != b.bits else 0
-    return tape.op(name, a, b, bits=bits, saves=saves, back_temp=work)
+    if a.bits == b.bits:
+        return tape.op(name, a, b, bits=bits, saves=saves)
+    narrow = a if a.bits < b.bits else b
+    work = a.elements() * bits // 8
+    return tape.op(name, a, b, bits=bits, saves=saves, back_temp=work, settle=narrow.bytes)
 
 
 def gain(tape: Tape, x: Value, weight: Value, width: int, name: str) -> Value:
     """x · weight, one weight a column: its gradient is made for every row, then summed."""
-    work: Num = 0
-    if weight.grad:
-        work = x.bytes + row_sum_workspace(x.elements() // width, width)
     saves = [v for v, other in ((x, weight), (weight, x)) if other.grad]
     bits = max(x.bits, weight.bits)
-    return tape.op(name, x, weight, bits=bits, saves=saves, back_temp=work)
+    if not weight.grad:
+        return tape.op(name, x, weight, bits=bits, saves=saves)
+    sums = row_sum_workspace(x.elements() // width, width)
+    return tape.op(
+        name, x, weight, bits=bits, saves=saves, back_temp=x.bytes + sums, settle=sums
+    )  # fmt: skip
 
 
 def scale(tape: Tape, x: Value, name: str) -> Value:

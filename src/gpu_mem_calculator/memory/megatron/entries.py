@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ...ledger.ledger import ACT, COMM, GRAD, RUNTIME, TEMP, Entry
 from ...ledger.num import Num, holds, larger, nothing
 from ...ledger.source import Source, code
+from ...model.blocks import Moe
 from ..pipeline import Stage
 from ..run import Run
 from ..stack import Block
@@ -40,6 +41,8 @@ def activation_entries(run: Run, stage: Stage, beats: tuple[Beat, ...]) -> Itera
         if key not in seen:
             seen[key] = layer_walk(setting(run, selective=selective), block.layer)
         yield _kept(index, block, seen[key], beats)
+        if block.recompute == "full" and isinstance(block.layer.mlp, Moe):
+            yield _dispatched(index, block, seen[key], beats)
         for beat in beats:
             if beat.work == "layer" and beat.stretch == index:
                 moment = _layer_moment(block, seen[key], beat)
@@ -60,6 +63,19 @@ def _kept(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Entr
         source=CHECKPOINT_CODE if full else LAYER_CODE,
         parts=() if full else walk.saved,
     )
+
+
+def _dispatched(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Entry:
+    """What a recomputed layer with experts leaves behind until it runs again.
+
+    Its dispatcher names the router's scores, and with them the graph that the checkpoint made:
+    the layer's input as a leaf of it, and the gradient of that.
+    """
+    return Entry(
+        name=f"{block.title}: input and its gradient, held by the dispatcher", kind=ACT,
+        bytes=2 * walk.input_bytes, live={b.name: b.grads[index] for b in beats},
+        source=code("megatron-core 0.19.2 transformer/moe/token_dispatcher.py: self.probs"),
+    )  # fmt: skip
 
 
 def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
@@ -126,21 +142,68 @@ def _micro_batches(
             name="attention mask", kind=ACT, bytes=run.seq * run.seq, live=flight,
             source=code("megatron-core 0.19.2 fusions/fused_softmax.py: boolean [1, 1, s, s]"),
         )  # fmt: skip
-    stream = how.local_tokens * how.hidden * how.bits // 8
-    many = holds(run.mesh.pp > 1)
+    if isinstance(run.mesh.pp, int) and run.mesh.pp == 1:
+        return
+    yield from _between_stages(run, how, stage, beats)
+
+
+def _between_stages(
+    run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
+    """Tensors that stages send each other, one stream of hidden states each.
+
+    With interleaving the first and the last stage have neighbours on both sides, too; only the
+    chunk with the loss passes nothing on.
+    """
+    names = in_step(beats)
+    stream = how.local_tokens * how.hidden * how.bits // 8 * holds(run.mesh.pp > 1)
+    woven = holds(run.virtual_stages > 1)
+    steady = holds(run.micro_batches * run.virtual_stages > stage.flight)
+    alone = {b.name: stage.last * (1 if b.work == "head" else 1 - woven * steady) for b in beats}
     if not option(run, "deallocate_pipeline_outputs"):
         yield Entry(
-            name="stage outputs", kind=COMM, bytes=stream * many, source=PIPELINE_CODE,
-            live=dict.fromkeys(names, stage.flight - stage.last),
+            name="stage outputs", kind=COMM, bytes=stream, source=PIPELINE_CODE,
+            live={name: stage.flight - alone[name] for name in names},
         )  # fmt: skip
-    back = {b.name: 1 - stage.last for b in beats if b.work and b.instant.phase == BACKWARD}
-    yield Entry(name="gradient received from the next stage", kind=COMM, bytes=stream * many,
-                live=back, source=PIPELINE_CODE)  # fmt: skip
-    steady = (1 - stage.first) * holds(run.micro_batches * run.virtual_stages > stage.flight)
     yield Entry(
-        name="gradient sent to the stage before", kind=COMM, bytes=stream * many,
-        live=dict.fromkeys(names, steady), source=PIPELINE_CODE,
+        name="gradient received from the next stage", kind=COMM, bytes=stream,
+        live={b.name: (1 - alone[b.name]) * _apart(stage, b) for b in beats
+              if b.work and b.instant.phase == BACKWARD},
+        source=PIPELINE_CODE,
     )  # fmt: skip
+    before = larger(1 - stage.first, woven)
+    yield Entry(
+        name="gradient sent to the stage before", kind=COMM, bytes=stream,
+        live=dict.fromkeys(names, before * steady), source=PIPELINE_CODE,
+    )  # fmt: skip
+    yield Entry(
+        name="last inputs of idle chunks, and their gradients", kind=COMM, bytes=2 * stream,
+        live={b.name: idle_chunks(run) for b in beats if b.work == "layer"},
+        source=code("megatron-core 0.19.2 transformer/transformer_block.py set_input_tensor"),
+    )  # fmt: skip
+
+
+def _apart(stage: Stage, beat: Beat) -> Num:
+    """0 where the gradient from the next stage is the one that a checkpoint was given."""
+    if beat.work != "layer" or stage.blocks[beat.stretch].recompute != "full":
+        return 1
+    if beat.stretch < len(stage.blocks) - 1:
+        return 1
+    return 0 if beat.name.endswith(".last") else holds(stage.working[beat.stretch] > 1)
+
+
+def idle_chunks(run: Run) -> Num:
+    """Chunks of an interleaved stage that wait for their next group, when they are most.
+
+    A chunk's block names its last input until it gets another one. Forward is ahead of backward
+    by (chunks - 1) × pp + 2 (pp - stage - 1) passes. Once backward has done j chunks of a group,
+    forward has begun j + s of the next one, s = (2 (pp - stage - 1) + 1) // pp; the chunks
+    that have neither are min(j, chunks - j - s).
+    """
+    pp = run.mesh.pp
+    ahead = (2 * (pp - run.stage - 1) + 1) // pp
+    most = larger(run.virtual_stages - ahead, 0) // 2
+    return most * holds(run.virtual_stages > 1) * holds(run.micro_batches > pp)
 
 
 def _buffers(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:

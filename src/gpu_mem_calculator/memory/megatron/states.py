@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ...ledger.ledger import GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
-from ...ledger.num import Num, ceil_div, nothing, smaller
+from ...ledger.num import Num, ceil_div, larger, nothing, smaller
 from ...ledger.source import ARITHMETIC, code
-from ..optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
+from ..optimizers import OPTIMIZERS, Optimizer, state_bytes, step_temp_bytes
 from ..pipeline import Stage
 from ..run import Run
 from ..timeline import OPTIMIZER, Beat
 from .cuts import Shard, after_shard, embedding_shard, layer_shard, unsplit_weights
 from .options import bits, fused, gradient_bits, option
+from .startup import moving_bytes, widening_bytes
 
 STARTUP_BEATS = (
     ("startup.model", "model is built"),
@@ -39,16 +42,33 @@ def implementation(run: Run) -> str:
     return run.implementation or ("fused" if fused(run) else "foreach")
 
 
+def optimizer_row(run: Run) -> Optimizer:
+    """The optimizer as Megatron-Core calls it, with a weight decay of 0.01 unless told otherwise.
+
+    optimizer/optimizer_config.py:162. torch's SGD adds it to a copy of the gradients
+    (torch 2.11 optim/sgd.py _multi_tensor_sgd); AdamW scales the weights in place, Adam's copy is
+    gone before the square roots are made (optim/adam.py _multi_tensor_adam).
+    """
+    row = OPTIMIZERS[run.optimizer]
+    return replace(row, foreach=1, forloop=1) if run.optimizer.startswith("sgd") else row
+
+
 def owned(run: Run, shard: Shard) -> Num:
     """Parameters that the rank steps.
 
     The distributed optimizer cuts each buffer evenly over dp × cp, that of the experts over the
     ranks that repeat them: dp × cp / ep (optimizer/distrib_optimizer.py).
     """
+    dense, experts = owned_parts(run, shard)
+    return dense + experts
+
+
+def owned_parts(run: Run, shard: Shard) -> tuple[Num, Num]:
+    """The dense ones of them, and the experts' weights: optimizers of their own, one by one."""
     if not option(run, "distributed_optimizer"):
-        return shard.total
+        return shard.dense, shard.experts
     ranks = run.mesh.dp * run.mesh.cp
-    return ceil_div(shard.dense, ranks) + ceil_div(shard.experts * run.mesh.ep, ranks)
+    return ceil_div(shard.dense, ranks), ceil_div(shard.experts * run.mesh.ep, ranks)
 
 
 def unsplit_entries(run: Run, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
@@ -69,21 +89,27 @@ def unsplit_entries(run: Run, stage: Stage, beats: tuple[Beat, ...]) -> Iterator
     if bits(run) < 32:
         later = {n: c for n, c in everywhere.items() if n not in names[:2]}
         yield Entry(name="unsplit blocks of the main weights", kind=RUNTIME, live=later,
-                    bytes=unsplit_weights(run, layers, ends, 32), source=SPLIT_CODE)  # fmt: skip
+                    bytes=unsplit_weights(run, layers, ends, 32, widened=True),
+                    source=SPLIT_CODE)  # fmt: skip
 
 
-def state_entries(run: Run, shard: Shard, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def state_entries(run: Run, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """2 + 4 + 4 + 8 bytes a parameter with Adam in bf16; 6 + 12 / (dp × cp) distributed.
 
-    While the distributed optimizer's buffers are made the parameters exist twice.
+    While one of the distributed optimizer's buffers is made its parameters exist twice.
     """
+    shard = stage_shard(run, stage)
     model, buffers, optimizer = (name for name, _ in STARTUP_BEATS)
     after = {b.name: 1 for b in beats if b.name not in (model, buffers)}
     width, wide = bits(run), gradient_bits(run)
     distributed = option(run, "distributed_optimizer")
     weights = shard.total * width // 8
     yield Entry(name="parameters", kind=PARAM, bytes=weights, source=ARITHMETIC,
-                live=after | {model: 1, buffers: 2 if distributed else 1})  # fmt: skip
+                live=after | {model: 1, buffers: 1})  # fmt: skip
+    if distributed:
+        size = moving_bytes(run, stage, shard.total, width // 8, wide // 8)
+        yield Entry(name="parameters that move into a buffer", kind=PARAM, bytes=size,
+                    live={buffers: 1}, source=BUFFER_CODE)  # fmt: skip
     rotary = any(getattr(x.mixer, "rotary_dim", 0) or getattr(x.mixer, "rope_dim", 0)
                  for x in run.arch.layers)  # fmt: skip
     yield Entry(name="rotary and loss-scale scalars", kind=PARAM, bytes=512 * (1 + rotary),
@@ -95,7 +121,8 @@ def state_entries(run: Run, shard: Shard, beats: tuple[Beat, ...]) -> Iterator[E
         yield Entry(name="main weights", kind=OPTIM, bytes=mine * 4, live=after, source=MAIN_CODE)
         yield Entry(
             name="16-bit copy of the weight being widened", kind=TEMP, live={optimizer: 1},
-            bytes=smaller(shard.largest, mine) * 2, source=MAIN_CODE,
+            bytes=widening_bytes(run, stage, shard, run.mesh.dp * run.mesh.cp, split=distributed),
+            source=MAIN_CODE,
         )  # fmt: skip
     row = OPTIMIZERS[run.optimizer]
     there = {b.name: 1 for b in beats if b.name != optimizer and b.name in after}
@@ -107,14 +134,18 @@ def state_entries(run: Run, shard: Shard, beats: tuple[Beat, ...]) -> Iterator[E
 def _step_entries(
     run: Run, shard: Shard, mine: Num, wide: int, beats: tuple[Beat, ...]
 ) -> Iterator[Entry]:
-    """The step: norms and biases are a group of their own, so matrices alone set its height."""
+    """The step: norms and biases are a group of their own, so matrices alone set its height.
+
+    Dense parameters and experts are stepped one after the other (optimizer.py ChainedOptimizer).
+    """
     live = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
     if wide < 32:
         yield Entry(name="fp32 copies of the main gradients", kind=GRAD, bytes=mine * 4,
                     live=live, source=code("megatron-core 0.19.2 optimizer.py:1097"))  # fmt: skip
-    vectors = shard.vectors * mine // shard.total
+    dense, experts = owned_parts(run, shard)
+    dense = dense - shard.vectors * dense // larger(shard.dense, 1)
     temp = step_temp_bytes(
-        OPTIMIZERS[run.optimizer], implementation(run), mine - vectors,
+        optimizer_row(run), implementation(run), larger(dense, experts),
         smaller(shard.largest, mine), 32,
     )  # fmt: skip
     if not nothing(temp):

@@ -67,8 +67,8 @@ def shard_entries(plan: Plan, group_limit: int) -> Iterator[Entry]:
         yield from _optimizer_on_disk(plan, local, sub_group(plan, local, group_limit))
     if plan.offload_param == "cpu":
         still = plan.run.scaled(shard_elements(plan.frozen_counts, plan.ranks))
-        yield _host(plan, "parameter shards", PARAM, plan.width * (local + still), f"{FILE3}:891",
-                    pinned=True)  # fmt: skip
+        size = plan.trained_width * local + plan.width * still
+        yield _host(plan, "parameter shards", PARAM, size, f"{FILE3}:891", pinned=True)
     if plan.offload_param == "nvme":
         yield from _parameters_on_disk(plan, local)
 

@@ -18,11 +18,14 @@ BIRTH, SETUP = "startup", "startup.optimizer"
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Sizes of one rank. `width`: bytes of a weight; `counts`: trainable parameters by size."""
+    """Sizes of one rank. `width`: bytes of a weight, `trained_width` of one that is trained;
+    `counts`: trainable parameters by size.
+    """
 
     run: Run
     stage: int
     width: int
+    trained_width: int
     ranks: Num
     trainable: Num  # elements in this rank's model
     frozen: Num

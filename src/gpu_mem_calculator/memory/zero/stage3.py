@@ -36,19 +36,21 @@ def state_entries(plan: Plan, group_limit: int, zero_init: bool) -> Iterator[Ent
     still = run.scaled(shard_elements(plan.frozen_counts, plan.ranks))
     both = (BIRTH, SETUP)
     if plan.offload_param == "none":
-        yield plan.entry("parameter shards", PARAM, width * local, always, f"{FILE}:972", both)
+        yield plan.entry("parameter shards", PARAM, plan.trained_width * local, always,
+                         f"{FILE}:972", both)  # fmt: skip
         yield plan.entry("frozen parameter shards", PARAM, width * still, always,
                          "runtime/zero/partition_parameters.py:1817", both)  # fmt: skip
     whole = max((*plan.counts, *plan.frozen_counts))
     every = plan.trainable + plan.frozen if not zero_init else whole
     yield plan.entry("parameters before they are cut", PARAM, width * every, lambda b: 0,
                      "runtime/zero/partition_parameters.py:1242", (BIRTH,))  # fmt: skip
-    yield plan.entry("largest parameter, gathered", PARAM, width * whole, lambda b: 0,
-                     f"{FILE}:1504", (SETUP,))  # fmt: skip
+    yield plan.entry("largest trained parameter, gathered", PARAM,
+                     plan.trained_width * plan.largest, lambda b: 0, f"{FILE}:1504",
+                     (SETUP,))  # fmt: skip
     if plan.offload_param != "none":
         yield plan.entry("its shard, come from the host", COMM,
-                         width * ceil_div(whole, plan.ranks), lambda b: 0, ON_ITS_WAY,
-                         (SETUP,))  # fmt: skip
+                         plan.trained_width * ceil_div(plan.largest, plan.ranks), lambda b: 0,
+                         ON_ITS_WAY, (SETUP,))  # fmt: skip
     if plan.contiguous:
         yield plan.entry("gradient bucket", COMM, width * plan.bucket, always, f"{FILE}:779",
                          (SETUP,))  # fmt: skip
@@ -120,11 +122,11 @@ def gathered_entries(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> I
     """Gathered parameters at every instant, and the small ones that always stay gathered."""
     stack = _shape(plan, blocks, limits)
     held = gathered(stack, limits)
-    sizes = {**plan.frozen_counts, **plan.counts} if plan.frozen_counts else plan.counts
     small: Num = 0
-    for size, times in sizes.items():
-        small = small + (size * times if size <= limits.persist else 0)
-    yield plan.entry("persistent parameters", PARAM, plan.width * plan.run.scaled(small),
+    for counts, width in ((plan.counts, plan.trained_width), (plan.frozen_counts, plan.width)):
+        for size, times in counts.items():
+            small = small + (size * times * width if size <= limits.persist else 0)
+    yield plan.entry("persistent parameters", PARAM, plan.run.scaled(small),
                      lambda b: int(not b.name.startswith("optimizer")), f"{FILE}:2878")  # fmt: skip
     if plan.offload_param != "none":
         shards = plan.width * ceil_div(plan.run.scaled(held.fetched), plan.ranks)

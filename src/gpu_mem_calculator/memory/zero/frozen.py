@@ -1,0 +1,74 @@
+"""Frozen projections under ZeRO-3, which keep their inputs although nothing asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from ...model.adapters import linears
+from ...model.arch import Arch
+from ..activations import Walks
+from ..huggingface.layer import run_layer
+from ..huggingface.ops import Adapter, Setting
+from ..stack import Block
+from ..tape import Tape, Value
+from ..walk import HOOKS, REENTRANT, Moment, Walk, walk
+
+
+class KeepingTape(Tape):
+    """Projections of the given names keep what comes in.
+
+    deepspeed 0.19.8 zero/partition_parameters.py:412 puts zero/linear.py:81
+    LinearFunctionForZeroStage3 in the place of torch's linear; its `setup_context` saves input and
+    weight, whichever gradient is wanted. torch's own keeps no input for a weight without one.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__()
+        self.names = frozenset(names)
+
+    def op(self, name: str, *ins: Value, saves: Iterable[Value] = (), **rest: Any) -> Value:
+        """Record an operation, as `Tape` does."""
+        more = ins[:1] if name in self.names else ()
+        return super().op(name, *ins, saves=(*saves, *more), **rest)
+
+
+def adapter_bits(adapter: Adapter, bits: int, *, zero_init: bool) -> int:
+    """Width of adapters: the whole model is cast to the training dtype, but not under zero.Init.
+
+    deepspeed 0.19.8 runtime/engine.py:1850: the parameters of a model that zero.Init has cut count
+    as cast, adapters that PEFT made afterwards among them.
+    """
+    return max(adapter.bits, bits) if zero_init else bits
+
+
+def _layer_walk(how: Setting, block: Block, *, grad: bool) -> Walk:
+    """One layer, as memory/huggingface/layer.py walks it. GPT-2's Conv1D calls addmm itself."""
+    layer = block.layer
+    tape = KeepingTape(one.name for one in linears(layer) if not one.transposed)
+    bits = 32 if layer.fp32_residual else how.bits
+    x = tape.value("layer.input", how.tokens * how.hidden, bits, grad=grad)
+    y = run_layer(tape, how, x, layer, masked=block.window is not None)
+    tape.hold(x)
+    whole = REENTRANT if block.reentrant else HOOKS
+    return walk(
+        tape, x, y, recompute_core=block.recompute == "selective",
+        checkpoint=whole if block.recompute == "full" else "",
+    )  # fmt: skip
+
+
+def keeping(done: Walks, how: Setting, arch: Arch, blocks: tuple[Block, ...]) -> Walks:
+    """The walks of a frozen model whose projections keep their inputs, the head's among them.
+
+    The head's input is alive until its gradient is made, which is behind backward's highest
+    moment, that of the loss.
+    """
+    first = None if done.first is None else _layer_walk(how, blocks[0], grad=False)
+    layers = tuple(_layer_walk(how, block, grad=True) for block in blocks)
+    kept = how.tokens * how.hidden * how.bits // 8 if arch.final_norm is not None else 0
+    back = done.head.backward
+    backward = Moment(back.act + kept, back.grad, back.temp)
+    head = replace(done.head, backward=backward, later=backward)
+    return replace(done, layers=layers, first=first, head=head)

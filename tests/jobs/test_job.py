@@ -1,0 +1,34 @@
+"""What every job checks before it starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.jobs.job import Job, World, run
+from tests.conftest import small_run
+
+
+def job(data: dict[str, Any]) -> Job:
+    """A job in a world where nobody listens."""
+    file = read(data)
+    world = World(device="cpu", mark=lambda name: None)
+    return Job(file=file, resolved=resolve(file), world=world)
+
+
+def test_an_engine_that_cannot_be_run_says_so() -> None:
+    """Megatron with DeepSpeed is estimated only."""
+    with pytest.raises(InputError, match="only estimated; it works for pytorch_ddp, fsdp"):
+        run(job(small_run("megatron_deepspeed")))
+
+
+def test_a_count_that_scales_an_estimate_is_refused() -> None:
+    """A program has the parameters that it has."""
+    data = small_run(gpus=1)
+    data["model"] = {**data["model"], "num_parameters": "4M"}
+    with pytest.raises(InputError, match="leave it out"):
+        run(job(data))
