@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.replay.needs import needs_bytes
-from gpu_mem_calculator.replay.settings import Settings
-from gpu_mem_calculator.replay.stream import Stream
+from ..ledger.units import GIB
+from .needs import needs_bytes
+from .settings import Settings
+from .stream import Stream
 
 WORTHWHILE = 0.01
 """A saving that is worth a word, as a share."""

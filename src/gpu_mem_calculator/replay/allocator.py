@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from gpu_mem_calculator.replay.blocks import NEVER
-from gpu_mem_calculator.replay.cache import Cache
-from gpu_mem_calculator.replay.plan import Plan
-from gpu_mem_calculator.replay.rounding import UNIT
-from gpu_mem_calculator.replay.settings import Settings, SettingsError
-from gpu_mem_calculator.replay.stream import Stream
+from .blocks import NEVER
+from .cache import Cache
+from .plan import Plan
+from .play import play
+from .rounding import UNIT
+from .settings import Settings, SettingsError
+from .stream import Stream
 
 __all__ = ["Footprint", "Phase", "Settings", "SettingsError", "history", "replay"]
 
@@ -101,7 +102,7 @@ class Player:
         if end - self.at == 1 and not cache.plan.units[max(events[self.at], ~events[self.at])]:
             self.at = end  # a tensor without bytes
         if self.at < end:
-            self.at += cache.play(events[self.at : end])
+            self.at += play(cache, events[self.at : end])
         if self.at < end:
             self.failed_at = self.at
         return self.at >= end

@@ -4,7 +4,7 @@ The order of free blocks (by size, then by address; every pool and stream has a 
 is then the order of numbers. Source: torch 2.11 BlockComparatorSize.
 """
 
-from gpu_mem_calculator.replay.rounding import ROUND_LARGE
+from .rounding import ROUND_LARGE
 
 SHIFT = 40
 """Bits of an address; the size lies above them."""

@@ -1,21 +1,16 @@
-"""The allocator's state and the loop that every event passes through.
+"""The allocator's state: free blocks, segments, tensors that are alive.
 
-Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (malloc, get_free_block, should_split,
-alloc_found_block, free, free_block, try_merge_blocks).
+Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (free_block, try_merge_blocks).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
-from operator import length_hint
 
-from gpu_mem_calculator.replay.addresses import Addresses
-from gpu_mem_calculator.replay.blocks import ADDRESS, NEVER, SHIFT
-from gpu_mem_calculator.replay.expandable import best_fit
-from gpu_mem_calculator.replay.growth import grow
-from gpu_mem_calculator.replay.plan import Plan
-from gpu_mem_calculator.replay.rounding import SMALL, UNIT
+from .addresses import Addresses
+from .blocks import ADDRESS, NEVER, SHIFT
+from .plan import Plan
+from .rounding import UNIT
 
 
 class Cache:
@@ -96,85 +91,3 @@ class Cache:
             self.kept.remove(tensor)
             block = self.tensors[tensor]
             self.insert_merged(self.plan.pool_of[tensor], block & ADDRESS, block >> SHIFT)
-
-    # One loop with everything in locals, longer than a screen: a call costs more than an event.
-    def play(self, events: Sequence[int]) -> int:
-        """Play events; how many were played (all, unless memory ran out)."""
-        plan, pools, starts, ends = self.plan, self.pools, self.starts, self.ends
-        units, wanted, pool_of, uses = plan.units, plan.wanted, plan.pool_of, plan.uses
-        oversize, rounding, unsplit = plan.oversize, plan.rounding, plan.unsplit
-        tensors, unmapped, ages, least_rest = (
-            self.tensors,
-            self.unmapped,
-            self.ages,
-            plan.least_rest,
-        )
-        find, insert, shift, mask = bisect_left, insort, SHIFT, ADDRESS
-        allocated, peak, played = self.allocated, self.peak, len(events)
-        todo = iter(events)
-        for event in todo:
-            if event >= 0:
-                need = units[event]
-                home = pool_of[event]
-                pool = pools[home]
-                index = find(pool, wanted[event])
-                if ages is not None and need > SMALL:
-                    self.lookups += 1
-                block = 0
-                if index < len(pool):
-                    block = pool[index]
-                    if unmapped:
-                        block, index = best_fit(pool, index, unmapped)
-                    size = block >> shift
-                    if size >= oversize and (need < oversize or size >= need + rounding):
-                        block = 0
-                if block:
-                    del pool[index]
-                    start = block & mask
-                    del starts[start], ends[start + size]
-                else:
-                    block = grow(self, event)
-                    if not block:
-                        played -= length_hint(todo) + 1
-                        break
-                    start, size = block & mask, block >> shift
-                rest = size - need
-                if rest > least_rest[home] and need < unsplit:
-                    block, size = need << shift | start, need
-                    start += need
-                    free = rest << shift | start
-                    insert(pool, free)
-                    starts[start] = ends[start + rest] = free
-                    if ages is not None:
-                        ages[free] = self.lookups
-                tensors[event] = block
-                allocated += size
-                if allocated > peak:
-                    peak = allocated
-                continue
-            event = ~event
-            block = tensors[event]
-            size = block >> shift
-            allocated -= size
-            if event in uses:
-                self.kept.add(event)
-                continue
-            start = block & mask
-            end = start + size
-            pool = pools[pool_of[event]]
-            if start in ends:
-                block = ends.pop(start)
-                del pool[find(pool, block)]
-                start = block & mask
-                del starts[start]
-            if end in starts:
-                block = starts.pop(end)
-                del pool[find(pool, block)]
-                end += block >> shift
-            block = end - start << shift | start
-            insert(pool, block)
-            starts[start] = ends[end] = block
-            if ages is not None:
-                ages[block] = self.lookups
-        self.allocated, self.peak = allocated, peak
-        return played

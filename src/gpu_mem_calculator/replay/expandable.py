@@ -8,13 +8,10 @@ small pool and 20 MiB (`large_segment_size_mb`) in the large one.
 from __future__ import annotations
 
 from bisect import insort
-from typing import TYPE_CHECKING
 
-from gpu_mem_calculator.replay.blocks import ADDRESS, SHIFT
-from gpu_mem_calculator.replay.rounding import SMALL_SEGMENT
-
-if TYPE_CHECKING:
-    from gpu_mem_calculator.replay.cache import Cache
+from .blocks import ADDRESS, SHIFT
+from .cache import Cache
+from .rounding import SMALL_SEGMENT
 
 SPAN = 1 << 31
 """Units of address space of a segment, 1 TiB (torch: 9/8 of the card's memory): never full."""

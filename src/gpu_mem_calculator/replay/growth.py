@@ -7,20 +7,17 @@ garbage_collect_cached_blocks, release_available_cached_blocks, release_cached_b
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
 
-from gpu_mem_calculator.replay.blocks import ADDRESS, NEVER, SHIFT, SPREAD
-from gpu_mem_calculator.replay.expandable import expand, unmap_free
-from gpu_mem_calculator.replay.rounding import (
+from .blocks import ADDRESS, NEVER, SHIFT, SPREAD
+from .cache import Cache
+from .expandable import expand, unmap_free
+from .rounding import (
     LEAST_OWN_SEGMENT,
     ROUND_LARGE,
     SMALL_SEGMENT,
     UNIT,
     segment_units,
 )
-
-if TYPE_CHECKING:
-    from gpu_mem_calculator.replay.cache import Cache
 
 
 def grow(cache: Cache, tensor: int) -> int:

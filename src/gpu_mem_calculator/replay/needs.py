@@ -7,11 +7,11 @@ wherever it would fail, gives a cap to begin with; the rest is bisection.
 
 from __future__ import annotations
 
-from gpu_mem_calculator.replay.allocator import Player
-from gpu_mem_calculator.replay.plan import Plan
-from gpu_mem_calculator.replay.rounding import UNIT
-from gpu_mem_calculator.replay.settings import Settings
-from gpu_mem_calculator.replay.stream import Stream
+from .allocator import Player
+from .plan import Plan
+from .rounding import UNIT
+from .settings import Settings
+from .stream import Stream
 
 CLOSE = 0.002
 """How close the answer comes to the least cap, as a share."""

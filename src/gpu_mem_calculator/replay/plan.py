@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpu_mem_calculator.replay.blocks import NEVER, SHIFT
-from gpu_mem_calculator.replay.rounding import SMALL, UNIT, round_units
-from gpu_mem_calculator.replay.settings import Settings
-from gpu_mem_calculator.replay.stream import UNTIL_MARK, Stream
+from .blocks import NEVER, SHIFT
+from .rounding import SMALL, UNIT, round_units
+from .settings import Settings
+from .stream import UNTIL_MARK, Stream
 
 UNTIL_DONE = NEVER - 1
 """More events than any stream has, for blocks that come back at the next mark."""

@@ -6,8 +6,8 @@ constants of c10/core/AllocatorConfig.h. Sizes here are in units of 512 bytes.
 
 from __future__ import annotations
 
-from gpu_mem_calculator.ledger.units import MIB
-from gpu_mem_calculator.replay.settings import INTERVALS, Settings
+from ..ledger.units import MIB
+from .settings import INTERVALS, Settings
 
 UNIT = 512
 """kMinBlockSize: every block is a multiple of it."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_mem_calculator.ledger.units import MIB
+from ..ledger.units import MIB
 
 INTERVALS = 16
 """Sizes from 1 MiB to 64 GiB, by powers of two, have their own number of divisions."""

@@ -1,0 +1,100 @@
+"""The loop that every event passes through.
+
+Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (malloc, get_free_block, should_split,
+alloc_found_block, free, free_block, try_merge_blocks).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from operator import length_hint
+
+from .blocks import ADDRESS, SHIFT
+from .cache import Cache
+from .expandable import best_fit
+from .growth import grow
+from .rounding import SMALL
+
+
+# One loop with everything in locals, longer than a screen: a call costs more than an event.
+def play(cache: Cache, events: Sequence[int]) -> int:
+    """Play events; how many were played (all, unless memory ran out)."""
+    plan, pools, starts, ends = cache.plan, cache.pools, cache.starts, cache.ends
+    units, wanted, pool_of, uses = plan.units, plan.wanted, plan.pool_of, plan.uses
+    oversize, rounding, unsplit = plan.oversize, plan.rounding, plan.unsplit
+    tensors, unmapped, ages, least_rest = (
+        cache.tensors,
+        cache.unmapped,
+        cache.ages,
+        plan.least_rest,
+    )
+    find, insert, shift, mask = bisect_left, insort, SHIFT, ADDRESS
+    allocated, peak, played = cache.allocated, cache.peak, len(events)
+    todo = iter(events)
+    for event in todo:
+        if event >= 0:
+            need = units[event]
+            home = pool_of[event]
+            pool = pools[home]
+            index = find(pool, wanted[event])
+            if ages is not None and need > SMALL:
+                cache.lookups += 1
+            block = 0
+            if index < len(pool):
+                block = pool[index]
+                if unmapped:
+                    block, index = best_fit(pool, index, unmapped)
+                size = block >> shift
+                if size >= oversize and (need < oversize or size >= need + rounding):
+                    block = 0
+            if block:
+                del pool[index]
+                start = block & mask
+                del starts[start], ends[start + size]
+            else:
+                block = grow(cache, event)
+                if not block:
+                    played -= length_hint(todo) + 1
+                    break
+                start, size = block & mask, block >> shift
+            rest = size - need
+            if rest > least_rest[home] and need < unsplit:
+                block, size = need << shift | start, need
+                start += need
+                free = rest << shift | start
+                insert(pool, free)
+                starts[start] = ends[start + rest] = free
+                if ages is not None:
+                    ages[free] = cache.lookups
+            tensors[event] = block
+            allocated += size
+            if allocated > peak:
+                peak = allocated
+            continue
+        event = ~event
+        block = tensors[event]
+        size = block >> shift
+        allocated -= size
+        if event in uses:
+            cache.kept.add(event)
+            continue
+        start = block & mask
+        end = start + size
+        pool = pools[pool_of[event]]
+        if start in ends:
+            block = ends.pop(start)
+            del pool[find(pool, block)]
+            start = block & mask
+            del starts[start]
+        if end in starts:
+            block = starts.pop(end)
+            del pool[find(pool, block)]
+            end += block >> shift
+        block = end - start << shift | start
+        insert(pool, block)
+        starts[start] = ends[end] = block
+        if ages is not None:
+            ages[block] = cache.lookups
+    cache.allocated, cache.peak = allocated, peak
+    return played
