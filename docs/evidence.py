@@ -1,4 +1,4 @@
-"""Writes accuracy.md, and in the README the accuracy tables and the sample output.
+"""Writes accuracy.md and accuracy.svg, and in the README the accuracy tables and the sample output.
 
 python docs/evidence.py             from the estimates, and the traces as last scored
 python docs/evidence.py --trace     traces every measured run anew first: about half an hour
@@ -18,10 +18,11 @@ from typing import Any
 from gpu_mem_calculator.backtest.rows import read_rows
 from gpu_mem_calculator.backtest.score import Report, Scored, backtest, summary
 from gpu_mem_calculator.cli.main import main as command
+from gpu_mem_calculator.report.backtest_picture import picture
 
 ROOT = Path(__file__).parents[1]
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
-TRACED = ROOT / "docs" / "traced.json"
+TRACED, PICTURE = ROOT / "docs" / "traced.json", ROOT / "docs" / "accuracy.svg"
 SAMPLE = ["quick", "7", "--gpus", "8", "--engine", "deepspeed"]
 GIB = 2**30
 
@@ -141,6 +142,12 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def score() -> str:
+    """The picture: every run of every file, predicted against measured."""
+    rows = tuple(row for name in FILES for row in report(name).rows)
+    return picture(Report(rung="estimate", rows=rows, refused=()), "every measured run")
+
+
 def sample() -> str:
     """The sample command and what it prints."""
     out = io.StringIO()
@@ -163,3 +170,4 @@ if __name__ == "__main__":
         trace_all()
     README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")
+    PICTURE.write_text(score(), encoding="utf-8")

@@ -30,6 +30,7 @@ def test_the_readmes_table_and_sample_are_up_to_date() -> None:
     evidence = script("evidence")
     assert evidence["readme"](README) == README
     assert evidence["page"]() == (ROOT / "docs" / "accuracy.md").read_text("utf-8")
+    assert evidence["score"]() == (ROOT / "docs" / "accuracy.svg").read_text("utf-8")
 
 
 COMMANDS = [
