@@ -5,7 +5,6 @@ Source: torch 2.11 c10/core/AllocatorConfig.cpp (parseArgs) and c10/cuda/CUDAAll
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Any
 
@@ -72,6 +71,8 @@ def _setting(key: str, value: str) -> dict[str, Any]:
     if key in WITHOUT_EFFECT:
         return {}
     if key not in READERS:
+        import difflib
+
         near = difflib.get_close_matches(key, [*READERS, *WITHOUT_EFFECT], n=1, cutoff=0.6)
         known = f"did you mean {near[0]!r}?" if near else f"try one of {', '.join(READERS)}"
         raise ValueError(f"{key!r} is no setting of the allocator; {known}")
