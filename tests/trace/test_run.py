@@ -93,3 +93,26 @@ def test_a_trace_follows_the_allocators_settings() -> None:
         for conf in ("max_split_size_mb:200", "roundup_power2_divisions:2")
     )
     assert rounded > plain
+
+
+@pytest.mark.parametrize(
+    ("card", "training", "window", "kernel"),
+    [
+        ("h100-80gb-sxm", {}, None, "cudnn"),
+        ("a100-80gb-sxm", {}, None, "flash"),
+        ("a100-80gb-sxm", {}, 32, "efficient"),  # a window needs a mask, which flash has not
+        ("h100-80gb-sxm", {"precision": "fp32"}, 32, "efficient"),
+    ],
+)
+def test_attention_runs_in_the_cards_kernel(
+    card: str, training: dict[str, str], window: int | None, kernel: str
+) -> None:
+    """Forward and backward, each with the workspace it takes."""
+    from gpu_mem_calculator.trace.run import trace
+
+    run = tiny_run(**training)
+    model = {**run["model"]["config"], "model_type": "mistral", "sliding_window": window}
+    run |= {"model": {"config": model}, "hardware": {"gpu": card}}
+    ops = {maker.op for maker in trace(run, steps=1).makers}
+    name = f"aten::_scaled_dot_product_{kernel}_attention"
+    assert {name, f"{name}_backward", f"{name}_backward workspace"} <= ops
