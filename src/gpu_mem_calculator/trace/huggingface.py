@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,3 +18,19 @@ def as_if_real() -> Iterator[None]:
         yield
     finally:
         masking_utils.is_tracing = found
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings about token ids that nobody uses, and no traceback that is then a sentence."""
+    from transformers.utils.logging import get_verbosity, set_verbosity, set_verbosity_error
+
+    verbosity, fakes = get_verbosity(), logging.getLogger("torch._subclasses.fake_tensor")
+    level = fakes.level
+    set_verbosity_error()
+    fakes.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        set_verbosity(verbosity)
+        fakes.setLevel(level)

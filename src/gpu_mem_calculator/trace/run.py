@@ -24,7 +24,7 @@ from ..replay.stream import Stream
 from .attention import Kernels
 from .coverage import check_covered
 from .cuda import as_on_cuda
-from .huggingface import as_if_real
+from .huggingface import as_if_real, quiet
 from .kinds import Watch, kinds
 from .ledger import ledger_of
 from .modules import convertible
@@ -90,7 +90,7 @@ def _stage(resolved: Resolved, kernels: Kernels) -> Iterator[None]:
     """Everything that makes torch on a CPU behave as on a GPU, and nothing of it left behind."""
     with ExitStack() as stack:
         for one in (
-            FakeTensorMode(allow_non_fake_inputs=True), as_if_real(), convertible(),
+            quiet(), FakeTensorMode(allow_non_fake_inputs=True), as_if_real(), convertible(),
             as_on_cuda(resolved.run.compute_capability, kernels),
             torch.autograd.set_multithreading_enabled(False),
         ):  # fmt: skip
