@@ -13,6 +13,7 @@ import sys
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from gpu_mem_calculator.backtest.rows import read_rows
@@ -22,6 +23,7 @@ from gpu_mem_calculator.report.backtest_picture import picture
 
 ROOT = Path(__file__).parents[1]
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
+PEERS = ROOT / "docs" / "peers.json"  # other calculators on the runs of runs.jsonl, in GiB
 TRACED, PICTURE = ROOT / "docs" / "traced.json", ROOT / "docs" / "accuracy.svg"
 SAMPLE = ["quick", "7", "--gpus", "8", "--engine", "deepspeed"]
 GIB = 2**30
@@ -117,6 +119,39 @@ def traces() -> str:
     return "\n".join(lines)
 
 
+def peers() -> str:
+    """The README's table of other calculators: their mean error on the same runs, by group."""
+    measured = {
+        row.id: (row.group, row.metrics["allocated"].measured) for row in report("runs").rows
+    }
+    ours = {i: c.metrics["allocated"].predicted / GIB for i, c in _by_id(report("runs")).items()}
+    tools = {"this one": ours, **json.loads(PEERS.read_text(encoding="utf-8"))}
+    lines = [f"| calculator | runs | mean error | {' | '.join(TITLES.values())} |",
+             "|---" * (3 + len(TITLES)) + "|"]  # fmt: skip
+    cells = []
+    for tool, found in tools.items():
+        errors = [
+            (measured[i][0], 100 * (gib * GIB / measured[i][1] - 1)) for i, gib in found.items()
+        ]
+        means = [_mean([e for group, e in errors if group == one]) for one in TITLES]
+        cells.append((mean(abs(e) for _, e in errors), tool, len(errors), means))
+    for total, tool, count, means in sorted(cells):
+        lines.append(f"| {tool} | {count} | {_percent(total)} | {' | '.join(means)} |")
+    return "\n".join(lines)
+
+
+def _by_id(found: Report) -> dict[str, Scored]:
+    return {row.id: row for row in found.rows}
+
+
+def _mean(errors: list[float]) -> str:
+    return _percent(mean(map(abs, errors))) if errors else "-"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2f} %" if value < 1 else f"{value:.0f} %"
+
+
 def page() -> str:
     """accuracy.md: every run, worst first."""
     parts = ["# Every measured run", "",
@@ -158,7 +193,12 @@ def sample() -> str:
 
 def readme(text: str) -> str:
     """The README with its tables and its sample made anew."""
-    for mark, body in (("run", sample()), ("accuracy", estimates()), ("traces", traces())):
+    for mark, body in (
+        ("run", sample()),
+        ("accuracy", estimates()),
+        ("traces", traces()),
+        ("peers", peers()),
+    ):
         pattern = rf"<!-- {mark} -->.*?<!-- end -->"
         new = f"<!-- {mark} -->\n{body}\n<!-- end -->"
         text = re.sub(pattern, lambda _, new=new: new, text, flags=re.DOTALL)  # type: ignore[misc]
