@@ -130,8 +130,9 @@ def fake_trace(monkeypatch: pytest.MonkeyPatch, function: Any) -> None:
 def test_a_trace_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its figures, and for steps beyond the traced ones those of the last."""
     phases = {n: SimpleNamespace(peak_bytes=b) for n, b in (("model", 1), ("s1.opt", 9))}
+    resolved = full_estimate(small_run(gpus=1)).resolved
     found = SimpleNamespace(allocated_bytes=9, startup_bytes=1, reserved_bytes=20, needs_bytes=12,
-                            phases=phases)  # fmt: skip
+                            phases=phases, resolved=resolved)  # fmt: skip
     fake_trace(monkeypatch, lambda config, rank: found)
     measured = {n: {"peak_bytes": 1} for n in ("model", "s0.opt", "s2.opt", "s2.sync")}
     said = by_trace(one(phases=measured, environment={"process_group": "none"}))

@@ -108,13 +108,14 @@ def by_trace(row: Row) -> Prediction:
     except Exception as error:  # whatever a model or a framework raises
         reason = (str(error).strip().splitlines() or [""])[0]
         raise InputError([f"the traced run failed, {type(error).__name__}: {reason}"]) from error
+    outside = outside_bytes(found.resolved.outside_torch, row.process_group)
     peaks = {name: int(phase.peak_bytes) for name, phase in found.phases.items()}
     return Prediction(
         allocated=found.allocated_bytes,
         startup=found.startup_bytes,
         reserved=found.reserved_bytes,
         needs=found.needs_bytes,
-        device=_traced_device(found, row),
+        device=found.reserved_bytes + outside,
         phases={name: peak for name in row.phases if (peak := _traced(peaks, name)) is not None},
     )
 
@@ -125,17 +126,6 @@ def _trace_module() -> Any:
         return import_module("..trace.run", __package__)
     except ImportError as error:
         raise InputError([NEEDS_TORCH.format(error.name or "torch")]) from None
-
-
-def _traced_device(found: Any, row: Row) -> int | None:
-    """Reserved memory and what lies beside it in the process that was measured."""
-    if found.reserved_bytes is None:
-        return None
-    from ..core.resolve import resolve
-    from ..core.runfile import read
-
-    outside = resolve(read(row.config)).outside_torch
-    return int(found.reserved_bytes) + outside_bytes(outside, row.process_group)
 
 
 def _traced(peaks: Mapping[str, int], name: str) -> int | None:

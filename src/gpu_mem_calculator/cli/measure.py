@@ -20,7 +20,16 @@ from ..measure.case import STEPS, TIMEOUT, Case, fresh_id, read_cases
 from ..measure.cases import Result, measure_cases
 from ..measure.runs_file import RunsFile
 from .output import show, write
-from .parser import Parser, add_output, add_settings, natural, positive, run_data, whole
+from .parser import (
+    Parser,
+    add_allocator,
+    add_output,
+    add_run,
+    natural,
+    positive,
+    run_data,
+    whole,
+)
 from .progress import progress
 
 EXAMPLES = """\
@@ -37,24 +46,18 @@ UNITS = {"": GIB, "G": GIB, "GB": GIB, "GIB": GIB, "M": MIB, "MB": MIB, "MIB": M
 
 def arguments(parser: Parser) -> None:
     """The options."""
-    parser.add_argument("-c", "--config", metavar="FILE", help="a run file (JSON, YAML or TOML)")
-    parser.add_argument("-p", "--preset", metavar="NAME",
-                        help="a model from gpu-mem-calc presets, the rest by default")  # fmt: skip
+    add_run(parser)
     parser.add_argument("--cases", metavar="FILE",
                         help="many runs, one JSON object a line: id, config, and where wanted "
                              "group, rank, steps, cap_bytes, alloc_conf")  # fmt: skip
-    add_settings(parser)
     parser.add_argument("--rank", type=natural, metavar="N",
                         help="the rank to play, so the pipeline stage (default: 0)")  # fmt: skip
     parser.add_argument("--steps", type=whole, metavar="N", help=f"default: {STEPS}")
     parser.add_argument("--cap", type=memory_size, metavar="SIZE",
                         help="what torch may take: 24GiB, 500MiB; a number is GiB")  # fmt: skip
-    parser.add_argument("--alloc-conf", metavar="TEXT",
-                        help="PYTORCH_ALLOC_CONF, such as expandable_segments:True")  # fmt: skip
+    add_allocator(parser)
     parser.add_argument("--find-minimum", action="store_true",
                         help="look for the least memory that the run survives in")  # fmt: skip
-    parser.add_argument("--snapshot", metavar="FILE",
-                        help="write torch's memory snapshot, for its memory viewer")  # fmt: skip
     parser.add_argument("--append", metavar="FILE",
                         help="add the results to a file that backtest reads; cases that it has "
                              "are not measured again")  # fmt: skip

@@ -95,6 +95,14 @@ def add_settings(parser: Parser) -> None:
                         help="change one key of the run; may be repeated")  # fmt: skip
 
 
+def add_allocator(parser: Parser) -> None:
+    """--alloc-conf and --snapshot, for verbs that run a job."""
+    parser.add_argument("--alloc-conf", metavar="TEXT",
+                        help="PYTORCH_ALLOC_CONF, such as expandable_segments:True")  # fmt: skip
+    parser.add_argument("--snapshot", metavar="FILE",
+                        help="write torch's memory snapshot, for its memory viewer")  # fmt: skip
+
+
 def add_output(parser: Parser, *formats: str) -> None:
     """--format and --output."""
     parser.add_argument("-f", "--format", choices=formats, default=formats[0],

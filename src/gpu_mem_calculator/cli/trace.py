@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.errors import InputError
 from .output import show, write
-from .parser import Parser, add_output, add_run, natural, run_data, whole
+from .parser import Parser, add_allocator, add_output, add_run, natural, run_data, whole
 
 if TYPE_CHECKING:
     from ..core.calculator import Estimate
@@ -44,14 +44,11 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--steps", type=whole, default=3, metavar="N", help="default: 3")
     parser.add_argument("--rank", type=natural, default=0, metavar="N",
                         help="the rank to play (default: 0)")  # fmt: skip
-    parser.add_argument("--alloc-conf", metavar="TEXT",
-                        help="PYTORCH_ALLOC_CONF, such as expandable_segments:True")  # fmt: skip
+    add_allocator(parser)
     parser.add_argument("--trust-remote-code", action="store_true",
                         help="run model code that lies beside a config.json")  # fmt: skip
     parser.add_argument("--diff", action="store_true",
                         help="how the estimate differs, entry by entry")  # fmt: skip
-    parser.add_argument("--snapshot", metavar="FILE",
-                        help="write torch's memory snapshot, for its memory viewer")  # fmt: skip
     add_output(parser, "table", "json")
 
 

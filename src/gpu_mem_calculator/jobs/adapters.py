@@ -23,7 +23,7 @@ def adapted(job: Job, model: Any = None) -> Any:
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     if run.recompute != "none":
-        recompute(job, model)
+        recompute(run, model)
         model.enable_input_require_grads()
     peft = needed("peft", "torch")
     adapter = run.adapter

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..ledger.units import MIB
 from .job import FAKE, Job
 
-BROADCAST_BYTES = 250 * 2**20  # DistributedDataParallel.broadcast_bucket_size
+BROADCAST_BYTES = 250 * MIB  # DistributedDataParallel.broadcast_bucket_size
 
 
 def replicated(job: Job, model: Any) -> Any:

@@ -194,7 +194,7 @@ def _model(job: Job, data: dict[str, Any]) -> Any:
 
         model = adapted(job, model)
     else:
-        recompute(job, model)
+        recompute(job.resolved.run, model)
     if "activation_checkpointing" in data:
         _own_checkpoints(model, data["activation_checkpointing"])
     return model

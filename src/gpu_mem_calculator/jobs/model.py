@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from ..core.errors import InputError
+from ..memory.run import Run
 from .job import Job
 
 DTYPES = {"fp32": "float32", "bf16_pure": "bfloat16", "fp16_pure": "float16"}
@@ -24,11 +25,11 @@ def needed(name: str, extra: str) -> ModuleType:
                           f'pip install "gpu-mem-calculator[{extra}]"']) from None  # fmt: skip
 
 
-def weight_dtype(job: Job) -> Any:
+def weight_dtype(run: Run) -> Any:
     """The dtype of the weights as the model is made: fp32 where the arithmetic is mixed."""
     import torch
 
-    return getattr(torch, DTYPES.get(job.resolved.run.precision, "float32"))
+    return getattr(torch, DTYPES.get(run.precision, "float32"))
 
 
 def autocast_dtype(job: Job) -> Any:
@@ -63,12 +64,17 @@ def hf_config(job: Job) -> Any:
 
 def build(job: Job, device: str) -> Any:
     """The model with random weights on a device ("meta" for none yet), ready to train."""
-    torch = needed("torch", "torch")
-    transformers = needed("transformers", "torch")
-    config = hf_config(job)
-    torch.manual_seed(0)
+    needed("torch", "torch").manual_seed(0)
+    return made(hf_config(job), job.resolved.run, device)
+
+
+def made(config: Any, run: Run, device: str, **rest: Any) -> Any:
+    """A causal model of transformers with random weights, ready to train."""
+    torch, transformers = needed("torch", "torch"), needed("transformers", "torch")
     with torch.device(device):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=weight_dtype(job))
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=weight_dtype(run), **rest
+        )
     model.train()
     model.config.use_cache = False
     return model
@@ -93,9 +99,8 @@ def layers(model: Any) -> list[Any]:
     return max((list(one) for one in outer), key=len, default=[])
 
 
-def recompute(job: Job, model: Any) -> None:
+def recompute(run: Run, model: Any) -> None:
     """Activation checkpointing as transformers does it, on the layers the run asks for."""
-    run = job.resolved.run
     if run.recompute == "none":
         return
     if run.recompute == "selective":

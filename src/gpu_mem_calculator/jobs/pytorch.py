@@ -37,7 +37,7 @@ def _module(job: Job) -> tuple[Any, Any]:
     if job.resolved.run.adapter is not None:
         return adapted(job, model), None
     model = model or build(job, job.world.device)
-    recompute(job, model)
+    recompute(job.resolved.run, model)
     return model, None
 
 

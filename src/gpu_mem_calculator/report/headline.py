@@ -89,8 +89,11 @@ def card_bytes(estimate: Estimate) -> int:
 
 def verdict(estimate: Estimate) -> Iterator[Line]:
     """Whether it fits, with how much to spare, and a gauge."""
-    result = estimate.result
-    needs, has = card_bytes(estimate), result.gpu_memory_bytes
+    yield from verdict_lines(card_bytes(estimate), estimate.result.gpu_memory_bytes)
+
+
+def verdict_lines(needs: int, has: int) -> Iterator[Line]:
+    """The verdict on a card that must have some bytes and has others."""
     left = f"needs {gib(needs)} of {gib(has)} GiB per GPU"
     right, style = verdict_words(needs, has)
     yield [(left, BOLD), (right.rjust(WIDTH - len(left)), style)]

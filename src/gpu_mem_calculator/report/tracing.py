@@ -13,8 +13,7 @@ from ..core.calculator import Estimate
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ..memory.timeline import STARTUP
 from ..trace.diff import Difference
-from .bars import gauge
-from .headline import OPTIMIZER_TITLES, headline, setup_words, verdict_words
+from .headline import OPTIMIZER_TITLES, headline, setup_words, verdict_lines
 from .lines import BOLD, DIM, WARN, WIDTH, Line, count, gib, line, size, wrapped
 from .parts import KIND_TITLES
 from .steps import picture
@@ -72,7 +71,7 @@ def tracing_report(traced: Traced) -> Iterator[Line]:
     for note in traced.notes:
         yield from wrapped("", note, DIM)
     yield line()
-    yield from _verdict(traced)
+    yield from verdict_lines(traced.card_bytes, traced.trace.resolved.hardware.memory_bytes)
     yield line()
     yield from _timeline(traced)
     yield line()
@@ -107,16 +106,6 @@ def _headline(traced: Traced) -> Iterator[Line]:
         words.append(f"{run.micro_batches} micro-batches a step")
     yield from wrapped(f"{traced.title[:40]}  ", ", ".join(words))
     yield from wrapped("", ", ".join(setup_words(traced.estimate)))
-
-
-def _verdict(traced: Traced) -> Iterator[Line]:
-    needs, has = traced.card_bytes, traced.trace.resolved.hardware.memory_bytes
-    left = f"needs {gib(needs)} of {gib(has)} GiB per GPU"
-    right, style = verdict_words(needs, has)
-    yield [(left, BOLD), (right.rjust(WIDTH - len(left)), style)]
-    share = needs / has
-    percent = f" {100 * share:,.0f} %" if share < 1000 else " > 99,999 %"
-    yield [(gauge(share, WIDTH - 11), style.removeprefix("bold ")), (percent, "")]
 
 
 def _timeline(traced: Traced) -> Iterator[Line]:

@@ -16,13 +16,12 @@ import torch
 aten = torch.ops.aten
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 CUDNN_CARDS = ("9.0", "10.0")
+HALF = (torch.bfloat16, torch.float16)
 
 
-def chosen(
-    q: Any, k: Any, v: Any, mask: Any, *, dropout: float, gqa: bool, compute_capability: str
-) -> str:
+def chosen(q: Any, k: Any, v: Any, mask: Any, *, gqa: bool, compute_capability: str) -> str:
     """The kernel for these tensors (batch, heads, sequence, head size)."""
-    low = q.dtype in (torch.bfloat16, torch.float16)
+    low = q.dtype in HALF
     heads, size = q.shape[1], q.shape[-1]
     grouped = heads != k.shape[1] or heads != v.shape[1]
     same = size == k.shape[-1] == v.shape[-1]
@@ -48,7 +47,7 @@ class Kernels:
         """Count one call."""
         self.ran[kernel, str(query.dtype).removeprefix("torch."), grouped] += 1
 
-    def notes(self, compute_capability: str) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """A sentence for each thing that costs a user memory without a word from torch."""
         found = []
         for kernel, dtype, grouped in self.ran:
@@ -69,8 +68,7 @@ def attention_for(compute_capability: str, kernels: Kernels) -> Callable[..., An
         is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
     ) -> Any:  # fmt: skip
         kernel = chosen(
-            query, key, value, attn_mask, dropout=dropout_p, gqa=enable_gqa,
-            compute_capability=compute_capability,
+            query, key, value, attn_mask, gqa=enable_gqa, compute_capability=compute_capability,
         )  # fmt: skip
         kernels.saw(kernel, query, grouped=query.shape[1] != key.shape[1])
         return CALLS[kernel](
@@ -116,7 +114,7 @@ def _math(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any,
     """attention.cpp _scaled_dot_product_attention_math, which would not add the mask in place to
     a fake tensor.
     """
-    dtype, low = q.dtype, q.dtype in (torch.bfloat16, torch.float16)
+    dtype, low = q.dtype, q.dtype in HALF
     wide_q, wide_k, wide_v = (x.float() if low else x for x in (q, k, v))  # kept to the end
     root = (scale if scale is not None else q.shape[-1] ** -0.5) ** 0.5
     q, k, v = wide_q * root, wide_k, wide_v

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .attention import Kernels, attention_for
+from .attention import HALF, Kernels, attention_for
 
 aten = torch.ops.aten
 
@@ -90,8 +90,7 @@ def _without_autocast(call: Callable[[], Any]) -> Any:
 
 
 def _widened(value: Any) -> Any:
-    low = (torch.bfloat16, torch.float16)
-    if isinstance(value, torch.Tensor) and value.dtype in low and value.device.type == "cpu":
+    if isinstance(value, torch.Tensor) and value.dtype in HALF and value.device.type == "cpu":
         return value.float()
     if isinstance(value, list | tuple):
         return type(value)(_widened(one) for one in value)
@@ -116,7 +115,7 @@ def _to_fp32(name: str) -> Callable[..., Any]:
 
     def kernel(x: Any, *args: Any, **kwargs: Any) -> Any:
         given = kwargs.get("dtype")
-        low = x.dtype in (torch.bfloat16, torch.float16)
+        low = x.dtype in HALF
         if low and given is None and not any(isinstance(a, torch.dtype) for a in args):
             kwargs["dtype"] = torch.float32
         return _without_autocast(lambda: operator(x, *args, **kwargs))

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.errors import InputError
 from ..core.runfile import load_text
 from ..families import UnknownFamilyError, read_config
-from ..jobs.model import DTYPES
+from ..jobs.model import made, recompute
 from ..memory.run import Run
 from .function import STAND_IN
 
@@ -34,24 +34,20 @@ class Foreign:
             raise InputError([f"training.lora: the adapters of {self.title} are not made here; use "
                               "trace --function and make them there"])  # fmt: skip
         known = (getattr(self.config, key, None) for key in LENGTHS)
+        if training.get("attention") is not None:
+            self.config._attn_implementation = training["attention"]
         training["seq_len"] = training.get("seq_len") or next(filter(None, known), 2048)
         return {**data, "model": dict(STAND_IN), "training": training}
 
     def __call__(self) -> tuple[Any, Any]:
         """The model, ready to train, and its batch."""
         import torch
-        from transformers import AutoModelForCausalLM
 
         run = self.run
         assert run is not None
-        dtype = getattr(torch, DTYPES.get(run.precision, "float32"))
         rest = {"trust_remote_code": True} if self.trust else {}
-        with torch.device(self.device):
-            model = AutoModelForCausalLM.from_config(self.config, dtype=dtype, **rest)
-        model.train()
-        model.config.use_cache = False
-        if run.recompute == "full":
-            model.gradient_checkpointing_enable({"use_reentrant": run.reentrant})
+        model = made(self.config, run, self.device, **rest)
+        recompute(run, model)
         self.num_parameters = self.num_trained = sum(p.numel() for p in model.parameters())
         words = self.config.get_text_config().vocab_size
         ids = torch.randint(0, words, (int(run.batch), int(run.seq)), device="cpu")

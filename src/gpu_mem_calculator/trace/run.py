@@ -127,7 +127,7 @@ def _result(resolved: Resolved, watch: Watch, kernels: Kernels, allocator: Setti
         needs_bytes=needs_bytes(stream, allocator),
         device_bytes=footprint.reserved_bytes + outside,
         peak_phase=peak,
-        notes=kernels.notes(resolved.run.compute_capability),
+        notes=kernels.notes(),
     )  # fmt: skip
 
 
