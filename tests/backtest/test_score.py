@@ -137,10 +137,10 @@ def test_processes_give_the_same_as_one() -> None:
 
 
 def test_the_measured_runs_score_as_published() -> None:
-    """47 training runs within 0.06 % on average; the serving rows are refused in a sentence."""
+    """All 51 runs within 0.06 % on average, 4 of inference among them."""
     report = backtest(rows_from(measured_runs()))
     found = report.summary("allocated")
-    assert found.n == 47
+    assert found.n == 51
     assert found.mean_abs_pct is not None
     assert found.mean_abs_pct < 0.06
-    assert {one.why.partition(":")[0] for one in report.refused} == {"inference"}
+    assert not report.refused

@@ -25,11 +25,11 @@ def test_the_table_has_groups_worst_rows_and_refusals(command: Command) -> None:
     heads = [line.split()[0] for line in lines if line.endswith("danger  worst run")]
     assert heads[:2] == ["allocated", "start-up"]
     first = next(i for i, line in enumerate(lines) if line.startswith("allocated"))
-    groups = {line.split()[0]: line.split() for line in lines[first + 1 : first + 8]}
-    assert set(groups) == {"single", "ddp", "fsdp", "peft", "deepspeed", "megatron", "all"}
+    groups = {line.split()[0]: line.split() for line in lines[first + 1 : first + 9]}
+    engines = {"single", "ddp", "fsdp", "peft", "deepspeed", "megatron", "inference"}
+    assert set(groups) == {*engines, "all"}
     assert groups["single"][1:3] == ["23", "0.06"]
     assert sum(line.startswith("  ") and line.endswith("%") for line in lines) == 5
-    assert any(line.startswith("   4  inference: serving") for line in lines)
 
 
 def test_a_dangerous_underestimate_is_counted(command: Command) -> None:
@@ -56,8 +56,8 @@ def test_json_is_the_whole_report(command: Command, tmp_path: Path) -> None:
     answer = command("backtest", RUNS, "--format", "json", "--phases", "--output", path)
     data = json.loads(path.read_text())
     assert (answer.code, answer.out) == (0, "")
-    assert data["metrics"]["allocated"]["overall"]["n"] == len(data["rows"]) == 47
-    assert len(data["refused"]) == 4
+    assert data["metrics"]["allocated"]["overall"]["n"] == len(data["rows"]) == 51
+    assert data["refused"] == []
     assert data["rows"][0]["phases"]["s1.a0.bwd"]["measured"] == 10194960384
 
 
@@ -71,7 +71,7 @@ def test_the_picture_shows_every_run(command: Command, tmp_path: Path, ending: s
     root = ElementTree.fromstring(drawn)
     space = "{http://www.w3.org/2000/svg}"
     notes = [p for p in root.iter(f"{space}path") if p.find(f"{space}title") is not None]
-    assert len(notes) == 2 * 47
+    assert len(notes) == 2 * 51
     labels = [t.text for t in root.iter(f"{space}text") if t.get("class") == "label"]
     assert labels[0] == "qlora-llama2-7b-r64-all-ckpt"
     keys = [t.text for t in root.iter(f"{space}text") if t.get("class") == "key"]
@@ -101,9 +101,11 @@ def test_the_picture_marks_what_is_dangerous(command: Command, tmp_path: Path) -
 
 
 def serving(tmp_path: Path) -> Path:
-    """A file with nothing but serving rows."""
+    """A file of serving rows of an engine that is not modelled."""
     path = tmp_path / "serving.jsonl"
     rows = [r for r in measured_runs() if "inference" in r["config"]]
+    for row in rows:
+        row["config"]["inference"]["engine"] = "llamacpp"
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
 
@@ -113,7 +115,7 @@ def test_a_file_of_refused_rows_is_no_error(command: Command, tmp_path: Path) ->
     answer = command("backtest", serving(tmp_path))
     assert answer.code == 0
     assert answer.out.startswith("0 measured runs against the estimate, 4 refused")
-    assert answer.out.count("serving is not modelled") == 1
+    assert answer.out.count("is not modelled by this version") == 1
 
 
 @pytest.mark.parametrize(

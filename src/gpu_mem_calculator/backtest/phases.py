@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.ledger import GPU, OPTIM, TEMP, Entry, Instant, Ledger
-from ..memory.runtime import WORKSPACES
+from ..memory.generation import DECODE, PREFILL
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 
 KINDS = {
@@ -22,6 +22,8 @@ KINDS = {
 NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt)")
 WORDS = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward",
          "sync": "gradient sync", "opt": "optimizer"}  # fmt: skip
+# The phases of an inference run, by name.
+SERVED = {"load": (STARTUP,), "prefill": (PREFILL,), "generate": (PREFILL, DECODE)}
 # Names that engines give their instants.
 LATER, FIRST, STEP = "later.", "first.", "optimizer"
 BEFORE_BACKWARD = ("loss.backward", "gather.root")
@@ -46,6 +48,8 @@ def parse(name: str) -> Phase | None:
 def title(name: str) -> str:
     """The kind of phase that rows of a table share: `first step: forward`."""
     phase = parse(name)
+    if name in ("prefill", "generate"):
+        return f"inference: {name}"
     if phase is None:
         return f"start-up: {name}"
     step = "first step" if phase.step == 0 else "later steps"
@@ -58,7 +62,9 @@ def phase_peaks(ledger: Ledger, names: tuple[str, ...], micro_batches: int) -> d
     found = {}
     for name in names:
         phase = parse(name)
-        if phase is None:
+        if name in SERVED and any(i.phase == PREFILL for i in ledger.instants):
+            peak = int(ledger.peak(phases=SERVED[name]))
+        elif phase is None:
             peak = _startup_peak(ledger, name, names)
         else:
             phase = _whole(name, phase, names)
@@ -129,13 +135,13 @@ def _first_step(ledger: Ledger) -> dict[str, int]:
     """
     heights = {i.name: int(ledger.at(i)) for i in ledger.instants}
     lazy = [e for e in ledger.entries if e.place == GPU and _lazy(e, ledger)]
-    halves = [e for e in ledger.entries if e.name == WORKSPACES]
+    halves = [e for e in ledger.entries if e.since == BACKWARD]
     for instant in ledger.instants:
         if instant.present and instant.phase != STARTUP and instant.name != STEP:
             heights[instant.name] -= sum(int(e.at(instant.name)) for e in lazy)
         if instant.phase == FORWARD or instant.name in BEFORE_BACKWARD:
             late = 0 if instant.name.removeprefix(FIRST).startswith(LATER) else 1
-            heights[instant.name] -= late * sum(int(e.at(instant.name)) // 2 for e in halves)
+            heights[instant.name] -= late * sum(int(e.at(instant.name)) for e in halves)
     return heights
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import ACT, CPU, GRAD, NVME, OPTIM, PARAM, Instant, Ledger
 from ..ledger.units import GIB
+from ..memory.generation import DECODE, PREFILL
 from ..memory.run import Run
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..model.adapters import total_adapter_parameters
@@ -30,7 +31,7 @@ from .models import (
 from .resolve import Resolved, resolve
 from .runfile import as_dict, gathered, read
 
-STEP = (FORWARD, BACKWARD, OPTIMIZER)
+STEP = (FORWARD, BACKWARD, OPTIMIZER, PREFILL, DECODE)  # whatever is not start-up
 Source = str | Path | Mapping[str, Any] | RunFile
 
 
@@ -130,6 +131,8 @@ def _result(
 
 def _trainable(resolved: Resolved) -> int:
     run = resolved.run
+    if run.new_tokens is not None:
+        return 0
     if run.adapter is None:
         return run.parameters_given or run.arch.num_parameters
     adapter = run.adapter

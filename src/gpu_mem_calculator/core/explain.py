@@ -18,7 +18,7 @@ from ..model.symbolic import symbolic
 from .calculator import STEP, Estimate
 
 LETTERS = {
-    "b": "micro-batch", "s": "sequence", "m": "micro-batches a step", "P": "parameters given",
+    "b": "micro-batch", "s": "sequence", "n": "new tokens", "m": "micro-batches a step", "P": "parameters given",
     "N": "parameters of the architecture", "h": "hidden size", "v": "vocabulary",
     "f": "feed-forward size", "a": "heads", "g": "key-value heads", "d": "head size",
     "e": "experts", "k": "experts a token", "d_v": "value head size",
@@ -118,6 +118,7 @@ def _with_letters(run: Run) -> Run:
         arch=_arch(run, letter_total=given is not None),
         batch=Sym.named(run.batch, "b"),
         seq=Sym.named(run.seq, "s"),
+        new_tokens=Sym.named(run.new_tokens, "n") if run.new_tokens else run.new_tokens,
         micro_batches=Sym.named(run.micro_batches, "m") if run.micro_batches > 1 else 1,
         mesh=Mesh(**{a: Sym.named(n, a) if n > 1 else n for a, n in axes.items()}),
         parameters_given=None if given is None else Sym.named(given, "P"),

@@ -52,11 +52,15 @@ class Resolved(Struct, frozen=True, kw_only=True):
     def longest_seq(self) -> int | None:
         """The longest sequence the model can take at all, where its positions are learned."""
         learned = any("position" in dict(w.dims) for w in self.run.arch.embedding)
-        return self.run.arch.max_seq_len if learned else None
+        return self.run.arch.max_seq_len - (self.run.new_tokens or 0) if learned else None
 
 
 def resolve(file: RunFile) -> Resolved:
     """Turn a run file into a run, or raise every problem at once."""
+    if file.inference is not None:
+        from .serving import resolve_inference
+
+        return resolve_inference(file)
     problems: list[str] = []
 
     def attempt(function: Any, *args: Any) -> Any:

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +17,7 @@ from .errors import InputError, nearest
 from .models import (
     EngineConfig,
     GPUConfig,
+    InferenceConfig,
     LoraConfig,
     ModelConfig,
     ParallelismConfig,
@@ -24,17 +25,22 @@ from .models import (
     TrainingConfig,
 )
 
+T = TypeVar("T", bound=Struct)
+
 SECTIONS: dict[str, type[Struct]] = {
     "model": ModelConfig,
     "training": TrainingConfig,
     "parallelism": ParallelismConfig,
     "engine": EngineConfig,
+    "inference": InferenceConfig,
     "hardware": GPUConfig,
 }
-SERVING = (
-    "inference: serving is not modelled by this version, which estimates training; "
-    "use a 'training' section"
-)
+# Sections of training, and what says the same of inference.
+INSTEAD = {
+    "training": "a run is one or the other: leave one out",
+    "engine": "inference.engine names what serves: leave engine out",
+    "parallelism": "use inference.tensor_parallel_size and inference.pipeline_parallel_size",
+}
 
 
 def load_text(path: str | Path) -> Any:
@@ -119,6 +125,15 @@ def _section(kind: type[Struct], values: Mapping[str, Any]) -> Struct:
     return kind(**{k: _convert(v, types[k]) for k, v in given.items()})
 
 
+def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
+    """One section that stands by itself, checked."""
+    problems = list(_check_section(name, kind, values))
+    if problems:
+        raise InputError(problems)
+    found: Any = _section(kind, values)
+    return cast("T", found)
+
+
 def _convert(value: Any, kind: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         try:
@@ -140,13 +155,14 @@ def check(data: Any) -> Iterator[str]:
         yield f"a run file is an object with a 'model' section, not {type(data).__name__}"
         return
     for name, values in data.items():
-        if name == "inference":
-            yield SERVING
-        elif name not in SECTIONS:
+        if name not in SECTIONS:
             yield f"{name!r} is not a section of a run file{nearest(name, SECTIONS)}"
         elif values is not None:
             yield from _check_section(str(name), SECTIONS[name], values)
-    if not isinstance(data.get("model"), Mapping) and "inference" not in data:
+    if data.get("inference") is not None:
+        yield from (f"{name} and inference are both there; {why}"
+                    for name, why in INSTEAD.items() if data.get(name))  # fmt: skip
+    if not isinstance(data.get("model"), Mapping):
         yield "the run file has no 'model' section; add one with a name, a config or numbers"
 
 

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from ..ledger.ledger import Entry, Ledger
 from ..ledger.num import Num, holds, larger, smaller
 from ..ledger.units import MIB
-from ..memory.activations import Walks, activation_entries, setting, walks
+from ..memory.activations import GO, Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
 from ..memory.run import Precision, Run
-from ..memory.runtime import workspace_entry
+from ..memory.runtime import workspace_entries
 from ..memory.stack import Block, blocks, overlap
 from ..memory.states import buffer_entry
 from ..memory.timeline import in_flight, step
@@ -172,8 +172,7 @@ def ledger(run: Run) -> Ledger:
         done = keeping(done, how, run.arch, stack)
     width = precision.weights // 8
     if number(run, "zero_stage") > 1:  # hooks move each gradient as soon as it is made
-        layers = tuple(replace(w, backward=w.later) for w in done.layers)
-        done = replace(done, layers=layers, head=replace(done.head, backward=done.head.later))
+        done = replace(done, gradients=GO)
     plan = _plan(run, width, (low, high, first, last))
     plan = replace(plan, flushes=_sent(plan, stack, done))
     beats = step(
@@ -193,7 +192,7 @@ def ledger(run: Run) -> Ledger:
         *kept,
         *hook_entries(plan, done, stack, tokens),
         *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),
-        workspace_entry(run, plan.beats),
+        *workspace_entries(run, plan.beats),
     ]
     return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), tuple(entries))
 

@@ -23,7 +23,7 @@ from ..ledger.ledger import PARAM, RUNTIME, Entry, Instant, Ledger
 from ..ledger.num import Num, holds, larger, smaller
 from ..ledger.source import code
 from ..ledger.units import MIB
-from ..memory.activations import activation_entries, setting, unsplit_entries, walks
+from ..memory.activations import UNIT, activation_entries, setting, unsplit_entries, walks
 from ..memory.engine import Engine
 from ..memory.fsdp.entries import (
     Plan,
@@ -39,11 +39,10 @@ from ..memory.optimizers import (
     default_implementation,
 )
 from ..memory.run import Precision, Run
-from ..memory.runtime import workspace_entry
+from ..memory.runtime import workspace_entries
 from ..memory.stack import Block, blocks
 from ..memory.states import buffer_entry, optimizer_entries
 from ..memory.timeline import STARTUP
-from ..memory.walk import Walk
 from ..model.arch import Layer
 
 # Bits of the shards and of the arithmetic: MixedPrecisionPolicy(param_dtype) for mixed runs.
@@ -104,8 +103,7 @@ def ledger(run: Run) -> Ledger:
     beats = tuple(spot.beat for spot in plan.spots)
     how = setting(inside, Precision(compute, compute))
     done = walks(inside, how, stack)
-    layers = tuple(_fresh(walk) for walk in done.layers)
-    fresh = replace(done, layers=layers, head=_fresh(done.head), fresh=True)
+    done = replace(done, gradients=UNIT)  # only sharded ones accumulate
     start = Instant(name="startup", phase=STARTUP, title="start-up: shards are made")
     entries = [
         *(_host_shards if plan.offload else _shards)(plan, start),
@@ -113,17 +111,12 @@ def ledger(run: Run) -> Ledger:
         *reduced_entries(plan),
         *(staged_entries if plan.offload else sharded_gradient_entries)(plan),
         *_step(plan),
-        *activation_entries(inside, how, stack, beats, fresh),
-        *unsplit_entries(run, stack, beats, fresh),
-        *between_entries(plan, fresh),
-        workspace_entry(run, beats),
+        *activation_entries(inside, how, stack, beats, done),
+        *unsplit_entries(run, stack, beats, done),
+        *between_entries(plan, done),
+        *workspace_entries(run, beats),
     ]
     return Ledger((start, *(b.instant for b in beats)), tuple(entries))
-
-
-def _fresh(walk: Walk) -> Walk:
-    """Every micro-batch makes its whole gradients anew: only sharded ones accumulate."""
-    return replace(walk, later=walk.backward)
 
 
 def _option(run: Run, name: str) -> Any:

@@ -16,9 +16,11 @@ from ..memory.megatron.cuts import after_shard, embedding_shard, layer_shard
 from ..memory.megatron.entries import activation_entries
 from ..memory.megatron.options import LOCAL, bits
 from ..memory.megatron.states import stage_shard
+from ..memory.megatron.walks import walks
 from ..memory.pipeline import Stage, beats, stage_layers, stage_of
+from ..memory.play import plays
 from ..memory.run import Run
-from ..memory.runtime import workspace_entry
+from ..memory.runtime import workspace_entries
 from ..memory.timeline import Beat
 from ..memory.zero_cuts import STARTUP_BEATS, Cut, kept_gradients, with_epilogue, zero_entries
 
@@ -71,7 +73,8 @@ def ledger(run: Run) -> Ledger:
     """One rank of the run's pipeline stage."""
     run = _with_defaults(run)
     stage = stage_of(run)
-    instants = with_epilogue(beats(stage, STARTUP_BEATS))
+    instants = with_epilogue(beats(stage, STARTUP_BEATS, every=run.unrolled))
+    done = walks(run, stage)
     cut = _cut(run, stage, instants)
     layers = tuple(
         (b.title, layer_shard(run, b.layer).total, held)
@@ -83,10 +86,11 @@ def ledger(run: Run) -> Ledger:
     entries = (
         *zero_entries(cut),
         *kept_gradients(cut, layers, embedding, head),
-        *activation_entries(run, stage, instants),
-        workspace_entry(run, steps),
+        *activation_entries(run, stage, instants, done),
+        *workspace_entries(run, steps),
     )
-    return Ledger(tuple(b.instant for b in instants), entries)
+    played = plays(stage.blocks, instants, done) if run.unrolled else {}
+    return Ledger(tuple(b.instant for b in instants), entries, played)
 
 
 def _cut(run: Run, stage: Stage, instants: tuple[Beat, ...]) -> Cut:

@@ -11,15 +11,12 @@ from ..memory.engine import Engine
 from ..memory.megatron.checks import layout_problems, option_problems
 from ..memory.megatron.entries import activation_entries
 from ..memory.megatron.options import OPTIONS
-from ..memory.megatron.states import (
-    STARTUP_BEATS,
-    stage_shard,
-    state_entries,
-    unsplit_entries,
-)
+from ..memory.megatron.states import STARTUP_BEATS, stage_shard, state_entries
+from ..memory.megatron.walks import walks
 from ..memory.pipeline import beats, stage_layers, stage_of
+from ..memory.play import plays
 from ..memory.run import Run
-from ..memory.runtime import workspace_entry
+from ..memory.runtime import workspace_entries
 
 TITLE = "Megatron-LM"
 
@@ -33,15 +30,16 @@ def problems(run: Run) -> Iterator[str]:
 def ledger(run: Run) -> Ledger:
     """One rank of the run's pipeline stage."""
     stage = stage_of(run)
-    instants = beats(stage, STARTUP_BEATS)
+    instants = beats(stage, STARTUP_BEATS, every=run.unrolled)
     steps = tuple(b for b in instants if not b.name.startswith("startup"))
+    done = walks(run, stage)
     entries = (
         *state_entries(run, stage, instants),
-        *unsplit_entries(run, stage, instants),
-        *activation_entries(run, stage, instants),
-        workspace_entry(run, steps),
+        *activation_entries(run, stage, instants, done),
+        *workspace_entries(run, steps),
     )
-    return Ledger(tuple(b.instant for b in instants), entries)
+    played = plays(stage.blocks, instants, done) if run.unrolled else {}
+    return Ledger(tuple(b.instant for b in instants), entries, played)
 
 
 def parameters(run: Run) -> Num:

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from ..ledger.ledger import COMM, OPTIM, PARAM, RUNTIME, Entry, Instant, Ledger
 from ..ledger.num import holds
 from ..ledger.source import code, measured
+from ..ledger.units import MIB
 from ..memory.activations import (
-    Walks,
+    GO,
     activation_entries,
     setting,
     unsplit_entries,
@@ -18,8 +19,9 @@ from ..memory.activations import (
 )
 from ..memory.engine import Engine
 from ..memory.optimizers import FOREACH, OPTIMIZERS, default_implementation
+from ..memory.play import plays
 from ..memory.run import Precision, Run
-from ..memory.runtime import workspace_entry
+from ..memory.runtime import workspace_entries
 from ..memory.stack import Block, blocks
 from ..memory.states import (
     always,
@@ -34,6 +36,7 @@ from ..memory.timeline import OPTIMIZER, STARTUP, Beat, step
 from ..memory.unsplit import UNSPLIT_CODE, unsplit_total
 from ..memory.weights import (
     base_bytes,
+    base_tensors,
     largest_trained,
     shorter_side,
     trained_bits,
@@ -63,11 +66,12 @@ def ledger(run: Run) -> Ledger:
     precision = PRECISIONS[run.precision]
     how = setting(run, precision)
     stack = blocks(run, 0, len(run.arch.layers))
-    beats = step(tuple(b.stretch for b in stack), micro_batches=run.micro_batches)
+    beats = step(tuple(b.stretch for b in stack), micro_batches=run.micro_batches,
+                 every=run.unrolled)  # fmt: skip
     done = walks(run, how, stack)
-    entries = [*_states(run, precision, beats), workspace_entry(run, beats)]
+    entries = [*_states(run, precision, beats), *workspace_entries(run, beats)]
     if run.options.get("gradient_as_bucket_view"):
-        done = _into_buckets(done)
+        done = replace(done, gradients=GO)  # a copy into a view (reducer.cpp)
     else:
         entries += _gradients(run, precision, stack, beats)
     entries += activation_entries(run, how, stack, beats, done)
@@ -79,7 +83,8 @@ def ledger(run: Run) -> Ledger:
                 present=wrapped),
     )  # fmt: skip
     instants = (*starts, *(b.instant for b in beats))
-    return _with_first_step(run, Ledger(instants, tuple(entries)), trained_bits(run, precision))
+    found = Ledger(instants, tuple(entries), plays(stack, beats, done) if run.unrolled else {})
+    return _with_first_step(run, found, trained_bits(run, precision))
 
 
 def _with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
@@ -103,19 +108,13 @@ def _with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
         bytes=trained_total(run) * bits // 8, live=dict.fromkeys(names.values(), 1),
         source=measured("NVIDIA H200, torch 2.11.0, NCCL: 5 of 5 accumulating DDP runs"),
     )  # fmt: skip
-    return Ledger((*ledger.instants, *again), (*entries, old))
+    return replace(ledger, instants=(*ledger.instants, *again), entries=(*entries, old))
 
 
 def _also(entry: Entry, names: Mapping[str, str]) -> Entry:
     """The same entry, alive under other names, too."""
     more = {new: entry.live[name] for name, new in names.items() if name in entry.live}
     return replace(entry, live={**entry.live, **more})
-
-
-def _into_buckets(done: Walks) -> Walks:
-    """A gradient goes into its bucket as soon as it is made (reducer.cpp, a copy into a view)."""
-    layers = tuple(replace(walk, backward=walk.later) for walk in done.layers)
-    return replace(done, layers=layers, head=replace(done.head, backward=done.head.later))
 
 
 def _gradients(
@@ -160,9 +159,11 @@ def _unsplit(run: Run, bits: int, beats: tuple[Beat, ...]) -> Iterator[Entry]:
 
 def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     trained, bits = trained_total(run), trained_bits(run, precision)
-    yield from_start(parameter_entry("parameters", base_bytes(run, precision), beats))
+    yield from_start(parameter_entry("parameters", base_bytes(run, precision), beats,
+                                     tensors=lambda: base_tensors(run, precision)))  # fmt: skip
     if run.adapter is not None:
-        yield from_start(parameter_entry("LoRA adapters", trained * bits // 8, beats))
+        yield from_start(parameter_entry("LoRA adapters", trained * bits // 8, beats,
+                                         tensors=lambda: [n for n, _ in trained_sizes(run)]))  # fmt: skip
     yield from_start(buffer_entry(run, beats))
     yield from _unsplit(run, bits, beats)
     yield from optimizer_entries(
@@ -185,7 +186,22 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
         bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
         live={**always(beats), "startup.wrapped": 1},
         source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
+        tensors=lambda: buckets([n * bits // 8 for n, _ in trained_sizes(run)]),
     )
+
+
+def buckets(sizes: list[int]) -> list[int]:
+    """Bytes of DDP's buckets, filled from the last parameter to the first.
+
+    torch 2.11 csrc/distributed/c10d/reducer.cpp compute_bucket_assignment_by_size: one is closed
+    when it has reached its limit, 1 MiB for the first and 25 MiB for the others.
+    """
+    found = [0]
+    for size in reversed(sizes):
+        if found[-1] >= (MIB if len(found) == 1 else 25 * MIB):
+            found.append(0)
+        found[-1] += size
+    return found
 
 
 ENGINE = Engine(

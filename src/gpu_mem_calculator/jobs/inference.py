@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import InputError, nearest
+from ..core.models import InferenceConfig
+from ..core.runfile import section
+from ..core.serving import inference_options
 from .job import World
 from .model import needed
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-ENGINES = ("transformers", "huggingface")
-DEFAULTS: dict[str, Any] = {
-    "engine": "transformers", "batch_size": 1, "prompt_len": 1024, "new_tokens": 8,
-    "dtype": "bf16", "attention": "sdpa", "quantization": "none", "kv_cache_dtype": "auto",
-    "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "max_seq_len": None,
-}  # fmt: skip
-ONE_VALUE = {"quantization": "none", "kv_cache_dtype": "auto", "tensor_parallel_size": 1,
-             "pipeline_parallel_size": 1}  # fmt: skip
 
 
 def settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,27 +19,7 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
     `new_tokens` 0 is a prompt alone, with its keys and values kept.
     """
-    found = {**DEFAULTS, **{key: value for key, value in given.items() if value is not None}}
-    problems = [
-        f"inference.{key} is not an option of transformers' generate{nearest(key, DEFAULTS)}"
-        for key in found if key not in DEFAULTS
-    ]  # fmt: skip
-    if found["engine"] not in ENGINES:
-        problems.append(f"inference.engine={found['engine']!r} is not run here, only transformers; "
-                        "set inference.engine='transformers'")  # fmt: skip
-    if found["dtype"] not in DTYPES:
-        problems.append(f"inference.dtype={found['dtype']!r} must be one of {', '.join(DTYPES)}")
-    problems += [
-        f"inference.{key}={found[key]!r} is not run here; set it to {value!r}"
-        for key, value in ONE_VALUE.items() if found[key] != value
-    ]  # fmt: skip
-    length = found["prompt_len"] + found["new_tokens"]
-    if found["max_seq_len"] is not None and length > found["max_seq_len"]:
-        problems.append(f"inference.prompt_len + new_tokens is {length}, more than "
-                        f"max_seq_len={found['max_seq_len']}")  # fmt: skip
-    if problems:
-        raise InputError(problems)
-    return found
+    return inference_options(section("inference", InferenceConfig, given))
 
 
 def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> None:
@@ -54,7 +28,8 @@ def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> 
     chosen = settings(given)
     values = {key: value for key, value in config.items() if key != "architectures"}
     made = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
-    made._attn_implementation = chosen["attention"]
+    if given.get("attention") is not None:  # left out, transformers takes what the model has
+        made._attn_implementation = chosen["attention"]
     torch.manual_seed(0)
     dtype = getattr(torch, DTYPES[chosen["dtype"]])
     with torch.device(world.device):
@@ -63,7 +38,8 @@ def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> 
     model.to(world.device)
     world.mark("load")
     shape = (chosen["batch_size"], chosen["prompt_len"])
-    ids = torch.randint(0, made.get_text_config().vocab_size, shape, device=world.device)
+    # no token is 0, which pads: a padded prompt would make masks that a full one does not
+    ids = torch.randint(1, made.get_text_config().vocab_size, shape, device=world.device)
     with torch.inference_mode():
         if not chosen["new_tokens"]:
             output = model(ids, use_cache=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from typing import Any
 
 from msgspec import Struct
 
@@ -29,6 +30,8 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     source: Source
     place: str = GPU
     parts: tuple[tuple[str, Num], ...] = ()  # what `bytes` is made of, where that is known
+    tensors: Callable[[], Iterable[Num]] | None = None  # bytes of each tensor; None: it is one
+    since: str = ""  # a phase: what the first step makes only when that has begun
 
     def at(self, instant: str) -> Num:
         """Bytes alive at an instant."""
@@ -46,10 +49,17 @@ class Instant(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Ledger(Struct, frozen=True, dict=True):
-    """All entries over all instants of one rank."""
+    """All entries over all instants of one rank.
+
+    An unrolled ledger leaves out what blocks of layers hold; `plays` has it as scripts, one for
+    each instant at which a block works. `writer` writes its stream, where the engine has one of its
+    own.
+    """
 
     instants: tuple[Instant, ...]
     entries: tuple[Entry, ...]
+    plays: Mapping[str, Any] = {}
+    writer: Callable[[Any], Any] | None = None
 
     def at(self, instant: Instant, place: str = GPU) -> Num:
         """Bytes alive at an instant in one place."""

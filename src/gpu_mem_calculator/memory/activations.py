@@ -18,29 +18,53 @@ from ..model.arch import Layer
 from .huggingface.head import head_walk
 from .huggingface.layer import layer_walk
 from .huggingface.ops import Setting
+from .moment import Moment
 from .run import Precision, Run
+from .script import Script
 from .stack import Block
-from .surroundings import surroundings
+from .surroundings import embedding_entries, embedding_script, surroundings
 from .timeline import BACKWARD, FORWARD, Beat
 from .unsplit import UNSPLIT_CODE, unsplit_total
-from .walk import HOOKS, REENTRANT, Moment, Walk
+from .walk import HOOKS, REENTRANT, Walk
 
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked with autograd's saving rules")
 LOSS_CODE = code("transformers 5.17.0 loss/loss_utils.py:51 ForCausalLMLoss")
 CHECKPOINT_CODE = code("torch 2.11 utils/checkpoint.py: a checkpoint keeps the layer's input")
 
 
+# What becomes of a weight's gradient that backward has made: it stays for the step, and later
+# micro-batches add theirs to it; it goes into a buffer at once; or all of a block's go together.
+STAY, GO, UNIT = "stay", "go", "unit"
+
+
 class Walks(Struct, frozen=True):
     """The walks of one stage: one for each stretch, and the head's.
 
     `first` is the model's first layer where its input takes no gradient: a frozen embedding.
-    `fresh`: whole gradients do not outlive their micro-batch (FSDP keeps shards of them).
+    `gradients` says what becomes of the weights' gradients: STAY, GO or UNIT. `embedding` is the
+    script of its backward in an unrolled run.
     """
 
     layers: tuple[Walk, ...]
     head: Walk
     first: Walk | None = None
-    fresh: bool = False
+    gradients: str = STAY
+    embedding: Script | None = None
+
+    def at(self, index: int, block: Block, beat: Beat) -> Walk:
+        """The walk of the layer that a beat is about: the first of all may be another."""
+        alone = type(block.count) is int and block.count == 1
+        ends = beat.name.endswith(".first") or alone
+        return self.first if index == 0 and ends and self.first else self.layers[index]
+
+    def goes(self, beat: Beat) -> bool:
+        """Whether a gradient that this beat makes is gone as soon as it is added."""
+        return self.gradients == GO or (self.gradients == STAY and beat.later)
+
+    def plays_embedding(self, beat: Beat) -> bool:
+        """Whether the embedding's backward is played as a script, which leaves its gradients."""
+        stays = self.gradients == STAY and not beat.later
+        return stays and beat.work == "embedding" and self.embedding is not None
 
 
 def setting(run: Run, precision: Precision) -> Setting:
@@ -80,7 +104,8 @@ def walks(run: Run, how: Setting, blocks: tuple[Block, ...]) -> Walks:
     if run.frozen and blocks[0].recompute != "full":
         block = blocks[0]
         first = walk(how, block.layer, block.window is not None, _policy(block), False)
-    return Walks(layers, head_walk(how, run.arch), first)
+    table = embedding_script(run, how) if run.unrolled and not run.frozen else None
+    return Walks(layers, head_walk(how, run.arch), first, embedding=table)
 
 
 def _policy(block: Block) -> str:
@@ -104,19 +129,28 @@ _remembered = lru_cache(maxsize=256)(_walked)
 def activation_entries(
     run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks
 ) -> Iterator[Entry]:
-    """Kept activations, the working sets of layers and head, tables and masks."""
-    for i, block in enumerate(blocks):
+    """Kept activations, the working sets of layers and head, tables and masks.
+
+    In an unrolled run layers and head play scripts instead, and what they keep and need is in
+    those.
+    """
+    for i, block in enumerate(blocks if run.unrolled else ()):
+        yield from _pinned(i, block, done.layers[i], beats)
+        yield from _waiting(i, block, done.layers[i], beats)
+    for i, block in enumerate(() if run.unrolled else blocks):
         yield from _kept(i, block, done.layers[i], beats, done.first if i == 0 else None)
         yield from _pinned(i, block, done.layers[i], beats)
         for beat in beats:
             if beat.work == "layer" and beat.stretch == i:
-                moment = _layer_moment(block, done.layers[i], beat)
+                moment = _layer_moment(block, done.at(i, block, beat), done, beat)
                 yield from _working(f"{block.title}: at work", moment, beat, run)
-    for beat in beats:
+    for beat in () if run.unrolled else beats:
         if beat.work == "head":
-            moment = _head_moment(done.head, beat)
+            moment = _head_moment(done, beat)
             yield from _working("final norm, logits and loss", moment, beat, run, source=LOSS_CODE)
-    yield from surroundings(run, how, blocks, beats, fresh=done.fresh)
+    told = tuple(b for b in beats if not done.plays_embedding(b))
+    yield from surroundings(run, how, blocks, beats)
+    yield from embedding_entries(run, how, told, fresh=done.gradients == UNIT)
 
 
 def _kept(
@@ -143,6 +177,24 @@ def _kept(
             kind=ACT, bytes=first.saved_bytes, source=LAYER_CODE, parts=first.saved,
             live={b.name: smaller(b.saved[index], 1) for b in beats},
         )  # fmt: skip
+
+
+def _waiting(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+    """What other micro-batches in flight keep, beside the one whose blocks play their scripts."""
+
+    def own(b: Beat) -> int:
+        runs = b.work in ("head", "layer")
+        return int(runs and (b.work == "head" or index < b.stretch))
+
+    live = {b.name: b.saved[index] - own(b) for b in beats if b.saved[index] > own(b)}
+    if not live:
+        return
+    full = block.recompute == "full"
+    sizes = (walk.input_bytes,) if full else tuple(size for _, size in walk.saved)
+    yield Entry(
+        name=f"{block.title}: kept by micro-batches in flight", kind=ACT, bytes=sum(sizes),
+        live=live, source=CHECKPOINT_CODE if full else LAYER_CODE, tensors=lambda: sizes,
+    )  # fmt: skip
 
 
 def unsplit_entries(
@@ -189,7 +241,7 @@ def _pinned(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> It
     )  # fmt: skip
 
 
-def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
+def _layer_moment(block: Block, walk: Walk, done: Walks, beat: Beat) -> Moment:
     """The layer at work: with a checkpoint it runs forward again before it runs backward.
 
     A reentrant checkpoint holds the output it has made again until its backward is done
@@ -197,7 +249,7 @@ def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
     """
     if beat.instant.phase == FORWARD:
         return walk.transient if block.recompute == "full" else walk.forward
-    back = walk.later if beat.later else walk.backward
+    back = walk.later if done.goes(beat) else walk.backward
     if block.recompute != "full":
         return back
     rerun = walk.forward
@@ -207,10 +259,10 @@ def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
     return again.or_higher(back.act + held + output, back.grad, back.temp)
 
 
-def _head_moment(walk: Walk, beat: Beat) -> Moment:
+def _head_moment(done: Walks, beat: Beat) -> Moment:
     if beat.instant.phase == FORWARD:
-        return walk.forward
-    return walk.later if beat.later else walk.backward
+        return done.head.forward
+    return done.head.later if done.goes(beat) else done.head.backward
 
 
 def _working(

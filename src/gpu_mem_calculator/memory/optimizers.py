@@ -86,6 +86,18 @@ def tensor_state_bytes(row: Optimizer, elements: int, bits: int) -> int:
     return size
 
 
+def tensor_states(row: Optimizer, elements: int, bits: int) -> list[int]:
+    """Bytes of each state of one tensor, 8-bit ones with their scales behind them.
+
+    bitsandbytes' paged ones are no torch tensors.
+    """
+    small = row.block and elements < MIN_8BIT_ELEMENTS
+    paged = bool(paged_bytes(row, elements, bits))
+    state = [] if paged else [elements * (32 if small else row.bits or bits) // 8] * row.states
+    return state + ([4 * ceil_div(elements, row.block)] * row.states
+                    if row.block and not small else [])  # fmt: skip
+
+
 def paged_bytes(row: Optimizer, elements: int, bits: int) -> int:
     """Bytes of one tensor's states that are paged: all but the scales, from 100,000 elements on.
 

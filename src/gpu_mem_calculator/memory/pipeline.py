@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import Instant
 from ..ledger.num import Num, choose, holds, larger, nothing, smaller
+from ..model.arch import Layer
 from .run import Run
 from .stack import Block, blocks, overlap
 from .timeline import OPTIMIZER, STARTUP, Beat, in_flight, step
@@ -74,7 +75,7 @@ def stage_of(run: Run) -> Stage:
                 top = top + here * holds(chunk == chunks - 1)
                 alive = alive + here * chunk_flight(flight, pp, chunks, chunk)
             if not nothing(held):
-                block = replace(kind, count=top, recompute=policy)
+                block = replace(kind, count=top, recompute=policy, reentrant=policy == "full")
                 found.append((block, held, low_end, top, alive - top))
         first += kind.count
     rows = tuple(zip(*found, strict=True))
@@ -82,6 +83,14 @@ def stage_of(run: Run) -> Stage:
         blocks=rows[0], held=rows[1], opening=rows[2], working=rows[3], waiting=rows[4],
         flight=flight, first=holds(at == 0), last=holds(at == pp - 1),
     )  # fmt: skip
+
+
+def chunk_layers(run: Run, chunk: int) -> tuple[Layer, ...]:
+    """The layers of one chunk of the run's stage (one run, no arrays)."""
+    pp, at, chunks = int(run.mesh.pp), int(run.stage), int(run.virtual_stages)
+    size = len(run.arch.layers) // (pp * chunks)
+    low = (chunk * pp + at) * size
+    return tuple(run.arch.layers[low : low + size])
 
 
 def _policies(run: Run, size: Num) -> tuple[tuple[str, Num, Num], ...]:
@@ -97,8 +106,13 @@ def _most(chunks: Num) -> int:
     return int(chunks.max()) if hasattr(chunks, "max") else int(chunks)
 
 
-def beats(stage: Stage, startup: tuple[tuple[str, str], ...]) -> tuple[Beat, ...]:
-    """The instants of start-up, (name, title) each, then of a step with everything in flight."""
+def beats(
+    stage: Stage, startup: tuple[tuple[str, str], ...], *, every: bool = False
+) -> tuple[Beat, ...]:
+    """The instants of start-up, (name, title) each, then of a step with everything in flight.
+
+    `every`: forward has one for each block of an unrolled run.
+    """
     nothing = tuple(0 for _ in stage.blocks)
     begun = tuple(
         Beat(instant=Instant(name=n, phase=STARTUP, title=t), saved=nothing, grads=nothing)
@@ -107,7 +121,7 @@ def beats(stage: Stage, startup: tuple[tuple[str, str], ...]) -> tuple[Beat, ...
     stretches = tuple(b.stretch for b in stage.blocks)
     return begun + tuple(
         _with_waiting(beat, stage)
-        for beat in step(stretches, head=stage.last, embedding=stage.first)
+        for beat in step(stretches, head=stage.last, embedding=stage.first, every=every)
     )
 
 

@@ -8,7 +8,7 @@ from ..ledger.ledger import RUNTIME, Entry
 from ..ledger.source import code, measured
 from ..ledger.units import KIB, MIB
 from .run import Run
-from .timeline import Beat
+from .timeline import BACKWARD, FORWARD, Beat
 
 # All measured on an NVIDIA H200 with torch 2.11.0+cu130, as nvidia-smi's figure less torch's own.
 CONTEXT_BYTES = 552_402_944
@@ -29,19 +29,21 @@ def cublas_bytes(compute_capability: str) -> int:
     return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB
 
 
-WORKSPACES = "cuBLAS workspaces"
+WORKSPACES = "cuBLAS workspace"
 
 
-def workspace_entry(run: Run, beats: tuple[Beat, ...]) -> Entry:
+def workspace_entries(run: Run, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """cuBLAS workspaces: one for the thread that runs forward, one for the one that runs
     backward; torch allocates them like tensors and never frees them. The second comes with the
     first matmul of the first backward.
     """
-    return Entry(
-        name=WORKSPACES, kind=RUNTIME, bytes=2 * cublas_bytes(run.compute_capability),
-        live={b.name: 1 for b in beats},
-        source=code("torch 2.11 aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize"),
-    )  # fmt: skip
+    for phase in (FORWARD, BACKWARD):
+        yield Entry(
+            name=f"{WORKSPACES} of {phase}", kind=RUNTIME,
+            bytes=cublas_bytes(run.compute_capability), live={b.name: 1 for b in beats},
+            since=phase,
+            source=code("torch 2.11 ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize"),
+        )  # fmt: skip
 
 
 def outside_torch(modules_bytes: int, ranks: int) -> Iterator[tuple[str, int, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..ledger.num import Num, larger, smaller
 from ..model.arch import Arch, Layer
@@ -34,7 +35,8 @@ def overlap(first: Num, count: Num, low: Num, high: Num) -> Num:
 def blocks(run: Run, low: Num, high: Num) -> tuple[Block, ...]:
     """The layers [low, high) of a model, in stretches.
 
-    A stretch ends where the layer's shape, its attention window or its recompute changes.
+    A stretch ends where the layer's shape, its attention window or its recompute changes; in an
+    unrolled run it is one layer.
     """
     arch = run.arch
     limit = len(arch.layers) * run.recompute_quarters // 4
@@ -53,6 +55,8 @@ def blocks(run: Run, low: Num, high: Num) -> tuple[Block, ...]:
                     Block(layer=layer, count=here, recompute=policy, reentrant=run.reentrant,
                           window=window, title=title)
                 )  # fmt: skip
+    if run.unrolled:
+        return tuple(replace(b, count=1) for b in found for _ in range(b.count))
     return tuple(found)
 
 

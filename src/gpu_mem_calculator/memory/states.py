@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -10,6 +10,7 @@ from ..ledger.ledger import CPU, GPU, GRAD, OPTIM, PARAM, TEMP, Entry
 from ..ledger.num import Num, larger
 from ..ledger.source import ARITHMETIC, code
 from .optimizers import (
+    FOREACH,
     FORLOOP,
     OPTIMIZERS,
     Optimizer,
@@ -19,6 +20,7 @@ from .optimizers import (
     state_bytes,
     step_temp_bytes,
     tensor_state_bytes,
+    tensor_states,
 )
 from .run import Run
 from .timeline import OPTIMIZER, Beat
@@ -41,17 +43,22 @@ def from_start(entry: Entry) -> Entry:
     return replace(entry, live={"startup": 1, "startup.wrapped": 1, **entry.live})
 
 
-def parameter_entry(name: str, size: Num, beats: tuple[Beat, ...], place: str = GPU) -> Entry:
+def parameter_entry(
+    name: str, size: Num, beats: tuple[Beat, ...], place: str = GPU,
+    tensors: Callable[[], Iterable[Num]] | None = None,
+) -> Entry:  # fmt: skip
     """Weights that stay where they are."""
     return Entry(
-        name=name, kind=PARAM, bytes=size, live=always(beats), source=ARITHMETIC, place=place
-    )
+        name=name, kind=PARAM, bytes=size, live=always(beats), source=ARITHMETIC, place=place,
+        tensors=tensors,
+    )  # fmt: skip
 
 
 def buffer_entry(run: Run, beats: tuple[Beat, ...]) -> Entry:
     """Tensors that are kept but not trained; torch rounds each to 512 bytes."""
-    size = sum(-(-b.num_bytes // 512) * 512 for b in run.arch.buffers)
-    return Entry(name="buffers", kind=PARAM, bytes=size, live=always(beats), source=ARITHMETIC)
+    sizes = [-(-b.num_bytes // 512) * 512 for b in run.arch.buffers]
+    return Entry(name="buffers", kind=PARAM, bytes=sum(sizes), live=always(beats),
+                 source=ARITHMETIC, tensors=lambda: sizes)  # fmt: skip
 
 
 def optimizer_entries(
@@ -72,9 +79,11 @@ def optimizer_entries(
     if implementation == FORLOOP and row.forloop and neighbours:
         temp = run.scaled(loop_temp_bytes(row, neighbours, bits))
     clip = larger(clip_temp_bytes(tensors, largest) - temp, 0) if run.clipping else 0
+    each = row.foreach if implementation == FOREACH else 0
     yield Entry(
         name=f"{run.optimizer} {implementation} temporaries", kind=TEMP, bytes=temp, live=live,
         source=OPTIMIZER_CODE,
+        tensors=(lambda: _listed(sizes, lambda n: [n * bits // 8] * each)) if each else None,
     )  # fmt: skip
     yield Entry(
         name="gradient norms, beyond the step's own temporaries", kind=TEMP, bytes=clip, live=live,
@@ -101,6 +110,7 @@ def _state_entries(
     yield Entry(
         name=f"{run.optimizer} states", kind=OPTIM, bytes=size - paged, live=always(beats),
         source=OPTIMIZER_CODE,
+        tensors=lambda: _listed(sizes, lambda n: tensor_states(row, n, bits)),
     )  # fmt: skip
     if row.paged and sizes:
         yield Entry(
@@ -108,6 +118,11 @@ def _state_entries(
             live=always(beats), place=CPU,
             source=code("bitsandbytes 0.50.2 optim/optimizer.py:383 and functional.py get_paged"),
         )  # fmt: skip
+
+
+def _listed(sizes: tuple[tuple[int, int], ...], each: Callable[[int], list[Num]]) -> list[Num]:
+    """What each parameter has, one after the other."""
+    return [size for elements, count in sizes for _ in range(count) for size in each(elements)]
 
 
 def factored_bytes(run: Run, bits: int) -> Num:
@@ -129,16 +144,17 @@ def gradient_entries(
 ) -> Iterator[Entry]:  # fmt: skip
     """Gradients as backward makes them, layer by layer; `shards` cuts them flat.
 
+    In an unrolled run the scripts of layers, head and embedding leave theirs.
     `layers` gives a title and the elements of one layer for each stretch.
     """
     source = code("torch autograd: a gradient of the parameter's dtype, kept until zero_grad")
-    for i, (title, elements) in enumerate(layers):
+    for i, (title, elements) in enumerate(() if run.unrolled else layers):
         yield Entry(
             name=f"{title}: gradients", kind=GRAD, bytes=elements * bits // 8 // shards,
             live={b.name: b.grads[i] for b in beats}, source=source,
         )  # fmt: skip
-    for name, elements, pick in (("embedding", embedding, "embedding_grads"),
-                                 ("head", head, "head_grads")):  # fmt: skip
+    ends = (("embedding", embedding, "embedding_grads"), ("head", head, "head_grads"))
+    for name, elements, pick in () if run.unrolled else ends:
         yield Entry(
             name=f"{name}: gradients", kind=GRAD, bytes=elements * bits // 8 // shards,
             live={b.name: getattr(b, pick) for b in beats}, source=source,

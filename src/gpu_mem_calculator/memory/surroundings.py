@@ -10,9 +10,10 @@ from ..ledger.source import code
 from .huggingface.ops import Setting
 from .reductions import embedding_sort_workspace
 from .run import Run
+from .script import Reel, Script
 from .stack import Block
 from .timeline import BACKWARD, Beat
-from .weights import trained_elements
+from .weights import embedding_tensors, trained_elements
 
 
 def surroundings(
@@ -20,8 +21,6 @@ def surroundings(
     how: Setting,
     blocks: tuple[Block, ...],
     beats: tuple[Beat, ...],
-    *,
-    fresh: bool = False,
 ) -> Iterator[Entry]:
     """What the model makes once and every layer reads: token ids, rotary tables, masks."""
     live = {b.name: 1 for b in beats if b.work}
@@ -43,7 +42,6 @@ def surroundings(
             name="embedding dropout mask", kind=ACT, bytes=tokens * how.hidden, live=live,
             source=code("torch 2.11 native_dropout keeps a boolean mask"),
         )  # fmt: skip
-    yield from _embedding(run, how, beats, fresh=fresh)
     yield from _autocast_cache(run, how, blocks, beats)
 
 
@@ -105,7 +103,33 @@ def _named(
     )  # fmt: skip
 
 
-def _embedding(run: Run, how: Setting, beats: tuple[Beat, ...], *, fresh: bool) -> Iterator[Entry]:
+def embedding_script(run: Run, how: Setting) -> Script:
+    """Backward of the embedding, as `embedding_entries` counts it, tensor by tensor."""
+    reel = Reel()
+    exit_grad = reel.number(run.batch * run.seq * how.hidden * how.bits // 8)
+    made = [reel.weight(run.scaled(n) * how.weight_bits // 8) for n in embedding_tensors(run)]
+    work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, how.hidden)
+    reel.over(reel.work((work,)))
+    reel.free(exit_grad)
+    shared = -1
+    if run.arch.tied:
+        table = reel.sizes[made[0]]
+        shared, old = reel.number(table), made[0]
+        if how.weight_bits == how.matmul_bits:
+            made[0] = reel.weight(table)
+            reel.over((shared, old))
+        else:
+            made[0] = shared
+            reel.over((old,))
+    return Script(
+        sizes=tuple(reel.sizes), entry=shared, exit=-1, exit_grad=exit_grad, forward=(),
+        backward=tuple(reel.events), drops=tuple((0, tensor) for tensor in made),
+    )  # fmt: skip
+
+
+def embedding_entries(
+    run: Run, how: Setting, beats: tuple[Beat, ...], *, fresh: bool
+) -> Iterator[Entry]:
     """Backward of the embedding: its input's gradient, and a gradient of the whole table.
 
     A table that is tied to the head has two gradients: the head's waits in autograd's buffer,
@@ -122,7 +146,7 @@ def _embedding(run: Run, how: Setting, beats: tuple[Beat, ...], *, fresh: bool) 
         return
     size = run.scaled(run.arch.embedding_parameters) * how.weight_bits // 8
     yield Entry(name="embedding: gradient being made", kind=GRAD, bytes=size, live=live,
-                source=source)  # fmt: skip
+                source=source, tensors=lambda: embedding_tensors(run))  # fmt: skip
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, how.hidden)
     if not nothing(work):
         yield Entry(name="embedding: sorted ids and partial sums", kind=TEMP, bytes=work, live=live,

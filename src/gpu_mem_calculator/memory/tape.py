@@ -41,6 +41,9 @@ class Op(Struct, eq=False, gc=False):
     back_temp: Num  # workspace in backward
     core: bool  # part of core attention, which selective recompute drops
     settle: Num = None  # the part of back_temp that comes when the operation has returned
+    pieces: tuple[Num, ...] = ()  # temp, tensor by tensor
+    back_pieces: tuple[Num, ...] = ()  # back_temp, but for what settles
+    inside: bool = False  # workspace is made behind the results
 
 
 class Tape:
@@ -51,6 +54,7 @@ class Tape:
         self.count = 0
         self.core = False
         self.pinned: list[Value] = []
+        self.returned: list[Value] = []  # what a block returns beside its output
 
     def _make(self, name: str, size: Num, bits: int, grad: bool) -> Value:
         self.count += 1
@@ -66,6 +70,16 @@ class Tape:
         made.param = True
         return made
 
+    def rest(self, elements: Num, bits: int) -> None:
+        """Small weights that no operation on the tape has named: their gradients come last."""
+        named: Num = 0
+        for value in {v.index: v for op in self.ops for v in op.ins if v.param}.values():
+            named = named + value.elements()
+        left = elements - named
+        if int(left) > 0:
+            first = next(op for op in self.ops if op.outs and op.outs[0].grad)
+            first.ins = (*first.ins, self.param("other weights", left, bits))
+
     def op(
         self,
         name: str,
@@ -75,11 +89,16 @@ class Tape:
         saves: Iterable[Value] = (),
         save_out: bool = False,
         passes: bool = False,
-        temp: Num = 0,
-        back_temp: Num = 0,
+        temp: Num | tuple[Num, ...] = 0,
+        back_temp: Num | tuple[Num, ...] = 0,
         settle: Num = None,
+        inside: bool = False,
     ) -> Value:
-        """Record an operation; its output is like its first input unless said otherwise."""
+        """Record an operation; its output is like its first input unless said otherwise.
+
+        A workspace of several tensors is given as a tuple. `inside`: a kernel makes it behind
+        its results, else it is made before them.
+        """
         first = ins[0]
         bits = bits or first.bits
         if elements is not None:
@@ -90,7 +109,11 @@ class Tape:
         kept = tuple(v for v in saves if not v.param) + ((out,) if save_out else ())
         if not out.grad:  # autograd does not record it
             kept = ()
-        self.ops.append(Op(name, ins, (out,), kept, passes, temp, back_temp, self.core, settle))
+        now, back = _together(temp), _together(back_temp)
+        self.ops.append(
+            Op(name, ins, (out,), kept, passes, now, back, self.core, settle, _apart(temp),
+               _apart(back_temp) if settle is None else (back - settle,), inside)
+        )  # fmt: skip
         return out
 
     def split(self, name: str, whole: Value, sizes: Iterable[tuple[str, Num]]) -> list[Value]:
@@ -118,3 +141,14 @@ class Tape:
     def hold(self, *values: Value) -> None:
         """Python still names these tensors here."""
         self.ops.append(Op("hold", values, (), (), False, 0, 0, self.core))
+
+
+def _apart(temp: Num | tuple[Num, ...]) -> tuple[Num, ...]:
+    return temp if isinstance(temp, tuple) else (temp,)
+
+
+def _together(temp: Num | tuple[Num, ...]) -> Num:
+    total: Num = 0
+    for size in _apart(temp):
+        total = total + size
+    return total

@@ -59,12 +59,17 @@ def step(
     micro_batches: Num = 1,
     head: Num = 1,
     embedding: Num = 1,
+    every: bool = False,
 ) -> tuple[Beat, ...]:
-    """The beats of one step. `head` and `embedding` are 1 where the stage has them."""
+    """The beats of one step. `head` and `embedding` are 1 where the stage has them.
+
+    `every`: forward has a beat for every stretch, not for the last alone.
+    """
     counts = tuple(s.count for s in stretches)
     nothing = tuple(0 for _ in stretches)
     full = tuple(flight * n for n in counts)
-    beats = _micro_batch(stretches, counts, full, flight, head, embedding, nothing, later=False)
+    beats = _micro_batch(stretches, counts, full, flight, head, embedding, nothing, later=False,
+                         every=every)  # fmt: skip
     again = holds(micro_batches > 1)
     more = choose(micro_batches > flight, flight, flight - 1)
     if isinstance(again, int) and not again:
@@ -73,7 +78,7 @@ def step(
         full = tuple(more * n for n in counts)
         later = _micro_batch(
             stretches, counts, full, more, head * again, embedding * again, counts,
-            later=True, present=again, forwards=holds(micro_batches > flight),
+            later=True, present=again, forwards=holds(micro_batches > flight), every=every,
         )  # fmt: skip
     end = Beat(
         instant=Instant(name="optimizer", phase=OPTIMIZER, title="optimizer step"),
@@ -113,6 +118,7 @@ def _micro_batch(
     later: bool,
     present: Num = 1,
     forwards: Num = 1,
+    every: bool = False,
 ) -> tuple[Beat, ...]:
     """Forward, loss and backward of the micro-batch that stacks highest.
 
@@ -131,6 +137,10 @@ def _micro_batch(
 
     last = len(stretches) - 1
     some = holds(flight > 0) * present
+    for i in range(last if every else 0):
+        begun = tuple(n - (counts[j] if j >= i else 0) for j, n in enumerate(full))
+        beat(f"forward.{i}", FORWARD, f"forward, {stretches[i].title}", some * forwards,
+             saved=begun, work="layer", stretch=i, inside_forward=True)  # fmt: skip
     for name, i, ends in _forward_ends(counts):
         minus = tuple(larger(n - 1, 0) if j == i else n for j, n in enumerate(full))
         beat(name, FORWARD, "forward, last layer", ends * some * forwards, saved=minus,
@@ -148,7 +158,7 @@ def _micro_batch(
         above = tuple(counts[j] if later or j > i else 0 for j in range(len(full)))
         beat(f"backward.{i}.last", BACKWARD, f"{title}: last layer", here, saved=top, grads=above,
              head_grads=head, work="layer", stretch=i)  # fmt: skip
-        if not later:
+        if not later and not every:
             low = tuple(full[j] - (counts[j] if j >= i else 0) for j in range(len(full)))
             under = tuple(counts[j] if j > i else (larger(counts[j] - 1, 0) if j == i else 0)
                           for j in range(len(full)))  # fmt: skip

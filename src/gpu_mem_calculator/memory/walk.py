@@ -11,60 +11,14 @@ Autograd's rules (torch 2.11, torch/csrc/autograd/engine.cpp and input_buffer.cp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from msgspec import Struct
 
-from ..ledger.num import Num, choose, larger
+from ..ledger.num import Num, larger
+from .moment import High, Moment
+from .script import Reel, Script
 from .tape import Op, Tape, Value
 
 HOOKS, REENTRANT = "hooks", "reentrant"  # how a checkpoint around a block is made
-
-
-class Moment(Struct, frozen=True, gc=False):
-    """The highest moment of a walk, in parts: activations, parameter gradients, workspace."""
-
-    act: Num = 0
-    grad: Num = 0
-    temp: Num = 0
-
-    @property
-    def total(self) -> Num:
-        """All of it."""
-        return self.act + self.grad + self.temp
-
-    def or_higher(self, act: Num, grad: Num, temp: Num) -> Moment:
-        """This moment, or another one where that is higher."""
-        high = High(self.act, self.grad, self.temp)
-        high.see(act, grad, temp)
-        return high.moment
-
-
-class High:
-    """Keeps the highest of the moments it sees."""
-
-    __slots__ = ("parts", "total")
-
-    def __init__(self, act: Num = 0, grad: Num = 0, temp: Num = 0) -> None:
-        self.parts: tuple[Num, Num, Num] = (act, grad, temp)
-        self.total = act + grad + temp
-
-    def see(self, act: Num, grad: Num, temp: Num) -> None:
-        """Look at a moment."""
-        total = act + grad + temp
-        higher = total > self.total
-        if higher is True:
-            self.total, self.parts = total, (act, grad, temp)
-        elif higher is not False:
-            both = zip((act, grad, temp), self.parts, strict=True)
-            self.parts = tuple(choose(higher, new, old) for new, old in both)
-            self.total = choose(higher, total, self.total)
-
-    @property
-    def moment(self) -> Moment:
-        """The highest one."""
-        return Moment(*self.parts)
 
 
 class Walk(Struct, frozen=True, kw_only=True):
@@ -87,6 +41,8 @@ class Walk(Struct, frozen=True, kw_only=True):
     after_first: Num  # the highest moment of backward after the first weight gradient
     pinned: Num = 0  # the part of what is kept that stays until all of backward is done
     holds_input: bool = False
+    once: Script  # a forward that keeps nothing
+    script: Script  # one that keeps what backward needs, and backward
 
     @property
     def saved_bytes(self) -> Num:
@@ -98,13 +54,15 @@ class Walk(Struct, frozen=True, kw_only=True):
 
 
 def walk(
-    tape: Tape, entry: Value, exit_: Value, *, recompute_core: bool = False, checkpoint: str = ""
-) -> Walk:
+    tape: Tape, entry: Value, exit_: Value, *, recompute_core: bool = False, checkpoint: str = "",
+    given: bool = False,
+) -> Walk:  # fmt: skip
     """Run the tape forward, then backward.
 
     `recompute_core` is a checkpoint around core attention: it keeps what comes in and what
     goes out, and makes the rest again. `checkpoint` is one around all of it: HOOKS (torch's own,
-    utils/checkpoint.py _checkpoint_hook) or REENTRANT.
+    utils/checkpoint.py _checkpoint_hook) or REENTRANT; it holds the block's input. `given`: who
+    gave the output's gradient holds it, too.
     """
     owners = _owners(tape, entry)
     saved = {v.base for op in tape.ops for v in op.saves}
@@ -116,17 +74,32 @@ def walk(
     pinned: Num = 0
     for index in sorted(pins):
         pinned = pinned + owners[index].bytes
-    forward, transient = _forward(tape, entry, exit_, owners, kept)
+    held = entry if checkpoint else None
+    bare, reel = Reel(), Reel()
+    stays = {entry.index} if checkpoint else set()
+    transient, ids = _forward(bare, tape, entry, exit_, owners, stays, saving=False)
+    once = Script(sizes=tuple(bare.sizes), entry=0, exit=ids[exit_.base],
+                  forward=tuple(bare.events))  # fmt: skip
+    forward, ids = _forward(reel, tape, entry, exit_, owners, {*kept, *stays}, saving=True)
+    events, reel.events = reel.events, []
+    back = Backward(reel, ids, owners, kept | dict.fromkeys(pins, 1), held, exit_)
+    if given:
+        back.grads[exit_.index].owners += 1
+    back.run(tape, again, handed=checkpoint == HOOKS)
     return Walk(
         saved=tuple((owners[index].name, owners[index].bytes) for index in kept),
         input_bytes=entry.bytes,
         forward=forward,
         transient=transient,
+        backward=back.high.moment,
+        later=back.later.moment,
+        hooks=tuple(back.hooks),
+        after_first=back.after,
         pinned=pinned,
         holds_input=bool(checkpoint),
-        **_backward(tape, exit_, owners, kept | dict.fromkeys(pins, 1), again,
-                    entry if checkpoint else None, handed=checkpoint == HOOKS),
-    )  # fmt: skip
+        once=once,
+        script=back.script(entry, exit_, events, pins, given=given),
+    )
 
 
 def _owners(tape: Tape, entry: Value) -> dict[int, Value]:
@@ -147,147 +120,173 @@ def _dropped(tape: Tape) -> set[int]:
 
 
 def _forward(
-    tape: Tape, entry: Value, exit_: Value, owners: dict[int, Value], kept: dict[int, int]
-) -> tuple[Moment, Moment]:
-    """The highest moment of a forward that keeps what backward needs, and of one that
-    keeps nothing.
+    reel: Reel, tape: Tape, entry: Value, exit_: Value, owners: dict[int, Value], stays: set[int],
+    *, saving: bool,
+) -> tuple[Moment, dict[int, int]]:  # fmt: skip
+    """The highest moment of a forward after which `stays` are left, and its tensors' numbers.
+
+    `saving`: operations make what only their backward reads.
     """
     last: dict[int, int] = {}
     for i, op in enumerate(tape.ops):
         for value in (*op.outs, *op.ins):
             last[value.base] = i
     last.pop(exit_.base, None)
-    ends: dict[int, list[Value]] = {}
+    ends: dict[int, list[int]] = {}
     for index, i in last.items():
-        if index in owners:
-            ends.setdefault(i, []).append(owners[index])
-    alive: Num = entry.bytes
-    bare: Num = entry.bytes
-    high, low = High(alive), High(bare)
-    there = {entry.index}
+        if index in owners and index not in stays:
+            ends.setdefault(i, []).append(index)
+    ids = {entry.index: reel.number(entry.bytes)}
+    reel.act = entry.bytes
+    high = High(reel.act)
     for i, op in enumerate(tape.ops):
+        work = reel.work(op.pieces)
         for value in op.outs:
             if value.base == value.index:
-                there.add(value.index)
-                alive, bare = alive + value.bytes, bare + value.bytes
-        for value in op.saves:
-            if value.base not in there:  # made by the operation for its backward alone
-                there.add(value.base)
-                if value.base in kept:
-                    alive = alive + value.bytes
-        high.see(alive, 0, op.temp)
-        low.see(bare, 0, op.temp)
-        for value in ends.get(i, ()):
-            bare = bare - value.bytes
-            if value.index not in kept:
-                alive = alive - value.bytes
-    return high.moment, low.moment
+                ids[value.index] = reel.make(value.bytes)
+        for value in op.saves if saving else ():
+            if value.base not in ids and value.base in stays:
+                ids[value.base] = reel.make(value.bytes)
+        high.see(reel.act, 0, op.temp)
+        reel.over(work)
+        for index in ends.get(i, ()):
+            if index in ids:
+                reel.free(ids[index])
+    return high.moment, ids
 
 
-def _backward(
-    tape: Tape, exit_: Value, owners: dict[int, Value], kept: dict[int, int],
-    again: tuple[int, ...], held: Value | None, *, handed: bool,
-) -> dict[str, Any]:  # fmt: skip
-    """The highest moments of backward, by the names they have in a `Walk`.
+class Flow:
+    """A gradient on its way: its tensor, and how many operations it still waits for."""
 
-    `again` is made once more when backward reaches core attention, then let go as used. `held` is
-    the input that a checkpoint holds; hooks do not count it. `handed`: saved tensors are gone when
-    an operation has returned.
-    """
-    kept = kept if held is None else kept | {held.index: kept.get(held.index, 0) + 1}
-    outside: Num = 0 if held is None else held.bytes
-    holders = kept | dict.fromkeys(again, 0)
-    for op in tape.ops:
-        for value in op.saves:
-            if value.base in holders:
-                holders[value.base] += 1
-    alive: Num = exit_.bytes
-    for index in kept:
-        alive = alive + owners[index].bytes
-    weights: Num = 0
-    grads: dict[int, list[Num]] = {exit_.index: [exit_.bytes, 1]}  # bytes, owners
-    high, later = High(alive), High(alive)
-    after: Num = 0
-    hooks: list[tuple[Num, Num]] = []
-    for op in reversed(tape.ops):
-        flows = [grads.pop(v.index) for v in op.outs if v.index in grads]
-        made: list[tuple[Value, list[Num]]] = []
-        new: list[Value] = []
-        if flows:
-            if op.core:
+    __slots__ = ("owners", "tensor")
+
+    def __init__(self, tensor: int) -> None:
+        self.tensor, self.owners = tensor, 1
+
+
+class Backward:
+    """The run of a tape backward: what is alive, which gradients wait, the highest moments."""
+
+    def __init__(
+        self, reel: Reel, ids: dict[int, int], owners: dict[int, Value], kept: dict[int, int],
+        held: Value | None, exit_: Value,
+    ) -> None:  # fmt: skip
+        """`held` is the input that a checkpoint holds; hooks do not count it."""
+        self.reel, self.ids, self.owners = reel, ids, owners
+        self.kept = kept if held is None else kept | {held.index: kept.get(held.index, 0) + 1}
+        self.outside: Num = 0 if held is None else held.bytes
+        self.exit_grad = reel.number(exit_.bytes)
+        self.grads = {exit_.index: Flow(self.exit_grad)}
+        reel.act = exit_.bytes
+        for index in self.kept:
+            reel.act = reel.act + owners[index].bytes
+        self.weights: Num = 0
+        self.high, self.later = High(reel.act), High(reel.act)
+        self.after: Num = 0
+        self.hooks: list[tuple[Num, Num]] = []
+        self.passed: list[int] = []  # events when each hook runs
+        self.drops: list[tuple[int, int]] = []
+        self.matmul = -1
+
+    def run(self, tape: Tape, again: tuple[int, ...], *, handed: bool) -> None:
+        """From the last operation to the first.
+
+        `again` is made once more when backward reaches core attention, then let go as used.
+        `handed`: saved tensors are gone when an operation has returned.
+        """
+        self.holders = self.kept | dict.fromkeys(again, 0)
+        for op in tape.ops:
+            for value in op.saves:
+                if value.base in self.holders:
+                    self.holders[value.base] += 1
+        for op in reversed(tape.ops):
+            flows = [self.grads.pop(v.index) for v in op.outs if v.index in self.grads]
+            if flows and op.core:
                 for index in again:
-                    alive = alive + owners[index].bytes
+                    self.ids[index] = self.reel.make(self.owners[index].bytes)
                 again = ()
-            now: Num = 0
+            self._operation(op, flows, handed=handed)
+
+    def _operation(self, op: Op, flows: list[Flow], *, handed: bool) -> None:
+        """Gradients of the inputs are made, the output's and what was saved go."""
+        reel = self.reel
+        made: list[tuple[Value, Flow]] = []
+        new: list[Num] = []
+        if flows:
+            work = [] if op.inside else reel.work(op.back_pieces)
             for value in op.ins:
                 if not value.grad:
                     continue
                 if value.param:
-                    now = now + value.bytes
-                    new.append(value)
+                    new.append((value.bytes, reel.weight(value.bytes)))
                 elif op.passes and value.bits == op.outs[0].bits:
-                    flows[0][1] += 1
+                    flows[0].owners += 1
                     made.append((value, flows[0]))
                 else:
-                    alive = alive + value.bytes
-                    made.append((value, [value.bytes, 1]))
-            weights = weights + now
-            for act, temp in _inside(op, alive, holders, owners, handed=handed):
-                high.see(act, weights, temp)
-                later.see(act, now, temp)
-            if hooks:
-                after = larger(after, alive + op.back_temp)
+                    made.append((value, Flow(reel.make(value.bytes))))
+            if self.matmul < 0 and any(value.param for value in op.ins):
+                self.matmul = len(reel.events)
+            work += reel.work(op.back_pieces) if op.inside else []
+            self._moments(op, sum(size for size, _ in new), work, handed=handed)
+            self.drops += [(len(reel.events), tensor) for _, tensor in new]
         for flow in flows:
-            flow[1] -= 1
-            if flow[1] == 0:
-                alive = alive - flow[0]
+            self._let_go(flow)
         for value in op.saves:
-            if value.base in holders:
-                holders[value.base] -= 1
-                if holders[value.base] == 0:
-                    alive = alive - owners[value.base].bytes
-        for value, grad in made:
-            alive, most = _accumulate(grads, value, grad, alive)
-            high.see(most, weights, 0)
-            later.see(most, 0, 0)
-        hooks += [(value.bytes, alive - outside) for value in new]
-    return {
-        "backward": high.moment,
-        "later": later.moment,
-        "hooks": tuple(hooks),
-        "after_first": after,
-    }
+            if value.base in self.holders:
+                self.holders[value.base] -= 1
+                if self.holders[value.base] == 0:
+                    reel.free(self.ids[value.base])
+        for value, flow in made:
+            self._accumulate(value, flow)
+        self.hooks += [(size, reel.act - self.outside) for size, _ in new]
+        self.passed += [len(reel.events)] * len(new)
 
+    def _let_go(self, flow: Flow) -> None:
+        flow.owners -= 1
+        if flow.owners == 0:
+            self.reel.free(flow.tensor)
 
-def _inside(
-    op: Op, alive: Num, holders: dict[int, int], owners: dict[int, Value], *, handed: bool
-) -> Iterator[tuple[Num, Num]]:
-    """An operation's moments in backward, as activations and workspace: inside, and behind it."""
-    if not handed or op.settle is None:
-        yield alive, op.back_temp
-        return
-    yield alive, op.back_temp - op.settle
-    gone: Num = 0
-    for index in {v.base for v in op.saves if v.base in holders}:
-        if holders[index] == sum(v.base == index for v in op.saves):
-            gone = gone + owners[index].bytes
-    yield alive - gone, op.back_temp
+    def _moments(self, op: Op, now: Num, work: list[int], *, handed: bool) -> None:
+        """An operation at its highest: inside it and, where its results settle later, behind it."""
+        self.weights = self.weights + now
+        if op.settle is not None:
+            self._see(now, op.back_temp - op.settle)
+        if op.settle is not None and handed:
+            for index in dict.fromkeys(v.base for v in op.saves if v.base in self.holders):
+                if self.holders[index] == sum(v.base == index for v in op.saves):
+                    self.holders[index] = 0
+                    self.reel.free(self.ids[index])
+        work += self.reel.work(() if op.settle is None else (op.settle,))
+        self._see(now, op.back_temp)
+        if self.hooks:
+            self.after = larger(self.after, self.reel.act + op.back_temp)
+        self.reel.over(work)
 
+    def _see(self, now: Num, temp: Num) -> None:
+        self.high.see(self.reel.act, self.weights, temp)
+        self.later.see(self.reel.act, now, temp)
 
-def _accumulate(
-    grads: dict[int, list[Num]], value: Value, grad: list[Num], alive: Num
-) -> tuple[Num, Num]:
-    """Add a gradient to what its tensor has already; returns what is alive, and was at most."""
-    there = grads.get(value.index)
-    if there is None:
-        grads[value.index] = grad
-        return alive, alive
-    most = alive
-    if there[1] > 1:  # shared: the sum is a new tensor
-        alive = most = alive + value.bytes
-        there[1] -= 1
-        grads[value.index] = [value.bytes, 1]
-    grad[1] -= 1
-    if grad[1] == 0:
-        alive = alive - grad[0]
-    return alive, most
+    def _accumulate(self, value: Value, flow: Flow) -> None:
+        """Add a gradient to what its tensor has already."""
+        there = self.grads.get(value.index)
+        if there is None:
+            self.grads[value.index] = flow
+        else:
+            if there.owners > 1:  # shared: the sum is a new tensor
+                there.owners -= 1
+                self.grads[value.index] = Flow(self.reel.make(value.bytes))
+            self._see(0, 0)
+            self._let_go(flow)
+
+    def script(
+        self, entry: Value, exit_: Value, forward: list[int], pins: set[int], *, given: bool
+    ) -> Script:
+        """Both directions, written down."""
+        there = self.grads.get(entry.index)
+        left = [self.ids[index] for index in sorted(pins)] + [self.exit_grad] * given
+        return Script(
+            sizes=tuple(self.reel.sizes), entry=self.ids[entry.index], exit=self.ids[exit_.base],
+            forward=tuple(forward), backward=tuple(self.reel.events), exit_grad=self.exit_grad,
+            entry_grad=-1 if there is None else there.tensor, drops=tuple(self.drops),
+            hooks=tuple(self.passed), matmul=self.matmul, left=tuple(left),
+        )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ..ledger.num import Num, ceil_div
 from ..model.adapters import adapted, adapter_parameters, linears
 from ..model.arch import Layer
@@ -24,6 +26,12 @@ def trained_total(run: Run) -> Num:
     for layer, _, count in run.arch.runs:
         total = total + trained_elements(run, layer) * count
     return total
+
+
+def embedding_tensors(run: Run) -> list[int]:
+    """Elements of each parameter in front of the stack."""
+    norm = run.arch.embedding_norm
+    return [w.numel for w in (*run.arch.embedding, *(norm.weights() if norm else ()))]
 
 
 def trained_bits(run: Run, precision: Precision) -> int:
@@ -60,8 +68,13 @@ def trained_tensors(run: Run) -> int:
 
 
 def trained_sizes(run: Run) -> tuple[tuple[int, int], ...]:
-    """Every parameter that takes a gradient: its elements, and how many there are of that size."""
+    """Every parameter that takes a gradient: its elements, and how many there are of that size.
+
+    An unrolled run lists each by itself, in the model's order.
+    """
     arch, adapter = run.arch, run.adapter
+    if run.unrolled:
+        return tuple((size, 1) for size in _trained_in_order(run))
     if adapter is None:
         stack = [(w.numel, n) for layer, _, n in arch.runs for w in layer.weights()]
         norm = arch.embedding_norm.weights() if arch.embedding_norm is not None else ()
@@ -73,6 +86,19 @@ def trained_sizes(run: Run) -> tuple[tuple[int, int], ...]:
             found += [(adapter.rank * one.ins[1], n), (adapter.rank * one.outs[1], n)]
             found += [(one.outs[1], n)] if adapter.dora else []
     return tuple(found)
+
+
+def _trained_in_order(run: Run) -> Iterator[int]:
+    """Elements of each parameter that takes a gradient."""
+    if run.adapter is None:
+        yield from (w.numel for w in run.arch.weights())
+        return
+    for layer in run.arch.layers:
+        for one in adapted(layer, run.adapter.targets):
+            yield run.adapter.rank * one.ins[1]
+            yield run.adapter.rank * one.outs[1]
+            if run.adapter.dora:
+                yield one.outs[1]
 
 
 def quantized_bytes(run: Run, linear: Linear) -> Num:
@@ -89,6 +115,23 @@ def quantized_bytes(run: Run, linear: Linear) -> Num:
     scales = ceil_div(elements, 64)
     nested = scales + 4 * ceil_div(scales, 256) + 4
     return ceil_div(elements, 2) + 16 * 4 + (nested if run.double_quant else 4 * scales)
+
+
+def base_tensors(run: Run, precision: Precision) -> Iterator[int]:
+    """Bytes of each tensor of the model itself, in its order; a packed one's scales beside it."""
+    packed = {}
+    if run.quantization is not None:
+        packed = {f"{one.name}.weight": one for layer, _, _ in run.arch.runs
+                  for one in linears(layer)}  # fmt: skip
+    rest = 32 if run.upcast_unquantized else precision.weights
+    for weight in run.arch.weights():
+        one = next((packed[name] for name in packed if weight.name.endswith(f".{name}")), None)
+        if one is None:
+            yield weight.numel * (rest if packed else precision.weights) // 8
+        else:
+            body = weight.numel if run.quantization == "int8" else ceil_div(weight.numel, 2)
+            yield body
+            yield int(quantized_bytes(run, one)) - body
 
 
 def base_bytes(run: Run, precision: Precision) -> Num:

@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from .blocks import NEVER
 from .cache import Cache
-from .plan import Plan
+from .growth import release_cached
+from .plan import EMPTY, Plan
 from .play import play
 from .rounding import UNIT
 from .settings import Settings, SettingsError
@@ -92,7 +93,9 @@ class Player:
                 return False
             self.cut += 1
             self.cache.bring_back(at if name is None else NEVER)
-            if name is not None:
+            if name == EMPTY:
+                release_cached(self.cache)
+            elif name is not None:
                 self._mark(name)
         return self._play(end)
 

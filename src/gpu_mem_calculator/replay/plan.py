@@ -7,6 +7,8 @@ from .rounding import SMALL, UNIT, round_units
 from .settings import Settings
 from .stream import UNTIL_MARK, Stream
 
+EMPTY = ""
+"""The name of a cut at which all cached segments are given back."""
 UNTIL_DONE = NEVER - 1
 """More events than any stream has, for blocks that come back at the next mark."""
 
@@ -41,12 +43,13 @@ class Plan:
         self.cuts = self._cuts(stream)
 
     def _cuts(self, stream: Stream) -> list[tuple[int, str | None]]:
-        """Where playing stops: (events before it, the mark's name or None), in order.
+        """Where playing stops: (events before it, the mark's name, EMPTY or None), in order.
 
         At a cut that is no mark, blocks come back whose other streams have finished by then, and
         an event of a tensor without bytes is passed over.
         """
         cuts: list[tuple[int, str | None]] = [(end, name) for end, name in stream.marks]
+        cuts += [(end, EMPTY) for end in stream.empties]
         cuts += [(end, None) for end in self.uses.values() if end < UNTIL_DONE]
         if 0 in self.units:
             empty = (i for i, e in enumerate(self.events) if not self.units[max(e, ~e)])

@@ -16,6 +16,8 @@ class Stream(Struct):
     - `streams`: the CUDA stream that tensor i is made on, 0 is the default; empty: all on 0.
     - `marks`: (number of events before it, name): the end of a phase, where the host waits for
       the GPU and peak statistics start anew.
+    - `empties`: numbers of events before which `empty_cache` was called: every segment that is not
+      in use goes back to the driver.
     - `uses`: `record_stream` calls, as (tensor, stream, end). After its free, the block is kept
       back until `end` events have passed or the next mark (`UNTIL_MARK`), or until the allocator
       waits for all streams because it runs short.
@@ -26,3 +28,4 @@ class Stream(Struct):
     streams: list[int] = field(default_factory=list)
     marks: list[tuple[int, str]] = field(default_factory=list)
     uses: list[tuple[int, int, int]] = field(default_factory=list)
+    empties: list[int] = field(default_factory=list)

@@ -71,7 +71,7 @@ def _together(estimate: Estimate, needs: int, found: list[Remedy]) -> Iterator[R
 
 def _adapter(estimate: Estimate, needs: int) -> Iterator[Remedy]:
     """The last resort: an adapter on quantized weights, where that fits."""
-    if estimate.resolved.run.adapter is None:
+    if estimate.resolved.run.adapter is None and estimate.resolved.run.new_tokens is None:
         settings = ("training.lora.r=16", "training.quantization=nf4")
         for more in ((), ("training.activation_checkpointing=full",)):
             cost = "trains an adapter, not the model"
@@ -93,6 +93,9 @@ def _again(estimate: Estimate, settings: tuple[str, ...]) -> MemoryResult | None
 def _candidates(estimate: Estimate) -> Iterator[tuple[tuple[str, ...], str]]:
     """Changes worth trying, the cheapest in speed first."""
     run, name = estimate.resolved.run, estimate.resolved.engine.name
+    if run.new_tokens is not None:
+        yield from _served(estimate)
+        return
     if run.implementation != "fused" and run.optimizer in ("adam", "adamw"):
         yield ("training.optimizer_implementation=fused",), ""
     yield from _sharding(name, run.options, run.mesh.dp)
@@ -115,6 +118,17 @@ def _candidates(estimate: Estimate) -> Iterator[tuple[tuple[str, ...], str]]:
         if run.options.get("zero_stage") == 3:
             both = ("engine.offload_optimizer=cpu", "engine.offload_param=cpu")
             yield both, "the CPU steps and holds the weights, slower"
+
+
+def _served(estimate: Estimate) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Changes for an inference run."""
+    run = estimate.resolved.run
+    if run.attention == "eager":
+        yield ("inference.attention=sdpa",), ""
+    if run.precision == "fp32":
+        yield ("inference.dtype=bf16",), "16-bit weights and cache"
+    if run.batch > 1:
+        yield (f"inference.batch_size={run.batch // 2}",), "fewer sequences at once"
 
 
 def _sharding(name: str, options: Any, dp: int) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -180,15 +194,17 @@ def longest_sequence(estimate: Estimate) -> int | None:
 
 def room_lines(estimate: Estimate) -> Iterator[Line]:
     """How far the sequence can grow, or must shrink."""
-    seq = int(estimate.resolved.run.seq)
+    run = estimate.resolved.run
+    seq, serves = int(run.seq), run.new_tokens is not None
+    what, batch = ("prompt", "batch") if serves else ("sequence", "micro-batch")
     longest = longest_sequence(estimate)
     if estimate.result.fits_on_gpu:
         if longest is not None and longest > seq:
-            yield line(f"room: fits up to a sequence of about {longest:,} at this micro-batch")
+            yield line(f"room: fits up to a {what} of about {longest:,} at this {batch}")
     elif longest is None:
-        yield line("room: no sequence length fits")
+        yield line(f"room: no {what} length fits" if serves else "room: no sequence length fits")
     else:
-        yield line(f"room: a sequence of about {longest:,} would fit")
+        yield line(f"room: a {what} of about {longest:,} would fit")
 
 
 def advice_lines(estimate: Estimate, found: list[Remedy]) -> Iterator[Line]:

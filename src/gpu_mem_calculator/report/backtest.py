@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..backtest.phases import WORDS, title
+from ..backtest.phases import SERVED, WORDS, title
 from ..backtest.rows import METRICS
 from ..backtest.score import Report, right, summary
 from .lines import BAD, BOLD, DIM, WARN, Line, gib, line, wrapped
@@ -100,11 +100,11 @@ def _phases(report: Report) -> Iterator[Line]:
     if not found:
         yield from wrapped("", "No row has phases that this rung predicts.", DIM)
         return
-    words = list(WORDS.values())
+    words = [*WORDS.values(), *SERVED]
 
     def order(name: str) -> tuple[int, int]:
         step, _, kind = name.partition(": ")
-        rank = ("start-up", "first step", "later steps").index(step)
+        rank = ("start-up", "first step", "later steps", "inference").index(step)
         return rank, words.index(kind) if rank else 0
 
     groups = [(_short_title(name), found[name]) for name in sorted(found, key=order)]
@@ -118,8 +118,8 @@ def _short_title(name: str) -> str:
     """A kind of phase in as many characters as a table has for it."""
     text = name.replace("forward and backward", "fwd, bwd").replace("gradient sync", "sync")
     step, _, kind = text.partition(": ")
-    short = {"first step": "first", "later steps": "later", "start-up": "start"}
-    return f"{short[step]} {kind}"
+    short = {"first step": "first", "later steps": "later", "start-up": "start", "inference": ""}
+    return f"{short[step]} {kind}".lstrip()
 
 
 def _worst(report: Report) -> Iterator[Line]:

@@ -19,7 +19,7 @@ AXES = (("tp", "TP"), ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("dp", "DP"))
 
 
 def headline(estimate: Estimate) -> Iterator[Line]:
-    """What is trained, and how."""
+    """What is run, and how."""
     title = estimate.resolved.model.title
     yield from wrapped(f"{title[:40]}  ", ", ".join(_model_words(estimate)))
     yield from wrapped("", ", ".join(setup_words(estimate)))
@@ -28,6 +28,9 @@ def headline(estimate: Estimate) -> Iterator[Line]:
 def _model_words(estimate: Estimate) -> Iterator[str]:
     run, result = estimate.resolved.run, estimate.result
     yield f"{count(result.num_parameters)} parameters"
+    if run.new_tokens is not None:
+        yield from served_words(run)
+        return
     if run.adapter is not None:
         name = "DoRA" if run.adapter.dora else "LoRA"
         name = f"Q{name}" if run.quantization else name
@@ -43,6 +46,14 @@ def _model_words(estimate: Estimate) -> Iterator[str]:
         share = {2: " on half of the layers", 3: " on three quarters of the layers"}
         where = share.get(run.recompute_quarters, "") if run.recompute == "full" else ""
         yield f"{run.recompute} recompute{where}"
+
+
+def served_words(run: Run) -> Iterator[str]:
+    """What an inference run does."""
+    yield run.precision.removesuffix("_pure")
+    yield f"batch {run.batch}, prompt {run.seq:,}"
+    yield f"{run.new_tokens:,} new tokens" if run.new_tokens else "one forward pass"
+    yield f"{run.attention.replace('_', ' ')} attention"
 
 
 def setup_words(estimate: Estimate) -> Iterator[str]:

@@ -15,6 +15,7 @@ from string import Template
 
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
+from .headline import served_words
 from .html_tables import (
     Page,
     breakdown_table,
@@ -48,6 +49,8 @@ def html_report(estimate: Estimate) -> str:
         "css": _file("page.css"),
         "patterns": defs(),
         "model": model,
+        "eyebrow": "inference" if _serves(estimate) else "a training step",
+        "course": "Inference" if _serves(estimate) else "The step",
         "setup": _setup(estimate),
         "verdict": _verdict(page),
         "picture": _picture(page),
@@ -94,15 +97,27 @@ def _setup(estimate: Estimate) -> str:
     engine = [estimate.resolved.engine.title, *([sizes] if sizes else []), *options]
     nodes = f" in {hardware.num_nodes} nodes" if hardware.num_nodes > 1 else ""
     trained = result.trainable_parameters
-    share = "" if trained == result.num_parameters else f", {count(trained)} of them trained"
+    whole = _serves(estimate) or trained == result.num_parameters
+    share = "" if whole else f", {count(trained)} of them trained"
     rows = {
         "Model": f"{count(result.num_parameters)} parameters{share}, {len(run.arch.layers)} layers",
-        "Training": ", ".join(_training(estimate)),
+        **_doing(estimate),
         "Engine": ", ".join(engine),
         "Hardware": f"{hardware.num_gpus:,} × {hardware.title}{nodes}",
     }
     made = "".join(f"<dt>{k}</dt><dd>{text(v)}</dd>" for k, v in rows.items())
     return f'<dl class="setup">{made}</dl>'
+
+
+def _serves(estimate: Estimate) -> bool:
+    return estimate.resolved.run.new_tokens is not None
+
+
+def _doing(estimate: Estimate) -> dict[str, str]:
+    """Training or inference, in words."""
+    if _serves(estimate):
+        return {"Inference": ", ".join(served_words(estimate.resolved.run))}
+    return {"Training": ", ".join(_training(estimate))}
 
 
 def _training(estimate: Estimate) -> Iterator[str]:
@@ -135,7 +150,8 @@ def _verdict(page: Page) -> str:
         mark = f'<span class="mark" style="left:{100 * limit / card:.2f}%"></span>'
         bar = f'<span style="width:100%"></span>{mark}'
     notes = [f"{result.memory_utilization_percent:,.0f} % of the card, "
-             f"at the highest instant of a step: {text(page.instant.title)}."]  # fmt: skip
+             f"at the highest instant{'' if _serves(page.estimate) else ' of a step'}: "
+             f"{text(page.instant.title)}."]  # fmt: skip
     if result.needs_bytes is None:
         notes.append("Fragmentation is not counted.")
     if result.warnings:

@@ -93,7 +93,12 @@ def instants_table(page: Page) -> str:
             f'{cells}<td class="num">{size(one.bytes)}</td></tr>'
         )
     heads = ["#no.", "instant", *(f"#{title}" for title in TITLES.values()), "#total"]
-    return table("GiB on one GPU at each instant of a step", heads, rows, kind="entries")
+    return table(_caption(page), heads, rows, kind="entries")
+
+
+def _caption(page: Page) -> str:
+    step = "" if page.estimate.resolved.run.new_tokens is not None else " of a step"
+    return f"GiB on one GPU at each instant{step}"
 
 
 def bar(parts: Iterable[Slice], whole: int) -> str:
@@ -172,7 +177,7 @@ def numbers_list(page: Page) -> str:
         ("Needs", result.needs_bytes, "the least torch must be given, fragmentation included"),
         ("Outside torch", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
         ("Device", result.device_bytes, "what nvidia-smi shows: reserved and outside torch"),
-        ("Start-up", result.startup_bytes, "allocated before the first step"),
+        ("Start-up", result.startup_bytes, "allocated while the model is loaded and set up"),
         ("Host RAM", result.host_bytes_per_node, f"per node, {per_node} ranks together"),
         ("Disk", result.disk_bytes_per_node, f"per node, {per_node} ranks together"),
         ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × what the busiest needs"),

@@ -22,6 +22,7 @@ STYLES = {PARAM: "blue", GRAD: "cyan", OPTIM: "magenta", ACT: "green", TEMP: "ye
           COMM: "red", RUNTIME: "white"}  # fmt: skip
 # Bytes that a framework keeps for one parameter, all of them whole numbers.
 WHOLE = {PARAM: (2, 4), GRAD: (2, 4), OPTIM: (2, 4, 6, 8, 10, 12)}
+CACHE = ": cache "  # in the names of what serving caches
 OUTSIDE, REST = "CUDA", "fragmentation"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 
@@ -43,10 +44,12 @@ def parts(estimate: Estimate) -> list[Part]:
     for kind, title in KIND_TITLES.items():
         alive = [(e, int(e.at(peak.name))) for e in ledger.entries
                  if e.kind == kind and e.place == GPU]  # fmt: skip
-        total = sum(size for _, size in alive)
-        if total:
-            text = _description(estimate, kind, alive, peak.name, total)
-            rows.append(Part(title, text, total, STYLES[kind]))
+        cached = [pair for pair in alive if CACHE in pair[0].name]
+        for name, some in ((title, [p for p in alive if p not in cached]), ("KV cache", cached)):
+            total = sum(size for _, size in some)
+            if total:
+                text = _description(estimate, kind, some, peak.name, total)
+                rows.append(Part(name, text, total, STYLES[kind]))
     outside = estimate.resolved.outside_torch
     names = ", ".join(name.removeprefix("CUDA ") for name, _, _ in outside)
     rows.append(Part(OUTSIDE, names, result.outside_torch_bytes))

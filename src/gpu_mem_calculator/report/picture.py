@@ -32,6 +32,8 @@ PHASES = {
     "forward": ("forward", "fwd"),
     "backward": ("backward", "bwd"),
     "optimizer": ("optimizer", "opt"),
+    "prefill": ("prefill", "prefill"),
+    "decode": ("decode", "decode"),
 }
 OFF_SCALE = 0.2  # below this share of the card the limit leaves the chart, or nothing is seen
 CHARACTER = 0.58  # average width of a character, in font sizes
@@ -132,7 +134,7 @@ def timeline(
     return "\n".join([
         f'<svg class="step" viewBox="0 0 {width} {height:g}" role="img" '
         f'aria-labelledby="{name}-title {name}-desc" xmlns="http://www.w3.org/2000/svg">',
-        f'<title id="{name}-title">Memory of one GPU over a step</title>',
+        f'<title id="{name}-title">Memory of one GPU over time</title>',
         f'<desc id="{name}-desc">{escape(say)}</desc>', *body, "</svg>",
     ])  # fmt: skip
 

@@ -30,7 +30,9 @@ def step_picture(estimate: Estimate) -> Iterator[Line]:
     room = estimate.result.gpu_memory_bytes - estimate.result.outside_torch_bytes
     wanted = (estimate.result.peak_instant, estimate.result.allocated_bytes)
     peak = next((row for row, total in rows if (row["title"], total) == wanted), None)
-    yield from picture("start-up and one step", rows, peak, room)
+    serves = estimate.resolved.run.new_tokens is not None
+    yield from picture("start-up and inference" if serves else "start-up and one step", rows, peak,
+                       room)  # fmt: skip
 
 
 def picture(
@@ -53,7 +55,7 @@ def picture(
     left = len(rows) - len(kept)
     if left:
         yield line(f"  ({left} lower instant{'s' * (left > 1)} left out)", DIM)
-    yield _legend(limited)
+    yield _legend(limited, [row for row, _ in rows])
 
 
 def _telling(timeline: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
@@ -101,10 +103,12 @@ def _short(title: str) -> str:
     return text if len(text) <= TITLE else text[: TITLE - 1] + "…"
 
 
-def _legend(limited: bool) -> Line:
+def _legend(limited: bool, rows: list[dict[str, Any]]) -> Line:
+    """What the shades stand for, those that are there."""
     spans: Line = [("  ", "")]
-    for shade, title, style, _ in SHADES:
-        spans += [(shade, style), (f" {title} ", DIM)]
+    for shade, title, style, kinds in SHADES:
+        if any(row["bytes"].get(kind) for row in rows for kind in kinds):
+            spans += [(shade, style), (f" {title} ", DIM)]
     if limited:
         spans += [(LIMIT, DIM), (" limit", DIM)]
     return spans

@@ -17,7 +17,6 @@ from ...model.arch import Layer
 from ...model.blocks import Weight
 from ..huggingface.ops import Adapter
 from ..run import Run
-from ..unsplit import unsplit_bytes
 
 
 class Widths(Struct, frozen=True):
@@ -36,33 +35,39 @@ class Piece(Struct, frozen=True):
     trained: bool
 
 
+class Part(Struct, frozen=True):
+    """Bytes of one parameter: its shard, the shard on the GPU in the compute dtype, all of it."""
+
+    shard: Num
+    cast: Num
+    whole: Num
+    elements: Num  # of the shard
+    trained: bool
+
+
 class Unit(Struct, frozen=True, kw_only=True):
     """Bytes of one unit on one rank."""
 
     shard: Num = 0  # the parameters it stores
-    slack: Num = 0  # the rest of blocks that torch's allocator does not split for them
+    cast: Num = 0  # their copy in the compute dtype, where that is another one
     gathered: Num = 0  # whole parameters in the compute dtype; the all-gather buffer is as big
     grads: Num = 0  # whole gradients in the compute dtype
+    last_grad: Num = 0  # of the last parameter
     reduce_in: Num = 0  # reduce-scatter's flat input, in the reduce dtype
     reduced: Num = 0  # its flat output
     shard_grads: Num = 0  # the gradients that stay, in the dtype of the shards
-    grads_slack: Num = 0
     converted: Num = 0  # shard_grads where they are a cast of `reduced`, else 0
     stepped: Num = 0  # elements of its shards that are trained
     largest: Num = 0  # of one of them
-    tensors: int = 0  # how many tensors they are
     pinned: Num = 0  # under offload: the host's blocks for the shards
     pinned_grads: Num = 0  # and for their gradients
-    staged: Num = 0  # what one rank alone needs beyond `gathered` to copy them to the GPU
+    staged: Num = 0  # what one rank alone needs beyond `gathered` to make them
+    parts: tuple[Part, ...] = ()
 
     @property
-    def reducing(self) -> Num:
-        """Beside reduce-scatter's input: first the whole gradients, then its output.
-
-        F/_fsdp_collectives.py foreach_reduce: the gradients go after the copy-in, then the
-        output is made, then it is cast to the dtype of the shards.
-        """
-        return larger(self.grads, self.reduced + self.converted)
+    def tensors(self) -> int:
+        """Parameters that are trained."""
+        return sum(part.trained for part in self.parts)
 
 
 def shard_elements(weight: Weight, ranks: Num) -> Num:
@@ -81,22 +86,25 @@ def _part(run: Run, piece: Piece, ranks: Num) -> Num:
 
 def unit(run: Run, pieces: Sequence[Piece], ranks: Num, *, offload: bool = False) -> Unit:
     """Add up the parameters that one `fully_shard` call owns."""
-    sums: dict[str, Num] = dict.fromkeys(Unit.__struct_fields__, 0)
+    sums: dict[str, Num] = dict.fromkeys(SUMS, 0)
+    parts: list[Part] = []
 
     def add(name: str, elements: Num, bits: int) -> None:
         sums[name] = sums[name] + elements * bits // 8
 
-    splits = not run.expandable_segments  # else no block has a rest
     for piece in pieces:
         widths, part = piece.widths, _part(run, piece, ranks)
+        shard, cast = part * widths.stored // 8, part * widths.compute // 8
+        parts.append(Part(shard, cast, part * ranks * widths.compute // 8, part, piece.trained))
         add("shard", part, widths.stored)
-        if splits:
-            sums["slack"] = sums["slack"] + unsplit_bytes(part * widths.stored // 8)
+        if widths.compute != widths.stored or offload:
+            add("cast", part, widths.compute)
         add("gathered", part * ranks, widths.compute)
         if piece.trained:
             numel = piece.weight.numel
             whole = numel if run.frozen else run.scaled(numel)
             add("grads", whole, widths.compute)
+            sums["last_grad"] = whole * widths.compute // 8
             add("reduce_in", part * ranks, widths.reduce)
             add("reduced", part, widths.reduce)
             add("shard_grads", part, widths.stored)
@@ -104,36 +112,41 @@ def unit(run: Run, pieces: Sequence[Piece], ranks: Num, *, offload: bool = False
                 add("converted", part, widths.stored)
             add("stepped", part, 8)
             sums["largest"] = larger(sums["largest"], part)
-            sums["tensors"] += 1
-    sums["grads_slack"] = unsplit_bytes(sums["shard_grads"]) if splits else 0
+    sums["staged"] = _staged(parts, offload=offload)
     if offload:
-        sums |= _offloaded(run, pieces, ranks)
-    return Unit(**sums)
+        sums |= _pinned(parts)
+    return Unit(**sums, parts=tuple(parts))
 
 
-def _offloaded(run: Run, pieces: Sequence[Piece], ranks: Num) -> dict[str, Num]:
-    """Blocks of pinned host memory, and the highest moment of a gather by one rank alone.
+def _staged(parts: Sequence[Part], *, offload: bool) -> Num:
+    """The highest moment of a gather by one rank alone, beyond what it leaves.
 
-    The host allocator rounds to powers of two (ATen/core/CachingHostAllocator.h:300). One rank
-    copies a parameter to the GPU as it is stored, casts it, and copies it again into its gathered
-    place, while the cast of the parameter before is still named (F/_fsdp_param_group.py:437-460,
-    F/_fsdp_param.py:896-901).
+    Each parameter is cast and copied into its gathered place, while the cast of the one before
+    is still named; under offload it is copied to the GPU first, as it is stored
+    (F/_fsdp_param_group.py:437-460, F/_fsdp_param.py:896-901).
     """
-    pinned: Num = 0
-    grads: Num = 0
     made: Num = 0  # gathered so far
     before: Num = 0
     highest: Num = 0
-    for piece in pieces:
-        part = _part(run, piece, ranks)
-        stored, cast = (part * bits // 8 for bits in (piece.widths.stored, piece.widths.compute))
-        block = power_of_two(stored)
+    for part in parts:
+        same = part.shard is part.cast or part.shard == part.cast
+        fresh = part.shard if offload else 0
+        if not same:
+            fresh = fresh + part.cast
+    return highest
+
+
+def _pinned(parts: Sequence[Part]) -> dict[str, Num]:
+    """Blocks of pinned host memory, which are powers of two
+    (ATen/core/CachingHostAllocator.h:300).
+    """
+    pinned: Num = 0
+    grads: Num = 0
+    for part in parts:
+        block = power_of_two(part.shard)
         pinned = pinned + block
-        grads = grads + block if piece.trained else grads
-        fresh = stored if piece.widths.stored == piece.widths.compute else stored + cast
-        highest = larger(highest, made + larger(before + fresh, 2 * cast))
-        made, before = made + cast, cast
-    return {"pinned": pinned, "pinned_grads": grads, "staged": highest - made}
+        grads = grads + block if part.trained else grads
+    return {"pinned": pinned, "pinned_grads": grads}
 
 
 def adapter_weights(layer: Layer, adapter: Adapter) -> Iterator[Weight]:

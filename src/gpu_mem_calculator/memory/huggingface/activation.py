@@ -29,7 +29,7 @@ def gelu_new(tape: Tape, setting: Setting, x: Value) -> Value:
     """
     half = scale(tape, x, "act.half")
     base = tape.cast(x, 32) if setting.autocast else x
-    cube = tape.op("act.cube", base, saves=(base,), back_temp=2 * base.bytes)
+    cube = tape.op("act.cube", base, saves=(base,), back_temp=(base.bytes, base.bytes))
     inner = add(tape, x, scale(tape, cube, "act.cubed"), "act.inner")
     tanh = tape.op("act.tanh", scale(tape, inner, "act.scaled"), save_out=True)
     one = tape.op("act.one", tanh, passes=True)
@@ -50,7 +50,7 @@ def gelu_python(tape: Tape, setting: Setting, x: Value) -> Value:
     """x 0.5 (1 + erf(x / √2)): activations.py:82."""
     half = scale(tape, x, "act.half")
     divided = scale(tape, x, "act.divided")
-    erf = tape.op("act.erf", divided, saves=(divided,), back_temp=2 * x.bytes)
+    erf = tape.op("act.erf", divided, saves=(divided,), back_temp=(x.bytes, x.bytes))
     return multiply(tape, half, tape.op("act.one", erf, passes=True), "act")
 
 
@@ -71,7 +71,7 @@ def bloom_gelu(tape: Tape, setting: Setting, x: Value) -> Value:
 
     Forward has three maps beside x and the output; backward six (bloom_gelu_back, :123).
     """
-    return tape.op("act", x, saves=(x,), temp=3 * x.bytes, back_temp=5 * x.bytes)
+    return tape.op("act", x, saves=(x,), temp=(x.bytes,) * 3, back_temp=(x.bytes,) * 5)
 
 
 WRITTEN_OUT: dict[str, Callable[[Tape, Setting, Value], Value]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...model.blocks import Attention, LatentAttention
 from ..tape import Tape, Value
+from .cache import Cache
 from .heads import Heads
 from .kernels import attend
 from .norms import norm
@@ -12,8 +13,9 @@ from .rotary import layer_tables, rotate
 
 
 def attention(
-    tape: Tape, setting: Setting, x: Value, block: Attention, *, masked: bool = False
-) -> Value:
+    tape: Tape, setting: Setting, x: Value, block: Attention, *, masked: bool = False,
+    cache: Cache | None = None,
+) -> Value:  # fmt: skip
     """Projections, norms on q and k, rotary embedding, the kernel, the output projection."""
     q, k, v = _projected(tape, setting, x, block)
     kv_heads = block.kv_heads
@@ -23,6 +25,8 @@ def attention(
         k = tape.op("attn.k_expanded", k, elements=size)
         v = tape.op("attn.v_expanded", v, elements=size)
     q, k = _positioned(tape, setting, q, k, block)
+    if cache is not None:
+        k, v = cache.update(tape, setting, k, v)
     heads = Heads(
         heads=block.heads,
         kv_heads=kv_heads,
@@ -41,6 +45,7 @@ def attention(
         float_bias=block.float_bias,
         float_logits=block.alibi and block.always_masked,
         head_major=block.rotary_impl == "joined" or 0 < block.rotary_dim < block.head_dim,
+        cached=cache is not None,
     )
     mixed = attend(tape, setting, q, k, v, heads)
     out = linear(tape, setting, mixed, block.output)
@@ -74,18 +79,22 @@ def _positioned(
     if block.rotary_dim:
         size, impl = (block.rotary_dim, block.head_dim), block.rotary_impl
         tables = layer_tables(tape, setting, block.rotary_dim, impl)
+        before = (q, k)
         q = rotate(tape, setting, q, size, impl, tables)
         if impl == "gptj":
             tables = layer_tables(tape, setting, block.rotary_dim, impl)
         k = rotate(tape, setting, k, size, impl, tables)
+        if not setting.training:
+            tape.hold(*before)  # the caller names them until it has both
     if len(block.norms) == 2 and complex_first:
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
     return q, k
 
 
 def latent_attention(
-    tape: Tape, setting: Setting, x: Value, block: LatentAttention, *, masked: bool = False
-) -> Value:
+    tape: Tape, setting: Setting, x: Value, block: LatentAttention, *, masked: bool = False,
+    cache: Cache | None = None,
+) -> Value:  # fmt: skip
     """DeepSeek's MLA as transformers trains it: keys and values are made in full.
 
     models/deepseek_v3/modeling_deepseek_v3.py: q and k are concatenations of a part without and
@@ -115,14 +124,16 @@ def latent_attention(
     size = per_head * (block.nope_dim + block.rope_dim)
     query = tape.op("mla.query", q_nope, q_rope, elements=size)
     key = tape.op("mla.key", k_nope, k_rope, elements=size)
-    heads = _latent_heads(block, masked)
+    if cache is not None:
+        key, value = cache.update(tape, setting, key, value)
+    heads = _latent_heads(block, masked, cached=cache is not None)
     mixed = attend(tape, setting, query, key, value, heads)
     out = linear(tape, setting, mixed, block.output)
     tape.hold(query, key, value)
     return out
 
 
-def _latent_heads(block: LatentAttention, masked: bool) -> Heads:
+def _latent_heads(block: LatentAttention, masked: bool, *, cached: bool) -> Heads:
     """Full heads; q is joined from its two parts, head by head."""
     return Heads(
         heads=block.heads,
@@ -132,4 +143,5 @@ def _latent_heads(block: LatentAttention, masked: bool) -> Heads:
         masked=masked,
         dropout=block.dropout,
         head_major=True,
+        cached=cached,
     )

@@ -16,18 +16,21 @@ def eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     """
     q, k, v = _operands(tape, setting, q, k, v, heads)
     tape.core = True
-    area = setting.batch * setting.seq * setting.seq * heads.heads
+    area = setting.tokens * setting.keys * heads.heads
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k))
     biased = _falcon_alibi(tape, scores) if heads.float_logits else _biased(tape, scores, heads)
     probs = _probabilities(tape, setting, biased, heads)
     if heads.in_place:
         tape.hold(scores)
     probs = maybe_dropout(tape, setting, tape.cast(probs, v.bits), heads.dropout)
+    tape.returned.append(probs)
     size = setting.tokens * (heads.heads * heads.value_dim)
     out = tape.op("attn.mixed", probs, v, elements=size, saves=(probs, v))
     tape.core = False
     contiguous = tape.op("attn.out", out)
     tape.hold(out, probs, *([biased] if heads.float_bias else []))
+    if heads.grouped and not setting.training:
+        tape.hold(k, v)  # the repeated ones have the names
     return contiguous
 
 
@@ -39,8 +42,10 @@ def _operands(
     """
     if heads.float_scores:
         q, k = tape.cast(q, 32), tape.cast(k, 32)
-    rows = setting.tokens * heads.heads
+    rows = setting.key_tokens * heads.heads
     q = q if heads.head_major else tape.op("attn.q_contiguous", q)
+    if heads.cached and not heads.grouped:
+        return q, k, v
     k = tape.op("attn.k_contiguous", k, elements=rows * heads.head_dim)
     return q, k, tape.op("attn.v_contiguous", v, elements=rows * heads.value_dim)
 

@@ -79,6 +79,8 @@ def _grouped(tape: Tape, setting: Setting, x: Value, block: Moe, scores: Value) 
     backward of an indexing makes zeros, then a copy with the gradient put in. Autocast knows
     nothing of grouped matmuls: they run in the weights' dtype (integrations/moe.py:325).
     """
+    if setting.decoding:
+        return _batched(tape, setting, x, block, scores)
     bits = setting.weight_bits
     picked = setting.tokens * block.top_k
     index = tape.value("moe.permutation", picked * 3, 64, grad=False)
@@ -102,6 +104,29 @@ def _grouped(tape: Tape, setting: Setting, x: Value, block: Moe, scores: Value) 
     tape.hold(weighted, *biases)
     total = tape.op("moe.sum", restored, elements=setting.tokens * setting.hidden)
     tape.hold(gathered, masked)  # named until the function returns
+    return tape.cast(total, x.bits)
+
+
+def _batched(tape: Tape, setting: Setting, x: Value, block: Moe, scores: Value) -> Value:
+    """While it decodes, generate copies each token's experts for one batched matmul
+    (generation/utils.py:2313 _optimize_model_for_decode, integrations/moe.py
+    batched_mm_experts_forward). Names are given to the next copy only when that is made.
+    """
+    bits, picked = setting.weight_bits, setting.tokens * block.top_k
+    repeated = tape.op("moe.repeated", x, elements=picked * setting.hidden, bits=bits)
+    width: Num = block.ffn * (2 if block.gated else 1)
+    up_copy = tape.op("moe.up_copy", repeated, elements=picked * width * setting.hidden)
+    biases = [_bias(tape, setting, picked * width)] if _has_bias(block) else []
+    up = tape.op("moe.up", repeated, up_copy, *biases, elements=picked * width)
+    inner = _inner(tape, setting, up, block)
+    down_copy = tape.op("moe.down_copy", inner, elements=picked * block.ffn * setting.hidden)
+    tape.hold(up_copy)
+    more = [_bias(tape, setting, picked * setting.hidden)] if _has_bias(block) else []
+    tape.hold(*biases)
+    down = tape.op("moe.down", inner, down_copy, *more, elements=picked * setting.hidden)
+    weighted = _weighted(tape, down, scores)
+    total = tape.op("moe.sum", weighted, elements=setting.tokens * setting.hidden)
+    tape.hold(repeated, down_copy, down, weighted, *more)
     return tape.cast(total, x.bits)
 
 
@@ -131,7 +156,7 @@ def _weighted(tape: Tape, down: Value, scores: Value) -> Value:
     product = down.elements() * bits // 8
     copies, cast = (2, down.bytes) if down.bits < bits else (1, 0)
     return tape.op(
-        "moe.weighted", down, scores, bits=bits, saves=(down, scores), back_temp=copies * product,
+        "moe.weighted", down, scores, bits=bits, saves=(down, scores), back_temp=(product,) * copies,
         settle=cast,
     )  # fmt: skip
 

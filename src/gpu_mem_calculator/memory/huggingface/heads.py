@@ -25,6 +25,7 @@ class Heads(Struct, frozen=True, kw_only=True):
     float_bias: bool = False
     float_logits: bool = False
     head_major: bool = False  # q was made by a concatenation, head by head
+    cached: bool = False  # k and v come from a cache, head by head
 
     @property
     def grouped(self) -> bool:

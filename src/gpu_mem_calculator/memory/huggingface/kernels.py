@@ -60,7 +60,7 @@ def repeated(tape: Tape, setting: Setting, k: Value, v: Value, heads: Heads) -> 
     """
     if not heads.grouped:
         return k, v
-    rows = setting.tokens * heads.heads
+    rows = setting.key_tokens * heads.heads
     if heads.kv_heads == 1 and setting.attention == "sdpa":
         k = tape.split("attn.k_expanded", k, [("attn.k_view", rows * heads.head_dim)])[0]
         v = tape.split("attn.v_expanded", v, [("attn.v_view", rows * heads.value_dim)])[0]
@@ -73,13 +73,13 @@ def repeated(tape: Tape, setting: Setting, k: Value, v: Value, heads: Heads) -> 
 
 def _fused(
     tape: Tape, setting: Setting, values: tuple[Value, Value, Value], heads: Heads,
-    rows: Num, saves: list[Value], work: Num,
+    rows: Num, saves: list[Value], work: tuple[Num, ...],
 ) -> Value:  # fmt: skip
     """A fused kernel: keeps q, k, v, the output and one fp32 log-sum-exp a row and head."""
     lse = tape.value("attn.logsumexp", rows, 32, grad=False)
     return tape.op(
         "attn.out", *values, elements=_out_elements(setting, heads),
-        saves=(*values, *saves, lse), save_out=True, back_temp=work,
+        saves=(*values, *saves, lse), save_out=True, back_temp=work, inside=True,
     )  # fmt: skip
 
 
@@ -106,9 +106,9 @@ def _cudnn(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
     if heads.masked:
         k, v = repeated(tape, setting, k, v, heads)
     rows = setting.tokens * heads.heads
-    spread = 2 * q.bytes if heads.grouped and not heads.masked else 0
-    work = rows * (4 * heads.head_dim + 4) + 256 + spread
-    mask = _own_mask(tape, setting, q, heads, setting.seq)
+    spread = (q.bytes, q.bytes) if heads.grouped and not heads.masked else ()
+    work = (rows * (4 * heads.head_dim + 4) + 256, *spread)
+    mask = _own_mask(tape, setting, q, heads, setting.keys)
     return _token_by_token(tape, _fused(tape, setting, (q, k, v), heads, rows, mask, work), heads)
 
 
@@ -118,8 +118,8 @@ def _flash(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
     mha_bwd.
     """
     padded = setting.batch * round_up(setting.seq, 128) * heads.heads
-    spread = 2 * q.bytes if heads.grouped else 0
-    work = padded * (4 * round_up(heads.head_dim, 32) + 4) + spread
+    spread = (q.bytes, q.bytes) if heads.grouped else ()
+    work = (padded * 4 * round_up(heads.head_dim, 32), padded * 4, *spread)
     rows = setting.tokens * heads.heads
     return _token_by_token(tape, _fused(tape, setting, (q, k, v), heads, rows, [], work), heads)
 
@@ -132,10 +132,10 @@ def _efficient(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads
     """
     k, v = repeated(tape, setting, k, v, heads)
     rows = setting.batch * round_up(setting.seq, 32) * heads.heads
-    work = rows * 4
+    work: tuple[Num, ...] = (rows * 4,)
     if q.bits == 32:
-        work = 2 * work + _out_elements(setting, heads) * 4
-    mask = _own_mask(tape, setting, q, heads, round_up(setting.seq, 8))
+        work = (rows * 4, rows * 4, _out_elements(setting, heads) * 4)
+    mask = _own_mask(tape, setting, q, heads, round_up(setting.keys, 8))
     return _fused(tape, setting, (q, k, v), heads, rows, mask, work)
 
 
@@ -152,13 +152,15 @@ def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     named = [q, k, v, *_named_mask(tape, setting, heads)]
     if not late:
         k, v = repeated(tape, setting, k, v, heads)
+    named += [] if setting.training else [k, v]
     q, k = scale(tape, q, "attn.q_scaled"), scale(tape, k, "attn.k_scaled")
-    rows = setting.tokens * heads.heads
+    named += [] if setting.training else [q]
+    rows = setting.key_tokens * heads.heads
     if late:
         named.append(_copied_query(tape, setting, q))
         k = _spread(tape, setting, k, rows * heads.head_dim)
     tape.core = True
-    area = setting.batch * setting.seq * setting.seq * heads.heads
+    area = setting.tokens * setting.keys * heads.heads
     work = q.bytes - k.bytes if late else 0  # the gradient of a spread view is as large as q
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work)
     biased = tape.op("attn.biased", scores, passes=True)
@@ -191,11 +193,15 @@ def _copied_query(tape: Tape, setting: Setting, q: Value) -> Value:
 
 
 def _named_mask(tape: Tape, setting: Setting, heads: Heads) -> list[Value]:
-    """The mask in fp32, where it comes as a boolean one: added to the scores, not kept."""
-    if not (heads.masked and heads.own_mask):
+    """The mask in fp32, where it comes as a boolean one: added to the scores, not kept.
+
+    Without one torch makes the causal one itself; where all is kept for backward that is no peak.
+    """
+    causal = not (heads.masked or setting.training or setting.decoding)
+    if not (causal or (heads.masked and heads.own_mask)):
         return []
     source = tape.value("attn.mask_source", 0, 32, grad=False)
-    return [tape.op("attn.mask", source, elements=setting.seq * setting.seq)]
+    return [tape.op("attn.mask", source, elements=setting.seq * setting.keys)]
 
 
 def _unmerged(tape: Tape, setting: Setting, q: Value) -> Value:

@@ -7,6 +7,7 @@ from ...model.blocks import Attention, LatentAttention, Mlp, StateSpace
 from ..tape import Tape, Value
 from ..walk import Walk, walk
 from .attention import attention, latent_attention
+from .cache import Cache
 from .experts import moe
 from .feedforward import mlp
 from .norms import norm
@@ -14,22 +15,38 @@ from .ops import Setting, add, maybe_dropout
 from .ssm import state_space
 
 
-def _mix(tape: Tape, setting: Setting, x: Value, layer: Layer, masked: bool) -> Value:
+def _mix(
+    tape: Tape, setting: Setting, x: Value, layer: Layer, masked: bool, cache: Cache | None
+) -> Value:
     block = layer.mixer
     if isinstance(block, Attention):
-        return attention(tape, setting, x, block, masked=masked)
-    if isinstance(block, LatentAttention):
-        return latent_attention(tape, setting, x, block, masked=masked)
-    assert isinstance(block, StateSpace)
-    return state_space(tape, setting, x, block)
+        out = attention(tape, setting, x, block, masked=masked, cache=cache)
+    elif isinstance(block, LatentAttention):
+        out = latent_attention(tape, setting, x, block, masked=masked, cache=cache)
+    else:
+        assert isinstance(block, StateSpace)
+        out = state_space(tape, setting, x, block, cache)
+    _named(tape, setting, x)
+    if setting.names_mixed:
+        tape.returned.append(out)
+    return out
 
 
 def _feed(tape: Tape, setting: Setting, x: Value, layer: Layer) -> Value:
     block = layer.mlp
     if isinstance(block, Mlp):
-        return mlp(tape, setting, x, block)
-    assert block is not None
-    return moe(tape, setting, x, block)
+        out = mlp(tape, setting, x, block)
+    else:
+        assert block is not None
+        out = moe(tape, setting, x, block)
+    _named(tape, setting, x)
+    return out
+
+
+def _named(tape: Tape, setting: Setting, *values: Value) -> None:
+    """The layer's code names what it gives to a block; training keeps most of it anyway."""
+    if not setting.training:
+        tape.hold(*values)
 
 
 def _normed(tape: Tape, setting: Setting, x: Value, layer: Layer, where: str) -> Value:
@@ -39,18 +56,21 @@ def _normed(tape: Tape, setting: Setting, x: Value, layer: Layer, where: str) ->
     return x if found is None else norm(tape, setting, x, found)
 
 
-def run_layer(tape: Tape, setting: Setting, x: Value, layer: Layer, *, masked: bool) -> Value:
+def run_layer(
+    tape: Tape, setting: Setting, x: Value, layer: Layer, *, masked: bool,
+    cache: Cache | None = None,
+) -> Value:  # fmt: skip
     """The residual stream through one layer."""
     if layer.parallel:
         pre = _normed(tape, setting, x, layer, "pre")
         mlp_in = _normed(tape, setting, x, layer, "pre_mlp") if layer.norm("pre_mlp") else pre
-        mixed = _mix(tape, setting, pre, layer, masked)
+        mixed = _mix(tape, setting, pre, layer, masked, cache)
         mixed = maybe_dropout(tape, setting, mixed, layer.dropout)
         fed = _feed(tape, setting, mlp_in, layer)
         fed = maybe_dropout(tape, setting, fed, layer.dropout)
         return add(tape, add(tape, mixed, fed, "branches"), x)
     if layer.mixer is not None:
-        mixed = _mix(tape, setting, _normed(tape, setting, x, layer, "pre"), layer, masked)
+        mixed = _mix(tape, setting, _normed(tape, setting, x, layer, "pre"), layer, masked, cache)
         mixed = _normed(tape, setting, mixed, layer, "post")
         x = add(tape, x, maybe_dropout(tape, setting, mixed, layer.dropout))
     if layer.mlp is not None:
@@ -74,4 +94,6 @@ def layer_walk(
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=grad)
     y = run_layer(tape, setting, x, layer, masked=masked)
     tape.hold(x)  # the model's loop names the layer's input until it has its output
+    if not setting.frozen:
+        tape.rest(layer.num_parameters, setting.weight_bits)
     return walk(tape, x, y, recompute_core=recompute_core, checkpoint=checkpoint)

@@ -42,11 +42,24 @@ class Setting(Struct, frozen=True, kw_only=True):
     frozen: bool = False  # the base weights take no gradient
     adapter: Adapter | None = None
     quantization: str | None = None
+    past: Num = 0  # tokens of a cache that attention reads beside its own
+    names_mixed: bool = False  # the layer's code names the mixer's output to its end
+    decoding: bool = False  # one token a sequence, with a cache: experts have a way of their own
 
     @property
     def tokens(self) -> Num:
         """Tokens of one micro-batch on this rank."""
         return self.batch * self.seq
+
+    @property
+    def keys(self) -> Num:
+        """Keys that each sequence's tokens attend to."""
+        return self.seq if type(self.past) is int and self.past == 0 else self.seq + self.past
+
+    @property
+    def key_tokens(self) -> Num:
+        """Keys of the whole batch."""
+        return self.batch * self.keys
 
 
 def linear(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:

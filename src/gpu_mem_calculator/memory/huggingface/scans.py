@@ -38,7 +38,7 @@ def token_scan(
         saves=(decay, states, narrow), back_temp=decay.bytes,
     )  # fmt: skip
     tape.hold(drive, decay, update, biased)
-    skip = tape.op("ssm.skip", active, bits=32, saves=(active,), back_temp=2 * wide.bytes)
+    skip = tape.op("ssm.skip", active, bits=32, saves=(active,), back_temp=(wide.bytes, wide.bytes))
     total = add(tape, scanned, skip, "ssm.total")
     gate = tape.op("ssm.gate", into, elements=tokens * inner, saves=(into,))
     return tape.cast(multiply(tape, total, gate, "ssm.gated"), active.bits)
@@ -85,13 +85,13 @@ def chunk_scan(
     most = size.area * (4 * block.state)
     scores = tape.op(
         "ssm.scores", queries, keys, elements=size.area, saves=(queries, keys),
-        temp=most, back_temp=2 * most,
+        temp=most, back_temp=(most, most),
     )  # fmt: skip
-    masked = tape.op("ssm.masked", scores, saves=(scores, decay), back_temp=2 * scores.bytes)
+    masked = tape.op("ssm.masked", scores, saves=(scores, decay), back_temp=(scores.bytes, scores.bytes))
     most = size.area * (4 * head)
     inside = tape.op(
         "ssm.inside", masked, values, elements=size.values, saves=(masked, values),
-        temp=most, back_temp=2 * most,
+        temp=most, back_temp=(most, most),
     )  # fmt: skip
     across = _across(tape, keys, queries, values, size, block.state)
     total = add(tape, add(tape, inside, across, "ssm.output"), skip, "ssm.total")
@@ -105,11 +105,11 @@ def _across(
     most = values.bytes * state
     decayed = tape.op("ssm.b_decay", keys)
     ends = tape.op("ssm.ends", decayed, values, elements=size.ends, saves=(decayed, values),
-                   temp=most, back_temp=2 * most)  # fmt: skip
+                   temp=most, back_temp=(most, most))  # fmt: skip
     joined = tape.op("ssm.joined", ends, save_out=True)
     new = tape.op("ssm.new_states", joined, save_out=True)
     read = tape.op("ssm.read", queries, new, elements=size.values, saves=(queries, new),
-                   temp=most, back_temp=2 * most)  # fmt: skip
+                   temp=most, back_temp=(most, most))  # fmt: skip
     return tape.op("ssm.across", read, saves=(read,))
 
 
@@ -121,7 +121,7 @@ def _gated_norm(
     wide = tape.op("ssm.gate.to", into, elements=tokens * block.inner, bits=32)
     gate = tape.op("ssm.gate", wide, saves=(wide,))
     gated = multiply(tape, total, gate, "ssm.gated")
-    squares = tape.op("ssm.pow", gated, saves=(gated,), back_temp=2 * gated.bytes)
+    squares = tape.op("ssm.pow", gated, saves=(gated,), back_temp=(gated.bytes, gated.bytes))
     rsqrt = tape.op("ssm.rsqrt", squares, elements=tokens, save_out=True, back_temp=gated.bytes)
     normed = tape.op("ssm.normed", gated, rsqrt, saves=(gated, rsqrt), back_temp=gated.bytes)
     weighted = tape.op("ssm.weighted", normed, saves=(normed,), back_temp=normed.bytes)

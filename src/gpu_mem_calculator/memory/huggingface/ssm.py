@@ -11,11 +11,14 @@ from __future__ import annotations
 from ...ledger.num import Num
 from ...model.blocks import StateSpace
 from ..tape import Tape, Value
+from .cache import Cache
 from .ops import Setting
 from .scans import chunk_scan, token_scan
 
 
-def state_space(tape: Tape, setting: Setting, x: Value, block: StateSpace) -> Value:
+def state_space(
+    tape: Tape, setting: Setting, x: Value, block: StateSpace, cache: Cache | None = None
+) -> Value:
     """A Mamba-2 mixer, or Jamba's Mamba-1."""
     channels = block.inner + (2 * block.groups * block.state if block.version == 2 else 0)
     width = block.inner + channels + (block.heads if block.version == 2 else 0)

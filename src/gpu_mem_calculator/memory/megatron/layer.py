@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, Moe
 from ..tape import Tape, Value
-from ..walk import Walk, walk
+from ..walk import REENTRANT, Walk, walk
 from .attention import attention, latent_attention
 from .feedforward import mlp, moe
 from .norms import norm
@@ -42,12 +42,19 @@ def run_layer(tape: Tape, how: Setting, x: Value, layer: Layer) -> Value:
     return residual(tape, x, fed, layer.dropout or getattr(layer.mlp, "dropout", 0.0))
 
 
-def layer_walk(how: Setting, layer: Layer) -> Walk:
+def layer_walk(
+    how: Setting, layer: Layer, *, checkpointed: bool = False, given: bool = False
+) -> Walk:
     """What one layer keeps and its highest moments in both directions.
 
-    Weight gradients go into the main-gradient buffer as they are made, so none stays.
+    Weight gradients go into the main-gradient buffer as they are made, so none stays. A
+    checkpoint holds the layer's input and the gradient it is given until it is done
+    (tensor_parallel/random.py CheckpointFunction); so does the schedule with a gradient that
+    another stage has sent (`given`).
     """
     tape = Tape()
     x = tape.value("layer.input", how.local_tokens * how.hidden, how.bits)
     y = run_layer(tape, how, x, layer)
-    return walk(tape, x, y, recompute_core=how.selective)
+    whole = REENTRANT if checkpointed else ""
+    return walk(tape, x, y, recompute_core=how.selective, checkpoint=whole,
+                given=checkpointed or given)  # fmt: skip

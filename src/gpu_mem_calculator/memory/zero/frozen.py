@@ -12,9 +12,10 @@ from ...model.arch import Arch
 from ..activations import Walks
 from ..huggingface.layer import run_layer
 from ..huggingface.ops import Adapter, Setting
+from ..moment import Moment
 from ..stack import Block
 from ..tape import Tape, Value
-from ..walk import HOOKS, REENTRANT, Moment, Walk, walk
+from ..walk import HOOKS, REENTRANT, Walk, walk
 
 
 class KeepingTape(Tape):

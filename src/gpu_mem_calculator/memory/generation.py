@@ -1,0 +1,164 @@
+"""The named instants of a generation: the prompt in one pass, then one token at a time.
+
+In the prompt's pass the cache grows layer by layer; in a decoding step each layer's cache is
+made anew, one token longer, and the old one goes. So the highest instants are the last layer of
+each kind and the logits; where windows slide, also the first step, which lets the prompt go.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..ledger.ledger import Instant
+from ..ledger.num import Num, choose, holds, smaller
+from ..model.arch import Arch, Layer
+
+PREFILL, DECODE = "prefill", "decode"
+PROMPT, FIRST, LAST = "prefill", "decode.first", "decode"  # which pass a beat belongs to
+
+
+class Kind(Struct, frozen=True, kw_only=True):
+    """Equal layers with equal windows, wherever they stand in the stack."""
+
+    layer: Layer
+    window: int | None
+    title: str
+    places: tuple[int, ...]
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """One pass, as one kind of layer sees it: tokens a sequence.
+
+    `seq` are new, `past` are read from the cache, `stored` has memory before it (None: empty).
+    """
+
+    seq: Num
+    past: Num = 0
+    stored: Num = None
+
+
+class Beat(Struct, frozen=True, kw_only=True):
+    """An instant, its pass, and what is at work: "layer" (of a kind, at a place), "norm",
+    "logits" or "scores".
+    """
+
+    instant: Instant
+    step: str
+    work: str
+    kind: int = -1
+    place: int = -1
+
+    @property
+    def name(self) -> str:
+        """The instant's name."""
+        return self.instant.name
+
+    def done(self, kind: Kind) -> int:
+        """Layers of a kind that have run in this pass."""
+        return sum(p < self.place for p in kind.places) if self.work == "layer" else len(
+            kind.places
+        )
+
+    def waiting(self, kind: Kind) -> int:
+        """Layers of a kind that have not run yet."""
+        return sum(p > self.place for p in kind.places) if self.work == "layer" else 0
+
+
+def kinds(arch: Arch) -> tuple[Kind, ...]:
+    """The layers of a stack by shape and window."""
+    windows = arch.windows or (None,) * len(arch.layers)
+    found: list[tuple[Layer, int | None, list[int]]] = []
+    for index, (layer, window) in enumerate(zip(arch.layers, windows, strict=True)):
+        for known, width, places in found:
+            if width == window and (known is layer or known == layer):
+                places.append(index)
+                break
+        else:
+            found.append((layer, window, [index]))
+    return tuple(
+        Kind(layer=layer, window=window, places=tuple(places),
+             title=f"{layer.kind} layers" if window is None else f"windowed {layer.kind} layers")
+        for layer, window, places in found
+    )  # fmt: skip
+
+
+def steps(kind: Kind, prompt: Num, new_tokens: Num) -> dict[str, Step]:
+    """The passes: the prompt, the first decoding step, and the last one.
+
+    The prompt's pass gives the first token, so new_tokens - 1 steps follow. A window's cache is a
+    view of `window - 1` tokens; behind a step there is memory for `window`, behind the prompt for
+    all of it (transformers 5.17.0 cache_utils.py DynamicSlidingWindowLayer.update).
+    """
+    past = prompt + new_tokens - 2
+    if kind.window is None:
+        return {
+            PROMPT: Step(seq=prompt),
+            FIRST: Step(seq=1, past=prompt, stored=prompt),
+            LAST: Step(seq=1, past=past, stored=past),
+        }
+    read = kind.window - 1
+    stored = choose(new_tokens > 2, smaller(past, kind.window), prompt)
+    return {
+        PROMPT: Step(seq=prompt),
+        FIRST: Step(seq=1, past=smaller(prompt, read), stored=prompt),
+        LAST: Step(seq=1, past=smaller(past, read), stored=stored),
+    }
+
+
+def slides(step: Step, window: int | None) -> bool:
+    """Whether a window makes a mask: a choice of kernel, so one answer for all.
+
+    transformers 5.17.0 masking_utils.py:263 makes one from `kv_length >= sliding_window` on.
+    """
+    if window is None:
+        return False
+    longer = step.seq + step.past >= window
+    if isinstance(longer, bool):
+        return longer
+    answers = set(longer.ravel().tolist())
+    if len(answers) > 1:
+        raise ValueError(f"sequences on both sides of a window of {window} need two ledgers")
+    return bool(answers.pop())
+
+
+def beats(found: tuple[Kind, ...], new_tokens: Num) -> tuple[Beat, ...]:
+    """The instants of a generation in order; a plain forward (no new token) ends with logits."""
+    some = [i for i, kind in enumerate(found) if kind.window is not None]
+    made = _pass(found, PROMPT, PREFILL, "prefill", 1, holds(new_tokens > 0))
+    if some:
+        more = holds(new_tokens > 2)
+        for i, kind in enumerate(found):
+            for place in sorted({kind.places[0], kind.places[-1]}):
+                title = f"decode, first token: {_where(found, kind)}"
+                made.append(_beat(FIRST, DECODE, f"layer.{place}", title, more, "layer", i, place))
+    again = holds(new_tokens > 1)
+    return (*made, *_pass(found, LAST, DECODE, "decode", again, again))
+
+
+def _pass(
+    found: tuple[Kind, ...], step: str, phase: str, title: str, present: Num, scores: Num
+) -> list[Beat]:
+    """One forward pass through the whole model."""
+    order = sorted(range(len(found)), key=lambda i: found[i].places[-1])
+    made = [
+        _beat(step, phase, f"layer.{i}", f"{title}, {_where(found, found[i])}", present,
+              "layer", i, found[i].places[-1])
+        for i in order
+    ]  # fmt: skip
+    made.append(_beat(step, phase, "norm", f"{title}, final norm", present, "norm"))
+    made.append(_beat(step, phase, "logits", f"{title}, logits", present, "logits"))
+    made.append(_beat(step, phase, "scores", f"{title}, next token", scores, "scores"))
+    return made
+
+
+def _where(found: tuple[Kind, ...], kind: Kind) -> str:
+    """`last layer`, or which kind of layer where there are several."""
+    return "last layer" if len(found) == 1 else kind.title
+
+
+def _beat(
+    step: str, phase: str, name: str, title: str, present: Num, work: str, kind: int = -1,
+    place: int = -1,
+) -> Beat:  # fmt: skip
+    instant = Instant(name=f"{step}.{name}", phase=phase, title=title, present=present)
+    return Beat(instant=instant, step=step, work=work, kind=kind, place=place)

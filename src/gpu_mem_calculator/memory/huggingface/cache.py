@@ -1,0 +1,46 @@
+"""The cache of keys and values that one layer reads and makes anew (transformers 5.17.0).
+
+cache_utils.py, DynamicLayer.update: `self.keys = torch.cat([self.keys, key_states])`, then the
+values. The old keys go when the new ones have their name, and what is added stays until both are
+done. A layer with a sliding window keeps a view of its last tokens: the memory behind it is that
+of everything that was joined (DynamicSlidingWindowLayer).
+"""
+
+from __future__ import annotations
+
+from ...ledger.num import Num
+from ..tape import Tape, Value
+from .ops import Setting
+
+
+class Cache:
+    """One layer's cache: what is there before, and what is kept of a forward pass."""
+
+    def __init__(self, tape: Tape, *old: tuple[str, Num, int]) -> None:
+        """`old` has a name, the elements that hold memory, and the bits of each part."""
+        self.kept: list[Value] = []
+        self.old: list[Value] = []
+        for name, elements, bits in old:
+            source = tape.value(f"{name}.none", 0, bits, grad=False)
+            self.old.append(tape.op(f"{name}.old", source, elements=elements))
+
+    def update(self, tape: Tape, setting: Setting, key: Value, value: Value) -> list[Value]:
+        """Keys and values with the new tokens' behind them."""
+        new = [
+            tape.op(f"cache.{name}", x, *old, elements=x.elements() // setting.seq * setting.keys)
+            for name, x, old in zip(("keys", "values"), (key, value), self._parts(), strict=True)
+        ]
+        tape.hold(key, value)
+        self.kept += new
+        return new
+
+    def _parts(self) -> tuple[list[Value], list[Value]]:
+        return self.old[:1], self.old[1:2]
+
+    def state(self, tape: Tape, name: str, source: Value, elements: Num, bits: int) -> None:
+        """A state of fixed size, made in the first pass and written over in the others."""
+        if self.old:
+            self.kept += self.old
+            self.old = []
+        elif not any(one.name == name for one in self.kept):
+            self.kept.append(tape.op(name, source, elements=elements, bits=bits))

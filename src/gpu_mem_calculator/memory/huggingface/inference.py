@@ -1,0 +1,107 @@
+"""One layer and the head in a forward pass that trains nothing (transformers 5.17.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from ...ledger.num import Num
+from ...model.arch import Arch, Layer
+from ...model.blocks import Attention, LatentAttention, Linear, StateSpace
+from ..moment import Moment
+from ..passing import passing
+from ..tape import Tape
+from .cache import Cache
+from .layer import run_layer
+from .norms import norm
+from .ops import Setting, linear
+
+
+class Passed(Struct, frozen=True):
+    """A layer at work, its own cache before and after included, and what it leaves cached."""
+
+    moment: Moment
+    kept: tuple[tuple[str, Num], ...]
+
+    @property
+    def kept_bytes(self) -> Num:
+        """The layer's cache when it is done."""
+        total: Num = 0
+        for _, size in self.kept:
+            total = total + size
+        return total
+
+
+def layer_pass(
+    setting: Setting, layer: Layer, *, masked: bool = False, stored: Num | None = None
+) -> Passed:
+    """One layer that adds its tokens to a cache.
+
+    `stored`: the tokens that the cache has memory for before; None where it is empty.
+    """
+    tape = Tape()
+    bits = 32 if layer.fp32_residual else setting.bits
+    x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=False)
+    old = () if stored is None else tuple(cached_parts(setting, layer, stored))
+    cache = Cache(tape, *old)
+    y = run_layer(tape, setting, x, layer, masked=masked, cache=cache)
+    tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
+    kept = tuple((value.name, value.bytes) for value in cache.kept)
+    return Passed(passing(tape, x, y, cache.kept), kept)
+
+
+def cached_parts(setting: Setting, layer: Layer, tokens: Num) -> Iterator[tuple[str, Num, int]]:
+    """What one layer caches for so many tokens a sequence: name, elements, bits."""
+    block, rows = layer.mixer, setting.batch * tokens
+    if isinstance(block, Attention):
+        heads = block.heads if block.expanded else block.kv_heads
+        yield "cache.keys", rows * (heads * block.head_dim), setting.bits
+        yield "cache.values", rows * (heads * (block.value_dim or block.head_dim)), setting.bits
+    elif isinstance(block, LatentAttention):
+        size = block.nope_dim + block.rope_dim
+        yield "cache.keys", rows * (block.heads * size), setting.bits
+        yield "cache.values", rows * (block.heads * block.value_dim), setting.bits
+    elif isinstance(block, StateSpace):
+        yield from state_parts(setting, block)
+
+
+def state_parts(setting: Setting, block: StateSpace) -> Iterator[tuple[str, Num, int]]:
+    """The states of a mixer, whatever the sequence: the convolution's last inputs, and one state a
+    channel (cache_utils.py LinearAttentionLayer).
+    """
+    channels = block.inner + (2 * block.groups * block.state if block.version == 2 else 0)
+    yield "cache.conv", setting.batch * channels * block.conv, setting.bits
+    yield "cache.state", setting.batch * block.inner * block.state, 32
+
+
+def norm_pass(setting: Setting, arch: Arch) -> Moment:
+    """The norm behind the stack, whose input the model names until it returns."""
+    tape = Tape()
+    bits = 32 if arch.layers[-1].fp32_residual else setting.bits
+    x = tape.value("stack.output", setting.tokens * setting.hidden, bits, grad=False)
+    out = x if arch.final_norm is None else norm(tape, setting, x, arch.final_norm)
+    tape.hold(x)
+    return passing(tape, x, out)
+
+
+def logits_pass(setting: Setting, arch: Arch, rows: Num) -> Moment:
+    """The logits of so many tokens a sequence, from the normed output of all of them.
+
+    generate asks for the last one (`logits_to_keep`), a plain forward gets them all.
+    """
+    tape = Tape()
+    x = tape.value("stack.normed", setting.tokens * setting.hidden, setting.bits, grad=False)
+    out = tape.split("logits.rows", x, [("logits.in", setting.batch * rows * setting.hidden)])[0]
+    for weight in arch.head_extra:
+        if len(weight.dims) == 2:  # OPT-350M projects back to the embedding's width
+            out = linear(tape, setting, out, Linear(weight.name, weight.dims[1], weight.dims[0]))
+    head = arch.head or Linear("lm_head", arch.embedding[0].dims[1], ("vocab", arch.vocab))
+    logits = linear(tape, setting, out, head)
+    if arch.logit_softcap:
+        scaled = tape.op("logits.scaled", logits)
+        logits = tape.op("logits.capped", tape.op("logits.tanh", scaled))
+    elif arch.logit_scale:
+        logits = tape.op("logits.scaled", logits)
+    tape.hold(x)
+    return passing(tape, x, logits)

@@ -1,0 +1,58 @@
+"""The walks of one pipeline stage of Megatron: its layers' and the head's."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ...ledger.num import Num, holds, nothing
+from ...model.arch import Layer
+from ..activations import GO, Walks
+from ..pipeline import Stage
+from ..run import Run
+from ..stack import Block
+from ..timeline import BACKWARD, Beat
+from ..walk import Walk
+from .cuts import local_vocab
+from .head import head_walk
+from .layer import layer_walk
+from .ops import Setting
+from .options import setting
+
+
+def walks(run: Run, stage: Stage) -> Walks:
+    """Walk every distinct layer, and the head; weight gradients go into the main buffer at once.
+
+    `Walks.first` is here the layer that runs backward first, where another stage sends the
+    gradient of its output; an unrolled run has it among the layers.
+    """
+    layers = tuple(_layer(run, block) for block in stage.blocks)
+    sent = None
+    if not nothing(1 - stage.last):
+        sent = _layer(run, stage.blocks[-1], sent=True)
+    if run.unrolled and sent is not None:
+        layers, sent = (*layers[:-1], sent), None
+    head = head_walk(setting(run, selective=False), run.arch, local_vocab(run))
+    return Walks(layers, head, sent, GO)
+
+
+def given(stage: Stage, beat: Beat) -> Num:
+    """1 where the layer at work has its output's gradient from another stage, else 0."""
+    if beat.work != "layer" or beat.stretch < len(stage.blocks) - 1:
+        return 0
+    if beat.instant.phase != BACKWARD:
+        return 0
+    other = 1 - stage.last
+    return other if beat.name.endswith(".last") else other * holds(stage.working[-1] == 1)
+
+
+def _layer(run: Run, block: Block, *, sent: bool = False) -> Walk:
+    how = setting(run, selective=block.recompute == "selective")
+    plain = all(type(n) is int for n in (how.batch, how.seq, how.hidden, how.tp, how.cp, how.ep))
+    return (_remembered if plain else _walked)(how, block.layer, block.recompute == "full", sent)
+
+
+def _walked(how: Setting, layer: Layer, checkpointed: bool, sent: bool) -> Walk:
+    return layer_walk(how, layer, checkpointed=checkpointed, given=sent)
+
+
+_remembered = lru_cache(maxsize=256)(_walked)

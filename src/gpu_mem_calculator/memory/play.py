@@ -1,0 +1,56 @@
+"""Which script a block plays at an instant of an unrolled run."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from .activations import UNIT, Walks
+from .script import Script
+from .stack import Block
+from .timeline import FORWARD, Beat
+from .walk import Walk
+
+HEAD, EMBEDDING = -1, -2
+
+
+class Play(Struct, frozen=True, kw_only=True):
+    """One block at work.
+
+    `block` finds what its forward has kept. A checkpointed one plays `once` in forward and
+    `script` twice over in backward. `goes`: a weight's gradient is gone as soon as it is added;
+    else it stays for the step, or (`unit`) until the block is done. `pauses`: behind so many
+    events of backward another instant comes.
+    """
+
+    block: int
+    script: Script
+    once: Script | None = None
+    forward: bool = False
+    reentrant: bool = False
+    goes: bool = False
+    unit: bool = False
+    pauses: tuple[tuple[int, str], ...] = ()
+
+
+def plays(blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks) -> dict[str, Play]:
+    """A play for each beat at which a layer or the head works."""
+    found: dict[str, Play] = {}
+    for beat in beats:
+        if beat.work == "layer":
+            block = blocks[beat.stretch]
+            walk = done.at(beat.stretch, block, beat)
+            found[beat.name] = _play(walk, beat, done, beat.stretch, block)
+        elif beat.work == "head":
+            found[beat.name] = _play(done.head, beat, done, HEAD)
+        elif done.embedding is not None and done.plays_embedding(beat):
+            found[beat.name] = Play(block=EMBEDDING, script=done.embedding)
+    return found
+
+
+def _play(walk: Walk, beat: Beat, done: Walks, index: int, block: Block | None = None) -> Play:
+    full = block is not None and block.recompute == "full"
+    return Play(
+        block=index, script=walk.script, once=walk.once if full else None,
+        forward=beat.instant.phase == FORWARD, reentrant=block is not None and block.reentrant,
+        goes=done.goes(beat), unit=done.gradients == UNIT,
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""A block's tensors in the order in which torch makes and frees them.
+
+A `Reel` is what a walk writes while it runs; the `Script` is what stays of it: numbers of
+tensors, `i` for one that is made, `~i` for one that is freed, as a stream of allocations has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from ..ledger.num import Num, nothing
+
+
+Call = tuple[int, int, Num]
+
+
+class Script(Struct, frozen=True, kw_only=True):
+    """One block, forward and backward, its tensors numbered from 0.
+
+    `entry` and `exit` are the block's input and output, `exit_grad` and `entry_grad` their
+    gradients (none where the input takes no gradient). The entry and the exit's gradient come
+    from the neighbours. `drops`: behind so many events of backward a weight's gradient goes,
+    where one is there already that it is added to; else it stays. `hooks`: how many events have
+    passed when the gradient's hook runs. `left` is still there when backward is over. `calls` and
+    `back_calls`: events before and behind each operation that reads weights, and their elements.
+    """
+
+    sizes: tuple[Num, ...]
+    entry: int
+    exit: int
+    forward: tuple[int, ...]
+    backward: tuple[int, ...] = ()
+    exit_grad: int = -1
+    entry_grad: int = -1
+    drops: tuple[tuple[int, int], ...] = ()
+    hooks: tuple[int, ...] = ()
+    matmul: int = -1  # events of backward when the first weight has been read
+    left: tuple[int, ...] = ()
+    calls: tuple[Call, ...] = ()
+    back_calls: tuple[Call, ...] = ()
+
+    @property
+    def later(self) -> tuple[int, ...]:
+        """Backward where the weights' gradients are added to older ones and go."""
+        events: list[int] = []
+        done = 0
+        for position, tensor in self.drops:
+            events += (*self.backward[done:position], ~tensor)
+            done = position
+        return (*events, *self.backward[done:])
+
+
+class Reel:
+    """Writes a script, and counts the activations that are alive."""
+
+    __slots__ = ("act", "calls", "events", "sizes")
+
+    def __init__(self) -> None:
+        self.sizes: list[Num] = []
+        self.events: list[int] = []
+        self.calls: list[Call] = []
+        self.act: Num = 0
+
+    def number(self, size: Num) -> int:
+        """A tensor that comes from elsewhere."""
+        self.sizes.append(size)
+        return len(self.sizes) - 1
+
+    def weight(self, size: Num) -> int:
+        """The gradient of a weight, which is no activation."""
+        made = self.number(size)
+        self.events.append(made)
+        return made
+
+    def make(self, size: Num) -> int:
+        """A new tensor."""
+        self.act = self.act + size
+        return self.weight(size)
+
+    def free(self, tensor: int) -> None:
+        """A tensor goes."""
+        self.events.append(~tensor)
+        self.act = self.act - self.sizes[tensor]
+
+    def called(self, begin: int, weights: Iterable[Num]) -> None:
+        """An operation has read weights of so many elements since `begin`."""
+        elements = tuple(weights)
+        if elements:
+            self.calls.append((begin, len(self.events), sum(elements)))
+
+    def work(self, sizes: Iterable[Num]) -> list[int]:
+        """Workspace, which is no activation."""
+        return [self.weight(size) for size in sizes if not nothing(size)]
+
+    def over(self, tensors: Iterable[int]) -> None:
+        """Workspace goes."""
+        self.events.extend(~tensor for tensor in tensors)

@@ -1,0 +1,244 @@
+"""A ledger as a stream of allocations and frees: start-up, then whole steps, layer by layer.
+
+Between two instants what is no longer alive is freed, and what has come is made; where a block
+works it plays its script. So at every instant as many bytes are alive as the ledger says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from ..ledger.ledger import GPU, GRAD, OPTIM, Instant, Ledger
+from ..ledger.num import Num
+from ..replay.stream import Stream
+from .play import EMBEDDING, Play
+from .script import Script
+from .timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+
+STEPS = 3  # the second has the optimizer's states from its start, the third finds its blocks
+LATER, FIRST = "later.", "first."  # how instants of later micro-batches, of the first step, begin
+Tensors = list[int]
+
+
+def stream(ledger: Ledger, micro_batches: int, steps: int = STEPS) -> Stream:
+    """What an unrolled ledger's rank asks of the allocator, with a mark behind every phase."""
+    writer: Writer = (ledger.writer or Writer)(ledger)
+    phases = list(_phases(ledger, micro_batches, steps))
+    for number, (title, names) in enumerate(phases):
+        writer.first = number <= 2 * micro_batches + 1  # start-up, the first step's phases
+        for name in names:
+            writer.visit(name)
+        after = next((name for _, more in phases[number + 1 :] for name in more), None)
+        writer.first = writer.first and not title.endswith("opt")
+        if after is not None:
+            writer.leave(after)
+        writer.mark(title)
+        if title.endswith("opt"):
+            writer.zero_grad()
+    return writer.stream
+
+
+def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[tuple[str, list[str]]]:
+    """Every phase: what it is called, and its instants."""
+    yield "startup", [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
+    words = ((FORWARD, "fwd"), (BACKWARD, "bwd"))
+    micro = [(f"a{n}.{word}", list(_names(ledger, phase, later=n > 0)))
+             for n in range(micro_batches) for phase, word in words]  # fmt: skip
+    end = ("opt", list(_names(ledger, OPTIMIZER, later=False)))
+    for step in range(steps):
+        for word, names in (*micro, end):
+            yield f"s{step}.{word}", names
+
+
+def _names(ledger: Ledger, phase: str, *, later: bool) -> Iterator[str]:
+    """The instants of a phase in one micro-batch; those of later ones are like the first's
+    where they have none of their own.
+    """
+    here = [i for i in ledger.instants if i.phase == phase and i.present]
+    tagged = [i for i in here if i.name.startswith(LATER)]
+    inside = {name for play in ledger.plays.values() for _, name in play.pauses}
+    chosen: Iterable[Instant] = tagged if later and tagged else here
+    for instant in chosen:
+        name = instant.name
+        apart = name.startswith(FIRST) or name in inside
+        if not apart and (later or not name.startswith(LATER)):
+            yield name
+
+
+def adding_up(sizes: Iterable[Num], total: int) -> list[int]:
+    """Sizes in proportion, so that they add up: a published count may differ from the model's."""
+    given = [int(size) for size in sizes]
+    whole = sum(given)
+    if whole == total:
+        return given
+    if not whole:
+        return [total]
+    ends = [so_far * total // whole for so_far in accumulate(given)]
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+class Writer:
+    """Writes the stream, and knows which tensor of the ledger has which number."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.plays: dict[str, Play] = dict(ledger.plays)
+        self.stream = Stream(sizes=[], events=[])
+        self.first = False
+        self.entries = [e for e in ledger.entries if e.place == GPU]
+        self.tables: dict[str, dict[int, int]] = {i.name: {} for i in ledger.instants if i.present}
+        for index, entry in enumerate(self.entries):
+            for name, copies in entry.live.items():
+                if name in self.tables and copies and int(entry.bytes):
+                    self.tables[name][index] = int(copies)
+        starts = [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
+        begun = {index for name in starts for index in self.tables[name]}
+        self.lazy = {index for index, entry in enumerate(self.entries)
+                     if entry.kind == OPTIM and index not in begun}  # fmt: skip
+        self.late = {index for index, entry in enumerate(self.entries) if entry.since == BACKWARD}
+        self.updates = {i.name for i in ledger.instants if i.phase == OPTIMIZER}
+        self.held: dict[int, list[Tensors]] = {}  # for each entry, the tensors of each copy
+        self.kept: dict[int, Tensors] = {}  # for each block, the tensors of its script
+        self.grads: Tensors = []  # of weights, until the step is over
+        self.unit: Tensors = []  # of weights of the block that has just worked
+        self.flow = self.back = -1  # the tensor between two blocks, forward and backward
+
+    def make(self, size: int) -> int:
+        """A new tensor."""
+        self.stream.sizes.append(size)
+        made = len(self.stream.sizes) - 1
+        self.stream.events.append(made)
+        return made
+
+    def free(self, tensors: Iterable[int]) -> None:
+        """Tensors go, in this order."""
+        self.stream.events.extend(~tensor for tensor in tensors)
+
+    def mark(self, name: str) -> None:
+        """A phase ends."""
+        self.stream.marks.append((len(self.stream.events), name))
+
+    def zero_grad(self) -> None:
+        """The step is over."""
+        self.free(self.grads)
+        self.grads = []
+
+    def _table(self, name: str) -> dict[int, int]:
+        """The entries of an instant; what the optimizer makes is not there before its first step."""
+        special = FIRST + name
+        table = self.tables[special if self.first and special in self.tables else name]
+        missing = self.late if name in self.updates or not self.first else self.late | self.lazy
+        return {i: n for i, n in table.items() if i not in missing} if missing else table
+
+    def leave(self, name: str) -> None:
+        """Let go of what the next instant has not, but for gradients, which zero_grad lets go."""
+        table = self._table(name)
+        for index in [i for i in self.held if i not in table]:
+            if self.entries[index].kind != GRAD:
+                self.keep(index, 0)
+
+    def visit(self, name: str) -> None:
+        """Go on to an instant."""
+        table, play = self._table(name), self.plays.get(name)
+        self.free(self.unit)
+        self.unit = []
+        if self.back >= 0 and (play is None or play.forward) and not self.kept:
+            self.free((self.back,))  # the embedding's entry has it
+            self.back = -1
+        for index in [i for i in self.held if i not in table]:
+            self.keep(index, 0)
+        for index, copies in table.items():
+            self.keep(index, copies)
+        if play is not None and play.block == EMBEDDING:
+            self.embedding(play.script)
+        elif play is not None:
+            (self.forward if play.forward else self.backward)(play)
+
+    def keep(self, index: int, copies: int) -> None:
+        """Make or free copies of an entry until there are so many."""
+        held = self.held.setdefault(index, [])
+        while len(held) > copies:
+            self.free(held.pop())
+        while len(held) < copies:
+            entry = self.entries[index]
+            sizes = entry.tensors() if entry.tensors else ()
+            held.append([self.make(size) for size in adding_up(sizes, int(entry.bytes))])
+        if not held:
+            del self.held[index]
+
+    def _bind(self, script: Script, entry: int) -> Tensors:
+        """Numbers for the tensors of a script."""
+        begin = len(self.stream.sizes)
+        self.stream.sizes.extend(map(int, script.sizes))
+        ids = list(range(begin, len(self.stream.sizes)))
+        if script.entry >= 0:
+            ids[script.entry] = entry if entry >= 0 else self.make(int(script.sizes[script.entry]))
+        return ids
+
+    def _play(self, ids: Tensors, events: Iterable[int]) -> None:
+        self.stream.events.extend([ids[e] if e >= 0 else ~ids[~e] for e in events])
+
+    def forward(self, play: Play) -> None:
+        """A block runs forward: its output is the next one's input. Start-up's has none."""
+        script = play.once or play.script
+        ids = self._bind(script, self.flow)
+        self._play(ids, script.forward)
+        if script.exit >= 0:
+            self.flow = ids[script.exit]
+            self.kept[play.block] = ids
+
+    def backward(self, play: Play) -> None:
+        """A block runs backward; a checkpointed one runs forward again before."""
+        script, ids = play.script, self.kept.pop(play.block)
+        if self.flow >= 0:  # the loss itself
+            self.free((self.flow,))
+            self.flow = -1
+        if self.back < 0:
+            self.back = self.make(int(script.sizes[script.exit_grad]))
+        output: Tensors = []
+        if play.once is not None:
+            held = ids[play.once.entry]
+            ids = self._bind(script, held)
+            self._play(ids, script.forward)
+            output = [ids[script.exit]]
+            if not play.reentrant:
+                self.free(output)
+                output = []
+        ids[script.exit_grad] = self.back
+        self._backward(play, ids, script.later if play.goes else script.backward)
+        self.free(ids[tensor] for tensor in script.left)
+        if play.once is not None:
+            self.free((*output, ids[script.entry]))
+        self.back = ids[script.entry_grad] if script.entry_grad >= 0 else -1
+        if not play.goes:
+            (self.unit if play.unit else self.grads).extend(ids[t] for _, t in script.drops)
+
+    def embedding(self, script: Script) -> None:
+        """Backward of the embedding; the gradient of a table that the head shares is there."""
+        begin = len(self.stream.sizes)
+        self.stream.sizes.extend(map(int, script.sizes))
+        ids = list(range(begin, len(self.stream.sizes)))
+        if script.entry >= 0:
+            size = script.sizes[script.entry]
+            shared = next(t for t in self.grads if self.stream.sizes[t] == size)
+            self.grads.remove(shared)
+            ids[script.entry] = shared
+        ids[script.exit_grad] = self.back
+        self._play(ids, script.backward)
+        self.back = -1
+        self.grads += [ids[tensor] for _, tensor in script.drops]
+
+    def _backward(self, play: Play, ids: Tensors, events: tuple[int, ...]) -> None:
+        """Its events, with other instants between them, and what the first matmul makes."""
+        done = 0
+        if self.late and play.script.matmul >= 0:
+            done = play.script.matmul
+            self._play(ids, events[:done])
+            for index in self.late:
+                self.keep(index, 1)
+            self.late = set()
+        for position, name in play.pauses:
+            self._play(ids, events[done:position])
+            done = position
+            self.visit(name)
+        self._play(ids, events[done:])

@@ -1,0 +1,1 @@
+"""Random runs: every family, engine and option at random sizes, estimated and traced."""
