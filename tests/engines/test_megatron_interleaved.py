@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator.engines.megatron_lm import ENGINE
 from gpu_mem_calculator.ledger.ledger import Ledger
-from gpu_mem_calculator.memory.megatron.entries import idle_chunks
+from gpu_mem_calculator.memory.megatron.surroundings import idle_chunks
 from gpu_mem_calculator.memory.megatron.states import stage_shard
 from gpu_mem_calculator.memory.pipeline import stage_of
 from gpu_mem_calculator.memory.run import Run
@@ -69,11 +69,15 @@ def test_decay_of_sgd_needs_a_copy() -> None:
 
 
 def test_experts_step_by_themselves() -> None:
-    """The step's temporaries are those of the larger of dense weights and experts."""
+    """Temporaries of the experts' step come when those of the dense weights are gone."""
     how = run(arch(**EXPERTS), options=UNFUSED, implementation="foreach", dp=8, ep=8)
     shard = stage_shard(how, stage_of(how))
-    found = named(ENGINE.ledger(how), "adamw foreach temporaries")
-    assert found == 4 * max(shard.dense - shard.vectors, shard.experts)
+    made = {e.name: e for e in ENGINE.ledger(how).entries if "temporaries" in e.name}
+    dense, experts = (
+        made[f"adamw foreach temporaries{title}"] for title in ("", " of the experts")
+    )
+    assert (dense.bytes, experts.bytes) == (4 * (shard.dense - shard.vectors), 4 * shard.experts)
+    assert not set(dense.live) & set(experts.live)
 
 
 def test_chunks_move_one_by_one() -> None:

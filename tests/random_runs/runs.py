@@ -21,7 +21,7 @@ EXPERTS = (
 OPTIMIZERS = ("adamw", "adamw", "adam", "sgd", "sgd_momentum", "adafactor", "muon")
 PRECISIONS = ("fp32", "bf16_mixed", "bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure")
 STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard")
-EAGER = ("gpt_neo", "gpt_oss", "bloom", "mpt")  # no other attention in transformers
+EAGER = ("gpt_neo", "gptj", "gpt_oss", "bloom", "mpt", "mamba2")  # no other attention in transformers
 # no GPU's memory is allocated or seen: what counts is the kernels its compute capability takes
 GPUS = ("h200", "h200", "a100-80gb-sxm")
 

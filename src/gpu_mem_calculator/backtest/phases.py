@@ -60,6 +60,7 @@ def phase_peaks(ledger: Ledger, names: tuple[str, ...], micro_batches: int) -> d
     """The predicted peak of each phase that has instants in the ledger."""
     first = _first_step(ledger)
     found = {}
+    peak: int | None
     for name in names:
         phase = parse(name)
         if name in SERVED and any(i.phase == PREFILL for i in ledger.instants):

@@ -15,7 +15,6 @@ from ..memory.generation import DECODE, PREFILL
 from ..memory.run import Run
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..model.adapters import total_adapter_parameters
-from ..replay.settings import Settings
 from .errors import InputError
 from .models import (
     EngineConfig,
@@ -28,6 +27,7 @@ from .models import (
     StageResult,
     TrainingConfig,
 )
+from .replayed import Replayed, replayed
 from .resolve import Resolved, resolve
 from .runfile import as_dict, gathered, read
 
@@ -41,6 +41,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
     result: MemoryResult
     resolved: Resolved
     ledgers: tuple[Ledger, ...]
+    replayed: Replayed | None = None  # the busiest stage; None where only the ledger was asked for
 
     @property
     def ledger(self) -> Ledger:
@@ -48,57 +49,54 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return self.ledgers[self.result.busiest_stage]
 
 
-def estimate(source: Source | Struct, *sections: Struct) -> MemoryResult:
-    """Estimate a run: a path, a dict, a `RunFile`, or config objects in any order."""
+def estimate(source: Source | Struct, *sections: Struct, replay: bool = True) -> MemoryResult:
+    """Estimate a run: a path, a dict, a `RunFile`, or config objects in any order.
+
+    Without `replay` the ledger answers alone, in a millisecond: no reserved_bytes or needs_bytes,
+    and the total is without what the allocator adds.
+    """
     if isinstance(source, Struct) and not isinstance(source, RunFile):
         source = gathered(source, *sections)
     elif sections:
         raise InputError(["estimate takes one run, or config objects such as ModelConfig"])
-    return full_estimate(source).result
+    return full_estimate(source, replay=replay).result
 
 
-def full_estimate(source: Source) -> Estimate:
+def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     """Estimate a run and keep its ledgers."""
     file = read(source)
     resolved = resolve(file)
-    _check_allocator(file, resolved)
     ledgers = tuple(
         resolved.engine.ledger(replace(resolved.run, stage=stage))
         for stage in range(resolved.run.mesh.pp)
     )
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
     busiest = peaks.index(max(peaks))
-    result = _result(file, resolved, ledgers, peaks, busiest)
-    return Estimate(result=result, resolved=resolved, ledgers=ledgers)
-
-
-def _check_allocator(file: RunFile, resolved: Resolved) -> None:
-    """The other settings move what blocks are rounded up to, which only a replay sees."""
-    known = Settings(expandable_segments=resolved.allocator.expandable_segments)
-    if resolved.allocator != known:
-        raise InputError(
-            [f"training.pytorch_alloc_conf={file.training.pytorch_alloc_conf!r}: an estimate knows "
-             "expandable_segments only; use gpu-mem-calc trace, which replays the allocator"]
-        )  # fmt: skip
+    found = replayed(resolved, busiest) if replay else None
+    result = _result(file, resolved, ledgers, peaks, busiest, found)
+    return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=found)
 
 
 def needed_bytes(resolved: Resolved, run: Run) -> int:
-    """What the card must have for a run: the busiest stage's peak, and what CUDA takes beside."""
+    """What the card must have for a run by its ledger alone: the busiest stage's peak, and what
+    CUDA takes beside.
+    """
     stages = (replace(run, stage=stage) for stage in range(run.mesh.pp))
     highest = max(int(resolved.engine.ledger(one).peak(phases=STEP)) for one in stages)
     return highest + sum(size for _, size, _ in resolved.outside_torch)
 
 
 def _result(
-    file: RunFile, resolved: Resolved, ledgers: tuple[Ledger, ...], peaks: list[int], busiest: int
-) -> MemoryResult:
+    file: RunFile, resolved: Resolved, ledgers: tuple[Ledger, ...], peaks: list[int], busiest: int,
+    found: Replayed | None,
+) -> MemoryResult:  # fmt: skip
     run, hardware = resolved.run, resolved.hardware
     ledger = ledgers[busiest]
     peak = ledger.peak_instant(phases=STEP)
-    allocated = peaks[busiest]
+    allocated = peaks[busiest] if found is None else found.allocated_bytes
     outside = sum(size for _, size, _ in resolved.outside_torch)
-    card = allocated + outside
-    starts = [i for i in ledger.instants if i.phase == STARTUP]
+    card = (allocated if found is None else found.needs_bytes) + outside
+    starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
     host, disk = (_per_node(ledgers, hardware.gpus_per_node, place) for place in (CPU, NVME))
     return MemoryResult(
         total_memory_per_gpu_gb=card / GIB,
@@ -108,10 +106,10 @@ def _result(
         memory_utilization_percent=100 * card / hardware.memory_bytes,
         breakdown=_breakdown(ledger, peak, card),
         allocated_bytes=allocated,
-        startup_bytes=max((int(ledger.at(i)) for i in starts), default=None),
-        reserved_bytes=None,
-        needs_bytes=None,
-        device_bytes=None,
+        startup_bytes=max(starts, default=None) if found is None else found.startup_bytes,
+        reserved_bytes=None if found is None else found.reserved_bytes,
+        needs_bytes=None if found is None else found.needs_bytes,
+        device_bytes=None if found is None else found.reserved_bytes + outside,
         outside_torch_bytes=outside,
         gpu_memory_bytes=hardware.memory_bytes,
         host_bytes_per_node=host,

@@ -18,7 +18,8 @@ from ..model.symbolic import symbolic
 from .calculator import STEP, Estimate
 
 LETTERS = {
-    "b": "micro-batch", "s": "sequence", "n": "new tokens", "m": "micro-batches a step", "P": "parameters given",
+    "b": "micro-batch", "s": "sequence", "n": "new tokens", "m": "micro-batches a step",
+    "P": "parameters given",
     "N": "parameters of the architecture", "h": "hidden size", "v": "vocabulary",
     "f": "feed-forward size", "a": "heads", "g": "key-value heads", "d": "head size",
     "e": "experts", "k": "experts a token", "d_v": "value head size",

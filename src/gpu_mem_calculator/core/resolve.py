@@ -59,7 +59,6 @@ def resolve(file: RunFile) -> Resolved:
     """Turn a run file into a run, or raise every problem at once."""
     if file.inference is not None:
         from .serving import resolve_inference
-
         return resolve_inference(file)
     problems: list[str] = []
 

@@ -27,6 +27,7 @@ from ..memory.zero.frozen import adapter_bits, keeping
 from ..memory.zero.hooks import first_hook, hook_entries, hook_sizes
 from ..memory.zero.modules import size_counts, trainable_runs
 from ..memory.zero.plan import BIRTH, SETUP, Plan, always, startup_instants, with_hooks
+from ..memory.zero.unrolled import keeper_of, unrolled_ledger
 
 PRECISIONS = {
     "fp32": Precision(32, 32),
@@ -178,14 +179,18 @@ def ledger(run: Run) -> Ledger:
     beats = step(
         tuple(b.stretch for b in stack), micro_batches=run.micro_batches, head=last,
         embedding=first, flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
+        every=run.unrolled,
     )  # fmt: skip
+    tokens = run.batch * run.seq * how.hidden * how.bits // 8
+    if run.unrolled:
+        plan = replace(plan, beats=beats)
+        return unrolled_ledger(plan, how, stack, done, tokens, keeper_of(plan))
     several = len(done.head.hooks) > first_hook(plan)
     plan = replace(plan, beats=with_hooks(beats, plan.flushes, head=several))
     kept = activation_entries(run, how, stack, plan.beats, done)
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
         kept = offload.checkpoints_on_host(plan, kept, pinned=pinned)
-    tokens = run.batch * run.seq * how.hidden * how.bits // 8
     entries = [
         *_states(plan, stack),
         *stage12.kept_gradients(plan, stack),

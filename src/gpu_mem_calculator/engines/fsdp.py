@@ -13,31 +13,32 @@ the shards, their gradients and the optimizer are in host memory (`CPUOffloadPol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from ..ledger.dtypes import BITS
-from ..ledger.ledger import PARAM, RUNTIME, Entry, Instant, Ledger
-from ..ledger.num import Num, holds, larger, smaller
+from ..ledger.ledger import PARAM, Entry, Instant, Ledger
+from ..ledger.num import Num, holds, larger, nothing, smaller
 from ..ledger.source import code
 from ..ledger.units import MIB
-from ..memory.activations import UNIT, activation_entries, setting, unsplit_entries, walks
+from ..memory.activations import UNIT, Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
 from ..memory.fsdp.entries import (
     Plan,
     between_entries,
+    buffer_entries,
     gathered_entries,
+    output_entries,
     reduced_entries,
     sharded_gradient_entries,
 )
 from ..memory.fsdp.offload import host_shard_entries, host_step_entries, staged_entries
-from ..memory.fsdp.timeline import ends_apart, spots
-from ..memory.fsdp.units import Piece, Unit, Widths, layer_pieces, root_pieces, unit
-from ..memory.optimizers import (
-    default_implementation,
-)
+from ..memory.fsdp.timeline import Course, ends_apart, spots
+from ..memory.fsdp.units import Part, Piece, Unit, Widths, layer_pieces, root_pieces, unit
+from ..memory.optimizers import default_implementation
+from ..memory.play import Play, plays
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entries
 from ..memory.stack import Block, blocks
@@ -107,16 +108,31 @@ def ledger(run: Run) -> Ledger:
     start = Instant(name="startup", phase=STARTUP, title="start-up: shards are made")
     entries = [
         *(_host_shards if plan.offload else _shards)(plan, start),
+        *staged_entries(plan),
         *gathered_entries(plan),
+        *buffer_entries(plan),
+        *between_entries(plan, done),
         *reduced_entries(plan),
-        *(staged_entries if plan.offload else sharded_gradient_entries)(plan),
+        *output_entries(plan),
+        *(() if plan.offload else sharded_gradient_entries(plan)),
         *_step(plan),
         *activation_entries(inside, how, stack, beats, done),
-        *unsplit_entries(run, stack, beats, done),
-        *between_entries(plan, done),
         *workspace_entries(run, beats),
     ]
-    return Ledger((start, *(b.instant for b in beats)), tuple(entries))
+    instants = (start, *(b.instant for b in beats))
+    return Ledger(instants, tuple(entries), _plays(plan, stack, done) if run.unrolled else {})
+
+
+def _plays(plan: Plan, stack: tuple[Block, ...], done: Walks) -> dict[str, Play]:
+    """Scripts whose gradients stay until reduce-scatter has its input; the root reduces last."""
+    found = plays(stack, tuple(spot.beat for spot in plan.spots), done)
+    for spot in plan.spots:
+        play = found.get(spot.beat.name)
+        if play is not None and not play.forward:
+            own = f"{spot.beat.name}.scatter" if spot.at == "layer" else None
+            root = "later.scatter.root" if spot.beat.later else "scatter.root"
+            found[spot.beat.name] = replace(play, until=own or root)
+    return found
 
 
 def _option(run: Run, name: str) -> Any:
@@ -153,6 +169,12 @@ def _plan(run: Run, stack: tuple[Block, ...]) -> Plan:
         kinds.setdefault(id(block.layer), (len(kinds), title, block.layer))
     arch = run.arch
     head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
+    several = holds(ranks > 1)
+    course = Course(
+        root_again=not keeps if again is None else bool(again), prefetches=not keeps,
+        casts=offload or base.stored != base.compute or extra.stored != extra.compute,
+        alone=not nothing(1 - several), offload=offload, every=run.unrolled,
+    )  # fmt: skip
     return Plan(
         run=run,
         kinds=tuple(
@@ -162,13 +184,12 @@ def _plan(run: Run, stack: tuple[Block, ...]) -> Plan:
         layers=tuple(kinds[id(layer)][0] for layer in arch.layers),
         root=unit(run, root_pieces(run, base), ranks, offload=offload),
         head=0 if run.frozen else run.scaled(head) * base.compute // 8,
-        several=holds(ranks > 1),
+        several=several,
         keeps=keeps,
         replicas=strategy in ("hybrid_shard", "no_shard"),
         offload=offload,
-        spots=tuple(spots(stack, run.micro_batches,
-                          root_again=not keeps if again is None else bool(again))),
-    )  # fmt: skip
+        spots=tuple(spots(stack, run.micro_batches, course)),
+    )
 
 
 def _shards(plan: Plan, start: Instant) -> Iterator[Entry]:
@@ -177,25 +198,36 @@ def _shards(plan: Plan, start: Instant) -> Iterator[Entry]:
     beats = tuple(spot.beat for spot in plan.spots)
     live: dict[str, Num] = {start.name: 1, **{beat.name: 1 for beat in beats}}
     source = code("torch 2.13 F/_fsdp_param.py:298-316: rows padded to equal shards")
-    counts = [plan.layers.count(kind) for kind in range(len(plan.kinds))]
-    rows = [*zip(counts, plan.kinds, strict=True), (1, ("embedding and head", plan.root))]
-    slack: Num = 0
-    for count, (title, one) in rows:
-        yield Entry(name=f"{title}: sharded parameters", kind=PARAM, bytes=count * one.shard,
-                    live=live, source=source)  # fmt: skip
-        slack = slack + count * one.slack
-    yield Entry(
-        name="blocks the allocator does not split: parameters", kind=RUNTIME, bytes=slack,
-        live=live, source=code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp should_split"),
-    )  # fmt: skip
+    for title, size, tensors in _shard_rows(plan):
+        yield Entry(name=f"{title}: sharded parameters", kind=PARAM, bytes=size, live=live,
+                    source=source, tensors=tensors)  # fmt: skip
     yield replace(buffer_entry(run, beats), live=live)
-    twin = _twin(run)
     if run.arch.tied:
         yield Entry(
             name="tied head, before it is the embedding again", kind=PARAM,
-            bytes=twin.shard + twin.slack, live={start.name: 1},
+            bytes=_twin(run).shard, live={start.name: 1},
             source=code("torch 2.13 nn/modules/module.py to_empty: each name gets a tensor"),
         )  # fmt: skip
+
+
+def _shard_rows(plan: Plan) -> Iterator[tuple[str, Num, Callable[[], list[Num]] | None]]:
+    """A title, bytes, and in an unrolled run the tensors, in the order of the model."""
+    if plan.run.unrolled:
+        parts = list(_in_order(plan))
+        yield "model", sum(part.shard for part in parts), lambda: [part.shard for part in parts]
+        return
+    for kind, (title, one) in enumerate(plan.kinds):
+        yield title, plan.layers.count(kind) * one.shard, None
+    yield "embedding and head", plan.root.shard, None
+
+
+def _in_order(plan: Plan) -> Iterator[Part]:
+    """Every parameter of the model: the embedding's, the layers', those behind them."""
+    before = len(plan.root.parts) - sum(1 for _ in plan.run.arch.after_weights())
+    yield from plan.root.parts[:before]
+    for kind in plan.layers:
+        yield from plan.kinds[kind][1].parts
+    yield from plan.root.parts[before:]
 
 
 def _twin(run: Run) -> Unit:
@@ -226,9 +258,11 @@ def _step(plan: Plan) -> Iterator[Entry]:
         yield from host_step_entries(plan, total, largest, tensors, extra.stored)
         return
     name = run.implementation or default_implementation(run.optimizer)
+    sizes = [part.elements for part in _in_order(plan) if part.trained] if run.unrolled else []
     yield from optimizer_entries(
-        run, total, extra.stored, beats, implementation=name, largest=largest, tensors=tensors
-    )
+        run, total, extra.stored, beats, implementation=name, largest=largest, tensors=tensors,
+        sizes=tuple((int(size), 1) for size in sizes),
+    )  # fmt: skip
 
 
 ENGINE = Engine(

@@ -17,7 +17,7 @@ from ..memory.megatron.entries import activation_entries
 from ..memory.megatron.options import LOCAL, bits
 from ..memory.megatron.states import stage_shard
 from ..memory.megatron.walks import walks
-from ..memory.pipeline import Stage, beats, stage_layers, stage_of
+from ..memory.pipeline import Stage, beats, stage_layers, stage_of, stretch_ends
 from ..memory.play import plays
 from ..memory.run import Run
 from ..memory.runtime import workspace_entries
@@ -100,6 +100,7 @@ def _cut(run: Run, stage: Stage, instants: tuple[Beat, ...]) -> Cut:
         bucket=int(run.options["reduce_bucket_size"]),
         overlap=level == 3 if overlap is None else bool(overlap),
         offload=run.options["offload_optimizer"] == "cpu", implementation=implementation(run),
+        ends=stretch_ends(stage, instants, every=run.unrolled),
     )  # fmt: skip
 
 

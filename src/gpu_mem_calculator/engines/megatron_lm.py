@@ -10,11 +10,17 @@ from ..ledger.units import MIB
 from ..memory.engine import Engine
 from ..memory.megatron.checks import layout_problems, option_problems
 from ..memory.megatron.entries import activation_entries
+from ..memory.megatron.opening import START, opening
 from ..memory.megatron.options import OPTIONS
-from ..memory.megatron.states import STARTUP_BEATS, stage_shard, state_entries
+from ..memory.megatron.states import (
+    STARTUP_BEATS,
+    stage_shard,
+    state_entries,
+    with_experts,
+)
 from ..memory.megatron.walks import walks
 from ..memory.pipeline import beats, stage_layers, stage_of
-from ..memory.play import plays
+from ..memory.play import Play, plays
 from ..memory.run import Run
 from ..memory.runtime import workspace_entries
 
@@ -30,7 +36,7 @@ def problems(run: Run) -> Iterator[str]:
 def ledger(run: Run) -> Ledger:
     """One rank of the run's pipeline stage."""
     stage = stage_of(run)
-    instants = beats(stage, STARTUP_BEATS, every=run.unrolled)
+    instants = with_experts(run, beats(stage, STARTUP_BEATS, every=run.unrolled))
     steps = tuple(b for b in instants if not b.name.startswith("startup"))
     done = walks(run, stage)
     entries = (
@@ -38,7 +44,10 @@ def ledger(run: Run) -> Ledger:
         *activation_entries(run, stage, instants, done),
         *workspace_entries(run, steps),
     )
-    played = plays(stage.blocks, instants, done) if run.unrolled else {}
+    played = {}
+    if run.unrolled:
+        played = plays(stage.blocks, instants, done)
+        played[STARTUP_BEATS[0][0]] = Play(block=START, script=opening(run), forward=True)
     return Ledger(tuple(b.instant for b in instants), entries, played)
 
 

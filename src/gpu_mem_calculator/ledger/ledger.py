@@ -32,6 +32,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     parts: tuple[tuple[str, Num], ...] = ()  # what `bytes` is made of, where that is known
     tensors: Callable[[], Iterable[Num]] | None = None  # bytes of each tensor; None: it is one
     since: str = ""  # a phase: what the first step makes only when that has begun
+    cuda_stream: int = 0  # the stream that it is made on; 0 is torch's own
 
     def at(self, instant: str) -> Num:
         """Bytes alive at an instant."""

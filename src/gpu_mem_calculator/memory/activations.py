@@ -63,7 +63,7 @@ class Walks(Struct, frozen=True):
 
     def plays_embedding(self, beat: Beat) -> bool:
         """Whether the embedding's backward is played as a script, which leaves its gradients."""
-        stays = self.gradients == STAY and not beat.later
+        stays = self.gradients == UNIT or (self.gradients == STAY and not beat.later)
         return stays and beat.work == "embedding" and self.embedding is not None
 
 

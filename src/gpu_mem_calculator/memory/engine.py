@@ -26,6 +26,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}
     axes: frozenset[str] = frozenset()
     modules_bytes: int = 240 * MIB  # kernels that load with the first step, see runtime.py
+    streams: bool = True  # its ledger can be unrolled into a stream of allocations
     transformers: bool = True  # runs Hugging Face's modelling code, with its own choices
     optimizers: frozenset[str] = frozenset()
     problems: Callable[[Run], Iterator[str]]

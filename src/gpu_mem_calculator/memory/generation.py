@@ -64,11 +64,11 @@ class Beat(Struct, frozen=True, kw_only=True):
         return sum(p > self.place for p in kind.places) if self.work == "layer" else 0
 
 
-def kinds(arch: Arch) -> tuple[Kind, ...]:
-    """The layers of a stack by shape and window."""
-    windows = arch.windows or (None,) * len(arch.layers)
+def kinds(arch: Arch, *, windows: bool = True) -> tuple[Kind, ...]:
+    """The layers of a stack by shape and, where the cache knows of it, window."""
+    widths = (arch.windows if windows else ()) or (None,) * len(arch.layers)
     found: list[tuple[Layer, int | None, list[int]]] = []
-    for index, (layer, window) in enumerate(zip(arch.layers, windows, strict=True)):
+    for index, (layer, window) in enumerate(zip(arch.layers, widths, strict=True)):
         for known, width, places in found:
             if width == window and (known is layer or known == layer):
                 places.append(index)

@@ -7,9 +7,11 @@ checked against traces of torch's own step on the CPU, and on a GPU where a row 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
-from ..ledger.num import Num, ceil_div, larger, round_up
+from ..ledger.num import Num, ceil_div, choose, round_up
 from .reductions import row_sum_workspace
 
 FOREACH, FUSED, FORLOOP = "foreach", "fused", "forloop"
@@ -109,6 +111,22 @@ def paged_bytes(row: Optimizer, elements: int, bits: int) -> int:
     return row.states * elements * (row.bits or bits) // 8
 
 
+def step_temps(
+    row: Optimizer, implementation: str, sizes: Iterable[tuple[int, int]], bits: int,
+    neighbours: Iterable[tuple[int, int, int, int]], largest: int, side: int,
+) -> list[Num]:  # fmt: skip
+    """The tensors of `step_temp_bytes` (or `loop_temp_bytes`), one by one."""
+    if row.matrices:
+        return muon_temps(largest, side, bits)
+    if implementation == FOREACH:
+        return [n * bits // 8 for n, count in sizes for _ in range(count * row.foreach)]
+    if implementation != FORLOOP or not row.forloop:
+        return []
+    found: list[list[Num]] = [[largest * bits // 8] * row.forloop]
+    found += [_loop_temps(row, bits, *one) for one in neighbours]
+    return max(found[1:] or found, key=sum)
+
+
 def step_temp_bytes(
     row: Optimizer, implementation: str, elements: Num, largest: Num, bits: int, side: Num = 0
 ) -> Num:
@@ -119,7 +137,10 @@ def step_temp_bytes(
     which only Muon asks for.
     """
     if row.matrices:
-        return muon_temp_bytes(largest, side, bits)
+        total: Num = 0
+        for size in muon_temps(largest, side, bits):
+            total = total + size
+        return total
     if implementation == FOREACH:
         return elements * row.foreach * bits // 8
     if implementation == FORLOOP:
@@ -130,30 +151,36 @@ def step_temp_bytes(
 def loop_temp_bytes(
     row: Optimizer, neighbours: frozenset[tuple[int, int, int, int]], bits: int
 ) -> Num:
-    """Bytes that a loop over the parameters holds at its highest.
+    """Bytes that a loop over the parameters holds at its highest."""
+    return max((sum(_loop_temps(row, bits, *one)) for one in neighbours), default=0)
+
+
+def _loop_temps(
+    row: Optimizer, bits: int, before: int, own: int, rows: int, columns: int
+) -> list[Num]:
+    """What a loop holds at one parameter.
 
     Python still names the estimate of the parameter before while this one's is made, and
     Adafactor's norm over rows leaves partial sums (_adafactor.py:366-416).
     """
-    highest: Num = 0
-    for before, own, rows, columns in neighbours:
-        work = own * row.forloop * bits // 8
-        if row.factored and columns:
-            work = larger(work, row_sum_workspace(rows, columns))
-        highest = larger(highest, before * bits // 8 + work)
-    return highest
+    work: list[Num] = [own * bits // 8] * row.forloop
+    if row.factored and columns:
+        sums = row_sum_workspace(rows, columns)
+        work = [sums] if sums > sum(work) else work
+    return [before * bits // 8, *work]
 
 
-def muon_temp_bytes(elements: Num, side: Num, bits: int) -> Num:
+def muon_temps(elements: Num, side: Num, bits: int) -> list[Num]:
     """Newton-Schulz on one matrix of n elements with a shorter side m (_muon.py:50-70, 332-341).
 
     In bf16 max(6n + 4m², 4n + 6m²) bytes: three matrices and two m × m products, or two and
     three; fp32 parameters have the update (4n) beside one matrix less.
     """
     update = elements * (bits // 8) if bits > 16 else 0
-    squares = side * side * 2
-    wide = update + elements * (4 if bits > 16 else 6) + 2 * squares
-    return larger(wide, update + elements * (2 if bits > 16 else 4) + 3 * squares)
+    matrix, square = elements * 2, side * side * 2
+    several = 2 if bits > 16 else 3
+    last = choose(matrix >= square, matrix, square)
+    return [update, *[matrix] * (several - 1), square, square, last]
 
 
 def clip_temp_bytes(tensors: int, largest: Num) -> Num:

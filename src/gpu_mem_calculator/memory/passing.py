@@ -8,13 +8,16 @@ from ..ledger.num import Num
 from .moment import High, Moment
 from .tape import Tape, Value
 
+FOR_BACKWARD = ("attn.logsumexp", "ssm.")
+
 
 def passing(tape: Tape, entry: Value, exit_: Value, kept: Iterable[Value] = ()) -> Moment:
     """The highest moment of a forward pass under `torch.inference_mode`.
 
     Nothing is saved: a tensor lives until its last use. What an operation makes for its backward
-    it makes all the same, and lets go when it has run; only log-sum-exps are left out, which
-    attention kernels compute where a gradient is needed. `kept` outlives the block.
+    it makes all the same, and lets go when it has run; left out are log-sum-exps, which attention
+    kernels compute where a gradient is needed, and the states that scans keep for it. `kept`
+    outlives the block.
     """
     last: dict[int, int] = {}
     size: dict[int, Num] = {entry.index: entry.bytes}
@@ -37,7 +40,7 @@ def passing(tape: Tape, entry: Value, exit_: Value, kept: Iterable[Value] = ()) 
             if value.base == value.index:
                 alive = alive + value.bytes
         for value in op.saves:
-            if value.base not in size and value.name != "attn.logsumexp":
+            if value.base not in size and not value.name.startswith(FOR_BACKWARD):
                 made = made + value.bytes
         high.see(alive, 0, op.temp + made)
         for index in ends.get(i, ()):

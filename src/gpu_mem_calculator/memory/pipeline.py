@@ -135,6 +135,19 @@ def _with_waiting(beat: Beat, stage: Stage) -> Beat:
     return replace(beat, saved=saved, instant=replace(beat.instant, present=here))
 
 
+def stretch_ends(stage: Stage, beats: tuple[Beat, ...], *, every: bool) -> frozenset[str]:
+    """The beats at which the lowest layer of a stretch of equal ones runs backward."""
+
+    def lowest(index: int) -> bool:
+        above, here = stage.blocks[index - 1], stage.blocks[index]
+        return index == 0 or (above.layer, above.recompute) != (here.layer, here.recompute)
+
+    return frozenset(
+        b.name for b in beats
+        if b.name.endswith(".first") or (every and b.name.endswith(".last") and lowest(b.stretch))
+    )  # fmt: skip
+
+
 def stage_layers(run: Run) -> list[int]:
     """Layers of every stage."""
     pp = int(run.mesh.pp)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from .activations import UNIT, Walks
+from .activations import Walks
 from .script import Script
 from .stack import Block
 from .timeline import FORWARD, Beat
@@ -18,8 +18,8 @@ class Play(Struct, frozen=True, kw_only=True):
 
     `block` finds what its forward has kept. A checkpointed one plays `once` in forward and
     `script` twice over in backward. `goes`: a weight's gradient is gone as soon as it is added;
-    else it stays for the step, or (`unit`) until the block is done. `pauses`: behind so many
-    events of backward another instant comes.
+    else it stays for the step, or `until` an instant comes. `pauses`: behind so many events of
+    backward another instant comes.
     """
 
     block: int
@@ -28,7 +28,7 @@ class Play(Struct, frozen=True, kw_only=True):
     forward: bool = False
     reentrant: bool = False
     goes: bool = False
-    unit: bool = False
+    until: str = ""
     pauses: tuple[tuple[int, str], ...] = ()
 
 
@@ -52,5 +52,5 @@ def _play(walk: Walk, beat: Beat, done: Walks, index: int, block: Block | None =
     return Play(
         block=index, script=walk.script, once=walk.once if full else None,
         forward=beat.instant.phase == FORWARD, reentrant=block is not None and block.reentrant,
-        goes=done.goes(beat), unit=done.gradients == UNIT,
+        goes=done.goes(beat),
     )  # fmt: skip

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from ..ledger.num import Num, nothing
 
-
 Call = tuple[int, int, Num]
 
 

@@ -10,7 +10,6 @@ from ..ledger.ledger import CPU, GPU, GRAD, OPTIM, PARAM, TEMP, Entry
 from ..ledger.num import Num, larger
 from ..ledger.source import ARITHMETIC, code
 from .optimizers import (
-    FOREACH,
     FORLOOP,
     OPTIMIZERS,
     Optimizer,
@@ -19,6 +18,7 @@ from .optimizers import (
     paged_bytes,
     state_bytes,
     step_temp_bytes,
+    step_temps,
     tensor_state_bytes,
     tensor_states,
 )
@@ -79,11 +79,10 @@ def optimizer_entries(
     if implementation == FORLOOP and row.forloop and neighbours:
         temp = run.scaled(loop_temp_bytes(row, neighbours, bits))
     clip = larger(clip_temp_bytes(tensors, largest) - temp, 0) if run.clipping else 0
-    each = row.foreach if implementation == FOREACH else 0
     yield Entry(
         name=f"{run.optimizer} {implementation} temporaries", kind=TEMP, bytes=temp, live=live,
         source=OPTIMIZER_CODE,
-        tensors=(lambda: _listed(sizes, lambda n: [n * bits // 8] * each)) if each else None,
+        tensors=lambda: step_temps(row, implementation, sizes, bits, neighbours, largest, side),
     )  # fmt: skip
     yield Entry(
         name="gradient norms, beyond the step's own temporaries", kind=TEMP, bytes=clip, live=live,

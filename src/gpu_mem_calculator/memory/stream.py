@@ -17,6 +17,7 @@ from .script import Script
 from .timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 
 STEPS = 3  # the second has the optimizer's states from its start, the third finds its blocks
+STARTUP_MARK = "startup"
 LATER, FIRST = "later.", "first."  # how instants of later micro-batches, of the first step, begin
 Tensors = list[int]
 
@@ -36,12 +37,15 @@ def stream(ledger: Ledger, micro_batches: int, steps: int = STEPS) -> Stream:
         writer.mark(title)
         if title.endswith("opt"):
             writer.zero_grad()
+    if writer.elsewhere:
+        everything = range(len(writer.stream.sizes))
+        writer.stream.streams = [writer.elsewhere.get(tensor, 0) for tensor in everything]
     return writer.stream
 
 
 def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[tuple[str, list[str]]]:
     """Every phase: what it is called, and its instants."""
-    yield "startup", [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
+    yield STARTUP_MARK, [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
     words = ((FORWARD, "fwd"), (BACKWARD, "bwd"))
     micro = [(f"a{n}.{word}", list(_names(ledger, phase, later=n > 0)))
              for n in range(micro_batches) for phase, word in words]  # fmt: skip
@@ -100,8 +104,9 @@ class Writer:
         self.held: dict[int, list[Tensors]] = {}  # for each entry, the tensors of each copy
         self.kept: dict[int, Tensors] = {}  # for each block, the tensors of its script
         self.grads: Tensors = []  # of weights, until the step is over
-        self.unit: Tensors = []  # of weights of the block that has just worked
+        self.waiting: dict[str, Tensors] = {}  # of weights, until an instant comes
         self.flow = self.back = -1  # the tensor between two blocks, forward and backward
+        self.elsewhere: dict[int, int] = {}  # tensors that are made on another stream
 
     def make(self, size: int) -> int:
         """A new tensor."""
@@ -140,17 +145,17 @@ class Writer:
     def visit(self, name: str) -> None:
         """Go on to an instant."""
         table, play = self._table(name), self.plays.get(name)
-        self.free(self.unit)
-        self.unit = []
-        if self.back >= 0 and (play is None or play.forward) and not self.kept:
+        still = play is not None and not play.forward
+        if self.back >= 0 and not (still or self.kept or self.waiting):
             self.free((self.back,))  # the embedding's entry has it
             self.back = -1
+        self.free(self.waiting.pop(name, ()))
         for index in [i for i in self.held if i not in table]:
             self.keep(index, 0)
         for index, copies in table.items():
             self.keep(index, copies)
         if play is not None and play.block == EMBEDDING:
-            self.embedding(play.script)
+            self.embedding(play)
         elif play is not None:
             (self.forward if play.forward else self.backward)(play)
 
@@ -162,7 +167,10 @@ class Writer:
         while len(held) < copies:
             entry = self.entries[index]
             sizes = entry.tensors() if entry.tensors else ()
-            held.append([self.make(size) for size in adding_up(sizes, int(entry.bytes))])
+            made = [self.make(size) for size in adding_up(sizes, int(entry.bytes))]
+            if entry.cuda_stream:
+                self.elsewhere.update(dict.fromkeys(made, entry.cuda_stream))
+            held.append(made)
         if not held:
             del self.held[index]
 
@@ -211,22 +219,27 @@ class Writer:
             self.free((*output, ids[script.entry]))
         self.back = ids[script.entry_grad] if script.entry_grad >= 0 else -1
         if not play.goes:
-            (self.unit if play.unit else self.grads).extend(ids[t] for _, t in script.drops)
+            self._gradients(play).extend(ids[t] for _, t in script.drops)
 
-    def embedding(self, script: Script) -> None:
+    def _gradients(self, play: Play) -> Tensors:
+        """Where a block's weights have their gradients."""
+        return self.waiting.setdefault(play.until, []) if play.until else self.grads
+
+    def embedding(self, play: Play) -> None:
         """Backward of the embedding; the gradient of a table that the head shares is there."""
+        script, grads = play.script, self._gradients(play)
         begin = len(self.stream.sizes)
         self.stream.sizes.extend(map(int, script.sizes))
         ids = list(range(begin, len(self.stream.sizes)))
         if script.entry >= 0:
             size = script.sizes[script.entry]
-            shared = next(t for t in self.grads if self.stream.sizes[t] == size)
-            self.grads.remove(shared)
+            shared = next(t for t in grads if self.stream.sizes[t] == size)
+            grads.remove(shared)
             ids[script.entry] = shared
         ids[script.exit_grad] = self.back
         self._play(ids, script.backward)
         self.back = -1
-        self.grads += [ids[tensor] for _, tensor in script.drops]
+        grads += [ids[tensor] for _, tensor in script.drops]
 
     def _backward(self, play: Play, ids: Tensors, events: tuple[int, ...]) -> None:
         """Its events, with other instants between them, and what the first matmul makes."""

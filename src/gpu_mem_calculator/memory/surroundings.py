@@ -15,6 +15,8 @@ from .stack import Block
 from .timeline import BACKWARD, Beat
 from .weights import embedding_tensors, trained_elements
 
+INSIDE = ("layer", "unit")  # a layer computes, or is waited for
+
 
 def surroundings(
     run: Run,
@@ -71,7 +73,7 @@ def _masks(
     elif run.attention != "sdpa" or not (asked or True in kinds):
         return
     live = {
-        b.name: 1 for b in beats if (kept and b.work) or (b.work == "layer" and b.inside_forward)
+        b.name: 1 for b in beats if (kept and b.work) or (b.work in INSIDE and b.inside_forward)
     }
     yield Entry(
         name="attention masks", kind=ACT, bytes=count * area * bits // 8, live=live,
@@ -95,7 +97,7 @@ def _named(
     if (blocks[0].recompute == "full" or torch_norm) and not (normed or learnt):
         return
     rows = (run.batch + learnt) * run.seq
-    inside = [b for b in beats if b.work == "layer" and b.inside_forward]
+    inside = [b for b in beats if b.work in INSIDE and b.inside_forward]
     yield Entry(
         name="embedding: output", kind=ACT, bytes=rows * how.hidden * how.bits // 8,
         live={b.name: 1 for b in (beats if normed else inside) if b.work},
@@ -185,5 +187,6 @@ def _autocast_cache(
         yield Entry(
             name=f"{block.title}: 16-bit weights cached by autocast", kind=TEMP,
             bytes=block.count * run.scaled(cast) * 2, live=live,
+            tensors=lambda layer=block.layer: [w.numel for w in layer.weights() if len(w.dims) > 1],
             source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
         )  # fmt: skip

@@ -23,6 +23,7 @@ class Value(Struct, eq=False, gc=False):
     index: int
     base: int
     param: bool = False  # a weight: it lives outside the block, its gradient outlives it
+    weight: bool = False  # a weight, or a cast of one
 
     def elements(self) -> Num:
         """Elements, from the bytes."""
@@ -67,7 +68,7 @@ class Tape:
     def param(self, name: str, elements: Num, bits: int, *, grad: bool = True) -> Value:
         """A weight."""
         made = self._make(name, elements * bits // 8, bits, grad)
-        made.param = True
+        made.param = made.weight = True
         return made
 
     def rest(self, elements: Num, bits: int) -> None:
@@ -106,6 +107,7 @@ class Tape:
         else:
             size = first.bytes if bits == first.bits else first.bytes * bits // first.bits
         out = self._make(name, size, bits, any(v.grad for v in ins))
+        out.weight = first.weight and len(ins) == 1
         kept = tuple(v for v in saves if not v.param) + ((out,) if save_out else ())
         if not out.grad:  # autograd does not record it
             kept = ()

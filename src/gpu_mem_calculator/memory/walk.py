@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ..ledger.num import Num, larger
 from .moment import High, Moment
-from .script import Reel, Script
+from .script import Call, Reel, Script
 from .tape import Op, Tape, Value
 
 HOOKS, REENTRANT = "hooks", "reentrant"  # how a checkpoint around a block is made
@@ -79,9 +79,10 @@ def walk(
     stays = {entry.index} if checkpoint else set()
     transient, ids = _forward(bare, tape, entry, exit_, owners, stays, saving=False)
     once = Script(sizes=tuple(bare.sizes), entry=0, exit=ids[exit_.base],
-                  forward=tuple(bare.events))  # fmt: skip
+                  forward=tuple(bare.events), calls=tuple(bare.calls))  # fmt: skip
     forward, ids = _forward(reel, tape, entry, exit_, owners, {*kept, *stays}, saving=True)
     events, reel.events = reel.events, []
+    calls, reel.calls = tuple(reel.calls), []
     back = Backward(reel, ids, owners, kept | dict.fromkeys(pins, 1), held, exit_)
     if given:
         back.grads[exit_.index].owners += 1
@@ -98,7 +99,7 @@ def walk(
         pinned=pinned,
         holds_input=bool(checkpoint),
         once=once,
-        script=back.script(entry, exit_, events, pins, given=given),
+        script=back.script(entry, exit_, events, pins, calls, given=given),
     )
 
 
@@ -140,7 +141,7 @@ def _forward(
     reel.act = entry.bytes
     high = High(reel.act)
     for i, op in enumerate(tape.ops):
-        work = reel.work(op.pieces)
+        begin, work = len(reel.events), reel.work(op.pieces)
         for value in op.outs:
             if value.base == value.index:
                 ids[value.index] = reel.make(value.bytes)
@@ -152,7 +153,13 @@ def _forward(
         for index in ends.get(i, ()):
             if index in ids:
                 reel.free(ids[index])
+        reel.called(begin, (v.elements() for v in op.ins if v.param))
     return high.moment, ids
+
+
+def _after_weights(value: Value) -> bool:
+    """A matmul's backward makes the gradient of the weight first."""
+    return not value.weight
 
 
 class Flow:
@@ -209,12 +216,12 @@ class Backward:
 
     def _operation(self, op: Op, flows: list[Flow], *, handed: bool) -> None:
         """Gradients of the inputs are made, the output's and what was saved go."""
-        reel = self.reel
+        reel, begin = self.reel, len(self.reel.events)
         made: list[tuple[Value, Flow]] = []
         new: list[Num] = []
         if flows:
             work = [] if op.inside else reel.work(op.back_pieces)
-            for value in op.ins:
+            for value in sorted(op.ins, key=_after_weights):
                 if not value.grad:
                     continue
                 if value.param:
@@ -224,7 +231,7 @@ class Backward:
                     made.append((value, flows[0]))
                 else:
                     made.append((value, Flow(reel.make(value.bytes))))
-            if self.matmul < 0 and any(value.param for value in op.ins):
+            if self.matmul < 0 and any(value.weight for value in op.ins):
                 self.matmul = len(reel.events)
             work += reel.work(op.back_pieces) if op.inside else []
             self._moments(op, sum(size for size, _ in new), work, handed=handed)
@@ -240,6 +247,8 @@ class Backward:
             self._accumulate(value, flow)
         self.hooks += [(size, reel.act - self.outside) for size, _ in new]
         self.passed += [len(reel.events)] * len(new)
+        if flows:
+            reel.called(begin, (v.elements() for v in op.ins if v.param))
 
     def _let_go(self, flow: Flow) -> None:
         flow.owners -= 1
@@ -279,7 +288,8 @@ class Backward:
             self._let_go(flow)
 
     def script(
-        self, entry: Value, exit_: Value, forward: list[int], pins: set[int], *, given: bool
+        self, entry: Value, exit_: Value, forward: list[int], pins: set[int],
+        calls: tuple[Call, ...], *, given: bool,
     ) -> Script:
         """Both directions, written down."""
         there = self.grads.get(entry.index)
@@ -289,4 +299,5 @@ class Backward:
             forward=tuple(forward), backward=tuple(self.reel.events), exit_grad=self.exit_grad,
             entry_grad=-1 if there is None else there.tensor, drops=tuple(self.drops),
             hooks=tuple(self.passed), matmul=self.matmul, left=tuple(left),
+            calls=calls, back_calls=tuple(self.reel.calls),
         )  # fmt: skip

@@ -40,6 +40,7 @@ class Cut(Struct, frozen=True, kw_only=True):
     overlap: bool
     offload: bool
     implementation: str
+    ends: frozenset[str]  # beats at which a stretch of layers ends its backward
 
     @property
     def slice(self) -> Num:
@@ -207,7 +208,7 @@ def _gradient_entries(cut: Cut) -> Iterator[Entry]:
         yield cut.entry("gradient bucket", COMM, bucket, stays | there,
                         "zero/stage_1_and_2.py:3256")  # fmt: skip
     flush = {b.name: 1 for b in cut.beats if b.name == "epilogue"
-             or (cut.stage > 1 and b.name.endswith(".first"))}  # fmt: skip
+             or (cut.stage > 1 and b.name in cut.ends)}  # fmt: skip
     flat = cut.width * smaller(cut.bucket, cut.shard.total)
     yield cut.entry("bucket, flat copy for reduction", COMM, flat, flush,
                     "zero/stage_1_and_2.py:1555")  # fmt: skip

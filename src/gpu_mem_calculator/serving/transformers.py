@@ -18,6 +18,7 @@ from ..ledger.units import MIB
 from ..memory.engine import Engine
 from ..memory.generation import FIRST, LAST, PROMPT, Beat, Kind, Step, beats, kinds, slides, steps
 from ..memory.huggingface.inference import (
+    NAMES,
     Passed,
     cached_parts,
     layer_pass,
@@ -25,6 +26,7 @@ from ..memory.huggingface.inference import (
     norm_pass,
 )
 from ..memory.huggingface.ops import Setting
+from ..memory.made_once import GENERATE_CODE, made_once
 from ..memory.moment import Moment
 from ..memory.run import Run
 from ..memory.runtime import WORKSPACES, cublas_bytes
@@ -38,18 +40,17 @@ from ..replay.stream import Stream
 BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked without a graph")
 CACHE_CODE = code("transformers 5.17.0 cache_utils.py DynamicLayer.update: joined by torch.cat")
-GENERATE_CODE = code("transformers 5.17.0 generation/utils.py _sample")
-# Families whose layer names the output of its attention to its end (GPT2Block: attn_output).
-NAMES_MIXED = frozenset({"gpt2"})
-# Families that make rotary tables for each kind of layer (Gemma3TextModel.forward).
-TABLES_BY_KIND = frozenset({"gemma3_text"})
+NO_CACHE = ("mpt",)
 ALLOCATOR_CODE = code(
     "torch 2.11 c10/cuda/CUDACachingAllocator.cpp, replayed for the weights in their order"
 )
 
 
 def problems(run: Run) -> Iterator[str]:
-    """What generate cannot do with a model."""
+    """What generate cannot do with a model, and what is not modelled."""
+    if run.arch.family in NO_CACHE:
+        yield (f"model: {run.arch.family} keeps no cache in transformers 5.17.0, and its inference "
+               "is not modelled; measure it")  # fmt: skip
     mixers = [layer.mixer for layer, _, _ in run.arch.runs]
     if run.attention == "sdpa" and not all(getattr(mixer, "sdpa", True) for mixer in mixers):
         yield (f"inference.attention='sdpa' does not exist for {run.arch.family} in transformers; "
@@ -61,14 +62,14 @@ def problems(run: Run) -> Iterator[str]:
 def ledger(run: Run) -> Ledger:
     """The model, its cache, and the layer or head at work."""
     how = setting(run)
-    found = kinds(run.arch)
+    found = kinds(run.arch, windows="windows" not in how.names)
     table = beats(found, run.new_tokens)
     passes = [steps(kind, run.seq, run.new_tokens) for kind in found]
     load = Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU")
     entries = [
         *_weights(run, how, table), *_caches(how, found, passes, table),
         *_layers(how, found, passes, table), *_head(run, how, table),
-        *_surroundings(run, how, found, passes, table), *_workspaces(run, table),
+        *made_once(run, how, found, passes, table), *_workspaces(run, table),
     ]  # fmt: skip
     return Ledger((load, *(b.instant for b in table)), tuple(entries))
 
@@ -80,7 +81,7 @@ def setting(run: Run) -> Setting:
         batch=run.batch, seq=run.seq, hidden=run.arch.hidden, bits=bits, matmul_bits=bits,
         weight_bits=bits, half=run.precision.startswith("fp16"), attention=run.attention,
         cudnn=run.compute_capability in ("9.0", "10.0"), training=False,
-        names_mixed=run.arch.family in NAMES_MIXED,
+        names=NAMES.get(run.arch.family, frozenset()),
     )  # fmt: skip
 
 
@@ -175,7 +176,8 @@ def _layers(
 
 
 def _passed(how: Setting, kind: Kind, step: Step) -> Passed:
-    return layer_pass(how, kind.layer, masked=slides(step, kind.window), stored=step.stored)
+    return layer_pass(how, kind.layer, masked=slides(step, kind.window), stored=step.stored,
+                      slides=kind.window is not None)  # fmt: skip
 
 
 def _working(name: str, moment: Moment, beat: Beat, source: Source = LAYER_CODE) -> Iterator[Entry]:
@@ -208,81 +210,6 @@ def _head(run: Run, how: Setting, table: tuple[Beat, ...]) -> Iterator[Entry]:
                 live=later, source=GENERATE_CODE)  # fmt: skip
 
 
-def _surroundings(
-    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]],
-    table: tuple[Beat, ...],
-) -> Iterator[Entry]:  # fmt: skip
-    """Ids, tables, masks and the embedding's output, which the whole model reads.
-
-    generate gives each sequence positions and a mask of its own (generation/utils.py:880), so
-    that rotary tables and masks are made for the batch.
-    """
-    plain = type(run.new_tokens) is int and run.new_tokens == 0
-    batch = 1 if plain else run.batch
-    for step, tokens in ((PROMPT, run.seq), (FIRST, 1), (LAST, 1)):
-        here = [b for b in table if b.step == step]
-        if not here:
-            continue
-        inside = {b.name: 1 for b in here if b.work in ("layer", "norm")}
-        length = run.seq if step == PROMPT else run.seq + run.new_tokens
-        copies = 1 if plain else 4
-        yield Entry(name="token ids, mask and positions", kind=ACT,
-                    bytes=copies * 8 * run.batch * length, live={b.name: 1 for b in here},
-                    source=GENERATE_CODE)  # fmt: skip
-        rotary = max(getattr(k.layer.mixer, "rotary_dim", 0) or getattr(k.layer.mixer, "rope_dim",
-                     0) for k in found)  # fmt: skip
-        if rotary:
-            sets = len({k.window for k in found}) if run.arch.family in TABLES_BY_KIND else 1
-            yield Entry(name="rotary tables", kind=ACT,
-                        bytes=2 * sets * batch * tokens * rotary * how.bits // 8, live=inside,
-                        source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once "
-                                    "a forward"))  # fmt: skip
-        yield from _named(run, how, tokens, batch, inside)
-        yield from _masks(run, how, found, [each[step] for each in passes], batch, inside)
-
-
-def _named(
-    run: Run, how: Setting, tokens: Num, batch: Num, live: dict[str, Num]
-) -> Iterator[Entry]:
-    """The embedding's output, and learnt positions, which the model's forward names."""
-    if len(run.arch.layers) < 2:
-        return
-    learnt = batch if len(run.arch.embedding) > 1 else 0
-    yield Entry(
-        name="embedding: output", kind=ACT,
-        bytes=(run.batch + learnt) * tokens * how.hidden * how.bits // 8, live=live,
-        source=code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward"),
-    )  # fmt: skip
-
-
-def _masks(
-    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[Step], batch: Num,
-    live: dict[str, Num],
-) -> Iterator[Entry]:  # fmt: skip
-    """Masks that the model makes for its layers, one for each kind of window.
-
-    Eager attention has one in the activations' dtype (masking_utils.py:539), SDPA a boolean one
-    where a window slides or the family asks for it (:373).
-    """
-    mixers = [kind.layer.mixer for kind in found]
-    eager = run.attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
-    seen: dict[int | None, Step] = {}
-    for kind, step in zip(found, passes, strict=True):
-        asked = getattr(kind.layer.mixer, "always_masked", False)
-        if hasattr(kind.layer.mixer, "output") and (
-            eager or asked or (run.attention == "sdpa" and slides(step, kind.window))
-        ):
-            seen.setdefault(kind.window, step)
-    for window, step in seen.items():
-        width = how.bits if eager else 8
-        rows = run.batch if eager else batch
-        yield Entry(
-            name="attention mask" if window is None else "attention mask of the window", kind=ACT,
-            bytes=rows * step.seq * (step.seq + step.past) * width // 8, live=live,
-            source=code("transformers 5.17.0 masking_utils.py:373 sdpa_mask, :539 eager_mask"),
-        )  # fmt: skip
-
-
 def _workspaces(run: Run, table: tuple[Beat, ...]) -> Iterator[Entry]:
     """cuBLAS has one workspace for the one thread that runs; cuBLASLt, which adds biases, another
     of 1 MiB. Both stay.
@@ -299,6 +226,7 @@ def _workspaces(run: Run, table: tuple[Beat, ...]) -> Iterator[Entry]:
 ENGINE = Engine(
     name="transformers",
     title="transformers",
+    streams=False,
     options={
         "engine_version": "5.17.0", "batch_size": 1, "prompt_len": 1024, "new_tokens": 8,
         "max_seq_len": None, "dtype": "bf16", "attention": "sdpa", "quantization": "none",

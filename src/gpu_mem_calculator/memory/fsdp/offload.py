@@ -29,17 +29,17 @@ PINNED = "ATen/core/CachingHostAllocator.h:300"
 
 
 def staged_entries(plan: Plan) -> Iterator[Entry]:
-    """Shards on the GPU while one rank alone gathers a unit, beyond what is gathered."""
+    """Shards cast (and copied to the GPU) while one rank alone gathers a unit, beyond what is
+    gathered.
+    """
     if nothing(1 - plan.several):
         return
-    last = len(plan.layers) - 1
     source = code("torch 2.13 F/_fsdp_param_group.py:437-460 and F/_fsdp_param.py:896-901")
-    gathered = {"first": plan.layers[0], "switch": plan.layers[last]}
     for kind, (title, one) in enumerate(plan.kinds):
-        live = {s.beat.name: 1 for s in plan.spots if gathered.get(s.at) == kind}
-        if live:
-            yield Entry(name=f"{title}: copies of the shards", kind=COMM, live=live, source=source,
-                        bytes=one.staged * (1 - plan.several))  # fmt: skip
+        live = {s.beat.name: 1 for s in plan.spots
+                if s.at in ("gather", "regather") and plan.layers[s.layer] == kind}  # fmt: skip
+        yield Entry(name=f"{title}: copies of the shards", kind=COMM, live=live, source=source,
+                    bytes=one.staged * (1 - plan.several))  # fmt: skip
     yield Entry(
         name="embedding and head: copies of the shards", kind=COMM, source=source,
         bytes=plan.root.staged * (1 - plan.several),
@@ -102,6 +102,6 @@ def host_step_entries(plan: Plan, total: Num, largest: Num, tensors: Num, bits: 
     yield Entry(
         name="a gradient that is added to the one before", kind=GRAD, bytes=largest * bits // 8,
         live={s.beat.name: 1 for s in plan.spots
-              if s.beat.later and s.at in ("reduce", "reduce.root")},
+              if s.beat.later and s.at in ("scatter", "scatter.root")},
         place=CPU, source=code("torch 2.13 F/_fsdp_collectives.py:730-749: a pageable copy"),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from msgspec import Struct
 from ...ledger.num import Num, ceil_div, larger, power_of_two
 from ...model.adapters import adapted
 from ...model.arch import Layer
-from ...model.blocks import Weight
+from ...model.blocks import Linear, Weight
 from ..huggingface.ops import Adapter
 from ..run import Run
 
@@ -36,13 +36,14 @@ class Piece(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True):
-    """Bytes of one parameter: its shard, the shard on the GPU in the compute dtype, all of it."""
+    """Bytes of one parameter: its shard, the shard in the compute dtype, all of it."""
 
     shard: Num
     cast: Num
     whole: Num
     elements: Num  # of the shard
     trained: bool
+    casts: bool  # the dtype of the arithmetic is not that of the shard
 
 
 class Unit(Struct, frozen=True, kw_only=True):
@@ -70,6 +71,9 @@ class Unit(Struct, frozen=True, kw_only=True):
         return sum(part.trained for part in self.parts)
 
 
+SUMS = tuple(name for name in Unit.__struct_fields__ if name != "parts")
+
+
 def shard_elements(weight: Weight, ranks: Num) -> Num:
     """Elements of one rank's padded shard: ceil(d0 / ranks) rows (F/_fsdp_param.py:298-316)."""
     count: Num = ceil_div(weight.dims[0][1], ranks)
@@ -95,9 +99,11 @@ def unit(run: Run, pieces: Sequence[Piece], ranks: Num, *, offload: bool = False
     for piece in pieces:
         widths, part = piece.widths, _part(run, piece, ranks)
         shard, cast = part * widths.stored // 8, part * widths.compute // 8
-        parts.append(Part(shard, cast, part * ranks * widths.compute // 8, part, piece.trained))
+        casts = widths.compute != widths.stored
+        parts.append(Part(shard, cast, part * ranks * widths.compute // 8, part, piece.trained,
+                          casts))  # fmt: skip
         add("shard", part, widths.stored)
-        if widths.compute != widths.stored or offload:
+        if casts or offload:
             add("cast", part, widths.compute)
         add("gathered", part * ranks, widths.compute)
         if piece.trained:
@@ -129,11 +135,11 @@ def _staged(parts: Sequence[Part], *, offload: bool) -> Num:
     before: Num = 0
     highest: Num = 0
     for part in parts:
-        same = part.shard is part.cast or part.shard == part.cast
-        fresh = part.shard if offload else 0
-        if not same:
-            fresh = fresh + part.cast
-    return highest
+        fresh = (part.shard if offload else 0) + (part.cast if part.casts else 0)
+        copy = part.cast if part.casts or offload else 0
+        highest = larger(highest, made + larger(before + fresh, copy + part.cast))
+        made, before = made + part.cast, copy
+    return highest - made
 
 
 def _pinned(parts: Sequence[Part]) -> dict[str, Num]:
@@ -149,21 +155,35 @@ def _pinned(parts: Sequence[Part]) -> dict[str, Num]:
     return {"pinned": pinned, "pinned_grads": grads}
 
 
-def adapter_weights(layer: Layer, adapter: Adapter) -> Iterator[Weight]:
-    """LoRA's matrices: A is (r, in), B is (out, r); DoRA adds a magnitude of (out)."""
-    for one in adapted(layer, adapter.targets):
-        yield Weight(f"{one.name}.lora_A", (("lora", adapter.rank), one.ins))
-        yield Weight(f"{one.name}.lora_B", (one.outs, ("lora", adapter.rank)))
-        if adapter.dora:
-            yield Weight(f"{one.name}.magnitude", (one.outs,))
+def adapter_weights(one: Linear, adapter: Adapter) -> Iterator[Weight]:
+    """LoRA's matrices of a projection: A is (r, in), B is (out, r); DoRA adds a magnitude."""
+    yield Weight(f"{one.name}.lora_A", (("lora", adapter.rank), one.ins))
+    yield Weight(f"{one.name}.lora_B", (one.outs, ("lora", adapter.rank)))
+    if adapter.dora:
+        yield Weight(f"{one.name}.magnitude", (one.outs,))
 
 
 def layer_pieces(run: Run, layer: Layer, base: Widths, extra: Widths) -> list[Piece]:
-    """A layer's parameters; with adapters the base is sharded too, but only they are trained."""
-    pieces = [Piece(weight, base, not run.frozen) for weight in layer.weights()]
-    if run.adapter is not None:
-        pieces += [Piece(weight, extra, True) for weight in adapter_weights(layer, run.adapter)]
+    """A layer's parameters in torch's order; with adapters the base is sharded, too, but only
+    they are trained.
+    """
+    if run.adapter is None:
+        return [Piece(weight, base, True) for weight in layer.weights()]
+    rest = {one.name: one for one in adapted(layer, run.adapter.targets)}
+    pieces: list[Piece] = []
+    for weight in layer.weights():
+        done = [name for name in rest if pieces and not weight.name.startswith(f"{name}.")
+                and pieces[-1].weight.name.startswith(f"{name}.")]  # fmt: skip
+        for name in done:
+            pieces += _adapters(rest.pop(name), run.adapter, extra)
+        pieces.append(Piece(weight, base, False))
+    for one in rest.values():
+        pieces += _adapters(one, run.adapter, extra)
     return pieces
+
+
+def _adapters(one: Linear, adapter: Adapter, widths: Widths) -> list[Piece]:
+    return [Piece(weight, widths, True) for weight in adapter_weights(one, adapter)]
 
 
 def root_pieces(run: Run, base: Widths) -> list[Piece]:

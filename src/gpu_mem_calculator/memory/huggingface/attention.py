@@ -17,14 +17,15 @@ def attention(
     cache: Cache | None = None,
 ) -> Value:  # fmt: skip
     """Projections, norms on q and k, rotary embedding, the kernel, the output projection."""
-    q, k, v = _projected(tape, setting, x, block)
+    q, k, v = projected = _projected(tape, setting, x, block)
     kv_heads = block.kv_heads
     if block.expanded:
         kv_heads = block.heads
         size = setting.tokens * (block.heads * block.head_dim)
         k = tape.op("attn.k_expanded", k, elements=size)
         v = tape.op("attn.v_expanded", v, elements=size)
-    q, k = _positioned(tape, setting, q, k, block)
+    parts: list[Value] = []
+    q, k = _positioned(tape, setting, q, k, block, parts)
     if cache is not None:
         k, v = cache.update(tape, setting, k, v)
     heads = Heads(
@@ -50,6 +51,8 @@ def attention(
     mixed = attend(tape, setting, q, k, v, heads)
     out = linear(tape, setting, mixed, block.output)
     tape.hold(q, k, v)  # named until the block returns
+    if not setting.training and (len(block.inputs) == 1 or "parts" in setting.names):
+        tape.hold(*projected[:2], *parts)  # the fused projection, or views of it, have names
     return maybe_dropout(tape, setting, out, block.residual_dropout)
 
 
@@ -70,9 +73,12 @@ def _projected(
 
 
 def _positioned(
-    tape: Tape, setting: Setting, q: Value, k: Value, block: Attention
+    tape: Tape, setting: Setting, q: Value, k: Value, block: Attention, parts: list[Value]
 ) -> tuple[Value, Value]:
-    """Norms on q and k, and the rotary embedding; Llama 4 has the norms behind it."""
+    """Norms on q and k, and the rotary embedding; Llama 4 has the norms behind it.
+
+    `parts` gets what a family names beside: the part of each head that is turned.
+    """
     complex_first = block.rotary_impl == "complex"
     if len(block.norms) == 2 and not complex_first:
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
@@ -81,11 +87,12 @@ def _positioned(
         tables = layer_tables(tape, setting, block.rotary_dim, impl)
         before = (q, k)
         q = rotate(tape, setting, q, size, impl, tables)
+        parts += tape.ops[-1].ins[:1] if "parts" in setting.names else ()
         if impl == "gptj":
             tables = layer_tables(tape, setting, block.rotary_dim, impl)
         k = rotate(tape, setting, k, size, impl, tables)
-        if not setting.training:
-            tape.hold(*before)  # the caller names them until it has both
+        parts += tape.ops[-1].ins[:1] if "parts" in setting.names else ()
+        tape.hold(*before)  # the caller names them until it has both
     if len(block.norms) == 2 and complex_first:
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
     return q, k
@@ -104,6 +111,8 @@ def latent_attention(
     q = linear(tape, setting, x, block.query[0])
     if block.query_norm is not None:
         q = linear(tape, setting, norm(tape, setting, q, block.query_norm), block.query[1])
+    if cache is not None:
+        return _cached_latent(tape, setting, x, q, block, cache, masked=masked)
     latent = linear(tape, setting, x, block.kv_a)
     kv, rope = tape.split(
         "mla.split", latent,
@@ -124,12 +133,47 @@ def latent_attention(
     size = per_head * (block.nope_dim + block.rope_dim)
     query = tape.op("mla.query", q_nope, q_rope, elements=size)
     key = tape.op("mla.key", k_nope, k_rope, elements=size)
-    if cache is not None:
-        key, value = cache.update(tape, setting, key, value)
-    heads = _latent_heads(block, masked, cached=cache is not None)
+    heads = _latent_heads(block, masked, cached=False)
     mixed = attend(tape, setting, query, key, value, heads)
     out = linear(tape, setting, mixed, block.output)
     tape.hold(query, key, value)
+    return out
+
+
+def _cached_latent(
+    tape: Tape, setting: Setting, x: Value, q: Value, block: LatentAttention, cache: Cache, *,
+    masked: bool,
+) -> Value:  # fmt: skip
+    """The same with a cache, which holds the latents; keys and values are made from all of it
+    (modeling_deepseek_v3.py, DeepseekV3Attention.forward and expand_kv).
+    """
+    tokens, rows = setting.tokens, setting.key_tokens * block.heads
+    q_nope, q_rope = tape.split(
+        "mla.q_split", q,
+        [("mla.q_nope", tokens * block.heads * block.nope_dim),
+         ("mla.q_rope", tokens * block.heads * block.rope_dim)],
+    )  # fmt: skip
+    latent = linear(tape, setting, x, block.kv_a)
+    kv, rope = tape.split(
+        "mla.split", latent,
+        [("mla.latent", tokens * block.kv_rank), ("mla.k_rope", tokens * block.rope_dim)],
+    )  # fmt: skip
+    kv = norm(tape, setting, kv, block.kv_norm)
+    turned = rotate(tape, setting, q_rope, (1, 1), block.rotary_impl)
+    k_rope = rotate(tape, setting, rope, (1, 1), block.rotary_impl)
+    kv, k_rope = cache.update(tape, setting, kv, k_rope)
+    size = block.nope_dim + block.rope_dim
+    query = tape.op("mla.query", q_nope, turned, elements=tokens * block.heads * size)
+    whole = linear(tape, setting, kv, block.kv_b)
+    k_nope, value = tape.split(
+        "mla.kv_split", whole,
+        [("mla.k_nope", rows * block.nope_dim), ("mla.value", rows * block.value_dim)],
+    )  # fmt: skip
+    key = tape.op("mla.key", k_nope, k_rope, elements=rows * size)
+    heads = _latent_heads(block, masked, cached=False)
+    mixed = attend(tape, setting, query, key, value, heads)
+    out = linear(tape, setting, mixed, block.output)
+    tape.hold(query, key, value, q_nope, turned, latent)
     return out
 
 

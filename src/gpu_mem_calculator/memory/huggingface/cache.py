@@ -8,6 +8,8 @@ of everything that was joined (DynamicSlidingWindowLayer).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...ledger.num import Num
 from ..tape import Tape, Value
 from .ops import Setting
@@ -16,8 +18,12 @@ from .ops import Setting
 class Cache:
     """One layer's cache: what is there before, and what is kept of a forward pass."""
 
-    def __init__(self, tape: Tape, *old: tuple[str, Num, int]) -> None:
-        """`old` has a name, the elements that hold memory, and the bits of each part."""
+    def __init__(self, tape: Tape, *old: tuple[str, Num, int], slides: bool = False) -> None:
+        """`old` has a name, the elements that hold memory, and the bits of each part.
+
+        Where it slides, the old keys and values go together, when both new ones are made.
+        """
+        self.slides = slides
         self.kept: list[Value] = []
         self.old: list[Value] = []
         for name, elements, bits in old:
@@ -30,17 +36,15 @@ class Cache:
             tape.op(f"cache.{name}", x, *old, elements=x.elements() // setting.seq * setting.keys)
             for name, x, old in zip(("keys", "values"), (key, value), self._parts(), strict=True)
         ]
-        tape.hold(key, value)
+        tape.hold(key, value, *(self.old if self.slides else ()))
         self.kept += new
         return new
 
     def _parts(self) -> tuple[list[Value], list[Value]]:
         return self.old[:1], self.old[1:2]
 
-    def state(self, tape: Tape, name: str, source: Value, elements: Num, bits: int) -> None:
-        """A state of fixed size, made in the first pass and written over in the others."""
-        if self.old:
-            self.kept += self.old
-            self.old = []
-        elif not any(one.name == name for one in self.kept):
-            self.kept.append(tape.op(name, source, elements=elements, bits=bits))
+    def states(self, tape: Tape, source: Value, parts: Iterable[tuple[str, Num, int]]) -> None:
+        """States of fixed size, made in the first pass and written over in the others."""
+        self.kept += self.old or [
+            tape.op(name, source, elements=elements, bits=bits) for name, elements, bits in parts
+        ]

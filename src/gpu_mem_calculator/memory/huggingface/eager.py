@@ -10,10 +10,14 @@ from .ops import Setting, maybe_dropout, scale
 def eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
     """eager_attention_forward (modeling_llama.py:191) and its kin.
 
+    q and k are in fp32 where the family asks for it (modeling_gpt_neo.py:103, modeling_gptj.py).
     matmul copies operands whose batch and head dimensions cannot be merged; a q that was
     concatenated head by head needs no copy. The softmax's backward makes grad · output for a
     moment (SoftMax.cu, softmax_backward_cuda_out).
     """
+    if heads.float_scores:
+        q, k = tape.cast(q, 32), tape.cast(k, 32)
+    wide = (q, k)
     q, k, v = _operands(tape, setting, q, k, v, heads)
     tape.core = True
     area = setting.tokens * setting.keys * heads.heads
@@ -25,27 +29,26 @@ def eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     probs = maybe_dropout(tape, setting, tape.cast(probs, v.bits), heads.dropout)
     tape.returned.append(probs)
     size = setting.tokens * (heads.heads * heads.value_dim)
+    if not (setting.training or heads.grouped or heads.cached):
+        v = tape.op("attn.v_contiguous", v)
     out = tape.op("attn.mixed", probs, v, elements=size, saves=(probs, v))
     tape.core = False
     contiguous = tape.op("attn.out", out)
     tape.hold(out, probs, *([biased] if heads.float_bias else []))
-    if heads.grouped and not setting.training:
-        tape.hold(k, v)  # the repeated ones have the names
+    if not setting.training:  # the repeated ones, and those in fp32, have the names
+        repeated = (k, v) if heads.grouped and not heads.broadcast else ()
+        tape.hold(*repeated, *(wide if heads.float_scores else ()))
     return contiguous
 
 
 def _operands(
     tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads
 ) -> tuple[Value, Value, Value]:
-    """q, k and v as matmul wants them; in fp32 where the family asks for it
-    (modeling_gpt_neo.py:103, modeling_gptj.py:147: q and k alone).
-    """
-    if heads.float_scores:
-        q, k = tape.cast(q, 32), tape.cast(k, 32)
+    """q, k and v as matmul wants them."""
     rows = setting.key_tokens * heads.heads
     q = q if heads.head_major else tape.op("attn.q_contiguous", q)
-    if heads.cached and not heads.grouped:
-        return q, k, v
+    if not (setting.training or heads.grouped):
+        return q, k, v  # joined, and so contiguous: by a cache, or from latents
     k = tape.op("attn.k_contiguous", k, elements=rows * heads.head_dim)
     return q, k, tape.op("attn.v_contiguous", v, elements=rows * heads.value_dim)
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from ...model.blocks import Mlp
 from ..tape import Tape, Value
 from .activation import activation, gated
-from .ops import Setting, linear, maybe_dropout
+from .ops import Setting, linear, maybe_dropout, multiply
 
 
 def mlp(tape: Tape, setting: Setting, x: Value, block: Mlp) -> Value:
-    """down(act(gate x) · up x), or down(act(up x))."""
-    made = [linear(tape, setting, x, layer) for layer in block.inputs]
+    """down(act(gate x) · up x), or down(act(up x)), in the order of Python's expressions."""
+    first = linear(tape, setting, x, block.inputs[0])
     if not block.gated:
-        inner = activation(tape, setting, made[0], block.activation)
-    else:
-        if len(made) == 1:  # one fused projection, split into views
-            gate, up = halves(tape, made[0])
-        else:
-            gate, up = made
+        inner = activation(tape, setting, first, block.activation)
+    elif len(block.inputs) == 1:  # one fused projection, split into views
+        gate, up = halves(tape, first)
         inner = gated(tape, setting, gate, up, block.activation)
+    else:
+        opened = activation(tape, setting, first, block.activation)
+        up = linear(tape, setting, x, block.inputs[1])
+        inner = multiply(tape, opened, up, "mlp.product")
     out = linear(tape, setting, inner, block.output)
     return maybe_dropout(tape, setting, out, block.dropout)
 

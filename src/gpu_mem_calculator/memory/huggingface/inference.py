@@ -16,6 +16,7 @@ from .cache import Cache
 from .layer import run_layer
 from .norms import norm
 from .ops import Setting, linear
+from .ssm import state_parts
 
 
 class Passed(Struct, frozen=True):
@@ -33,9 +34,41 @@ class Passed(Struct, frozen=True):
         return total
 
 
+# What the code of a family names longer than Llama's does, beside what every one names:
+# - mixed: a layer names its attention's output to its end (GPT2Block: attn_output)
+# - normed: of two norms in front of parallel branches both have names (FalconDecoderLayer)
+# - late: the second of them runs behind the attention (GPTNeoXLayer)
+# - outputs: the model's loop names what the layer before returned, its attention map among it
+#   (FalconModel: outputs = block(...))
+# - parts: attention names the parts with and without rotary embedding (PhiAttention: query_pass)
+# - inline: the layer itself is the feed-forward block, and its input's name is used again (OPT)
+# - positions: positions are made for each sequence even in a plain forward pass (OPT)
+# - windows: its windows are cut from a buffer, and its cache is whole (GPT-Neo)
+# - masks: a second mask is made that no layer reads (Qwen2-MoE: a window of 0)
+# - eager_masks: the same for eager attention alone (Llama 4)
+# - wide_tables: rotary tables stay in fp32 (OLMo 2)
+# - tables: rotary tables are made for each kind of layer (Gemma 3)
+NAMES: dict[str, frozenset[str]] = {
+    "gpt2": frozenset({"mixed"}),
+    "gpt_bigcode": frozenset({"mixed"}),
+    "falcon": frozenset({"mixed", "outputs", "normed"}),
+    "gpt_neox": frozenset({"late"}),
+    "bloom": frozenset({"mixed", "outputs"}),
+    "gptj": frozenset({"mixed", "outputs", "parts"}),
+    "gpt_neo": frozenset({"mixed", "outputs", "windows"}),
+    "phi": frozenset({"mixed", "parts"}),
+    "opt": frozenset({"inline", "positions"}),
+    "qwen2_moe": frozenset({"masks"}),
+    "llama4": frozenset({"mixed", "eager_masks"}),
+    "olmo2": frozenset({"wide_tables"}),
+    "gemma3_text": frozenset({"tables"}),
+}
+
+
 def layer_pass(
-    setting: Setting, layer: Layer, *, masked: bool = False, stored: Num | None = None
-) -> Passed:
+    setting: Setting, layer: Layer, *, masked: bool = False, stored: Num | None = None,
+    slides: bool = False,
+) -> Passed:  # fmt: skip
     """One layer that adds its tokens to a cache.
 
     `stored`: the tokens that the cache has memory for before; None where it is empty.
@@ -44,11 +77,16 @@ def layer_pass(
     bits = 32 if layer.fp32_residual else setting.bits
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=False)
     old = () if stored is None else tuple(cached_parts(setting, layer, stored))
-    cache = Cache(tape, *old)
+    cache = Cache(tape, *old, slides=slides)
     y = run_layer(tape, setting, x, layer, masked=masked, cache=cache)
     tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
     kept = tuple((value.name, value.bytes) for value in cache.kept)
-    return Passed(passing(tape, x, y, cache.kept), kept)
+    moment = passing(tape, x, y, cache.kept)
+    if "outputs" in setting.names:
+        for value in tape.returned:
+            if value.name != y.name and value.name.startswith("attn"):
+                moment = Moment(moment.act + value.bytes, 0, moment.temp)
+    return Passed(moment, kept)
 
 
 def cached_parts(setting: Setting, layer: Layer, tokens: Num) -> Iterator[tuple[str, Num, int]]:
@@ -59,20 +97,10 @@ def cached_parts(setting: Setting, layer: Layer, tokens: Num) -> Iterator[tuple[
         yield "cache.keys", rows * (heads * block.head_dim), setting.bits
         yield "cache.values", rows * (heads * (block.value_dim or block.head_dim)), setting.bits
     elif isinstance(block, LatentAttention):
-        size = block.nope_dim + block.rope_dim
-        yield "cache.keys", rows * (block.heads * size), setting.bits
-        yield "cache.values", rows * (block.heads * block.value_dim), setting.bits
+        yield "cache.latents", rows * block.kv_rank, setting.bits
+        yield "cache.rotary", rows * block.rope_dim, setting.bits
     elif isinstance(block, StateSpace):
         yield from state_parts(setting, block)
-
-
-def state_parts(setting: Setting, block: StateSpace) -> Iterator[tuple[str, Num, int]]:
-    """The states of a mixer, whatever the sequence: the convolution's last inputs, and one state a
-    channel (cache_utils.py LinearAttentionLayer).
-    """
-    channels = block.inner + (2 * block.groups * block.state if block.version == 2 else 0)
-    yield "cache.conv", setting.batch * channels * block.conv, setting.bits
-    yield "cache.state", setting.batch * block.inner * block.state, 32
 
 
 def norm_pass(setting: Setting, arch: Arch) -> Moment:

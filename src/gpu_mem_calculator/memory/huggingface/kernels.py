@@ -149,12 +149,12 @@ def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     """
     bits, late = q.bits, heads.broadcast
     q, k, v = (tape.cast(x, 32) for x in (q, k, v))
-    named = [q, k, v, *_named_mask(tape, setting, heads)]
+    named = [q, k, v, *_named_mask(tape, setting, heads, bits)]
     if not late:
         k, v = repeated(tape, setting, k, v, heads)
     named += [] if setting.training else [k, v]
     q, k = scale(tape, q, "attn.q_scaled"), scale(tape, k, "attn.k_scaled")
-    named += [] if setting.training else [q]
+    named += [] if setting.training or late else [q]
     rows = setting.key_tokens * heads.heads
     if late:
         named.append(_copied_query(tape, setting, q))
@@ -192,16 +192,18 @@ def _copied_query(tape: Tape, setting: Setting, q: Value) -> Value:
     return tape.op("attn.q_named", source, elements=q.elements() * holds(setting.batch > 1))
 
 
-def _named_mask(tape: Tape, setting: Setting, heads: Heads) -> list[Value]:
-    """The mask in fp32, where it comes as a boolean one: added to the scores, not kept.
+def _named_mask(tape: Tape, setting: Setting, heads: Heads, bits: int) -> list[Value]:
+    """The mask in numbers, where it comes as a boolean one: added to the scores, not kept.
 
     Without one torch makes the causal one itself; where all is kept for backward that is no peak.
     """
     causal = not (heads.masked or setting.training or setting.decoding)
     if not (causal or (heads.masked and heads.own_mask)):
         return []
-    source = tape.value("attn.mask_source", 0, 32, grad=False)
-    return [tape.op("attn.mask", source, elements=setting.seq * setting.keys)]
+    bits = 32 if causal or setting.training else bits  # as q came in, or as it is now
+    source = tape.value("attn.mask_source", 0, bits, grad=False)
+    rows = setting.seq if causal or setting.training else setting.tokens
+    return [tape.op("attn.mask", source, elements=rows * setting.keys)]
 
 
 def _unmerged(tape: Tape, setting: Setting, q: Value) -> Value:

@@ -27,7 +27,7 @@ def _mix(
         assert isinstance(block, StateSpace)
         out = state_space(tape, setting, x, block, cache)
     _named(tape, setting, x)
-    if setting.names_mixed:
+    if "mixed" in setting.names:
         tape.returned.append(out)
     return out
 
@@ -39,14 +39,14 @@ def _feed(tape: Tape, setting: Setting, x: Value, layer: Layer) -> Value:
     else:
         assert block is not None
         out = moe(tape, setting, x, block)
-    _named(tape, setting, x)
+    if "inline" not in setting.names:
+        _named(tape, setting, x)
     return out
 
 
 def _named(tape: Tape, setting: Setting, *values: Value) -> None:
-    """The layer's code names what it gives to a block; training keeps most of it anyway."""
-    if not setting.training:
-        tape.hold(*values)
+    """The layer's code names what it gives to a block until that returns."""
+    tape.hold(*values)
 
 
 def _normed(tape: Tape, setting: Setting, x: Value, layer: Layer, where: str) -> Value:
@@ -63,11 +63,16 @@ def run_layer(
     """The residual stream through one layer."""
     if layer.parallel:
         pre = _normed(tape, setting, x, layer, "pre")
-        mlp_in = _normed(tape, setting, x, layer, "pre_mlp") if layer.norm("pre_mlp") else pre
+        two, late = layer.norm("pre_mlp") is not None, "late" in setting.names
+        mlp_in = _normed(tape, setting, x, layer, "pre_mlp") if two and not late else pre
         mixed = _mix(tape, setting, pre, layer, masked, cache)
         mixed = maybe_dropout(tape, setting, mixed, layer.dropout)
+        if two and late:
+            mlp_in = _normed(tape, setting, x, layer, "pre_mlp")
         fed = _feed(tape, setting, mlp_in, layer)
         fed = maybe_dropout(tape, setting, fed, layer.dropout)
+        if "normed" in setting.names:
+            tape.hold(pre)
         return add(tape, add(tape, mixed, fed, "branches"), x)
     if layer.mixer is not None:
         mixed = _mix(tape, setting, _normed(tape, setting, x, layer, "pre"), layer, masked, cache)

@@ -43,7 +43,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     adapter: Adapter | None = None
     quantization: str | None = None
     past: Num = 0  # tokens of a cache that attention reads beside its own
-    names_mixed: bool = False  # the layer's code names the mixer's output to its end
+    names: frozenset[str] = frozenset()  # what the family's code names longer, see inference.py
     decoding: bool = False  # one token a sequence, with a cache: experts have a way of their own
 
     @property
@@ -73,8 +73,7 @@ def linear(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:
         if adapter is not None and layer.name.rpartition(".")[2] in adapter.targets:
             y = _adapted(tape, setting, x, y, layer, adapter)
         return y
-    weight = _weight(tape, setting, layer.name, layer.ins[1] * layer.outs[1])
-    ins = [tape.cast(x, bits), weight]
+    ins = [tape.cast(x, bits), _weight(tape, setting, layer.name, layer.ins[1] * layer.outs[1])]
     work: Num = None
     if layer.bias:
         ins.append(_weight(tape, setting, f"{layer.name}.bias", layer.outs[1]))
@@ -104,8 +103,7 @@ def _frozen(tape: Tape, setting: Setting, x: Value, layer: Linear, out: Num) -> 
     if setting.quantization == "int8":
         return _eight_bit(tape, x, layer, out)
     bits = setting.matmul_bits
-    weight = _weight(tape, setting, layer.name, layer.ins[1] * layer.outs[1])
-    ins = (tape.cast(x, bits), weight)
+    ins = (tape.cast(x, bits), _weight(tape, setting, layer.name, layer.ins[1] * layer.outs[1]))
     return tape.op(layer.name, *ins, elements=out, bits=bits, saves=ins[1:])
 
 

@@ -8,11 +8,13 @@ with them it keeps about a tenth as much.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ...ledger.num import Num
 from ...model.blocks import StateSpace
 from ..tape import Tape, Value
 from .cache import Cache
-from .ops import Setting
+from .ops import Setting, add
 from .scans import chunk_scan, token_scan
 
 
@@ -24,12 +26,36 @@ def state_space(
     width = block.inner + channels + (block.heads if block.version == 2 else 0)
     into = project(tape, setting, x, block, "in_proj", width)
     rows = setting.batch * (setting.seq + block.conv - 1)
+    if cache is not None:
+        cache.states(tape, into, state_parts(setting, block))
+    if setting.decoding:
+        return _one_token(tape, setting, x, into, block)
     convolved = tape.op("ssm.convolved", into, elements=rows * channels, saves=(into,))
     active = tape.op(
         "ssm.active", convolved, elements=setting.tokens * channels, saves=(convolved,)
     )
     scan = chunk_scan if block.version == 2 else token_scan
     mixed = scan(tape, setting, into, active, block)
+    return project(tape, setting, mixed, block, "out_proj", x.elements() // setting.tokens)
+
+
+def state_parts(setting: Setting, block: StateSpace) -> Iterator[tuple[str, Num, int]]:
+    """The states of a mixer, whatever the sequence: the convolution's last inputs, and one state a
+    channel (cache_utils.py LinearAttentionLayer).
+    """
+    channels = block.inner + (2 * block.groups * block.state if block.version == 2 else 0)
+    yield "cache.conv", setting.batch * channels * block.conv, setting.bits
+    yield "cache.state", setting.batch * block.inner * block.state, 32
+
+
+def _one_token(tape: Tape, setting: Setting, x: Value, into: Value, block: StateSpace) -> Value:
+    """One step of the recurrence: the state decayed, what is added, and their sum, all in fp32."""
+    size = setting.batch * (block.inner * block.state)
+    decay = tape.op("ssm.decay", into, elements=size, bits=32)
+    added = tape.op("ssm.added", into, elements=size, bits=32)
+    state = add(tape, tape.op("ssm.decayed", decay), added, "ssm.sum")
+    mixed = tape.op("ssm.read", state, elements=setting.batch * block.inner, bits=setting.bits)
+    tape.hold(into, decay, added)
     return project(tape, setting, mixed, block, "out_proj", x.elements() // setting.tokens)
 
 

@@ -25,8 +25,8 @@ def attention(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
     """linear_qkv, norms, rotary embedding, core attention, linear_proj (attention.py:1387-1906).
 
     With fewer key-value heads than ranks the projection is gathered over the ranks and each
-    takes its part (attention.py:1842). Python names q, k and v from before the rotary embedding
-    until the projection is done.
+    takes its part (attention.py:1842). Python names q, k and v, from before the rotary embedding
+    and behind it, until the projection is done.
     """
     size, groups = block.head_dim, block.kv_heads
     heads, kv_heads = block.heads // how.tp, larger(groups // how.tp, 1)
@@ -51,7 +51,7 @@ def attention(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
     out = core_attention(tape, how, q, k, v, sizes_here)
     width = block.heads * (block.value_dim or size) // how.tp
     projected = row_linear(tape, how, out, "linear_proj", width, how.hidden)
-    tape.hold(*before)
+    tape.hold(*before, q, k, v)
     return projected
 
 
@@ -110,8 +110,8 @@ def _fused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads)
 def _unfused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
     """baddbmm, mask and softmax, dropout, bmm (dot_product_attention.py:130-245).
 
-    Grouped keys and values are repeated; `scores` is named to the end. A checkpoint keeps the
-    gradient it was given and the output it made again until it is done.
+    Grouped keys and values are repeated; they and `scores` are named to the end. A checkpoint
+    keeps the gradient it was given and the output it made again until it is done.
     """
     rows = how.tokens * heads.heads
     if heads.grouped:
@@ -129,7 +129,7 @@ def _unfused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Head
                         back_temp=2 * held)  # fmt: skip
     mixed = tape.op("attn.mixed", probs, v, elements=context, saves=(probs, v), back_temp=held)
     out = tape.op("attn.out", mixed, passes=True)
-    tape.hold(scores, probs)
+    tape.hold(k, v, scores, probs)
     return out
 
 
@@ -192,4 +192,6 @@ def latent_attention(tape: Tape, how: Setting, x: Value, block: LatentAttention)
     value = tape.op("mla.value", kv, elements=how.tokens * heads * block.value_dim)
     call = Heads(heads, width, block.value_dim, False, block.dropout)
     out = core_attention(tape, how, query, key, value, call)
-    return row_linear(tape, how, out, "linear_proj", heads * block.value_dim, how.hidden)
+    projected = row_linear(tape, how, out, "linear_proj", heads * block.value_dim, how.hidden)
+    tape.hold(query, key, value)
+    return projected

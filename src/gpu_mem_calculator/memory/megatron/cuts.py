@@ -9,16 +9,13 @@ from msgspec import Struct
 from ...ledger.mesh import EP, TP
 from ...ledger.num import Num, ceil_div, holds, larger
 from ...ledger.rules import Rules
-from ...ledger.units import MIB
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, Moe, Weight
 from ..run import Run
-from ..unsplit import unsplit_bytes
 
 # Column- and row-parallel matmuls, vocabulary-parallel embedding (tensor_parallel/layers.py);
 # norms, row-parallel biases, positions and latent projections are on every rank.
 DENSE = Rules(dict.fromkeys(("vocab", "heads", "kv_heads", "ffn"), (TP,)))
-SHARED = 20 * MIB  # the segment of a request under 10 MiB (CUDACachingAllocator.cpp kLargeBuffer)
 EXPERT = Rules({"expert": (EP,), "expert_ffn": (TP,)})
 
 
@@ -144,19 +141,3 @@ def matrices(run: Run, layer: Layer) -> Iterator[tuple[tuple[int, ...], Num, Num
     for index, (rows, columns, cut) in enumerate(found):
         size = rows * columns // (tp if cut else 1)
         yield (int(rows), int(columns)), size, counts.get(index, 1)
-
-
-def unsplit_weights(
-    run: Run, layers: Iterable[tuple[Layer, Num]], ends: Num, bits: int, *, widened: bool = False
-) -> Num:
-    """What `unsplit_bytes` adds to one copy of every matrix; `ends`: word tables on the stage.
-
-    A matrix that is `widened` has a 16-bit copy beside it for a moment: where that opens a
-    20 MiB segment and both go into it, it has no segment of its own.
-    """
-    total = ends * unsplit_bytes(local_vocab(run) * run.arch.hidden * bits // 8)
-    for layer, held in layers:
-        for _, size, count in matrices(run, layer):
-            own = holds(6 * size > SHARED) if widened else 1
-            total = total + held * count * own * unsplit_bytes(size * bits // 8)
-    return total

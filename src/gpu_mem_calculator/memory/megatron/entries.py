@@ -89,9 +89,7 @@ def _dispatched(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -
     )  # fmt: skip
 
 
-def _at_work(
-    index: int, stage: Stage, done: Walks, beats: tuple[Beat, ...]
-) -> Iterator[Entry]:
+def _at_work(index: int, stage: Stage, done: Walks, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """The layer at work, at each of its beats."""
     block, walk = stage.blocks[index], done.layers[index]
     for beat in beats:

@@ -17,16 +17,14 @@ def _normed(tape: Tape, how: Setting, x: Value, layer: Layer, where: str) -> Val
     return x if found is None else norm(tape, how, x, found)
 
 
-def _mixed(tape: Tape, how: Setting, x: Value, layer: Layer) -> Value:
-    inner = _normed(tape, how, x, layer, "pre")
+def _mixed(tape: Tape, how: Setting, inner: Value, layer: Layer) -> Value:
     if isinstance(layer.mixer, LatentAttention):
         return latent_attention(tape, how, inner, layer.mixer)
     assert isinstance(layer.mixer, Attention)
     return attention(tape, how, inner, layer.mixer)
 
 
-def _fed(tape: Tape, how: Setting, x: Value, layer: Layer) -> Value:
-    inner = _normed(tape, how, x, layer, "pre_mlp")
+def _fed(tape: Tape, how: Setting, inner: Value, layer: Layer) -> Value:
     if isinstance(layer.mlp, Moe):
         return moe(tape, how, inner, layer.mlp)
     assert isinstance(layer.mlp, Mlp)
@@ -34,12 +32,20 @@ def _fed(tape: Tape, how: Setting, x: Value, layer: Layer) -> Value:
 
 
 def run_layer(tape: Tape, how: Setting, x: Value, layer: Layer) -> Value:
-    """Attention and MLP, each with its norm and a fused bias-dropout-add (transformer_layer.py)."""
-    mixed = _normed(tape, how, _mixed(tape, how, x, layer), layer, "post")
+    """Attention and MLP, each with its norm and a fused bias-dropout-add (transformer_layer.py).
+
+    Each half names its norm's output until it is done.
+    """
+    inner = _normed(tape, how, x, layer, "pre")
+    mixed = _normed(tape, how, _mixed(tape, how, inner, layer), layer, "post")
     inside = getattr(layer.mixer, "residual_dropout", 0.0)
     x = residual(tape, x, mixed, layer.dropout or inside)
-    fed = _normed(tape, how, _fed(tape, how, x, layer), layer, "post_mlp")
-    return residual(tape, x, fed, layer.dropout or getattr(layer.mlp, "dropout", 0.0))
+    tape.hold(inner)
+    inner = _normed(tape, how, x, layer, "pre_mlp")
+    fed = _normed(tape, how, _fed(tape, how, inner, layer), layer, "post_mlp")
+    x = residual(tape, x, fed, layer.dropout or getattr(layer.mlp, "dropout", 0.0))
+    tape.hold(inner)
+    return x
 
 
 def layer_walk(

@@ -7,6 +7,8 @@ from ..script import Reel, Script
 from .options import bits, gradient_bits, option
 from .tensors import stage_tensors, stepped
 
+START = -3  # a block that no play of a layer has
+
 
 def opening(run: Run) -> Script:
     """From the first parameter to the last main weight; what is left stays for good."""

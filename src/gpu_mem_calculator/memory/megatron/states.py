@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
+from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry, Instant
 from ...ledger.num import Num, ceil_div, larger, nothing, smaller
 from ...ledger.source import ARITHMETIC, code
-from ..optimizers import OPTIMIZERS, Optimizer, state_bytes, step_temp_bytes
+from ...model.blocks import Moe
+from ..optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes, step_temp_bytes
 from ..pipeline import Stage
 from ..run import Run
-from ..timeline import OPTIMIZER, Beat
-from .cuts import Shard, after_shard, embedding_shard, layer_shard, unsplit_weights
+from ..timeline import OPTIMIZER, STARTUP, Beat
+from .cuts import Shard, after_shard, embedding_shard, layer_shard
 from .options import bits, fused, gradient_bits, option
 from .startup import moving_bytes, widening_bytes
+from .tensors import stepped
 
+EXPERTS, EXPERT_STATES = "optimizer.experts", "states of the experts"
 STARTUP_BEATS = (
     ("startup.model", "model is built"),
     ("startup.ddp", "gradient buffers are made"),
@@ -24,7 +27,6 @@ STARTUP_BEATS = (
 )
 BUFFER_CODE = code("megatron-core 0.19.2 distributed/param_and_grad_buffer.py:947, 1160-1180")
 MAIN_CODE = code("megatron-core 0.19.2 optimizer/optimizer.py:1012, distrib_optimizer.py:448")
-SPLIT_CODE = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp should_split")
 STEP_CODE = code("megatron-core 0.19.2 optimizer/__init__.py:544-620")
 
 
@@ -35,6 +37,19 @@ def stage_shard(run: Run, stage: Stage) -> Shard:
     for block, held in zip(stage.blocks, stage.held, strict=True):
         found += layer_shard(run, block.layer).times(held)
     return found
+
+
+def with_experts(run: Run, beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
+    """The same beats, and the step of the experts behind that of the dense parameters.
+
+    optimizer.py ChainedOptimizer steps one after the other. In the first step of an unrolled
+    run the experts' states are made when the others' temporaries are gone.
+    """
+    if not any(isinstance(layer.mlp, Moe) for layer in run.arch.layers):
+        return beats
+    end = beats[-1]
+    instant = Instant(name=EXPERTS, phase=OPTIMIZER, title="optimizer step of the experts")
+    return (*beats, replace(end, instant=instant))
 
 
 def implementation(run: Run) -> str:
@@ -71,83 +86,95 @@ def owned_parts(run: Run, shard: Shard) -> tuple[Num, Num]:
     return ceil_div(shard.dense, ranks), ceil_div(shard.experts * run.mesh.ep, ranks)
 
 
-def unsplit_entries(run: Run, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
-    """Rounding of weights and main weights, which start-up puts into fresh segments.
-
-    The distributed optimizer has flat buffers and pieces instead of one tensor a parameter.
-    """
-    if run.expandable_segments:
-        return
-    if option(run, "distributed_optimizer"):
-        return
-    layers = [(b.layer, held) for b, held in zip(stage.blocks, stage.held, strict=True)]
-    ends = stage.first + stage.last * (1 - stage.first * run.arch.tied)
-    names = [name for name, _ in STARTUP_BEATS]
-    everywhere = {b.name: 1 for b in beats}
-    yield Entry(name="unsplit blocks of the weights", kind=RUNTIME, live=everywhere,
-                bytes=unsplit_weights(run, layers, ends, bits(run)), source=SPLIT_CODE)  # fmt: skip
-    if bits(run) < 32:
-        later = {n: c for n, c in everywhere.items() if n not in names[:2]}
-        yield Entry(name="unsplit blocks of the main weights", kind=RUNTIME, live=later,
-                    bytes=unsplit_weights(run, layers, ends, 32, widened=True),
-                    source=SPLIT_CODE)  # fmt: skip
-
-
 def state_entries(run: Run, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """2 + 4 + 4 + 8 bytes a parameter with Adam in bf16; 6 + 12 / (dp × cp) distributed.
 
-    While one of the distributed optimizer's buffers is made its parameters exist twice.
+    In an unrolled run start-up plays a script that leaves weights, main gradients and main
+    weights behind.
     """
     shard = stage_shard(run, stage)
+    after = {b.name: 1 for b in beats if b.instant.phase != STARTUP}
+    if not run.unrolled:
+        yield from _startup_entries(run, stage, shard, after)
+    rotary = any(getattr(x.mixer, "rotary_dim", 0) or getattr(x.mixer, "rope_dim", 0)
+                 for x in run.arch.layers)  # fmt: skip
+    yield Entry(name="rotary and loss-scale scalars", kind=PARAM, bytes=512 * (1 + rotary),
+                live=after | {STARTUP_BEATS[-1][0]: 1}, source=ARITHMETIC)  # fmt: skip
+    late = run.optimizer.startswith("sgd")  # a momentum is cloned from the gradients' copies
+    for entry in _step_entries(run, shard, beats) if late else ():
+        yield entry
+    row, (dense, experts) = OPTIMIZERS[run.optimizer], owned_parts(run, shard)
+    for title, mine in (("states", dense), (EXPERT_STATES, experts)):
+        if not nothing(mine):
+            yield Entry(
+                name=f"{run.optimizer} {title}", kind=OPTIM, bytes=state_bytes(row, mine, 32),
+                live=after, source=STEP_CODE,
+                tensors=_each(run, 4 * row.states, expert=title != "states", copies=row.states),
+            )  # fmt: skip
+    for entry in () if late else _step_entries(run, shard, beats):
+        yield entry
+
+
+def _startup_entries(
+    run: Run, stage: Stage, shard: Shard, after: dict[str, Num]
+) -> Iterator[Entry]:
+    """What start-up makes and leaves; one of the distributed optimizer's buffers has its
+    parameters twice while it is made.
+    """
     model, buffers, optimizer = (name for name, _ in STARTUP_BEATS)
-    after = {b.name: 1 for b in beats if b.name not in (model, buffers)}
     width, wide = bits(run), gradient_bits(run)
     distributed = option(run, "distributed_optimizer")
-    weights = shard.total * width // 8
-    yield Entry(name="parameters", kind=PARAM, bytes=weights, source=ARITHMETIC,
-                live=after | {model: 1, buffers: 1})  # fmt: skip
+    yield Entry(name="parameters", kind=PARAM, bytes=shard.total * width // 8, source=ARITHMETIC,
+                live=after | {model: 1, buffers: 1, optimizer: 1})  # fmt: skip
     if distributed:
         size = moving_bytes(run, stage, shard.total, width // 8, wide // 8)
         yield Entry(name="parameters that move into a buffer", kind=PARAM, bytes=size,
                     live={buffers: 1}, source=BUFFER_CODE)  # fmt: skip
-    rotary = any(getattr(x.mixer, "rotary_dim", 0) or getattr(x.mixer, "rope_dim", 0)
-                 for x in run.arch.layers)  # fmt: skip
-    yield Entry(name="rotary and loss-scale scalars", kind=PARAM, bytes=512 * (1 + rotary),
-                live=after, source=ARITHMETIC)  # fmt: skip
     yield Entry(name="main gradients", kind=GRAD, bytes=shard.total * wide // 8,
-                live=after | {buffers: 1}, source=BUFFER_CODE)  # fmt: skip
-    mine = owned(run, shard)
+                live=after | {buffers: 1, optimizer: 1}, source=BUFFER_CODE)  # fmt: skip
     if width < 32:
-        yield Entry(name="main weights", kind=OPTIM, bytes=mine * 4, live=after, source=MAIN_CODE)
+        yield Entry(name="main weights", kind=OPTIM, bytes=owned(run, shard) * 4,
+                    live=after | {optimizer: 1}, source=MAIN_CODE)  # fmt: skip
         yield Entry(
             name="16-bit copy of the weight being widened", kind=TEMP, live={optimizer: 1},
             bytes=widening_bytes(run, stage, shard, run.mesh.dp * run.mesh.cp, split=distributed),
             source=MAIN_CODE,
         )  # fmt: skip
-    row = OPTIMIZERS[run.optimizer]
-    there = {b.name: 1 for b in beats if b.name != optimizer and b.name in after}
-    yield Entry(name=f"{run.optimizer} states", kind=OPTIM, bytes=state_bytes(row, mine, 32),
-                live=there, source=STEP_CODE)  # fmt: skip
-    yield from _step_entries(run, shard, mine, wide, beats)
 
 
-def _step_entries(
-    run: Run, shard: Shard, mine: Num, wide: int, beats: tuple[Beat, ...]
-) -> Iterator[Entry]:
+def _each(
+    run: Run, width: int, *, expert: bool | None = None, vectors: bool = True, copies: int = 1
+) -> Callable[[], list[int]]:
+    """`width` bytes for each element of each parameter that is stepped, in `copies` tensors."""
+
+    def sizes() -> list[int]:
+        parts = stepped(run, split=bool(option(run, "distributed_optimizer")))
+        return [n * width // copies for tensor, n in parts for _ in range(copies)
+                if expert in (None, tensor.expert) and (vectors or not tensor.vector)]  # fmt: skip
+
+    return sizes
+
+
+def _step_entries(run: Run, shard: Shard, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """The step: norms and biases are a group of their own, so matrices alone set its height.
 
     Dense parameters and experts are stepped one after the other (optimizer.py ChainedOptimizer).
     """
-    live = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
-    if wide < 32:
+    updates = [b.name for b in beats if b.instant.phase == OPTIMIZER]
+    mine = owned(run, shard)
+    if gradient_bits(run) < 32:
         yield Entry(name="fp32 copies of the main gradients", kind=GRAD, bytes=mine * 4,
-                    live=live, source=code("megatron-core 0.19.2 optimizer.py:1097"))  # fmt: skip
+                    live=dict.fromkeys(updates, 1), tensors=_each(run, 4),
+                    source=code("megatron-core 0.19.2 optimizer.py:1097"))  # fmt: skip
     dense, experts = owned_parts(run, shard)
     dense = dense - shard.vectors * dense // larger(shard.dense, 1)
-    temp = step_temp_bytes(
-        optimizer_row(run), implementation(run), larger(dense, experts),
-        smaller(shard.largest, mine), 32,
-    )  # fmt: skip
-    if not nothing(temp):
-        yield Entry(name=f"{run.optimizer} {implementation(run)} temporaries", kind=TEMP,
-                    bytes=temp, live=live, source=STEP_CODE)  # fmt: skip
+    row, how = optimizer_row(run), implementation(run)
+    for title, size, update in (("", dense, updates[0]), (" of the experts", experts, updates[-1])):
+        temp = step_temp_bytes(row, how, size, smaller(shard.largest, mine), 32)
+        if not nothing(size) and not nothing(temp):
+            yield Entry(
+                name=f"{run.optimizer} {how} temporaries{title}", kind=TEMP, bytes=temp,
+                live={update: 1}, source=STEP_CODE,
+                tensors=_each(run, 4, expert=bool(title), vectors=False)
+                if how == FOREACH else None,
+            )  # fmt: skip

@@ -24,9 +24,7 @@ def in_step(beats: tuple[Beat, ...]) -> dict[str, Num]:
     return {b.name: 1 for b in beats if b.work}
 
 
-def surroundings(
-    run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]
-) -> Iterator[Entry]:
+def surroundings(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """Everything that is not inside a layer or the head."""
     yield from _embedding(run, how, stage, beats)
     yield from _micro_batches(run, how, stage, beats)
@@ -57,9 +55,13 @@ def _embedding(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) ->
 def _micro_batches(
     run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]
 ) -> Iterator[Entry]:
-    """Ids, labels and mask of each micro-batch in flight, and tensors between stages."""
-    names = in_step(beats)
-    flight = dict.fromkeys(names, stage.flight)
+    """Ids, labels and mask of each micro-batch in flight, and tensors between stages.
+
+    Without a pipeline the last ones are named until the next step brings others.
+    """
+    alone = holds(run.mesh.pp == 1)
+    flight = {b.name: stage.flight if b.work else alone for b in beats
+              if b.instant.phase != STARTUP}  # fmt: skip
     yield Entry(name="token ids and positions", kind=ACT, bytes=16 * how.tokens, live=flight,
                 source=code("Megatron-LM core_r0.19.0 pretrain_gpt.py get_batch"))  # fmt: skip
     if not fused(run):

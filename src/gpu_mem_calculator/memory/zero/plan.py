@@ -149,7 +149,7 @@ def _like(beat: Beat, name: str, phase: str, title: str) -> Beat:
     word = ", later micro-batch" if tag else ""
     instant = Instant(name=tag + name, phase=phase, title=title + word,
                       present=beat.instant.present)  # fmt: skip
-    return replace(beat, instant=instant, work="hook")
+    return replace(beat, instant=instant, work="hook" if phase == BACKWARD else "")
 
 
 def _flush_beats(beats: tuple[Beat, ...], loss: Beat, sent: Flushes) -> list[Beat]:

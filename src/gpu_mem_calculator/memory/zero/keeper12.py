@@ -1,0 +1,152 @@
+"""ZeRO 1 and 2, tensor by tensor: deepspeed 0.19.8 runtime/zero/stage_1_and_2.py."""
+
+from __future__ import annotations
+
+from .keeper import Allocator, Keeper
+from .partition import padded, slice_elements
+from .plan import Plan
+
+REDUCTION = 1  # the CUDA stream that buckets are reduced on where that overlaps with backward
+
+
+class SliceKeeper(Keeper):
+    """The bucket, the gradients in it, and those of the slice."""
+
+    def __init__(self, plan: Plan, to: Allocator) -> None:
+        super().__init__(plan, to)
+        self.local = int(slice_elements(plan.trainable, plan.ranks))
+        self.queue = REDUCTION if plan.overlap else 0
+        self.place = 0  # where the parameters begin whose gradients have come
+        self.inside: list[tuple[int, int, int]] = []  # in the bucket: begin, elements, tensor
+        starts = [0]
+        for size in self.sizes:
+            starts.append(starts[-1] + size)
+        self.owned = [(begin, size) for begin, size in zip(starts, self.sizes, strict=False)
+                      if begin < self.local]  # fmt: skip
+
+    def startup(self) -> None:
+        """The flat copy beside the weights, then the slice's masters (lines 449 to 576)."""
+        plan, width = self.plan, self.plan.trained_width
+        self.model()
+        self.to.empty_cache()
+        self.make("flat", width * int(padded(plan.trainable, plan.ranks)))
+        self.free("model")
+        self.make("clone", width * self.local)
+        if plan.offload != "none":
+            self.free("clone")
+            self.make("staging", width * int(plan.largest))
+            return
+        if width < 4:
+            self.make("masters", 4 * self.local)
+            self.free("clone")
+        self.moment(4 * self.local)
+
+    def begin(self) -> None:
+        """A micro-batch meets the parameters from the last one on."""
+        self.place = sum(self.sizes)
+
+    def arrived(self, key: tuple[int, int], tensor: int) -> None:
+        """Line 2284: the first gradient of all makes the bucket; most go into it at once."""
+        plan = self.plan
+        if plan.contiguous and "bucket" not in self.held:
+            size = plan.width * plan.bucket
+            self.make("bucket", *[size] * (2 if plan.overlap else 1))
+        if plan.stage == 2:
+            self.into_bucket(tensor)
+            return
+        self.added(key, tensor)
+        if plan.overlap and self.last and not plan.pipeline:
+            self.into_bucket(self.grads.pop(key))
+
+    def into_bucket(self, tensor: int) -> None:
+        """Line 1415. A gradient that is larger than the bucket stays where it is."""
+        plan = self.plan
+        elements = self.to.size(tensor) // plan.trained_width
+        if sum(size for _, size, _ in self.inside) + elements > plan.bucket:
+            self.reduce()
+        self.place -= elements
+        if plan.contiguous and elements <= plan.bucket:
+            self.to.free((tensor,))
+            tensor = -1
+        elif plan.contiguous and plan.offload != "none":
+            copy = self.to.make_on(0, self.to.size(tensor))
+            self.to.free((tensor,))
+            tensor = copy
+        self.inside.append((self.place, elements, tensor))
+
+    def reduce(self) -> None:
+        """Line 2207: a flat copy is added up over the ranks, then the slice's own are laid out.
+
+        What belongs to one rank alone is added up where it is (line 1555 makes one piece for
+        each rank, and one piece is not copied).
+        """
+        if not self.inside:
+            return
+        plan, width = self.plan, self.plan.trained_width
+        filled = sum(size for _, size, _ in self.inside)
+        begins = [begin // self.local for begin, _, _ in self.inside]
+        ends = [(begin + size - 1) // self.local for begin, size, _ in self.inside]
+        pieces = len({*begins, *ends}) if plan.contiguous else len(self.inside)
+        if pieces > 1:
+            self.moment(width * filled, queue=self.queue)
+        for begin, size, tensor in self.inside:
+            own = begin < self.local
+            if own:
+                self.keep_own(min(size, self.local - begin))
+            if tensor >= 0 and own and not plan.contiguous:
+                self.held.setdefault("own", []).append(tensor)
+            elif tensor >= 0:
+                self.to.free((tensor,))
+        self.inside = []
+
+    def keep_own(self, elements: int) -> None:
+        """A gradient of the slice: laid out with the others, or on its way to the host."""
+        plan, width = self.plan, self.plan.trained_width
+        if plan.offload != "none":
+            if self.last:
+                self.moment(8 * elements, 0 if width == 4 else 4 * elements, queue=self.queue)
+        elif plan.contiguous and "own" not in self.held:
+            self.make("own", width * sum(size for _, size in self.owned), queue=self.queue)
+
+    def epilogue(self) -> None:
+        """Line 1020: what is left is reduced; micro-batches add up; the bucket goes."""
+        plan = self.plan
+        if plan.stage == 1 and not self.last:
+            return
+        if plan.pipeline and plan.contiguous:
+            self.make("bucket", plan.width * plan.bucket)
+        if plan.stage == 1 and (not plan.overlap or plan.pipeline):
+            self.place = 0
+            for tensor in self.in_order():
+                self.into_bucket_in_order(tensor)
+        self.reduce()
+        if "sum" in self.held:
+            self.free("own")
+        elif "own" in self.held:
+            self.held["sum"] = self.held.pop("own")
+        self.free("bucket")
+
+    def into_bucket_in_order(self, tensor: int) -> None:
+        """The same, from the first parameter on."""
+        elements = self.to.size(tensor) // self.plan.trained_width
+        self.place += elements
+        begin = self.place
+        self.into_bucket(tensor)
+        first, size, inside = self.inside[-1]
+        self.inside[-1] = (begin - elements, size, inside)
+        self.place = begin
+
+    def step(self) -> None:
+        """Line 3040: the norm of each piece, then the slice's gradients, flat and in fp32."""
+        if self.plan.offload != "none":
+            self.states()
+            return
+        width, local = self.plan.trained_width, self.local
+        self.moment(*(8 * min(size, local - begin) for begin, size in self.owned))
+        if width < 4 and len(self.owned) > 1:
+            self.make("flat grads", width * local)
+        self.make("grad", 4 * local)
+        self.free("flat grads", "sum")
+        self.states(local)
+        self.update(local)
+        self.free("grad")

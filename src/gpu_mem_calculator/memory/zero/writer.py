@@ -1,0 +1,159 @@
+"""The stream of allocations of a DeepSpeed rank: blocks play, and a keeper does DeepSpeed's part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from ...ledger.ledger import Ledger
+from ..play import EMBEDDING, Play
+from ..script import Script
+from ..stream import Writer
+from .keeper import Keeper
+
+Cue = tuple[int, str, int]  # events passed, what comes, its number
+BEFORE, BEHIND, GRADIENT, MATMUL = "before", "behind", "gradient", "matmul"
+
+
+class ZeroWriter(Writer):
+    """Plays blocks, and tells the keeper of every gradient and, where it asks, every module.
+
+    Tensors may be made on other CUDA streams than torch's own: `queue` is their number.
+    """
+
+    def __init__(self, ledger: Ledger, keeper: Callable[[ZeroWriter], Keeper]) -> None:
+        super().__init__(ledger)
+        self.queues: dict[int, int] = {}
+        self.keeper = keeper(self)
+
+    def make_on(self, queue: int, size: int) -> int:
+        """A new tensor on a CUDA stream."""
+        made = self.make(size)
+        if queue:
+            self.queues[made] = queue
+        return made
+
+    def size(self, tensor: int) -> int:
+        """Bytes of a tensor."""
+        return self.stream.sizes[tensor]
+
+    def empty_cache(self) -> None:
+        """Everything cached goes back to the driver."""
+        self.stream.empties.append(len(self.stream.events))
+
+    def mark(self, name: str) -> None:
+        """A phase ends; DeepSpeed's part of backward is done before."""
+        keeper, phase = self.keeper, name.rpartition(".")[2]
+        if phase == "bwd":
+            keeper.epilogue()
+        if self.queues:
+            known = self.stream.streams
+            known += [self.queues.get(i, 0) for i in range(len(known), len(self.stream.sizes))]
+        super().mark(name)
+        if phase == "bwd":
+            keeper.micro += 1
+        elif phase != "fwd":
+            keeper.micro = 0
+
+    def visit(self, name: str) -> None:
+        """Go on to an instant: entries first, then the block or DeepSpeed at work."""
+        table, play = self._table(name), self.plays.get(name)
+        if self.back >= 0 and play is None and not self.kept:
+            self.free((self.back,))
+            self.back = -1
+        for index in [i for i in self.held if i not in table]:
+            self.keep(index, 0)
+        for index, copies in table.items():
+            self.keep(index, copies)
+        if name == "startup":
+            self.keeper.startup()
+        elif name == "optimizer":
+            self.keeper.step()
+        elif play is not None and play.block == EMBEDDING:
+            self.embedding(play.script)
+        elif play is not None:
+            (self.forward if play.forward else self.backward)(play)
+
+    def forward(self, play: Play) -> None:
+        """A block runs forward: its output is the next one's input."""
+        if not self.kept:
+            self.keeper.begin()
+        script = play.once or play.script
+        ids = self._bind(script, self.flow)
+        self._cued(play.block, ids, script.forward, _calls(script))
+        self.flow = ids[script.exit]
+        self.kept[play.block] = ids
+
+    def backward(self, play: Play) -> None:
+        """A block runs backward; a checkpointed one runs forward again before."""
+        script, ids = play.script, self.kept.pop(play.block)
+        if self.flow >= 0:  # the loss itself
+            self.free((self.flow,))
+            self.flow = -1
+        if self.back < 0:
+            self.back = self.make(int(script.sizes[script.exit_grad]))
+        output: list[int] = []
+        if play.once is not None:
+            ids = self._bind(script, ids[play.once.entry])
+            self._cued(play.block, ids, script.forward, _calls(script))
+            output = [ids[script.exit]]
+            if not play.reentrant:
+                self.free(output)
+                output = []
+        ids[script.exit_grad] = self.back
+        grads = [ids[tensor] for _, tensor in script.drops]
+        self._cued(play.block, ids, script.backward, self._back_cues(script), grads)
+        self.free(ids[tensor] for tensor in script.left)
+        if play.once is not None:
+            self.free((*output, ids[script.entry]))
+        self.back = ids[script.entry_grad] if script.entry_grad >= 0 else -1
+
+    def embedding(self, script: Script) -> None:
+        """Backward of the embedding; the gradient of a table that the head shares is there."""
+        self.keeper.before(EMBEDDING, 0, forward=False)
+        ids = self._bind(script, self.keeper.shared)
+        self.keeper.shared = -1
+        ids[script.exit_grad] = self.back
+        self._play(ids, script.backward)
+        self.back = -1
+        for number in range(len(script.drops) - 1, -1, -1):
+            self.keeper.gradient(EMBEDDING, number, ids[script.drops[number][1]])
+
+    def _back_cues(self, script: Script) -> Iterator[Cue]:
+        """What comes between the events of backward, in order."""
+        if self.late and script.matmul >= 0:
+            yield script.matmul, MATMUL, 0
+        hook = 0
+        for number, (begin, end, _) in enumerate(script.back_calls):
+            yield begin, BEFORE, number
+            while hook < len(script.hooks) and script.hooks[hook] == end:
+                yield end, GRADIENT, hook
+                hook += 1
+            yield end, BEHIND, number
+
+    def _cued(
+        self, block: int, ids: list[int], events: tuple[int, ...], cues: Iterable[Cue],
+        grads: list[int] | None = None,
+    ) -> None:  # fmt: skip
+        """Events, with what the keeper does between them; backward has `grads` of weights."""
+        forward = grads is None
+        done, keeper = 0, self.keeper
+        for position, kind, number in sorted(cues, key=lambda cue: cue[0]):
+            self._play(ids, events[done:position])
+            done = max(done, position)
+            if kind == GRADIENT:
+                keeper.gradient(block, number, grads[number] if grads else -1)
+            elif kind == MATMUL:
+                for index in self.late:
+                    self.keep(index, 1)
+                self.late = set()
+            elif kind == BEFORE:
+                keeper.before(block, number, forward=forward)
+            else:
+                keeper.behind(block, number, forward=forward)
+        self._play(ids, events[done:])
+
+
+def _calls(script: Script) -> Iterator[Cue]:
+    for number, (begin, end, _) in enumerate(script.calls):
+        yield begin, BEFORE, number
+        yield end, BEHIND, number

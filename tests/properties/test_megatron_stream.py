@@ -1,0 +1,125 @@
+"""Megatron's streams of allocations: whatever the run, they reach what the ledger says."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gpu_mem_calculator.core.calculator import STEP
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.resolve import Resolved, resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.ledger.ledger import Ledger
+from gpu_mem_calculator.memory.stream import stream
+from gpu_mem_calculator.replay.stream import Stream
+
+NUM_RUNS = 40
+GPT = {
+    "num_layers": 8, "hidden_size": 512, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "intermediate_size": 2048, "gated_mlp": False, "normalization": "layernorm",
+    "position_embedding": "learned", "bias": True, "dropout": 0.1, "vocab_size": 4096,
+    "max_seq_len": 1024,
+}  # fmt: skip
+LLAMA = {
+    "num_layers": 16, "hidden_size": 512, "num_attention_heads": 16, "num_key_value_heads": 4,
+    "intermediate_size": 1408, "vocab_size": 4096, "max_seq_len": 1024,
+}  # fmt: skip
+EXPERTS = LLAMA | {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 384}
+SHARED = EXPERTS | {"num_layers": 8, "shared_expert_intermediate_size": 512}
+LATENT = {
+    "config": {
+        "model_type": "deepseek_v3", "hidden_size": 512, "num_hidden_layers": 8,
+        "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1024,
+        "moe_intermediate_size": 256, "n_routed_experts": 8, "n_shared_experts": 1,
+        "num_experts_per_tok": 2, "first_k_dense_replace": 2, "q_lora_rank": 96,
+        "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
+        "vocab_size": 4096, "max_position_embeddings": 1024, "tie_word_embeddings": False,
+    }
+}  # fmt: skip
+
+
+def drawn(rng: Random, engine: str) -> dict[str, Any]:
+    """A run file, which Megatron may refuse."""
+    pick = rng.choice
+    model = dict(pick([GPT, GPT, LLAMA, LLAMA, EXPERTS, SHARED, LATENT]))
+    if "config" not in model:
+        model["tie_word_embeddings"] = pick([True, False])
+    tp, pp, dp = pick([1, 1, 2, 4]), pick([1, 1, 2, 4]), pick([1, 2, 4])
+    cp = pick([1, 1, 1, 2]) if engine == "megatron_lm" else 1
+    local = pick([True, False])
+    options: dict[str, Any] = {
+        "type": engine,
+        "transformer_implementation": "local" if local else "transformer_engine",
+        "masked_softmax_fusion": pick([True, False]),
+    }
+    parallelism = {
+        "tensor_parallel_size": tp, "pipeline_parallel_size": pp, "context_parallel_size": cp,
+        "expert_parallel_size": pick([1, 1, 2, 4]),
+        "sequence_parallel": tp > 1 and pick([True, False]),
+    }  # fmt: skip
+    if engine == "megatron_lm":
+        options["distributed_optimizer"] = pick([True, False])
+        options["gradient_accumulation_fusion"] = pick([True, False])
+        options["deallocate_pipeline_outputs"] = pick([True, False])
+        parallelism["virtual_pipeline_size"] = pick([1, 1, 2]) if pp > 1 else 1
+    else:
+        options["zero_stage"] = pick([0, 1, 2, 3])
+        options["offload_optimizer"] = pick(["none", "none", "cpu"])
+    training = {
+        "batch_size": pick([1, 2, 3]), "seq_len": pick([256, 512, 1024]),
+        "gradient_accumulation_steps": pick([1, 2, 4, 8]),
+        "activation_checkpointing": pick(["none", "selective", "full", 2]),
+        "precision": pick(["bf16_mixed", "bf16_mixed", "fp16_mixed", "fp32"]),
+        "optimizer": pick(["adamw", "adamw", "sgd", "sgd_momentum"]),
+    }  # fmt: skip
+    return {
+        "model": model, "training": training, "parallelism": parallelism, "engine": options,
+        "hardware": {"gpu": "h200", "num_gpus": tp * pp * dp * cp},
+    }  # fmt: skip
+
+
+def random_run(engine: str, index: int) -> Resolved:
+    """Run `index` of an engine, always the same one; what is refused is drawn again."""
+    rng = Random(f"{engine}/{index}")
+    while True:
+        try:
+            return resolve(read(drawn(rng, engine)))
+        except InputError:
+            continue
+
+
+def highest(asked: Stream) -> int:
+    """The most bytes alive behind start-up; nothing is freed that is not there."""
+    begin = asked.marks[0][0]
+    alive: set[int] = set()
+    total = peak = 0
+    for at, event in enumerate(asked.events):
+        if event >= 0:
+            assert event not in alive
+            alive.add(event)
+            total += asked.sizes[event]
+        else:
+            alive.remove(~event)
+            total -= asked.sizes[~event]
+        peak = max(peak, total) if at >= begin else 0
+    return peak
+
+
+def ledgers(found: Resolved, stage: int) -> tuple[Ledger, Ledger]:
+    """Of one stage: rolled, and with every layer by itself."""
+    run = replace(found.run, stage=stage)
+    return found.engine.ledger(run), found.engine.ledger(replace(run, unrolled=True))
+
+
+@pytest.mark.parametrize("engine", ["megatron_lm", "megatron_deepspeed"])
+@pytest.mark.parametrize("index", range(NUM_RUNS))
+def test_a_stream_is_as_high_as_its_ledger(engine: str, index: int) -> None:
+    """On the first and the last stage of any run, to the byte."""
+    found = random_run(engine, index)
+    for stage in sorted({0, int(found.run.mesh.pp) - 1}):
+        rolled, unrolled = ledgers(found, stage)
+        asked = stream(unrolled, int(found.run.micro_batches))
+        assert highest(asked) == int(rolled.peak(phases=STEP)), (found.run.options, stage)
