@@ -12,6 +12,8 @@ from gpu_mem_calculator.core.models import LoraConfig
 from gpu_mem_calculator.core.runfile import SECTIONS, hints, rule
 from gpu_mem_calculator.engines import ALIASES, engines
 from gpu_mem_calculator.families.plain import DEFAULTS as PLAIN
+from gpu_mem_calculator.serving import ALIASES as SERVERS
+from gpu_mem_calculator.serving import PLANNED, servers
 
 TARGET = Path(__file__).with_name("run-file.md")
 
@@ -31,6 +33,11 @@ MEANING = {
     "three quarters of the layers, 4 full",
     "training.gradient_clipping": "0 turns it off",
     "training.quantization": "of a frozen base; needs lora",
+    "inference.batch_size": "sequences at once",
+    "inference.prompt_len": "tokens of each prompt",
+    "inference.new_tokens": "generated behind it; 0 is one forward pass",
+    "inference.max_seq_len": "prompt and new tokens together stay within it",
+    "inference.dtype": "fp32, fp16 or bf16",
     "hardware.gpu": "a name from `gpu-mem-calc gpus`, short where that is unique",
     "hardware.gpu_memory_gb": "as marketed; taken as the least that a card of that size reports",
     "hardware.gpu_memory_bytes": "what the driver reports",
@@ -82,6 +89,19 @@ def engine_table() -> list[str]:
     return lines
 
 
+def server_table() -> list[str]:
+    """Each key of inference, and its default in the engines that have it."""
+    every = servers()
+    lines = ["| key | may be | " + " | ".join(f"`{n}`" for n in every) + " | |"]
+    lines.append("|---|---|" + "---|" * len(every) + "---|")
+    for key, kind in hints(SECTIONS["inference"]).items():
+        cells = [shown(e.options[key]) if key in e.options else "" for e in every.values()]
+        if key != "engine":
+            lines.append(f"| `{key}` | {rule(kind)} | " + " | ".join(cells)
+                         + f" | {MEANING.get(f'inference.{key}', '')} |")  # fmt: skip
+    return lines
+
+
 def lora_table() -> list[str]:
     """The keys of training.lora."""
     lines = ["| key | may be | default |", "|---|---|---|"]
@@ -111,6 +131,13 @@ def page() -> str:
         f"other spellings: {spellings}.",
         "Each option's default, in the engines that have it (an empty cell: refused):", "",
         *engine_table(), "",
+        "## inference", "",
+        "Instead of training, parallelism and engine: see [inference](inference.md). `engine` is",
+        f"one of {', '.join(f'`{n}`' for n in servers())} (default `transformers`); other",
+        f"spellings: {', '.join(f'`{a}` = `{n}`' for a, n in SERVERS.items())}. Known and not",
+        f"modelled yet: {', '.join(f'`{n}`' for n in PLANNED)}.",
+        "Each key's default, in the engines that have it (an empty cell: refused):", "",
+        *server_table(), "",
         "## hardware", "", *section_table("hardware"), "",
     ]  # fmt: skip
     return "\n".join(parts)

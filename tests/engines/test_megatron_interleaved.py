@@ -8,8 +8,8 @@ import pytest
 
 from gpu_mem_calculator.engines.megatron_lm import ENGINE
 from gpu_mem_calculator.ledger.ledger import Ledger
-from gpu_mem_calculator.memory.megatron.surroundings import idle_chunks
 from gpu_mem_calculator.memory.megatron.states import stage_shard
+from gpu_mem_calculator.memory.megatron.surroundings import idle_chunks
 from gpu_mem_calculator.memory.pipeline import stage_of
 from gpu_mem_calculator.memory.run import Run
 from tests.engines.test_megatron import EXPERTS, UNFUSED, arch, named, run

@@ -28,6 +28,7 @@ BUDGETS = {
     ("runs", "peft"): (0.12, 0.33),
     ("runs", "megatron"): (0.08, 0.3),
     ("runs", "inference"): (0.01, 0.01),
+    ("serving_transformers", "inference"): (0.09, 0.9),
     ("families", "single"): (0.06, 0.85),
     ("families", "ddp"): (0.02, 0.03),
     ("families", "fsdp"): (0.03, 0.05),

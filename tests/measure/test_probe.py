@@ -54,9 +54,10 @@ def test_what_was_reserved_under_pressure_is_left_out(cuda: FakeCuda) -> None:
 
 
 def test_inference_has_no_steps() -> None:
-    """Without steps, the highest of all phases is the allocated peak."""
+    """What runs behind loading is the allocated peak; without it, the highest of all phases."""
     phases = {"load": {"peak_bytes": 5}, "generate": {"peak_bytes": 4}}
-    assert peaks(phases) == {"allocated_bytes": 5}
+    assert peaks(phases) == {"allocated_bytes": 4, "startup_bytes": 5}
+    assert peaks({"load": {"peak_bytes": 5}}) == {"allocated_bytes": 5}
     assert peaks({}) == {}
 
 

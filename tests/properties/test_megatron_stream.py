@@ -44,7 +44,7 @@ LATENT = {
 def drawn(rng: Random, engine: str) -> dict[str, Any]:
     """A run file, which Megatron may refuse."""
     pick = rng.choice
-    model = dict(pick([GPT, GPT, LLAMA, LLAMA, EXPERTS, SHARED, LATENT]))
+    model: dict[str, Any] = {**pick([GPT, GPT, LLAMA, LLAMA, EXPERTS, SHARED, LATENT])}
     if "config" not in model:
         model["tie_word_embeddings"] = pick([True, False])
     tp, pp, dp = pick([1, 1, 2, 4]), pick([1, 1, 2, 4]), pick([1, 2, 4])

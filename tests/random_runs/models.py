@@ -26,7 +26,7 @@ def vocab(rng: Random) -> int:
 def heads(rng: Random, *, grouped: bool = True) -> tuple[int, int, int]:
     """Query heads, key-value heads, head size."""
     head_dim = rng.choice(HEAD_DIMS)
-    count = rng.randint(1, max(1, min(20, WIDEST // head_dim)))
+    count = rng.randint(2, min(20, WIDEST // head_dim))
     shared = [n for n in range(1, count + 1) if count % n == 0]
     return count, rng.choice(shared) if grouped else count, head_dim
 

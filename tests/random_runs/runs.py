@@ -54,7 +54,7 @@ def _drawn(rng: Random, family: str) -> RunDict:
     if training["optimizer"] == "muon" and family in (*EXPERTS, *SLOW):
         training["optimizer"] = "sgd"  # torch's Muon takes matrices only, not stacks of them
     if sharded and family != "mamba2":
-        engine = _sharded(rng, ranks)
+        engine = _sharded(rng, ranks, training["precision"])
     else:
         engine = {"type": "pytorch_ddp"}
         if ranks > 1 and rng.random() < 0.3:
@@ -96,11 +96,11 @@ def _training(rng: Random, seq: int, *, sharded: bool) -> RunDict:
     return found
 
 
-def _sharded(rng: Random, ranks: int) -> RunDict:
+def _sharded(rng: Random, ranks: int, precision: str) -> RunDict:
     strategy = rng.choice(STRATEGIES)
     found: RunDict = {"type": "fsdp", "sharding_strategy": strategy}
     if flip(rng):
-        found["reduce_dtype"] = rng.choice(("fp32", "bf16"))
+        found["reduce_dtype"] = rng.choice(("fp32", precision.partition("_")[0]))
     if strategy == "hybrid_shard":
         found["hybrid_shard_size"] = rng.choice([n for n in range(1, ranks + 1) if ranks % n == 0])
     elif strategy != "no_shard" and flip(rng):

@@ -49,10 +49,11 @@ def test_one_new_token_needs_no_step() -> None:
 
 def test_a_plain_forward_makes_all_logits() -> None:
     """Without new tokens there is one pass, and a row of logits for every token."""
-    whole, last = ledger(new_tokens=0), ledger(new_tokens=1)
-    size = {found: next(int(e.bytes) for e in found.entries if e.name == "logits")
-            for found in (whole, last)}  # fmt: skip
-    assert size[whole] - size[last] == 3 * 511 * 1000 * 2
+    whole, last = (
+        next(int(e.bytes) for e in ledger(new_tokens=n).entries if e.name == "logits")
+        for n in (0, 1)
+    )
+    assert whole - last == 3 * 511 * 1000 * 2
 
 
 def test_a_window_bounds_the_cache() -> None:

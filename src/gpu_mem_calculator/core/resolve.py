@@ -46,7 +46,9 @@ class Resolved(Struct, frozen=True, kw_only=True):
     @property
     def outside_torch(self) -> tuple[tuple[str, int, str], ...]:
         """What CUDA takes beside torch on each card: (name, bytes, source)."""
-        return tuple(outside_torch(self.engine.modules_bytes, self.hardware.num_gpus))
+        engine, run = self.engine, self.run
+        streams = engine.side_streams(run)
+        return tuple(outside_torch(run, transformers=engine.transformers, streams=streams))
 
     @property
     def longest_seq(self) -> int | None:
@@ -59,6 +61,7 @@ def resolve(file: RunFile) -> Resolved:
     """Turn a run file into a run, or raise every problem at once."""
     if file.inference is not None:
         from .serving import resolve_inference
+
         return resolve_inference(file)
     problems: list[str] = []
 

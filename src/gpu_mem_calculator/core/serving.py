@@ -122,9 +122,7 @@ def _assumed(
     return (f"inference.{key}={options[key]}" for key in keys if getattr(config, key) is None)
 
 
-def _rules(
-    run: Run, hardware: Hardware, options: dict[str, Any], engine: Engine
-) -> Iterator[str]:
+def _rules(run: Run, hardware: Hardware, options: dict[str, Any], engine: Engine) -> Iterator[str]:
     arch, ranks = run.arch, options["tensor_parallel_size"] * options["pipeline_parallel_size"]
     if not arch.trains:
         yield (f"model: the activations of {arch.family} models are not modelled; use gpu-mem-calc "

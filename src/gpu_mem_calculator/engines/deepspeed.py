@@ -12,22 +12,21 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import Entry, Ledger
 from ..ledger.num import Num, holds, larger, smaller
-from ..ledger.units import MIB
 from ..memory.activations import GO, Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
 from ..memory.run import Precision, Run
-from ..memory.runtime import workspace_entries
+from ..memory.runtime import workspace_entries, zero_streams
 from ..memory.stack import Block, blocks, overlap
 from ..memory.states import buffer_entry
 from ..memory.timeline import in_flight, step
 from ..memory.zero import offload, pipeline, stage0, stage3, stage12
 from ..memory.zero.buckets import Flushes, flushes
 from ..memory.zero.coordinator import Limits
-from ..memory.zero.frozen import adapter_bits, keeping
+from ..memory.zero.frozen import adapter_bits, keeping, without_sum
 from ..memory.zero.hooks import first_hook, hook_entries, hook_sizes
 from ..memory.zero.modules import size_counts, trainable_runs
 from ..memory.zero.plan import BIRTH, SETUP, Plan, always, startup_instants, with_hooks
-from ..memory.zero.unrolled import keeper_of, unrolled_ledger
+from ..memory.zero.unrolled import keeper_of, shard_keeper, unrolled_ledger
 
 PRECISIONS = {
     "fp32": Precision(32, 32),
@@ -182,12 +181,19 @@ def ledger(run: Run) -> Ledger:
         every=run.unrolled,
     )  # fmt: skip
     tokens = run.batch * run.seq * how.hidden * how.bits // 8
+    in_place = plan.stage == 3 and bool(option(run, "zero_init"))
     if run.unrolled:
         plan = replace(plan, beats=beats)
-        return unrolled_ledger(plan, how, stack, done, tokens, keeper_of(plan))
+        keeper = keeper_of(plan)
+        if plan.stage == 3:
+            keeper = shard_keeper(plan, stack, done, _limits(run), number(run, "sub_group_size"),
+                                  zero_init=bool(option(run, "zero_init")))  # fmt: skip
+        return unrolled_ledger(plan, how, stack, done, tokens, keeper, in_place=in_place)
     several = len(done.head.hooks) > first_hook(plan)
     plan = replace(plan, beats=with_hooks(beats, plan.flushes, head=several))
     kept = activation_entries(run, how, stack, plan.beats, done)
+    if in_place:
+        kept = without_sum(kept)
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
         kept = offload.checkpoints_on_host(plan, kept, pinned=pinned)
@@ -248,19 +254,21 @@ def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num]) -> Plan:
     )  # fmt: skip
 
 
+def _limits(run: Run) -> Limits:
+    """What decides how many parameters of stage 3 are gathered."""
+    names = ("stage3_prefetch_bucket_size", "stage3_max_live_parameters",
+             "stage3_max_reuse_distance", "stage3_param_persistence_threshold")  # fmt: skip
+    return Limits(*(number(run, name) for name in names))
+
+
 def _states(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
     run = plan.run
     buffers = buffer_entry(run, plan.beats)
     yield replace(buffers, live={**buffers.live, BIRTH: 1, SETUP: 1})
     group = number(run, "sub_group_size")
     if plan.stage == 3:
-        limits = Limits(
-            number(run, "stage3_prefetch_bucket_size"), number(run, "stage3_max_live_parameters"),
-            number(run, "stage3_max_reuse_distance"),
-            number(run, "stage3_param_persistence_threshold"),
-        )  # fmt: skip
         yield from stage3.state_entries(plan, group, bool(option(run, "zero_init")))
-        yield from stage3.gathered_entries(plan, stack, limits)
+        yield from stage3.gathered_entries(plan, stack, _limits(run))
         yield from stage3.flush_entries(plan)
         yield from offload.shard_entries(plan, group)
         return
@@ -290,7 +298,7 @@ def stage_layers(run: Run) -> list[int]:
 ENGINE = Engine(
     name="deepspeed",
     title="DeepSpeed",
-    modules_bytes=310 * MIB,
+    side_streams=zero_streams,
     options=OPTIONS,
     axes=frozenset({"pp"}),
     optimizers=frozenset({"adamw", "adam", "sgd", "sgd_momentum", "lion"}),

@@ -22,7 +22,6 @@ from ..ledger.dtypes import BITS
 from ..ledger.ledger import PARAM, Entry, Instant, Ledger
 from ..ledger.num import Num, holds, larger, nothing, smaller
 from ..ledger.source import code
-from ..ledger.units import MIB
 from ..memory.activations import UNIT, Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
 from ..memory.fsdp.entries import (
@@ -35,12 +34,12 @@ from ..memory.fsdp.entries import (
     sharded_gradient_entries,
 )
 from ..memory.fsdp.offload import host_shard_entries, host_step_entries, staged_entries
-from ..memory.fsdp.timeline import Course, ends_apart, spots
+from ..memory.fsdp.timeline import FIRST, Course, ends_apart, spots
 from ..memory.fsdp.units import Part, Piece, Unit, Widths, layer_pieces, root_pieces, unit
 from ..memory.optimizers import default_implementation
 from ..memory.play import Play, plays
 from ..memory.run import Precision, Run
-from ..memory.runtime import workspace_entries
+from ..memory.runtime import always, workspace_entries
 from ..memory.stack import Block, blocks
 from ..memory.states import buffer_entry, optimizer_entries
 from ..memory.timeline import STARTUP
@@ -108,16 +107,16 @@ def ledger(run: Run) -> Ledger:
     start = Instant(name="startup", phase=STARTUP, title="start-up: shards are made")
     entries = [
         *(_host_shards if plan.offload else _shards)(plan, start),
+        *between_entries(plan, done),
+        *workspace_entries(run, tuple(b for b in beats if not b.name.startswith(FIRST))),
         *staged_entries(plan),
         *gathered_entries(plan),
         *buffer_entries(plan),
-        *between_entries(plan, done),
         *reduced_entries(plan),
         *output_entries(plan),
         *(() if plan.offload else sharded_gradient_entries(plan)),
         *_step(plan),
         *activation_entries(inside, how, stack, beats, done),
-        *workspace_entries(run, beats),
     ]
     instants = (start, *(b.instant for b in beats))
     return Ledger(instants, tuple(entries), _plays(plan, stack, done) if run.unrolled else {})
@@ -268,7 +267,7 @@ def _step(plan: Plan) -> Iterator[Entry]:
 ENGINE = Engine(
     name="fsdp",
     title="PyTorch FSDP",
-    modules_bytes=310 * MIB,
+    side_streams=always,
     options=OPTIONS,
     # Left out: Adafactor, which fails on sharded tensors (torch 2.13: in-place square of a partial
     # norm); bitsandbytes' optimizers, reported to crash on FSDP2 shards; Muon, for which torch

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import Ledger
 from ..ledger.num import Num
-from ..ledger.units import MIB
 from ..memory.engine import Engine
 from ..memory.megatron.checks import PP, layout_problems, option_problems
 from ..memory.megatron.cuts import after_shard, embedding_shard, layer_shard
@@ -17,10 +16,11 @@ from ..memory.megatron.entries import activation_entries
 from ..memory.megatron.options import LOCAL, bits
 from ..memory.megatron.states import stage_shard
 from ..memory.megatron.walks import walks
+from ..memory.megatron.writer import stage_writer
 from ..memory.pipeline import Stage, beats, stage_layers, stage_of, stretch_ends
 from ..memory.play import plays
 from ..memory.run import Run
-from ..memory.runtime import workspace_entries
+from ..memory.runtime import expert_streams, workspace_entries
 from ..memory.timeline import Beat
 from ..memory.zero_cuts import STARTUP_BEATS, Cut, kept_gradients, with_epilogue, zero_entries
 
@@ -90,7 +90,7 @@ def ledger(run: Run) -> Ledger:
         *workspace_entries(run, steps),
     )
     played = plays(stage.blocks, instants, done) if run.unrolled else {}
-    return Ledger(tuple(b.instant for b in instants), entries, played)
+    return Ledger(tuple(b.instant for b in instants), entries, played, stage_writer(run, stage))
 
 
 def _cut(run: Run, stage: Stage, instants: tuple[Beat, ...]) -> Cut:
@@ -114,7 +114,7 @@ ENGINE = Engine(
     name="megatron_deepspeed",
     title=TITLE,
     transformers=False,
-    modules_bytes=224 * MIB,
+    side_streams=expert_streams,
     options=OPTIONS,
     axes=frozenset({"tp", "pp", "ep"}),
     optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from ..ledger.ledger import Ledger
 from ..ledger.num import Num
-from ..ledger.units import MIB
 from ..memory.engine import Engine
 from ..memory.megatron.checks import layout_problems, option_problems
 from ..memory.megatron.entries import activation_entries
@@ -19,10 +18,11 @@ from ..memory.megatron.states import (
     with_experts,
 )
 from ..memory.megatron.walks import walks
+from ..memory.megatron.writer import stage_writer
 from ..memory.pipeline import beats, stage_layers, stage_of
 from ..memory.play import Play, plays
 from ..memory.run import Run
-from ..memory.runtime import workspace_entries
+from ..memory.runtime import expert_streams, workspace_entries
 
 TITLE = "Megatron-LM"
 
@@ -48,7 +48,7 @@ def ledger(run: Run) -> Ledger:
     if run.unrolled:
         played = plays(stage.blocks, instants, done)
         played[STARTUP_BEATS[0][0]] = Play(block=START, script=opening(run), forward=True)
-    return Ledger(tuple(b.instant for b in instants), entries, played)
+    return Ledger(tuple(b.instant for b in instants), entries, played, stage_writer(run, stage))
 
 
 def parameters(run: Run) -> Num:
@@ -60,7 +60,7 @@ ENGINE = Engine(
     name="megatron_lm",
     title=TITLE,
     transformers=False,
-    modules_bytes=224 * MIB,
+    side_streams=expert_streams,
     options=OPTIONS,
     axes=frozenset({"tp", "pp", "cp", "ep"}),
     optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),

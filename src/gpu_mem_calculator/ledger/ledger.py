@@ -33,6 +33,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     tensors: Callable[[], Iterable[Num]] | None = None  # bytes of each tensor; None: it is one
     since: str = ""  # a phase: what the first step makes only when that has begun
     cuda_stream: int = 0  # the stream that it is made on; 0 is torch's own
+    script: Any = None  # how its tensors are made, where others come and go meanwhile
 
     def at(self, instant: str) -> Num:
         """Bytes alive at an instant."""

@@ -92,15 +92,19 @@ class Probe:
         return int(read().get("allocated_bytes.peak", 0)) if read else 0
 
 
+SERVED = ("prefill", "generate")  # what inference runs when the model is loaded
+
+
 def in_step(phase: str) -> bool:
     """Whether a phase belongs to a training step: `s0.a0.fwd`, `s2.opt`."""
     return re.match(r"s\d+(\.|$)", phase) is not None
 
 
 def peaks(phases: Phases) -> dict[str, int]:
-    """The highest of the steps, and the highest of what came before them; of inference, all."""
-    steps = [p["peak_bytes"] for name, p in phases.items() if in_step(name)]
-    others = [p["peak_bytes"] for name, p in phases.items() if not in_step(name)]
+    """The highest of the steps, or of inference, and the highest of what came before."""
+    run = [name for name in phases if in_step(name) or name in SERVED]
+    steps = [phases[name]["peak_bytes"] for name in run]
+    others = [p["peak_bytes"] for name, p in phases.items() if name not in run]
     if not steps:
         return {"allocated_bytes": max(others)} if others else {}
     startup = {"startup_bytes": max(others)} if others else {}

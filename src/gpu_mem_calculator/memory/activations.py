@@ -62,9 +62,9 @@ class Walks(Struct, frozen=True):
         return self.gradients == GO or (self.gradients == STAY and beat.later)
 
     def plays_embedding(self, beat: Beat) -> bool:
-        """Whether the embedding's backward is played as a script, which leaves its gradients."""
-        stays = self.gradients == UNIT or (self.gradients == STAY and not beat.later)
-        return stays and beat.work == "embedding" and self.embedding is not None
+        """Whether the embedding's backward is played as a script."""
+        played = self.gradients != GO and self.embedding is not None
+        return played and beat.work == "embedding"
 
 
 def setting(run: Run, precision: Precision) -> Setting:
@@ -148,9 +148,9 @@ def activation_entries(
         if beat.work == "head":
             moment = _head_moment(done, beat)
             yield from _working("final norm, logits and loss", moment, beat, run, source=LOSS_CODE)
-    told = tuple(b for b in beats if not done.plays_embedding(b))
     yield from surroundings(run, how, blocks, beats)
-    yield from embedding_entries(run, how, told, fresh=done.gradients == UNIT)
+    if done.embedding is None or done.gradients == GO:
+        yield from embedding_entries(run, how, beats, fresh=done.gradients == UNIT)
 
 
 def _kept(

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from ..ledger.ledger import Ledger
 from ..ledger.num import Num
-from ..ledger.units import MIB
 from .run import Run
+from .runtime import never
 
 
 class Engine(Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     title: str
     options: Mapping[str, Any] = {}
     axes: frozenset[str] = frozenset()
-    modules_bytes: int = 240 * MIB  # kernels that load with the first step, see runtime.py
+    side_streams: Callable[[Run], bool] = never  # whether it makes CUDA streams of its own
     streams: bool = True  # its ledger can be unrolled into a stream of allocations
     transformers: bool = True  # runs Hugging Face's modelling code, with its own choices
     optimizers: frozenset[str] = frozenset()

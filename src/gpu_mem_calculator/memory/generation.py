@@ -55,8 +55,8 @@ class Beat(Struct, frozen=True, kw_only=True):
 
     def done(self, kind: Kind) -> int:
         """Layers of a kind that have run in this pass."""
-        return sum(p < self.place for p in kind.places) if self.work == "layer" else len(
-            kind.places
+        return (
+            sum(p < self.place for p in kind.places) if self.work == "layer" else len(kind.places)
         )
 
     def waiting(self, kind: Kind) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from .activations import Walks
+from .activations import GO, Walks
 from .script import Script
 from .stack import Block
 from .timeline import FORWARD, Beat
@@ -17,8 +17,9 @@ class Play(Struct, frozen=True, kw_only=True):
     """One block at work.
 
     `block` finds what its forward has kept. A checkpointed one plays `once` in forward and
-    `script` twice over in backward. `goes`: a weight's gradient is gone as soon as it is added;
-    else it stays for the step, or `until` an instant comes. `pauses`: behind so many events of
+    `script` twice over in backward. `goes`: a weight's gradient is gone as soon as it is added
+    (`waits`: a shared one's when the embedding's is); else it stays for the step, or `until` an
+    instant comes. `pauses`: behind so many events of
     backward another instant comes.
     """
 
@@ -28,6 +29,7 @@ class Play(Struct, frozen=True, kw_only=True):
     forward: bool = False
     reentrant: bool = False
     goes: bool = False
+    waits: bool = False
     until: str = ""
     pauses: tuple[tuple[int, str], ...] = ()
 
@@ -43,7 +45,7 @@ def plays(blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks) -> di
         elif beat.work == "head":
             found[beat.name] = _play(done.head, beat, done, HEAD)
         elif done.embedding is not None and done.plays_embedding(beat):
-            found[beat.name] = Play(block=EMBEDDING, script=done.embedding)
+            found[beat.name] = Play(block=EMBEDDING, script=done.embedding, goes=done.goes(beat))
     return found
 
 
@@ -52,5 +54,5 @@ def _play(walk: Walk, beat: Beat, done: Walks, index: int, block: Block | None =
     return Play(
         block=index, script=walk.script, once=walk.once if full else None,
         forward=beat.instant.phase == FORWARD, reentrant=block is not None and block.reentrant,
-        goes=done.goes(beat),
+        goes=done.goes(beat), waits=done.embedding is not None and done.gradients != GO,
     )  # fmt: skip

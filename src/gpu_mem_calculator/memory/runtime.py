@@ -1,4 +1,9 @@
-"""What CUDA and its libraries take beside the tensors of a run."""
+"""What CUDA and its libraries take beside the tensors of a run.
+
+Measured on an NVIDIA H200 (driver 580.159, torch 2.11.0+cu130), as nvidia-smi's figure less torch's
+own: each part alone in a fresh process, and their sum in every measured run. Code is loaded when it
+is first used; CUDA_MODULE_LOADING=EAGER takes 1.04 GiB more.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +12,53 @@ from collections.abc import Iterator
 from ..ledger.ledger import RUNTIME, Entry
 from ..ledger.source import code, measured
 from ..ledger.units import KIB, MIB
+from ..model.arch import Layer
+from ..model.blocks import Attention, LatentAttention, Moe
+from .huggingface.heads import Heads
+from .huggingface.kernels import kernel
+from .huggingface.ops import Setting
+from .nccl import STREAMS_BYTES, Part, nccl
 from .run import Run
 from .timeline import BACKWARD, FORWARD, Beat
 
-# All measured on an NVIDIA H200 with torch 2.11.0+cu130, as nvidia-smi's figure less torch's own.
 CONTEXT_BYTES = 552_402_944
-CONTEXT_SOURCE = measured("CUDA context before anything is loaded: the same in 145 of 145 runs")
-MODULES_SOURCE = measured(
-    "kernels and handles that load with the first step: 240 MiB in transformers runs (92 runs, "
-    "224 to 242), 310 MiB under FSDP2 and DeepSpeed (32 runs, 224 to 322), 224 MiB in "
-    "Megatron-Core (13 of 13)"
+CONTEXT_SOURCE = measured("CUDA context before anything is loaded: the same in 467 of 467 runs")
+KERNELS_BYTES, EXPERTS_BYTES = 94 * MIB, 2 * MIB
+KERNELS_SOURCE = measured(
+    "torch's kernels: 92 MiB with the first, 2 for those that follow, 2 more with experts; the sum "
+    "of all parts is within 2 MiB in 456 of 462 runs, page tables of pinned host memory left out"
 )
+HANDLE_BYTES, NEXT_HANDLE_BYTES = 66 * MIB, 64 * MIB
+HANDLE_SOURCE = measured("a cuBLAS handle: 66 MiB for the first thread, 64 for backward's own")
+CUDNN_FORWARD_BYTES, CUDNN_BYTES = 8 * MIB, 16 * MIB
+LENGTH_BYTES = 88 * KIB
+CUDNN_SOURCE = measured(
+    "cuDNN's attention: 8 MiB forward, 16 with backward; a plan for each length while decoding, "
+    "88 KiB (88 to 128 in 3 runs of 48 to 512 tokens); torch's own attention kernels take none"
+)
+STREAMS_SOURCE = measured("torch's pools of CUDA streams: 70 MiB with the first, however many")
+INT8_SOURCE = measured("the cuBLAS handle of bitsandbytes, where a matmul is in int8")
 NCCL_BYTES = 560 * MIB
 NCCL_SOURCE = measured(
-    "one communicator of one rank: 4 of 4 DDP runs; more ranks were not measured"
+    "NCCL in a process that is alone: streams, kernels and one communicator of 64 channels; 558 "
+    "or 560 MiB in 18 of 18 DDP runs"
 )
+
+
+# The host's part: resident memory at its highest, less what there was before the engine started.
+# A step of the optimizer on the host loads fewer of the GPU's kernels.
+HOST = {
+    "pytorch_ddp": (780 * MIB, "72 runs, 672 to 860 MiB"),
+    "fsdp": (810 * MIB, "15 runs, 735 to 910 MiB"),
+    "deepspeed": (940 * MIB, "28 runs, 792 to 1039 MiB"),
+    "megatron_lm": (780 * MIB, "11 runs, 674 to 879 MiB"),
+    "transformers": (800 * MIB, "25 runs, 306 to 912 MiB, and 1.5 MiB for each length decoded"),
+}
+HOST_STEP = {
+    "fsdp": (650 * MIB, "9 runs, 570 to 736 MiB"),
+    "deepspeed": (830 * MIB, "6 runs of ZeRO 1 and 2, 727 to 840 MiB"),
+}
+HOST_EXPERTS_BYTES, HOST_NCCL_BYTES = 290 * MIB, 350 * MIB
 
 
 def cublas_bytes(compute_capability: str) -> int:
@@ -46,9 +83,99 @@ def workspace_entries(run: Run, beats: tuple[Beat, ...]) -> Iterator[Entry]:
         )  # fmt: skip
 
 
-def outside_torch(modules_bytes: int, ranks: int) -> Iterator[tuple[str, int, str]]:
-    """What nvidia-smi shows beyond torch's own memory: (name, bytes, source)."""
+def never(run: Run) -> bool:
+    """An engine whose work is all on one CUDA stream, as long as NCCL brings none."""
+    return False
+
+
+def always(run: Run) -> bool:
+    """FSDP2: streams for its copies and collectives (torch 2.11 _fsdp_param_group.py:84)."""
+    return True
+
+
+def zero_streams(run: Run) -> bool:
+    """ZeRO 1 and 2 make one for reductions, 3 where communication overlaps.
+
+    deepspeed 0.19.8 zero/stage_1_and_2.py:599, zero/stage3.py:341.
+    """
+    stage = run.options.get("zero_stage", 0)
+    return stage in (1, 2) or (stage == 3 and run.options.get("overlap_comm") is not False)
+
+
+def expert_streams(run: Run) -> bool:
+    """Megatron-Core copies the experts' counts to the host on one of its own.
+
+    megatron-core 0.19.2 transformer/moe/token_dispatcher.py:469.
+    """
+    return has_experts(run)
+
+
+def has_experts(run: Run) -> bool:
+    """Whether some layer is a mixture of experts."""
+    return any(isinstance(layer.mlp, Moe) for layer, _, _ in run.arch.runs)
+
+
+def runs_cudnn(run: Run) -> bool:
+    """Whether transformers' attention ends up in cuDNN's kernel in some layer."""
+    bits = 32 if run.precision == "fp32" and not run.autocast else 16
+    how = Setting(
+        batch=1, seq=1, hidden=run.arch.hidden, bits=bits, matmul_bits=bits, weight_bits=bits,
+        attention=run.attention, cudnn=run.compute_capability in ("9.0", "10.0"),
+    )  # fmt: skip
+    found = (_heads(layer) for layer, _, _ in run.arch.runs)
+    return any(heads is not None and kernel(how, heads) == "cudnn" for heads in found)
+
+
+def _heads(layer: Layer) -> Heads | None:
+    """What decides the kernel of a layer's attention; a mask does not, where cuDNN can run."""
+    block = layer.mixer
+    if isinstance(block, LatentAttention):
+        return Heads(heads=block.heads, kv_heads=block.heads, value_dim=block.value_dim,
+                     head_dim=block.nope_dim + block.rope_dim)  # fmt: skip
+    if not isinstance(block, Attention):
+        return None
+    kv_heads = block.heads if block.expanded else block.kv_heads
+    return Heads(
+        heads=block.heads, kv_heads=kv_heads, head_dim=block.head_dim,
+        value_dim=block.value_dim or block.head_dim, broadcast=block.always_masked, sdpa=block.sdpa,
+    )  # fmt: skip
+
+
+def modules(run: Run, *, transformers: bool, streams: bool) -> Iterator[Part]:
+    """The code and handles that are loaded by the end of the first step: (name, bytes, source)."""
+    trains = run.new_tokens is None
+    experts = EXPERTS_BYTES if has_experts(run) else 0
+    yield "torch's kernels", KERNELS_BYTES + experts, str(KERNELS_SOURCE)
+    handles = HANDLE_BYTES + (NEXT_HANDLE_BYTES if trains else 0)
+    yield "cuBLAS handles", handles, str(HANDLE_SOURCE)
+    if transformers and runs_cudnn(run):
+        decoded = 0 if trains else int(run.new_tokens) * LENGTH_BYTES
+        attention = CUDNN_BYTES if trains else CUDNN_FORWARD_BYTES + decoded
+        yield "cuDNN attention", attention, str(CUDNN_SOURCE)
+    if run.quantization == "int8":
+        yield "int8 matmul", NEXT_HANDLE_BYTES, str(INT8_SOURCE)
+    if streams:
+        yield "CUDA streams", STREAMS_BYTES, str(STREAMS_SOURCE)
+
+
+def outside_torch(run: Run, *, transformers: bool = True, streams: bool = False) -> Iterator[Part]:
+    """What nvidia-smi shows beyond torch's own memory: (name, bytes, source).
+
+    `transformers` says that Hugging Face's code runs, `streams` that the engine makes some.
+    """
     yield "CUDA context", CONTEXT_BYTES, str(CONTEXT_SOURCE)
-    yield "kernel modules", modules_bytes, str(MODULES_SOURCE)
-    if ranks > 1:
-        yield "NCCL", NCCL_BYTES, str(NCCL_SOURCE)
+    yield from modules(run, transformers=transformers, streams=streams)
+    yield from nccl(run, streams=streams)
+
+
+def host_libraries(run: Run, engine: str, *, nccl: bool) -> Part:
+    """What libraries take of the host's memory in each process: (name, bytes, source).
+
+    CUDA's own part is 126 MiB; the rest is code that is mapped when it is first used.
+    """
+    steps = run.options.get("cpu_offload") or run.options.get("offload_optimizer") == "cpu"
+    table = HOST_STEP if steps and engine in HOST_STEP else HOST
+    size, spread = table.get(engine, HOST["pytorch_ddp"])
+    size += HOST_EXPERTS_BYTES if has_experts(run) else 0
+    size += HOST_NCCL_BYTES if nccl else 0
+    return "libraries on the host", size, str(measured(f"resident pages of libraries: {spread}"))

@@ -35,18 +35,22 @@ class Script(Struct, frozen=True, kw_only=True):
     entry_grad: int = -1
     drops: tuple[tuple[int, int], ...] = ()
     hooks: tuple[int, ...] = ()
+    shared: int = -1  # the gradient of a weight that another block reads, too
     matmul: int = -1  # events of backward when the first weight has been read
     left: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
     back_calls: tuple[Call, ...] = ()
 
-    @property
-    def later(self) -> tuple[int, ...]:
-        """Backward where the weights' gradients are added to older ones and go."""
+    def later(self, *, waits: bool = False) -> tuple[int, ...]:
+        """Backward where the weights' gradients are added to older ones and go; `waits`: but for
+        a shared one's.
+        """
         events: list[int] = []
         done = 0
         for position, tensor in self.drops:
-            events += (*self.backward[done:position], ~tensor)
+            events += self.backward[done:position]
+            if not (waits and tensor == self.shared):
+                events.append(~tensor)
             done = position
         return (*events, *self.backward[done:])
 

@@ -20,20 +20,22 @@ STEPS = 3  # the second has the optimizer's states from its start, the third fin
 STARTUP_MARK = "startup"
 LATER, FIRST = "later.", "first."  # how instants of later micro-batches, of the first step, begin
 Tensors = list[int]
+Phase = tuple[str, list[str]]  # what it is called, and its instants
 
 
 def stream(ledger: Ledger, micro_batches: int, steps: int = STEPS) -> Stream:
     """What an unrolled ledger's rank asks of the allocator, with a mark behind every phase."""
     writer: Writer = (ledger.writer or Writer)(ledger)
-    phases = list(_phases(ledger, micro_batches, steps))
+    phases = writer.order(list(_phases(ledger, micro_batches, steps)), micro_batches)
     for number, (title, names) in enumerate(phases):
         writer.first = number <= 2 * micro_batches + 1  # start-up, the first step's phases
+        writer.begin(title)
         for name in names:
             writer.visit(name)
         after = next((name for _, more in phases[number + 1 :] for name in more), None)
         writer.first = writer.first and not title.endswith("opt")
         if after is not None:
-            writer.leave(after)
+            writer.leave(after, gradients=not title.endswith("opt"))
         writer.mark(title)
         if title.endswith("opt"):
             writer.zero_grad()
@@ -43,8 +45,8 @@ def stream(ledger: Ledger, micro_batches: int, steps: int = STEPS) -> Stream:
     return writer.stream
 
 
-def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[tuple[str, list[str]]]:
-    """Every phase: what it is called, and its instants."""
+def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
+    """Every phase."""
     yield STARTUP_MARK, [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
     words = ((FORWARD, "fwd"), (BACKWARD, "bwd"))
     micro = [(f"a{n}.{word}", list(_names(ledger, phase, later=n > 0)))
@@ -106,7 +108,15 @@ class Writer:
         self.grads: Tensors = []  # of weights, until the step is over
         self.waiting: dict[str, Tensors] = {}  # of weights, until an instant comes
         self.flow = self.back = -1  # the tensor between two blocks, forward and backward
+        self.shared = -1  # the head's gradient of a table that it shares with the embedding
         self.elsewhere: dict[int, int] = {}  # tensors that are made on another stream
+
+    def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
+        """The phases as they are run: micro-batch after micro-batch."""
+        return phases
+
+    def begin(self, title: str) -> None:
+        """A phase begins."""
 
     def make(self, size: int) -> int:
         """A new tensor."""
@@ -124,8 +134,8 @@ class Writer:
         self.stream.marks.append((len(self.stream.events), name))
 
     def zero_grad(self) -> None:
-        """The step is over."""
-        self.free(self.grads)
+        """The step is over; the first parameter's gradient, which came last, goes first."""
+        self.free(reversed(self.grads))
         self.grads = []
 
     def _table(self, name: str) -> dict[int, int]:
@@ -135,11 +145,11 @@ class Writer:
         missing = self.late if name in self.updates or not self.first else self.late | self.lazy
         return {i: n for i, n in table.items() if i not in missing} if missing else table
 
-    def leave(self, name: str) -> None:
-        """Let go of what the next instant has not, but for gradients, which zero_grad lets go."""
+    def leave(self, name: str, *, gradients: bool) -> None:
+        """Let go of what the next instant has not; of gradients only where that is asked for."""
         table = self._table(name)
         for index in [i for i in self.held if i not in table]:
-            if self.entries[index].kind != GRAD:
+            if gradients or self.entries[index].kind != GRAD:
                 self.keep(index, 0)
 
     def visit(self, name: str) -> None:
@@ -163,14 +173,20 @@ class Writer:
         """Make or free copies of an entry until there are so many."""
         held = self.held.setdefault(index, [])
         while len(held) > copies:
-            self.free(held.pop())
+            self.free(reversed(held.pop()))  # as Python clears a list
         while len(held) < copies:
             entry = self.entries[index]
-            sizes = entry.tensors() if entry.tensors else ()
-            made = [self.make(size) for size in adding_up(sizes, int(entry.bytes))]
+            begin = len(self.stream.sizes)
+            if entry.script is not None:
+                ids = self._bind(entry.script, -1)
+                self._play(ids, entry.script.forward)
+                held.append([ids[tensor] for tensor in entry.script.left])
+            else:
+                sizes = entry.tensors() if entry.tensors else ()
+                held.append([self.make(size) for size in adding_up(sizes, int(entry.bytes))])
             if entry.cuda_stream:
+                made = range(begin, len(self.stream.sizes))
                 self.elsewhere.update(dict.fromkeys(made, entry.cuda_stream))
-            held.append(made)
         if not held:
             del self.held[index]
 
@@ -213,13 +229,16 @@ class Writer:
                 self.free(output)
                 output = []
         ids[script.exit_grad] = self.back
-        self._backward(play, ids, script.later if play.goes else script.backward)
+        events = script.later(waits=play.waits) if play.goes else script.backward
+        self._backward(play, ids, events)
         self.free(ids[tensor] for tensor in script.left)
         if play.once is not None:
             self.free((*output, ids[script.entry]))
         self.back = ids[script.entry_grad] if script.entry_grad >= 0 else -1
         if not play.goes:
             self._gradients(play).extend(ids[t] for _, t in script.drops)
+        if script.shared >= 0:
+            self.shared = ids[script.shared]
 
     def _gradients(self, play: Play) -> Tensors:
         """Where a block's weights have their gradients."""
@@ -228,18 +247,17 @@ class Writer:
     def embedding(self, play: Play) -> None:
         """Backward of the embedding; the gradient of a table that the head shares is there."""
         script, grads = play.script, self._gradients(play)
-        begin = len(self.stream.sizes)
-        self.stream.sizes.extend(map(int, script.sizes))
-        ids = list(range(begin, len(self.stream.sizes)))
-        if script.entry >= 0:
-            size = script.sizes[script.entry]
-            shared = next(t for t in grads if self.stream.sizes[t] == size)
-            grads.remove(shared)
-            ids[script.entry] = shared
+        ids = self._bind(script, self.shared)
+        if script.entry >= 0 and not play.goes:
+            grads.remove(self.shared)
         ids[script.exit_grad] = self.back
         self._play(ids, script.backward)
         self.back = -1
-        grads += [ids[tensor] for _, tensor in script.drops]
+        made = [ids[tensor] for _, tensor in script.drops]
+        if play.goes:
+            self.free(made)
+        else:
+            grads += made
 
     def _backward(self, play: Play, ids: Tensors, events: tuple[int, ...]) -> None:
         """Its events, with other instants between them, and what the first matmul makes."""

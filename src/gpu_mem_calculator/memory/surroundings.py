@@ -87,8 +87,8 @@ def _named(
     """The embedding's output, which the model's forward names while the layers run.
 
     The first layer keeps it where its norm is torch's own, or under a checkpoint. Learnt positions
-    are added to it, and named beside it. A norm behind the embedding (BLOOM) keeps it until
-    backward ends.
+    are added to it, and named beside it; else it is the first layer's input, which that layer has
+    while it runs. A norm behind the embedding (BLOOM) keeps it until backward ends.
     """
     first = blocks[0].layer.norm("pre")
     normed = run.arch.embedding_norm is not None
@@ -97,7 +97,9 @@ def _named(
     if (blocks[0].recompute == "full" or torch_norm) and not (normed or learnt):
         return
     rows = (run.batch + learnt) * run.seq
-    inside = [b for b in beats if b.work in INSIDE and b.inside_forward]
+    alone = type(blocks[0].count) is int and blocks[0].count == 1
+    own = 0 if alone and not learnt else None
+    inside = [b for b in beats if b.work in INSIDE and b.inside_forward and b.stretch != own]
     yield Entry(
         name="embedding: output", kind=ACT, bytes=rows * how.hidden * how.bits // 8,
         live={b.name: 1 for b in (beats if normed else inside) if b.work},

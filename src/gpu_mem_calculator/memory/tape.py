@@ -24,6 +24,7 @@ class Value(Struct, eq=False, gc=False):
     base: int
     param: bool = False  # a weight: it lives outside the block, its gradient outlives it
     weight: bool = False  # a weight, or a cast of one
+    waits: bool = False  # another block reads this weight, too: its gradient waits for that one's
 
     def elements(self) -> Num:
         """Elements, from the bytes."""
@@ -54,6 +55,7 @@ class Tape:
         self.ops: list[Op] = []
         self.count = 0
         self.core = False
+        self.inputs_first = False  # a matmul's backward makes its input's gradient first
         self.pinned: list[Value] = []
         self.returned: list[Value] = []  # what a block returns beside its output
 
@@ -71,10 +73,14 @@ class Tape:
         made.param = made.weight = True
         return made
 
+    def weights(self) -> list[Value]:
+        """Every weight that an operation reads."""
+        return list({v.index: v for op in self.ops for v in op.ins if v.param}.values())
+
     def rest(self, elements: Num, bits: int) -> None:
         """Small weights that no operation on the tape has named: their gradients come last."""
         named: Num = 0
-        for value in {v.index: v for op in self.ops for v in op.ins if v.param}.values():
+        for value in self.weights():
             named = named + value.elements()
         left = elements - named
         if int(left) > 0:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ..ledger.num import Num, larger
 from .moment import High, Moment
+from .rerun import dropped, rerun
 from .script import Call, Reel, Script
 from .tape import Op, Tape, Value
 
@@ -66,10 +67,9 @@ def walk(
     """
     owners = _owners(tape, entry)
     saved = {v.base for op in tape.ops for v in op.saves}
-    dropped = _dropped(tape) if recompute_core else set()
-    kept = dict.fromkeys((v.base for op in tape.ops for v in op.saves
-                          if v.base not in dropped), 0)  # fmt: skip
-    again = tuple(sorted(dropped & saved))
+    gone = dropped(tape) if recompute_core else set()
+    kept = {v.base: 0 for op in tape.ops for v in op.saves if v.base not in gone}
+    again = tuple(sorted(gone & saved))
     pins = {v.base for v in tape.pinned}
     pinned: Num = 0
     for index in sorted(pins):
@@ -111,13 +111,6 @@ def _owners(tape: Tape, entry: Value) -> dict[int, Value]:
             if value.base == value.index:
                 owners[value.index] = value
     return owners
-
-
-def _dropped(tape: Tape) -> set[int]:
-    """Storages that only core attention makes and reads, its masks among them."""
-    inside = {v.base for op in tape.ops if op.core for v in (*op.outs, *op.saves)}
-    outside = {v.base for op in tape.ops if not op.core for v in (*op.ins, *op.outs, *op.saves)}
-    return inside - outside
 
 
 def _forward(
@@ -193,7 +186,8 @@ class Backward:
         self.hooks: list[tuple[Num, Num]] = []
         self.passed: list[int] = []  # events when each hook runs
         self.drops: list[tuple[int, int]] = []
-        self.matmul = -1
+        self.matmul = self.shared = -1
+        self.waiting: Num = 0
 
     def run(self, tape: Tape, again: tuple[int, ...], *, handed: bool) -> None:
         """From the last operation to the first.
@@ -202,15 +196,15 @@ class Backward:
         `handed`: saved tensors are gone when an operation has returned.
         """
         self.holders = self.kept | dict.fromkeys(again, 0)
+        self.inputs_first = tape.inputs_first
         for op in tape.ops:
             for value in op.saves:
                 if value.base in self.holders:
                     self.holders[value.base] += 1
         for op in reversed(tape.ops):
             flows = [self.grads.pop(v.index) for v in op.outs if v.index in self.grads]
-            if flows and op.core:
-                for index in again:
-                    self.ids[index] = self.reel.make(self.owners[index].bytes)
+            if flows and op.core and again:
+                self.ids |= rerun(self.reel, tape, again, self._see)
                 again = ()
             self._operation(op, flows, handed=handed)
 
@@ -221,30 +215,33 @@ class Backward:
         new: list[Num] = []
         if flows:
             work = [] if op.inside else reel.work(op.back_pieces)
-            for value in sorted(op.ins, key=_after_weights):
+            for value in op.ins if self.inputs_first else sorted(op.ins, key=_after_weights):
                 if not value.grad:
                     continue
                 if value.param:
                     new.append((value.bytes, reel.weight(value.bytes)))
+                    self.shared = new[-1][1] if value.waits else self.shared
                 elif op.passes and value.bits == op.outs[0].bits:
                     flows[0].owners += 1
                     made.append((value, flows[0]))
                 else:
                     made.append((value, Flow(reel.make(value.bytes))))
-            if self.matmul < 0 and any(value.weight for value in op.ins):
-                self.matmul = len(reel.events)
+                if self.matmul < 0 and any(value.weight for value in op.ins):
+                    self.matmul = len(reel.events)
             work += reel.work(op.back_pieces) if op.inside else []
             self._moments(op, sum(size for size, _ in new), work, handed=handed)
             self.drops += [(len(reel.events), tensor) for _, tensor in new]
         for flow in flows:
             self._let_go(flow)
-        for value in op.saves:
+        for value in reversed(op.saves):
             if value.base in self.holders:
                 self.holders[value.base] -= 1
                 if self.holders[value.base] == 0:
                     reel.free(self.ids[value.base])
         for value, flow in made:
             self._accumulate(value, flow)
+        for value in op.ins:
+            self.waiting = self.waiting + (value.bytes if flows and value.waits else 0)
         self.hooks += [(size, reel.act - self.outside) for size, _ in new]
         self.passed += [len(reel.events)] * len(new)
         if flows:
@@ -273,7 +270,7 @@ class Backward:
 
     def _see(self, now: Num, temp: Num) -> None:
         self.high.see(self.reel.act, self.weights, temp)
-        self.later.see(self.reel.act, now, temp)
+        self.later.see(self.reel.act, now + self.waiting, temp)
 
     def _accumulate(self, value: Value, flow: Flow) -> None:
         """Add a gradient to what its tensor has already."""
@@ -290,7 +287,7 @@ class Backward:
     def script(
         self, entry: Value, exit_: Value, forward: list[int], pins: set[int],
         calls: tuple[Call, ...], *, given: bool,
-    ) -> Script:
+    ) -> Script:  # fmt: skip
         """Both directions, written down."""
         there = self.grads.get(entry.index)
         left = [self.ids[index] for index in sorted(pins)] + [self.exit_grad] * given
@@ -298,6 +295,6 @@ class Backward:
             sizes=tuple(self.reel.sizes), entry=self.ids[entry.index], exit=self.ids[exit_.base],
             forward=tuple(forward), backward=tuple(self.reel.events), exit_grad=self.exit_grad,
             entry_grad=-1 if there is None else there.tensor, drops=tuple(self.drops),
-            hooks=tuple(self.passed), matmul=self.matmul, left=tuple(left),
+            hooks=tuple(self.passed), shared=self.shared, matmul=self.matmul, left=tuple(left),
             calls=calls, back_calls=tuple(self.reel.calls),
         )  # fmt: skip

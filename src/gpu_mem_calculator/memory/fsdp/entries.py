@@ -16,9 +16,10 @@ from ...ledger.num import Num, holds, nothing
 from ...ledger.source import Source, code
 from ..activations import Walks
 from ..run import Run
+from ..script import Script
 from ..timeline import FORWARD
 from .timeline import Spot
-from .units import Unit
+from .units import Unit, alone_script, copies_script
 
 
 COPY_IN, SCATTER, ALL_REDUCE = 1, 2, 3  # FSDP's streams beside torch's own
@@ -47,11 +48,12 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 Copies = Callable[[Spot, int, int | None], Num]  # how many layers of a kind hold something
 Tensors = Callable[[Unit], Iterable[Num]]
+Scripts = Callable[[Unit], Script]
 
 
 def _layer_entries(
     plan: Plan, name: str, kind: str, size: Callable[[Unit], Num], copies: Copies, source: Source,
-    *, stream: int = 0, tensors: Tensors | None = None,
+    *, stream: int = 0, tensors: Tensors | None = None, script: Scripts | None = None,
 ) -> Iterator[Entry]:  # fmt: skip
     """One entry for each distinct layer; in an unrolled run two, of every other layer, so that
     what one layer lets go is freed before the next one makes its own.
@@ -63,19 +65,20 @@ def _layer_entries(
                     if not nothing(n := copies(s, index, turn))}  # fmt: skip
             if live:
                 yield Entry(name=f"{title}: {name}", kind=kind, bytes=size(one), live=live,
-                            source=source, cuda_stream=stream,
+                            source=source, cuda_stream=stream, script=script and script(one),
                             tensors=tensors and partial(tensors, one))  # fmt: skip
 
 
 def _root_entry(
     plan: Plan, name: str, kind: str, size: Num, holds: Callable[[Spot], Num], source: Source,
-    *, stream: int = 0, tensors: Tensors | None = None,
+    *, stream: int = 0, tensors: Tensors | None = None, script: Scripts | None = None,
 ) -> Entry:  # fmt: skip
     live = {spot.beat.name: holds(spot) for spot in plan.spots}
     return Entry(
         name=f"embedding and head: {name}", kind=kind, bytes=size, source=source,
         live={instant: count for instant, count in live.items() if not nothing(count)},
         cuda_stream=stream, tensors=tensors and partial(tensors, plan.root),
+        script=script and script(plan.root),
     )  # fmt: skip
 
 
@@ -107,13 +110,17 @@ def gathered_entries(plan: Plan) -> Iterator[Entry]:
     def tensors(one: Unit) -> Iterable[Num]:
         return (part.whole for part in one.parts)
 
+    alone = plan.run.unrolled and nothing(plan.several)
+    script = partial(alone_script, offload=plan.offload) if alone else None
     yield _root_entry(
         plan, "gathered parameters", PARAM, plan.root.gathered,
         _only("root", "flat", *here, "loss", "loss.backward", "reduce", "scatter", "embedding"),
-        copied, tensors=tensors,
+        copied, tensors=tensors, script=script,
     )  # fmt: skip
-    yield from _layer_entries(plan, "gathered parameters", PARAM, attrgetter("gathered"),
-                              _layers(plan, whole), copied, tensors=tensors)  # fmt: skip
+    yield from _layer_entries(
+        plan, "gathered parameters", PARAM, attrgetter("gathered"), _layers(plan, whole), copied,
+        tensors=tensors, script=script,
+    )  # fmt: skip
 
 
 def buffer_entries(plan: Plan) -> Iterator[Entry]:
@@ -141,22 +148,17 @@ def buffer_entries(plan: Plan) -> Iterator[Entry]:
 
     several = plan.several
     size: Callable[[Unit], Num] = lambda one: one.cast * several  # noqa: E731
-    casts = partial(_cast_tensors, plan.offload)
+    script = copies_script if plan.offload and plan.run.unrolled else None
     yield _root_entry(plan, "shards, cast", COMM, size(plan.root), _only("root.flat"), cast,
-                      stream=COPY_IN, tensors=casts)  # fmt: skip
+                      stream=COPY_IN, script=script)  # fmt: skip
     yield from _layer_entries(plan, "shards, cast", COMM, size, _layers(plan, fresh), cast,
-                              stream=COPY_IN, tensors=casts)  # fmt: skip
+                              stream=COPY_IN, script=script)  # fmt: skip
     yield _root_entry(plan, "all-gather buffer", COMM, plan.root.gathered * several, root, source,
                       stream=COPY_IN)  # fmt: skip
     yield from _layer_entries(
         plan, "all-gather buffer", COMM, lambda one: one.gathered * several, _layers(plan, flat),
         source, stream=COPY_IN,
     )  # fmt: skip
-
-
-def _cast_tensors(offload: bool, one: Unit) -> Iterable[Num]:
-    """One flat tensor; under offload each shard is one."""
-    return [part.cast for part in one.parts] if offload else [one.cast]
 
 
 def reduced_entries(plan: Plan) -> Iterator[Entry]:
@@ -182,8 +184,8 @@ def reduced_entries(plan: Plan) -> Iterator[Entry]:
     yield _root_entry(plan, "reduce-scatter input", COMM, plan.root.reduce_in,
                       _only("reduce.root", "scatter.root"), source)  # fmt: skip
     last: Callable[[Unit], Num] = lambda one: one.last_grad * plan.several  # noqa: E731
-    yield from _layer_entries(plan, "last gradient", GRAD, last, at("scatter"), made)
-    yield _root_entry(plan, "last gradient", GRAD, last(plan.root), _only("scatter.root"), made)
+    yield from _layer_entries(plan, "last gradient", COMM, last, at("scatter"), made)
+    yield _root_entry(plan, "last gradient", COMM, last(plan.root), _only("scatter.root"), made)
     rest = plan.root.grads
     if plan.run.unrolled:  # else the scripts of layers and head have made them
         rest = rest - plan.head

@@ -32,7 +32,7 @@ def staged_entries(plan: Plan) -> Iterator[Entry]:
     """Shards cast (and copied to the GPU) while one rank alone gathers a unit, beyond what is
     gathered.
     """
-    if nothing(1 - plan.several):
+    if nothing(1 - plan.several) or plan.run.unrolled:  # scripts have them
         return
     source = code("torch 2.13 F/_fsdp_param_group.py:437-460 and F/_fsdp_param.py:896-901")
     for kind, (title, one) in enumerate(plan.kinds):

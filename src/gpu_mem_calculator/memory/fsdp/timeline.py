@@ -19,6 +19,7 @@ from ..stack import Block
 from ..timeline import BACKWARD, FORWARD, Beat, step
 
 UNIT = "unit"  # what runs where no block computes
+FIRST = "first."  # how the first step's own instants begin
 
 
 class Spot(Struct, frozen=True):
@@ -115,12 +116,13 @@ def _count(blocks: Iterable[Block]) -> int:
 def _forward(beat: Beat, blocks: tuple[Block, ...], course: Course) -> Iterator[Spot]:
     """The root is gathered, then layer after layer; `beat` is the last one's."""
     none = tuple(0 for _ in blocks)
-    if course.every or course.offload:
-        yield Spot(_other(beat, "forward.root.flat", "gather the root, flat", saved=none, work=""),
-                   "root.flat", -1)  # fmt: skip
-    if course.every or course.alone:
-        yield Spot(_other(beat, "forward.root", "gather the root", saved=none, work=""), "root",
-                   -1)  # fmt: skip
+    for tag in ("", FIRST) if course.every and not beat.later else ("",):
+        if course.every or course.offload:
+            yield Spot(_other(beat, f"{tag}forward.root.flat", "gather the root, flat",
+                              saved=none, work=""), "root.flat", -1)  # fmt: skip
+        if course.every or course.alone:
+            yield Spot(_other(beat, f"{tag}forward.root", "gather the root", saved=none, work=""),
+                       "root", -1)  # fmt: skip
     last = _count(blocks) - 1
     for layer, stretch in _forward_layers(blocks, every=course.every):
         low = _count(blocks[:stretch])

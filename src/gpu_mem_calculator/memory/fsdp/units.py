@@ -17,6 +17,7 @@ from ...model.arch import Layer
 from ...model.blocks import Linear, Weight
 from ..huggingface.ops import Adapter
 from ..run import Run
+from ..script import Reel, Script
 
 
 class Widths(Struct, frozen=True):
@@ -140,6 +141,45 @@ def _staged(parts: Sequence[Part], *, offload: bool) -> Num:
         highest = larger(highest, made + larger(before + fresh, copy + part.cast))
         made, before = made + part.cast, copy
     return highest - made
+
+
+def alone_script(one: Unit, *, offload: bool) -> Script:
+    """How one rank alone makes whole parameters: see `_staged`."""
+    reel = Reel()
+    named = -1
+    left: list[int] = []
+    for part in one.parts:
+        copy = _copied(reel, part, offload=offload)
+        _over(reel, named)
+        named = copy
+        left.append(reel.weight(part.cast))
+    _over(reel, named)
+    return _written(reel, left)
+
+
+def copies_script(one: Unit) -> Script:
+    """How shards come to the GPU: copied as they are stored, and cast."""
+    reel = Reel()
+    return _written(reel, [_copied(reel, part, offload=True) for part in one.parts])
+
+
+def _copied(reel: Reel, part: Part, *, offload: bool) -> int:
+    """A shard in the compute dtype; negative where it is the shard itself."""
+    copy = reel.weight(part.shard) if offload else -1
+    if not part.casts:
+        return copy
+    cast = reel.weight(part.cast)
+    _over(reel, copy)
+    return cast
+
+
+def _over(reel: Reel, tensor: int) -> None:
+    reel.over((tensor,) if tensor >= 0 else ())
+
+
+def _written(reel: Reel, left: list[int]) -> Script:
+    return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
+                  left=tuple(left))  # fmt: skip
 
 
 def _pinned(parts: Sequence[Part]) -> dict[str, Num]:

@@ -38,6 +38,7 @@ def eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     if not setting.training:  # the repeated ones, and those in fp32, have the names
         repeated = (k, v) if heads.grouped and not heads.broadcast else ()
         tape.hold(*repeated, *(wide if heads.float_scores else ()))
+        tape.hold(*([q] if "query" in setting.names else []))
     return contiguous
 
 

@@ -12,14 +12,15 @@ from .norms import norm
 from .ops import Setting, linear
 
 
-def head_walk(setting: Setting, arch: Arch) -> Walk:
+def head_walk(setting: Setting, arch: Arch, tape: Tape | None = None) -> Walk:
     """Final norm, lm_head, and ForCausalLMLoss (loss/loss_utils.py:51).
 
     The logits are made in the matmul's dtype, copied to fp32, and cross_entropy keeps only the
-    fp32 log-softmax. Backward makes the gradient of that, then of the logits, in fp32.
+    fp32 log-softmax. Backward makes the gradient of that, then of the logits, in fp32. `tape`: one
+    of the engine's own, whose operations keep other things.
     """
     setting = replace(setting, quantization=None)  # bitsandbytes leaves the head as it is
-    tape = Tape()
+    tape = tape or Tape()
     bits = 32 if arch.layers[-1].fp32_residual else setting.bits
     x = tape.value("stack.output", setting.tokens * setting.hidden, bits)
     out = x if arch.final_norm is None else norm(tape, setting, x, arch.final_norm)
@@ -29,6 +30,9 @@ def head_walk(setting: Setting, arch: Arch) -> Walk:
             out = linear(tape, setting, out, Linear(weight.name, weight.dims[1], weight.dims[0]))
     head = arch.head or Linear("lm_head", arch.embedding[0].dims[1], ("vocab", arch.vocab))
     logits = linear(tape, setting, out, head)
+    if arch.tied:
+        for value in tape.weights():
+            value.waits = value.name == f"{head.name}.weight"
     if arch.logit_softcap:
         scaled = tape.op("logits.scaled", logits)
         capped = tape.op("logits.tanh", scaled, save_out=True)

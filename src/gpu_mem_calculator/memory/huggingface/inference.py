@@ -41,6 +41,7 @@ class Passed(Struct, frozen=True):
 # - outputs: the model's loop names what the layer before returned, its attention map among it
 #   (FalconModel: outputs = block(...))
 # - parts: attention names the parts with and without rotary embedding (PhiAttention: query_pass)
+# - query: eager attention names its copy of q (BloomAttention: query_layer)
 # - inline: the layer itself is the feed-forward block, and its input's name is used again (OPT)
 # - positions: positions are made for each sequence even in a plain forward pass (OPT)
 # - windows: its windows are cut from a buffer, and its cache is whole (GPT-Neo)
@@ -53,7 +54,7 @@ NAMES: dict[str, frozenset[str]] = {
     "gpt_bigcode": frozenset({"mixed"}),
     "falcon": frozenset({"mixed", "outputs", "normed"}),
     "gpt_neox": frozenset({"late"}),
-    "bloom": frozenset({"mixed", "outputs"}),
+    "bloom": frozenset({"mixed", "outputs", "query"}),
     "gptj": frozenset({"mixed", "outputs", "parts"}),
     "gpt_neo": frozenset({"mixed", "outputs", "windows"}),
     "phi": frozenset({"mixed", "parts"}),

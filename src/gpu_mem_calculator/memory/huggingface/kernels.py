@@ -106,8 +106,8 @@ def _cudnn(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
     if heads.masked:
         k, v = repeated(tape, setting, k, v, heads)
     rows = setting.tokens * heads.heads
-    spread = (q.bytes, q.bytes) if heads.grouped and not heads.masked else ()
-    work = (rows * (4 * heads.head_dim + 4) + 256, *spread)
+    spread = 2 * q.bytes if heads.grouped and not heads.masked else 0
+    work = (rows * (4 * heads.head_dim + 4) + 256 + spread,)  # one workspace
     mask = _own_mask(tape, setting, q, heads, setting.keys)
     return _token_by_token(tape, _fused(tape, setting, (q, k, v), heads, rows, mask, work), heads)
 

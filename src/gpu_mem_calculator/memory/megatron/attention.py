@@ -32,7 +32,8 @@ def attention(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
     heads, kv_heads = block.heads // how.tp, larger(groups // how.tp, 1)
     rows = (block.heads + 2 * groups) * size
     here = choose(how.tp > groups, rows, rows // how.tp)
-    mixed = column_linear(tape, how, x, "linear_qkv", how.hidden, rows // how.tp, wide=here)
+    mixed = column_linear(tape, how, x, "linear_qkv", how.hidden, rows // how.tp, wide=here,
+                          bias=block.inputs[0].bias)  # fmt: skip
     sizes = (("q", heads), ("k", kv_heads), ("v", kv_heads))
     q, k, v = tape.split(
         "attn.split", mixed, [(f"attn.{n}", how.tokens * count * size) for n, count in sizes]
@@ -124,8 +125,9 @@ def _unfused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Head
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=2 * held)
     probs = _softmax(tape, how, scores, softmax_kernel(how, heads.heads), 2 * held)
     if heads.dropout:
-        mask = tape.value("attn.dropout_mask", area, 8, grad=False)
-        probs = tape.op("attn.dropped", probs, elements=area, bits=how.bits, saves=(mask,),
+        mask = tape.op("attn.dropout_mask", probs, elements=area, bits=8)
+        mask.grad = False
+        probs = tape.op("attn.dropped", probs, mask, elements=area, bits=how.bits, saves=(mask,),
                         back_temp=2 * held)  # fmt: skip
     mixed = tape.op("attn.mixed", probs, v, elements=context, saves=(probs, v), back_temp=held)
     out = tape.op("attn.out", mixed, passes=True)
@@ -156,7 +158,8 @@ def _softmax(tape: Tape, how: Setting, scores: Value, kernel: Num, held: Num) ->
     area = scores.elements()
     alone = area * (1 - kernel)
     wide = tape.op("attn.scores_fp32", scores, elements=alone, bits=32)
-    soft = tape.op("attn.softmax", wide, elements=4 * alone + 2 * area * kernel, bits=8,
+    (masked,) = tape.split("attn.mask", wide, [("attn.masked", alone)])  # in place, not backward
+    soft = tape.op("attn.softmax", masked, elements=4 * alone + 2 * area * kernel, bits=8,
                    save_out=True, back_temp=4 * alone + held)  # fmt: skip
     probs = tape.op("attn.probabilities", soft, elements=alone, bits=how.bits)
     tape.hold(scores, wide)

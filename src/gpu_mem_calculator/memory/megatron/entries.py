@@ -29,14 +29,14 @@ def activation_entries(
 ) -> Iterator[Entry]:
     """Layers, head, embedding, what micro-batches in flight hold, buffers that stay.
 
-    In an unrolled run layers and head play scripts, and only what other micro-batches keep is
-    entered.
+    In an unrolled run layers and head play scripts; where chunks interleave, what other
+    micro-batches keep is entered.
     """
     for index, block in enumerate(stage.blocks):
         walk = done.layers[index]
-        if run.unrolled:
+        if run.unrolled and run.virtual_stages > 1:
             yield from _waiting(index, block, walk, beats)
-        else:
+        elif not run.unrolled:
             yield _kept(index, block, walk, beats)
             yield from _at_work(index, stage, done, beats)
         if block.recompute == "full" and isinstance(block.layer.mlp, Moe):

@@ -18,12 +18,16 @@ def head_walk(how: Setting, arch: Arch, vocab: Num) -> Walk:
     (tensor_parallel/cross_entropy.py:25-181). The logits stay named until the loss returns.
     """
     tape = Tape()
+    tape.inputs_first = True  # tensor_parallel/layers.py:626, 725
     x = tape.value("stack.output", how.local_tokens * how.hidden, how.bits)
     out = x if arch.final_norm is None else norm(tape, how, x, arch.final_norm)
     logits = column_linear(tape, how, out, "output_layer", how.hidden, vocab, core=True)
     kept = [tape.value("loss.target", how.tokens * 9, 8, grad=False)]
-    if how.bits < 32:  # fp32 logits are themselves turned into softmax and gradient
+    if how.bits < 32:
         kept.append(tape.value("loss.softmax", logits.elements(), 32, grad=False))
-    loss = tape.op("loss", logits, elements=how.tokens, bits=32, saves=kept)
+    else:  # fp32 logits are themselves turned into the softmax, and that into their gradient
+        tape.ops[-1].saves += (logits,)
+    loss = tape.op("loss", logits, elements=how.tokens, bits=32, saves=kept,
+                   passes=how.bits == 32)  # fmt: skip
     tape.hold(logits)
     return walk(tape, x, loss)

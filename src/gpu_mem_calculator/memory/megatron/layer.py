@@ -59,6 +59,7 @@ def layer_walk(
     another stage has sent (`given`).
     """
     tape = Tape()
+    tape.inputs_first = True  # tensor_parallel/layers.py:626, 725
     x = tape.value("layer.input", how.local_tokens * how.hidden, how.bits)
     y = run_layer(tape, how, x, layer)
     whole = REENTRANT if checkpointed else ""

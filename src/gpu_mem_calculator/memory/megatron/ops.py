@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...ledger.num import Num, holds
+from ...ledger.num import Num, holds, together
+from ..reductions import row_sum_workspace
 from ..tape import Tape, Value
 
 
@@ -63,10 +64,11 @@ def weight(tape: Tape, how: Setting, name: str, elements: Num) -> Value:
 
 def column_linear(
     tape: Tape, how: Setting, x: Value, name: str, ins: Num, outs: Num, *,
-    core: bool = False, wide: Num = None,
+    core: bool = False, wide: Num = None, bias: bool = False,
 ) -> Value:  # fmt: skip
     """A matmul cut along its output; keeps its (sequence-cut) input. `wide`: of what comes out,
-    where that is gathered again.
+    where that is gathered again. A bias is added in a new tensor (layers.py:576-578), and its
+    gradient is a sum over rows (layers.py:726).
 
     With sequence parallelism the input is gathered in both directions and its gradient is made
     in full, then reduce-scattered (tensor_parallel/layers.py:548-640). Megatron's own layer
@@ -75,11 +77,20 @@ def column_linear(
     """
     full = how.full_bytes(ins)
     once = how.transformer_engine and not core
+    size = how.tokens * (outs if wide is None else wide)
+    apart = bias and not how.transformer_engine
     return tape.op(
-        name, x, weight(tape, how, name, ins * outs), saves=(x,),
-        elements=how.tokens * (outs if wide is None else wide),
-        temp=full if once else 0, back_temp=2 * full if once else full,
+        name, x, weight(tape, how, name, ins * outs), saves=(x,), elements=size,
+        temp=(full if once else 0, size * how.bits // 8 if apart else 0),
+        back_temp=(full, full if once else 0, bias_sum(how.tokens, outs) if apart else 0),
     )  # fmt: skip
+
+
+def bias_sum(rows: Num, columns: Num) -> Num:
+    """Workspace of the sum over rows that is a bias's gradient."""
+    if type(columns) is int:
+        return row_sum_workspace(rows, columns)
+    return together(lambda r, c: (row_sum_workspace(r, c),), rows, columns)[0]
 
 
 def row_linear(tape: Tape, how: Setting, x: Value, name: str, ins: Num, outs: Num) -> Value:

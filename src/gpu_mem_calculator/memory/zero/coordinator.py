@@ -26,17 +26,28 @@ class Limits(Struct, frozen=True):
     persist: int = 100_000  # stage3_param_persistence_threshold
 
 
+NEVER, ANEW, HELD = 0, 1, 2  # a layer's forward is not run again; it is; its weights are held
+
+
 class Stack(Struct, frozen=True):
-    """Modules before, in and behind the stack. `layers`: (groups, how many, recomputed)."""
+    """Modules before, in and behind the stack. `layers`: (groups, how many, whether run again).
+
+    HELD: a checkpoint with hooks keeps what its second forward saves as tensors of its own (torch
+    2.11 utils/checkpoint.py _recomputation_hook: `x.detach()`), weights among them, so their memory
+    stays until backward has read them, although the coordinator has let them go.
+    """
 
     before: tuple[Module, ...]
-    layers: tuple[tuple[tuple[tuple[Module, ...], ...], int, bool], ...]
+    layers: tuple[tuple[tuple[tuple[Module, ...], ...], int, int], ...]
     after: tuple[Module, ...]
     tied: bool = False  # the head's first parameter is the embedding's
+    width: int = 1  # bytes of an element
+    wide: frozenset[int] = frozenset()  # sizes of parameters that have another width
+    other: int = 1
 
 
 class Gathered(Struct, frozen=True):
-    """Elements in gathered parameters: at the end of forward, and in each layer's backward.
+    """Bytes in gathered parameters: at the end of forward, and in each layer's backward.
 
     `layers[i]` are what is gathered when the parameters of layer i get their gradients, in
     backward's order of modules; `forward[i]` is the most during layer i's forward. `fetched` is
@@ -51,14 +62,19 @@ class Gathered(Struct, frozen=True):
     fetched: int
 
 
-class _Trace:
+class Trace:
     """Parameters by number, modules in the order of their calls."""
 
     def __init__(self, stack: Stack) -> None:
         self.numel: list[int] = []
+        self.bytes: list[int] = []
+        self.widths = (stack.width, stack.wide, stack.other)
         self.modules: list[tuple[int, ...]] = []
         self.events: list[tuple[int, bool]] = []  # module, whether fetched (else released)
         self.marks: list[tuple[str, int]] = []
+        self.layers: list[list[int]] = []  # modules of each layer, in the order of forward
+        self.after: list[int] = []  # and behind the stack
+        self.begun = 0  # events before the first layer
         self._build(stack)
 
     def _add(self, module: Module, first: int | None = None) -> int:
@@ -70,6 +86,8 @@ class _Trace:
                 continue
             ids.append(len(self.numel))
             self.numel.append(size)
+            width, wide, other = self.widths
+            self.bytes.append(size * (other if size in wide else width))
         self.modules.append(tuple(ids))
         return len(self.modules) - 1
 
@@ -86,7 +104,10 @@ class _Trace:
         ]
         after = [self._add(m) for m in stack.after[:-1]]
         after.append(self._add(stack.after[-1], 0 if stack.tied else None))
+        self.layers = [[m for group in groups for m in group] for groups, _ in layers]
+        self.after = after
         self._forward(before, "")
+        self.begun = len(self.events)
         for index, (groups, _) in enumerate(layers):
             self._forward([m for group in groups for m in group], "forward", index)
         self._forward(after, "")
@@ -104,13 +125,13 @@ class _Trace:
             if self.modules[ident]:
                 self._event(ident, True, "embedding")
 
-    def _forward(self, ids: list[int], kind: str, layer: int = 0) -> None:
+    def _forward(self, ids: list[int], kind: str, layer: int = 0, end: str | None = None) -> None:
         for ident in ids:
             self._event(ident, True, kind, layer)
             if self.modules[ident]:
-                self._event(ident, False, kind, layer)
+                self._event(ident, False, kind if end is None else end, layer)
 
-    def _backward(self, groups: list[list[int]], again: bool, layer: int) -> None:
+    def _backward(self, groups: list[list[int]], again: int, layer: int) -> None:
         """The layer, then its groups from the last to the first, each one's holder first.
 
         A checkpointed layer runs forward again when the last module's backward asks for its
@@ -121,27 +142,28 @@ class _Trace:
         for ident in order:
             self._event(ident, True, "layer" if self.modules[ident] else "", layer)
             if ident == ids[-1] and again:
-                self._forward(ids[:-1], "", layer)
+                self._forward(ids[:-1], "", layer, "held" if again == HELD else "")
                 self._event(ident, True, "", layer)
             if self.modules[ident]:
                 self._event(ident, False)
 
 
-class _Coordinator:
+class Coordinator:
     """The state that fetch and release work on."""
 
-    def __init__(self, trace: _Trace, limits: Limits) -> None:
+    def __init__(self, trace: Trace, limits: Limits) -> None:
         self.trace = trace
         self.limits = limits
         numel = trace.numel
         self.persistent = [n <= limits.persist for n in numel]
         self.available = list(self.persistent)
-        self.handles: dict[int, list[int]] = {}  # in flight: [waiting parameters, flat elements]
+        self.handles: dict[int, list[int]] = {}  # in flight: [waiting parameters, flat bytes]
         self.recent = [-1] * len(numel)
         self.step = 0
         self.count = 0  # DeepSpeed's own count of elements
-        self.held = 0  # elements that are really allocated
-        self.asked = 0  # elements of the largest gather since someone looked
+        self.held = 0  # bytes that are really allocated
+        self.asked = 0  # bytes of the largest gather since someone looked
+        self.saved: dict[int, int] = {}  # bytes that a second forward holds, by parameter
         steps = [m for m, fetched in trace.events if fetched]
         self.queue = deque((p, i) for i, m in enumerate(steps) for p in sorted(trace.modules[m]))
         self.passed = [0]
@@ -153,9 +175,9 @@ class _Coordinator:
 
     def gather(self, params: list[int]) -> None:
         """One parameter arrives in its own storage, several in a flat buffer first."""
-        size = sum(self.trace.numel[p] for p in params)
+        count, size = (sum(sizes[p] for p in params) for sizes in (self.trace.numel, self.trace.bytes))
         handle = [len(params), size, 0]
-        self.count += size
+        self.count += count
         self.held += size
         self.asked = max(self.asked, size)
         for p in params:
@@ -205,9 +227,14 @@ class _Coordinator:
         if wanted:
             self.gather(list(wanted))
 
-    def release(self, params: tuple[int, ...]) -> None:
-        """Let go of what is not persistent, not promised, and not used again soon."""
+    def release(self, params: tuple[int, ...], *, holds: bool = False) -> None:
+        """Let go of what is not persistent, not promised, and not used again soon.
+
+        `holds`: a second forward holds it still, until the next release.
+        """
         step = self.step
+        for p in params if not holds else ():
+            self.held -= self.saved.pop(p, 0)
         for p in params:
             if self.persistent[p] or self.recent[p] > step or not self.available[p]:
                 continue
@@ -216,14 +243,17 @@ class _Coordinator:
                 continue
             self.available[p] = False
             self.count -= self.trace.numel[p]
-            self.held -= self.trace.numel[p]
+            if holds:
+                self.saved[p] = self.trace.bytes[p]
+            else:
+                self.held -= self.trace.bytes[p]
 
 
 @lru_cache(maxsize=64)
 def gathered(stack: Stack, limits: Limits) -> Gathered:
     """Run one step's fetches and releases, and note what is held at the instants that matter."""
-    trace = _Trace(stack)
-    state = _Coordinator(trace, limits)
+    trace = Trace(stack)
+    state = Coordinator(trace, limits)
     depth = sum(count for _, count, _ in stack.layers)
     forward = [0] * depth
     layers: list[list[int]] = [[] for _ in range(depth)]
@@ -234,14 +264,14 @@ def gathered(stack: Stack, limits: Limits) -> Gathered:
         state.asked = 0
         high = state.fetch(params) if fetched else 0
         if not fetched:
-            state.release(params)
+            state.release(params, holds=kind == "held")
         if kind in ("forward", "layer"):
             fetched_at_once = max(fetched_at_once, state.asked)
         if kind == "forward":
             forward[layer] = max(forward[layer], high)
         elif kind == "layer":
             layers[layer].extend([high] * len(params))
-        elif kind:
+        elif kind in notes:
             notes[kind] = max(state.held, notes[kind])
     return Gathered(
         notes["end"], notes["head"], tuple(forward), tuple(map(tuple, layers)), notes["embedding"],

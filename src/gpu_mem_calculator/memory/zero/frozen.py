@@ -1,18 +1,19 @@
-"""Frozen projections under ZeRO-3, which keep their inputs although nothing asks for them."""
+"""Projections as ZeRO-3 runs them: frozen ones keep their inputs although nothing asks for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
 
+from ...ledger.ledger import Entry
 from ...model.adapters import linears
 from ...model.arch import Arch
 from ..activations import Walks
+from ..huggingface.head import head_walk
 from ..huggingface.layer import run_layer
 from ..huggingface.ops import Adapter, Setting
-from ..moment import Moment
 from ..stack import Block
 from ..tape import Tape, Value
 from ..walk import HOOKS, REENTRANT, Walk, walk
@@ -61,15 +62,18 @@ def _layer_walk(how: Setting, block: Block, *, grad: bool) -> Walk:
 
 
 def keeping(done: Walks, how: Setting, arch: Arch, blocks: tuple[Block, ...]) -> Walks:
-    """The walks of a frozen model whose projections keep their inputs, the head's among them.
-
-    The head's input is alive until its gradient is made, which is behind backward's highest
-    moment, that of the loss.
-    """
+    """The walks of a frozen model whose projections keep their inputs, the head's among them."""
     first = None if done.first is None else _layer_walk(how, blocks[0], grad=False)
     layers = tuple(_layer_walk(how, block, grad=True) for block in blocks)
-    kept = how.tokens * how.hidden * how.bits // 8 if arch.final_norm is not None else 0
-    back = done.head.backward
-    backward = Moment(back.act + kept, back.grad, back.temp)
-    head = replace(done.head, backward=backward, later=backward)
+    name = arch.head.name if arch.head is not None else "lm_head"
+    head = head_walk(how, arch, KeepingTape((name,)))
     return replace(done, layers=layers, first=first, head=head)
+
+
+def without_sum(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Entries of a model whose head's gradient is no view: the embedding's is added in place.
+
+    deepspeed 0.19.8 zero/linear.py:129 makes it with a matmul of its own; torch 2.11 sums the
+    gradients of a shared table out of place where the first is a transposed view.
+    """
+    return (e for e in entries if e.name != "embedding: its gradient and the head's, added")

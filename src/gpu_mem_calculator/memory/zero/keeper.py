@@ -73,14 +73,11 @@ class Keeper:
         if arch.tied and not plan.pipeline:
             self.moment(plan.width * int(arch.embedding[0].numel))
 
-    def states(self, *counts: int) -> None:
-        """The optimizer's states, made by its first step for each of its tensors."""
-        row = OPTIMIZERS[self.plan.run.optimizer]
-        if "states" not in self.held:
-            self.held["states"] = []
-            for count in counts:
-                size = int(state_bytes(row, count, 32))
-                self.make("states", *[size // max(row.states, 1)] * row.states)
+    def states(self, number: int, count: int) -> None:
+        """The optimizer's states of a tensor, made by its first step."""
+        row, name = OPTIMIZERS[self.plan.run.optimizer], ("states", number)
+        if row.states and name not in self.held:
+            self.make(name, *[int(state_bytes(row, count, 32)) // row.states] * row.states)
 
     def update(self, count: int) -> None:
         """The update itself: nothing with FusedAdam, copies with torch's foreach."""

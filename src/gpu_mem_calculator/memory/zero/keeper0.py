@@ -18,12 +18,10 @@ class WholeKeeper(Keeper):
         """Tensors go into a flat copy until 5e8 elements are passed; one alone needs none."""
         if not self.last or int(self.plan.ranks) == 1:
             return
-        limit, sizes, width = REDUCE_ELEMENTS, [self.to.size(t) for t in self.grads.values()], 0
-        width = self.plan.width
         filled = count = 0
-        for size in reversed(sizes):
-            filled, count = filled + size, count + 1
-            if filled > limit * width:
+        for tensor in list(self.grads.values())[::-1]:
+            filled, count = filled + self.to.size(tensor), count + 1
+            if filled > REDUCE_ELEMENTS * self.plan.width:
                 self.moment(filled if count > 1 else 0)
                 filled = count = 0
         self.moment(filled if count > 1 else 0)
@@ -44,7 +42,7 @@ class FusedKeeper(WholeKeeper):
         self.make("masters", 4 * count)
         self.free("clone")
         self.make("zeros", 4 * count)
-        self.states(count)
+        self.states(0, count)
         self.free("zeros")
 
     def step(self) -> None:
@@ -67,7 +65,8 @@ class PlainKeeper(WholeKeeper):
 
     def step(self) -> None:
         """States parameter by parameter, then the gradients go."""
-        self.states(*self.sizes)
+        for number, size in enumerate(self.sizes):
+            self.states(number, size)
         self.update(int(self.plan.trainable))
         self.to.free(self.in_order())
 
@@ -93,6 +92,6 @@ class PipelineKeeper(WholeKeeper):
         local = int(slice_elements(self.plan.trainable, self.plan.ranks))
         self.to.free(self.in_order())
         self.make("grad", 4 * local)
-        self.states(local)
+        self.states(0, local)
         self.update(local)
         self.free("grad")

@@ -132,14 +132,13 @@ class SliceKeeper(Keeper):
         self.place += elements
         begin = self.place
         self.into_bucket(tensor)
-        first, size, inside = self.inside[-1]
+        _, size, inside = self.inside[-1]
         self.inside[-1] = (begin - elements, size, inside)
         self.place = begin
 
     def step(self) -> None:
         """Line 3040: the norm of each piece, then the slice's gradients, flat and in fp32."""
         if self.plan.offload != "none":
-            self.states()
             return
         width, local = self.plan.trained_width, self.local
         self.moment(*(8 * min(size, local - begin) for begin, size in self.owned))
@@ -147,6 +146,6 @@ class SliceKeeper(Keeper):
             self.make("flat grads", width * local)
         self.make("grad", 4 * local)
         self.free("flat grads", "sum")
-        self.states(local)
+        self.states(0, local)
         self.update(local)
         self.free("grad")

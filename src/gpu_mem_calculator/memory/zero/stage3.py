@@ -10,7 +10,7 @@ from ..optimizers import OPTIMIZERS, state_bytes
 from ..stack import Block
 from ..timeline import Beat
 from .buckets import EMBEDDING, HEAD
-from .coordinator import Gathered, Limits, Stack, gathered
+from .coordinator import ANEW, HELD, NEVER, Gathered, Limits, Stack, gathered
 from .modules import after_modules, before_modules, layer_modules
 from .partition import shard_elements
 from .plan import BIRTH, SETUP, Plan, always, named
@@ -103,7 +103,7 @@ def flush_entries(plan: Plan) -> Iterator[Entry]:
                              f"{FILE}:1440,1960")  # fmt: skip
 
 
-def _shape(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Stack:
+def shape(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Stack:
     """The model for the coordinator: each stretch no longer than what can be live at once.
 
     Layers beyond that repeat the same fetches and releases, which leaves every figure as it is.
@@ -112,15 +112,17 @@ def _shape(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Stack:
     most = max(limits.live, limits.reuse)
     layers = tuple(
         (layer_modules(b.layer, adapter), min(int(b.count), most // b.layer.num_parameters + 6),
-         b.recompute == "full")
+         (ANEW if b.reentrant else HELD) if b.recompute == "full" else NEVER)
         for b in blocks
     )  # fmt: skip
-    return Stack(before_modules(arch), layers, after_modules(arch), arch.tied)
+    wide = frozenset(plan.counts) - frozenset(plan.frozen_counts) if adapter else frozenset()
+    return Stack(before_modules(arch), layers, after_modules(arch), arch.tied, plan.width, wide,
+                 plan.trained_width)  # fmt: skip
 
 
 def gathered_entries(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Iterator[Entry]:
     """Gathered parameters at every instant, and the small ones that always stay gathered."""
-    stack = _shape(plan, blocks, limits)
+    stack = shape(plan, blocks, limits)
     held = gathered(stack, limits)
     small: Num = 0
     for counts, width in ((plan.counts, plan.trained_width), (plan.frozen_counts, plan.width)):
@@ -129,7 +131,7 @@ def gathered_entries(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> I
     yield plan.entry("persistent parameters", PARAM, plan.run.scaled(small),
                      lambda b: int(not b.name.startswith("optimizer")), f"{FILE}:2878")  # fmt: skip
     if plan.offload_param != "none":
-        shards = plan.width * ceil_div(plan.run.scaled(held.fetched), plan.ranks)
+        shards = ceil_div(plan.run.scaled(held.fetched), plan.ranks)
         yield plan.entry("shards, come from the host", COMM, shards,
                          lambda b: int(b.work == "layer"), ON_ITS_WAY)  # fmt: skip
     ends = [0]
@@ -138,13 +140,13 @@ def gathered_entries(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> I
     for beat in plan.beats:
         size = _held(held, ends, plan, beat)
         if size:
-            yield plan.entry("gathered parameters", PARAM, plan.width * plan.run.scaled(size),
+            yield plan.entry("gathered parameters", PARAM, plan.run.scaled(size),
                              lambda b, this=beat: int(b is this),  # type: ignore[misc]
                              "runtime/zero/partitioned_param_coordinator.py:355-537")  # fmt: skip
 
 
 def _held(held: Gathered, ends: list[int], plan: Plan, beat: Beat) -> int:
-    """Elements gathered at one instant."""
+    """Bytes gathered at one instant."""
     name = beat.name.removeprefix("later.")
     if name in ("loss", "loss.backward"):
         return held.end

@@ -12,16 +12,20 @@ from ...ledger.ledger import Entry, Instant, Ledger
 from ...ledger.num import Num
 from ..activations import STAY, Walks, activation_entries
 from ..huggingface.ops import Setting
-from ..play import plays
+from ..play import EMBEDDING, plays
 from ..runtime import workspace_entries
+from ..script import Script
 from ..stack import Block
 from ..states import buffer_entry
 from ..timeline import STARTUP
 from . import pipeline
+from .coordinator import Limits
 from .keeper import Keeper
 from .keeper0 import FusedKeeper, PipelineKeeper, PlainKeeper
+from .keeper3 import ShardKeeper
 from .keeper12 import SliceKeeper
 from .plan import BIRTH, Plan
+from .stage3 import shape
 from .writer import ZeroWriter
 
 
@@ -37,11 +41,29 @@ def keeper_of(plan: Plan) -> Callable[[ZeroWriter], Keeper]:
     return lambda writer: kind(plan, writer)
 
 
+def shard_keeper(
+    plan: Plan, stack: tuple[Block, ...], done: Walks, limits: Limits, group: int, *,
+    zero_init: bool,
+) -> Callable[[ZeroWriter], Keeper]:  # fmt: skip
+    """Stage 3 as it goes through the modules of a model."""
+    scripts = {play.block: play.script for play in plays(stack, plan.beats, done).values()}
+    scripts.pop(EMBEDDING, None)
+    modules = shape(plan, stack, limits)
+    return lambda writer: ShardKeeper(plan, writer, modules, limits, scripts, group=group,
+                                      zero_init=zero_init)  # fmt: skip
+
+
+def added_in_place(script: Script) -> Script:
+    """Backward of the embedding where the head's gradient takes the embedding's."""
+    *events, _, _, old = script.backward
+    return replace(script, backward=(*events, old), drops=((0, script.entry), *script.drops[1:]))
+
+
 def unrolled_ledger(
     plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, tokens_bytes: Num,
-    keeper: Callable[[ZeroWriter], Keeper],
+    keeper: Callable[[ZeroWriter], Keeper], *, in_place: bool,
 ) -> Ledger:  # fmt: skip
-    """Every layer by itself."""
+    """Every layer by itself. `in_place`: gradients of a shared table are added in one of them."""
     run, done = plan.run, replace(done, gradients=STAY)
     beats = tuple(replace(b, later=False) for b in plan.beats)  # the keeper adds gradients up
     buffers = buffer_entry(run, plan.beats)
@@ -51,8 +73,13 @@ def unrolled_ledger(
         *(pipeline.buffer_entries(plan, tokens_bytes) if plan.pipeline else ()),
         *workspace_entries(run, plan.beats),
     ]
+    found = plays(stack, beats, done)
+    if in_place and done.embedding is not None and run.arch.tied:
+        script = added_in_place(done.embedding)
+        found = {name: replace(play, script=script) if play.block == EMBEDDING else play
+                 for name, play in found.items()}  # fmt: skip
     start = Instant(name=BIRTH, phase=STARTUP, title="start-up")
     return Ledger(
-        (start, *(b.instant for b in plan.beats)), tuple(entries), plays(stack, beats, done),
+        (start, *(b.instant for b in plan.beats)), tuple(entries), found,
         lambda ledger: ZeroWriter(ledger, keeper),
     )  # fmt: skip

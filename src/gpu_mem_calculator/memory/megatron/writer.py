@@ -1,0 +1,83 @@
+"""The stream of a pipeline stage: 1F1B, with several micro-batches in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ...ledger.ledger import Ledger
+from ..pipeline import Stage
+from ..run import Run
+from ..stream import Phase, Tensors, Writer
+from .surroundings import IN_FLIGHT
+
+FORWARD, BACKWARD = "fwd", "bwd"  # how the titles of phases end
+
+
+def stage_writer(run: Run, stage: Stage) -> Callable[[Ledger], Writer] | None:
+    """Who writes a stage's stream; None where one micro-batch follows the other."""
+    if not run.unrolled or run.virtual_stages > 1 or stage.flight == 1:
+        return None
+    return partial(PipelineWriter, flight=int(stage.flight))
+
+
+class PipelineWriter(Writer):
+    """Writes warm-up forwards, then one forward and one backward in turn, then the backwards left.
+
+    megatron-core 0.19.2 pipeline_parallel/schedules.py:2243. The micro-batch that has waited
+    longest runs backward.
+    """
+
+    def __init__(self, ledger: Ledger, flight: int) -> None:
+        super().__init__(ledger)
+        self.flight = flight
+        self.each = {i for i, entry in enumerate(self.entries) if entry.name in IN_FLIGHT}
+        self.waiting_blocks: list[dict[int, Tensors]] = []  # of each micro-batch, the oldest first
+
+    def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
+        """As the schedule runs them."""
+        found, size, warm = phases[:1], 2 * micro_batches + 1, self.flight - 1
+        for start in range(1, len(phases), size):
+            step = phases[start : start + size]
+            forward, backward = step[:-1:2], step[1:-1:2]
+            found += forward[:warm]
+            for ahead, behind in zip(forward[warm:], backward, strict=False):
+                found += [ahead, behind]
+            found += [*backward[micro_batches - warm :], step[-1]]
+        return found
+
+    def begin(self, title: str) -> None:
+        """A micro-batch joins, or the oldest one runs backward."""
+        if title.endswith(FORWARD):
+            self.waiting_blocks.append({})
+            self.kept = self.waiting_blocks[-1]
+        elif title.endswith(BACKWARD):
+            self.kept = self.waiting_blocks[0]
+
+    def mark(self, name: str) -> None:
+        """A phase ends: what is passed on to another stage is no block's input here."""
+        if name.endswith(FORWARD) and self.flow >= 0:
+            self.free((self.flow,))
+            self.flow = -1
+        if name.endswith(BACKWARD):
+            self.waiting_blocks.pop(0)
+            if self.back >= 0:
+                self.free((self.back,))
+                self.back = -1
+        super().mark(name)
+
+    def _table(self, name: str) -> dict[int, int]:
+        """What each micro-batch has, as often as there are any now."""
+        table = super()._table(name)
+        less = self.flight - len(self.waiting_blocks)
+        if not less or name in self.updates:
+            return table
+        here = {i: n - less if i in self.each else n for i, n in table.items()}
+        return {i: n for i, n in here.items() if n > 0}
+
+    def keep(self, index: int, copies: int) -> None:
+        """The oldest copy goes first."""
+        held = self.held.get(index, [])
+        while index in self.each and len(held) > copies:
+            self.free(held.pop(0))
+        super().keep(index, copies)
