@@ -71,8 +71,8 @@ def flip(rng: Random) -> bool:
 
 
 def types(rng: Random, layers: int) -> list[str]:
-    """Full or sliding attention for each layer."""
-    return [rng.choice(TYPES) for _ in range(layers)]
+    """Full or sliding attention for each layer; both where there is more than one."""
+    return [*rng.sample(TYPES, min(2, layers)), *rng.choices(TYPES, k=max(0, layers - 2))]
 
 
 def window(rng: Random, seq: int) -> int:

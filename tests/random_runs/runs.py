@@ -51,8 +51,8 @@ def _drawn(rng: Random, family: str) -> RunDict:
         training["attention"] = "eager"
     if family in EXPERTS and "lora" in training:  # other names would mean the experts, too
         training["lora"]["target_modules"] = ["o_proj"]
-    if training["optimizer"] == "muon" and family in (*EXPERTS, *SLOW):
-        training["optimizer"] = "sgd"  # torch's Muon takes matrices only, not stacks of them
+    if training["optimizer"] == "muon" and (ranks > 1 or family in (*EXPERTS, *SLOW)):
+        training["optimizer"] = "sgd"  # torch's Muon takes matrices only, and leaves the rest alone
     if sharded and family != "mamba2":
         engine = _sharded(rng, ranks, training["precision"])
     else:
@@ -83,7 +83,7 @@ def _training(rng: Random, seq: int, *, sharded: bool) -> RunDict:
         found["optimizer_implementation"] = "foreach"
     if rng.random() < 0.35:
         found["activation_checkpointing"] = rng.choice(("full", "full", 2, 3))
-        found["checkpoint_reentrant"] = flip(rng)
+        found["checkpoint_reentrant"] = not sharded and flip(rng)
     if not sharded and precision.endswith("pure") and rng.random() < 0.2:
         found["autocast"] = True
     if rng.random() < 0.2:

@@ -8,6 +8,7 @@ end of the one before it to its own end, and what is alive at its start counts.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from ..ledger.ledger import GPU, OPTIM, TEMP, Entry, Instant, Ledger
 from ..memory.generation import DECODE, PREFILL
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+from ..replay.allocator import Phase as Replay
 
 KINDS = {
     "fwd": (FORWARD,), "bwd": (BACKWARD,), "fwdbwd": (FORWARD, BACKWARD), "opt": (OPTIMIZER,),
@@ -54,6 +56,40 @@ def title(name: str) -> str:
         return f"start-up: {name}"
     step = "first step" if phase.step == 0 else "later steps"
     return f"{step}: {WORDS[phase.kind]}"
+
+
+def replayed_peaks(
+    phases: Mapping[str, Replay], names: tuple[str, ...], micro_batches: int
+) -> dict[str, int]:
+    """The peak of each measured phase of the steps, from a replay's own phases.
+
+    Steps after the last one that was replayed are like it.
+    """
+    last = max((p.step for p in map(parse, phases) if p is not None), default=0)
+    found = {}
+    for name in names:
+        phase = parse(name)
+        if phase is None:
+            continue
+        phase = _whole(name, phase, names)
+        step = f"s{min(phase.step, last)}"
+        words = [f"{step}.{word}" for word in _words(phase, micro_batches)]
+        peaks = [phases[word].peak_bytes for word in words if word in phases]
+        if peaks:
+            found[name] = max(peaks)
+    return found
+
+
+def _words(phase: Phase, micro_batches: int) -> Iterator[str]:
+    """What a replay calls the parts of a phase."""
+    if phase.kind == "opt":  # DeepSpeed's step() does nothing before the last micro-batch
+        if phase.micro_batch in (None, micro_batches - 1):
+            yield "opt"
+        return
+    numbers = range(micro_batches) if phase.micro_batch is None else (phase.micro_batch,)
+    for number in numbers:
+        for word in {"fwd": ("fwd",), "bwd": ("bwd",), "fwdbwd": ("fwd", "bwd")}.get(phase.kind, ()):
+            yield f"a{number}.{word}"
 
 
 def phase_peaks(ledger: Ledger, names: tuple[str, ...], micro_batches: int) -> dict[str, int]:

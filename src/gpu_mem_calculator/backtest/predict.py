@@ -8,12 +8,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.calculator import STEP, Estimate, full_estimate
+from ..core.calculator import STEP, full_estimate
 from ..core.errors import InputError
-from ..ledger.ledger import CPU
+from ..core.replayed import replayed
+from ..ledger.ledger import CPU, UNIFIED
 from ..memory.runtime import NCCL_BYTES
 from ..memory.timeline import STARTUP
-from .phases import parse, phase_peaks
+from .phases import parse, phase_peaks, replayed_peaks
 from .rows import Row
 
 NEEDS_TORCH = ('--rung trace runs the model with torch, and {} is not installed; '
@@ -71,31 +72,26 @@ def outside_bytes(outside: Iterable[tuple[str, int, str]], process_group: str | 
 
 def by_estimate(row: Row) -> Prediction:
     """The estimate for the rank that was measured."""
-    estimate = full_estimate(row.config)
-    run, result = estimate.resolved.run, estimate.result
-    stage = stage_of_rank(row.rank, estimate.resolved.hardware.num_gpus, run.mesh.pp)
-    ledger = estimate.ledgers[stage]
-    reserved = _of_stage(estimate, stage, "reserved_bytes")
-    outside = outside_bytes(estimate.resolved.outside_torch, row.process_group)
-    starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP and i.present]
+    estimate = full_estimate(row.config, replay=False)
+    resolved, run = estimate.resolved, estimate.resolved.run
+    stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, run.mesh.pp)
+    ledger, found = estimate.ledgers[stage], replayed(resolved, stage)
+    names, micro_batches = tuple(row.phases), int(run.micro_batches)
+    phases = phase_peaks(ledger, names, micro_batches)
+    if found is None:
+        return Prediction(allocated=int(ledger.peak(phases=STEP)), phases=phases,
+                          startup=int(ledger.peak(phases=(STARTUP,))))  # fmt: skip
+    outside = outside_bytes(resolved.outside_torch, row.process_group)
     return Prediction(
-        allocated=int(ledger.peak(phases=STEP)),
-        startup=max(starts, default=None),
-        reserved=reserved,
-        needs=_of_stage(estimate, stage, "needs_bytes"),
-        device=None if reserved is None else reserved + outside,
+        allocated=found.allocated_bytes,
+        startup=found.startup_bytes,
+        reserved=found.reserved_bytes,
+        needs=found.needs_bytes,
+        device=found.reserved_bytes + outside + int(ledger.peak(UNIFIED)),
         host=int(ledger.peak(CPU)) or None,  # a ledger without host memory says nothing of it
-        fits=result.fits_on_gpu,
-        phases=phase_peaks(ledger, tuple(row.phases), int(run.micro_batches)),
+        fits=estimate.result.fits_on_gpu,
+        phases=phases | replayed_peaks(found.phases, names, micro_batches),
     )
-
-
-def _of_stage(estimate: Estimate, stage: int, name: str) -> int | None:
-    """A figure of one stage; the result's own is the busiest stage's."""
-    figure: int | None = getattr(estimate.result.stages[stage], name, None)
-    if figure is None and stage == estimate.result.busiest_stage:
-        figure = getattr(estimate.result, name)
-    return figure
 
 
 def by_trace(row: Row) -> Prediction:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ledger.ledger import ACT, CPU, GRAD, NVME, OPTIM, PARAM, Instant, Ledger
+from ..ledger.ledger import ACT, CPU, GRAD, NVME, OPTIM, PARAM, UNIFIED, Instant, Ledger
 from ..ledger.units import GIB
 from ..memory.generation import DECODE, PREFILL
 from ..memory.run import Run
@@ -30,6 +30,7 @@ from .models import (
 from .replayed import Replayed, replayed
 from .resolve import Resolved, resolve
 from .runfile import as_dict, gathered, read
+from .verdict import verdict
 
 STEP = (FORWARD, BACKWARD, OPTIMIZER, PREFILL, DECODE)  # whatever is not start-up
 Source = str | Path | Mapping[str, Any] | RunFile
@@ -66,10 +67,7 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     """Estimate a run and keep its ledgers."""
     file = read(source)
     resolved = resolve(file)
-    ledgers = tuple(
-        resolved.engine.ledger(replace(resolved.run, stage=stage))
-        for stage in range(resolved.run.mesh.pp)
-    )
+    ledgers = _ledgers(resolved)
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
     busiest = peaks.index(max(peaks))
     found = replayed(resolved, busiest) if replay else None
@@ -77,12 +75,24 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=found)
 
 
+def _ledgers(resolved: Resolved) -> tuple[Ledger, ...]:
+    """One for each pipeline stage."""
+    stages = (replace(resolved.run, stage=stage) for stage in range(resolved.run.mesh.pp))
+    return tuple(map(resolved.engine.ledger, stages))
+
+
+def busiest_stage(resolved: Resolved) -> int:
+    """The stage whose ledger is highest."""
+    peaks = [int(ledger.peak(phases=STEP)) for ledger in _ledgers(resolved)]
+    return peaks.index(max(peaks))
+
+
 def needed_bytes(resolved: Resolved, run: Run) -> int:
     """What the card must have for a run by its ledger alone: the busiest stage's peak, and what
     CUDA takes beside.
     """
-    stages = (replace(run, stage=stage) for stage in range(run.mesh.pp))
-    highest = max(int(resolved.engine.ledger(one).peak(phases=STEP)) for one in stages)
+    ledgers = _ledgers(replace(resolved, run=run))
+    highest = max(int(ledger.peak(phases=STEP)) for ledger in ledgers)
     return highest + sum(size for _, size, _ in resolved.outside_torch)
 
 
@@ -97,19 +107,22 @@ def _result(
     outside = sum(size for _, size, _ in resolved.outside_torch)
     card = (allocated if found is None else found.needs_bytes) + outside
     starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
+    unified = int(ledger.peak(UNIFIED))
     host, disk = (_per_node(ledgers, hardware.gpus_per_node, place) for place in (CPU, NVME))
     return MemoryResult(
         total_memory_per_gpu_gb=card / GIB,
         total_memory_all_gpus_gb=card * hardware.num_gpus / GIB,
         cpu_memory_gb=host / GIB,
         fits_on_gpu=card <= hardware.memory_bytes,
+        verdict=verdict(card, hardware.memory_bytes),
+        headroom_bytes=hardware.memory_bytes - card,
         memory_utilization_percent=100 * card / hardware.memory_bytes,
         breakdown=_breakdown(ledger, peak, card),
         allocated_bytes=allocated,
         startup_bytes=max(starts, default=None) if found is None else found.startup_bytes,
         reserved_bytes=None if found is None else found.reserved_bytes,
         needs_bytes=None if found is None else found.needs_bytes,
-        device_bytes=None if found is None else found.reserved_bytes + outside,
+        device_bytes=None if found is None else found.reserved_bytes + outside + unified,
         outside_torch_bytes=outside,
         gpu_memory_bytes=hardware.memory_bytes,
         host_bytes_per_node=host,

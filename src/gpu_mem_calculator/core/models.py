@@ -223,14 +223,18 @@ class StageResult(Struct, frozen=True, kw_only=True):
 class MemoryResult(Struct, frozen=True, kw_only=True):
     """The answer: four numbers that are never mixed up, the verdict, and the parts.
 
-    `reserved_bytes` and `needs_bytes` are None until the allocator is modelled; the verdict then
-    rests on the allocated peak and what CUDA takes beside it.
+    `reserved_bytes`, `needs_bytes` and `device_bytes` are None where the allocator was not
+    replayed; the verdict then rests on the allocated peak and what CUDA takes beside it.
+    `verdict` is `fits`, `tight` (within the spread of the figures) or `does not fit`;
+    `headroom_bytes` is what the card has beyond the total, negative where it is short.
     """
 
     total_memory_per_gpu_gb: float
     total_memory_all_gpus_gb: float
     cpu_memory_gb: float
     fits_on_gpu: bool
+    verdict: str
+    headroom_bytes: int
     memory_utilization_percent: float
     breakdown: MemoryBreakdown
     allocated_bytes: int

@@ -171,9 +171,9 @@ def ledger(run: Run) -> Ledger:
     if run.frozen and number(run, "zero_stage") == 3:
         done = keeping(done, how, run.arch, stack)
     width = precision.weights // 8
-    if number(run, "zero_stage") > 1:  # hooks move each gradient as soon as it is made
-        done = replace(done, gradients=GO)
     plan = _plan(run, width, (low, high, first, last))
+    if plan.moves:
+        done = replace(done, gradients=GO)
     plan = replace(plan, flushes=_sent(plan, stack, done))
     beats = step(
         tuple(b.stretch for b in stack), micro_batches=run.micro_batches, head=last,
@@ -192,8 +192,8 @@ def ledger(run: Run) -> Ledger:
     several = len(done.head.hooks) > first_hook(plan)
     plan = replace(plan, beats=with_hooks(beats, plan.flushes, head=several))
     kept = activation_entries(run, how, stack, plan.beats, done)
-    if in_place:
-        kept = without_sum(kept)
+    if in_place or plan.pipeline:
+        kept = without_sum(kept, alone=plan.pipeline)
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
         kept = offload.checkpoints_on_host(plan, kept, pinned=pinned)
@@ -213,7 +213,7 @@ def _sent(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Flushes:
 
     The gradient of a table that embedding and head share arrives with the embedding's.
     """
-    if plan.stage < 2 or plan.pipeline:
+    if not plan.moves:
         return Flushes((), 0)
     head, layers = hook_sizes(done, stack, plan.trained_width, first_hook(plan))
     arch = plan.run.arch

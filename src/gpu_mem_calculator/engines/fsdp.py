@@ -24,16 +24,10 @@ from ..ledger.num import Num, holds, larger, nothing, smaller
 from ..ledger.source import code
 from ..memory.activations import UNIT, Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
-from ..memory.fsdp.entries import (
-    Plan,
-    between_entries,
-    buffer_entries,
-    gathered_entries,
-    output_entries,
-    reduced_entries,
-    sharded_gradient_entries,
-)
+from ..memory.fsdp.gather import between_entries, buffer_entries, gathered_entries
 from ..memory.fsdp.offload import host_shard_entries, host_step_entries, staged_entries
+from ..memory.fsdp.plan import Plan
+from ..memory.fsdp.reduce import output_entries, reduced_entries, sharded_gradient_entries
 from ..memory.fsdp.timeline import FIRST, Course, ends_apart, spots
 from ..memory.fsdp.units import Part, Piece, Unit, Widths, layer_pieces, root_pieces, unit
 from ..memory.optimizers import default_implementation

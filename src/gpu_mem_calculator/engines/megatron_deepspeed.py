@@ -77,7 +77,7 @@ def ledger(run: Run) -> Ledger:
     done = walks(run, stage)
     cut = _cut(run, stage, instants)
     layers = tuple(
-        (b.title, layer_shard(run, b.layer).total, held)
+        (b, layer_shard(run, b.layer).total, held)
         for b, held in zip(stage.blocks, stage.held, strict=True)
     )
     embedding = embedding_shard(run).total * stage.first

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from ..ledger.ledger import COMM, OPTIM, PARAM, RUNTIME, Entry, Instant, Ledger
+from ..ledger.ledger import COMM, OPTIM, PARAM, Entry, Instant, Ledger
 from ..ledger.num import holds
 from ..ledger.source import code, measured
 from ..ledger.units import MIB
@@ -14,26 +14,24 @@ from ..memory.activations import (
     GO,
     activation_entries,
     setting,
-    unsplit_entries,
     walks,
 )
 from ..memory.engine import Engine
-from ..memory.optimizers import FOREACH, OPTIMIZERS, default_implementation
+from ..memory.optimizers import OPTIMIZERS, default_implementation
 from ..memory.play import plays
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entries
 from ..memory.stack import Block, blocks
 from ..memory.states import (
+    STARTUPS,
     always,
     buffer_entry,
     from_start,
-    from_start_live,
     gradient_entries,
     optimizer_entries,
     parameter_entry,
 )
-from ..memory.timeline import OPTIMIZER, STARTUP, Beat, step
-from ..memory.unsplit import UNSPLIT_CODE, unsplit_total
+from ..memory.timeline import STARTUP, Beat, step
 from ..memory.weights import (
     base_bytes,
     base_tensors,
@@ -75,10 +73,11 @@ def ledger(run: Run) -> Ledger:
     else:
         entries += _gradients(run, precision, stack, beats)
     entries += activation_entries(run, how, stack, beats, done)
-    entries += unsplit_entries(run, stack, beats, done)
     wrapped = holds(run.mesh.dp > 1)
     starts = (
         Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU"),
+        Instant(name="startup.adapted", phase=STARTUP, title="start-up: adapters added",
+                present=int(run.adapter is not None)),
         Instant(name="startup.wrapped", phase=STARTUP, title="start-up: wrapped by DDP",
                 present=wrapped),
     )  # fmt: skip
@@ -137,35 +136,15 @@ def _gradients(
     )
 
 
-def _unsplit(run: Run, bits: int, beats: tuple[Beat, ...]) -> Iterator[Entry]:
-    """Blocks beyond 10 MiB that are counted whole: weights, states, gradients, temporaries."""
-    if run.expandable_segments:
-        return
-    one = unsplit_total((size * bits // 8, count) for size, count in trained_sizes(run))
-    row = OPTIMIZERS[run.optimizer]
-    foreach = (run.implementation or default_implementation(run.optimizer)) == FOREACH
-    step = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
-    states = 0 if row.bits else row.states  # bitsandbytes' are of other sizes
-    parts = (
-        ("weights", from_start_live(beats), 1),
-        ("optimizer states", always(beats), states),
-        ("gradients", step, 0 if run.options.get("gradient_as_bucket_view") else 1),
-        ("temporaries", step, row.foreach if foreach else 0),
-    )
-    for name, live, copies in parts:
-        yield Entry(name=f"{name}: unsplit blocks", kind=RUNTIME, bytes=run.scaled(one) * copies,
-                    live=live, source=UNSPLIT_CODE)  # fmt: skip
-
-
 def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     trained, bits = trained_total(run), trained_bits(run, precision)
     yield from_start(parameter_entry("parameters", base_bytes(run, precision), beats,
                                      tensors=lambda: base_tensors(run, precision)))  # fmt: skip
     if run.adapter is not None:
-        yield from_start(parameter_entry("LoRA adapters", trained * bits // 8, beats,
-                                         tensors=lambda: [n for n, _ in trained_sizes(run)]))  # fmt: skip
+        made = parameter_entry("LoRA adapters", trained * bits // 8, beats,
+                               tensors=lambda: [n for n, _ in trained_sizes(run)])  # fmt: skip
+        yield replace(made, live={**dict.fromkeys(STARTUPS[1:], 1), **made.live})
     yield from_start(buffer_entry(run, beats))
-    yield from _unsplit(run, bits, beats)
     yield from optimizer_entries(
         run, trained, bits, beats,
         implementation=run.implementation or default_implementation(run.optimizer),
@@ -173,13 +152,7 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
         sizes=trained_sizes(run),
         neighbours=frozenset() if run.frozen else run.arch.neighbours,
     )  # fmt: skip
-    if run.arch.tied and run.quantization is None:
-        yield Entry(
-            name="head before it is tied to the embedding", kind=PARAM,
-            bytes=run.scaled(run.arch.vocab * run.arch.hidden) * precision.weights // 8,
-            live={"startup": 1},
-            source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
-        )  # fmt: skip
+    yield from _once(run, precision)
     yield Entry(
         name="gradient buckets",
         kind=COMM,
@@ -188,6 +161,23 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
         source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
         tensors=lambda: buckets([n * bits // 8 for n, _ in trained_sizes(run)]),
     )
+
+
+def _once(run: Run, precision: Precision) -> Iterator[Entry]:
+    """What is there for a moment while the model is made."""
+    if run.quantization is not None and run.upcast_unquantized:
+        yield Entry(
+            name="largest weight that is widened, in 16 bits", kind=PARAM,
+            bytes=run.scaled(run.arch.largest_weight) * 2, live={"startup": 1},
+            source=code("PEFT 0.21.2 utils/other.py prepare_model_for_kbit_training: data.to"),
+        )  # fmt: skip
+    elif run.arch.tied:
+        yield Entry(
+            name="head before it is tied to the embedding", kind=PARAM,
+            bytes=run.scaled(run.arch.vocab * run.arch.hidden) * precision.weights // 8,
+            live={"startup": 1},
+            source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
+        )  # fmt: skip
 
 
 def buckets(sizes: list[int]) -> list[int]:

@@ -18,6 +18,7 @@ PARAM, GRAD, OPTIM, ACT, TEMP, COMM, RUNTIME = (
 KINDS = (PARAM, GRAD, OPTIM, ACT, TEMP, COMM, RUNTIME)
 
 GPU, CPU, NVME = "gpu", "cpu", "nvme"
+UNIFIED = "unified"  # CUDA unified memory: on the GPU while that has room, else on the host
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ..ledger.ledger import ACT, GRAD, RUNTIME, TEMP, Entry
+from ..ledger.ledger import ACT, GRAD, TEMP, Entry
 from ..ledger.num import Num, larger, nothing, smaller
 from ..ledger.source import code
 from ..model.arch import Layer
@@ -24,7 +24,6 @@ from .script import Script
 from .stack import Block
 from .surroundings import embedding_entries, embedding_script, surroundings
 from .timeline import BACKWARD, FORWARD, Beat
-from .unsplit import UNSPLIT_CODE, unsplit_total
 from .walk import HOOKS, REENTRANT, Walk
 
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked with autograd's saving rules")
@@ -195,26 +194,6 @@ def _waiting(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> I
         name=f"{block.title}: kept by micro-batches in flight", kind=ACT, bytes=sum(sizes),
         live=live, source=CHECKPOINT_CODE if full else LAYER_CODE, tensors=lambda: sizes,
     )  # fmt: skip
-
-
-def unsplit_entries(
-    run: Run, blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks
-) -> Iterator[Entry]:
-    """Kept activations whose blocks the allocator counts whole.
-
-    True where forward finds no large free block to cut: not under DeepSpeed, whose start-up
-    leaves the memory of the first parameters behind; nor where segments expand.
-    """
-    if run.expandable_segments:
-        return
-    for i, block in enumerate(blocks):
-        walk = done.layers[i]
-        kept = ((walk.input_bytes, 1),) if block.recompute == "full" else None
-        sizes = kept or tuple((size, 1) for _, size in walk.saved)
-        yield Entry(
-            name=f"{block.title}: unsplit blocks", kind=RUNTIME, bytes=unsplit_total(sizes),
-            live={b.name: b.saved[i] for b in beats}, source=UNSPLIT_CODE,
-        )  # fmt: skip
 
 
 def _pinned(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Iterator[Entry]:

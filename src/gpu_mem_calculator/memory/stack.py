@@ -56,7 +56,8 @@ def blocks(run: Run, low: Num, high: Num) -> tuple[Block, ...]:
                           window=window, title=title)
                 )  # fmt: skip
     if run.unrolled:
-        return tuple(replace(b, count=1) for b in found for _ in range(b.count))
+        alone = tuple(replace(b, count=1) for b in found for _ in range(b.count))
+        return alone or (replace(found[0], count=0),)
     return tuple(found)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from ..ledger.ledger import CPU, GPU, GRAD, OPTIM, PARAM, TEMP, Entry
+from ..ledger.ledger import GPU, GRAD, OPTIM, PARAM, TEMP, UNIFIED, Entry
 from ..ledger.num import Num, larger
 from ..ledger.source import ARITHMETIC, code
 from .optimizers import (
@@ -25,6 +25,7 @@ from .optimizers import (
 from .run import Run
 from .timeline import OPTIMIZER, Beat
 
+STARTUPS = ("startup", "startup.adapted", "startup.wrapped")  # model, adapters, DDP
 OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
 
 
@@ -35,12 +36,12 @@ def always(beats: tuple[Beat, ...]) -> dict[str, Num]:
 
 def from_start_live(beats: tuple[Beat, ...]) -> dict[str, Num]:
     """Alive at every instant, start-up among them."""
-    return {"startup": 1, "startup.wrapped": 1, **always(beats)}
+    return {**dict.fromkeys(STARTUPS, 1), **always(beats)}
 
 
 def from_start(entry: Entry) -> Entry:
     """The same entry, there from start-up on."""
-    return replace(entry, live={"startup": 1, "startup.wrapped": 1, **entry.live})
+    return replace(entry, live={**dict.fromkeys(STARTUPS, 1), **entry.live})
 
 
 def parameter_entry(
@@ -114,7 +115,7 @@ def _state_entries(
     if row.paged and sizes:
         yield Entry(
             name=f"{run.optimizer} states in unified memory", kind=OPTIM, bytes=paged,
-            live=always(beats), place=CPU,
+            live=always(beats), place=UNIFIED,
             source=code("bitsandbytes 0.50.2 optim/optimizer.py:383 and functional.py get_paged"),
         )  # fmt: skip
 

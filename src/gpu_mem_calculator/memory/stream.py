@@ -196,8 +196,12 @@ class Writer:
         self.stream.sizes.extend(map(int, script.sizes))
         ids = list(range(begin, len(self.stream.sizes)))
         if script.entry >= 0:
-            ids[script.entry] = entry if entry >= 0 else self.make(int(script.sizes[script.entry]))
+            ids[script.entry] = entry if entry >= 0 else self.input(int(script.sizes[script.entry]))
         return ids
+
+    def input(self, size: int) -> int:
+        """What comes into the first block."""
+        return self.make(size)
 
     def _play(self, ids: Tensors, events: Iterable[int]) -> None:
         self.stream.events.extend([ids[e] if e >= 0 else ~ids[~e] for e in events])

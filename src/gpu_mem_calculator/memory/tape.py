@@ -56,6 +56,7 @@ class Tape:
         self.count = 0
         self.core = False
         self.inputs_first = False  # a matmul's backward makes its input's gradient first
+        self.core_held = False  # a checkpoint of core attention holds its output and gradient
         self.pinned: list[Value] = []
         self.returned: list[Value] = []  # what a block returns beside its output
 

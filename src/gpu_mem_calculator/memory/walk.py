@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ..ledger.num import Num, larger
 from .moment import High, Moment
-from .rerun import dropped, rerun
+from .rerun import Core, dropped
 from .script import Call, Reel, Script
 from .tape import Op, Tape, Value
 
@@ -201,12 +201,12 @@ class Backward:
             for value in op.saves:
                 if value.base in self.holders:
                     self.holders[value.base] += 1
+        core = Core(self, tape, again)
         for op in reversed(tape.ops):
             flows = [self.grads.pop(v.index) for v in op.outs if v.index in self.grads]
-            if flows and op.core and again:
-                self.ids |= rerun(self.reel, tape, again, self._see)
-                again = ()
+            core.before(op, flows)
             self._operation(op, flows, handed=handed)
+            core.behind(op)
 
     def _operation(self, op: Op, flows: list[Flow], *, handed: bool) -> None:
         """Gradients of the inputs are made, the output's and what was saved go."""
@@ -230,14 +230,14 @@ class Backward:
                     self.matmul = len(reel.events)
             work += reel.work(op.back_pieces) if op.inside else []
             self._moments(op, sum(size for size, _ in new), work, handed=handed)
-            self.drops += [(len(reel.events), tensor) for _, tensor in new]
         for flow in flows:
-            self._let_go(flow)
+            self.let_go(flow)
         for value in reversed(op.saves):
             if value.base in self.holders:
                 self.holders[value.base] -= 1
                 if self.holders[value.base] == 0:
                     reel.free(self.ids[value.base])
+        self.drops += [(len(reel.events), tensor) for _, tensor in new]
         for value, flow in made:
             self._accumulate(value, flow)
         for value in op.ins:
@@ -247,7 +247,8 @@ class Backward:
         if flows:
             reel.called(begin, (v.elements() for v in op.ins if v.param))
 
-    def _let_go(self, flow: Flow) -> None:
+    def let_go(self, flow: Flow) -> None:
+        """One that waited for a gradient has it."""
         flow.owners -= 1
         if flow.owners == 0:
             self.reel.free(flow.tensor)
@@ -256,19 +257,20 @@ class Backward:
         """An operation at its highest: inside it and, where its results settle later, behind it."""
         self.weights = self.weights + now
         if op.settle is not None:
-            self._see(now, op.back_temp - op.settle)
+            self.see(now, op.back_temp - op.settle)
         if op.settle is not None and handed:
             for index in dict.fromkeys(v.base for v in op.saves if v.base in self.holders):
                 if self.holders[index] == sum(v.base == index for v in op.saves):
                     self.holders[index] = 0
                     self.reel.free(self.ids[index])
         work += self.reel.work(() if op.settle is None else (op.settle,))
-        self._see(now, op.back_temp)
+        self.see(now, op.back_temp)
         if self.hooks:
             self.after = larger(self.after, self.reel.act + op.back_temp)
         self.reel.over(work)
 
-    def _see(self, now: Num, temp: Num) -> None:
+    def see(self, now: Num, temp: Num) -> None:
+        """Look at a moment."""
         self.high.see(self.reel.act, self.weights, temp)
         self.later.see(self.reel.act, now + self.waiting, temp)
 
@@ -281,8 +283,8 @@ class Backward:
             if there.owners > 1:  # shared: the sum is a new tensor
                 there.owners -= 1
                 self.grads[value.index] = Flow(self.reel.make(value.bytes))
-            self._see(0, 0)
-            self._let_go(flow)
+            self.see(0, 0)
+            self.let_go(flow)
 
     def script(
         self, entry: Value, exit_: Value, forward: list[int], pins: set[int],

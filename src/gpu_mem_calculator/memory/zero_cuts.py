@@ -6,7 +6,8 @@ experts over the ranks that repeat them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,9 +15,12 @@ from msgspec.structs import replace
 from ..ledger.ledger import COMM, CPU, GPU, GRAD, OPTIM, PARAM, TEMP, Entry, Instant
 from ..ledger.num import Num, choose, holds, larger, smaller
 from ..ledger.source import code
+from ..model.arch import Layer
 from .megatron.cuts import Shard
+from .megatron.tensors import layer_tensors, stage_tensors
 from .optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
 from .run import Run
+from .stack import Block
 from .timeline import BACKWARD, FORWARD, OPTIMIZER, Beat
 from .zero.partition import padded, slice_elements
 
@@ -57,11 +61,20 @@ class Cut(Struct, frozen=True, kw_only=True):
         return padded(shard.dense, mesh.dp) + padded(shard.experts, mesh.dp // mesh.ep)
 
     def entry(
-        self, name: str, kind: str, size: Num, live: dict[str, Num], where: str, place: str = GPU
-    ) -> Entry:
+        self, name: str, kind: str, size: Num, live: dict[str, Num], where: str, place: str = GPU,
+        tensors: Callable[[], Iterable[Num]] | None = None,
+    ) -> Entry:  # fmt: skip
         """An entry with DeepSpeed's line as its source."""
-        return Entry(name=name, kind=kind, bytes=size, live=live, place=place,
+        return Entry(name=name, kind=kind, bytes=size, live=live, place=place, tensors=tensors,
                      source=code(f"deepspeed 0.19.8 runtime/{where}"))  # fmt: skip
+
+    def weights(self) -> list[int]:
+        """Bytes of each parameter of the rank."""
+        return [t.elements * self.width for t in stage_tensors(self.run)]
+
+    def states(self) -> list[Num]:
+        """Every state is one flat tensor, here of equal sizes."""
+        return [1] * OPTIMIZERS[self.run.optimizer].states
 
     def during(self, *phases: str) -> dict[str, Num]:
         """Alive in some phases of a step."""
@@ -91,22 +104,25 @@ def zero_entries(cut: Cut) -> Iterator[Entry]:
 
 
 def kept_gradients(
-    cut: Cut, layers: tuple[tuple[str, Num, Num], ...], embedding: Num, head: Num
+    cut: Cut, layers: tuple[tuple[Block, Num, Num], ...], embedding: Num, head: Num
 ) -> Iterator[Entry]:
     """Gradients of every parameter that stay until they are reduced: stages 0 and 1.
 
     They appear layer by layer in the first micro-batch and are there from then on. `layers`:
-    title, elements of a layer, layers held.
+    equal layers, elements of one, layers held.
     """
     if cut.stage > 1:
         return
     many = holds(cut.run.micro_batches > 1)
     names = [b for b in cut.beats if b.instant.phase in (FORWARD, BACKWARD)]
     last = [b.name for b in cut.beats if b.instant.phase == OPTIMIZER and cut.stage == 0]
-    for index, (title, elements, held) in enumerate(layers):
+    for index, (block, elements, held) in enumerate(layers):
         live: dict[str, Num] = {b.name: choose(many, held, b.grads[index]) for b in names}
-        yield cut.entry(f"{title}: gradients", GRAD, elements * cut.width,
-                        live | dict.fromkeys(last, held), "zero/stage_1_and_2.py:2289")  # fmt: skip
+        yield cut.entry(
+            f"{block.title}: gradients", GRAD, elements * cut.width,
+            live | dict.fromkeys(last, held), "zero/stage_1_and_2.py:2289",
+            tensors=partial(_gradients, cut, block.layer),
+        )  # fmt: skip
     ends = (("embedding", embedding, "embedding_grads"), ("head", head, "head_grads"))
     for title, elements, pick in ends:
         live = {b.name: choose(many, 1, getattr(b, pick)) for b in names}
@@ -114,22 +130,27 @@ def kept_gradients(
                         live | dict.fromkeys(last, 1), "zero/stage_1_and_2.py:2289")  # fmt: skip
 
 
+def _gradients(cut: Cut, layer: Layer) -> list[int]:
+    """Bytes of each gradient of a layer, from its last parameter to its first."""
+    return [t.elements * cut.width for t in layer_tensors(cut.run, layer)][::-1]
+
+
 def _whole_entries(cut: Cut) -> Iterator[Entry]:
     """Stage 0: FP16_Optimizer's whole copies; with bf16 in a pipeline BF16_Optimizer's slices."""
     count, row = cut.shard.total, OPTIMIZERS[cut.run.optimizer]
     start = dict.fromkeys((name for name, _ in STARTUP_BEATS), 1)
     yield cut.entry("parameters", PARAM, count * cut.width, cut.always | start,
-                    "engine.py:2091")  # fmt: skip
+                    "engine.py:2091", tensors=cut.weights)  # fmt: skip
     if cut.width == 4:
         yield cut.entry(f"{cut.run.optimizer} states", OPTIM, state_bytes(row, count, 32),
-                        cut.always, "engine.py:2314")  # fmt: skip
+                        cut.always, "engine.py:2314", tensors=cut.states)  # fmt: skip
         return
     piped = holds(cut.run.mesh.pp > 1) if cut.run.precision == "bf16_mixed" else 0
     mine = choose(piped, cut.slice, count)
     where = "bf16_optimizer.py:160-191, fp16/fused_optimizer.py:94-135"
     yield cut.entry("fp32 master weights", OPTIM, 4 * mine, cut.always | start, where)
     yield cut.entry(f"{cut.run.optimizer} states", OPTIM, state_bytes(row, mine, 32),
-                    cut.always | start, where)  # fmt: skip
+                    cut.always | start, where, tensors=cut.states)  # fmt: skip
     yield cut.entry("gradient buffer of the whole stage", GRAD, piped * cut.width * count,
                     cut.always | start, "bf16_optimizer.py:191")  # fmt: skip
     step = cut.during(OPTIMIZER)
@@ -145,11 +166,12 @@ def _weight_entries(cut: Cut) -> Iterator[Entry]:
     """The 16-bit weights: a flat copy of all, or in stage 3 a slice and what is gathered."""
     names = [name for name, _ in STARTUP_BEATS]
     if cut.stage < 3:
+        yield cut.entry("parameters before flattening", PARAM, cut.shard.total * cut.width,
+                        {names[0]: 1}, "zero/stage_1_and_2.py:449",
+                        tensors=cut.weights)  # fmt: skip
         yield cut.entry("parameters", PARAM, cut.whole * cut.width,
                         cut.always | dict.fromkeys(names, 1),
                         "zero/stage_1_and_2.py:441")  # fmt: skip
-        yield cut.entry("parameters before flattening", PARAM, cut.shard.total * cut.width,
-                        {names[0]: 1}, "zero/stage_1_and_2.py:449")  # fmt: skip
         return
     yield cut.entry("parameter shards", PARAM, cut.slice * cut.width,
                     cut.always | dict.fromkeys(names, 1), "zero/stage3.py:972")  # fmt: skip
@@ -169,7 +191,7 @@ def _slice_entries(cut: Cut) -> Iterator[Entry]:
                     cut.always | {STARTUP_BEATS[1][0]: 1}, where, place)  # fmt: skip
     yield cut.entry(f"{run.optimizer} states", OPTIM,
                     state_bytes(OPTIMIZERS[run.optimizer], mine, 32), cut.always,
-                    "../ops/adam/fused_adam.py:155", place)  # fmt: skip
+                    "../ops/adam/fused_adam.py:155", place, tensors=cut.states)  # fmt: skip
     step = cut.during(OPTIMIZER)
     if cut.offload:
         host = cut.always | {STARTUP_BEATS[1][0]: 1}

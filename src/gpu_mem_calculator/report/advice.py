@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from ..core.calculator import Estimate, full_estimate, needed_bytes
+from ..core.calculator import STEP, Estimate, full_estimate
 from ..core.errors import InputError
 from ..core.models import MemoryResult
 from ..core.runfile import with_settings
+from ..core.verdict import FITS
 from ..ledger.units import GIB
-from .headline import TIGHT, card_bytes
-from .lines import Line, gib, line, wrapped
+from .headline import card_bytes
+from .lines import Line, gib, wrapped
 
 MOST = 3  # remedies shown
 
@@ -33,59 +33,82 @@ def remedies(estimate: Estimate) -> list[Remedy]:
     """Up to three changes that help, where the run does not fit or only just.
 
     Those that make it fit come first, the cheapest in speed before the others; without one of
-    those, the ones that save most.
+    those, the ones that save most. The ledger alone looks through them, and what is shown is
+    replayed.
     """
-    needs, has = card_bytes(estimate), estimate.result.gpu_memory_bytes
-    if needs <= TIGHT * has:
+    if estimate.result.verdict == FITS:
         return []
-    tried = [_tried(estimate, needs, *candidate) for candidate in _candidates(estimate)]
+    tried = [_tried(estimate, *candidate) for candidate in _candidates(estimate)]
     found = [remedy for remedy in tried if remedy is not None]
-    fitting = [remedy for remedy in found if remedy.fits]
+    fitting = _replayed(estimate, (remedy for remedy in found if remedy.fits))
+    fitting = [remedy for remedy in fitting if remedy.fits]
     if fitting:
-        return fitting[:MOST]
+        return fitting
     most = sorted(found, key=lambda remedy: -remedy.saves_bytes)
-    return [*_together(estimate, needs, most), *_adapter(estimate, needs), *most][:MOST]
+    return _replayed(estimate, (*_together(estimate, most), *_adapter(estimate), *most))
 
 
-def _tried(estimate: Estimate, needs: int, settings: tuple[str, ...], cost: str) -> Remedy | None:
+def _replayed(estimate: Estimate, found: Iterable[Remedy]) -> list[Remedy]:
+    """The first of them, with the figures of a replay; one that then saves nothing is left out."""
+    shown: list[Remedy] = []
+    for remedy in found:
+        if len(shown) == MOST:
+            break
+        again = _tried(estimate, remedy.settings, remedy.cost, replay=True)
+        if again is not None:
+            shown.append(again)
+    return shown
+
+
+def _tried(
+    estimate: Estimate, settings: tuple[str, ...], cost: str, *, replay: bool = False
+) -> Remedy | None:
     """A change tried out; nothing where it is refused or saves next to nothing."""
-    result = _again(estimate, settings)
+    result = _again(estimate, settings, replay=replay)
     if result is None:
         return None
+    needs = card_bytes(estimate) if replay else _by_ledger(estimate)
     saved = needs - round(result.total_memory_per_gpu_gb * GIB)
     return Remedy(settings, saved, result.fits_on_gpu, cost) if saved > needs // 100 else None
 
 
-def _together(estimate: Estimate, needs: int, found: list[Remedy]) -> Iterator[Remedy]:
+def _by_ledger(estimate: Estimate) -> int:
+    """What the card must have by the ledger alone."""
+    return int(estimate.ledger.peak(phases=STEP)) + estimate.result.outside_torch_bytes
+
+
+def _together(estimate: Estimate, found: list[Remedy]) -> Iterator[Remedy]:
     """The fewest of the best changes that fit together, where no single one does."""
     settings: dict[str, str] = {}
     for number, remedy in enumerate(found, 1):
         for setting in remedy.settings:
             settings.setdefault(setting.partition("=")[0], setting)
         if number > 1:
-            both = _tried(estimate, needs, tuple(settings.values()), "")
+            both = _tried(estimate, tuple(settings.values()), "")
             if both is not None and both.fits:
                 yield both
                 return
 
 
-def _adapter(estimate: Estimate, needs: int) -> Iterator[Remedy]:
+def _adapter(estimate: Estimate) -> Iterator[Remedy]:
     """The last resort: an adapter on quantized weights, where that fits."""
     if estimate.resolved.run.adapter is None and estimate.resolved.run.new_tokens is None:
         settings = ("training.lora.r=16", "training.quantization=nf4")
         for more in ((), ("training.activation_checkpointing=full",)):
             cost = "trains an adapter, not the model"
-            remedy = _tried(estimate, needs, (*settings, *more), cost)
+            remedy = _tried(estimate, (*settings, *more), cost)
             if remedy is not None and remedy.fits:
                 yield remedy
                 return
 
 
-def _again(estimate: Estimate, settings: tuple[str, ...]) -> MemoryResult | None:
+def _again(
+    estimate: Estimate, settings: tuple[str, ...], *, replay: bool
+) -> MemoryResult | None:
     """The result after a change, or nothing where the engine refuses it."""
     data = with_settings(copy.deepcopy(estimate.result.run), settings)
     try:
-        return full_estimate(data).result
+        return full_estimate(data, replay=replay).result
     except InputError:
         return None
 
@@ -159,52 +182,6 @@ def _model_parallel(estimate: Estimate) -> Iterator[tuple[tuple[str, ...], str]]
                "parallelism.sequence_parallel=true"), "more communication"  # fmt: skip
     if "pp" in axes:
         yield (f"parallelism.pipeline_parallel_size={run.mesh.pp * 2}", half), "a longer pipeline"
-
-
-def longest_sequence(estimate: Estimate) -> int | None:
-    """The longest sequence that still fits, in steps of 128 and to about 3 %; nothing where none
-    does. Memory is nearly linear in the sequence, so the next guess lies on a line.
-    """
-    step, resolved = 128, estimate.resolved
-    limit = resolved.hardware.memory_bytes
-    most = (resolved.longest_seq or 2**24) // step
-
-    def needs(steps: int) -> int:
-        return needed_bytes(resolved, replace(resolved.run, seq=steps * step))
-
-    low, high = 0, max(1, int(resolved.run.seq) // step)
-    below, above = 0, needs(high)
-    while above <= limit and high < most:
-        low, below, high = high, above, min(high * 2, most)
-        above = needs(high)
-    if above <= limit:
-        return high * step
-    while high - low > max(1, low // 32):
-        guess = low + (high - low) * (limit - below) // (above - below)
-        middle = min(max(guess, low + 1), high - 1)
-        height = needs(middle)
-        if height > limit:
-            high, above = middle, height
-        elif needs(middle + max(1, middle // 32)) > limit:
-            return middle * step
-        else:
-            low, below = middle, height
-    return low * step or None
-
-
-def room_lines(estimate: Estimate) -> Iterator[Line]:
-    """How far the sequence can grow, or must shrink."""
-    run = estimate.resolved.run
-    seq, serves = int(run.seq), run.new_tokens is not None
-    what, batch = ("prompt", "batch") if serves else ("sequence", "micro-batch")
-    longest = longest_sequence(estimate)
-    if estimate.result.fits_on_gpu:
-        if longest is not None and longest > seq:
-            yield line(f"room: fits up to a {what} of about {longest:,} at this {batch}")
-    elif longest is None:
-        yield line(f"room: no {what} length fits" if serves else "room: no sequence length fits")
-    else:
-        yield line(f"room: a {what} of about {longest:,} would fit")
 
 
 def advice_lines(estimate: Estimate, found: list[Remedy]) -> Iterator[Line]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..core.calculator import Estimate
+from ..core.verdict import FITS, TIGHT, spread_bytes
+from ..core.verdict import verdict as verdict_of
 from ..memory.run import Run
 from .bars import gauge
 from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrapped
 
-TIGHT = 0.9  # above this share of the card, the verdict comes with advice
 OPTIMIZER_TITLES = {
     "adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "sgd_momentum": "SGD with momentum",
     "adafactor": "Adafactor", "adamw_8bit": "8-bit AdamW", "paged_adamw_8bit": "paged 8-bit AdamW",
@@ -92,7 +93,7 @@ def _mesh_words(run: Run) -> Iterator[str]:
 
 
 def card_bytes(estimate: Estimate) -> int:
-    """What the card must have: torch's least (its peak until that is modelled) and the rest."""
+    """What the card must have: torch's least (its peak where nothing was replayed) and the rest."""
     result = estimate.result
     torch = result.allocated_bytes if result.needs_bytes is None else result.needs_bytes
     return torch + result.outside_torch_bytes
@@ -115,10 +116,10 @@ def verdict_lines(needs: int, has: int) -> Iterator[Line]:
 
 def verdict_words(needs: int, has: int) -> tuple[str, str]:
     """`fits, 8.7 GiB to spare`, and its style."""
-    if needs > has:
-        return f"does not fit, {gib(needs - has)} GiB short", BAD
-    tight = needs > TIGHT * has
-    return f"fits, {gib(has - needs)} GiB to spare", WARN if tight else GOOD
+    word = verdict_of(needs, has)
+    left = f"{gib(needs - has)} GiB short" if needs > has else f"{gib(has - needs)} GiB to spare"
+    within = f" (± {gib(spread_bytes(needs))})" if word == TIGHT else ""
+    return f"{word}, {left}{within}", {FITS: GOOD, TIGHT: WARN}.get(word, BAD)
 
 
 def sentence(estimate: Estimate, name: str) -> str:
@@ -130,7 +131,7 @@ def sentence(estimate: Estimate, name: str) -> str:
 
 
 def basis(estimate: Estimate) -> Iterator[Line]:
-    """What the verdict rests on, while the allocator is not modelled."""
+    """What the verdict rests on, where the allocator was not replayed."""
     if estimate.result.needs_bytes is None:
         text = (
             "The verdict counts allocated memory and what CUDA takes beside it; fragmentation of "

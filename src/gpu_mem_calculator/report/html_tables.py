@@ -10,14 +10,15 @@ from msgspec import Struct
 
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
-from ..ledger.ledger import CPU, GPU, NVME, RUNTIME, Entry, Instant
+from ..ledger.ledger import CPU, GPU, NVME, RUNTIME, UNIFIED, Entry, Instant
 from ..ledger.units import GIB
 from .headline import card_bytes
 from .lines import gib
 from .patterns import swatch
 from .picture import TITLES, Column, Slice, column
 
-PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk"}
+PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk",
+          UNIFIED: ", in unified memory"}  # fmt: skip
 MISSING = "not modelled yet"
 COLUMNS = {"#": "num", "~": "what", "|": "bar-cell"}
 

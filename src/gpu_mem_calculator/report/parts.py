@@ -23,7 +23,7 @@ STYLES = {PARAM: "blue", GRAD: "cyan", OPTIM: "magenta", ACT: "green", TEMP: "ye
 # Bytes that a framework keeps for one parameter, all of them whole numbers.
 WHOLE = {PARAM: (2, 4), GRAD: (2, 4), OPTIM: (2, 4, 6, 8, 10, 12)}
 CACHE = ": cache "  # in the names of what serving caches
-OUTSIDE, REST = "CUDA", "fragmentation"
+OUTSIDE, REST = "CUDA", "allocator"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 
 
@@ -55,7 +55,9 @@ def parts(estimate: Estimate) -> list[Part]:
     rows.append(Part(OUTSIDE, names, result.outside_torch_bytes))
     rest = card_bytes(estimate) - sum(row.bytes for row in rows)
     if rest > 0:
-        rows.append(Part(REST, "free, but in pieces", rest))
+        more = (result.startup_bytes or 0) > result.allocated_bytes
+        text = "start-up, which takes more" if more else "rounding, and pieces too small to use"
+        rows.append(Part(REST, text, rest))
     return rows
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..core.calculator import Estimate
-from .advice import advice_lines, remedies, room_lines
+from .advice import advice_lines, remedies
 from .headline import basis, headline, verdict
 from .lines import WARN, Line, command, gib, line, wrapped
 from .parts import parts_table
+from .room import room_lines
 from .steps import stage_table, step_picture
 
 

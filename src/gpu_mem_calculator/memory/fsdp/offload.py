@@ -7,7 +7,7 @@ there the copies count. A reduced gradient is gone from the GPU once its copy to
 for (torch 2.13 F/_fsdp_collectives.py:711-743), unless replicas still all-reduce it.
 
 Pinned tensors are rounded up to powers of two by torch's host allocator, which also keeps the
-blocks that gradients leave behind. Line numbers: torch 2.13, `F` as in entries.py.
+blocks that gradients leave behind. Line numbers: torch 2.13, `F` as in gather.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...ledger.source import code
 from ..optimizers import FORLOOP
 from ..states import optimizer_entries
 from ..timeline import OPTIMIZER
-from .entries import Plan
+from .plan import Plan
 from .units import Unit
 
 PINNED = "ATen/core/CachingHostAllocator.h:300"

@@ -8,6 +8,7 @@ experts) costs more than its share. torch 2.13 distributed/fsdp/_fully_shard: `F
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from msgspec import Struct
 
@@ -209,21 +210,17 @@ def layer_pieces(run: Run, layer: Layer, base: Widths, extra: Widths) -> list[Pi
     """
     if run.adapter is None:
         return [Piece(weight, base, True) for weight in layer.weights()]
-    rest = {one.name: one for one in adapted(layer, run.adapter.targets)}
+    rest = list(adapted(layer, run.adapter.targets))
     pieces: list[Piece] = []
-    for weight in layer.weights():
-        done = [name for name in rest if pieces and not weight.name.startswith(f"{name}.")
-                and pieces[-1].weight.name.startswith(f"{name}.")]  # fmt: skip
-        for name in done:
-            pieces += _adapters(rest.pop(name), run.adapter, extra)
-        pieces.append(Piece(weight, base, False))
-    for one in rest.values():
-        pieces += _adapters(one, run.adapter, extra)
+    for module, weights in groupby(layer.weights(), lambda w: w.name.rpartition(".")[0]):
+        pieces += [Piece(weight, base, False) for weight in weights]
+        here = next((one for one in rest if f".{module}".endswith(f".{one.name}")), None)
+        if here is not None:
+            rest.remove(here)
+            pieces += [Piece(weight, extra, True) for weight in adapter_weights(here, run.adapter)]
+    for one in rest:
+        pieces += [Piece(weight, extra, True) for weight in adapter_weights(one, run.adapter)]
     return pieces
-
-
-def _adapters(one: Linear, adapter: Adapter, widths: Widths) -> list[Piece]:
-    return [Piece(weight, widths, True) for weight in adapter_weights(one, adapter)]
 
 
 def root_pieces(run: Run, base: Widths) -> list[Piece]:

@@ -20,7 +20,7 @@ def head_walk(setting: Setting, arch: Arch, tape: Tape | None = None) -> Walk:
     of the engine's own, whose operations keep other things.
     """
     setting = replace(setting, quantization=None)  # bitsandbytes leaves the head as it is
-    tape = tape or Tape()
+    own, tape = tape is None, tape or Tape()
     bits = 32 if arch.layers[-1].fp32_residual else setting.bits
     x = tape.value("stack.output", setting.tokens * setting.hidden, bits)
     out = x if arch.final_norm is None else norm(tape, setting, x, arch.final_norm)
@@ -42,4 +42,7 @@ def head_walk(setting: Setting, arch: Arch, tape: Tape | None = None) -> Walk:
     tape.hold(logits, wide)
     loss = tape.op("loss", log_softmax, elements=1, bits=32)
     tape.hold(logits, out)
+    if own and not setting.frozen:
+        tied = arch.embedding[0].numel if arch.tied else 0
+        tape.rest(arch.after_parameters + tied, setting.weight_bits)
     return walk(tape, x, loss)

@@ -101,18 +101,16 @@ def _fused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads)
     ring = many * (out * 4 + 2 * (k.bytes + v.bytes))
     repeated = 2 * q.bytes if heads.grouped else 0
     work = rows * 4 + rows * round_up(heads.head_dim, 32) * 4 + repeated
-    held = 2 * out * how.bits // 8 if how.selective else 0
     return tape.op(
         "attn.out", q, k, v, elements=out, saves=(q, k, v, lse, second), save_out=True,
-        temp=ring, back_temp=work + ring + held,
+        temp=ring, back_temp=(work, ring),
     )  # fmt: skip
 
 
 def _unfused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
     """baddbmm, mask and softmax, dropout, bmm (dot_product_attention.py:130-245).
 
-    Grouped keys and values are repeated; they and `scores` are named to the end. A checkpoint
-    keeps the gradient it was given and the output it made again until it is done.
+    Grouped keys and values are repeated; they and `scores` are named to the end.
     """
     rows = how.tokens * heads.heads
     if heads.grouped:
@@ -120,16 +118,14 @@ def _unfused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Head
         k = tape.op("attn.k_repeated", k, elements=rows * heads.head_dim, saves=inputs[0])
         v = tape.op("attn.v_repeated", v, elements=rows * heads.value_dim, saves=inputs[1])
     context = rows * heads.value_dim
-    held = context * how.bits // 8 if how.selective else 0
     area = how.batch * heads.heads * how.seq * how.seq
-    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=2 * held)
-    probs = _softmax(tape, how, scores, softmax_kernel(how, heads.heads), 2 * held)
+    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k))
+    probs = _softmax(tape, how, scores, softmax_kernel(how, heads.heads))
     if heads.dropout:
         mask = tape.op("attn.dropout_mask", probs, elements=area, bits=8)
         mask.grad = False
-        probs = tape.op("attn.dropped", probs, mask, elements=area, bits=how.bits, saves=(mask,),
-                        back_temp=2 * held)  # fmt: skip
-    mixed = tape.op("attn.mixed", probs, v, elements=context, saves=(probs, v), back_temp=held)
+        probs = tape.op("attn.dropped", probs, mask, elements=area, bits=how.bits, saves=(mask,))
+    mixed = tape.op("attn.mixed", v, probs, elements=context, saves=(probs, v))
     out = tape.op("attn.out", mixed, passes=True)
     tape.hold(k, v, scores, probs)
     return out
@@ -146,7 +142,7 @@ def softmax_kernel(how: Setting, heads: Num) -> Num:
     return short * holds(how.seq % 4 == 0) * holds(how.batch * heads % 4 == 0)
 
 
-def _softmax(tape: Tape, how: Setting, scores: Value, kernel: Num, held: Num) -> Value:
+def _softmax(tape: Tape, how: Setting, scores: Value, kernel: Num) -> Value:
     """The masked softmax: in fp32 between two casts, or where `kernel` is 1 in 16 bits, without.
 
     torch's softmax backward makes grad · output as a tensor of its own (ATen
@@ -154,13 +150,13 @@ def _softmax(tape: Tape, how: Setting, scores: Value, kernel: Num, held: Num) ->
     """
     if how.bits == 32 or not how.float_softmax:
         unfused = scores.bytes * (1 - kernel)
-        return tape.op("attn.softmax", scores, save_out=True, back_temp=unfused + held)
+        return tape.op("attn.softmax", scores, save_out=True, back_temp=unfused)
     area = scores.elements()
     alone = area * (1 - kernel)
     wide = tape.op("attn.scores_fp32", scores, elements=alone, bits=32)
     (masked,) = tape.split("attn.mask", wide, [("attn.masked", alone)])  # in place, not backward
     soft = tape.op("attn.softmax", masked, elements=4 * alone + 2 * area * kernel, bits=8,
-                   save_out=True, back_temp=4 * alone + held)  # fmt: skip
+                   save_out=True, back_temp=4 * alone)  # fmt: skip
     probs = tape.op("attn.probabilities", soft, elements=alone, bits=how.bits)
     tape.hold(scores, wide)
     return probs

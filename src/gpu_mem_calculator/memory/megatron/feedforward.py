@@ -19,7 +19,7 @@ def mlp(tape: Tape, how: Setting, x: Value, block: Mlp) -> Value:
     made = column_linear(tape, how, x, "linear_fc1", how.hidden, wide)
     summed = bias_sum(how.tokens, wide) if block.inputs[0].bias else 0
     acted = tape.op("activation", made, elements=how.tokens * inner, saves=(made,),
-                    back_temp=summed)  # fmt: skip
+                    back_temp=summed, settle=summed)  # fmt: skip
     return row_linear(tape, how, acted, "linear_fc2", inner, how.hidden)
 
 

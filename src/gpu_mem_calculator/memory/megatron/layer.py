@@ -60,6 +60,7 @@ def layer_walk(
     """
     tape = Tape()
     tape.inputs_first = True  # tensor_parallel/layers.py:626, 725
+    tape.core_held = how.selective  # tensor_parallel/random.py CheckpointFunction.backward
     x = tape.value("layer.input", how.local_tokens * how.hidden, how.bits)
     y = run_layer(tape, how, x, layer)
     whole = REENTRANT if checkpointed else ""

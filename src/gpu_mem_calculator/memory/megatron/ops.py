@@ -79,10 +79,12 @@ def column_linear(
     once = how.transformer_engine and not core
     size = how.tokens * (outs if wide is None else wide)
     apart = bias and not how.transformer_engine
+    gathered = 2 * full if once else full
+    summed = bias_sum(how.tokens, outs) if apart else None
     return tape.op(
         name, x, weight(tape, how, name, ins * outs), saves=(x,), elements=size,
         temp=(full if once else 0, size * how.bits // 8 if apart else 0),
-        back_temp=(full, full if once else 0, bias_sum(how.tokens, outs) if apart else 0),
+        back_temp=gathered + summed if apart else (full, gathered - full), settle=summed,
     )  # fmt: skip
 
 

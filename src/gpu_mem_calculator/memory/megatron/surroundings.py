@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ledger.ledger import ACT, COMM, GRAD, RUNTIME, Entry
+from ...ledger.ledger import ACT, COMM, GRAD, RUNTIME, TEMP, Entry
 from ...ledger.num import Num, holds, larger
 from ...ledger.source import code
 from ..pipeline import Stage
+from ..reductions import embedding_sort_workspace
 from ..run import Run
-from ..timeline import BACKWARD, FORWARD, STARTUP, Beat
+from ..timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP, Beat
 from .cuts import embedding_shard, local_vocab, matrices
 from .ops import Setting
-from .options import fused, option
+from .options import fused, option, setting
 from .walks import given
 
 EMBEDDING_CODE = code("megatron-core 0.19.2 tensor_parallel/layers.py:339 VocabParallelEmbedding")
@@ -45,13 +46,45 @@ def _embedding(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) ->
             name=DROPPED, kind=ACT, bytes=how.local_tokens * how.hidden,
             live=live, source=code("torch 2.11 native_dropout keeps a boolean mask"),
         )  # fmt: skip
+    yield from _embedding_backward(run, how, beats)
+
+
+def embedding_steps(run: Run) -> tuple[int, ...]:
+    """Bytes of what the embedding makes one after the other; the last is its output.
+
+    models/common/embeddings/language_model_embedding.py:108-152: words, learnt positions and the
+    sum, [s, b, h] where there are several samples, this rank's part of the sequence and a clone
+    of it, dropout.
+    """
+    how = setting(run, selective=False)
+    full = int(how.tokens * how.hidden * how.bits // 8)
+    local = int(how.local_tokens * how.hidden * how.bits // 8)
+    learnt = len(run.arch.embedding) > 1
+    steps = [full, *[full] * (2 * learnt), *[full] * (how.batch > 1)]
+    if how.gathers:
+        steps += [local] * (1 if learnt else 2)
+    return (*steps, *[local] * bool(run.arch.embedding_dropout))
+
+
+def _embedding_backward(run: Run, how: Setting, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+    """The gathered gradient of the output, turned to [b, s, h] where there are several samples,
+    and a dense gradient of the table; that of learnt positions has gone by then.
+    """
     now = {b.name: 1 for b in beats if b.work == "embedding"}
-    output = how.local_tokens * how.hidden * how.bits // 8 + how.full_bytes(how.hidden)
-    yield Entry(name="embedding: gradient of its output", kind=ACT, bytes=output, live=now,
-                source=EMBEDDING_CODE)  # fmt: skip
+    output, several = how.tokens * how.hidden * how.bits // 8, holds(how.batch > 1)
+    for name, size in (("gradient of its output", output), ("the same, turned", output * several)):
+        yield Entry(name=f"embedding: {name}", kind=ACT, bytes=size, live=now,
+                    source=EMBEDDING_CODE)  # fmt: skip
+    table = run.scaled(local_vocab(run) * how.hidden)
+    rest = embedding_shard(run).dense - table
     yield Entry(
         name="embedding: gradient being made", kind=GRAD, live=now, source=EMBEDDING_CODE,
-        bytes=embedding_shard(run).dense * how.bits // 8,
+        bytes=larger(table, rest) * how.bits // 8,
+    )  # fmt: skip
+    yield Entry(
+        name="embedding: sorted ids and partial sums", kind=TEMP, live=now,
+        bytes=embedding_sort_workspace(how.tokens, local_vocab(run), how.hidden),
+        source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"),
     )  # fmt: skip
 
 
@@ -107,9 +140,11 @@ def _between_stages(
         name="gradient sent to the stage before", kind=COMM, bytes=stream,
         live=dict.fromkeys(names, before * steady), source=PIPELINE_CODE,
     )  # fmt: skip
+    fed = run.virtual_stages - stage.first  # chunks that get their input from another stage
     yield Entry(
         name="last inputs of idle chunks, and their gradients", kind=COMM, bytes=2 * stream,
-        live={b.name: idle_chunks(run) for b in beats if b.work == "layer"},
+        live={b.name: idle_chunks(run) if b.work else fed for b in beats
+              if b.work == "layer" or b.instant.phase == OPTIMIZER},
         source=code("megatron-core 0.19.2 transformer/transformer_block.py set_input_tensor"),
     )  # fmt: skip
 

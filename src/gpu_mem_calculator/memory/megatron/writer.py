@@ -1,4 +1,4 @@
-"""The stream of a pipeline stage: 1F1B, with several micro-batches in flight."""
+"""The stream of one stage: its embedding, and 1F1B with several micro-batches in flight."""
 
 from __future__ import annotations
 
@@ -9,30 +9,39 @@ from ...ledger.ledger import Ledger
 from ..pipeline import Stage
 from ..run import Run
 from ..stream import Phase, Tensors, Writer
-from .surroundings import IN_FLIGHT
+from .surroundings import IN_FLIGHT, embedding_steps
 
 FORWARD, BACKWARD = "fwd", "bwd"  # how the titles of phases end
 
 
 def stage_writer(run: Run, stage: Stage) -> Callable[[Ledger], Writer] | None:
-    """Who writes a stage's stream; None where one micro-batch follows the other."""
-    if not run.unrolled or run.virtual_stages > 1 or stage.flight == 1:
+    """Who writes a stage's stream; where chunks interleave, entries have what waits."""
+    if not run.unrolled:
         return None
-    return partial(PipelineWriter, flight=int(stage.flight))
+    front = embedding_steps(run)[:-1] if stage.first else ()
+    flight = 1 if run.virtual_stages > 1 else int(stage.flight)
+    return partial(StageWriter, flight=flight, front=front)
 
 
-class PipelineWriter(Writer):
+class StageWriter(Writer):
     """Writes warm-up forwards, then one forward and one backward in turn, then the backwards left.
 
     megatron-core 0.19.2 pipeline_parallel/schedules.py:2243. The micro-batch that has waited
-    longest runs backward.
+    longest runs backward. `front`: what the embedding makes on the way to its output.
     """
 
-    def __init__(self, ledger: Ledger, flight: int) -> None:
+    def __init__(self, ledger: Ledger, flight: int, front: tuple[int, ...]) -> None:
         super().__init__(ledger)
-        self.flight = flight
+        self.flight, self.front = flight, front
         self.each = {i for i, entry in enumerate(self.entries) if entry.name in IN_FLIGHT}
         self.waiting_blocks: list[dict[int, Tensors]] = []  # of each micro-batch, the oldest first
+
+    def input(self, size: int) -> int:
+        """The embedding's output, or what another stage has sent."""
+        steps = [self.make(one) for one in self.front]
+        output = self.make(size)
+        self.free(steps)
+        return output
 
     def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
         """As the schedule runs them."""

@@ -38,6 +38,7 @@ class Flushes(Struct, frozen=True):
     rest: int
     rest_largest: int = 0
     sent_by_layers: int = 0
+    rest_single: bool = False
 
 
 @lru_cache(maxsize=256)
@@ -78,4 +79,4 @@ def flushes(
     by_layers = sent
     for hook, size in enumerate(embedding):
         add(size, EMBEDDING, 0, hook)
-    return Flushes(tuple(found), filled, most, by_layers)
+    return Flushes(tuple(found), filled, most, by_layers, count == 1)

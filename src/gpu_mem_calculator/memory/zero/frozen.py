@@ -70,10 +70,14 @@ def keeping(done: Walks, how: Setting, arch: Arch, blocks: tuple[Block, ...]) ->
     return replace(done, layers=layers, first=first, head=head)
 
 
-def without_sum(entries: Iterable[Entry]) -> Iterator[Entry]:
+def without_sum(entries: Iterable[Entry], *, alone: bool) -> Iterator[Entry]:
     """Entries of a model whose head's gradient is no view: the embedding's is added in place.
 
     deepspeed 0.19.8 zero/linear.py:129 makes it with a matmul of its own; torch 2.11 sums the
-    gradients of a shared table out of place where the first is a transposed view.
+    gradients of a shared table out of place where the first is a transposed view. `alone`: the head
+    has a copy of the table on another stage, and no gradient waits for another.
     """
-    return (e for e in entries if e.name != "embedding: its gradient and the head's, added")
+    out = {"embedding: its gradient and the head's, added"}
+    if alone:
+        out.add("head: gradient that waits for the embedding's")
+    return (e for e in entries if e.name not in out)

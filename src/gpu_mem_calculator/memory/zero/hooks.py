@@ -40,9 +40,9 @@ def hook_entries(
 ) -> Iterator[Entry]:
     """Activations and the gradient that has just been made, at the first gradient and at flushes.
 
-    In stages 0 and 1 the head's gradient is still there while the final norm runs backward.
+    Where gradients stay, the head's gradient is still there while the final norm runs backward.
     """
-    first, keep = first_hook(plan), plan.stage < 2
+    first, keep = first_hook(plan), not plan.moves
     if first:
         yield _waiting(plan)
     hooks = done.head.hooks
@@ -66,7 +66,7 @@ def _waiting(plan: Plan) -> Entry:
     Where gradients stay on the rank (stages 0 and 1) the first micro-batch's is among them; the
     layers of later micro-batches have an entry of their own.
     """
-    moved = plan.stage > 1
+    moved = plan.moves
 
     def live(beat: Beat) -> Num:
         name = beat.name.removeprefix("later.")

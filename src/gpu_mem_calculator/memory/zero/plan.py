@@ -49,6 +49,16 @@ class Plan(Struct, frozen=True, kw_only=True):
         return max(self.counts)
 
     @property
+    def moves(self) -> bool:
+        """Whether hooks move a gradient into the bucket as soon as it is made.
+
+        runtime/zero/stage_1_and_2.py:2284: stage 1 does with overlap_comm, in the step's last
+        micro-batch.
+        """
+        alone = isinstance(self.run.micro_batches, int) and self.run.micro_batches == 1
+        return self.stage > 1 or (self.stage == 1 and self.overlap and alone and not self.pipeline)
+
+    @property
     def listed(self) -> Num:
         """Trainable elements that the model's configuration gives, whatever count was given."""
         total: Num = 0
@@ -117,7 +127,7 @@ def with_hooks(beats: tuple[Beat, ...], sent: Flushes, *, head: bool) -> tuple[B
     end = beats[-1]
     there: dict[str, Num] = {}  # whether a first, or a later, micro-batch runs backward here
     for beat in beats:
-        if beat.work == "layer" and beat.instant.phase == BACKWARD:
+        if beat.work and beat.instant.phase == BACKWARD:
             tag, _ = _split(beat.name)
             there[tag] = larger(there.get(tag, 0), beat.instant.present)
     for beat in beats:

@@ -14,7 +14,14 @@ from ..stack import Block
 from ..states import gradient_entries as made_gradients
 from ..timeline import OPTIMIZER, Beat
 from .modules import layer_sizes
-from .partition import first_bucket, largest_owned, owned_elements, padded, slice_elements
+from .partition import (
+    first_bucket,
+    largest_owned,
+    owned_elements,
+    padded,
+    reduced_in_order,
+    slice_elements,
+)
 from .plan import BIRTH, SETUP, Plan, always, in_bucket, named
 from .stage0 import update_entry
 
@@ -49,7 +56,7 @@ def gradient_entries(plan: Plan) -> Iterator[Entry]:
         piece = plan.run.scaled(largest_owned(plan.runs, slice_elements(plan.listed, plan.ranks)))
         yield _owned(plan)
         yield from _step(plan, local, piece)
-    if plan.stage == 2:
+    if plan.moves:
         for sent in _sends(plan):
             yield from _send_entries(plan, sent)
     else:
@@ -115,15 +122,23 @@ def _reduced_at_the_end(plan: Plan) -> Entry:
     first parameter that is larger than the bucket stays where it is, beside its flat copy.
     """
     run, moved = plan.run, _first_bucket(plan)
+    local = slice_elements(plan.listed, plan.ranks)
+    exact = isinstance(local, int) and all(isinstance(units, int) for _, units in plan.runs)
+    if exact and local:
+        size = reduced_in_order(plan.runs, plan.bucket, local, plan.trained_width,
+                                offload=plan.offload != "none")  # fmt: skip
+        return _at_the_end(plan, run.scaled(size))
     alone: Num = 0
     if nothing(moved):
         alone = plan.width * run.scaled(next((s[0] for s, _ in plan.runs if s), 0))
     if plan.offload == "none":
         there = plan.width * owned_here(plan)
     else:
-        local = slice_elements(plan.listed, plan.ranks)
         there = 8 * run.scaled(largest_owned(plan.runs, local))
-    size = larger(larger(there - plan.width * run.scaled(moved), alone), 0)
+    return _at_the_end(plan, larger(larger(there - plan.width * run.scaled(moved), alone), 0))
+
+
+def _at_the_end(plan: Plan, size: Num) -> Entry:
     return plan.entry("slice's gradients beside the bucket", GRAD, size,
                       lambda b: named("epilogue")(b) * plan.boundary(b),
                       f"{FILE}:973, :2183 a gradient in the bucket has no other copy")  # fmt: skip
@@ -168,7 +183,7 @@ def _owned(plan: Plan) -> Entry:
     def live(beat: Beat) -> Num:
         if beat.name in ("optimizer.norm", "optimizer.cast"):
             return 1
-        if plan.stage != 2 or beat.instant.phase == OPTIMIZER:
+        if not plan.moves or beat.instant.phase == OPTIMIZER:
             return 0
         return int(beat.later) + made.get(beat.name.removeprefix("later."), 0)
 
@@ -193,7 +208,7 @@ def accumulated(plan: Plan) -> Num:
     """
     if plan.stage == 0:
         return 1
-    if plan.stage > 1:
+    if plan.moves:
         return 0
     return holds(plan.run.micro_batches > 1) if plan.overlap else 1
 
@@ -210,8 +225,8 @@ def kept_gradients(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
     if isinstance(stays, int) and not stays:
         return
     table, head = run.arch.embedding_parameters, run.arch.after_parameters
-    if run.arch.tied:
-        table, head = 0, head + table
+    if run.arch.tied:  # stages of a pipeline have a copy each
+        table, head = table if plan.pipeline else 0, head + run.arch.embedding[0].numel
     if run.frozen:
         table = head = 0
     layers = tuple((b.title, run.scaled(sum(layer_sizes(b.layer, run.adapter)))) for b in stack)

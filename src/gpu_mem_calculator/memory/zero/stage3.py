@@ -83,7 +83,7 @@ def flush_entries(plan: Plan) -> Iterator[Entry]:
     """
     sent = plan.flushes
     events = [(f"flush.{i}", f.bucket, f.largest, f.single) for i, f in enumerate(sent.first)]
-    events.append(("epilogue", sent.rest, sent.rest_largest, False))
+    events.append(("epilogue", sent.rest, sent.rest_largest, sent.rest_single))
     for name, filled, most, single in events:
         size = plan.width * filled
         if single:
@@ -95,9 +95,15 @@ def flush_entries(plan: Plan) -> Iterator[Entry]:
                              named(name), f"{FILE}:1623")  # fmt: skip
         if plan.offload != "none":
             shard = ceil_div(most, plan.ranks)
+            if plan.offload == "nvme":
+                yield plan.entry("offload: fp32 gradients on their way to NVMe", TEMP,
+                                 4 * ceil_div(filled, plan.ranks),
+                                 lambda b, this=name: named(this)(b) * plan.boundary(b),  # type: ignore[misc]
+                                 f"{FILE}:1447 until all of the bucket's are there")  # fmt: skip
             yield plan.entry("offload: shard's gradient", TEMP, plan.width * shard, named(name),
                              f"{FILE}:2024")  # fmt: skip
-            wide = larger(8 * smaller(shard, 250_000_000), 4 * shard)
+            wide = 8 * smaller(shard, 250_000_000)
+            wide = larger(wide, 0 if plan.offload == "nvme" else 4 * shard)
             yield plan.entry("offload: fp64 copy for the norm, then fp32 to go", TEMP, wide,
                              lambda b, this=name: named(this)(b) * plan.boundary(b),  # type: ignore[misc]
                              f"{FILE}:1440,1960")  # fmt: skip
@@ -154,7 +160,7 @@ def _held(held: Gathered, ends: list[int], plan: Plan, beat: Beat) -> int:
         return held.head
     if name == "forward":
         return held.forward[-1]
-    if name == "embedding.backward":
+    if name in ("embedding.backward", "epilogue"):  # leftovers go when backward is over
         return held.embedding
     if name.startswith("backward."):
         block = int(name.split(".")[1])

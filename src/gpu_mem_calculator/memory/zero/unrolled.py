@@ -53,10 +53,16 @@ def shard_keeper(
                                       zero_init=zero_init)  # fmt: skip
 
 
-def added_in_place(script: Script) -> Script:
-    """Backward of the embedding where the head's gradient takes the embedding's."""
+def shared_table(script: Script, *, alone: bool) -> Script:
+    """Backward of an embedding that the head shares, where no sum of their gradients is made.
+
+    The head's gradient takes the embedding's; `alone`: the head has a copy on another stage.
+    """
     *events, _, _, old = script.backward
-    return replace(script, backward=(*events, old), drops=((0, script.entry), *script.drops[1:]))
+    rest = script.drops[1:]
+    if alone:
+        return replace(script, entry=-1, backward=tuple(events), drops=((0, ~old), *rest))
+    return replace(script, backward=(*events, old), drops=((0, script.entry), *rest))
 
 
 def unrolled_ledger(
@@ -74,8 +80,8 @@ def unrolled_ledger(
         *workspace_entries(run, plan.beats),
     ]
     found = plays(stack, beats, done)
-    if in_place and done.embedding is not None and run.arch.tied:
-        script = added_in_place(done.embedding)
+    if (in_place or plan.pipeline) and done.embedding is not None and run.arch.tied:
+        script = shared_table(done.embedding, alone=plan.pipeline)
         found = {name: replace(play, script=script) if play.block == EMBEDDING else play
                  for name, play in found.items()}  # fmt: skip
     start = Instant(name=BIRTH, phase=STARTUP, title="start-up")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ...ledger.ledger import Ledger
 from ..play import EMBEDDING, Play
 from ..script import Script
-from ..stream import Writer
+from ..stream import LATER, Writer
 from .keeper import Keeper
 
 Cue = tuple[int, str, int]  # events passed, what comes, its number
@@ -22,14 +22,16 @@ class ZeroWriter(Writer):
 
     def __init__(self, ledger: Ledger, keeper: Callable[[ZeroWriter], Keeper]) -> None:
         super().__init__(ledger)
-        self.queues: dict[int, int] = {}
+        self.in_flight = {i for i, entry in enumerate(self.entries)
+                          if entry.name.endswith("micro-batches in flight")}  # fmt: skip
+        self.backs = False  # whether a backward has begun that is not over
         self.keeper = keeper(self)
 
     def make_on(self, queue: int, size: int) -> int:
         """A new tensor on a CUDA stream."""
         made = self.make(size)
         if queue:
-            self.queues[made] = queue
+            self.elsewhere[made] = queue
         return made
 
     def size(self, tensor: int) -> int:
@@ -40,23 +42,25 @@ class ZeroWriter(Writer):
         """Everything cached goes back to the driver."""
         self.stream.empties.append(len(self.stream.events))
 
-    def mark(self, name: str) -> None:
-        """A phase ends; DeepSpeed's part of backward is done before."""
-        keeper, phase = self.keeper, name.rpartition(".")[2]
-        if phase == "bwd":
-            keeper.epilogue()
-        if self.queues:
-            known = self.stream.streams
-            known += [self.queues.get(i, 0) for i in range(len(known), len(self.stream.sizes))]
-        super().mark(name)
-        if phase == "bwd":
-            keeper.micro += 1
-        elif phase != "fwd":
-            keeper.micro = 0
+    def begin(self, title: str) -> None:
+        """A phase begins: s<step>.a<micro-batch>.<word>."""
+        _, found, number = title.partition(".a")
+        if found:
+            self.keeper.micro = int(number.partition(".")[0])
+
+    def leave(self, name: str, *, gradients: bool) -> None:
+        """A phase is over; DeepSpeed's part of backward comes before the model lets go."""
+        if self.backs:
+            self.keeper.epilogue()
+            self.backs = False
+        super().leave(name, gradients=gradients)
 
     def visit(self, name: str) -> None:
         """Go on to an instant: entries first, then the block or DeepSpeed at work."""
         table, play = self._table(name), self.plays.get(name)
+        if self.keeper.micro and play is not None and play.forward and not name.startswith(LATER):
+            # no forward comes behind the first backward: this one is among those that wait
+            table = {i: n for i, n in table.items() if i not in self.in_flight}
         if self.back >= 0 and play is None and not self.kept:
             self.free((self.back,))
             self.back = -1
@@ -69,7 +73,7 @@ class ZeroWriter(Writer):
         elif name == "optimizer":
             self.keeper.step()
         elif play is not None and play.block == EMBEDDING:
-            self.embedding(play.script)
+            self.table(play.script)
         elif play is not None:
             (self.forward if play.forward else self.backward)(play)
 
@@ -86,6 +90,7 @@ class ZeroWriter(Writer):
     def backward(self, play: Play) -> None:
         """A block runs backward; a checkpointed one runs forward again before."""
         script, ids = play.script, self.kept.pop(play.block)
+        self.backs = True
         if self.flow >= 0:  # the loss itself
             self.free((self.flow,))
             self.flow = -1
@@ -107,9 +112,12 @@ class ZeroWriter(Writer):
             self.free((*output, ids[script.entry]))
         self.back = ids[script.entry_grad] if script.entry_grad >= 0 else -1
 
-    def embedding(self, script: Script) -> None:
+    def table(self, script: Script) -> None:
         """Backward of the embedding; the gradient of a table that the head shares is there."""
+        self.backs = True
         self.keeper.before(EMBEDDING, 0, forward=False)
+        if self.back < 0:  # a stage without layers
+            self.back = self.make(int(script.sizes[script.exit_grad]))
         ids = self._bind(script, self.keeper.shared)
         self.keeper.shared = -1
         ids[script.exit_grad] = self.back
