@@ -27,7 +27,7 @@ from .models import (
     StageResult,
     TrainingConfig,
 )
-from .replayed import Replayed, replayed
+from .replayed import Replayed, replayed, with_blocks
 from .resolve import Resolved, resolve
 from .runfile import as_dict, gathered, read
 from .verdict import verdict
@@ -71,6 +71,10 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
     busiest = peaks.index(max(peaks))
     found = replayed(resolved, busiest) if replay else None
+    if found is not None:
+        peaks[busiest] = found.allocated_bytes
+        whole = with_blocks(ledgers[busiest], found.allocated_bytes)
+        ledgers = (*ledgers[:busiest], whole, *ledgers[busiest + 1 :])
     result = _result(file, resolved, ledgers, peaks, busiest, found)
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=found)
 

@@ -16,6 +16,7 @@ from ..memory.run import Run
 from ..model.arch import Arch
 from ..model.symbolic import symbolic
 from .calculator import STEP, Estimate
+from .replayed import with_blocks
 
 LETTERS = {
     "b": "micro-batch", "s": "sequence", "n": "new tokens", "m": "micro-batches a step",
@@ -98,6 +99,8 @@ def _symbolic_ledger(estimate: Estimate) -> Ledger | None:
     plain = estimate.ledger
     try:
         ledger = estimate.resolved.engine.ledger(_with_letters(run))
+        if estimate.replayed is not None:
+            ledger = with_blocks(ledger, estimate.replayed.allocated_bytes)
         same = _heights(ledger) == _heights(plain)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None  # a formula that only numbers can go through

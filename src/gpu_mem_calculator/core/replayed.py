@@ -5,7 +5,10 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..ledger.ledger import RUNTIME, Entry, Ledger
+from ..ledger.source import code
 from ..memory.stream import STARTUP_MARK, stream
+from ..memory.timeline import STARTUP
 from ..replay.allocator import Phase, replay
 from ..replay.needs import needs_bytes
 from ..replay.stream import Stream
@@ -24,13 +27,16 @@ class Replayed(Struct, frozen=True, kw_only=True):
 
 def survives(resolved: Resolved, stage: int, cap: int) -> bool:
     """Whether a stage gets through with so many bytes for torch."""
-    return replay(_asked(resolved, stage), resolved.allocator, cap).failed_at is None
+    return any(replay(asked, resolved.allocator, cap).failed_at is None
+               for asked in _asked(resolved, stage))  # fmt: skip
 
 
-def _asked(resolved: Resolved, stage: int) -> Stream:
-    """What a stage asks of the allocator."""
+def _asked(resolved: Resolved, stage: int) -> list[Stream]:
+    """What a stage asks of the allocator: in the usual way, and in the one for a small GPU."""
     run = replace(resolved.run, stage=stage, unrolled=True)
-    return stream(resolved.engine.ledger(run), int(run.micro_batches))
+    ledger = resolved.engine.ledger(run)
+    ways = (False, True) if ledger.tight is not None else (False,)
+    return [stream(ledger, int(run.micro_batches), tight=tight) for tight in ways]
 
 
 def replayed(resolved: Resolved, stage: int) -> Replayed | None:
@@ -38,12 +44,27 @@ def replayed(resolved: Resolved, stage: int) -> Replayed | None:
     if not resolved.engine.streams:
         return None
     asked = _asked(resolved, stage)
-    found = replay(asked, resolved.allocator)
+    found = replay(asked[0], resolved.allocator)
     steps = [phase.peak_bytes for name, phase in found.phases.items() if name != STARTUP_MARK]
     return Replayed(
         allocated_bytes=max(steps),
         startup_bytes=found.phases[STARTUP_MARK].peak_bytes,
         reserved_bytes=found.reserved_bytes,
-        needs_bytes=needs_bytes(asked, resolved.allocator),
+        needs_bytes=min(needs_bytes(one, resolved.allocator) for one in asked),
         phases=found.phases,
     )
+
+
+def with_blocks(ledger: Ledger, allocated: int) -> Ledger:
+    """A ledger with what the allocator's blocks have beyond the bytes that were asked for.
+
+    The figure is the peak's, and stands at every instant of the steps.
+    """
+    steps = {i.name: 1 for i in ledger.instants if i.phase != STARTUP}
+    peak = int(ledger.peak(phases={i.phase for i in ledger.instants} - {STARTUP}))
+    blocks = Entry(
+        name="blocks larger than their tensors", kind=RUNTIME, bytes=allocated - peak, live=steps,
+        source=code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split, "
+                    "replayed"),
+    )  # fmt: skip
+    return replace(ledger, entries=(*ledger.entries, blocks))

@@ -26,7 +26,7 @@ from ..memory.zero.frozen import adapter_bits, keeping, without_sum
 from ..memory.zero.hooks import first_hook, hook_entries, hook_sizes
 from ..memory.zero.modules import size_counts, trainable_runs
 from ..memory.zero.plan import BIRTH, SETUP, Plan, always, startup_instants, with_hooks
-from ..memory.zero.unrolled import keeper_of, shard_keeper, unrolled_ledger
+from ..memory.zero.unrolled import keeper_of, unrolled_ledger
 
 PRECISIONS = {
     "fp32": Precision(32, 32),
@@ -160,8 +160,8 @@ def _place(run: Run) -> tuple[Num, Num, Num, Num]:
 def ledger(run: Run) -> Ledger:
     """One rank's ledger, for any stage."""
     precision = PRECISIONS[run.precision]
+    cut = number(run, "zero_stage") == 3 and bool(option(run, "zero_init"))
     if run.adapter is not None:
-        cut = number(run, "zero_stage") == 3 and bool(option(run, "zero_init"))
         bits = adapter_bits(run.adapter, precision.weights, zero_init=cut)
         run = replace(run, adapter=replace(run.adapter, bits=bits))
     how = setting(run, precision)
@@ -181,18 +181,15 @@ def ledger(run: Run) -> Ledger:
         every=run.unrolled,
     )  # fmt: skip
     tokens = run.batch * run.seq * how.hidden * how.bits // 8
-    in_place = plan.stage == 3 and bool(option(run, "zero_init"))
     if run.unrolled:
         plan = replace(plan, beats=beats)
-        keeper = keeper_of(plan)
-        if plan.stage == 3:
-            keeper = shard_keeper(plan, stack, done, _limits(run), number(run, "sub_group_size"),
-                                  zero_init=bool(option(run, "zero_init")))  # fmt: skip
-        return unrolled_ledger(plan, how, stack, done, tokens, keeper, in_place=in_place)
+        keeper = keeper_of(plan, stack, done, _limits(run), number(run, "sub_group_size"), cut)
+        return unrolled_ledger(plan, how, stack, done, tokens, keeper, in_place=cut)
     several = len(done.head.hooks) > first_hook(plan)
-    plan = replace(plan, beats=with_hooks(beats, plan.flushes, head=several))
+    beats = with_hooks(beats, plan.flushes, head=several, moves=plan.moves, early=plan.stage == 3)
+    plan = replace(plan, beats=beats)
     kept = activation_entries(run, how, stack, plan.beats, done)
-    if in_place or plan.pipeline:
+    if cut or plan.pipeline:
         kept = without_sum(kept, alone=plan.pipeline)
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
@@ -232,9 +229,7 @@ def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num]) -> Plan:
     ]
     if arch.tied and run.adapter is None:
         runs.append(((arch.embedding[0].numel,), last * (1 - first)))
-    elements: Num = 0
-    for sizes, units in runs:
-        elements = elements + sum(sizes) * units
+    elements: Num = sum(sum(sizes) * units for sizes, units in runs)
     frozen = arch.num_parameters if run.frozen else 0
     overlap_comm = option(run, "overlap_comm")
     return Plan(
@@ -245,7 +240,7 @@ def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num]) -> Plan:
         counts=dict(size_counts(arch, run.adapter)),
         frozen_counts=dict(size_counts(arch)) if run.frozen else {},
         beats=(), flushes=Flushes((), 0), bucket=number(run, "reduce_bucket_size"),
-        overlap=stage == 3 if overlap_comm is None else bool(overlap_comm),
+        overlap=not pipelined(run) and bool(stage == 3 if overlap_comm is None else overlap_comm),
         contiguous=bool(option(run, "contiguous_gradients")),
         offload=str(option(run, "offload_optimizer")),
         offload_param=str(option(run, "offload_param")),
@@ -256,9 +251,7 @@ def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num]) -> Plan:
 
 def _limits(run: Run) -> Limits:
     """What decides how many parameters of stage 3 are gathered."""
-    names = ("stage3_prefetch_bucket_size", "stage3_max_live_parameters",
-             "stage3_max_reuse_distance", "stage3_param_persistence_threshold")  # fmt: skip
-    return Limits(*(number(run, name) for name in names))
+    return Limits(*(number(run, name) for name in OPTIONS if name.startswith("stage3_")))
 
 
 def _states(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
@@ -290,9 +283,8 @@ def _states(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
 
 def stage_layers(run: Run) -> list[int]:
     """Layers of each pipeline stage."""
-    return pipeline.layers_of_stages(
-        run.arch, int(run.mesh.pp), str(option(run, "partition_method"))
-    )
+    method = str(option(run, "partition_method"))
+    return pipeline.layers_of_stages(run.arch, int(run.mesh.pp), method)
 
 
 ENGINE = Engine(

@@ -58,12 +58,13 @@ class Script(Struct, frozen=True, kw_only=True):
 class Reel:
     """Writes a script, and counts the activations that are alive."""
 
-    __slots__ = ("act", "calls", "events", "sizes")
+    __slots__ = ("act", "before", "calls", "events", "sizes")
 
     def __init__(self) -> None:
         self.sizes: list[Num] = []
         self.events: list[int] = []
         self.calls: list[Call] = []
+        self.before: tuple[Call, ...] = ()  # of forward, when backward runs
         self.act: Num = 0
 
     def number(self, size: Num) -> int:
@@ -86,6 +87,12 @@ class Reel:
         """A tensor goes."""
         self.events.append(~tensor)
         self.act = self.act - self.sizes[tensor]
+
+    def turn(self) -> tuple[int, ...]:
+        """Forward is over: its events."""
+        events, self.events = tuple(self.events), []
+        self.before, self.calls = tuple(self.calls), []
+        return events
 
     def called(self, begin: int, weights: Iterable[Num]) -> None:
         """An operation has read weights of so many elements since `begin`."""

@@ -23,9 +23,15 @@ Tensors = list[int]
 Phase = tuple[str, list[str]]  # what it is called, and its instants
 
 
-def stream(ledger: Ledger, micro_batches: int, steps: int = STEPS) -> Stream:
-    """What an unrolled ledger's rank asks of the allocator, with a mark behind every phase."""
-    writer: Writer = (ledger.writer or Writer)(ledger)
+def stream(
+    ledger: Ledger, micro_batches: int, steps: int = STEPS, *, tight: bool = False
+) -> Stream:
+    """What an unrolled ledger's rank asks of the allocator, with a mark behind every phase.
+
+    `tight`: on a GPU that is too small for the engine's usual way, where it has another.
+    """
+    usual = ledger.writer or Writer
+    writer: Writer = (ledger.tight or usual if tight else usual)(ledger)
     phases = writer.order(list(_phases(ledger, micro_batches, steps)), micro_batches)
     for number, (title, names) in enumerate(phases):
         writer.first = number <= 2 * micro_batches + 1  # start-up, the first step's phases

@@ -16,7 +16,7 @@ from msgspec import Struct
 from ..ledger.num import Num, larger
 from .moment import High, Moment
 from .rerun import Core, dropped
-from .script import Call, Reel, Script
+from .script import Reel, Script
 from .tape import Op, Tape, Value
 
 HOOKS, REENTRANT = "hooks", "reentrant"  # how a checkpoint around a block is made
@@ -81,8 +81,7 @@ def walk(
     once = Script(sizes=tuple(bare.sizes), entry=0, exit=ids[exit_.base],
                   forward=tuple(bare.events), calls=tuple(bare.calls))  # fmt: skip
     forward, ids = _forward(reel, tape, entry, exit_, owners, {*kept, *stays}, saving=True)
-    events, reel.events = reel.events, []
-    calls, reel.calls = tuple(reel.calls), []
+    events = reel.turn()
     back = Backward(reel, ids, owners, kept | dict.fromkeys(pins, 1), held, exit_)
     if given:
         back.grads[exit_.index].owners += 1
@@ -99,7 +98,7 @@ def walk(
         pinned=pinned,
         holds_input=bool(checkpoint),
         once=once,
-        script=back.script(entry, exit_, events, pins, calls, given=given),
+        script=back.script(entry, exit_, events, pins, given=given),
     )
 
 
@@ -148,11 +147,6 @@ def _forward(
                 reel.free(ids[index])
         reel.called(begin, (v.elements() for v in op.ins if v.param))
     return high.moment, ids
-
-
-def _after_weights(value: Value) -> bool:
-    """A matmul's backward makes the gradient of the weight first."""
-    return not value.weight
 
 
 class Flow:
@@ -215,7 +209,10 @@ class Backward:
         new: list[Num] = []
         if flows:
             work = [] if op.inside else reel.work(op.back_pieces)
-            for value in op.ins if self.inputs_first else sorted(op.ins, key=_after_weights):
+            order = op.ins  # torch's own matmul makes the gradient of the weight first
+            if not self.inputs_first:
+                order = tuple(sorted(op.ins, key=lambda v: not v.weight))
+            for value in order:
                 if not value.grad:
                     continue
                 if value.param:
@@ -244,8 +241,7 @@ class Backward:
             self.waiting = self.waiting + (value.bytes if flows and value.waits else 0)
         self.hooks += [(size, reel.act - self.outside) for size, _ in new]
         self.passed += [len(reel.events)] * len(new)
-        if flows:
-            reel.called(begin, (v.elements() for v in op.ins if v.param))
+        reel.called(begin, (v.elements() for v in op.ins if v.param and flows))
 
     def let_go(self, flow: Flow) -> None:
         """One that waited for a gradient has it."""
@@ -287,16 +283,15 @@ class Backward:
             self.let_go(flow)
 
     def script(
-        self, entry: Value, exit_: Value, forward: list[int], pins: set[int],
-        calls: tuple[Call, ...], *, given: bool,
+        self, entry: Value, exit_: Value, forward: tuple[int, ...], pins: set[int], *, given: bool
     ) -> Script:  # fmt: skip
         """Both directions, written down."""
         there = self.grads.get(entry.index)
         left = [self.ids[index] for index in sorted(pins)] + [self.exit_grad] * given
         return Script(
             sizes=tuple(self.reel.sizes), entry=self.ids[entry.index], exit=self.ids[exit_.base],
-            forward=tuple(forward), backward=tuple(self.reel.events), exit_grad=self.exit_grad,
+            forward=forward, backward=tuple(self.reel.events), exit_grad=self.exit_grad,
             entry_grad=-1 if there is None else there.tensor, drops=tuple(self.drops),
             hooks=tuple(self.passed), shared=self.shared, matmul=self.matmul, left=tuple(left),
-            calls=calls, back_calls=tuple(self.reel.calls),
+            calls=self.reel.before, back_calls=tuple(self.reel.calls),
         )  # fmt: skip

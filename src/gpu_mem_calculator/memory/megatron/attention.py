@@ -59,8 +59,9 @@ def attention(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
 def _rotate(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
     """Rotary embedding: one fused kernel with Transformer Engine, else five operations.
 
-    Unfused, the cosines and sines are cast to the activations' dtype for q and for k in every
-    layer and kept, and the result is concatenated into a new tensor (rope_utils.py:133-137).
+    Unfused, the cosines and sines are made in fp32, cast to the activations' dtype for q and for
+    k in every layer and kept; one half is turned around, and the result is concatenated into a new
+    tensor (rope_utils.py:84, 133-137).
     """
     name = x.name.replace("attn", "rotary")
     if how.transformer_engine:
@@ -69,8 +70,8 @@ def _rotate(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
     cos = tape.value(f"{name}.cos", tables, how.bits, grad=False)
     sin = tape.value(f"{name}.sin", tables, how.bits, grad=False)
     size = x.elements() * block.rotary_dim // block.head_dim
-    left = tape.op(f"{name}.left", x, elements=size, saves=(cos,))
-    half = tape.op(f"{name}.half", x, elements=size)
+    left = tape.op(f"{name}.left", x, elements=size, saves=(cos,), temp=(4 * tables, 4 * tables))
+    half = tape.op(f"{name}.half", x, elements=size, temp=size * how.bits // 16)
     right = tape.op(f"{name}.right", half, saves=(sin,))
     turned = tape.op(f"{name}.sum", left, right, passes=True)
     return tape.op(name, turned, elements=x.elements(), passes=True)

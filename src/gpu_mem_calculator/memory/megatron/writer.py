@@ -12,6 +12,7 @@ from ..stream import Phase, Tensors, Writer
 from .surroundings import IN_FLIGHT, embedding_steps
 
 FORWARD, BACKWARD = "fwd", "bwd"  # how the titles of phases end
+EPILOGUE = "epilogue"  # the instant at which DeepSpeed reduces gradients
 
 
 def stage_writer(run: Run, stage: Stage) -> Callable[[Ledger], Writer] | None:
@@ -44,11 +45,13 @@ class StageWriter(Writer):
         return output
 
     def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
-        """As the schedule runs them."""
+        """As the schedule runs them; a pipeline reduces its gradients behind the last backward."""
         found, size, warm = phases[:1], 2 * micro_batches + 1, self.flight - 1
         for start in range(1, len(phases), size):
             step = phases[start : start + size]
             forward, backward = step[:-1:2], step[1:-1:2]
+            for at, (title, names) in enumerate(backward[:-1] if warm else ()):
+                backward[at] = (title, [name for name in names if name != EPILOGUE])
             found += forward[:warm]
             for ahead, behind in zip(forward[warm:], backward, strict=False):
                 found += [ahead, behind]

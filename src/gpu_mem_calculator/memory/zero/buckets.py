@@ -31,7 +31,8 @@ class Flush(Struct, frozen=True):
 class Flushes(Struct, frozen=True):
     """The first flushes of a backward, and the elements that are left for its end.
 
-    `sent_by_layers` are the elements that have gone when the first layer's backward ends.
+    `sent_by_layers` are the elements that have gone when the first layer's backward ends,
+    `sent_before[i]` those that have gone when the last and when the first layer of stretch i begins.
     """
 
     first: tuple[Flush, ...]
@@ -39,6 +40,7 @@ class Flushes(Struct, frozen=True):
     rest_largest: int = 0
     sent_by_layers: int = 0
     rest_single: bool = False
+    sent_before: tuple[tuple[int, int], ...] = ()
 
 
 @lru_cache(maxsize=256)
@@ -56,6 +58,7 @@ def flushes(
     sends it off first; one that is larger than the bucket travels alone.
     """
     found: list[Flush] = []
+    before: list[tuple[int, int]] = []
     filled = count = most = sent = 0
 
     def add(size: int, block: int, done: int, hook: int) -> None:
@@ -73,10 +76,14 @@ def flushes(
         add(size, HEAD, 0, hook)
     for index in range(len(blocks) - 1, -1, -1):
         sizes, layers = blocks[index]
+        top = low = sent
         for done in range(layers):
+            low = sent
             for hook, size in enumerate(sizes):
                 add(size, index, done, hook)
+        before.append((top, low))
     by_layers = sent
     for hook, size in enumerate(embedding):
         add(size, EMBEDDING, 0, hook)
-    return Flushes(tuple(found), filled, most, by_layers, count == 1)
+    ends = tuple(reversed(before))
+    return Flushes(tuple(found), filled, most, by_layers, count == 1, ends)

@@ -143,7 +143,7 @@ class Trace:
             self._event(ident, True, "layer" if self.modules[ident] else "", layer)
             if ident == ids[-1] and again:
                 self._forward(ids[:-1], "", layer, "held" if again == HELD else "")
-                self._event(ident, True, "", layer)
+                self._event(ident, True, "again", layer)
             if self.modules[ident]:
                 self._event(ident, False)
 
@@ -175,7 +175,8 @@ class Coordinator:
 
     def gather(self, params: list[int]) -> None:
         """One parameter arrives in its own storage, several in a flat buffer first."""
-        count, size = (sum(sizes[p] for p in params) for sizes in (self.trace.numel, self.trace.bytes))
+        trace = self.trace
+        count, size = (sum(sizes[p] for p in params) for sizes in (trace.numel, trace.bytes))
         handle = [len(params), size, 0]
         self.count += count
         self.held += size
@@ -271,6 +272,8 @@ def gathered(stack: Stack, limits: Limits) -> Gathered:
             forward[layer] = max(forward[layer], high)
         elif kind == "layer":
             layers[layer].extend([high] * len(params))
+        elif kind == "again":  # a second forward has come between
+            layers[layer] = [max(high, before) for before in layers[layer]]
         elif kind in notes:
             notes[kind] = max(state.held, notes[kind])
     return Gathered(

@@ -50,8 +50,8 @@ def hook_entries(
         name = beat.name.removeprefix("later.")
         if name == "head.gradient":
             size, act = hooks[first]
-            if keep and not first:
-                act = larger(act, done.head.after_first)
+            if not first:  # the final norm's backward comes behind it
+                act = larger(act, done.head.after_first - (0 if keep else size))
             yield _entry("final norm and head: kept for backward", ACT, act, beat)
             if not keep:
                 yield _entry("head: gradient being made", GRAD, size, beat)

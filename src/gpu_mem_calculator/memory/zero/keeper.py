@@ -106,7 +106,7 @@ class Keeper:
 
     def startup(self) -> None:
         """From an empty GPU to the first step."""
-        raise NotImplementedError
+        self.model()
 
     def begin(self) -> None:
         """Forward begins."""
@@ -119,11 +119,11 @@ class Keeper:
 
     def arrived(self, key: tuple[int, int], tensor: int) -> None:
         """A weight's whole gradient is there."""
-        raise NotImplementedError
+        self.added(key, tensor)
 
     def epilogue(self) -> None:
         """Backward of a micro-batch is over."""
 
     def step(self) -> None:
-        """The optimizer's step."""
-        raise NotImplementedError
+        """The optimizer's step, behind which the gradients go."""
+        self.to.free(self.in_order())

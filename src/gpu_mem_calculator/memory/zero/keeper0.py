@@ -10,10 +10,6 @@ from .stage0 import REDUCE_ELEMENTS
 class WholeKeeper(Keeper):
     """Gradients stay until the step; all ranks' are added up in flat copies (engine.py:3795)."""
 
-    def arrived(self, key: tuple[int, int], tensor: int) -> None:
-        """It stays."""
-        self.added(key, tensor)
-
     def epilogue(self) -> None:
         """Tensors go into a flat copy until 5e8 elements are passed; one alone needs none."""
         if not self.last or int(self.plan.ranks) == 1:
@@ -59,16 +55,12 @@ class FusedKeeper(WholeKeeper):
 class PlainKeeper(WholeKeeper):
     """fp32: the optimizer steps on the weights themselves."""
 
-    def startup(self) -> None:
-        """The model."""
-        self.model()
-
     def step(self) -> None:
         """States parameter by parameter, then the gradients go."""
         for number, size in enumerate(self.sizes):
             self.states(number, size)
         self.update(int(self.plan.trainable))
-        self.to.free(self.in_order())
+        super().step()
 
 
 class PipelineKeeper(WholeKeeper):

@@ -10,10 +10,14 @@ REDUCTION = 1  # the CUDA stream that buckets are reduced on where that overlaps
 
 
 class SliceKeeper(Keeper):
-    """The bucket, the gradients in it, and those of the slice."""
+    """The bucket, the gradients in it, and those of the slice.
 
-    def __init__(self, plan: Plan, to: Allocator) -> None:
+    `tight`: the GPU has no room for the flat copy beside the weights, which go to the host first.
+    """
+
+    def __init__(self, plan: Plan, to: Allocator, *, tight: bool = False) -> None:
         super().__init__(plan, to)
+        self.tight = tight
         self.local = int(slice_elements(plan.trainable, plan.ranks))
         self.queue = REDUCTION if plan.overlap else 0
         self.place = 0  # where the parameters begin whose gradients have come
@@ -29,6 +33,10 @@ class SliceKeeper(Keeper):
         plan, width = self.plan, self.plan.trained_width
         self.model()
         self.to.empty_cache()
+        if self.tight:  # a scalar stays in the place of each
+            self.free("model")
+            self.make("model", *[width] * len(self.sizes))
+            self.to.empty_cache()
         self.make("flat", width * int(padded(plan.trainable, plan.ranks)))
         self.free("model")
         self.make("clone", width * self.local)
@@ -55,7 +63,7 @@ class SliceKeeper(Keeper):
             self.into_bucket(tensor)
             return
         self.added(key, tensor)
-        if plan.overlap and self.last and not plan.pipeline:
+        if plan.overlap and self.last:
             self.into_bucket(self.grads.pop(key))
 
     def into_bucket(self, tensor: int) -> None:
@@ -115,7 +123,7 @@ class SliceKeeper(Keeper):
             return
         if plan.pipeline and plan.contiguous:
             self.make("bucket", plan.width * plan.bucket)
-        if plan.stage == 1 and (not plan.overlap or plan.pipeline):
+        if plan.stage == 1 and not plan.overlap:
             self.place = 0
             for tensor in self.in_order():
                 self.into_bucket_in_order(tensor)

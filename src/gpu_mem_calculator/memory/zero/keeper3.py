@@ -47,7 +47,7 @@ class ShardKeeper(Keeper):
             self.to.empty_cache()
             self.make("flat", plan.trained_width * local)
         if mine:
-            for number, group in enumerate(self.groups):  # the name is bound to the next, then freed
+            for number, group in enumerate(self.groups):  # one is bound to the last one's name
                 self.make(("cast", number), 4 * sum(group) * (width < 4))
                 self.free(("cast", number - 1))
                 self.make("masters", 4 * sum(group))

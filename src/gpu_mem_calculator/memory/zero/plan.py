@@ -56,7 +56,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         micro-batch.
         """
         alone = isinstance(self.run.micro_batches, int) and self.run.micro_batches == 1
-        return self.stage > 1 or (self.stage == 1 and self.overlap and alone and not self.pipeline)
+        return self.stage > 1 or (self.stage == 1 and self.overlap and alone)
 
     @property
     def listed(self) -> Num:
@@ -116,12 +116,16 @@ def startup_instants() -> tuple[Instant, ...]:
     )
 
 
-def with_hooks(beats: tuple[Beat, ...], sent: Flushes, *, head: bool) -> tuple[Beat, ...]:
+def with_hooks(
+    beats: tuple[Beat, ...], sent: Flushes, *, head: bool, moves: bool = False, early: bool = False
+) -> tuple[Beat, ...]:
     """The beats of a step, with the moments at which gradients meet their bucket.
 
     `head.gradient`: the first gradient of backward; `flush.N`: the bucket is sent off in the
     middle of backward; `epilogue`: what is left of it; then the norm, the cast of the gradients
-    and the update.
+    and the update. `moves`: gradients go into the bucket at once, and the slice's are laid out
+    beside the sum of earlier micro-batches, so that the first layer's backward may be highest.
+    `early`: more may be gathered in the first layers' forward than in the last one's.
     """
     found: list[Beat] = []
     end = beats[-1]
@@ -130,11 +134,19 @@ def with_hooks(beats: tuple[Beat, ...], sent: Flushes, *, head: bool) -> tuple[B
         if beat.work and beat.instant.phase == BACKWARD:
             tag, _ = _split(beat.name)
             there[tag] = larger(there.get(tag, 0), beat.instant.present)
+    first = {b.name: b for b in beats}.get("backward.0.first")
     for beat in beats:
         tag, name = _split(beat.name)
+        if tag and name == "embedding.backward" and moves and first is not None:
+            instant = replace(first.instant, name=tag + first.name, present=beat.instant.present,
+                              title=f"{first.instant.title}, later micro-batch")  # fmt: skip
+            found.append(replace(first, instant=instant, later=True, head_grads=beat.head_grads))
         if name == "optimizer":
             found.append(_like(beat, "optimizer.norm", OPTIMIZER, "gradient norm"))
             found.append(_like(beat, "optimizer.cast", OPTIMIZER, "gradients cast to fp32"))
+        if name == "forward" and early:
+            made = replace(beat.instant, name=f"{tag}forward.early", title="forward, first layer")
+            found.append(replace(beat, instant=made, stretch=0, saved=tuple(0 for _ in beat.saved)))
         found.append(beat)
         if name == "loss.backward":
             if head:

@@ -97,12 +97,15 @@ def _send_entries(plan: Plan, sent: Send) -> Iterator[Entry]:
     larger than the bucket has stayed where it was made.
     """
     flat = plan.width * plan.run.scaled(sent.filled)
+    local = slice_elements(plan.listed, plan.ranks)
+    several = holds(sent.start // local < (sent.start + sent.filled - 1) // local)
+    alone, flat = flat, flat * several  # one rank's part is reduced where it is
     if plan.offload == "none":
         made = plan.width * owned_here(plan) * sent.reaches
         size = choose(sent.before, flat, larger(flat - made, 0))
     else:
         size = flat
-        inside = larger(slice_elements(plan.listed, plan.ranks) - sent.start, 0)
+        inside = larger(local - sent.start, 0)
         wide = 8 * plan.run.scaled(smaller(sent.largest, inside))
         yield plan.entry("offload: fp64 copy for the norm", TEMP, larger(wide - flat, 0),
                          lambda b: named(sent.name)(b) * plan.boundary(b),
@@ -110,7 +113,7 @@ def _send_entries(plan: Plan, sent: Send) -> Iterator[Entry]:
     yield plan.entry("bucket, flat copy for reduction", COMM, size, named(sent.name),
                      f"{FILE}:1555")  # fmt: skip
     if sent.filled > plan.bucket:
-        yield plan.entry("gradient larger than the bucket", GRAD, flat, named(sent.name),
+        yield plan.entry("gradient larger than the bucket", GRAD, alone, named(sent.name),
                          f"{FILE}:1443")  # fmt: skip
 
 
@@ -167,7 +170,8 @@ def _bucket(plan: Plan) -> Iterator[Entry]:
     yield plan.entry("gradient bucket", COMM, size, live, f"{FILE}:3256")
     if plan.pipeline:
         yield plan.entry("gradient bucket of the pipeline", COMM, plan.width * plan.bucket,
-                         named("epilogue"), f"{FILE}:962")  # fmt: skip
+                         lambda b: named("epilogue")(b) * plan.boundary(b),
+                         f"{FILE}:962")  # fmt: skip
 
 
 def _owned(plan: Plan) -> Entry:
@@ -177,7 +181,10 @@ def _owned(plan: Plan) -> Entry:
     """
     local = slice_elements(plan.listed, plan.ranks)
     layers_sent = holds(local > plan.listed - plan.flushes.sent_by_layers)
-    made: dict[str, Num] = {"embedding.backward": layers_sent, "backward.0.first": layers_sent}
+    made: dict[str, Num] = {"embedding.backward": layers_sent}
+    for index, ends in enumerate(plan.flushes.sent_before):
+        for word, sent in zip(("last", "first"), ends, strict=True):
+            made[f"backward.{index}.{word}"] = holds(local > plan.listed - sent) if sent else 0
     made |= {sent.name: sent.reaches for sent in _sends(plan)}
 
     def live(beat: Beat) -> Num:
@@ -226,7 +233,8 @@ def kept_gradients(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
         return
     table, head = run.arch.embedding_parameters, run.arch.after_parameters
     if run.arch.tied:  # stages of a pipeline have a copy each
-        table, head = table if plan.pipeline else 0, head + run.arch.embedding[0].numel
+        shared = run.arch.embedding[0].numel
+        table, head = table - (0 if plan.pipeline else shared), head + shared
     if run.frozen:
         table = head = 0
     layers = tuple((b.title, run.scaled(sum(layer_sizes(b.layer, run.adapter)))) for b in stack)

@@ -97,13 +97,12 @@ def flush_entries(plan: Plan) -> Iterator[Entry]:
             shard = ceil_div(most, plan.ranks)
             if plan.offload == "nvme":
                 yield plan.entry("offload: fp32 gradients on their way to NVMe", TEMP,
-                                 4 * ceil_div(filled, plan.ranks),
+                                 4 * (ceil_div(filled, plan.ranks) - ceil_div(most, plan.ranks)),
                                  lambda b, this=name: named(this)(b) * plan.boundary(b),  # type: ignore[misc]
                                  f"{FILE}:1447 until all of the bucket's are there")  # fmt: skip
             yield plan.entry("offload: shard's gradient", TEMP, plan.width * shard, named(name),
                              f"{FILE}:2024")  # fmt: skip
-            wide = 8 * smaller(shard, 250_000_000)
-            wide = larger(wide, 0 if plan.offload == "nvme" else 4 * shard)
+            wide = larger(8 * smaller(shard, 250_000_000), 4 * shard)
             yield plan.entry("offload: fp64 copy for the norm, then fp32 to go", TEMP, wide,
                              lambda b, this=name: named(this)(b) * plan.boundary(b),  # type: ignore[misc]
                              f"{FILE}:1440,1960")  # fmt: skip
@@ -160,6 +159,8 @@ def _held(held: Gathered, ends: list[int], plan: Plan, beat: Beat) -> int:
         return held.head
     if name == "forward":
         return held.forward[-1]
+    if name == "forward.early":
+        return max(held.forward)
     if name in ("embedding.backward", "epilogue"):  # leftovers go when backward is over
         return held.embedding
     if name.startswith("backward."):

@@ -5,6 +5,7 @@ that DeepSpeed makes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -29,8 +30,20 @@ from .stage3 import shape
 from .writer import ZeroWriter
 
 
-def keeper_of(plan: Plan) -> Callable[[ZeroWriter], Keeper]:
-    """The part of DeepSpeed that a run uses, below stage 3."""
+def keeper_of(
+    plan: Plan, stack: tuple[Block, ...], done: Walks, limits: Limits, group: int, cut: bool
+) -> Callable[[ZeroWriter], Keeper]:
+    """The part of DeepSpeed that a run uses; stage 3 goes through the modules of a model.
+
+    `limits`, `group` and `cut` are for stage 3: what is gathered, the elements of a sub-group, and
+    whether the model is built under zero.Init.
+    """
+    if plan.stage == 3:
+        scripts = {play.block: play.script for play in plays(stack, plan.beats, done).values()}
+        scripts.pop(EMBEDDING, None)
+        modules = shape(plan, stack, limits)
+        return lambda writer: ShardKeeper(plan, writer, modules, limits, scripts, group=group,
+                                          zero_init=cut)  # fmt: skip
     kind: type[Keeper] = FusedKeeper
     if plan.stage:
         kind = SliceKeeper
@@ -39,18 +52,6 @@ def keeper_of(plan: Plan) -> Callable[[ZeroWriter], Keeper]:
     elif plan.pipeline and plan.run.precision == "bf16_mixed":
         kind = PipelineKeeper
     return lambda writer: kind(plan, writer)
-
-
-def shard_keeper(
-    plan: Plan, stack: tuple[Block, ...], done: Walks, limits: Limits, group: int, *,
-    zero_init: bool,
-) -> Callable[[ZeroWriter], Keeper]:  # fmt: skip
-    """Stage 3 as it goes through the modules of a model."""
-    scripts = {play.block: play.script for play in plays(stack, plan.beats, done).values()}
-    scripts.pop(EMBEDDING, None)
-    modules = shape(plan, stack, limits)
-    return lambda writer: ShardKeeper(plan, writer, modules, limits, scripts, group=group,
-                                      zero_init=zero_init)  # fmt: skip
 
 
 def shared_table(script: Script, *, alone: bool) -> Script:
@@ -84,8 +85,11 @@ def unrolled_ledger(
         script = shared_table(done.embedding, alone=plan.pipeline)
         found = {name: replace(play, script=script) if play.block == EMBEDDING else play
                  for name, play in found.items()}  # fmt: skip
+    on_host = bool(run.options.get("cpu_checkpointing"))
     start = Instant(name=BIRTH, phase=STARTUP, title="start-up")
     return Ledger(
         (start, *(b.instant for b in plan.beats)), tuple(entries), found,
-        lambda ledger: ZeroWriter(ledger, keeper),
+        partial(ZeroWriter, keeper=keeper, on_host=on_host),
+        partial(ZeroWriter, keeper=partial(SliceKeeper, plan, tight=True), on_host=on_host)
+        if plan.stage in (1, 2) else None,
     )  # fmt: skip

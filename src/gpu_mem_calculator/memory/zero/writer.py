@@ -1,4 +1,4 @@
-"""The stream of allocations of a DeepSpeed rank: blocks play, and a keeper does DeepSpeed's part."""
+"""The stream of a DeepSpeed rank: blocks play, and a keeper does DeepSpeed's part."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ class ZeroWriter(Writer):
     Tensors may be made on other CUDA streams than torch's own: `queue` is their number.
     """
 
-    def __init__(self, ledger: Ledger, keeper: Callable[[ZeroWriter], Keeper]) -> None:
+    def __init__(
+        self, ledger: Ledger, keeper: Callable[[ZeroWriter], Keeper], *, on_host: bool = False
+    ) -> None:
+        """`on_host`: checkpointed inputs go to the host, but for the newest."""
         super().__init__(ledger)
+        self.on_host = on_host
+        self.away: set[int] = set()  # blocks whose input is on the host
         self.in_flight = {i for i, entry in enumerate(self.entries)
                           if entry.name.endswith("micro-batches in flight")}  # fmt: skip
         self.backs = False  # whether a backward has begun that is not over
@@ -51,6 +56,9 @@ class ZeroWriter(Writer):
     def leave(self, name: str, *, gradients: bool) -> None:
         """A phase is over; DeepSpeed's part of backward comes before the model lets go."""
         if self.backs:
+            if self.back >= 0:  # the stage's input has its gradient, which is sent off
+                self.free((self.back,))
+                self.back = -1
             self.keeper.epilogue()
             self.backs = False
         super().leave(name, gradients=gradients)
@@ -85,6 +93,10 @@ class ZeroWriter(Writer):
         ids = self._bind(script, self.flow)
         self._cued(play.block, ids, script.forward, _calls(script))
         self.flow = ids[script.exit]
+        before = self.kept.get(play.block - 1)
+        if self.on_host and before is not None:
+            self.free((before[script.entry],))
+            self.away.add(play.block - 1)
         self.kept[play.block] = ids
 
     def backward(self, play: Play) -> None:
@@ -97,6 +109,7 @@ class ZeroWriter(Writer):
         if self.back < 0:
             self.back = self.make(int(script.sizes[script.exit_grad]))
         output: list[int] = []
+        self._bring_back(play, ids)
         if play.once is not None:
             ids = self._bind(script, ids[play.once.entry])
             self._cued(play.block, ids, script.forward, _calls(script))
@@ -111,6 +124,14 @@ class ZeroWriter(Writer):
         if play.once is not None:
             self.free((*output, ids[script.entry]))
         self.back = ids[script.entry_grad] if script.entry_grad >= 0 else -1
+
+    def _bring_back(self, play: Play, ids: list[int]) -> None:
+        """The block's own input comes from the host, and the next one's."""
+        for block, tensors in ((play.block, ids), (play.block - 1, self.kept.get(play.block - 1))):
+            if block in self.away and tensors is not None:
+                entry = play.script.entry
+                tensors[entry] = self.make(self.size(tensors[entry]))
+                self.away.remove(block)
 
     def table(self, script: Script) -> None:
         """Backward of the embedding; the gradient of a table that the head shares is there."""

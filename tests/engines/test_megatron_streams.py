@@ -1,0 +1,122 @@
+"""Megatron's streams of allocations: start-up, the pipeline's schedule, and what was measured."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gpu_mem_calculator.backtest.predict import stage_of_rank
+from gpu_mem_calculator.core.calculator import STEP
+from gpu_mem_calculator.core.resolve import Resolved, resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.engines.megatron_lm import ENGINE
+from gpu_mem_calculator.memory.megatron.states import owned, stage_shard
+from gpu_mem_calculator.memory.megatron.surroundings import embedding_steps
+from gpu_mem_calculator.memory.megatron.tensors import stage_tensors, stepped
+from gpu_mem_calculator.memory.megatron.writer import StageWriter
+from gpu_mem_calculator.memory.pipeline import stage_of
+from gpu_mem_calculator.memory.stream import stream
+from gpu_mem_calculator.replay.allocator import Footprint, replay
+from gpu_mem_calculator.replay.stream import Stream
+from tests.conftest import measured_runs
+from tests.engines.test_megatron import EXPERTS, GPT, UNFUSED, arch, run
+from tests.properties.test_megatron_stream import highest
+
+MIB = 2**20
+LAYOUTS: tuple[dict[str, Any], ...] = (
+    {}, {"tp": 2}, {"pp": 4, "stage": 3}, {"dp": 8},
+    {"pp": 2, "virtual_stages": 2, "dp": 4, "micro_batches": 4},
+)  # fmt: skip
+ROWS = {
+    row["id"]: row for name in ("runs", "engines", "options") for row in measured_runs(name)
+    if row["group"] == "megatron"
+}  # fmt: skip
+
+
+def resolved(row: str) -> tuple[Resolved, int]:
+    """A measured run, and the stage it was measured on."""
+    found = resolve(read(ROWS[row]["config"]))
+    pp = int(found.run.mesh.pp)
+    return found, stage_of_rank(ROWS[row]["rank"], found.hardware.num_gpus, pp)
+
+
+@cache
+def asked(row: str) -> Stream:
+    """The stream of a measured run."""
+    found, stage = resolved(row)
+    ledger = found.engine.ledger(replace(found.run, stage=stage, unrolled=True))
+    return stream(ledger, int(found.run.micro_batches))
+
+
+@cache
+def played(row: str) -> Footprint:
+    """The same through torch's allocator."""
+    return replay(asked(row), resolved(row)[0].allocator)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_stream_is_as_high_as_its_ledger(row: str) -> None:
+    """What a measured run's stream has alive at its peak is what its ledger says."""
+    found, stage = resolved(row)
+    rolled = found.engine.ledger(replace(found.run, stage=stage))
+    assert highest(asked(row)) == int(rolled.peak(phases=STEP))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_start_up_takes_what_was_measured(row: str) -> None:
+    """Weights, buffers and main weights: the same segments in all runs, to 2 MiB."""
+    phases = ROWS[row]["phases"]
+    ours = played(row).phases["startup"]
+    assert ours.start_next_bytes == pytest.approx(phases["optimizer"]["start_next_bytes"], abs=MIB)
+    most = max(phases[name]["reserved_bytes"] for name in ("model", "ddp", "optimizer"))
+    assert abs(ours.reserved_bytes - most) <= 2 * MIB
+
+
+def test_reserved_memory_is_what_was_measured() -> None:
+    """Within half a percent on the mean of all runs, and within 4.5 percent in each."""
+    errors = {
+        row: 100 * (played(row).reserved_bytes / ROWS[row]["measured"]["reserved_bytes"] - 1)
+        for row in ROWS
+    }
+    assert max(map(abs, errors.values())) <= 4.5, errors
+    assert sum(map(abs, errors.values())) / len(errors) <= 0.5, errors
+
+
+@pytest.mark.parametrize(
+    ("flight", "expected"),
+    [(1, "F0 B0 F1 B1 F2 B2"), (2, "F0 F1 B0 F2 B1 B2"), (3, "F0 F1 F2 B0 B1 B2")],
+)
+def test_1f1b(flight: int, expected: str) -> None:
+    """Warm-up forwards, one forward and one backward in turn, the backwards that are left."""
+    ledger = ENGINE.ledger(run(unrolled=True, options=UNFUSED))
+    steps: list[tuple[str, list[str]]] = [("startup", [])]
+    for _ in range(2):
+        steps += [(f"{word}{n}", []) for n in range(3) for word in "FB"] + [("opt", [])]
+    found = [title for title, _ in StageWriter(ledger, flight, ()).order(steps, 3)]
+    assert found == ["startup", *[*expected.split(), "opt"] * 2]
+
+
+@pytest.mark.parametrize("numbers", [{}, GPT, EXPERTS])
+@pytest.mark.parametrize("how", LAYOUTS)
+def test_every_tensor_is_listed(numbers: dict[str, Any], how: dict[str, Any]) -> None:
+    """The parameters one by one add up to the rank's, and so do those that it steps."""
+    for split in (False, True):
+        case = run(arch(**numbers), options=UNFUSED | {"distributed_optimizer": split}, **how)
+        shard = stage_shard(case, stage_of(case))
+        made = stage_tensors(case)
+        assert sum(t.elements for t in made) == shard.total
+        assert sum(t.elements for t in made if t.expert) == shard.experts
+        assert sum(t.elements for t in made if t.vector) == shard.vectors
+        assert sum(n for _, n in stepped(case, split=split)) == owned(case, shard)
+
+
+def test_embedding_is_made_in_steps() -> None:
+    """Words alone; turned for two samples; this rank's part of the sequence, and its clone."""
+    full = 4096 * 4096 * 2
+    assert embedding_steps(run()) == (full,)
+    assert embedding_steps(run(batch=2)) == (2 * full, 2 * full)
+    parallel = run(tp=4, sequence_parallel=True)
+    assert embedding_steps(parallel) == (full, full // 4, full // 4)
