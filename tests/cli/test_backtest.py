@@ -75,7 +75,7 @@ def test_the_picture_shows_every_run(command: Command, tmp_path: Path, ending: s
     labels = [t.text for t in root.iter(f"{space}text") if t.get("class") == "label"]
     assert labels[0] == "qlora-llama2-7b-r64-all-ckpt"
     keys = [t.text for t in root.iter(f"{space}text") if t.get("class") == "key"]
-    assert keys == ["single", "ddp", "fsdp", "peft", "deepspeed", "megatron"]
+    assert keys == ["single", "ddp", "fsdp", "inference", "peft", "deepspeed", "megatron"]
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "<script" not in text
 

@@ -118,17 +118,18 @@ def test_a_measured_run_reaches_what_its_ledger_says(name: str) -> None:
     assert peak(written(resolved)) == int(resolved.engine.ledger(resolved.run).peak(phases=STEP))
 
 
-@pytest.mark.parametrize("index", range(NUM_RUNS))
-def test_a_random_run_reaches_what_its_ledger_says(index: int) -> None:
-    """The peak is the ledger's within 0.5 %; ZeRO-3's ledger may count up to 5 % more, since it
-    adds up the most that is gathered in a layer and the most that the layer needs.
+def test_random_runs_reach_what_their_ledgers_say() -> None:
+    """Three of four to the byte, the others within 1.5 %: the ledger keeps the first two buckets of
+    a backward only, and ZeRO-3's adds the most that a layer gathers to the most that it needs.
     """
-    resolved = resolve(read(drawn(index)))
-    for stage in range(int(resolved.run.mesh.pp)):
-        ledger = resolved.engine.ledger(replace(resolved.run, stage=stage))
-        share = peak(written(resolved, stage)) / int(ledger.peak(phases=STEP))
-        least = 0.95 if resolved.run.options["zero_stage"] == 3 or resolved.run.frozen else 0.995
-        assert least <= share <= 1.005
+    shares = []
+    for index in range(NUM_RUNS):
+        resolved = resolve(read(drawn(index)))
+        for stage in range(int(resolved.run.mesh.pp)):
+            ledger = resolved.engine.ledger(replace(resolved.run, stage=stage))
+            shares.append(peak(written(resolved, stage)) / int(ledger.peak(phases=STEP)))
+    assert 0.985 <= min(shares) <= max(shares) <= 1.015
+    assert shares.count(1) >= 0.75 * len(shares)
 
 
 @pytest.mark.parametrize("index", range(NUM_RUNS))

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import GPU, OPTIM, TEMP, Entry, Instant, Ledger
 from ..memory.generation import DECODE, PREFILL
+from ..memory.stream import STARTUP_MARK
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..replay.allocator import Phase as Replay
 
@@ -61,12 +62,15 @@ def title(name: str) -> str:
 def replayed_peaks(
     phases: Mapping[str, Replay], names: tuple[str, ...], micro_batches: int
 ) -> dict[str, int]:
-    """The peak of each measured phase of the steps, from a replay's own phases.
+    """The peak of each measured phase of the steps, and of start-up, from a replay's own phases.
 
     Steps after the last one that was replayed are like it.
     """
     last = max((p.step for p in map(parse, phases) if p is not None), default=0)
+    starts = [name for name in names if parse(name) is None]
     found = {}
+    if len(starts) == 1 and STARTUP_MARK in phases:  # all of start-up is in it
+        found[starts[0]] = phases[STARTUP_MARK].peak_bytes
     for name in names:
         phase = parse(name)
         if phase is None:

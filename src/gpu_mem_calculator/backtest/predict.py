@@ -11,8 +11,9 @@ from msgspec import Struct
 from ..core.calculator import STEP, full_estimate
 from ..core.errors import InputError
 from ..core.replayed import replayed
+from ..core.resolve import Resolved
 from ..ledger.ledger import CPU, UNIFIED
-from ..memory.runtime import NCCL_BYTES
+from ..memory.runtime import NCCL_BYTES, host_libraries
 from ..memory.timeline import STARTUP
 from .phases import parse, phase_peaks, replayed_peaks
 from .rows import Row
@@ -70,8 +71,16 @@ def outside_bytes(outside: Iterable[tuple[str, int, str]], process_group: str | 
     return rest + (NCCL_BYTES if process_group == "nccl, 1 rank" else 0)
 
 
+def host_bytes(resolved: Resolved, process_group: str | None) -> int:
+    """What libraries take on the host in a measured process, NCCL's only where it was there."""
+    if process_group in (None, "nccl"):
+        return resolved.host_libraries[1]
+    one_rank = process_group == "nccl, 1 rank"
+    return host_libraries(resolved.run, resolved.engine.name, nccl=one_rank)[1]
+
+
 def by_estimate(row: Row) -> Prediction:
-    """The estimate for the rank that was measured."""
+    """The estimate for the rank that was measured, and whether that rank fits."""
     estimate = full_estimate(row.config, replay=False)
     resolved, run = estimate.resolved, estimate.resolved.run
     stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, run.mesh.pp)
@@ -88,8 +97,8 @@ def by_estimate(row: Row) -> Prediction:
         reserved=found.reserved_bytes,
         needs=found.needs_bytes,
         device=found.reserved_bytes + outside + int(ledger.peak(UNIFIED)),
-        host=int(ledger.peak(CPU)) or None,  # a ledger without host memory says nothing of it
-        fits=estimate.result.fits_on_gpu,
+        host=int(ledger.peak(CPU)) + host_bytes(resolved, row.process_group),
+        fits=found.needs_bytes + outside <= resolved.hardware.memory_bytes,
         phases=phases | replayed_peaks(found.phases, names, micro_batches),
     )
 

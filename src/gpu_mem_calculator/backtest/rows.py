@@ -124,10 +124,19 @@ def _row(data: Mapping[str, Any]) -> Row:
     phases = {k: v["peak_bytes"] for k, v in (data.get("phases") or {}).items()}
     around = data.get("environment") or {}
     return Row(
-        id=data["id"], group=data["group"], config=data["config"], measured=measured,
+        id=data["id"], group=data["group"], config=_config(data, around), measured=measured,
         rank=data.get("rank") or 0, phases=phases, process_group=around.get("process_group"),
         failed=str(data.get("failed") or ""),
     )  # fmt: skip
+
+
+def _config(data: Mapping[str, Any], around: Mapping[str, Any]) -> dict[str, Any]:
+    """The run file, with the allocator's settings that a training run was measured with."""
+    config: dict[str, Any] = data["config"]
+    settings, training = around.get("alloc_conf"), config.get("training") or {}
+    if not settings or "inference" in config or not isinstance(training, dict):
+        return config
+    return {**config, "training": {**training, "pytorch_alloc_conf": settings}}
 
 
 def row_problems(data: Mapping[str, Any]) -> Iterator[str]:

@@ -136,13 +136,10 @@ def _section(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def estimate_of(data: dict[str, Any], *, exact: bool) -> Estimate:
-    """The estimate of the same run; unless it is compared, without settings it does not know."""
+    """The estimate of the same run; replayed only where it is compared."""
     from ..core.calculator import full_estimate
 
-    if exact or not isinstance(data.get("training"), Mapping):
-        return full_estimate(data)
-    training = {k: v for k, v in data["training"].items() if k != "pytorch_alloc_conf"}
-    return full_estimate({**data, "training": training})
+    return full_estimate(data, replay=exact)
 
 
 def _torch() -> None:
@@ -227,10 +224,12 @@ def report_of(args: argparse.Namespace, job: Given, found: Trace) -> Traced:
 
 
 def _difference(estimate: Estimate, found: Trace) -> Difference:
-    from ..backtest.phases import phase_peaks
+    from ..backtest.phases import phase_peaks, replayed_peaks
     from ..report.tracing import peak_of
     from ..trace.diff import difference
 
-    micro_batches = int(estimate.resolved.run.micro_batches)
-    peaks = phase_peaks(estimate.ledger, tuple(found.phases), micro_batches)
+    micro_batches, names = int(estimate.resolved.run.micro_batches), tuple(found.phases)
+    peaks = phase_peaks(estimate.ledger, names, micro_batches)
+    if estimate.replayed is not None:
+        peaks |= replayed_peaks(estimate.replayed.phases, names, micro_batches)
     return difference(estimate.ledger, found.ledger, peak_of(found).name, peaks)

@@ -112,7 +112,9 @@ def _result(
     card = (allocated if found is None else found.needs_bytes) + outside
     starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
     unified = int(ledger.peak(UNIFIED))
-    host, disk = (_per_node(ledgers, hardware.gpus_per_node, place) for place in (CPU, NVME))
+    _, libraries, _ = resolved.host_libraries
+    host = (_most(ledgers, CPU) + libraries) * hardware.gpus_per_node
+    disk = _most(ledgers, NVME) * hardware.gpus_per_node
     return MemoryResult(
         total_memory_per_gpu_gb=card / GIB,
         total_memory_all_gpus_gb=card * hardware.num_gpus / GIB,
@@ -167,9 +169,9 @@ def _breakdown(ledger: Ledger, peak: Instant, card: int) -> MemoryBreakdown:
     )
 
 
-def _per_node(ledgers: tuple[Ledger, ...], ranks: int, place: str) -> int:
-    """Bytes that one node's ranks hold elsewhere, every rank as the one that holds most."""
-    return max(int(ledger.peak(place)) for ledger in ledgers) * ranks
+def _most(ledgers: tuple[Ledger, ...], place: str) -> int:
+    """Bytes elsewhere of the rank that holds most there."""
+    return max(int(ledger.peak(place)) for ledger in ledgers)
 
 
 def _stages(resolved: Resolved, ledgers: tuple[Ledger, ...], peaks: list[int]) -> list[StageResult]:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ledger.ledger import Entry, Ledger
+from ..ledger.ledger import CPU, GPU, Entry, Ledger
 from ..ledger.mesh import Mesh
 from ..ledger.num import Num
 from ..ledger.sym import Sym
@@ -77,19 +77,22 @@ def explain(estimate: Estimate) -> Explanation:
     peak = shown.peak_instant(phases=STEP)
     entries = _merged([_explained(e, shown, peak.name) for e in shown.entries])
     entries.sort(key=lambda e: (e.bytes_at_peak == 0, e.place != "gpu", -e.bytes_at_peak, -e.bytes))
-    outside = [
-        Explained(
-            name=name, kind="outside torch", place="gpu", bytes=size, formula=f"{size:,}",
-            numbers=f"{size:,}", copies_at_peak=1, bytes_at_peak=size, alive={}, always=True,
-            source=source,
-        )
-        for name, size, source in estimate.resolved.outside_torch
-    ]  # fmt: skip
+    outside = [_beside(GPU, *part) for part in estimate.resolved.outside_torch]
+    outside.append(_beside(CPU, *estimate.resolved.host_libraries))
     return Explanation(
         peak=peak.title, stage=estimate.result.busiest_stage, num_stages=len(estimate.ledgers),
         allocated_bytes=estimate.result.allocated_bytes,
         outside_torch_bytes=estimate.result.outside_torch_bytes,
         symbolic=ledger is not None, letters=_letters(shown), entries=(*entries, *outside),
+    )  # fmt: skip
+
+
+def _beside(place: str, name: str, size: int, source: str) -> Explained:
+    """What a process takes beside torch's memory, on the card or on the host."""
+    return Explained(
+        name=name, kind="outside torch", place=place, bytes=size, formula=f"{size:,}",
+        numbers=f"{size:,}", copies_at_peak=1, bytes_at_peak=size, alive={}, always=True,
+        source=source,
     )  # fmt: skip
 
 

@@ -223,10 +223,18 @@ class StageResult(Struct, frozen=True, kw_only=True):
 class MemoryResult(Struct, frozen=True, kw_only=True):
     """The answer: four numbers that are never mixed up, the verdict, and the parts.
 
-    `reserved_bytes`, `needs_bytes` and `device_bytes` are None where the allocator was not
-    replayed; the verdict then rests on the allocated peak and what CUDA takes beside it.
-    `verdict` is `fits`, `tight` (within the spread of the figures) or `does not fit`;
-    `headroom_bytes` is what the card has beyond the total, negative where it is short.
+    - `allocated_bytes`: the most that tensors take at once in a step, on the busiest rank;
+      torch's max_memory_allocated. `startup_bytes` is the same while the model is set up.
+    - `reserved_bytes`: what torch takes for that on a GPU with room; max_memory_reserved.
+    - `needs_bytes`: the least that torch must be given for start-up and steps to survive.
+    - `device_bytes`: what nvidia-smi shows on a GPU with room: reserved_bytes and what CUDA takes
+      beside it, `outside_torch_bytes`.
+
+    The last three come from a replay of torch's allocator, and are None where nothing was
+    replayed. The total is needs_bytes (allocated_bytes where that is None) and
+    outside_torch_bytes. `verdict` is `fits`, `tight` (within the spread of the figures, on either
+    side of the limit) or `does not fit`; `headroom_bytes` is what the card has beyond the total,
+    negative where it is short. `host_bytes_per_node` counts the libraries of every process.
     """
 
     total_memory_per_gpu_gb: float

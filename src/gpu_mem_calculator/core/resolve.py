@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -14,10 +13,11 @@ from ..memory.engine import Engine
 from ..memory.huggingface.ops import Adapter
 from ..memory.optimizers import OPTIMIZERS
 from ..memory.run import Run
-from ..memory.runtime import outside_torch
+from ..memory.runtime import host_libraries, outside_torch
 from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, linears, module_name
 from ..model.arch import Arch
 from ..replay.settings import Settings, SettingsError
+from . import rules
 from .errors import InputError, nearest
 from .hardware import Hardware, find_hardware
 from .model_source import Model, find_model
@@ -49,6 +49,11 @@ class Resolved(Struct, frozen=True, kw_only=True):
         engine, run = self.engine, self.run
         streams = engine.side_streams(run)
         return tuple(outside_torch(run, transformers=engine.transformers, streams=streams))
+
+    @property
+    def host_libraries(self) -> tuple[str, int, str]:
+        """What libraries take of the host's memory in each rank's process."""
+        return host_libraries(self.run, self.engine.name, nccl=self.hardware.num_gpus > 1)
 
     @property
     def longest_seq(self) -> int | None:
@@ -107,7 +112,7 @@ def resolve(file: RunFile) -> Resolved:
         expandable_segments=allocator.expandable_segments,
         **training,
     )
-    problems = [*_rules(run, chosen), *_meaningless(run, file, chosen), *chosen.problems(run)]
+    problems = list(rules.problems(run, file, chosen))
     if problems:
         raise InputError(problems)
     return Resolved(
@@ -261,42 +266,3 @@ def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
         )
     lora = config.lora
     return Adapter(lora.r, targets, BITS[lora.adapter_dtype], lora.dropout, lora.dora)
-
-
-def _meaningless(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
-    """Keys that would change nothing: refused, never ignored."""
-    given = file.training
-    if not engine.transformers:
-        for key in ("attention", "checkpoint_reentrant", "autocast"):
-            if getattr(given, key) is not None:
-                yield (f"training.{key} is for engines that run transformers; {engine.title} has "
-                       "its own way: leave it out")  # fmt: skip
-    elif given.checkpoint_reentrant is not None and run.recompute != "full":
-        yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
-    if given.double_quant is not None and run.quantization != "nf4":
-        yield "training.double_quant applies to quantization 'nf4' only; leave it out"
-    if given.upcast_unquantized is not None and run.quantization is None:
-        yield "training.upcast_unquantized applies to a quantized base only; leave it out"
-    if run.autocast and run.precision == "fp32":
-        yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"
-    if run.attention == "flash_attention_2" and run.precision == "fp32":
-        yield "training.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
-
-
-def _rules(run: Run, engine: Engine) -> Iterator[str]:
-    """Rules that hold for every engine."""
-    arch = run.arch
-    if run.optimizer not in engine.optimizers:
-        yield (f"training.optimizer={run.optimizer!r} is not one {engine.title} has; try "
-               f"{', '.join(sorted(engine.optimizers)[:3])}")  # fmt: skip
-    allowed = OPTIMIZERS[run.optimizer].implementations
-    if run.implementation and run.implementation not in allowed:
-        choice = " or ".join(allowed) or "none: leave it out"
-        yield (f"training.optimizer_implementation={run.implementation!r} does not exist for "
-               f"{run.optimizer}; it has {choice}")  # fmt: skip
-    learned = any("position" in dict(w.dims) for w in arch.embedding)
-    if learned and run.seq > arch.max_seq_len:
-        yield (f"training.seq_len={run.seq} is longer than the model's {arch.max_seq_len} learned "
-               f"positions; use at most {arch.max_seq_len}")  # fmt: skip
-    if run.virtual_stages > 1 and run.mesh.pp == 1:
-        yield "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1"

@@ -14,16 +14,17 @@ from ..ledger.ledger import Entry, Ledger
 from ..ledger.num import Num, holds, larger, smaller
 from ..memory.activations import GO, Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
+from ..memory.huggingface.ops import Setting
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entries, zero_streams
 from ..memory.stack import Block, blocks, overlap
 from ..memory.states import buffer_entry
 from ..memory.timeline import in_flight, step
 from ..memory.zero import offload, pipeline, stage0, stage3, stage12
-from ..memory.zero.buckets import Flushes, flushes
+from ..memory.zero.buckets import Flushes
 from ..memory.zero.coordinator import Limits
 from ..memory.zero.frozen import adapter_bits, keeping, without_sum
-from ..memory.zero.hooks import first_hook, hook_entries, hook_sizes
+from ..memory.zero.hooks import first_hook, hook_entries, sent
 from ..memory.zero.modules import size_counts, trainable_runs
 from ..memory.zero.plan import BIRTH, SETUP, Plan, always, startup_instants, with_hooks
 from ..memory.zero.unrolled import keeper_of, unrolled_ledger
@@ -174,7 +175,7 @@ def ledger(run: Run) -> Ledger:
     plan = _plan(run, width, (low, high, first, last))
     if plan.moves:
         done = replace(done, gradients=GO)
-    plan = replace(plan, flushes=_sent(plan, stack, done))
+    plan = replace(plan, flushes=sent(plan, stack, done))
     beats = step(
         tuple(b.stretch for b in stack), micro_batches=run.micro_batches, head=last,
         embedding=first, flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
@@ -186,8 +187,16 @@ def ledger(run: Run) -> Ledger:
         keeper = keeper_of(plan, stack, done, _limits(run), number(run, "sub_group_size"), cut)
         return unrolled_ledger(plan, how, stack, done, tokens, keeper, in_place=cut)
     several = len(done.head.hooks) > first_hook(plan)
-    beats = with_hooks(beats, plan.flushes, head=several, moves=plan.moves, early=plan.stage == 3)
-    plan = replace(plan, beats=beats)
+    early = stage3.early(plan, stack, _limits(run)) if plan.stage == 3 else ()
+    beats = with_hooks(beats, plan.flushes, head=several, moves=plan.moves, early=early)
+    return _rolled(replace(plan, beats=beats), how, stack, done, tokens, cut)
+
+
+def _rolled(
+    plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, tokens: Num, cut: bool
+) -> Ledger:
+    """Stretches of equal layers; `cut`: the model is built under zero.Init."""
+    run = plan.run
     kept = activation_entries(run, how, stack, plan.beats, done)
     if cut or plan.pipeline:
         kept = without_sum(kept, alone=plan.pipeline)
@@ -203,19 +212,6 @@ def ledger(run: Run) -> Ledger:
         *workspace_entries(run, plan.beats),
     ]
     return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), tuple(entries))
-
-
-def _sent(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Flushes:
-    """When backward's gradients fill the bucket; stages 0 and 1 reduce them at its end.
-
-    The gradient of a table that embedding and head share arrives with the embedding's.
-    """
-    if not plan.moves:
-        return Flushes((), 0)
-    head, layers = hook_sizes(done, stack, plan.trained_width, first_hook(plan))
-    arch = plan.run.arch
-    tables = () if plan.run.frozen else tuple(int(w.numel) for w in reversed(arch.embedding))
-    return flushes(head, layers, tables, plan.bucket)
 
 
 def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num]) -> Plan:

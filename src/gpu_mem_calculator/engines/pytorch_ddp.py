@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from ..ledger.ledger import COMM, OPTIM, PARAM, Entry, Instant, Ledger
 from ..ledger.num import holds
 from ..ledger.source import code, measured
-from ..ledger.units import MIB
 from ..memory.activations import (
     GO,
     activation_entries,
     setting,
     walks,
 )
+from ..memory.ddp import BUCKETS, OLD, BucketWriter, buckets, sent_bytes, sent_script
 from ..memory.engine import Engine
 from ..memory.optimizers import OPTIMIZERS, default_implementation
 from ..memory.play import plays
@@ -31,7 +31,7 @@ from ..memory.states import (
     optimizer_entries,
     parameter_entry,
 )
-from ..memory.timeline import STARTUP, Beat, step
+from ..memory.timeline import FORWARD, STARTUP, Beat, step
 from ..memory.weights import (
     base_bytes,
     base_tensors,
@@ -78,11 +78,14 @@ def ledger(run: Run) -> Ledger:
         Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU"),
         Instant(name="startup.adapted", phase=STARTUP, title="start-up: adapters added",
                 present=int(run.adapter is not None)),
+        Instant(name="startup.sent", phase=STARTUP, title="start-up: parameters sent",
+                present=wrapped),
         Instant(name="startup.wrapped", phase=STARTUP, title="start-up: wrapped by DDP",
                 present=wrapped),
     )  # fmt: skip
     instants = (*starts, *(b.instant for b in beats))
-    found = Ledger(instants, tuple(entries), plays(stack, beats, done) if run.unrolled else {})
+    found = Ledger(instants, tuple(entries), plays(stack, beats, done) if run.unrolled else {},
+                   writer=BucketWriter)  # fmt: skip
     return _with_first_step(run, found, trained_bits(run, precision))
 
 
@@ -93,7 +96,8 @@ def _with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
     loss is through, in five of five measured runs that accumulate. A run that does not
     accumulate lets them go before (four of four).
     """
-    names = {"later.loss": "first.later.loss", "later.loss.backward": "first.later.loss.backward"}
+    names = {i.name: f"first.{i.name}" for i in ledger.instants if i.name.startswith("later.")
+             and (i.phase == FORWARD or i.name == "later.loss.backward")}  # fmt: skip
     again = tuple(
         replace(i, name=names[i.name], title=f"{i.title}, first step",
                 present=i.present * holds(run.mesh.dp > 1))
@@ -103,7 +107,7 @@ def _with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
         return ledger
     entries = [entry if entry.kind == OPTIM else _also(entry, names) for entry in ledger.entries]
     old = Entry(
-        name="gradient buckets of the first micro-batch", kind=COMM,
+        name=OLD, kind=COMM,
         bytes=trained_total(run) * bits // 8, live=dict.fromkeys(names.values(), 1),
         source=measured("NVIDIA H200, torch 2.11.0, NCCL: 5 of 5 accumulating DDP runs"),
     )  # fmt: skip
@@ -153,13 +157,20 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
         neighbours=frozenset() if run.frozen else run.arch.neighbours,
     )  # fmt: skip
     yield from _once(run, precision)
+    sizes = [n * bits // 8 for n, _ in trained_sizes(run)] if run.unrolled else []
     yield Entry(
-        name="gradient buckets",
+        name="parameters sent to the other ranks", kind=COMM,
+        bytes=sent_bytes(sizes) * holds(run.mesh.dp > 1), live={"startup.sent": 1},
+        script=sent_script(sizes) if sizes else None,
+        source=code("torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced"),
+    )  # fmt: skip
+    yield Entry(
+        name=BUCKETS,
         kind=COMM,
         bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
         live={**always(beats), "startup.wrapped": 1},
         source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
-        tensors=lambda: buckets([n * bits // 8 for n, _ in trained_sizes(run)]),
+        tensors=lambda: buckets(sizes),
     )
 
 
@@ -178,20 +189,6 @@ def _once(run: Run, precision: Precision) -> Iterator[Entry]:
             live={"startup": 1},
             source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
         )  # fmt: skip
-
-
-def buckets(sizes: list[int]) -> list[int]:
-    """Bytes of DDP's buckets, filled from the last parameter to the first.
-
-    torch 2.11 csrc/distributed/c10d/reducer.cpp compute_bucket_assignment_by_size: one is closed
-    when it has reached its limit, 1 MiB for the first and 25 MiB for the others.
-    """
-    found = [0]
-    for size in reversed(sizes):
-        if found[-1] >= (MIB if len(found) == 1 else 25 * MIB):
-            found.append(0)
-        found[-1] += size
-    return found
 
 
 ENGINE = Engine(

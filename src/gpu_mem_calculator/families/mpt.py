@@ -26,6 +26,7 @@ def mpt_layer(config: Config, hidden: int) -> Layer:
         sdpa=False,
         dropout=dropout,
         residual_dropout=dropout,
+        clipped=bool(section(config, "attn_config").get("clip_qkv")),
     )
     up, down = "up_proj", "down_proj"
     return Layer(

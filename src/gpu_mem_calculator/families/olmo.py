@@ -31,6 +31,7 @@ def normed_attention(
             Norm("q_norm", ("heads", hidden if fixed else heads * width), impl),
             Norm("k_norm", ("kv_heads", kv_heads * width), impl),
         ),
+        clipped=fixed and config.get("clip_qkv") is not None,
         dropout=config.number("attention_dropout"),
     )
 

@@ -120,6 +120,7 @@ def _phimoe_layer(config: Config, hidden: int, attention: Attention) -> Layer:
         config.size("num_experts_per_tok", default=2),
         config.size("intermediate_size", default=6400),
         router="router",
+        router_impl="sparsemixer",
         activation=text(config, "hidden_act", "silu"),
         jitter=config.number("input_jitter_noise") > 0,
     )

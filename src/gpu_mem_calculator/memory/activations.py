@@ -16,6 +16,7 @@ from ..ledger.num import Num, larger, nothing, smaller
 from ..ledger.source import code
 from ..model.arch import Layer
 from .huggingface.head import head_walk
+from .huggingface.inference import NAMES
 from .huggingface.layer import layer_walk
 from .huggingface.ops import Setting
 from .moment import Moment
@@ -91,6 +92,7 @@ def setting(run: Run, precision: Precision) -> Setting:
         frozen=run.frozen,
         adapter=run.adapter,
         quantization=run.quantization,
+        names=NAMES.get(run.arch.family, frozenset()),
     )
 
 

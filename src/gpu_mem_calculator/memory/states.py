@@ -25,7 +25,8 @@ from .optimizers import (
 from .run import Run
 from .timeline import OPTIMIZER, Beat
 
-STARTUPS = ("startup", "startup.adapted", "startup.wrapped")  # model, adapters, DDP
+# The model, adapters; DDP sends the parameters, then makes its buckets.
+STARTUPS = ("startup", "startup.adapted", "startup.sent", "startup.wrapped")
 OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ledger.ledger import ACT, GRAD, TEMP, Entry
+from ..ledger.ledger import ACT, GRAD, RUNTIME, TEMP, Entry
 from ..ledger.num import Num, larger, nothing
 from ..ledger.source import code
+from ..ledger.units import MIB
+from ..model.adapters import linears
+from ..model.arch import Layer
+from ..model.blocks import Moe
 from .huggingface.ops import Setting
+from .optimizers import OPTIMIZERS
 from .reductions import embedding_sort_workspace
 from .run import Run
 from .script import Reel, Script
@@ -39,12 +44,15 @@ def surroundings(
         )  # fmt: skip
     yield from _masks(run, how, blocks, beats)
     yield from _named(run, how, blocks, beats)
-    if run.arch.embedding_dropout:
+    if run.arch.embedding_dropout and (
+        not run.frozen or any(b.recompute == "full" for b in blocks)
+    ):  # a frozen embedding's output takes no gradient, but for a checkpoint's sake
         yield Entry(
             name="embedding dropout mask", kind=ACT, bytes=tokens * how.hidden, live=live,
             source=code("torch 2.11 native_dropout keeps a boolean mask"),
         )  # fmt: skip
     yield from _autocast_cache(run, how, blocks, beats)
+    yield from _lt_workspaces(run, blocks, beats)
 
 
 def _masks(
@@ -55,28 +63,35 @@ def _masks(
     Eager attention gets one in the activations' dtype for each kind of layer (eager_mask, :539);
     SDPA gets a boolean one where a window slides or the family asks for it (sdpa_mask, :373).
     ALiBi under SDPA makes one with a row for every head (modeling_falcon.py:780), which the layers
-    keep. The others go when the model returns, but for a checkpoint that has them as arguments.
-    Layers that cut their windows from a buffer share one mask (modeling_gpt_neo.py:67).
+    keep. The others go when the model returns, but for those that a checkpoint has as arguments.
+    Layers that cut their windows from a buffer share one mask (modeling_gpt_neo.py:67). MPT makes
+    its own boolean (modeling_mpt.py:324), and masked_fill keeps it.
     """
     kinds = {b.window is not None for b in blocks}
     mixers = [b.layer.mixer for b in blocks]
     eager = run.attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
     asked = any(getattr(m, "always_masked", False) for m in mixers)
-    kept = any(b.recompute == "full" for b in blocks)
+    limit = len(run.arch.layers) * run.recompute_quarters // 4 if run.recompute == "full" else 0
+    made = [window is not None for window in run.arch.windows] or [False] * len(run.arch.layers)
+    kept = len(set(made[:limit]))
     area, bits, count = run.seq * run.seq, 8, 1
     if asked and getattr(mixers[0], "alibi", False):
         area, bits = area * run.batch * getattr(mixers[0], "heads", 1), how.bits
-        kept = kept or not eager
+        kept = kept if eager or how.autocast else 1  # autocast casts it in every layer
     elif eager:
         own = any(b.name.endswith("attention.bias") for b in run.arch.buffers)
-        area, bits, count = area * run.batch, how.bits, 1 if own else len(kinds)
+        area, bits, count = area * run.batch, how.bits, 1 if own else len(set(made))
+        if any(getattr(m, "float_bias", False) for m in mixers):
+            bits, kept = 8, 1
     elif run.attention != "sdpa" or not (asked or True in kinds):
         return
-    live = {
-        b.name: 1 for b in beats if (kept and b.work) or (b.work in INSIDE and b.inside_forward)
-    }
+    elif run.arch.family.startswith("llama4"):
+        area = area * run.batch  # chunks start where each sequence does
+    kept = min(kept, count)
+    live = {b.name: count if b.work in INSIDE and b.inside_forward else kept
+            for b in beats if b.work}  # fmt: skip
     yield Entry(
-        name="attention masks", kind=ACT, bytes=count * area * bits // 8, live=live,
+        name="attention masks", kind=ACT, bytes=area * bits // 8, live=live,
         source=code("transformers 5.17.0 masking_utils.py:373 sdpa_mask, :539 eager_mask"),
     )  # fmt: skip
 
@@ -184,6 +199,7 @@ def _autocast_cache(
         cast: Num = 0
         if how.weight_bits != how.matmul_bits and not how.frozen:
             cast = sum(w.numel for w in block.layer.weights() if len(w.dims) > 1)
+            cast -= _grouped_elements(block.layer)
         if run.adapter is not None and run.adapter.bits != how.matmul_bits:
             cast = trained_elements(run, block.layer)
         yield Entry(
@@ -191,4 +207,34 @@ def _autocast_cache(
             bytes=block.count * run.scaled(cast) * 2, live=live,
             tensors=lambda layer=block.layer: [w.numel for w in layer.weights() if len(w.dims) > 1],
             source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
+        )  # fmt: skip
+
+
+def _grouped_elements(layer: Layer) -> int:
+    """Stacked experts that grouped matmuls read, of which autocast knows nothing."""
+    mlp = layer.mlp
+    if not isinstance(mlp, Moe) or mlp.all_tokens:
+        return 0
+    return sum(w.numel for w in mlp.experts if len(w.dims) > 1)
+
+
+def _lt_workspaces(
+    run: Run, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
+    """cuBLASLt's workspaces, beside cuBLAS's own: it multiplies where a bias is added (addmm).
+
+    One for each thread that does so: forward's, which runs the optimizer too, and backward's where
+    layers run again in it. Muon's iterations are such matmuls (_muon.py:63); Falcon adds its biases
+    itself (modeling_falcon.py FalconLinear).
+    """
+    arch = run.arch
+    biased = arch.family != "falcon" and any(one.bias for b in blocks for one in linears(b.layer))
+    again = biased and any(b.recompute == "full" for b in blocks)
+    head = any(w.name.endswith("lm_head.bias") for w in arch.after_weights())
+    count = int(biased or head or OPTIMIZERS[run.optimizer].matrices) + int(again)
+    if count:
+        yield Entry(
+            name="cuBLASLt workspaces", kind=RUNTIME, bytes=count * MIB,
+            live={b.name: 1 for b in beats},
+            source=code("torch 2.11 aten/src/ATen/cuda/CUDABlas.cpp _getWorkspaceSize: 1 MiB"),
         )  # fmt: skip

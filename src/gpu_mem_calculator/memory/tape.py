@@ -46,6 +46,7 @@ class Op(Struct, eq=False, gc=False):
     pieces: tuple[Num, ...] = ()  # temp, tensor by tensor
     back_pieces: tuple[Num, ...] = ()  # back_temp, but for what settles
     inside: bool = False  # workspace is made behind the results
+    casts: Value | None = None  # an input whose gradient is made wide, and cast on the way out
 
 
 class Tape:
@@ -101,11 +102,13 @@ class Tape:
         back_temp: Num | tuple[Num, ...] = 0,
         settle: Num = None,
         inside: bool = False,
+        casts: Value | None = None,
     ) -> Value:
         """Record an operation; its output is like its first input unless said otherwise.
 
         A workspace of several tensors is given as a tuple. `inside`: a kernel makes it behind
-        its results, else it is made before them.
+        its results, else it is made before them. `casts`: this input's gradient is made wide, as
+        workspace, and cast when the operation has returned.
         """
         first = ins[0]
         bits = bits or first.bits
@@ -121,7 +124,8 @@ class Tape:
         now, back = _together(temp), _together(back_temp)
         self.ops.append(
             Op(name, ins, (out,), kept, passes, now, back, self.core, settle, _apart(temp),
-               _apart(back_temp) if settle is None else (back - settle,), inside)
+               _apart(back_temp) if settle is None else (back - settle,), inside,
+               casts)
         )  # fmt: skip
         return out
 

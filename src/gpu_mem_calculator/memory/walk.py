@@ -207,6 +207,7 @@ class Backward:
         reel, begin = self.reel, len(self.reel.events)
         made: list[tuple[Value, Flow]] = []
         new: list[Num] = []
+        late: list[Value] = []
         if flows:
             work = [] if op.inside else reel.work(op.back_pieces)
             order = op.ins  # torch's own matmul makes the gradient of the weight first
@@ -215,7 +216,9 @@ class Backward:
             for value in order:
                 if not value.grad:
                     continue
-                if value.param:
+                if value is op.casts:
+                    late.append(value)
+                elif value.param:
                     new.append((value.bytes, reel.weight(value.bytes)))
                     self.shared = new[-1][1] if value.waits else self.shared
                 elif op.passes and value.bits == op.outs[0].bits:
@@ -226,7 +229,8 @@ class Backward:
                 if self.matmul < 0 and any(value.weight for value in op.ins):
                     self.matmul = len(reel.events)
             work += reel.work(op.back_pieces) if op.inside else []
-            self._moments(op, sum(size for size, _ in new), work, handed=handed)
+            flows_late = self._moments(op, sum(s for s, _ in new), work, late, handed=handed)
+            made += zip(late, flows_late, strict=True)
         for flow in flows:
             self.let_go(flow)
         for value in reversed(op.saves):
@@ -249,21 +253,29 @@ class Backward:
         if flow.owners == 0:
             self.reel.free(flow.tensor)
 
-    def _moments(self, op: Op, now: Num, work: list[int], *, handed: bool) -> None:
-        """An operation at its highest: inside it and, where its results settle later, behind it."""
+    def _moments(
+        self, op: Op, now: Num, work: list[int], late: list[Value], *, handed: bool
+    ) -> list[Flow]:
+        """An operation at its highest: inside it and, where its results settle later, behind it.
+
+        Returns the gradients that are cast then.
+        """
         self.weights = self.weights + now
-        if op.settle is not None:
-            self.see(now, op.back_temp - op.settle)
-        if op.settle is not None and handed:
+        settles = op.settle is not None or bool(late)
+        if settles:
+            self.see(now, op.back_temp if op.settle is None else op.back_temp - op.settle)
+        if settles and handed:
             for index in dict.fromkeys(v.base for v in op.saves if v.base in self.holders):
                 if self.holders[index] == sum(v.base == index for v in op.saves):
                     self.holders[index] = 0
                     self.reel.free(self.ids[index])
+        cast = [Flow(self.reel.make(value.bytes)) for value in late]
         work += self.reel.work(() if op.settle is None else (op.settle,))
         self.see(now, op.back_temp)
         if self.hooks:
             self.after = larger(self.after, self.reel.act + op.back_temp)
         self.reel.over(work)
+        return cast
 
     def see(self, now: Num, temp: Num) -> None:
         """Look at a moment."""

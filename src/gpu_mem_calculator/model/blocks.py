@@ -93,6 +93,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     expanded: bool = False  # k and v are copied for every query head before rotary (Falcon-40B)
     float_bias: bool = False  # eager: the ALiBi bias is in fp32, and so the scores behind it (MPT)
     always_masked: bool = False  # a mask is passed whatever the attention, and no `enable_gqa`
+    clipped: bool = False  # q, k and v are clamped (`clip_qkv`)
 
     def weights(self) -> Iterator[Weight]:
         """Projections, norms, the rest."""
@@ -156,7 +157,8 @@ class Moe(Struct, frozen=True, kw_only=True):
     shared: Mlp | None = None
     shared_gate: Linear | None = None
     jitter: bool = False
-    router_impl: str = "softmax"  # softmax, softmax_wide, float_softmax, float_sigmoid, top_softmax
+    # softmax, softmax_wide, float_softmax, float_sigmoid, top_softmax, sparsemixer
+    router_impl: str = "softmax"
     all_tokens: bool = False  # every expert runs on every token, scaled by 0 or more (Llama 4)
 
     def weights(self) -> Iterator[Weight]:

@@ -40,22 +40,24 @@ def remedies(estimate: Estimate) -> list[Remedy]:
         return []
     tried = [_tried(estimate, *candidate) for candidate in _candidates(estimate)]
     found = [remedy for remedy in tried if remedy is not None]
-    fitting = _replayed(estimate, (remedy for remedy in found if remedy.fits))
-    fitting = [remedy for remedy in fitting if remedy.fits]
+    likely = (remedy for remedy in found if remedy.fits)
+    fitting = _replayed(estimate, likely, only_fitting=True)
     if fitting:
         return fitting
     most = sorted(found, key=lambda remedy: -remedy.saves_bytes)
     return _replayed(estimate, (*_together(estimate, most), *_adapter(estimate), *most))
 
 
-def _replayed(estimate: Estimate, found: Iterable[Remedy]) -> list[Remedy]:
+def _replayed(
+    estimate: Estimate, found: Iterable[Remedy], *, only_fitting: bool = False
+) -> list[Remedy]:
     """The first of them, with the figures of a replay; one that then saves nothing is left out."""
     shown: list[Remedy] = []
     for remedy in found:
         if len(shown) == MOST:
             break
         again = _tried(estimate, remedy.settings, remedy.cost, replay=True)
-        if again is not None:
+        if again is not None and (again.fits or not only_fitting):
             shown.append(again)
     return shown
 

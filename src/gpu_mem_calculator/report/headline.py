@@ -134,8 +134,8 @@ def basis(estimate: Estimate) -> Iterator[Line]:
     """What the verdict rests on, where the allocator was not replayed."""
     if estimate.result.needs_bytes is None:
         text = (
-            "The verdict counts allocated memory and what CUDA takes beside it; fragmentation of "
-            "torch's allocator is not in it."
+            "The verdict counts allocated memory and what CUDA takes beside it; torch's allocator "
+            "was not replayed, and takes a little more."
         )
         yield from wrapped("", text, "dim")
         yield line()

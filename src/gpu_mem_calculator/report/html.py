@@ -15,7 +15,9 @@ from string import Template
 
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
-from .headline import served_words
+from ..core.verdict import FITS, SHORT, TIGHT
+from ..core.verdict import verdict as verdict_of
+from .headline import served_words, verdict_words
 from .html_tables import (
     Page,
     breakdown_table,
@@ -32,6 +34,7 @@ from .lines import gib
 from .patterns import defs, swatch
 from .picture import TITLES, column, timeline
 
+TONES = {FITS: ("fits", "✓"), TIGHT: ("tight", "≈"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000
 NAMED = 10  # up to this many instants have their names in the wide picture
 
@@ -43,9 +46,8 @@ def html_report(estimate: Estimate) -> str:
     page = _page(estimate)
     result = page.result
     model = text(estimate.resolved.model.title)
-    verdict = "fits" if result.fits_on_gpu else "does not fit"
     fields = {
-        "title": f"{model}: {gib(page.card_bytes, 2)} GiB, {verdict}",
+        "title": f"{model}: {gib(page.card_bytes, 2)} GiB, {result.verdict}",
         "css": _file("page.css"),
         "patterns": defs(),
         "model": model,
@@ -141,25 +143,22 @@ def _verdict(page: Page) -> str:
     """Needs X of Y, and whether that fits."""
     result = page.result
     limit, card = result.gpu_memory_bytes, page.card_bytes
-    spare = limit - card
-    if result.fits_on_gpu:
-        tone, says = "fits", f"✓ fits, {size(spare)} GiB to spare"
-        bar = f'<span style="width:{100 * card / limit:.2f}%"></span>'
-    else:
-        tone, says = "fails", f"✗ does not fit, {size(-spare)} GiB too much"
-        mark = f'<span class="mark" style="left:{100 * limit / card:.2f}%"></span>'
-        bar = f'<span style="width:100%"></span>{mark}'
+    tone, sign = TONES[verdict_of(card, limit)]
+    words, _ = verdict_words(card, limit)
+    bar = f'<span style="width:{min(100, 100 * card / limit):.2f}%"></span>'
+    if card > limit:
+        bar += f'<span class="mark" style="left:{100 * limit / card:.2f}%"></span>'
     notes = [f"{result.memory_utilization_percent:,.0f} % of the card, "
              f"at the highest instant{'' if _serves(page.estimate) else ' of a step'}: "
              f"{text(page.instant.title)}."]  # fmt: skip
     if result.needs_bytes is None:
-        notes.append("Fragmentation is not counted.")
+        notes.append("Torch’s allocator was not replayed, and takes a little more.")
     if result.warnings:
         notes.append('<a href="#h-assumed">See the warnings.</a>')
     return (
         f'<div class="verdict {tone}"><div class="line"><p class="needs">needs '
         f"<strong>{size(card)}</strong> of {size(limit)} GiB per GPU</p>"
-        f'<p class="says">{says}</p></div>'
+        f'<p class="says">{sign} {words}</p></div>'
         f'<div class="gauge" aria-hidden="true">{bar}</div>'
         f'<p class="small">{" ".join(notes)}</p></div>'
     )

@@ -14,12 +14,13 @@ from ..ledger.ledger import CPU, GPU, NVME, RUNTIME, UNIFIED, Entry, Instant
 from ..ledger.units import GIB
 from .headline import card_bytes
 from .lines import gib
+from .parts import REST, rest_words
 from .patterns import swatch
 from .picture import TITLES, Column, Slice, column
 
 PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk",
           UNIFIED: ", in unified memory"}  # fmt: skip
-MISSING = "not modelled yet"
+MISSING = "not replayed"
 COLUMNS = {"#": "num", "~": "what", "|": "bar-cell"}
 
 
@@ -126,8 +127,8 @@ def breakdown_table(page: Page) -> str:
     rest = whole - page.columns[page.peak].bytes
     if rest:
         rows.append(
-            f'<tr><th scope="row" class="name-cell">fragmentation</th><td class="what">what torch '
-            f'needs above its peak</td><td class="num">{size(rest)}</td>'
+            f'<tr><th scope="row" class="name-cell">{REST}</th>'
+            f'<td class="what">{rest_words(page.result)}</td><td class="num">{size(rest)}</td>'
             f'<td class="num">{100 * rest / whole:.1f} %</td><td class="bar-cell"></td></tr>'
         )
     foot = (
@@ -172,17 +173,22 @@ def numbers_list(page: Page) -> str:
     result = page.result
     hardware = page.estimate.resolved.hardware
     num_gpus, per_node = hardware.num_gpus, hardware.gpus_per_node
+    _, libraries, _ = page.estimate.resolved.host_libraries
     rows = [
-        ("Allocated", result.allocated_bytes, "torch’s max_memory_allocated on the busiest rank"),
-        ("Reserved", result.reserved_bytes, "torch’s max_memory_reserved on a roomy GPU"),
-        ("Needs", result.needs_bytes, "the least torch must be given, fragmentation included"),
+        ("Allocated", result.allocated_bytes,
+         "the most that tensors take at once in a step, on the busiest rank: torch’s "
+         "max_memory_allocated"),
+        ("Reserved", result.reserved_bytes,
+         "what torch takes for it on a GPU with room: max_memory_reserved"),
+        ("Torch needs", result.needs_bytes, "the least that torch gets by with"),
+        ("nvidia-smi", result.device_bytes, "reserved and outside torch, on a GPU with room"),
         ("Outside torch", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
-        ("Device", result.device_bytes, "what nvidia-smi shows: reserved and outside torch"),
-        ("Start-up", result.startup_bytes, "allocated while the model is loaded and set up"),
-        ("Host RAM", result.host_bytes_per_node, f"per node, {per_node} ranks together"),
-        ("Disk", result.disk_bytes_per_node, f"per node, {per_node} ranks together"),
+        ("Start-up", result.startup_bytes, "tensors while the model is loaded and set up"),
+        ("Host RAM", result.host_bytes_per_node,
+         f"per node; {per_node:,} × {gib(libraries, 2)} GiB is what libraries take"),
+        ("Disk", result.disk_bytes_per_node, f"per node, {per_node:,} ranks together"),
         ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × what the busiest needs"),
-    ]
+    ]  # fmt: skip
     made = []
     for name, value, says in rows:
         shown = f'<span class="absent">{MISSING}</span>' if value is None else f"{size(value)} GiB"
@@ -196,6 +202,8 @@ def ledger_details(page: Page) -> str:
     name = page.instant.name
     alive = [e for e in page.estimate.ledger.entries if int(e.at(name))]
     outside = [_entry_row(n, RUNTIME, num, "1", num, source) for n, num, source in page.outside]
+    title, libraries, source = page.estimate.resolved.host_libraries
+    outside.append(_entry_row(title, RUNTIME, libraries, "1", libraries, source, PLACES[CPU]))
     alive.sort(key=lambda e: (e.place != GPU, -int(e.at(name))))
     rows = [
         _entry_row(

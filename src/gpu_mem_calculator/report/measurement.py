@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..core.calculator import STEP, Estimate, full_estimate
+from ..backtest.predict import by_estimate
+from ..backtest.rows import METRICS, rows_from
+from ..core.calculator import Estimate, full_estimate
 from ..core.errors import InputError
-from ..ledger.ledger import Ledger
 from ..ledger.units import GIB
 from ..measure.cases import Result
 from ..measure.probe import in_step
-from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER
+from .backtest import TITLES
 from .bars import bar
 from .columns import columns
 from .headline import headline
@@ -27,11 +28,8 @@ FIGURES = (
     ("survives in", "survives_in_bytes"), ("nvidia-smi", "device_bytes"),
 )  # fmt: skip
 EACH_RANK = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
-KINDS = (
-    ("forward", "fwd", FORWARD),
-    ("backward", "bwd", BACKWARD),
-    ("optimizer", "opt", OPTIMIZER),
-)
+COMPARED = ("allocated", "startup", "reserved", "needs", "device", "host")  # of rows.METRICS
+KINDS = (("forward", "fwd"), ("backward", "bwd"), ("optimizer", "opt"))  # how phases end
 
 
 def measurement_report(result: Result, append: str | None) -> Iterator[Line]:
@@ -48,26 +46,19 @@ def measurement_report(result: Result, append: str | None) -> Iterator[Line]:
     if row["phases"]:
         yield from _phases(row["phases"])
         yield line()
-    if estimate is not None and "failed" not in row:
-        yield from _comparison(row, estimate)
+    if "failed" not in row and (rows := list(compared(row))):
+        yield from _comparison(rows)
         yield line()
     yield from _remarks(row, result.log)
     yield from _next(row, append)
 
 
 def estimated(row: Row) -> Estimate | None:
-    """The estimate of the same run; None where it is not modelled."""
+    """The estimate of the same run, by the ledger alone; None where it is not modelled."""
     try:
-        return full_estimate(row["config"])
+        return full_estimate(row["config"], replay=False)
     except InputError:
         return None
-
-
-def stage_ledger(row: Row, estimate: Estimate) -> Ledger:
-    """The ledger of the measured rank: the pipeline is the outermost axis of the ranks."""
-    ranks, stages = estimate.resolved.hardware.num_gpus, len(estimate.ledgers)
-    stage: int = row["rank"] * stages // ranks
-    return estimate.ledgers[stage]
 
 
 def _place(row: Row) -> Iterator[Line]:
@@ -125,23 +116,32 @@ def _phases(phases: Mapping[str, Mapping[str, int]]) -> Iterator[Line]:
         yield line(f"  ({len(phases) - len(shown)} phases of the steps between left out)", DIM)
 
 
-def _comparison(row: Row, estimate: Estimate) -> Iterator[Line]:
-    """Predicted and measured peaks side by side, of the run and of each kind of phase."""
+def _comparison(rows: Sequence[tuple[str, int, int]]) -> Iterator[Line]:
+    """Predicted and measured figures side by side, of the run and of each kind of phase."""
     yield line("compared with the estimate", BOLD)
-    rows = [[name, gib(predicted, 2), gib(measured, 2), percent(predicted, measured)]
-            for name, predicted, measured in compared(row, estimate)]  # fmt: skip
-    yield from columns(("GiB", "estimate", "measured", "error"), rows, {1, 2, 3})
+    cells = [[name, gib(predicted, 2), gib(measured, 2), percent(predicted, measured)]
+             for name, predicted, measured in rows]  # fmt: skip
+    yield from columns(("GiB", "estimate", "measured", "error"), cells, {1, 2, 3})
 
 
-def compared(row: Row, estimate: Estimate) -> Iterator[tuple[str, int, int]]:
-    """(name, predicted, measured) of what both rungs know; kinds of phase after the first step."""
-    ledger = stage_ledger(row, estimate)
-    yield "allocated", int(ledger.peak(phases=STEP)), row["measured"]["allocated_bytes"]
-    for name, ending, phase in KINDS:
-        later = {n: p for n, p in row["phases"].items() if in_step(n) and not n.startswith("s0.")}
-        found = [p["peak_bytes"] for n, p in later.items() if n.endswith(f".{ending}")]
-        if found:
-            yield name, int(ledger.peak(phases=(phase,))), max(found)
+def compared(row: Row) -> Iterator[tuple[str, int, int]]:
+    """(name, predicted, measured) of what both rungs know, for the rank that was measured; kinds
+    of phase after the first step. Nothing where the run is not modelled.
+    """
+    try:
+        (read,) = rows_from([row])
+        found = by_estimate(read)
+    except InputError:
+        return
+    for metric in COMPARED:
+        predicted, measured = getattr(found, metric), read.measured.get(METRICS[metric])
+        if predicted is not None and measured is not None:
+            yield TITLES[metric], predicted, measured
+    for name, ending in KINDS:
+        later = [n for n in found.phases
+                 if in_step(n) and not n.startswith("s0.") and n.endswith(f".{ending}")]  # fmt: skip
+        if later:
+            yield (name, max(found.phases[n] for n in later), max(read.phases[n] for n in later))
 
 
 def percent(predicted: int, measured: int) -> str:
@@ -191,10 +191,9 @@ def case_line(result: Result) -> Line:
     text += " GiB allocated" if reserved is None else f" of {gib(reserved, 2):>8} GiB reserved"
     if "survives_in_bytes" in measured:
         text += f", survives in {gib(measured['survives_in_bytes'], 2)}"
-    estimate = estimated(result.row)
-    if estimate is not None:
-        _, predicted, seen = next(compared(result.row, estimate))
+    for _, predicted, seen in compared(result.row):
         text += f"  est. {percent(predicted, seen)}"
+        break
     return [(name, ""), (text, GOOD), (f"  {result.seconds:.0f} s", DIM)]
 
 
@@ -208,11 +207,8 @@ def ranks_report(rows: Sequence[Row], append: str | None) -> Iterator[Line]:
     for row in rows:
         measured = row["measured"]
         sizes = [gib(measured[key], 2) if key in measured else "-" for key in EACH_RANK]
-        seen = measured["allocated_bytes"]
-        error = ""
-        if estimate is not None:
-            error = percent(int(stage_ledger(row, estimate).peak(phases=STEP)), seen)
-        table.append([f"rank {row['rank']}", *sizes, error])
+        errors = [percent(predicted, seen) for _, predicted, seen in compared(row)]
+        table.append([f"rank {row['rank']}", *sizes, *(errors[:1] or [""])])
     head = ("GiB", "allocated", "reserved", "nvidia-smi", "host RAM", "estimate")
     yield from columns(head, table, {1, 2, 3, 4, 5})
     yield line()

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.calculator import STEP, Estimate
+from ..core.models import MemoryResult
 from ..ledger.ledger import ACT, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
 from ..memory.run import Options
 from .bars import bar
@@ -50,15 +51,18 @@ def parts(estimate: Estimate) -> list[Part]:
             if total:
                 text = _description(estimate, kind, some, peak.name, total)
                 rows.append(Part(name, text, total, STYLES[kind]))
-    outside = estimate.resolved.outside_torch
-    names = ", ".join(name.removeprefix("CUDA ") for name, _, _ in outside)
-    rows.append(Part(OUTSIDE, names, result.outside_torch_bytes))
+    names = [name.removeprefix("CUDA ") for name, _, _ in estimate.resolved.outside_torch]
+    rows.append(Part(OUTSIDE, ", ".join(_fitting([], names)), result.outside_torch_bytes))
     rest = card_bytes(estimate) - sum(row.bytes for row in rows)
     if rest > 0:
-        more = (result.startup_bytes or 0) > result.allocated_bytes
-        text = "start-up, which takes more" if more else "rounding, and pieces too small to use"
-        rows.append(Part(REST, text, rest))
+        rows.append(Part(REST, rest_words(result), rest))
     return rows
+
+
+def rest_words(result: MemoryResult) -> str:
+    """What torch needs above the tensors of the peak."""
+    more = (result.startup_bytes or 0) > result.allocated_bytes
+    return "start-up, which takes more" if more else "rounding, and pieces too small to use"
 
 
 def _description(

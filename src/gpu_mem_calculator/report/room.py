@@ -12,29 +12,44 @@ from ..core.resolve import Resolved
 from .lines import Line, line
 
 STEP = 128  # sequences are tried in steps of so many tokens
-CLOSE = 32  # to about one part in so many
-TRIES = 4
+CLOSE = 32  # the ledger's answer: to about one part in so many
+NEAR = 16  # the replay's, likewise
 
 
 def longest_sequence(estimate: Estimate) -> int | None:
-    """The longest sequence that still fits, to about 3 %; nothing where none does.
+    """The longest sequence that still fits, to about 6 %; nothing where none does.
 
-    The ledger finds it. Where the allocator does not survive it, for want of a block that is large
-    enough, shorter ones are tried.
+    The ledger gives the longest that could. Where the allocator does not get through with it, for
+    want of a block that is large enough, shorter ones are replayed, the first of them with as much
+    room for the allocator as it has in this run.
     """
-    resolved = estimate.resolved
-    outside = sum(size for _, size, _ in resolved.outside_torch)
+    resolved, result = estimate.resolved, estimate.result
     limit = resolved.hardware.memory_bytes
-    for _ in range(TRIES):
-        found = _by_ledger(resolved, limit)
-        if found is None or estimate.replayed is None:
-            return found
-        longer = replace(resolved, run=replace(resolved.run, seq=found))
-        cap = resolved.hardware.memory_bytes - outside
-        if survives(longer, busiest_stage(longer), cap):
-            return found
-        limit -= limit // CLOSE
-    return None
+    high = _by_ledger(resolved, limit)
+    if high is None or estimate.replayed is None or _survives(resolved, high):
+        return high
+    low = int(resolved.run.seq) // STEP * STEP if result.fits_on_gpu else 0
+    if low == 0 or low >= high:
+        if not _survives(resolved, STEP):
+            return None
+        low = STEP
+    more = limit - result.headroom_bytes - needed_bytes(resolved, resolved.run)
+    guesses = [_by_ledger(resolved, limit - more) or low]
+    while high - low > max(STEP, low // NEAR):
+        middle = guesses.pop() if guesses else (low + high) // 2
+        middle = min(max(middle // STEP * STEP, low + STEP), high - STEP)
+        if _survives(resolved, middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _survives(resolved: Resolved, seq: int) -> bool:
+    """Whether the allocator gets through with a sequence."""
+    longer = replace(resolved, run=replace(resolved.run, seq=seq))
+    outside = sum(size for _, size, _ in longer.outside_torch)
+    return survives(longer, busiest_stage(longer), resolved.hardware.memory_bytes - outside)
 
 
 def _by_ledger(resolved: Resolved, limit: int) -> int | None:

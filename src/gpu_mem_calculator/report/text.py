@@ -8,6 +8,7 @@ from ..core.calculator import Estimate
 from .advice import advice_lines, remedies
 from .headline import basis, headline, verdict
 from .lines import WARN, Line, command, gib, line, wrapped
+from .numbers import four_numbers, numbers_table
 from .parts import parts_table
 from .room import room_lines
 from .steps import stage_table, step_picture
@@ -37,20 +38,28 @@ def text_report(
 
 
 def _numbers(estimate: Estimate) -> Iterator[Line]:
-    """The figures that other tools show, side by side."""
+    """The figures that other tools show, and what lies elsewhere."""
     result = estimate.result
-    figures = [f"allocated {gib(result.allocated_bytes)}"]
-    if result.startup_bytes:
-        figures.append(f"start-up {gib(result.startup_bytes)}")
-    for name, value in (("reserved", result.reserved_bytes), ("nvidia-smi", result.device_bytes)):
-        if value is not None:
-            figures.append(f"{name} {gib(value)}")
-    yield from wrapped("", "   ".join(figures) + " GiB per GPU")
-    away = [(name, value) for name, value in (
-        ("host RAM", result.host_bytes_per_node), ("disk", result.disk_bytes_per_node),
-    ) if value]  # fmt: skip
-    if away:
-        yield from wrapped("", "   ".join(f"{n} {gib(v)}" for n, v in away) + " GiB per node")
+    yield from numbers_table([
+        *four_numbers(result.allocated_bytes, result.reserved_bytes, result.needs_bytes,
+                      result.device_bytes, result.outside_torch_bytes),
+        ("start-up", result.startup_bytes, "tensors while the model is set up"),
+    ])  # fmt: skip
+    yield line()
+    yield from numbers_table([
+        ("host RAM", result.host_bytes_per_node, _host(estimate)),
+        ("disk", result.disk_bytes_per_node or None, "what is offloaded to NVMe"),
+    ], "GiB per node")  # fmt: skip
+    yield line()
+
+
+def _host(estimate: Estimate) -> str:
+    """What the host's memory is for."""
+    _, libraries, _ = estimate.resolved.host_libraries
+    ranks = estimate.resolved.hardware.gpus_per_node
+    text = f"libraries, {ranks} × {gib(libraries, 2)}"
+    more = estimate.result.host_bytes_per_node > ranks * libraries
+    return f"offloaded states and buffers; {text}" if more else text
 
 
 def _remarks(estimate: Estimate) -> Iterator[Line]:

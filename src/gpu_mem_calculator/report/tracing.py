@@ -14,7 +14,8 @@ from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ..memory.timeline import STARTUP
 from ..trace.diff import Difference
 from .headline import OPTIMIZER_TITLES, headline, setup_words, verdict_lines
-from .lines import BOLD, DIM, WARN, WIDTH, Line, count, gib, line, size, wrapped
+from .lines import BOLD, DIM, WARN, WIDTH, Line, count, line, size, wrapped
+from .numbers import four_numbers, numbers_table
 from .parts import KIND_TITLES
 from .steps import picture
 from .trace_diff import difference_lines
@@ -206,17 +207,10 @@ def place(source: str) -> str:
 
 def _numbers(traced: Traced) -> Iterator[Line]:
     trace = traced.trace
-    figures = (
-        ("allocated", trace.allocated_bytes), ("reserved", trace.reserved_bytes),
-        ("needs", trace.needs_bytes), ("nvidia-smi", trace.device_bytes),
+    yield from numbers_table(
+        four_numbers(trace.allocated_bytes, trace.reserved_bytes, trace.needs_bytes,
+                     trace.device_bytes, traced.outside_torch_bytes)
     )  # fmt: skip
-    words = "   ".join(f"{name} {gib(value, 2)}" for name, value in figures)
-    yield from wrapped("", f"{words} GiB")
-    text = (
-        "needs is the least that torch survives in; the verdict adds "
-        f"{gib(traced.outside_torch_bytes, 2)} GiB that CUDA takes beside it"
-    )
-    yield from wrapped("", text, DIM)
 
 
 def tracing_data(traced: Traced) -> dict[str, Any]:

@@ -24,6 +24,10 @@ def attention(
         size = setting.tokens * (block.heads * block.head_dim)
         k = tape.op("attn.k_expanded", k, elements=size)
         v = tape.op("attn.v_expanded", v, elements=size)
+    if len(block.norms) == 2 and block.rotary_impl != "complex":
+        q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
+    if block.clipped and len(block.inputs) > 1:
+        q, k, v = (_clamped_in_place(tape, one) for one in (q, k, v))
     parts: list[Value] = []
     q, k = _positioned(tape, setting, q, k, block, parts)
     if cache is not None:
@@ -51,7 +55,7 @@ def attention(
     mixed = attend(tape, setting, q, k, v, heads)
     out = linear(tape, setting, mixed, block.output)
     tape.hold(q, k, v)  # named until the block returns
-    if not setting.training and (len(block.inputs) == 1 or "parts" in setting.names):
+    if "parts" in setting.names or (len(block.inputs) == 1 and not setting.training):
         tape.hold(*projected[:2], *parts)  # the fused projection, or views of it, have names
     return maybe_dropout(tape, setting, out, block.residual_dropout)
 
@@ -61,6 +65,8 @@ def _projected(
 ) -> tuple[Value, Value, Value]:
     """q, k and v from projections of their own, or as views of a fused one."""
     projected = [linear(tape, setting, x, layer) for layer in block.inputs]
+    if block.clipped and len(projected) == 1:  # modeling_mpt.py:98
+        projected = [tape.op("attn.clamped", projected[0], saves=projected)]
     if len(projected) == 1:
         sizes = zip("qkv", (block.heads, block.kv_heads, block.kv_heads), strict=True)
         projected = tape.split(
@@ -72,16 +78,21 @@ def _projected(
     return q, k, v
 
 
+def _clamped_in_place(tape: Tape, x: Value) -> Value:
+    """x.clamp_(...): backward needs what it was, a copy (modeling_olmoe.py:254)."""
+    before = tape.value(f"{x.name}.unclamped", x.elements(), x.bits, grad=False)
+    clamped = tape.op(f"{x.name}.clamped", x, saves=(before,))
+    clamped.base = x.base
+    return clamped
+
+
 def _positioned(
     tape: Tape, setting: Setting, q: Value, k: Value, block: Attention, parts: list[Value]
 ) -> tuple[Value, Value]:
-    """Norms on q and k, and the rotary embedding; Llama 4 has the norms behind it.
+    """The rotary embedding, and Llama 4's norms on q and k, which stand behind it.
 
     `parts` gets what a family names beside: the part of each head that is turned.
     """
-    complex_first = block.rotary_impl == "complex"
-    if len(block.norms) == 2 and not complex_first:
-        q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
     if block.rotary_dim:
         size, impl = (block.rotary_dim, block.head_dim), block.rotary_impl
         tables = layer_tables(tape, setting, block.rotary_dim, impl)
@@ -93,7 +104,7 @@ def _positioned(
         k = rotate(tape, setting, k, size, impl, tables)
         parts += tape.ops[-1].ins[:1] if "parts" in setting.names else ()
         tape.hold(*before)  # the caller names them until it has both
-    if len(block.norms) == 2 and complex_first:
+    if len(block.norms) == 2 and block.rotary_impl == "complex":
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
     return q, k
 

@@ -17,6 +17,8 @@ def moe(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
     """Router, experts, shared expert. Qwen2-MoE runs its shared expert first."""
     if block.all_tokens:
         return _every_expert(tape, setting, x, block)
+    if block.jitter and setting.training:
+        x = _jittered(tape, x, "moe.noise")
     shared = mlp(tape, setting, x, block.shared) if block.shared and block.shared_gate else None
     scores = route(tape, setting, x, block)
     out = _grouped(tape, setting, x, block, scores)
@@ -29,6 +31,14 @@ def moe(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
     return add(tape, out, shared, "moe.total")
 
 
+def _jittered(tape: Tape, x: Value, name: str) -> Value:
+    """x *= noise, in place: the noise is kept (modeling_mixtral.py:125)."""
+    noise = tape.value(name, x.elements(), x.bits, grad=False)
+    jittered = tape.op("moe.jittered", x, saves=(noise,))
+    jittered.base = x.base
+    return jittered
+
+
 def route(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
     """The weight of each chosen expert, by the router's implementation:
 
@@ -37,8 +47,12 @@ def route(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
     - `float_softmax`, `float_sigmoid`: the matmul itself is in fp32, on copies of x and of the
       router (modeling_deepseek_v2.py:98, modeling_deepseek_v3.py:144), and stays in fp32
     - `top_softmax`: over the chosen ones alone (modeling_gpt_oss.py:126)
+    - `sparsemixer`: one expert after the other, with a noise of its own on x, in place
+      (modeling_phimoe.py:349, :482); counted as `softmax`, whose maps are as small
     """
     impl, bits = block.router_impl, setting.matmul_bits
+    if impl == "sparsemixer" and block.jitter and setting.training:
+        x = _jittered(tape, x, "router.noise")
     weight = tape.param(
         "router", block.num_experts * setting.hidden, setting.weight_bits, grad=not setting.frozen
     )
@@ -47,7 +61,8 @@ def route(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
         bits = bits if setting.autocast else 32
     weight, x = tape.cast(weight, bits), tape.cast(x, bits)
     size = setting.tokens * block.num_experts
-    logits = tape.op("moe.logits", x, weight, elements=size, bits=bits, saves=(x, weight))
+    kept = _read(setting, x, weight)
+    logits = tape.op("moe.logits", x, weight, elements=size, bits=bits, saves=kept)
     index = tape.value("moe.index", setting.tokens * block.top_k, 64, grad=False)
     chosen = setting.tokens * block.top_k
     if impl == "top_softmax":
@@ -56,7 +71,7 @@ def route(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
     probs = tape.op("moe.probs", tape.cast(logits, 32), save_out=True)
     best = tape.op("moe.best", probs, elements=chosen, saves=(index,))
     scores = tape.op("moe.scores", best, save_out=True)
-    return tape.cast(scores, logits.bits) if impl == "softmax" else scores
+    return tape.cast(scores, logits.bits) if impl in ("softmax", "sparsemixer") else scores
 
 
 def _weights(tape: Tape, setting: Setting, block: Moe, bits: int) -> tuple[Value, Value]:
@@ -92,12 +107,14 @@ def _grouped(tape: Tape, setting: Setting, x: Value, block: Moe, scores: Value) 
     width: Num = block.ffn * (2 if block.gated else 1)
     biases = [_bias(tape, setting, picked * width)] if _has_bias(block) else []
     ins = (gathered, up_weight, *biases)
-    up = tape.op("moe.up", *ins, elements=picked * width, saves=(gathered, up_weight))
+    kept = _read(setting, gathered, up_weight)
+    up = tape.op("moe.up", *ins, elements=picked * width, saves=kept)
     inner = _inner(tape, setting, tape.op("moe.up_masked", up), block)
     tape.hold(*biases)
     biases = [_bias(tape, setting, picked * setting.hidden)] if _has_bias(block) else []
     ins = (inner, down_weight, *biases)
-    down = tape.op("moe.down", *ins, elements=picked * setting.hidden, saves=(inner, down_weight))
+    kept = _read(setting, inner, down_weight)
+    down = tape.op("moe.down", *ins, elements=picked * setting.hidden, saves=kept)
     masked = tape.op("moe.down_masked", down)
     weighted = _weighted(tape, masked, scores)
     restored = tape.op("moe.restored", weighted, back_temp=weighted.bytes)
@@ -130,6 +147,11 @@ def _batched(tape: Tape, setting: Setting, x: Value, block: Moe, scores: Value) 
     return tape.cast(total, x.bits)
 
 
+def _read(setting: Setting, x: Value, weight: Value) -> tuple[Value, ...]:
+    """What a matmul keeps: its input for the weight's gradient, which a frozen one has not."""
+    return (weight,) if setting.frozen else (x, weight)
+
+
 def _has_bias(block: Moe) -> bool:
     return any("bias" in w.name for w in block.experts)
 
@@ -154,10 +176,10 @@ def _weighted(tape: Tape, down: Value, scores: Value) -> Value:
     """
     bits = max(down.bits, scores.bits)
     product = down.elements() * bits // 8
-    copies, cast = (2, down.bytes) if down.bits < bits else (1, 0)
+    wide = down.bits < bits
     return tape.op(
-        "moe.weighted", down, scores, bits=bits, saves=(down, scores), back_temp=(product,) * copies,
-        settle=cast,
+        "moe.weighted", down, scores, bits=bits, saves=(down, scores),
+        back_temp=(product,) * (2 if wide else 1), casts=down if wide else None,
     )  # fmt: skip
 
 
@@ -168,23 +190,26 @@ def _every_expert(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
         "router", block.num_experts * setting.hidden, setting.weight_bits, grad=not setting.frozen
     )
     size = tokens * block.num_experts
-    logits = tape.op("moe.logits", x, weight, elements=size, bits=bits, saves=(x,))
+    read, weight = tape.cast(x, bits), tape.cast(weight, bits)
+    kept = _read(setting, read, weight)
+    logits = tape.op("moe.logits", read, weight, elements=size, bits=bits, saves=kept)
     index = tape.value("moe.index", tokens * block.top_k, 64, grad=False)
     opened = tape.op("moe.sigmoid", tape.cast(logits, 32), saves=(index,), save_out=True)
     scores = tape.op("moe.scores", tape.cast(opened, bits))
     copies = tape.op("moe.repeated", x, elements=size * setting.hidden)
     scaled = tape.op("moe.scaled", copies, scores, saves=(copies, scores), back_temp=copies.bytes)
-    scaled = tape.cast(scaled, bits)
+    given = tape.cast(scaled, bits)
     up_weight, down_weight = _weights(tape, setting, block, bits)
     width: Num = block.ffn * (2 if block.gated else 1)
-    up = tape.op("moe.up", scaled, up_weight, elements=size * width, saves=(scaled, up_weight))
+    kept = _read(setting, given, up_weight)
+    up = tape.op("moe.up", given, up_weight, elements=size * width, saves=kept)
     inner = _inner(tape, setting, up, block)
-    down = tape.op(
-        "moe.down", inner, down_weight, elements=size * setting.hidden, saves=(inner, down_weight)
-    )
-    tape.hold(copies)
+    kept = _read(setting, inner, down_weight)
+    down = tape.op("moe.down", inner, down_weight, elements=size * setting.hidden, saves=kept)
+    shared = None if block.shared is None else mlp(tape, setting, x, block.shared)
     out = tape.op("moe.sum", down, elements=tokens * setting.hidden)
-    if block.shared is not None:
-        out = add(tape, mlp(tape, setting, x, block.shared), out, "moe.total")
-    tape.hold(down)
+    if shared is not None:
+        out = add(tape, shared, out, "moe.total")
+        out.base = shared.base  # in place
+    tape.hold(down, scaled)
     return out

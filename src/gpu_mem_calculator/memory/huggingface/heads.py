@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ..tape import Tape, Value
+from .ops import Setting
+
 
 class Heads(Struct, frozen=True, kw_only=True):
     """The sizes of one attention call, and how its family makes it."""
@@ -31,3 +34,21 @@ class Heads(Struct, frozen=True, kw_only=True):
     def grouped(self) -> bool:
         """Whether several query heads share a key-value head."""
         return self.heads != self.kv_heads
+
+
+def repeated(tape: Tape, setting: Setting, k: Value, v: Value, heads: Heads) -> tuple[Value, Value]:
+    """Keys and values copied for every query head (repeat_kv), where there are fewer of them.
+
+    A single one is expanded without a copy: its reshape is a view.
+    """
+    if not heads.grouped:
+        return k, v
+    rows = setting.key_tokens * heads.heads
+    if heads.kv_heads == 1:
+        k = tape.split("attn.k_expanded", k, [("attn.k_view", rows * heads.head_dim)])[0]
+        v = tape.split("attn.v_expanded", v, [("attn.v_view", rows * heads.value_dim)])[0]
+        return k, v
+    return (
+        tape.op("attn.k_repeated", k, elements=rows * heads.head_dim),
+        tape.op("attn.v_repeated", v, elements=rows * heads.value_dim),
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...ledger.num import Num, choose, holds, round_up
 from ..tape import Tape, Value
 from .eager import eager
-from .heads import Heads
+from .heads import Heads, repeated
 from .ops import Setting, maybe_dropout, scale
 
 
@@ -42,33 +42,20 @@ def kernel(setting: Setting, heads: Heads) -> str:
 
 def attend(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
     """Attention in the kernel that runs; (batch, seq, heads, value_dim) comes out."""
-    q, k, v = (tape.cast(x, setting.matmul_bits) for x in (q, k, v))
     name = kernel(setting, heads)
     if name == "eager":
         return eager(tape, setting, q, k, v, heads)
-    return KERNELS[name](tape, setting, q, k, v, heads)
+    if name == "efficient" or (name == "cudnn" and heads.masked):
+        k, v = repeated(tape, setting, k, v, heads)  # before autocast's cast
+    narrow = [tape.cast(x, setting.matmul_bits) for x in (q, k, v)]
+    out = KERNELS[name](tape, setting, *narrow, heads)
+    if setting.training:
+        tape.hold(k, v)
+    return out
 
 
 def _out_elements(setting: Setting, heads: Heads) -> Num:
     return setting.tokens * (heads.heads * heads.value_dim)
-
-
-def repeated(tape: Tape, setting: Setting, k: Value, v: Value, heads: Heads) -> tuple[Value, Value]:
-    """Keys and values copied for every query head (repeat_kv), where there are fewer of them.
-
-    A single one is expanded without a copy: its reshape is a view.
-    """
-    if not heads.grouped:
-        return k, v
-    rows = setting.key_tokens * heads.heads
-    if heads.kv_heads == 1 and setting.attention == "sdpa":
-        k = tape.split("attn.k_expanded", k, [("attn.k_view", rows * heads.head_dim)])[0]
-        v = tape.split("attn.v_expanded", v, [("attn.v_view", rows * heads.value_dim)])[0]
-        return k, v
-    return (
-        tape.op("attn.k_repeated", k, elements=rows * heads.head_dim),
-        tape.op("attn.v_repeated", v, elements=rows * heads.value_dim),
-    )
 
 
 def _fused(
@@ -92,8 +79,12 @@ def _token_by_token(tape: Tape, out: Value, heads: Heads) -> Value:
 
 def _own_mask(tape: Tape, setting: Setting, q: Value, heads: Heads, width: Num) -> list[Value]:
     """The additive mask that SDPA makes from a boolean one, for this call alone
-    (attention.cpp convert_boolean_attn_mask).
+    (attention.cpp convert_boolean_attn_mask); of one with a row for every head (ALiBi), the copy
+    that autocast makes.
     """
+    if heads.masked and not heads.own_mask and setting.bits != q.bits:
+        area = setting.tokens * heads.heads * setting.seq
+        return [tape.value("attn.mask", area, q.bits, grad=False)]
     if not (heads.masked and heads.own_mask):
         return []
     return [tape.value("attn.mask", setting.batch * setting.seq * width, q.bits, grad=False)]
@@ -103,8 +94,6 @@ def _cudnn(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
     """cuDNN's attention. Backward holds an fp32 dq, a row sum, 256 bytes, and with grouped heads
     dk and dv for every query head (measured on an H200, cuDNN of torch 2.11+cu130).
     """
-    if heads.masked:
-        k, v = repeated(tape, setting, k, v, heads)
     rows = setting.tokens * heads.heads
     spread = 2 * q.bytes if heads.grouped and not heads.masked else 0
     work = (rows * (4 * heads.head_dim + 4) + 256 + spread,)  # one workspace
@@ -130,7 +119,6 @@ def _efficient(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads
     Backward has one fp32 number a row; in fp32 that is made outside the kernel, from grad · out
     (attention_backward.cu, kKernelComputesDelta), which holds the product and the sums twice.
     """
-    k, v = repeated(tape, setting, k, v, heads)
     rows = setting.batch * round_up(setting.seq, 32) * heads.heads
     work: tuple[Num, ...] = (rows * 4,)
     if q.bits == 32:
@@ -144,18 +132,19 @@ def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     (attention.cpp, _scaled_dot_product_attention_math). The softmax looks for rows without a key,
     which takes a boolean map (_safe_softmax).
 
-    With `enable_gqa` keys and values are repeated first; else each matmul spreads its own over the
-    heads (`broadcast`).
+    With `enable_gqa` keys and values are repeated first, a single one too (repeat_interleave
+    always copies); else each matmul spreads its own over the heads (`broadcast`).
     """
     bits, late = q.bits, heads.broadcast
     q, k, v = (tape.cast(x, 32) for x in (q, k, v))
     named = [q, k, v, *_named_mask(tape, setting, heads, bits)]
-    if not late:
-        k, v = repeated(tape, setting, k, v, heads)
+    rows = setting.key_tokens * heads.heads
+    if heads.grouped and not late:
+        k = tape.op("attn.k_repeated", k, elements=rows * heads.head_dim)
+        v = tape.op("attn.v_repeated", v, elements=rows * heads.value_dim)
     named += [] if setting.training else [k, v]
     q, k = scale(tape, q, "attn.q_scaled"), scale(tape, k, "attn.k_scaled")
     named += [] if setting.training or late else [q]
-    rows = setting.key_tokens * heads.heads
     if late:
         named.append(_copied_query(tape, setting, q))
         k = _spread(tape, setting, k, rows * heads.head_dim)
@@ -193,11 +182,10 @@ def _copied_query(tape: Tape, setting: Setting, q: Value) -> Value:
 
 
 def _named_mask(tape: Tape, setting: Setting, heads: Heads, bits: int) -> list[Value]:
-    """The mask in numbers, where it comes as a boolean one: added to the scores, not kept.
-
-    Without one torch makes the causal one itself; where all is kept for backward that is no peak.
+    """The mask in numbers, added to the scores and not kept: from a boolean one, or from
+    `is_causal` (attention.cpp, ones().tril()), but not where an additive one is given.
     """
-    causal = not (heads.masked or setting.training or setting.decoding)
+    causal = not (heads.masked or setting.decoding)
     if not (causal or (heads.masked and heads.own_mask)):
         return []
     bits = 32 if causal or setting.training else bits  # as q came in, or as it is now

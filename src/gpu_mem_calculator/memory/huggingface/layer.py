@@ -98,7 +98,7 @@ def layer_walk(
     bits = 32 if layer.fp32_residual else setting.bits
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=grad)
     y = run_layer(tape, setting, x, layer, masked=masked)
-    tape.hold(x)  # the model's loop names the layer's input until it has its output
+    tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
     if not setting.frozen:
         tape.rest(layer.num_parameters, setting.weight_bits)
     return walk(tape, x, y, recompute_core=recompute_core, checkpoint=checkpoint)

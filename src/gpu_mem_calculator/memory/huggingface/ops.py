@@ -144,7 +144,7 @@ def _adapted(
 ) -> Value:
     """result + lora_B(lora_A(dropout(x))) * scaling (PEFT 0.21.2 tuners/lora/layer.py:1074).
 
-    x is cast to the adapter's dtype even under autocast, and named until the result is there.
+    x is cast to the adapter's dtype even under autocast; both are named until the result is there.
     """
     wide = tape.cast(x, adapter.bits)
     if adapter.dora:
@@ -155,7 +155,7 @@ def _adapted(
         scaled = tape.op(f"{layer.name}.scaled", high)
         total = tape.op(f"{layer.name}.sum", y, scaled, bits=max(y.bits, scaled.bits), passes=True)
     result = tape.cast(total, y.bits)
-    tape.hold(wide)
+    tape.hold(x, wide)
     return result
 
 
@@ -182,16 +182,19 @@ def _dora(
     """y + (m - 1) · base + m · lora(x) · scaling, with m = magnitude / ‖W + scaling · BA‖.
 
     PEFT 0.21.2 tuners/lora/variants.py DoraLinearVariant.forward, dora.py DoraLinearLayer.forward.
-    Both products keep their factors. `base` is y, but with dropout it is made again from the
-    dropped-out x with a copy of the weight. The norm is detached: what it needs goes on return.
+    Both products keep their factors. `base` is y less the bias, but with dropout it is made again
+    from the dropped-out x with a copy of the weight. The norm is detached: what it needs goes on
+    return.
     """
+    path = dropout(tape, x) if adapter.dropout else x
     named, weight_bits = _dora_norm(tape, setting, x, layer, adapter)
     norm = named[0]
     magnitude = tape.param(f"{layer.name}.magnitude", layer.outs[1], adapter.bits)
     ratio = tape.op(f"{layer.name}.ratio", magnitude, saves=(norm,), bits=norm.bits)
-    base, path = y, x
+    base = y
+    if layer.bias and not adapter.dropout:
+        base = tape.op(f"{layer.name}.unbiased", y, passes=True)
     if adapter.dropout:
-        path = dropout(tape, x)
         bits = setting.matmul_bits if setting.autocast else path.bits
         copied = setting.quantization is not None or weight_bits != path.bits or path.bits != bits
         size = layer.ins[1] * layer.outs[1]
@@ -206,7 +209,7 @@ def _dora(
     right = _by_column(tape, ratio, high, layer, "dora_lora")
     extra = add(tape, left, tape.op(f"{layer.name}.scaled", right), f"{layer.name}.dora")
     total = add(tape, y, extra, f"{layer.name}.sum")
-    tape.hold(y, *named)
+    tape.hold(y, path, *named)
     return total
 
 
@@ -231,9 +234,11 @@ def _dora_norm(
     """
     ins, outs, name = layer.ins[1], layer.outs[1], layer.name
     bits = setting.matmul_bits if setting.autocast else adapter.bits
-    eye = tape.cast(tape.op(f"{name}.eye", x, elements=ins * ins, bits=adapter.bits), bits)
+    source = tape.op(f"{name}.eye", x, elements=ins * ins, bits=adapter.bits)
+    eye = tape.cast(source, bits)
     low = tape.op(f"{name}.eye_A", eye, elements=ins * adapter.rank)
     full = tape.op(f"{name}.eye_B", low, elements=ins * outs)
+    tape.hold(source)
     delta = tape.cast(full, x.bits)
     named = [eye, low, delta]
     weight_bits = 16 if setting.quantization else setting.weight_bits
@@ -273,7 +278,7 @@ def multiply(tape: Tape, a: Value, b: Value, name: str) -> Value:
         return tape.op(name, a, b, bits=bits, saves=saves)
     narrow = a if a.bits < b.bits else b
     work = a.elements() * bits // 8
-    return tape.op(name, a, b, bits=bits, saves=saves, back_temp=work, settle=narrow.bytes)
+    return tape.op(name, a, b, bits=bits, saves=saves, back_temp=work, casts=narrow)
 
 
 def gain(tape: Tape, x: Value, weight: Value, width: int, name: str) -> Value:

@@ -24,6 +24,7 @@ def token_scan(
     low = tape.op("ssm.x_proj", rows, elements=tokens * low_width, saves=(rows,))
     norms = tape.value("ssm.norms", tokens * low_width * 4, 16, grad=False)
     biased = tape.op("ssm.dt_proj", low, elements=tokens * inner, saves=(norms,))
+    biased = tape.cast(biased, 32) if setting.autocast else biased  # softplus is in fp32
     steps = tape.op("ssm.softplus", biased, saves=(biased,), save_out=True)
     size = tokens * (inner * block.state)
     product = tape.op("ssm.a_dt", steps, elements=size, bits=32, saves=(steps,))

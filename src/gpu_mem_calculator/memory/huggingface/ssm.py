@@ -30,7 +30,10 @@ def state_space(
         cache.states(tape, into, state_parts(setting, block))
     if setting.decoding:
         return _one_token(tape, setting, x, into, block)
-    convolved = tape.op("ssm.convolved", into, elements=rows * channels, saves=(into,))
+    given = into
+    if setting.autocast and block.version == 1:  # .to(weight.dtype), modeling_jamba.py:248
+        given = tape.op("ssm.conv_input", into, elements=setting.tokens * channels)
+    convolved = tape.op("ssm.convolved", given, elements=rows * channels, saves=(given,))
     active = tape.op(
         "ssm.active", convolved, elements=setting.tokens * channels, saves=(convolved,)
     )

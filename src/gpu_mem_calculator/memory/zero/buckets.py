@@ -32,7 +32,7 @@ class Flushes(Struct, frozen=True):
     """The first flushes of a backward, and the elements that are left for its end.
 
     `sent_by_layers` are the elements that have gone when the first layer's backward ends,
-    `sent_before[i]` those that have gone when the last and when the first layer of stretch i begins.
+    `sent_before[i]` those that have gone when the last, and when the first layer of stretch i runs.
     """
 
     first: tuple[Flush, ...]

@@ -10,7 +10,7 @@ from ...ledger.source import code
 from ..activations import Walks
 from ..stack import Block
 from ..timeline import BACKWARD, Beat
-from .buckets import EMBEDDING, HEAD, Flush
+from .buckets import EMBEDDING, HEAD, Flush, Flushes, flushes
 from .plan import Plan
 
 SOURCE = code("torch 2.11 autograd: a gradient's hook runs when its operation has let go")
@@ -35,6 +35,19 @@ def first_hook(plan: Plan) -> int:
     return 0 if nothing(plan.table) else 1
 
 
+def sent(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Flushes:
+    """When backward's gradients fill the bucket; stages 0 and 1 reduce them at its end.
+
+    The gradient of a table that embedding and head share arrives with the embedding's.
+    """
+    if not plan.moves:
+        return Flushes((), 0)
+    head, layers = hook_sizes(done, stack, plan.trained_width, first_hook(plan))
+    arch = plan.run.arch
+    tables = () if plan.run.frozen else tuple(int(w.numel) for w in reversed(arch.embedding))
+    return flushes(head, layers, tables, plan.bucket)
+
+
 def hook_entries(
     plan: Plan, done: Walks, blocks: tuple[Block, ...], tokens_bytes: Num
 ) -> Iterator[Entry]:
@@ -46,6 +59,7 @@ def hook_entries(
     if first:
         yield _waiting(plan)
     hooks = done.head.hooks
+    yield from _large(plan, done)
     for beat in plan.beats:
         name = beat.name.removeprefix("later.")
         if name == "head.gradient":
@@ -58,6 +72,26 @@ def hook_entries(
         elif name.startswith("flush."):
             flush = plan.flushes.first[int(name.rpartition(".")[2])]
             yield from _flush_entries(plan, done, blocks, beat, flush, tokens_bytes)
+
+
+def _large(plan: Plan, done: Walks) -> Iterator[Entry]:
+    """A layer's gradient that is larger than the bucket stays until the next one comes.
+
+    Which one is there at the layer's highest moment is not looked at: the largest is taken.
+    """
+    if not (plan.moves and plan.contiguous):
+        return
+    limit = plan.bucket * plan.trained_width
+    for index, walk in enumerate(done.layers):
+        large = [int(size) for size, _ in walk.hooks if int(size) > limit]
+        if large:
+            live = {b.name: 1 for b in plan.beats if b.work == "layer" and b.stretch == index
+                    and b.instant.phase == BACKWARD}  # fmt: skip
+            yield Entry(
+                name="gradient larger than the bucket, until the next comes", kind=GRAD,
+                bytes=plan.run.scaled(max(large)), live=live,
+                source=code("deepspeed 0.19.8 runtime/zero/stage_1_and_2.py:1443"),
+            )  # fmt: skip
 
 
 def _waiting(plan: Plan) -> Entry:

@@ -11,7 +11,7 @@ from ...ledger.ledger import GPU, Entry, Instant
 from ...ledger.num import Num, holds, larger
 from ...ledger.source import code
 from ..run import Run
-from ..timeline import BACKWARD, OPTIMIZER, STARTUP, Beat
+from ..timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP, Beat
 from .buckets import EMBEDDING, HEAD, Flushes
 
 BIRTH, SETUP = "startup", "startup.optimizer"
@@ -117,15 +117,16 @@ def startup_instants() -> tuple[Instant, ...]:
 
 
 def with_hooks(
-    beats: tuple[Beat, ...], sent: Flushes, *, head: bool, moves: bool = False, early: bool = False
-) -> tuple[Beat, ...]:
+    beats: tuple[Beat, ...], sent: Flushes, *, head: bool, moves: bool = False,
+    early: tuple[int, ...] = (),
+) -> tuple[Beat, ...]:  # fmt: skip
     """The beats of a step, with the moments at which gradients meet their bucket.
 
     `head.gradient`: the first gradient of backward; `flush.N`: the bucket is sent off in the
     middle of backward; `epilogue`: what is left of it; then the norm, the cast of the gradients
     and the update. `moves`: gradients go into the bucket at once, and the slice's are laid out
     beside the sum of earlier micro-batches, so that the first layer's backward may be highest.
-    `early`: more may be gathered in the first layers' forward than in the last one's.
+    `early`: the layers of each stretch that have run when the most is gathered in forward.
     """
     found: list[Beat] = []
     end = beats[-1]
@@ -145,8 +146,9 @@ def with_hooks(
             found.append(_like(beat, "optimizer.norm", OPTIMIZER, "gradient norm"))
             found.append(_like(beat, "optimizer.cast", OPTIMIZER, "gradients cast to fp32"))
         if name == "forward" and early:
-            made = replace(beat.instant, name=f"{tag}forward.early", title="forward, first layer")
-            found.append(replace(beat, instant=made, stretch=0, saved=tuple(0 for _ in beat.saved)))
+            made = _like(beat, "forward.early", FORWARD, "forward, most gathered")
+            place = sum(1 for count in early if count) - 1
+            found.append(replace(made, work="layer", stretch=max(place, 0), saved=early))
         found.append(beat)
         if name == "loss.backward":
             if head:

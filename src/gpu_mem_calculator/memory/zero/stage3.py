@@ -125,6 +125,17 @@ def shape(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Stack:
                  plan.trained_width)  # fmt: skip
 
 
+def early(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> tuple[int, ...]:
+    """Layers of each stretch that have run when the most is gathered in forward."""
+    stack = shape(plan, blocks, limits)
+    held = gathered(stack, limits).forward
+    left, found = held.index(max(held)), []
+    for _, count, _ in stack.layers:
+        found.append(min(count, left))
+        left -= found[-1]
+    return tuple(found)
+
+
 def gathered_entries(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Iterator[Entry]:
     """Gathered parameters at every instant, and the small ones that always stay gathered."""
     stack = shape(plan, blocks, limits)

@@ -1,0 +1,56 @@
+"""What a run file asks for that cannot be, or that would change nothing: a sentence for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..memory.engine import Engine
+from ..memory.optimizers import OPTIMIZERS
+from ..memory.run import Run
+from .models import RunFile
+
+
+def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
+    """Everything that is wrong with a run."""
+    yield from _rules(run, engine)
+    yield from _meaningless(run, file, engine)
+    yield from engine.problems(run)
+
+
+def _meaningless(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
+    """Keys that would change nothing: refused, never ignored."""
+    given = file.training
+    if not engine.transformers:
+        for key in ("attention", "checkpoint_reentrant", "autocast"):
+            if getattr(given, key) is not None:
+                yield (f"training.{key} is for engines that run transformers; {engine.title} has "
+                       "its own way: leave it out")  # fmt: skip
+    elif given.checkpoint_reentrant is not None and run.recompute != "full":
+        yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
+    if given.double_quant is not None and run.quantization != "nf4":
+        yield "training.double_quant applies to quantization 'nf4' only; leave it out"
+    if given.upcast_unquantized is not None and run.quantization is None:
+        yield "training.upcast_unquantized applies to a quantized base only; leave it out"
+    if run.autocast and run.precision == "fp32":
+        yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"
+    if run.attention == "flash_attention_2" and run.precision == "fp32":
+        yield "training.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
+
+
+def _rules(run: Run, engine: Engine) -> Iterator[str]:
+    """Rules that hold for every engine."""
+    arch = run.arch
+    if run.optimizer not in engine.optimizers:
+        yield (f"training.optimizer={run.optimizer!r} is not one {engine.title} has; try "
+               f"{', '.join(sorted(engine.optimizers)[:3])}")  # fmt: skip
+    allowed = OPTIMIZERS[run.optimizer].implementations
+    if run.implementation and run.implementation not in allowed:
+        choice = " or ".join(allowed) or "none: leave it out"
+        yield (f"training.optimizer_implementation={run.implementation!r} does not exist for "
+               f"{run.optimizer}; it has {choice}")  # fmt: skip
+    learned = any("position" in dict(w.dims) for w in arch.embedding)
+    if learned and run.seq > arch.max_seq_len:
+        yield (f"training.seq_len={run.seq} is longer than the model's {arch.max_seq_len} learned "
+               f"positions; use at most {arch.max_seq_len}")  # fmt: skip
+    if run.virtual_stages > 1 and run.mesh.pp == 1:
+        yield "parallelism.virtual_pipeline_size needs pipeline_parallel_size above 1"
