@@ -1,7 +1,8 @@
-"""Writes accuracy.md and accuracy.svg, and in the README the accuracy tables and the sample output.
+"""Writes what documents say of accuracy: the README, accuracy.md, accuracy/ and accuracy.svg.
 
-python docs/evidence.py             from the estimates, and the traces as last scored
-python docs/evidence.py --trace     traces every measured run anew first: about half an hour
+python docs/evidence.py           from the estimates, and the traces as last scored: a minute
+python docs/evidence.py --worse   also where a group got worse, which is refused otherwise
+python docs/evidence.py --trace   traces every measured run anew first: about half an hour
 """
 
 from __future__ import annotations
@@ -10,177 +11,161 @@ import io
 import json
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
-from functools import cache
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
-from gpu_mem_calculator.backtest.rows import read_rows
-from gpu_mem_calculator.backtest.score import Report, Scored, backtest, summary
+sys.path.insert(0, str(Path(__file__).parent))
+
+import group_pages
+import scores
+from scores import FILES, GROUPS, METRICS, ROOT
+
+from gpu_mem_calculator.backtest.score import Report, summary
 from gpu_mem_calculator.cli.main import main as command
 from gpu_mem_calculator.report.backtest_picture import picture
 
-ROOT = Path(__file__).parents[1]
-README, PAGE = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
+README, INDEX = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
+PICTURE, PAGES = ROOT / "docs" / "accuracy.svg", ROOT / "docs" / "accuracy"
 PEERS = ROOT / "docs" / "peers.json"  # other calculators on the runs of runs.jsonl, in GiB
-TRACED, PICTURE = ROOT / "docs" / "traced.json", ROOT / "docs" / "accuracy.svg"
 SAMPLE = ["quick", "7", "--gpus", "8", "--engine", "deepspeed"]
+COLUMNS = ("allocated", "reserved", "needs", "device")
+OURS = "this one"
 GIB = 2**30
 
-# a file of measured runs, and how it was used
-FILES = {
-    "runs": "Looked at while the formulas were written.",
-    "families": "One GPU, DDP and FSDP2, measured after the formulas were written to find what was "
-    "wrong with them; what they showed was then mended from the frameworks' source.",
-    "engines": "The same for DeepSpeed, PEFT, bitsandbytes and Megatron-Core.",
-    "random": "Drawn at random (model, depth, batch, sequence, precision, optimizer, recompute, "
-    "engine). When it was first scored, 67 of 74 runs were within 1 % (mean 0.78 %, worst "
-    "-19.7 %); what it showed was then mended: DDP's first buckets, Adafactor's loop, tied tables "
-    "under FSDP, and the reduce dtype of four rows, which had been written down wrongly.",
-    "unseen": "Drawn at random in the same way after that, and scored: 44 of 44 within 1 %, mean "
-    "0.12 %, worst -0.90 %. Nothing was changed because of it; what the allocator does not split "
-    "was added later, for the sake of other rows.",
-    "options": "Measured with `gpu-mem-calc measure`: what the others lack (every optimizer, "
-    "64k and 128k tokens, vocabularies of 256 and 262,144, head sizes 32 to 320, allocator "
-    "settings, FSDP2's offload, hybrid and replicated sharding, DeepSpeed's bucket and prefetch "
-    "options, Megatron's later stages, interleaving and experts, nine bisected minima). First "
-    "scored at a mean of 0.70 %, worst -21.2 %; what the estimate had wrong was then mended. The "
-    "trace was scored once, 101 runs: mean 0.04 %, worst +3.9 % (fp16 softmax, mended).",
-}  # fmt: skip
-TITLES = {
-    "single": "one GPU", "ddp": "DDP", "fsdp": "FSDP2", "deepspeed": "DeepSpeed", "peft": "LoRA, "
-    "QLoRA, 8-bit", "megatron": "Megatron-Core",
-}  # fmt: skip
-OTHERS = {
-    "families": "other families and options",
-    "engines": "other DeepSpeed, PEFT, Megatron runs",
-    "random": "drawn at random, then mended",
-    "unseen": "drawn at random, changed nothing",
-    "options": "options the others lack, then mended",
-}
-METRICS = ("allocated", "reserved", "needs")
+
+def percent(value: float | None) -> str:
+    """A mean error as tables have it."""
+    if value is None:
+        return "-"
+    return f"{value:.2f} %" if value < 10 else f"{value:.0f} %"
 
 
-@cache
-def report(name: str, rung: str = "estimate") -> Report:
-    """One file's runs against a rung."""
-    return backtest(read_rows(ROOT / "tests" / "ground_truth" / f"{name}.jsonl"), rung)
+def cells(group: str | None, files: Iterable[str]) -> list[str]:
+    """Number of runs, mean and worst of allocated, and the other means."""
+    files = tuple(files)
+    found = {metric: scores.errors(metric, group, files) for metric in COLUMNS}
+    means = {metric: summary(errors).mean_abs_pct for metric, errors in found.items()}
+    worst = max(found["allocated"], key=abs, default=0.0)
+    number = str(len(found["allocated"]))
+    rest = [percent(means[m]) for m in COLUMNS[1:]]
+    return [number, percent(means["allocated"]), f"{worst:+.2f} %", *rest]
 
 
-@cache
-def traced() -> dict[str, dict[str, Any]]:
-    """The errors of the traces as last scored: run, then metric."""
-    found: dict[str, dict[str, Any]] = json.loads(TRACED.read_text(encoding="utf-8"))
-    return found
+HEAD = ["runs", "allocated", "worst", *(METRICS[m] for m in COLUMNS[1:])]
 
 
-def trace_all() -> None:
-    """Trace every run that a trace covers, and keep the errors."""
-    found = {
-        row.id: {"group": row.group, **_errors(row)}
-        for name in FILES for row in report(name, "trace").rows
-    }  # fmt: skip
-    lines = (f"{json.dumps(name)}: {json.dumps(errors)}" for name, errors in found.items())
-    TRACED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-
-
-def _errors(row: Scored) -> dict[str, float]:
-    """A traced run's errors in percent."""
-    errors = {m: row.metrics[m].error_pct for m in METRICS if m in row.metrics}
-    return {m: round(e, 3) for m, e in errors.items() if e is not None}
-
-
-def line(title: str, errors: list[float]) -> str:
-    """One row of a table."""
-    made, worst = summary(errors), max(errors, key=abs)
-    return (f"| {title} | {made.n} | {made.mean_abs_pct:.2f} % | {made.median_abs_pct:.2f} % | "
-            f"{worst:+.2f} % |")  # fmt: skip
-
-
-HEAD = ["| measured runs | number | mean error | median | worst |", "|---|---|---|---|---|"]
+def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    """A table in Markdown."""
+    head = list(head)
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def estimates() -> str:
-    """The README's table: each group of the first file, then the other files whole."""
-    lines = list(HEAD)
-    for group, title in TITLES.items():
-        lines.append(line(title, list(report("runs").errors("allocated", group).values())))
-    for name, title in OTHERS.items():
-        lines.append(line(title, list(report(name).errors("allocated").values())))
-    return "\n".join(lines)
+    """The README's table: each group of the first file, beside the best other calculators."""
+    others = peer_errors()
+    lines = []
+    for group, title in (*GROUPS.items(), (None, "all")):
+        best = [(mean(errors), tool, len(errors)) for tool, by_group in others.items()
+                if tool != OURS and (errors := _sizes(by_group, group))]  # fmt: skip
+        here = len(_sizes(others[OURS], group))
+        whole = sorted(one for one in best if one[2] >= here)[:2]
+        named = [f"{tool} {size:.0f} %" for size, tool, _ in whole]
+        lines.append([title, *cells(group, ("runs",)), *named, *["-"] * (2 - len(named))])
+    return table(["", *HEAD, "best other", "next"], lines)
+
+
+def others() -> str:
+    """The README's table of the other files."""
+    rest = [name for name in FILES if name != "runs"]
+    lines = [[FILES[name][0], *cells(None, (name,))] for name in rest]
+    return table(["", *HEAD], [*lines, ["all, with those above", *cells(None, FILES)]])
 
 
 def traces() -> str:
     """The README's table of traces: allocated, reserved and needs over every run they cover."""
-    lines = [HEAD[0].replace("measured runs", "trace, all runs it covers"), HEAD[1]]
-    for metric in METRICS:
-        lines.append(line(metric, [row[metric] for row in traced().values() if metric in row]))
-    return "\n".join(lines)
+    lines = []
+    for metric in scores.TRACE_METRICS:
+        found = [row[metric] for row in scores.traced().values() if metric in row]
+        made, worst = summary(found), max(found, key=abs)
+        lines.append([metric, str(made.n), percent(made.mean_abs_pct),
+                      percent(made.median_abs_pct), f"{worst:+.2f} %"])  # fmt: skip
+    return table(["trace, all runs it covers", "number", "mean error", "median", "worst"], lines)
+
+
+Errors = Mapping[str, list[float]]
+
+
+def _sizes(by_group: Errors, group: str | None) -> list[float]:
+    """Sizes of errors, of a group or of all."""
+    found = by_group.values() if group is None else [by_group.get(group, [])]
+    return [abs(error) for errors in found for error in errors]
+
+
+def peer_errors() -> dict[str, dict[str, list[float]]]:
+    """Errors of the allocated peak on runs.jsonl: calculator, then group."""
+    rows = {row.id: row for _, row in scores.rows(files=("runs",))}
+    ours = {name: row.metrics["allocated"].predicted / GIB for name, row in rows.items()}
+    found: dict[str, dict[str, list[float]]] = {}
+    for tool, answers in {OURS: ours, **json.loads(PEERS.read_text(encoding="utf-8"))}.items():
+        by_group = found.setdefault(tool, {})
+        for name, gib in answers.items():
+            measured = rows[name].metrics["allocated"].measured
+            error = 100 * (gib * GIB / measured - 1)
+            by_group.setdefault(rows[name].group, []).append(error)
+    return found
 
 
 def peers() -> str:
-    """The README's table of other calculators: their mean error on the same runs, by group."""
-    measured = {
-        row.id: (row.group, row.metrics["allocated"].measured) for row in report("runs").rows
-    }
-    ours = {i: c.metrics["allocated"].predicted / GIB for i, c in _by_id(report("runs")).items()}
-    tools = {"this one": ours, **json.loads(PEERS.read_text(encoding="utf-8"))}
-    lines = [f"| calculator | runs | mean error | {' | '.join(TITLES.values())} |",
-             "|---" * (3 + len(TITLES)) + "|"]  # fmt: skip
-    cells = []
-    for tool, found in tools.items():
-        errors = [
-            (measured[i][0], 100 * (gib * GIB / measured[i][1] - 1)) for i, gib in found.items()
-        ]
-        means = [_mean([e for group, e in errors if group == one]) for one in TITLES]
-        cells.append((mean(abs(e) for _, e in errors), tool, len(errors), means))
-    for total, tool, count, means in sorted(cells):
-        lines.append(f"| {tool} | {count} | {_percent(total)} | {' | '.join(means)} |")
-    return "\n".join(lines)
+    """Every other calculator: its mean error on the same runs, by group."""
+    found = peer_errors()
+    order = sorted(found, key=lambda tool: mean(_sizes(found[tool], None)))
+    lines = []
+    for tool in order:
+        each = [_sizes(found[tool], group) for group in (None, *GROUPS)]
+        lines.append([tool, str(len(each[0])), *(percent(mean(e)) if e else "-" for e in each)])
+    return table(["calculator", "runs", "all", *GROUPS.values()], lines)
 
 
-def _by_id(found: Report) -> dict[str, Scored]:
-    return {row.id: row for row in found.rows}
+def made() -> str:
+    """When, with what, and how many runs."""
+    stored = scores.stored()
+    libraries = ", ".join(f"{name} {' and '.join(v)}" for name, v in scores.versions().items())
+    number = sum(1 for _ in scores.rows())
+    return (f"Written on {stored['date']} by version {stored['version']} from {number} runs on one "
+            f"NVIDIA H200: {libraries}.")  # fmt: skip
 
 
-def _mean(errors: list[float]) -> str:
-    return _percent(mean(map(abs, errors))) if errors else "-"
-
-
-def _percent(value: float) -> str:
-    return f"{value:.2f} %" if value < 1 else f"{value:.0f} %"
-
-
-def page() -> str:
-    """accuracy.md: every run, worst first."""
-    parts = ["# Every measured run", "",
-             "Peak of torch's allocated memory on an NVIDIA H200 in GiB, and the error of the",
-             "estimate; then of the trace: allocated, reserved, and the least memory that the run",
-             "survives in, where that was measured. A positive error is a figure that is too high.",
-             "This page is written by `docs/evidence.py`; the runs are in `tests/ground_truth/`.",
-             ""]  # fmt: skip
-    for name, use in FILES.items():
-        parts += [f"## {name}.jsonl", "", use, "",
-                  "| run | measured | estimate | trace | reserved | needs |",
-                  "|---|---|---|---|---|---|"]  # fmt: skip
-        rows = [row for row in report(name).rows if "allocated" in row.metrics]
-        for row in sorted(rows, key=lambda r: -abs(r.metrics["allocated"].error_pct or 0)):
-            one = row.metrics["allocated"]
-            trace = traced().get(row.id, {})
-            cells = [f"{trace[m]:+.2f} %" if m in trace else "" for m in METRICS]
-            parts.append(
-                f"| {row.id} | {one.measured / GIB:.3f} | {one.error_pct:+.2f} % | "
-                f"{' | '.join(cells)} |"
-            )
-        parts.append("")
+def files() -> str:
+    """What each file of measured runs is."""
+    parts = []
+    for name, (title, use) in FILES.items():
+        number = len(scores.report(name).rows)
+        parts.append(f"- `tests/ground_truth/{name}.jsonl` ({title}, {number} runs): {use}")
     return "\n".join(parts)
+
+
+def groups() -> str:
+    """The index of the groups' pages, over all files."""
+    lines = [[f"[{title}](accuracy/{group}.md)", *cells(group, FILES), *_more(group)]
+             for group, title in GROUPS.items()]  # fmt: skip
+    return table(["", *HEAD, METRICS["startup"], METRICS["host"], "phases > 3 %"], lines)
+
+
+def _more(group: str) -> list[str]:
+    """Start-up, host, and how many phases are off."""
+    means = [summary(scores.errors(m, group)).mean_abs_pct for m in ("startup", "host")]
+    phases = [one.error_pct for _, row in scores.rows(group) for one in row.phases.values()]
+    off = sum(e is not None and abs(e) > group_pages.LIMITS["phase"] for e in phases)
+    return [*map(percent, means), f"{off} of {len(phases)}"]
 
 
 def score() -> str:
     """The picture: every run of every file, predicted against measured."""
-    rows = tuple(row for name in FILES for row in report(name).rows)
-    return picture(Report(rung="estimate", rows=rows, refused=()), "every measured run")
+    every = tuple(row for _, row in scores.rows())
+    return picture(Report(rung="estimate", rows=every, refused=()), "every measured run")
 
 
 def sample() -> str:
@@ -191,23 +176,43 @@ def sample() -> str:
     return f"```console\n$ gpu-mem-calc {' '.join(SAMPLE)}\n{out.getvalue().rstrip()}\n```"
 
 
-def readme(text: str) -> str:
-    """The README with its tables and its sample made anew."""
-    for mark, body in (
-        ("run", sample()),
-        ("accuracy", estimates()),
-        ("traces", traces()),
-        ("peers", peers()),
-    ):
-        pattern = rf"<!-- {mark} -->.*?<!-- end -->"
+def filled(text: str, bodies: Mapping[str, str]) -> str:
+    """A document with what stands between its marks made anew."""
+    for mark, body in bodies.items():
         new = f"<!-- {mark} -->\n{body}\n<!-- end -->"
+        pattern = rf"<!-- {mark} -->.*?<!-- end -->"
         text = re.sub(pattern, lambda _, new=new: new, text, flags=re.DOTALL)  # type: ignore[misc]
     return text
 
 
+def documents() -> dict[Path, str]:
+    """Every document that has figures in it, as it should be now."""
+    readme = {"run": sample(), "made": made(), "accuracy": estimates(), "others": others(),
+                     "traces": traces()}  # fmt: skip
+    index = {"made": made(), "groups": groups(), "peers": peers(), "files": files(),
+             "others": others()}  # fmt: skip
+    found = {README: filled(README.read_text("utf-8"), readme),
+             INDEX: filled(INDEX.read_text("utf-8"), index), PICTURE: score()}  # fmt: skip
+    for group in GROUPS:
+        page = PAGES / f"{group}.md"
+        found[page] = filled(page.read_text("utf-8"), group_pages.bodies(group))
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Write everything."""
+    if "--trace" in arguments:
+        scores.trace_all()
+    worse = scores.worse()
+    if worse and "--worse" not in arguments:
+        print("\n".join([*worse, "Nothing was written; --worse writes it all the same."]))
+        return 1
+    scores.store()
+    for path, text in documents().items():
+        path.write_text(text, encoding="utf-8")
+    print("\n".join(group_pages.unexplained()))
+    return 0
+
+
 if __name__ == "__main__":
-    if "--trace" in sys.argv[1:]:
-        trace_all()
-    README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
-    PAGE.write_text(page(), encoding="utf-8")
-    PICTURE.write_text(score(), encoding="utf-8")
+    raise SystemExit(main(sys.argv[1:]))

@@ -18,8 +18,11 @@ from gpu_mem_calculator.backtest.predict import (
     stage_of_rank,
 )
 from gpu_mem_calculator.backtest.rows import METRICS, Row, rows_from
-from gpu_mem_calculator.core.calculator import STEP, full_estimate
+from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.replayed import replayed
+from gpu_mem_calculator.ledger.ledger import CPU
+from gpu_mem_calculator.memory.runtime import host_libraries
 from tests.conftest import measured_runs, small_run
 
 from .conftest import measured_row
@@ -59,41 +62,62 @@ def test_nccl_counts_where_the_measured_process_had_it(group: str | None, total:
 
 
 def test_the_estimate_is_of_the_stage_that_was_measured() -> None:
-    """Rank 0 and the last rank of a pipeline get the peaks of their own stages."""
+    """Rank 0 and the last rank of a pipeline get the replays of their own stages."""
     mesh = {"pipeline_parallel_size": 4, "data_parallel_size": 2}
     config = small_run("megatron_lm", parallelism=mesh,
                        training={"gradient_accumulation_steps": 8})  # fmt: skip
-    ledgers = full_estimate(config).ledgers
-    peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
-    assert len(set(peaks)) > 1
-    assert by_estimate(one(config=config, rank=0)).allocated == peaks[0]
-    assert by_estimate(one(config=config, rank=7)).allocated == peaks[3]
+    resolved = full_estimate(config, replay=False).resolved
+    first, last = (replayed(resolved, stage) for stage in (0, 3))
+    assert first is not None
+    assert last is not None
+    assert first.allocated_bytes != last.allocated_bytes
+    for rank, stage in ((0, first), (7, last)):
+        found = by_estimate(one(config=config, rank=rank))
+        assert found.allocated == stage.allocated_bytes
+        assert (found.reserved, found.needs) == (stage.reserved_bytes, stage.needs_bytes)
 
 
-def test_start_up_and_the_verdict_are_the_estimates_own() -> None:
+def test_the_numbers_and_the_verdict_are_the_estimates_own() -> None:
     """The same figures that `calculate` shows."""
+    result, found = full_estimate(small_run(gpus=1)).result, by_estimate(one())
+    assert (found.allocated, found.startup) == (result.allocated_bytes, result.startup_bytes)
+    assert (found.reserved, found.needs) == (result.reserved_bytes, result.needs_bytes)
+    assert (found.device, found.host) == (result.device_bytes, result.host_bytes_per_node)
+    assert found.fits is True
+
+
+def test_a_verdict_counts_what_the_allocator_needs() -> None:
+    """A card that has all that is allocated, but not what torch needs, is too small."""
     result = full_estimate(small_run(gpus=1)).result
-    found = by_estimate(one())
-    assert (found.startup, found.fits) == (result.startup_bytes, True)
+    assert result.needs_bytes is not None
+    between = (result.allocated_bytes + result.needs_bytes) // 2 + result.outside_torch_bytes
+    config = small_run(gpus=1, hardware={"gpu_memory_bytes": between})
+    assert by_estimate(one(config=config)).fits is False
 
 
-def test_host_memory_is_said_only_where_the_ledger_has_some() -> None:
-    """A run that offloads has host memory; of another the ledger says nothing."""
+@pytest.mark.parametrize(
+    ("group", "nccl"),
+    [("none", False), ("fake", False), ("nccl, 1 rank", True), ("nccl", True), (None, True)],
+)
+def test_host_memory_counts_libraries(group: str | None, nccl: bool) -> None:
+    """What is offloaded and the libraries of the process, NCCL's where it was there."""
     config = small_run("deepspeed", engine={"zero_stage": 2, "offload_optimizer": "cpu"})
-    host = by_estimate(one(config=config)).host
-    assert host == full_estimate(config).result.host_bytes_per_node // 8
-    assert by_estimate(one()).host is None
+    made = full_estimate(config, replay=False)
+    _, libraries, _ = host_libraries(made.resolved.run, "deepspeed", nccl=nccl)
+    held = int(made.ledger.peak(CPU))
+    assert held > 0
+    around = {"environment": {"process_group": group}} if group else {}
+    assert by_estimate(one(config=config, **around)).host == held + libraries
 
 
-def test_nvidia_smi_is_unknown_while_reserved_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Device memory is reserved memory and what lies beside it, or nothing."""
-    from gpu_mem_calculator.backtest import predict
-
-    monkeypatch.setattr(predict, "_of_stage", lambda *_: None)
-    assert by_estimate(one()).device is None
-    monkeypatch.setattr(predict, "_of_stage", lambda *_: 1000)
-    outside = sum(size for _, size, _ in full_estimate(small_run(gpus=1)).resolved.outside_torch)
-    assert by_estimate(one()).device == 1000 + outside
+def test_the_allocators_settings_of_the_measurement_count() -> None:
+    """A run that was measured with PYTORCH_ALLOC_CONF is estimated with it."""
+    around = {"process_group": "none", "alloc_conf": "expandable_segments:True"}
+    found = by_estimate(one(environment=around))
+    config = small_run(gpus=1, training={"pytorch_alloc_conf": "expandable_segments:True"})
+    result = full_estimate(config).result
+    assert (found.reserved, found.needs) == (result.reserved_bytes, result.needs_bytes)
+    assert found.reserved != by_estimate(one()).reserved
 
 
 def test_phases_of_a_measured_run_come_out_right() -> None:

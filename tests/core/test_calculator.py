@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.core.calculator import GPUMemoryCalculator
+from gpu_mem_calculator.core.calculator import STEP, GPUMemoryCalculator, full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.models import (
     EngineConfig,
@@ -15,6 +15,7 @@ from gpu_mem_calculator.core.models import (
     ParallelismConfig,
     TrainingConfig,
 )
+from gpu_mem_calculator.ledger.ledger import CPU
 from tests.conftest import ROOT, small_run
 
 
@@ -45,16 +46,61 @@ def test_a_calculator_from_a_file_is_the_same() -> None:
     assert GPUMemoryCalculator.from_config_file(path).calculate() == estimate(str(path))
 
 
-def test_the_card_must_have_what_torch_allocates_and_what_cuda_takes() -> None:
-    """The total is allocated plus what lies outside torch; the rest is not modelled yet."""
+def test_the_card_must_have_what_torch_needs_and_what_cuda_takes() -> None:
+    """The total is the least torch gets by with and what lies outside torch; so is the verdict."""
     result = estimate(small_run())
-    total = result.allocated_bytes + result.outside_torch_bytes
-    assert result.total_memory_per_gpu_gb == pytest.approx(total / 2**30)
-    assert result.reserved_bytes is None
-    assert result.needs_bytes is None
-    assert result.fits_on_gpu
+    assert result.needs_bytes is not None
+    total = result.needs_bytes + result.outside_torch_bytes
+    assert result.total_memory_per_gpu_gb == total / 2**30
+    assert result.headroom_bytes == result.gpu_memory_bytes - total
+    assert (result.verdict, result.fits_on_gpu) == ("fits", True)
+    assert result.breakdown.total_memory_gb == pytest.approx(total / 2**30)
     assert result.peak_instant
-    assert max(sum(row["bytes"].values()) for row in result.timeline) >= result.allocated_bytes
+
+
+@pytest.mark.parametrize("engine", ["pytorch_ddp", "fsdp", "deepspeed", "megatron_lm"])
+def test_the_four_numbers_are_in_order(engine: str) -> None:
+    """Allocated, needs, reserved, nvidia-smi: each is at least the one before."""
+    result = estimate(small_run(engine))
+    numbers = [result.allocated_bytes, result.needs_bytes, result.reserved_bytes,
+               result.device_bytes]  # fmt: skip
+    assert None not in numbers
+    assert numbers == sorted(numbers, key=lambda number: number or 0)
+
+
+@pytest.mark.parametrize("engine", ["pytorch_ddp", "fsdp", "deepspeed", "megatron_lm"])
+def test_the_ledger_reaches_what_the_replay_found(engine: str) -> None:
+    """To the byte, with one entry for what blocks have beyond their tensors."""
+    made = full_estimate(small_run(engine))
+    assert int(made.ledger.peak(phases=STEP)) == made.result.allocated_bytes
+    assert max(sum(row["bytes"].values()) for row in made.result.timeline if
+               row["phase"] != "startup") == made.result.allocated_bytes  # fmt: skip
+    blocks = [e for e in made.ledger.entries if e.name == "blocks larger than their tensors"]
+    assert len(blocks) == 1
+    assert 0 <= int(blocks[0].bytes) < made.result.allocated_bytes // 50
+
+
+def test_without_a_replay_the_ledger_answers_alone() -> None:
+    """No number that only the allocator gives; the total is allocated and what CUDA takes."""
+    result, whole = (estimate(small_run(), replay=replay) for replay in (False, True))
+    assert (result.reserved_bytes, result.needs_bytes, result.device_bytes) == (None, None, None)
+    total = result.allocated_bytes + result.outside_torch_bytes
+    assert result.total_memory_per_gpu_gb == total / 2**30 < whole.total_memory_per_gpu_gb
+    assert result.allocated_bytes == pytest.approx(whole.allocated_bytes, rel=0.01)
+
+
+def test_every_process_has_its_libraries_on_the_host() -> None:
+    """Host memory is what is offloaded, and the libraries of each rank of a node."""
+    plain = full_estimate(small_run("deepspeed", engine={"zero_stage": 2}))
+    _, libraries, source = plain.resolved.host_libraries
+    assert plain.result.host_bytes_per_node == 8 * libraries
+    assert plain.result.cpu_memory_gb == 8 * libraries / 2**30
+    assert source.startswith("measured")
+    offload = {"zero_stage": 2, "offload_optimizer": "cpu"}
+    away = full_estimate(small_run("deepspeed", engine=offload))
+    _, libraries, _ = away.resolved.host_libraries
+    held = int(away.ledger.peak(CPU))
+    assert away.result.host_bytes_per_node == 8 * (held + libraries) > 8 * libraries
 
 
 def test_one_gpu_has_no_nccl() -> None:

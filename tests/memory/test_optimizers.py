@@ -9,7 +9,7 @@ from gpu_mem_calculator.memory.optimizers import (
     OPTIMIZERS,
     clip_temp_bytes,
     default_implementation,
-    muon_temp_bytes,
+    muon_temps,
     state_bytes,
     step_temp_bytes,
     tensor_state_bytes,
@@ -65,7 +65,9 @@ def test_step_temporaries(name: str, implementation: str, expected: int) -> None
 )
 def test_muon_temporaries(rows: int, cols: int, bits: int, expected: int) -> None:
     """Newton-Schulz holds matrices and m × m products, as torch's own step does."""
-    assert muon_temp_bytes(rows * cols, min(rows, cols), bits) == expected
+    tensors = muon_temps(rows * cols, min(rows, cols), bits)
+    assert sum(tensors) == expected
+    assert sum(size > 0 for size in tensors) == 5
 
 
 def test_clipping_of_a_measured_run() -> None:

@@ -6,15 +6,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import Resolved, resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.ledger.ledger import Ledger
-from gpu_mem_calculator.memory.stream import stream
-from gpu_mem_calculator.replay.stream import Stream
+from tests.streams import highest, rolled_and_written
 
 NUM_RUNS = 60
 GPT = {
@@ -91,35 +88,11 @@ def random_run(engine: str, index: int) -> Resolved:
             continue
 
 
-def highest(asked: Stream) -> int:
-    """The most bytes alive behind start-up; nothing is freed that is not there."""
-    begin = asked.marks[0][0]
-    alive: set[int] = set()
-    total = peak = 0
-    for at, event in enumerate(asked.events):
-        if event >= 0:
-            assert event not in alive
-            alive.add(event)
-            total += asked.sizes[event]
-        else:
-            alive.remove(~event)
-            total -= asked.sizes[~event]
-        peak = max(peak, total) if at >= begin else 0
-    return peak
-
-
-def ledgers(found: Resolved, stage: int) -> tuple[Ledger, Ledger]:
-    """Of one stage: rolled, and with every layer by itself."""
-    run = replace(found.run, stage=stage)
-    return found.engine.ledger(run), found.engine.ledger(replace(run, unrolled=True))
-
-
 @pytest.mark.parametrize("engine", ["megatron_lm", "megatron_deepspeed"])
 @pytest.mark.parametrize("index", range(NUM_RUNS))
 def test_a_stream_is_as_high_as_its_ledger(engine: str, index: int) -> None:
     """On every stage of any run, to the byte."""
     found = random_run(engine, index)
     for stage in range(int(found.run.mesh.pp)):
-        rolled, unrolled = ledgers(found, stage)
-        asked = stream(unrolled, int(found.run.micro_batches))
+        rolled, asked = rolled_and_written(found, stage)
         assert highest(asked) == int(rolled.peak(phases=STEP)), (found.run.options, stage)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gpu_mem_calculator.backtest.phases import phase_peaks
 from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.core.resolve import Resolved
+from gpu_mem_calculator.memory.stream import stream
 from gpu_mem_calculator.replay.stream import Stream
 from gpu_mem_calculator.trace.run import trace
 
 from .runs import RunDict, run_file
 
-UNROUNDED = "expandable_segments:True"  # the setting under which no block has an unsplit rest
-LATER = "s1."  # the steps of a run are alike from the second on
+STEP = "s1."  # the steps of a run are alike from the second on
+Peaks = dict[str, int]
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """One run. `asked`: bytes of tensors alive, whatever the allocator makes of them."""
+    """One run. `asked` is what the tensors ask for, whatever the allocator makes of it."""
 
     index: int
     family: str
@@ -27,7 +27,7 @@ class Compared(Struct, frozen=True, kw_only=True):
     asked_estimate_bytes: int
     allocated_bytes: int
     allocated_estimate_bytes: int
-    phases: dict[str, tuple[int, int]]  # asked: traced, estimated
+    phases: dict[str, tuple[int, int]]  # asked in the second step: traced, estimated
 
     @property
     def asked_pct(self) -> float:
@@ -43,7 +43,7 @@ class Compared(Struct, frozen=True, kw_only=True):
     def worst_phase(self) -> tuple[str, float]:
         """The phase of a step that is furthest off, in percent of its own peak."""
         found = {name: percent(ours, theirs) for name, (theirs, ours) in self.phases.items()}
-        return max(found.items(), key=lambda one: abs(one[1]))
+        return max(found.items(), key=lambda one: abs(one[1]), default=("", 0.0))
 
 
 def percent(ours: int, theirs: int) -> float:
@@ -51,40 +51,40 @@ def percent(ours: int, theirs: int) -> float:
     return 100 * (ours - theirs) / theirs
 
 
-def asked_peaks(stream: Stream) -> dict[str, int]:
-    """The most bytes of tensors alive in each phase, as asked for."""
-    peaks: dict[str, int] = {}
+def asked_peaks(asked: Stream) -> Peaks:
+    """The most bytes of tensors alive in each phase of the steps, as asked for."""
+    peaks: Peaks = {}
     alive = start = 0
-    for end, name in stream.marks:
+    for end, name in asked.marks:
         most = alive
-        for event in stream.events[start:end]:
-            alive += stream.sizes[event] if event >= 0 else -stream.sizes[~event]
+        for event in asked.events[start:end]:
+            alive += asked.sizes[event] if event >= 0 else -asked.sizes[~event]
             most = max(most, alive)
         peaks[name], start = most, end
-    return peaks
+    return {name: peak for name, peak in peaks.items() if name.startswith("s")}
+
+
+def estimated_peaks(resolved: Resolved) -> Peaks:
+    """The same for the stream that the estimate writes."""
+    run = replace(resolved.run, unrolled=True)
+    return asked_peaks(stream(resolved.engine.ledger(run), int(run.micro_batches)))
 
 
 def compare_run(run: RunDict, index: int = 0) -> Compared:
     """Estimate a run and trace it."""
-    traced = trace(run)
-    plain: dict[str, Any] = {**run, "training": {**run["training"]}}
-    plain["training"]["pytorch_alloc_conf"] = UNROUNDED
-    unrounded = full_estimate(plain)
-    asked = asked_peaks(traced.stream)
-    steps = tuple(name for name in asked if name != "model")
-    accumulated = run["training"].get("gradient_accumulation_steps", 1)
-    ours = phase_peaks(unrounded.ledger, steps, accumulated)
+    traced, estimated = trace(run), full_estimate(run)
+    theirs, ours = asked_peaks(traced.stream), estimated_peaks(estimated.resolved)
     return Compared(
         index=index,
         family=run["model"]["config"]["model_type"],
         engine=traced.resolved.engine.name,
-        asked_bytes=max(asked[name] for name in steps),
-        asked_estimate_bytes=unrounded.result.allocated_bytes,
+        asked_bytes=max(theirs.values()),
+        asked_estimate_bytes=max(ours.values()),
         allocated_bytes=traced.allocated_bytes,
-        allocated_estimate_bytes=full_estimate(run).result.allocated_bytes,
-        phases={name: (asked[name], ours[name]) for name in steps
-                if name in ours and name.startswith(LATER)},
-    )
+        allocated_estimate_bytes=estimated.result.allocated_bytes,
+        phases={name: (theirs[name], ours[name]) for name in theirs
+                if name in ours and name.startswith(STEP)},
+    )  # fmt: skip
 
 
 def compare(seed: int, index: int) -> Compared:

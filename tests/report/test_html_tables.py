@@ -13,6 +13,7 @@ from gpu_mem_calculator.report.html_tables import count, size
 @pytest.mark.parametrize(("word", "behind"), [
     ("ink", "paper"), ("soft", "paper"), ("soft", "raised"), ("good", "good-paper"),
     ("bad", "bad-paper"), ("soft", "good-paper"), ("soft", "bad-paper"), ("limit", "paper"),
+    ("warn", "warn-paper"), ("soft", "warn-paper"),
 ])  # fmt: skip
 def test_text_has_contrast(scheme: str, word: str, behind: str) -> None:
     """Text stands out from what is behind it by 4.5 to 1 or more (WCAG 2.2, 1.4.3)."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import pytest
 
 from gpu_mem_calculator.core.calculator import Estimate, estimate, full_estimate
-from gpu_mem_calculator.core.runfile import with_settings
+from gpu_mem_calculator.core.replayed import survives
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read, with_settings
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.advice import remedies
-from gpu_mem_calculator.report.room import longest_sequence
 from gpu_mem_calculator.report.bars import bar, gauge, stacked
 from gpu_mem_calculator.report.headline import card_bytes, sentence
 from gpu_mem_calculator.report.lines import coloured, command, count, plain, size, wrapped
 from gpu_mem_calculator.report.parts import parts
+from gpu_mem_calculator.report.room import longest_sequence, room_lines
+from gpu_mem_calculator.report.room import longest_sequence
 from gpu_mem_calculator.report.text import text_report
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -29,6 +33,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@cache
 def _made(name: str) -> Estimate:
     return full_estimate({"model": {"name": "llama2-7b"}, **RUNS[name]})
 
@@ -42,7 +47,9 @@ def test_parts_add_up_to_the_whole(name: str) -> None:
     """The rows of the table are everything that the card must have, to the byte."""
     made = _made(name)
     assert sum(part.bytes for part in parts(made)) == card_bytes(made)
-    assert card_bytes(made) == made.result.allocated_bytes + made.result.outside_torch_bytes
+    assert made.result.needs_bytes is not None
+    assert card_bytes(made) == made.result.needs_bytes + made.result.outside_torch_bytes
+    assert parts(made)[-1].title == "allocator"
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -79,14 +86,43 @@ def test_a_long_pipeline_is_shown_in_part() -> None:
 
 
 def test_the_verdict_says_what_it_rests_on() -> None:
-    """While the allocator is not modelled, the report says so."""
-    assert "allocator" in _text(_made("fsdp"))
+    """Only where the allocator was not replayed."""
+    alone = full_estimate(_made("fsdp").result.run, replay=False)
+    assert "was not replayed" in _text(alone)
+    assert "was not replayed" not in _text(_made("fsdp"))
 
 
-def test_offloaded_bytes_are_shown_per_node() -> None:
-    """Host memory has its own figure."""
-    made = _made("zero-3")
-    assert f"host RAM {made.result.host_bytes_per_node / GIB:,.1f} GiB per node" in _text(made)
+@pytest.mark.parametrize("name", RUNS)
+def test_the_four_numbers_are_named_once(name: str) -> None:
+    """Each has one row with its figure, and the one that the verdict counts says its total."""
+    result, text = _made(name).result, _text(_made(name))
+    figures = {"allocated": result.allocated_bytes, "reserved": result.reserved_bytes,
+               "torch needs": result.needs_bytes, "nvidia-smi": result.device_bytes}  # fmt: skip
+    for title, value in figures.items():
+        assert value is not None
+        rows = [row for row in text.splitlines() if row.startswith(f"  {title} ")]
+        assert len(rows) == 1
+        assert f" {value / GIB:,.2f}  " in rows[0]
+    assert f"{result.total_memory_per_gpu_gb:,.2f} with CUDA's" in text
+
+
+def test_numbers_that_were_not_replayed_are_not_shown() -> None:
+    """The ledger alone has no reserved memory, and none is made up."""
+    text = _text(full_estimate(_made("fsdp").result.run, replay=False))
+    assert "  allocated " in text
+    assert not re.search(r"^  (reserved|torch needs|nvidia-smi) ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("zero-3", "offloaded states and buffers; libraries, 8 × "), ("fsdp", "  libraries, 8 × ")],
+)
+def test_host_memory_is_shown_per_node(name: str, words: str) -> None:
+    """It has its own figure, and says what of it is offloaded and what are libraries."""
+    made = _made(name)
+    row = next(row for row in _text(made).splitlines() if row.startswith("  host RAM "))
+    assert f" {made.result.host_bytes_per_node / GIB:,.2f}  " in row
+    assert words in row
 
 
 @pytest.mark.parametrize("name", ["one gpu", "fsdp"])
@@ -114,14 +150,56 @@ def test_the_last_resort_is_an_adapter() -> None:
     assert "training.quantization=nf4" in first.settings
 
 
-def test_the_longest_sequence_fits_and_more_does_not() -> None:
-    """The sequence that the report names fits; one a tenth longer does not."""
-    run = {"model": {"name": "llama3.2-1b"}, "training": {"seq_len": 2048}}
+@pytest.mark.parametrize(
+    ("model", "seq"), [("llama3.2-1b", 2048), ("llama3.2-1b", 32768), ("llama2-7b", 4096)]
+)
+def test_the_longest_sequence_fits_and_more_does_not(model: str, seq: int) -> None:
+    """The sequence that the report names survives a replay; one a tenth longer does not fit.
+
+    Whether the run itself fits (7B on eight GPUs, 1B on one) or is too long (32,768).
+    """
+    gpus = {"hardware": {"num_gpus": 8}, "engine": {"type": "fsdp"}} if "7b" in model else {}
+    run = {"model": {"name": model}, "training": {"seq_len": seq}, **gpus}
     longest = longest_sequence(full_estimate(run))
     assert longest is not None
-    for length, fits in ((longest, True), (longest * 11 // 10, False)):
-        result = estimate(with_settings(dict(run), [f"training.seq_len={length}"]))
-        assert result.fits_on_gpu is fits
+    resolved = resolve(read(with_settings(dict(run), [f"training.seq_len={longest}"])))
+    outside = sum(size for _, size, _ in resolved.outside_torch)
+    assert survives(resolved, 0, resolved.hardware.memory_bytes - outside)
+    longer = estimate(with_settings(dict(run), [f"training.seq_len={longest * 11 // 10}"]))
+    assert not longer.fits_on_gpu
+
+
+def test_where_no_sequence_fits_the_report_says_so() -> None:
+    """States alone are more than the card has."""
+    assert plain(room_lines(_made("one gpu"))) == "room: no sequence length fits"
+
+
+def _on_a_card(percent: int) -> Estimate:
+    """A run on a card that has so much of what it needs."""
+    run = {"model": {"name": "llama3.2-1b"}, "training": {"seq_len": 1024}}
+    needs = card_bytes(full_estimate(run))
+    return full_estimate({**run, "hardware": {"gpu_memory_bytes": needs * percent // 100}})
+
+
+@pytest.mark.parametrize(
+    ("percent", "words"),
+    [(150, r"fits, [\d.]+ GiB to spare"), (101, r"tight, [\d.]+ GiB to spare \(± [\d.]+\)"),
+     (99, r"tight, [\d.]+ GiB short \(± [\d.]+\)"), (70, r"does not fit, [\d.]+ GiB short")],
+)  # fmt: skip
+def test_tight_is_said_on_both_sides_of_the_limit(percent: int, words: str) -> None:
+    """Within the spread the verdict is tight, and says how large the spread is."""
+    made = _on_a_card(percent)
+    first = next(row for row in _text(made).splitlines() if row.startswith("needs "))
+    assert re.search(rf"  {words}$", first)
+
+
+def test_a_tight_run_gets_advice_and_a_sentence() -> None:
+    """What would make room; each remedy saves memory and fits."""
+    made = _on_a_card(101)
+    assert made.result.fits_on_gpu
+    assert sentence(made, "run.json").startswith("run.json is tight: it needs ")
+    assert remedies(made)
+    assert all(remedy.fits and remedy.saves_bytes > 0 for remedy in remedies(made))
 
 
 def test_one_sentence() -> None:

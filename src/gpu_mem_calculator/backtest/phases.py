@@ -22,6 +22,7 @@ from ..replay.allocator import Phase as Replay
 KINDS = {
     "fwd": (FORWARD,), "bwd": (BACKWARD,), "fwdbwd": (FORWARD, BACKWARD), "opt": (OPTIMIZER,),
 }  # fmt: skip
+PARTS = {"fwd": ("fwd",), "bwd": ("bwd",), "fwdbwd": ("fwd", "bwd")}
 NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt)")
 WORDS = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward",
          "sync": "gradient sync", "opt": "optimizer"}  # fmt: skip
@@ -91,9 +92,8 @@ def _words(phase: Phase, micro_batches: int) -> Iterator[str]:
             yield "opt"
         return
     numbers = range(micro_batches) if phase.micro_batch is None else (phase.micro_batch,)
-    for number in numbers:
-        for word in {"fwd": ("fwd",), "bwd": ("bwd",), "fwdbwd": ("fwd", "bwd")}.get(phase.kind, ()):
-            yield f"a{number}.{word}"
+    words = {"fwd": ("fwd",), "bwd": ("bwd",), "fwdbwd": ("fwd", "bwd")}.get(phase.kind, ())
+    yield from (f"a{number}.{word}" for number in numbers for word in words)
 
 
 def phase_peaks(ledger: Ledger, names: tuple[str, ...], micro_batches: int) -> dict[str, int]:

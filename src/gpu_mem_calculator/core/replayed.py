@@ -50,7 +50,7 @@ def replayed(resolved: Resolved, stage: int) -> Replayed | None:
         allocated_bytes=max(steps),
         startup_bytes=found.phases[STARTUP_MARK].peak_bytes,
         reserved_bytes=found.reserved_bytes,
-        needs_bytes=min(needs_bytes(one, resolved.allocator) for one in asked),
+        needs_bytes=min(needs_bytes(one, resolved.allocator, found.reserved_bytes) for one in asked),
         phases=found.phases,
     )
 

@@ -31,7 +31,7 @@ from ..memory.states import (
     optimizer_entries,
     parameter_entry,
 )
-from ..memory.timeline import FORWARD, STARTUP, Beat, step
+from ..memory.timeline import STARTUP, Beat, step
 from ..memory.weights import (
     base_bytes,
     base_tensors,
@@ -92,24 +92,28 @@ def ledger(run: Run) -> Ledger:
 def _with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
     """The second micro-batch of the first step: no optimizer state yet, but two sets of buckets.
 
-    DDP makes its buckets anew in the second forward; the old ones stay until that micro-batch's
-    loss is through, in five of five measured runs that accumulate. A run that does not
-    accumulate lets them go before (four of four).
+    DDP makes its buckets anew in the second forward. What NCCL was given goes with the first
+    collective that is asked for after its watchdog has looked, every 100 ms (torch 2.11
+    ProcessGroupNCCL.cpp workEnqueue, shelvesToUnstash_; seen in an H200's allocator history): as
+    a rule not before that micro-batch is over, and where the step then ends, not before that.
     """
-    names = {i.name: f"first.{i.name}" for i in ledger.instants if i.name.startswith("later.")
-             and (i.phase == FORWARD or i.name == "later.loss.backward")}  # fmt: skip
-    again = tuple(
-        replace(i, name=names[i.name], title=f"{i.title}, first step",
-                present=i.present * holds(run.mesh.dp > 1))
-        for i in ledger.instants if i.name in names
-    )  # fmt: skip
-    if not again:
+    step = {"optimizer": "first.optimizer"}
+    names = {i.name: f"first.{i.name}" for i in ledger.instants if i.name.startswith("later.")}
+    if not names:
         return ledger
-    entries = [entry if entry.kind == OPTIM else _also(entry, names) for entry in ledger.entries]
+    here = holds(run.mesh.dp > 1)
+    two = here * holds(run.micro_batches == 2)
+    again = tuple(
+        replace(i, name=(names | step)[i.name], title=f"{i.title}, first step",
+                present=i.present * (two if i.name in step else here))
+        for i in ledger.instants if i.name in names or i.name in step
+    )  # fmt: skip
+    entries = [_also(e, step if e.kind == OPTIM else names | step) for e in ledger.entries]
     old = Entry(
-        name=OLD, kind=COMM,
-        bytes=trained_total(run) * bits // 8, live=dict.fromkeys(names.values(), 1),
-        source=measured("NVIDIA H200, torch 2.11.0, NCCL: 5 of 5 accumulating DDP runs"),
+        name=OLD, kind=COMM, bytes=trained_total(run) * bits // 8,
+        live=dict.fromkeys((*names.values(), *step.values()), 1),
+        source=measured("NVIDIA H200, torch 2.11.0, NCCL: in 10 of 10 accumulating DDP runs until "
+                        "the loss of the second micro-batch, in 5 through the first step"),
     )  # fmt: skip
     return replace(ledger, instants=(*ledger.instants, *again), entries=(*entries, old))
 

@@ -88,3 +88,7 @@ class BucketWriter(Writer):
         if entry.name == BUCKETS and copies and index not in self.held and self.forwards < 2:
             self.held[index] = [[self.make(int(entry.bytes))]]
         super().keep(index, copies)
+
+    def known_as(self, name: str) -> str:
+        """Only the second micro-batch finds the first one's buckets."""
+        return super().known_as(name) if self.forwards == 2 else name

@@ -41,15 +41,15 @@ class Script(Struct, frozen=True, kw_only=True):
     calls: tuple[Call, ...] = ()
     back_calls: tuple[Call, ...] = ()
 
-    def later(self, *, waits: bool = False) -> tuple[int, ...]:
-        """Backward where the weights' gradients are added to older ones and go; `waits`: but for
-        a shared one's.
+    def later(self) -> tuple[int, ...]:
+        """Backward where the weights' gradients are added to older ones and go, but for a shared
+        one's.
         """
         events: list[int] = []
         done = 0
         for position, tensor in self.drops:
             events += self.backward[done:position]
-            if not (waits and tensor == self.shared):
+            if tensor != self.shared:
                 events.append(~tensor)
             done = position
         return (*events, *self.backward[done:])

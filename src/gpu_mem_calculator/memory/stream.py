@@ -144,10 +144,14 @@ class Writer:
         self.free(reversed(self.grads))
         self.grads = []
 
+    def known_as(self, name: str) -> str:
+        """The name of an instant in this step: the first may have one of its own."""
+        special = FIRST + name
+        return special if self.first and special in self.tables else name
+
     def _table(self, name: str) -> dict[int, int]:
         """The entries of an instant; what the optimizer makes is not there before its first step."""
-        special = FIRST + name
-        table = self.tables[special if self.first and special in self.tables else name]
+        table = self.tables[self.known_as(name)]
         missing = self.late if name in self.updates or not self.first else self.late | self.lazy
         return {i: n for i, n in table.items() if i not in missing} if missing else table
 
@@ -239,7 +243,7 @@ class Writer:
                 self.free(output)
                 output = []
         ids[script.exit_grad] = self.back
-        events = script.later(waits=play.waits) if play.goes else script.backward
+        events = script.later() if play.goes else script.backward
         self._backward(play, ids, events)
         self.free(ids[tensor] for tensor in script.left)
         if play.once is not None:
@@ -249,6 +253,8 @@ class Writer:
             self._gradients(play).extend(ids[t] for _, t in script.drops)
         if script.shared >= 0:
             self.shared = ids[script.shared]
+            if play.goes and not play.waits:
+                self.free((self.shared,))
 
     def _gradients(self, play: Play) -> Tensors:
         """Where a block's weights have their gradients."""

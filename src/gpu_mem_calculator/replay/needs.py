@@ -7,6 +7,8 @@ wherever it would fail, gives a cap to begin with; the rest is bisection.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .allocator import Player
 from .plan import Plan
 from .rounding import UNIT
@@ -17,11 +19,19 @@ CLOSE = 0.002
 """How close the answer comes to the least cap, as a share."""
 
 
-def needs_bytes(stream: Stream, settings: Settings | None = None) -> int:
-    """The least cap (to 0.2 %) under which the whole stream survives.
+APART, PROBES = 0.02, 4
+"""A run may survive in less and die in more, since other blocks are then cut. So many caps above
+the least one are tried, so far apart: the answer lies above those that fail."""
+
+
+def needs_bytes(
+    stream: Stream, settings: Settings | None = None, reserved: int | None = None
+) -> int:
+    """The least cap (to 0.2 %) from which on the whole stream survives.
 
     What torch calls out of memory is decided by reserved memory alone, so the CUDA context and
-    other users of the card come on top.
+    other users of the card come on top. `reserved` is what is reserved without a cap, where that
+    is known: more is never needed.
     """
     plan = Plan(stream, settings or Settings())
     low = _live_units(plan) - 1
@@ -40,10 +50,20 @@ def needs_bytes(stream: Stream, settings: Settings | None = None) -> int:
     while low < high - step and survives(high - step):
         high, step = high - step, 2 * step
     low = max(low, high - step)
+    high = _bisected(low, high, survives)
+    apart = max(int(high * APART), 1)
+    caps = [high + apart * number for number in range(1, PROBES + 1)]
+    most = caps[-1] if reserved is None else reserved // UNIT
+    dies = [cap for cap in caps if cap < most and not survives(cap)]
+    return (_bisected(dies[-1], dies[-1] + apart, survives) if dies else high) * UNIT
+
+
+def _bisected(low: int, high: int, survives: Callable[[int], bool]) -> int:
+    """Between a cap that is too low and one that is enough."""
     while high - low > max(high * CLOSE, 1):
         middle = (high + low) // 2
         low, high = (low, middle) if survives(middle) else (middle, high)
-    return high * UNIT
+    return high
 
 
 def _live_units(plan: Plan) -> int:

@@ -127,6 +127,7 @@ def sentence(estimate: Estimate, name: str) -> str:
     needs, has = card_bytes(estimate), estimate.result.gpu_memory_bytes
     words, _ = verdict_words(needs, has)
     verb, _, rest = words.partition(", ")
+    verb = f"is {TIGHT}" if verb == TIGHT else verb
     return f"{name} {verb}: it needs {gib(needs)} of {gib(has)} GiB per GPU, {rest}."
 
 

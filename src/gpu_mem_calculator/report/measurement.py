@@ -138,8 +138,8 @@ def compared(row: Row) -> Iterator[tuple[str, int, int]]:
         if predicted is not None and measured is not None:
             yield TITLES[metric], predicted, measured
     for name, ending in KINDS:
-        later = [n for n in found.phases
-                 if in_step(n) and not n.startswith("s0.") and n.endswith(f".{ending}")]  # fmt: skip
+        steps = (n for n in found.phases if in_step(n) and not n.startswith("s0."))
+        later = [n for n in steps if n.endswith(f".{ending}")]
         if later:
             yield (name, max(found.phases[n] for n in later), max(read.phases[n] for n in later))
 

@@ -155,7 +155,7 @@ def _adapted(
         scaled = tape.op(f"{layer.name}.scaled", high)
         total = tape.op(f"{layer.name}.sum", y, scaled, bits=max(y.bits, scaled.bits), passes=True)
     result = tape.cast(total, y.bits)
-    tape.hold(x, wide)
+    tape.hold(wide, *([] if setting.quantization else [x]))
     return result
 
 

@@ -1,0 +1,73 @@
+"""The estimate's own stream through torch's allocator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.calculator import estimate, full_estimate
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.replayed import survives
+from gpu_mem_calculator.ledger.units import MIB
+from tests.conftest import SMALL_LLAMA, small_run
+
+ROUNDED, SPLIT = "roundup_power2_divisions:2", "max_split_size_mb:40"
+
+
+def wide(settings: str | None = None) -> dict[str, Any]:
+    """A run with blocks that are larger than the largest that may be split."""
+    training: dict[str, Any] = {"batch_size": 4}
+    if settings is not None:
+        training["pytorch_alloc_conf"] = settings
+    return small_run(gpus=1, model={"config": {**SMALL_LLAMA, "vocab_size": 20000}},
+                     training=training)  # fmt: skip
+
+
+def test_the_allocators_settings_are_replayed() -> None:
+    """Sizes that are rounded up take more, large blocks that stay whole are found again sooner."""
+    plain, rounded, split = (estimate(wide(settings)) for settings in (None, ROUNDED, SPLIT))
+    assert rounded.reserved_bytes > plain.reserved_bytes > split.reserved_bytes
+    assert rounded.needs_bytes > plain.needs_bytes > split.needs_bytes
+    assert rounded.allocated_bytes > plain.allocated_bytes
+
+
+@pytest.mark.parametrize("settings", [None, ROUNDED, SPLIT])
+def test_the_settings_do_what_a_trace_says(settings: str | None) -> None:
+    """Reserved and needed memory are within a small segment, 2 MiB, of the real model's code."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from gpu_mem_calculator.trace.run import trace
+
+    found, traced = estimate(wide(settings)), trace(wide(settings), steps=2)
+    assert abs((found.reserved_bytes or 0) - traced.reserved_bytes) <= 2 * MIB
+    assert abs((found.needs_bytes or 0) - traced.needs_bytes) <= 2 * MIB
+    assert found.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.001)
+
+
+def test_settings_that_torch_does_not_have_are_refused() -> None:
+    """With the nearest that it has."""
+    with pytest.raises(InputError, match=r"pytorch_alloc_conf: .*did you mean 'max_split_size_mb'"):
+        estimate(wide("max_split_size:40"))
+
+
+@pytest.mark.parametrize("engine", ["pytorch_ddp", "fsdp", "deepspeed", "megatron_lm"])
+def test_a_run_survives_in_what_it_needs_and_in_no_less(engine: str) -> None:
+    """To one MiB."""
+    made = full_estimate(small_run(engine))
+    needs = made.result.needs_bytes
+    assert needs is not None
+    assert survives(made.resolved, 0, needs)
+    assert not survives(made.resolved, 0, needs - MIB)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_phases_are_those_of_three_steps(micro_batches: int) -> None:
+    """Start-up, then forward and backward of each micro-batch and the optimizer, three times."""
+    run = small_run(training={"gradient_accumulation_steps": micro_batches})
+    found = full_estimate(run).replayed
+    assert found is not None
+    assert len(found.phases) == 1 + 3 * (2 * micro_batches + 1)
+    steps = [p.peak_bytes for name, p in found.phases.items() if name != "startup"]
+    assert max(steps) == found.allocated_bytes
+    assert found.phases["startup"].peak_bytes == found.startup_bytes
