@@ -26,6 +26,7 @@ lint: $(VENV)/dev
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python benchmarks/stream.py
 
 clean:
 	rm -rf $(VENV)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpu_mem_calculator import __version__
 from gpu_mem_calculator.cli.main import main
 from tests.conftest import ROOT
 
@@ -25,12 +28,53 @@ def test_the_key_reference_is_up_to_date() -> None:
     assert script("reference")["page"]() == (ROOT / "docs" / "run-file.md").read_text("utf-8")
 
 
-def test_the_readmes_table_and_sample_are_up_to_date() -> None:
-    """`python docs/evidence.py` would change nothing."""
-    evidence = script("evidence")
-    assert evidence["readme"](README) == README
-    assert evidence["page"]() == (ROOT / "docs" / "accuracy.md").read_text("utf-8")
-    assert evidence["score"]() == (ROOT / "docs" / "accuracy.svg").read_text("utf-8")
+@cache
+def evidence() -> dict[str, Any]:
+    """docs/evidence.py, which scores every measured run once."""
+    return script("evidence")
+
+
+def test_no_group_of_measured_runs_got_worse() -> None:
+    """No figure is further off, in the mean or at worst, than documents say."""
+    assert evidence()["scores"].worse() == []
+
+
+def test_documents_say_what_the_program_says_now() -> None:
+    """`python docs/evidence.py` would change nothing: figures, pictures and sample."""
+    stale = [path.name for path, text in evidence()["documents"]().items()
+             if path.read_text("utf-8") != text]  # fmt: skip
+    assert stale == []
+
+
+def test_the_figures_were_written_by_this_version() -> None:
+    """A new version scores every run anew; the day is the one of the last change."""
+    stored = evidence()["scores"].stored()
+    assert stored["version"] == __version__
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", stored["date"])
+
+
+def test_figures_that_became_worse_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mean, a worst error and a number of runs each count."""
+    scores = evidence()["scores"]
+    now = {"runs/ddp": {"allocated": [2, 0.5, 1.0], "reserved": [2, 0.1, 0.2]}}
+    then = {"runs/ddp": {"allocated": [2, 0.4, 1.0], "reserved": [2, 0.1, 0.1], "needs": [1, 0, 0]}}
+    monkeypatch.setattr(scores, "figures", lambda: now)
+    monkeypatch.setattr(scores, "stored", lambda: {"figures": then})
+    assert [line.split(" is ")[0] for line in scores.worse()] == [
+        "runs/ddp: allocated", "runs/ddp: reserved", "runs/ddp: needs",
+    ]  # fmt: skip
+    monkeypatch.setattr(scores, "stored", lambda: {"figures": now})
+    assert scores.worse() == []
+
+
+def test_every_phase_that_is_off_is_on_its_page() -> None:
+    """Each with a reason, or with the words that there is none."""
+    pages = evidence()["group_pages"]
+    for group in evidence()["GROUPS"]:
+        text = (ROOT / "docs" / "accuracy" / f"{group}.md").read_text("utf-8")
+        for one in pages.off(group):
+            assert f"| {one.run} | {one.what} |" in text
+            assert one.why in text
 
 
 COMMANDS = [
@@ -59,8 +103,11 @@ def test_the_readmes_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_documents_name_files_that_exist() -> None:
     """Paths in the documents lead somewhere."""
-    for document in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+    for document in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
+        text = document.read_text("utf-8")
         for path in re.findall(r"`((?:docs|tests|src|engines|memory|families|catalog)/[\w./]+)`",
-                               document.read_text("utf-8")):  # fmt: skip
+                               text):  # fmt: skip
             inside = ROOT / "src" / "gpu_mem_calculator" / path
             assert (ROOT / path).exists() or inside.exists(), (document.name, path)
+        for link in re.findall(r"\]\(([\w./-]+)\)", text):
+            assert (document.parent / Path(link)).exists(), (document.name, link)

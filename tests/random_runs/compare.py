@@ -14,6 +14,7 @@ from gpu_mem_calculator.trace.run import trace
 from .runs import RunDict, run_file
 
 STEP = "s1."  # the steps of a run are alike from the second on
+STARTUP = ("model", "startup")  # what comes before the steps, in a trace and in an estimate
 Peaks = dict[str, int]
 
 
@@ -61,7 +62,7 @@ def asked_peaks(asked: Stream) -> Peaks:
             alive += asked.sizes[event] if event >= 0 else -asked.sizes[~event]
             most = max(most, alive)
         peaks[name], start = most, end
-    return {name: peak for name, peak in peaks.items() if name.startswith("s")}
+    return {name: peak for name, peak in peaks.items() if name not in STARTUP}
 
 
 def estimated_peaks(resolved: Resolved) -> Peaks:

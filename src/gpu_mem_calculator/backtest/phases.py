@@ -65,9 +65,11 @@ def replayed_peaks(
 ) -> dict[str, int]:
     """The peak of each measured phase of the steps, and of start-up, from a replay's own phases.
 
-    Steps after the last one that was replayed are like it.
+    Steps and micro-batches after the last one that was replayed are like it.
     """
-    last = max((p.step for p in map(parse, phases) if p is not None), default=0)
+    parsed = [phase for phase in map(parse, phases) if phase is not None]
+    last = max((phase.step for phase in parsed), default=0)
+    latest = max((phase.micro_batch or 0 for phase in parsed), default=0)
     starts = [name for name in names if parse(name) is None]
     found = {}
     if len(starts) == 1 and STARTUP_MARK in phases:  # all of start-up is in it
@@ -78,20 +80,21 @@ def replayed_peaks(
             continue
         phase = _whole(name, phase, names)
         step = f"s{min(phase.step, last)}"
-        words = [f"{step}.{word}" for word in _words(phase, micro_batches)]
+        words = [f"{step}.{word}" for word in _words(phase, micro_batches, latest)]
         peaks = [phases[word].peak_bytes for word in words if word in phases]
         if peaks:
             found[name] = max(peaks)
     return found
 
 
-def _words(phase: Phase, micro_batches: int) -> Iterator[str]:
-    """What a replay calls the parts of a phase."""
+def _words(phase: Phase, micro_batches: int, latest: int) -> Iterator[str]:
+    """What a replay, whose last micro-batch is `latest`, calls the parts of a phase."""
     if phase.kind == "opt":  # DeepSpeed's step() does nothing before the last micro-batch
         if phase.micro_batch in (None, micro_batches - 1):
             yield "opt"
         return
-    numbers = range(micro_batches) if phase.micro_batch is None else (phase.micro_batch,)
+    numbers = (range(latest + 1) if phase.micro_batch is None
+               else (min(phase.micro_batch, latest),))  # fmt: skip
     words = {"fwd": ("fwd",), "bwd": ("bwd",), "fwdbwd": ("fwd", "bwd")}.get(phase.kind, ())
     yield from (f"a{number}.{word}" for number in numbers for word in words)
 

@@ -15,6 +15,13 @@ from ..replay.stream import Stream
 from .resolve import Resolved
 
 
+MICRO_BATCHES = 4
+"""So many a pipeline stage are replayed of a step's: those that follow find the same blocks. All of
+36 measured runs that accumulate need and reserve the same with 4 as with more."""
+MOST_BYTES, MOST_LAYERS = 2**46, 2**11
+"""A run with more is no one's, and is not replayed."""
+
+
 class Replayed(Struct, frozen=True, kw_only=True):
     """What the allocator makes of one pipeline stage; `phases` as torch's statistics have them."""
 
@@ -33,15 +40,17 @@ def survives(resolved: Resolved, stage: int, cap: int) -> bool:
 
 def _asked(resolved: Resolved, stage: int) -> list[Stream]:
     """What a stage asks of the allocator: in the usual way, and in the one for a small GPU."""
-    run = replace(resolved.run, stage=stage, unrolled=True)
+    run = resolved.run
+    most = MICRO_BATCHES * int(run.mesh.pp)
+    run = replace(run, stage=stage, unrolled=True, micro_batches=min(int(run.micro_batches), most))
     ledger = resolved.engine.ledger(run)
     ways = (False, True) if ledger.tight is not None else (False,)
     return [stream(ledger, int(run.micro_batches), tight=tight) for tight in ways]
 
 
 def replayed(resolved: Resolved, stage: int) -> Replayed | None:
-    """Replay a stage; None for an engine that writes no stream."""
-    if not resolved.engine.streams:
+    """Replay a stage; None for an engine that writes no stream, and for an absurd run."""
+    if not resolved.engine.streams or _absurd(resolved, stage):
         return None
     asked = _asked(resolved, stage)
     found = replay(asked[0], resolved.allocator)
@@ -50,9 +59,18 @@ def replayed(resolved: Resolved, stage: int) -> Replayed | None:
         allocated_bytes=max(steps),
         startup_bytes=found.phases[STARTUP_MARK].peak_bytes,
         reserved_bytes=found.reserved_bytes,
-        needs_bytes=min(needs_bytes(one, resolved.allocator, found.reserved_bytes) for one in asked),
+        needs_bytes=min(
+            needs_bytes(one, resolved.allocator, found.reserved_bytes) for one in asked
+        ),
         phases=found.phases,
     )
+
+
+def _absurd(resolved: Resolved, stage: int) -> bool:
+    """Whether a run is larger than the model of the allocator can say anything about."""
+    if len(resolved.run.arch.layers) > MOST_LAYERS:
+        return True
+    return int(resolved.engine.ledger(replace(resolved.run, stage=stage)).peak()) > MOST_BYTES
 
 
 def with_blocks(ledger: Ledger, allocated: int) -> Ledger:

@@ -21,16 +21,21 @@ def replicated(job: Job, model: Any) -> Any:
         return wrap(model, device_ids=here, gradient_as_bucket_view=view)
     _send_parameters(model)
     found = wrap(model, init_sync=False, gradient_as_bucket_view=view)
-    sent: list[Any] = []
+    sent: list[list[Any]] = []  # the buckets of each micro-batch
     found.register_comm_hook(None, _summed_at_once(sent))
     found.register_forward_pre_hook(lambda *_: _before_forward(found, sent))
     return found
 
 
-def _before_forward(found: Any, sent: list[Any]) -> None:
-    """Let go of the buckets that were sent, where a new step begins, and make them anew."""
-    if all(p.grad is None for p in found.parameters()):
-        sent.clear()
+def _before_forward(found: Any, sent: list[list[Any]]) -> None:
+    """Let go of what was sent before the last micro-batch, or in the last step; make buckets anew.
+
+    NCCL's tensors go with the first collective after its watchdog has looked, every 100 ms (torch
+    2.11 ProcessGroupNCCL.cpp workEnqueue, shelvesToUnstash_), so as a rule not in the micro-batch
+    that follows.
+    """
+    begins = all(p.grad is None for p in found.parameters())
+    del sent[: len(sent) if begins else -1]
     _rebuild(found.reducer)
 
 
@@ -72,21 +77,16 @@ def _send_parameters(model: Any) -> None:
     _sync_module_states(model, dist.group.WORLD, BROADCAST_BYTES, 0, set())
 
 
-def _summed_at_once(sent: list[Any]) -> Any:
-    """A hook for the all-reduce of a bucket, which a fake group answers with nothing.
-
-    NCCL's watchdog keeps what was sent until it looks again, every 100 ms (ProcessGroupNCCL.cpp
-    kWatchdogThreadSleepMillis): here until the next micro-batch sends its first bucket, as in five
-    of five measured runs that accumulate.
-    """
+def _summed_at_once(sent: list[list[Any]]) -> Any:
+    """A hook for the all-reduce of a bucket, which a fake group answers with nothing."""
     import torch
     import torch.distributed as dist
 
     def hook(state: Any, bucket: Any) -> Any:
         done: Any = torch.futures.Future()
         if bucket.index() == 0:
-            sent.clear()
-        sent.append(bucket.buffer())
+            sent.append([])
+        sent[-1].append(bucket.buffer())
         done.set_result(bucket.buffer())
         return done
 

@@ -14,8 +14,8 @@ from bisect import bisect_left, insort
 
 CHUNK = 16
 """A chunk of address space: 32 MiB, in pages of 2 MiB."""
-TOP = 1 << 22
-"""The page below which everything is placed (8 TiB are enough for any run)."""
+TOP = 1 << 27
+"""The page below which everything is placed (256 TiB are enough for any run)."""
 
 Ranges = list[tuple[int, int]]
 
