@@ -56,7 +56,8 @@ def causes() -> list[dict[str, str]]:
 def why(row: Scored, what: str) -> str:
     """Why a figure is off: a cause that is known, else what the trace of the same run tells."""
     for cause in causes():
-        if re.fullmatch(cause["run"], row.id) and re.fullmatch(cause["what"], what):
+        here = cause.get("group", row.group) == row.group
+        if here and re.fullmatch(cause["run"], row.id) and re.fullmatch(cause["what"], what):
             return cause["why"]
     traced = scores.traced().get(row.id, {}).get(what)
     if what in ("reserved", "needs") and traced is not None:

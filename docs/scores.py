@@ -76,16 +76,18 @@ def traced() -> dict[str, dict[str, Any]]:
     return found
 
 
-def trace_all() -> None:
-    """Trace every run that a trace covers, and keep the errors."""
-    found = {}
+def trace_all(groups: Iterable[str]) -> None:
+    """Trace every run of some groups that a trace covers, and keep the errors."""
+    found = dict(traced())
     for name in FILES:
-        for row in backtest(read_rows(RUNS / f"{name}.jsonl"), "trace").rows:
+        wanted = [row for row in read_rows(RUNS / f"{name}.jsonl") if row.group in groups]
+        for row in backtest(wanted, "trace").rows:
             errors = {m: error(row, m) for m in TRACE_METRICS}
             kept = {m: round(e, 3) for m, e in errors.items() if e is not None}
             found[row.id] = {"group": row.group, **kept}
     lines = (f"{json.dumps(name)}: {json.dumps(errors)}" for name, errors in found.items())
     TRACED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    traced.cache_clear()
 
 
 def rows(group: str | None = None, files: Iterable[str] = FILES) -> Iterator[tuple[str, Scored]]:

@@ -93,6 +93,23 @@ def test_check_stops_what_does_not_fit(command: Command) -> None:
     assert answer.out.splitlines()[-1].endswith(" GiB short.")
 
 
+@pytest.mark.parametrize(
+    ("percent", "code", "end"), [(101, 0, " GiB to spare (± "), (99, 1, " GiB short (± ")]
+)
+def test_check_goes_by_the_limit_where_it_is_tight(
+    command: Command, percent: int, code: int, end: str
+) -> None:
+    """Within the spread the sentence says so; the exit code is whether the figure fits."""
+    words = ["calculate", "--preset", "gpt2", "--check"]
+    data = command(*words, "--format", "json").data
+    needs = data["gpu_memory_bytes"] - data["headroom_bytes"]
+    answer = command(*words, "--set", f"hardware.gpu_memory_bytes={needs * percent // 100}")
+    last = answer.out.splitlines()[-1]
+    assert answer.code == code
+    assert last.startswith("gpt2 is tight: it needs ")
+    assert end in last
+
+
 def test_check_leaves_json_whole(command: Command) -> None:
     """With --format json the sentence goes to stderr, so that stdout stays data."""
     answer = command("calculate", "--preset", "llama3-70b", "--check", "--format", "json")

@@ -71,3 +71,24 @@ def test_phases_are_those_of_three_steps(micro_batches: int) -> None:
     steps = [p.peak_bytes for name, p in found.phases.items() if name != "startup"]
     assert max(steps) == found.allocated_bytes
     assert found.phases["startup"].peak_bytes == found.startup_bytes
+
+
+def test_many_micro_batches_are_replayed_as_four() -> None:
+    """Those after the fourth find the blocks of those before: the numbers are the same."""
+    four, many = (estimate(small_run(training={"gradient_accumulation_steps": n})) for n in (4, 64))
+    assert (four.needs_bytes, four.reserved_bytes) == (many.needs_bytes, many.reserved_bytes)
+    replay = full_estimate(small_run(training={"gradient_accumulation_steps": 64})).replayed
+    assert replay is not None
+    assert len(replay.phases) == 1 + 3 * (2 * 4 + 1)
+
+
+@pytest.mark.parametrize("batch", [10**3, 10**6])
+def test_large_runs_are_replayed_and_absurd_ones_are_not(batch: int) -> None:
+    """Terabytes are replayed like any run; what no one has is answered by the ledger alone."""
+    run = {"model": {"name": "llama3.1-405b"}, "training": {"batch_size": batch, "seq_len": 128}}
+    made = full_estimate(run)
+    assert made.result.allocated_bytes > 2**43
+    assert (made.replayed is None) == (batch == 10**6)
+    if made.replayed is not None:
+        blocks = made.ledger.entries[-1]
+        assert 0 <= int(blocks.bytes) < made.result.allocated_bytes // 100

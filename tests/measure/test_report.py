@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpu_mem_calculator.backtest.predict import by_estimate
+from gpu_mem_calculator.backtest.rows import rows_from
 from gpu_mem_calculator.measure.case import Case
 from gpu_mem_calculator.measure.cases import Result
 from gpu_mem_calculator.report.lines import plain
-from gpu_mem_calculator.report.measurement import case_line, measurement_report
+from gpu_mem_calculator.report.measurement import case_line, compared, measurement_report
 from tests.conftest import small_run
 
 GIB = 2**30
@@ -73,3 +75,31 @@ def test_a_line_says_the_least_memory() -> None:
     """Where it was looked for."""
     measured = {"allocated_bytes": 3 * GIB, "survives_in_bytes": 4 * GIB, "fails_in_bytes": 1}
     assert ", survives in 4.00" in plain([case_line(result(measured=measured))])
+
+
+def test_what_the_replay_gives_is_compared() -> None:
+    """Allocated, reserved, least and device memory, and each kind of phase: row by row."""
+    config = small_run("fsdp")
+    made = by_estimate(rows_from([{"id": "a", "group": "x", "config": config, "measured": {}}])[0])
+    measured = {"allocated_bytes": made.allocated, "reserved_bytes": made.reserved,
+                "survives_in_bytes": made.needs, "fails_in_bytes": 1,
+                "device_bytes": made.device, "host_bytes": made.host}  # fmt: skip
+    phases = {"s0.a0.fwd": {"peak_bytes": 1}, "s1.a0.bwd": {"peak_bytes": made.allocated}}
+    around = {"gpu": "Fake GPU", "process_group": "nccl"}
+    row = {"measured": measured, "phases": phases, "environment": around}
+    found = list(compared(result(config, **row).row or {}))
+    assert [name for name, _, _ in found] == [
+        "allocated", "reserved", "needs", "nvidia-smi", "host RAM", "backward",
+    ]  # fmt: skip
+    assert all(predicted == seen for _, predicted, seen in found)
+    text = shown(result(config, **row))
+    assert text.count("+0.00 %") == len(found)
+
+
+def test_the_allocators_settings_of_the_measurement_are_those_of_the_comparison() -> None:
+    """Expandable segments reserve less, and the estimate beside them knows it."""
+    plain, expandable = (
+        dict((name, predicted) for name, predicted, _ in compared(result(**row).row or {}))
+        for row in ({}, {"environment": {"alloc_conf": "expandable_segments:True"}})
+    )
+    assert expandable["reserved"] != plain["reserved"]

@@ -71,7 +71,7 @@ def replayed_peaks(
     last = max((phase.step for phase in parsed), default=0)
     latest = max((phase.micro_batch or 0 for phase in parsed), default=0)
     starts = [name for name in names if parse(name) is None]
-    found = {}
+    found = {name: phases[name].peak_bytes for name in SERVED if name in names and name in phases}
     if len(starts) == 1 and STARTUP_MARK in phases:  # all of start-up is in it
         found[starts[0]] = phases[STARTUP_MARK].peak_bytes
     for name in names:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import RUNTIME, Entry, Ledger
 from ..ledger.source import code
-from ..memory.stream import STARTUP_MARK, stream
+from ..memory.stream import stream
 from ..memory.timeline import STARTUP
 from ..replay.allocator import Phase, replay
 from ..replay.needs import needs_bytes
@@ -54,10 +54,11 @@ def replayed(resolved: Resolved, stage: int) -> Replayed | None:
         return None
     asked = _asked(resolved, stage)
     found = replay(asked[0], resolved.allocator)
-    steps = [phase.peak_bytes for name, phase in found.phases.items() if name != STARTUP_MARK]
+    _, startup = asked[0].marks[0]
+    steps = [phase.peak_bytes for name, phase in found.phases.items() if name != startup]
     return Replayed(
         allocated_bytes=max(steps),
-        startup_bytes=found.phases[STARTUP_MARK].peak_bytes,
+        startup_bytes=found.phases[startup].peak_bytes,
         reserved_bytes=found.reserved_bytes,
         needs_bytes=min(
             needs_bytes(one, resolved.allocator, found.reserved_bytes) for one in asked

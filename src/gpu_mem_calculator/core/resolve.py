@@ -109,7 +109,6 @@ def resolve(file: RunFile) -> Resolved:
         num_nodes=hardware.num_nodes,
         compute_capability=hardware.compute_capability,
         parameters_given=model.parameters_given,
-        expandable_segments=allocator.expandable_segments,
         **training,
     )
     problems = list(rules.problems(run, file, chosen))

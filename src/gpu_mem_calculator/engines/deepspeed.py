@@ -12,22 +12,23 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import Entry, Ledger
 from ..ledger.num import Num, holds, larger, smaller
-from ..memory.activations import GO, Walks, activation_entries, setting, walks
+from ..memory.activations import Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
 from ..memory.huggingface.ops import Setting
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entries, zero_streams
 from ..memory.stack import Block, blocks, overlap
 from ..memory.states import buffer_entry
+from ..memory.surroundings import embedding_script
 from ..memory.timeline import in_flight, step
-from ..memory.zero import offload, pipeline, stage0, stage3, stage12
-from ..memory.zero.buckets import Flushes
+from ..memory.zero import offload, piped, pipeline, stage0, stage3, stage12
 from ..memory.zero.coordinator import Limits
 from ..memory.zero.frozen import adapter_bits, keeping, without_sum
-from ..memory.zero.hooks import first_hook, hook_entries, sent
+from ..memory.zero.hooks import first_hook, hook_entries
 from ..memory.zero.modules import size_counts, trainable_runs
 from ..memory.zero.plan import BIRTH, SETUP, Plan, always, startup_instants, with_hooks
-from ..memory.zero.unrolled import keeper_of, unrolled_ledger
+from ..memory.zero.rolled import beats_and_entries, first_layers_input
+from ..memory.zero.unrolled import keeper_of, shared_table, unrolled_ledger
 
 PRECISIONS = {
     "fp32": Precision(32, 32),
@@ -173,51 +174,72 @@ def ledger(run: Run) -> Ledger:
         done = keeping(done, how, run.arch, stack)
     width = precision.weights // 8
     plan = _plan(run, width, (low, high, first, last))
-    if plan.moves:
-        done = replace(done, gradients=GO)
-    plan = replace(plan, flushes=sent(plan, stack, done))
+    tokens = run.batch * run.seq * how.hidden * how.bits // 8
+    if plan.stage and not plan.pipeline and not run.unrolled:
+        return _rolled(plan, how, stack, done, cut)
     beats = step(
         tuple(b.stretch for b in stack), micro_batches=run.micro_batches, head=last,
         embedding=first, flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
         every=run.unrolled,
     )  # fmt: skip
-    tokens = run.batch * run.seq * how.hidden * how.bits // 8
     if run.unrolled:
         plan = replace(plan, beats=beats)
         keeper = keeper_of(plan, stack, done, _limits(run), number(run, "sub_group_size"), cut)
         return unrolled_ledger(plan, how, stack, done, tokens, keeper, in_place=cut)
     several = len(done.head.hooks) > first_hook(plan)
-    early = stage3.early(plan, stack, _limits(run)) if plan.stage == 3 else ()
-    beats = with_hooks(beats, plan.flushes, head=several, moves=plan.moves, early=early)
-    return _rolled(replace(plan, beats=beats), how, stack, done, tokens, cut)
+    return _whole(replace(plan, beats=with_hooks(beats, head=several)), how, stack, done, tokens)
 
 
 def _rolled(
-    plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, tokens: Num, cut: bool
+    plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, cut: bool
 ) -> Ledger:
-    """Stretches of equal layers; `cut`: the model is built under zero.Init."""
+    """ZeRO without a pipeline; `cut`: the model is built under zero.Init."""
+    run = plan.run
+    if not run.frozen:
+        table = embedding_script(run, how)
+        shared = cut and run.arch.tied
+        done = replace(done, embedding=shared_table(table, alone=False) if shared else table)
+    beats, at_work = beats_and_entries(plan, stack, done, _limits(run))
+    plan = replace(plan, beats=beats)
+    kept = first_layers_input(run, activation_entries(run, how, stack, beats, done))
+    if option(run, "cpu_checkpointing"):
+        pinned = not option(run, "partition_activations")
+        kept = offload.checkpoints_on_host(plan, kept, pinned=pinned)
+    entries = (*_states(plan), *kept, *at_work, *workspace_entries(run, beats))
+    return Ledger((*startup_instants(), *(b.instant for b in beats)), entries)
+
+
+def _whole(
+    plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, tokens: Num
+) -> Ledger:
+    """Stage 0, or a stage of a pipeline: gradients stay where they are until backward is over."""
     run = plan.run
     kept = activation_entries(run, how, stack, plan.beats, done)
-    if cut or plan.pipeline:
-        kept = without_sum(kept, alone=plan.pipeline)
+    if plan.pipeline:
+        kept = without_sum(kept, alone=True)
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
         kept = offload.checkpoints_on_host(plan, kept, pinned=pinned)
     entries = [
-        *_states(plan, stack),
+        *_states(plan),
         *stage12.kept_gradients(plan, stack),
+        *(piped.bucket_entries(plan, stack, done) if plan.stage else ()),
         *kept,
-        *hook_entries(plan, done, stack, tokens),
+        *hook_entries(plan, done),
         *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),
-        *workspace_entries(run, plan.beats),
+        *pipeline.workspaces(plan, stack),
     ]
     return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), tuple(entries))
 
 
-def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num]) -> Plan:
-    """Sizes of this rank's part of the model; a tied head on another stage is a copy."""
-    low, high, first, last = place
+def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> Plan:
+    """Sizes of this rank's part of the model; a tied head on another stage is a copy.
+
+    An offloaded optimizer of stages 1 and 2 has contiguous gradients (stage_1_and_2.py:300).
+    """
+    low, high, first, last = part
     arch, stage = run.arch, number(run, "zero_stage")
+    place = str(option(run, "offload_optimizer"))
     both = {-1: first, -2: last}
     runs = [
         (sizes, both[start] if start < 0 else overlap(start, count, low, high))
@@ -235,10 +257,10 @@ def _plan(run: Run, width: int, place: tuple[Num, Num, Num, Num]) -> Plan:
         trainable=run.scaled(elements), frozen=run.scaled(frozen), runs=tuple(runs),
         counts=dict(size_counts(arch, run.adapter)),
         frozen_counts=dict(size_counts(arch)) if run.frozen else {},
-        beats=(), flushes=Flushes((), 0), bucket=number(run, "reduce_bucket_size"),
+        beats=(), bucket=number(run, "reduce_bucket_size"),
         overlap=not pipelined(run) and bool(stage == 3 if overlap_comm is None else overlap_comm),
-        contiguous=bool(option(run, "contiguous_gradients")),
-        offload=str(option(run, "offload_optimizer")),
+        contiguous=bool(option(run, "contiguous_gradients") or (stage < 3 and place != "none")),
+        offload=place,
         offload_param=str(option(run, "offload_param")),
         pinned=bool(option(run, "pin_memory")), implementation=run.implementation or "fused",
         pipeline=pipelined(run),
@@ -250,15 +272,14 @@ def _limits(run: Run) -> Limits:
     return Limits(*(number(run, name) for name in OPTIONS if name.startswith("stage3_")))
 
 
-def _states(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
+def _states(plan: Plan) -> Iterator[Entry]:
     run = plan.run
     buffers = buffer_entry(run, plan.beats)
     yield replace(buffers, live={**buffers.live, BIRTH: 1, SETUP: 1})
     group = number(run, "sub_group_size")
     if plan.stage == 3:
         yield from stage3.state_entries(plan, group, bool(option(run, "zero_init")))
-        yield from stage3.gathered_entries(plan, stack, _limits(run))
-        yield from stage3.flush_entries(plan)
+        yield stage3.persistent_entry(plan, _limits(run))
         yield from offload.shard_entries(plan, group)
         return
     if run.frozen:
@@ -266,7 +287,7 @@ def _states(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
                          "runtime/engine.py:2091", (BIRTH, SETUP))  # fmt: skip
     if plan.stage:
         yield from stage12.state_entries(plan)
-        yield from stage12.gradient_entries(plan)
+        yield from stage12.step_entries(plan)
         if plan.offload != "none":
             yield from offload.slice_entries(plan)
     elif run.precision == "fp32":

@@ -40,6 +40,7 @@ def gpt_neox_layer(config: Config, hidden: int, heads: int, rotary_dim: int) -> 
         bias=bias,
         output_bias=bias,
         rotary_dim=rotary_dim,
+        rotary_impl="joined",  # with what is not turned, even where that is nothing
         dropout=config.number("attention_dropout"),
         residual_dropout=dropout,
     )

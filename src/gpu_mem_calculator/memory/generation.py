@@ -3,9 +3,12 @@
 In the prompt's pass the cache grows layer by layer; in a decoding step each layer's cache is
 made anew, one token longer, and the old one goes. So the highest instants are the last layer of
 each kind and the logits; where windows slide, also the first step, which lets the prompt go.
+Unrolled, every layer has an instant in every pass that is played.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -30,11 +33,13 @@ class Step(Struct, frozen=True, kw_only=True):
     """One pass, as one kind of layer sees it: tokens a sequence.
 
     `seq` are new, `past` are read from the cache, `stored` has memory before it (None: empty).
+    `number` is how many tokens have been chosen before.
     """
 
     seq: Num
     past: Num = 0
     stored: Num = None
+    number: Num = 0
 
 
 class Beat(Struct, frozen=True, kw_only=True):
@@ -85,24 +90,41 @@ def kinds(arch: Arch, *, windows: bool = True) -> tuple[Kind, ...]:
 def steps(kind: Kind, prompt: Num, new_tokens: Num) -> dict[str, Step]:
     """The passes: the prompt, the first decoding step, and the last one.
 
-    The prompt's pass gives the first token, so new_tokens - 1 steps follow. A window's cache is a
-    view of `window - 1` tokens; behind a step there is memory for `window`, behind the prompt for
-    all of it (transformers 5.17.0 cache_utils.py DynamicSlidingWindowLayer.update).
+    The prompt's pass gives the first token, so new_tokens - 1 steps follow.
     """
-    past = prompt + new_tokens - 2
-    if kind.window is None:
-        return {
-            PROMPT: Step(seq=prompt),
-            FIRST: Step(seq=1, past=prompt, stored=prompt),
-            LAST: Step(seq=1, past=past, stored=past),
-        }
-    read = kind.window - 1
-    stored = choose(new_tokens > 2, smaller(past, kind.window), prompt)
     return {
         PROMPT: Step(seq=prompt),
-        FIRST: Step(seq=1, past=smaller(prompt, read), stored=prompt),
-        LAST: Step(seq=1, past=smaller(past, read), stored=stored),
+        FIRST: _step(kind, prompt, 1, 0),
+        LAST: _step(kind, prompt, new_tokens - 1, new_tokens - 2),
     }
+
+
+def every_step(kind: Kind, prompt: int, new_tokens: int) -> dict[str, Step]:
+    """The passes that are played, each with the cache that the one before has left."""
+    numbers = played(new_tokens)
+    found = {PROMPT: Step(seq=prompt)}
+    for before, number in pairwise((0, *numbers)):
+        found[f"{LAST}.{number}"] = _step(kind, prompt, number, before)
+    return found
+
+
+def played(new_tokens: int) -> tuple[int, ...]:
+    """The decoding steps that are played, by their number."""
+    return tuple(range(1, new_tokens))
+
+
+def _step(kind: Kind, prompt: Num, number: Num, before: Num) -> Step:
+    """A decoding step behind another one (0: the prompt).
+
+    A window's cache is a view of `window - 1` tokens; behind a step there is memory for `window`,
+    behind the prompt for all of it (transformers 5.17.0 cache_utils.py
+    DynamicSlidingWindowLayer.update).
+    """
+    past = prompt + number - 1
+    if kind.window is None:
+        return Step(seq=1, past=past, stored=prompt + before, number=number)
+    stored = choose(before > 0, smaller(prompt + before, kind.window), prompt)
+    return Step(seq=1, past=smaller(past, kind.window - 1), stored=stored, number=number)
 
 
 def slides(step: Step, window: int | None) -> bool:
@@ -135,6 +157,24 @@ def beats(found: tuple[Kind, ...], new_tokens: Num) -> tuple[Beat, ...]:
     return (*made, *_pass(found, LAST, DECODE, "decode", again, again))
 
 
+def every_beat(found: tuple[Kind, ...], new_tokens: int) -> tuple[Beat, ...]:
+    """The same with each layer by itself, in every pass that is played."""
+    order = sorted((place, i) for i, kind in enumerate(found) for place in kind.places)
+    made = _layer_beats(found, PROMPT, PREFILL, "prefill", order, new_tokens > 0)
+    for number in played(new_tokens):
+        made += _layer_beats(found, f"{LAST}.{number}", DECODE, "decode", order, True)
+    return tuple(made)
+
+
+def _layer_beats(
+    found: tuple[Kind, ...], step: str, phase: str, title: str, order: list[tuple[int, int]],
+    scores: bool,
+) -> list[Beat]:  # fmt: skip
+    layers = [_beat(step, phase, f"layer.{place}", title, 1, "layer", i, place)
+              for place, i in order]  # fmt: skip
+    return [*layers, *_end(step, phase, title, 1, int(scores))]
+
+
 def _pass(
     found: tuple[Kind, ...], step: str, phase: str, title: str, present: Num, scores: Num
 ) -> list[Beat]:
@@ -145,10 +185,16 @@ def _pass(
               "layer", i, found[i].places[-1])
         for i in order
     ]  # fmt: skip
-    made.append(_beat(step, phase, "norm", f"{title}, final norm", present, "norm"))
-    made.append(_beat(step, phase, "logits", f"{title}, logits", present, "logits"))
-    made.append(_beat(step, phase, "scores", f"{title}, next token", scores, "scores"))
-    return made
+    return [*made, *_end(step, phase, title, present, scores)]
+
+
+def _end(step: str, phase: str, title: str, present: Num, scores: Num) -> list[Beat]:
+    """What follows the stack."""
+    return [
+        _beat(step, phase, "norm", f"{title}, final norm", present, "norm"),
+        _beat(step, phase, "logits", f"{title}, logits", present, "logits"),
+        _beat(step, phase, "scores", f"{title}, next token", scores, "scores"),
+    ]
 
 
 def _where(found: tuple[Kind, ...], kind: Kind) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from ..ledger.ledger import ACT, Entry
 from ..ledger.num import Num
 from ..ledger.source import code
-from .generation import FIRST, LAST, PROMPT, Beat, Kind, Step, slides
+from .generated import EMBEDDED
+from .generation import Beat, Kind, Step, slides
 from .huggingface.ops import Setting
 from .run import Run
 
@@ -18,47 +19,68 @@ def made_once(
     run: Run, how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]],
     table: tuple[Beat, ...],
 ) -> Iterator[Entry]:  # fmt: skip
-    """Ids, tables, masks and the embedding's output, which the whole model reads.
+    """Ids, the embedding's output, masks, then tables, which the whole model reads.
 
     generate gives each sequence positions and a mask of its own (generation/utils.py:880), so
     that rotary tables and masks are made for the batch.
     """
     plain = type(run.new_tokens) is int and run.new_tokens == 0
     batch = 1 if plain else run.batch
-    for step, tokens in ((PROMPT, run.seq), (FIRST, 1), (LAST, 1)):
-        here = [b for b in table if b.step == step]
+    for name, step in passes[0].items():
+        here = [b for b in table if b.step == name]
         if not here:
             continue
         inside = {b.name: 1 for b in here if b.work in ("layer", "norm")}
-        length = run.seq if step == PROMPT else run.seq + run.new_tokens
-        copies = 1 if plain else 4
-        yield Entry(name="token ids, mask and positions", kind=ACT,
-                    bytes=copies * 8 * run.batch * length, live={b.name: 1 for b in here},
-                    source=GENERATE_CODE)  # fmt: skip
+        yield _ids(run, step, plain=plain, live={b.name: 1 for b in here})
+        yield from _named(run, how, step.seq, batch, here)
+        yield from _masks(run, how, found, [each[name] for each in passes], batch, inside)
         rotary = max(getattr(k.layer.mixer, "rotary_dim", 0) or getattr(k.layer.mixer, "rope_dim",
                      0) for k in found)  # fmt: skip
         if rotary:
             sets = len({k.window for k in found}) if "tables" in how.names else 1
-            bits = 32 if "wide_tables" in how.names else how.bits
-            yield Entry(name="rotary tables", kind=ACT,
-                        bytes=2 * sets * batch * tokens * rotary * bits // 8, live=inside,
-                        source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once "
-                                    "a forward"))  # fmt: skip
-        yield from _named(run, how, tokens, batch, inside)
-        yield from _masks(run, how, found, [each[step] for each in passes], batch, inside)
+            yield _tables(how, batch * step.seq * rotary, sets, inside)
+
+
+def _tables(how: Setting, elements: Num, sets: int, live: dict[str, Num]) -> Entry:
+    """cos and sin of every position."""
+    size = elements * (32 if "wide_tables" in how.names else how.bits) // 8
+    return Entry(
+        name="rotary tables", kind=ACT, bytes=2 * sets * size, live=live,
+        tensors=lambda: [size] * (2 * sets),
+        source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),
+    )  # fmt: skip
+
+
+def _ids(run: Run, step: Step, *, plain: bool, live: dict[str, Num]) -> Entry:
+    """The prompt; a mask, positions and ids of all tokens, those that were chosen included."""
+    prompt = 8 * run.batch * run.seq
+    longer = 0 if plain else prompt + 8 * run.batch * step.number
+    return Entry(name="token ids, mask and positions", kind=ACT, bytes=prompt + 3 * longer,
+                 live=live, tensors=lambda: (prompt, longer, longer, longer),
+                 source=GENERATE_CODE)  # fmt: skip
+
+
+def goes_in(run: Run) -> bool:
+    """Whether the embedding's output itself is the first layer's input."""
+    return len(run.arch.embedding) == 1 and run.arch.embedding_norm is None
 
 
 def _named(
-    run: Run, how: Setting, tokens: Num, batch: Num, live: dict[str, Num]
+    run: Run, how: Setting, tokens: Num, batch: Num, here: list[Beat]
 ) -> Iterator[Entry]:
-    """The embedding's output, and learnt positions, which the model's forward names."""
-    if len(run.arch.layers) < 2:
-        return
+    """The embedding's output, and learnt positions, which the model's forward names.
+
+    A layer that it goes into has it as its input; unrolled it is the same tensor.
+    """
+    direct = goes_in(run)
+    live = {b.name: 1 for b in here if b.work == "norm" or (
+        b.work == "layer" and (b.place > 0 or run.unrolled or not direct))}  # fmt: skip
     rows = run.batch if "positions" in how.names else batch
     learnt = rows if len(run.arch.embedding) > 1 else 0
+    each = tokens * how.hidden * how.bits // 8
     yield Entry(
-        name="embedding: output", kind=ACT,
-        bytes=(run.batch + learnt) * tokens * how.hidden * how.bits // 8, live=live,
+        name=EMBEDDED, kind=ACT, bytes=(run.batch + learnt) * each, live=live,
+        tensors=lambda: (run.batch * each, learnt * each)[: 1 + (len(run.arch.embedding) > 1)],
         source=code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward"),
     )  # fmt: skip
 

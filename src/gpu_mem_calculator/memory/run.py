@@ -55,7 +55,6 @@ class Run(Struct, frozen=True, kw_only=True):
     gpus_per_node: int = 8
     num_nodes: int = 1
     compute_capability: str = "9.0"
-    expandable_segments: bool = False  # torch's allocator splits every block
     unrolled: bool = False  # every layer by itself, for a stream of allocations
     parameters_given: int | None = None  # a published count that wins over the architecture's
     new_tokens: Num = None  # generated behind a prompt of `seq` tokens; None: a training run

@@ -40,6 +40,7 @@ class Script(Struct, frozen=True, kw_only=True):
     left: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
     back_calls: tuple[Call, ...] = ()
+    work: tuple[int, ...] = ()  # tensors that are workspace
 
     def later(self) -> tuple[int, ...]:
         """Backward where the weights' gradients are added to older ones and go, but for a shared
@@ -58,7 +59,7 @@ class Script(Struct, frozen=True, kw_only=True):
 class Reel:
     """Writes a script, and counts the activations that are alive."""
 
-    __slots__ = ("act", "before", "calls", "events", "sizes")
+    __slots__ = ("act", "before", "calls", "events", "sizes", "works")
 
     def __init__(self) -> None:
         self.sizes: list[Num] = []
@@ -66,6 +67,7 @@ class Reel:
         self.calls: list[Call] = []
         self.before: tuple[Call, ...] = ()  # of forward, when backward runs
         self.act: Num = 0
+        self.works: list[int] = []
 
     def number(self, size: Num) -> int:
         """A tensor that comes from elsewhere."""
@@ -102,7 +104,9 @@ class Reel:
 
     def work(self, sizes: Iterable[Num]) -> list[int]:
         """Workspace, which is no activation."""
-        return [self.weight(size) for size in sizes if not nothing(size)]
+        made = [self.weight(size) for size in sizes if not nothing(size)]
+        self.works += made
+        return made
 
     def over(self, tensors: Iterable[int]) -> None:
         """Workspace goes."""

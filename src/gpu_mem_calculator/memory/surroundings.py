@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..ledger.ledger import ACT, GRAD, RUNTIME, TEMP, Entry
-from ..ledger.num import Num, larger, nothing
+from ..ledger.num import Num, holds, larger, nothing
 from ..ledger.source import code
 from ..ledger.units import MIB
 from ..model.adapters import linears
@@ -38,8 +38,9 @@ def surroundings(
     )  # fmt: skip
     rotary = next((getattr(b.layer.mixer, "rotary_dim", 0) for b in blocks), 0)
     if rotary:
+        bits = 32 if "wide_tables" in how.names else how.bits
         yield Entry(
-            name="rotary tables", kind=ACT, bytes=2 * run.seq * rotary * how.bits // 8, live=live,
+            name="rotary tables", kind=ACT, bytes=2 * run.seq * rotary * bits // 8, live=live,
             source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),
         )  # fmt: skip
     yield from _masks(run, how, blocks, beats)
@@ -143,6 +144,7 @@ def embedding_script(run: Run, how: Setting) -> Script:
     return Script(
         sizes=tuple(reel.sizes), entry=shared, exit=-1, exit_grad=exit_grad, forward=(),
         backward=tuple(reel.events), drops=tuple((0, tensor) for tensor in made),
+        work=tuple(reel.works),
     )  # fmt: skip
 
 
@@ -229,10 +231,10 @@ def _lt_workspaces(
     """
     arch = run.arch
     biased = arch.family != "falcon" and any(one.bias for b in blocks for one in linears(b.layer))
-    again = biased and any(b.recompute == "full" for b in blocks)
+    full = sum(b.count for b in blocks if b.recompute == "full")
     head = any(w.name.endswith("lm_head.bias") for w in arch.after_weights())
-    count = int(biased or head or OPTIMIZERS[run.optimizer].matrices) + int(again)
-    if count:
+    count = int(biased or head or OPTIMIZERS[run.optimizer].matrices) + int(biased) * holds(full > 0)
+    if not nothing(count):
         yield Entry(
             name="cuBLASLt workspaces", kind=RUNTIME, bytes=count * MIB,
             live={b.name: 1 for b in beats},

@@ -46,6 +46,7 @@ class Op(Struct, eq=False, gc=False):
     pieces: tuple[Num, ...] = ()  # temp, tensor by tensor
     back_pieces: tuple[Num, ...] = ()  # back_temp, but for what settles
     inside: bool = False  # workspace is made behind the results
+    product: bool = False  # a matmul: backward makes the second factor's gradient first
     casts: Value | None = None  # an input whose gradient is made wide, and cast on the way out
 
 
@@ -102,12 +103,13 @@ class Tape:
         back_temp: Num | tuple[Num, ...] = 0,
         settle: Num = None,
         inside: bool = False,
+        product: bool = False,
         casts: Value | None = None,
     ) -> Value:
         """Record an operation; its output is like its first input unless said otherwise.
 
         A workspace of several tensors is given as a tuple. `inside`: a kernel makes it behind
-        its results, else it is made before them. `casts`: this input's gradient is made wide, as
+        its results, else it is made before them. `product`: a matmul of activations. `casts`: this input's gradient is made wide, as
         workspace, and cast when the operation has returned.
         """
         first = ins[0]
@@ -125,7 +127,7 @@ class Tape:
         self.ops.append(
             Op(name, ins, (out,), kept, passes, now, back, self.core, settle, _apart(temp),
                _apart(back_temp) if settle is None else (back - settle,), inside,
-               casts)
+               product, casts)
         )  # fmt: skip
         return out
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ..ledger.num import Num, larger
 from .moment import High, Moment
+from .passing import KEPT, NOTHING, forward, owners
 from .rerun import Core, dropped
 from .script import Reel, Script
 from .tape import Op, Tape, Value
@@ -65,7 +66,7 @@ def walk(
     utils/checkpoint.py _checkpoint_hook) or REENTRANT; it holds the block's input. `given`: who
     gave the output's gradient holds it, too.
     """
-    owners = _owners(tape, entry)
+    own = owners(tape, entry)
     saved = {v.base for op in tape.ops for v in op.saves}
     gone = dropped(tape) if recompute_core else set()
     kept = {v.base: 0 for op in tape.ops for v in op.saves if v.base not in gone}
@@ -73,23 +74,23 @@ def walk(
     pins = {v.base for v in tape.pinned}
     pinned: Num = 0
     for index in sorted(pins):
-        pinned = pinned + owners[index].bytes
+        pinned = pinned + own[index].bytes
     held = entry if checkpoint else None
     bare, reel = Reel(), Reel()
     stays = {entry.index} if checkpoint else set()
-    transient, ids = _forward(bare, tape, entry, exit_, owners, stays, saving=False)
+    transient, ids = forward(bare, tape, (entry,), exit_, own, stays, saves=NOTHING)
     once = Script(sizes=tuple(bare.sizes), entry=0, exit=ids[exit_.base],
-                  forward=tuple(bare.events), calls=tuple(bare.calls))  # fmt: skip
-    forward, ids = _forward(reel, tape, entry, exit_, owners, {*kept, *stays}, saving=True)
+                  forward=tuple(bare.events), calls=tuple(bare.calls), work=tuple(bare.works))  # fmt: skip
+    ahead, ids = forward(reel, tape, (entry,), exit_, own, {*kept, *stays}, saves=KEPT)
     events = reel.turn()
-    back = Backward(reel, ids, owners, kept | dict.fromkeys(pins, 1), held, exit_)
+    back = Backward(reel, ids, own, kept | dict.fromkeys(pins, 1), held, exit_)
     if given:
         back.grads[exit_.index].owners += 1
     back.run(tape, again, handed=checkpoint == HOOKS)
     return Walk(
-        saved=tuple((owners[index].name, owners[index].bytes) for index in kept),
+        saved=tuple((own[index].name, own[index].bytes) for index in kept),
         input_bytes=entry.bytes,
-        forward=forward,
+        forward=ahead,
         transient=transient,
         backward=back.high.moment,
         later=back.later.moment,
@@ -100,53 +101,6 @@ def walk(
         once=once,
         script=back.script(entry, exit_, events, pins, given=given),
     )
-
-
-def _owners(tape: Tape, entry: Value) -> dict[int, Value]:
-    """Every tensor with a storage of its own."""
-    owners = {entry.index: entry}
-    for op in tape.ops:
-        for value in (*op.outs, *op.saves):
-            if value.base == value.index:
-                owners[value.index] = value
-    return owners
-
-
-def _forward(
-    reel: Reel, tape: Tape, entry: Value, exit_: Value, owners: dict[int, Value], stays: set[int],
-    *, saving: bool,
-) -> tuple[Moment, dict[int, int]]:  # fmt: skip
-    """The highest moment of a forward after which `stays` are left, and its tensors' numbers.
-
-    `saving`: operations make what only their backward reads.
-    """
-    last: dict[int, int] = {}
-    for i, op in enumerate(tape.ops):
-        for value in (*op.outs, *op.ins):
-            last[value.base] = i
-    last.pop(exit_.base, None)
-    ends: dict[int, list[int]] = {}
-    for index, i in last.items():
-        if index in owners and index not in stays:
-            ends.setdefault(i, []).append(index)
-    ids = {entry.index: reel.number(entry.bytes)}
-    reel.act = entry.bytes
-    high = High(reel.act)
-    for i, op in enumerate(tape.ops):
-        begin, work = len(reel.events), reel.work(op.pieces)
-        for value in op.outs:
-            if value.base == value.index:
-                ids[value.index] = reel.make(value.bytes)
-        for value in op.saves if saving else ():
-            if value.base not in ids and value.base in stays:
-                ids[value.base] = reel.make(value.bytes)
-        high.see(reel.act, 0, op.temp)
-        reel.over(work)
-        for index in ends.get(i, ()):
-            if index in ids:
-                reel.free(ids[index])
-        reel.called(begin, (v.elements() for v in op.ins if v.param))
-    return high.moment, ids
 
 
 class Flow:
@@ -211,7 +165,9 @@ class Backward:
         if flows:
             work = [] if op.inside else reel.work(op.back_pieces)
             order = op.ins  # torch's own matmul makes the gradient of the weight first
-            if not self.inputs_first:
+            if op.product:
+                order = op.ins[::-1]
+            elif not self.inputs_first:
                 order = tuple(sorted(op.ins, key=lambda v: not v.weight))
             for value in order:
                 if not value.grad:
@@ -305,5 +261,5 @@ class Backward:
             forward=forward, backward=tuple(self.reel.events), exit_grad=self.exit_grad,
             entry_grad=-1 if there is None else there.tensor, drops=tuple(self.drops),
             hooks=tuple(self.passed), shared=self.shared, matmul=self.matmul, left=tuple(left),
-            calls=self.reel.before, back_calls=tuple(self.reel.calls),
+            calls=self.reel.before, back_calls=tuple(self.reel.calls), work=tuple(self.reel.works),
         )  # fmt: skip

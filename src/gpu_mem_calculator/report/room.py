@@ -21,7 +21,8 @@ def longest_sequence(estimate: Estimate) -> int | None:
 
     The ledger gives the longest that could. Where the allocator does not get through with it, for
     want of a block that is large enough, shorter ones are replayed, the first of them with as much
-    room for the allocator as it has in this run.
+    room for the allocator as it has in this run. One length may fail where longer ones do not, so
+    a second one is tried beside it.
     """
     resolved, result = estimate.resolved, estimate.result
     limit = resolved.hardware.memory_bytes
@@ -38,10 +39,9 @@ def longest_sequence(estimate: Estimate) -> int | None:
     while high - low > max(STEP, low // NEAR):
         middle = guesses.pop() if guesses else (low + high) // 2
         middle = min(max(middle // STEP * STEP, low + STEP), high - STEP)
-        if _survives(resolved, middle):
-            low = middle
-        else:
-            high = middle
+        lengths = [length for length in (middle, middle - STEP) if length > low]
+        found = next((length for length in lengths if _survives(resolved, length)), None)
+        low, high = (low, middle) if found is None else (found, high)
     return low
 
 

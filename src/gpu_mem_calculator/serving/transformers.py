@@ -7,7 +7,6 @@ Legend: b sequences, s tokens of the prompt, n new tokens. Line numbers refer to
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -16,34 +15,43 @@ from ..ledger.num import Num, nothing
 from ..ledger.source import ARITHMETIC, Source, code
 from ..ledger.units import MIB
 from ..memory.engine import Engine
-from ..memory.generation import FIRST, LAST, PROMPT, Beat, Kind, Step, beats, kinds, slides, steps
+from ..memory.generated import SCORES, GenerationWriter, Turn, scores
+from ..memory.generation import (
+    FIRST,
+    LAST,
+    PROMPT,
+    Beat,
+    Kind,
+    Step,
+    beats,
+    every_beat,
+    every_step,
+    kinds,
+    slides,
+    steps,
+)
 from ..memory.huggingface.inference import (
     NAMES,
-    Passed,
+    Turned,
     cached_parts,
     layer_pass,
     logits_pass,
     norm_pass,
 )
 from ..memory.huggingface.ops import Setting
-from ..memory.made_once import GENERATE_CODE, made_once
+from ..memory.made_once import GENERATE_CODE, goes_in, made_once
 from ..memory.moment import Moment
+from ..memory.passing import Pass
+from ..memory.play import HEAD
 from ..memory.run import Run
 from ..memory.runtime import WORKSPACES, cublas_bytes
 from ..memory.timeline import STARTUP
 from ..model.adapters import linears
-from ..model.arch import Arch
-from ..replay.allocator import replay
-from ..replay.settings import Settings
-from ..replay.stream import Stream
 
 BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked without a graph")
 CACHE_CODE = code("transformers 5.17.0 cache_utils.py DynamicLayer.update: joined by torch.cat")
 NO_CACHE = ("mpt",)
-ALLOCATOR_CODE = code(
-    "torch 2.11 c10/cuda/CUDACachingAllocator.cpp, replayed for the weights in their order"
-)
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -63,15 +71,21 @@ def ledger(run: Run) -> Ledger:
     """The model, its cache, and the layer or head at work."""
     how = setting(run)
     found = kinds(run.arch, windows="windows" not in how.names)
-    table = beats(found, run.new_tokens)
-    passes = [steps(kind, run.seq, run.new_tokens) for kind in found]
+    walked = every_step if run.unrolled else steps
+    table = (every_beat if run.unrolled else beats)(found, run.new_tokens)
+    passes = [walked(kind, run.seq, run.new_tokens) for kind in found]
     load = Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU")
-    entries = [
-        *_weights(run, how, table), *_caches(how, found, passes, table),
-        *_layers(how, found, passes, table), *_head(run, how, table),
-        *made_once(run, how, found, passes, table), *_workspaces(run, table),
-    ]  # fmt: skip
-    return Ledger((load, *(b.instant for b in table)), tuple(entries))
+    instants = (load, *(b.instant for b in table))
+    shared = [*_weights(run, how, table), *made_once(run, how, found, passes, table),
+              *_workspaces(run, table)]  # fmt: skip
+    if run.unrolled:
+        turns = _turns(run, how, found, passes, table)
+        return Ledger(instants, tuple(shared), plays=turns, writer=GenerationWriter)
+    entries = (
+        *shared, *_caches(how, found, passes, table), *_layers(how, found, passes, table),
+        *_head(run, how, table),
+    )  # fmt: skip
+    return Ledger(instants, entries)
 
 
 def setting(run: Run) -> Setting:
@@ -95,47 +109,24 @@ def _live(table: tuple[Beat, ...], *, startup: bool = False) -> dict[str, Num]:
 
 
 def _weights(run: Run, how: Setting, table: tuple[Beat, ...]) -> Iterator[Entry]:
-    """Parameters, buffers, and what the allocator counts beyond them.
+    """Parameters and buffers.
 
     A tied head is made like any other, then tied: it is there while the model is loaded only.
     """
     arch, size = run.arch, how.weight_bits // 8
     always = _live(table, startup=True)
     yield Entry(name="parameters", kind=PARAM, bytes=run.scaled(arch.num_parameters) * size,
+                tensors=lambda: [int(weight.numel) * size for weight in arch.weights()],
                 live=always, source=ARITHMETIC)  # fmt: skip
-    buffers = sum(-(-b.num_bytes // 512) * 512 for b in arch.buffers)
-    yield Entry(name="buffers", kind=PARAM, bytes=buffers, live=always, source=ARITHMETIC)
+    buffers = [-(-b.num_bytes // 512) * 512 for b in arch.buffers]
+    yield Entry(name="buffers", kind=PARAM, bytes=sum(buffers), tensors=lambda: buffers,
+                live=always, source=ARITHMETIC)  # fmt: skip
     if arch.tied:
         yield Entry(
             name="head before it is tied to the embedding", kind=PARAM,
             bytes=run.scaled(arch.vocab * arch.hidden) * size, live={"startup": 1},
             source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
         )  # fmt: skip
-    if not run.expandable_segments:
-        rest, more = _beyond(_sizes(arch, size), arch.tied)
-        yield Entry(name="weights: blocks that are not split", kind=RUNTIME,
-                    bytes=run.scaled(rest), live=always, source=ALLOCATOR_CODE)  # fmt: skip
-        yield Entry(name="head: blocks that are not split", kind=RUNTIME,
-                    bytes=run.scaled(more - rest), live={"startup": 1},
-                    source=ALLOCATOR_CODE)  # fmt: skip
-
-
-def _sizes(arch: Arch, size: int) -> tuple[int, ...]:
-    """Bytes of each weight in the order of the model, a tied head's at the end."""
-    found = [int(weight.numel) * size for weight in arch.weights()]
-    if arch.tied:
-        found.append(int(arch.vocab) * int(arch.hidden) * size)
-    return tuple(found)
-
-
-@lru_cache(maxsize=64)
-def _beyond(sizes: tuple[int, ...], tied: bool) -> tuple[int, int]:
-    """Bytes beyond the weights' own that torch counts when they are there, and at the highest."""
-    events = [*range(len(sizes)), *([~(len(sizes) - 1)] if tied else [])]
-    stream = Stream(sizes=list(sizes), events=events, marks=[(len(events), "load")])
-    phase = replay(stream, Settings()).phases["load"]
-    there = sum(sizes[:-1] if tied else sizes)
-    return phase.start_next_bytes - there, phase.peak_bytes - sum(sizes)
 
 
 def _caches(
@@ -171,13 +162,39 @@ def _layers(
     for beat in table:
         if beat.work == "layer":
             kind, step = found[beat.kind], passes[beat.kind][beat.step]
-            moment = _passed(_at(how, step), kind, step).moment
-            yield from _working(f"{kind.title}: at work", moment, beat)
+            yield from _working(f"{kind.title}: at work", _passed(how, kind, step).moment, beat)
 
 
-def _passed(how: Setting, kind: Kind, step: Step) -> Passed:
-    return layer_pass(how, kind.layer, masked=slides(step, kind.window), stored=step.stored,
-                      slides=kind.window is not None)  # fmt: skip
+def _passed(how: Setting, kind: Kind, step: Step) -> Turned:
+    return layer_pass(_at(how, step), kind.layer, masked=slides(step, kind.window),
+                      stored=step.stored, slides=kind.window is not None)  # fmt: skip
+
+
+def _turns(
+    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]],
+    table: tuple[Beat, ...],
+) -> dict[str, Turn]:  # fmt: skip
+    """What each layer and the head make and free, pass after pass."""
+    done: dict[tuple[int, str], Turned] = {}
+    made = {}
+    for beat in table:
+        if beat.work == "layer":
+            key = (beat.kind, beat.step)
+            if key not in done:
+                done[key] = _passed(how, found[beat.kind], passes[beat.kind][beat.step])
+            turn = done[key]
+            made[beat.name] = Turn(
+                block=beat.place, script=turn.script, forward=True, given=turn.given,
+                kept=turn.kept, named=turn.named, embedded=beat.place == 0 and goes_in(run),
+            )  # fmt: skip
+        elif beat.work == "scores":
+            wide = run.batch * run.arch.vocab * 4
+            made[beat.name] = Turn(block=SCORES, forward=True,
+                                   script=scores(wide * how.bits // 32, wide))  # fmt: skip
+        else:
+            made[beat.name] = Turn(block=HEAD, script=_behind(run, how, beat).script,
+                                   forward=True)  # fmt: skip
+    return made
 
 
 def _working(name: str, moment: Moment, beat: Beat, source: Source = LAYER_CODE) -> Iterator[Entry]:
@@ -187,20 +204,25 @@ def _working(name: str, moment: Moment, beat: Beat, source: Source = LAYER_CODE)
             yield Entry(name=title, kind=kind, bytes=size, live={beat.name: 1}, source=source)
 
 
+def _behind(run: Run, how: Setting, beat: Beat) -> Pass:
+    """The final norm, or the logits: of the last token, but in a plain forward of all."""
+    here = how if beat.step == PROMPT else replace(how, seq=1)
+    if beat.work == "norm":
+        return norm_pass(here, run.arch)
+    plain = type(run.new_tokens) is int and run.new_tokens == 0
+    return logits_pass(here, run.arch, here.seq if plain else 1)
+
+
 def _head(run: Run, how: Setting, table: tuple[Beat, ...]) -> Iterator[Entry]:
     """The final norm, the logits, and their fp32 copy that the next token is chosen from.
 
     generate names that copy until the next step has its own (generation/utils.py:3042).
     """
-    whole = type(run.new_tokens) is int and run.new_tokens == 0
     logits = run.batch * run.arch.vocab
     for beat in table:
-        here = how if beat.step == PROMPT else replace(how, seq=1)
-        if beat.work == "norm":
-            yield from _working("final norm", norm_pass(here, run.arch), beat)
-        elif beat.work == "logits":
-            moment = logits_pass(here, run.arch, here.seq if whole else 1)
-            yield from _working("logits", moment, beat)
+        if beat.work in ("norm", "logits"):
+            title = "final norm" if beat.work == "norm" else "logits"
+            yield from _working(title, _behind(run, how, beat).moment, beat)
         elif beat.work == "scores":
             for name, bits in (("logits of the last token", how.bits), ("their fp32 copy", 32)):
                 yield Entry(name=name, kind=ACT, bytes=logits * bits // 8, live={beat.name: 1},
@@ -226,7 +248,6 @@ def _workspaces(run: Run, table: tuple[Beat, ...]) -> Iterator[Entry]:
 ENGINE = Engine(
     name="transformers",
     title="transformers",
-    streams=False,
     options={
         "engine_version": "5.17.0", "batch_size": 1, "prompt_len": 1024, "new_tokens": 8,
         "max_seq_len": None, "dtype": "bf16", "attention": "sdpa", "quantization": "none",

@@ -25,10 +25,9 @@ class Cache:
         """
         self.slides = slides
         self.kept: list[Value] = []
-        self.old: list[Value] = []
-        for name, elements, bits in old:
-            source = tape.value(f"{name}.none", 0, bits, grad=False)
-            self.old.append(tape.op(f"{name}.old", source, elements=elements))
+        self.old = [
+            tape.value(f"{name}.old", elements, bits, grad=False) for name, elements, bits in old
+        ]
 
     def update(self, tape: Tape, setting: Setting, key: Value, value: Value) -> list[Value]:
         """Keys and values with the new tokens' behind them."""

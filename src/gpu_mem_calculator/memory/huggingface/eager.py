@@ -27,7 +27,8 @@ def eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     tape.core = True
     area = setting.tokens * setting.keys * heads.heads
     width = setting.matmul_bits if setting.autocast else q.bits
-    scores = tape.op("attn.scores", *read[:2], elements=area, bits=width, saves=read)
+    scores = tape.op("attn.scores", *read[:2], elements=area, bits=width, saves=read,
+                     product=True)  # fmt: skip
     biased = _with_bias(tape, setting, scores, heads)
     probs = _probabilities(tape, setting, biased, heads)
     if heads.in_place:
@@ -37,10 +38,13 @@ def eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     weights = tape.cast(named, setting.matmul_bits if setting.autocast else v.bits)
     late = early or _values(tape, setting, q, (v, values), heads)
     size = setting.tokens * (heads.heads * heads.value_dim)
-    out = tape.op("attn.mixed", weights, late[0], elements=size, saves=(weights, *late))
+    out = tape.op("attn.mixed", weights, late[0], elements=size, saves=(weights, *late),
+                  product=True)  # fmt: skip
     tape.core = False
     contiguous = tape.op("attn.out", out)
     tape.hold(out, named, keys, values, *([biased] if heads.float_bias else []))
+    if heads.in_place and not heads.broadcast:  # BloomAttention: attention_scores, attn_weights
+        tape.hold(scores, biased)
     return contiguous
 
 
@@ -111,7 +115,7 @@ def eager_inference(
     q, k, v = _operands(tape, setting, q, k, v, heads)
     tape.core = True
     area = setting.tokens * setting.keys * heads.heads
-    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k))
+    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), product=True)
     biased = _with_bias(tape, setting, scores, heads)
     probs = _probabilities(tape, setting, biased, heads)
     if heads.in_place:
@@ -121,7 +125,7 @@ def eager_inference(
     size = setting.tokens * (heads.heads * heads.value_dim)
     if not (heads.grouped or heads.cached):
         v = tape.op("attn.v_contiguous", v)
-    out = tape.op("attn.mixed", probs, v, elements=size, saves=(probs, v))
+    out = tape.op("attn.mixed", probs, v, elements=size, saves=(probs, v), product=True)
     tape.core = False
     contiguous = tape.op("attn.out", out)
     tape.hold(out, probs, *([biased] if heads.float_bias else []))

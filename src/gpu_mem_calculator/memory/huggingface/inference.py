@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-
 from ...ledger.num import Num
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, Linear, StateSpace
 from ..moment import Moment
-from ..passing import passing
+from ..passing import Pass, passing
 from ..tape import Tape
 from .cache import Cache
 from .layer import run_layer
@@ -19,19 +17,13 @@ from .ops import Setting, linear
 from .ssm import state_parts
 
 
-class Passed(Struct, frozen=True):
-    """A layer at work, its own cache before and after included, and what it leaves cached."""
+class Turned(Pass, frozen=True, kw_only=True):
+    """A layer at work, its own cache before (`given`) and after (`kept`) included.
 
-    moment: Moment
-    kept: tuple[tuple[str, Num], ...]
+    `named` is what the model's loop still names when the next layer runs.
+    """
 
-    @property
-    def kept_bytes(self) -> Num:
-        """The layer's cache when it is done."""
-        total: Num = 0
-        for _, size in self.kept:
-            total = total + size
-        return total
+    named: tuple[int, ...] = ()
 
 
 # What the code of a family names longer than Llama's does, beside what every one names:
@@ -69,7 +61,7 @@ NAMES: dict[str, frozenset[str]] = {
 def layer_pass(
     setting: Setting, layer: Layer, *, masked: bool = False, stored: Num | None = None,
     slides: bool = False,
-) -> Passed:  # fmt: skip
+) -> Turned:  # fmt: skip
     """One layer that adds its tokens to a cache.
 
     `stored`: the tokens that the cache has memory for before; None where it is empty.
@@ -81,13 +73,15 @@ def layer_pass(
     cache = Cache(tape, *old, slides=slides)
     y = run_layer(tape, setting, x, layer, masked=masked, cache=cache)
     tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
-    kept = tuple((value.name, value.bytes) for value in cache.kept)
-    moment = passing(tape, x, y, cache.kept)
-    if "outputs" in setting.names:
-        for value in tape.returned:
-            if value.name != y.name and value.name.startswith("attn"):
-                moment = Moment(moment.act + value.bytes, 0, moment.temp)
-    return Passed(moment, kept)
+    named = [v for v in tape.returned if "outputs" in setting.names and v.base != y.base
+             and v.name.startswith("attn")]  # fmt: skip
+    found = passing(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
+    moment = found.moment
+    for value in named:  # the layer before has left one
+        moment = Moment(moment.act + value.bytes, 0, moment.temp)
+    count = len(cache.kept)
+    return Turned(moment=moment, script=found.script, given=found.given, kept=found.kept[:count],
+                named=found.kept[count:])  # fmt: skip
 
 
 def cached_parts(setting: Setting, layer: Layer, tokens: Num) -> Iterator[tuple[str, Num, int]]:
@@ -104,7 +98,7 @@ def cached_parts(setting: Setting, layer: Layer, tokens: Num) -> Iterator[tuple[
         yield from state_parts(setting, block)
 
 
-def norm_pass(setting: Setting, arch: Arch) -> Moment:
+def norm_pass(setting: Setting, arch: Arch) -> Pass:
     """The norm behind the stack, whose input the model names until it returns."""
     tape = Tape()
     bits = 32 if arch.layers[-1].fp32_residual else setting.bits
@@ -114,7 +108,7 @@ def norm_pass(setting: Setting, arch: Arch) -> Moment:
     return passing(tape, x, out)
 
 
-def logits_pass(setting: Setting, arch: Arch, rows: Num) -> Moment:
+def logits_pass(setting: Setting, arch: Arch, rows: Num) -> Pass:
     """The logits of so many tokens a sequence, from the normed output of all of them.
 
     generate asks for the last one (`logits_to_keep`), a plain forward gets them all.

@@ -151,17 +151,18 @@ def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     tape.core = True
     area = setting.tokens * setting.keys * heads.heads
     work = q.bytes - k.bytes if late else 0  # the gradient of a spread view is as large as q
-    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work)
+    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work,
+                     product=True)  # fmt: skip
     biased = tape.op("attn.biased", scores, passes=True)
     probs = tape.op(
         "attn.softmax", biased, save_out=True, temp=area,
-        back_temp=biased.bytes,
+        back_temp=biased.bytes, inside=True,
     )  # fmt: skip
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
     if late:
         v = _spread(tape, setting, v, rows * heads.value_dim)
     out = tape.op("attn.mixed", probs, v, elements=_out_elements(setting, heads),
-                  saves=(probs, v), back_temp=work)  # fmt: skip
+                  saves=(probs, v), back_temp=work, product=True)  # fmt: skip
     tape.core = False
     tape.hold(*named)
     return tape.op("attn.out", tape.cast(out, bits))

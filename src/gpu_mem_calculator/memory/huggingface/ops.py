@@ -193,7 +193,8 @@ def _dora(
     ratio = tape.op(f"{layer.name}.ratio", magnitude, saves=(norm,), bits=norm.bits)
     base = y
     if layer.bias and not adapter.dropout:
-        base = tape.op(f"{layer.name}.unbiased", y, passes=True)
+        bits = max(y.bits, setting.weight_bits)  # the bias is as wide as the weights
+        base = tape.op(f"{layer.name}.unbiased", y, bits=bits, passes=bits == y.bits)
     if adapter.dropout:
         bits = setting.matmul_bits if setting.autocast else path.bits
         copied = setting.quantization is not None or weight_bits != path.bits or path.bits != bits

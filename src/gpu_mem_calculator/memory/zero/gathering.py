@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...ledger.num import Num
-from ..script import Call, Script
+from ..script import Script
 from .coordinator import Coordinator, Limits, Trace
 from .keeper import Allocator
 
+FROM_HOST = "from host"  # what a tensor is for that a gather is made of
 GATHER = 2  # the CUDA stream of gathers where they overlap with work
 
 
@@ -57,7 +57,8 @@ class Gathering(Coordinator):
             self.flats[handle] = self.to.make_on(self.lane, sum(map(self.padded, params)))
             self.members[handle] = sorted(params)
         if self.from_host:
-            shards = [self.to.make_on(self.lane, self.padded(p) // self.ranks) for p in params]
+            shards = [self.to.make_on(self.lane, self.padded(p) // self.ranks, FROM_HOST)
+                      for p in params]  # fmt: skip
             self.to.free(shards)
 
     def wait(self, param: int) -> None:
@@ -154,29 +155,34 @@ class Reader:
                 return
 
 
-def modules_of(script: Script, ids: Sequence[int], trace: Trace) -> tuple[list[int], list[int]]:
+Reads = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def reads(script: Script) -> Reads:
+    """Elements of the weights that each operation reads, in forward's and in backward's order."""
+    return (tuple(int(n) for _, _, n in script.calls), tuple(int(n) for _, _, n in script.back_calls))
+
+
+def modules_of(found: Reads, ids: Sequence[int], trace: Trace) -> tuple[list[int], list[int]]:
     """The module of each operation that reads weights, in forward's and in backward's order.
 
     Operations and modules are matched by their elements; where those do not agree, in proportion.
     """
     with_weights = [m for m in ids if trace.modules[m]]
     sizes = [sum(trace.numel[p] for p in trace.modules[m]) for m in with_weights]
-    forward = _matched([int(n) for _, _, n in script.calls], with_weights, sizes)
+    calls, back_calls = found
+    forward = _matched(calls, with_weights, sizes)
     back: list[int] = []
     at = len(forward) - 1
-    for _, _, elements in script.back_calls:
-        while at > 0 and not _same(script.calls[at], elements):
+    for elements in back_calls:
+        while at > 0 and calls[at] != elements:
             at -= 1
         back.append(forward[max(at, 0)] if forward else -1)
         at -= 1
     return forward, back
 
 
-def _same(call: Call, elements: Num) -> bool:
-    return int(call[2]) == int(elements)
-
-
-def _matched(calls: list[int], modules: list[int], sizes: list[int]) -> list[int]:
+def _matched(calls: Sequence[int], modules: list[int], sizes: list[int]) -> list[int]:
     found: list[int] = []
     at = left = 0
     for elements in calls:

@@ -10,11 +10,14 @@ from ..play import HEAD
 from .plan import Plan
 
 
+GRADIENT = "gradient"  # what a tensor is for that backward has made
+
+
 class Allocator(Protocol):
     """Where tensors come from."""
 
-    def make_on(self, queue: int, size: int) -> int:
-        """A new tensor on a CUDA stream."""
+    def make_on(self, queue: int, size: int, name: Hashable = "") -> int:
+        """A new tensor on a CUDA stream; `name` says what for."""
 
     def free(self, tensors: Iterable[int]) -> None:
         """Tensors go, in this order."""
@@ -49,7 +52,7 @@ class Keeper:
 
     def make(self, name: Hashable, *sizes: int, queue: int = 0) -> None:
         """Tensors under a name."""
-        made = [self.to.make_on(queue, int(size)) for size in sizes if int(size)]
+        made = [self.to.make_on(queue, int(size), name) for size in sizes if int(size)]
         self.held.setdefault(name, []).extend(made)
 
     def free(self, *names: Hashable) -> None:

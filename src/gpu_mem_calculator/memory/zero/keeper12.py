@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .keeper import Allocator, Keeper
+from .keeper import GRADIENT, Allocator, Keeper
 from .partition import padded, slice_elements
 from .plan import Plan
 
@@ -77,7 +77,7 @@ class SliceKeeper(Keeper):
             self.to.free((tensor,))
             tensor = -1
         elif plan.contiguous and plan.offload != "none":
-            copy = self.to.make_on(0, self.to.size(tensor))
+            copy = self.to.make_on(0, self.to.size(tensor), GRADIENT)
             self.to.free((tensor,))
             tensor = copy
         self.inside.append((self.place, elements, tensor))
@@ -86,11 +86,13 @@ class SliceKeeper(Keeper):
         """Line 2207: a flat copy is added up over the ranks, then the slice's own are laid out.
 
         What belongs to one rank alone is added up where it is (line 1555 makes one piece for
-        each rank, and one piece is not copied).
+        each rank, and one piece is not copied). Gradients that are no part of a bucket stay for the
+        next reduction where that overlaps with backward (line 2264), in stage 1 to the end.
         """
         if not self.inside:
             return
         plan, width = self.plan, self.plan.trained_width
+        self.free("previous")
         filled = sum(size for _, size, _ in self.inside)
         begins = [begin // self.local for begin, _, _ in self.inside]
         ends = [(begin + size - 1) // self.local for begin, size, _ in self.inside]
@@ -103,6 +105,9 @@ class SliceKeeper(Keeper):
                 self.keep_own(min(size, self.local - begin))
             if tensor >= 0 and own and not plan.contiguous:
                 self.held.setdefault("own", []).append(tensor)
+            elif tensor >= 0 and not plan.contiguous and (plan.overlap or plan.stage == 1):
+                name = "previous" if plan.stage == 2 else "reduced"
+                self.held.setdefault(name, []).append(tensor)
             elif tensor >= 0:
                 self.to.free((tensor,))
         self.inside = []
@@ -132,7 +137,7 @@ class SliceKeeper(Keeper):
             self.free("own")
         elif "own" in self.held:
             self.held["sum"] = self.held.pop("own")
-        self.free("bucket")
+        self.free("bucket", "previous", "reduced")
 
     def into_bucket_in_order(self, tensor: int) -> None:
         """The same, from the first parameter on."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..play import EMBEDDING, HEAD
-from ..script import Script
 from .coordinator import Limits, Stack, Trace
-from .gathering import GATHER, Gathering, Reader, modules_of
+from .gathering import GATHER, Gathering, Reader, Reads, modules_of
 from .keeper import Allocator, Keeper
 from .keeper12 import REDUCTION
 from .plan import Plan
@@ -13,19 +14,70 @@ from .plan import Plan
 NORM_PART = 250_000_000  # elements whose norm is taken at once, zero/stage3.py:1440
 
 
-class ShardKeeper(Keeper):
+class BucketKeeper(Keeper):
+    """The bucket, and what becomes of the gradients in it."""
+
+    def __init__(self, plan: Plan, to: Allocator) -> None:
+        super().__init__(plan, to)
+        self.ranks = int(plan.ranks)
+        self.queue = REDUCTION if plan.overlap else 0
+        self.inside: list[tuple[int, int]] = []  # in the bucket: elements, tensor or -1
+
+    def arrived(self, key: tuple[int, int], tensor: int) -> None:
+        """Line 1601: a gradient goes into the bucket, which is sent off where it is full."""
+        plan = self.plan
+        elements = self.to.size(tensor) // plan.trained_width
+        filled = sum(size for size, _ in self.inside)
+        if filled and filled + elements > plan.bucket:
+            self.reduce()
+            filled = 0
+        if plan.contiguous and filled + elements <= plan.bucket:
+            self.to.free((tensor,))
+            tensor = -1
+        self.inside.append((elements, tensor))
+
+    def reduce(self) -> None:
+        """A padded copy is added up over the ranks; one gradient that they divide needs none."""
+        if not self.inside:
+            return
+        plan, width = self.plan, self.plan.trained_width
+        shards = [-(-size // self.ranks) for size, _ in self.inside]
+        if len(shards) > 1 or shards[0] * self.ranks != self.inside[0][0]:
+            self.make("padded", width * sum(shards) * self.ranks, queue=self.queue)
+        if plan.offload != "none":
+            for shard in shards:
+                self.to_host(shard)
+        self.to.free(tensor for _, tensor in self.inside if tensor >= 0)
+        self.free("swapped", "padded")
+        self.inside = []
+
+    def to_host(self, shard: int) -> None:
+        """Line 2024: a shard's gradient is copied back; the step's last one has its norm taken."""
+        self.make("shard", self.plan.trained_width * shard, queue=self.queue)
+        if self.last:
+            self.moment(8 * min(shard, NORM_PART), queue=self.queue)
+            if self.plan.offload == "nvme":
+                self.make("swapped", 4 * shard, queue=self.queue)
+            else:
+                self.moment(4 * shard, queue=self.queue)
+        self.free("shard")
+
+    def epilogue(self) -> None:
+        """What is left in the bucket is reduced."""
+        self.reduce()
+
+
+class ShardKeeper(BucketKeeper):
     """Shards of everything; parameters are gathered as modules need them."""
 
     def __init__(
-        self, plan: Plan, to: Allocator, stack: Stack, limits: Limits, scripts: dict[int, Script],
+        self, plan: Plan, to: Allocator, stack: Stack, limits: Limits, scripts: Mapping[int, Reads],
         *, group: int, zero_init: bool,
     ) -> None:  # fmt: skip
         super().__init__(plan, to)
         self.zero_init = zero_init
-        self.ranks = int(plan.ranks)
         self.shards = [-(-size // self.ranks) for size in self.sizes]
         self.groups = _sub_groups(self.shards, group)
-        self.queue = REDUCTION if plan.overlap else 0
         self.trace = Trace(stack)
         self.state = Gathering(
             self.trace, limits, to, ranks=self.ranks,
@@ -33,8 +85,7 @@ class ShardKeeper(Keeper):
         )  # fmt: skip
         self.reader = Reader(self.trace, self.state)
         ids = {**dict(enumerate(self.trace.layers)), HEAD: self.trace.after}
-        self.places = {b: modules_of(script, ids[b], self.trace) for b, script in scripts.items()}
-        self.inside: list[tuple[int, int]] = []  # in the bucket: elements, tensor or -1
+        self.places = {b: modules_of(found, ids[b], self.trace) for b, found in scripts.items()}
         self.backwards = False
 
     def startup(self) -> None:
@@ -113,48 +164,9 @@ class ShardKeeper(Keeper):
             return
         self.reader.until(module, fetched=False)
 
-    def arrived(self, key: tuple[int, int], tensor: int) -> None:
-        """Line 1601: a gradient goes into the bucket, which is sent off where it is full."""
-        plan = self.plan
-        elements = self.to.size(tensor) // plan.trained_width
-        filled = sum(size for size, _ in self.inside)
-        if filled and filled + elements > plan.bucket:
-            self.reduce()
-            filled = 0
-        if plan.contiguous and filled + elements <= plan.bucket:
-            self.to.free((tensor,))
-            tensor = -1
-        self.inside.append((elements, tensor))
-
-    def reduce(self) -> None:
-        """A padded copy is added up over the ranks; one gradient that they divide needs none."""
-        if not self.inside:
-            return
-        plan, width = self.plan, self.plan.trained_width
-        shards = [-(-size // self.ranks) for size, _ in self.inside]
-        if len(shards) > 1 or shards[0] * self.ranks != self.inside[0][0]:
-            self.make("padded", width * sum(shards) * self.ranks, queue=self.queue)
-        if plan.offload != "none":
-            for shard in shards:
-                self.to_host(shard)
-        self.to.free(tensor for _, tensor in self.inside if tensor >= 0)
-        self.free("swapped", "padded")
-        self.inside = []
-
-    def to_host(self, shard: int) -> None:
-        """Line 2024: a shard's gradient is copied back; the step's last one has its norm taken."""
-        self.make("shard", self.plan.trained_width * shard, queue=self.queue)
-        if self.last:
-            self.moment(8 * min(shard, NORM_PART), queue=self.queue)
-            if self.plan.offload == "nvme":
-                self.make("swapped", 4 * shard, queue=self.queue)
-            else:
-                self.moment(4 * shard, queue=self.queue)
-        self.free("shard")
-
     def epilogue(self) -> None:
         """What is left in the bucket is reduced; parameters are let go."""
-        self.reduce()
+        super().epilogue()
         self.reader.advance(len(self.trace.events))
         self.state.sweep(persistent=not self.state.traced)
         self.state.traced = True

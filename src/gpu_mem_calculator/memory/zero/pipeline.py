@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from ...ledger.ledger import ACT, COMM, Entry
 from ...ledger.num import Num, holds, take, together
 from ...ledger.sym import Sym
 from ...model.arch import Arch
+from ..runtime import workspace_entries
+from ..stack import Block
 from ..timeline import Beat, in_flight
 from .plan import Plan, always
 
@@ -89,6 +93,19 @@ def layers_of_stages(arch: Arch, parts: int, method: str) -> list[int]:
     ends, last = cut(arch, parts, method), len(arch.layers) + 1
     return [min(high, last) - max(low, 1) if high > 1 and low < last else 0
             for low, high in pairwise(ends)]  # fmt: skip
+
+
+def workspaces(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
+    """cuBLAS workspaces; a stage that has the embedding alone multiplies nothing."""
+    found = workspace_entries(plan.run, plan.beats)
+    if not plan.pipeline:
+        yield from found
+        return
+    blocks: Num = plan.runs[len(plan.run.arch.runs) + 1][1]  # the head
+    for block in stack:
+        blocks = blocks + block.count
+    for entry in found:
+        yield replace(entry, bytes=entry.bytes * holds(blocks > 0))
 
 
 def buffer_entries(plan: Plan, tokens_bytes: Num) -> Iterator[Entry]:

@@ -11,8 +11,7 @@ from ...ledger.ledger import GPU, Entry, Instant
 from ...ledger.num import Num, holds, larger
 from ...ledger.source import code
 from ..run import Run
-from ..timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP, Beat
-from .buckets import EMBEDDING, HEAD, Flushes
+from ..timeline import BACKWARD, OPTIMIZER, STARTUP, Beat
 
 BIRTH, SETUP = "startup", "startup.optimizer"
 
@@ -33,7 +32,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     counts: dict[int, Num]
     frozen_counts: dict[int, Num]
     beats: tuple[Beat, ...]
-    flushes: Flushes
     bucket: int  # elements
     overlap: bool
     contiguous: bool
@@ -47,16 +45,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     def largest(self) -> int:
         """Elements of the largest trainable parameter."""
         return max(self.counts)
-
-    @property
-    def moves(self) -> bool:
-        """Whether hooks move a gradient into the bucket as soon as it is made.
-
-        runtime/zero/stage_1_and_2.py:2284: stage 1 does with overlap_comm, in the step's last
-        micro-batch.
-        """
-        alone = isinstance(self.run.micro_batches, int) and self.run.micro_batches == 1
-        return self.stage > 1 or (self.stage == 1 and self.overlap and alone)
 
     @property
     def listed(self) -> Num:
@@ -116,17 +104,11 @@ def startup_instants() -> tuple[Instant, ...]:
     )
 
 
-def with_hooks(
-    beats: tuple[Beat, ...], sent: Flushes, *, head: bool, moves: bool = False,
-    early: tuple[int, ...] = (),
-) -> tuple[Beat, ...]:  # fmt: skip
-    """The beats of a step, with the moments at which gradients meet their bucket.
+def with_hooks(beats: tuple[Beat, ...], *, head: bool) -> tuple[Beat, ...]:
+    """The beats of a step, with the moments at which DeepSpeed works on gradients.
 
-    `head.gradient`: the first gradient of backward; `flush.N`: the bucket is sent off in the
-    middle of backward; `epilogue`: what is left of it; then the norm, the cast of the gradients
-    and the update. `moves`: gradients go into the bucket at once, and the slice's are laid out
-    beside the sum of earlier micro-batches, so that the first layer's backward may be highest.
-    `early`: the layers of each stretch that have run when the most is gathered in forward.
+    `head.gradient`: the first gradient of backward; `epilogue`: they are reduced; then the norm,
+    the cast of the gradients and the update.
     """
     found: list[Beat] = []
     end = beats[-1]
@@ -135,26 +117,15 @@ def with_hooks(
         if beat.work and beat.instant.phase == BACKWARD:
             tag, _ = _split(beat.name)
             there[tag] = larger(there.get(tag, 0), beat.instant.present)
-    first = {b.name: b for b in beats}.get("backward.0.first")
     for beat in beats:
         tag, name = _split(beat.name)
-        if tag and name == "embedding.backward" and moves and first is not None:
-            instant = replace(first.instant, name=tag + first.name, present=beat.instant.present,
-                              title=f"{first.instant.title}, later micro-batch")  # fmt: skip
-            found.append(replace(first, instant=instant, later=True, head_grads=beat.head_grads))
         if name == "optimizer":
             found.append(_like(beat, "optimizer.norm", OPTIMIZER, "gradient norm"))
             found.append(_like(beat, "optimizer.cast", OPTIMIZER, "gradients cast to fp32"))
-        if name == "forward" and early:
-            made = _like(beat, "forward.early", FORWARD, "forward, most gathered")
-            place = sum(1 for count in early if count) - 1
-            found.append(replace(made, work="layer", stretch=max(place, 0), saved=early))
         found.append(beat)
-        if name == "loss.backward":
-            if head:
-                made = _like(beat, "head.gradient", BACKWARD, "first gradient")
-                found.append(replace(made, head_grads=end.head_grads))
-            found += _flush_beats(beats, beat, sent)
+        if name == "loss.backward" and head:
+            made = _like(beat, "head.gradient", BACKWARD, "first gradient")
+            found.append(replace(made, head_grads=end.head_grads))
         if name == "embedding.backward":
             made = _like(beat, "epilogue", BACKWARD, "gradients reduced")
             instant = replace(made.instant, present=there[tag])
@@ -174,24 +145,3 @@ def _like(beat: Beat, name: str, phase: str, title: str) -> Beat:
     instant = Instant(name=tag + name, phase=phase, title=title + word,
                       present=beat.instant.present)  # fmt: skip
     return replace(beat, instant=instant, work="hook" if phase == BACKWARD else "")
-
-
-def _flush_beats(beats: tuple[Beat, ...], loss: Beat, sent: Flushes) -> list[Beat]:
-    """The moments at which a full bucket is sent off, layer and gradient known."""
-    tag = _split(loss.name)[0]
-    places = {b.name: b for b in beats}
-    found = []
-    for index, flush in enumerate(sent.first):
-        if flush.block == HEAD:
-            like, saved = loss, loss.saved
-        elif flush.block == EMBEDDING:
-            like = places[tag + "embedding.backward"]
-            saved = like.saved
-        else:
-            like = places[f"{tag}backward.{flush.block}.last"]
-            saved = tuple(
-                n - flush.done if i == flush.block else n for i, n in enumerate(like.saved)
-            )
-        made = _like(like, f"flush.{index}", BACKWARD, "bucket sent off")
-        found.append(replace(made, saved=saved))
-    return found

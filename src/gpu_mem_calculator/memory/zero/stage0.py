@@ -18,7 +18,8 @@ def reduce_entry(plan: Plan) -> Entry:
     """The flat copy that gradients are all-reduced in: tensors until 5e8 elements are passed."""
     size = smaller(REDUCE_ELEMENTS + plan.largest, plan.trainable) * plan.width
     return plan.entry("gradients, flat copy for all-reduce", COMM, size * holds(plan.ranks > 1),
-                      named("epilogue"), "runtime/engine.py:3795 flat buffers")  # fmt: skip
+                      lambda b: named("epilogue")(b) * plan.boundary(b),
+                      "runtime/engine.py:3795 flat buffers")  # fmt: skip
 
 
 def fused_entries(plan: Plan) -> Iterator[Entry]:

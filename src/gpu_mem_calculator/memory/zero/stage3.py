@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
-from ...ledger.num import Num, ceil_div, choose, larger, smaller
+from ...ledger.num import Num, ceil_div, choose, smaller
 from ..optimizers import OPTIMIZERS, state_bytes
 from ..stack import Block
-from ..timeline import Beat
-from .buckets import EMBEDDING, HEAD
-from .coordinator import ANEW, HELD, NEVER, Gathered, Limits, Stack, gathered
+from .coordinator import ANEW, HELD, NEVER, Limits, Stack
 from .modules import after_modules, before_modules, layer_modules
 from .partition import shard_elements
 from .plan import BIRTH, SETUP, Plan, always, named
@@ -63,8 +61,8 @@ def _optimizer(plan: Plan, local: Num, group: Num) -> Iterator[Entry]:
     row = OPTIMIZERS[plan.run.optimizer]
     yield plan.entry("fp32 master weights", OPTIM, 4 * local, always, f"{FILE}:1157", (SETUP,))
     yield plan.entry("gradient shards", GRAD, plan.width * local, always, f"{FILE}:791", (SETUP,))
-    yield plan.entry(f"{plan.run.optimizer} states", OPTIM, state_bytes(row, local, 32), always,
-                     "ops/adam/fused_adam.py:155")  # fmt: skip
+    yield plan.entry(f"{plan.run.optimizer} states", OPTIM, state_bytes(row, local, 32),
+                     lambda b: int(not b.name.startswith("first.")), "ops/adam/fused_adam.py:155")  # fmt: skip
     yield plan.entry("fp64 copy for the gradient norm", TEMP,
                      8 * ceil_div(plan.largest, plan.ranks), named("optimizer.norm"),
                      f"{FILE}:2457")  # fmt: skip
@@ -74,38 +72,6 @@ def _optimizer(plan: Plan, local: Num, group: Num) -> Iterator[Entry]:
     yield plan.entry("sub-group's fp32 gradients", GRAD, 4 * group,
                      named("optimizer.cast", "optimizer"), f"{FILE}:2690")  # fmt: skip
     yield update_entry(plan, group)
-
-
-def flush_entries(plan: Plan) -> Iterator[Entry]:
-    """Reduction of a bucket: a padded copy of it, and per shard what offloading needs.
-
-    One gradient alone that the ranks divide is reduced where it is.
-    """
-    sent = plan.flushes
-    events = [(f"flush.{i}", f.bucket, f.largest, f.single) for i, f in enumerate(sent.first)]
-    events.append(("epilogue", sent.rest, sent.rest_largest, sent.rest_single))
-    for name, filled, most, single in events:
-        size = plan.width * filled
-        if single:
-            size = choose(ceil_div(filled, plan.ranks) * plan.ranks == filled, 0, size)
-        yield plan.entry("bucket, flat copy for reduction", COMM, size, named(name),
-                         "runtime/comm/coalesced_collectives.py:102")  # fmt: skip
-        if filled > plan.bucket:
-            yield plan.entry("gradient larger than the bucket", GRAD, plan.width * filled,
-                             named(name), f"{FILE}:1623")  # fmt: skip
-        if plan.offload != "none":
-            shard = ceil_div(most, plan.ranks)
-            if plan.offload == "nvme":
-                yield plan.entry("offload: fp32 gradients on their way to NVMe", TEMP,
-                                 4 * (ceil_div(filled, plan.ranks) - ceil_div(most, plan.ranks)),
-                                 lambda b, this=name: named(this)(b) * plan.boundary(b),  # type: ignore[misc]
-                                 f"{FILE}:1447 until all of the bucket's are there")  # fmt: skip
-            yield plan.entry("offload: shard's gradient", TEMP, plan.width * shard, named(name),
-                             f"{FILE}:2024")  # fmt: skip
-            wide = larger(8 * smaller(shard, 250_000_000), 4 * shard)
-            yield plan.entry("offload: fp64 copy for the norm, then fp32 to go", TEMP, wide,
-                             lambda b, this=name: named(this)(b) * plan.boundary(b),  # type: ignore[misc]
-                             f"{FILE}:1440,1960")  # fmt: skip
 
 
 def shape(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Stack:
@@ -125,66 +91,12 @@ def shape(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Stack:
                  plan.trained_width)  # fmt: skip
 
 
-def early(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> tuple[int, ...]:
-    """Layers of each stretch that have run when the most is gathered in forward."""
-    stack = shape(plan, blocks, limits)
-    held = gathered(stack, limits).forward
-    left, found = held.index(max(held)), []
-    for _, count, _ in stack.layers:
-        found.append(min(count, left))
-        left -= found[-1]
-    return tuple(found)
-
-
-def gathered_entries(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Iterator[Entry]:
-    """Gathered parameters at every instant, and the small ones that always stay gathered."""
-    stack = shape(plan, blocks, limits)
-    held = gathered(stack, limits)
+def persistent_entry(plan: Plan, limits: Limits) -> Entry:
+    """Small parameters stay gathered from one step to the next, padded to the ranks."""
     small: Num = 0
     for counts, width in ((plan.counts, plan.trained_width), (plan.frozen_counts, plan.width)):
         for size, times in counts.items():
-            small = small + (size * times * width if size <= limits.persist else 0)
-    yield plan.entry("persistent parameters", PARAM, plan.run.scaled(small),
-                     lambda b: int(not b.name.startswith("optimizer")), f"{FILE}:2878")  # fmt: skip
-    if plan.offload_param != "none":
-        shards = ceil_div(plan.run.scaled(held.fetched), plan.ranks)
-        yield plan.entry("shards, come from the host", COMM, shards,
-                         lambda b: int(b.work == "layer"), ON_ITS_WAY)  # fmt: skip
-    ends = [0]
-    for _, count, _ in stack.layers:
-        ends.append(ends[-1] + count)
-    for beat in plan.beats:
-        size = _held(held, ends, plan, beat)
-        if size:
-            yield plan.entry("gathered parameters", PARAM, plan.run.scaled(size),
-                             lambda b, this=beat: int(b is this),  # type: ignore[misc]
-                             "runtime/zero/partitioned_param_coordinator.py:355-537")  # fmt: skip
-
-
-def _held(held: Gathered, ends: list[int], plan: Plan, beat: Beat) -> int:
-    """Bytes gathered at one instant."""
-    name = beat.name.removeprefix("later.")
-    if name in ("loss", "loss.backward"):
-        return held.end
-    if name == "head.gradient":
-        return held.head
-    if name == "forward":
-        return held.forward[-1]
-    if name == "forward.early":
-        return max(held.forward)
-    if name in ("embedding.backward", "epilogue"):  # leftovers go when backward is over
-        return held.embedding
-    if name.startswith("backward."):
-        block = int(name.split(".")[1])
-        place = ends[block + 1] - 1 if name.endswith("last") else ends[block]
-        return max(held.layers[place], default=0)
-    if name.startswith("flush."):
-        flush = plan.flushes.first[int(name.rpartition(".")[2])]
-        if flush.block == HEAD:
-            return held.head
-        if flush.block == EMBEDDING:
-            return held.embedding
-        place = max(ends[flush.block + 1] - 1 - flush.done, ends[flush.block])
-        parts = held.layers[place]
-        return parts[min(flush.hook, len(parts) - 1)] if parts else 0
-    return 0
+            whole = ceil_div(size, plan.ranks) * plan.ranks
+            small = small + (whole * times * width if size <= limits.persist else 0)
+    return plan.entry("persistent parameters", PARAM, plan.run.scaled(small),
+                      lambda b: int(not b.name.startswith(("optimizer", "first."))), f"{FILE}:2878")  # fmt: skip

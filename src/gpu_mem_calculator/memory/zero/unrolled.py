@@ -14,13 +14,13 @@ from ...ledger.num import Num
 from ..activations import STAY, Walks, activation_entries
 from ..huggingface.ops import Setting
 from ..play import EMBEDDING, plays
-from ..runtime import workspace_entries
 from ..script import Script
 from ..stack import Block
 from ..states import buffer_entry
 from ..timeline import STARTUP
 from . import pipeline
 from .coordinator import Limits
+from .gathering import reads
 from .keeper import Keeper
 from .keeper0 import FusedKeeper, PipelineKeeper, PlainKeeper
 from .keeper3 import ShardKeeper
@@ -39,7 +39,7 @@ def keeper_of(
     whether the model is built under zero.Init.
     """
     if plan.stage == 3:
-        scripts = {play.block: play.script for play in plays(stack, plan.beats, done).values()}
+        scripts = {play.block: reads(play.script) for play in plays(stack, plan.beats, done).values()}
         scripts.pop(EMBEDDING, None)
         modules = shape(plan, stack, limits)
         return lambda writer: ShardKeeper(plan, writer, modules, limits, scripts, group=group,
@@ -78,7 +78,7 @@ def unrolled_ledger(
         replace(buffers, live={**buffers.live, BIRTH: 1}),
         *activation_entries(run, how, stack, beats, done),
         *(pipeline.buffer_entries(plan, tokens_bytes) if plan.pipeline else ()),
-        *workspace_entries(run, plan.beats),
+        *pipeline.workspaces(plan, stack),
     ]
     found = plays(stack, beats, done)
     if (in_place or plan.pipeline) and done.embedding is not None and run.arch.tied:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from ...ledger.ledger import Ledger
 from ..play import EMBEDDING, Play
 from ..script import Script
 from ..stream import LATER, Writer
+from .cues import BEFORE, GRADIENT, Cue, backward_cues, forward_cues
 from .keeper import Keeper
 
-Cue = tuple[int, str, int]  # events passed, what comes, its number
-BEFORE, BEHIND, GRADIENT, MATMUL = "before", "behind", "gradient", "matmul"
+MATMUL = "matmul"
 
 
 class ZeroWriter(Writer):
@@ -32,7 +32,7 @@ class ZeroWriter(Writer):
         self.backs = False  # whether a backward has begun that is not over
         self.keeper = keeper(self)
 
-    def make_on(self, queue: int, size: int) -> int:
+    def make_on(self, queue: int, size: int, name: Hashable = "") -> int:
         """A new tensor on a CUDA stream."""
         made = self.make(size)
         if queue:
@@ -91,7 +91,7 @@ class ZeroWriter(Writer):
             self.keeper.begin()
         script = play.once or play.script
         ids = self._bind(script, self.flow)
-        self._cued(play.block, ids, script.forward, _calls(script))
+        self._cued(play.block, ids, script.forward, forward_cues(script))
         self.flow = ids[script.exit]
         before = self.kept.get(play.block - 1)
         if self.on_host and before is not None:
@@ -112,7 +112,7 @@ class ZeroWriter(Writer):
         self._bring_back(play, ids)
         if play.once is not None:
             ids = self._bind(script, ids[play.once.entry])
-            self._cued(play.block, ids, script.forward, _calls(script))
+            self._cued(play.block, ids, script.forward, forward_cues(script))
             output = [ids[script.exit]]
             if not play.reentrant:
                 self.free(output)
@@ -151,13 +151,7 @@ class ZeroWriter(Writer):
         """What comes between the events of backward, in order."""
         if self.late and script.matmul >= 0:
             yield script.matmul, MATMUL, 0
-        hook = 0
-        for number, (begin, end, _) in enumerate(script.back_calls):
-            yield begin, BEFORE, number
-            while hook < len(script.hooks) and script.hooks[hook] == end:
-                yield end, GRADIENT, hook
-                hook += 1
-            yield end, BEHIND, number
+        yield from backward_cues(script)
 
     def _cued(
         self, block: int, ids: list[int], events: tuple[int, ...], cues: Iterable[Cue],
@@ -180,9 +174,3 @@ class ZeroWriter(Writer):
             else:
                 keeper.behind(block, number, forward=forward)
         self._play(ids, events[done:])
-
-
-def _calls(script: Script) -> Iterator[Cue]:
-    for number, (begin, end, _) in enumerate(script.calls):
-        yield begin, BEFORE, number
-        yield end, BEHIND, number

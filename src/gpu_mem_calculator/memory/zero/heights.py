@@ -1,0 +1,76 @@
+"""How high a script's own tensors get between DeepSpeed's cues, and at them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ...ledger.num import Num
+from ..moment import High, Moment
+from ..script import Script
+from .cues import Cue, all_cues, forward_cues, gradients
+
+Heights = tuple[Moment, ...]
+
+
+def _between(
+    script: Script, events: tuple[int, ...], cues: list[Cue], act: Num, left_out: tuple[int, ...]
+) -> Heights:
+    """Two for every cue, the most before it and what is there at it, and one behind the last."""
+    sizes, work, out = script.sizes, frozenset(script.work), frozenset(left_out)
+    found: list[Moment] = []
+    temp: Num = 0
+    done = 0
+    for position in (*(cue[0] for cue in cues), len(events)):
+        high = High(act, 0, temp)
+        for event in events[done:position]:
+            tensor = max(event, ~event)
+            if tensor in out:
+                continue
+            size = sizes[tensor] if event >= 0 else -sizes[tensor]
+            if tensor in work:
+                temp = temp + size
+            else:
+                act = act + size
+            if event >= 0:
+                high.see(act, 0, temp)
+        done = max(done, position)
+        found += [high.moment, Moment(act, 0, temp)]
+    return tuple(found[:-1])
+
+
+def _forward(script: Script, more: Num = 0) -> Heights:
+    cues = sorted(forward_cues(script), key=lambda cue: cue[0])
+    return _between(script, script.forward, cues, script.sizes[script.entry] + more, ())
+
+
+def _backward(script: Script, again: bool, output: bool) -> Heights:
+    given = script.sizes[script.exit_grad]
+    if script.exit < 0:  # the embedding's
+        return _between(script, script.backward, all_cues(script), given, gradients(script))
+    act = given + (script.sizes[script.exit] if output else 0) + _kept(script)
+    found = _between(script, script.backward, all_cues(script), act, gradients(script))
+    return (*_forward(script, given), *found) if again else found
+
+
+def _kept(script: Script) -> Num:
+    """What forward leaves for backward; the output belongs to the next block."""
+    total: Num = script.sizes[script.entry] - script.sizes[script.exit]
+    for event in script.forward:
+        total = total + (script.sizes[event] if event >= 0 else -script.sizes[~event])
+    return total
+
+
+_remembered_forward = lru_cache(maxsize=512)(_forward)
+_remembered_backward = lru_cache(maxsize=512)(_backward)
+
+
+def forward_heights(script: Script, *, plain: bool) -> Heights:
+    """A forward; `plain`: all sizes are ints."""
+    return (_remembered_forward if plain else _forward)(script)
+
+
+def backward_heights(
+    script: Script, *, plain: bool, again: bool = False, output: bool = False
+) -> Heights:
+    """A backward; `again`: the block runs forward before, `output`: and holds what that gave."""
+    return (_remembered_backward if plain else _backward)(script, again, output)

@@ -1,0 +1,149 @@
+"""ZeRO 1 in a pipeline: the bucket that a stage's first gradient makes, and the reduction.
+
+All gradients stay until the last micro-batch's backward is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from msgspec.structs import replace
+
+from ...ledger.ledger import COMM, GRAD, Entry
+from ...ledger.num import Num, holds, larger, together
+from ..activations import Walks
+from ..stack import Block
+from ..timeline import BACKWARD, OPTIMIZER, Beat
+from ..walk import Walk
+from ..weights import embedding_tensors
+from .counting import Counter
+from .keeper import GRADIENT
+from .keeper12 import SliceKeeper
+from .plan import Plan, in_bucket, named
+
+FILE = "runtime/zero/stage_1_and_2.py"
+Order = tuple[tuple[tuple[int, ...], Num], ...]  # sizes of one unit, units
+
+
+def bucket_entries(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Iterator[Entry]:
+    """Made by the first gradient of a step, freed when its last backward ends."""
+    order = arrivals(plan, stack, done)
+    if plan.contiguous:
+        size = plan.width * plan.bucket
+
+        def live(beat: Beat) -> Num:
+            stays = beat.later and beat.instant.phase != OPTIMIZER
+            if stays or not in_bucket(beat) or beat.name == "epilogue":
+                return int(stays or in_bucket(beat))
+            return 1 - _first_gradient(beat, order, stack)
+
+        yield plan.entry("gradient bucket", COMM, size, live, f"{FILE}:3256")
+        for beat in plan.beats:
+            if beat.work == "layer" and beat.instant.phase == BACKWARD and not beat.later:
+                here = _first_gradient(beat, order, stack)
+                more = _more(done.layers[beat.stretch], stack[beat.stretch], size)
+                yield plan.entry(
+                    "gradient bucket, which the layer's first gradient makes", COMM, more * here,
+                    lambda b, this=beat: int(b is this), f"{FILE}:3256")  # type: ignore[misc]
+        yield plan.entry("gradient bucket of the pipeline", COMM, size,
+                         lambda b: named("epilogue")(b) * plan.boundary(b),
+                         f"{FILE}:962")  # fmt: skip
+    reduced, left = _reduced(plan, order)
+    yield plan.entry("gradients of the slice's parameters", GRAD, left,
+                     named("optimizer.norm", "optimizer.cast"),
+                     f"{FILE}:2183 grads_in_partition")  # fmt: skip
+    yield plan.entry("bucket being reduced, and the slice's gradients", GRAD, reduced,
+                     lambda b: named("epilogue")(b) * plan.boundary(b),
+                     f"{FILE}:973, :2183 a gradient in the bucket has no other copy")  # fmt: skip
+
+
+def arrivals(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Order:
+    """Elements of gradients in the order in which they are reduced: backward's turned round."""
+    arch, width = plan.run.arch, plan.trained_width
+
+    def sizes(walk: Walk) -> tuple[int, ...]:
+        return tuple(int(size) // width for size, _ in reversed(walk.hooks))
+
+    ends = plan.runs[0][1], plan.runs[len(arch.runs) + 1][1]
+    table = tuple(int(n) for n in embedding_tensors(plan.run))
+    layers = ((sizes(walk), b.count) for walk, b in zip(done.layers, stack, strict=True))
+    return ((table, ends[0]), *layers, (sizes(done.head), ends[1]))
+
+
+def _first_gradient(beat: Beat, order: Order, stack: tuple[Block, ...]) -> Num:
+    """1 where the stage's first gradient of all is made in the block at work."""
+    after: Num = order[-1][1]
+    for block in stack if beat.work != "layer" else stack[beat.stretch + 1 :]:
+        after = after + block.count
+    alone = holds(after == 0)
+    if beat.name.endswith(".first"):
+        return alone * holds(stack[beat.stretch].count == 1)
+    return alone if beat.work in ("layer", "embedding") else 0
+
+
+def _more(walk: Walk, block: Block, size: Num) -> Num:
+    """What a bucket adds to a layer's highest moment, which may come before its first gradient."""
+    script = walk.script
+    held: Num = script.sizes[script.exit_grad] + (
+        walk.input_bytes if block.recompute == "full" else walk.saved_bytes
+    )
+    before: Num = held
+    if block.recompute == "full":
+        for event in script.forward:
+            held = held + (script.sizes[event] if event >= 0 else -script.sizes[~event])
+            before = larger(before, held)
+        held = held - (0 if block.reentrant else script.sizes[script.exit])
+    highs = [before, 0]
+    made = script.hooks[0] if script.hooks else len(script.backward)
+    for at, event in enumerate(script.backward):
+        held = held + (script.sizes[event] if event >= 0 else -script.sizes[~event])
+        highs[at >= made] = larger(highs[at >= made], held)
+        if at + 1 == made:
+            highs[1] = larger(highs[1], held)
+    return larger(highs[0], highs[1] + size) - larger(highs[0], highs[1])
+
+
+def _reduced(plan: Plan, order: Order) -> tuple[Num, Num]:
+    """What the reduction needs beside all gradients and the buckets, and what it leaves."""
+    sizes = tuple(row for row, _ in order)
+    owned = tuple(row for row, _ in plan.runs)
+    key = (plan.bucket, plan.width, plan.contiguous, plan.offload)
+
+    def one(ranks: int, *units: int) -> tuple[int, int]:
+        counts, own = units[: len(order)], units[len(order) :]
+        return _reduction(plan_of(plan), key, ranks, tuple(zip(sizes, counts, strict=True)),
+                          tuple(zip(owned, own, strict=True)))  # fmt: skip
+
+    most, left = together(one, plan.ranks, *(n for _, n in order), *(n for _, n in plan.runs))
+    return plan.run.scaled(most), plan.run.scaled(left)
+
+
+class plan_of:  # noqa: N801
+    """A plan that is not part of a cache's key."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, plan_of)
+
+
+@lru_cache(maxsize=256)
+def _reduction(given: plan_of, key: object, ranks: int, order: Order, runs: Order) -> tuple[int, int]:
+    elements = sum(sum(sizes) * units for sizes, units in runs)
+    run = replace(given.plan.run, micro_batches=1)
+    plan = replace(given.plan, run=run, ranks=ranks, runs=runs, trainable=elements)
+    counter = Counter()
+    keeper = SliceKeeper(plan, counter)
+    sizes = [size for row, units in order for _ in range(units) for size in row]
+    for number, size in enumerate(reversed(sizes)):
+        keeper.grads[0, number] = counter.make_on(0, size * plan.trained_width, GRADIENT)
+    counter.look()
+    before = counter.total
+    keeper.epilogue()
+    pipe = plan.width * plan.bucket if plan.contiguous else 0
+    return max(counter.look()[0] - before - pipe, 0), counter.total
