@@ -2,13 +2,14 @@
 # make test   everything that has to hold; installs what it needs
 # make lint   style, types and the direction of imports
 # make bench  how fast it is, as ratios measured in one run
+# make compare-traces N=500   estimates against traces of random runs; about 3 s a run
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint bench compare-traces clean
 
 run: $(VENV)/base
 	@$(BIN)/gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
@@ -27,6 +28,11 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/stream.py
+
+N ?= 500
+SEED ?= 0
+compare-traces: $(VENV)/reference
+	$(BIN)/python -m tests.random_runs --runs $(N) --seed $(SEED)
 
 clean:
 	rm -rf $(VENV)

@@ -41,9 +41,7 @@ def main() -> int:
     return 0
 
 
-def _compared(
-    seed: int, indices: Iterable[int]
-) -> tuple[list[Compared], list[tuple[int, str]]]:
+def _compared(seed: int, indices: Iterable[int]) -> tuple[list[Compared], list[tuple[int, str]]]:
     """Every run, with a line of progress on standard error; one that cannot be run is told."""
     done: list[Compared] = []
     failed: list[tuple[int, str]] = []

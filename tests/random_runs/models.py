@@ -4,80 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
 
-Config = dict[str, Any]
-HEAD_DIMS = (16, 24, 32, 40, 48, 64, 64, 72, 80, 96, 112, 128, 128, 160, 192, 256)
-WIDEST = 2048  # elements of a token between layers
-TYPES = ("full_attention", "sliding_attention")
-RATES = (0.0, 0.0, 0.1)  # of dropout
-
-
-def log_uniform(rng: Random, low: int, high: int) -> int:
-    """A whole number whose logarithm is uniform: as many small ones as large ones."""
-    return round(low * (high / low) ** rng.random())
-
-
-def vocab(rng: Random) -> int:
-    """A vocabulary of 256 to 260,000 tokens, not only round numbers."""
-    return log_uniform(rng, 256, 260_000)
-
-
-def heads(rng: Random, *, grouped: bool = True) -> tuple[int, int, int]:
-    """Query heads, key-value heads, head size."""
-    head_dim = rng.choice(HEAD_DIMS)
-    count = rng.randint(2, min(20, WIDEST // head_dim))
-    shared = [n for n in range(1, count + 1) if count % n == 0]
-    return count, rng.choice(shared) if grouped else count, head_dim
-
-
-def llama_like(rng: Random, seq: int, model_type: str, **more: Any) -> Config:
-    """The keys that Llama and its kin share; the hidden size need not be heads × head size."""
-    count, kv_heads, head_dim = heads(rng)
-    hidden = count * head_dim if rng.random() < 0.5 else log_uniform(rng, 96, WIDEST)
-    return {
-        "model_type": model_type, "num_hidden_layers": rng.randint(1, 4), "vocab_size": vocab(rng),
-        "hidden_size": hidden, "num_attention_heads": count, "num_key_value_heads": kv_heads,
-        "head_dim": head_dim, "intermediate_size": log_uniform(rng, 64, 6000),
-        "max_position_embeddings": max(seq, 2048), "tie_word_embeddings": rng.random() < 0.4,
-        "attention_dropout": rng.choice(RATES), **more,
-    }  # fmt: skip
-
-
-def moe_like(rng: Random, seq: int, model_type: str, **more: Any) -> Config:
-    """The same with sizes that grouped matmuls take: multiples of 16 bytes."""
-    config = llama_like(rng, seq, model_type, **more)
-    config["hidden_size"] = 16 * rng.randint(6, 64)
-    config["intermediate_size"] = 16 * rng.randint(4, 96)
-    return config
-
-
-def whole_heads(config: Config) -> Config:
-    """A hidden size that the heads divide, as some config classes ask for."""
-    count = config["num_attention_heads"]
-    config["hidden_size"] = max(1, config["hidden_size"] // count) * count
-    return config
-
-
-def fixed_heads(config: Config) -> Config:
-    """Without a head size of its own: hidden / heads."""
-    config["hidden_size"] = config["num_attention_heads"] * config.pop("head_dim")
-    return config
-
-
-def flip(rng: Random) -> bool:
-    """True or false."""
-    return rng.random() < 0.5
-
-
-def types(rng: Random, layers: int) -> list[str]:
-    """Full or sliding attention for each layer; both where there is more than one."""
-    return [*rng.sample(TYPES, min(2, layers)), *rng.choices(TYPES, k=max(0, layers - 2))]
-
-
-def window(rng: Random, seq: int) -> int:
-    """A window that is shorter than the sequence as often as not."""
-    return log_uniform(rng, 16, 8 * seq)
+from .older import bloom, falcon, gpt2, gpt_neo, gpt_neox, gptj, mpt, opt
+from .sizes import (
+    RATES,
+    Config,
+    fixed_heads,
+    flip,
+    llama_like,
+    moe_like,
+    types,
+    vocab,
+    whole_heads,
+    window,
+)
 
 
 def llama(rng: Random, seq: int) -> Config:
@@ -311,98 +251,6 @@ def mamba2(rng: Random, seq: int) -> Config:
         "state_size": 8 * rng.randint(1, 8), "n_groups": groups, "use_bias": flip(rng),
         "use_conv_bias": flip(rng), "tie_word_embeddings": flip(rng), "chunk_size": 64,
     }  # fmt: skip
-
-
-def early(rng: Random, seq: int, **names: str) -> Config:
-    """The sizes of an older family under its own names."""
-    count, _, head_dim = heads(rng)
-    sizes = {
-        "layers": rng.randint(1, 4), "hidden": count * head_dim, "heads": count,
-        "positions": max(seq, 1024), "inner": log_uniform(rng, 64, 6000),
-    }  # fmt: skip
-    found: Config = {key: sizes[what] for what, key in names.items()}
-    return found | {"vocab_size": vocab(rng), "tie_word_embeddings": flip(rng)}
-
-
-def gpt2(rng: Random, seq: int) -> Config:
-    """GPT-2."""
-    sizes = early(rng, seq, layers="n_layer", hidden="n_embd", heads="n_head",
-                  positions="n_positions", inner="n_inner")  # fmt: skip
-    rates = {key: rng.choice(RATES) for key in ("attn_pdrop", "resid_pdrop", "embd_pdrop")}
-    return {"model_type": "gpt2"} | sizes | rates
-
-
-def gpt_neo(rng: Random, seq: int) -> Config:
-    """GPT-Neo."""
-    sizes = early(rng, seq, layers="num_layers", hidden="hidden_size", heads="num_heads",
-                  positions="max_position_embeddings", inner="intermediate_size")  # fmt: skip
-    kinds = [rng.choice(("global", "local")) for _ in range(sizes["num_layers"])]
-    rates = {k: rng.choice(RATES) for k in ("attention_dropout", "resid_dropout", "embed_dropout")}
-    return {"model_type": "gpt_neo", "attention_types": [[kinds, 1]]} | sizes | rates
-
-
-def gpt_neox(rng: Random, seq: int) -> Config:
-    """GPT-NeoX."""
-    sizes = early(rng, seq, layers="num_hidden_layers", hidden="hidden_size",
-                  heads="num_attention_heads", positions="max_position_embeddings",
-                  inner="intermediate_size")  # fmt: skip
-    return {
-        "model_type": "gpt_neox", "use_parallel_residual": flip(rng), "attention_bias": flip(rng),
-        "rotary_pct": rng.choice((0.25, 0.5, 1.0)), "attention_dropout": rng.choice(RATES),
-        "hidden_dropout": rng.choice(RATES),
-    } | sizes  # fmt: skip
-
-
-def gptj(rng: Random, seq: int) -> Config:
-    """GPT-J."""
-    sizes = early(rng, seq, layers="n_layer", hidden="n_embd", heads="n_head",
-                  positions="n_positions", inner="n_inner")  # fmt: skip
-    rates = {key: rng.choice(RATES) for key in ("attn_pdrop", "resid_pdrop", "embd_pdrop")}
-    part = 8 * rng.randint(1, sizes["n_embd"] // sizes["n_head"] // 8)
-    return {"model_type": "gptj", "rotary_dim": part} | sizes | rates
-
-
-def opt(rng: Random, seq: int) -> Config:
-    """OPT, 350M's form among the others."""
-    sizes = early(rng, seq, layers="num_hidden_layers", hidden="hidden_size",
-                  heads="num_attention_heads", positions="max_position_embeddings",
-                  inner="ffn_dim")  # fmt: skip
-    word = sizes["hidden_size"] // 2 if rng.random() < 0.3 else sizes["hidden_size"]
-    return {
-        "model_type": "opt", "do_layer_norm_before": flip(rng), "word_embed_proj_dim": word,
-        "dropout": rng.choice(RATES), "attention_dropout": rng.choice(RATES),
-        "enable_bias": flip(rng),
-    } | sizes  # fmt: skip
-
-
-def bloom(rng: Random, seq: int) -> Config:
-    """BLOOM."""
-    sizes = early(rng, seq, layers="n_layer", hidden="hidden_size", heads="n_head")
-    rates = {key: rng.choice(RATES) for key in ("attention_dropout", "hidden_dropout")}
-    return {"model_type": "bloom"} | sizes | rates
-
-
-def falcon(rng: Random, seq: int) -> Config:
-    """Falcon 7B, 40B and RW."""
-    sizes = early(rng, seq, layers="num_hidden_layers", hidden="hidden_size",
-                  heads="num_attention_heads", positions="max_position_embeddings",
-                  inner="ffn_hidden_size")  # fmt: skip
-    kinds: tuple[Config, ...] = (
-        {"multi_query": True, "parallel_attn": True},
-        {"new_decoder_architecture": True, "num_kv_heads": 1},
-        {"new_decoder_architecture": True, "num_kv_heads": sizes["num_attention_heads"]},
-        {"alibi": True, "bias": True, "multi_query": False, "parallel_attn": False},
-    )
-    rates = {key: rng.choice(RATES) for key in ("attention_dropout", "hidden_dropout")}
-    return {"model_type": "falcon"} | sizes | rng.choice(kinds) | rates
-
-
-def mpt(rng: Random, seq: int) -> Config:
-    """MPT."""
-    sizes = early(rng, seq, layers="n_layers", hidden="d_model", heads="n_heads",
-                  positions="max_seq_len")  # fmt: skip
-    own = {"attn_pdrop": 0, "clip_qkv": rng.choice((None, 8.0))}
-    return {"model_type": "mpt", "attn_config": own, "resid_pdrop": rng.choice(RATES)} | sizes
 
 
 MODELS: dict[str, Callable[[Random, int], Config]] = {

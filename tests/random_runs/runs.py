@@ -9,7 +9,8 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 
-from .models import MODELS, RATES, flip, log_uniform
+from .models import MODELS
+from .sizes import RATES, flip, log_uniform
 
 RunDict = dict[str, Any]
 MOST_TOKENS = 8192  # of a micro-batch
@@ -21,7 +22,8 @@ EXPERTS = (
 OPTIMIZERS = ("adamw", "adamw", "adam", "sgd", "sgd_momentum", "adafactor", "muon")
 PRECISIONS = ("fp32", "bf16_mixed", "bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure")
 STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard")
-EAGER = ("gpt_neo", "gptj", "gpt_oss", "bloom", "mpt", "mamba2")  # no other attention in transformers
+# transformers has no other attention for these
+EAGER = ("gpt_neo", "gptj", "gpt_oss", "bloom", "mpt", "mamba2")
 # no GPU's memory is allocated or seen: what counts is the kernels its compute capability takes
 GPUS = ("h200", "h200", "a100-80gb-sxm")
 

@@ -98,8 +98,7 @@ def setting(run: Run, precision: Precision) -> Setting:
 
 def walks(run: Run, how: Setting, blocks: tuple[Block, ...]) -> Walks:
     """Walk every distinct layer, and the head. Stages and what-ifs share walks of plain sizes."""
-    plain = type(how.batch) is int and type(how.seq) is int and type(how.hidden) is int
-    walk = _remembered if plain else _walked
+    walk = _remembered if how.plain else _walked
     layers = tuple(walk(how, b.layer, b.window is not None, _policy(b), True) for b in blocks)
     first = None
     if run.frozen and blocks[0].recompute != "full":

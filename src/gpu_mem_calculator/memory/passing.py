@@ -59,7 +59,7 @@ def forward(
         more = _for_backward(op, ids) if saves == LET_GO else ()
         work += reel.work((*(op.pieces if op.inside else ()), *more))
         high.see(reel.act, 0, op.temp + sum(more))
-        reel.over(work)
+        reel.over(work[::-1])
         for index in ends.get(i, ()):
             if index in ids:
                 reel.free(ids[index])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ..ledger.ledger import ACT, GRAD, RUNTIME, TEMP, Entry
 from ..ledger.num import Num, holds, larger, nothing
@@ -200,29 +201,28 @@ def _autocast_cache(
             continue
         cast: Num = 0
         if how.weight_bits != how.matmul_bits and not how.frozen:
-            cast = sum(w.numel for w in block.layer.weights() if len(w.dims) > 1)
-            cast -= _grouped_elements(block.layer)
+            cast = sum(_cast_sizes(block.layer))
         if run.adapter is not None and run.adapter.bits != how.matmul_bits:
             cast = trained_elements(run, block.layer)
         yield Entry(
             name=f"{block.title}: 16-bit weights cached by autocast", kind=TEMP,
             bytes=block.count * run.scaled(cast) * 2, live=live,
-            tensors=lambda layer=block.layer: [w.numel for w in layer.weights() if len(w.dims) > 1],
+            tensors=partial(_cast_sizes, block.layer),
             source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
         )  # fmt: skip
 
 
-def _grouped_elements(layer: Layer) -> int:
-    """Stacked experts that grouped matmuls read, of which autocast knows nothing."""
+def _cast_sizes(layer: Layer) -> list[int]:
+    """Elements of each matrix that autocast casts; it knows nothing of the stacked experts that
+    grouped matmuls read.
+    """
     mlp = layer.mlp
-    if not isinstance(mlp, Moe) or mlp.all_tokens:
-        return 0
-    return sum(w.numel for w in mlp.experts if len(w.dims) > 1)
+    grouped = mlp.experts if isinstance(mlp, Moe) and not mlp.all_tokens else ()
+    experts = {weight.dims for weight in grouped}
+    return [w.numel for w in layer.weights() if len(w.dims) > 1 and w.dims not in experts]
 
 
-def _lt_workspaces(
-    run: Run, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
-) -> Iterator[Entry]:
+def _lt_workspaces(run: Run, blocks: tuple[Block, ...], beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """cuBLASLt's workspaces, beside cuBLAS's own: it multiplies where a bias is added (addmm).
 
     One for each thread that does so: forward's, which runs the optimizer too, and backward's where
@@ -233,7 +233,8 @@ def _lt_workspaces(
     biased = arch.family != "falcon" and any(one.bias for b in blocks for one in linears(b.layer))
     full = sum(b.count for b in blocks if b.recompute == "full")
     head = any(w.name.endswith("lm_head.bias") for w in arch.after_weights())
-    count = int(biased or head or OPTIMIZERS[run.optimizer].matrices) + int(biased) * holds(full > 0)
+    count = int(biased or head or OPTIMIZERS[run.optimizer].matrices)
+    count = count + int(biased) * holds(full > 0)
     if not nothing(count):
         yield Entry(
             name="cuBLASLt workspaces", kind=RUNTIME, bytes=count * MIB,

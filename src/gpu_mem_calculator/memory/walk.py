@@ -230,7 +230,7 @@ class Backward:
         self.see(now, op.back_temp)
         if self.hooks:
             self.after = larger(self.after, self.reel.act + op.back_temp)
-        self.reel.over(work)
+        self.reel.over(work[::-1])
         return cast
 
     def see(self, now: Num, temp: Num) -> None:

@@ -131,11 +131,13 @@ class Recorder(TorchDispatchMode):
             self.free(number)
         return result
 
-    def _summed(self, result: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> None:
+    def _summed(self, result: torch.Tensor, old: Any, new: Any) -> None:
         """Remember that two gradients of one tensor were added: see `in_place`.
 
         Not of a view: autograd keeps its base, so that the memory has another owner.
         """
+        if not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)):
+            return  # a number and a tensor, in a layer that runs again
         if old.shape == new.shape and old.dtype == new.dtype and not old._is_view():
             total, before = self.number_of(result), self.number_of(old)
             if total is not None and before is not None:

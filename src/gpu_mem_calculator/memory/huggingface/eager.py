@@ -55,7 +55,7 @@ def _queries_and_keys(
     (k, keys), copied = key, heads.grouped and heads.kv_heads > 1
     size = setting.key_tokens * (heads.heads * heads.head_dim)
     left = _operand(tape, setting, q, q.elements(), q.elements(), whole=heads.head_major)
-    whole = copied or heads.head_major
+    whole = copied or (heads.head_major and not heads.grouped)
     right = _operand(tape, setting, keys, size, k.elements(), whole=whole)
     return (left[0], right[0], *left[1:], *right[1:])
 

@@ -47,8 +47,8 @@ def attend(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
         return eager(tape, setting, q, k, v, heads)
     if name == "efficient" or (name == "cudnn" and heads.masked):
         k, v = repeated(tape, setting, k, v, heads)  # before autocast's cast
-    narrow = [tape.cast(x, setting.matmul_bits) for x in (q, k, v)]
-    out = KERNELS[name](tape, setting, *narrow, heads)
+    left, right, value = (tape.cast(x, setting.matmul_bits) for x in (q, k, v))
+    out = KERNELS[name](tape, setting, left, right, value, heads)
     if setting.training:
         tape.hold(k, v)
     return out

@@ -27,7 +27,7 @@ def _rsqrt_normed(tape: Tape, x: Value, layer: Norm) -> Value:
     x32 = tape.cast(x, 32)
     rows = x.elements() // layer.size[1]
     squares = tape.op(f"{layer.name}.pow", x32, saves=(x32,), back_temp=(x32.bytes, x32.bytes))
-    mean = tape.op(f"{layer.name}.mean", squares, elements=rows, back_temp=x32.bytes)
+    mean = tape.op(f"{layer.name}.mean", squares, elements=rows)
     rsqrt = tape.op(f"{layer.name}.rsqrt", mean, save_out=True)
     return tape.op(f"{layer.name}.normed", x32, rsqrt, saves=(x32, rsqrt), back_temp=x32.bytes)
 
@@ -69,7 +69,9 @@ def layer_float(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
     rows = x.elements() // layer.size[1]
     mean = tape.op(f"{layer.name}.mean", x32, elements=rows)
     centred = add(tape, x32, mean, f"{layer.name}.centred")
-    squares = tape.op(f"{layer.name}.pow", centred, saves=(centred,), back_temp=(x32.bytes, x32.bytes))
+    squares = tape.op(
+        f"{layer.name}.pow", centred, saves=(centred,), back_temp=(x32.bytes, x32.bytes)
+    )
     variance = tape.op(f"{layer.name}.variance", squares, elements=rows)
     rsqrt = tape.op(f"{layer.name}.rsqrt", variance, save_out=True)
     again = add(tape, x32, mean, f"{layer.name}.centred_again")

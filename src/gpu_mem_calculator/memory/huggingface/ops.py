@@ -57,6 +57,11 @@ class Setting(Struct, frozen=True, kw_only=True):
         return self.seq if type(self.past) is int and self.past == 0 else self.seq + self.past
 
     @property
+    def plain(self) -> bool:
+        """Whether all sizes are plain numbers."""
+        return type(self.batch) is type(self.seq) is type(self.hidden) is int
+
+    @property
     def key_tokens(self) -> Num:
         """Keys of the whole batch."""
         return self.batch * self.keys

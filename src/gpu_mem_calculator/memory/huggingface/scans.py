@@ -88,7 +88,9 @@ def chunk_scan(
         "ssm.scores", queries, keys, elements=size.area, saves=(queries, keys),
         temp=most, back_temp=(most, most),
     )  # fmt: skip
-    masked = tape.op("ssm.masked", scores, saves=(scores, decay), back_temp=(scores.bytes, scores.bytes))
+    masked = tape.op(
+        "ssm.masked", scores, saves=(scores, decay), back_temp=(scores.bytes, scores.bytes)
+    )
     most = size.area * (4 * head)
     inside = tape.op(
         "ssm.inside", masked, values, elements=size.values, saves=(masked, values),

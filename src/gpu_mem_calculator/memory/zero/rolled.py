@@ -90,7 +90,7 @@ def model_of(
         return found
     scripts = [walk.script for walk in (*done.layers, *((first,) if first else ()), done.head)]
     return Model(found.stretches, found.first, found.head, found.embedding,
-                 shape(plan, stack, limits), limits, tuple(map(reads, scripts)))  # fmt: skip
+                 shape(plan, stack), limits, tuple(map(reads, scripts)))  # fmt: skip
 
 
 def spots(stack: tuple[Block, ...], done: Walks, *, plain: bool) -> Iterator[Spot]:

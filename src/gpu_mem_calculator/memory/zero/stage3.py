@@ -74,15 +74,11 @@ def _optimizer(plan: Plan, local: Num, group: Num) -> Iterator[Entry]:
     yield update_entry(plan, group)
 
 
-def shape(plan: Plan, blocks: tuple[Block, ...], limits: Limits) -> Stack:
-    """The model for the coordinator: each stretch no longer than what can be live at once.
-
-    Layers beyond that repeat the same fetches and releases, which leaves every figure as it is.
-    """
+def shape(plan: Plan, blocks: tuple[Block, ...]) -> Stack:
+    """The model for the coordinator."""
     arch, adapter = plan.run.arch, plan.run.adapter
-    most = max(limits.live, limits.reuse)
     layers = tuple(
-        (layer_modules(b.layer, adapter), min(int(b.count), most // b.layer.num_parameters + 6),
+        (layer_modules(b.layer, adapter), int(b.count),
          (ANEW if b.reentrant else HELD) if b.recompute == "full" else NEVER)
         for b in blocks
     )  # fmt: skip

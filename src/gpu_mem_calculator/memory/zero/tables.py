@@ -16,7 +16,6 @@ from .keeper3 import ShardKeeper
 from .plan import Plan
 
 Row = list[tuple[int, Level, Level]]  # bytes in all, of gradients, of gathered parameters
-EDGE = 4  # layers at the end of a stretch that are unlike those in its middle
 
 
 class Model(Struct, frozen=True):
@@ -132,8 +131,8 @@ def tables(case: Case) -> tuple[Tables, Tables, Tables]:
     return first, later, _tables(found[1:2], _gathered(plan, model, small=False), model)
 
 
-def _gathered(plan: Plan, model: Model, *, small: bool) -> tuple[Levels, list[int]]:
-    """Stage 3's levels on a stack that is no longer than it needs to be, and its counts."""
+def _gathered(plan: Plan, model: Model, *, small: bool) -> Levels:
+    """Stage 3's levels."""
     assert model.stack is not None and model.limits is not None
     counts = [count for _, count, _ in model.stack.layers]
     shape, *own, head = model.shape(counts), *model.reads
@@ -143,14 +142,12 @@ def _gathered(plan: Plan, model: Model, *, small: bool) -> tuple[Levels, list[in
     counter = Counter()
     keeper = ShardKeeper(plan, counter, model.stack, model.limits, {**reads, -1: head},
                          group=1 << 62, zero_init=True)  # fmt: skip
-    return gather_levels(keeper, counter, shape, small=small), counts
+    return gather_levels(keeper, counter, shape, small=small)
 
 
-def _tables(buckets: Sequence[Levels], gathered: tuple[Levels, list[int]] | None, model: Model
+def _tables(buckets: Sequence[Levels], other: Levels | None, model: Model
             ) -> Tables:  # fmt: skip
     """All tables of the micro-batches, which are not told apart."""
-    other = gathered[0] if gathered else None
-
     def rows(found: Iterable[list[Level]], more: list[Level] | None) -> Row:
         made: list[Row] = [
             [(b[0] + g[0], b, g) for b, g in zip(levels, more or [NOTHING] * len(levels),
@@ -160,19 +157,17 @@ def _tables(buckets: Sequence[Levels], gathered: tuple[Levels, list[int]] | None
         return made[0] if len(made) == 1 else [max(column) for column in zip(*made, strict=True)]
 
     tables: Tables = {}
-    low = short = 0
+    low = 0
     for index, (_, _, count) in enumerate(model.stretches):
-        fewer = gathered[1][index] if gathered else count
         for word in ("forward", "backward"):
             made: dict[int, Row] = {}
             for q in range(count):
-                at = short + _place(q, count, fewer, from_top=word == "backward")
-                more = getattr(other, word)[at] if other else None
+                more = getattr(other, word)[low + q] if other else None
                 made[q] = rows((getattr(one, word)[low + q] for one in buckets), more)
             tables[word, index, True] = Table({0: made.pop(0)})
             if made:
                 tables[word, index, False] = Table(made)
-        low, short = low + count, short + fewer
+        low += count
     for word in ("loss", "head", "embedding", "epilogue"):
         more = getattr(other, word) if other else None
         tables[word, 0, False] = Table({0: rows((getattr(one, word) for one in buckets), more)})
@@ -180,14 +175,3 @@ def _tables(buckets: Sequence[Levels], gathered: tuple[Levels, list[int]] | None
     begin = rows(([one.begin] for one in buckets), [other.begin] if other else None)
     tables["begin", 0, False] = Table({0: begin})
     return tables
-
-
-def _place(number: int, count: int, fewer: int, *, from_top: bool) -> int:
-    """The layer of a shorter stretch that stands for a layer; its middle repeats itself."""
-    if fewer == count:
-        return number
-    if from_top:
-        return fewer - 1 - _place(count - 1 - number, count, fewer, from_top=False)
-    if count - number <= EDGE:
-        return fewer - (count - number)
-    return min(number, fewer - EDGE - 1)

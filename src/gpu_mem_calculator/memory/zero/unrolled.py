@@ -41,7 +41,7 @@ def keeper_of(
     if plan.stage == 3:
         scripts = {play.block: reads(play.script) for play in plays(stack, plan.beats, done).values()}
         scripts.pop(EMBEDDING, None)
-        modules = shape(plan, stack, limits)
+        modules = shape(plan, stack)
         return lambda writer: ShardKeeper(plan, writer, modules, limits, scripts, group=group,
                                           zero_init=cut)  # fmt: skip
     kind: type[Keeper] = FusedKeeper
