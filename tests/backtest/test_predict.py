@@ -30,6 +30,9 @@ from .conftest import measured_row
 OUTSIDE = (("CUDA context", 5, ""), ("NCCL", 7, ""))
 
 
+SEARCHED = {"allocated_bytes": 10**9, "survives_in_bytes": 10**9, "fits": True}
+
+
 def one(**rest: Any) -> Row:
     """A row with some keys of its own."""
     return rows_from([measured_row(**rest)])[0]
@@ -72,14 +75,15 @@ def test_the_estimate_is_of_the_stage_that_was_measured() -> None:
     assert last is not None
     assert first.allocated_bytes != last.allocated_bytes
     for rank, stage in ((0, first), (7, last)):
-        found = by_estimate(one(config=config, rank=rank))
+        found = by_estimate(one(config=config, rank=rank, measured=SEARCHED))
         assert found.allocated == stage.allocated_bytes
         assert (found.reserved, found.needs) == (stage.reserved_bytes, stage.needs_bytes)
 
 
 def test_the_numbers_and_the_verdict_are_the_estimates_own() -> None:
     """The same figures that `calculate` shows."""
-    result, found = full_estimate(small_run(gpus=1)).result, by_estimate(one())
+    result = full_estimate(small_run(gpus=1)).result
+    found = by_estimate(one(measured=SEARCHED))
     assert (found.allocated, found.startup) == (result.allocated_bytes, result.startup_bytes)
     assert (found.reserved, found.needs) == (result.reserved_bytes, result.needs_bytes)
     assert (found.device, found.host) == (result.device_bytes, result.host_bytes_per_node)
@@ -92,7 +96,14 @@ def test_a_verdict_counts_what_the_allocator_needs() -> None:
     assert result.needs_bytes is not None
     between = (result.allocated_bytes + result.needs_bytes) // 2 + result.outside_torch_bytes
     config = small_run(gpus=1, hardware={"gpu_memory_bytes": between})
-    assert by_estimate(one(config=config)).fits is False
+    assert by_estimate(one(config=config, measured=SEARCHED)).fits is False
+
+
+def test_the_least_memory_is_looked_for_only_where_it_was_measured() -> None:
+    """The search takes longer than all the rest."""
+    found = by_estimate(one())
+    assert (found.needs, found.fits) == (None, None)
+    assert found.reserved is not None
 
 
 @pytest.mark.parametrize(
@@ -113,7 +124,7 @@ def test_host_memory_counts_libraries(group: str | None, nccl: bool) -> None:
 def test_the_allocators_settings_of_the_measurement_count() -> None:
     """A run that was measured with PYTORCH_ALLOC_CONF is estimated with it."""
     around = {"process_group": "none", "alloc_conf": "expandable_segments:True"}
-    found = by_estimate(one(environment=around))
+    found = by_estimate(one(environment=around, measured=SEARCHED))
     config = small_run(gpus=1, training={"pytorch_alloc_conf": "expandable_segments:True"})
     result = full_estimate(config).result
     assert (found.reserved, found.needs) == (result.reserved_bytes, result.needs_bytes)

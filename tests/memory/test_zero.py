@@ -1,4 +1,4 @@
-"""ZeRO's parts: slices, shards, buckets, gathered parameters, pipeline cuts."""
+"""ZeRO's parts: slices, shards, gathered parameters, pipeline cuts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 
 from gpu_mem_calculator.ledger.num import power_of_two
-from gpu_mem_calculator.memory.zero.buckets import EMBEDDING, flushes
-from gpu_mem_calculator.memory.zero.coordinator import Limits, Stack, gathered
+from gpu_mem_calculator.memory.zero.coordinator import Limits, Stack, Trace
+from gpu_mem_calculator.memory.zero.counting import Counter
+from gpu_mem_calculator.memory.zero.gathering import Gathering, Reader
 from gpu_mem_calculator.memory.zero.modules import after_modules, before_modules, layer_modules
-from gpu_mem_calculator.memory.zero.partition import (
-    first_bucket,
-    largest_owned,
-    owned_elements,
-    shard_elements,
-)
+from gpu_mem_calculator.memory.zero.partition import largest_owned, owned_elements, shard_elements
 from gpu_mem_calculator.memory.zero.pipeline import balanced, uniform
 from tests.engines.test_deepspeed import SEVEN, TINY
 
@@ -45,48 +41,23 @@ def test_longest_stretch_ends_with_the_slice() -> None:
     assert [largest_owned(runs, n) for n in (2, 3, 7, 9, 16, 39, 49)] == [2, 3, 4, 4, 9, 10, 20]
 
 
-def test_first_bucket_ends_before_it_overflows() -> None:
-    """Parameters go in from the first on; one that is too large goes in nowhere."""
-    runs = (((3,), 1), ((4, 9), 2), ((20,), 1))
-    assert [first_bucket(runs, n) for n in (2, 3, 15, 16, 20, 100)] == [0, 3, 7, 16, 20, 49]
-
-
 def test_shards_are_padded_one_by_one() -> None:
     """Every parameter is rounded up by itself."""
     assert shard_elements({5: 2, 8: 1}, 4) == 2 * 2 + 2
-
-
-def test_bucket_goes_off_before_it_overflows() -> None:
-    """A gradient that does not go in sends the bucket off, and starts the next one."""
-    sent = flushes((6,), (((3, 2), 2),), (9,), 10)
-    assert [(f.block, f.done, f.hook, f.bucket) for f in sent.first] == [
-        (0, 0, 1, 9), (EMBEDDING, 0, 0, 7),
-    ]  # fmt: skip
-    assert (sent.rest, sent.sent_by_layers) == (9, 9)
-    assert [(f.arrives, f.sent) for f in sent.first] == [(2, 9), (9, 16)]
 
 
 @pytest.mark.parametrize(("again", "expected"), [(False, 2003828736), (True, 2004877312)])
 def test_gathered_at_the_end_of_forward_is_what_was_measured(again: bool, expected: int) -> None:
     """TinyLlama without and Llama-2-7B with recompute, to the byte."""
     arch = SEVEN if again else TINY
-    stack = Stack(
-        before_modules(arch),
-        ((layer_modules(arch.layers[0]), len(arch.layers), again),),
-        after_modules(arch),
-    )
-    assert 2 * gathered(stack, Limits()).end == expected
-
-
-def test_shorter_stack_gathers_the_same() -> None:
-    """Layers beyond what can be live repeat the same fetches."""
-    ends = set()
-    for depth in (11, 32, 80):
-        groups = layer_modules(SEVEN.layers[0])
-        stack = Stack(before_modules(SEVEN), ((groups, depth, False),), after_modules(SEVEN))
-        found = gathered(stack, Limits())
-        ends.add((found.end, found.head, found.layers[-1], found.layers[0], found.embedding))
-    assert len(ends) == 1
+    layers = ((layer_modules(arch.layers[0]), len(arch.layers), again),)
+    trace, counter = Trace(Stack(before_modules(arch), layers, after_modules(arch))), Counter()
+    state = Gathering(trace, Limits(), counter, ranks=1, lane=0, from_host=False)
+    state.gather_small()
+    state.traced = True
+    counter.reset()
+    Reader(trace, state).advance(trace.ended)
+    assert 2 * counter.total == expected
 
 
 def test_power_of_two_rounds_up() -> None:

@@ -1,45 +1,20 @@
-"""Stage 3's parameters, gathered tensor by tensor, and stage 1's reduction in order."""
+"""Stage 3's parameters, gathered tensor by tensor; stage 1's reduction in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from msgspec.structs import replace
 
-from gpu_mem_calculator.memory.zero.coordinator import HELD, NEVER, Limits, Stack, Trace, gathered
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.engines.deepspeed import _plan
+from gpu_mem_calculator.memory.zero.case import Case, plain
+from gpu_mem_calculator.memory.zero.coordinator import HELD, NEVER, Limits, Stack, Trace
+from gpu_mem_calculator.memory.zero.counting import Counter
 from gpu_mem_calculator.memory.zero.gathering import Gathering, Reader
-from gpu_mem_calculator.memory.zero.partition import reduced_in_order
+from gpu_mem_calculator.memory.zero.piped import reduction
+from tests.conftest import small_run
 
 LAYER = (((),), ((), (30,), (50,)))  # a module without parameters, and one with two projections
-
-
-class Tensors:
-    """Counts what is alive."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-        self.alive: set[int] = set()
-
-    def make_on(self, queue: int, size: int) -> int:
-        """A new tensor."""
-        self.sizes.append(size)
-        self.alive.add(len(self.sizes) - 1)
-        return len(self.sizes) - 1
-
-    def free(self, tensors: Iterable[int]) -> None:
-        """Tensors go."""
-        for tensor in tensors:
-            self.alive.remove(tensor)
-
-    def empty_cache(self) -> None:
-        """Nothing is cached."""
-
-    def size(self, tensor: int) -> int:
-        """Bytes of a tensor."""
-        return self.sizes[tensor]
-
-    @property
-    def total(self) -> int:
-        """Bytes alive."""
-        return sum(self.sizes[tensor] for tensor in self.alive)
 
 
 def stack(again: int) -> Stack:
@@ -49,15 +24,12 @@ def stack(again: int) -> Stack:
 
 def most_of_a_recorded_pass(again: int) -> int:
     """The most that is gathered at once while the order of modules is recorded."""
-    to, trace = Tensors(), Trace(stack(again))
+    to, trace = Counter(), Trace(stack(again))
     state = Gathering(trace, Limits(persist=0), to, ranks=1, lane=0, from_host=False)
-    reader, most = Reader(trace, state), 0
-    for end in range(len(trace.events)):
-        reader.advance(end + 1)
-        most = max(most, to.total)
+    Reader(trace, state).advance(len(trace.events))
     state.sweep(persistent=True)
     assert not to.total
-    return most
+    return to.look()[0]
 
 
 def test_a_recorded_pass_gathers_one_module_at_a_time() -> None:
@@ -69,24 +41,35 @@ def test_a_second_forward_holds_the_weights_it_has_read() -> None:
     """A checkpoint's hooks keep 30 + 50 elements until backward has read them."""
     again = Stack(((), (), (10,), ()), ((LAYER, 1, HELD),), ((10,),))
     bare = Limits(prefetch=0, live=0, reuse=0, persist=0)
-    assert max(gathered(again, bare).layers[0]) == 30 + 50
+    to, trace = Counter(), Trace(again)
+    state = Gathering(trace, bare, to, ranks=1, lane=0, from_host=False)
+    state.traced = True
+    Reader(trace, state).advance(len(trace.events))
+    assert to.look()[0] == 30 + 50
 
 
 def test_gathers_are_padded_to_the_ranks() -> None:
     """100 elements on 8 ranks are 104."""
-    to, trace = Tensors(), Trace(stack(NEVER))
+    to, trace = Counter(), Trace(stack(NEVER))
     state = Gathering(trace, Limits(persist=0), to, ranks=8, lane=0, from_host=False)
     Reader(trace, state).advance(trace.begun - 2)
     assert max(to.sizes) == 104
 
 
+def needed(sizes: tuple[int, ...], bucket: int) -> int:
+    """What two ranks of stage 1 need beside the gradients of these sizes and the bucket."""
+    run = resolve(read(small_run("deepspeed", engine={"zero_stage": 1}))).run
+    order = ((sizes, 1),)
+    plan = plain(_plan(run, 2, (0, 1, 1, 1)), 2, 1, order)
+    return reduction(Case(replace(plan, bucket=bucket), order))[0]
+
+
 def test_gradients_in_the_bucket_make_room_for_the_slice() -> None:
     """All 40 elements fit into the bucket, of which the slice's 20 are laid out again."""
-    runs = (((10, 10), 2),)
-    assert reduced_in_order(runs, 40, 20, 2, offload=False) == 0
-    assert reduced_in_order(runs, 10, 20, 2, offload=False) == 20 * 2 - 10 * 2
+    assert needed((10, 10, 10, 10), 40) == 0
+    assert needed((10, 10, 10, 10), 10) == 20 * 2 - 10 * 2
 
 
 def test_a_gradient_larger_than_the_bucket_stays_beside_its_copy() -> None:
     """40 elements for two ranks are copied whole, and then the slice's parameter is laid out."""
-    assert reduced_in_order((((40,), 1),), 10, 20, 2, offload=False) == 40 * 2
+    assert needed((40,), 10) == 40 * 2

@@ -49,12 +49,12 @@ def test_it_is_80_columns_wide(traced: Trace) -> None:
 
 
 def test_the_four_numbers_are_there(traced: Trace) -> None:
-    """In one line."""
-    (line,) = (line for line in text_of(traced).splitlines() if line.startswith("allocated"))
-    figures = (traced.allocated_bytes, traced.reserved_bytes, traced.needs_bytes,
-               traced.device_bytes)  # fmt: skip
-    words = [f"{size / 2**30:,.2f}" for size in figures]
-    assert [word for word in line.split() if word[0].isdigit()] == words
+    """Each in a row, under the names that an estimate has, too."""
+    figures = {"allocated": traced.allocated_bytes, "reserved": traced.reserved_bytes,
+               "torch needs": traced.needs_bytes, "nvidia-smi": traced.device_bytes}  # fmt: skip
+    for name, size in figures.items():
+        (line,) = (row for row in text_of(traced).splitlines() if row.startswith(f"  {name} "))
+        assert f" {size / 2**30:,.2f}  " in line
 
 
 def test_the_verdict_counts_what_cuda_takes(traced: Trace) -> None:

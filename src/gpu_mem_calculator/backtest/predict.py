@@ -44,6 +44,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     phases: dict[str, int] = {}
 
 
+SEARCHED = {"survives_in_bytes", "fits"}  # what only a search for the least memory answers
 Rung = Callable[[Row], Prediction]
 
 
@@ -91,14 +92,15 @@ def by_estimate(row: Row) -> Prediction:
         return Prediction(allocated=int(ledger.peak(phases=STEP)), phases=phases,
                           startup=int(ledger.peak(phases=(STARTUP,))))  # fmt: skip
     outside = outside_bytes(resolved.outside_torch, row.process_group)
+    searched = not SEARCHED.isdisjoint(row.measured)  # it takes longer than all the rest
     return Prediction(
         allocated=found.allocated_bytes,
         startup=found.startup_bytes,
         reserved=found.reserved_bytes,
-        needs=found.needs_bytes,
+        needs=found.needs_bytes if searched else None,
         device=found.reserved_bytes + outside + int(ledger.peak(UNIFIED)),
         host=int(ledger.peak(CPU)) + host_bytes(resolved, row.process_group),
-        fits=found.needs_bytes + outside <= resolved.hardware.memory_bytes,
+        fits=found.needs_bytes + outside <= resolved.hardware.memory_bytes if searched else None,
         phases=phases | replayed_peaks(found.phases, names, micro_batches),
     )
 

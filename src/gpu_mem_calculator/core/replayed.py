@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -11,9 +13,9 @@ from ..memory.stream import stream
 from ..memory.timeline import STARTUP
 from ..replay.allocator import Phase, replay
 from ..replay.needs import needs_bytes
+from ..replay.settings import Settings
 from ..replay.stream import Stream
 from .resolve import Resolved
-
 
 MICRO_BATCHES = 4
 """So many a pipeline stage are replayed of a step's: those that follow find the same blocks. All of
@@ -22,14 +24,20 @@ MOST_BYTES, MOST_LAYERS = 2**46, 2**11
 """A run with more is no one's, and is not replayed."""
 
 
-class Replayed(Struct, frozen=True, kw_only=True):
+class Replayed(Struct, frozen=True, kw_only=True, dict=True):
     """What the allocator makes of one pipeline stage; `phases` as torch's statistics have them."""
 
     allocated_bytes: int
     startup_bytes: int
     reserved_bytes: int
-    needs_bytes: int
     phases: dict[str, Phase]
+    asked: list[Stream]  # in the usual way, and in the one for a small GPU
+    allocator: Settings
+
+    @cached_property
+    def needs_bytes(self) -> int:
+        """The least that torch must be given; it takes a search."""
+        return min(needs_bytes(one, self.allocator, self.reserved_bytes) for one in self.asked)
 
 
 def survives(resolved: Resolved, stage: int, cap: int) -> bool:
@@ -60,10 +68,9 @@ def replayed(resolved: Resolved, stage: int) -> Replayed | None:
         allocated_bytes=max(steps),
         startup_bytes=found.phases[startup].peak_bytes,
         reserved_bytes=found.reserved_bytes,
-        needs_bytes=min(
-            needs_bytes(one, resolved.allocator, found.reserved_bytes) for one in asked
-        ),
         phases=found.phases,
+        asked=asked,
+        allocator=resolved.allocator,
     )
 
 

@@ -14,20 +14,21 @@ from ..ledger.ledger import Entry, Ledger
 from ..ledger.num import Num, holds, larger, smaller
 from ..memory.activations import Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
+from ..memory.huggingface.head import head_walk
 from ..memory.huggingface.ops import Setting
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entries, zero_streams
 from ..memory.stack import Block, blocks, overlap
-from ..memory.states import buffer_entry
 from ..memory.surroundings import embedding_script
 from ..memory.timeline import in_flight, step
-from ..memory.zero import offload, piped, pipeline, stage0, stage3, stage12
+from ..memory.zero import offload, piped, pipeline, stage12
 from ..memory.zero.coordinator import Limits
 from ..memory.zero.frozen import adapter_bits, keeping, without_sum
 from ..memory.zero.hooks import first_hook, hook_entries
 from ..memory.zero.modules import size_counts, trainable_runs
-from ..memory.zero.plan import BIRTH, SETUP, Plan, always, startup_instants, with_hooks
+from ..memory.zero.plan import Plan, startup_instants, with_hooks
 from ..memory.zero.rolled import beats_and_entries, first_layers_input
+from ..memory.zero.states import state_entries
 from ..memory.zero.unrolled import keeper_of, shared_table, unrolled_ledger
 
 PRECISIONS = {
@@ -172,6 +173,8 @@ def ledger(run: Run) -> Ledger:
     done = walks(run, how, stack)
     if run.frozen and number(run, "zero_stage") == 3:
         done = keeping(done, how, run.arch, stack)
+    if pipelined(run) and run.arch.tied:  # the head's table is a copy, and waits for no other
+        done = replace(done, head=head_walk(how, replace(run.arch, tied=False)))
     width = precision.weights // 8
     plan = _plan(run, width, (low, high, first, last))
     tokens = run.batch * run.seq * how.hidden * how.bits // 8
@@ -190,9 +193,7 @@ def ledger(run: Run) -> Ledger:
     return _whole(replace(plan, beats=with_hooks(beats, head=several)), how, stack, done, tokens)
 
 
-def _rolled(
-    plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, cut: bool
-) -> Ledger:
+def _rolled(plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, cut: bool) -> Ledger:
     """ZeRO without a pipeline; `cut`: the model is built under zero.Init."""
     run = plan.run
     if not run.frozen:
@@ -204,22 +205,20 @@ def _rolled(
     kept = first_layers_input(run, activation_entries(run, how, stack, beats, done))
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
-        kept = offload.checkpoints_on_host(plan, kept, pinned=pinned)
+        kept = offload.checkpoints_on_host(plan, stack, kept, pinned=pinned)
     entries = (*_states(plan), *kept, *at_work, *workspace_entries(run, beats))
     return Ledger((*startup_instants(), *(b.instant for b in beats)), entries)
 
 
-def _whole(
-    plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, tokens: Num
-) -> Ledger:
+def _whole(plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, tokens: Num) -> Ledger:
     """Stage 0, or a stage of a pipeline: gradients stay where they are until backward is over."""
     run = plan.run
     kept = activation_entries(run, how, stack, plan.beats, done)
     if plan.pipeline:
-        kept = without_sum(kept, alone=True)
+        kept = without_sum(kept)
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
-        kept = offload.checkpoints_on_host(plan, kept, pinned=pinned)
+        kept = offload.checkpoints_on_host(plan, stack, kept, pinned=pinned)
     entries = [
         *_states(plan),
         *stage12.kept_gradients(plan, stack),
@@ -273,29 +272,8 @@ def _limits(run: Run) -> Limits:
 
 
 def _states(plan: Plan) -> Iterator[Entry]:
-    run = plan.run
-    buffers = buffer_entry(run, plan.beats)
-    yield replace(buffers, live={**buffers.live, BIRTH: 1, SETUP: 1})
-    group = number(run, "sub_group_size")
-    if plan.stage == 3:
-        yield from stage3.state_entries(plan, group, bool(option(run, "zero_init")))
-        yield stage3.persistent_entry(plan, _limits(run))
-        yield from offload.shard_entries(plan, group)
-        return
-    if run.frozen:
-        yield plan.entry("frozen parameters", "param", plan.width * plan.frozen, always,
-                         "runtime/engine.py:2091", (BIRTH, SETUP))  # fmt: skip
-    if plan.stage:
-        yield from stage12.state_entries(plan)
-        yield from stage12.step_entries(plan)
-        if plan.offload != "none":
-            yield from offload.slice_entries(plan)
-    elif run.precision == "fp32":
-        yield from stage0.plain_entries(plan)
-    elif plan.pipeline and run.precision == "bf16_mixed":
-        yield from stage0.pipeline_entries(plan)
-    else:
-        yield from stage0.fused_entries(plan)
+    group, cut = number(plan.run, "sub_group_size"), bool(option(plan.run, "zero_init"))
+    return state_entries(plan, _limits(plan.run), group, zero_init=cut)
 
 
 def stage_layers(run: Run) -> list[int]:

@@ -59,7 +59,7 @@ def _layer(config: Config, hidden: int, *, first: bool, affine: bool) -> Layer:
     heads = config.size("num_attention_heads", default=12)
     bias = config.flag("enable_bias", default=True)
     dropout = config.number("dropout", default=0.1)
-    places = ("pre", "pre_mlp") if first else ("post", "post_mlp")
+    places = ("pre", "pre_mlp") if first else ("after", "after_mlp")
     names = ("self_attn_layer_norm", "final_layer_norm")
     return Layer(
         kind="dense",

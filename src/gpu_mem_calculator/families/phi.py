@@ -49,6 +49,7 @@ def _phi_attention(config: Config, hidden: int) -> Attention:
         hidden, heads, kv_heads, head_dim, bias=True, output_bias=True, output="dense",
         norms=head_norms(("q_layernorm", "k_layernorm"), head_dim, "layer") if normed else (),
         rotary_dim=partial_rotary(config, head_dim, 0.5),
+        rotary_impl="joined",  # with what is not turned, even where that is nothing
         dropout=config.number("attention_dropout"),
     )  # fmt: skip
 

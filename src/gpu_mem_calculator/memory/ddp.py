@@ -7,7 +7,7 @@ from itertools import pairwise
 from ..ledger.ledger import Ledger
 from ..ledger.units import MIB
 from .script import Reel, Script
-from .stream import Writer
+from .writer import Writer
 
 BUCKETS, OLD = "gradient buckets", "gradient buckets of the first micro-batch"
 SENT_BYTES = 250 * MIB  # nn/parallel/distributed.py broadcast_bucket_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ledger.ledger import Ledger
 from .play import Play
 from .script import Reel, Script
-from .stream import Phase, Tensors, Writer
+from .writer import Phase, Tensors, Writer
 
 LOAD, GENERATE, PLAIN = "load", "generate", "prefill"  # what ends at each mark
 EMBEDDED = "embedding: output"

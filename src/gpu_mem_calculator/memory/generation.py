@@ -8,6 +8,7 @@ Unrolled, every layer has an instant in every pass that is played.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 from msgspec import Struct
@@ -17,6 +18,8 @@ from ..ledger.num import Num, choose, holds, smaller
 from ..model.arch import Arch, Layer
 
 PREFILL, DECODE = "prefill", "decode"
+MASKS, TABLES = "masks", "tables"  # made before the first layer runs
+STEPS, ENDS = 32, 2  # decoding steps that are played, and how many of them at each end
 PROMPT, FIRST, LAST = "prefill", "decode.first", "decode"  # which pass a beat belongs to
 
 
@@ -43,8 +46,8 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 class Beat(Struct, frozen=True, kw_only=True):
-    """An instant, its pass, and what is at work: "layer" (of a kind, at a place), "norm",
-    "logits" or "scores".
+    """An instant, its pass, and what is at work: MASKS or TABLES, "layer" (of a kind), "norm",
+    "logits" or "scores". `place` is the layer's in the stack, -1 before it, its length behind it.
     """
 
     instant: Instant
@@ -60,13 +63,11 @@ class Beat(Struct, frozen=True, kw_only=True):
 
     def done(self, kind: Kind) -> int:
         """Layers of a kind that have run in this pass."""
-        return (
-            sum(p < self.place for p in kind.places) if self.work == "layer" else len(kind.places)
-        )
+        return sum(place < self.place for place in kind.places)
 
     def waiting(self, kind: Kind) -> int:
         """Layers of a kind that have not run yet."""
-        return sum(p > self.place for p in kind.places) if self.work == "layer" else 0
+        return sum(place > self.place for place in kind.places)
 
 
 def kinds(arch: Arch, *, windows: bool = True) -> tuple[Kind, ...]:
@@ -109,8 +110,19 @@ def every_step(kind: Kind, prompt: int, new_tokens: int) -> dict[str, Step]:
 
 
 def played(new_tokens: int) -> tuple[int, ...]:
-    """The decoding steps that are played, by their number."""
-    return tuple(range(1, new_tokens))
+    """The decoding steps that are played, by their number: all of up to `STEPS`, else two at each
+    end and the rest at even distances.
+
+    Each step makes the caches a token longer, so that the blocks of the step before no longer fit:
+    the distances must be even. In eight runs of 48 to 512 tokens 32 steps reserve within 1.5 % of
+    what all of them do and need within 2 %; at doubling distances they reserve 43 % too little.
+    """
+    count = new_tokens - 1
+    if count <= STEPS:
+        return tuple(range(1, count + 1))
+    gaps = STEPS - 2 * ENDS + 1
+    inner = (ENDS + (count - 2 * ENDS) * i // gaps for i in range(1, gaps))
+    return (*range(1, ENDS + 1), *inner, *range(count - ENDS + 1, count + 1))
 
 
 def _step(kind: Kind, prompt: Num, number: Num, before: Num) -> Step:
@@ -143,10 +155,15 @@ def slides(step: Step, window: int | None) -> bool:
     return bool(answers.pop())
 
 
-def beats(found: tuple[Kind, ...], new_tokens: Num) -> tuple[Beat, ...]:
-    """The instants of a generation in order; a plain forward (no new token) ends with logits."""
+def beats(found: tuple[Kind, ...], new_tokens: Num, first: Iterable[str]) -> tuple[Beat, ...]:
+    """The instants of a generation in order; a plain forward (no new token) ends with logits.
+
+    `first`: what the prompt's pass makes before its layers run.
+    """
     some = [i for i, kind in enumerate(found) if kind.window is not None]
-    made = _pass(found, PROMPT, PREFILL, "prefill", 1, holds(new_tokens > 0))
+    titles = {MASKS: "attention masks", TABLES: "rotary tables"}
+    made = [_beat(PROMPT, PREFILL, work, f"prefill, {titles[work]}", 1, work) for work in first]
+    made += _pass(found, PROMPT, PREFILL, "prefill", 1, holds(new_tokens > 0))
     if some:
         more = holds(new_tokens > 2)
         for i, kind in enumerate(found):
@@ -172,7 +189,7 @@ def _layer_beats(
 ) -> list[Beat]:  # fmt: skip
     layers = [_beat(step, phase, f"layer.{place}", title, 1, "layer", i, place)
               for place, i in order]  # fmt: skip
-    return [*layers, *_end(step, phase, title, 1, int(scores))]
+    return [*layers, *_end(found, step, phase, title, 1, int(scores))]
 
 
 def _pass(
@@ -185,16 +202,18 @@ def _pass(
               "layer", i, found[i].places[-1])
         for i in order
     ]  # fmt: skip
-    return [*made, *_end(step, phase, title, present, scores)]
+    return [*made, *_end(found, step, phase, title, present, scores)]
 
 
-def _end(step: str, phase: str, title: str, present: Num, scores: Num) -> list[Beat]:
+def _end(
+    found: tuple[Kind, ...], step: str, phase: str, title: str, present: Num, scores: Num
+) -> list[Beat]:
     """What follows the stack."""
-    return [
-        _beat(step, phase, "norm", f"{title}, final norm", present, "norm"),
-        _beat(step, phase, "logits", f"{title}, logits", present, "logits"),
-        _beat(step, phase, "scores", f"{title}, next token", scores, "scores"),
-    ]
+    length = sum(len(kind.places) for kind in found)
+    rows = (("norm", "final norm", present), ("logits", "logits", present),
+            ("scores", "next token", scores))  # fmt: skip
+    return [_beat(step, phase, work, f"{title}, {what}", there, work, place=length)
+            for work, what, there in rows]  # fmt: skip
 
 
 def _where(found: tuple[Kind, ...], kind: Kind) -> str:

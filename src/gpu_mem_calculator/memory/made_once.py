@@ -1,60 +1,58 @@
-"""What transformers makes once in a pass of inference and the whole model reads."""
+"""What transformers makes once in a pass of inference and the whole model reads.
+
+generate gives each sequence positions and a mask of its own (generation/utils.py:880 of
+transformers 5.17.0), so that rotary tables and masks are made for the batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..ledger.ledger import ACT, Entry
 from ..ledger.num import Num
 from ..ledger.source import code
 from .generated import EMBEDDED
-from .generation import Beat, Kind, Step, slides
+from .generation import MASKS, PROMPT, TABLES, Beat, Kind, Step, slides
 from .huggingface.ops import Setting
+from .moment import High
 from .run import Run
+from .script import Reel, Script
 
 GENERATE_CODE = code("transformers 5.17.0 generation/utils.py _sample")
+MASK_CODE = code("transformers 5.17.0 masking_utils.py:373 sdpa_mask, :539 eager_mask")
+TABLE_CODE = code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward")
+INSIDE = ("layer", "norm")  # where the model's forward names what it has made
+Windows = dict[int | None, Step]
+
+
+def plain(run: Run) -> bool:
+    """One forward pass, and no token chosen."""
+    return type(run.new_tokens) is int and run.new_tokens == 0
+
+
+def first_beats(run: Run, how: Setting, found: tuple[Kind, ...], prompt: list[Step]) -> list[str]:
+    """What the prompt's pass makes before its layers run."""
+    names = [MASKS] if _windows(run, how, found, prompt) else []
+    return [*names, TABLES] if _rotary(found) else names
 
 
 def made_once(
     run: Run, how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]],
     table: tuple[Beat, ...],
 ) -> Iterator[Entry]:  # fmt: skip
-    """Ids, the embedding's output, masks, then tables, which the whole model reads.
-
-    generate gives each sequence positions and a mask of its own (generation/utils.py:880), so
-    that rotary tables and masks are made for the batch.
-    """
-    plain = type(run.new_tokens) is int and run.new_tokens == 0
-    batch = 1 if plain else run.batch
+    """Ids, the embedding's output and masks of each pass."""
     for name, step in passes[0].items():
         here = [b for b in table if b.step == name]
-        if not here:
-            continue
-        inside = {b.name: 1 for b in here if b.work in ("layer", "norm")}
-        yield _ids(run, step, plain=plain, live={b.name: 1 for b in here})
-        yield from _named(run, how, step.seq, batch, here)
-        yield from _masks(run, how, found, [each[name] for each in passes], batch, inside)
-        rotary = max(getattr(k.layer.mixer, "rotary_dim", 0) or getattr(k.layer.mixer, "rope_dim",
-                     0) for k in found)  # fmt: skip
-        if rotary:
-            sets = len({k.window for k in found}) if "tables" in how.names else 1
-            yield _tables(how, batch * step.seq * rotary, sets, inside)
+        if here:
+            yield _ids(run, step, {b.name: 1 for b in here})
+            yield _embedded(run, how, step.seq, here)
+            yield from _masks(run, how, found, [each[name] for each in passes], here)
 
 
-def _tables(how: Setting, elements: Num, sets: int, live: dict[str, Num]) -> Entry:
-    """cos and sin of every position."""
-    size = elements * (32 if "wide_tables" in how.names else how.bits) // 8
-    return Entry(
-        name="rotary tables", kind=ACT, bytes=2 * sets * size, live=live,
-        tensors=lambda: [size] * (2 * sets),
-        source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),
-    )  # fmt: skip
-
-
-def _ids(run: Run, step: Step, *, plain: bool, live: dict[str, Num]) -> Entry:
+def _ids(run: Run, step: Step, live: dict[str, Num]) -> Entry:
     """The prompt; a mask, positions and ids of all tokens, those that were chosen included."""
     prompt = 8 * run.batch * run.seq
-    longer = 0 if plain else prompt + 8 * run.batch * step.number
+    longer = 0 if plain(run) else prompt + 8 * run.batch * step.number
     return Entry(name="token ids, mask and positions", kind=ACT, bytes=prompt + 3 * longer,
                  live=live, tensors=lambda: (prompt, longer, longer, longer),
                  source=GENERATE_CODE)  # fmt: skip
@@ -62,41 +60,36 @@ def _ids(run: Run, step: Step, *, plain: bool, live: dict[str, Num]) -> Entry:
 
 def goes_in(run: Run) -> bool:
     """Whether the embedding's output itself is the first layer's input."""
-    return len(run.arch.embedding) == 1 and run.arch.embedding_norm is None
+    arch = run.arch
+    alone = len(arch.embedding) == 1 and arch.embedding_norm is None
+    return alone and not arch.layers[0].fp32_residual
 
 
-def _named(
-    run: Run, how: Setting, tokens: Num, batch: Num, here: list[Beat]
-) -> Iterator[Entry]:
+def _embedded(run: Run, how: Setting, tokens: Num, here: list[Beat]) -> Entry:
     """The embedding's output, and learnt positions, which the model's forward names.
 
     A layer that it goes into has it as its input; unrolled it is the same tensor.
     """
-    direct = goes_in(run)
-    live = {b.name: 1 for b in here if b.work == "norm" or (
-        b.work == "layer" and (b.place > 0 or run.unrolled or not direct))}  # fmt: skip
-    rows = run.batch if "positions" in how.names else batch
-    learnt = rows if len(run.arch.embedding) > 1 else 0
+    apart = run.unrolled or not goes_in(run)
+    live = {b.name: 1 for b in here if b.work in (*INSIDE, MASKS, TABLES)
+            and (apart or b.work != "layer" or b.place > 0)}  # fmt: skip
+    rows = run.batch if "positions" in how.names or not plain(run) else 1
     each = tokens * how.hidden * how.bits // 8
-    yield Entry(
-        name=EMBEDDED, kind=ACT, bytes=(run.batch + learnt) * each, live=live,
-        tensors=lambda: (run.batch * each, learnt * each)[: 1 + (len(run.arch.embedding) > 1)],
+    tables = (run.batch * each, rows * each)[: len(run.arch.embedding)]
+    return Entry(
+        name=EMBEDDED, kind=ACT, bytes=sum(tables), live=live, tensors=lambda: tables,
         source=code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward"),
     )  # fmt: skip
 
 
-def _masks(
-    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[Step], batch: Num,
-    live: dict[str, Num],
-) -> Iterator[Entry]:  # fmt: skip
-    """Masks that the model makes for its layers, one for each kind of window.
+def _windows(run: Run, how: Setting, found: tuple[Kind, ...], passes: list[Step]) -> Windows:
+    """The masks that the model makes for its layers, one for each kind of window.
 
-    Eager attention has one in the activations' dtype (masking_utils.py:539), SDPA a boolean one
-    where a window slides or the family asks for it (:373).
+    Eager attention always has one (masking_utils.py:539), SDPA where a window slides or the family
+    asks for it (:373).
     """
-    mixers = [kind.layer.mixer for kind in found]
-    eager = run.attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
-    seen: dict[int | None, Step] = {}
+    seen: Windows = {}
+    eager = _eager(run, found)
     for kind, step in zip(found, passes, strict=True):
         asked = getattr(kind.layer.mixer, "always_masked", False)
         if hasattr(kind.layer.mixer, "output") and (
@@ -107,11 +100,115 @@ def _masks(
         "eager_masks" in how.names and eager
     ):
         seen.setdefault(0 if None in seen else None, passes[0])
-    for window, step in seen.items():
-        width = how.bits if eager else 8
-        rows = run.batch if eager else batch
+    return seen
+
+
+def _eager(run: Run, found: tuple[Kind, ...]) -> bool:
+    mixers = (kind.layer.mixer for kind in found)
+    return run.attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
+
+
+def _masks(
+    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[Step], here: list[Beat]
+) -> Iterator[Entry]:
+    """Masks: in the activations' dtype for eager attention, boolean ones for SDPA."""
+    live: dict[str, Num] = {b.name: 1 for b in here if b.work in (*INSIDE, TABLES)}
+    made = []
+    for window, step in _windows(run, how, found, passes).items():
+        area = step.seq * (step.seq + step.past)
+        wide = run.batch * area * how.bits // 8 if _eager(run, found) else 0
+        script = mask_script(area, 0 if plain(run) else run.batch * area, wide,
+                             slides=window is not None)  # fmt: skip
+        made.append(script)
         yield Entry(
             name="attention mask" if window is None else "attention mask of the window", kind=ACT,
-            bytes=rows * step.seq * (step.seq + step.past) * width // 8, live=live,
-            source=code("transformers 5.17.0 masking_utils.py:373 sdpa_mask, :539 eager_mask"),
+            bytes=script.sizes[script.left[0]], live=live, script=script, source=MASK_CODE,
         )  # fmt: skip
+    yield from _being_made("attention masks being made", made, here, MASKS)
+
+
+def mask_script(area: Num, batched: Num, wide: Num, *, slides: bool) -> Script:
+    """A mask on its way, boolean map by boolean map (masking_utils.py and_masks): the window, the
+    triangle, each sequence's padding (`batched` bytes), and numbers for eager attention (`wide`).
+    """
+    reel = Reel()
+    left: list[int] = []
+    if slides:
+        window = reel.make(area)
+        left = [reel.make(area)]
+        reel.free(window)
+    triangle = reel.make(area)
+    both = reel.make(area)
+    for done in (triangle, *left):
+        reel.free(done)
+    for size in ((area,) if slides else ()) + (batched, wide):
+        if type(size) is int and size == 0:
+            continue
+        before, both = both, reel.make(size)
+        reel.free(before)
+    return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
+                  left=(both,))  # fmt: skip
+
+
+def tables(
+    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]],
+    table: tuple[Beat, ...],
+) -> Iterator[Entry]:  # fmt: skip
+    """cos and sin of every position, in each pass: for every kind of layer, or for all."""
+    rotary = _rotary(found)
+    sets = len({k.window for k in found}) if "tables" in how.names else 1
+    narrow = 0 if "wide_tables" in how.names or how.bits == 32 else how.bits
+    for name, step in passes[0].items() if rotary else ():
+        here = [b for b in table if b.step == name]
+        if here:
+            rows = step.seq if plain(run) else run.batch * step.seq
+            script = table_script(rows * rotary, narrow)
+            size = script.sizes[script.left[0]]
+            for _ in range(sets):
+                yield Entry(name="rotary tables", kind=ACT, bytes=2 * size, script=script,
+                            live={b.name: 1 for b in here if b.work in INSIDE},
+                            source=TABLE_CODE)  # fmt: skip
+            yield from _being_made("rotary tables being made", [script] * sets, here, TABLES)
+
+
+def _rotary(found: tuple[Kind, ...]) -> int:
+    """The widest part of a head that is turned."""
+    mixers = (kind.layer.mixer for kind in found)
+    return max(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
+
+
+def table_script(elements: Num, narrow: int) -> Script:
+    """Frequencies, twice over, their cos and sin, each times a scale, in fp32; then copies of
+    `narrow` bits (modeling_llama.py:122).
+    """
+    reel, size = Reel(), elements * 4
+    work = [reel.make(size // 2), reel.make(size)]
+    turned = []
+    for _ in ("cos", "sin"):
+        bare = reel.make(size)
+        turned.append(reel.make(size))
+        reel.free(bare)
+    left = turned
+    if narrow:
+        left = [reel.make(elements * narrow // 8) for _ in turned]
+        work += turned
+    for done in work:
+        reel.free(done)
+    return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
+                  left=tuple(left))  # fmt: skip
+
+
+def _being_made(
+    name: str, scripts: Iterable[Script], here: list[Beat], work: str
+) -> Iterator[Entry]:
+    """The highest moment while they are made, one after another, in the prompt's pass."""
+    live: dict[str, Num] = {b.name: 1 for b in here if b.step == PROMPT and b.work == work}
+    high, alive = High(), 0
+    for script in scripts if live else ():
+        for event in script.forward:
+            size = script.sizes[event if event >= 0 else ~event]
+            alive = alive + size if event >= 0 else alive - size
+            high.see(alive, 0, 0)
+    if live:
+        source = MASK_CODE if work == MASKS else TABLE_CODE
+        yield Entry(name=name, kind=ACT, bytes=high.total, live=live, source=source)

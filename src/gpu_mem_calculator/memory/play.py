@@ -19,8 +19,7 @@ class Play(Struct, frozen=True, kw_only=True):
     `block` finds what its forward has kept. A checkpointed one plays `once` in forward and
     `script` twice over in backward. `goes`: a weight's gradient is gone as soon as it is added
     (`waits`: a shared one's when the embedding's is); else it stays for the step, or `until` an
-    instant comes. `pauses`: behind so many events of
-    backward another instant comes.
+    instant comes.
     """
 
     block: int
@@ -31,7 +30,6 @@ class Play(Struct, frozen=True, kw_only=True):
     goes: bool = False
     waits: bool = False
     until: str = ""
-    pauses: tuple[tuple[int, str], ...] = ()
 
 
 def plays(blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks) -> dict[str, Play]:

@@ -230,7 +230,8 @@ def _lt_workspaces(run: Run, blocks: tuple[Block, ...], beats: tuple[Beat, ...])
     itself (modeling_falcon.py FalconLinear).
     """
     arch = run.arch
-    biased = arch.family != "falcon" and any(one.bias for b in blocks for one in linears(b.layer))
+    apart = {id(b.layer): b for b in blocks}.values()
+    biased = arch.family != "falcon" and any(one.bias for b in apart for one in linears(b.layer))
     full = sum(b.count for b in blocks if b.recompute == "full")
     head = any(w.name.endswith("lm_head.bias") for w in arch.after_weights())
     count = int(biased or head or OPTIMIZERS[run.optimizer].matrices)

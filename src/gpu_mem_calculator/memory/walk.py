@@ -80,7 +80,8 @@ def walk(
     stays = {entry.index} if checkpoint else set()
     transient, ids = forward(bare, tape, (entry,), exit_, own, stays, saves=NOTHING)
     once = Script(sizes=tuple(bare.sizes), entry=0, exit=ids[exit_.base],
-                  forward=tuple(bare.events), calls=tuple(bare.calls), work=tuple(bare.works))  # fmt: skip
+                  forward=tuple(bare.events), calls=tuple(bare.calls),
+                  work=tuple(bare.works))  # fmt: skip
     ahead, ids = forward(reel, tape, (entry,), exit_, own, {*kept, *stays}, saves=KEPT)
     events = reel.turn()
     back = Backward(reel, ids, own, kept | dict.fromkeys(pins, 1), held, exit_)

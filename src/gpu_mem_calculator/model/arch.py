@@ -13,7 +13,8 @@ from .blocks import Linear, Mixer, Mlp, Moe, Norm, Weight
 class Layer(Struct, frozen=True, kw_only=True, dict=True):
     """One block of the stack. Norms are named by where they stand:
 
-    `pre` before the mixer, `post` after it, `pre_mlp` and `post_mlp` likewise. `parallel` means
+    `pre` before the mixer, `post` after it, `after` behind the residual addition, `pre_mlp`,
+    `post_mlp` and `after_mlp` likewise. `parallel` means
     that mixer and MLP read the same normed input (GPT-J, Falcon, Cohere).
     """
 

@@ -19,6 +19,7 @@ from ..memory.generated import SCORES, GenerationWriter, Turn, scores
 from ..memory.generation import (
     FIRST,
     LAST,
+    MASKS,
     PROMPT,
     Beat,
     Kind,
@@ -39,7 +40,7 @@ from ..memory.huggingface.inference import (
     norm_pass,
 )
 from ..memory.huggingface.ops import Setting
-from ..memory.made_once import GENERATE_CODE, goes_in, made_once
+from ..memory.made_once import GENERATE_CODE, first_beats, goes_in, made_once, plain, tables
 from ..memory.moment import Moment
 from ..memory.passing import Pass
 from ..memory.play import HEAD
@@ -72,15 +73,21 @@ def ledger(run: Run) -> Ledger:
     how = setting(run)
     found = kinds(run.arch, windows="windows" not in how.names)
     walked = every_step if run.unrolled else steps
-    table = (every_beat if run.unrolled else beats)(found, run.new_tokens)
     passes = [walked(kind, run.seq, run.new_tokens) for kind in found]
+    if run.unrolled:
+        table = every_beat(found, run.new_tokens)
+    else:
+        first = first_beats(run, how, found, [each[PROMPT] for each in passes])
+        table = beats(found, run.new_tokens, first)
     load = Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU")
     instants = (load, *(b.instant for b in table))
-    shared = [*_weights(run, how, table), *made_once(run, how, found, passes, table),
-              *_workspaces(run, table)]  # fmt: skip
+    shared = (
+        *_weights(run, how, table), *made_once(run, how, found, passes, table),
+        *_workspaces(run, table), *tables(run, how, found, passes, table),
+    )  # fmt: skip
     if run.unrolled:
         turns = _turns(run, how, found, passes, table)
-        return Ledger(instants, tuple(shared), plays=turns, writer=GenerationWriter)
+        return Ledger(instants, shared, plays=turns, writer=GenerationWriter)
     entries = (
         *shared, *_caches(how, found, passes, table), *_layers(how, found, passes, table),
         *_head(run, how, table),
@@ -177,7 +184,7 @@ def _turns(
     """What each layer and the head make and free, pass after pass."""
     done: dict[tuple[int, str], Turned] = {}
     made = {}
-    for beat in table:
+    for beat in (b for b in table if b.instant.present):
         if beat.work == "layer":
             key = (beat.kind, beat.step)
             if key not in done:
@@ -189,11 +196,11 @@ def _turns(
             )  # fmt: skip
         elif beat.work == "scores":
             wide = run.batch * run.arch.vocab * 4
-            made[beat.name] = Turn(block=SCORES, forward=True,
-                                   script=scores(wide * how.bits // 32, wide))  # fmt: skip
+            script = scores(wide * how.bits // 32, wide)
+            made[beat.name] = Turn(block=SCORES, script=script, forward=True)
         else:
-            made[beat.name] = Turn(block=HEAD, script=_behind(run, how, beat).script,
-                                   forward=True)  # fmt: skip
+            script = _behind(run, how, beat).script
+            made[beat.name] = Turn(block=HEAD, script=script, forward=True)
     return made
 
 
@@ -209,8 +216,7 @@ def _behind(run: Run, how: Setting, beat: Beat) -> Pass:
     here = how if beat.step == PROMPT else replace(how, seq=1)
     if beat.work == "norm":
         return norm_pass(here, run.arch)
-    plain = type(run.new_tokens) is int and run.new_tokens == 0
-    return logits_pass(here, run.arch, here.seq if plain else 1)
+    return logits_pass(here, run.arch, here.seq if plain(run) else 1)
 
 
 def _head(run: Run, how: Setting, table: tuple[Beat, ...]) -> Iterator[Entry]:
@@ -242,7 +248,8 @@ def _workspaces(run: Run, table: tuple[Beat, ...]) -> Iterator[Entry]:
         (WORKSPACES, cublas_bytes(run.compute_capability)), ("cuBLASLt workspace", biased * MIB),
     ):  # fmt: skip
         if size:
-            yield Entry(name=name, kind=RUNTIME, bytes=size, live=_live(table), source=source)
+            live: dict[str, Num] = {b.name: 1 for b in table if b.work != MASKS}
+            yield Entry(name=name, kind=RUNTIME, bytes=size, live=live, source=source)
 
 
 ENGINE = Engine(

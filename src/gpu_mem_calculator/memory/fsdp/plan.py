@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 
 from msgspec import Struct
@@ -62,7 +62,7 @@ def layer_entries(
     top = len(plan.layers)
     picked = [(s, max(r.start, 0), min(r.stop, top)) for s in plan.spots if (r := pick(s))]
     for index, (title, unit) in enumerate(plan.kinds):
-        for alike in _alike(plan, index) if not nothing(size(unit)) else ():
+        for alike in _alike(plan.layers, index, plan.run.unrolled) if not nothing(size(unit)) else ():
             live = {s.beat.name: alike[high] - alike[low] for s, low, high in picked
                     if low < high and alike[high] > alike[low]}  # fmt: skip
             if times is not None:
@@ -76,11 +76,12 @@ def layer_entries(
                 )  # fmt: skip
 
 
-def _alike(plan: Plan, kind: int) -> list[list[int]]:
+@lru_cache(maxsize=64)
+def _alike(layers: tuple[int, ...], kind: int, unrolled: bool) -> list[list[int]]:
     """How many layers below each are of a kind, of all of them or of every other one."""
-    turns = (0, 1) if plan.run.unrolled else (None,)
+    turns = (0, 1) if unrolled else (None,)
     return [list(accumulate((own == kind and turn in (None, i % 2)
-                             for i, own in enumerate(plan.layers)), initial=0))
+                             for i, own in enumerate(layers)), initial=0))
             for turn in turns]  # fmt: skip
 
 

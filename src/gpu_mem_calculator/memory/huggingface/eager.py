@@ -132,6 +132,8 @@ def eager_inference(
     named = (k, v) if heads.grouped and not heads.broadcast else ()
     tape.hold(*named, *(wide if heads.float_scores else ()))  # the repeated ones, those in fp32
     tape.hold(*([q] if "query" in setting.names else []))
+    if heads.in_place and not heads.broadcast:  # BloomAttention: attention_scores, attn_weights
+        tape.hold(scores, biased)
     return contiguous
 
 

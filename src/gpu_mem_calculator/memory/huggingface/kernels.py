@@ -153,11 +153,9 @@ def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     work = q.bytes - k.bytes if late else 0  # the gradient of a spread view is as large as q
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work,
                      product=True)  # fmt: skip
-    biased = tape.op("attn.biased", scores, passes=True)
-    probs = tape.op(
-        "attn.softmax", biased, save_out=True, temp=area,
-        back_temp=biased.bytes, inside=True,
-    )  # fmt: skip
+    probs = tape.op(  # a mask is added in place
+        "attn.softmax", scores, save_out=True, temp=area, back_temp=scores.bytes, inside=True,
+    )
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
     if late:
         v = _spread(tape, setting, v, rows * heads.value_dim)

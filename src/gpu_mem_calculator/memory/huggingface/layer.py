@@ -51,9 +51,11 @@ def _named(tape: Tape, setting: Setting, *values: Value) -> None:
 
 def _normed(tape: Tape, setting: Setting, x: Value, layer: Layer, where: str) -> Value:
     found = layer.norm(where)
+    if found is None:
+        return x
     if layer.fp32_residual:  # Mamba2Block casts the stream for its norm (modeling_mamba2.py)
         x = tape.cast(x, setting.bits)
-    return x if found is None else norm(tape, setting, x, found)
+    return norm(tape, setting, x, found)
 
 
 def run_layer(
@@ -78,10 +80,12 @@ def run_layer(
         mixed = _mix(tape, setting, _normed(tape, setting, x, layer, "pre"), layer, masked, cache)
         mixed = _normed(tape, setting, mixed, layer, "post")
         x = add(tape, x, maybe_dropout(tape, setting, mixed, layer.dropout))
+        x = _normed(tape, setting, x, layer, "after")
     if layer.mlp is not None:
         fed = _feed(tape, setting, _normed(tape, setting, x, layer, "pre_mlp"), layer)
         fed = _normed(tape, setting, fed, layer, "post_mlp")
         x = add(tape, x, maybe_dropout(tape, setting, fed, layer.dropout))
+        x = _normed(tape, setting, x, layer, "after_mlp")
     return x
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from ...ledger.ledger import Ledger
 from ..pipeline import Stage
 from ..run import Run
-from ..stream import Phase, Tensors, Writer
+from ..writer import Phase, Tensors, Writer
 from .surroundings import IN_FLIGHT, embedding_steps
 
 FORWARD, BACKWARD = "fwd", "bwd"  # how the titles of phases end

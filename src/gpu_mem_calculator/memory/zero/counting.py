@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from msgspec import Struct
 
 from ..play import EMBEDDING, HEAD
-from .cues import GRADIENT, WEIGHT, Part
+from .cues import BEFORE, BEHIND, GRADIENT, WEIGHT, Part
 from .gathering import FROM_HOST
 from .keeper import GRADIENT as MADE
 from .keeper import Keeper
@@ -82,7 +82,7 @@ class Levels(Struct, frozen=True):
     Each block has two levels for every cue (before it, and in it), and one behind the last.
     """
 
-    begin: Level
+    begin: list[Level]
     forward: list[list[Level]]
     loss: list[Level]
     head: list[Level]
@@ -99,14 +99,23 @@ class Shape(Struct, frozen=True):
     embedding: Part | None
 
 
-def _levels(part: Part, counter: Counter, act: Callable[[str, int, bool], None]) -> list[Level]:
+def _levels(
+    part: Part, counter: Counter, kinds: tuple[str, str], act: Callable[[str, int, bool], None]
+) -> list[Level]:
+    """Two for every cue, and one behind the last; only those of two kinds change anything."""
     found: list[Level] = []
+    level = counter.now()
+    counter.high = level
     for turn in part.turns:
         for cue in turn:
-            found.append(counter.now())
-            act(*cue)
-            found.append(counter.look())
-        found.append(counter.now())
+            found.append(level)
+            if cue[0] in kinds:
+                act(*cue)
+                found.append(counter.look())
+                level = counter.high
+            else:
+                found.append(level)
+        found.append(level)
     return found
 
 
@@ -126,7 +135,7 @@ def bucket_levels(keeper: Keeper, counter: Counter, shape: Shape) -> Levels:
             elif kind == WEIGHT:
                 counter.free((ids[~number],))
 
-        return _levels(part, counter, act)
+        return _levels(part, counter, (GRADIENT, WEIGHT), act)
 
     keeper.begin()
     begin = counter.now()
@@ -136,7 +145,7 @@ def bucket_levels(keeper: Keeper, counter: Counter, shape: Shape) -> Levels:
     embedding = [counter.now()] if shape.embedding is None else played(EMBEDDING, shape.embedding)
     keeper.epilogue()
     forward = [[begin] * num_levels(part) for part, _ in shape.layers]
-    return Levels(begin, forward, [begin] * num_levels(shape.head[0]), head, backward[::-1],
+    return Levels([begin], forward, [begin] * num_levels(shape.head[0]), head, backward[::-1],
                   embedding, [counter.look(), counter.now()])  # fmt: skip
 
 
@@ -146,26 +155,24 @@ def num_levels(part: Part) -> int:
 
 
 def gather_levels(
-    keeper: ShardKeeper, counter: Counter, shape: Shape, *, small: bool = True
-) -> Levels:
-    """Stage 3's parameters, in a micro-batch whose order of modules is known.
+    keeper: ShardKeeper, counter: Counter, shape: Shape, *, small: bool, known: bool = True
+) -> tuple[Levels, int]:
+    """Stage 3's parameters in a micro-batch, and the bytes of small ones, which are left out.
 
-    `small`: those that always stay are there, and are not counted.
+    `small`: those that always stay are there; `known`: so is the order of modules.
     """
 
     def played(block: int, part: Part) -> list[Level]:
         def act(kind: str, number: int, forward: bool) -> None:
-            if kind not in (GRADIENT, WEIGHT):
-                (keeper.before if kind == "before" else keeper.behind)(
-                    block, number, forward=forward
-                )
+            (keeper.before if kind == BEFORE else keeper.behind)(block, number, forward=forward)
 
-        return _levels(part, counter, act)
+        return _levels(part, counter, (BEFORE, BEHIND), act)
 
-    keeper.state.traced = True
+    keeper.state.traced = known
     if small:
         keeper.state.gather_small()
-        counter.reset()
+    always = counter.total
+    counter.reset()
     keeper.begin()
     begin = counter.look()
     forward = [played(index, part) for index, (part, _) in enumerate(shape.layers)]
@@ -175,8 +182,9 @@ def gather_levels(
     before = counter.now()
     counter.look()
     keeper.epilogue()
-    return Levels(begin, forward, loss, head, backward[::-1], embedding,
-                  [before, counter.look()])  # fmt: skip
+    levels = Levels([begin], forward, loss, head, backward[::-1], embedding,
+                    [before, counter.look()])  # fmt: skip
+    return levels, always
 
 
 def micro_batches(keeper: Keeper, counter: Counter, shape: Shape, count: int) -> list[Levels]:

@@ -70,14 +70,8 @@ def keeping(done: Walks, how: Setting, arch: Arch, blocks: tuple[Block, ...]) ->
     return replace(done, layers=layers, first=first, head=head)
 
 
-def without_sum(entries: Iterable[Entry], *, alone: bool) -> Iterator[Entry]:
-    """Entries of a model whose head's gradient is no view: the embedding's is added in place.
-
-    deepspeed 0.19.8 zero/linear.py:129 makes it with a matmul of its own; torch 2.11 sums the
-    gradients of a shared table out of place where the first is a transposed view. `alone`: the head
-    has a copy of the table on another stage, and no gradient waits for another.
-    """
-    out = {"embedding: its gradient and the head's, added"}
-    if alone:
-        out.add("head: gradient that waits for the embedding's")
+def without_sum(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Entries of a model whose head has a copy of the table: no gradient waits for another."""
+    out = ("embedding: its gradient and the head's, added",
+           "head: gradient that waits for the embedding's")  # fmt: skip
     return (e for e in entries if e.name not in out)

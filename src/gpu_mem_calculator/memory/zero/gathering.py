@@ -34,12 +34,6 @@ class Gathering(Coordinator):
         self.traced = False
         self.available = [False] * len(trace.numel)
 
-    def again(self) -> None:
-        """A forward begins: the queue starts anew; what is gathered stays."""
-        there = self.available
-        super().__init__(self.trace, self.limits)
-        self.available = there
-
     def padded(self, param: int) -> int:
         """Bytes of a parameter, every rank's share alike."""
         size, width = self.trace.numel[param], self.trace.bytes[param] // self.trace.numel[param]
@@ -71,17 +65,17 @@ class Gathering(Coordinator):
         if not handle[0] and id(handle) in self.flats:
             self.to.free((self.flats.pop(id(handle)),))
 
-    def fetch(self, params: tuple[int, ...]) -> int:
+    def fetch(self, params: tuple[int, ...]) -> None:
         """While the order is recorded a module gathers its own parameters, and no more."""
         if self.traced:
-            return super().fetch(params)
+            super().fetch(params)
+            return
         missing = [p for p in params if not self.available[p] and p not in self.handles]
         if missing:
             self.gather(missing)
         for p in params:
             if p in self.handles:
                 self.wait(p)
-        return 0
 
     def release(self, params: tuple[int, ...], *, holds: bool = False) -> None:
         """And lets all of them go."""
@@ -141,7 +135,7 @@ class Reader:
                 self.state.fetch(params)
             else:
                 self.open.discard(module)
-                self.state.release(params, holds=trace.marks[index][0] == "held")
+                self.state.release(params, holds=index in trace.held)
         self.at = max(self.at, end)
 
     def until(self, module: int, *, fetched: bool) -> None:
@@ -160,7 +154,8 @@ Reads = tuple[tuple[int, ...], tuple[int, ...]]
 
 def reads(script: Script) -> Reads:
     """Elements of the weights that each operation reads, in forward's and in backward's order."""
-    return (tuple(int(n) for _, _, n in script.calls), tuple(int(n) for _, _, n in script.back_calls))
+    calls, back_calls = script.calls, script.back_calls
+    return tuple(int(n) for _, _, n in calls), tuple(int(n) for _, _, n in back_calls)
 
 
 def modules_of(found: Reads, ids: Sequence[int], trace: Trace) -> tuple[list[int], list[int]]:

@@ -9,7 +9,7 @@ from ..moment import High, Moment
 from ..script import Script
 from .cues import Cue, all_cues, forward_cues, gradients
 
-Heights = tuple[Moment, ...]
+Heights = tuple[tuple[Num, Moment], ...]  # in all, and in parts
 
 
 def _between(
@@ -17,7 +17,7 @@ def _between(
 ) -> Heights:
     """Two for every cue, the most before it and what is there at it, and one behind the last."""
     sizes, work, out = script.sizes, frozenset(script.work), frozenset(left_out)
-    found: list[Moment] = []
+    found: list[tuple[Num, Moment]] = []
     temp: Num = 0
     done = 0
     for position in (*(cue[0] for cue in cues), len(events)):
@@ -34,7 +34,7 @@ def _between(
             if event >= 0:
                 high.see(act, 0, temp)
         done = max(done, position)
-        found += [high.moment, Moment(act, 0, temp)]
+        found += [(high.total, high.moment), (act + temp, Moment(act, 0, temp))]
     return tuple(found[:-1])
 
 

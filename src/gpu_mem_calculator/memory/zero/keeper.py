@@ -9,7 +9,6 @@ from ..optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
 from ..play import HEAD
 from .plan import Plan
 
-
 GRADIENT = "gradient"  # what a tensor is for that backward has made
 
 

@@ -11,9 +11,20 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import COMM, CPU, GRAD, NVME, OPTIM, PARAM, Entry
-from ...ledger.num import Num, ceil_div, holds, power_of_two, round_up, smaller
+from ...ledger.num import (
+    Num,
+    ceil_div,
+    choose,
+    holds,
+    larger,
+    power_of_two,
+    round_up,
+    smaller,
+)
 from ...ledger.units import MIB
 from ..optimizers import OPTIMIZERS, state_bytes
+from ..stack import Block
+from ..timeline import Beat, in_flight
 from .partition import shard_elements, slice_elements
 from .plan import BIRTH, SETUP, Plan, always
 from .stage3 import sub_group
@@ -108,17 +119,38 @@ def _disk(plan: Plan, name: str, kind: str, size: Num, source: str) -> Entry:
     return plan.entry(name, kind, size, always, source, (BIRTH, SETUP), NVME)
 
 
-def checkpoints_on_host(plan: Plan, entries: Iterator[Entry], *, pinned: bool) -> Iterator[Entry]:
+def checkpoints_on_host(
+    plan: Plan, stack: tuple[Block, ...], entries: Iterator[Entry], *, pinned: bool
+) -> Iterator[Entry]:
     """cpu_checkpointing: the inputs that checkpoints keep go to the host, the newest one stays.
 
     activation_checkpointing/checkpointing.py:510 (keep_last_count is 1), for models that call
     deepspeed.checkpointing, as PipelineModule does. With partition_activations they are pageable.
     """
+    run = plan.run
+    first = in_flight(run.mesh.pp, run.stage, run.micro_batches)
+    later = choose(run.micro_batches > first, first, first - 1)
+    full = iter([i for i, block in enumerate(stack) if block.recompute == "full"])
     for entry in entries:
         if entry.name.endswith("checkpointed inputs"):
-            near = {name: smaller(count, 1) for name, count in entry.live.items()}
+            index = next(full)
+            newest = {b.name: _newest(b, index, stack, later if b.later else first)
+                      for b in plan.beats}  # fmt: skip
+            near = {name: newest[name] for name in entry.live}
             far = {name: count - near[name] for name, count in entry.live.items()}
             size = power_of_two(entry.bytes) if pinned else entry.bytes
             yield replace(entry, name=f"{entry.name} on the host", bytes=size, live=far, place=CPU)
             entry = replace(entry, live=near)
         yield entry
+
+
+def _newest(beat: Beat, index: int, stack: tuple[Block, ...], flight: Num) -> Num:
+    """1 where the newest block that waits is of this stretch; other micro-batches in flight, which
+    have all of theirs on the host, are not looked at.
+    """
+    found: Num = 1
+    for number in range(len(stack) - 1, index - 1, -1):
+        others = larger(flight - 1, 0) * stack[number].count
+        waits = holds(beat.saved[number] > others)
+        found = found * (waits if number == index else 1 - waits)
+    return found

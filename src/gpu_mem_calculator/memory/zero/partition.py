@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 from ...ledger.num import Num, ceil_div, choose, holds, larger, smaller
 
@@ -74,67 +73,4 @@ def largest_owned(runs: Iterable[tuple[tuple[int, ...], Num]], local: Num) -> Nu
             most = larger(most, inside * holds(units > 0))
             offset = offset + size
         start = start + units * sum(sizes)
-    return most
-
-
-def first_bucket(runs: Iterable[tuple[tuple[int, ...], int]], limit: int) -> int:
-    """Elements in the first bucket when gradients go in in the optimizer's order (stage 1).
-
-    deepspeed 0.19.8 zero/stage_1_and_2.py:973, :1424. 0 where the first one is larger than it.
-    """
-    filled = 0
-    for sizes, units in runs:
-        unit = sum(sizes)
-        whole = min(units, (limit - filled) // unit) if unit else units
-        filled += whole * unit
-        if whole == units:
-            continue
-        for size in sizes:
-            if filled + size > limit:
-                return filled
-            filled += size
-    return filled
-
-
-@lru_cache(maxsize=256)
-def reduced_in_order(
-    runs: tuple[tuple[tuple[int, ...], int], ...], limit: int, local: int, width: int, *,
-    offload: bool,
-) -> int:  # fmt: skip
-    """Bytes that stage 1 needs beside all gradients and the bucket, when backward is over.
-
-    deepspeed 0.19.8 zero/stage_1_and_2.py:973, :1424, :2207. Gradients move into the bucket in the
-    optimizer's order, and free their own memory; a full bucket is copied, unless all of it goes to
-    one rank; then the first rank's own gradients are laid out, or copied to fp64 for offload. A
-    parameter that is larger than the bucket stays where it is until then.
-    """
-    extra = most = begin = 0
-    owned = width * int(owned_elements(runs, local))
-    inside: list[tuple[int, int]] = []
-
-    def reduce() -> None:
-        nonlocal extra, most, owned
-        filled = sum(size for _, size in inside)
-        several = {at // local for at, size in inside} | {(a + n - 1) // local for a, n in inside}
-        most = max(most, extra + width * filled * (len(several) > 1))
-        for at, size in inside:
-            if at < local and offload:
-                most = max(most, extra + 8 * min(size, local - at))
-            elif at < local:
-                extra, owned = extra + owned, 0
-                most = max(most, extra)
-        extra -= width * sum(size for _, size in inside if size > limit)
-        inside.clear()
-
-    for sizes, units in runs:
-        for size in sizes * units:
-            if sum(n for _, n in inside) + size > limit:
-                reduce()
-            if size <= limit:
-                extra -= width * size
-            elif offload:
-                most = max(most, extra + width * size)
-            inside.append((begin, size))
-            begin += size
-    reduce()
     return most

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from msgspec.structs import replace
-
 from ...ledger.ledger import COMM, GRAD, Entry
 from ...ledger.num import Num, holds, larger, together
 from ..activations import Walks
@@ -17,6 +15,7 @@ from ..stack import Block
 from ..timeline import BACKWARD, OPTIMIZER, Beat
 from ..walk import Walk
 from ..weights import embedding_tensors
+from .case import Case, plain
 from .counting import Counter
 from .keeper import GRADIENT
 from .keeper12 import SliceKeeper
@@ -42,10 +41,10 @@ def bucket_entries(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Iterato
         for beat in plan.beats:
             if beat.work == "layer" and beat.instant.phase == BACKWARD and not beat.later:
                 here = _first_gradient(beat, order, stack)
-                more = _more(done.layers[beat.stretch], stack[beat.stretch], size)
-                yield plan.entry(
-                    "gradient bucket, which the layer's first gradient makes", COMM, more * here,
-                    lambda b, this=beat: int(b is this), f"{FILE}:3256")  # type: ignore[misc]
+                more = _more(done.layers[beat.stretch], stack[beat.stretch], size) * here
+                yield plan.entry("gradient bucket, which the layer's first gradient makes", COMM,
+                                 more, lambda b, this=beat: int(b is this),  # type: ignore[misc]
+                                 f"{FILE}:3256")  # fmt: skip
         yield plan.entry("gradient bucket of the pipeline", COMM, size,
                          lambda b: named("epilogue")(b) * plan.boundary(b),
                          f"{FILE}:962")  # fmt: skip
@@ -106,44 +105,25 @@ def _more(walk: Walk, block: Block, size: Num) -> Num:
 
 def _reduced(plan: Plan, order: Order) -> tuple[Num, Num]:
     """What the reduction needs beside all gradients and the buckets, and what it leaves."""
-    sizes = tuple(row for row, _ in order)
-    owned = tuple(row for row, _ in plan.runs)
-    key = (plan.bucket, plan.width, plan.contiguous, plan.offload)
 
     def one(ranks: int, *units: int) -> tuple[int, int]:
-        counts, own = units[: len(order)], units[len(order) :]
-        return _reduction(plan_of(plan), key, ranks, tuple(zip(sizes, counts, strict=True)),
-                          tuple(zip(owned, own, strict=True)))  # fmt: skip
+        here = tuple((row, n) for (row, _), n in zip(order, units, strict=False))
+        own = tuple((row, n) for (row, _), n in zip(plan.runs, units[len(order) :], strict=True))
+        return reduction(Case(plain(plan, ranks, 1, own), here))
 
     most, left = together(one, plan.ranks, *(n for _, n in order), *(n for _, n in plan.runs))
     return plan.run.scaled(most), plan.run.scaled(left)
 
 
-class plan_of:  # noqa: N801
-    """A plan that is not part of a cache's key."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, plan_of)
-
-
 @lru_cache(maxsize=256)
-def _reduction(given: plan_of, key: object, ranks: int, order: Order, runs: Order) -> tuple[int, int]:
-    elements = sum(sum(sizes) * units for sizes, units in runs)
-    run = replace(given.plan.run, micro_batches=1)
-    plan = replace(given.plan, run=run, ranks=ranks, runs=runs, trainable=elements)
-    counter = Counter()
+def reduction(case: Case) -> tuple[int, int]:
+    """Run the keeper's reduction of gradients that have all come."""
+    plan, counter = case.plan, Counter()
     keeper = SliceKeeper(plan, counter)
-    sizes = [size for row, units in order for _ in range(units) for size in row]
+    sizes = [size for row, units in case.more for _ in range(units) for size in row]
     for number, size in enumerate(reversed(sizes)):
         keeper.grads[0, number] = counter.make_on(0, size * plan.trained_width, GRADIENT)
-    counter.look()
     before = counter.total
     keeper.epilogue()
-    pipe = plan.width * plan.bucket if plan.contiguous else 0
-    return max(counter.look()[0] - before - pipe, 0), counter.total
+    buckets = plan.width * plan.bucket if plan.pipeline and plan.contiguous else 0
+    return max(counter.look()[0] - before - buckets, 0), counter.total

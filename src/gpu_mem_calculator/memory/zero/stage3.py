@@ -62,7 +62,8 @@ def _optimizer(plan: Plan, local: Num, group: Num) -> Iterator[Entry]:
     yield plan.entry("fp32 master weights", OPTIM, 4 * local, always, f"{FILE}:1157", (SETUP,))
     yield plan.entry("gradient shards", GRAD, plan.width * local, always, f"{FILE}:791", (SETUP,))
     yield plan.entry(f"{plan.run.optimizer} states", OPTIM, state_bytes(row, local, 32),
-                     lambda b: int(not b.name.startswith("first.")), "ops/adam/fused_adam.py:155")  # fmt: skip
+                     lambda b: int(not b.name.startswith("first.")),
+                     "ops/adam/fused_adam.py:155")  # fmt: skip
     yield plan.entry("fp64 copy for the gradient norm", TEMP,
                      8 * ceil_div(plan.largest, plan.ranks), named("optimizer.norm"),
                      f"{FILE}:2457")  # fmt: skip
@@ -95,4 +96,5 @@ def persistent_entry(plan: Plan, limits: Limits) -> Entry:
             whole = ceil_div(size, plan.ranks) * plan.ranks
             small = small + (whole * times * width if size <= limits.persist else 0)
     return plan.entry("persistent parameters", PARAM, plan.run.scaled(small),
-                      lambda b: int(not b.name.startswith(("optimizer", "first."))), f"{FILE}:2878")  # fmt: skip
+                      lambda b: int(not b.name.startswith(("optimizer", "first."))),
+                      f"{FILE}:2878")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The levels of a step as tables: for each kind of instant, the layers at which it may be highest."""
+"""The levels of a step as tables: for each instant the layers at which it may be highest."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import cached_property, lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..play import HEAD
+from .case import Case
 from .coordinator import Limits, Stack
-from .counting import BUCKETS, NOTHING, Counter, Level, Levels, Shape, gather_levels, micro_batches
+from .counting import BUCKETS, Counter, Level, Levels, Shape, gather_levels, micro_batches
 from .cues import Part
 from .gathering import Reads
 from .keeper3 import ShardKeeper
 from .plan import Plan
-
-Row = list[tuple[int, Level, Level]]  # bytes in all, of gradients, of gathered parameters
 
 
 class Model(Struct, frozen=True):
@@ -43,9 +43,25 @@ class Model(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True, dict=True):
-    """Rows of levels, one for each number of layers of the stretch that wait."""
+    """Levels by the number of layers of the stretch that wait: those of buckets, in each of the
+    micro-batches, and of gathered parameters.
+    """
 
-    rows: dict[int, Row]
+    buckets: dict[int, list[list[Level]]]
+    gathered: dict[int, list[Level]]
+
+    @cached_property
+    def rows(self) -> dict[int, list[int]]:
+        """Bytes in all."""
+        return {waiting: self._row(waiting) for waiting in self.buckets}
+
+    def _row(self, waiting: int) -> list[int]:
+        columns = zip(*self.buckets[waiting], strict=True)
+        most = [column[0][0] if len(column) == 1 else max(one[0] for one in column)
+                for column in columns]  # fmt: skip
+        if waiting not in self.gathered:
+            return most
+        return [a + b[0] for a, b in zip(most, self.gathered[waiting], strict=True)]
 
     @cached_property
     def best(self) -> tuple[tuple[int, int], ...]:
@@ -53,25 +69,25 @@ class Table(Struct, frozen=True, dict=True):
         the upper hull of the levels can be highest.
         """
         waiting = sorted(self.rows, reverse=True)
-        if len(waiting) == 1:
-            return tuple((waiting[0], j) for j in range(len(self.rows[waiting[0]])))
         found: list[tuple[int, int]] = []
-        for j in range(len(self.rows[waiting[0]])):
+        for level, column in enumerate(zip(*(self.rows[n] for n in waiting), strict=True)):
             hull: list[tuple[int, int]] = []
-            for count in waiting:
-                high = self.rows[count][j][0]
-                if hull and high <= hull[-1][1]:
+            for point in zip(waiting, column, strict=True):
+                if hull and point[1] <= hull[-1][1]:
                     continue
-                while len(hull) > 1 and _under(hull[-2], hull[-1], (count, high)):
+                while len(hull) > 1 and _under(hull[-2], hull[-1], point):
                     hull.pop()
-                hull.append((count, high))
-            found += [(count, j) for count, _ in hull]
+                hull.append(point)
+            found += [(count, level) for count, _ in hull]
         return tuple(found)
 
     def parts(self, waiting: int, level: int) -> tuple[int, ...]:
         """Bytes of each group."""
-        _, one, other = self.rows[waiting][level]
-        return tuple(a + b for a, b in zip(one[1], other[1], strict=True))
+        found = max(row[level] for row in self.buckets[waiting])[1]
+        if waiting not in self.gathered:
+            return found
+        other = self.gathered[waiting][level][1]
+        return tuple(a + b for a, b in zip(found, other, strict=True))
 
 
 def _under(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
@@ -83,95 +99,91 @@ Place = tuple[str, int, bool]  # what runs, which stretch, whether its first lay
 Tables = dict[Place, Table]
 
 
-class Case:
-    """A plan of plain numbers and a model; equal ones have the same levels."""
+@lru_cache(maxsize=48)
+def tables(case: Case) -> tuple[Tables, Tables, Tables, Tables]:
+    """Of a step's first micro-batch, and of those behind it (of the first where there is none).
 
-    __slots__ = ("hash", "key", "model", "plan")
-
-    def __init__(self, plan: Plan, model: Model, ranks: int, micro_batches: int) -> None:
-        count = min(micro_batches, 3)
-        self.plan, self.model = plan, model
-        self.key = (
-            model, ranks, count, plan.stage, plan.width, plan.trained_width, plan.bucket,
-            plan.overlap, plan.contiguous, plan.offload, plan.offload_param, plan.runs,
-            int(plan.trainable), int(plan.table),
-        )  # fmt: skip
-        self.hash = hash(self.key)
-
-    def __hash__(self) -> int:
-        return self.hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Case) and self.key == other.key
-
-    @property
-    def numbers(self) -> Plan:
-        """The plan with this case's numbers."""
-        run = replace(self.plan.run, micro_batches=self.key[2])
-        return replace(self.plan, run=run, ranks=self.key[1], trainable=int(self.plan.trainable))
-
-
-@lru_cache(maxsize=128)
-def tables(case: Case) -> tuple[Tables, Tables, Tables]:
-    """Of a step's first micro-batch, of those behind it, and of the second one of the first step,
-    in which stage 3 gathers small parameters too; of the first where there is no other.
+    Then of the first step's second and first micro-batch, where they may be higher: in stage 3 they
+    gather small parameters too, and the first one records the order of modules.
     """
-    model, plan = case.model, case.numbers
+    plan, model = case.plan, case.more
     counts = [count for _, _, count in model.stretches]
     counter = Counter()
     keeper = BUCKETS[plan.stage](plan, counter)
     found = micro_batches(keeper, counter, model.shape(counts), int(plan.run.micro_batches))
-    gathered = _gathered(plan, model, small=True) if model.stack is not None else None
+    if model.stack is None:
+        first = _tables(found[:1], None, model)
+        return first, _tables(found[1:], None, model) if found[1:] else first, {}, {}
+    gathered, small = _gathered(plan, model, small=True)
     first = _tables(found[:1], gathered, model)
+    recorded = _tables(found[:1], _gathered(plan, model, small=False, known=False)[0], model)
     if len(found) == 1:
-        return first, first, first
+        return first, first, {}, _higher(recorded, first, small)
     later = _tables(found[1:], gathered, model)
-    if gathered is None:
-        return first, later, later
-    return first, later, _tables(found[1:2], _gathered(plan, model, small=False), model)
+    second = _tables(found[1:2], _gathered(plan, model, small=False)[0], model)
+    return first, later, _higher(second, later, small), _higher(recorded, first, small)
 
 
-def _gathered(plan: Plan, model: Model, *, small: bool) -> Levels:
-    """Stage 3's levels."""
-    assert model.stack is not None and model.limits is not None
+def _higher(found: Tables, usual: Tables, small: int) -> Tables:
+    """Tables that have a level above the usual one, to which small parameters come."""
+    return {
+        place: table for place, table in found.items()
+        if any(a > b + small for waiting, row in table.rows.items()
+               for a, b in zip(row, usual[place].rows[waiting], strict=True))
+    }  # fmt: skip
+
+
+def _gathered(plan: Plan, model: Model, *, small: bool, known: bool = True) -> tuple[Levels, int]:
+    """Stage 3's levels, and the bytes of small parameters.
+
+    Where every parameter is a multiple of the ranks, and shards are here, their number changes
+    nothing; nor do buckets or micro-batches.
+    """
+    sizes = {*plan.counts, *plan.frozen_counts}
+    alike = plan.offload_param == "none" and not any(size % plan.ranks for size in sizes)
+    bare = replace(
+        plan, ranks=1 if alike else plan.ranks, run=replace(plan.run, micro_batches=1), bucket=0,
+        overlap=False, contiguous=True, offload="none",
+    )  # fmt: skip
+    return _gathering(Case(bare, model), small, known)
+
+
+@lru_cache(maxsize=48)
+def _gathering(case: Case, small: bool, known: bool) -> tuple[Levels, int]:
+    model: Model = case.more
+    assert model.stack is not None
+    assert model.limits is not None
     counts = [count for _, count, _ in model.stack.layers]
-    shape, *own, head = model.shape(counts), *model.reads
+    *own, head = model.reads
     reads = dict(enumerate(r for r, count in zip(own, counts, strict=False) for _ in range(count)))
     if model.first is not None:
         reads[0] = own[-1]
     counter = Counter()
-    keeper = ShardKeeper(plan, counter, model.stack, model.limits, {**reads, -1: head},
+    keeper = ShardKeeper(case.plan, counter, model.stack, model.limits, {**reads, HEAD: head},
                          group=1 << 62, zero_init=True)  # fmt: skip
-    return gather_levels(keeper, counter, shape, small=small)
+    return gather_levels(keeper, counter, model.shape(counts), small=small, known=known)
 
 
-def _tables(buckets: Sequence[Levels], other: Levels | None, model: Model
-            ) -> Tables:  # fmt: skip
+def _tables(buckets: Sequence[Levels], other: Levels | None, model: Model) -> Tables:
     """All tables of the micro-batches, which are not told apart."""
-    def rows(found: Iterable[list[Level]], more: list[Level] | None) -> Row:
-        made: list[Row] = [
-            [(b[0] + g[0], b, g) for b, g in zip(levels, more or [NOTHING] * len(levels),
-                                                 strict=True)]
-            for levels in found
-        ]  # fmt: skip
-        return made[0] if len(made) == 1 else [max(column) for column in zip(*made, strict=True)]
+
+    def table(word: str, places: Iterable[tuple[int, int]] | None = None) -> Table:
+        several = [getattr(one, word) for one in buckets]
+        more = getattr(other, word) if other else None
+        if places is None:
+            return Table({0: several}, {0: more} if more else {})
+        return Table({n: [one[at] for one in several] for n, at in places},
+                     {n: more[at] for n, at in places} if more else {})  # fmt: skip
 
     tables: Tables = {}
     low = 0
     for index, (_, _, count) in enumerate(model.stretches):
         for word in ("forward", "backward"):
-            made: dict[int, Row] = {}
-            for q in range(count):
-                more = getattr(other, word)[low + q] if other else None
-                made[q] = rows((getattr(one, word)[low + q] for one in buckets), more)
-            tables[word, index, True] = Table({0: made.pop(0)})
-            if made:
-                tables[word, index, False] = Table(made)
+            tables[word, index, True] = table(word, [(0, low)])
+            if count > 1:
+                tables[word, index, False] = table(word, [(n, low + n) for n in range(1, count)])
         low += count
-    for word in ("loss", "head", "embedding", "epilogue"):
-        more = getattr(other, word) if other else None
-        tables[word, 0, False] = Table({0: rows((getattr(one, word) for one in buckets), more)})
-    tables["step", 0, False] = Table({0: rows(([buckets[-1].epilogue[-1]],), None)})
-    begin = rows(([one.begin] for one in buckets), [other.begin] if other else None)
-    tables["begin", 0, False] = Table({0: begin})
+    for word in ("begin", "loss", "head", "embedding", "epilogue"):
+        tables[word, 0, False] = table(word)
+    tables["step", 0, False] = Table({0: [buckets[-1].epilogue[-1:]]}, {})
     return tables

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ...ledger.ledger import Entry, Instant, Ledger
 from ...ledger.num import Num
-from ..activations import STAY, Walks, activation_entries
+from ..activations import CHECKPOINT_CODE, STAY, Walks, activation_entries
 from ..huggingface.ops import Setting
 from ..play import EMBEDDING, plays
 from ..script import Script
@@ -39,7 +39,8 @@ def keeper_of(
     whether the model is built under zero.Init.
     """
     if plan.stage == 3:
-        scripts = {play.block: reads(play.script) for play in plays(stack, plan.beats, done).values()}
+        found = plays(stack, plan.beats, done).values()
+        scripts = {play.block: reads(play.script) for play in found}
         scripts.pop(EMBEDDING, None)
         modules = shape(plan, stack)
         return lambda writer: ShardKeeper(plan, writer, modules, limits, scripts, group=group,
@@ -57,7 +58,9 @@ def keeper_of(
 def shared_table(script: Script, *, alone: bool) -> Script:
     """Backward of an embedding that the head shares, where no sum of their gradients is made.
 
-    The head's gradient takes the embedding's; `alone`: the head has a copy on another stage.
+    The head's gradient takes the embedding's: deepspeed 0.19.8 zero/linear.py:129 makes it with a
+    matmul of its own, and torch 2.11 sums out of place only where the first is a transposed view.
+    `alone`: the head has a copy on another stage.
     """
     *events, _, _, old = script.backward
     rest = script.drops[1:]
@@ -86,6 +89,8 @@ def unrolled_ledger(
         found = {name: replace(play, script=script) if play.block == EMBEDDING else play
                  for name, play in found.items()}  # fmt: skip
     on_host = bool(run.options.get("cpu_checkpointing"))
+    if on_host:  # those of other micro-batches have gone there
+        entries = [e for e in entries if e.source is not CHECKPOINT_CODE]
     start = Instant(name=BIRTH, phase=STARTUP, title="start-up")
     return Ledger(
         (start, *(b.instant for b in plan.beats)), tuple(entries), found,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from ...ledger.ledger import Ledger
 from ..play import EMBEDDING, Play
 from ..script import Script
-from ..stream import LATER, Writer
+from ..writer import LATER, Writer
 from .cues import BEFORE, GRADIENT, Cue, backward_cues, forward_cues
 from .keeper import Keeper
 
@@ -27,6 +27,7 @@ class ZeroWriter(Writer):
         super().__init__(ledger)
         self.on_host = on_host
         self.away: set[int] = set()  # blocks whose input is on the host
+        self.checkpointed: set[int] = set()
         self.in_flight = {i for i, entry in enumerate(self.entries)
                           if entry.name.endswith("micro-batches in flight")}  # fmt: skip
         self.backs = False  # whether a backward has begun that is not over
@@ -94,10 +95,12 @@ class ZeroWriter(Writer):
         self._cued(play.block, ids, script.forward, forward_cues(script))
         self.flow = ids[script.exit]
         before = self.kept.get(play.block - 1)
-        if self.on_host and before is not None:
+        if self.on_host and play.block - 1 in self.checkpointed and before is not None:
             self.free((before[script.entry],))
             self.away.add(play.block - 1)
         self.kept[play.block] = ids
+        if play.once is not None:
+            self.checkpointed.add(play.block)
 
     def backward(self, play: Play) -> None:
         """A block runs backward; a checkpointed one runs forward again before."""
