@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.backtest.predict import (
-    NCCL_BYTES,
     Prediction,
     by_estimate,
     by_trace,
@@ -22,7 +21,7 @@ from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.replayed import replayed
 from gpu_mem_calculator.ledger.ledger import CPU
-from gpu_mem_calculator.memory.runtime import host_libraries
+from gpu_mem_calculator.memory.runtime import NCCL_BYTES, host_libraries
 from tests.conftest import measured_runs, small_run
 
 from .conftest import measured_row

@@ -26,7 +26,12 @@ def wide(settings: str | None = None) -> dict[str, Any]:
 
 def test_the_allocators_settings_are_replayed() -> None:
     """Sizes that are rounded up take more, large blocks that stay whole are found again sooner."""
-    plain, rounded, split = (estimate(wide(settings)) for settings in (None, ROUNDED, SPLIT))
+    plain, rounded, split = (
+        full_estimate(wide(settings)).replayed for settings in (None, ROUNDED, SPLIT)
+    )
+    assert plain is not None
+    assert rounded is not None
+    assert split is not None
     assert rounded.reserved_bytes > plain.reserved_bytes > split.reserved_bytes
     assert rounded.needs_bytes > plain.needs_bytes > split.needs_bytes
     assert rounded.allocated_bytes > plain.allocated_bytes

@@ -95,8 +95,11 @@ def test_a_setting_without_section_or_value_is_refused(setting: str) -> None:
         ("run.json", b"\xff\xfe", "not UTF-8"),
         ("run.json", b"[]", "a run file is an object"),
         ("run.json", b"{}", "no 'model' section"),
-        ("run.json", b'{"model": {"name": "gpt2"}, "inference": {}, "training": {"batch_size": 1}}',
-         "training and inference are both there"),
+        (
+            "run.json",
+            b'{"model": {"name": "gpt2"}, "inference": {}, "training": {"batch_size": 1}}',
+            "training and inference are both there",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(

@@ -8,6 +8,8 @@ import pytest
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.explain import explain
+from gpu_mem_calculator.report.explanation import explanation_lines
+from gpu_mem_calculator.report.lines import plain
 
 RUNS: dict[str, dict[str, Any]] = {
     "ddp": {"engine": {"type": "ddp"}},
@@ -43,6 +45,27 @@ def test_entries_at_the_peak_add_up(name: str) -> None:
     found = explain(made)
     total = sum(e.bytes_at_peak for e in found.entries if e.place == "gpu")
     assert total == made.result.allocated_bytes + made.result.outside_torch_bytes
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_the_allocator_adds_is_one_entry_and_one_line(name: str) -> None:
+    """Larger blocks are an entry; a line leads from the peak to what the verdict says."""
+    made = full_estimate(_run(name))
+    found = explain(made)
+    (blocks,) = (e for e in found.entries if e.name == "blocks larger than their tensors")
+    assert blocks.kind == "runtime"
+    assert blocks.source.startswith("code: torch")
+    text = plain(explanation_lines(made, found, show_parts=False))
+    needs = f"; {made.result.total_memory_per_gpu_gb:,.2f} GiB in all"
+    assert needs in " ".join(text.split())
+
+
+def test_libraries_on_the_host_are_an_entry() -> None:
+    """With their measured source, and apart from what is alive on the card."""
+    made = full_estimate(_run("fsdp"))
+    (entry,) = (e for e in explain(made).entries if e.name == "libraries on the host")
+    assert (entry.place, entry.bytes) == ("cpu", made.resolved.host_libraries[1])
+    assert entry.source.startswith("measured: ")
 
 
 def _value(text: str) -> int:

@@ -19,7 +19,6 @@ from gpu_mem_calculator.report.headline import card_bytes, sentence
 from gpu_mem_calculator.report.lines import coloured, command, count, plain, size, wrapped
 from gpu_mem_calculator.report.parts import parts
 from gpu_mem_calculator.report.room import longest_sequence, room_lines
-from gpu_mem_calculator.report.room import longest_sequence
 from gpu_mem_calculator.report.text import text_report
 
 RUNS: dict[str, dict[str, Any]] = {

@@ -31,45 +31,68 @@ class Replayed(Struct, frozen=True, kw_only=True, dict=True):
     startup_bytes: int
     reserved_bytes: int
     phases: dict[str, Phase]
-    asked: list[Stream]  # in the usual way, and in the one for a small GPU
+    asked: Asked
     allocator: Settings
 
     @cached_property
     def needs_bytes(self) -> int:
-        """The least that torch must be given; it takes a search."""
-        return min(needs_bytes(one, self.allocator, self.reserved_bytes) for one in self.asked)
+        """The least that torch must be given; it takes a search.
+
+        The way for a small GPU matters where start-up takes more than the steps do.
+        """
+        found = needs_bytes(self.asked.usual, self.allocator, self.reserved_bytes)
+        if self.asked.ledger.tight is None or self.startup_bytes <= self.allocated_bytes:
+            return found
+        return min(found, needs_bytes(self.asked.tight, self.allocator, self.reserved_bytes))
+
+
+class Asked(Struct, frozen=True, dict=True):
+    """What a stage asks of the allocator: in the usual way, and in the one for a small GPU."""
+
+    ledger: Ledger
+    micro_batches: int
+
+    @cached_property
+    def usual(self) -> Stream:
+        """As the engine does it."""
+        return stream(self.ledger, self.micro_batches)
+
+    @cached_property
+    def tight(self) -> Stream:
+        """As it does it when the GPU is too small for that."""
+        return stream(self.ledger, self.micro_batches, tight=True)
+
+
+def asked(resolved: Resolved, stage: int) -> Asked:
+    """What a stage asks, its ledger unrolled."""
+    run = resolved.run
+    count = min(int(run.micro_batches), MICRO_BATCHES * int(run.mesh.pp))
+    run = replace(run, stage=stage, unrolled=True, micro_batches=count)
+    return Asked(resolved.engine.ledger(run), count)
 
 
 def survives(resolved: Resolved, stage: int, cap: int) -> bool:
     """Whether a stage gets through with so many bytes for torch."""
-    return any(replay(asked, resolved.allocator, cap).failed_at is None
-               for asked in _asked(resolved, stage))  # fmt: skip
-
-
-def _asked(resolved: Resolved, stage: int) -> list[Stream]:
-    """What a stage asks of the allocator: in the usual way, and in the one for a small GPU."""
-    run = resolved.run
-    most = MICRO_BATCHES * int(run.mesh.pp)
-    run = replace(run, stage=stage, unrolled=True, micro_batches=min(int(run.micro_batches), most))
-    ledger = resolved.engine.ledger(run)
-    ways = (False, True) if ledger.tight is not None else (False,)
-    return [stream(ledger, int(run.micro_batches), tight=tight) for tight in ways]
+    found, settings = asked(resolved, stage), resolved.allocator
+    if replay(found.usual, settings, cap).failed_at is None:
+        return True
+    return found.ledger.tight is not None and replay(found.tight, settings, cap).failed_at is None
 
 
 def replayed(resolved: Resolved, stage: int) -> Replayed | None:
     """Replay a stage; None for an engine that writes no stream, and for an absurd run."""
     if not resolved.engine.streams or _absurd(resolved, stage):
         return None
-    asked = _asked(resolved, stage)
-    found = replay(asked[0], resolved.allocator)
-    _, startup = asked[0].marks[0]
+    own = asked(resolved, stage)
+    found = replay(own.usual, resolved.allocator)
+    _, startup = own.usual.marks[0]
     steps = [phase.peak_bytes for name, phase in found.phases.items() if name != startup]
     return Replayed(
         allocated_bytes=max(steps),
         startup_bytes=found.phases[startup].peak_bytes,
         reserved_bytes=found.reserved_bytes,
         phases=found.phases,
-        asked=asked,
+        asked=own,
         allocator=resolved.allocator,
     )
 

@@ -76,10 +76,21 @@ def _embedded(run: Run, how: Setting, tokens: Num, here: list[Beat]) -> Entry:
     rows = run.batch if "positions" in how.names or not plain(run) else 1
     each = tokens * how.hidden * how.bits // 8
     tables = (run.batch * each, rows * each)[: len(run.arch.embedding)]
+    script = scaled_script(tables[0]) if "scaled" in how.names else None
     return Entry(
         name=EMBEDDED, kind=ACT, bytes=sum(tables), live=live, tensors=lambda: tables,
+        script=script,
         source=code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward"),
     )  # fmt: skip
+
+
+def scaled_script(size: Num) -> Script:
+    """An embedding's output that is multiplied by a number (modeling_gemma2.py:349)."""
+    reel = Reel()
+    bare, scaled = reel.make(size), reel.make(size)
+    reel.free(bare)
+    return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
+                  left=(scaled,))  # fmt: skip
 
 
 def _windows(run: Run, how: Setting, found: tuple[Kind, ...], passes: list[Step]) -> Windows:
@@ -116,8 +127,8 @@ def _masks(
     made = []
     for window, step in _windows(run, how, found, passes).items():
         area = step.seq * (step.seq + step.past)
-        wide = run.batch * area * how.bits // 8 if _eager(run, found) else 0
-        script = mask_script(area, 0 if plain(run) else run.batch * area, wide,
+        wide = run.batch * area * how.bits // 8 if _eager(run, found) else None
+        script = mask_script(area, None if plain(run) else run.batch * area, wide,
                              slides=window is not None)  # fmt: skip
         made.append(script)
         yield Entry(
@@ -127,27 +138,25 @@ def _masks(
     yield from _being_made("attention masks being made", made, here, MASKS)
 
 
-def mask_script(area: Num, batched: Num, wide: Num, *, slides: bool) -> Script:
-    """A mask on its way, boolean map by boolean map (masking_utils.py and_masks): the window, the
-    triangle, each sequence's padding (`batched` bytes), and numbers for eager attention (`wide`).
+def mask_script(area: Num, padded: Num | None, wide: Num | None, *, slides: bool) -> Script:
+    """A mask on its way, boolean map by boolean map (masking_utils.py:57 and_masks): the window,
+    the triangle, each sequence's padding (`padded` bytes), and numbers for eager attention
+    (`wide` bytes).
     """
     reel = Reel()
-    left: list[int] = []
+    found = reel.make(area)
     if slides:
-        window = reel.make(area)
-        left = [reel.make(area)]
+        window, found = found, reel.make(area)
         reel.free(window)
-    triangle = reel.make(area)
-    both = reel.make(area)
-    for done in (triangle, *left):
-        reel.free(done)
-    for size in ((area,) if slides else ()) + (batched, wide):
-        if type(size) is int and size == 0:
-            continue
-        before, both = both, reel.make(size)
+        triangle = reel.make(area)
+        window, found = found, reel.make(area)
+        reel.free(triangle)
+        reel.free(window)
+    for size in (*(() if padded is None else (area, padded)), *(() if wide is None else (wide,))):
+        before, found = found, reel.make(size)
         reel.free(before)
     return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
-                  left=(both,))  # fmt: skip
+                  left=(found,))  # fmt: skip
 
 
 def tables(

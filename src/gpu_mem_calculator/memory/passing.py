@@ -49,15 +49,16 @@ def forward(
         reel.act = reel.act + value.bytes
     high = High(reel.act)
     for i, op in enumerate(tape.ops):
-        begin, work = len(reel.events), [] if op.inside else reel.work(op.pieces)
+        more = _for_backward(op, ids) if saves == LET_GO else []
+        early = (*more, *(() if op.inside else op.pieces))
+        begin, work = len(reel.events), reel.work(early)
         for value in op.outs:
             if value.base == value.index:
                 ids[value.index] = reel.make(value.bytes)
         for value in op.saves if saves == KEPT else ():
             if value.base not in ids and value.base in stays:
                 ids[value.base] = reel.make(value.bytes)
-        more = _for_backward(op, ids) if saves == LET_GO else ()
-        work += reel.work((*(op.pieces if op.inside else ()), *more))
+        work += reel.work(op.pieces if op.inside else ())
         high.see(reel.act, 0, op.temp + sum(more))
         reel.over(work[::-1])
         for index in ends.get(i, ()):
@@ -68,13 +69,15 @@ def forward(
 
 
 def _for_backward(op: Op, ids: dict[int, int]) -> list[Num]:
-    """Bytes of what an operation makes for its backward even where there is none.
+    """Bytes of what an operation makes for its backward even where there is none: masks, mostly,
+    and so before its output.
 
     Left out are log-sum-exps, which attention kernels compute where a gradient is needed, and the
     states that scans keep for it.
     """
+    made = {*ids, *(value.base for value in op.outs)}
     return [value.bytes for value in op.saves
-            if value.base not in ids and not value.name.startswith(FOR_BACKWARD)]  # fmt: skip
+            if value.base not in made and not value.name.startswith(FOR_BACKWARD)]  # fmt: skip
 
 
 class Pass(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ CLOSE = 0.002
 """How close the answer comes to the least cap, as a share."""
 
 
-APART, PROBES = 0.02, 4
+APART, PROBES = 0.02, 3
 """A run may survive in less and die in more, since other blocks are then cut. So many caps above
 the least one are tried, so far apart: the answer lies above those that fail."""
 

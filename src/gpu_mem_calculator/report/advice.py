@@ -104,9 +104,7 @@ def _adapter(estimate: Estimate) -> Iterator[Remedy]:
                 return
 
 
-def _again(
-    estimate: Estimate, settings: tuple[str, ...], *, replay: bool
-) -> MemoryResult | None:
+def _again(estimate: Estimate, settings: tuple[str, ...], *, replay: bool) -> MemoryResult | None:
     """The result after a change, or nothing where the engine refuses it."""
     data = with_settings(copy.deepcopy(estimate.result.run), settings)
     try:

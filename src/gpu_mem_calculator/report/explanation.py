@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ..core.calculator import Estimate
 from ..core.explain import LETTERS, Explained, Explanation
-from .headline import headline
+from .headline import card_bytes, headline
 from .lines import BOLD, DIM, WARN, WIDTH, Line, line, size, wrapped
-from .parts import KIND_TITLES
+from .parts import KIND_TITLES, rest_words
 
 JOINED = "\u00a0×\u00a0"  # a product that a line does not end in
 PLACES = {"gpu": "", "cpu": ", in host RAM", "nvme": ", on the NVMe disk"}
@@ -29,6 +29,7 @@ def explanation_lines(
     total = size(found.allocated_bytes + found.outside_torch_bytes)
     yield line()
     yield line(f"alive at the peak ({found.peak}): {total}", BOLD)
+    yield from _rest(estimate)
     here = [e for e in found.entries if e.bytes_at_peak and e.place == "gpu"]
     others = [e for e in found.entries if not (e.bytes_at_peak and e.place == "gpu")]
     for entry in here:
@@ -38,6 +39,15 @@ def explanation_lines(
         yield line("at other instants, or elsewhere", BOLD)
         for entry in others:
             yield from _entry(entry, at_peak=False, show_parts=show_parts)
+
+
+def _rest(estimate: Estimate) -> Iterator[Line]:
+    """What the card must have beyond that, so that the verdict's figure is there, too."""
+    result, card = estimate.result, card_bytes(estimate)
+    rest = card - result.allocated_bytes - result.outside_torch_bytes
+    if rest > 0:
+        text = f"torch's allocator needs {size(rest)} more: {rest_words(result)}"
+        yield from wrapped("", f"{text}; {size(card)} in all")
 
 
 def _letters(found: Explanation) -> Iterator[str]:
