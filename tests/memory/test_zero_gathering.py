@@ -11,7 +11,7 @@ from gpu_mem_calculator.memory.zero.case import Case, plain
 from gpu_mem_calculator.memory.zero.coordinator import HELD, NEVER, Limits, Stack, Trace
 from gpu_mem_calculator.memory.zero.counting import Counter
 from gpu_mem_calculator.memory.zero.gathering import Gathering, Reader
-from gpu_mem_calculator.memory.zero.piped import reduction
+from gpu_mem_calculator.memory.zero.whole import reduction
 from tests.conftest import small_run
 
 LAYER = (((),), ((), (30,), (50,)))  # a module without parameters, and one with two projections

@@ -21,7 +21,7 @@ from ..memory.runtime import workspace_entries, zero_streams
 from ..memory.stack import Block, blocks, overlap
 from ..memory.surroundings import embedding_script
 from ..memory.timeline import in_flight, step
-from ..memory.zero import offload, piped, pipeline, stage12
+from ..memory.zero import offload, pipeline, stage12, whole
 from ..memory.zero.coordinator import Limits
 from ..memory.zero.frozen import adapter_bits, keeping, without_sum
 from ..memory.zero.hooks import first_hook, hook_entries
@@ -190,6 +190,8 @@ def ledger(run: Run) -> Ledger:
         keeper = keeper_of(plan, stack, done, _limits(run), number(run, "sub_group_size"), cut)
         return unrolled_ledger(plan, how, stack, done, tokens, keeper, in_place=cut)
     several = len(done.head.hooks) > first_hook(plan)
+    if option(run, "cpu_checkpointing"):
+        beats = offload.with_second(beats)
     return _whole(replace(plan, beats=with_hooks(beats, head=several)), how, stack, done, tokens)
 
 
@@ -222,7 +224,7 @@ def _whole(plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, toke
     entries = [
         *_states(plan),
         *stage12.kept_gradients(plan, stack),
-        *(piped.bucket_entries(plan, stack, done) if plan.stage else ()),
+        *whole.reduction_entries(plan, stack, done),
         *kept,
         *hook_entries(plan, done),
         *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),

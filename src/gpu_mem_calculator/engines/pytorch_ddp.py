@@ -19,6 +19,7 @@ from ..memory.ddp import BUCKETS, OLD, BucketWriter, buckets, sent_bytes, sent_s
 from ..memory.engine import Engine
 from ..memory.optimizers import OPTIMIZERS, default_implementation
 from ..memory.play import plays
+from ..memory.quantizing import loading_script
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entries
 from ..memory.stack import Block, blocks
@@ -146,8 +147,11 @@ def _gradients(
 
 def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     trained, bits = trained_total(run), trained_bits(run, precision)
-    yield from_start(parameter_entry("parameters", base_bytes(run, precision), beats,
-                                     tensors=lambda: base_tensors(run, precision)))  # fmt: skip
+    base = parameter_entry("parameters", base_bytes(run, precision), beats,
+                           tensors=lambda: base_tensors(run, precision))  # fmt: skip
+    if run.unrolled and run.quantization is not None:
+        base = replace(base, script=loading_script(run, precision))
+    yield from_start(base)
     if run.adapter is not None:
         made = parameter_entry("LoRA adapters", trained * bits // 8, beats,
                                tensors=lambda: [n for n, _ in trained_sizes(run)])  # fmt: skip

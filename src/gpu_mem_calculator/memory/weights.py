@@ -118,20 +118,8 @@ def quantized_bytes(run: Run, linear: Linear) -> Num:
 
 
 def base_tensors(run: Run, precision: Precision) -> Iterator[int]:
-    """Bytes of each tensor of the model itself, in its order; a packed one's scales beside it."""
-    packed = {}
-    if run.quantization is not None:
-        packed = {f"{one.name}.weight": one for layer, _, _ in run.arch.runs
-                  for one in linears(layer)}  # fmt: skip
-    rest = 32 if run.upcast_unquantized else precision.weights
-    for weight in run.arch.weights():
-        one = next((packed[name] for name in packed if weight.name.endswith(f".{name}")), None)
-        if one is None:
-            yield weight.numel * (rest if packed else precision.weights) // 8
-        else:
-            body = weight.numel if run.quantization == "int8" else ceil_div(weight.numel, 2)
-            yield body
-            yield int(quantized_bytes(run, one)) - body
+    """Bytes of each tensor of a model that is not quantized, in its order."""
+    yield from (weight.numel * precision.weights // 8 for weight in run.arch.weights())
 
 
 def base_bytes(run: Run, precision: Precision) -> Num:

@@ -24,7 +24,8 @@ def attention(
         size = setting.tokens * (block.heads * block.head_dim)
         k = tape.op("attn.k_expanded", k, elements=size)
         v = tape.op("attn.v_expanded", v, elements=size)
-    if len(block.norms) == 2 and block.rotary_impl != "complex":
+    late = "early" not in setting.names and block.rotary_impl != "complex"
+    if len(block.norms) == 2 and late:
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
     if block.clipped and len(block.inputs) > 1:
         q, k, v = (_clamped_in_place(tape, one) for one in (q, k, v))
@@ -64,7 +65,14 @@ def _projected(
     tape: Tape, setting: Setting, x: Value, block: Attention
 ) -> tuple[Value, Value, Value]:
     """q, k and v from projections of their own, or as views of a fused one."""
-    projected = [linear(tape, setting, x, layer) for layer in block.inputs]
+    norms = block.norms if "early" in setting.names else ()
+    projected = []
+    for index, layer in enumerate(block.inputs):
+        out = linear(tape, setting, x, layer)
+        if index < len(norms):
+            bare, out = out, norm(tape, setting, out, norms[index])
+            tape.hold(bare)  # an argument lives until the call returns
+        projected.append(out)
     if block.clipped and len(projected) == 1:  # modeling_mpt.py:98
         projected = [tape.op("attn.clamped", projected[0], saves=projected)]
     if len(projected) == 1:

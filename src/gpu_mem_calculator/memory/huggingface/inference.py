@@ -41,6 +41,7 @@ class Turned(Pass, frozen=True, kw_only=True):
 # - eager_masks: the same for eager attention alone (Llama 4)
 # - wide_tables: rotary tables stay in fp32 (OLMo 2)
 # - tables: rotary tables are made for each kind of layer (Gemma 3)
+# - early: q has its norm before k is made (Qwen 3)
 # - scaled: the embedding's output is multiplied by a number (Gemma)
 NAMES: dict[str, frozenset[str]] = {
     "gpt2": frozenset({"mixed"}),
@@ -54,7 +55,10 @@ NAMES: dict[str, frozenset[str]] = {
     "opt": frozenset({"inline", "positions"}),
     "qwen2_moe": frozenset({"masks"}),
     "llama4": frozenset({"mixed", "eager_masks"}),
-    "olmo2": frozenset({"wide_tables"}),
+    "olmo2": frozenset({"wide_tables", "early"}),
+    "olmoe": frozenset({"early"}),
+    "qwen3": frozenset({"early"}),
+    "qwen3_moe": frozenset({"early"}),
     "gemma": frozenset({"scaled"}),
     "gemma2": frozenset({"scaled"}),
     "gemma3_text": frozenset({"tables", "scaled"}),

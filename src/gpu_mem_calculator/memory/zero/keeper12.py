@@ -22,6 +22,7 @@ class SliceKeeper(Keeper):
         self.queue = REDUCTION if plan.overlap else 0
         self.place = 0  # where the parameters begin whose gradients have come
         self.inside: list[tuple[int, int, int]] = []  # in the bucket: begin, elements, tensor
+        self.filled = 0  # elements in it
         starts = [0]
         for size in self.sizes:
             starts.append(starts[-1] + size)
@@ -70,8 +71,9 @@ class SliceKeeper(Keeper):
         """Line 1415. A gradient that is larger than the bucket stays where it is."""
         plan = self.plan
         elements = self.to.size(tensor) // plan.trained_width
-        if sum(size for _, size, _ in self.inside) + elements > plan.bucket:
+        if self.filled + elements > plan.bucket:
             self.reduce()
+        self.filled += elements
         self.place -= elements
         if plan.contiguous and elements <= plan.bucket:
             self.to.free((tensor,))
@@ -93,12 +95,11 @@ class SliceKeeper(Keeper):
             return
         plan, width = self.plan, self.plan.trained_width
         self.free("previous")
-        filled = sum(size for _, size, _ in self.inside)
         begins = [begin // self.local for begin, _, _ in self.inside]
         ends = [(begin + size - 1) // self.local for begin, size, _ in self.inside]
         pieces = len({*begins, *ends}) if plan.contiguous else len(self.inside)
         if pieces > 1:
-            self.moment(width * filled, queue=self.queue)
+            self.moment(width * self.filled, queue=self.queue)
         for begin, size, tensor in self.inside:
             own = begin < self.local
             if own:
@@ -110,7 +111,7 @@ class SliceKeeper(Keeper):
                 self.held.setdefault(name, []).append(tensor)
             elif tensor >= 0:
                 self.to.free((tensor,))
-        self.inside = []
+        self.inside, self.filled = [], 0
 
     def keep_own(self, elements: int) -> None:
         """A gradient of the slice: laid out with the others, or on its way to the host."""

@@ -22,16 +22,16 @@ class BucketKeeper(Keeper):
         self.ranks = int(plan.ranks)
         self.queue = REDUCTION if plan.overlap else 0
         self.inside: list[tuple[int, int]] = []  # in the bucket: elements, tensor or -1
+        self.filled = 0  # elements in it
 
     def arrived(self, key: tuple[int, int], tensor: int) -> None:
         """Line 1601: a gradient goes into the bucket, which is sent off where it is full."""
         plan = self.plan
         elements = self.to.size(tensor) // plan.trained_width
-        filled = sum(size for size, _ in self.inside)
-        if filled and filled + elements > plan.bucket:
+        if self.filled and self.filled + elements > plan.bucket:
             self.reduce()
-            filled = 0
-        if plan.contiguous and filled + elements <= plan.bucket:
+        self.filled += elements
+        if plan.contiguous and self.filled <= plan.bucket:
             self.to.free((tensor,))
             tensor = -1
         self.inside.append((elements, tensor))
@@ -49,7 +49,7 @@ class BucketKeeper(Keeper):
                 self.to_host(shard)
         self.to.free(tensor for _, tensor in self.inside if tensor >= 0)
         self.free("swapped", "padded")
-        self.inside = []
+        self.inside, self.filled = [], 0
 
     def to_host(self, shard: int) -> None:
         """Line 2024: a shard's gradient is copied back; the step's last one has its norm taken."""

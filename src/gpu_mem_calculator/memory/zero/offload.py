@@ -154,3 +154,21 @@ def _newest(beat: Beat, index: int, stack: tuple[Block, ...], flight: Num) -> Nu
         waits = holds(beat.saved[number] > others)
         found = found * (waits if number == index else 1 - waits)
     return found
+
+
+def with_second(beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
+    """Beats with one for the layer above a stretch's first, behind which an input is on the GPU."""
+    found: list[Beat] = []
+    for beat in beats:
+        if beat.name.endswith(".first"):
+            at = beat.stretch
+            saved = tuple(n + 1 if i == at else n for i, n in enumerate(beat.saved))
+            grads = tuple(larger(n - 1, 0) if i == at else n for i, n in enumerate(beat.grads))
+            instant = replace(
+                beat.instant, name=beat.name.replace("first", "second"),
+                title=beat.instant.title.replace("first", "second"),
+                present=beat.instant.present * holds(beat.grads[at] > 1),
+            )  # fmt: skip
+            found.append(replace(beat, instant=instant, saved=saved, grads=grads))
+        found.append(beat)
+    return tuple(found)

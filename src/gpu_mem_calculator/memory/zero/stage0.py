@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
-from ...ledger.num import Num, holds, smaller
+from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry
+from ...ledger.num import Num
 from ..optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
 from .partition import padded, slice_elements
 from .plan import BIRTH, SETUP, Plan, always, named
 
 REDUCE_ELEMENTS = 500_000_000  # MEMORY_OPT_ALLREDUCE_SIZE, runtime/engine.py:151
 STEP = ("optimizer.norm", "optimizer.cast", "optimizer")
-
-
-def reduce_entry(plan: Plan) -> Entry:
-    """The flat copy that gradients are all-reduced in: tensors until 5e8 elements are passed."""
-    size = smaller(REDUCE_ELEMENTS + plan.largest, plan.trainable) * plan.width
-    return plan.entry("gradients, flat copy for all-reduce", COMM, size * holds(plan.ranks > 1),
-                      lambda b: named("epilogue")(b) * plan.boundary(b),
-                      "runtime/engine.py:3795 flat buffers")  # fmt: skip
 
 
 def fused_entries(plan: Plan) -> Iterator[Entry]:
@@ -37,7 +29,6 @@ def fused_entries(plan: Plan) -> Iterator[Entry]:
                      f"{where}:285")  # fmt: skip
     yield plan.entry("fp32 gradients, flat", GRAD, 4 * count, named("optimizer.cast", "optimizer"),
                      f"{where}:290")  # fmt: skip
-    yield reduce_entry(plan)
 
 
 def plain_entries(plan: Plan) -> Iterator[Entry]:
@@ -48,7 +39,6 @@ def plain_entries(plan: Plan) -> Iterator[Entry]:
     yield plan.entry(f"{plan.run.optimizer} states", OPTIM, state_bytes(row, count, 32), always,
                      "ops/adam/fused_adam.py:155")  # fmt: skip
     yield update_entry(plan, count)
-    yield reduce_entry(plan)
 
 
 def update_entry(plan: Plan, count: Num) -> Entry:
@@ -78,4 +68,3 @@ def pipeline_entries(plan: Plan) -> Iterator[Entry]:
     yield plan.entry("fp32 gradients", GRAD, 4 * local, named("optimizer.cast", "optimizer"),
                      f"{where}:417")  # fmt: skip
     yield update_entry(plan, local)
-    yield reduce_entry(plan)

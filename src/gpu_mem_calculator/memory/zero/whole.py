@@ -1,6 +1,6 @@
-"""ZeRO 1 in a pipeline: the bucket that a stage's first gradient makes, and the reduction.
+"""Where gradients stay until the last micro-batch's backward is over: ZeRO 0, and 1 in a pipeline.
 
-All gradients stay until the last micro-batch's backward is over.
+The bucket that a stage's first gradient makes, and the reduction at the end.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..weights import embedding_tensors
 from .case import Case, plain
 from .counting import Counter
 from .keeper import GRADIENT
+from .keeper0 import WholeKeeper
 from .keeper12 import SliceKeeper
 from .plan import Plan, in_bucket, named
 
@@ -25,9 +26,21 @@ FILE = "runtime/zero/stage_1_and_2.py"
 Order = tuple[tuple[tuple[int, ...], Num], ...]  # sizes of one unit, units
 
 
-def bucket_entries(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Iterator[Entry]:
-    """Made by the first gradient of a step, freed when its last backward ends."""
+def reduction_entries(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Iterator[Entry]:
+    """What adding up over the ranks needs; stage 0 has no buckets of its own."""
     order = arrivals(plan, stack, done)
+    if plan.stage:
+        yield from _bucket_entries(plan, stack, done, order)
+        return
+    yield plan.entry("gradients, flat copy for all-reduce", COMM, _reduced(plan, order)[0],
+                     lambda b: named("epilogue")(b) * plan.boundary(b),
+                     "runtime/engine.py:3795 flat buffers")  # fmt: skip
+
+
+def _bucket_entries(
+    plan: Plan, stack: tuple[Block, ...], done: Walks, order: Order
+) -> Iterator[Entry]:
+    """Made by the first gradient of a step, freed when its last backward ends."""
     if plan.contiguous:
         size = plan.width * plan.bucket
 
@@ -64,9 +77,11 @@ def arrivals(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Order:
     def sizes(walk: Walk) -> tuple[int, ...]:
         return tuple(int(size) // width for size, _ in reversed(walk.hooks))
 
+    layers = tuple((sizes(walk), b.count) for walk, b in zip(done.layers, stack, strict=True))
+    if plan.run.frozen:
+        return layers
     ends = plan.runs[0][1], plan.runs[len(arch.runs) + 1][1]
     table = tuple(int(n) for n in embedding_tensors(plan.run))
-    layers = ((sizes(walk), b.count) for walk, b in zip(done.layers, stack, strict=True))
     return ((table, ends[0]), *layers, (sizes(done.head), ends[1]))
 
 
@@ -76,6 +91,8 @@ def _first_gradient(beat: Beat, order: Order, stack: tuple[Block, ...]) -> Num:
     for block in stack if beat.work != "layer" else stack[beat.stretch + 1 :]:
         after = after + block.count
     alone = holds(after == 0)
+    if beat.name.endswith(".second"):
+        return 0
     if beat.name.endswith(".first"):
         return alone * holds(stack[beat.stretch].count == 1)
     return alone if beat.work in ("layer", "embedding") else 0
@@ -119,11 +136,11 @@ def _reduced(plan: Plan, order: Order) -> tuple[Num, Num]:
 def reduction(case: Case) -> tuple[int, int]:
     """Run the keeper's reduction of gradients that have all come."""
     plan, counter = case.plan, Counter()
-    keeper = SliceKeeper(plan, counter)
+    keeper = SliceKeeper(plan, counter) if plan.stage else WholeKeeper(plan, counter)
     sizes = [size for row, units in case.more for _ in range(units) for size in row]
     for number, size in enumerate(reversed(sizes)):
         keeper.grads[0, number] = counter.make_on(0, size * plan.trained_width, GRADIENT)
     before = counter.total
     keeper.epilogue()
-    buckets = plan.width * plan.bucket if plan.pipeline and plan.contiguous else 0
+    buckets = plan.width * plan.bucket * int(plan.stage > 0 and plan.pipeline and plan.contiguous)
     return max(counter.look()[0] - before - buckets, 0), counter.total
