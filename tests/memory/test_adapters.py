@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from gpu_mem_calculator.core.calculator import STEP, full_estimate
-from gpu_mem_calculator.ledger.ledger import CPU, GPU, OPTIM, Ledger
+from gpu_mem_calculator.ledger.ledger import GPU, OPTIM, UNIFIED, Ledger
 from gpu_mem_calculator.memory.huggingface.layer import layer_walk
 from gpu_mem_calculator.memory.huggingface.ops import Adapter, Setting
 from gpu_mem_calculator.memory.walk import Walk
@@ -152,7 +152,7 @@ def test_paged_states_leave_the_gpu() -> None:
     )
     run = full_estimate(small_run(gpus=1)).resolved.run
     large = sum(n * size for size, n in trained_sizes(run) if size >= 100_000)
-    assert states(paged, CPU) == 2 * large
+    assert states(paged, UNIFIED) == 2 * large
     assert states(paged, GPU) == states(plain, GPU) - 2 * large
 
 

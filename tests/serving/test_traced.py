@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.calculator import STEP, full_estimate
-from gpu_mem_calculator.ledger.ledger import Ledger
+from gpu_mem_calculator import estimate
+from gpu_mem_calculator.replay.allocator import replay
+from gpu_mem_calculator.replay.settings import Settings
+from gpu_mem_calculator.replay.stream import Stream
 from tests.serving.conftest import FAMILIES, served
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 NEAR = 0.006  # share of the peak; the tests below name what is further off
-CASES = {
+SEGMENT_BYTES = 2 * 1024**2
+CASES: dict[str, dict[str, Any]] = {
     "prompt": {},
     "eager": {"attention": "eager"},
     "steps": {"batch_size": 16, "prompt_len": 8, "new_tokens": 24},
@@ -59,32 +63,31 @@ def on_a_gpu(length: int) -> Iterator[None]:
         yield
 
 
-def traced(config: dict[str, Any]) -> int:
-    """The highest sum of the program's tensors after it is loaded, each in steps of 512 bytes."""
+@cache
+def traced(family: str, case: str) -> Stream:
+    """What the program asks of the allocator."""
     from gpu_mem_calculator.jobs.inference import infer
     from gpu_mem_calculator.jobs.job import World
     from gpu_mem_calculator.memory.runtime import cublas_bytes
     from gpu_mem_calculator.trace.recorder import Recorder
 
+    config = served(family, **CASES[case])
     recorder = Recorder(cublas_bytes("9.0"))
     section = config["inference"]
     with on_a_gpu(section["prompt_len"] + section["new_tokens"]), recorder.recording():
         infer(section, config["model"]["config"], World(device="cpu", mark=recorder.mark))
     recorder.sums.clear()  # sums of gradients, of which there are none
-    stream = recorder.recorded()
+    return recorder.recorded()
+
+
+def highest(stream: Stream) -> int:
+    """The most bytes of tensors after the model is loaded, each in steps of 512 bytes."""
     loaded, alive, peak = stream.marks[0][0], 0, 0
     for index, event in enumerate(stream.events):
         size = -(-stream.sizes[event if event >= 0 else ~event] // 512) * 512
         alive += size if event >= 0 else -size
         peak = max(peak, alive) if index >= loaded else 0
     return peak
-
-
-def estimated(config: dict[str, Any]) -> int:
-    """The estimate's peak without what the allocator's blocks have left over."""
-    found = full_estimate(config).ledger
-    entries = tuple(e for e in found.entries if not e.name.endswith("not split"))
-    return int(Ledger(found.instants, entries).peak(phases=STEP))
 
 
 RUNS = [(family, case) for family in FAMILIES for case in CASES
@@ -95,6 +98,15 @@ RUNS = [(family, case) for family in FAMILIES for case in CASES
 @pytest.mark.parametrize(("family", "case"), RUNS)
 def test_an_estimate_is_the_traced_peak(family: str, case: str) -> None:
     """Within 0.6 % for 15 families, the cache, eager maps, masks and experts included."""
-    config = served(family, **CASES[case])
-    peak = traced(config)
-    assert abs(estimated(config) - peak) <= NEAR * peak
+    peak = highest(traced(family, case))
+    found = estimate(served(family, **CASES[case]), replay=False)
+    assert abs(found.allocated_bytes - peak) <= NEAR * peak
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("family", "case"), RUNS)
+def test_an_estimate_reserves_what_a_trace_does(family: str, case: str) -> None:
+    """Within one of the allocator's small segments."""
+    reserved = estimate(served(family, **CASES[case])).reserved_bytes
+    assert reserved is not None
+    assert abs(reserved - replay(traced(family, case), Settings()).reserved_bytes) <= SEGMENT_BYTES

@@ -9,6 +9,7 @@ from .coordinator import Limits, Stack, Trace
 from .gathering import GATHER, Gathering, Reader, Reads, modules_of
 from .keeper import Allocator, Keeper
 from .keeper12 import REDUCTION
+from .partition import sub_groups
 from .plan import Plan
 
 NORM_PART = 250_000_000  # elements whose norm is taken at once, zero/stage3.py:1440
@@ -77,7 +78,7 @@ class ShardKeeper(BucketKeeper):
         super().__init__(plan, to)
         self.zero_init = zero_init
         self.shards = [-(-size // self.ranks) for size in self.sizes]
-        self.groups = _sub_groups(self.shards, group)
+        self.groups = sub_groups(self.shards, group)
         self.trace = Trace(stack)
         self.state = Gathering(
             self.trace, limits, to, ranks=self.ranks,
@@ -186,16 +187,3 @@ class ShardKeeper(BucketKeeper):
                 self.update(sum(group))
                 self.free("grad")
         self.state.gather_small()
-
-
-def _sub_groups(shards: list[int], limit: int) -> list[list[int]]:
-    """Line 1211: parameters in order until a sub-group reaches the limit."""
-    groups: list[list[int]] = [[]]
-    filled = 0
-    for shard in shards:
-        if filled >= limit:
-            groups.append([])
-            filled = 0
-        groups[-1].append(shard)
-        filled += shard
-    return groups

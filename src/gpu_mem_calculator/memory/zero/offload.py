@@ -75,7 +75,7 @@ def shard_entries(plan: Plan, group_limit: int) -> Iterator[Entry]:
         yield _host(plan, "gradient shards", GRAD, plan.width * local, f"{FILE3}:791",
                     pinned=plan.pinned)  # fmt: skip
     if plan.offload == "nvme":
-        yield from _optimizer_on_disk(plan, local, sub_group(plan, local, group_limit))
+        yield from _optimizer_on_disk(plan, local, sub_group(plan, local, group_limit)[0])
     if plan.offload_param == "cpu":
         still = plan.run.scaled(shard_elements(plan.frozen_counts, plan.ranks))
         size = plan.trained_width * local + plan.width * still

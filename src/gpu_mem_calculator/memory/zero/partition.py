@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from ...ledger.num import Num, ceil_div, choose, holds, larger, smaller
 
@@ -74,3 +75,30 @@ def largest_owned(runs: Iterable[tuple[tuple[int, ...], Num]], local: Num) -> Nu
             offset = offset + size
         start = start + units * sum(sizes)
     return most
+
+
+def sub_groups(shards: Iterable[int], limit: int) -> list[list[int]]:
+    """Parameters in order until a sub-group reaches the limit, zero/stage3.py:1211."""
+    groups: list[list[int]] = [[]]
+    filled = 0
+    for shard in shards:
+        if filled >= limit:
+            groups.append([])
+            filled = 0
+        groups[-1].append(shard)
+        filled += shard
+    return groups
+
+
+@lru_cache(maxsize=256)
+def largest_sub_groups(
+    runs: tuple[tuple[tuple[int, ...], int], ...], ranks: int, limit: int, flat_width: int
+) -> tuple[int, int, int]:
+    """Elements of the largest sub-group; of the one whose gradients take most room when they are
+    cast; and of that one's flat copy, which one parameter alone does not need.
+    """
+    shards = (-(-size // ranks) for sizes, units in runs for _ in range(units) for size in sizes)
+    groups = sub_groups(shards, limit)
+    several = [(sum(group), sum(group) * int(len(group) > 1)) for group in groups]
+    cast, flat = max(several, key=lambda one: 4 * one[0] + flat_width * one[1])
+    return max(size for size, _ in several), cast, flat

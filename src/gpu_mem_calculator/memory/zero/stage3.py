@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
-from ...ledger.num import Num, ceil_div, choose, smaller
+from ...ledger.num import Num, ceil_div, together
 from ..optimizers import OPTIMIZERS, state_bytes
 from ..stack import Block
 from .coordinator import ANEW, HELD, NEVER, Limits, Stack
 from .modules import after_modules, before_modules, layer_modules
-from .partition import shard_elements
+from .partition import largest_sub_groups, shard_elements
 from .plan import BIRTH, SETUP, Plan, always, named
 from .stage0 import update_entry
 
@@ -18,13 +18,17 @@ FILE = "runtime/zero/stage3.py"
 ON_ITS_WAY = "runtime/zero/partition_parameters.py:1359 until the gather has begun"
 
 
-def sub_group(plan: Plan, local: Num, limit: int) -> Num:
-    """Elements of the largest sub-group, which the optimizer steps on at once.
-
-    Sub-groups take parameters until they reach the limit (zero/stage3.py:1211), so one goes
-    past it by less than its last shard; that last shard is taken as the largest.
+def sub_group(plan: Plan, local: Num, limit: int) -> tuple[Num, Num, Num]:
+    """Elements of the largest sub-group, which the optimizer steps on at once; of the one that is
+    highest when gradients are cast, and of that one's flat copy.
     """
-    return choose(local > limit, smaller(local, limit + ceil_div(plan.largest, plan.ranks)), local)
+    runs = tuple((sizes, int(units)) for sizes, units in plan.runs)
+    width = 2 if plan.width == 2 else 0
+    found = together(lambda n: largest_sub_groups(runs, n, limit, width), plan.ranks)
+    most, cast, flat = (plan.run.scaled(size) for size in found)
+    if isinstance(most, int) and most == int(local):  # one group, with its formula
+        return local, local, local if flat else 0
+    return most, cast, flat
 
 
 def state_entries(plan: Plan, group_limit: int, zero_init: bool) -> Iterator[Entry]:
@@ -56,7 +60,7 @@ def state_entries(plan: Plan, group_limit: int, zero_init: bool) -> Iterator[Ent
         yield from _optimizer(plan, local, sub_group(plan, local, group_limit))
 
 
-def _optimizer(plan: Plan, local: Num, group: Num) -> Iterator[Entry]:
+def _optimizer(plan: Plan, local: Num, group: tuple[Num, Num, Num]) -> Iterator[Entry]:
     """Masters, gradients and states on the GPU, and the step over one sub-group at a time."""
     row = OPTIMIZERS[plan.run.optimizer]
     yield plan.entry("fp32 master weights", OPTIM, 4 * local, always, f"{FILE}:1157", (SETUP,))
@@ -67,12 +71,13 @@ def _optimizer(plan: Plan, local: Num, group: Num) -> Iterator[Entry]:
     yield plan.entry("fp64 copy for the gradient norm", TEMP,
                      8 * ceil_div(plan.largest, plan.ranks), named("optimizer.norm"),
                      f"{FILE}:2457")  # fmt: skip
+    most, cast, flat = group
     if plan.width == 2:
-        yield plan.entry("sub-group's gradients, flat", GRAD, 2 * group, named("optimizer.cast"),
+        yield plan.entry("sub-group's gradients, flat", GRAD, 2 * flat, named("optimizer.cast"),
                          f"{FILE}:2683")  # fmt: skip
-    yield plan.entry("sub-group's fp32 gradients", GRAD, 4 * group,
-                     named("optimizer.cast", "optimizer"), f"{FILE}:2690")  # fmt: skip
-    yield update_entry(plan, group)
+    for name, size in (("optimizer.cast", cast), ("optimizer", most)):
+        yield plan.entry("sub-group's fp32 gradients", GRAD, 4 * size, named(name), f"{FILE}:2690")
+    yield update_entry(plan, most)
 
 
 def shape(plan: Plan, blocks: tuple[Block, ...]) -> Stack:

@@ -17,6 +17,7 @@ from ..walk import Walk
 from ..weights import embedding_tensors
 from .case import Case, plain
 from .counting import Counter
+from .hooks import first_hook
 from .keeper import GRADIENT
 from .keeper0 import WholeKeeper
 from .keeper12 import SliceKeeper
@@ -74,15 +75,15 @@ def arrivals(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Order:
     """Elements of gradients in the order in which they are reduced: backward's turned round."""
     arch, width = plan.run.arch, plan.trained_width
 
-    def sizes(walk: Walk) -> tuple[int, ...]:
-        return tuple(int(size) // width for size, _ in reversed(walk.hooks))
+    def sizes(walk: Walk, first: int = 0) -> tuple[int, ...]:
+        return tuple(int(size) // width for size, _ in reversed(walk.hooks[first:]))
 
     layers = tuple((sizes(walk), b.count) for walk, b in zip(done.layers, stack, strict=True))
     if plan.run.frozen:
         return layers
     ends = plan.runs[0][1], plan.runs[len(arch.runs) + 1][1]
     table = tuple(int(n) for n in embedding_tensors(plan.run))
-    return ((table, ends[0]), *layers, (sizes(done.head), ends[1]))
+    return ((table, ends[0]), *layers, (sizes(done.head, first_hook(plan)), ends[1]))
 
 
 def _first_gradient(beat: Beat, order: Order, stack: tuple[Block, ...]) -> Num:
