@@ -11,7 +11,7 @@ from gpu_mem_calculator.engines.deepspeed import ENGINE
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.ledger.ledger import CPU, GRAD, NVME, OPTIM, PARAM, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.memory.huggingface.ops import Adapter
+from gpu_mem_calculator.memory.huggingface.setting import Adapter
 from gpu_mem_calculator.memory.run import Run
 
 STEPS = ("forward", "backward", "optimizer")

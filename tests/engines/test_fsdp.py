@@ -12,7 +12,7 @@ from gpu_mem_calculator.engines.fsdp import ENGINE, problems
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.ledger.ledger import GRAD, OPTIM, PARAM, RUNTIME, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.memory.huggingface.ops import Adapter
+from gpu_mem_calculator.memory.huggingface.setting import Adapter
 from gpu_mem_calculator.memory.run import Run
 from gpu_mem_calculator.memory.stream import stream
 from gpu_mem_calculator.replay.allocator import replay

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_mem_calculator.engines.fsdp import ENGINE, problems
 from gpu_mem_calculator.ledger.ledger import CPU, GPU, GRAD, OPTIM, PARAM, TEMP, Ledger
-from gpu_mem_calculator.memory.huggingface.ops import Adapter
+from gpu_mem_calculator.memory.huggingface.setting import Adapter
 from gpu_mem_calculator.memory.run import Run
 from tests.engines.test_fsdp import LLAMA2_7B, LLAMA32_1B, STEP, make, strategy
 

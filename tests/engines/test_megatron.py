@@ -12,7 +12,7 @@ from gpu_mem_calculator.engines.megatron_lm import ENGINE
 from gpu_mem_calculator.families.plain import read_plain
 from gpu_mem_calculator.ledger.ledger import CPU, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.memory.huggingface.ops import Adapter
+from gpu_mem_calculator.memory.huggingface.setting import Adapter
 from gpu_mem_calculator.memory.megatron.layer import layer_walk
 from gpu_mem_calculator.memory.megatron.ops import Setting
 from gpu_mem_calculator.memory.pipeline import chunk_flight, chunks_in_flight

@@ -11,7 +11,7 @@ import pytest
 from gpu_mem_calculator.core.calculator import STEP, full_estimate
 from gpu_mem_calculator.ledger.ledger import GPU, OPTIM, UNIFIED, Ledger
 from gpu_mem_calculator.memory.huggingface.layer import layer_walk
-from gpu_mem_calculator.memory.huggingface.ops import Adapter, Setting
+from gpu_mem_calculator.memory.huggingface.setting import Adapter, Setting
 from gpu_mem_calculator.memory.walk import Walk
 from gpu_mem_calculator.memory.weights import quantized_bytes, trained_sizes
 from gpu_mem_calculator.model.adapters import linears

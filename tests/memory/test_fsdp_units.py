@@ -12,7 +12,7 @@ from gpu_mem_calculator.memory.fsdp.units import (
     shard_elements,
     unit,
 )
-from gpu_mem_calculator.memory.huggingface.ops import Adapter
+from gpu_mem_calculator.memory.huggingface.setting import Adapter
 from gpu_mem_calculator.memory.script import Script
 from gpu_mem_calculator.model.blocks import Weight
 from tests.engines.test_fsdp import make

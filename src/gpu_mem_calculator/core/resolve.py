@@ -10,7 +10,7 @@ from ..engines import engine, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
 from ..memory.engine import Engine
-from ..memory.huggingface.ops import Adapter
+from ..memory.huggingface.setting import Adapter
 from ..memory.optimizers import OPTIMIZERS
 from ..memory.run import Run
 from ..memory.runtime import host_libraries, outside_torch

@@ -15,7 +15,7 @@ from ..ledger.num import Num, holds, larger, smaller
 from ..memory.activations import Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
 from ..memory.huggingface.head import head_walk
-from ..memory.huggingface.ops import Setting
+from ..memory.huggingface.setting import Setting
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entries, zero_streams
 from ..memory.stack import Block, blocks, overlap

@@ -18,7 +18,7 @@ from ..model.arch import Layer
 from .huggingface.head import head_walk
 from .huggingface.inference import NAMES
 from .huggingface.layer import layer_walk
-from .huggingface.ops import Setting
+from .huggingface.setting import Setting
 from .moment import Moment
 from .run import Precision, Run
 from .script import Script

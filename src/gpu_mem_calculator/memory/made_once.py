@@ -13,7 +13,7 @@ from ..ledger.num import Num
 from ..ledger.source import code
 from .generated import EMBEDDED
 from .generation import MASKS, PROMPT, TABLES, Beat, Kind, Step, slides
-from .huggingface.ops import Setting
+from .huggingface.setting import Setting
 from .moment import High
 from .run import Run
 from .script import Reel, Script

@@ -14,7 +14,7 @@ from msgspec import Struct
 from ..ledger.mesh import Mesh
 from ..ledger.num import Num
 from ..model.arch import Arch
-from .huggingface.ops import Adapter
+from .huggingface.setting import Adapter
 
 Options = Mapping[str, Any]
 

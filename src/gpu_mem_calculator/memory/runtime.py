@@ -16,7 +16,7 @@ from ..model.arch import Layer
 from ..model.blocks import Attention, LatentAttention, Moe
 from .huggingface.heads import Heads
 from .huggingface.kernels import kernel
-from .huggingface.ops import Setting
+from .huggingface.setting import Setting
 from .nccl import STREAMS_BYTES, Part, nccl
 from .run import Run
 from .timeline import BACKWARD, FORWARD, Beat

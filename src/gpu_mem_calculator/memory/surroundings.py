@@ -12,7 +12,7 @@ from ..ledger.units import MIB
 from ..model.adapters import linears
 from ..model.arch import Layer
 from ..model.blocks import Moe
-from .huggingface.ops import Setting
+from .huggingface.setting import Setting
 from .optimizers import OPTIMIZERS
 from .reductions import embedding_sort_workspace
 from .run import Run

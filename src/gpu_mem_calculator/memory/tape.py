@@ -109,8 +109,8 @@ class Tape:
         """Record an operation; its output is like its first input unless said otherwise.
 
         A workspace of several tensors is given as a tuple. `inside`: a kernel makes it behind
-        its results, else it is made before them. `product`: a matmul of activations. `casts`: this input's gradient is made wide, as
-        workspace, and cast when the operation has returned.
+        its results, else it is made before them. `product`: a matmul of activations. `casts`:
+        this input's gradient is made wide, as workspace, and cast when the operation has returned.
         """
         first = ins[0]
         bits = bits or first.bits

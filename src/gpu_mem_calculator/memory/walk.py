@@ -199,7 +199,9 @@ class Backward:
         for value, flow in made:
             self._accumulate(value, flow)
         for value in op.ins:
-            self.waiting = self.waiting + (value.bytes if flows and value.waits and value.grad else 0)
+            self.waiting = self.waiting + (
+                value.bytes if flows and value.waits and value.grad else 0
+            )
         self.hooks += [(size, reel.act - self.outside) for size, _ in new]
         self.passed += [len(reel.events)] * len(new)
         reel.called(begin, (v.elements() for v in op.ins if v.param and flows))

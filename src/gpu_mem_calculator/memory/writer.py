@@ -89,7 +89,7 @@ class Writer:
         return special if self.first and special in self.tables else name
 
     def _table(self, name: str) -> dict[int, int]:
-        """The entries of an instant; what the optimizer makes is not there before its first step."""
+        """The entries of an instant; what the optimizer makes is not there before its step."""
         table = self.tables[self.known_as(name)]
         missing = self.late if name in self.updates or not self.first else self.late | self.lazy
         return {i: n for i, n in table.items() if i not in missing} if missing else table

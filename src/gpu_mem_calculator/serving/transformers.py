@@ -39,7 +39,7 @@ from ..memory.huggingface.inference import (
     logits_pass,
     norm_pass,
 )
-from ..memory.huggingface.ops import Setting
+from ..memory.huggingface.setting import Setting
 from ..memory.made_once import GENERATE_CODE, first_beats, goes_in, made_once, plain, tables
 from ..memory.moment import Moment
 from ..memory.passing import Pass

@@ -62,7 +62,9 @@ def layer_entries(
     top = len(plan.layers)
     picked = [(s, max(r.start, 0), min(r.stop, top)) for s in plan.spots if (r := pick(s))]
     for index, (title, unit) in enumerate(plan.kinds):
-        for alike in _alike(plan.layers, index, plan.run.unrolled) if not nothing(size(unit)) else ():
+        for alike in (
+            _alike(plan.layers, index, plan.run.unrolled) if not nothing(size(unit)) else ()
+        ):
             live = {s.beat.name: alike[high] - alike[low] for s, low, high in picked
                     if low < high and alike[high] > alike[low]}  # fmt: skip
             if times is not None:

@@ -16,7 +16,7 @@ from ...ledger.num import Num, ceil_div, larger, power_of_two
 from ...model.adapters import adapted
 from ...model.arch import Layer
 from ...model.blocks import Linear, Weight
-from ..huggingface.ops import Adapter
+from ..huggingface.setting import Adapter
 from ..run import Run
 from ..script import Reel, Script
 

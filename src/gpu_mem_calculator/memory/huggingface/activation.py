@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..tape import Tape, Value
-from .ops import Setting, add, multiply, scale
+from .ops import add, multiply, scale
+from .setting import Setting
 
 # What a fused function keeps: its input (True), or its output (False).
 KEEPS_INPUT = {

@@ -8,8 +8,9 @@ from .cache import Cache
 from .heads import Heads
 from .kernels import attend
 from .norms import norm
-from .ops import Setting, linear, maybe_dropout
+from .ops import linear, maybe_dropout
 from .rotary import layer_tables, rotate
+from .setting import Setting
 
 
 def attention(

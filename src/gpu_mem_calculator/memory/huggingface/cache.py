@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ...ledger.num import Num
 from ..tape import Tape, Value
-from .ops import Setting
+from .setting import Setting
 
 
 class Cache:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...ledger.num import Num, holds
 from ..tape import Tape, Value
 from .heads import Heads, repeated
-from .ops import Setting, maybe_dropout, scale
+from .ops import maybe_dropout, scale
+from .setting import Setting
 
 
 def eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:

@@ -10,7 +10,8 @@ from ...model.blocks import Moe, Weight
 from ..tape import Tape, Value
 from .activation import activation, gated
 from .feedforward import halves, mlp
-from .ops import Setting, add, linear
+from .ops import add, linear
+from .setting import Setting
 
 
 def moe(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...model.blocks import Mlp
 from ..tape import Tape, Value
 from .activation import activation, gated
-from .ops import Setting, linear, maybe_dropout, multiply
+from .ops import linear, maybe_dropout, multiply
+from .setting import Setting
 
 
 def mlp(tape: Tape, setting: Setting, x: Value, block: Mlp) -> Value:

@@ -13,7 +13,8 @@ from ...model.blocks import Linear, Norm
 from ..tape import Tape
 from ..walk import Walk, walk
 from .norms import norm
-from .ops import Setting, linear
+from .ops import linear
+from .setting import Setting
 
 
 class Head(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..tape import Tape, Value
-from .ops import Setting
+from .setting import Setting
 
 
 class Heads(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,8 @@ from ..tape import Tape
 from .cache import Cache
 from .layer import run_layer
 from .norms import norm
-from .ops import Setting, linear
+from .ops import linear
+from .setting import Setting
 from .ssm import state_parts
 
 

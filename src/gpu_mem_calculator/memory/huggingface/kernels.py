@@ -10,7 +10,8 @@ from ...ledger.num import Num, choose, holds, round_up
 from ..tape import Tape, Value
 from .eager import eager
 from .heads import Heads, repeated
-from .ops import Setting, maybe_dropout, scale
+from .ops import maybe_dropout, scale
+from .setting import Setting
 
 
 def kernel(setting: Setting, heads: Heads) -> str:
@@ -154,7 +155,12 @@ def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work,
                      product=True)  # fmt: skip
     probs = tape.op(  # a mask is added in place
-        "attn.softmax", scores, save_out=True, temp=area, back_temp=scores.bytes, inside=True,
+        "attn.softmax",
+        scores,
+        save_out=True,
+        temp=area,
+        back_temp=scores.bytes,
+        inside=True,
     )
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
     if late:

@@ -11,7 +11,8 @@ from .cache import Cache
 from .experts import moe
 from .feedforward import mlp
 from .norms import norm
-from .ops import Setting, add, maybe_dropout
+from .ops import add, maybe_dropout
+from .setting import Setting
 from .ssm import state_space
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...model.blocks import Norm
 from ..tape import Tape, Value
-from .ops import Setting, add, gain
+from .ops import add, gain
+from .setting import Setting
 
 
 def norm(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:

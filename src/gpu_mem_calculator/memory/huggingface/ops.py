@@ -7,64 +7,11 @@ weights are cast once per forward and kept, activations are cast at every use.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from ...ledger.num import Num, larger
 from ...model.blocks import Linear
 from ..reductions import row_sum_workspace
 from ..tape import Tape, Value
-
-
-class Adapter(Struct, frozen=True):
-    """LoRA as PEFT 0.21.2 runs it: y + scaling · B(A(dropout(x)))."""
-
-    rank: int
-    targets: frozenset[str]
-    bits: int = 32
-    dropout: float = 0.0
-    dora: bool = False
-
-
-class Setting(Struct, frozen=True, kw_only=True):
-    """How one rank runs a block. Sizes may be ints, arrays or `Sym`s."""
-
-    batch: Num
-    seq: Num
-    hidden: Num
-    bits: int  # of activations between matmuls
-    matmul_bits: int  # of matmuls; differs under autocast
-    weight_bits: int
-    autocast: bool = False
-    half: bool = False  # 16 bits are fp16, for which torch has a softmax of its own
-    attention: str = "sdpa"
-    cudnn: bool = True  # torch prefers cuDNN's attention on this card
-    training: bool = True
-    frozen: bool = False  # the base weights take no gradient
-    adapter: Adapter | None = None
-    quantization: str | None = None
-    past: Num = 0  # tokens of a cache that attention reads beside its own
-    names: frozenset[str] = frozenset()  # what the family's code names longer, see inference.py
-    decoding: bool = False  # one token a sequence, with a cache: experts have a way of their own
-
-    @property
-    def tokens(self) -> Num:
-        """Tokens of one micro-batch on this rank."""
-        return self.batch * self.seq
-
-    @property
-    def keys(self) -> Num:
-        """Keys that each sequence's tokens attend to."""
-        return self.seq if type(self.past) is int and self.past == 0 else self.seq + self.past
-
-    @property
-    def plain(self) -> bool:
-        """Whether all sizes are plain numbers."""
-        return type(self.batch) is type(self.seq) is type(self.hidden) is int
-
-    @property
-    def key_tokens(self) -> Num:
-        """Keys of the whole batch."""
-        return self.batch * self.keys
+from .setting import Adapter, Setting
 
 
 def linear(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:

@@ -7,7 +7,8 @@ whether a layer makes tables of its own.
 from __future__ import annotations
 
 from ..tape import Tape, Value
-from .ops import Setting, add
+from .ops import add
+from .setting import Setting
 
 Tables = tuple[Value, ...]
 

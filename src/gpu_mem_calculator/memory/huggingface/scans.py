@@ -7,7 +7,8 @@ from typing import NamedTuple
 from ...ledger.num import Num, round_up
 from ...model.blocks import StateSpace
 from ..tape import Tape, Value
-from .ops import Setting, add, multiply, scale
+from .ops import add, multiply, scale
+from .setting import Setting
 
 
 def token_scan(

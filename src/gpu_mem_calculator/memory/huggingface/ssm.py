@@ -14,8 +14,9 @@ from ...ledger.num import Num
 from ...model.blocks import StateSpace
 from ..tape import Tape, Value
 from .cache import Cache
-from .ops import Setting, add
+from .ops import add
 from .scans import chunk_scan, token_scan
+from .setting import Setting
 
 
 def state_space(

@@ -13,7 +13,7 @@ from ...model.arch import Arch
 from ..activations import Walks
 from ..huggingface.head import head_walk
 from ..huggingface.layer import run_layer
-from ..huggingface.ops import Adapter, Setting
+from ..huggingface.setting import Adapter, Setting
 from ..stack import Block
 from ..tape import Tape, Value
 from ..walk import HOOKS, REENTRANT, Walk, walk

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from ...model.arch import Arch, Layer
 from ...model.blocks import Mlp, Moe, Norm, Weight
-from ..huggingface.ops import Adapter
+from ..huggingface.setting import Adapter
 
 Module = tuple[int, ...]  # elements of the parameters that a module owns directly
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ...ledger.ledger import Entry, Instant, Ledger
 from ...ledger.num import Num
 from ..activations import CHECKPOINT_CODE, STAY, Walks, activation_entries
-from ..huggingface.ops import Setting
+from ..huggingface.setting import Setting
 from ..play import EMBEDDING, plays
 from ..script import Script
 from ..stack import Block
