@@ -25,7 +25,7 @@ def stack(again: int) -> Stack:
 def most_of_a_recorded_pass(again: int) -> int:
     """The most that is gathered at once while the order of modules is recorded."""
     to, trace = Counter(), Trace(stack(again))
-    state = Gathering(trace, Limits(persist=0), to, ranks=1, lane=0, from_host=False)
+    state = Gathering(trace, Limits(persist=0), to, ranks=2, lane=0, from_host=False)
     Reader(trace, state).advance(len(trace.events))
     state.sweep(persistent=True)
     assert not to.total
@@ -42,7 +42,7 @@ def test_a_second_forward_holds_the_weights_it_has_read() -> None:
     again = Stack(((), (), (10,), ()), ((LAYER, 1, HELD),), ((10,),))
     bare = Limits(prefetch=0, live=0, reuse=0, persist=0)
     to, trace = Counter(), Trace(again)
-    state = Gathering(trace, bare, to, ranks=1, lane=0, from_host=False)
+    state = Gathering(trace, bare, to, ranks=2, lane=0, from_host=False)
     state.traced = True
     Reader(trace, state).advance(len(trace.events))
     assert to.look()[0] == 30 + 50

@@ -99,7 +99,9 @@ def by_estimate(row: Row) -> Prediction:
         reserved=found.reserved_bytes,
         needs=found.needs_bytes if searched else None,
         device=found.reserved_bytes + outside + int(ledger.peak(UNIFIED)),
-        host=int(ledger.peak(CPU)) + host_bytes(resolved, row.process_group),
+        host=None
+        if run.new_tokens is not None  # libraries were measured in training alone
+        else int(ledger.peak(CPU)) + host_bytes(resolved, row.process_group),
         fits=found.needs_bytes + outside <= resolved.hardware.memory_bytes if searched else None,
         phases=phases | replayed_peaks(found.phases, names, micro_batches),
     )

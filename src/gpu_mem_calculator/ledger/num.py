@@ -57,6 +57,8 @@ def holds(condition: Num) -> Num:
 
 def nothing(size: Num) -> bool:
     """Whether there is nothing to enter: a plain zero, not an array that may hold zeros."""
+    if type(size) is int:
+        return size == 0
     return not hasattr(size, "astype") and int(size) == 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from ..ledger.num import Num
+from ..ledger.num import Num, nothing
 from .moment import High, Moment
 from .script import Reel, Script
 from .tape import Op, Tape, Value
@@ -49,22 +49,22 @@ def forward(
         reel.act = reel.act + value.bytes
     high = High(reel.act)
     for i, op in enumerate(tape.ops):
-        more = _for_backward(op, ids) if saves == LET_GO else []
-        early = (*more, *(() if op.inside else op.pieces))
-        begin, work = len(reel.events), reel.work(early)
+        more = _for_backward(op, ids) if saves == LET_GO and op.saves else []
+        pieces = () if nothing(op.temp) else op.pieces
+        begin, work = len(reel.events), reel.work((*more, *(() if op.inside else pieces)))
         for value in op.outs:
             if value.base == value.index:
                 ids[value.index] = reel.make(value.bytes)
         for value in op.saves if saves == KEPT else ():
             if value.base not in ids and value.base in stays:
                 ids[value.base] = reel.make(value.bytes)
-        work += reel.work(op.pieces if op.inside else ())
-        high.see(reel.act, 0, op.temp + sum(more))
+        work += reel.work(pieces if op.inside else ())
+        high.see(reel.act, 0, op.temp + sum(more) if more else op.temp)
         reel.over(work[::-1])
         for index in ends.get(i, ()):
             if index in ids:
                 reel.free(ids[index])
-        reel.called(begin, (v.elements() for v in op.ins if v.param))
+        reel.called(begin, [v.elements() for v in op.ins if v.param])
     return high.moment, ids
 
 
@@ -75,9 +75,9 @@ def _for_backward(op: Op, ids: dict[int, int]) -> list[Num]:
     Left out are log-sum-exps, which attention kernels compute where a gradient is needed, and the
     states that scans keep for it.
     """
-    made = {*ids, *(value.base for value in op.outs)}
     return [value.bytes for value in op.saves
-            if value.base not in made and not value.name.startswith(FOR_BACKWARD)]  # fmt: skip
+            if value.base not in ids and value not in op.outs
+            and not value.name.startswith(FOR_BACKWARD)]  # fmt: skip
 
 
 class Pass(Struct, frozen=True, kw_only=True):

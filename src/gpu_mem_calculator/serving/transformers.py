@@ -53,6 +53,7 @@ BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked without a graph")
 CACHE_CODE = code("transformers 5.17.0 cache_utils.py DynamicLayer.update: joined by torch.cat")
 NO_CACHE = ("mpt",)
+Walked = dict[tuple[int, str], Turned]  # by kind of layer and pass
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -85,13 +86,12 @@ def ledger(run: Run) -> Ledger:
         *_weights(run, how, table), *made_once(run, how, found, passes, table),
         *_workspaces(run, table), *tables(run, how, found, passes, table),
     )  # fmt: skip
+    done = _walked(how, found, passes, table)
     if run.unrolled:
-        turns = _turns(run, how, found, passes, table)
+        turns = _turns(run, how, done, table)
         return Ledger(instants, shared, plays=turns, writer=GenerationWriter)
-    entries = (
-        *shared, *_caches(how, found, passes, table), *_layers(how, found, passes, table),
-        *_head(run, how, table),
-    )  # fmt: skip
+    entries = (*shared, *_caches(how, found, passes, table), *_layers(found, done, table),
+               *_head(run, how, table))  # fmt: skip
     return Ledger(instants, entries)
 
 
@@ -162,34 +162,36 @@ def _caches(
                             source=CACHE_CODE, parts=parts)  # fmt: skip
 
 
-def _layers(
+def _walked(
     how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]], table: tuple[Beat, ...]
-) -> Iterator[Entry]:
+) -> Walked:
+    """Each kind of layer in each pass."""
+    done: Walked = {}
+    for beat in table:
+        key = (beat.kind, beat.step)
+        if beat.work == "layer" and key not in done:
+            kind, step = found[beat.kind], passes[beat.kind][beat.step]
+            done[key] = layer_pass(
+                _at(how, step), kind.layer, masked=slides(step, kind.window), stored=step.stored,
+                slides=kind.window is not None,
+            )  # fmt: skip
+    return done
+
+
+def _layers(found: tuple[Kind, ...], done: Walked, table: tuple[Beat, ...]) -> Iterator[Entry]:
     """The layer at work, its own cache before and after included."""
     for beat in table:
         if beat.work == "layer":
-            kind, step = found[beat.kind], passes[beat.kind][beat.step]
-            yield from _working(f"{kind.title}: at work", _passed(how, kind, step).moment, beat)
+            moment = done[beat.kind, beat.step].moment
+            yield from _working(f"{found[beat.kind].title}: at work", moment, beat)
 
 
-def _passed(how: Setting, kind: Kind, step: Step) -> Turned:
-    return layer_pass(_at(how, step), kind.layer, masked=slides(step, kind.window),
-                      stored=step.stored, slides=kind.window is not None)  # fmt: skip
-
-
-def _turns(
-    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]],
-    table: tuple[Beat, ...],
-) -> dict[str, Turn]:  # fmt: skip
+def _turns(run: Run, how: Setting, done: Walked, table: tuple[Beat, ...]) -> dict[str, Turn]:
     """What each layer and the head make and free, pass after pass."""
-    done: dict[tuple[int, str], Turned] = {}
     made = {}
     for beat in (b for b in table if b.instant.present):
         if beat.work == "layer":
-            key = (beat.kind, beat.step)
-            if key not in done:
-                done[key] = _passed(how, found[beat.kind], passes[beat.kind][beat.step])
-            turn = done[key]
+            turn = done[beat.kind, beat.step]
             made[beat.name] = Turn(
                 block=beat.place, script=turn.script, forward=True, given=turn.given,
                 kept=turn.kept, named=turn.named, embedded=beat.place == 0 and goes_in(run),

@@ -34,8 +34,16 @@ class Gathering(Coordinator):
         self.traced = False
         self.available = [False] * len(trace.numel)
 
+    def whole(self, param: int) -> int:
+        """Bytes of a gathered parameter; one rank's shard is that already, where it is on the GPU
+        (partition_parameters.py:1560).
+        """
+        return self.trace.bytes[param] if self.ranks > 1 or self.from_host else 0
+
     def padded(self, param: int) -> int:
         """Bytes of a parameter, every rank's share alike."""
+        if not self.whole(param):
+            return 0
         size, width = self.trace.numel[param], self.trace.bytes[param] // self.trace.numel[param]
         return -(-size // self.ranks) * self.ranks * width
 
@@ -60,7 +68,7 @@ class Gathering(Coordinator):
         handle = self.handles[param]
         members = self.members.pop(id(handle), ())
         for p in members:
-            self.tensors[p] = self.to.make_on(self.lane, self.trace.bytes[p])
+            self.tensors[p] = self.to.make_on(self.lane, self.whole(p))
         super().wait(param)
         if not handle[0] and id(handle) in self.flats:
             self.to.free((self.flats.pop(id(handle)),))

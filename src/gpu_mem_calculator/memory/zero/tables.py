@@ -133,6 +133,11 @@ def _higher(found: Tables, usual: Tables, small: int) -> Tables:
     }  # fmt: skip
 
 
+def _least(ranks: int) -> int:
+    """The smallest number above one that divides the ranks; one rank alone gathers nothing."""
+    return next((n for n in range(2, ranks + 1) if ranks % n == 0), 1)
+
+
 def _gathered(plan: Plan, model: Model, *, small: bool, known: bool = True) -> tuple[Levels, int]:
     """Stage 3's levels, and the bytes of small parameters.
 
@@ -142,7 +147,7 @@ def _gathered(plan: Plan, model: Model, *, small: bool, known: bool = True) -> t
     sizes = {*plan.counts, *plan.frozen_counts}
     alike = plan.offload_param == "none" and not any(size % plan.ranks for size in sizes)
     bare = replace(
-        plan, ranks=1 if alike else plan.ranks, run=replace(plan.run, micro_batches=1), bucket=0,
+        plan, ranks=_least(plan.ranks) if alike else plan.ranks, run=replace(plan.run, micro_batches=1), bucket=0,
         overlap=False, contiguous=True, offload="none",
     )  # fmt: skip
     return _gathering(Case(bare, model), small, known)
