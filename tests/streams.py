@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.resolve import Resolved
+from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.ledger.ledger import Ledger
 from gpu_mem_calculator.memory.stream import stream
 from gpu_mem_calculator.replay.stream import Stream

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.backtest.predict import stage_of_rank
 from gpu_mem_calculator.core.calculator import STEP
-from gpu_mem_calculator.core.resolve import Resolved, resolve
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.megatron_lm import ENGINE
 from gpu_mem_calculator.memory.megatron.states import owned, stage_shard

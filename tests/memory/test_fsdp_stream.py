@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.resolve import Resolved, resolve
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.memory.stream import stream
 from gpu_mem_calculator.replay.stream import Stream

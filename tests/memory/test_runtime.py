@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.backtest.predict import outside_bytes
-from gpu_mem_calculator.core.resolve import Resolved, resolve
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import MIB
 from gpu_mem_calculator.memory.runtime import CONTEXT_BYTES, host_libraries

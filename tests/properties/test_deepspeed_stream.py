@@ -16,7 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.core.calculator import STEP
-from gpu_mem_calculator.core.resolve import Resolved, resolve
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.memory.stream import stream
 from gpu_mem_calculator.replay.allocator import replay

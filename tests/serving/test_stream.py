@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.core.calculator import STEP
-from gpu_mem_calculator.core.resolve import Resolved, resolve
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.memory.generation import STEPS, played
 from gpu_mem_calculator.memory.made_once import mask_script, table_script

@@ -11,7 +11,7 @@ from msgspec import Struct
 from ..core.calculator import STEP, full_estimate
 from ..core.errors import InputError
 from ..core.replayed import replayed
-from ..core.resolve import Resolved
+from ..core.resolved import Resolved
 from ..ledger.ledger import CPU, UNIFIED
 from ..memory.runtime import NCCL_BYTES, host_libraries
 from ..memory.timeline import STARTUP

@@ -28,7 +28,8 @@ from .models import (
     TrainingConfig,
 )
 from .replayed import Replayed, replayed, with_blocks
-from .resolve import Resolved, resolve
+from .resolve import resolve
+from .resolved import Resolved
 from .runfile import as_dict, gathered, read
 from .verdict import verdict
 

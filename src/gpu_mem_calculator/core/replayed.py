@@ -15,7 +15,7 @@ from ..replay.allocator import Phase, replay
 from ..replay.needs import needs_bytes
 from ..replay.settings import Settings
 from ..replay.stream import Stream
-from .resolve import Resolved
+from .resolved import Resolved
 
 MICRO_BATCHES = 4
 """So many a pipeline stage are replayed of a step's: those that follow find the same blocks. All of

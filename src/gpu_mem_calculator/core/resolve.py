@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
-
 from ..engines import engine, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
@@ -13,15 +11,16 @@ from ..memory.engine import Engine
 from ..memory.huggingface.setting import Adapter
 from ..memory.optimizers import OPTIMIZERS
 from ..memory.run import Run
-from ..memory.runtime import host_libraries, outside_torch
 from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, linears, module_name
 from ..model.arch import Arch
 from ..replay.settings import Settings, SettingsError
 from . import rules
 from .errors import InputError, nearest
 from .hardware import Hardware, find_hardware
-from .model_source import Model, find_model
+from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
+from .resolved import Resolved
+from .serving import resolve_inference
 
 # The seed's levels: a policy, and on how many quarters of the layers.
 RECOMPUTE: dict[Any, tuple[str, int]] = {
@@ -32,41 +31,9 @@ AXES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "cp": "con
         "ep": "expert_parallel_size"}  # fmt: skip
 
 
-class Resolved(Struct, frozen=True, kw_only=True):
-    """A run, its engine and cards, and what was assumed on the way."""
-
-    run: Run
-    engine: Engine
-    hardware: Hardware
-    model: Model
-    allocator: Settings = Settings()
-    assumed: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-    @property
-    def outside_torch(self) -> tuple[tuple[str, int, str], ...]:
-        """What CUDA takes beside torch on each card: (name, bytes, source)."""
-        engine, run = self.engine, self.run
-        streams = engine.side_streams(run)
-        return tuple(outside_torch(run, transformers=engine.transformers, streams=streams))
-
-    @property
-    def host_libraries(self) -> tuple[str, int, str]:
-        """What libraries take of the host's memory in each rank's process."""
-        return host_libraries(self.run, self.engine.name, nccl=self.hardware.num_gpus > 1)
-
-    @property
-    def longest_seq(self) -> int | None:
-        """The longest sequence the model can take at all, where its positions are learned."""
-        learned = any("position" in dict(w.dims) for w in self.run.arch.embedding)
-        return self.run.arch.max_seq_len - (self.run.new_tokens or 0) if learned else None
-
-
 def resolve(file: RunFile) -> Resolved:
     """Turn a run file into a run, or raise every problem at once."""
     if file.inference is not None:
-        from .serving import resolve_inference
-
         return resolve_inference(file)
     problems: list[str] = []
 

@@ -14,7 +14,7 @@ from .errors import InputError, nearest
 from .hardware import Hardware, find_hardware
 from .model_source import Model, find_model
 from .models import InferenceConfig, RunFile
-from .resolve import Resolved
+from .resolved import Resolved
 
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
 # Options that transformers has in one value only; another one is refused, never ignored.

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from ..core.errors import InputError
 from ..core.model_source import find_model
-from ..core.resolve import Resolved, resolve
+from ..core.resolve import resolve
+from ..core.resolved import Resolved
 from ..core.runfile import read
 from ..jobs.job import FAKE, NCCL, NONE, Job, World, run
 

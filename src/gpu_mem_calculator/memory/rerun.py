@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .backward import Backward, Flow, Rerun
 from .tape import Op, Tape
-
-if TYPE_CHECKING:
-    from .walk import Backward, Flow
 
 
 def dropped(tape: Tape) -> set[int]:
@@ -17,7 +13,7 @@ def dropped(tape: Tape) -> set[int]:
     return inside - outside
 
 
-class Core:
+class Core(Rerun):
     """Core attention in a backward: before its last operation it runs forward again.
 
     Where `tape.core_held`, the checkpoint holds the output that this makes and the gradient that

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ..core.calculator import Estimate, busiest_stage, needed_bytes
 from ..core.replayed import survives
-from ..core.resolve import Resolved
+from ..core.resolved import Resolved
 from .lines import Line, line
 
 STEP = 128  # sequences are tried in steps of so many tokens

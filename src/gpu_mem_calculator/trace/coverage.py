@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..core.errors import InputError
-from ..core.resolve import Resolved
+from ..core.resolved import Resolved
 from ..jobs.optimizers import TORCH
 
 ENGINES = ("pytorch_ddp", "fsdp")

@@ -13,7 +13,8 @@ from msgspec import Struct
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..core.models import RunFile
-from ..core.resolve import Resolved, resolve
+from ..core.resolve import resolve
+from ..core.resolved import Resolved
 from ..core.runfile import read
 from ..jobs.job import FAKE, NONE, Job, World, run
 from ..ledger.ledger import Ledger

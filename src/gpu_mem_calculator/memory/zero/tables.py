@@ -147,8 +147,8 @@ def _gathered(plan: Plan, model: Model, *, small: bool, known: bool = True) -> t
     sizes = {*plan.counts, *plan.frozen_counts}
     alike = plan.offload_param == "none" and not any(size % plan.ranks for size in sizes)
     bare = replace(
-        plan, ranks=_least(plan.ranks) if alike else plan.ranks, run=replace(plan.run, micro_batches=1), bucket=0,
-        overlap=False, contiguous=True, offload="none",
+        plan, ranks=_least(plan.ranks) if alike else plan.ranks, bucket=0, overlap=False,
+        contiguous=True, offload="none", run=replace(plan.run, micro_batches=1),
     )  # fmt: skip
     return _gathering(Case(bare, model), small, known)
 

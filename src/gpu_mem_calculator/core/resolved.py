@@ -1,0 +1,42 @@
+"""A run with every choice made, and what it runs on."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..memory.engine import Engine
+from ..memory.run import Run
+from ..memory.runtime import host_libraries, outside_torch
+from ..replay.settings import Settings
+from .hardware import Hardware
+from .model_source import Model
+
+
+class Resolved(Struct, frozen=True, kw_only=True):
+    """A run, its engine and cards, and what was assumed on the way."""
+
+    run: Run
+    engine: Engine
+    hardware: Hardware
+    model: Model
+    allocator: Settings = Settings()
+    assumed: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def outside_torch(self) -> tuple[tuple[str, int, str], ...]:
+        """What CUDA takes beside torch on each card: (name, bytes, source)."""
+        engine, run = self.engine, self.run
+        streams = engine.side_streams(run)
+        return tuple(outside_torch(run, transformers=engine.transformers, streams=streams))
+
+    @property
+    def host_libraries(self) -> tuple[str, int, str]:
+        """What libraries take of the host's memory in each rank's process."""
+        return host_libraries(self.run, self.engine.name, nccl=self.hardware.num_gpus > 1)
+
+    @property
+    def longest_seq(self) -> int | None:
+        """The longest sequence the model can take at all, where its positions are learned."""
+        learned = any("position" in dict(w.dims) for w in self.run.arch.embedding)
+        return self.run.arch.max_seq_len - (self.run.new_tokens or 0) if learned else None
