@@ -52,7 +52,7 @@ def test_gathered_at_the_end_of_forward_is_what_was_measured(again: bool, expect
     arch = SEVEN if again else TINY
     layers = ((layer_modules(arch.layers[0]), len(arch.layers), again),)
     trace, counter = Trace(Stack(before_modules(arch), layers, after_modules(arch))), Counter()
-    state = Gathering(trace, Limits(), counter, ranks=1, lane=0, from_host=False)
+    state = Gathering(trace, Limits(), counter, ranks=8, lane=0, from_host=False)
     state.gather_small()
     state.traced = True
     counter.reset()

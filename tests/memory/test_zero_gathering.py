@@ -73,3 +73,12 @@ def test_gradients_in_the_bucket_make_room_for_the_slice() -> None:
 def test_a_gradient_larger_than_the_bucket_stays_beside_its_copy() -> None:
     """40 elements for two ranks are copied whole, and then the slice's parameter is laid out."""
     assert needed((40,), 10) == 40 * 2
+
+
+def test_one_rank_alone_gathers_nothing() -> None:
+    """Its shards are the parameters, unless they come from the host."""
+    for from_host, most in ((False, 0), (True, 100)):
+        to, trace = Counter(), Trace(stack(NEVER))
+        state = Gathering(trace, Limits(persist=0), to, ranks=1, lane=0, from_host=from_host)
+        Reader(trace, state).advance(trace.begun - 2)
+        assert max(to.sizes) == most
