@@ -1,7 +1,7 @@
 """How fast it is, as ratios to a reference measured in the same run.
 
 - a cold `quick` as a multiple of starting bare Python, piped and on a terminal;
-- estimates a second in one process;
+- estimates a second in one process, by the ledger alone and with the allocator replayed;
 - peak memory of a cold `quick`.
 """
 
@@ -43,7 +43,7 @@ def seconds(command: list[str], *, terminal: bool = False) -> float:
     return time.perf_counter() - start
 
 
-def estimates_per_second(engine: str) -> float:
+def estimates_per_second(engine: str, count: int, *, replay: bool) -> float:
     """Estimates of one model at changing batch sizes."""
     from gpu_mem_calculator import estimate
 
@@ -53,11 +53,11 @@ def estimates_per_second(engine: str) -> float:
         "engine": {"type": engine},
         "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 8},
     }
-    estimate(run)
-    start, count = time.perf_counter(), 300
+    estimate(run, replay=replay)
+    start = time.perf_counter()
     for i in range(count):
         run["training"]["batch_size"] = 1 + i % 7
-        estimate(run)
+        estimate(run, replay=replay)
     return count / (time.perf_counter() - start)
 
 
@@ -73,9 +73,10 @@ def main() -> None:
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"peak memory of quick  {child:6.1f} MiB             (aim: under 60)")
     for engine in ("pytorch_ddp", "fsdp", "deepspeed", "megatron_lm"):
-        print(
-            f"estimates a second    {estimates_per_second(engine):6.0f} {engine:12}   (aim: 1,000)"
-        )
+        ledger = estimates_per_second(engine, 300, replay=False)
+        whole = estimates_per_second(engine, 7, replay=True)
+        print(f"ledgers a second      {ledger:6.0f} {engine:12}   (aim: 1,000)")
+        print(f"replayed a second     {whole:6.1f} {engine}")
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ from .rounding import UNIT
 from .settings import Settings
 from .stream import Stream
 
-CLOSE = 0.002
+CLOSE = 0.003
 """How close the answer comes to the least cap, as a share."""
 
 
-APART, PROBES = 0.02, 3
+APART, PROBES = 0.02, 2
 """A run may survive in less and die in more, since other blocks are then cut. So many caps above
 the least one are tried, so far apart: the answer lies above those that fail."""
 
@@ -27,7 +27,7 @@ the least one are tried, so far apart: the answer lies above those that fail."""
 def needs_bytes(
     stream: Stream, settings: Settings | None = None, reserved: int | None = None
 ) -> int:
-    """The least cap (to 0.2 %) from which on the whole stream survives.
+    """The least cap (to 0.3 %) from which on the whole stream survives.
 
     What torch calls out of memory is decided by reserved memory alone, so the CUDA context and
     other users of the card come on top. `reserved` is what is reserved without a cap, where that
