@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 
 class InputError(ValueError):
@@ -11,6 +12,18 @@ class InputError(ValueError):
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
         super().__init__("; ".join(self.problems))
+
+
+class Problems(list[str]):
+    """What is wrong so far, so that all of it can be told at once."""
+
+    def attempt(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a function returns; None where it has a problem, which is kept."""
+        try:
+            return function(*args)
+        except InputError as error:
+            self.extend(error.problems)
+            return None
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

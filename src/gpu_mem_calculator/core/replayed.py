@@ -80,8 +80,8 @@ def survives(resolved: Resolved, stage: int, cap: int) -> bool:
 
 
 def replayed(resolved: Resolved, stage: int) -> Replayed | None:
-    """Replay a stage; None for an engine that writes no stream, and for an absurd run."""
-    if not resolved.engine.streams or _absurd(resolved, stage):
+    """Replay a stage; None for an absurd run."""
+    if _absurd(resolved, stage):
         return None
     own = asked(resolved, stage)
     found = replay(own.usual, resolved.allocator)

@@ -15,7 +15,7 @@ from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, linears, module_nam
 from ..model.arch import Arch
 from ..replay.settings import Settings, SettingsError
 from . import rules
-from .errors import InputError, nearest
+from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
@@ -35,15 +35,8 @@ def resolve(file: RunFile) -> Resolved:
     """Turn a run file into a run, or raise every problem at once."""
     if file.inference is not None:
         return resolve_inference(file)
-    problems: list[str] = []
-
-    def attempt(function: Any, *args: Any) -> Any:
-        try:
-            return function(*args)
-        except InputError as error:
-            problems.extend(error.problems)
-            return None
-
+    problems = Problems()
+    attempt = problems.attempt
     chosen = attempt(find_engine, file.engine)
     model = attempt(find_model, file.model)
     mesh_given = _ranks(file.parallelism)
@@ -78,7 +71,7 @@ def resolve(file: RunFile) -> Resolved:
         parameters_given=model.parameters_given,
         **training,
     )
-    problems = list(rules.problems(run, file, chosen))
+    problems += rules.problems(run, file, chosen)
     if problems:
         raise InputError(problems)
     return Resolved(

@@ -10,7 +10,7 @@ from ..ledger.mesh import Mesh
 from ..memory.engine import Engine
 from ..memory.run import Run
 from ..serving import PLANNED, server, spellings
-from .errors import InputError, nearest
+from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware
 from .model_source import Model, find_model
 from .models import InferenceConfig, RunFile
@@ -66,15 +66,8 @@ def _problems(engine: Engine, given: dict[str, Any], found: dict[str, Any]) -> I
 def resolve_inference(file: RunFile) -> Resolved:
     """Turn a run file with an inference section into a run, or raise every problem at once."""
     assert file.inference is not None
-    problems: list[str] = []
-
-    def attempt(function: Any, *args: Any) -> Any:
-        try:
-            return function(*args)
-        except InputError as error:
-            problems.extend(error.problems)
-            return None
-
+    problems = Problems()
+    attempt = problems.attempt
     given = file.inference
     options = attempt(inference_options, given)
     model = attempt(find_model, file.model)

@@ -20,6 +20,7 @@ from .huggingface.inference import NAMES
 from .huggingface.layer import layer_walk
 from .huggingface.setting import Setting
 from .moment import Moment
+from .pipeline import waiting_entries
 from .run import Precision, Run
 from .script import Script
 from .stack import Block
@@ -136,7 +137,7 @@ def activation_entries(
     """
     for i, block in enumerate(blocks if run.unrolled else ()):
         yield from _pinned(i, block, done.layers[i], beats)
-        yield from _waiting(i, block, done.layers[i], beats)
+        yield from waiting_entries(i, block, done.layers[i], beats, LAYER_CODE, CHECKPOINT_CODE)
     for i, block in enumerate(() if run.unrolled else blocks):
         yield from _kept(i, block, done.layers[i], beats, done.first if i == 0 else None)
         yield from _pinned(i, block, done.layers[i], beats)
@@ -177,24 +178,6 @@ def _kept(
             kind=ACT, bytes=first.saved_bytes, source=LAYER_CODE, parts=first.saved,
             live={b.name: smaller(b.saved[index], 1) for b in beats},
         )  # fmt: skip
-
-
-def _waiting(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Iterator[Entry]:
-    """What other micro-batches in flight keep, beside the one whose blocks play their scripts."""
-
-    def own(b: Beat) -> int:
-        runs = b.work in ("head", "layer")
-        return int(runs and (b.work == "head" or index < b.stretch))
-
-    live = {b.name: b.saved[index] - own(b) for b in beats if b.saved[index] > own(b)}
-    if not live:
-        return
-    full = block.recompute == "full"
-    sizes = (walk.input_bytes,) if full else tuple(size for _, size in walk.saved)
-    yield Entry(
-        name=f"{block.title}: kept by micro-batches in flight", kind=ACT, bytes=sum(sizes),
-        live=live, source=CHECKPOINT_CODE if full else LAYER_CODE, tensors=lambda: sizes,
-    )  # fmt: skip
 
 
 def _pinned(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Iterator[Entry]:

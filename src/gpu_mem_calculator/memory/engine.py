@@ -26,7 +26,6 @@ class Engine(Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] = {}
     axes: frozenset[str] = frozenset()
     side_streams: Callable[[Run], bool] = never  # whether it makes CUDA streams of its own
-    streams: bool = True  # its ledger can be unrolled into a stream of allocations
     transformers: bool = True  # runs Hugging Face's modelling code, with its own choices
     optimizers: frozenset[str] = frozenset()
     problems: Callable[[Run], Iterator[str]]

@@ -16,6 +16,7 @@ from msgspec import Struct
 from ..ledger.ledger import Instant
 from ..ledger.num import Num, choose, holds, smaller
 from ..model.arch import Arch, Layer
+from . import stack
 
 PREFILL, DECODE = "prefill", "decode"
 MASKS, TABLES = "masks", "tables"  # made before the first layer runs
@@ -140,19 +141,8 @@ def _step(kind: Kind, prompt: Num, number: Num, before: Num) -> Step:
 
 
 def slides(step: Step, window: int | None) -> bool:
-    """Whether a window makes a mask: a choice of kernel, so one answer for all.
-
-    transformers 5.17.0 masking_utils.py:263 makes one from `kv_length >= sliding_window` on.
-    """
-    if window is None:
-        return False
-    longer = step.seq + step.past >= window
-    if isinstance(longer, bool):
-        return longer
-    answers = set(longer.ravel().tolist())
-    if len(answers) > 1:
-        raise ValueError(f"sequences on both sides of a window of {window} need two ledgers")
-    return bool(answers.pop())
+    """Whether a window makes a mask in a step."""
+    return window is not None and stack.slides(step.seq + step.past, window)
 
 
 def beats(found: tuple[Kind, ...], new_tokens: Num, first: Iterable[str]) -> tuple[Beat, ...]:

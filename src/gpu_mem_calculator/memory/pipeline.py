@@ -6,15 +6,19 @@ of the model: chunk c of stage p has n = layers / (pp × chunks) layers from (c 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ledger.ledger import Instant
+from ..ledger.ledger import ACT, Entry, Instant
 from ..ledger.num import Num, choose, holds, larger, nothing, smaller
+from ..ledger.source import Source
 from ..model.arch import Layer
 from .run import Run
 from .stack import Block, blocks, overlap
 from .timeline import OPTIMIZER, STARTUP, Beat, in_flight, step
+from .walk import Walk
 
 
 class Stage(Struct, frozen=True, kw_only=True):
@@ -152,3 +156,26 @@ def stage_layers(run: Run) -> list[int]:
     """Layers of every stage."""
     pp = int(run.mesh.pp)
     return [len(run.arch.layers) // pp] * pp
+
+
+def waiting_entries(
+    index: int, block: Block, walk: Walk, beats: tuple[Beat, ...], kept: Source, checkpoint: Source
+) -> Iterator[Entry]:
+    """What other micro-batches in flight keep, beside the one whose blocks play their scripts.
+
+    `kept` is the source of what a layer keeps, `checkpoint` of what a checkpointed one does.
+    """
+
+    def own(b: Beat) -> int:
+        runs = block.count and (b.work == "head" or (b.work == "layer" and index < b.stretch))
+        return int(bool(runs))
+
+    live = {b.name: b.saved[index] - own(b) for b in beats if b.saved[index] > own(b)}
+    if not live:
+        return
+    full = block.recompute == "full"
+    sizes = (walk.input_bytes,) if full else tuple(size for _, size in walk.saved)
+    yield Entry(
+        name=f"{block.title}: kept by micro-batches in flight", kind=ACT, bytes=sum(sizes),
+        live=live, source=checkpoint if full else kept, tensors=lambda: sizes,
+    )  # fmt: skip

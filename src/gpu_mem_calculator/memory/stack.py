@@ -69,7 +69,7 @@ def _runs(arch: Arch, seq: Num) -> list[tuple[Layer, int | None, int, int]]:
     windows = arch.windows or (None,) * len(arch.layers)
     found: list[tuple[Layer, int | None, int, int]] = []
     for index, (layer, window) in enumerate(zip(arch.layers, windows, strict=True)):
-        if window is not None and not _slides(seq, window):
+        if window is not None and not slides(seq, window):
             window = None
         if found and found[-1][1] == window and found[-1][0] is layer:
             kept, _, first, count = found[-1]
@@ -79,12 +79,12 @@ def _runs(arch: Arch, seq: Num) -> list[tuple[Layer, int | None, int, int]]:
     return found
 
 
-def _slides(seq: Num, window: int) -> bool:
+def slides(keys: Num, window: int) -> bool:
     """Whether a window makes a mask: a choice of kernel, so one answer for all.
 
     transformers 5.17.0 masking_utils.py:263 makes one from `kv_length >= sliding_window` on.
     """
-    longer = seq >= window
+    longer = keys >= window
     if isinstance(longer, bool):
         return longer
     answers = set(longer.ravel().tolist())

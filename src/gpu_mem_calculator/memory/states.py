@@ -35,11 +35,6 @@ def always(beats: tuple[Beat, ...]) -> dict[str, Num]:
     return {beat.name: 1 for beat in beats}
 
 
-def from_start_live(beats: tuple[Beat, ...]) -> dict[str, Num]:
-    """Alive at every instant, start-up among them."""
-    return {**dict.fromkeys(STARTUPS, 1), **always(beats)}
-
-
 def from_start(entry: Entry) -> Entry:
     """The same entry, there from start-up on."""
     return replace(entry, live={**dict.fromkeys(STARTUPS, 1), **entry.live})

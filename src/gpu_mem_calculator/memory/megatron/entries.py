@@ -10,7 +10,7 @@ from ...ledger.source import Source, code
 from ...model.blocks import Moe
 from ..activations import Walks
 from ..moment import Moment
-from ..pipeline import Stage
+from ..pipeline import Stage, waiting_entries
 from ..run import Run
 from ..stack import Block
 from ..timeline import FORWARD, Beat
@@ -35,7 +35,7 @@ def activation_entries(
     for index, block in enumerate(stage.blocks):
         walk = done.layers[index]
         if run.unrolled and run.virtual_stages > 1:
-            yield from _waiting(index, block, walk, beats)
+            yield from waiting_entries(index, block, walk, beats, LAYER_CODE, CHECKPOINT_CODE)
         elif not run.unrolled:
             yield _kept(index, block, walk, beats)
             yield from _at_work(index, stage, done, beats)
@@ -56,24 +56,6 @@ def _kept(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Entr
         source=CHECKPOINT_CODE if full else LAYER_CODE,
         parts=() if full else walk.saved,
     )
-
-
-def _waiting(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Iterator[Entry]:
-    """What other micro-batches in flight keep, beside the one whose blocks play their scripts."""
-
-    def own(b: Beat) -> int:
-        runs = block.count and (b.work == "head" or (b.work == "layer" and index < b.stretch))
-        return int(bool(runs))
-
-    live = {b.name: b.saved[index] - own(b) for b in beats if b.saved[index] > own(b)}
-    if not live:
-        return
-    full = block.recompute == "full"
-    sizes = (walk.input_bytes,) if full else tuple(size for _, size in walk.saved)
-    yield Entry(
-        name=f"{block.title}: kept by micro-batches in flight", kind=ACT, bytes=sum(sizes),
-        live=live, source=CHECKPOINT_CODE if full else LAYER_CODE, tensors=lambda: sizes,
-    )  # fmt: skip
 
 
 def _dispatched(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Entry:

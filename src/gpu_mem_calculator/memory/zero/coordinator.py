@@ -161,14 +161,18 @@ class Coordinator:
         self.handles.pop(param)[0] -= 1
         self.available[param] = True
 
-    def fetch(self, params: tuple[int, ...]) -> None:
-        """Gather what the module needs, then prefetch."""
+    def need(self, params: tuple[int, ...]) -> None:
+        """Gather what is missing of a module's parameters, and wait for all of them."""
         missing = [p for p in params if not self.available[p] and p not in self.handles]
         if missing:
             self.gather(missing)
         for p in params:
             if p in self.handles:
                 self.wait(p)
+
+    def fetch(self, params: tuple[int, ...]) -> None:
+        """Gather what the module needs, then prefetch."""
+        self.need(params)
         for _ in range(sum(self.recent[p] < self.step for p in params)):
             p, at = self.queue.popleft()
             self.recent[p] = at

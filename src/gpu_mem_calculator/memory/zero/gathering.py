@@ -77,13 +77,8 @@ class Gathering(Coordinator):
         """While the order is recorded a module gathers its own parameters, and no more."""
         if self.traced:
             super().fetch(params)
-            return
-        missing = [p for p in params if not self.available[p] and p not in self.handles]
-        if missing:
-            self.gather(missing)
-        for p in params:
-            if p in self.handles:
-                self.wait(p)
+        else:
+            self.need(params)
 
     def release(self, params: tuple[int, ...], *, holds: bool = False) -> None:
         """And lets all of them go."""
