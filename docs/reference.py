@@ -13,7 +13,7 @@ from gpu_mem_calculator.core.runfile import SECTIONS, hints, rule
 from gpu_mem_calculator.engines import ALIASES, engines
 from gpu_mem_calculator.families.plain import DEFAULTS as PLAIN
 from gpu_mem_calculator.serving import ALIASES as SERVERS
-from gpu_mem_calculator.serving import PLANNED, servers
+from gpu_mem_calculator.serving import servers
 
 TARGET = Path(__file__).with_name("run-file.md")
 
@@ -134,8 +134,7 @@ def page() -> str:
         "## inference", "",
         "Instead of training, parallelism and engine: see [inference](inference.md). `engine` is",
         f"one of {', '.join(f'`{n}`' for n in servers())} (default `transformers`); other",
-        f"spellings: {', '.join(f'`{a}` = `{n}`' for a, n in SERVERS.items())}. Known and not",
-        f"modelled yet: {', '.join(f'`{n}`' for n in PLANNED)}.",
+        f"spellings: {', '.join(f'`{a}` = `{n}`' for a, n in SERVERS.items())}.",
         "Each key's default, in the engines that have it (an empty cell: refused):", "",
         *server_table(), "",
         "## hardware", "", *section_table("hardware"), "",

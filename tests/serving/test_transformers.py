@@ -16,7 +16,6 @@ from gpu_mem_calculator.core.models import InferenceConfig, ModelConfig
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import Ledger
-from gpu_mem_calculator.serving import PLANNED
 from tests.serving.conftest import FAMILIES, served
 
 
@@ -141,13 +140,6 @@ def test_what_generate_does_not_act_on_is_refused(section: dict[str, Any], said:
         estimate(served(**section))
     (sentence,) = caught.value.problems
     assert said in sentence
-
-
-@pytest.mark.parametrize("engine", PLANNED)
-def test_other_engines_say_that_they_are_not_modelled(engine: str) -> None:
-    """They are known, and refused."""
-    with pytest.raises(InputError, match="is not modelled by this version"):
-        estimate(served(engine=engine))
 
 
 def test_a_run_is_training_or_inference() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ledger.ledger import ACT, CPU, GRAD, NVME, OPTIM, PARAM, UNIFIED, Instant, Ledger
+from ..ledger.ledger import ACT, CACHE, CPU, GRAD, NVME, OPTIM, PARAM, UNIFIED, Instant, Ledger
 from ..ledger.units import GIB
 from ..memory.generation import DECODE, PREFILL
 from ..memory.run import Run
+from ..memory.serving.served import SERVE, Served
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..model.adapters import total_adapter_parameters
 from .errors import InputError
@@ -31,9 +32,10 @@ from .replayed import Replayed, replayed, with_blocks
 from .resolve import resolve
 from .resolved import Resolved
 from .runfile import as_dict, gathered, read
-from .verdict import verdict
+from .serving import serving_result
+from .verdict import FITS, SHORT, verdict
 
-STEP = (FORWARD, BACKWARD, OPTIMIZER, PREFILL, DECODE)  # whatever is not start-up
+STEP = (FORWARD, BACKWARD, OPTIMIZER, PREFILL, DECODE, SERVE)  # whatever is not start-up
 Source = str | Path | Mapping[str, Any] | RunFile
 
 
@@ -44,6 +46,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
     resolved: Resolved
     ledgers: tuple[Ledger, ...]
     replayed: Replayed | None = None  # the busiest stage; None where only the ledger was asked for
+    served: tuple[Served, ...] = ()  # each stage of a server with a pool for its cache
 
     @property
     def ledger(self) -> Ledger:
@@ -68,6 +71,8 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     """Estimate a run and keep its ledgers."""
     file = read(source)
     resolved = resolve(file)
+    if resolved.engine.serve is not None:
+        return _served(file, resolved)
     ledgers = _ledgers(resolved)
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
     busiest = peaks.index(max(peaks))
@@ -80,10 +85,31 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=found)
 
 
+def _served(file: RunFile, resolved: Resolved) -> Estimate:
+    """A server fills its pool: it fits where it starts. The stage with least room decides."""
+    assert resolved.engine.serve is not None
+    served = tuple(map(resolved.engine.serve, _stage_runs(resolved)))
+    ledgers = tuple(one.ledger for one in served)
+    peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
+    least = min(range(len(served)), key=lambda i: (not served[i].problem, served[i].tokens))
+    result = _result(file, resolved, ledgers, peaks, least, None)
+    own = served[least]
+    device = peaks[least] + result.outside_torch_bytes
+    result = replace(
+        result, serving=serving_result(own), needs_bytes=own.needs_bytes, device_bytes=device,
+        fits_on_gpu=not own.problem, verdict=SHORT if own.problem else FITS,
+        warnings=[*result.warnings, *own.notes],
+    )  # fmt: skip
+    return Estimate(result=result, resolved=resolved, ledgers=ledgers, served=served)
+
+
+def _stage_runs(resolved: Resolved) -> Iterator[Run]:
+    return (replace(resolved.run, stage=stage) for stage in range(resolved.run.mesh.pp))
+
+
 def _ledgers(resolved: Resolved) -> tuple[Ledger, ...]:
     """One for each pipeline stage."""
-    stages = (replace(resolved.run, stage=stage) for stage in range(resolved.run.mesh.pp))
-    return tuple(map(resolved.engine.ledger, stages))
+    return tuple(map(resolved.engine.ledger, _stage_runs(resolved)))
 
 
 def busiest_stage(resolved: Resolved) -> int:
@@ -161,6 +187,7 @@ def _breakdown(ledger: Ledger, peak: Instant, card: int) -> MemoryBreakdown:
     """The seed's five parts, as alive at the peak; they add up to what the card must have."""
     parts = ledger.parts(peak)
     named = [int(parts[kind]) for kind in (PARAM, GRAD, OPTIM, ACT)]
+    named[3] += int(parts[CACHE])
     return MemoryBreakdown(
         model_params_gb=named[0] / GIB,
         gradients_gb=named[1] / GIB,

@@ -13,10 +13,13 @@ DEFAULT_MEMORY_GB = 80.0
 
 
 class Hardware(Struct, frozen=True, kw_only=True):
-    """The cards of a run. `memory_bytes` is what a process can have on one of them."""
+    """The cards of a run. `memory_bytes` is what a process can have on one of them, `card_bytes`
+    all that the driver reports.
+    """
 
     title: str
     memory_bytes: int
+    card_bytes: int
     num_gpus: int
     gpus_per_node: int
     num_nodes: int
@@ -29,8 +32,9 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
     title, total, capability, assumed = _card(config)
     if config.gpu_memory_bytes is not None:
         total = config.gpu_memory_bytes
+    free = total
     if config.available_memory_bytes is not None:
-        total = min(total, config.available_memory_bytes)
+        free = min(total, config.available_memory_bytes)
     if config.interconnect is not None and catalog.find("links", config.interconnect) is None:
         hint = nearest(config.interconnect, catalog.names("links"))
         raise InputError(
@@ -41,7 +45,7 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
         count = (config.num_nodes or 1) * (config.gpus_per_node or 1)
     per_node, nodes = _nodes(config, count)
     return Hardware(
-        title=title, memory_bytes=total, num_gpus=count,
+        title=title, memory_bytes=free, card_bytes=total, num_gpus=count,
         gpus_per_node=per_node, num_nodes=nodes, compute_capability=capability, assumed=assumed,
     )  # fmt: skip
 

@@ -11,10 +11,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from .inference_config import InferenceConfig as InferenceConfig
+from .inference_config import ServingResult
+
 Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number, 1 or more")]
 Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number, 0 or more")]
 Rate = Annotated[float, Meta(ge=0.0, lt=1.0, description="a number from 0 up to, but not, 1")]
-Share = Annotated[float, Meta(gt=0.0, le=1.0, description="a number above 0, up to 1")]
+
 Positive = Annotated[float, Meta(gt=0.0, le=1e12, description="a number above 0")]
 Flag = Annotated[bool, Meta(description="true or false")]
 Text = Annotated[str, Meta(min_length=1, description="a text")]
@@ -145,30 +148,6 @@ class EngineConfig(Struct, kw_only=True, omit_defaults=True):
     deallocate_pipeline_outputs: Flag | None = None
 
 
-class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
-    """How it is served: an engine with its own options, instead of training."""
-
-    engine: Text | None = None
-    engine_version: Text | None = None
-    engine_generation: Text | None = None
-    batch_size: Count | None = None
-    prompt_len: Count | None = None
-    new_tokens: Size | None = None
-    max_seq_len: Count | None = None
-    dtype: Text | None = None
-    quantization: Text | None = None
-    kv_cache_dtype: Literal["auto", "bf16", "fp16", "fp8", "int8", "int4"] | None = None
-    tensor_parallel_size: Count | None = None
-    pipeline_parallel_size: Count | None = None
-    gpu_memory_utilization: Share | None = None
-    max_num_batched_tokens: Count | None = None
-    max_num_seqs: Count | None = None
-    max_total_tokens: Count | None = None
-    max_lora_rank: Count | None = None
-    enforce_eager: Flag | None = None
-    attention: Literal["eager", "sdpa", "flash_attention_2"] | None = None
-
-
 class GPUConfig(Struct, kw_only=True, omit_defaults=True):
     """Which cards, and how many."""
 
@@ -264,3 +243,4 @@ class MemoryResult(Struct, frozen=True, kw_only=True):
     assumed: list[str]
     warnings: list[str]
     run: dict[str, Any]
+    serving: ServingResult | None = None  # where a server has a pool for its cache

@@ -27,12 +27,18 @@ class Resolved(Struct, frozen=True, kw_only=True):
     def outside_torch(self) -> tuple[tuple[str, int, str], ...]:
         """What CUDA takes beside torch on each card: (name, bytes, source)."""
         engine, run = self.engine, self.run
+        if engine.serve is not None:
+            return engine.serve(run).outside
         streams = engine.side_streams(run)
         return tuple(outside_torch(run, transformers=engine.transformers, streams=streams))
 
     @property
     def host_libraries(self) -> tuple[str, int, str]:
-        """What libraries take of the host's memory in each rank's process."""
+        """What libraries take of the host's memory in each rank's process; of servers nothing is
+        known.
+        """
+        if self.engine.serve is not None:
+            return "libraries", 0, ""
         return host_libraries(self.run, self.engine.name, nccl=self.hardware.num_gpus > 1)
 
     @property

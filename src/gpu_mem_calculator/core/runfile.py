@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from .errors import InputError, nearest
+from .inference_config import InferenceConfig
 from .models import (
     EngineConfig,
     GPUConfig,
-    InferenceConfig,
     LoraConfig,
     ModelConfig,
     ParallelismConfig,

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..ledger.dtypes import dtype_name
 from ..ledger.mesh import Mesh
 from ..memory.engine import Engine
 from ..memory.run import Run
-from ..serving import PLANNED, server, spellings
+from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, Served
+from ..model.arch import Arch
+from ..serving import server, spellings
 from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware
+from .inference_config import InferenceConfig, ServingResult
 from .model_source import Model, find_model
-from .models import InferenceConfig, RunFile
+from .models import ModelConfig, RunFile
 from .resolved import Resolved
 
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
-# Options that transformers has in one value only; another one is refused, never ignored.
-ONE_VALUE = ("engine_version", "quantization", "kv_cache_dtype", "tensor_parallel_size",
-             "pipeline_parallel_size")  # fmt: skip
+SIZES = ("batch_size", "prompt_len", "new_tokens")
 
 
 def find_server(config: InferenceConfig) -> Engine:
     """The serving engine that a name means."""
     name = (config.engine or "transformers").lower()
-    if name in spellings():
-        return server(spellings()[name])
-    if name in PLANNED:
-        raise InputError([f"inference.engine={config.engine!r} is not modelled by this version; "
-                          "use 'transformers'"])  # fmt: skip
-    raise InputError([f"inference.engine={config.engine!r} is not a known engine"
-                      f"{nearest(name, (*spellings(), *PLANNED))}"])  # fmt: skip
+    if name not in spellings():
+        raise InputError([f"inference.engine={config.engine!r} is not a known engine"
+                          f"{nearest(name, tuple(spellings()))}"])  # fmt: skip
+    return server(spellings()[name])
 
 
 def inference_options(config: InferenceConfig) -> dict[str, Any]:
@@ -47,20 +46,20 @@ def inference_options(config: InferenceConfig) -> dict[str, Any]:
     return found
 
 
-def _problems(engine: Engine, given: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+def _problems(engine: Engine, given: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     for key in given:
         if key not in engine.options:
             yield f"inference.{key} is not an option of {engine.title}; leave it out"
-        elif key in ONE_VALUE and given[key] != engine.options[key]:
+        elif key in engine.fixed and given[key] != engine.options[key]:
             yield (f"inference.{key}={given[key]!r} is not modelled for {engine.title}; "
                    f"set it to {engine.options[key]!r}")  # fmt: skip
     if found["dtype"] not in PRECISIONS:
         yield (f"inference.dtype={found['dtype']!r} must be 'bf16', 'fp16' or 'fp32'"
                f"{nearest(found['dtype'], PRECISIONS)}")  # fmt: skip
-    length = found["prompt_len"] + found["new_tokens"]
-    if found["max_seq_len"] is not None and length > found["max_seq_len"]:
-        yield (f"inference.prompt_len + new_tokens is {length}, more than "
-               f"max_seq_len={found['max_seq_len']}")  # fmt: skip
+    length, most = (found.get("prompt_len") or 0) + (found.get("new_tokens") or 0), found.get(
+        "max_seq_len")  # fmt: skip
+    if most is not None and length > most:
+        yield f"inference.prompt_len + new_tokens is {length}, more than max_seq_len={most}"
 
 
 def resolve_inference(file: RunFile) -> Resolved:
@@ -71,60 +70,112 @@ def resolve_inference(file: RunFile) -> Resolved:
     given = file.inference
     options = attempt(inference_options, given)
     model = attempt(find_model, file.model)
-    hardware = attempt(find_hardware, file.hardware, 1)
+    hardware = attempt(find_hardware, file.hardware, _ranks(options) if options else 1)
+    draft = attempt(_draft, given)
     if problems:
         raise InputError(problems)
-    engine = find_server(file.inference)
+    engine = find_server(given)
     has_sdpa = all(getattr(layer.mixer, "sdpa", True) for layer, _, _ in model.arch.runs)
-    if given.attention is None and not has_sdpa:
+    if given.attention is None and not has_sdpa and "attention" in options:
         options["attention"] = "eager"
-    run = _run(model, hardware, options)
-    problems += (*_rules(run, hardware, options, engine), *engine.problems(run))
+    run = _run(model, hardware, options, engine, draft)
+    problems += (*_rules(run, hardware, engine), *engine.problems(run))
     if problems:
         raise InputError(problems)
+    chosen = [key for key in SIZES if engine.serve is None]
     return Resolved(
         run=run, engine=engine, hardware=hardware, model=model,
-        assumed=(*_assumed(file.inference, options, ("batch_size", "prompt_len", "new_tokens")),
-                 *model.assumed, *hardware.assumed),
+        assumed=(*_assumed(given, run.options, chosen), *model.assumed, *hardware.assumed),
         warnings=model.warnings,
     )  # fmt: skip
 
 
-def _run(model: Model, hardware: Hardware, options: dict[str, Any]) -> Run:
+def _ranks(options: Mapping[str, Any]) -> int:
+    """How many GPUs one server runs on."""
+    axes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    count = 1
+    for axis in axes:
+        count *= options.get(axis) or 1
+    return count
+
+
+def _draft(config: InferenceConfig) -> Arch | None:
+    """The model that speculates."""
+    wanted = config.speculative_model
+    if wanted is None:
+        return None
+    section = ModelConfig(name=wanted) if isinstance(wanted, str) else ModelConfig(config=wanted)
+    return find_model(section).arch
+
+
+def _run(
+    model: Model, hardware: Hardware, options: dict[str, Any], engine: Engine, draft: Arch | None
+) -> Run:
+    spread = engine.name == "llamacpp"  # its GPUs have layers each, like pipeline stages
     return Run(
         arch=model.arch,
-        mesh=Mesh(dp=1),
-        batch=options["batch_size"],
-        seq=options["prompt_len"],
-        new_tokens=options["new_tokens"],
+        mesh=Mesh(
+            dp=options.get("data_parallel_size") or 1,
+            tp=options.get("tensor_parallel_size") or 1,
+            pp=hardware.num_gpus if spread else options.get("pipeline_parallel_size") or 1,
+            ep=options.get("expert_parallel_size") or 1,
+        ),
+        batch=options.get("batch_size") or 1,
+        seq=options.get("prompt_len") or 1,
+        new_tokens=options.get("new_tokens") or 0,
         micro_batches=1,
         precision=PRECISIONS[options["dtype"]],
-        attention=options["attention"],
+        attention=options.get("attention") or "sdpa",
         options=options,
         gpus_per_node=hardware.gpus_per_node,
         num_nodes=hardware.num_nodes,
         compute_capability=hardware.compute_capability,
         parameters_given=model.parameters_given,
+        card_bytes=hardware.card_bytes,
+        free_bytes=hardware.memory_bytes,
+        quantized=(model.config or {}).get("quantization_config"),
+        draft=draft,
     )
 
 
 def _assumed(
-    config: InferenceConfig, options: dict[str, Any], keys: Iterable[str]
+    config: InferenceConfig, options: Mapping[str, Any], keys: Iterable[str]
 ) -> Iterator[str]:
     """Sizes of the run that the file leaves out."""
     return (f"inference.{key}={options[key]}" for key in keys if getattr(config, key) is None)
 
 
-def _rules(run: Run, hardware: Hardware, options: dict[str, Any], engine: Engine) -> Iterator[str]:
-    arch, ranks = run.arch, options["tensor_parallel_size"] * options["pipeline_parallel_size"]
-    if not arch.trains:
+def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
+    arch, options = run.arch, run.options
+    if not arch.trains and engine.serve is None:
         yield (f"model: the activations of {arch.family} models are not modelled; use gpu-mem-calc "
                "deepspeed --model-path for the model states")  # fmt: skip
+    ranks = int(run.mesh.tp * run.mesh.pp * run.mesh.dp)
     if hardware.num_gpus != ranks:
         yield (f"hardware.num_gpus={hardware.num_gpus}, but {engine.title} runs on {ranks} here; "
                f"set it to {ranks}")  # fmt: skip
     learned = any("position" in dict(w.dims) for w in arch.embedding)
-    length = options["prompt_len"] + options["new_tokens"]
-    if learned and length > arch.max_seq_len:
-        yield (f"inference.prompt_len + new_tokens is {length}, more than the model's "
+    length = options.get("max_seq_len") if engine.serve else run.seq + run.new_tokens
+    name = "max_seq_len" if engine.serve else "prompt_len + new_tokens"
+    if learned and length is not None and length > arch.max_seq_len:
+        yield (f"inference.{name} is {length}, more than the model's "
                f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}")  # fmt: skip
+
+
+def serving_result(served: Served) -> ServingResult:
+    """What a rank of a server says, as the result has it."""
+    return ServingResult(
+        weights_bytes=served.figure(WEIGHTS),
+        activation_bytes=served.figure(ACTIVATION),
+        non_torch_bytes=served.figure(NON_TORCH),
+        graph_bytes=served.figure(GRAPHS),
+        kv_pool_bytes=served.pool_bytes,
+        kv_tokens=served.tokens,
+        kv_bytes_per_token=served.token_bytes,
+        max_seq_len=served.max_seq_len,
+        max_concurrency=served.sequences(served.max_seq_len),
+        most_sequences=served.most_sequences,
+        longest_context=served.longest_context,
+        problem=served.problem,
+        command=shlex.join(served.command),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.models import InferenceConfig
+from ..core.inference_config import InferenceConfig
 from ..core.runfile import section
 from ..core.serving import inference_options
 from .job import World

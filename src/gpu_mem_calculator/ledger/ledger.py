@@ -12,10 +12,11 @@ from .num import Num, larger
 from .source import Source
 
 # What a byte is for. PyTorch's memory tracker uses the same words, so ledgers line up.
-PARAM, GRAD, OPTIM, ACT, TEMP, COMM, RUNTIME = (
-    "param", "grad", "optim", "act", "temp", "comm", "runtime",
+# CACHE is what serving adds to them: keys, values and states of sequences.
+PARAM, GRAD, OPTIM, ACT, CACHE, TEMP, COMM, RUNTIME = (
+    "param", "grad", "optim", "act", "cache", "temp", "comm", "runtime",
 )  # fmt: skip
-KINDS = (PARAM, GRAD, OPTIM, ACT, TEMP, COMM, RUNTIME)
+KINDS = (PARAM, GRAD, OPTIM, ACT, CACHE, TEMP, COMM, RUNTIME)
 
 GPU, CPU, NVME = "gpu", "cpu", "nvme"
 UNIFIED = "unified"  # CUDA unified memory: on the GPU while that has room, else on the host
@@ -35,6 +36,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     since: str = ""  # a phase: what the first step makes only when that has begun
     cuda_stream: int = 0  # the stream that it is made on; 0 is torch's own
     script: Any = None  # how its tensors are made, where others come and go meanwhile
+    formula: str = ""  # how `bytes` comes about, where it is not written with letters
 
     def at(self, instant: str) -> Num:
         """Bytes alive at an instant."""

@@ -11,6 +11,7 @@ from ..ledger.ledger import Ledger
 from ..ledger.num import Num
 from .run import Run
 from .runtime import never
+from .serving.served import Served
 
 
 class Engine(Struct, frozen=True, kw_only=True):
@@ -24,6 +25,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     name: str
     title: str
     options: Mapping[str, Any] = {}
+    fixed: tuple[str, ...] = ()  # options of which it has the default value only
     axes: frozenset[str] = frozenset()
     side_streams: Callable[[Run], bool] = never  # whether it makes CUDA streams of its own
     transformers: bool = True  # runs Hugging Face's modelling code, with its own choices
@@ -32,3 +34,4 @@ class Engine(Struct, frozen=True, kw_only=True):
     ledger: Callable[[Run], Ledger]
     stage_layers: Callable[[Run], list[int]] | None = None
     parameters: Callable[[Run], Num] | None = None  # elements of this rank's model shard
+    serve: Callable[[Run], Served] | None = None  # a server with a pool for its cache

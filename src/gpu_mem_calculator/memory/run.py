@@ -58,6 +58,10 @@ class Run(Struct, frozen=True, kw_only=True):
     unrolled: bool = False  # every layer by itself, for a stream of allocations
     parameters_given: int | None = None  # a published count that wins over the architecture's
     new_tokens: Num = None  # generated behind a prompt of `seq` tokens; None: a training run
+    card_bytes: int = 0  # what the driver reports of a card
+    free_bytes: int = 0  # what is free of it before the run starts
+    quantized: Mapping[str, Any] | None = None  # the model's own quantization_config
+    draft: Arch | None = None  # a small model that speculates for the large one
 
     @property
     def frozen(self) -> bool:

@@ -31,8 +31,8 @@ from .html_tables import (
     text,
 )
 from .lines import gib
-from .patterns import defs, swatch
-from .picture import TITLES, column, timeline
+from .patterns import defs, swatch, titles
+from .picture import column, timeline
 
 TONES = {FITS: ("fits", "✓"), TIGHT: ("tight", "≈"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000
@@ -169,7 +169,8 @@ def _picture(page: Page) -> str:
     limit = page.result.gpu_memory_bytes
     wide = timeline(page.columns, page.peak, limit, width=WIDE, name="wide")
     narrow = timeline(page.columns, page.peak, limit, width=NARROW, name="narrow")
-    legend = "".join(f"<li>{swatch(kind)}{title}</li>" for kind, title in TITLES.items())
+    kinds = titles(page.estimate.ledger)
+    legend = "".join(f"<li>{swatch(kind)}{title}</li>" for kind, title in kinds.items())
     key = "key only-narrow" if len(page.columns) <= NAMED else "key"
     return (
         f'<figure><div class="wide">{wide}</div><div class="narrow">{narrow}</div>'

@@ -15,8 +15,8 @@ from ..ledger.units import GIB
 from .headline import card_bytes
 from .lines import gib
 from .parts import REST, rest_words
-from .patterns import swatch
-from .picture import TITLES, Column, Slice, column
+from .patterns import TITLES, swatch, titles
+from .picture import Column, Slice, column
 
 PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk",
           UNIFIED: ", in unified memory"}  # fmt: skip
@@ -94,7 +94,12 @@ def instants_table(page: Page) -> str:
             f'{row}<td class="num">{i + 1}</td><th scope="row">{text(one.title)}</th>'
             f'{cells}<td class="num">{size(one.bytes)}</td></tr>'
         )
-    heads = ["#no.", "instant", *(f"#{title}" for title in TITLES.values()), "#total"]
+    heads = [
+        "#no.",
+        "instant",
+        *(f"#{title}" for title in titles(page.estimate.ledger).values()),
+        "#total",
+    ]
     return table(_caption(page), heads, rows, kind="entries")
 
 

@@ -9,21 +9,21 @@ from msgspec.structs import replace
 
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
-from ..ledger.ledger import ACT, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
+from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
 from ..memory.run import Options
 from .bars import bar
 from .headline import card_bytes
 from .lines import BOLD, DIM, Line, count, gib, line
 
 KIND_TITLES = {
-    PARAM: "parameters", GRAD: "gradients", OPTIM: "optimizer", ACT: "activations",
+    PARAM: "parameters", GRAD: "gradients", OPTIM: "optimizer", CACHE: "KV cache",
+    ACT: "activations",
     TEMP: "temporaries", COMM: "communication", RUNTIME: "runtime",
 }  # fmt: skip
-STYLES = {PARAM: "blue", GRAD: "cyan", OPTIM: "magenta", ACT: "green", TEMP: "yellow",
-          COMM: "red", RUNTIME: "white"}  # fmt: skip
+STYLES = {PARAM: "blue", GRAD: "cyan", OPTIM: "magenta", CACHE: "cyan", ACT: "green",
+          TEMP: "yellow", COMM: "red", RUNTIME: "white"}  # fmt: skip
 # Bytes that a framework keeps for one parameter, all of them whole numbers.
 WHOLE = {PARAM: (2, 4), GRAD: (2, 4), OPTIM: (2, 4, 6, 8, 10, 12)}
-CACHE = ": cache "  # in the names of what serving caches
 OUTSIDE, REST = "CUDA", "allocator"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 
@@ -45,12 +45,10 @@ def parts(estimate: Estimate) -> list[Part]:
     for kind, title in KIND_TITLES.items():
         alive = [(e, int(e.at(peak.name))) for e in ledger.entries
                  if e.kind == kind and e.place == GPU]  # fmt: skip
-        cached = [pair for pair in alive if CACHE in pair[0].name]
-        for name, some in ((title, [p for p in alive if p not in cached]), ("KV cache", cached)):
-            total = sum(size for _, size in some)
-            if total:
-                text = _description(estimate, kind, some, peak.name, total)
-                rows.append(Part(name, text, total, STYLES[kind]))
+        total = sum(size for _, size in alive)
+        if total:
+            text = _description(estimate, kind, alive, peak.name, total)
+            rows.append(Part(title, text, total, STYLES[kind]))
     names = [name.removeprefix("CUDA ") for name, _, _ in estimate.resolved.outside_torch]
     rows.append(Part(OUTSIDE, ", ".join(_fitting([], names)), result.outside_torch_bytes))
     rest = card_bytes(estimate) - sum(row.bytes for row in rows)

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from ..ledger.ledger import ACT, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
+from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Ledger
 
+# What a column is stacked of, from the bottom up.
+TITLES = {
+    PARAM: "parameters",
+    OPTIM: "optimizer states",
+    GRAD: "gradients",
+    COMM: "communication",
+    CACHE: "KV cache",
+    ACT: "activations",
+    TEMP: "temporaries",
+    RUNTIME: "CUDA context, libraries",
+}
 # A drawing for each kind on top of its colour, so that colour alone never tells two apart.
 PATTERNS = {
     PARAM: (8, ""),
     OPTIM: (8, "M-2 2 2 -2M0 8 8 0M6 10 10 6"),
     GRAD: (8, "M0 2H8M0 6H8"),
     COMM: (8, "M2 0V8M6 0V8"),
+    CACHE: (8, "M0 4H8M4 0V8"),
     ACT: (10, "M2.5 2.5h.01M7.5 7.5h.01"),
     TEMP: (8, "M-2 6 2 10M0 0 8 8M6 -2 10 2"),
     RUNTIME: (8, "M0 0 8 8M0 8 8 0"),
 }
+
+
+def titles(ledger: Ledger) -> dict[str, str]:
+    """The kinds that a run can have: serving has a cache, training what a step needs."""
+    serves = any(entry.kind == CACHE for entry in ledger.entries)
+    left_out = (GRAD, OPTIM, COMM) if serves else (CACHE,)
+    return {kind: title for kind, title in TITLES.items() if kind not in left_out}
 
 
 def defs() -> str:

@@ -14,19 +14,10 @@ from textwrap import wrap
 
 from msgspec import Struct
 
-from ..ledger.ledger import ACT, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Instant, Ledger
+from ..ledger.ledger import GPU, RUNTIME, Instant, Ledger
 from ..ledger.units import GIB
+from .patterns import TITLES, titles
 
-# What a column is stacked of, from the bottom up.
-TITLES = {
-    PARAM: "parameters",
-    OPTIM: "optimizer states",
-    GRAD: "gradients",
-    COMM: "communication",
-    ACT: "activations",
-    TEMP: "temporaries",
-    RUNTIME: "CUDA context, libraries",
-}
 PHASES = {
     "startup": ("start-up", "start"),
     "forward": ("forward", "fwd"),
@@ -34,6 +25,7 @@ PHASES = {
     "optimizer": ("optimizer", "opt"),
     "prefill": ("prefill", "prefill"),
     "decode": ("decode", "decode"),
+    "serve": ("serving", "serve"),
 }
 OFF_SCALE = 0.2  # below this share of the card the limit leaves the chart, or nothing is seen
 CHARACTER = 0.58  # average width of a character, in font sizes
@@ -87,7 +79,7 @@ class Frame(Struct, frozen=True, kw_only=True):
 
 def column(ledger: Ledger, instant: Instant, outside: Iterable[tuple[str, int]] = ()) -> Column:
     """What one instant holds on the card; `outside` is what lies there beside torch's memory."""
-    found: dict[str, list[tuple[str, int]]] = {kind: [] for kind in TITLES}
+    found: dict[str, list[tuple[str, int]]] = {kind: [] for kind in titles(ledger)}
     found[RUNTIME].extend(outside)
     for entry in ledger.entries:
         alive = int(entry.at(instant.name)) if entry.place == GPU else 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.calculator import Estimate
 from ..core.models import StageResult
-from ..ledger.ledger import ACT, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
+from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
 from .bars import LIMIT, stacked
 from .lines import BOLD, DIM, Line, gib, line
 
@@ -19,7 +19,7 @@ TITLE, FIGURE, BAR = 37, 8, 31
 SHADES = (
     ("█", "parameters", "blue", (PARAM,)),
     ("▓", "gradients, optimizer", "magenta", (GRAD, OPTIM)),
-    ("▒", "activations", "green", (ACT,)),
+    ("▒", "activations", "green", (ACT, CACHE)),
     ("░", "temporaries, rest", "yellow", (TEMP, COMM, RUNTIME)),
 )
 

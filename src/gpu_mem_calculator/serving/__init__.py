@@ -11,9 +11,11 @@ from pathlib import Path
 
 from ..memory.engine import Engine
 
-ALIASES = {"huggingface": "transformers"}
-# What a run file may name and no file here models yet.
-PLANNED = ("vllm", "sglang", "tgi", "tensorrt_llm", "llamacpp")
+ALIASES = {
+    "huggingface": "transformers", "hf": "transformers", "trtllm": "tensorrt_llm",
+    "tensorrt-llm": "tensorrt_llm", "llama.cpp": "llamacpp", "llama_cpp": "llamacpp",
+    "text-generation-inference": "tgi",
+}  # fmt: skip
 
 
 @cache

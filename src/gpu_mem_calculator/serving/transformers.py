@@ -259,9 +259,11 @@ ENGINE = Engine(
     title="transformers",
     options={
         "engine_version": "5.17.0", "batch_size": 1, "prompt_len": 1024, "new_tokens": 8,
-        "max_seq_len": None, "dtype": "bf16", "attention": "sdpa", "quantization": "none",
+        "max_seq_len": None, "dtype": "bf16", "attention": None, "quantization": "none",
         "kv_cache_dtype": "auto", "tensor_parallel_size": 1, "pipeline_parallel_size": 1,
     },
+    fixed=("engine_version", "quantization", "kv_cache_dtype", "tensor_parallel_size",
+           "pipeline_parallel_size"),
     problems=problems,
     ledger=ledger,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from ..ledger.ledger import ACT, GPU, KINDS, Entry, Instant, Ledger
+from ..ledger.ledger import ACT, CACHE, GPU, KINDS, Entry, Instant, Ledger
 
 LAYERS, ENDS, REST = "layers", "embedding, head and loss", "inputs, masks, rotary tables"
 PLACES = (LAYERS, ENDS, REST)
@@ -110,7 +110,9 @@ def _alive(ledger: Ledger, instant: Instant, kind: str) -> tuple[Side, ...]:
 
 
 def _entries(ledger: Ledger, kind: str) -> list[Entry]:
-    return [entry for entry in ledger.entries if entry.kind == kind and entry.place == GPU]
+    """Those of a kind; a trace cannot tell a cache from other activations."""
+    kinds = {ACT: (ACT, CACHE), CACHE: ()}.get(kind, (kind,))
+    return [entry for entry in ledger.entries if entry.kind in kinds and entry.place == GPU]
 
 
 def _places(estimate: Ledger, here: Instant, trace: Ledger, there: Instant) -> list[Row]:

@@ -1,0 +1,108 @@
+"""The run file's `inference` section. Keys are the engines' own, and each engine says which it has.
+
+What an engine does not act on is refused, so every key here belongs to one at least.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number, 1 or more")]
+Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number, 0 or more")]
+Share = Annotated[float, Meta(gt=0.0, le=1.0, description="a number above 0, up to 1")]
+Ratio = Annotated[float, Meta(ge=0.0, le=1e6, description="a number, 0 or more")]
+Flag = Annotated[bool, Meta(description="true or false")]
+Text = Annotated[str, Meta(min_length=1, description="a text")]
+Named = Annotated[str | dict[str, Any], Meta(description="a model's name, or its config.json")]
+
+
+class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
+    """How it is served, instead of training."""
+
+    engine: Text | None = None
+    engine_version: Text | None = None
+    engine_generation: Text | None = None
+    batch_size: Count | None = None
+    prompt_len: Count | None = None
+    new_tokens: Size | None = None
+    max_seq_len: Count | None = None
+    dtype: Text | None = None
+    quantization: Text | None = None
+    kv_cache_dtype: Literal["auto", "bf16", "fp16", "fp8", "int8", "int4"] | None = None
+    tensor_parallel_size: Count | None = None
+    pipeline_parallel_size: Count | None = None
+    data_parallel_size: Count | None = None
+    expert_parallel_size: Count | None = None
+    decode_context_parallel_size: Count | None = None
+    gpu_memory_utilization: Share | None = None
+    max_num_batched_tokens: Count | None = None
+    max_num_seqs: Count | None = None
+    max_total_tokens: Count | None = None
+    enforce_eager: Flag | None = None
+    attention: Literal["eager", "sdpa", "flash_attention_2"] | None = None
+    # adapters and speculation
+    max_loras: Count | None = None
+    max_lora_rank: Count | None = None
+    speculative_method: Text | None = None
+    speculative_model: Named | None = None
+    num_speculative_tokens: Count | None = None
+    # transformers
+    cache_implementation: Text | None = None
+    num_beams: Count | None = None
+    # vLLM
+    block_size: Count | None = None
+    enable_prefix_caching: Flag | None = None
+    enable_chunked_prefill: Flag | None = None
+    max_cudagraph_capture_size: Size | None = None
+    kv_cache_memory_bytes: Count | Size | None = None
+    cpu_offload_gb: Ratio | None = None
+    swap_space: Ratio | None = None
+    # SGLang
+    chunked_prefill_size: Count | None = None
+    cuda_graph_max_bs: Count | None = None
+    page_size: Count | None = None
+    # llama.cpp
+    n_gpu_layers: Size | None = None
+    n_ubatch: Count | None = None
+    cache_type_k: Text | None = None
+    cache_type_v: Text | None = None
+    flash_attn: Flag | None = None
+    split_mode: Literal["none", "layer", "row"] | None = None
+    tensor_split: list[float] | None = None
+
+
+class SpeedResult(Struct, frozen=True, kw_only=True):
+    """How fast it could be: upper bounds, from what the card can compute and move."""
+
+    prefill_tokens_per_second: float
+    prefill_bound: str
+    decode_tokens_per_second: float  # of all sequences together
+    decode_tokens_per_second_each: float
+    decode_bound: str
+    first_token_seconds: float
+    batch_size: int
+    prompt_len: int
+
+
+class ServingResult(Struct, frozen=True, kw_only=True):
+    """What a server has on one GPU, and what its cache has room for.
+
+    `max_concurrency`: sequences of max_seq_len at once, as vLLM prints it; `longest_context`: the
+    longest single sequence. `problem` says why it would not start.
+    """
+
+    weights_bytes: int
+    activation_bytes: int
+    non_torch_bytes: int
+    graph_bytes: int
+    kv_pool_bytes: int
+    kv_tokens: int
+    kv_bytes_per_token: int
+    max_seq_len: int
+    max_concurrency: float
+    most_sequences: int
+    longest_context: int
+    problem: str
+    command: str
