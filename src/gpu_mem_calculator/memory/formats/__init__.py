@@ -1,0 +1,1 @@
+"""How a model's weights are stored: one file for each family of formats."""
