@@ -33,15 +33,21 @@ def _table(module: str) -> dict[str, Reader]:
     return table
 
 
+@cache
+def _text(module: str) -> str:
+    return (Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8")
+
+
 def families() -> dict[str, Reader]:
     """Every known `model_type` and its reader."""
     return {name: reader for module in _modules() for name, reader in _table(module).items()}
 
 
 def _reader(model_type: str) -> Reader | None:
-    """The reader of a `model_type`; files that it is named after are looked at first."""
+    """The reader of a `model_type`; only files that have its name are loaded."""
     order = sorted(_modules(), key=lambda m: not model_type.startswith(m.rstrip("0123456789")))
-    return next((_table(m)[model_type] for m in order if model_type in _table(m)), None)
+    named = (m for m in order if f'"{model_type}"' in _text(m))
+    return next((_table(m)[model_type] for m in named if model_type in _table(m)), None)
 
 
 def read_config(config: Mapping[str, Any]) -> Arch:

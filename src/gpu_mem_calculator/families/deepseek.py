@@ -56,7 +56,7 @@ def latent_attention(
     )
 
 
-def _moe(
+def shared_moe(
     config: Config,
     hidden: int,
     *,
@@ -87,7 +87,7 @@ def _moe(
     )
 
 
-def _layer(hidden: int, mixer: Mixer, mlp: Mlp | Moe) -> Layer:
+def latent_layer(hidden: int, mixer: Mixer, mlp: Mlp | Moe) -> Layer:
     """Norm, attention, norm, MLP."""
     kind = "moe" if isinstance(mlp, Moe) else "dense"
     return Layer(kind=kind, mixer=mixer, mlp=mlp, norms=pre_norms(hidden))
@@ -104,10 +104,10 @@ def read_deepseek_v2(data: Mapping[str, Any]) -> Arch:
     mlp = gated_mlp(hidden, ffn, bias=bias, activation=text(config, "hidden_act", "silu"))
     num_layers = config.size("num_hidden_layers", default=32)
     first = min(config.count("first_k_dense_replace", default=0), num_layers)
-    layers = (_layer(hidden, attention, mlp),) * first
+    layers = (latent_layer(hidden, attention, mlp),) * first
     if first < num_layers:
-        moe = _moe(config, hidden, ffn=1407, experts=64, top_k=None, shared=2, bias=bias)
-        layers += (_layer(hidden, attention, moe),) * (num_layers - first)
+        moe = shared_moe(config, hidden, ffn=1407, experts=64, top_k=None, shared=2, bias=bias)
+        layers += (latent_layer(hidden, attention, moe),) * (num_layers - first)
     return decoder(
         config, "deepseek_v2", hidden, layers,
         vocab=102400, max_seq_len=2048, tied=False, rotary_dim=attention.rope_dim,
@@ -122,10 +122,10 @@ def read_deepseek_v3(data: Mapping[str, Any], family: str = "deepseek_v3") -> Ar
     attention = latent_attention(config, hidden, heads=128, rotary_impl=impl)
     ffn = config.size("intermediate_size", default=18432)
     mlp = gated_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu"))
-    moe = _moe(
+    moe = shared_moe(
         config, hidden, ffn=2048, experts=256, top_k=8, shared=1, router_impl="float_sigmoid"
     )
-    dense, sparse = _layer(hidden, attention, mlp), _layer(hidden, attention, moe)
+    dense, sparse = latent_layer(hidden, attention, mlp), latent_layer(hidden, attention, moe)
     num_layers = config.size("num_hidden_layers", default=61)
     first = min(config.count("first_k_dense_replace", default=3), num_layers)
     vocab = config.size("vocab_size", default=129280)
@@ -175,10 +175,10 @@ def read_deepseek(data: Mapping[str, Any]) -> Arch:
     )  # fmt: skip
     ffn = config.size("intermediate_size", default=11008)
     mlp = gated_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu"))
-    dense = sparse = _layer(hidden, attention, mlp)
+    dense = sparse = latent_layer(hidden, attention, mlp)
     if config.get("n_routed_experts") is not None:
-        moe = _moe(config, hidden, ffn=1407, experts=64, top_k=None, shared=0)
-        sparse = _layer(hidden, attention, moe)
+        moe = shared_moe(config, hidden, ffn=1407, experts=64, top_k=None, shared=0)
+        sparse = latent_layer(hidden, attention, moe)
     num_layers = config.size("num_hidden_layers", default=30)
     first = config.count("first_k_dense_replace", default=0)
     step = config.size("moe_layer_freq", default=1)

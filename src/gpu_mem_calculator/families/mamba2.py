@@ -10,23 +10,15 @@ from ..model.blocks import Linear, Norm, StateSpace, Weight
 from .config import Config, ConfigError
 
 
-def mamba2_mixer(config: Config, hidden: int) -> StateSpace:
-    """Mamba2Mixer (transformers 5.17 models/mamba2): z, x, B, C and dt from one projection.
+def mamba2_block(
+    config: Config, hidden: int, inner: int, heads: int, *, state: int, groups: int, conv: int,
+    bias: bool, conv_bias: bool, chunk: int, normed: bool = True,
+) -> StateSpace:  # fmt: skip
+    """z, x, B, C and dt from one projection, a convolution, a scan, a gated norm.
 
     The convolution runs over x, B and C: inner + 2 · groups · state channels.
     """
-    heads = config.size("num_heads", default=128)
-    head_dim = config.size("head_dim", default=64)
-    state, groups = config.size("state_size", default=128), config.size("n_groups", default=8)
-    conv = config.size("conv_kernel", default=4)
-    inner = hidden * config.size("expand", default=2)
-    if inner != heads * head_dim:
-        raise ConfigError(
-            f"model.config: hidden_size x expand = {inner} must equal num_heads x head_dim = "
-            f"{heads * head_dim}"
-        )
     config.divided(heads, "groups", groups)
-    bias = config.flag("use_bias", default=False)
     channels, embed, wide = inner + 2 * groups * state, ("embed", hidden), ("state", inner)
     weights = [
         Weight("dt_bias", (("state", heads),)),
@@ -34,10 +26,10 @@ def mamba2_mixer(config: Config, hidden: int) -> StateSpace:
         Weight("D", (("state", heads),)),
         Weight("conv1d.weight", (("state", channels), ("conv_in", 1), ("conv", conv))),
         *Linear("in_proj", embed, ("state", inner + channels + heads), bias).weights(),
-        *Norm("norm", wide).weights(),
+        *(Norm("norm", wide).weights() if normed else ()),
         *Linear("out_proj", wide, embed, bias).weights(),
     ]
-    if config.flag("use_conv_bias", default=True):
+    if conv_bias:
         weights.append(Weight("conv1d.bias", (("state", channels),)))
     return StateSpace(
         version=2,
@@ -47,8 +39,49 @@ def mamba2_mixer(config: Config, hidden: int) -> StateSpace:
         groups=groups,
         conv=conv,
         parameters=tuple(weights),
-        chunk=config.size("chunk_size", default=256),
+        chunk=chunk,
     )
+
+
+def mamba2_mixer(config: Config, hidden: int) -> StateSpace:
+    """Mamba2Mixer (transformers 5.17 models/mamba2)."""
+    heads = config.size("num_heads", default=128)
+    head_dim = config.size("head_dim", default=64)
+    inner = hidden * config.size("expand", default=2)
+    if inner != heads * head_dim:
+        raise ConfigError(
+            f"model.config: hidden_size x expand = {inner} must equal num_heads x head_dim = "
+            f"{heads * head_dim}"
+        )
+    return mamba2_block(
+        config, hidden, inner, heads, state=config.size("state_size", default=128),
+        groups=config.size("n_groups", default=8), conv=config.size("conv_kernel", default=4),
+        bias=config.flag("use_bias", default=False),
+        conv_bias=config.flag("use_conv_bias", default=True),
+        chunk=config.size("chunk_size", default=256),
+    )  # fmt: skip
+
+
+def named_mixer(config: Config, hidden: int, *, normed: bool = True) -> StateSpace:
+    """The same under the keys `mamba_*` (Bamba, Falcon-H1, Granite 4)."""
+    inner = config.size("mamba_expand", default=2) * hidden
+    inner = config.size("mamba_d_ssm", default=inner)
+    heads = config.size("mamba_n_heads", default=128)
+    head_dim = config.divided(inner, "mamba heads", heads)
+    if config.get("mamba_d_head") not in (None, "auto"):
+        head_dim = config.size("mamba_d_head")
+    if heads * head_dim != inner:
+        raise ConfigError(
+            f"model.config: mamba_n_heads x mamba_d_head = {heads * head_dim} must be {inner}"
+        )
+    return mamba2_block(
+        config, hidden, inner, heads, state=config.size("mamba_d_state", default=256),
+        groups=config.size("mamba_n_groups", default=1),
+        conv=config.size("mamba_d_conv", default=4),
+        bias=config.flag("mamba_proj_bias", default=False),
+        conv_bias=config.flag("mamba_conv_bias", default=True),
+        chunk=config.size("mamba_chunk_size", default=256), normed=normed,
+    )  # fmt: skip
 
 
 def read_mamba2(data: Mapping[str, Any]) -> Arch:

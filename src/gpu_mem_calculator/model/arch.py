@@ -23,6 +23,7 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True):
     mixer_name: str = "self_attn"
     mlp: Mlp | Moe | None = None
     mlp_name: str = "mlp"
+    beside: tuple[tuple[str, Mixer], ...] = ()  # further mixers by name: cross-attention, Mamba
     norms: tuple[tuple[str, Norm], ...] = ()
     parallel: bool = False
     dropout: float = 0.0  # on the residual branches
@@ -31,7 +32,8 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True):
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter of the layer, names relative to it."""
-        for name, part in ((self.mixer_name, self.mixer), (self.mlp_name, self.mlp)):
+        parts = ((self.mixer_name, self.mixer), *self.beside, (self.mlp_name, self.mlp))
+        for name, part in parts:
             if part is not None:
                 prefix = f"{name}." if name else ""
                 for weight in part.weights():
@@ -39,6 +41,12 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True):
         for _, norm in self.norms:
             yield from norm.weights()
         yield from self.extra
+
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """Every mixer of the layer."""
+        own = () if self.mixer is None else (self.mixer,)
+        return (*own, *(mixer for _, mixer in self.beside))
 
     def norm(self, where: str) -> Norm | None:
         """The norm at one place, if the layer has it."""
@@ -85,7 +93,10 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True):
     logit_softcap: float | None = None
     windows: tuple[int | None, ...] = ()  # sliding window per layer, None where full
     buffers: tuple[Buffer, ...] = ()
-    trains: bool = True  # False: parameters only (encoders), no activations
+    trains: bool = True  # False: parameters and cache only, no activations
+    tower: tuple[Weight, ...] = ()  # what pictures pass through, beside the text model
+    encoder_len: int = 0  # most tokens that cross-attention reads
+    left_out: tuple[str, ...] = ()  # what is not counted, a sentence each
     mtp_parameters: int = 0  # multi-token-prediction weights that are published beside the model
     layer_names: tuple[str, ...] = ()  # where they are not layer_prefix.index (T5's two stacks)
     logit_scale: float | None = None  # logits are multiplied by it after the head
@@ -127,6 +138,11 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True):
         """Elements in the whole model."""
         stack = sum(layer.num_parameters for layer in self.layers)
         return self.embedding_parameters + stack + self.after_parameters
+
+    @cached_property
+    def tower_parameters(self) -> int:
+        """Elements of the tower, which `num_parameters` leaves out."""
+        return sum(weight.numel for weight in self.tower)
 
     @cached_property
     def num_weights(self) -> int:

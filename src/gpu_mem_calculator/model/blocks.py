@@ -69,6 +69,17 @@ class Norm(Struct, frozen=True):
             yield Weight(f"{self.name}.bias", (*self.lead, self.size))
 
 
+class Indexer(Struct, frozen=True, kw_only=True):
+    """Picks the tokens that sparse attention reads; keeps one small key of every token."""
+
+    parameters: tuple[Weight, ...]
+    key_dim: int
+
+    def weights(self) -> Iterator[Weight]:
+        """As listed."""
+        yield from self.parameters
+
+
 class Attention(Struct, frozen=True, kw_only=True):
     """Softmax attention with any ratio of query to key-value heads."""
 
@@ -94,13 +105,21 @@ class Attention(Struct, frozen=True, kw_only=True):
     float_bias: bool = False  # eager: the ALiBi bias is in fp32, and so the scores behind it (MPT)
     always_masked: bool = False  # a mask is passed whatever the attention, and no `enable_gqa`
     clipped: bool = False  # q, k and v are clamped (`clip_qkv`)
+    cross: bool = False  # keys and values come from an encoder, once a sequence
+    reuses: bool = False  # reads the keys and values that an earlier layer keeps (Gemma 3n)
+    borrowed: bool = False  # its weights are an earlier layer's (Zamba)
+    index: Indexer | None = None
 
     def weights(self) -> Iterator[Weight]:
         """Projections, norms, the rest."""
+        if self.borrowed:
+            return
         parts: tuple[Linear | Norm, ...] = (*self.inputs, self.output, *self.norms)
         for part in parts:
             yield from part.weights()
         yield from self.extra
+        if self.index is not None:
+            yield from self.index.weights()
 
 
 class LatentAttention(Struct, frozen=True, kw_only=True):
@@ -120,10 +139,12 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
     query_rank: int = 0
     dropout: float = 0.0
     rotary_impl: str = "interleaved"  # V3; V2: complex, an fp32 complex product
+    index: Indexer | None = None  # DeepSeek-V3.2
 
     def weights(self) -> Iterator[Weight]:
-        """Query path, key-value path, output."""
-        for part in (*self.query, self.query_norm, self.kv_a, self.kv_norm, self.kv_b, self.output):
+        """Query path, key-value path, output, indexer."""
+        for part in (*self.query, self.query_norm, self.kv_a, self.kv_norm, self.kv_b, self.output,
+                     self.index):  # fmt: skip
             if part is not None:
                 yield from part.weights()
 
@@ -188,4 +209,40 @@ class StateSpace(Struct, frozen=True, kw_only=True):
         yield from self.parameters
 
 
-Mixer = Attention | LatentAttention | StateSpace
+class Recurrence(Struct, frozen=True, kw_only=True):
+    """A mixer that sums a sequence up in a state of fixed size, other than Mamba.
+
+    The state is `heads` matrices of `key_dim` x `value_dim`; a causal convolution over `channels`
+    keeps the last `conv` - 1 inputs. `kind` is what people call it:
+
+    - `gated_delta`: Gated DeltaNet (Qwen3-Next); `delta`: Kimi Delta Attention
+    - `lightning`: MiniMax's linear attention
+    - `short_conv`: LFM2's convolution, which has no other state
+    - `lru`: RecurrentGemma's gated linear recurrence
+    """
+
+    kind: str
+    parameters: tuple[Weight, ...]
+    heads: int = 0
+    key_heads: int = 0  # heads of q and k, where they are fewer
+    key_dim: int = 0
+    value_dim: int = 0
+    channels: int = 0
+    conv: int = 1
+
+    def weights(self) -> Iterator[Weight]:
+        """As listed."""
+        yield from self.parameters
+
+    @property
+    def state_elements(self) -> int:
+        """Elements of the state of one sequence."""
+        return self.heads * self.key_dim * self.value_dim
+
+    @property
+    def conv_elements(self) -> int:
+        """Inputs of the convolution that one sequence keeps."""
+        return self.channels * (self.conv - 1)
+
+
+Mixer = Attention | LatentAttention | StateSpace | Recurrence

@@ -1,0 +1,174 @@
+"""Qwen3-Next and Qwen3.5: three layers of Gated DeltaNet, then one of gated attention.
+
+Parameters and cache; their activations are not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, Linear, Mixer, Mlp, Moe, Recurrence, Weight
+from .blocks import (
+    FULL,
+    head_counts,
+    head_norms,
+    partial_rotary,
+    shared_mlp,
+    stacked_moe,
+    text,
+)
+from .config import Config, ConfigError
+from .llama import decoder, gated_mlp, pre_norms, separate_attention
+from .mixed import every, mixed_types
+
+NORM = "rms_float"
+
+
+def gated_attention(config: Config, hidden: int, *, heads: int, kv_heads: int) -> Attention:
+    """Qwen3NextAttention: the query projection gives a gate of its own size beside the query."""
+    counts = head_counts(config, hidden, heads=heads, kv_heads=kv_heads, head_dim=256)
+    bias = config.flag("attention_bias", default=False)
+    plain = separate_attention(
+        hidden, *counts, bias=bias, output_bias=bias,
+        norms=head_norms(("q_norm", "k_norm"), counts[2], NORM),
+        rotary_dim=partial_rotary(config, counts[2], 0.25),
+        dropout=config.number("attention_dropout"),
+    )  # fmt: skip
+    both = Linear("q_proj", ("embed", hidden), ("heads", 2 * counts[0] * counts[2]), bias)
+    return replace(plain, inputs=(both, *plain.inputs[1:]))
+
+
+def gated_delta(config: Config, hidden: int, *, fused: bool) -> Recurrence:
+    """Qwen3NextGatedDeltaNet; `fused`: q, k, v and z from one projection, b and a from another.
+
+    The convolution runs over q, k and v.
+    """
+    key_dim = config.size("linear_key_head_dim", default=128)
+    value_dim = config.size("linear_value_head_dim", default=128)
+    key_heads = config.size("linear_num_key_heads", default=16)
+    heads = config.size("linear_num_value_heads", default=32)
+    conv = config.size("linear_conv_kernel_dim", default=4)
+    config.divided(heads, "key heads", key_heads)
+    channels, inner = 2 * key_heads * key_dim + heads * value_dim, heads * value_dim
+    embed, one = ("embed", hidden), ("state", heads)
+    names = {"in_proj_qkvz": channels + inner, "in_proj_ba": 2 * heads} if fused else {
+        "in_proj_qkv": channels, "in_proj_z": inner, "in_proj_b": heads, "in_proj_a": heads
+    }  # fmt: skip
+    linears = [Linear(name, embed, ("state", width)) for name, width in names.items()]
+    linears.append(Linear("out_proj", ("state", inner), embed))
+    return Recurrence(
+        kind="gated_delta",
+        parameters=(
+            Weight("dt_bias", (one,)),
+            Weight("A_log", (one,)),
+            Weight("conv1d.weight", (("state", channels), ("conv_in", 1), ("conv", conv))),
+            Weight("norm.weight", (("head_dim", value_dim),)),
+            *(weight for linear in linears for weight in linear.weights()),
+        ),
+        heads=heads,
+        key_heads=key_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        channels=channels,
+        conv=conv,
+    )
+
+
+def routed_mlp(config: Config, hidden: int, *, experts: int, top_k: int) -> Moe:
+    """Experts and one gated shared expert."""
+    activation = text(config, "hidden_act", "silu")
+    shared = config.size("shared_expert_intermediate_size", default=512)
+    return stacked_moe(
+        hidden,
+        config.size("num_experts", default=experts),
+        config.size("num_experts_per_tok", default=top_k),
+        config.size("moe_intermediate_size", default=512),
+        activation=activation,
+        shared=shared_mlp("shared_expert", hidden, shared, activation=activation),
+        shared_gate=Linear("shared_expert_gate", ("embed", hidden), ("gate", 1)),
+    )
+
+
+def delta_stack(
+    config: Config, family: str, hidden: int, mixers: dict[str, Mixer], mlps: list[Mlp | Moe],
+    *, vocab: int,
+) -> Arch:  # fmt: skip
+    """One MLP a layer, and the mixer that `layer_types` says."""
+    layers = len(mlps)
+    usual = every(layers, config.size("full_attention_interval", default=4))
+    types = mixed_types(config, "layer_types", layers, usual)
+    made: dict[tuple[str, int], Layer] = {}
+    for kind, mlp in zip(types, mlps, strict=True):
+        if (kind, id(mlp)) not in made:
+            made[kind, id(mlp)] = Layer(
+                kind="moe" if isinstance(mlp, Moe) else "dense",
+                mixer=mixers[kind],
+                mixer_name="self_attn" if kind == FULL else "linear_attn",
+                mlp=mlp,
+                norms=pre_norms(hidden, NORM),
+            )
+    stack = tuple(made[kind, id(mlp)] for kind, mlp in zip(types, mlps, strict=True))
+    return decoder(
+        config, family, hidden, stack, vocab=vocab, max_seq_len=32768, tied=False,
+        rotary_dim=getattr(mixers[FULL], "rotary_dim", 0), norm_impl=NORM, trains=False,
+    )  # fmt: skip
+
+
+def _mixers(
+    config: Config, hidden: int, *, heads: int, kv_heads: int, fused: bool
+) -> dict[str, Mixer]:
+    return {
+        FULL: gated_attention(config, hidden, heads=heads, kv_heads=kv_heads),
+        "linear_attention": gated_delta(config, hidden, fused=fused),
+    }
+
+
+def read_qwen3_next(data: Mapping[str, Any]) -> Arch:
+    """Qwen3-Next (transformers 5.17 models/qwen3_next)."""
+    config = Config(data)
+    hidden = config.size("hidden_size", default=2048)
+    ffn = config.size("intermediate_size", default=5632)
+    dense = gated_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu"))
+    moe = routed_mlp(config, hidden, experts=512, top_k=10)
+    only = config.get("mlp_only_layers") or []
+    if not isinstance(only, list):
+        raise ConfigError(f"model.config.mlp_only_layers={only!r} must be a list of layer indices")
+    step = config.size("decoder_sparse_step", default=1)
+    mlps: list[Mlp | Moe] = [
+        moe if i not in only and (i + 1) % step == 0 else dense
+        for i in range(config.size("num_hidden_layers", default=48))
+    ]
+    mixers = _mixers(config, hidden, heads=16, kv_heads=2, fused=True)
+    return delta_stack(config, "qwen3_next", hidden, mixers, mlps, vocab=151936)
+
+
+def read_qwen3_5_text(data: Mapping[str, Any]) -> Arch:
+    """Qwen3.5, dense (transformers 5.17 models/qwen3_5)."""
+    config = Config(data)
+    hidden = config.size("hidden_size", default=4096)
+    ffn = config.size("intermediate_size", default=12288)
+    mlp: Mlp | Moe = gated_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu"))
+    mlps = [mlp] * config.size("num_hidden_layers", default=32)
+    mixers = _mixers(config, hidden, heads=16, kv_heads=4, fused=False)
+    return delta_stack(config, "qwen3_5", hidden, mixers, mlps, vocab=248320)
+
+
+def read_qwen3_5_moe_text(data: Mapping[str, Any]) -> Arch:
+    """Qwen3.5 with experts (transformers 5.17 models/qwen3_5_moe)."""
+    config = Config(data)
+    hidden = config.size("hidden_size", default=2048)
+    mlp: Mlp | Moe = routed_mlp(config, hidden, experts=256, top_k=8)
+    mlps = [mlp] * config.size("num_hidden_layers", default=40)
+    mixers = _mixers(config, hidden, heads=16, kv_heads=2, fused=False)
+    return delta_stack(config, "qwen3_5_moe", hidden, mixers, mlps, vocab=248320)
+
+
+FAMILIES = {
+    "qwen3_next": read_qwen3_next,
+    "qwen3_5_text": read_qwen3_5_text,
+    "qwen3_5_moe_text": read_qwen3_5_moe_text,
+}
