@@ -8,10 +8,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.calculator import STEP, full_estimate
+from ..core.calculator import STEP, Estimate, full_estimate
 from ..core.errors import InputError
 from ..core.replayed import replayed
 from ..core.resolved import Resolved
+from ..core.serving import serving_result
 from ..ledger.ledger import CPU, UNIFIED
 from ..memory.runtime import NCCL_BYTES, host_libraries
 from ..memory.timeline import STARTUP
@@ -85,6 +86,8 @@ def by_estimate(row: Row) -> Prediction:
     estimate = full_estimate(row.config, replay=False)
     resolved, run = estimate.resolved, estimate.resolved.run
     stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, run.mesh.pp)
+    if estimate.served:
+        return by_server(estimate, stage)
     ledger, found = estimate.ledgers[stage], replayed(resolved, stage)
     names, micro_batches = tuple(row.phases), int(run.micro_batches)
     phases = phase_peaks(ledger, names, micro_batches)
@@ -104,6 +107,22 @@ def by_estimate(row: Row) -> Prediction:
         else int(ledger.peak(CPU)) + host_bytes(resolved, row.process_group),
         fits=found.needs_bytes + outside <= resolved.hardware.memory_bytes if searched else None,
         phases=phases | replayed_peaks(found.phases, names, micro_batches),
+    )
+
+
+def by_server(estimate: Estimate, stage: int) -> Prediction:
+    """What a server says of the rank that was measured; its tokens are those of the whole server,
+    which the rank with least room decides.
+    """
+    found = serving_result(estimate.served[stage])
+    return Prediction(
+        weights=found.weights_bytes,
+        activation=found.activation_bytes,
+        non_torch=found.non_torch_bytes,
+        graph=found.graph_bytes,
+        kv_pool=found.kv_pool_bytes,
+        kv_tokens=min(one.tokens for one in estimate.served),
+        fits=estimate.result.fits_on_gpu,
     )
 
 

@@ -8,6 +8,7 @@ import sys
 from ..core.calculator import Estimate, full_estimate
 from .output import show, write
 from .parser import Parser, add_output, add_run, run_data, run_words
+from .serving import serving_answer
 
 EXAMPLES = """\
 examples:
@@ -42,6 +43,8 @@ def answer(
     notes: tuple[str, ...] = (),
 ) -> int:  # fmt: skip
     """Show an estimate as the options ask; the exit code is the verdict with --check."""
+    if estimate.served:
+        return serving_answer(args, estimate, words)
     if args.format == "table":
         from ..report.text import text_report
 

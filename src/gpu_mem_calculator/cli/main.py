@@ -14,6 +14,7 @@ PROG = "gpu-mem-calc"
 VERBS = {
     "calculate": "the memory of a training run, from a run file or a preset",
     "quick": "the same from a size such as 7B, or a model's name",
+    "infer": "a server: weights, room for the cache, users at which context",
     "validate": "every problem of a run file at once",
     "explain": "each entry of an estimate: formula, numbers, when, source",
     "trace": "the real model's code without a GPU, every tensor counted",
@@ -27,6 +28,7 @@ VERBS = {
 EXAMPLES = """\
 examples:
   gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
+  gpu-mem-calc infer llama3.1-8b --gpu h100-80gb-sxm
   gpu-mem-calc calculate --config run.json
   gpu-mem-calc calculate --config run.json --set training.batch_size=2 --check
   gpu-mem-calc explain --config run.json"""
@@ -88,7 +90,7 @@ def _help() -> str:
     verbs = "\n".join(f"  {name:<10} {line}" for name, line in VERBS.items())
     return (
         f"usage: {PROG} COMMAND ...\n\n"
-        "How much GPU memory a language model takes to train, exactly and explained.\n\n"
+        "How much GPU memory a language model takes to train or serve, exactly and explained.\n\n"
         f"commands:\n{verbs}\n\n{EXAMPLES}\n\n"
         f"options:\n  --version  print the version\n"
         f"  --help     this page; {PROG} COMMAND --help for one command\n\n"

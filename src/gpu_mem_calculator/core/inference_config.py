@@ -51,6 +51,10 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     # transformers
     cache_implementation: Text | None = None
     num_beams: Count | None = None
+    num_return_sequences: Count | None = None
+    do_sample: Flag | None = None
+    top_k: Size | None = None
+    top_p: Share | None = None
     # vLLM
     block_size: Count | None = None
     enable_prefix_caching: Flag | None = None
@@ -73,17 +77,27 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     tensor_split: list[float] | None = None
 
 
-class SpeedResult(Struct, frozen=True, kw_only=True):
-    """How fast it could be: upper bounds, from what the card can compute and move."""
+class DecodeSpeed(Struct, frozen=True, kw_only=True):
+    """Tokens a second with so many sequences at once, together and each."""
 
+    sequences: int
+    tokens_per_second: float
+    tokens_per_second_each: float
+    bound: str
+
+
+class SpeedResult(Struct, frozen=True, kw_only=True):
+    """How fast it could be: upper bounds, from what the card can compute, read and send.
+
+    `decode` is for sequences of `context` tokens: one alone, and as many as fit.
+    """
+
+    prompt_len: int
+    context: int
+    first_token_seconds: float
     prefill_tokens_per_second: float
     prefill_bound: str
-    decode_tokens_per_second: float  # of all sequences together
-    decode_tokens_per_second_each: float
-    decode_bound: str
-    first_token_seconds: float
-    batch_size: int
-    prompt_len: int
+    decode: list[DecodeSpeed]
 
 
 class ServingResult(Struct, frozen=True, kw_only=True):

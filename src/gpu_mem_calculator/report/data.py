@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ..core.answers import Answers
 from ..core.models import MemoryResult
 
 
@@ -14,6 +15,15 @@ def as_data(result: MemoryResult) -> dict[str, Any]:
     """The result's fields as plain data."""
     data: dict[str, Any] = msgspec.to_builtins(result)
     return data
+
+
+def answers_data(result: MemoryResult, found: Answers) -> dict[str, Any]:
+    """A server's result, and beside it what was asked of it; shares that do not end are null."""
+    data = as_data(result)
+    more = msgspec.to_builtins(found)
+    rows = more["matrix"]["shares"]
+    more["matrix"]["shares"] = [[s if s is not None and s < 1e9 else None for s in r] for r in rows]
+    return {**data, **more}
 
 
 def to_json(data: Any) -> str:

@@ -93,8 +93,13 @@ def _mesh_words(run: Run) -> Iterator[str]:
 
 
 def card_bytes(estimate: Estimate) -> int:
-    """What the card must have: torch's least (its peak where nothing was replayed) and the rest."""
+    """What the card must have: torch's least (its peak where nothing was replayed) and the rest.
+
+    A server takes what it is given.
+    """
     result = estimate.result
+    if result.serving is not None:
+        return result.allocated_bytes + result.outside_torch_bytes
     torch = result.allocated_bytes if result.needs_bytes is None else result.needs_bytes
     return torch + result.outside_torch_bytes
 

@@ -39,8 +39,8 @@ NARROW, WIDE = 360, 1000
 NAMED = 10  # up to this many instants have their names in the wide picture
 
 
-def html_report(estimate: Estimate) -> str:
-    """The whole report as one self-contained page."""
+def html_report(estimate: Estimate, more: str = "") -> str:
+    """The whole report as one self-contained page; `more` are sections behind the picture."""
     from .. import __version__
 
     page = _page(estimate)
@@ -56,6 +56,7 @@ def html_report(estimate: Estimate) -> str:
         "setup": _setup(estimate),
         "verdict": _verdict(page),
         "picture": _picture(page),
+        "more": more,
         "breakdown": breakdown_table(page),
         "stages": _stages(page),
         "numbers": numbers_list(page),
@@ -145,6 +146,9 @@ def _verdict(page: Page) -> str:
     limit, card = result.gpu_memory_bytes, page.card_bytes
     tone, sign = TONES[verdict_of(card, limit)]
     words, _ = verdict_words(card, limit)
+    if result.serving is not None:
+        tone, sign = TONES[result.verdict]
+        words = text(result.serving.problem) or f"{result.serving.kv_tokens:,} tokens of cache"
     bar = f'<span style="width:{min(100, 100 * card / limit):.2f}%"></span>'
     if card > limit:
         bar += f'<span class="mark" style="left:{100 * limit / card:.2f}%"></span>'
@@ -155,8 +159,9 @@ def _verdict(page: Page) -> str:
         notes.append("Torch’s allocator was not replayed, and takes a little more.")
     if result.warnings:
         notes.append('<a href="#h-assumed">See the warnings.</a>')
+    takes = "needs" if result.serving is None else "takes"
     return (
-        f'<div class="verdict {tone}"><div class="line"><p class="needs">needs '
+        f'<div class="verdict {tone}"><div class="line"><p class="needs">{takes} '
         f"<strong>{size(card)}</strong> of {size(limit)} GiB per GPU</p>"
         f'<p class="says">{sign} {words}</p></div>'
         f'<div class="gauge" aria-hidden="true">{bar}</div>'

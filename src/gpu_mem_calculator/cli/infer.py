@@ -1,0 +1,169 @@
+"""Estimate a server: weights, room for the cache, how many users at which context."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..core.calculator import full_estimate
+from ..core.errors import InputError
+from ..core.runfile import load_text, with_settings
+from .calculate import add_check
+from .explain import add_parts, show_explanation
+from .output import show, write
+from .parser import Parser, add_output, add_settings, positive, whole
+from .serving import serving_answer
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc infer llama3.1-8b --gpu h100-80gb-sxm
+  gpu-mem-calc infer deepseek-v3 --gpu h200 --tp 8 --max-model-len 32768
+  gpu-mem-calc infer qwen3-32b --gpu h100-80gb-sxm --fewest-gpus
+  gpu-mem-calc infer llama3.1-8b --engine llamacpp --quantization q4_k_m \\
+    --gpu rtx-4090 --max-model-len 32768
+  gpu-mem-calc infer --largest-model --gpu rtx-4090 --quantization awq
+  gpu-mem-calc infer llama3.1-8b --gpu l40s --contexts 4096,32768 \\
+    --concurrency 1,16,64 --format json"""
+# Flags that are one key of the run file each: name, key, type, what it is.
+KEYS: tuple[tuple[str, str, Any, str], ...] = (
+    ("--gpu", "hardware.gpu", str, "a card from gpu-mem-calc gpus"),
+    ("--gpu-mem", "hardware.gpu_memory_gb", positive, "memory of one GPU as marketed (80)"),
+    ("--tp", "inference.tensor_parallel_size", whole, "GPUs that share each layer"),
+    ("--pp", "inference.pipeline_parallel_size", whole, "GPUs that have layers each"),
+    ("--dp", "inference.data_parallel_size", whole, "copies of the model"),
+    ("--max-model-len", "inference.max_seq_len", whole, "the longest sequence to serve"),
+    ("--dtype", "inference.dtype", str, "bf16 (default), fp16 or fp32"),
+    ("--quantization", "inference.quantization", str, "of the weights: fp8, awq, q4_k_m, ..."),
+    ("--kv-cache-dtype", "inference.kv_cache_dtype", str, "auto (default), fp8, int8, int4"),
+    ("--gpu-memory-utilization", "inference.gpu_memory_utilization", positive,
+     "the share of the card that the server may take"),
+    ("--max-num-seqs", "inference.max_num_seqs", whole, "sequences that run at once"),
+    ("--max-num-batched-tokens", "inference.max_num_batched_tokens", whole, "tokens of one pass"),
+    ("--batch-size", "inference.batch_size", whole, "sequences (transformers)"),
+    ("--prompt-len", "inference.prompt_len", whole, "tokens of a prompt"),
+    ("--new-tokens", "inference.new_tokens", whole, "tokens that are generated"),
+)  # fmt: skip
+
+
+def arguments(parser: Parser) -> None:
+    """The options."""
+    parser.add_argument("model", metavar="MODEL", nargs="?",
+                        help="a preset, a config.json or a folder with one")  # fmt: skip
+    parser.add_argument("-c", "--config", metavar="FILE", help="a run file with an inference part")
+    parser.add_argument("-e", "--engine", metavar="NAME", help="vllm (default), sglang, "
+                        "tensorrt_llm, tgi, llamacpp or transformers")  # fmt: skip
+    for name, key, kind, text in KEYS:
+        parser.add_argument(name, dest=key, type=kind, metavar="N" if kind is not str else "NAME",
+                            help=text)  # fmt: skip
+    parser.add_argument("--enforce-eager", dest="inference.enforce_eager", action="store_const",
+                        const=True, help="no CUDA graphs")  # fmt: skip
+    parser.add_argument("-g", "--gpus", dest="hardware.num_gpus", type=whole, metavar="N",
+                        help="how many cards, where the engine does not say")  # fmt: skip
+    add_settings(parser)
+    parser.add_argument("--contexts", type=numbers, metavar="N,N,...", default=(),
+                        help="rows of the table of contexts and sequences")  # fmt: skip
+    parser.add_argument("--concurrency", type=numbers, metavar="N,N,...", default=(),
+                        help="its columns")  # fmt: skip
+    parser.add_argument("--fewest-gpus", action="store_true",
+                        help="over how many GPUs it must be cut at least")  # fmt: skip
+    parser.add_argument("--largest-model", action="store_true",
+                        help="which preset is the largest that this card serves")  # fmt: skip
+    parser.add_argument("--explain", action="store_true",
+                        help="show where every byte comes from instead")  # fmt: skip
+    add_parts(parser)
+    add_output(parser, "table", "json", "yaml", "html")
+    add_check(parser)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    return tuple(whole(piece.strip()) for piece in text.split(","))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Estimate and report."""
+    data = _data(args)
+    if args.largest_model:
+        return _largest(args, data)
+    if args.fewest_gpus:
+        return _fewest(args, data)
+    estimate = full_estimate(data)
+    if args.explain:
+        return show_explanation(args, estimate)
+    asked = (args.contexts, args.concurrency)
+    return serving_answer(args, estimate, _again(args), *asked)
+
+
+def _data(args: argparse.Namespace) -> dict[str, Any]:
+    """The run file that the words describe."""
+    if args.config is not None and args.model is not None:
+        raise InputError(["infer takes a MODEL or --config FILE, not both"])
+    data = _file(args.config) if args.config is not None else {}
+    if args.model is not None:
+        data["model"] = {"name": args.model}
+    if "model" not in data and not args.largest_model:
+        raise InputError(["infer needs a MODEL; see gpu-mem-calc presets"])
+    inference = dict(data.get("inference") or {})
+    inference["engine"] = args.engine or inference.get("engine") or "vllm"
+    given = {key: getattr(args, key) for _, key, _, _ in KEYS}
+    for key in ("inference.enforce_eager", "hardware.num_gpus"):
+        given[key] = getattr(args, key)
+    settings = [f"{key}={_text(value)}" for key, value in given.items() if value is not None]
+    return with_settings({**data, "inference": inference}, (*settings, *args.settings))
+
+
+def _file(path: str) -> dict[str, Any]:
+    data = load_text(path)
+    if not isinstance(data, dict):
+        raise InputError([f"{path}: a run file is an object with a 'model' section"])
+    return data
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _again(args: argparse.Namespace) -> list[str]:
+    """The same words, which explain it."""
+    words = ["infer", *([args.model] if args.model else ["--config", args.config])]
+    words += ["--engine", args.engine] if args.engine else []
+    flags = {key: name for name, key, _, _ in KEYS} | {"hardware.num_gpus": "--gpus"}
+    for key, name in flags.items():
+        value = getattr(args, key)
+        words += [name, _text(value)] if value is not None else []
+    words += ["--enforce-eager"] if getattr(args, "inference.enforce_eager") else []
+    return [*words, *(w for one in args.settings for w in ("--set", one)), "--explain"]
+
+
+def _fewest(args: argparse.Namespace, data: dict[str, Any]) -> int:
+    from ..core.capacity import fewest_gpus
+    from ..core.runfile import read
+
+    found = fewest_gpus(read(data))
+    _show_changes(args, [found] if found else [])
+    return 0 if found is not None or not args.check else 1
+
+
+def _largest(args: argparse.Namespace, data: dict[str, Any]) -> int:
+    from ..core.capacity import largest_models
+
+    found = largest_models(data)
+    _show_changes(args, found[:10])
+    return 0 if found or not args.check else 1
+
+
+def _show_changes(args: argparse.Namespace, found: list[Any]) -> None:
+    import msgspec
+
+    from ..report.data import to_json, to_yaml
+    from ..report.serving import change_lines
+
+    if args.format in ("json", "yaml"):
+        data = msgspec.to_builtins(found)
+        write(to_json(data) if args.format == "json" else to_yaml(data), args.output)
+    elif args.format == "table":
+        show(list(change_lines(found)), args.output)
+    else:
+        raise InputError([f"this answer has no --format {args.format}; choose table or json"])

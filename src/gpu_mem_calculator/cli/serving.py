@@ -1,0 +1,42 @@
+"""How a server's estimate is answered: as a report, a page or data."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ..core.calculator import Estimate
+from .output import show, write
+
+
+def serving_answer(
+    args: argparse.Namespace, estimate: Estimate, words: list[str],
+    contexts: Sequence[int] = (), concurrencies: Sequence[int] = (),
+) -> int:  # fmt: skip
+    """Show it as the options ask; the exit code is the verdict with --check."""
+    from ..core.answers import answers
+
+    found = answers(estimate, contexts, concurrencies)
+    if args.format == "table":
+        from ..report.serving import serving_report
+
+        show(list(serving_report(estimate, found, words)), args.output)
+    elif args.format == "html":
+        from ..report.serving_html import serving_page
+
+        write(serving_page(estimate, found), args.output)
+    else:
+        from ..report.data import answers_data, to_json, to_yaml
+
+        data = answers_data(estimate.result, found)
+        write(to_json(data) if args.format == "json" else to_yaml(data), args.output)
+    if not args.check:
+        return 0
+    from ..report.serving import sentence
+
+    if args.format == "table" or args.output:
+        write(sentence(estimate))
+    else:  # the data on stdout stays as it is
+        print(sentence(estimate), file=sys.stderr)
+    return 0 if estimate.result.fits_on_gpu else 1

@@ -1,0 +1,35 @@
+"""What people want to know of a server, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from .calculator import Estimate
+from .capacity import Change, Matrix, fewest_gpus, matrix, what_ifs
+from .inference_config import SpeedResult
+from .runfile import read
+from .speed import speed
+
+
+class Answers(Struct, frozen=True, kw_only=True):
+    """The table of contexts and sequences, how fast it could be, and what changes would bring."""
+
+    matrix: Matrix
+    speed: SpeedResult | None
+    what_ifs: list[Change]
+    fewest_gpus: Change | None = None  # asked where it does not fit as it is
+
+
+def answers(
+    estimate: Estimate, contexts: Sequence[int] = (), concurrencies: Sequence[int] = ()
+) -> Answers:
+    """Every answer for one estimate."""
+    file = read(estimate.result.run)
+    return Answers(
+        matrix=matrix(estimate, contexts, concurrencies),
+        speed=speed(estimate),
+        what_ifs=what_ifs(file),
+        fewest_gpus=None if estimate.result.fits_on_gpu else fewest_gpus(file),
+    )

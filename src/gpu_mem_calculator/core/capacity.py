@@ -1,0 +1,185 @@
+"""How many sequences fit at which context: the questions people ask of a server.
+
+A server with a pool has room for so many pages. transformers has none: what it takes is affine in
+the batch at each instant of a context, so two ledgers a context tell them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .. import catalog
+from .calculator import STEP, Estimate, full_estimate
+from .errors import InputError
+from .models import RunFile
+from .resolved import Resolved
+from .runfile import as_dict, read, with_settings
+
+CONTEXTS = tuple(2**power for power in range(10, 21))
+CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+MOST_TP = 64
+Used = Callable[[int], int]  # sequences to bytes
+
+
+class Matrix(Struct, frozen=True, kw_only=True):
+    """Context by concurrency: the share of the room that is taken, row by row.
+
+    Above 1 it does not fit; None where the server would not run so many at once. `most` is the
+    largest number of sequences at each context. With data parallelism every replica has this room.
+    """
+
+    contexts: tuple[int, ...]
+    concurrencies: tuple[int, ...]
+    shares: tuple[tuple[float | None, ...], ...]
+    most: tuple[int, ...]
+
+
+def matrix(
+    estimate: Estimate, contexts: Sequence[int] = (), concurrencies: Sequence[int] = ()
+) -> Matrix:
+    """The whole table; without contexts, those of the model up to its longest."""
+    longest = _longest(estimate)
+    wanted = tuple(contexts) or (*(c for c in CONTEXTS if c < longest), longest)
+    counts = tuple(concurrencies) or CONCURRENCIES
+    rows, most = [], []
+    for context in wanted:
+        used, limit, at_once = _room(estimate, context)
+        each = [(used(count) / limit if limit > 0 else float("inf")) for count in counts]
+        rows.append(tuple(share if count <= at_once else None
+                          for count, share in zip(counts, each, strict=True)))  # fmt: skip
+        most.append(_most(used, limit, at_once))
+    return Matrix(contexts=wanted, concurrencies=counts, shares=tuple(rows), most=tuple(most))
+
+
+def _longest(estimate: Estimate) -> int:
+    if estimate.served:
+        return estimate.served[0].max_seq_len
+    return estimate.resolved.run.arch.max_seq_len
+
+
+def _most(used: Used, limit: int, at_once: int) -> int:
+    """The largest number of sequences that fits."""
+    low, high = 0, at_once
+    while low < high:
+        middle = (low + high + 1) // 2
+        if used(middle) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _room(estimate: Estimate, context: int) -> tuple[Used, int, int]:
+    """Bytes that sequences of a context take, the bytes there are, and how many run at once."""
+    if not estimate.served:
+        return _whole_card(estimate.resolved, context)
+    tightest = max(estimate.served, key=lambda one: (
+        one.sequence_bytes(context) / one.pool_bytes if one.pool_bytes > 0 else float("inf")
+    ))  # fmt: skip
+    each = tightest.sequence_bytes(context)
+    return lambda count: count * each, tightest.pool_bytes, tightest.most_sequences
+
+
+def _whole_card(resolved: Resolved, context: int) -> tuple[Used, int, int]:
+    """transformers: the ledger of one sequence and of two, and a line through each instant."""
+    new = min(int(resolved.run.new_tokens), context - 1)
+    heights = []
+    for batch in (1, 2):
+        run = replace(resolved.run, batch=batch, seq=context - new, new_tokens=new)
+        ledger = resolved.engine.ledger(run)
+        at = ledger.heights()
+        heights.append([int(at[i.name]) for i in ledger.instants if i.phase in STEP])
+    outside = sum(size for _, size, _ in resolved.outside_torch)
+    lines = tuple((one, two - one) for one, two in zip(*heights, strict=True))
+    return (
+        lambda count: outside + max(first + (count - 1) * more for first, more in lines),
+        resolved.hardware.memory_bytes,
+        10**6,
+    )
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One thing changed, and what comes of it; `problem` where it is not possible."""
+
+    title: str
+    setting: tuple[str, ...]
+    kv_tokens: int = 0
+    max_concurrency: float = 0.0
+    fits: bool = False
+    problem: str = ""
+
+
+def what_ifs(file: RunFile) -> list[Change]:
+    """The changes people try first: a smaller cache, more GPUs, smaller weights."""
+    inference = as_dict(file).get("inference", {})
+    tp = inference.get("tensor_parallel_size", 1)
+    asked: list[tuple[str, tuple[str, ...]]] = []
+    if inference.get("kv_cache_dtype", "auto") == "auto":
+        asked.append(("KV cache in fp8", ("inference.kv_cache_dtype=fp8",)))
+    asked.append((f"tensor parallel over {2 * tp}", _over(file, 2 * tp)))
+    if tp > 1:
+        asked.append((f"tensor parallel over {tp // 2}", _over(file, tp // 2)))
+    if inference.get("quantization", "none") == "none":
+        asked.append(("weights in fp8", ("inference.quantization=fp8",)))
+    return [changed(file, title, settings) for title, settings in asked]
+
+
+def changed(file: RunFile, title: str, settings: tuple[str, ...]) -> Change:
+    """A run with some keys changed."""
+    try:
+        result = full_estimate(_with(file, settings), replay=False).result
+    except InputError as error:
+        return Change(title=title, setting=settings, problem=error.problems[0])
+    if result.serving is None:
+        return Change(title=title, setting=settings, fits=result.fits_on_gpu)
+    return Change(
+        title=title, setting=settings, kv_tokens=result.serving.kv_tokens,
+        max_concurrency=result.serving.max_concurrency, fits=result.fits_on_gpu,
+    )  # fmt: skip
+
+
+def fewest_gpus(file: RunFile) -> Change | None:
+    """The smallest number of GPUs, a power of two, over which tensor parallelism starts."""
+    tp = 1
+    while tp <= MOST_TP:
+        found = changed(file, f"{tp} GPU{'s' * (tp > 1)}", _over(file, tp))
+        if found.fits:
+            return found
+        tp *= 2
+    return None
+
+
+def _over(file: RunFile, tp: int) -> tuple[str, ...]:
+    """The keys that cut a model over so many GPUs of a stage."""
+    inference = as_dict(file).get("inference", {})
+    rest = inference.get("pipeline_parallel_size", 1) * inference.get("data_parallel_size", 1)
+    return f"inference.tensor_parallel_size={tp}", f"hardware.num_gpus={tp * rest}"
+
+
+def _with(file: RunFile, settings: Sequence[str]) -> dict[str, Any]:
+    data = as_dict(file)
+    if "hardware" in data:  # nodes follow from the number of GPUs
+        data = {**data, "hardware": {k: v for k, v in data["hardware"].items()
+                                     if k not in ("num_nodes", "gpus_per_node")}}  # fmt: skip
+    return with_settings(data, settings)
+
+
+def largest_models(data: dict[str, Any]) -> list[Change]:
+    """The presets that this card serves, largest first."""
+    rows = [catalog.find("index", name) for name in catalog.names("index")]
+    sized = sorted((row for row in rows if row), key=lambda row: -row["num_parameters"])
+    found = []
+    seen = set()
+    for row in sized:
+        if row["config"] in seen:
+            continue
+        seen.add(row["config"])
+        file = read({**data, "model": {"name": row["name"]}})
+        change = changed(file, row["title"], (f"model.name={row['name']}",))
+        if change.fits:
+            found.append(change)
+    return found

@@ -1,0 +1,239 @@
+"""The report of a server: does it start, what takes what, room for whom, how fast, what if."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..core.answers import Answers
+from ..core.calculator import Estimate
+from ..core.capacity import Change, Matrix
+from ..core.inference_config import ServingResult, SpeedResult
+from ..ledger.ledger import CPU
+from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
+from .bars import bar, stacked
+from .headline import setup_words
+from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, count, gib, line, size, wrapped
+
+# What a card holds, in the order it is drawn: figure, shade, title, colour.
+FIGURES = (
+    (WEIGHTS, "█", "weights", "blue"), (POOL, "▓", "KV cache", "cyan"),
+    (ACTIVATION, "▒", "activations", "green"), (GRAPHS, "░", "CUDA graphs", "yellow"),
+    (NON_TORCH, "░", "beside torch", "yellow"),
+)  # fmt: skip
+FREE = "·"
+NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
+CELL = 6
+COLUMNS = 10  # of the table of contexts and sequences that a terminal has room for
+
+
+def serving_report(estimate: Estimate, found: Answers, words: Sequence[str]) -> Iterator[Line]:
+    """The whole report. `words` are the command that explains it."""
+    served = estimate.served[estimate.result.busiest_stage] if estimate.served else None
+    if served is None or estimate.result.serving is None:
+        from .text import text_report
+
+        yield from text_report(estimate, words)
+        yield line()
+        yield from matrix_lines(found.matrix, "share of the card")
+        yield from _speed(found.speed)
+        return
+    yield from _headline(estimate)
+    yield line()
+    yield from _verdict(estimate, estimate.result.serving)
+    yield from _card(estimate, served)
+    yield line()
+    yield from _parts(estimate, served)
+    yield line()
+    yield from _room(estimate.result.serving)
+    yield from matrix_lines(found.matrix, "share of the cache")
+    yield from _speed(found.speed)
+    yield from _changes(estimate, found)
+    yield from _remarks(estimate)
+    yield from command("start: ", list(served.command))
+    yield from command("why:   ", ["gpu-mem-calc", *words])
+
+
+def _headline(estimate: Estimate) -> Iterator[Line]:
+    run, result = estimate.resolved.run, estimate.result
+    options = run.options
+    said = [f"{count(result.num_parameters)} parameters", run.precision.removesuffix("_pure")]
+    if (options.get("quantization") or "none") != "none":
+        said.append(f"{options['quantization']} weights")
+    cache = options.get("kv_cache_dtype") or "auto"
+    said += [f"KV cache in {cache}"] if cache != "auto" else []
+    yield from wrapped(f"{estimate.resolved.model.title[:40]}  ", ", ".join(said))
+    yield from wrapped("", ", ".join(setup_words(estimate)))
+
+
+def _verdict(estimate: Estimate, serving: ServingResult) -> Iterator[Line]:
+    if serving.problem:
+        yield line("does not start", BAD)
+        yield from wrapped("", serving.problem)
+        return
+    left = f"{serving.kv_tokens:,} tokens in {gib(serving.kv_pool_bytes)} GiB of cache"
+    right = "fits"
+    yield [(left, BOLD), (right.rjust(WIDTH - len(left)), GOOD)]
+
+
+def sentence(estimate: Estimate) -> str:
+    """The verdict in one sentence."""
+    name, serving = estimate.resolved.model.title, estimate.result.serving
+    if serving is None:
+        from .headline import sentence as verdict
+
+        return verdict(estimate, name)
+    if serving.problem:
+        return f"{name} does not start: {serving.problem}"
+    return (f"{name} fits: {serving.kv_tokens:,} tokens of cache, {serving.max_concurrency:.1f} "
+            f"sequences of {serving.max_seq_len:,}.")  # fmt: skip
+
+
+def _card(estimate: Estimate, served: Served) -> Iterator[Line]:
+    """The card as one bar."""
+    total = estimate.resolved.hardware.card_bytes
+    sizes = [max(0, served.figure(figure)) for figure, _, _, _ in FIGURES]
+    sizes[-1] += estimate.result.outside_torch_bytes
+    lengths = stacked(sizes, max(total, sum(sizes)), WIDTH)
+    spans: Line = [(shade * length, colour) for (_, shade, _, colour), length in
+                   zip(FIGURES, lengths, strict=True)]  # fmt: skip
+    yield [*spans, (FREE * (WIDTH - sum(lengths)), DIM)]
+    free = total - sum(sizes)
+    left = f"{FREE} {gib(free)} GiB free" if free >= 0 else f"{gib(-free)} GiB too much"
+    legend = "  ".join(f"{shade} {title}" for _, shade, title, _ in FIGURES[:4])
+    yield line(f"{legend}, rest  {left}", DIM)
+
+
+def _parts(estimate: Estimate, served: Served) -> Iterator[Line]:
+    room = 2 + NAME + TEXT + FIGURE - 3
+    head = "on one GPU"
+    if len(estimate.served) > 1:
+        head += f", stage {estimate.result.busiest_stage} of {len(estimate.served)}"
+    yield [(head.ljust(room), BOLD), ("GiB", DIM)]
+    rows = [
+        (title, _described(served, figure), served.figure(figure), colour)
+        for figure, _, title, colour in FIGURES
+        if served.figure(figure)
+    ]
+    outside = ", ".join(name.removeprefix("CUDA ") for name, _, _ in served.outside)
+    rows.append(("CUDA", outside, estimate.result.outside_torch_bytes, ""))
+    most = max(size for _, _, size, _ in rows)
+    for title, text, num_bytes, colour in rows:
+        left = f"  {title:<{NAME}}{_cut(text):<{TEXT}}"
+        yield [(left, ""), (gib(num_bytes, 2).rjust(FIGURE), ""),
+               (f"  {bar(num_bytes, most, BAR)}", colour)]  # fmt: skip
+    total = gib(sum(size for _, _, size, _ in rows), 2)
+    yield line("  " + "nvidia-smi".ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)
+    for item in (i for i in served.items if i.place == CPU):
+        yield line(f"  {'host RAM':<{NAME}}{_cut(item.name):<{TEXT}}"
+                   f"{gib(item.bytes, 2).rjust(FIGURE)}", DIM)  # fmt: skip
+
+
+def _described(served: Served, figure: str) -> str:
+    """The largest items of a figure by name."""
+    own: list[Item] = [i for i in served.items if i.figure == figure and i.place != CPU]
+    if figure == POOL:
+        return f"{served.tokens:,} tokens, {size(served.token_bytes)} each"
+    names = [i.name for i in sorted(own, key=lambda i: -i.bytes)]
+    return ", ".join(names)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) < TEXT else text[: TEXT - 2] + "…"
+
+
+def _room(serving: ServingResult) -> Iterator[Line]:
+    rows = [
+        (f"{serving.max_concurrency:,.1f}", f"sequences of {serving.max_seq_len:,} tokens at once"),
+        (f"{serving.longest_context:,}", "tokens in the longest single sequence"),
+        (f"{serving.most_sequences:,}", "sequences at once at most, by its settings"),
+    ]  # fmt: skip
+    yield line("room for", BOLD)
+    for figure, says in rows:
+        yield [(figure.rjust(12), ""), (f"  {says}", DIM)]
+    yield line()
+
+
+def matrix_lines(matrix: Matrix, what: str) -> Iterator[Line]:
+    """Contexts down, sequences across; how full it gets, and the most that fit."""
+    counts = matrix.concurrencies[:COLUMNS]
+    yield line(f"context × sequences at once: {what}, and the most that fit", BOLD)
+    head = "".join(f"{number:,}".rjust(CELL) for number in counts)
+    yield line(f"{'':>10}{head}{'most':>9}", DIM)
+    for row, context in enumerate(matrix.contexts):
+        spans: Line = [(f"{context:>10,}", "")]
+        for share in matrix.shares[row][: len(counts)]:
+            spans.append(_cell(share))
+        yield [*spans, (f"{matrix.most[row]:>9,}", BOLD)]
+    yield line()
+
+
+def _cell(share: float | None) -> tuple[str, str]:
+    """How full: a percentage, or a dash where it does not fit."""
+    if share is None or share > 1:
+        return "-".rjust(CELL), DIM
+    text = f"{100 * share:.0f}%" if share >= 0.01 else "<1%"
+    return text.rjust(CELL), GOOD if share <= 0.5 else WARN
+
+
+def _speed(found: SpeedResult | None) -> Iterator[Line]:
+    if found is None:
+        return
+    yield line("speed at best, by what the card computes, reads and sends", BOLD)
+    yield line(
+        f"  first token   {1000 * found.first_token_seconds:,.1f} ms for {found.prompt_len:,} "
+        f"tokens, {found.prefill_tokens_per_second:,.0f} tokens/s ({found.prefill_bound})"
+    )
+    for row in found.decode:
+        who = "alone" if row.sequences == 1 else f"{row.sequences:,} at once"
+        yield line(
+            f"  {who:<13} {row.tokens_per_second:,.0f} tokens/s, "
+            f"{row.tokens_per_second_each:,.1f} each, at {found.context:,} tokens ({row.bound})"
+        )
+    yield from wrapped("  ", "An upper bound: servers reach a half to nine tenths of it; see "
+                       "docs/serving.md.", DIM)  # fmt: skip
+    yield line()
+
+
+def _changes(estimate: Estimate, found: Answers) -> Iterator[Line]:
+    """What would come of one change, beside what there is."""
+    rows = [change for change in found.what_ifs if not change.problem]
+    if found.fewest_gpus is not None:
+        rows.insert(0, found.fewest_gpus)
+    if not rows:
+        return
+    serving = estimate.result.serving
+    yield line("what if", BOLD)
+    for change in rows:
+        yield from _change(change, serving.kv_tokens if serving and not serving.problem else 0)
+    yield line()
+
+
+def _change(change: Change, tokens: int) -> Iterator[Line]:
+    if not change.fits:
+        says, style = "does not fit", DIM
+    else:
+        times = f", × {change.kv_tokens / tokens:.2f}" if tokens else ""
+        says, style = f"{change.kv_tokens:,} tokens{times}", ""
+    yield [(f"  {change.title:<26}", ""), (f"{says:<28}", style),
+           (" ".join(f"--set {one}" for one in change.setting[:1]), "cyan")]  # fmt: skip
+
+
+def change_lines(changes: Sequence[Change]) -> Iterator[Line]:
+    """An answer that is a list: the fewest GPUs, the largest models."""
+    if not changes:
+        yield line("nothing fits", BAD)
+    for change in changes:
+        yield [(f"{change.title:<34}", BOLD),
+               (f"{change.kv_tokens:>12,} tokens of cache, {change.max_concurrency:,.1f} "
+                "sequences", "")]  # fmt: skip
+        yield line("  " + " ".join(f"--set {one}" for one in change.setting), "cyan")
+
+
+def _remarks(estimate: Estimate) -> Iterator[Line]:
+    """Warnings and notes, then what was assumed."""
+    for warning in estimate.result.warnings:
+        yield from wrapped("note: ", warning, WARN)
+    if estimate.result.assumed:
+        yield from wrapped("assumed: ", "; ".join(estimate.result.assumed))
+    if estimate.result.warnings or estimate.result.assumed:
+        yield line()

@@ -1,0 +1,1 @@
+"""How fast a run could be, from what its cards can compute, read and send."""
