@@ -1,0 +1,118 @@
+"""Zamba2: Mamba-2 layers, and transformer blocks that several layers share.
+
+Parameters and cache; its activations are not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, Linear, Norm, StateSpace, Weight
+from .config import Config
+from .llama import decoder, separate_attention
+from .mamba2 import mamba2_block
+from .mixed import HYBRID, LINEAR, mixed_types
+
+BLOCK = "shared_transformer"
+
+
+def _mamba(config: Config, hidden: int) -> StateSpace:
+    inner = hidden * config.size("mamba_expand", default=2)
+    heads = config.size("n_mamba_heads", default=8)
+    config.divided(inner, "mamba heads", heads)
+    return mamba2_block(
+        config, hidden, inner, heads, state=config.size("mamba_d_state", default=64),
+        groups=config.size("mamba_ngroups", default=1),
+        conv=config.size("mamba_d_conv", default=4),
+        bias=config.flag("add_bias_linear", default=False),
+        conv_bias=config.flag("use_conv_bias", default=True),
+        chunk=config.size("chunk_size", default=256),
+    )  # fmt: skip
+
+
+def _attention(config: Config, hidden: int) -> Attention:
+    """It reads the stream and the embedding side by side: 2 x hidden in, hidden out."""
+    heads = config.size("num_attention_heads", default=32)
+    kv_heads = config.size("num_key_value_heads", default=heads)
+    config.divided(heads, "key-value heads", kv_heads)
+    plain = separate_attention(
+        2 * hidden, heads, kv_heads, config.divided(2 * hidden, "heads", heads)
+    )
+    return replace(plain, output=Linear("o_proj", ("heads", 2 * hidden), ("embed", hidden)))
+
+
+def _adapter(name: str, ins: int, rank: int, outs: int, cut: str) -> Iterator[Weight]:
+    yield Weight(f"{name}.0.weight", (("rank", rank), ("embed", ins)))
+    yield Weight(f"{name}.1.weight", ((cut, outs), ("rank", rank)))
+
+
+def _block(config: Config, hidden: int, block: int, blocks: int, places: int) -> Iterator[Weight]:
+    """Beside its attention, a block has an MLP, norms, and an adapter for each place it runs at."""
+    rank, bias = config.size("adapter_rank", default=128), config.flag(
+        "add_bias_linear", default=False)  # fmt: skip
+    ffn = config.size("intermediate_size", default=4 * hidden)
+    embed = ("embed", hidden)
+    yield from Linear("feed_forward.gate_up_proj", embed, ("ffn", 2 * ffn), bias).weights()
+    yield from Linear("feed_forward.down_proj", ("ffn", ffn), embed, bias).weights()
+    yield from Norm("input_layernorm", ("embed", 2 * hidden)).weights()
+    yield from Norm("pre_ff_layernorm", embed).weights()
+    attention = config.flag("use_shared_attention_adapter", default=False)
+    for place in range(block, places, blocks):
+        name = f"feed_forward.gate_up_proj_adapter_list.{place}"
+        yield from _adapter(name, hidden, rank, 2 * ffn, "ffn")
+        for letter in "qkv" if attention else "":
+            name = f"self_attn.linear_{letter}_adapter_list.{place}"
+            yield from _adapter(name, 2 * hidden, rank, 2 * hidden, "heads")
+
+
+def _hybrid_layer(
+    config: Config, hidden: int, mamba: StateSpace, number: int, places: int
+) -> Layer:
+    """A shared block before a Mamba layer; the first to use a block has its weights."""
+    blocks = config.size("num_mem_blocks", default=1)
+    first = number < blocks
+    attention = replace(_attention(config, hidden), borrowed=not first)
+    own = _block(config, hidden, number, blocks, places) if first else ()
+    embed = ("embed", hidden)
+    return Layer(
+        kind="dense",
+        mixer=mamba,
+        mixer_name="mamba_decoder.mamba",
+        beside=((f"{BLOCK}.self_attn", attention),),
+        norms=(("pre", Norm("mamba_decoder.input_layernorm", embed)),),
+        extra=(
+            Weight("linear.weight", (embed, embed)),
+            *(replace(weight, name=f"{BLOCK}.{weight.name}") for weight in own),
+        ),
+    )
+
+
+def read_zamba2(data: Mapping[str, Any]) -> Arch:
+    """Zamba2 (transformers 5.17 models/zamba2)."""
+    config = Config(data)
+    hidden = config.size("hidden_size", default=2560)
+    layers = config.size("num_hidden_layers", default=54)
+    usual = [LINEAR, *([LINEAR] * 5 + [HYBRID]) * 7, *[LINEAR] * 4, HYBRID, *[LINEAR] * 3, HYBRID,
+             LINEAR, LINEAR]  # fmt: skip
+    key = "layers_block_type"
+    types = mixed_types(config, key, layers, usual[:layers], (LINEAR, HYBRID))
+    mamba = _mamba(config, hidden)
+    plain = Layer(kind="mamba", mixer=mamba, mixer_name="mamba",
+                  norms=(("pre", Norm("input_layernorm", ("embed", hidden))),))  # fmt: skip
+    numbers = iter(range(layers))
+    stack = tuple(
+        _hybrid_layer(config, hidden, mamba, next(numbers), types.count(HYBRID))
+        if kind == HYBRID else plain
+        for kind in types
+    )  # fmt: skip
+    return decoder(
+        config, "zamba2", hidden, stack, vocab=32000, max_seq_len=4096, tied=True, rotary_dim=0,
+        buffers=(), final_norm=Norm("model.final_layernorm", ("embed", hidden)), trains=False,
+    )  # fmt: skip
+
+
+FAMILIES = {"zamba2": read_zamba2}
