@@ -12,15 +12,23 @@ from msgspec import Struct
 from ...ledger.num import ceil_div
 from ...ledger.rules import Dim
 from ...model.arch import Arch, Layer
-from ...model.blocks import Attention, Moe, Weight
+from ...model.blocks import Attention, LatentAttention, Mixer, Mlp, Moe, StateSpace, Weight
+
+# What a parameter is: only the first two are ever quantized.
+LINEAR, EXPERT, ROUTER, EMBEDDING, HEAD, NORM, OTHER = (
+    "linear", "expert", "router", "embedding", "head", "norm", "other")  # fmt: skip
+# Where it stands, for people.
+ATTENTION, STATE, FEED_FORWARD, EXPERTS, NORMS, TOWER = (
+    "attention", "state space", "feed-forward", "experts", "norms", "vision tower")  # fmt: skip
 
 
 class Shard(Struct, frozen=True, kw_only=True):
     """One rank's part: its layers, and along what they are cut.
 
-    Attention may be cut over fewer ranks than feed-forwards (data-parallel attention). Experts are
-    spread whole over `ep` ranks and each cut over `expert_tp`. A vocabulary is padded to a multiple
-    of `vocab_multiple` before it is cut.
+    Attention may be cut over fewer ranks than feed-forwards (data-parallel attention), and so may
+    the embedding, the head and shared experts: 0 means `tp`. Experts are spread whole over `ep`
+    ranks and each cut over `expert_tp`. A vocabulary is padded to a multiple of `vocab_multiple`
+    before it is cut.
     """
 
     places: range
@@ -31,6 +39,9 @@ class Shard(Struct, frozen=True, kw_only=True):
     ep: int = 1
     expert_tp: int = 1
     vocab_multiple: int = 1
+    embedding_tp: int = 0
+    head_tp: int = 0
+    shared_tp: int = 0
 
     def layers(self, arch: Arch) -> Iterator[Layer]:
         """Its layers."""
@@ -40,35 +51,69 @@ class Shard(Struct, frozen=True, kw_only=True):
         """Key-value heads on the rank: a head that is not cut is repeated."""
         return max(1, heads // self.attention_tp)
 
-    def vocab(self, size: int) -> int:
+    def groups(self, groups: int) -> int:
+        """Groups of B and C of a Mamba-2 mixer on the rank: repeated where they are too few."""
+        return max(1, groups // self.attention_tp)
+
+    def vocab(self, size: int, ranks: int = 0) -> int:
         """Rows of the vocabulary on the rank."""
         padded = ceil_div(size, self.vocab_multiple) * self.vocab_multiple
-        return int(ceil_div(padded, self.tp))
+        return int(ceil_div(padded, ranks or self.tp))
 
 
 class Held(Struct, frozen=True):
-    """A parameter as a rank holds it: its name in the model, its cut shape, and what it is."""
+    """A parameter as a rank holds it: its name in the model, its cut shape, and what it is.
+
+    `part` is where it stands, `ins` which dimension of a matrix is multiplied with the input,
+    `bits` its width where that is not the model's.
+    """
 
     name: str
     shape: tuple[int, ...]
-    role: str  # linear, expert, router, embedding, head, norm, tower, other
+    role: str  # linear, expert, router, embedding, head, norm, other
     layer: int = -1
+    part: str = ""
+    ins: int = -1
+    bits: int = 0
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def matrix(self) -> tuple[int, int, int]:
+        """How many matrices it is, and the outputs and inputs of each."""
+        copies = self.shape[0] if len(self.shape) == 3 else 1
+        ins = self.shape[self.ins]
+        return copies, self.numel // (copies * ins), ins
 
 
 def held(arch: Arch, shard: Shard) -> Iterator[Held]:
-    """Every parameter on the rank, in the model's order."""
+    """Every parameter on the rank, in the model's order; pictures' tower is whole on each."""
     if shard.embedding:
+        yield from (Held(w.name, _whole(w), OTHER, part=TOWER) for w in arch.tower)
         for weight in arch.embedding:
-            role = "embedding" if "vocab" in dict(weight.dims) else "other"
-            yield Held(weight.name, _shape(weight.dims, shard, None), role)
+            role = EMBEDDING if "vocab" in dict(weight.dims) else OTHER
+            yield Held(weight.name, _shape(weight.dims, shard, shard.embedding_tp), role,
+                       part=EMBEDDING)  # fmt: skip
         if arch.embedding_norm is not None:
-            yield from (_plain(weight) for weight in arch.embedding_norm.weights())
-        for weight in arch.tower:
-            yield Held(weight.name, _shape(weight.dims, shard, None), "tower")
+            yield from (_norm(weight) for weight in arch.embedding_norm.weights())
+    found: dict[int, tuple[Held, ...]] = {}
+    steering = {buffer.name: buffer for buffer in arch.buffers if buffer.name.endswith("_bias")}
     for place in shard.places:
         name = arch.layer_names[place] if arch.layer_names else f"{arch.layer_prefix}.{place}"
-        for one in _layer(arch.layers[place], shard):
-            yield Held(f"{name}.{one.name}", one.shape, one.role, place)
+        layer = arch.layers[place]
+        if id(layer) not in found:
+            found[id(layer)] = tuple(_layer(layer, shard))
+        for one in found[id(layer)]:
+            yield Held(f"{name}.{one.name}", one.shape, one.role, place, one.part, one.ins)
+        bias = f"{name}.{layer.mlp_name}.gate.e_score_correction_bias"
+        if bias in steering:
+            yield Held(bias, steering[bias].shape, ROUTER, place, EXPERTS, bits=steering[bias].bits)
     if shard.head:
         yield from _behind(arch, shard)
 
@@ -76,62 +121,145 @@ def held(arch: Arch, shard: Shard) -> Iterator[Held]:
 def _behind(arch: Arch, shard: Shard) -> Iterator[Held]:
     """The final norm and the head; a tied head is a copy where another rank has the embedding."""
     if arch.final_norm is not None:
-        yield from (_plain(weight) for weight in arch.final_norm.weights())
+        yield from (_norm(weight) for weight in arch.final_norm.weights())
     if arch.head is not None:
         for weight in arch.head.weights():
-            yield Held(weight.name, _shape(weight.dims, shard, None), "head")
+            yield Held(weight.name, _shape(weight.dims, shard, shard.head_tp), HEAD, part=HEAD)
     elif not shard.embedding:
-        yield Held("lm_head.weight", (shard.vocab(arch.vocab), arch.hidden), "head")
-    yield from (_plain(weight) for weight in arch.head_extra)
+        rows = shard.vocab(arch.vocab, shard.head_tp)
+        yield Held("lm_head.weight", (rows, arch.hidden), HEAD, part=HEAD)
+    for weight in arch.head_extra:
+        shape = _shape(weight.dims, shard, shard.head_tp)
+        yield Held(weight.name, shape, OTHER if len(shape) > 1 else NORM, part=HEAD)
 
 
-def _plain(weight: Weight) -> Held:
-    shape = tuple(int(size) for _, size in weight.dims)
-    return Held(weight.name, shape, "norm" if len(shape) == 1 else "other")
+def _whole(weight: Weight) -> tuple[int, ...]:
+    return tuple(int(size) for _, size in weight.dims)
+
+
+def _norm(weight: Weight) -> Held:
+    return Held(weight.name, _whole(weight), NORM, part=NORMS)
 
 
 def _layer(layer: Layer, shard: Shard) -> Iterator[Held]:
-    mixer, moe = layer.mixer, layer.mlp if isinstance(layer.mlp, Moe) else None
-    routing = {f"{layer.mlp_name}.{w.name}" for w in moe.router} if moe else set()
-    spread = {f"{layer.mlp_name}.{w.name}" for w in moe.experts} if moe else set()
-    fused = ""
-    if isinstance(mixer, Attention) and len(mixer.inputs) == 1:
-        fused = f"{layer.mixer_name}.{mixer.inputs[0].name}." if layer.mixer_name else (
-            f"{mixer.inputs[0].name}.")  # fmt: skip
-    for weight in layer.weights():
-        if weight.name in routing:
-            shape = tuple(int(size) for _, size in weight.dims)
-            yield Held(weight.name, shape, "router")
-        elif weight.name in spread:
-            yield Held(weight.name, _shape(weight.dims, shard, mixer), "expert")
+    parts = ((layer.mixer_name, layer.mixer), *layer.beside)
+    for name, mixer in parts:
+        if mixer is not None:
+            yield from _named(name, _mixer(mixer, shard))
+    if isinstance(layer.mlp, Moe):
+        yield from _named(layer.mlp_name, _moe(layer.mlp, shard))
+    elif layer.mlp is not None:
+        yield from _named(layer.mlp_name, _mlp(layer.mlp, shard, shard.tp, FEED_FORWARD))
+    for _, norm in layer.norms:
+        yield from (_norm(weight) for weight in norm.weights())
+    for weight in layer.extra:
+        yield _held(weight, _shape(weight.dims, shard), ATTENTION)
+
+
+def _named(name: str, found: Iterator[Held]) -> Iterator[Held]:
+    prefix = f"{name}." if name else ""
+    return (Held(prefix + h.name, h.shape, h.role, h.layer, h.part, h.ins) for h in found)
+
+
+def _held(weight: Weight, shape: tuple[int, ...], part: str, *, transposed: bool = False) -> Held:
+    """A matrix that is multiplied with, or something that never is quantized."""
+    dims = dict(weight.dims)
+    matrix = len(shape) == 2 and weight.name.endswith("weight") and "position" not in dims
+    if len(shape) == 1:
+        return Held(weight.name, shape, NORM, part=part)
+    return Held(weight.name, shape, LINEAR if matrix else OTHER, part=part,
+                ins=0 if transposed else -1)  # fmt: skip
+
+
+def _mixer(mixer: Mixer, shard: Shard) -> Iterator[Held]:
+    if isinstance(mixer, StateSpace):
+        yield from _state_space(mixer, shard)
+        return
+    part = ATTENTION if isinstance(mixer, Attention | LatentAttention) else STATE
+    flipped, fused, plain = set(), "", set()
+    if isinstance(mixer, Attention):
+        flipped = {f"{one.name}.weight" for one in (*mixer.inputs, mixer.output) if one.transposed}
+        fused = f"{mixer.inputs[0].name}." if len(mixer.inputs) == 1 else ""
+        # norms over all heads of q and k are whole on each rank (OLMo 2); those with a row for
+        # each head are cut (Cohere)
+        plain = {w.name for norm in mixer.norms for w in norm.weights() if len(w.dims) == 1}
+    for weight in mixer.weights():
+        if weight.name in plain:
+            shape = _whole(weight)
+        elif fused and weight.name.startswith(fused) and isinstance(mixer, Attention):
+            shape = _joined(weight, mixer, shard)
         else:
-            joined = bool(fused) and weight.name.startswith(fused)
-            shape = _shape(weight.dims, shard, mixer, joined=joined)
-            yield Held(weight.name, shape, "linear" if len(shape) > 1 else "norm")
+            shape = _heads(weight, mixer, shard)
+        yield _held(weight, shape, part, transposed=weight.name in flipped)
 
 
-def _shape(
-    dims: tuple[Dim, ...], shard: Shard, mixer: object, *, joined: bool = False
-) -> tuple[int, ...]:
-    """A tensor's dimensions after the cuts. `joined`: q, k and v are one projection."""
-    found = []
-    for dim, size in dims:
-        whole = int(size)
-        if dim == "heads" and joined and isinstance(mixer, Attention):
-            heads = ceil_div(mixer.heads, shard.attention_tp) * mixer.head_dim
-            both = shard.kv_heads(mixer.kv_heads) * (
-                mixer.head_dim + (mixer.value_dim or mixer.head_dim))  # fmt: skip
-            found.append(int(heads + both))
-        elif dim == "kv_heads" and isinstance(mixer, Attention):
-            found.append(shard.kv_heads(mixer.kv_heads) * (whole // mixer.kv_heads))
-        else:
-            found.append(_cut(dim, whole, shard))
-    return tuple(found)
+def _heads(weight: Weight, mixer: Mixer, shard: Shard) -> tuple[int, ...]:
+    """Keys' and values' heads are repeated where there are more ranks."""
+    if not isinstance(mixer, Attention):
+        return _shape(weight.dims, shard)
+    return tuple(
+        shard.kv_heads(mixer.kv_heads) * (int(size) // mixer.kv_heads) if dim == "kv_heads"
+        else _cut(dim, int(size), shard)
+        for dim, size in weight.dims
+    )  # fmt: skip
 
 
-def _cut(dim: str, size: int, shard: Shard) -> int:
+def _joined(weight: Weight, mixer: Attention, shard: Shard) -> tuple[int, ...]:
+    """q, k and v in one projection."""
+    both = mixer.head_dim + (mixer.value_dim or mixer.head_dim)
+    rows = int(ceil_div(mixer.heads, shard.attention_tp)) * mixer.head_dim
+    rows += shard.kv_heads(mixer.kv_heads) * both
+    return tuple(rows if dim == "heads" else int(size) for dim, size in weight.dims)
+
+
+def _state_space(mixer: StateSpace, shard: Shard) -> Iterator[Held]:
+    """z, x, B, C and dt come from one projection of Mamba-2, which B and C are not cut in alike."""
+    wide, groups = mixer.inner // shard.attention_tp, shard.groups(mixer.groups)
+    channels = wide + 2 * groups * mixer.state
+    joined = {"conv1d": channels,
+              "in_proj": wide + channels + mixer.heads // shard.attention_tp}  # fmt: skip
+    for weight in mixer.parameters:
+        module = weight.name.partition(".")[0]
+        shape = _shape(weight.dims, shard)
+        if mixer.version == 2 and module in joined:
+            shape = (joined[module], *shape[1:])
+        matrix = module in ("in_proj", "x_proj", "out_proj") and len(shape) == 2
+        role = LINEAR if matrix else NORM if len(shape) == 1 else OTHER
+        yield Held(weight.name, shape, role, part=STATE)
+
+
+def _mlp(mlp: Mlp, shard: Shard, ranks: int, part: str) -> Iterator[Held]:
+    for linear in (*mlp.inputs, mlp.output):
+        for weight in linear.weights():
+            shape = tuple(int(ceil_div(size, ranks)) if dim == "ffn" else int(size)
+                          for dim, size in weight.dims)  # fmt: skip
+            yield _held(weight, shape, part, transposed=linear.transposed)
+
+
+def _moe(moe: Moe, shard: Shard) -> Iterator[Held]:
+    """Routers are whole on each rank, experts spread and cut."""
+    yield from (Held(w.name, _whole(w), ROUTER, part=EXPERTS) for w in moe.router)
+    for weight in moe.experts:
+        inner = "expert_ffn" if "down" in weight.name else "embed"
+        names = [dim for dim, _ in weight.dims]
+        ins = names.index(inner) if inner in names else -1
+        role = EXPERT if len(names) > 2 else OTHER  # else a bias for each expert
+        yield Held(weight.name, _shape(weight.dims, shard), role, part=EXPERTS, ins=ins)
+    if moe.shared is not None:
+        yield from _mlp(moe.shared, shard, shard.shared_tp or shard.tp, FEED_FORWARD)
+    if moe.shared_gate is not None:
+        for weight in moe.shared_gate.weights():
+            yield Held(weight.name, _whole(weight), ROUTER, part=FEED_FORWARD)
+
+
+def _shape(dims: tuple[Dim, ...], shard: Shard, vocab_tp: int = 0) -> tuple[int, ...]:
+    """A tensor's dimensions after the cuts."""
+    return tuple(_cut(dim, int(size), shard, vocab_tp) for dim, size in dims)
+
+
+def _cut(dim: str, size: int, shard: Shard, vocab_tp: int = 0) -> int:
     if dim == "vocab":
-        return shard.vocab(size)
+        return shard.vocab(size, vocab_tp)
     ranks = {
         "heads": shard.attention_tp, "kv_heads": shard.attention_tp, "state": shard.attention_tp,
         "ffn": shard.tp, "expert": shard.ep, "expert_ffn": shard.expert_tp,
