@@ -15,6 +15,8 @@ from .. import catalog
 from ..families import UnknownFamilyError, read_config
 from ..families.config import ConfigError
 from ..families.plain import read_plain
+from ..hub import checkpoint
+from ..hub.reader import HubError
 from ..model.arch import Arch
 from .errors import InputError, nearest
 from .models import ModelConfig
@@ -44,6 +46,8 @@ class Model(Struct, frozen=True, kw_only=True):
     title: str
     config: Mapping[str, Any] | None = None  # as a config.json has it; None for plain numbers
     parameters_given: int | None = None
+    stored: tuple[tuple[str, int], ...] = ()  # the checkpoint's tensors: name, bytes
+    form: str = ""  # of the checkpoint: safetensors or gguf
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -56,7 +60,7 @@ def find_model(model: ModelConfig) -> Model:
     numbers = {k: v for k in (*SAME_KEYS, *SHAPE_ONLY) if (v := getattr(model, k)) is not None}
     try:
         found = _found(model, numbers, given)
-    except (ConfigError, UnknownFamilyError) as error:
+    except (ConfigError, UnknownFamilyError, HubError) as error:
         raise InputError([str(error)]) from None
     own, largest = found.arch.largest_layer_parameters, model.largest_layer_params
     if largest is not None and largest != own:
@@ -75,6 +79,9 @@ def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Mo
     file = _config_file(model.name) if model.name else None
     if file is not None:
         return _from_config(file.parent.name or title, load_text(file), numbers, given, ())
+    here = checkpoint.local(model.name) if model.name else None
+    if here is not None:
+        return _from_checkpoint(here, numbers, given)
     core = ("num_layers", "hidden_size", "num_attention_heads")
     if all(key in numbers for key in core):
         assumed = tuple(
@@ -83,10 +90,32 @@ def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Mo
         return _checked(title, read_plain(numbers), given, assumed)
     if given is not None:
         return _by_size(title, numbers, given)
+    if model.name and checkpoint.is_hub_name(model.name):
+        return _from_checkpoint(_hub(model.name), numbers, given)
     if model.name:
         raise InputError([_unknown(model.name)])
     missing = ", ".join(f"model.{key}" for key in core if key not in numbers)
     raise InputError([f"the model has no name, no config and no {missing}; give one of them"])
+
+
+@lru_cache(maxsize=16)
+def _hub(name: str) -> checkpoint.Checkpoint:
+    """A model on the hub; a preset that is near is named where it is not there."""
+    try:
+        return checkpoint.on_hub(name)
+    except HubError as error:
+        hint = nearest(name, catalog.names("index"))
+        raise InputError([f"model.name={name!r} is not a preset, and not read from the hub: "
+                          f"{error}{hint}"]) from None  # fmt: skip
+
+
+def _from_checkpoint(
+    found: checkpoint.Checkpoint, numbers: Mapping[str, Any], given: int | None
+) -> Model:
+    """The model that a checkpoint holds, with its tensors' bytes as they are stored."""
+    model = _from_config(found.title, found.config, numbers, given, ())
+    stored = tuple((one.name, one.num_bytes) for one in found.tensors)
+    return replace(model, stored=stored, form=found.form if stored else "")
 
 
 def _unknown(name: str) -> str:
@@ -98,12 +127,9 @@ def _unknown(name: str) -> str:
 
 
 def _config_file(name: str) -> Path | None:
-    """A config.json on disk: the file itself, or the folder that has it."""
+    """A config.json on disk."""
     path = Path(name)
     try:
-        if path.is_dir():
-            path = path / "config.json"
-            return path if path.is_file() else None
         return path if path.suffix == ".json" and path.is_file() else None
     except (OSError, ValueError):
         return None

@@ -134,6 +134,8 @@ def _run(
         card_bytes=hardware.card_bytes,
         free_bytes=hardware.memory_bytes,
         quantized=(model.config or {}).get("quantization_config"),
+        stored=model.stored,
+        stored_form=model.form,
         draft=draft,
     )
 

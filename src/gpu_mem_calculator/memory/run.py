@@ -61,6 +61,8 @@ class Run(Struct, frozen=True, kw_only=True):
     card_bytes: int = 0  # what the driver reports of a card
     free_bytes: int = 0  # what is free of it before the run starts
     quantized: Mapping[str, Any] | None = None  # the model's own quantization_config
+    stored: tuple[tuple[str, int], ...] = ()  # the checkpoint's own tensors: name, bytes
+    stored_form: str = ""  # safetensors or gguf, where they are known
     draft: Arch | None = None  # a small model that speculates for the large one
 
     @property

@@ -1,0 +1,118 @@
+"""A model's config and the tensors of its checkpoint: in a folder, in a file, or on the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from .gguf_config import gguf_config
+from .headers import Stored, gguf, safetensors
+from .reader import HubError, Read, address_reader, file_reader, whole
+
+HUB = "https://huggingface.co"
+INDEX, ONE = "model.safetensors.index.json", "model.safetensors"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?")
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True):
+    """What was found. `tensors` is empty where there is a config only."""
+
+    title: str
+    config: dict[str, Any]
+    tensors: tuple[Stored, ...] = ()
+    form: str = ""  # safetensors or gguf
+
+
+def local(name: str) -> Checkpoint | None:
+    """A folder with a config.json, a .safetensors file beside one, or a .gguf file."""
+    path = Path(name)
+    try:
+        if path.suffix == ".gguf" and path.is_file():
+            return _gguf(path.stem, file_reader(path), str(path))
+        if path.suffix == ".safetensors" and path.is_file():
+            path = path.parent
+        if not (path / "config.json").is_file():
+            return None
+    except (OSError, ValueError):
+        return None
+    config = _json((path / "config.json").read_bytes(), str(path / "config.json"))
+    shards = _shards(lambda file: (path / file).read_bytes() if (path / file).is_file() else None,
+                     (path / ONE).is_file())  # fmt: skip
+    there = [file for file in shards if (path / file).is_file()]
+    tensors = _tensors((file, file_reader(path / file)) for file in there)
+    complete = len(there) == len(shards)
+    return Checkpoint(title=path.resolve().name, config=config,
+                      tensors=tensors if complete else (), form="safetensors")  # fmt: skip
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name could be a model's on the hub: `owner/model`, or a GGUF file in one."""
+    return bool(HUB_NAME.fullmatch(name)) and not name.startswith((".", "/"))
+
+
+def on_hub(name: str) -> Checkpoint:
+    """A model on the hub: its config, and the headers of its files by range."""
+    if os.environ.get("HF_HUB_OFFLINE") == "1":
+        raise HubError(f"{name!r} is not a preset, and HF_HUB_OFFLINE=1 keeps off the hub")
+    base = os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
+    owner, model, *rest = name.split("/", 2)
+    folder = f"{base}/{owner}/{model}/resolve/main"
+    if rest:
+        address = f"{folder}/{rest[0]}"
+        return _gguf(rest[0].rpartition("/")[2].removesuffix(".gguf"), address_reader(address),
+                     address)  # fmt: skip
+    config = _json(whole(f"{folder}/config.json"), f"{folder}/config.json")
+
+    def index(file: str) -> bytes | None:
+        try:
+            return whole(f"{folder}/{file}")
+        except HubError as error:
+            if "no such file" in str(error):
+                return None
+            raise
+
+    shards = _shards(index, True)
+    try:
+        tensors = _tensors((file, address_reader(f"{folder}/{file}")) for file in shards)
+    except HubError as error:
+        if "no such file" not in str(error):
+            raise
+        tensors = ()  # an older checkpoint: the architecture says how large it is
+    return Checkpoint(title=model, config=config, tensors=tensors, form="safetensors")
+
+
+def _gguf(title: str, read: Read, where: str) -> Checkpoint:
+    file = gguf(read, where)
+    return Checkpoint(title=str(file.metadata.get("general.name") or title), form="gguf",
+                      config=gguf_config(file, where), tensors=file.tensors)  # fmt: skip
+
+
+def _shards(index: Callable[[str], bytes | None], one: bool) -> list[str]:
+    """The files of a checkpoint: those that its index names, or the only one."""
+    found = index(INDEX)
+    if found is None:
+        return [ONE] if one else []
+    files = _json(found, INDEX).get("weight_map", {})
+    if not isinstance(files, dict):
+        raise HubError(f"{INDEX}: it has no 'weight_map'")
+    return sorted({str(file) for file in files.values()})
+
+
+def _tensors(files: Iterable[tuple[str, Read]]) -> tuple[Stored, ...]:
+    return tuple(one for file, read in files for one in safetensors(read, file))
+
+
+def _json(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        raise HubError(f"{where}: not valid JSON") from None
+    if not isinstance(found, dict):
+        raise HubError(f"{where}: not a JSON object")
+    return found

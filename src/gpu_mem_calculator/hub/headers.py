@@ -1,0 +1,120 @@
+"""The tensors of a checkpoint, from the headers of its files.
+
+safetensors: eight bytes with the length of a JSON object, and that object. GGUF (ggml's
+docs/gguf.md, versions 2 and 3): magic, version, counts, metadata, then a record a tensor.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from math import prod
+from typing import Any
+
+from msgspec import Struct
+
+from ..memory.formats.ggml import NUMBERS, bytes_of
+from .reader import HubError, Read
+
+SAFETENSORS_MOST = 100 * 2**20  # the format's own limit
+CHUNK = 2**20
+MAGIC = b"GGUF"
+# GGUF's value types: struct codes of the plain ones, by number.
+PLAIN = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+
+
+class Stored(Struct, frozen=True):
+    """One tensor of a checkpoint: name, type as the file says it, shape, bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    num_bytes: int
+
+
+def safetensors(read: Read, where: str) -> tuple[Stored, ...]:
+    """The tensors of a safetensors file."""
+    start = read(0, 8)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or not 2 <= length <= SAFETENSORS_MOST:
+        raise HubError(f"{where}: not a safetensors file")
+    try:
+        header: dict[str, Any] = json.loads(read(8, length))
+        return tuple(
+            Stored(name, row["dtype"], tuple(row["shape"]),
+                   row["data_offsets"][1] - row["data_offsets"][0])
+            for name, row in header.items() if name != "__metadata__"
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        raise HubError(f"{where}: its safetensors header is broken") from None
+
+
+class Gguf(Struct, frozen=True):
+    """A GGUF file's metadata and tensors; long arrays (the tokens) are left out."""
+
+    metadata: dict[str, Any]
+    tensors: tuple[Stored, ...]
+
+
+class _Walk:
+    """A GGUF header, read on in steps of a MiB."""
+
+    def __init__(self, read: Read, where: str) -> None:
+        self.read, self.where, self.at, self.have = read, where, 0, b""
+
+    def take(self, count: int) -> bytes:
+        while len(self.have) < self.at + count:
+            more = self.read(len(self.have), max(CHUNK, count))
+            if not more:
+                raise HubError(f"{self.where}: its GGUF header ends too early")
+            self.have += more
+        found = self.have[self.at : self.at + count]
+        self.at += count
+        return found
+
+    def number(self, code: str) -> Any:
+        return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
+
+    def text(self) -> str:
+        return self.take(self.number("Q")).decode("utf-8", "replace")
+
+    def value(self, kind: int) -> Any:
+        if kind == STRING:
+            return self.text()
+        if kind != ARRAY:
+            if kind not in PLAIN:
+                raise HubError(f"{self.where}: GGUF value of type {kind} is not known")
+            return self.number(PLAIN[kind])
+        inner, count = self.number("I"), self.number("Q")
+        if inner in PLAIN and count > 4096:
+            self.take(count * struct.calcsize(f"<{PLAIN[inner]}"))
+            return None
+        found = [self.value(inner) for _ in range(count)]
+        return found if count <= 4096 else None
+
+
+def gguf(read: Read, where: str) -> Gguf:
+    """The header of a GGUF file."""
+    walk = _Walk(read, where)
+    if walk.take(4) != MAGIC:
+        raise HubError(f"{where}: not a GGUF file")
+    version = walk.number("I")
+    if version not in (2, 3):
+        raise HubError(f"{where}: GGUF version {version} is not known; versions 2 and 3 are")
+    num_tensors, num_values = walk.number("Q"), walk.number("Q")
+    metadata = {}
+    for _ in range(num_values):
+        name = walk.text()
+        metadata[name] = walk.value(walk.number("I"))
+    return Gguf(metadata, tuple(_tensor(walk) for _ in range(num_tensors)))
+
+
+def _tensor(walk: _Walk) -> Stored:
+    name = walk.text()
+    shape = tuple(walk.number("Q") for _ in range(walk.number("I")))
+    kind = walk.number("I")
+    walk.number("Q")  # where its data is
+    if kind not in NUMBERS:
+        raise HubError(f"{walk.where}: tensor {name!r} has ggml type {kind}, which is not known")
+    return Stored(name, NUMBERS[kind], shape, bytes_of(NUMBERS[kind], prod(shape)))
