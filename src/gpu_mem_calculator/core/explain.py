@@ -72,7 +72,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 def explain(estimate: Estimate) -> Explanation:
     """Explain an estimate's busiest stage."""
-    ledger = _symbolic_ledger(estimate)
+    ledger = estimate.ledger if estimate.served else _symbolic_ledger(estimate)
     shown = ledger or estimate.ledger
     peak = shown.peak_instant(phases=STEP)
     entries = _merged([_explained(e, shown, peak.name) for e in shown.entries])
@@ -151,7 +151,7 @@ def _explained(entry: Entry, ledger: Ledger, peak: str) -> Explained:
     copies = int(entry.live.get(peak, 0))
     return Explained(
         name=entry.name, kind=entry.kind, place=entry.place, bytes=int(entry.bytes),
-        formula=_formula(entry.bytes), numbers=_numbers(entry.bytes), copies_at_peak=copies,
+        formula=entry.formula or _formula(entry.bytes), numbers=_numbers(entry.bytes), copies_at_peak=copies,
         bytes_at_peak=copies * int(entry.bytes), alive=alive,
         always=step <= alive.keys() and set(alive.values()) == {1},
         source=str(entry.source),

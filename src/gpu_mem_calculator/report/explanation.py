@@ -69,7 +69,7 @@ def _entry(entry: Explained, *, at_peak: bool, show_parts: bool) -> Iterator[Lin
         yield from wrapped("", title, BOLD)
         yield line(figure.rjust(WIDTH))
     yield from _formula("  bytes  ", entry.formula)
-    if entry.numbers != entry.formula:
+    if entry.numbers not in (entry.formula, f"{entry.bytes:,}"):
         yield from _formula("         ", f"= {entry.numbers}", DIM)
     if entry.formula != f"{entry.bytes:,}":
         yield from wrapped("         ", f"= {entry.bytes:,}")
