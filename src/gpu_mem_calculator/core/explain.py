@@ -151,7 +151,8 @@ def _explained(entry: Entry, ledger: Ledger, peak: str) -> Explained:
     copies = int(entry.live.get(peak, 0))
     return Explained(
         name=entry.name, kind=entry.kind, place=entry.place, bytes=int(entry.bytes),
-        formula=entry.formula or _formula(entry.bytes), numbers=_numbers(entry.bytes), copies_at_peak=copies,
+        formula=entry.formula or _formula(entry.bytes), numbers=_numbers(entry.bytes),
+        copies_at_peak=copies,
         bytes_at_peak=copies * int(entry.bytes), alive=alive,
         always=step <= alive.keys() and set(alive.values()) == {1},
         source=str(entry.source),

@@ -67,6 +67,11 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     chunked_prefill_size: Count | None = None
     cuda_graph_max_bs: Count | None = None
     page_size: Count | None = None
+    enable_dp_attention: Flag | None = None
+    swa_full_tokens_ratio: Share | None = None
+    mamba_full_memory_ratio: Ratio | None = None
+    disable_radix_cache: Flag | None = None
+    hicache_ratio: Ratio | None = None
     # llama.cpp
     n_gpu_layers: Size | None = None
     n_ubatch: Count | None = None

@@ -46,6 +46,7 @@ class Model(Struct, frozen=True, kw_only=True):
     title: str
     config: Mapping[str, Any] | None = None  # as a config.json has it; None for plain numbers
     parameters_given: int | None = None
+    address: str = "MODEL"  # what servers call it: its name on the hub, or where it lies
     stored: tuple[tuple[str, int], ...] = ()  # the checkpoint's tensors: name, bytes
     form: str = ""  # of the checkpoint: safetensors or gguf
     assumed: tuple[str, ...] = ()
@@ -75,13 +76,17 @@ def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Mo
         return _from_config(title, model.config, numbers, given, ())
     row = catalog.find("index", model.name) if model.name else None
     if row is not None:
-        return _from_config(row["title"], catalog.preset_config(row["config"]), numbers, given, ())
+        config = catalog.preset_config(row["config"])
+        found = _from_config(row["title"], config, numbers, given, ())
+        name = model.name if "/" in str(model.name) else row.get("hub_id")
+        return replace(found, address=name or "MODEL")
     file = _config_file(model.name) if model.name else None
     if file is not None:
-        return _from_config(file.parent.name or title, load_text(file), numbers, given, ())
+        found = _from_config(file.parent.name or title, load_text(file), numbers, given, ())
+        return replace(found, address=str(file.parent))
     here = checkpoint.local(model.name) if model.name else None
     if here is not None:
-        return _from_checkpoint(here, numbers, given)
+        return replace(_from_checkpoint(here, numbers, given), address=str(model.name))
     core = ("num_layers", "hidden_size", "num_attention_heads")
     if all(key in numbers for key in core):
         assumed = tuple(
@@ -91,7 +96,7 @@ def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Mo
     if given is not None:
         return _by_size(title, numbers, given)
     if model.name and checkpoint.is_hub_name(model.name):
-        return _from_checkpoint(_hub(model.name), numbers, given)
+        return replace(_from_checkpoint(_hub(model.name), numbers, given), address=model.name)
     if model.name:
         raise InputError([_unknown(model.name)])
     missing = ", ".join(f"model.{key}" for key in core if key not in numbers)

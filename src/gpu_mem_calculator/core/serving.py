@@ -21,6 +21,7 @@ from .models import ModelConfig, RunFile
 from .resolved import Resolved
 
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
+PLACEHOLDER = "MODEL"  # in the commands of engines
 SIZES = ("batch_size", "prompt_len", "new_tokens")
 
 
@@ -164,8 +165,9 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
                f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}")  # fmt: skip
 
 
-def serving_result(served: Served) -> ServingResult:
-    """What a rank of a server says, as the result has it."""
+def serving_result(served: Served, address: str = PLACEHOLDER) -> ServingResult:
+    """What a rank of a server says, as the result has it; `address` is where the model lies."""
+    words = [address if word == PLACEHOLDER else word for word in served.command]
     return ServingResult(
         weights_bytes=served.figure(WEIGHTS),
         activation_bytes=served.figure(ACTIVATION),
@@ -179,5 +181,5 @@ def serving_result(served: Served) -> ServingResult:
         most_sequences=served.most_sequences,
         longest_context=served.longest_context,
         problem=served.problem,
-        command=shlex.join(served.command),
+        command=shlex.join(words),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from ..core.answers import Answers
@@ -44,12 +45,14 @@ def serving_report(estimate: Estimate, found: Answers, words: Sequence[str]) -> 
     yield line()
     yield from _parts(estimate, served)
     yield line()
-    yield from _room(estimate.result.serving)
-    yield from matrix_lines(found.matrix, "share of the cache")
-    yield from _speed(found.speed)
+    if not served.problem:
+        yield from _room(estimate.result.serving)
+        yield from matrix_lines(found.matrix, "share of the cache")
+        yield from _speed(found.speed)
     yield from _changes(estimate, found)
     yield from _remarks(estimate)
-    yield from command("start: ", list(served.command))
+    if not served.problem:
+        yield from command("start: ", shlex.split(estimate.result.serving.command))
     yield from command("why:   ", ["gpu-mem-calc", *words])
 
 
@@ -112,7 +115,7 @@ def _parts(estimate: Estimate, served: Served) -> Iterator[Line]:
     rows = [
         (title, _described(served, figure), served.figure(figure), colour)
         for figure, _, title, colour in FIGURES
-        if served.figure(figure)
+        if served.figure(figure) > 0
     ]
     outside = ", ".join(name.removeprefix("CUDA ") for name, _, _ in served.outside)
     rows.append(("CUDA", outside, estimate.result.outside_torch_bytes, ""))

@@ -25,6 +25,8 @@ def serving_page(estimate: Estimate, found: Answers) -> str:
 def serving_sections(estimate: Estimate, found: Answers) -> str:
     """Room, speed, what if, the command."""
     serving = estimate.result.serving
+    if serving is not None and serving.problem:
+        return _section("changes", "What if", [_changes(found)])
     parts = [
         _section("room", "Room for how many, at which context", [
             *([_figures(serving)] if serving else []),
