@@ -97,8 +97,8 @@ def _served(file: RunFile, resolved: Resolved) -> Estimate:
     device = peaks[least] + result.outside_torch_bytes
     result = replace(
         result, serving=serving_result(own, resolved.model.address), device_bytes=device,
-        needs_bytes=own.needs_bytes, fits_on_gpu=not own.problem, verdict=SHORT if own.problem else FITS,
-        warnings=[*result.warnings, *own.notes],
+        needs_bytes=own.needs_bytes, fits_on_gpu=not own.problem,
+        verdict=SHORT if own.problem else FITS, warnings=[*result.warnings, *own.notes],
     )  # fmt: skip
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, served=served)
 

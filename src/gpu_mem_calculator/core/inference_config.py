@@ -30,7 +30,7 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     max_seq_len: Count | None = None
     dtype: Text | None = None
     quantization: Text | None = None
-    kv_cache_dtype: Literal["auto", "bf16", "fp16", "fp8", "int8", "int4"] | None = None
+    kv_cache_dtype: Literal["auto", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4"] | None = None
     tensor_parallel_size: Count | None = None
     pipeline_parallel_size: Count | None = None
     data_parallel_size: Count | None = None
@@ -72,6 +72,14 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     mamba_full_memory_ratio: Ratio | None = None
     disable_radix_cache: Flag | None = None
     hicache_ratio: Ratio | None = None
+    # TensorRT-LLM
+    max_beam_width: Count | None = None
+    max_attention_window: list[Count] | None = None
+    cross_kv_cache_fraction: Share | None = None
+    # TGI
+    max_input_tokens: Count | None = None
+    cuda_graphs: list[Size] | None = None
+    enable_prefill_logprobs: Flag | None = None
     # llama.cpp
     n_gpu_layers: Size | None = None
     n_ubatch: Count | None = None

@@ -57,6 +57,17 @@ def served_words(run: Run) -> Iterator[str]:
     yield f"{run.attention.replace('_', ' ')} attention"
 
 
+def server_words(estimate: Estimate) -> Iterator[str]:
+    """What a server holds its weights and its cache in, and how long a sequence may be."""
+    run, options = estimate.resolved.run, estimate.resolved.run.options
+    yield run.precision.removesuffix("_pure")
+    if (options.get("quantization") or "none") != "none":
+        yield f"{options['quantization']} weights"
+    if (options.get("kv_cache_dtype") or "auto") != "auto":
+        yield f"KV cache in {options['kv_cache_dtype']}"
+    yield f"sequences of up to {estimate.served[0].max_seq_len:,}"
+
+
 def setup_words(estimate: Estimate) -> Iterator[str]:
     """The engine on its cards, and what the run says of it."""
     run, engine, hardware = (

@@ -17,7 +17,7 @@ from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
 from ..core.verdict import FITS, SHORT, TIGHT
 from ..core.verdict import verdict as verdict_of
-from .headline import served_words, verdict_words
+from .headline import served_words, server_words, verdict_words
 from .html_tables import (
     Page,
     breakdown_table,
@@ -51,7 +51,7 @@ def html_report(estimate: Estimate, more: str = "") -> str:
         "css": _file("page.css"),
         "patterns": defs(),
         "model": model,
-        "eyebrow": "inference" if _serves(estimate) else "a training step",
+        "eyebrow": _subject(estimate),
         "course": "Inference" if _serves(estimate) else "The step",
         "setup": _setup(estimate),
         "verdict": _verdict(page),
@@ -112,12 +112,20 @@ def _setup(estimate: Estimate) -> str:
     return f'<dl class="setup">{made}</dl>'
 
 
+def _subject(estimate: Estimate) -> str:
+    if estimate.served:
+        return "a server"
+    return "inference" if _serves(estimate) else "a training step"
+
+
 def _serves(estimate: Estimate) -> bool:
     return estimate.resolved.run.new_tokens is not None
 
 
 def _doing(estimate: Estimate) -> dict[str, str]:
     """Training or inference, in words."""
+    if estimate.served:
+        return {"Serving": ", ".join(server_words(estimate))}
     if _serves(estimate):
         return {"Inference": ", ".join(served_words(estimate.resolved.run))}
     return {"Training": ", ".join(_training(estimate))}

@@ -179,7 +179,17 @@ def numbers_list(page: Page) -> str:
     hardware = page.estimate.resolved.hardware
     num_gpus, per_node = hardware.num_gpus, hardware.gpus_per_node
     _, libraries, _ = page.estimate.resolved.host_libraries
-    rows = [
+    if result.serving is not None:
+        return _numbers([
+            ("Takes", page.card_bytes, "what nvidia-smi shows, the cache full"),
+            ("Needs", result.needs_bytes, "the smallest card on which it starts and holds one "
+             "sequence of the longest length"),
+            ("Outside", result.outside_torch_bytes, ", ".join(n for n, _, _ in page.outside)),
+            ("Start-up", result.startup_bytes, "the weights and the trial run"),
+            ("Host RAM", result.host_bytes_per_node, "what is offloaded or swapped, per node"),
+            ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × one"),
+        ])  # fmt: skip
+    return _numbers([
         ("Allocated", result.allocated_bytes,
          "the most that tensors take at once in a step, on the busiest rank: torch’s "
          "max_memory_allocated"),
@@ -193,7 +203,10 @@ def numbers_list(page: Page) -> str:
          f"per node; {per_node:,} × {gib(libraries, 2)} GiB is what libraries take"),
         ("Disk", result.disk_bytes_per_node, f"per node, {per_node:,} ranks together"),
         ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × what the busiest needs"),
-    ]  # fmt: skip
+    ])  # fmt: skip
+
+
+def _numbers(rows: Iterable[tuple[str, int | None, str]]) -> str:
     made = []
     for name, value, says in rows:
         shown = f'<span class="absent">{MISSING}</span>' if value is None else f"{size(value)} GiB"

@@ -12,7 +12,7 @@ from ..core.inference_config import ServingResult, SpeedResult
 from ..ledger.ledger import CPU
 from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
 from .bars import bar, stacked
-from .headline import setup_words
+from .headline import server_words, setup_words
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, count, gib, line, size, wrapped
 
 # What a card holds, in the order it is drawn: figure, shade, title, colour.
@@ -57,13 +57,7 @@ def serving_report(estimate: Estimate, found: Answers, words: Sequence[str]) -> 
 
 
 def _headline(estimate: Estimate) -> Iterator[Line]:
-    run, result = estimate.resolved.run, estimate.result
-    options = run.options
-    said = [f"{count(result.num_parameters)} parameters", run.precision.removesuffix("_pure")]
-    if (options.get("quantization") or "none") != "none":
-        said.append(f"{options['quantization']} weights")
-    cache = options.get("kv_cache_dtype") or "auto"
-    said += [f"KV cache in {cache}"] if cache != "auto" else []
+    said = [f"{count(estimate.result.num_parameters)} parameters", *server_words(estimate)]
     yield from wrapped(f"{estimate.resolved.model.title[:40]}  ", ", ".join(said))
     yield from wrapped("", ", ".join(setup_words(estimate)))
 
