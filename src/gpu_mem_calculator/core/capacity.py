@@ -156,7 +156,8 @@ def fewest_gpus(file: RunFile) -> Change | None:
 def _over(file: RunFile, tp: int) -> tuple[str, ...]:
     """The keys that cut a model over so many GPUs of a stage."""
     inference = as_dict(file).get("inference", {})
-    rest = inference.get("pipeline_parallel_size", 1) * inference.get("data_parallel_size", 1)
+    rest = inference.get("pipeline_parallel_size", 1)
+    rest *= 1 if inference.get("enable_dp_attention") else inference.get("data_parallel_size", 1)
     return f"inference.tensor_parallel_size={tp}", f"hardware.num_gpus={tp * rest}"
 
 
@@ -180,6 +181,6 @@ def largest_models(data: dict[str, Any]) -> list[Change]:
         seen.add(row["config"])
         file = read({**data, "model": {"name": row["name"]}})
         change = changed(file, row["title"], (f"model.name={row['name']}",))
-        if change.fits:
+        if change.fits and change.max_concurrency >= 1:
             found.append(change)
     return found

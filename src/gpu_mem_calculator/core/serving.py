@@ -92,8 +92,10 @@ def resolve_inference(file: RunFile) -> Resolved:
 
 
 def _ranks(options: Mapping[str, Any]) -> int:
-    """How many GPUs one server runs on."""
-    axes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    """How many GPUs one server runs on; data-parallel attention shares those of its tensors."""
+    axes = ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"]
+    if options.get("enable_dp_attention"):
+        axes.pop()
     count = 1
     for axis in axes:
         count *= options.get(axis) or 1
@@ -153,16 +155,35 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
     if not arch.trains and engine.serve is None:
         yield (f"model: the activations of {arch.family} models are not modelled; use gpu-mem-calc "
                "deepspeed --model-path for the model states")  # fmt: skip
-    ranks = int(run.mesh.tp * run.mesh.pp * run.mesh.dp)
+    ranks = int(run.mesh.tp * run.mesh.pp)
+    ranks *= 1 if options.get("enable_dp_attention") else int(run.mesh.dp)
     if hardware.num_gpus != ranks:
         yield (f"hardware.num_gpus={hardware.num_gpus}, but {engine.title} runs on {ranks} here; "
                f"set it to {ranks}")  # fmt: skip
+    yield from _cuts(run)
     learned = any("position" in dict(w.dims) for w in arch.embedding)
     length = options.get("max_seq_len") if engine.serve else run.seq + run.new_tokens
     name = "max_seq_len" if engine.serve else "prompt_len + new_tokens"
     if learned and length is not None and length > arch.max_seq_len:
         yield (f"inference.{name} is {length}, more than the model's "
                f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}")  # fmt: skip
+
+
+def _cuts(run: Run) -> Iterator[str]:
+    """Tensor parallelism gives each rank whole heads; key-value heads are repeated if too few."""
+    tp = int(run.mesh.tp)
+    for mixer in {layer.mixer for layer, _, _ in run.arch.runs}:
+        heads, shared = getattr(mixer, "heads", 0), getattr(mixer, "kv_heads", 0)
+        if heads and heads % tp:
+            fits = [str(n) for n in range(1, heads + 1) if heads % n == 0]
+            near = sorted(fits, key=lambda n: abs(int(n) - tp))[:2]
+            yield (f"inference.tensor_parallel_size={tp} does not divide {heads} heads; try "
+                   f"{' or '.join(sorted(near, key=int))}")  # fmt: skip
+            return
+        if shared and shared % tp and tp % shared:
+            yield (f"inference.tensor_parallel_size={tp} neither divides {shared} key-value heads "
+                   f"nor is a multiple of them; try {shared}")  # fmt: skip
+            return
 
 
 def serving_result(served: Served, address: str = PLACEHOLDER) -> ServingResult:

@@ -1,0 +1,1 @@
+"""What SGLang holds on a rank: what is loaded, the pool that is left, and what runs beside it."""

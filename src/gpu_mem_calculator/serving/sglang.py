@@ -1,0 +1,268 @@
+"""SGLang: a share of the memory for weights and cache, the rest for all that runs beside them.
+
+`gpu_memory_utilization` is its mem_fraction_static, `max_num_seqs` its max_running_requests,
+`max_seq_len` its context_length, `enforce_eager` its disable_cuda_graph. What SGLang calls GB are
+GiB. Files refer to sglang 0.5.18; what differs from 0.4.3 on is told apart by `engine_version`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ..ledger.ledger import CPU
+from ..ledger.mesh import Mesh
+from ..ledger.source import ARITHMETIC, code
+from ..ledger.units import GIB
+from ..memory.engine import Engine
+from ..memory.nccl import Part, nccl
+from ..memory.run import Run
+from ..memory.runtime import (
+    CONTEXT_BYTES,
+    CONTEXT_SOURCE,
+    HANDLE_BYTES,
+    HANDLE_SOURCE,
+    KERNELS_BYTES,
+    KERNELS_SOURCE,
+)
+from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
+from ..memory.sglang import guessing, loaded, running, versions
+from ..memory.sglang.command import command
+from ..memory.sglang.pool import Pool, cell, cut, gaps, sized, slots_of_a_request
+from ..memory.sglang.settings import Settings
+from ..memory.sglang.versions import COUNTED_DRAFT, NEWEST, said, warm
+
+POOL_CODE = code("sglang 0.5.18 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
+                 "free after loading − free before × (1 − mem_fraction_static)")  # fmt: skip
+DRAFT_CODE = code("sglang 0.5.18 srt/model_executor/pool_configurator.py: the draft's cache has as "
+                  "many tokens as the model's")  # fmt: skip
+OFFLOAD = code("sglang 0.5.18 srt/utils/offloader.py: whole parameters in pinned memory")
+HICACHE = code("sglang 0.5.18 srt/mem_cache/memory_pool_host.py: hicache_ratio × the pool")
+GAPS = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp: buffers in whole steps of 2 MiB")
+NO_MODEL = ("mamba", "mamba2", "jamba", "t5")
+CACHES = ("auto", "bf16", "fp16", "fp8")
+
+
+def problems(run: Run) -> Iterator[str]:
+    """What SGLang would refuse, and what is not modelled."""
+    options, tp = run.options, int(run.mesh.tp)
+    yield from versions.problems(run)
+    yield from guessing.problems(run)
+    if run.arch.family in NO_MODEL:
+        yield f"model: SGLang {said(NEWEST)} has no {run.arch.family} model; use 'vllm'"
+    if options["kv_cache_dtype"] not in CACHES:
+        yield (f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not one of SGLang's; "
+               f"use one of {', '.join(CACHES)}")  # fmt: skip
+    if tp % int(run.mesh.ep):
+        yield (f"inference.expert_parallel_size={run.mesh.ep} does not divide "
+               f"tensor_parallel_size={tp}; use {tp}")  # fmt: skip
+    if options["enable_dp_attention"] and (run.mesh.dp < 2 or tp % int(run.mesh.dp)):
+        yield (f"inference.enable_dp_attention needs a data_parallel_size above 1 that divides "
+               f"tensor_parallel_size={tp}, not {run.mesh.dp}; use {tp}")  # fmt: skip
+
+
+def serve(run: Run) -> Served:
+    """The rank of a pipeline stage."""
+    how = Settings(run=run)
+    outside = tuple(_outside(how))
+    before = _before(how, outside)
+    weights = tuple(_weights(how))
+    rest = before - _bytes(weights) - int(before * (1 - how.fraction))
+    pool = cut(how, rest)
+    beside = (*_drafted(how, pool), *_beside(how, pool))
+    pool_items = tuple(_pool(how, pool))
+    items = (*weights, *pool_items, *beside, *_host(how, pool))
+    total = _bytes(pool_items)
+    return Served(
+        items=items, tokens=pool.tokens, token_bytes=pool.cell.full, max_seq_len=how.context,
+        most_sequences=pool.requests, needs_bytes=_needs(how, weights, beside, outside),
+        sequence_bytes=lambda context: _taken(pool, total, context), outside=outside,
+        problem=_problem(how, before, _bytes(weights), rest, pool, _bytes(beside)),
+        command=command(how), notes=tuple(_notes(how, pool)),
+    )  # fmt: skip
+
+
+def _bytes(items: tuple[Item, ...]) -> int:
+    return sum(item.bytes for item in items if item.place != CPU)
+
+
+def _taken(pool: Pool, total: int, context: int) -> int:
+    """What one sequence takes of the pool, by the buffer that it fills most."""
+    share = pool.share(context)
+    return 2**62 if share == float("inf") else -int(-share * total // 1)
+
+
+def _outside(how: Settings) -> Iterator[Part]:
+    """What is there before the weights: CUDA's context, torch's kernels where another part runs
+    one, and NCCL for the ranks of a model; copies of it do not talk.
+    """
+    run = how.run
+    yield "CUDA context", CONTEXT_BYTES, str(CONTEXT_SOURCE)
+    if warm(run):
+        yield "torch's kernels", KERNELS_BYTES, str(KERNELS_SOURCE)
+    alone = replace(run, mesh=Mesh(dp=1, tp=run.mesh.tp, pp=run.mesh.pp))
+    yield from nccl(alone, streams=False)
+
+
+def _before(how: Settings, outside: tuple[Part, ...]) -> int:
+    """SGLang's "avail mem" before loading: what was given, else what is free on an idle card."""
+    run = how.run
+    if run.free_bytes < run.card_bytes:
+        return run.free_bytes
+    return run.card_bytes - sum(size for _, size, _ in outside)
+
+
+def _weights(how: Settings) -> Iterator[Item]:
+    """What loading adds, as "mem usage" has it."""
+    size = 4 if how.run.precision == "fp32" else 2
+    parameters = int(how.run.scaled(sum(loaded.tensor_sizes(how, size))))
+    away = min(how.offloaded, parameters)
+    rows = (
+        ("parameters", parameters - away, ARITHMETIC),
+        ("rotary tables", loaded.rotary_bytes(how), loaded.ROTARY),
+        ("factors of the latents' projections", loaded.absorbed_bytes(how), loaded.ABSORBED),
+        ("between the parameters", loaded.rounding_bytes(how, size), loaded.SEGMENTS),
+        ("torch's kernels", 0 if warm(how.run) else KERNELS_BYTES, KERNELS_SOURCE),
+        ("adapters", loaded.adapter_bytes(how, size), loaded.ADAPTERS),
+    )
+    for name, taken, source in rows:
+        if taken:
+            yield Item(figure=WEIGHTS, name=name, bytes=taken, source=source)
+    if how.version >= COUNTED_DRAFT:
+        yield from _draft_weights(how)
+
+
+def _draft_weights(how: Settings) -> Iterator[Item]:
+    size = 4 if how.run.precision == "fp32" else 2
+    taken = loaded.draft_bytes(how, how.shard, size)
+    if taken:
+        yield Item(figure=WEIGHTS, name="draft: parameters", bytes=taken, source=ARITHMETIC)
+
+
+def _pool(how: Settings, pool: Pool) -> Iterator[Item]:
+    counted = how.version >= COUNTED_DRAFT
+    for name, size in pool.parts:
+        yield Item(figure=POOL, name=name, bytes=size, source=POOL_CODE)
+    if counted and pool.draft_bytes:
+        yield Item(figure=POOL, name="draft: keys and values", bytes=pool.draft_bytes,
+                   source=DRAFT_CODE)  # fmt: skip
+
+
+def _drafted(how: Settings, pool: Pool) -> Iterator[Item]:
+    """Before 0.5.14 a draft came out of what the pool had left."""
+    if how.version < COUNTED_DRAFT and pool.draft_bytes:
+        yield from _draft_weights(how)
+        yield Item(figure=POOL, name="draft: keys and values", bytes=pool.draft_bytes,
+                   source=DRAFT_CODE)  # fmt: skip
+
+
+def _beside(how: Settings, pool: Pool) -> Iterator[Item]:
+    """What mem_fraction_static leaves room for."""
+    table = running.request_table(how, pool.requests)
+    rows = (
+        (ACTIVATION, "table of requests", table, running.REQUESTS),
+        (ACTIVATION, "between the pool's buffers", gaps(how, pool), GAPS),
+        *((ACTIVATION, *named) for named in running.workspaces(how)),
+        (ACTIVATION, "prefill of a chunk", running.activations(how), running.WALKED),
+        (ACTIVATION, "logits and probabilities", running.sampling(how, pool.requests),
+         running.LOGITS),
+        *((GRAPHS, *named) for named in running.graph_parts(how, pool.requests)),
+        (NON_TORCH, "cuBLAS handle", HANDLE_BYTES, HANDLE_SOURCE),
+    )  # fmt: skip
+    for figure, name, size, source in rows:
+        if size:
+            yield Item(figure=figure, name=name, bytes=size, source=source)
+
+
+def _host(how: Settings, pool: Pool) -> Iterator[Item]:
+    """What lies in the host's memory."""
+    if how.offloaded:
+        yield Item(figure=WEIGHTS, name="offloaded parameters", bytes=how.offloaded, place=CPU,
+                   source=OFFLOAD)  # fmt: skip
+    ratio = how.run.options["hicache_ratio"]
+    if ratio:
+        size = int(float(ratio) * sum(size for _, size in pool.parts))
+        yield Item(figure=POOL, name="cache on the host", bytes=size, place=CPU, source=HICACHE)
+
+
+def _needs(
+    how: Settings, weights: tuple[Item, ...], beside: tuple[Item, ...], outside: tuple[Part, ...]
+) -> int:
+    """Room for one sequence of the context; more where the share is given and leaves less."""
+    tokens = -(-how.context // how.page) * how.page
+    one = sized(how, cell(how), tokens, slots_of_a_request(how) if cell(how).state else 0)
+    static = _bytes(weights) + sum(size for _, size in one.parts) + one.draft_bytes
+    large = running.request_table(how, 0) * running.MOST_OF_TABLE
+    small = _bytes(beside) - sum(i.bytes for i in beside if i.name == "table of requests") + large
+    least = static + small
+    given = how.run.options["gpu_memory_utilization"]
+    if given is not None:
+        least = max(least, int(static / how.fraction))
+    return least + sum(size for _, size, _ in outside)
+
+
+def _problem(how: Settings, before: int, weights: int, rest: int, pool: Pool, beside: int) -> str:
+    """Why it would not start, in SGLang's words where it has some."""
+    if weights > before:
+        return (f"CUDA out of memory while loading: the weights take {_gib(weights)} GiB of "
+                f"{_gib(before)}; use more GPUs or fewer bits")  # fmt: skip
+    share = f"--mem-fraction-static={how.fraction:.3g}"
+    if rest <= 0 or pool.tokens <= 0:
+        least = weights / before
+        return (f"Not enough memory. Please try to increase --mem-fraction-static: weights take "
+                f"{least:.3f} of what is free, {share} leaves no room for a cache")  # fmt: skip
+    if pool.cell.state and pool.requests <= 0:
+        return f"Not enough memory for the states of one request under {share}; increase it"
+    slack = before - weights - sum(size for _, size in pool.parts) - (
+        pool.draft_bytes if how.version >= COUNTED_DRAFT else 0)  # fmt: skip
+    if beside > slack:
+        fits = max(0.0, (before - beside) / before)
+        return (f"CUDA out of memory: {share} leaves {_gib(slack)} GiB for graphs, tables and a "
+                f"prefill of {how.chunk} tokens, which take {_gib(beside)}; lower it to "
+                f"{fits:.2f}, or chunked_prefill_size")  # fmt: skip
+    return ""
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f}"
+
+
+def _notes(how: Settings, pool: Pool) -> Iterator[str]:
+    yield from versions.notes(how.run)
+    if how.run.options["gpu_memory_utilization"] is None:
+        yield f"mem_fraction_static is {how.fraction:.3g}, SGLang's choice for this card."
+    if pool.tokens and pool.tokens < how.context:
+        yield (f"The cache holds {pool.tokens:,} tokens, less than the context of "
+               f"{how.context:,}; SGLang starts and refuses longer requests.")  # fmt: skip
+    if not how.run.options["disable_radix_cache"]:
+        yield "The radix cache keeps prefixes in the pool itself; it takes no memory of its own."
+    if pool.window_tokens:
+        yield (f"Layers with a window have {pool.window_tokens:,} tokens of their own "
+               "(swa_full_tokens_ratio).")  # fmt: skip
+    if pool.slots:
+        yield (f"The states have {pool.slots:,} slots, {slots_of_a_request(how)} for each running "
+               "request (mamba_full_memory_ratio).")  # fmt: skip
+    if how.version < COUNTED_DRAFT and pool.draft_bytes:
+        yield ("Before 0.5.14 SGLang does not count the draft when it cuts the pool: lower "
+               "mem_fraction_static if it runs out of memory.")  # fmt: skip
+
+
+ENGINE = Engine(
+    name="sglang",
+    title="SGLang",
+    options={
+        "engine_version": said(NEWEST), "batch_size": None, "prompt_len": None, "new_tokens": None,
+        "max_seq_len": None, "dtype": "bf16", "quantization": "none", "kv_cache_dtype": "auto",
+        "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1,
+        "expert_parallel_size": 1, "enable_dp_attention": False, "gpu_memory_utilization": None,
+        "max_num_seqs": None, "max_total_tokens": None, "chunked_prefill_size": None,
+        "cuda_graph_max_bs": None, "page_size": None, "enforce_eager": False, "max_loras": None,
+        "max_lora_rank": None, "speculative_method": None, "speculative_model": None,
+        "num_speculative_tokens": None, "cpu_offload_gb": None, "swa_full_tokens_ratio": 0.8,
+        "mamba_full_memory_ratio": 0.9, "disable_radix_cache": False, "hicache_ratio": None,
+    },
+    problems=problems,
+    ledger=lambda run: serve(run).ledger,
+    serve=serve,
+)  # fmt: skip
