@@ -47,7 +47,7 @@ def _fp8(config: Config) -> Scheme:
     else:
         static = config.get("activation_scheme") == "static"
         pack = replace(recipes.FP8_TENSOR, constants=4 if static else 0)  # the input's scale
-        title = RECIPES["fp8"].title
+        title = "FP8, a scale for each tensor"
     return Scheme(name="fp8", title=title, pack=pack, skip=skip)
 
 
@@ -67,7 +67,9 @@ def _awq(config: Config) -> Scheme:
 
 def _gptq(config: Config) -> Scheme:
     bits, group = int(config.get("bits", 4)), _group(config)
-    pack = replace(recipes.GPTQ4, bits=bits, columns=group, zero_bits=bits)
+    pack = replace(recipes.GPTQ4, bits=bits, columns=group, zero_bits=bits,
+                   symmetric=bool(config.get("sym", True)),
+                   ordered=bool(config.get("desc_act", False)))  # fmt: skip
     dynamic = config.get("dynamic") or {}
     skip = tuple(f"re:{key[2:]}" for key in dynamic if str(key).startswith("-:"))
     return Scheme(name=f"gptq_int{bits}", title=f"GPTQ, {bits} bits, {_inputs(group)}", pack=pack,
@@ -101,7 +103,8 @@ def _modelopt(config: Config) -> Scheme:
     if algorithm == "NVFP4":
         return replace(RECIPES["nvfp4"], skip=skip)
     if algorithm == "FP8":
-        return replace(RECIPES["fp8"], skip=skip, pack=replace(recipes.FP8_TENSOR, constants=4))
+        pack = replace(recipes.FP8_TENSOR, constants=4)
+        return Scheme(name="fp8", title="FP8, a scale for each tensor", pack=pack, skip=skip)
     raise FormatError(f"quantization_config.quant_algo={algorithm!r} is not modelled; FP8 and "
                       "NVFP4 are")  # fmt: skip
 

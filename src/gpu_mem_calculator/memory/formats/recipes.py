@@ -14,7 +14,8 @@ FP8_BLOCK = Pack(bits=8, rows=128, columns=128)
 INT8_ROW = Pack(bits=8, rows=1)
 INT4_GROUP = Pack(bits=4, scale_bits=16, rows=1, columns=128, constants=16)  # its shape: two int64
 AWQ = Pack(bits=4, scale_bits=16, rows=1, columns=128, zero_bits=4)
-GPTQ4 = Pack(bits=4, scale_bits=16, rows=1, columns=128, zero_bits=4, index=32)
+GPTQ4 = Pack(bits=4, scale_bits=16, rows=1, columns=128, zero_bits=4, index=32,
+             symmetric=True)  # fmt: skip
 GPTQ8 = replace(GPTQ4, bits=8, zero_bits=8)
 NF4 = Pack(bits=4, rows=1, columns=64, nested=256, constants=16 * 4 + 4)  # 16 values, an offset
 MXFP4 = Pack(bits=4, scale_bits=8, rows=1, columns=32)
@@ -25,7 +26,7 @@ NONE = Scheme(name="none", title="16 or 32 bits, as `dtype` says")
 RECIPES: Mapping[str, Scheme] = {
     scheme.name: scheme for scheme in (
         NONE,
-        Scheme(name="fp8", title="FP8, a scale for each tensor", pack=FP8_TENSOR),
+        Scheme(name="fp8", title="FP8, a scale for each row", pack=FP8_ROW),
         Scheme(name="int8", title="INT8, a scale for each row", pack=INT8_ROW),
         Scheme(name="int4", title="INT4, a scale for 128 inputs", pack=INT4_GROUP),
         Scheme(name="awq", title="AWQ, a scale and a zero for 128 inputs", pack=AWQ),

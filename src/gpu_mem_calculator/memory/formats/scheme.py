@@ -13,7 +13,8 @@ from ...ledger.num import ceil_div
 from ..serving.shard import EXPERT, EXPERTS, HEAD, LINEAR, Held
 
 Stored = tuple[tuple[str, int], ...]
-WEIGHT, SCALES, ZEROS, INDEX, REST = "", "scales", "zeros", "order", "constants"
+WEIGHT, SCALES, SECOND, ZEROS, INDEX, REST = (
+    "", "scales", "swizzled scales", "zeros", "order", "constants")  # fmt: skip
 
 
 class Pack(Struct, frozen=True, kw_only=True):
@@ -22,7 +23,8 @@ class Pack(Struct, frozen=True, kw_only=True):
     A scale belongs to `rows` outputs by `columns` inputs; 0 means all of them. Zero points have
     the width of the weights' own bits. `nested` scales are 8-bit, with one fp32 scale for so many
     of them (double quantization). `index` is the order of the inputs (GPTQ's g_idx), so many bits
-    for each. `constants` are bytes of each matrix.
+    for each. `constants` are bytes of each matrix. `symmetric` zero points are all the same and
+    `ordered` inputs are not in their own order, which an engine may make use of.
     """
 
     bits: int
@@ -33,12 +35,14 @@ class Pack(Struct, frozen=True, kw_only=True):
     index: int = 0
     nested: int = 0
     constants: int = 0
+    symmetric: bool = False
+    ordered: bool = False
     # as an engine holds experts: sizes up to a multiple, and a second copy of the scales
     hidden_multiple: int = 1
     inner_multiple: int = 1
     scale_rows: int = 1
     scale_columns: int = 1
-    swizzled_rows: int = 0
+    swizzled_rows: int = 0  # of the second copy
 
     def stored(self, copies: int, outs: int, ins: int) -> Stored:
         """Bytes of the tensors that `copies` equal matrices become."""
@@ -47,7 +51,7 @@ class Pack(Struct, frozen=True, kw_only=True):
         if self.nested:
             found[SCALES] = scales + 4 * ceil_div(scales, self.nested)
         if self.swizzled_rows:
-            found[SCALES] += self._scales(outs, ins, self.swizzled_rows, 2) * self.scale_bits // 8
+            found[SECOND] = self._scales(outs, ins, self.swizzled_rows, 2) * self.scale_bits // 8
         found[ZEROS] = ceil_div(scales * self.zero_bits, 8)
         found[INDEX] = ins * self.index // 8
         found[REST] = self.constants

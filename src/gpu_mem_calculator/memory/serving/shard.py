@@ -65,7 +65,8 @@ class Held(Struct, frozen=True):
     """A parameter as a rank holds it: its name in the model, its cut shape, and what it is.
 
     `part` is where it stands, `ins` which dimension of a matrix is multiplied with the input,
-    `bits` its width where that is not the model's.
+    `bits` its width where that is not the model's, `joint` the tensor that engines make of it and
+    its neighbours (q, k and v; gate and up).
     """
 
     name: str
@@ -75,6 +76,7 @@ class Held(Struct, frozen=True):
     part: str = ""
     ins: int = -1
     bits: int = 0
+    joint: str = ""
 
     @property
     def numel(self) -> int:
@@ -110,7 +112,8 @@ def held(arch: Arch, shard: Shard) -> Iterator[Held]:
         if id(layer) not in found:
             found[id(layer)] = tuple(_layer(layer, shard))
         for one in found[id(layer)]:
-            yield Held(f"{name}.{one.name}", one.shape, one.role, place, one.part, one.ins)
+            yield Held(f"{name}.{one.name}", one.shape, one.role, place, one.part, one.ins,
+                       joint=one.joint)  # fmt: skip
         bias = f"{name}.{layer.mlp_name}.gate.e_score_correction_bias"
         if bias in steering:
             yield Held(bias, steering[bias].shape, ROUTER, place, EXPERTS, bits=steering[bias].bits)
@@ -158,17 +161,19 @@ def _layer(layer: Layer, shard: Shard) -> Iterator[Held]:
 
 def _named(name: str, found: Iterator[Held]) -> Iterator[Held]:
     prefix = f"{name}." if name else ""
-    return (Held(prefix + h.name, h.shape, h.role, h.layer, h.part, h.ins) for h in found)
+    return (Held(prefix + h.name, h.shape, h.role, h.layer, h.part, h.ins,
+                 joint=prefix + h.joint if h.joint else "") for h in found)  # fmt: skip
 
 
-def _held(weight: Weight, shape: tuple[int, ...], part: str, *, transposed: bool = False) -> Held:
+def _held(weight: Weight, shape: tuple[int, ...], part: str, *, transposed: bool = False,
+          joint: str = "") -> Held:  # fmt: skip
     """A matrix that is multiplied with, or something that never is quantized."""
     dims = dict(weight.dims)
     matrix = len(shape) == 2 and weight.name.endswith("weight") and "position" not in dims
-    if len(shape) == 1:
-        return Held(weight.name, shape, NORM, part=part)
-    return Held(weight.name, shape, LINEAR if matrix else OTHER, part=part,
-                ins=0 if transposed else -1)  # fmt: skip
+    role = NORM if len(shape) == 1 else LINEAR if matrix else OTHER
+    if joint:
+        joint = f"{joint}.{weight.name.rpartition('.')[2]}"
+    return Held(weight.name, shape, role, part=part, ins=0 if transposed else -1, joint=joint)
 
 
 def _mixer(mixer: Mixer, shard: Shard) -> Iterator[Held]:
@@ -176,8 +181,9 @@ def _mixer(mixer: Mixer, shard: Shard) -> Iterator[Held]:
         yield from _state_space(mixer, shard)
         return
     part = ATTENTION if isinstance(mixer, Attention | LatentAttention) else STATE
-    flipped, fused, plain = set(), "", set()
+    flipped, fused, plain, inputs = set(), "", set(), set()
     if isinstance(mixer, Attention):
+        inputs = {w.name for linear in mixer.inputs for w in linear.weights()}
         flipped = {f"{one.name}.weight" for one in (*mixer.inputs, mixer.output) if one.transposed}
         fused = f"{mixer.inputs[0].name}." if len(mixer.inputs) == 1 else ""
         # norms over all heads of q and k are whole on each rank (OLMo 2); those with a row for
@@ -190,7 +196,8 @@ def _mixer(mixer: Mixer, shard: Shard) -> Iterator[Held]:
             shape = _joined(weight, mixer, shard)
         else:
             shape = _heads(weight, mixer, shard)
-        yield _held(weight, shape, part, transposed=weight.name in flipped)
+        yield _held(weight, shape, part, transposed=weight.name in flipped,
+                    joint="qkv" if weight.name in inputs else "")  # fmt: skip
 
 
 def _heads(weight: Weight, mixer: Mixer, shard: Shard) -> tuple[int, ...]:
@@ -233,7 +240,10 @@ def _mlp(mlp: Mlp, shard: Shard, ranks: int, part: str) -> Iterator[Held]:
         for weight in linear.weights():
             shape = tuple(int(ceil_div(size, ranks)) if dim == "ffn" else int(size)
                           for dim, size in weight.dims)  # fmt: skip
-            yield _held(weight, shape, part, transposed=linear.transposed)
+            joint = "gate_up" if linear is not mlp.output else ""
+            if joint and "." in linear.name:
+                joint = f"{linear.name.rpartition('.')[0]}.{joint}"
+            yield _held(weight, shape, part, transposed=linear.transposed, joint=joint)
 
 
 def _moe(moe: Moe, shard: Shard) -> Iterator[Held]:

@@ -1,0 +1,109 @@
+"""The weights of one rank of a server: every tensor it holds, in groups that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from ...ledger.units import MIB
+from ...model.arch import Arch
+from ...model.blocks import Attention, LatentAttention
+from ...replay.allocator import replay
+from ...replay.stream import Stream
+from ..formats import Scheme, scheme
+from ..run import Run
+from .shard import EXPERTS, FEED_FORWARD, HEAD, NORM, NORMS, Held, Shard, held
+
+BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
+TITLES = {HEAD: "output head", EXPERTS: "experts", FEED_FORWARD: "feed-forward"}
+ROUNDED = "rounding of torch's allocator"
+Item = tuple[str, int]
+
+
+def run_scheme(run: Run) -> Scheme:
+    """The format that a run names, or the checkpoint's own."""
+    return scheme(str(run.options.get("quantization") or "none"), run.quantized, run.arch.family)
+
+
+def weight_items(run: Run, shard: Shard, scheme: Scheme | None = None, *,
+                 extra: Iterable[Item] = (), rounded: bool = True) -> list[Item]:  # fmt: skip
+    """Bytes of a rank's weights by group, scales apart from what they scale.
+
+    `scheme` is the format as the engine holds it, by default the file's. `extra` are tensors that
+    the engine makes beside the weights. A parameter count that was given scales all
+    of them. `rounded` adds what torch's allocator gives out more than it is asked for.
+    """
+    how = run_scheme(run) if scheme is None else scheme
+    bits = BITS[run.precision]
+    tensors, more = list(stored(run.arch, shard, how, bits)), list(extra)
+    found = [(name, int(run.scaled(size))) for name, size in _together(tensors)]
+    found += _together(more)
+    if rounded:
+        sizes = tuple(size for _, size in (*tensors, *more))
+        waste = allocated_bytes(sizes) - sum(sizes)
+        found += [(ROUNDED, waste)] if waste >= MIB else []
+    return found
+
+
+def weights_bytes(items: Iterable[Item]) -> int:
+    """All of them."""
+    return sum(size for _, size in items)
+
+
+def _together(items: Iterable[Item]) -> list[Item]:
+    """Items of one name in one, in their order."""
+    groups: dict[str, int] = {}
+    for name, size in items:
+        groups[name] = groups.get(name, 0) + size
+    return list(groups.items())
+
+
+def stored(arch: Arch, shard: Shard, how: Scheme, bits: int) -> Iterator[Item]:
+    """Every tensor as a server makes it, q, k and v in one, gate and up in one: (group, bytes)."""
+    joint: dict[tuple[int, str, str], int] = {}
+    parts: dict[tuple[int, str, str], str] = {}
+    for one in held(arch, shard):
+        for suffix, size in how.stored(one, bits):
+            key = (one.layer, one.joint or one.name, suffix)
+            joint[key] = joint.get(key, 0) + size
+            parts[key] = _part(one, suffix)
+    return ((parts[key], size) for key, size in joint.items())
+
+
+def _part(one: Held, suffix: str) -> str:
+    part = NORMS if one.role == NORM and not one.name.endswith("bias") else one.part
+    title = TITLES.get(part, part)
+    return f"{title}: scales" if suffix else title
+
+
+def allocated_bytes(sizes: Iterable[int]) -> int:
+    """What torch's allocator counts for tensors that are made one after another and stay.
+
+    A block of 10 MiB or more comes from a segment of whole 2 MiB; what is left of the segment
+    stays with the block unless it is more than 1 MiB (torch 2.8 c10/cuda/CUDACachingAllocator.cpp
+    should_split).
+    """
+    return _allocated(tuple(sizes))
+
+
+@lru_cache(maxsize=64)
+def _allocated(sizes: tuple[int, ...]) -> int:
+    return replay(Stream(sizes=list(sizes), events=list(range(len(sizes))))).allocated_bytes
+
+
+def rotary_tables(arch: Arch, shard: Shard, positions: int, bits: int) -> list[Item]:
+    """Cosines and sines of every position, one table for each kind of rotary embedding.
+
+    vLLM 0.11.0 rotary_embedding/base.py: (positions, rotary size), in the model's dtype, shared by
+    all layers; gpt_oss.py asks for fp32; gemma3.py has one for windows and one for the rest.
+    """
+    kinds: dict[tuple[int, bool], None] = {}
+    for place in shard.places:
+        mixer = arch.layers[place].mixer
+        size = (mixer.rotary_dim if isinstance(mixer, Attention)
+                else mixer.rope_dim if isinstance(mixer, LatentAttention) else 0)  # fmt: skip
+        local = arch.family.startswith("gemma3") and bool(arch.windows and arch.windows[place])
+        if size:
+            kinds[size, local] = None
+    width = 32 if arch.family == "gpt_oss" else bits
+    return [("rotary tables", positions * size * width // 8) for size, _ in kinds]
