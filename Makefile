@@ -28,6 +28,7 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/stream.py
+	$(BIN)/python benchmarks/serving.py
 
 N ?= 500
 SEED ?= 0

@@ -115,6 +115,7 @@ def _run(
     model: Model, hardware: Hardware, options: dict[str, Any], engine: Engine, draft: Arch | None
 ) -> Run:
     spread = engine.name == "llamacpp"  # its GPUs have layers each, like pipeline stages
+    config = (model.config or {}).get("quantization_config") or {}
     return Run(
         arch=model.arch,
         mesh=Mesh(
@@ -136,11 +137,19 @@ def _run(
         parameters_given=model.parameters_given,
         card_bytes=hardware.card_bytes,
         free_bytes=hardware.memory_bytes,
-        quantized=(model.config or {}).get("quantization_config"),
+        quantization=_packed(options, engine),
+        double_quant=bool(config.get("bnb_4bit_use_double_quant", False)),
+        quantized=config or None,
         stored=model.stored,
         stored_form=model.form,
         draft=draft,
     )
+
+
+def _packed(options: Mapping[str, Any], engine: Engine) -> str | None:
+    """bitsandbytes' format where transformers runs it; servers have kernels of their own."""
+    name = options.get("quantization")
+    return name if engine.serve is None and name in ("nf4", "int8") else None
 
 
 def _assumed(

@@ -30,7 +30,7 @@ def _model_words(estimate: Estimate) -> Iterator[str]:
     run, result = estimate.resolved.run, estimate.result
     yield f"{count(result.num_parameters)} parameters"
     if run.new_tokens is not None:
-        yield from served_words(run)
+        yield from server_words(estimate) if estimate.served else served_words(run)
         return
     if run.adapter is not None:
         name = "DoRA" if run.adapter.dora else "LoRA"

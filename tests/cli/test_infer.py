@@ -1,0 +1,113 @@
+"""`infer`: a server in words, the report, the answers and the mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpu_mem_calculator.serving import server_names
+
+from .conftest import Command
+
+H100 = ("--gpu", "h100-80gb-sxm")
+
+
+def test_the_report_has_every_answer(command: Command) -> None:
+    """Verdict, card, parts, room, matrix, speed, what if, the command to paste."""
+    answer = command("infer", "llama3.1-8b", "--engine", "sglang", *H100)
+    assert answer.code == 0
+    for words in (
+        "Llama 3.1 8B", "tokens in", "on one GPU", "room for", "context × sequences at once",
+        "speed at best", "what if", "KV cache in fp8", "start: python -m sglang.launch_server",
+        "meta-llama/Llama-3.1-8B", "why:   gpu-mem-calc infer",
+    ):  # fmt: skip
+        assert words in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 120
+
+
+def test_the_words_become_a_run_file(command: Command) -> None:
+    """Each flag is a key; --set is laid over them."""
+    data = command(
+        "infer", "llama3.1-8b", "--engine", "sglang", *H100, "--tp", "2", "--max-model-len", "8192",
+        "--gpu-memory-utilization", "0.85", "--enforce-eager", "--set", "inference.dtype=fp16",
+        "--format", "json",
+    ).data  # fmt: skip
+    assert data["run"]["inference"] == {
+        "engine": "sglang", "tensor_parallel_size": 2, "max_seq_len": 8192,
+        "gpu_memory_utilization": 0.85, "enforce_eager": True, "dtype": "fp16",
+    }  # fmt: skip
+    assert data["serving"]["graph_bytes"] == 0
+    assert data["matrix"]["contexts"][-1] == 8192
+
+
+def test_the_table_has_the_rows_and_columns_asked_for(command: Command) -> None:
+    """As many as there are numbers."""
+    data = command("infer", "llama3.1-8b", "--engine", "sglang", *H100, "--contexts", "500,700",
+                   "--concurrency", "1,2,3", "--format", "json").data["matrix"]  # fmt: skip
+    assert (data["contexts"], data["concurrencies"]) == ([500, 700], [1, 2, 3])
+    assert [len(row) for row in data["shares"]] == [3, 3]
+
+
+@pytest.mark.parametrize("engine", server_names())
+def test_every_engine_answers(command: Command, engine: str, tmp_path: Path) -> None:
+    """A table, data, a page and an explanation, for a model of 1 B."""
+    words = ("infer", "llama3.2-1b", "--engine", engine, "--gpu", "h100-80gb-sxm")
+    assert command(*words).code == 0
+    data = command(*words, "--format", "json").data
+    assert data["fits_on_gpu"] is True
+    page = tmp_path / "page.html"
+    assert command(*words, "--format", "html", "--output", str(page)).code == 0
+    assert "<svg" in page.read_text()
+    assert "source" in command(*words, "--explain").out
+
+
+def test_a_server_that_does_not_start_says_why_and_what_would_help(command: Command) -> None:
+    """One sentence, and the fewest GPUs it would start on; --check is 1."""
+    answer = command("infer", "llama3.3-70b", "--engine", "sglang", *H100, "--check")
+    assert answer.code == 1
+    assert "does not start" in answer.out
+    assert "GPUs" in answer.out.partition("what if")[2]
+
+
+def test_the_same_from_a_run_file(command: Command, tmp_path: Path) -> None:
+    """infer --config and calculate --config say the same of a server."""
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({
+        "model": {"name": "llama3.1-8b"}, "inference": {"engine": "sglang"},
+        "hardware": {"gpu": "h100-80gb-sxm"},
+    }))  # fmt: skip
+    one = command("infer", "--config", str(file), "--format", "json").data
+    other = command("calculate", "--config", str(file), "--format", "json").data
+    assert one == other
+    assert one["serving"]["kv_tokens"] > 100_000
+
+
+def test_fewest_gpus_and_largest_model(command: Command) -> None:
+    """Lists of settings to use."""
+    words = ("--engine", "sglang", *H100, "--max-model-len", "8192")
+    assert "--set inference.tensor_parallel_size=" in command(
+        "infer", "llama3.3-70b", *words, "--fewest-gpus").out  # fmt: skip
+    found = command("infer", "--largest-model", *words, "--format", "json").data
+    assert found[0]["setting"][0].startswith("model.name=")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "infer needs a MODEL"),
+        (("llama3.1-8b", "--engine", "vlm"), "'vlm' is not a known engine"),
+        (("llama3.1-8b", "--tp", "3"), "does not divide 32 heads; try 2 or 4"),
+        (("llama3.1-8b", "--contexts", "1,x"), "--contexts 'x' must be a whole number"),
+        (("llama3.1-8b", "--kv-cache-dtype", "int3"), "inference.kv_cache_dtype='int3'"),
+        (("llama3.1-8b", "--quantization", "q9"), "inference.quantization='q9'"),
+        (("llama3.1-8b", "--config", "run.json"), "a MODEL or --config FILE, not both"),
+    ],
+)
+def test_a_mistake_is_a_sentence(command: Command, words: tuple[str, ...], said: str) -> None:
+    """Value, rule, nearest fix; exit code 2."""
+    answer = command("infer", *words)
+    assert answer.code == 2
+    assert said in answer.err
+    assert answer.err.count("\n") == 1
