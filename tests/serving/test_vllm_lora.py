@@ -1,0 +1,88 @@
+"""Slots for adapters, as vLLM makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from gpu_mem_calculator.memory.vllm.lora import embedded, problems, slots
+from tests.serving.vllm_runs import made
+
+
+def parts(model: str | dict[str, Any], **options: Any) -> dict[str, int]:
+    """Bytes by where they stand."""
+    run, shard = made(model, **options)
+    return {name.removeprefix("adapters: "): size for name, size in slots(run, shard)}
+
+
+def test_a_slot_holds_a_and_b_of_every_matrix() -> None:
+    """Llama-3.1-8B, rank 16: q and o 4096 + 4096, k and v 4096 + 1024, three of 4096 + 14336."""
+    found = parts("llama3.1-8b", max_lora_rank=16)
+    assert found["attention"] == 32 * 16 * 2 * (2 * 8192 + 2 * 5120)
+    assert found["feed-forward"] == 32 * 16 * 2 * 3 * (4096 + 14336)
+
+
+def test_slots_and_rank_multiply() -> None:
+    """Four slots of rank 64 are sixteen times one of rank 16."""
+    one, many = parts("qwen2.5-7b", max_lora_rank=16), parts("qwen2.5-7b", max_lora_rank=64,
+                                                             max_loras=4)  # fmt: skip
+    assert many["attention"] == 16 * one["attention"]
+
+
+def test_one_of_both_is_whole_on_each_rank() -> None:
+    """Two ranks cut q's outputs and o's inputs, never the other side of an adapter."""
+    found = parts("llama3.1-8b", max_lora_rank=16, tp=2)
+    assert found["attention"] == 32 * 16 * 2 * (2 * (4096 + 2048) + 2 * (4096 + 512))
+
+
+def test_words_of_adapters_had_room_until_0_12() -> None:
+    """256 rows more in every slot, in the slot's own table and in the model's, twice."""
+    vocab, hidden = 128256, 4096
+    new = parts("llama3.1-8b", max_lora_rank=16, engine_version="0.12.0")["embedding and head"]
+    old = parts("llama3.1-8b", max_lora_rank=16, engine_version="0.11.0")["embedding and head"]
+    assert new == 16 * 2 * (vocab + hidden + hidden + vocab)
+    assert old == 16 * 2 * (vocab + 256 + hidden + hidden + vocab + 256) + 4 * 256 * hidden * 2
+
+
+def test_not_every_model_has_slots_beside_its_embedding() -> None:
+    """Qwen2's class has none, Qwen3's since 0.16."""
+    assert not embedded(made("qwen2.5-7b")[0])
+    assert not embedded(made("qwen3-8b", engine_version="0.15.0")[0])
+    assert embedded(made("qwen3-8b", engine_version="0.16.0")[0])
+    assert not embedded(made("llama4-scout")[0])
+
+
+def experts(version: str, ep: int = 1) -> int:
+    """Qwen3-30B-A3B's slots beside experts, their routers (48 of 2048 x 128) left out."""
+    run, shard = made("qwen3-30b-a3b", max_lora_rank=16, engine_version=version)
+    found = dict(slots(run, replace(shard, ep=ep)))["adapters: experts"]
+    return found - 16 * 2 * 48 * (2048 + 128)
+
+
+def test_experts_have_slots_since_0_11_1() -> None:
+    """128 experts of 768 in 48 layers; gate and up have an A each."""
+    each = 2 * (2048 + 768) + (768 + 2048)
+    assert experts("0.11.0") == 0
+    assert experts("0.11.1") == 16 * 2 * 48 * 128 * each
+
+
+def test_experts_are_spread_with_their_slots() -> None:
+    """Eight-way expert parallelism leaves an eighth of the experts' slots."""
+    assert experts("0.12.0", ep=8) == experts("0.12.0") // 8
+
+
+def test_without_a_rank_there_is_nothing() -> None:
+    """No rank, no slots; slots without a rank are a mistake."""
+    assert parts("llama3.1-8b") == {}
+    run, _ = made("llama3.1-8b", max_loras=2)
+    assert [sentence.split(";")[0] for sentence in problems(run)] == [
+        "inference.max_loras needs inference.max_lora_rank"
+    ]
+
+
+def test_a_rank_is_one_of_vllms() -> None:
+    """20 becomes 32."""
+    run, _ = made("llama3.1-8b", max_lora_rank=20)
+    assert next(problems(run)).endswith("try 32")
+    assert not list(problems(made("llama3.1-8b", max_lora_rank=64)[0]))

@@ -1,0 +1,69 @@
+"""States in vLLM's pool: Mamba, gated delta nets, and the attention layers beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_mem_calculator.memory.serving.cache import STATE
+from gpu_mem_calculator.memory.vllm.pages import outside_bytes, plan, pool
+from tests.serving.vllm_runs import GIB, logs, made, pooled
+
+MODELS = {row["id"]: row["model"] for row in logs()}
+QWEN3_NEXT, NEMOTRON = MODELS["qwen3-next-tp2"], MODELS["nemotron-3-nano-30b-fp8kv"]
+
+
+def test_attention_blocks_grow_to_the_page_of_a_state() -> None:
+    """Granite 4.0 H Small in 0.11.1: 528 tokens, and states padded by 0.69 %."""
+    config = {
+        "model_type": "granitemoehybrid", "hidden_size": 4096, "num_hidden_layers": 40,
+        "layer_types": (["mamba"] * 9 + ["attention"]) * 4, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128,
+        "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_expand": 2, "num_local_experts": 72,
+        "num_experts_per_tok": 10, "intermediate_size": 768, "shared_intermediate_size": 1536,
+        "vocab_size": 100352,
+    }  # fmt: skip
+    run, shard = made(config, engine_version="0.11.1")
+    found = plan(run, shard)
+    state = next(slot.page for slot in found.each if slot.page.kind == STATE)
+    assert found.block_size == 528
+    assert round(100 * (state.bytes / state.state_bytes - 1), 2) == 0.69
+
+
+def test_a_state_per_guessed_token_and_with_prefix_caching_one_more() -> None:
+    """Qwen3-Next, 36 layers with states in 3 groups: 1, 2 with cached prefixes, 1 more each."""
+
+    def states(**options: Any) -> int:
+        run, shard = made(QWEN3_NEXT, engine_version="0.21.0", max_seq_len=4096, **options)
+        found = pool(run, shard, 20 * GIB)
+        grows = -(-4096 // found.block_size)
+        return (found.sequence_bytes(4096) // found.block_bytes - grows) // 3
+
+    assert states() == 1
+    assert states(enable_prefix_caching=True) == 2
+    guess = {"speculative_method": "mtp", "num_speculative_tokens": 2}
+    assert states(**guess) == 3
+
+
+def test_v0_keeps_states_beside_the_pool() -> None:
+    """Jamba on V0: 4 attention layers in the pool, a state for each sequence outside."""
+    run, shard = made("jamba-v0.1", engine_version="0.7.3", engine_generation="v0", max_num_seqs=8)
+    assert pool(run, shard, 8 * GIB).token_bytes == 4 * 2 * 8 * 128 * 2
+    assert outside_bytes(run, shard) == 8 * 28 * (8192 * 16 + 8192 * 3) * 2
+
+
+def test_mamba_alone_has_a_block_for_each_sequence() -> None:
+    """No attention: blocks are states, one a sequence, whatever its length."""
+    found = pooled("mamba2-2.7b", 4, max_seq_len=4096)
+    assert found.sequence_bytes(16) == found.sequence_bytes(4096) == found.block_bytes
+    assert found.concurrency == found.blocks
+    assert found.token_bytes == 0
+
+
+def test_groups_of_states_are_repeated_with_the_heads() -> None:
+    """Nemotron's 8 groups over 16 ranks: one each, where 8 ranks have one too."""
+    run8, shard8 = made(NEMOTRON, tp=8)
+    run16, shard16 = made(NEMOTRON, tp=16)
+    conv = [next(s.page.state_bytes for s in plan(r, s_).each if s.page.kind == STATE)
+            for r, s_ in ((run8, shard8), (run16, shard16))]  # fmt: skip
+    scanned = 64 * 64 * 128 * 2
+    assert conv == [scanned // 8 + (512 + 256) * 3 * 2, scanned // 16 + (256 + 256) * 3 * 2]
