@@ -91,7 +91,8 @@ def test_a_folders_files_are_all_read(folder: Path) -> None:
         ("model.embed_tokens.weight", 32768), ("model.norm.weight", 256),
     ]  # fmt: skip
     model = find_model(ModelConfig(name=str(folder)))
-    assert model.stored == (("model.embed_tokens.weight", 32768), ("model.norm.weight", 256))
+    assert model.stored == (("model.embed_tokens.weight", 32768, 16384),
+                            ("model.norm.weight", 256, 64))  # fmt: skip
     assert model.form == "safetensors"
 
 

@@ -17,6 +17,7 @@ from ..families.config import ConfigError
 from ..families.plain import read_plain
 from ..hub import checkpoint
 from ..hub.reader import HubError
+from ..memory.run import StoredTensor
 from ..model.arch import Arch
 from .errors import InputError, nearest
 from .models import ModelConfig
@@ -47,7 +48,7 @@ class Model(Struct, frozen=True, kw_only=True):
     config: Mapping[str, Any] | None = None  # as a config.json has it; None for plain numbers
     parameters_given: int | None = None
     address: str = "MODEL"  # what servers call it: its name on the hub, or where it lies
-    stored: tuple[tuple[str, int], ...] = ()  # the checkpoint's tensors: name, bytes
+    stored: tuple[StoredTensor, ...] = ()  # the checkpoint's tensors
     form: str = ""  # of the checkpoint: safetensors or gguf
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -119,7 +120,7 @@ def _from_checkpoint(
 ) -> Model:
     """The model that a checkpoint holds, with its tensors' bytes as they are stored."""
     model = _from_config(found.title, found.config, numbers, given, ())
-    stored = tuple((one.name, one.num_bytes) for one in found.tensors)
+    stored = tuple((one.name, one.num_bytes, one.cast_elements) for one in found.tensors)
     return replace(model, stored=stored, form=found.form if stored else "")
 
 

@@ -22,6 +22,8 @@ MAGIC = b"GGUF"
 # GGUF's value types: struct codes of the plain ones, by number.
 PLAIN = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 STRING, ARRAY = 8, 9
+FLOATS = ("F64", "F32", "F16", "BF16")
+SCALES = ("scale", "zeros", "absmax", "quant_map")
 
 
 class Stored(Struct, frozen=True):
@@ -31,6 +33,15 @@ class Stored(Struct, frozen=True):
     dtype: str
     shape: tuple[int, ...]
     num_bytes: int
+
+    @property
+    def cast_elements(self) -> int:
+        """Elements of a plain floating-point weight, which is loaded in the server's dtype.
+
+        Whatever is quantized, and the scales beside it, stays as it is.
+        """
+        plain = self.dtype in FLOATS and not any(word in self.name for word in SCALES)
+        return prod(self.shape) if plain else 0
 
 
 def safetensors(read: Read, where: str) -> tuple[Stored, ...]:

@@ -17,6 +17,8 @@ from ..model.arch import Arch
 from .huggingface.setting import Adapter
 
 Options = Mapping[str, Any]
+# A checkpoint's tensor: name, bytes, and its elements where a server casts it to its own dtype.
+StoredTensor = tuple[str, int, int]
 
 
 class Precision(Struct, frozen=True):
@@ -61,7 +63,7 @@ class Run(Struct, frozen=True, kw_only=True):
     card_bytes: int = 0  # what the driver reports of a card
     free_bytes: int = 0  # what is free of it before the run starts
     quantized: Mapping[str, Any] | None = None  # the model's own quantization_config
-    stored: tuple[tuple[str, int], ...] = ()  # the checkpoint's own tensors: name, bytes
+    stored: tuple[StoredTensor, ...] = ()  # the checkpoint's own tensors
     stored_form: str = ""  # safetensors or gguf, where they are known
     draft: Arch | None = None  # a small model that speculates for the large one
 
