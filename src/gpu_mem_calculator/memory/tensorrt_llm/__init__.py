@@ -1,0 +1,1 @@
+"""TensorRT-LLM's memory: its PyTorch backend and its TensorRT engines."""

@@ -1,0 +1,71 @@
+"""The words that start the server, and the settings that have no word of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..run import Run
+from .versions import (
+    ENGINES,
+    TORCH,
+    backend,
+    beams,
+    max_batch_size,
+    max_num_tokens,
+    max_seq_len,
+)
+
+MODEL, ENGINE_DIR, FILE = "MODEL", "ENGINE_DIR", "options.yaml"
+
+
+def command(run: Run) -> tuple[str, ...]:
+    """`trtllm-serve` with everything that is not its default."""
+    engines = backend(run) == ENGINES
+    words = ["trtllm-serve", ENGINE_DIR if engines else MODEL, "--backend", backend(run)]
+    sizes = (
+        ("--tp_size", run.mesh.tp, 1), ("--pp_size", run.mesh.pp, 1), ("--ep_size", run.mesh.ep, 1),
+        ("--max_beam_width", beams(run), 1), ("--max_batch_size", max_batch_size(run), None),
+        ("--max_num_tokens", max_num_tokens(run), None),
+        ("--max_seq_len", max_seq_len(run), None),
+        ("--kv_cache_free_gpu_memory_fraction", run.options["gpu_memory_utilization"], None),
+    )  # fmt: skip
+    for word, value, default in sizes:
+        if value != default:
+            words += [word, f"{value:g}" if isinstance(value, float) else str(value)]
+    return (*words, *(("--extra_llm_api_options", FILE) if settings(run) else ()))
+
+
+def settings(run: Run) -> list[str]:
+    """Lines of the file that has the rest."""
+    options, cache = run.options, {}
+    if options["kv_cache_dtype"] != "auto" and backend(run) == TORCH:
+        cache["dtype"] = options["kv_cache_dtype"]
+    for key, name in (("block_size", "tokens_per_block"), ("max_total_tokens", "max_tokens"),
+                      ("max_attention_window", "max_attention_window"),
+                      ("cross_kv_cache_fraction", "cross_kv_cache_fraction")):  # fmt: skip
+        if options.get(key):
+            cache[name] = options[key]
+    lines = [f"kv_cache_config: {{{', '.join(f'{k}: {v}' for k, v in cache.items())}}}"] * bool(
+        cache
+    )
+    if options.get("enforce_eager"):
+        lines.append("cuda_graph_config: null")
+    elif options.get("cuda_graph_max_bs"):
+        lines.append(f"cuda_graph_config: {{max_batch_size: {options['cuda_graph_max_bs']}}}")
+    if options.get("max_lora_rank"):
+        lines.append(f"lora_config: {{max_lora_rank: {options['max_lora_rank']}, "
+                     f"max_loras: {options.get('max_loras') or 1}}}")  # fmt: skip
+    if options.get("speculative_method"):
+        lines.append(f"speculative_config: {{decoding_type: {options['speculative_method']}}}")
+    return lines
+
+
+def settings_note(run: Run) -> Iterator[str]:
+    """What the file must say, and how an engine is built."""
+    lines = settings(run)
+    if lines:
+        yield f"{FILE}: {'; '.join(lines)}"
+    if backend(run) == ENGINES:
+        yield ("built with: trtllm-build --checkpoint_dir CHECKPOINT --output_dir ENGINE_DIR "
+               f"--max_batch_size {max_batch_size(run)} --max_num_tokens {max_num_tokens(run)} "
+               f"--max_seq_len {max_seq_len(run)}")  # fmt: skip

@@ -1,0 +1,223 @@
+"""TensorRT-LLM: the cache is given a share of what the model leaves free.
+
+`engine_generation` is its backend: `pytorch` (the default since 1.0) or `tensorrt` (engines that
+`trtllm-build` makes). `gpu_memory_utilization` is kv_cache_config.free_gpu_memory_fraction,
+`max_num_seqs` max_batch_size, `max_num_batched_tokens` max_num_tokens, `block_size`
+tokens_per_block, `max_total_tokens` kv_cache_config.max_tokens, `enforce_eager` no CUDA graphs.
+Files are those of TensorRT-LLM 1.2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ledger.num import ceil_div
+from ..ledger.source import code
+from ..memory.engine import Engine
+from ..memory.formats import FormatError, scheme
+from ..memory.nccl import nccl
+from ..memory.run import Run
+from ..memory.runtime import (
+    CONTEXT_BYTES,
+    CONTEXT_SOURCE,
+    HANDLE_BYTES,
+    HANDLE_SOURCE,
+    KERNELS_BYTES,
+    KERNELS_SOURCE,
+)
+from ..memory.serving.served import NON_TORCH, POOL, Item, Served
+from ..memory.serving.shard import Shard
+from ..memory.tensorrt_llm import cache, engines, loaded, torch_backend
+from ..memory.tensorrt_llm.command import command, settings_note
+from ..memory.tensorrt_llm.versions import (
+    ENGINES,
+    NEWEST,
+    OLDEST,
+    TORCH,
+    backend,
+    beams,
+    max_batch_size,
+    max_num_tokens,
+    max_seq_len,
+    parsed,
+)
+from ..model.blocks import Recurrence, StateSpace
+
+POOL_CODE = code(
+    "TensorRT-LLM 1.2.1 _torch/pyexecutor/_util.py _cal_max_memory, resource_manager.py "
+    "calculate_max_num_blocks: a share of what is free"
+)
+FREE_CODE = code(
+    "TensorRT-LLM 1.2.1 cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp calculateFreeMemBytes: a "
+    "share of what is free behind the engine"
+)
+STATES = ("nemotron_h", "qwen3_next")  # hybrids that MambaHybridCacheManager knows
+SPECULATION = ("ngram", "draft_target", "eagle3")
+
+
+def problems(run: Run) -> Iterator[str]:
+    """What TensorRT-LLM refuses, and what is not modelled."""
+    options, torch = run.options, backend(run) == TORCH
+    asked = parsed(str(options["engine_version"]))
+    if asked is None or asked < OLDEST:
+        yield (
+            f"inference.engine_version={options['engine_version']!r} is not a version of "
+            f"TensorRT-LLM that is modelled; use {'.'.join(map(str, OLDEST))} or newer"
+        )
+    if backend(run) not in (TORCH, ENGINES):
+        yield (f"inference.engine_generation={options['engine_generation']!r} is not a backend of "
+               "TensorRT-LLM; use 'pytorch' or 'tensorrt'")  # fmt: skip
+    if max_num_tokens(run) < max_batch_size(run) and torch:
+        yield (f"inference.max_num_seqs={max_batch_size(run)} must not be more than "
+               f"max_num_batched_tokens={max_num_tokens(run)}; raise the latter")  # fmt: skip
+    stored = cache.cache_dtype(run)
+    if stored not in (("bf16", "fp16", "fp32", "fp8", "nvfp4") if torch else tuple(cache.BITS)):
+        yield (
+            f"inference.kv_cache_dtype={stored!r} is not stored by TensorRT-LLM's "
+            f"{backend(run)} backend; use 'auto' or 'fp8'"
+        )
+    yield from _model_problems(run, torch=torch)
+    yield from _mesh_problems(run)
+
+
+def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
+    mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
+    stateful = any(isinstance(mixer, StateSpace | Recurrence) for mixer in mixers)
+    if stateful and not (torch and run.arch.family in STATES):
+        yield f"model: TensorRT-LLM's {backend(run)} backend does not serve {run.arch.family}"
+    if torch and any(getattr(mixer, "cross", False) for mixer in mixers):
+        yield ("model: encoder-decoder models need engines; set inference.engine_generation="
+               "'tensorrt'")  # fmt: skip
+    method = run.options.get("speculative_method")
+    if method is not None and (method not in SPECULATION or not torch):
+        yield (
+            f"inference.speculative_method={method!r} is not modelled for TensorRT-LLM's "
+            f"{backend(run)} backend; use one of {', '.join(SPECULATION)} with 'pytorch'"
+        )
+    if method in SPECULATION[1:] and run.draft is None:
+        yield f"inference.speculative_method={method!r} needs inference.speculative_model"
+    try:
+        scheme(str(run.options["quantization"]), run.quantized, run.arch.family)
+    except FormatError as error:
+        yield str(error)
+
+
+def _mesh_problems(run: Run) -> Iterator[str]:
+    tp, pp, ep = int(run.mesh.tp), int(run.mesh.pp), int(run.mesh.ep)
+    heads = max((int(getattr(mixer, "heads", 0)) for layer, _, _ in run.arch.runs
+                 for mixer in layer.mixers), default=0)  # fmt: skip
+    if heads % tp:
+        yield f"inference.tensor_parallel_size={tp} does not divide the model's {heads} heads"
+    if tp % ep:
+        yield f"inference.expert_parallel_size={ep} must divide tensor_parallel_size={tp}"
+    if pp > len(run.arch.layers):
+        yield (f"inference.pipeline_parallel_size={pp} is more than the model's "
+               f"{len(run.arch.layers)} layers")  # fmt: skip
+    if pp > 1 and run.draft is not None:
+        yield "inference.speculative_model is not modelled with pipeline_parallel_size above 1"
+
+
+def shard(run: Run) -> Shard:
+    """The rank's part: layers as evenly as can be, the first stages one more."""
+    layers, pp, stage = len(run.arch.layers), int(run.mesh.pp), int(run.stage)
+    less, more = divmod(layers, pp)
+    first = stage * less + min(stage, more)
+    tp, ep = int(run.mesh.tp), int(run.mesh.ep)
+    return Shard(
+        places=range(first, first + less + (stage < more)), embedding=stage == 0,
+        head=stage == pp - 1, tp=tp, attention_tp=tp, ep=ep, expert_tp=tp // ep, vocab_multiple=tp,
+    )  # fmt: skip
+
+
+def held_items(run: Run, own: Shard) -> tuple[Item, ...]:
+    """Everything but the cache."""
+    found = [*loaded.weights(run, own), *loaded.adapters(run, own), *_outside(run)]
+    if backend(run) == ENGINES:
+        return (*found, *engines.context(run, own), *engines.runtime(run, own))
+    return (
+        *found, *torch_backend.buffers(run, own), *torch_backend.activation(run, own),
+        *torch_backend.graphs(run, own), *torch_backend.outside(run),
+        *torch_backend.states(run, own),
+    )  # fmt: skip
+
+
+def _outside(run: Run) -> Iterator[Item]:
+    parts = (
+        ("CUDA context", CONTEXT_BYTES, CONTEXT_SOURCE),
+        ("torch's kernels", KERNELS_BYTES, KERNELS_SOURCE),
+        ("cuBLAS handle", HANDLE_BYTES, HANDLE_SOURCE),
+    )
+    for name, size, source in parts:
+        yield Item(figure=NON_TORCH, name=name, bytes=size, source=source)
+    for name, size, text in nccl(run, streams=False):
+        yield Item(figure=NON_TORCH, name=name, bytes=size, source=code(text))
+
+
+def serve(run: Run) -> Served:
+    """One rank, started."""
+    own = shard(run)
+    found = held_items(run, own)
+    used = sum(item.bytes for item in found)
+    share = float(run.options["gpu_memory_utilization"])
+    free = run.free_bytes - used
+    pool = cache.pool(run, own, int(max(0, free) * share))
+    source = POOL_CODE if backend(run) == TORCH else FREE_CODE
+    said = f"{share:g} x {max(0, free):,} bytes free, in blocks of {pool.block}"
+    caches = [Item(figure=POOL, name="KV cache", bytes=pool.bytes, source=source, formula=said)]
+    if pool.cross_bytes:
+        caches.append(Item(figure=POOL, name="KV cache of the encoder", bytes=pool.cross_bytes,
+                           source=FREE_CODE))  # fmt: skip
+    longest = max_seq_len(run)
+    one = cache.sequence_needs(run, own, longest)
+    return Served(
+        items=(*found, *caches), tokens=pool.tokens, token_bytes=pool.token_bytes,
+        max_seq_len=longest, most_sequences=max_batch_size(run),
+        sequence_bytes=pool.sequence_bytes, needs_bytes=used + int(ceil_div(one, share)),
+        problem=_problem(run, free, pool), command=command(run), notes=tuple(_notes(run, pool)),
+    )  # fmt: skip
+
+
+def _problem(run: Run, free: int, pool: cache.Pool) -> str:
+    """Why it would not start; blocks for a part of max_seq_len are enough for that."""
+    if free <= 0:
+        return (f"weights, buffers and the trial run need {-free:,} bytes more than are free; use "
+                "more GPUs, a smaller max_num_batched_tokens or a quantized model")  # fmt: skip
+    if not pool.blocks or min(pool.blocks) < beams(run):
+        return "nothing is left for the cache; use more GPUs or a smaller max_num_batched_tokens"
+    return ""
+
+
+def _notes(run: Run, pool: cache.Pool) -> Iterator[str]:
+    asked = parsed(str(run.options["engine_version"]))
+    if asked is not None and asked > NEWEST:
+        yield (f"TensorRT-LLM {run.options['engine_version']} is modelled as "
+               f"{'.'.join(map(str, NEWEST))}, the newest that is")  # fmt: skip
+    room = pool.tokens // beams(run)
+    if 0 < room < min(max_seq_len(run), pool.windows[-1].tokens if pool.windows else 0):
+        yield f"the cache holds {room:,} tokens: TensorRT-LLM cuts max_seq_len to that"
+    if any(run.arch.windows) and not run.options.get("max_attention_window"):
+        yield ("every layer keeps the whole sequence unless kv_cache_config.max_attention_window "
+               "gives the model's windows")  # fmt: skip
+    yield from settings_note(run)
+
+
+ENGINE = Engine(
+    name="tensorrt_llm",
+    title="TensorRT-LLM",
+    options={
+        "engine_version": "1.2.1", "engine_generation": None, "batch_size": None,
+        "prompt_len": None, "new_tokens": None, "max_seq_len": None, "dtype": "bf16",
+        "quantization": "none", "kv_cache_dtype": "auto", "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "expert_parallel_size": 1, "gpu_memory_utilization": 0.9, "max_num_batched_tokens": None,
+        "max_num_seqs": None, "max_total_tokens": None, "enforce_eager": False, "block_size": None,
+        "max_beam_width": 1, "max_attention_window": None, "cross_kv_cache_fraction": None,
+        "cuda_graph_max_bs": None, "max_loras": None, "max_lora_rank": None,
+        "speculative_method": None, "speculative_model": None, "num_speculative_tokens": None,
+    },
+    axes=frozenset({"tp", "pp", "ep"}),
+    problems=problems,
+    ledger=lambda run: serve(run).ledger,
+    serve=serve,
+    transformers=False,
+)  # fmt: skip
