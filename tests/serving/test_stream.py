@@ -16,8 +16,8 @@ from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.memory.generation import STEPS, played
 from gpu_mem_calculator.memory.made_once import mask_script, table_script
+from gpu_mem_calculator.memory.passes import STEPS, played
 from gpu_mem_calculator.memory.script import Script
 from gpu_mem_calculator.replay.stream import Stream
 from tests.serving.conftest import FAMILIES, served

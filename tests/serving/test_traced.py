@@ -30,35 +30,18 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def on_a_gpu(length: int) -> Iterator[None]:
-    """torch and generate as on a GPU: no inference tensors, which dispatch elsewhere; experts in
-    batched matmuls while decoding; and an end, which fake numbers do not give.
-    """
-    import torch
+def on_a_gpu() -> Iterator[None]:
+    """torch and generate as on a GPU, for a program on fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from transformers.generation import utils
 
     from gpu_mem_calculator.trace.attention import Kernels
     from gpu_mem_calculator.trace.cuda import as_on_cuda
-    from gpu_mem_calculator.trace.huggingface import as_if_real, quiet
+    from gpu_mem_calculator.trace.huggingface import as_if_real, generating, quiet
     from gpu_mem_calculator.trace.modules import convertible
 
-    real = torch.inference_mode
-
-    @contextmanager
-    def batched(model: Any) -> Iterator[None]:
-        found = model.get_experts_implementation()
-        changed = {k: "batched_mm" if v == "grouped_mm" else v for k, v in found.items()}
-        if "grouped_mm" in found.values():
-            model.set_experts_implementation(changed)
-        yield
-
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "inference_mode", lambda *a: real(*a) if a else torch.no_grad())
-        patch.setattr(utils.GenerationMixin, "_optimize_model_for_decode", batched)
-        patch.setattr(utils.StopCheck, "__call__", lambda s, u, t, now: now >= length)
+    with ExitStack() as stack:
         for one in (quiet(), FakeTensorMode(allow_non_fake_inputs=True), as_if_real(),
-                    convertible(), as_on_cuda("9.0", Kernels())):  # fmt: skip
+                    generating(), convertible(), as_on_cuda("9.0", Kernels())):  # fmt: skip
             stack.enter_context(one)
         yield
 
@@ -74,7 +57,7 @@ def traced(family: str, case: str) -> Stream:
     config = served(family, **CASES[case])
     recorder = Recorder(cublas_bytes("9.0"))
     section = config["inference"]
-    with on_a_gpu(section["prompt_len"] + section["new_tokens"]), recorder.recording():
+    with on_a_gpu(), recorder.recording():
         infer(section, config["model"]["config"], World(device="cpu", mark=recorder.mark))
     recorder.sums.clear()  # sums of gradients, of which there are none
     return recorder.recorded()

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.inference_config import InferenceConfig
+from ..core.model_source import find_model
+from ..core.models import InferenceConfig, ModelConfig
 from ..core.runfile import section
 from ..core.serving import inference_options
 from .job import World
 from .model import needed
+from .quantized import Packing, packed
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+THRESHOLD = 6.0  # transformers' llm_int8_threshold: from here on a number is an outlier
+# generate's arguments with other names than a run file's keys, and those with the same.
+ARGUMENTS = {"new_tokens": "max_new_tokens"} | {
+    key: key for key in ("cache_implementation", "num_beams", "num_return_sequences", "do_sample",
+                         "top_k", "top_p")
+}  # fmt: skip
 
 
 def settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,34 +32,72 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> None:
     """Load the model of a config.json and run it; marks "load", then "prefill" or "generate"."""
-    torch, transformers = needed("torch", "measure"), needed("transformers", "measure")
+    torch = needed("torch", "measure")
     chosen = settings(given)
-    values = {key: value for key, value in config.items() if key != "architectures"}
-    made = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
-    if given.get("attention") is not None:  # left out, transformers takes what the model has
-        made._attn_implementation = chosen["attention"]
     torch.manual_seed(0)
-    dtype = getattr(torch, DTYPES[chosen["dtype"]])
-    with torch.device(world.device):
-        model = transformers.AutoModelForCausalLM.from_config(made, dtype=dtype)
-    model.eval()
-    model.to(world.device)
+    model = _loaded(config, chosen, world)
+    assistant = _assistant(chosen, world)
     world.mark("load")
     shape = (chosen["batch_size"], chosen["prompt_len"])
     # no token is 0, which pads: a padded prompt would make masks that a full one does not
-    ids = torch.randint(1, made.get_text_config().vocab_size, shape, device=world.device)
+    ids = torch.randint(1, model.config.get_text_config().vocab_size, shape, device=world.device)
     with torch.inference_mode():
         if not chosen["new_tokens"]:
             output = model(ids, use_cache=True)
             world.mark("prefill")
             del output
         else:
-            _generate(model, ids, chosen["new_tokens"])
+            _generate(model, ids, chosen, assistant)
             world.mark("generate")
 
 
-def _generate(model: Any, ids: Any, count: int) -> None:
-    """So many tokens for every sequence, whatever they are."""
+def _loaded(config: Mapping[str, Any], chosen: Mapping[str, Any], world: World) -> Any:
+    """The model with random weights on the GPU, quantized where that is asked for."""
+    torch, transformers = needed("torch", "measure"), needed("transformers", "measure")
+    values = {key: value for key, value in config.items()
+              if key not in ("architectures", "quantization_config")}  # fmt: skip
+    made = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    if chosen["attention"] is not None:  # left out, transformers takes what the model has
+        made._attn_implementation = chosen["attention"]
+    dtype, name = getattr(torch, DTYPES[chosen["dtype"]]), chosen["quantization"]
+    if name == "none":
+        with torch.device(world.device):
+            model = transformers.AutoModelForCausalLM.from_config(made, dtype=dtype)
+    else:
+        own = config.get("quantization_config") or {}
+        model = packed(made, Packing(
+            name=name, double=bool(own.get("bnb_4bit_use_double_quant", False)),
+            threshold=THRESHOLD, dtype=dtype, device=world.device,
+        ))  # fmt: skip
+    model.eval()
+    model.to(world.device)
+    return model
+
+
+def _assistant(chosen: Mapping[str, Any], world: World) -> Any:
+    """The model that speculates, if there is one: it is always sure of itself."""
+    wanted = chosen["speculative_model"]
+    if wanted is None:
+        return None
+    found = ModelConfig(name=wanted) if isinstance(wanted, str) else ModelConfig(config=wanted)
+    config = find_model(found).config
+    assert config is not None
+    model = _loaded(config, {**chosen, "quantization": "none"}, world)
+    model.generation_config.num_assistant_tokens = chosen["num_speculative_tokens"]
+    model.generation_config.assistant_confidence_threshold = 0.0
+    return model
+
+
+def _generate(model: Any, ids: Any, chosen: Mapping[str, Any], assistant: Any) -> None:
+    """So many tokens for every sequence, whatever they are; not compiled, as a static cache would
+    have it.
+    """
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
-    model.generate(ids, max_new_tokens=count, min_new_tokens=count, do_sample=False)
+    given = {name: chosen[key] for key, name in ARGUMENTS.items() if chosen[key] is not None}
+    if not chosen["do_sample"]:
+        given = {name: value for name, value in given.items() if name not in ("top_k", "top_p")}
+    if chosen["cache_implementation"] == "static" and chosen["max_seq_len"] is not None:
+        given["max_cache_len"] = chosen["max_seq_len"]
+    model.generate(ids, **given, min_new_tokens=chosen["new_tokens"], disable_compile=True,
+                   assistant_model=assistant)  # fmt: skip

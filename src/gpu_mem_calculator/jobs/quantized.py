@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from ..core.errors import InputError
 from .job import Job
 from .model import hf_config, needed
@@ -32,21 +34,27 @@ def optimizer(name: str, params: Sequence[Any]) -> Any:
     return getattr(bitsandbytes.optim, OPTIMIZERS[name])(params, lr=LEARNING_RATE)
 
 
-def quantized_model(job: Job) -> Any:
-    """The run's model with its projections quantized as they are made, one after another.
-
-    Loading a quantized checkpoint does the same: the whole model is never there in 16 bits.
+class Packing(Struct, frozen=True, kw_only=True):
+    """How projections are quantized: `double` packs the scales of 4 bits, too; from `threshold` on
+    (0: never) numbers are outliers that 8 bits leave out.
     """
-    torch, transformers = needed("torch", "measure"), needed("transformers", "measure")
-    needed("bitsandbytes", "measure")
-    run, dtype = job.resolved.run, _dtype(job)
-    with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(hf_config(job), dtype=dtype)
-    _swap(job, model, dtype)
-    _fill(job, model)
-    model.tie_weights()
-    if job.world.device == "cuda":
-        torch.cuda.empty_cache()
+
+    name: str
+    double: bool
+    threshold: float = 0.0
+    dtype: Any
+    device: str
+
+
+def quantized_model(job: Job) -> Any:
+    """The run's model with its projections quantized as they are made, ready to train."""
+    run = job.resolved.run
+    torch = needed("torch", "measure")
+    dtype = torch.float16 if run.precision.startswith("fp16") else torch.bfloat16
+    assert run.quantization is not None
+    how = Packing(name=run.quantization, double=run.double_quant, dtype=dtype,
+                  device=job.world.device)  # fmt: skip
+    model = packed(hf_config(job), how)
     if run.upcast_unquantized:
         for parameter in model.parameters():
             if parameter.dtype == dtype and type(parameter).__name__ not in PACKED:
@@ -56,54 +64,72 @@ def quantized_model(job: Job) -> Any:
     return model
 
 
-def _dtype(job: Job) -> Any:
-    torch = needed("torch", "measure")
-    precision = job.resolved.run.precision
-    return torch.float16 if precision.startswith("fp16") else torch.bfloat16
+def packed(config: Any, how: Packing) -> Any:
+    """A causal model with its projections quantized one after another.
+
+    Loading a quantized checkpoint does the same: the whole model is never there in 16 bits.
+    """
+    torch, transformers = needed("torch", "measure"), needed("transformers", "measure")
+    needed("bitsandbytes", "measure")
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=how.dtype)
+    _swap(how, model)
+    _fill(how, model)
+    model.tie_weights()
+    if how.device == "cuda":
+        torch.cuda.empty_cache()
+    return model
 
 
-def _swap(job: Job, module: Any, dtype: Any) -> None:
+def _swap(how: Packing, module: Any) -> None:
     """Put a quantized projection in the place of every other one."""
     torch = needed("torch", "measure")
+    conv1d = needed("transformers", "measure").pytorch_utils.Conv1D
     weight = None  # as in a loading loop, it lives on until the next one is there
     for name, child in list(module.named_children()):
-        if isinstance(child, torch.nn.Linear) and name not in KEPT:
-            weight = torch.empty(child.weight.shape, dtype=dtype, device=job.world.device)
+        if isinstance(child, torch.nn.Linear | conv1d) and name not in KEPT:
+            weight = torch.empty(_sizes(child)[::-1], dtype=how.dtype, device=how.device)
             weight.normal_(0, SPREAD)
-            setattr(module, name, _quantized(job, child, weight).to(job.world.device))
+            setattr(module, name, _quantized(how, child, weight).to(how.device))
         else:
-            _swap(job, child, dtype)
+            _swap(how, child)
 
 
-def _quantized(job: Job, layer: Any, weight: Any) -> Any:
+def _sizes(layer: Any) -> tuple[int, int]:
+    """Inputs and outputs of a projection; GPT-2's Conv1D has them the other way round."""
+    rows, columns = layer.weight.shape
+    return (columns, rows) if hasattr(layer, "in_features") else (rows, columns)
+
+
+def _quantized(how: Packing, layer: Any, weight: Any) -> Any:
     """One projection with these weights: 4 bits are packed on the device, 8 on the way to it."""
     torch, modules = needed("torch", "measure"), needed("bitsandbytes.nn", "measure")
-    run, dtype = job.resolved.run, weight.dtype
-    sizes = {"input_features": layer.in_features, "output_features": layer.out_features,
-             "bias": layer.bias is not None, "device": "meta"}  # fmt: skip
-    if run.quantization == NF4:
-        kind = {"compress_statistics": run.double_quant, "quant_type": NF4}
-        new = modules.Linear4bit(**sizes, compute_dtype=dtype, **kind)
+    ins, outs = _sizes(layer)
+    sizes = {"input_features": ins, "output_features": outs, "bias": layer.bias is not None,
+             "device": "meta"}  # fmt: skip
+    if how.name == NF4:
+        kind = {"compress_statistics": how.double, "quant_type": NF4}
+        new = modules.Linear4bit(**sizes, compute_dtype=how.dtype, **kind)
         new.weight = modules.Params4bit(weight, requires_grad=False, **kind)
     else:
-        new = modules.Linear8bitLt(**sizes, has_fp16_weights=False)
+        new = modules.Linear8bitLt(**sizes, has_fp16_weights=False, threshold=how.threshold)
         halves = weight.to(torch.float16).cpu()
         new.weight = modules.Int8Params(halves, requires_grad=False, has_fp16_weights=False)
     if layer.bias is not None:
-        new.bias = torch.nn.Parameter(torch.zeros(layer.out_features, dtype=dtype))
+        new.bias = torch.nn.Parameter(torch.zeros(outs, dtype=how.dtype))
     return new
 
 
-def _fill(job: Job, module: Any) -> None:
+def _fill(how: Packing, module: Any) -> None:
     """Random values for what is not quantized: embeddings, norms, the head, tables."""
     torch = needed("torch", "measure")
     for name, value in list(module.named_parameters(recurse=False)):
         if value.device.type == "meta":
-            made = torch.empty(value.shape, dtype=value.dtype, device=job.world.device)
+            made = torch.empty(value.shape, dtype=value.dtype, device=how.device)
             module.register_parameter(name, torch.nn.Parameter(made.normal_(0, SPREAD)))
     for name, value in list(module.named_buffers(recurse=False)):
         if value is not None and value.device.type == "meta":
-            made = torch.rand(value.shape, dtype=value.dtype, device=job.world.device)
+            made = torch.rand(value.shape, dtype=value.dtype, device=how.device)
             module.register_buffer(name, made, persistent=False)
     for child in module.children():
-        _fill(job, child)
+        _fill(how, child)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..ledger.ledger import Ledger
 from .play import Play
-from .script import Reel, Script
 from .writer import Phase, Tensors, Writer
 
 LOAD, GENERATE, PLAIN = "load", "generate", "prefill"  # what ends at each mark
@@ -26,23 +25,13 @@ class Turn(Play, frozen=True, kw_only=True):
     embedded: bool = False
 
 
-def scores(logits: int, wide: int) -> Script:
-    """Logits of so many bytes become an fp32 copy, and go."""
-    reel = Reel()
-    entry = reel.number(logits)
-    copy = reel.make(wide)
-    reel.free(entry)
-    return Script(sizes=tuple(reel.sizes), entry=entry, exit=copy, forward=tuple(reel.events))
-
-
 class GenerationWriter(Writer):
-    """Knows the cache of each layer, and which logits the last token was chosen from."""
+    """Knows the cache of each layer, and what the last token was chosen from."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
         self.cache: dict[int, Tensors] = {}
         self.named: Tensors = []
-        self.chosen: Tensors = []
 
     def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
         """The model is loaded; then everything else."""
@@ -66,10 +55,7 @@ class GenerationWriter(Writer):
         self.named = [ids[number] for number in play.named]
         if play.kept:
             self.cache[play.block] = [ids[number] for number in play.kept]
-        self.flow = ids[script.exit]
-        if play.block == SCORES:
-            self.free(self.chosen)
-            self.chosen, self.flow = [self.flow], -1
+        self.flow = -1 if play.block == SCORES or script.exit < 0 else ids[script.exit]
 
     def _embedded(self) -> int:
         """The number of the embedding's output."""

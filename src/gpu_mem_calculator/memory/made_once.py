@@ -1,7 +1,8 @@
 """What transformers makes once in a pass of inference and the whole model reads.
 
 generate gives each sequence positions and a mask of its own (generation/utils.py:880 of
-transformers 5.17.0), so that rotary tables and masks are made for the batch.
+transformers 5.17.0), so that rotary tables and masks are made for the batch. `run.batch` counts
+every sequence that the model sees: beams, and several answers to one prompt, are sequences.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..ledger.ledger import ACT, Entry
-from ..ledger.num import Num
+from ..ledger.num import Num, holds
 from ..ledger.source import code
 from .generated import EMBEDDED
-from .generation import MASKS, PROMPT, TABLES, Beat, Kind, Step, slides
+from .generation import MASKS, REORDER, TABLES, Beat
 from .huggingface.setting import Setting
 from .moment import High
+from .passes import PROMPT, Kind, Manner, Step
 from .run import Run
 from .script import Reel, Script
 
+BEAM_CODE = code("transformers 5.17.0 generation/utils.py _beam_search")
 GENERATE_CODE = code("transformers 5.17.0 generation/utils.py _sample")
 MASK_CODE = code("transformers 5.17.0 masking_utils.py:373 sdpa_mask, :539 eager_mask")
 TABLE_CODE = code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward")
 INSIDE = ("layer", "norm")  # where the model's forward names what it has made
+BEHIND = ("scores", REORDER)  # what follows the model's forward
 Windows = dict[int | None, Step]
 
 
@@ -38,24 +42,53 @@ def first_beats(run: Run, how: Setting, found: tuple[Kind, ...], prompt: list[St
 
 def made_once(
     run: Run, how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]],
-    table: tuple[Beat, ...],
+    table: tuple[Beat, ...], manner: Manner,
 ) -> Iterator[Entry]:  # fmt: skip
     """Ids, the embedding's output and masks of each pass."""
+    if manner.beams > 1:
+        yield _beams(run, table)
     for name, step in passes[0].items():
         here = [b for b in table if b.step == name]
         if here:
-            yield _ids(run, step, {b.name: 1 for b in here})
+            yield from _ids(run, step, here, manner)
             yield _embedded(run, how, step.seq, here)
             yield from _masks(run, how, found, [each[name] for each in passes], here)
 
 
-def _ids(run: Run, step: Step, live: dict[str, Num]) -> Entry:
-    """The prompt; a mask, positions and ids of all tokens, those that were chosen included."""
-    prompt = 8 * run.batch * run.seq
-    longer = 0 if plain(run) else prompt + 8 * run.batch * step.number
-    return Entry(name="token ids, mask and positions", kind=ACT, bytes=prompt + 3 * longer,
-                 live=live, tensors=lambda: (prompt, longer, longer, longer),
+def _ids(run: Run, step: Step, here: list[Beat], manner: Manner) -> Iterator[Entry]:
+    """The prompt; a mask, positions and ids of all tokens, those that were chosen included.
+
+    generate's own frame names those of the prompt to its end, and the ids of every sequence where
+    there are several to a prompt. Behind a pass the mask and the positions are a token longer.
+    """
+    each = 8 * run.batch
+    prompt = each * run.seq
+    given = [prompt // manner.copies, *([prompt] if manner.copies > 1 else [])]
+    later, longer = holds(step.number > 0), prompt + each * step.number
+    inside = [*given, prompt * later, prompt * later, longer, longer, longer]
+    behind = [*given, prompt, prompt, longer * later, longer + each, longer + each]
+    if plain(run):
+        inside, behind = given, []
+    yield _tokens(inside, [b for b in here if b.work not in BEHIND])
+    yield _tokens(behind, [b for b in here if b.work in BEHIND])
+
+
+def _tokens(sizes: list[Num], here: list[Beat]) -> Entry:
+    total: Num = 0
+    for size in sizes:
+        total = total + size
+    return Entry(name="token ids, mask and positions", kind=ACT, bytes=total,
+                 live={b.name: 1 for b in here}, tensors=lambda: sizes,
                  source=GENERATE_CODE)  # fmt: skip
+
+
+def _beams(run: Run, table: tuple[Beat, ...]) -> Entry:
+    """The tokens of running and of finished beams, and which beam each came from."""
+    tokens = 8 * run.batch * (run.seq + run.new_tokens)
+    origins = 4 * run.batch * run.new_tokens
+    return Entry(name="beams", kind=ACT, bytes=2 * tokens + 2 * origins,
+                 live={b.name: 1 for b in table},
+                 tensors=lambda: (tokens, tokens, origins, origins), source=BEAM_CODE)  # fmt: skip
 
 
 def goes_in(run: Run) -> bool:
@@ -102,9 +135,8 @@ def _windows(run: Run, how: Setting, found: tuple[Kind, ...], passes: list[Step]
     seen: Windows = {}
     eager = _eager(run, found)
     for kind, step in zip(found, passes, strict=True):
-        asked = getattr(kind.layer.mixer, "always_masked", False)
         if hasattr(kind.layer.mixer, "output") and (
-            eager or asked or (run.attention == "sdpa" and slides(step, kind.window))
+            eager or _asked(kind) or (run.attention == "sdpa" and step.masked)
         ):
             seen.setdefault(kind.window, step)
     if ("masks" in how.names and run.attention != "flash_attention_2") or (
@@ -112,6 +144,17 @@ def _windows(run: Run, how: Setting, found: tuple[Kind, ...], passes: list[Step]
     ):
         seen.setdefault(0 if None in seen else None, passes[0])
     return seen
+
+
+def reads_all(run: Run, found: tuple[Kind, ...]) -> bool:
+    """Whether a prompt reads all of a static cache: eager attention, and families that have masks
+    whatever the attention.
+    """
+    return _eager(run, found) or any(map(_asked, found))
+
+
+def _asked(kind: Kind) -> bool:
+    return getattr(kind.layer.mixer, "always_masked", False)
 
 
 def _eager(run: Run, found: tuple[Kind, ...]) -> bool:
@@ -123,12 +166,15 @@ def _masks(
     run: Run, how: Setting, found: tuple[Kind, ...], passes: list[Step], here: list[Beat]
 ) -> Iterator[Entry]:
     """Masks: in the activations' dtype for eager attention, boolean ones for SDPA."""
-    live: dict[str, Num] = {b.name: 1 for b in here if b.work in (*INSIDE, TABLES)}
+    static = any(step.room is not None for step in passes)  # then generate makes and names them
+    inside = (*INSIDE, TABLES, *(("logits",) if static else ()))
+    live: dict[str, Num] = {b.name: 1 for b in here if b.work in inside}
     made = []
     for window, step in _windows(run, how, found, passes).items():
         area = step.seq * (step.seq + step.past)
         wide = run.batch * area * how.bits // 8 if _eager(run, found) else None
-        script = mask_script(area, None if plain(run) else run.batch * area, wide,
+        unpadded = plain(run) or (static and not step.masked and wide is None)  # the model's own
+        script = mask_script(area, None if unpadded else run.batch * area, wide,
                              slides=window is not None)  # fmt: skip
         made.append(script)
         yield Entry(

@@ -84,10 +84,14 @@ def slides(keys: Num, window: int) -> bool:
 
     transformers 5.17.0 masking_utils.py:263 makes one from `kv_length >= sliding_window` on.
     """
-    longer = keys >= window
-    if isinstance(longer, bool):
-        return longer
-    answers = set(longer.ravel().tolist())
+    return same_for_all(keys >= window)
+
+
+def same_for_all(condition: Num) -> bool:
+    """One answer, whether it is asked for one run or for many at once."""
+    if isinstance(condition, bool):
+        return condition
+    answers = set(condition.ravel().tolist())
     if len(answers) > 1:
-        raise ValueError(f"sequences on both sides of a window of {window} need two ledgers")
+        raise ValueError("sequences on both sides of a window need two ledgers")
     return bool(answers.pop())

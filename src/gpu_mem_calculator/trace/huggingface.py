@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -34,3 +36,61 @@ def quiet() -> Iterator[None]:
     finally:
         set_verbosity(verbosity)
         fakes.setLevel(level)
+
+
+@contextmanager
+def generating() -> Iterator[None]:
+    """generate as on a GPU, to its last token.
+
+    Inference tensors dispatch elsewhere, so there are none. Experts are in batched matmuls while a
+    token at a time is decoded. Fake numbers give no end, so length does; and no candidate of an
+    assistant is the model's own choice.
+    """
+    import torch
+    from transformers.generation import utils
+
+    mixin, inference, total = utils.GenerationMixin, torch.inference_mode, torch.Tensor.sum
+    found = {name: getattr(mixin, name) for name in ("_optimize_model_for_decode",
+                                                     "_has_unfinished_sequences")}  # fmt: skip
+    check = utils.StopCheck.__call__
+
+    def unfinished(model: Any, *_: Any, **__: Any) -> bool:
+        names = sys._getframe(1).f_locals
+        length = names["cur_len"] if "running_sequences" in names else names["input_ids"].shape[1]
+        most = names["generation_config"].max_length
+        names.clear()  # a copy, which would hold everything that it names
+        return bool(length < most)
+
+    def summed(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code.co_name == "_assisted_decoding":
+            return 0
+        return total(tensor, *args, **kwargs)
+
+    mixin._optimize_model_for_decode = _batched
+    mixin._has_unfinished_sequences = unfinished
+    utils.StopCheck.__call__ = lambda *_: False
+    torch.inference_mode = lambda *a: inference(*a) if a else torch.no_grad()
+    torch.Tensor.sum = summed
+    try:
+        yield
+    finally:
+        for name, function in found.items():
+            setattr(mixin, name, function)
+        utils.StopCheck.__call__ = check
+        torch.inference_mode, torch.Tensor.sum = inference, total
+
+
+@contextmanager
+def _batched(model: Any) -> Iterator[None]:
+    """generation/utils.py:2313 _optimize_model_for_decode, which leaves the CPU alone."""
+    found = model.get_experts_implementation()
+    if "grouped_mm" not in found.values():
+        yield
+        return
+    model.set_experts_implementation(
+        {k: "batched_mm" if v == "grouped_mm" else v for k, v in found.items()}
+    )
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(found)

@@ -167,7 +167,7 @@ def _cached_latent(
     """The same with a cache, which holds the latents; keys and values are made from all of it
     (modeling_deepseek_v3.py, DeepseekV3Attention.forward and expand_kv).
     """
-    tokens, rows = setting.tokens, setting.key_tokens * block.heads
+    tokens, rows = setting.tokens, setting.batch * cache.length(setting) * block.heads
     q_nope, q_rope = tape.split(
         "mla.q_split", q,
         [("mla.q_nope", tokens * block.heads * block.nope_dim),

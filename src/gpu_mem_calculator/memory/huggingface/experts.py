@@ -95,7 +95,7 @@ def _grouped(tape: Tape, setting: Setting, x: Value, block: Moe, scores: Value) 
     backward of an indexing makes zeros, then a copy with the gradient put in. Autocast knows
     nothing of grouped matmuls: they run in the weights' dtype (integrations/moe.py:325).
     """
-    if setting.decoding:
+    if setting.decoding and "grouped" not in setting.names:
         return _batched(tape, setting, x, block, scores)
     bits = setting.weight_bits
     picked = setting.tokens * block.top_k

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ...ledger.num import Num
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, Linear, StateSpace
 from ..moment import Moment
+from ..passes import Step
 from ..passing import Pass, passing
 from ..tape import Tape
-from .cache import Cache
+from .cache import Cache, Static
 from .layer import run_layer
 from .norms import norm
 from .ops import linear
@@ -44,6 +47,9 @@ class Turned(Pass, frozen=True, kw_only=True):
 # - tables: rotary tables are made for each kind of layer (Gemma 3)
 # - early: q has its norm before k is made (Qwen 3)
 # - scaled: the embedding's output is multiplied by a number (Gemma)
+# Whatever the family:
+# - grouped: experts stay in grouped matmuls while it decodes (_beam_search and _assisted_decoding
+#   know nothing of _optimize_model_for_decode)
 NAMES: dict[str, frozenset[str]] = {
     "gpt2": frozenset({"mixed"}),
     "gpt_bigcode": frozenset({"mixed"}),
@@ -66,20 +72,16 @@ NAMES: dict[str, frozenset[str]] = {
 }
 
 
-def layer_pass(
-    setting: Setting, layer: Layer, *, masked: bool = False, stored: Num | None = None,
-    slides: bool = False,
-) -> Turned:  # fmt: skip
-    """One layer that adds its tokens to a cache.
-
-    `stored`: the tokens that the cache has memory for before; None where it is empty.
-    """
+def layer_pass(setting: Setting, layer: Layer, step: Step, *, slides: bool = False) -> Turned:
+    """One layer that adds the tokens of a pass to its cache. `slides`: a window does."""
     tape = Tape()
     bits = 32 if layer.fp32_residual else setting.bits
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=False)
-    old = () if stored is None else tuple(cached_parts(setting, layer, stored))
+    old = () if step.stored is None else tuple(cached_parts(setting, layer, step.stored))
     cache = Cache(tape, *old, slides=slides)
-    y = run_layer(tape, setting, x, layer, masked=masked, cache=cache)
+    if step.room is not None:
+        cache = Static(tape, *old, room=step.room, over=step.over, rolls=step.rolls)
+    y = run_layer(tape, setting, x, layer, masked=step.masked, cache=cache)
     tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
     named = [v for v in tape.returned if "outputs" in setting.names and v.base != y.base
              and v.name.startswith("attn")]  # fmt: skip
@@ -90,6 +92,23 @@ def layer_pass(
     count = len(cache.kept)
     return Turned(moment=moment, script=found.script, given=found.given, kept=found.kept[:count],
                 named=found.kept[count:])  # fmt: skip
+
+
+def reorder_pass(setting: Setting, layer: Layer, step: Step) -> Turned:
+    """A layer's cache is copied for the beams that go on, one part after the other
+    (cache_utils.py CacheLayerMixin.reorder_cache: index_select).
+    """
+    tape = Tape()
+    before, after = (cached_parts(setting, layer, n) for n in (step.left, step.reordered))
+    pairs = [(tape.value(f"{name}.old", size, bits, grad=False), new, bits)
+             for (name, size, bits), (_, new, _) in zip(before, after, strict=True)]  # fmt: skip
+    old = [value for value, _, _ in pairs]
+    made = [tape.op("cache.reordered", value, elements=new, bits=bits)
+            for value, new, bits in pairs]  # fmt: skip
+    none = tape.value("nothing", 0, 8, grad=False)
+    found = passing(tape, none, none, given=old, kept=made)
+    return Turned(moment=found.moment, script=replace(found.script, entry=-1, exit=-1),
+                  given=found.given, kept=found.kept)  # fmt: skip
 
 
 def cached_parts(setting: Setting, layer: Layer, tokens: Num) -> Iterator[tuple[str, Num, int]]:
@@ -122,6 +141,7 @@ def logits_pass(setting: Setting, arch: Arch, rows: Num) -> Pass:
     generate asks for the last one (`logits_to_keep`), a plain forward gets them all.
     """
     tape = Tape()
+    setting = replace(setting, quantization=None)  # bitsandbytes leaves the head as it is
     x = tape.value("stack.normed", setting.tokens * setting.hidden, setting.bits, grad=False)
     out = tape.split("logits.rows", x, [("logits.in", setting.batch * rows * setting.hidden)])[0]
     for weight in arch.head_extra:

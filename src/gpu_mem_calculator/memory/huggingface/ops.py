@@ -11,6 +11,7 @@ from ...ledger.num import Num, larger
 from ...model.blocks import Linear
 from ..reductions import row_sum_workspace
 from ..tape import Tape, Value
+from .packed import NF4, eight_bits, four_bits
 from .setting import Adapter, Setting
 
 
@@ -19,6 +20,8 @@ def linear(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:
     rows = x.elements() // layer.ins[1]
     out = rows * layer.outs[1]
     bits = setting.matmul_bits
+    if setting.quantization is not None and not setting.training:
+        return (four_bits if setting.quantization == NF4 else eight_bits)(tape, setting, x, layer)
     if setting.frozen:
         y = _frozen(tape, setting, x, layer, out)
         adapter = setting.adapter

@@ -34,6 +34,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     frozen: bool = False  # the base weights take no gradient
     adapter: Adapter | None = None
     quantization: str | None = None
+    double_quant: bool = False  # the scales of packed weights are packed, too
+    hopper: bool = False  # the card is one
     past: Num = 0  # tokens of a cache that attention reads beside its own
     names: frozenset[str] = frozenset()  # what the family's code names longer, see inference.py
     decoding: bool = False  # one token a sequence, with a cache: experts have a way of their own
