@@ -11,6 +11,7 @@ from gpu_mem_calculator.memory.vllm.pages import pool
 from gpu_mem_calculator.memory.vllm.speculative import (
     draft,
     logit_rows,
+    notes,
     num_mtp_layers,
     problems,
     tokens_ahead,
@@ -130,6 +131,8 @@ def test_a_step_keeps_buffers_for_the_draft() -> None:
 def test_the_trial_run_samples_a_row_more_for_each_sequence() -> None:
     """The rejection sampler's."""
     assert logit_rows(made("llama3.1-8b")[0]) == 0
+    assert not notes(made("llama3.1-8b")[0])
+    assert "1,024 rows" in notes(made("llama3.1-8b", speculative_method="ngram", **GUESS)[0])[0]
     assert logit_rows(made("llama3.1-8b", speculative_method="ngram", **GUESS)[0]) == 256
 
 

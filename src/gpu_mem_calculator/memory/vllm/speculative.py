@@ -171,3 +171,16 @@ def logit_rows(run: Run) -> int:
     max_num_seqs x (k + 1) rows, which the trial run does not make.
     """
     return int(run.options["max_num_seqs"]) if tokens_ahead(run) and v1(run) else 0
+
+
+def notes(run: Run) -> tuple[str, ...]:
+    """What people should know about guessing ahead."""
+    ahead = tokens_ahead(run)
+    if not ahead:
+        return ()
+    rows = int(run.options["max_num_seqs"]) * (ahead + 1)
+    found = [f"a full step checks {rows:,} rows of logits, {ahead + 1} a sequence, which the trial "
+             "run does not make"]  # fmt: skip
+    if method(run) == "eagle3":
+        found.append(f"the EAGLE-3 head is taken to have {EAGLE3_VOCAB:,} words of its own")
+    return tuple(found)
