@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.memory.vllm.groups import group_size
 from gpu_mem_calculator.memory.vllm.layers import cache_dtype, first_block
-from gpu_mem_calculator.memory.vllm.pages import Pool, host_items, notes, plan, pool
+from gpu_mem_calculator.memory.vllm.pages import Pool, host_items, notes, plan, pool, problems
 from tests.serving.vllm_runs import GIB, logs, made, pooled
 
 LOGS = logs()
@@ -239,3 +239,23 @@ def test_v0_swaps_to_blocks_of_the_host() -> None:
     assert "1,365 blocks" in name
     assert size == 1365 * 16 * 24 * 2 * 32 * 64 * 2
     assert not host_items(*made("phi-1.5", swap_space=4))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "says"),
+    [("llama3.1-8b", {"kv_cache_dtype": "int8"}, "is not in vLLM 0.11.0; use 'fp8'"),
+     ("deepseek-v3", {"kv_cache_dtype": "int8", "engine_version": "0.21.0"}, "latent attention"),
+     ("deepseek-v3", {"decode_context_parallel_size": 3, "tp": 8}, "must divide"),
+     ("gpt-oss-20b", {"decode_context_parallel_size": 2, "tp": 8}, "with a window"),
+     ("llama3.1-8b", {"decode_context_parallel_size": 2, "tp": 8}, "use at most that")],
+)  # fmt: skip
+def test_caches_that_vllm_does_not_have(model: str, options: dict[str, Any], says: str) -> None:
+    """One sentence each."""
+    assert says in next(problems(made(model, **options)[0]))
+
+
+def test_context_may_be_shared_out_where_heads_are_repeated() -> None:
+    """Llama-3.1-8B's 8 heads over 16 ranks: twice, so two ranks share a sequence."""
+    options = {"tp": 16, "decode_context_parallel_size": 2}
+    assert not list(problems(made("llama3.1-8b", **options)[0]))
+    assert pooled("llama3.1-8b", **options).token_bytes == 32 * 2 * 128 * 2 // 2

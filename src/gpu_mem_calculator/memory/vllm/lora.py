@@ -40,7 +40,7 @@ def problems(run: Run) -> Iterator[str]:
         nearest = min((size for size in allowed if size >= rank), default=max(allowed))
         yield (f"inference.max_lora_rank={rank} must be one of {', '.join(map(str, allowed))}; "
                f"try {nearest}")  # fmt: skip
-    if rank is None and run.options.get("max_loras"):
+    if rank is None and (run.options.get("max_loras") or 1) > 1:
         yield "inference.max_loras needs inference.max_lora_rank; set it to 16 (vLLM's default)"
 
 

@@ -6,11 +6,12 @@ vllm/worker/worker.py and cache_engine.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
 from ...ledger.units import GIB
+from ...model.blocks import Attention, LatentAttention
 from ..run import Run
 from ..serving.cache import LATENT, STATE
 from ..serving.shard import Shard
@@ -18,6 +19,8 @@ from .groups import Group, Needs, RefusedError, block_bytes, blocks, groups, man
 from .layers import GROWING, Page, Slot, first_block, pages, slots
 from .versions import v1, version
 
+# Caches with scales of their own, and since when (vllm/v1/kv_cache_interface.py KVQuantMode).
+SCALED = {"int8": (0, 20, 0), "int4": (0, 25, 0)}
 PREFIX_NOTE = "prefix caching takes no more memory: blocks that are no longer used are kept"
 
 
@@ -70,6 +73,29 @@ def plan(run: Run, shard: Shard) -> Plan:
     block = min((g.page.block for g in made if g.page.kind != STATE), default=first_block(run))
     return Plan(groups=made, here=here, each=each, how=needs(run),
                 block_bytes=block_bytes(here, now), block_size=block)  # fmt: skip
+
+
+def problems(run: Run) -> Iterator[str]:
+    """Caches that vLLM does not have."""
+    named, now = str(run.options["kv_cache_dtype"]), version(run)
+    mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
+    latent = any(isinstance(mixer, LatentAttention) for mixer in mixers)
+    since = SCALED.get(named)
+    if since is not None and (now < since or latent or not v1(run)):
+        where = "latent attention" if latent else f"vLLM {run.options['engine_version']}"
+        yield f"inference.kv_cache_dtype={named!r} is not in {where}; use 'fp8'"
+    ranks, tp = int(run.options.get("decode_context_parallel_size") or 1), int(run.mesh.tp)
+    if ranks > 1 and tp % ranks:
+        yield (f"inference.decode_context_parallel_size={ranks} must divide "
+               f"tensor_parallel_size={tp}; use {tp}")  # fmt: skip
+    if ranks > 1 and any(run.arch.windows):
+        yield ("inference.decode_context_parallel_size is not for layers with a window; leave it "
+               "out")  # fmt: skip
+    heads = max((m.kv_heads for m in mixers if isinstance(m, Attention)), default=0)
+    if ranks > 1 and heads and ranks > tp // heads:
+        yield (f"inference.decode_context_parallel_size={ranks} shares out what ranks repeat: "
+               f"{tp} ranks repeat {heads} heads {max(1, tp // heads)} times; use at most "
+               "that")  # fmt: skip
 
 
 def _end(whole: tuple[Slot, ...]) -> int:
