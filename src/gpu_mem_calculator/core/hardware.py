@@ -14,12 +14,13 @@ DEFAULT_MEMORY_GB = 80.0
 
 class Hardware(Struct, frozen=True, kw_only=True):
     """The cards of a run. `memory_bytes` is what a process can have on one of them, `card_bytes`
-    all that the driver reports.
+    all that the driver reports to it, `smi_bytes` what nvidia-smi calls the total.
     """
 
     title: str
     memory_bytes: int
     card_bytes: int
+    smi_bytes: int
     num_gpus: int
     gpus_per_node: int
     num_nodes: int
@@ -45,9 +46,18 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
         count = (config.num_nodes or 1) * (config.gpus_per_node or 1)
     per_node, nodes = _nodes(config, count)
     return Hardware(
-        title=title, memory_bytes=free, card_bytes=total, num_gpus=count,
-        gpus_per_node=per_node, num_nodes=nodes, compute_capability=capability, assumed=assumed,
+        title=title, memory_bytes=free, card_bytes=total, smi_bytes=_smi_bytes(config, total),
+        num_gpus=count, gpus_per_node=per_node, num_nodes=nodes, compute_capability=capability,
+        assumed=assumed,
     )  # fmt: skip
+
+
+def _smi_bytes(config: GPUConfig, total: int) -> int:
+    """nvidia-smi counts what the driver keeps for itself, where that is known."""
+    row = catalog.find("gpus", config.gpu) if config.gpu is not None else None
+    if row is None or config.gpu_memory_bytes is not None:
+        return total
+    return int(row.get("driver_total_bytes", total))
 
 
 def _card(config: GPUConfig) -> tuple[str, int, str, tuple[str, ...]]:

@@ -136,6 +136,7 @@ def _run(
         compute_capability=hardware.compute_capability,
         parameters_given=model.parameters_given,
         card_bytes=hardware.card_bytes,
+        smi_bytes=hardware.smi_bytes,
         free_bytes=hardware.memory_bytes,
         quantization=_packed(options, engine),
         double_quant=bool(config.get("bnb_4bit_use_double_quant", False)),

@@ -61,6 +61,7 @@ class Run(Struct, frozen=True, kw_only=True):
     parameters_given: int | None = None  # a published count that wins over the architecture's
     new_tokens: Num = None  # generated behind a prompt of `seq` tokens; None: a training run
     card_bytes: int = 0  # what the driver reports of a card
+    smi_bytes: int = 0  # nvidia-smi's total of it
     free_bytes: int = 0  # what is free of it before the run starts
     quantized: Mapping[str, Any] | None = None  # the model's own quantization_config
     stored: tuple[StoredTensor, ...] = ()  # the checkpoint's own tensors

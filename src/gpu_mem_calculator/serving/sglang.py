@@ -16,6 +16,7 @@ from ..ledger.mesh import Mesh
 from ..ledger.source import ARITHMETIC, code
 from ..ledger.units import GIB
 from ..memory.engine import Engine
+from ..memory.formats import FormatError
 from ..memory.nccl import Part, nccl
 from ..memory.run import Run
 from ..memory.runtime import (
@@ -27,10 +28,11 @@ from ..memory.runtime import (
     KERNELS_SOURCE,
 )
 from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
+from ..memory.serving.weights import run_scheme
 from ..memory.sglang import guessing, loaded, running, versions
 from ..memory.sglang.command import command
 from ..memory.sglang.pool import Pool, cell, cut, gaps, sized, slots_of_a_request
-from ..memory.sglang.settings import Settings
+from ..memory.sglang.settings import Settings, stage_layers
 from ..memory.sglang.versions import COUNTED_DRAFT, NEWEST, said, warm
 
 POOL_CODE = code("sglang 0.5.18 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
@@ -49,6 +51,10 @@ def problems(run: Run) -> Iterator[str]:
     options, tp = run.options, int(run.mesh.tp)
     yield from versions.problems(run)
     yield from guessing.problems(run)
+    try:
+        run_scheme(run)
+    except FormatError as error:
+        yield str(error)
     if run.arch.family in NO_MODEL:
         yield f"model: SGLang {said(NEWEST)} has no {run.arch.family} model; use 'vllm'"
     if options["kv_cache_dtype"] not in CACHES:
@@ -115,35 +121,15 @@ def _before(how: Settings, outside: tuple[Part, ...]) -> int:
 
 def _weights(how: Settings) -> Iterator[Item]:
     """What loading adds, as "mem usage" has it."""
-    size = 4 if how.run.precision == "fp32" else 2
-    parameters = int(how.run.scaled(sum(loaded.tensor_sizes(how, size))))
-    away = min(how.offloaded, parameters)
-    rows = (
-        ("parameters", parameters - away, ARITHMETIC),
-        ("rotary tables", loaded.rotary_bytes(how), loaded.ROTARY),
-        ("factors of the latents' projections", loaded.absorbed_bytes(how), loaded.ABSORBED),
-        ("between the parameters", loaded.rounding_bytes(how, size), loaded.SEGMENTS),
-        ("torch's kernels", 0 if warm(how.run) else KERNELS_BYTES, KERNELS_SOURCE),
-        ("adapters", loaded.adapter_bytes(how, size), loaded.ADAPTERS),
-    )
-    for name, taken, source in rows:
-        if taken:
-            yield Item(figure=WEIGHTS, name=name, bytes=taken, source=source)
-    if how.version >= COUNTED_DRAFT:
-        yield from _draft_weights(how)
-
-
-def _draft_weights(how: Settings) -> Iterator[Item]:
-    size = 4 if how.run.precision == "fp32" else 2
-    taken = loaded.draft_bytes(how, how.shard, size)
-    if taken:
-        yield Item(figure=WEIGHTS, name="draft: parameters", bytes=taken, source=ARITHMETIC)
+    for name, size, source in loaded.loaded(how):
+        if size:
+            yield Item(figure=WEIGHTS, name=name, bytes=size, source=source)
 
 
 def _pool(how: Settings, pool: Pool) -> Iterator[Item]:
     counted = how.version >= COUNTED_DRAFT
-    for name, size in pool.parts:
-        yield Item(figure=POOL, name=name, bytes=size, source=POOL_CODE)
+    for name, size, formula in pool.parts:
+        yield Item(figure=POOL, name=name, bytes=size, source=POOL_CODE, formula=formula)
     if counted and pool.draft_bytes:
         yield Item(figure=POOL, name="draft: keys and values", bytes=pool.draft_bytes,
                    source=DRAFT_CODE)  # fmt: skip
@@ -152,27 +138,23 @@ def _pool(how: Settings, pool: Pool) -> Iterator[Item]:
 def _drafted(how: Settings, pool: Pool) -> Iterator[Item]:
     """Before 0.5.14 a draft came out of what the pool had left."""
     if how.version < COUNTED_DRAFT and pool.draft_bytes:
-        yield from _draft_weights(how)
+        yield Item(figure=WEIGHTS, name="draft: parameters", bytes=loaded.draft_bytes(how),
+                   source=ARITHMETIC)  # fmt: skip
         yield Item(figure=POOL, name="draft: keys and values", bytes=pool.draft_bytes,
                    source=DRAFT_CODE)  # fmt: skip
 
 
 def _beside(how: Settings, pool: Pool) -> Iterator[Item]:
     """What mem_fraction_static leaves room for."""
-    table = running.request_table(how, pool.requests)
     rows = (
-        (ACTIVATION, "table of requests", table, running.REQUESTS),
-        (ACTIVATION, "between the pool's buffers", gaps(how, pool), GAPS),
-        *((ACTIVATION, *named) for named in running.workspaces(how)),
-        (ACTIVATION, "prefill of a chunk", running.activations(how), running.WALKED),
-        (ACTIVATION, "logits and probabilities", running.sampling(how, pool.requests),
-         running.LOGITS),
+        *((ACTIVATION, *named) for named in running.beside(how, pool.requests)),
+        (ACTIVATION, "between the pool's buffers", gaps(how, pool), "", GAPS),
         *((GRAPHS, *named) for named in running.graph_parts(how, pool.requests)),
-        (NON_TORCH, "cuBLAS handle", HANDLE_BYTES, HANDLE_SOURCE),
+        (NON_TORCH, "cuBLAS handle", HANDLE_BYTES, "", HANDLE_SOURCE),
     )  # fmt: skip
-    for figure, name, size, source in rows:
+    for figure, name, size, formula, source in rows:
         if size:
-            yield Item(figure=figure, name=name, bytes=size, source=source)
+            yield Item(figure=figure, name=name, bytes=size, formula=formula, source=source)
 
 
 def _host(how: Settings, pool: Pool) -> Iterator[Item]:
@@ -182,7 +164,7 @@ def _host(how: Settings, pool: Pool) -> Iterator[Item]:
                    source=OFFLOAD)  # fmt: skip
     ratio = how.run.options["hicache_ratio"]
     if ratio:
-        size = int(float(ratio) * sum(size for _, size in pool.parts))
+        size = int(float(ratio) * pool.bytes)
         yield Item(figure=POOL, name="cache on the host", bytes=size, place=CPU, source=HICACHE)
 
 
@@ -192,10 +174,9 @@ def _needs(
     """Room for one sequence of the context; more where the share is given and leaves less."""
     tokens = -(-how.context // how.page) * how.page
     one = sized(how, cell(how), tokens, slots_of_a_request(how) if cell(how).state else 0)
-    static = _bytes(weights) + sum(size for _, size in one.parts) + one.draft_bytes
-    large = running.request_table(how, 0) * running.MOST_OF_TABLE
-    small = _bytes(beside) - sum(i.bytes for i in beside if i.name == "table of requests") + large
-    least = static + small
+    static = _bytes(weights) + one.bytes + one.draft_bytes
+    table = (one.requests + 1) * running.row_bytes(how)
+    least = static + table + sum(i.bytes for i in beside if i.name != running.TABLE)
     given = how.run.options["gpu_memory_utilization"]
     if given is not None:
         least = max(least, int(static / how.fraction))
@@ -214,7 +195,7 @@ def _problem(how: Settings, before: int, weights: int, rest: int, pool: Pool, be
                 f"{least:.3f} of what is free, {share} leaves no room for a cache")  # fmt: skip
     if pool.cell.state and pool.requests <= 0:
         return f"Not enough memory for the states of one request under {share}; increase it"
-    slack = before - weights - sum(size for _, size in pool.parts) - (
+    slack = before - weights - pool.bytes - (
         pool.draft_bytes if how.version >= COUNTED_DRAFT else 0)  # fmt: skip
     if beside > slack:
         fits = max(0.0, (before - beside) / before)
@@ -264,5 +245,6 @@ ENGINE = Engine(
     },
     problems=problems,
     ledger=lambda run: serve(run).ledger,
+    stage_layers=stage_layers,
     serve=serve,
 )  # fmt: skip

@@ -50,10 +50,15 @@ class Pool(Struct, frozen=True, kw_only=True):
     window_tokens: int = 0
     slots: int = 0
     requests: int
-    parts: tuple[tuple[str, int], ...]
+    parts: tuple[tuple[str, int, str], ...]  # name, bytes, how they come about
     share: Callable[[int], float]
     cell: Cell
     draft_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """All of it but the draft's."""
+        return sum(size for _, size, _ in self.parts)
 
 
 def splits_windows(how: Settings) -> bool:
@@ -153,11 +158,13 @@ def sized(how: Settings, one: Cell, tokens: int, slots: int) -> Pool:
     held_slots = slots_of_a_request(how)
     if one.state:
         requests = min(requests, slots // held_slots)
-    parts = [("keys and values", (tokens + page) * one.full)]
+    rows = [("keys and values", tokens, page, one.full)]
     if one.windowed:
-        parts.append(("keys and values of layers with a window", (slid + page) * one.windowed))
+        rows.append(("keys and values of layers with a window", slid, page, one.windowed))
     if one.state:
-        parts.append(("states", (slots + 1) * one.state))
+        rows.append(("states", slots, 1, one.state))
+    parts = tuple((name, (count + spare) * each, f"({count:,} + {spare}) × {each:,}")
+                  for name, count, spare, each in rows)  # fmt: skip
 
     def share(context: int) -> float:
         pages = -(-context // page) * page
@@ -170,7 +177,7 @@ def sized(how: Settings, one: Cell, tokens: int, slots: int) -> Pool:
         return max(shares)
 
     return Pool(tokens=tokens, window_tokens=slid, slots=slots, requests=requests,
-                parts=tuple(parts), share=share, cell=one,
+                parts=parts, share=share, cell=one,
                 draft_bytes=(tokens + page) * one.draft)  # fmt: skip
 
 

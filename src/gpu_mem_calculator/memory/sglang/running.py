@@ -19,7 +19,8 @@ from . import guessing
 from .settings import EXTRA_CONTEXT, FLASHINFER, TRITON, TRTLLM, Settings
 from .versions import ONE_LOGITS_BUFFER
 
-Named = tuple[str, int, Source]
+Named = tuple[str, int, str, Source]  # name, bytes, how they come about, who says so
+TABLE = "table of requests"
 REQUESTS = code("sglang 0.5.18 srt/mem_cache/memory_pool.py ReqToTokenPool: 4 bytes a token of the "
                 "context for every request, and one row for padding")  # fmt: skip
 WORKSPACE = code("sglang 0.5.18 srt/environ.py SGLANG_FLASHINFER_WORKSPACE_SIZE, "
@@ -39,14 +40,25 @@ GRAPHS_MEASURED = measured(
 FIRST_GRAPH, LAYER_GRAPH, LAYER_GRAPH_RANKS = 40 * MIB, MIB // 4, MIB // 2
 QWEN = ("qwen2", "qwen3", "mimo")  # flashinfer_backend.py gives them more
 INT_WORKSPACE = 8 * MIB  # of each of FlashInfer's wrappers, one for each decode graph
-MOST_OF_TABLE = 2049  # rows of the table of requests where the pool holds a sequence or so
 KV_SPLITS = 8  # server_args.py triton_attention_num_kv_splits
 
 
-def request_table(how: Settings, requests: int) -> int:
-    """Where each token of each request lies."""
+def row_bytes(how: Settings) -> int:
+    """One request's row of the table that says where its tokens lie."""
     drafted = guessing.ahead(how.run).tokens if guessing.method(how.run) else 0
-    return (requests + 1) * (how.context + EXTRA_CONTEXT + drafted) * 4
+    return (how.context + EXTRA_CONTEXT + drafted) * 4
+
+
+def beside(how: Settings, requests: int) -> Iterator[Named]:
+    """Everything but graphs."""
+    row = row_bytes(how)
+    yield TABLE, (requests + 1) * row, f"({requests:,} requests + 1) × {row:,}", REQUESTS
+    yield from workspaces(how)
+    yield ("prefill of a chunk", activations(how), f"{how.chunk:,} tokens through the widest layer",
+           WALKED)  # fmt: skip
+    rows = sampled_rows(how, requests)
+    yield ("logits and probabilities", 2 * rows * how.run.arch.vocab * 4,
+           f"2 × {rows:,} rows × {how.run.arch.vocab:,} × 4", LOGITS)  # fmt: skip
 
 
 def workspaces(how: Settings) -> Iterator[Named]:
@@ -56,8 +68,8 @@ def workspaces(how: Settings) -> Iterator[Named]:
     if how.backend == FLASHINFER and how.run.arch.family in QWEN:
         own = 512 * MIB
     if own:
-        yield "attention workspace", own, WORKSPACE
-    yield "cuBLAS workspace", cublas_bytes(how.run.compute_capability), CUBLAS
+        yield "attention workspace", own, f"{how.backend}'s own size", WORKSPACE
+    yield "cuBLAS workspace", cublas_bytes(how.run.compute_capability), "", CUBLAS
 
 
 def layer_peak(how: Settings, layer: Layer, tokens: int) -> int:
@@ -113,10 +125,10 @@ def activations(how: Settings) -> int:
     return max((layer_peak(how, layer, how.chunk) for layer in layers), default=0)
 
 
-def sampling(how: Settings, requests: int) -> int:
-    """Logits and probabilities of the largest batch, in fp32; SGLang gathers the vocabulary."""
+def sampled_rows(how: Settings, requests: int) -> int:
+    """Rows of logits of the largest batch; SGLang gathers the vocabulary."""
     rows = min(requests, how.largest_graph) * guessing.ahead(how.run).tokens
-    return 2 * rows * how.run.arch.vocab * 4 if how.shard.head else 0
+    return rows if how.shard.head else 0
 
 
 def graph_parts(how: Settings, requests: int) -> Iterator[Named]:
@@ -128,7 +140,8 @@ def graph_parts(how: Settings, requests: int) -> Iterator[Named]:
         yield from _graph_buffers(how, sizes)
     if sizes or how.prefill_sizes:
         count = len(sizes) + len(how.prefill_sizes)
-        yield "graphs", FIRST_GRAPH + count * each, GRAPHS_MEASURED
+        said = f"{FIRST_GRAPH:,} + {len(sizes)} of decode and {len(how.prefill_sizes)} of prefill"
+        yield "graphs", FIRST_GRAPH + count * each, f"{said} × {each:,}", GRAPHS_MEASURED
 
 
 def _graph_buffers(how: Settings, sizes: tuple[int, ...]) -> Iterator[Named]:
@@ -136,13 +149,16 @@ def _graph_buffers(how: Settings, sizes: tuple[int, ...]) -> Iterator[Named]:
     lie; FlashInfer's wrappers.
     """
     rows = guessing.ahead(how.run).tokens
-    logits = max(sizes) if how.version >= ONE_LOGITS_BUFFER else sum(sizes)
+    logits = rows * (max(sizes) if how.version >= ONE_LOGITS_BUFFER else sum(sizes))
     if how.shard.head:
-        yield "logits of graphs", rows * logits * how.run.arch.vocab * 4, GRAPH_BUFFERS
-    entries = max(sizes) * -(-how.context // (how.page if how.backend != FLASHINFER else 1))
-    yield "page tables of graphs", entries * 4, GRAPH_BUFFERS
+        yield ("logits of graphs", logits * how.run.arch.vocab * 4,
+               f"{logits:,} rows × {how.run.arch.vocab:,} × 4", GRAPH_BUFFERS)  # fmt: skip
+    pages = -(-how.context // (how.page if how.backend != FLASHINFER else 1))
+    yield ("page tables of graphs", max(sizes) * pages * 4,
+           f"{max(sizes):,} sequences × {pages:,} pages × 4", GRAPH_BUFFERS)  # fmt: skip
     if how.backend == FLASHINFER:
-        yield "FlashInfer's wrappers", len(sizes) * INT_WORKSPACE, GRAPH_BUFFERS
+        yield ("FlashInfer's wrappers", len(sizes) * INT_WORKSPACE,
+               f"{len(sizes)} × {INT_WORKSPACE:,}", GRAPH_BUFFERS)  # fmt: skip
     elif how.backend == TRITON:
         heads = max((m.heads // how.shard.attention_tp * (m.value_dim or m.head_dim)
                      for layer in how.shard.layers(how.run.arch) for m in layer.mixers
@@ -151,4 +167,4 @@ def _graph_buffers(how: Settings, sizes: tuple[int, ...]) -> Iterator[Named]:
                        for layer in how.shard.layers(how.run.arch) for m in layer.mixers
                        if isinstance(m, LatentAttention)), default=0)  # fmt: skip
         partial = max(sizes) * rows * KV_SPLITS * max(heads, latents) * 4
-        yield "partial sums of Triton's attention", partial, GRAPH_BUFFERS
+        yield "partial sums of Triton's attention", partial, "", GRAPH_BUFFERS

@@ -7,7 +7,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from ...ledger.units import GIB, MIB
-from ...model.blocks import Attention, LatentAttention, StateSpace
+from ...model.blocks import Attention, LatentAttention
 from ..run import Run
 from ..serving.shard import Shard
 from . import guessing
@@ -50,19 +50,16 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def shard(self) -> Shard:
-        """This rank's part. Stages as srt/distributed/utils.py get_pp_indices cuts them."""
-        layers, pp, stage = len(self.run.arch.layers), int(self.run.mesh.pp), int(self.run.stage)
-        each, left = divmod(layers, pp)
-        if self.version >= LATE_EXTRA_LAYERS:
-            start = stage * each + max(0, stage - (pp - left))
-            end = start + each + (stage >= pp - left)
-        else:
-            start, end = stage * each, layers if stage == pp - 1 else (stage + 1) * each
-        ep = int(self.run.mesh.ep)
+        """This rank's part. The embedding is cut as attention is (vocab_parallel_embedding.py
+        get_embedding_tp_kwargs), the head over all ranks.
+        """
+        run, stage = self.run, int(self.run.stage)
+        counts, ep = stage_layers(run), int(run.mesh.ep)
+        start, attention_tp = sum(counts[:stage]), self.tp // self.attention_dp
         return Shard(
-            places=range(start, end), embedding=stage == 0, head=stage == pp - 1, tp=self.tp,
-            attention_tp=self.tp // self.attention_dp, ep=ep, expert_tp=self.tp // ep,
-            vocab_multiple=VOCAB_MULTIPLE,
+            places=range(start, start + counts[stage]), embedding=stage == 0,
+            head=stage == len(counts) - 1, tp=self.tp, attention_tp=attention_tp, ep=ep,
+            expert_tp=self.tp // ep, vocab_multiple=VOCAB_MULTIPLE, embedding_tp=attention_tp,
         )  # fmt: skip
 
     @cached_property
@@ -110,7 +107,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True):
     def card(self) -> Card:
         """What SGLang's choices depend on."""
         return Card(
-            version=self.version, mib=self.run.card_bytes // MIB, tp=self.tp,
+            version=self.version, mib=self.run.smi_bytes // MIB, tp=self.tp,
             pp=int(self.run.mesh.pp), dp=self.attention_dp, latent=self.latent,
             speculates=guessing.method(self.run),
         )  # fmt: skip
@@ -170,22 +167,21 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True):
         own = 32 if self.run.precision == "fp32" else 16
         return {"auto": own, "bf16": 16, "fp16": 16, "fp8": 8}.get(name, own)
 
-    @cached_property
-    def states(self) -> bool:
-        """Whether some layer keeps a state."""
-        return any(not isinstance(m, Attention | LatentAttention) for layer in self.run.arch.layers
-                   for m in layer.mixers)  # fmt: skip
-
     @property
     def offloaded(self) -> int:
         """Weights that stay on the host: `cpu_offload_gb` of each rank."""
         return int(float(self.run.options["cpu_offload_gb"] or 0) * GIB)
 
-    @cached_property
-    def scanned(self) -> bool:
-        """Whether a state is Mamba's."""
-        return any(isinstance(m, StateSpace) for layer in self.run.arch.layers
-                   for m in layer.mixers)  # fmt: skip
+
+def stage_layers(run: Run) -> list[int]:
+    """Layers of each stage: srt/distributed/utils.py get_pp_indices. What does not divide goes to
+    the last stage, one to each of the last from 0.5.6 on.
+    """
+    pp = int(run.mesh.pp)
+    each, left = divmod(len(run.arch.layers), pp)
+    if version(run) >= LATE_EXTRA_LAYERS:
+        return [each + (stage >= pp - left) for stage in range(pp)]
+    return [each + left * (stage == pp - 1) for stage in range(pp)]
 
 
 def vision_factor(now: Version, tower: int) -> float:

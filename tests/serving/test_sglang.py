@@ -1,0 +1,325 @@
+"""SGLang: figures of its logs and of its source."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.ledger.ledger import CPU
+from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.memory.serving.served import (
+    ACTIVATION,
+    GRAPHS,
+    POOL,
+    SERVING,
+    WEIGHTS,
+    Served,
+)
+
+ROWS = Path(__file__).parents[1] / "ground_truth" / "serving_sglang.jsonl"
+# Mean and worst of the absolute error over public logs, in percent. A pool of 0.24 GiB is printed
+# with two digits: that alone is 2 % there.
+BUDGETS = {"weights_bytes": (0.4, 2.4), "kv_pool_bytes": (0.5, 2.4), "kv_tokens": (0.2, 1.0),
+           "graph_bytes": (12, 30)}  # fmt: skip
+SPARSE = {
+    "model_type": "deepseek_v32", "num_hidden_layers": 61, "hidden_size": 7168,
+    "num_attention_heads": 128, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128, "v_head_dim": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048, "intermediate_size": 18432, "n_shared_experts": 1,
+    "first_k_dense_replace": 3, "vocab_size": 129280, "index_head_dim": 128, "index_n_heads": 64,
+    "index_topk": 2048, "max_position_embeddings": 163840,
+}  # fmt: skip
+
+
+def served(
+    model: str | dict[str, Any] = "llama3.1-8b", gpu: str = "h100-80gb-sxm", **inference: Any
+) -> Served:
+    """One server, by default on an idle H100."""
+    free = inference.pop("free", None)
+    hardware: dict[str, Any] = {"gpu": gpu}
+    if free is not None:
+        hardware["available_memory_bytes"] = int(free * GIB)
+    section = {"name": model} if isinstance(model, str) else {"config": model}
+    found = full_estimate({"model": section, "inference": {"engine": "sglang", **inference},
+                           "hardware": hardware})  # fmt: skip
+    return found.served[0]
+
+
+def item(found: Served, name: str) -> int:
+    """Bytes of one item."""
+    return sum(one.bytes for one in found.items if one.name == name)
+
+
+def test_public_logs() -> None:
+    """Weights, pools and tokens of 25 start-ups, 0.4.1 to 0.5.19, are what the logs print."""
+    errors: dict[str, list[float]] = {}
+    for line in ROWS.read_text().splitlines():
+        row = json.loads(line)
+        result = full_estimate(row["config"]).result.serving
+        assert result is not None
+        assert not result.problem, row["id"]
+        for name, figure in row["measured"].items():
+            error = 100 * abs(getattr(result, name) - figure) / figure
+            errors.setdefault(name, []).append(error)
+    assert sum(map(len, errors.values())) >= 70
+    for name, (mean, worst) in BUDGETS.items():
+        found = errors[name]
+        assert sum(found) / len(found) <= mean, name
+        assert max(found) <= worst, name
+
+
+def test_what_is_left_behind_the_pool() -> None:
+    """Llama-3.2-1B, H100, 2025-02: 78.81 GiB free, 7.43 behind the pool and the requests' table."""
+    found = served("llama3.2-1b", engine_version="0.4.3", gpu_memory_utilization=0.88, free=78.81)
+    taken = found.figure(WEIGHTS) + found.pool_bytes + item(found, "table of requests")
+    taken += item(found, "between the pool's buffers")
+    assert 78.81 - taken / GIB == pytest.approx(7.43, abs=0.02)
+
+
+def test_an_idle_card_has_as_much_free_as_logs_say() -> None:
+    """78.50 to 78.81 GiB of an H100 in SGLang's own logs."""
+    given = served(gpu_memory_utilization=0.8, free=78.58)
+    assert served(gpu_memory_utilization=0.8).tokens == pytest.approx(given.tokens, rel=0.003)
+
+
+def test_a_cap_is_exact() -> None:
+    """A page more than max_total_tokens is allocated, for padding."""
+    found = served(max_total_tokens=20480)
+    assert found.tokens == 20480
+    assert found.pool_bytes == 20481 * 32 * 2 * 8 * 128 * 2
+
+
+def test_latents_are_not_cut() -> None:
+    """DeepSeek-V3: 61 layers of 576 elements on every rank; 35,136 bytes in fp8."""
+    for tp, dtype, size in ((8, "auto", 2), (8, "fp8", 1), (16, "fp8", 1)):
+        found = served("deepseek-v3", "b200-180gb-sxm", tensor_parallel_size=tp,
+                       kv_cache_dtype=dtype, quantization="fp8")  # fmt: skip
+        assert found.token_bytes == 61 * 576 * size
+
+
+def test_sparse_latents_keep_an_index() -> None:
+    """788 bytes a layer in fp8 (GLM-5, 78 layers: 186.77 GiB for 3,262,823 tokens), else 1,284."""
+    hopper = served(SPARSE, "h200-141gb-sxm", tensor_parallel_size=8, quantization="fp8")
+    assert hopper.token_bytes == 61 * (576 * 2 + 132)
+    blackwell = served(SPARSE, "b200-180gb-sxm", tensor_parallel_size=8, quantization="fp8")
+    assert blackwell.token_bytes == 61 * (512 + 4 * 4 + 64 * 2 + 132)
+    assert blackwell.token_bytes // 61 == pytest.approx(186.77 * GIB / 3_262_823 / 78, rel=1e-4)
+    assert hopper.tokens % 64 == 0
+
+
+def test_heads_are_repeated_where_there_are_more_ranks() -> None:
+    """Llama-3.1-8B has 8 key-value heads; 16 ranks have one each."""
+    assert served(tensor_parallel_size=8).token_bytes == 32 * 2 * 128 * 2
+    assert served(tensor_parallel_size=16).token_bytes == 32 * 2 * 128 * 2
+
+
+def test_layers_with_a_window_have_a_pool_of_their_own() -> None:
+    """gpt-oss from 0.5.8 on: 0.8 tokens there for each of the others; before, all alike."""
+    found = served("gpt-oss-20b", gpu_memory_utilization=0.8)
+    whole = served("gpt-oss-20b", gpu_memory_utilization=0.8, engine_version="0.5.7")
+    windowed = item(found, "keys and values of layers with a window")
+    assert windowed / item(found, "keys and values") == pytest.approx(0.8, abs=1e-4)
+    assert (found.token_bytes, whole.token_bytes) == (12 * 2048, 24 * 2048)
+    assert found.tokens / whole.tokens == pytest.approx(2 / 1.8, rel=0.01)
+    assert found.sequences(131_072) == pytest.approx(found.tokens / 131_072, rel=1e-3)
+
+
+def test_gemma_keeps_every_token_in_its_windows() -> None:
+    """SGLang turns the pool for windows off for Gemma 2 and 3."""
+    found = served("gemma2-9b")
+    assert found.token_bytes == 42 * 2 * 8 * 256 * 2
+
+
+def test_states_have_slots() -> None:
+    """granite-4.0-h-micro on 16 GB: 38 slots of a log, of which a request may hold three."""
+    rows = map(json.loads, ROWS.read_text().splitlines())
+    row = next(row for row in rows if "granite" in row["id"])
+    found = full_estimate(row["config"]).served[0]
+    assert found.most_sequences == 38 // 3
+    assert any(note.startswith("The states have 38 slots, 3 for each") for note in found.notes)
+    assert found.sequences(1000) == pytest.approx(38 / 3, rel=1e-3)
+
+
+def test_adapters() -> None:
+    """Two adapters of rank 256 on every projection of Llama-3.1-8B: 2.5 GiB."""
+    found = served(max_lora_rank=256, max_loras=2)
+    assert item(found, "adapters") / GIB == pytest.approx(2.5, abs=0.001)
+
+
+@pytest.mark.parametrize("dp", [1, 2])
+def test_attention_that_is_not_cut(dp: int) -> None:
+    """With data-parallel attention a rank has all heads, and its experts are cut as before."""
+    inference: dict[str, Any] = {"tensor_parallel_size": 2, "expert_parallel_size": 2}
+    if dp > 1:
+        inference |= {"enable_dp_attention": True, "data_parallel_size": dp}
+    found = served("qwen3-30b-a3b", **inference)
+    assert found.token_bytes == 48 * 2 * (4 * dp // 2) * 128 * 2
+    whole = served("qwen3-30b-a3b")
+    assert 2 * item(found, "experts") == pytest.approx(item(whole, "experts"), rel=0.001)
+    assert item(found, "attention") == pytest.approx(item(whole, "attention") * dp / 2, rel=0.001)
+
+
+def test_a_draft_is_counted_from_0_5_14() -> None:
+    """Its layers are part of a token's bytes then; before, they come out of what is left."""
+    head = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 4096,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+            "vocab_size": 128256}  # fmt: skip
+    given: dict[str, Any] = {
+        "speculative_method": "eagle",
+        "speculative_model": head,
+        "num_speculative_tokens": 4,
+        "gpu_memory_utilization": 0.8,
+    }
+    alone = served(gpu_memory_utilization=0.8)
+    new, old = served(**given), served(**given, engine_version="0.5.13")
+    drafted = item(new, "draft: keys and values")
+    assert drafted == (new.tokens + 1) * 2 * 8 * 128 * 2
+    assert new.tokens < alone.tokens * 32 / 33
+    assert old.tokens == pytest.approx(alone.tokens, rel=0.001)
+    assert item(new, "draft: parameters") / GIB == pytest.approx(0.47, abs=0.01)
+
+
+def test_multi_token_prediction_is_a_layer_more() -> None:
+    """DeepSeek-V3's own: 62 layers of cache for 61."""
+    found = served("deepseek-v3", "h200-141gb-sxm", tensor_parallel_size=8, quantization="fp8",
+                   speculative_method="nextn")  # fmt: skip
+    assert item(found, "draft: keys and values") * 61 == item(found, "keys and values")
+
+
+def test_weights_that_stay_on_the_host() -> None:
+    """cpu_offload_gb of each rank; the pool has them instead."""
+    plain, found = served(enforce_eager=True), served(cpu_offload_gb=4, enforce_eager=True)
+    away = sum(one.bytes for one in found.items if one.place == CPU)
+    assert away == 4 * GIB
+    assert plain.figure(WEIGHTS) - found.figure(WEIGHTS) == away
+    assert found.pool_bytes - plain.pool_bytes == pytest.approx(away, rel=0.001)
+
+
+def test_a_cache_on_the_host() -> None:
+    """hicache_ratio times the pool."""
+    found = served(hicache_ratio=2.0, gpu_memory_utilization=0.8)
+    host = next(one for one in found.items if one.place == CPU)
+    assert host.bytes == 2 * found.pool_bytes
+
+
+def test_eager_has_no_graphs() -> None:
+    """--disable-cuda-graph stops decode graphs, and those of prefill from 0.5.14 on."""
+    assert served(enforce_eager=True).figure(GRAPHS) == 0
+    assert served(enforce_eager=True, engine_version="0.5.12").figure(GRAPHS) > 0
+    assert served(enforce_eager=True, engine_version="0.5.9").figure(GRAPHS) == 0
+
+
+def test_a_longer_chunk_needs_more() -> None:
+    """Activations grow with the tokens of a prefill, not with the context."""
+    one, two = served(chunked_prefill_size=4096), served(chunked_prefill_size=8192)
+    small, large = (item(found, "prefill of a chunk") for found in (one, two))
+    assert large == 2 * small
+    # gate and up, their product, the output, the input and the residual of 8,192 tokens
+    assert large == 8192 * 2 * (3 * 14336 + 3 * 4096)
+    assert one.figure(ACTIVATION) < two.figure(ACTIVATION)
+
+
+def test_stages() -> None:
+    """What does not divide goes to the last stages, one each; before 0.5.6 all to the last."""
+    given: dict[str, Any] = {"tensor_parallel_size": 8, "pipeline_parallel_size": 3,
+                             "quantization": "fp8"}  # fmt: skip
+    file = {"model": {"name": "deepseek-v3"}, "hardware": {"gpu": "h200-141gb-sxm"},
+            "inference": {"engine": "sglang", **given}}  # fmt: skip
+    layers = [stage.num_layers for stage in full_estimate(file).result.stages]
+    assert layers == [20, 20, 21]
+    file["inference"] = {"engine": "sglang", "engine_version": "0.4.9", **given}
+    assert [s.num_layers for s in full_estimate(file).result.stages] == [20, 20, 21]
+
+
+@pytest.mark.parametrize(
+    ("inference", "words"),
+    [
+        ({"kv_cache_dtype": "int8"}, "is not one of SGLang's"),
+        ({"enable_dp_attention": True}, "data_parallel_size above 1"),
+        ({"expert_parallel_size": 3}, "does not divide tensor_parallel_size=1"),
+        ({"speculative_method": "eagle3"}, "needs inference.speculative_model"),
+        ({"speculative_method": "nextn"}, "no multi-token-prediction layers"),
+        ({"speculative_method": "lookahead"}, "is not modelled"),
+        ({"quantization": "q4_k_m"}, "GGUF"),
+        ({"engine_version": "newest"}, "is not a version"),
+        ({"block_size": 16}, "not an option of SGLang"),
+    ],
+)
+def test_what_is_refused(inference: dict[str, Any], words: str) -> None:
+    """One sentence, with the value and what to do."""
+    with pytest.raises(InputError, match=words):
+        served(**inference)
+
+
+def test_families_without_a_model() -> None:
+    """SGLang has no Mamba-2."""
+    with pytest.raises(InputError, match="has no mamba2 model"):
+        served("mamba2-2.7b")
+
+
+def test_why_it_does_not_start() -> None:
+    """Weights that do not fit, a share that leaves no cache, and one that leaves too little."""
+    assert "out of memory while loading" in served("llama3.1-70b").problem
+    tight = served("qwen3-32b", gpu_memory_utilization=0.7)
+    assert "increase --mem-fraction-static" in tight.problem
+    assert tight.tokens == 0
+    full = served(gpu_memory_utilization=0.99)
+    assert "lower it to 0.9" in full.problem
+    assert not served(gpu_memory_utilization=0.9).problem
+
+
+def test_the_command_has_what_is_not_default() -> None:
+    """Flags by SGLang's names, and nothing that it would choose itself."""
+    words = served(kv_cache_dtype="fp8", tensor_parallel_size=2, gpu_memory_utilization=0.8,
+                   max_num_seqs=64, enforce_eager=True, cuda_graph_max_bs=32).command  # fmt: skip
+    text = " ".join(words)
+    assert text.startswith("python -m sglang.launch_server --model-path MODEL ")
+    for flag in ("--tp-size 2", "--mem-fraction-static 0.8", "--max-running-requests 64",
+                 "--kv-cache-dtype fp8_e4m3", "--disable-cuda-graph",
+                 "--cuda-graph-max-bs-decode 32"):  # fmt: skip
+        assert flag in text
+    assert "--dp-size" not in text
+    assert "--dtype" not in text
+    assert len(served().command) == 5
+
+
+def test_versions_that_were_not_read_say_so() -> None:
+    """A newer one has the newest rules."""
+    found = served(engine_version="0.9.0", gpu_memory_utilization=0.8)
+    assert "SGLang 0.9.0 is newer than 0.5.18, whose rules are used." in found.notes
+    assert found.tokens == served(gpu_memory_utilization=0.8).tokens
+
+
+def test_needs_is_a_card_it_starts_on() -> None:
+    """On a card of needs_bytes, one sequence of the context fits; on less than its weights none."""
+    found = served("qwen2.5-7b", max_seq_len=8192, max_num_seqs=16)
+    file = {
+        "model": {"name": "qwen2.5-7b"},
+        "inference": {"engine": "sglang", "max_seq_len": 8192, "max_num_seqs": 16,
+                      "gpu_memory_utilization": 0.88, "chunked_prefill_size": 8192},
+        "hardware": {"gpu_memory_bytes": int(found.needs_bytes * 1.1)},
+    }  # fmt: skip
+    again = full_estimate(file).served[0]
+    assert not again.problem
+    assert again.tokens >= 8192
+
+
+def test_more_ranks_hold_more() -> None:
+    """Tokens grow with tensor parallelism, and double with an fp8 cache."""
+    counts = [served("qwen3-8b", tensor_parallel_size=tp).tokens for tp in (1, 2, 4, 8)]
+    assert counts == sorted(counts)
+    plain, half = (served(kv_cache_dtype=name, gpu_memory_utilization=0.8) for name in
+                   ("auto", "fp8"))  # fmt: skip
+    assert half.tokens == pytest.approx(2 * plain.tokens, rel=1e-5)
+
+
+def test_the_ledger_adds_up() -> None:
+    """Every item is on the ledger that training has."""
+    found = served()
+    assert int(found.ledger.at(SERVING)) == sum(one.bytes for one in found.items)
+    assert found.figure(POOL) == found.pool_bytes
