@@ -1,0 +1,86 @@
+"""Which vLLM it is: its version, its engine, and what changed when.
+
+V0 came to its end with 0.10; V1 is the default from 0.8 on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ...model.arch import Layer
+from ...model.blocks import Attention, LatentAttention, Moe
+from ..run import Run
+
+Version = tuple[int, int, int]
+NEWEST = "0.27.0"  # whose source was read throughout; what is newer is taken for it
+FIRST, FIRST_V1, LAST_V0 = (0, 4, 0), (0, 8, 0), (0, 10, 2)
+NUMBER = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?")
+
+
+def parsed(text: str) -> Version | None:
+    """Major, minor and patch; what is left out is 0, and what follows (`.post1`, `rc2`) is too."""
+    found = NUMBER.match(text.strip())
+    if found is None:
+        return None
+    major, minor, patch = (int(part or 0) for part in found.groups())
+    return major, minor, patch
+
+
+def version(run: Run) -> Version:
+    """The version that is asked for."""
+    return parsed(str(run.options["engine_version"])) or (0, 0, 0)
+
+
+def v1(run: Run) -> bool:
+    """Whether the V1 engine runs; where nobody says, it does from 0.8 on."""
+    given = run.options.get("engine_generation")
+    return version(run) >= FIRST_V1 if given is None else bool(given == "v1")
+
+
+def problems(run: Run) -> Iterator[str]:
+    """Versions that there are not."""
+    text, given = run.options["engine_version"], run.options.get("engine_generation")
+    found = parsed(str(text))
+    if found is None:
+        yield f"inference.engine_version={text!r} is not a version; use one such as '{NEWEST}'"
+        return
+    if found < FIRST:
+        yield f"inference.engine_version={text!r} is not modelled; use 0.4.0 or newer"
+    if given not in (None, "v0", "v1"):
+        yield f"inference.engine_generation={given!r} must be 'v0' or 'v1'"
+    elif given == "v0" and found > LAST_V0:
+        yield f"vLLM {text} has no V0 engine; leave inference.engine_generation out"
+    elif given == "v1" and found < FIRST_V1:
+        yield (f"inference.engine_generation='v1' is modelled from vLLM 0.8.0 on, not for {text}; "
+               "leave it out")  # fmt: skip
+
+
+# The GPU worker of 2026 ("V2 model runner") runs a version's models by family and kind: since
+# when, and for which. vllm 0.22.0 to 0.27.0 vllm/config/vllm.py _is_default_v2_model_runner_model.
+SECOND_RUNNER = (
+    ((0, 22, 0), ("qwen3",)),
+    ((0, 23, 0), ("qwen3", "llama", "mistral")),
+    ((0, 24, 0), ("qwen3", "llama", "mistral", "deepseek_v2", "qwen2_moe", "granitemoe")),
+)
+SECOND_RUNNER_FOR_ALL = (0, 25, 0)  # dense models without states, and these:
+SECOND_RUNNER_EXPERTS = ("deepseek_v2", "qwen2_moe", "granitemoe")
+
+
+def second_runner(run: Run) -> bool:
+    """Whether the newer GPU worker runs it; until 0.23 not with quantized weights."""
+    now, family = version(run), run.arch.family
+    if not v1(run) or now < SECOND_RUNNER[0][0]:
+        return False
+    if now >= SECOND_RUNNER_FOR_ALL:
+        return family in SECOND_RUNNER_EXPERTS or all(map(_plain, run.arch.runs))
+    if now < (0, 24, 0) and run.options.get("quantization", "none") != "none":
+        return False
+    families = next(names for since, names in reversed(SECOND_RUNNER) if now >= since)
+    return family in families
+
+
+def _plain(run: tuple[Layer, int, int]) -> bool:
+    """No experts, no states."""
+    mixers = all(isinstance(mixer, Attention | LatentAttention) for mixer in run[0].mixers)
+    return mixers and not isinstance(run[0].mlp, Moe)

@@ -1,0 +1,131 @@
+"""vLLM: a server that measures a trial run, and gives what is left of its share to the cache.
+
+    pool = gpu_memory_utilization x card - weights - activations - non-torch (- graphs from 0.20 on)
+
+Each term is in a file of its own under memory/vllm/. Versions from 0.4 on; what is newer than the
+newest that is modelled is taken for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..ledger.ledger import CPU
+from ..ledger.source import code
+from ..ledger.units import GIB
+from ..memory.engine import Engine
+from ..memory.formats import FormatError
+from ..memory.run import Run
+from ..memory.serving.served import POOL, Item, Served
+from ..memory.serving.weights import run_scheme
+from ..memory.vllm import cuts, speculative, versions
+from ..memory.vllm.budget import Rank, counts_graphs, needs_bytes, problem, rank
+from ..memory.vllm.command import command
+from ..memory.vllm.cuts import stage_layers
+from ..memory.vllm.defaults import settled
+from ..memory.vllm.non_torch import before
+from ..memory.vllm.pages import Pool, notes, pool
+
+PAGES = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
+SWAPPED = code("vllm 0.7.3 vllm/worker/cache_engine.py: swap_space of the host for each GPU")
+OPTIONS: dict[str, Any] = {
+    "engine_version": versions.NEWEST, "engine_generation": None, "max_seq_len": None,
+    "dtype": "bf16", "quantization": "none", "kv_cache_dtype": "auto",
+    "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 1,
+    "expert_parallel_size": 1, "decode_context_parallel_size": 1,
+    "gpu_memory_utilization": None, "max_num_batched_tokens": None, "max_num_seqs": None,
+    "enforce_eager": False, "max_loras": 1, "max_lora_rank": None, "speculative_method": None,
+    "speculative_model": None, "num_speculative_tokens": None, "block_size": None,
+    "enable_prefix_caching": None, "enable_chunked_prefill": None,
+    "max_cudagraph_capture_size": None, "kv_cache_memory_bytes": None, "cpu_offload_gb": 0,
+    "swap_space": None, "prompt_len": None, "new_tokens": None, "batch_size": None,
+}  # fmt: skip
+
+
+def problems(run: Run) -> Iterator[str]:
+    """What vLLM refuses, and what is not modelled."""
+    yield from versions.problems(run)
+    yield from cuts.problems(run)
+    yield from speculative.problems(run)
+    yield from _choices(run)
+    try:
+        run_scheme(run)
+    except FormatError as refused:
+        yield str(refused)
+
+
+def _choices(run: Run) -> Iterator[str]:
+    options, new = run.options, versions.v1(run)
+    if new and options["swap_space"]:
+        yield "inference.swap_space is of vLLM's V0 engine; leave it out"
+    if options["kv_cache_memory_bytes"] is not None and versions.version(run) < (0, 10, 2):
+        yield "inference.kv_cache_memory_bytes is in vLLM from 0.10.2 on; leave it out"
+    if options["decode_context_parallel_size"] > 1 and versions.version(run) < (0, 10, 2):
+        yield "inference.decode_context_parallel_size is in vLLM from 0.10.2 on; leave it out"
+    how = settled(run).options
+    length, tokens = int(how["max_seq_len"]), int(how["max_num_batched_tokens"])
+    if tokens < length and not how["enable_chunked_prefill"]:
+        yield (f"inference.max_num_batched_tokens={tokens} is less than max_seq_len={length}, and "
+               f"prompts are not cut; set it to {length}")  # fmt: skip
+    if tokens < int(how["max_num_seqs"]):
+        yield (f"inference.max_num_batched_tokens={tokens} is less than max_num_seqs="
+               f"{how['max_num_seqs']}; set max_num_seqs to {tokens}")  # fmt: skip
+
+
+def serve(run: Run) -> Served:
+    """The rank of a pipeline stage; the one with the least room decides the number of blocks."""
+    how, stage = settled(run), int(run.stage)
+    ranks = [rank(how, number) for number in range(int(how.mesh.pp))]
+    least = min(pool(how, one.shard, one.pool_bytes).blocks for one in ranks)
+    here = ranks[stage]
+    cache = pool(how, here.shard, here.pool_bytes, num_blocks=least)
+    length = int(how.options["max_seq_len"])
+    return Served(
+        items=(*here.items, *_pool(here, cache), *_host(how)), tokens=cache.tokens,
+        token_bytes=cache.token_bytes, max_seq_len=length,
+        most_sequences=int(how.options["max_num_seqs"]), sequence_bytes=cache.sequence_bytes,
+        needs_bytes=needs_bytes(how, here, cache.needs_bytes(length)), outside=before(how),
+        problem=problem(how, here, cache.problem), command=command(run, OPTIONS),
+        notes=tuple(_notes(how, here)),
+    )  # fmt: skip
+
+
+def _pool(here: Rank, cache: Pool) -> Iterator[Item]:
+    """The pool as vLLM announces it; less than a block of it stays unused."""
+    allocated = sum(size for _, size in cache.items)
+    parts = (*cache.items, ("not used", here.pool_bytes - allocated))
+    name = cache.items[0][0] if cache.items else "cache"
+    yield Item(figure=POOL, name=name, bytes=here.pool_bytes, source=PAGES, parts=parts,
+               formula="share of the card - weights - activations - non-torch")  # fmt: skip
+
+
+def _host(how: Run) -> Iterator[Item]:
+    swapped = int(how.options["swap_space"] * GIB)
+    if swapped:
+        yield Item(figure=POOL, name="swap space", bytes=swapped, source=SWAPPED, place=CPU)
+
+
+def _notes(how: Run, here: Rank) -> Iterator[str]:
+    """What the user should know."""
+    options, now = how.options, versions.version(how)
+    newest = versions.parsed(versions.NEWEST) or now
+    if now > newest:
+        yield f"vLLM {options['engine_version']} is taken for {versions.NEWEST}"
+    tokens, seqs = options["max_num_batched_tokens"], options["max_num_seqs"]
+    yield (f"the trial run is highest in {here.moment}, with max_num_batched_tokens={tokens} and "
+           f"max_num_seqs={seqs}")  # fmt: skip
+    if (0, 9, 1) <= now < (0, 11, 1):
+        yield "with FlashInfer installed, sampling takes about a third of this"
+    if how.arch.tower:
+        yield "the trial run of the vision tower is left out; images make it larger"
+    if not options["enforce_eager"] and not counts_graphs(how):
+        yield "CUDA graphs come on top of gpu_memory_utilization in this version"
+    yield from notes(how, here.shard)
+
+
+ENGINE = Engine(
+    name="vllm", title="vLLM", options=OPTIONS, axes=frozenset({"tp", "pp", "ep"}),
+    transformers=False, problems=problems, ledger=lambda run: serve(run).ledger, serve=serve,
+    stage_layers=stage_layers,
+)  # fmt: skip
