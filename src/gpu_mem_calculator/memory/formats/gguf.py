@@ -13,12 +13,25 @@ from functools import cache
 from msgspec import Struct
 
 from ...model.arch import Arch, Layer
-from ...model.blocks import Attention, LatentAttention, Linear, Mlp, Moe, StateSpace, Weight
+from ...model.blocks import (
+    Attention,
+    LatentAttention,
+    Linear,
+    Mixer,
+    Mlp,
+    Moe,
+    Recurrence,
+    StateSpace,
+    Weight,
+)
 from . import ftypes
 from .ggml import bytes_of
 
 # Families of ours that no converter of llama.cpp reads, or that are not laid out here.
-UNREAD = frozenset({"bert", "gpt_neo", "gptj", "opt", "t5"})
+UNREAD = frozenset({
+    "bart", "bert", "gpt_neo", "gptj", "m2m_100", "marian", "mbart", "mllama", "mt5", "opt",
+    "pegasus", "t5", "whisper", "zamba2",
+})  # fmt: skip
 EXPERTS = "MXFP4"  # gpt-oss has its experts in it, and no file type changes them
 
 
@@ -147,13 +160,9 @@ NORMS = {"pre": "attn_norm", "post": "post_attention_norm", "pre_mlp": "ffn_norm
 
 
 def _layer(arch: Arch, layer: Layer, index: int) -> Iterator[Part]:
-    mixer, mlp = layer.mixer, layer.mlp
-    if isinstance(mixer, Attention):
-        yield from _attention(mixer, split=arch.family == "baichuan")
-    elif isinstance(mixer, LatentAttention):
-        yield from _latent(mixer)
-    elif isinstance(mixer, StateSpace):
-        yield from _state_space(mixer)
+    mlp = layer.mlp
+    for mixer in layer.mixers:
+        yield from _mixer(mixer, split=arch.family == "baichuan")
     if isinstance(mlp, Moe):
         yield from _experts(mlp)
         bias = f"{layer.mlp_name}.gate.e_score_correction_bias"
@@ -164,24 +173,67 @@ def _layer(arch: Arch, layer: Layer, index: int) -> Iterator[Part]:
         yield from _feed_forward(mlp)
     for place, norm in layer.norms:
         yield Part(NORMS.get(place, place), _numel(norm.weights()))
-    yield from (Part(weight.name, weight.numel) for weight in layer.extra)
+    yield from (_listed("", weight) for weight in layer.extra)
+
+
+def _mixer(mixer: Mixer, *, split: bool) -> Iterator[Part]:
+    if isinstance(mixer, StateSpace):
+        yield from (_listed("ssm_", weight) for weight in mixer.weights())
+    elif isinstance(mixer, Recurrence):
+        yield from _recurrence(mixer)
+    else:
+        if isinstance(mixer, LatentAttention):
+            yield from _latent(mixer)
+        elif not mixer.borrowed:
+            yield from _attention(mixer, split=split)
+        if mixer.index is not None:
+            yield from (_listed("indexer.", weight) for weight in mixer.index.weights())
+
+
+def _listed(prefix: str, weight: Weight) -> Part:
+    """A parameter by itself: matrices are quantized, but for convolutions and tables."""
+    matrix = len(weight.dims) == 2 and weight.name.endswith("weight")
+    whole = matrix and not any(word in weight.name for word in ("norm", "conv", "weights_proj"))
+    row = weight.dims[-1][1]
+    return Part(prefix + weight.name, weight.numel, row if whole else 0, "other" if whole else "")
 
 
 def _attention(mixer: Attention, *, split: bool) -> Iterator[Part]:
-    if len(mixer.inputs) == 1 and split:  # conversion/baichuan.py takes W_pack apart
-        one = mixer.inputs[0]
+    one, names = mixer.inputs[0], ("attn_q", "attn_k", "attn_v")
+    fused = len(mixer.inputs) == 1 and not mixer.reuses
+    if fused and split:  # conversion/baichuan.py takes W_pack apart
         third = Linear(one.name, one.ins, (one.outs[0], one.outs[1] // 3), one.bias)
-        for name in ("attn_q", "attn_k", "attn_v"):
+        for name in names:
             yield from _matrix(name, third, name)
-    elif len(mixer.inputs) == 1:
-        yield from _matrix("attn_qkv", mixer.inputs[0], "attn_qkv")
+    elif fused:
+        yield from _matrix("attn_qkv", one, "attn_qkv")
     else:
-        for name, linear in zip(("attn_q", "attn_k", "attn_v"), mixer.inputs, strict=True):
+        for name, linear in zip(names, mixer.inputs, strict=False):
             yield from _matrix(name, linear, name)
     yield from _matrix("attn_output", mixer.output, "attn_output")
     for norm in mixer.norms:
         yield Part(f"attn_{norm.name}", _numel(norm.weights()))
     yield from (Part(f"attn_{weight.name}", weight.numel) for weight in mixer.extra)
+
+
+def _recurrence(mixer: Recurrence) -> Iterator[Part]:
+    """Linear attention: q, k and v by attention's names, the rest by those of states.
+
+    conversion/qwen.py takes Qwen3-Next's in_proj_qkvz apart.
+    """
+    values = mixer.heads * mixer.value_dim
+    names = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output",
+             "qkv_proj": "attn_qkv", "in_proj_qkv": "attn_qkv"}  # fmt: skip
+    for weight in mixer.parameters:
+        module, _, kind = weight.name.rpartition(".")
+        row = weight.dims[-1][1]
+        if module == "in_proj_qkvz":
+            yield Part("attn_qkv.weight", weight.numel - values * row, row, "attn_qkv")
+            yield Part("attn_gate.weight", values * row, row, "other")
+        elif module in names and kind == "weight":
+            yield Part(f"{names[module]}.weight", weight.numel, row, names[module])
+        else:
+            yield _listed("ssm_", weight)
 
 
 def _latent(mixer: LatentAttention) -> Iterator[Part]:
@@ -197,16 +249,6 @@ def _latent(mixer: LatentAttention) -> Iterator[Part]:
     for norm in (mixer.query_norm, mixer.kv_norm):
         if norm is not None:
             yield Part(f"attn_{norm.name}", _numel(norm.weights()))
-
-
-def _state_space(mixer: StateSpace) -> Iterator[Part]:
-    """Projections are quantized; convolution, A, D, time steps' bias and norms stay F32."""
-    for weight in mixer.parameters:
-        module, _, kind = weight.name.rpartition(".")
-        if kind == "weight" and module.endswith("_proj"):
-            yield Part(f"ssm_{module}.weight", weight.numel, weight.dims[-1][1], "other")
-        else:
-            yield Part(f"ssm_{weight.name}", weight.numel)
 
 
 def _feed_forward(mlp: Mlp, suffix: str = "") -> Iterator[Part]:

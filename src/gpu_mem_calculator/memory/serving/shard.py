@@ -185,7 +185,7 @@ def _mixer(mixer: Mixer, shard: Shard) -> Iterator[Held]:
     if isinstance(mixer, Attention):
         inputs = {w.name for linear in mixer.inputs for w in linear.weights()}
         flipped = {f"{one.name}.weight" for one in (*mixer.inputs, mixer.output) if one.transposed}
-        fused = f"{mixer.inputs[0].name}." if len(mixer.inputs) == 1 else ""
+        fused = f"{mixer.inputs[0].name}." if _is_fused(mixer) else ""
         # norms over all heads of q and k are whole on each rank (OLMo 2); those with a row for
         # each head are cut (Cohere)
         plain = {w.name for norm in mixer.norms for w in norm.weights() if len(w.dims) == 1}
@@ -198,6 +198,13 @@ def _mixer(mixer: Mixer, shard: Shard) -> Iterator[Held]:
             shape = _heads(weight, mixer, shard)
         yield _held(weight, shape, part, transposed=weight.name in flipped,
                     joint="qkv" if weight.name in inputs else "")  # fmt: skip
+
+
+def _is_fused(mixer: Attention) -> bool:
+    """One projection for q, k and v; one for q alone is narrower."""
+    both = mixer.head_dim + (mixer.value_dim or mixer.head_dim)
+    width = mixer.heads * mixer.head_dim + mixer.kv_heads * both
+    return len(mixer.inputs) == 1 and mixer.inputs[0].outs[1] == width
 
 
 def _heads(weight: Weight, mixer: Mixer, shard: Shard) -> tuple[int, ...]:

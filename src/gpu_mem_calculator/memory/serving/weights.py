@@ -7,10 +7,10 @@ from functools import lru_cache
 
 from ...ledger.units import MIB
 from ...model.arch import Arch
-from ...model.blocks import Attention, LatentAttention
+from ...model.blocks import Attention, LatentAttention, Moe
 from ...replay.allocator import replay
 from ...replay.stream import Stream
-from ..formats import Scheme, scheme
+from ..formats import FormatError, Scheme, scheme
 from ..run import Run
 from .shard import EXPERTS, FEED_FORWARD, HEAD, NORM, NORMS, Held, Shard, held
 
@@ -22,7 +22,12 @@ Item = tuple[str, int]
 
 def run_scheme(run: Run) -> Scheme:
     """The format that a run names, or the checkpoint's own."""
-    return scheme(str(run.options.get("quantization") or "none"), run.quantized, run.arch.family)
+    name = str(run.options.get("quantization") or "none")
+    found = scheme(name, run.quantized, run.arch.family)
+    if found.experts and not any(isinstance(one.mlp, Moe) for one, _, _ in run.arch.runs):
+        raise FormatError(f"inference.quantization={found.name!r} packs experts alone, and the "
+                          "model has none; use 'nvfp4' or another format")  # fmt: skip
+    return found
 
 
 def weight_items(run: Run, shard: Shard, scheme: Scheme | None = None, *,

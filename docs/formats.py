@@ -1,0 +1,111 @@
+"""Writes formats.md: every weight format, with bytes per parameter.
+
+python docs/formats.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpu_mem_calculator.core.model_source import find_model
+from gpu_mem_calculator.core.models import ModelConfig
+from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.memory.formats import scheme
+from gpu_mem_calculator.memory.formats.config import READERS
+from gpu_mem_calculator.memory.formats.ftypes import FILE_TYPES, NEEDS_IMATRIX
+from gpu_mem_calculator.memory.formats.ggml import BLOCKS, PLAIN, bits_per_weight
+from gpu_mem_calculator.memory.formats.gguf import tensors
+from gpu_mem_calculator.memory.formats.recipes import RECIPES
+from gpu_mem_calculator.memory.serving.shard import Held, Shard, held
+from gpu_mem_calculator.model.arch import Arch
+
+TARGET = Path(__file__).with_name("formats.md")
+MATRIX = Held("layer.weight", (4096, 4096), "linear", 0)
+EXPERT = Held("layer.experts.down_proj", (1, 4096, 4096), "expert", 0, "experts")
+
+
+def arch(name: str) -> Arch:
+    """A preset's."""
+    return find_model(ModelConfig(name=name)).arch
+
+
+def stored(model: Arch, name: str) -> int:
+    """A whole model in a format."""
+    how, whole = scheme(name, None, model.family), Shard(places=range(len(model.layers)))
+    return sum(size for one in held(model, whole) for _, size in how.stored(one, 16))
+
+
+def format_table() -> list[str]:
+    """Bytes of a parameter in a matrix of 4096 x 4096, and whole models."""
+    dense, sparse = arch("llama3.1-8b"), arch("qwen3-30b-a3b")
+    lines = ["| `quantization` | | bytes per packed parameter | Llama-3.1-8B | Qwen3-30B-A3B |",
+             "|---|---|---:|---:|---:|"]  # fmt: skip
+    for name, recipe in RECIPES.items():
+        one = EXPERT if recipe.experts else MATRIX
+        each = sum(size for _, size in recipe.stored(one, 16)) / one.numel
+        lines.append(f"| `{name}` | {recipe.title} | {each:.4f} | "
+                     f"{stored(dense, name) / GIB:.2f} GiB | {stored(sparse, name) / GIB:.2f} GiB |"
+                     )  # fmt: skip
+    return lines
+
+
+def file_table() -> list[str]:
+    """Every file type: its plain tensors, and whole models."""
+    dense, sparse = arch("llama3.1-8b"), arch("qwen3-30b-a3b")
+    lines = ["| file type | most tensors | Llama-3.1-8B | | Qwen3-30B-A3B |",
+             "|---|---|---:|---:|---:|"]  # fmt: skip
+    for name, plain in FILE_TYPES.items():
+        size = sum(one.bytes for one in tensors(dense, name))
+        large = sum(one.bytes for one in tensors(sparse, name))
+        mark = "*" if name in NEEDS_IMATRIX else ""
+        lines.append(f"| `{name}`{mark} | {plain} | {size / GIB:.2f} GiB | "
+                     f"{8 * size / dense.num_parameters:.2f} bits | {large / GIB:.2f} GiB |"
+                     )  # fmt: skip
+    return lines
+
+
+def block_table() -> list[str]:
+    """ggml's quantized types."""
+    lines = ["| type | elements | bytes | bits per element |", "|---|---:|---:|---:|"]
+    for name, (block, size) in BLOCKS.items():
+        if name not in PLAIN:
+            lines.append(f"| {name} | {block} | {size} | {bits_per_weight(name):.4g} |")
+    return lines
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [
+        "# Weight formats", "",
+        "`inference.quantization` names a format; a model's own `quantization_config` wins for the",
+        "details, and a name that contradicts it is refused. Read are "
+        + ", ".join(f"`{name}`" for name in sorted(READERS)) + ".",
+        "Matrices of layers are packed; embeddings, the output head, norms, routers, biases and",
+        "what the config lists as left out (`modules_to_not_convert`, `ignored_layers`, `ignore`,",
+        "`exclude_modules`, `llm_int8_skip_modules`) stay in `dtype`. This page is written by",
+        "`docs/formats.py`.", "",
+        "## As stored", "",
+        "Scales and zero points included; a matrix of 4096 x 4096, and whole models in bf16 else.",
+        "", *format_table(), "",
+        "gpt-oss-20b in MXFP4 is 13,761,264,768 bytes here and in its published index; AWQ and",
+        "GPTQ checkpoints agree with the sizes on their pages (`tests/serving/test_formats.py`).",
+        "", "## As vLLM holds them", "",
+        "What differs after loading: symmetric GPTQ has no zero points, and an order of inputs",
+        "only where activations are sorted; bitsandbytes' scales are unpacked to fp32; NVFP4's",
+        "scales are whole tiles on Blackwell; gpt-oss's experts are padded for the kernel that",
+        "runs, or their scales kept twice. Beside the weights stand rotary tables, 16-bit copies",
+        "of latent attention's projections, and what torch's allocator rounds up. With all of it,",
+        "the weights of 14 logged start-ups are met within 0.1 %",
+        "(`tests/ground_truth/vllm_weights.jsonl`).",
+        "", "## GGUF", "",
+        "Which tensor gets which type follows llama.cpp's own rules (b10586), so a file's size is",
+        "exact from the architecture: all 24 types that its README lists for Llama-3.1-8B agree",
+        "to four decimals of bits per weight. Types with * need an importance matrix; with one,",
+        "IQ4_XS, IQ4_NL, Q4_0 and Q5_0 files differ slightly. A file's own header wins.",
+        "", *file_table(), "", "### ggml's types", "", *block_table(), "",
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(page(), encoding="utf-8")
