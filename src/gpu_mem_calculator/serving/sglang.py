@@ -43,7 +43,7 @@ OFFLOAD = code("sglang 0.5.18 srt/utils/offloader.py: whole parameters in pinned
 HICACHE = code("sglang 0.5.18 srt/mem_cache/memory_pool_host.py: hicache_ratio × the pool")
 GAPS = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp: buffers in whole steps of 2 MiB")
 NO_MODEL = ("mamba", "mamba2", "jamba", "t5")
-CACHES = ("auto", "bf16", "fp16", "fp8")
+CACHES = ("auto", "bf16", "fp8")
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -57,7 +57,10 @@ def problems(run: Run) -> Iterator[str]:
         yield str(error)
     if run.arch.family in NO_MODEL:
         yield f"model: SGLang {said(NEWEST)} has no {run.arch.family} model; use 'vllm'"
-    if options["kv_cache_dtype"] not in CACHES:
+    if options["max_loras"] and not options["max_lora_rank"]:
+        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    half = run.precision == "fp16_pure"
+    if options["kv_cache_dtype"] not in (*CACHES, *(("fp16",) if half else ())):
         yield (f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not one of SGLang's; "
                f"use one of {', '.join(CACHES)}")  # fmt: skip
     if tp % int(run.mesh.ep):

@@ -49,6 +49,8 @@ def _flags(how: Settings) -> Iterator[str]:
     for key, flag in SWITCHES:
         if options[key]:
             yield flag
+    if options["max_lora_rank"]:
+        yield from ("--lora-target-modules", "all")
     graph = "--cuda-graph-max-bs-decode" if how.version >= COUNTED_DRAFT else "--cuda-graph-max-bs"
     if options["cuda_graph_max_bs"] is not None:
         yield from (graph, str(options["cuda_graph_max_bs"]))

@@ -90,7 +90,7 @@ def layer_peak(how: Settings, layer: Layer, tokens: int) -> int:
         elif isinstance(mixer, Recurrence):
             wide = mixer.channels + 2 * mixer.heads * mixer.value_dim
             mixers.append(2 * wide // tp + hidden)
-    return tokens * size * (2 * hidden + max(*mixers, _feed_forward(how, layer, tokens)))
+    return tokens * size * (2 * hidden + max(*mixers, _feed_forward(how, layer)))
 
 
 def _latent(mixer: LatentAttention, tp: int) -> int:
@@ -100,11 +100,11 @@ def _latent(mixer: LatentAttention, tp: int) -> int:
     return heads * (2 * whole + mixer.nope_dim + 2 * mixer.value_dim) + mixer.kv_rank
 
 
-def _feed_forward(how: Settings, layer: Layer, tokens: int) -> int:
+def _feed_forward(how: Settings, layer: Layer) -> int:
     """Elements a token: gate and up, their product, and the output.
 
-    Experts run on k copies of a token; the first product's buffer serves the last one, too
-    (fused_moe.py intermediate_cache13).
+    Experts run on k copies of a token, and on those of every rank that has attention of its own;
+    the first product's buffer serves the last one, too (fused_moe.py intermediate_cache13).
     """
     hidden, mlp = how.run.arch.hidden, layer.mlp
     if isinstance(mlp, Mlp):
@@ -112,7 +112,7 @@ def _feed_forward(how: Settings, layer: Layer, tokens: int) -> int:
         return (3 if mlp.gated else 2) * ffn + hidden
     if isinstance(mlp, Moe):
         ffn = mlp.ffn // how.shard.expert_tp
-        copies = min(mlp.top_k, mlp.num_experts)
+        copies = min(mlp.top_k, mlp.num_experts) * how.attention_dp
         wide = copies * (max(2 * ffn if mlp.gated else ffn, hidden) + ffn) + hidden
         beside = 3 * mlp.shared.ffn // how.shard.tp + hidden if mlp.shared is not None else 0
         return max(wide + (hidden if beside else 0), beside) + 2 * mlp.num_experts

@@ -113,12 +113,14 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True):
         )  # fmt: skip
 
     @cached_property
+    def whole_chunk(self) -> int:
+        """`chunked_prefill_size`: tokens of a prefill at once, of all ranks together."""
+        return int(self.run.options["chunked_prefill_size"] or chunked_prefill_size(self.card))
+
+    @property
     def chunk(self) -> int:
-        """Tokens of a prefill at once; each rank its share where attention is not cut."""
-        given = self.run.options["chunked_prefill_size"]
-        if given is not None:
-            return int(given)
-        return chunked_prefill_size(self.card) // self.attention_dp
+        """This rank's tokens of a prefill; experts see those of every rank."""
+        return self.whole_chunk // self.attention_dp
 
     @cached_property
     def largest_graph(self) -> int:
@@ -141,7 +143,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True):
         )  # fmt: skip
         if off:
             return ()
-        most = 2048 if self.latent else self.chunk
+        most = 2048 if self.latent else self.whole_chunk
         return prefill_sizes(min(most, options["max_total_tokens"] or most))
 
     def decode_sizes(self, requests: int) -> tuple[int, ...]:
@@ -153,7 +155,7 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True):
         """`mem_fraction_static`, less where there are pictures to be read."""
         given = self.run.options["gpu_memory_utilization"]
         chosen = float(given) if given is not None else mem_fraction_static(
-            self.card, self.chunk, self.largest_graph, len(self.prefill_sizes))  # fmt: skip
+            self.card, self.whole_chunk, self.largest_graph, len(self.prefill_sizes))  # fmt: skip
         if not self.run.arch.tower or (given is not None and self.version >= (0, 4, 9)):
             return chosen
         return chosen * vision_factor(self.version, self.run.arch.tower_parameters)
