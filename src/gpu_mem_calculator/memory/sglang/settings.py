@@ -25,7 +25,7 @@ HOPPER, BLACKWELL = ("9.0",), ("10.0", "10.3")
 FLASHINFER, FA3, TRTLLM, TRITON = "flashinfer", "fa3", "trtllm", "triton"
 VOCAB_MULTIPLE = 64  # srt/layers/vocab_parallel_embedding.py DEFAULT_VOCAB_PADDING_SIZE
 EXTRA_CONTEXT = 4  # tokens that a request's row has beyond the context
-DSA_PAGE = PAGE_WITH_TMA = 64
+SPARSE_PAGE = TRTLLM_PAGE = 64
 
 
 class Settings(Struct, frozen=True, kw_only=True, dict=True):
@@ -95,8 +95,8 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True):
         if given is not None:
             return int(given)
         if self.sparse:
-            return DSA_PAGE
-        return PAGE_WITH_TMA if self.backend == TRTLLM else 1
+            return SPARSE_PAGE
+        return TRTLLM_PAGE if self.backend == TRTLLM else 1
 
     @cached_property
     def context(self) -> int:
