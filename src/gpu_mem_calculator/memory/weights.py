@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ledger.num import Num, ceil_div
+from ..ledger.num import Num
 from ..model.adapters import adapted, adapter_parameters, linears
 from ..model.arch import Layer
 from ..model.blocks import Linear
+from .formats.recipes import INT8_ROW, NF4, NF4_PLAIN
 from .run import Precision, Run
 
 
@@ -109,12 +110,8 @@ def quantized_bytes(run: Run, linear: Linear) -> Num:
     fp32 values, and one scale for 64 elements in fp32; with double quantization the scales have
     8 bits, with one fp32 scale for 256 of them and one offset.
     """
-    elements = linear.ins[1] * linear.outs[1]
-    if run.quantization == "int8":
-        return elements + 4 * linear.outs[1]
-    scales = ceil_div(elements, 64)
-    nested = scales + 4 * ceil_div(scales, 256) + 4
-    return ceil_div(elements, 2) + 16 * 4 + (nested if run.double_quant else 4 * scales)
+    pack = INT8_ROW if run.quantization == "int8" else NF4 if run.double_quant else NF4_PLAIN
+    return sum(size for _, size in pack.stored(1, linear.outs[1], linear.ins[1]))
 
 
 def base_tensors(run: Run, precision: Precision) -> Iterator[int]:

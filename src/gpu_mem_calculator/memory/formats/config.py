@@ -85,9 +85,8 @@ def _bitsandbytes(config: Config) -> Scheme:
     skip = _skip(config, "llm_int8_skip_modules")
     if config.get("load_in_8bit") or config.get("_load_in_8bit"):
         return replace(RECIPES["int8"], skip=skip, title="INT8 of bitsandbytes")
-    pack = recipes.NF4
-    if not config.get("bnb_4bit_use_double_quant", False):
-        pack = replace(pack, nested=0, constants=64)
+    double = config.get("bnb_4bit_use_double_quant", False)
+    pack = recipes.NF4 if double else recipes.NF4_PLAIN
     return Scheme(name="nf4", title="NF4 of bitsandbytes", pack=pack, skip=skip)
 
 

@@ -17,7 +17,8 @@ AWQ = Pack(bits=4, scale_bits=16, rows=1, columns=128, zero_bits=4)
 GPTQ4 = Pack(bits=4, scale_bits=16, rows=1, columns=128, zero_bits=4, index=32,
              symmetric=True)  # fmt: skip
 GPTQ8 = replace(GPTQ4, bits=8, zero_bits=8)
-NF4 = Pack(bits=4, rows=1, columns=64, nested=256, constants=16 * 4 + 4)  # 16 values, an offset
+NF4 = Pack(bits=4, flat=64, nested=256, constants=16 * 4 + 4)  # its 16 values, an offset
+NF4_PLAIN = replace(NF4, nested=0, constants=16 * 4)
 MXFP4 = Pack(bits=4, scale_bits=8, rows=1, columns=32)
 NVFP4 = Pack(bits=4, scale_bits=8, rows=1, columns=16, constants=8)  # two fp32 for the tensor
 

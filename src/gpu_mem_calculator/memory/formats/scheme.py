@@ -20,7 +20,8 @@ WEIGHT, SCALES, SECOND, ZEROS, INDEX, REST = (
 class Pack(Struct, frozen=True, kw_only=True):
     """How one matrix is stored.
 
-    A scale belongs to `rows` outputs by `columns` inputs; 0 means all of them. Zero points have
+    A scale belongs to `rows` outputs by `columns` inputs; 0 means all of them; or to `flat`
+    elements in a row, whatever the shape. Zero points have
     the width of the weights' own bits. `nested` scales are 8-bit, with one fp32 scale for so many
     of them (double quantization). `index` is the order of the inputs (GPTQ's g_idx), so many bits
     for each. `constants` are bytes of each matrix. `symmetric` zero points are all the same and
@@ -31,6 +32,7 @@ class Pack(Struct, frozen=True, kw_only=True):
     scale_bits: int = 32
     rows: int = 0
     columns: int = 0
+    flat: int = 0
     zero_bits: int = 0
     index: int = 0
     nested: int = 0
@@ -59,6 +61,8 @@ class Pack(Struct, frozen=True, kw_only=True):
 
     def _scales(self, outs: int, ins: int, up_rows: int, up_columns: int) -> int:
         """Scales of one matrix, their rows and columns up to a multiple."""
+        if self.flat:
+            return int(ceil_div(outs * ins, self.flat))
         rows = ceil_div(outs, self.rows) if self.rows else 1
         columns = ceil_div(ins, self.columns) if self.columns else 1
         return int(_up(rows, up_rows) * _up(columns, up_columns))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from .recipes import NF4_PLAIN
 from .scheme import Scheme
 
 Version = tuple[int, int, int]
@@ -24,7 +25,7 @@ def loaded(scheme: Scheme, version: Version, capability: str) -> Scheme:
         return _gptq(scheme)
     if scheme.name == "nf4" and scheme.pack.nested:
         # 0.11.0 bitsandbytes_loader.py _dequantize_dq: the scales are unpacked to fp32
-        return scheme.changed(nested=0, constants=64)
+        return replace(scheme, pack=NF4_PLAIN)
     if scheme.name == "nvfp4" and major >= 10:
         # 0.11.0 utils/quant_utils.py swizzle_blockscale: whole tiles of 128 x 4 scales
         return scheme.changed(scale_rows=128, scale_columns=4)
