@@ -29,14 +29,7 @@ def record(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             raise RuntimeError(f"transformers {transformers.__version__}; install {TRANSFORMERS}")
         keys = dict(config)
         built = transformers.AutoConfig.for_model(keys.pop("model_type"), **keys)
-        auto = transformers.AutoModelForCausalLM
-        if (
-            type(built) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-            or built.model_type == "bert"
-        ):
-            auto = transformers.AutoModel
-        if built.is_encoder_decoder:
-            auto = transformers.AutoModelForSeq2SeqLM
+        auto = _auto(transformers, built)
         with torch.device("meta"):
             model = auto.from_config(built)
     return {
@@ -45,6 +38,19 @@ def record(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             name: [list(b.shape), b.element_size() * 8] for name, b in model.named_buffers()
         },
     }
+
+
+def _auto(transformers: Any, built: Any) -> Any:
+    """The class with a head for what the config is: pictures, two stacks, text, or none."""
+    if built.model_type == "whisper":
+        return transformers.AutoModelForSpeechSeq2Seq
+    if built.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
+    if getattr(built, "vision_config", None) is not None:
+        return transformers.AutoModelForImageTextToText
+    if type(built) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING and built.model_type != "bert":
+        return transformers.AutoModelForCausalLM
+    return transformers.AutoModel
 
 
 def write(cases: Path, out: Path) -> None:

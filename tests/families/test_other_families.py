@@ -132,13 +132,14 @@ def test_a_wrong_value_is_a_config_error(family: str) -> None:
     keys = {k for case in CASES.values() for k in case} - {"model_type"}
     small = next((c for c in CASES.values() if c["model_type"] == family), {"model_type": family})
     said = []
-    for key in sorted(keys):
+    places: list[tuple[str, ...]] = [(key,) for key in sorted(keys)]
+    for part in ("text_config", "vision_config"):
+        places += [(part, key) for key in small.get(part, ()) if key != "model_type"]
+    for *part, key in places:
         for value in BAD:
-            changed: dict[str, Any] = {key: value}
-            if family == "llama4" and key != "text_config":
-                changed = {"text_config": changed}
+            change = {part[0]: small[part[0]] | {key: value}} if part else {key: value}
             try:
-                read_config(small | changed)
+                read_config(small | change)
             except ConfigError as error:
                 said.append(str(error))
     assert len(said) > 10

@@ -21,17 +21,21 @@ CASES: dict[str, dict[str, Any]] = json.loads((HERE / "cases.json").read_text())
 RECORD: dict[str, dict[str, Any]] = json.loads((HERE / "shapes.json").read_text())
 
 
+TEXT = ("model.language_model.", "language_model.")
+
+
 def recorded(case: str, part: str) -> dict[str, Any]:
     """The record of one case; of a multimodal model, the language model under its own names."""
     table: dict[str, Any] = RECORD[case][part]
-    if CASES[case]["model_type"] != "gemma3":
+    prefix = next((p for p in TEXT if any(name.startswith(p) for name in table)), None)
+    if prefix is None:
         return table
-    prefix = "model.language_model."
     return {
-        name.replace(prefix, "model.", 1): shape
+        ("model." if prefix == TEXT[0] else "") + name.removeprefix(prefix)
+        if name.startswith(prefix) else name: shape
         for name, shape in table.items()
         if name.startswith((prefix, "lm_head."))
-    }
+    }  # fmt: skip
 
 
 def shapes(arch: Arch) -> dict[str, list[int]]:
@@ -48,9 +52,18 @@ def test_parameters_match_transformers(case: str) -> None:
     assert shapes(read_config(CASES[case])) == recorded(case, "parameters")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [name for name in CASES if "vision_config" in CASES[name]])
+def test_towers_match_transformers(case: str) -> None:
+    """What stands beside the language model has every name and shape that transformers gives."""
+    arch, table = read_config(CASES[case]), RECORD[case]["parameters"]
+    rest = {n: shape for n, shape in table.items() if not n.startswith((*TEXT, "lm_head."))}
+    assert {w.name: [size for _, size in w.dims] for w in arch.tower} == rest
+    assert not arch.left_out
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if read_config(CASES[name]).trains])
 def test_buffers_match_transformers(case: str) -> None:
-    """Every buffer has the name, the shape and the width that transformers gives it."""
+    """Every buffer of a model that trains is as transformers has it."""
     found = {b.name: [list(b.shape), b.bits] for b in read_config(CASES[case]).buffers}
     assert found == recorded(case, "buffers")
 

@@ -23,14 +23,14 @@ class Config:
         """The first name that is there and not null."""
         return next((self.data[n] for n in names if self.data.get(n) is not None), None)
 
-    def size(self, *names: str, default: int | None = None) -> int:
-        """A positive whole number."""
+    def size(self, *names: str, default: int | None = None, most: int | None = None) -> int:
+        """A positive whole number; counts of layers and the like are small."""
         value = self.get(*names)
         if value is None:
             if default is None:
                 raise ConfigError(f"model.config has no {names[0]!r}; add it")
             return default
-        most = MOST_LAYERS if "layer" in names[0] else MOST
+        most = most or (MOST_LAYERS if "layer" in names[0] else MOST)
         whole = isinstance(value, int | float) and not isinstance(value, bool)
         if not whole or not 1 <= value <= most or int(value) != value:
             rule = f"must be a whole number from 1 to {most:,}"

@@ -18,7 +18,7 @@ from .blocks import (
     text,
     typed_windows,
 )
-from .config import Config, ConfigError
+from .config import Config
 from .llama import decoder, gated_mlp, pre_norms, rotary_buffer, separate_attention
 
 NORM = "rms_float"
@@ -139,23 +139,8 @@ def read_gemma3_text(data: Mapping[str, Any]) -> Arch:
     )  # fmt: skip
 
 
-def read_gemma3(data: Mapping[str, Any]) -> Arch:
-    """Gemma 3 with pictures: the text tower, as Gemma3ForCausalLM names it.
-
-    The keys stand under `text_config`; a flat config is read as the text tower's own.
-    """
-    inner = data.get("text_config")
-    if inner is None:
-        return read_gemma3_text(data)
-    if not isinstance(inner, Mapping):
-        raise ConfigError(f"model.config.text_config={inner!r} must be an object")
-    outer = {k: v for k, v in data.items() if k == "tie_word_embeddings" and v is not None}
-    return read_gemma3_text({**outer, **inner})
-
-
 FAMILIES = {
     "gemma": read_gemma,
     "gemma2": read_gemma2,
-    "gemma3": read_gemma3,
     "gemma3_text": read_gemma3_text,
 }

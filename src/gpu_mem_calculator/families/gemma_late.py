@@ -107,7 +107,7 @@ def read_gemma3n_text(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("hidden_size", default=2048)
     layers = config.size("num_hidden_layers", default=35)
-    inputs = config.size("altup_num_inputs", default=4)
+    inputs = config.size("altup_num_inputs", default=4, most=1000)
     small = config.size("hidden_size_per_layer_input", default=256)
     counts = head_counts(config, hidden, heads=8, kv_heads=2, head_dim=256)
     own, late = (attention := _gemma_attention(config, hidden, counts)), reading(attention)

@@ -1,6 +1,6 @@
 """Llama 4, text tower: experts in some layers, chunked rotary attention in most.
 
-A `llama4` config holds the text model under `text_config`; names are those of Llama4ForCausalLM.
+Names are those of Llama4ForCausalLM.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..model.blocks import Attention, Mlp, Moe, Norm, Weight
 from .blocks import head_counts, nullable, shared_mlp, stacked_moe, text
 from .config import Config, ConfigError
 from .llama import decoder, gated_mlp, pre_norms, separate_attention
-from .older import per_layer, section
+from .older import per_layer
 
 KINDS = ("full_attention", "chunked_attention")
 
@@ -133,9 +133,4 @@ def read_llama4_text(data: Mapping[str, Any]) -> Arch:
     )
 
 
-def read_llama4(data: Mapping[str, Any]) -> Arch:
-    """The text model inside a vision-language config."""
-    return read_llama4_text(section(Config(data), "text_config").data)
-
-
-FAMILIES = {"llama4": read_llama4, "llama4_text": read_llama4_text}
+FAMILIES = {"llama4_text": read_llama4_text}

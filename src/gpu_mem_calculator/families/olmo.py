@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Norm
-from .blocks import head_counts, stacked_moe, text
+from .blocks import FULL, SLIDING, head_counts, layer_types, stacked_moe, text, typed_windows
 from .config import Config
 from .llama import decoder, gated_mlp, pre_norms, separate_attention
 
@@ -34,6 +36,18 @@ def normed_attention(
         clipped=fixed and config.get("clip_qkv") is not None,
         dropout=config.number("attention_dropout"),
     )
+
+
+def read_olmo3(data: Mapping[str, Any]) -> Arch:
+    """OLMo 3 (transformers 5.17 models/olmo3): OLMo 2, three layers of four under a window.
+
+    Parameters and cache; its activations are not modelled.
+    """
+    config, arch = Config(data), read_olmo2(data)
+    layers = len(arch.layers)
+    types = layer_types(config, layers, [SLIDING if (i + 1) % 4 else FULL for i in range(layers)])
+    windows = typed_windows(types, config.size("sliding_window", default=4096))
+    return replace(arch, family="olmo3", windows=windows, trains=False)
 
 
 def read_olmo2(data: Mapping[str, Any]) -> Arch:
@@ -94,4 +108,4 @@ def read_olmoe(data: Mapping[str, Any]) -> Arch:
     )
 
 
-FAMILIES = {"olmo2": read_olmo2, "olmoe": read_olmoe}
+FAMILIES = {"olmo2": read_olmo2, "olmo3": read_olmo3, "olmoe": read_olmoe}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Mlp, Norm, Weight
 from .config import Config, ConfigError
@@ -58,12 +60,12 @@ def t5_layer(config: Config, hidden: int, *, first: bool, cross: bool) -> Layer:
         dims = (("position", buckets), ("heads", mixer.heads))
         extra.append(Weight("layer.0.SelfAttention.relative_attention_bias.weight", dims))
     if cross:
-        extra += [Weight(f"layer.1.EncDecAttention.{w.name}", w.dims) for w in mixer.weights()]
         extra.append(Weight("layer.1.layer_norm.weight", (embed,)))
     return Layer(
         kind="decoder" if cross else "encoder",
         mixer=mixer,
         mixer_name="layer.0.SelfAttention",
+        beside=(("layer.1.EncDecAttention", replace(mixer, cross=True)),) if cross else (),
         mlp=mlp,
         mlp_name=f"layer.{last}.DenseReluDense",
         norms=(
@@ -72,6 +74,14 @@ def t5_layer(config: Config, hidden: int, *, first: bool, cross: bool) -> Layer:
         ),
         extra=tuple(extra),
     )
+
+
+def read_mt5(data: Mapping[str, Any]) -> Arch:
+    """mT5 (transformers 5.17 models/mt5): T5 with other defaults."""
+    defaults = {"vocab_size": 250112, "d_ff": 1024, "num_layers": 8, "num_heads": 6,
+                "feed_forward_proj": "gated-gelu"}  # fmt: skip
+    known = {key: value for key, value in data.items() if value is not None}
+    return replace(read_t5({**defaults, **known}), family="mt5")
 
 
 def read_t5(data: Mapping[str, Any]) -> Arch:
@@ -95,6 +105,7 @@ def read_t5(data: Mapping[str, Any]) -> Arch:
         hidden=hidden,
         vocab=vocab,
         max_seq_len=config.size("n_positions", default=512),
+        encoder_len=config.size("n_positions", default=512),
         layers=tuple(layers),
         layer_names=tuple(
             f"{stack}.block.{index}"
@@ -110,4 +121,4 @@ def read_t5(data: Mapping[str, Any]) -> Arch:
     )
 
 
-FAMILIES = {"t5": read_t5}
+FAMILIES = {"t5": read_t5, "mt5": read_mt5}

@@ -1,0 +1,164 @@
+"""BART and its kin, and Whisper: an encoder, and a decoder that reads it.
+
+Parameters and cache; their activations are not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, Linear, Weight
+from .blocks import text
+from .config import Config
+from .llama import separate_attention
+from .older import layer_norm, plain_mlp
+
+STACKS = ("encoder", "decoder")
+
+
+class Frame(Struct, frozen=True, kw_only=True):
+    """How a family differs from BART; sizes are its defaults in transformers 5.17."""
+
+    vocab: int = 50265
+    hidden: int = 1024
+    ffn: int = 4096
+    layers: int = 12
+    heads: int = 16
+    positions: int = 1024  # of text
+    position_rows: int | None = 2  # more than positions; None: the positions are not learnt
+    embedding_norm: bool = False
+    final_norm: bool = True
+    key_bias: bool = True
+    words: str = "model.shared"
+
+
+FRAMES = {
+    "bart": Frame(embedding_norm=True, final_norm=False),
+    "mbart": Frame(embedding_norm=True),
+    "pegasus": Frame(position_rows=0),
+    "marian": Frame(vocab=58101, position_rows=0, final_norm=False),
+    "m2m_100": Frame(vocab=128112, position_rows=None),
+}
+WHISPER = Frame(vocab=51865, hidden=384, ffn=1536, layers=4, heads=6, positions=448,
+                position_rows=0, key_bias=False, words="model.decoder.embed_tokens")  # fmt: skip
+
+
+def _attention(config: Config, frame: Frame, hidden: int, stack: str) -> Attention:
+    heads = config.size(f"{stack}_attention_heads", default=frame.heads)
+    size = config.divided(hidden, f"{stack} attention heads", heads)
+    made = separate_attention(
+        hidden, heads, heads, size, bias=True, output_bias=True, output="out_proj"
+    )
+    q, k, v = made.inputs
+    return replace(made, inputs=(q, Linear(k.name, k.ins, k.outs, frame.key_bias), v))
+
+
+def _layer(config: Config, frame: Frame, hidden: int, stack: str) -> Layer:
+    """One layer; the decoder's have a second attention, on the encoder."""
+    attention = _attention(config, frame, hidden, stack)
+    ffn = config.size(f"{stack}_ffn_dim", default=frame.ffn)
+    activation = text(config, "activation_function", "gelu")
+    norms = [("after", layer_norm("self_attn_layer_norm", hidden)),
+             ("after_mlp", layer_norm("final_layer_norm", hidden))]  # fmt: skip
+    if stack == "encoder":
+        beside: tuple[tuple[str, Attention], ...] = ()
+    else:
+        beside = (("encoder_attn", replace(attention, cross=True)),)
+        norms.insert(1, ("after_cross", layer_norm("encoder_attn_layer_norm", hidden)))
+    return Layer(
+        kind=stack,
+        mixer=attention,
+        beside=beside,
+        mlp=plain_mlp(hidden, ffn, activation, up="fc1", down="fc2"),
+        mlp_name="",
+        norms=tuple(norms),
+    )
+
+
+def _tables(config: Config, frame: Frame, hidden: int, rows: dict[str, int]) -> list[Weight]:
+    """Positions and the norms behind them, for each stack."""
+    found: list[Weight] = []
+    for stack in STACKS:
+        if frame.position_rows is not None:
+            dims = (("position", rows[stack] + frame.position_rows), ("embed", hidden))
+            found.append(Weight(f"model.{stack}.embed_positions.weight", dims))
+        if frame.embedding_norm:
+            found += layer_norm(f"model.{stack}.layernorm_embedding", hidden).weights()
+    return found
+
+
+def two_stacks(
+    config: Config, family: str, frame: Frame, rows: dict[str, int], more: tuple[Weight, ...] = ()
+) -> Arch:
+    """Both stacks, one embedding for both, the head tied to it."""
+    hidden = config.size("d_model", "hidden_size", default=frame.hidden)
+    vocab = config.size("vocab_size", default=frame.vocab)
+    counts = {stack: config.size(f"{stack}_layers", default=frame.layers) for stack in STACKS}
+    made = {stack: _layer(config, frame, hidden, stack) for stack in STACKS}
+    tied = config.flag("tie_word_embeddings", default=True)
+    embed, words = ("embed", hidden), ("vocab", vocab)
+    final = {stack: layer_norm(f"model.{stack}.layer_norm", hidden) for stack in STACKS}
+    return Arch(
+        family=family,
+        hidden=hidden,
+        vocab=vocab,
+        max_seq_len=rows["decoder"],
+        encoder_len=rows["encoder"],
+        layers=tuple(made[stack] for stack in STACKS for _ in range(counts[stack])),
+        layer_names=tuple(
+            f"model.{stack}.layers.{i}" for stack in STACKS for i in range(counts[stack])
+        ),
+        embedding=(
+            *more,
+            Weight(f"{frame.words}.weight", (words, embed)),
+            *_tables(config, frame, hidden, rows),
+            *(final["encoder"].weights() if frame.final_norm else ()),
+        ),
+        final_norm=final["decoder"] if frame.final_norm else None,
+        head=None if tied else Linear("lm_head", embed, words),
+        tied=tied,
+        trains=False,
+    )
+
+
+def read_bart(family: str, data: Mapping[str, Any]) -> Arch:
+    """BART, mBART, Pegasus, Marian, M2M-100 and NLLB (transformers 5.17)."""
+    config = Config(data)
+    frame = FRAMES[family]
+    rows = config.size("max_position_embeddings", default=frame.positions)
+    return two_stacks(config, family, frame, dict.fromkeys(STACKS, rows))
+
+
+def read_whisper(data: Mapping[str, Any]) -> Arch:
+    """Whisper (transformers 5.17 models/whisper): two convolutions before the encoder."""
+    config = Config(data)
+    hidden = config.size("d_model", "hidden_size", default=WHISPER.hidden)
+    bins = config.size("num_mel_bins", default=80)
+    rows = {"encoder": config.size("max_source_positions", default=1500),
+            "decoder": config.size("max_target_positions", default=448)}  # fmt: skip
+    embed = ("embed", hidden)
+    convs = tuple(
+        weight
+        for name, ins in (("conv1", bins), ("conv2", hidden))
+        for weight in (
+            Weight(f"model.encoder.{name}.weight", (embed, ("conv_in", ins), ("conv", 3))),
+            Weight(f"model.encoder.{name}.bias", (embed,)),
+        )
+    )
+    return two_stacks(config, "whisper", WHISPER, rows, convs)
+
+
+FAMILIES = {
+    "bart": partial(read_bart, "bart"),
+    "mbart": partial(read_bart, "mbart"),
+    "pegasus": partial(read_bart, "pegasus"),
+    "marian": partial(read_bart, "marian"),
+    "m2m_100": partial(read_bart, "m2m_100"),
+    "whisper": read_whisper,
+}

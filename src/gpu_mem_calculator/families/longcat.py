@@ -1,0 +1,89 @@
+"""LongCat-Flash (two latent attentions a layer) and MiniCPM 3. Parameters and cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..model.arch import Arch, Layer
+from ..model.blocks import Moe, Norm, Weight
+from .blocks import text
+from .config import Config
+from .deepseek import latent_attention
+from .llama import decoder, gated_mlp, pre_norms, rotary_buffer
+
+
+def _moe(config: Config, hidden: int, activation: str) -> Moe:
+    """Real experts, and `zero_expert_num` that pass a token on; gate_up has rows for both."""
+    real = config.size("n_routed_experts", default=512)
+    both = real + config.count("zero_expert_num", default=256)
+    ffn = config.size("expert_ffn_hidden_size", default=2048)
+    embed = ("embed", hidden)
+    return Moe(
+        router=(Weight("router.classifier.weight", (("router", both), embed)),),
+        experts=(
+            Weight("experts.gate_up_proj", (("expert", both), ("expert_ffn", 2 * ffn), embed)),
+            Weight("experts.down_proj", (("expert", real), embed, ("expert_ffn", ffn))),
+        ),
+        num_experts=real,
+        top_k=config.size("moe_topk", default=12),
+        ffn=ffn,
+        activation=activation,
+        router_impl="float_softmax",
+    )
+
+
+def read_longcat(data: Mapping[str, Any]) -> Arch:
+    """LongCat-Flash (transformers 5.17 models/longcat_flash)."""
+    config = Config(data)
+    hidden = config.size("hidden_size", default=6144)
+    layers = config.size("num_layers", default=28)
+    activation = text(config, "hidden_act", "silu")
+    attention = latent_attention(config, hidden, heads=64, rotary_impl="interleaved")
+    ffn = config.size("ffn_hidden_size", default=12288)
+    dense = gated_mlp(hidden, ffn, activation=activation)
+    embed = ("embed", hidden)
+    layer = Layer(
+        kind="moe",
+        mixer=attention,
+        mixer_name="self_attn.0",
+        beside=(("self_attn.1", attention),),
+        mlp=_moe(config, hidden, activation),
+        norms=tuple(
+            (f"{place}_{i}", Norm(f"{name}.{i}", embed))
+            for place, name in (("pre", "input_layernorm"), ("pre_mlp", "post_attention_layernorm"))
+            for i in (0, 1)
+        ),
+        extra=tuple(
+            replace(weight, name=f"mlps.{i}.{weight.name}")
+            for i in (0, 1)
+            for weight in dense.weights()
+        ),
+    )
+    return decoder(
+        config, "longcat_flash", hidden, (layer,) * layers, vocab=131072, max_seq_len=131072,
+        tied=False, rotary_dim=attention.rope_dim, trains=False,
+    )  # fmt: skip
+
+
+def read_minicpm3(data: Mapping[str, Any]) -> Arch:
+    """MiniCPM 3 (transformers 5.17 models/minicpm3): dense, with latent attention."""
+    sizes = {"q_lora_rank": 768, "kv_lora_rank": 256, "qk_nope_head_dim": 64,
+             "qk_rope_head_dim": 32, "v_head_dim": 64}  # fmt: skip
+    config = Config({**sizes, **{k: v for k, v in data.items() if v is not None}})
+    hidden = config.size("hidden_size", default=2560)
+    attention = latent_attention(config, hidden, heads=40, rotary_impl="half")
+    ffn = config.size("intermediate_size", default=6400)
+    mlp = gated_mlp(hidden, ffn, bias=config.flag("mlp_bias", default=False),
+                    activation=text(config, "hidden_act", "silu"))  # fmt: skip
+    layer = Layer(kind="dense", mixer=attention, mlp=mlp, norms=pre_norms(hidden))
+    return decoder(
+        config, "minicpm3", hidden, (layer,) * config.size("num_hidden_layers", default=62),
+        vocab=73448, max_seq_len=32768, tied=True, rotary_dim=attention.rope_dim, trains=False,
+        buffers=rotary_buffer(attention.rope_dim),
+    )  # fmt: skip
+
+
+FAMILIES = {"longcat_flash": read_longcat, "minicpm3": read_minicpm3}
