@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import group_pages
 import scores
+import served
 from scores import FILES, GROUPS, METRICS, ROOT
 
 from gpu_mem_calculator.backtest.score import Report, summary
@@ -195,6 +196,8 @@ def documents() -> dict[Path, str]:
              "others": others()}  # fmt: skip
     found = {README: filled(README.read_text("utf-8"), readme),
              INDEX: filled(INDEX.read_text("utf-8"), index), PICTURE: score()}  # fmt: skip
+    for page in (README, served.PAGE, served.GUIDE):
+        found[page] = filled(found.get(page) or page.read_text("utf-8"), served.bodies())
     for group in GROUPS:
         page = PAGES / f"{group}.md"
         found[page] = filled(page.read_text("utf-8"), group_pages.bodies(group))

@@ -18,6 +18,7 @@ from .errors import InputError
 from .models import RunFile
 from .resolved import Resolved
 from .runfile import as_dict, read, with_settings
+from .serving import find_server
 
 CONTEXTS = tuple(2**power for power in range(10, 21))
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -107,25 +108,54 @@ class Change(Struct, frozen=True, kw_only=True):
 
     title: str
     setting: tuple[str, ...]
+    device_bytes: int = 0
     kv_tokens: int = 0
     max_concurrency: float = 0.0
     fits: bool = False
     problem: str = ""
 
 
+# Changes that people try first: the title, and keys that must be the engine's and still open.
+TRIED: tuple[tuple[str, dict[str, str]], ...] = (
+    ("KV cache in fp8", {"kv_cache_dtype": "fp8"}),
+    ("KV cache in q8_0", {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}),
+    ("weights in fp8", {"quantization": "fp8"}),
+    ("weights in nf4", {"quantization": "nf4"}),
+    ("weights in q4_k_m", {"quantization": "q4_k_m"}),
+)
+
+
 def what_ifs(file: RunFile) -> list[Change]:
-    """The changes people try first: a smaller cache, more GPUs, smaller weights."""
-    inference = as_dict(file).get("inference", {})
-    tp = inference.get("tensor_parallel_size", 1)
-    asked: list[tuple[str, tuple[str, ...]]] = []
-    if inference.get("kv_cache_dtype", "auto") == "auto":
-        asked.append(("KV cache in fp8", ("inference.kv_cache_dtype=fp8",)))
-    asked.append((f"tensor parallel over {2 * tp}", _over(file, 2 * tp)))
-    if tp > 1:
-        asked.append((f"tensor parallel over {tp // 2}", _over(file, tp // 2)))
-    if inference.get("quantization", "none") == "none":
-        asked.append(("weights in fp8", ("inference.quantization=fp8",)))
-    return [changed(file, title, settings) for title, settings in asked]
+    """One change at a time: a smaller cache, smaller weights, more GPUs or fewer."""
+    assert file.inference is not None
+    engine, given = find_server(file.inference), as_dict(file.inference)
+    asked = [
+        (title, tuple(f"inference.{key}={value}" for key, value in keys.items()))
+        for title, keys in TRIED
+        if all(key in engine.options and key not in given for key in keys)
+    ]
+    ranks = _ranks(file)
+    counts = (2 * ranks, *([ranks // 2] if ranks > 1 else []))
+    asked += [(f"over {_gpus(count)}", _over(file, count)) for count in counts]
+    found = [changed(file, title, settings) for title, settings in asked]
+    return [change for change in found if not change.problem]
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count > 1)}"
+
+
+def _spreads(file: RunFile) -> bool:
+    """Whether the engine cuts layers over GPUs; else it gives each GPU some (llama.cpp)."""
+    assert file.inference is not None
+    return "tensor_parallel_size" in find_server(file.inference).options
+
+
+def _ranks(file: RunFile) -> int:
+    """GPUs that share a layer, or that have layers each."""
+    if not _spreads(file):
+        return file.hardware.num_gpus or 1
+    return file.inference.tensor_parallel_size or 1 if file.inference else 1
 
 
 def changed(file: RunFile, title: str, settings: tuple[str, ...]) -> Change:
@@ -134,11 +164,11 @@ def changed(file: RunFile, title: str, settings: tuple[str, ...]) -> Change:
         result = full_estimate(_with(file, settings), replay=False).result
     except InputError as error:
         return Change(title=title, setting=settings, problem=error.problems[0])
-    if result.serving is None:
-        return Change(title=title, setting=settings, fits=result.fits_on_gpu)
+    taken, serving = result.allocated_bytes + result.outside_torch_bytes, result.serving
     return Change(
-        title=title, setting=settings, kv_tokens=result.serving.kv_tokens,
-        max_concurrency=result.serving.max_concurrency, fits=result.fits_on_gpu,
+        title=title, setting=settings, device_bytes=taken, fits=result.fits_on_gpu,
+        kv_tokens=0 if serving is None else serving.kv_tokens,
+        max_concurrency=0.0 if serving is None else serving.max_concurrency,
     )  # fmt: skip
 
 
@@ -146,19 +176,21 @@ def fewest_gpus(file: RunFile) -> Change | None:
     """The smallest number of GPUs, a power of two, over which tensor parallelism starts."""
     tp = 1
     while tp <= MOST_TP:
-        found = changed(file, f"{tp} GPU{'s' * (tp > 1)}", _over(file, tp))
+        found = changed(file, _gpus(tp), _over(file, tp))
         if found.fits:
             return found
         tp *= 2
     return None
 
 
-def _over(file: RunFile, tp: int) -> tuple[str, ...]:
-    """The keys that cut a model over so many GPUs of a stage."""
-    inference = as_dict(file).get("inference", {})
-    rest = inference.get("pipeline_parallel_size", 1)
-    rest *= 1 if inference.get("enable_dp_attention") else inference.get("data_parallel_size", 1)
-    return f"inference.tensor_parallel_size={tp}", f"hardware.num_gpus={tp * rest}"
+def _over(file: RunFile, ranks: int) -> tuple[str, ...]:
+    """The keys that spread a model over so many GPUs."""
+    if not _spreads(file):
+        return (f"hardware.num_gpus={ranks}",)
+    given = as_dict(file.inference)
+    rest = given.get("pipeline_parallel_size", 1)
+    rest *= 1 if given.get("enable_dp_attention") else given.get("data_parallel_size", 1)
+    return f"inference.tensor_parallel_size={ranks}", f"hardware.num_gpus={ranks * rest}"
 
 
 def _with(file: RunFile, settings: Sequence[str]) -> dict[str, Any]:

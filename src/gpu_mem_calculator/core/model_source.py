@@ -160,11 +160,15 @@ def _from_config(
     if not isinstance(config, Mapping):
         raise ConfigError("a config.json is an object with a 'model_type'")
     changed = dict(config)
+    inner = config.get("text_config")  # where a model that sees has its text model's sizes
+    target = changed
+    if isinstance(inner, Mapping):
+        target = changed["text_config"] = dict(inner)
     for key, value in numbers.items():
         if key in SHAPE_ONLY:
             continue
         names = SAME_KEYS[key]
-        changed[next((n for n in names if n in config), names[0])] = value
+        target[next((n for n in names if n in target), names[0])] = value
     try:
         text = json.dumps(changed, sort_keys=True)
     except (TypeError, ValueError):
@@ -212,9 +216,9 @@ def nearest_by_size(count: int) -> Mapping[str, Any]:
 
 
 def _checked(title: str, arch: Arch, given: int | None, assumed: tuple[str, ...]) -> Model:
-    if given is None or given == arch.num_parameters:
-        return Model(arch=arch, title=title, assumed=assumed)
     own = arch.num_parameters
+    if given in (None, own, own + arch.tower_parameters):
+        return Model(arch=arch, title=title, assumed=assumed, warnings=arch.left_out)
     if not own // 10 <= given <= own * 10:
         raise InputError(
             [f"model.num_parameters={given:,} cannot be this architecture's, which has {own:,}; "
@@ -225,5 +229,6 @@ def _checked(title: str, arch: Arch, given: int | None, assumed: tuple[str, ...]
         "parameter, gradient and optimizer bytes are scaled to it"
     )
     return Model(
-        arch=arch, title=title, parameters_given=given, assumed=assumed, warnings=(warning,)
-    )
+        arch=arch, title=title, parameters_given=given, assumed=assumed,
+        warnings=(warning, *arch.left_out),
+    )  # fmt: skip

@@ -80,7 +80,7 @@ def resolve_inference(file: RunFile) -> Resolved:
     if given.attention is None and not has_sdpa and "attention" in options:
         options["attention"] = "eager"
     run = _run(model, hardware, options, engine, draft)
-    problems += (*_rules(run, hardware, engine), *engine.problems(run))
+    problems += dict.fromkeys((*_rules(run, hardware, engine), *engine.problems(run)))
     if problems:
         raise InputError(problems)
     chosen = [key for key in SIZES if engine.serve is None]

@@ -80,6 +80,8 @@ def setup_words(estimate: Estimate) -> Iterator[str]:
         name += f" ZeRO-{stage}"
     if "sharding_strategy" in run.options:
         name += f" {run.options['sharding_strategy']}"
+    if estimate.served and run.options.get("engine_version"):
+        name += f" {run.options['engine_version']}"
     nodes = f" in {hardware.num_nodes} nodes" if hardware.num_nodes > 1 else ""
     yield f"{name} on {hardware.num_gpus:,} × {hardware.title}{nodes}"
     yield from _mesh_words(run)

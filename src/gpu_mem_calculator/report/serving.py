@@ -193,26 +193,27 @@ def _speed(found: SpeedResult | None) -> Iterator[Line]:
 
 def _changes(estimate: Estimate, found: Answers) -> Iterator[Line]:
     """What would come of one change, beside what there is."""
-    rows = [change for change in found.what_ifs if not change.problem]
-    if found.fewest_gpus is not None:
-        rows.insert(0, found.fewest_gpus)
+    rows = [*filter(None, [found.fewest_gpus]), *found.what_ifs]
     if not rows:
         return
-    serving = estimate.result.serving
     yield line("what if", BOLD)
     for change in rows:
-        yield from _change(change, serving.kv_tokens if serving and not serving.problem else 0)
+        says = change_words(estimate, change)
+        yield [(f"  {change.title:<20}", ""), (f"{says:<28}", "" if change.fits else DIM),
+               (" ".join(f"--set {one}" for one in change.setting[:1]), "cyan")]  # fmt: skip
     yield line()
 
 
-def _change(change: Change, tokens: int) -> Iterator[Line]:
+def change_words(estimate: Estimate, change: Change) -> str:
+    """Tokens where the pool takes what is left, else bytes."""
     if not change.fits:
-        says, style = "does not fit", DIM
-    else:
-        times = f", × {change.kv_tokens / tokens:.2f}" if tokens else ""
-        says, style = f"{change.kv_tokens:,} tokens{times}", ""
-    yield [(f"  {change.title:<26}", ""), (f"{says:<28}", style),
-           (" ".join(f"--set {one}" for one in change.setting[:1]), "cyan")]  # fmt: skip
+        return "does not fit"
+    serving = estimate.result.serving
+    now = 0 if serving is None or serving.problem else serving.kv_tokens
+    if change.kv_tokens and change.kv_tokens != now:
+        times = f", × {change.kv_tokens / now:.2f}" if now else ""
+        return f"{change.kv_tokens:,} tokens{times}"
+    return f"takes {gib(change.device_bytes)} GiB"
 
 
 def change_lines(changes: Sequence[Change]) -> Iterator[Line]:

@@ -133,17 +133,18 @@ def _speed(found: SpeedResult) -> str:
 
 def _changes(found: Answers) -> str:
     rows = [_change(one) for one in (*filter(None, [found.fewest_gpus]), *found.what_ifs)]
-    return table("one change at a time", ["", "#tokens", "#sequences", "~setting"], rows,
-                 kind="entries")  # fmt: skip
+    heads = ["", "#takes, GiB", "#tokens", "#sequences", "~setting"]
+    return table("one change at a time", heads, rows, kind="entries")
 
 
 def _change(one: Change) -> str:
     setting = text(shlex.join(word for each in one.setting for word in ("--set", each)))
     if one.problem or not one.fits:
         why = text(one.problem) if one.problem else "does not fit"
-        return f'<tr><th scope="row">{text(one.title)}</th><td colspan="3">{why}</td></tr>'
+        return f'<tr><th scope="row">{text(one.title)}</th><td colspan="4">{why}</td></tr>'
     return (
-        f'<tr><th scope="row">{text(one.title)}</th><td class="num">{one.kv_tokens:,}</td>'
+        f'<tr><th scope="row">{text(one.title)}</th>'
+        f'<td class="num">{size(one.device_bytes)}</td><td class="num">{one.kv_tokens:,}</td>'
         f'<td class="num">{one.max_concurrency:,.1f}</td>'
         f'<td class="what"><code>{setting}</code></td></tr>'
     )
