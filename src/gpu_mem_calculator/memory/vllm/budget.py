@@ -121,26 +121,32 @@ def problem(run: Run, one: Rank, pool_problem: str) -> str:
     """Why the rank would not start, in a sentence."""
     share, free = run.options["gpu_memory_utilization"], run.free_bytes - one.outside
     given = run.options["kv_cache_memory_bytes"]
+    behind = every(one) - taken(run, one)  # what comes behind the pool
+    fits = max(0, int(100 * (free - behind) / run.card_bytes)) / 100
     if v1(run) and version(run) >= LOOKED_FROM and given is None and free < one.requested:
         return (f"gpu_memory_utilization={share:g} asks for {one.requested / GIB:.2f} GiB, and "
                 f"{free / GIB:.2f} of {run.card_bytes / GIB:.2f} GiB are free when vLLM starts; "
-                f"use {int(100 * free / run.card_bytes) / 100:g}")  # fmt: skip
+                f"use {fits:g}")  # fmt: skip
     if pool_problem:
         return pool_problem
-    held = one.outside + sum(one.figure(name) for name in (WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS))
-    over = held + one.pool_bytes - run.free_bytes
+    over = every(one) + one.pool_bytes - free
     if over > 0:
-        fits = max(0, int(100 * (one.requested - over) / run.card_bytes)) / 100
+        fix = f"gpu_memory_utilization={fits:g}" if given is None else (
+            f"kv_cache_memory_bytes={max(0, one.pool_bytes - over)}")  # fmt: skip
         return (f"graphs are captured behind the cache and would lack {over / GIB:.2f} GiB; use "
-                f"gpu_memory_utilization={fits:g} or less")  # fmt: skip
+                f"{fix} or less")  # fmt: skip
     return ""
+
+
+def every(one: Rank) -> int:
+    """Everything but the pool."""
+    return sum(one.figure(name) for name in (WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS))
 
 
 def needs_bytes(run: Run, one: Rank, cache: int) -> int:
     """The least card on which the rank starts and has `cache` bytes for its pool."""
     share = float(run.options["gpu_memory_utilization"])
-    every = sum(one.figure(name) for name in (WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS))
-    least = [one.outside + every + cache]
+    least = [one.outside + every(one) + cache]
     if run.options["kv_cache_memory_bytes"] is None:
         least.append(ceil((taken(run, one) + cache) / share))
         if share < 1 and v1(run) and version(run) >= LOOKED_FROM:

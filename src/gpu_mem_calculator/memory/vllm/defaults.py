@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...ledger.units import GIB
-from ...model.blocks import LatentAttention, Recurrence, StateSpace
+from ...model.blocks import Recurrence, StateSpace
 from ..run import Run
 from .versions import Version, v1, version
 
@@ -76,15 +76,13 @@ def _tokens(run: Run, seqs: int) -> int:
 def _in_pieces(run: Run) -> bool:
     """Whether prompts are cut: in V1 always, in V0 (from 0.5.1) beyond 32,768 tokens.
 
-    vllm 0.7.2 vllm/engine/arg_utils.py: not with windows, adapters or a draft; and
-    vllm/config.py: not with latent attention until 0.7.3.
+    vllm 0.7.2 vllm/engine/arg_utils.py: not with windows, adapters or a draft. Latent attention
+    cuts none before 0.8, but its steps are as short (vllm/config.py, VllmConfig).
     """
     options, now = run.options, version(run)
     if v1(run):
         return True
-    mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
-    latent = any(isinstance(mixer, LatentAttention) for mixer in mixers)
-    if (latent and (0, 7, 1) <= now < (0, 7, 3)) or any(run.arch.windows):
+    if any(run.arch.windows):
         return False
     drafted = run.draft is not None or options["speculative_method"] is not None
     plain = options["max_lora_rank"] is None and not drafted
