@@ -23,7 +23,7 @@ def read_dbrx(data: Mapping[str, Any]) -> Arch:
     width = ffn.size("ffn_hidden_size", default=3584)
     experts = ffn.size("moe_num_experts", default=4)
     embed = ("embed", hidden)
-    rows = (("expert", experts * width), embed)
+    rows = (("expert_ffn", experts * width), embed)
     layer = Layer(
         kind="moe",
         mixer=fused_attention(hidden, heads, kv_heads, size, name="Wqkv", output="out_proj",

@@ -27,6 +27,7 @@ SHORT = {"layers": ("num_hidden_layers", "depth"), "hidden": ("hidden_size", "em
          "patch": ("patch_size",), "image": ("image_size",),
          "global_layers": ("num_global_layers",), "max_tiles": ("max_num_tiles",)}  # fmt: skip
 LEFT_OUT = "the parameters of the tower for pictures and sound are not counted"
+SOUND = "the parameters of the tower for sound are not counted"
 # Text models that have a name of their own inside: whose they are, and what they assume.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_vl_text": ("qwen2", {
@@ -94,7 +95,7 @@ def read_nested(nested: Nested, data: Mapping[str, Any]) -> Arch:
     eyes = vision_keys(data)
     if eyes is None or nested.tower is None:
         return replace(arch, left_out=(*arch.left_out, LEFT_OUT))
-    ears = (f"{LEFT_OUT} for sound",) if data.get("audio_config") else ()
+    ears = (SOUND,) if data.get("audio_config") else ()
     tower = tuple(nested.tower(Config(data), eyes, arch.hidden))
     return replace(arch, tower=tower, left_out=(*arch.left_out, *ears))
 
