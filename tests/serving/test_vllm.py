@@ -302,7 +302,8 @@ def test_a_newer_version_is_said() -> None:
     ("model", "version", "newer"),
     [
         ("qwen3-8b", "0.21.0", False), ("qwen3-8b", "0.22.0", True),
-        ("llama3.1-8b", "0.22.0", False), ("llama3.1-8b", "0.23.0", True), ("phi-4", "0.24.0", False), ("phi-4", "0.25.0", True),
+        ("llama3.1-8b", "0.22.0", False), ("llama3.1-8b", "0.23.0", True),
+        ("phi-4", "0.24.0", False), ("phi-4", "0.25.0", True),
         ("qwen3-30b-a3b", "0.27.0", False), ("qwen1.5-moe-a2.7b", "0.27.0", True),
     ],
 )  # fmt: skip
