@@ -1,0 +1,272 @@
+"""Text Generation Inference: a warm-up prefill, and the cache takes the room it leaves.
+
+`gpu_memory_utilization` is its cuda_memory_fraction, `max_num_batched_tokens`
+max_batch_prefill_tokens, `max_num_seqs` max_concurrent_requests, `tensor_parallel_size` num_shard.
+`max_total_tokens` is here, as in TGI, the most tokens of one request, the same as `max_seq_len`.
+`cuda_graphs: [0]` or `enforce_eager` turns CUDA graphs off. int8 is eetq. Files are those of
+text-generation-inference 3.3.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ..ledger.num import ceil_div
+from ..ledger.source import ARITHMETIC, code
+from ..memory.engine import Engine
+from ..memory.formats import FormatError, Scheme
+from ..memory.nccl import nccl
+from ..memory.run import Run
+from ..memory.runtime import (
+    CONTEXT_BYTES,
+    CONTEXT_SOURCE,
+    HANDLE_BYTES,
+    HANDLE_SOURCE,
+    KERNELS_BYTES,
+    KERNELS_SOURCE,
+)
+from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
+from ..memory.serving.shard import Shard
+from ..memory.serving.weights import BITS, run_scheme, weight_items
+from ..memory.serving.widths import kinds
+from ..memory.tgi.command import command, notes
+from ..memory.tgi.loading import left_over_bytes
+from ..memory.tgi.versions import (
+    OF_CARD,
+    OLDEST,
+    attention,
+    block_size,
+    longest,
+    max_input_tokens,
+    parsed,
+    prefill_tokens,
+    version,
+    wiggle,
+)
+from ..memory.tgi.warmup import warm_tokens, warm_up_bytes
+from ..model.adapters import linears
+from ..model.blocks import Attention, LatentAttention
+
+WARM_CODE = code(
+    "text-generation-inference 3.3.7 server/models/flash_causal_lm.py warmup: free memory is read "
+    "while torch still has what the prefill took"
+)
+POOL_CODE = code(
+    "text-generation-inference 3.3.7 flash_causal_lm.py warmup and utils/import_utils.py "
+    "get_cuda_free_memory"
+)
+GRAPH_CODE = code(
+    "text-generation-inference 3.3.7 flash_causal_lm.py cuda_graph_warmup: logits of each size, "
+    "tables and layers of the largest"
+)
+LOAD_CODE = code(
+    "text-generation-inference 3.3.7 server/utils/weights.py get_multi_weights_col, played through "
+    "torch's allocator"
+)
+GRAPH_SIZES = (1, 2, 4, 8, 16, 32)
+FORMATS = ("none", "fp8", "int8", "awq", "gptq_int4", "gptq_int8", "nf4")
+SPECULATION = ("ngram", "medusa")
+
+
+def problems(run: Run) -> Iterator[str]:
+    """What TGI refuses, and what is not modelled."""
+    options, asked = run.options, parsed(str(run.options["engine_version"]))
+    if asked is None or asked < OLDEST:
+        yield (
+            f"inference.engine_version={options['engine_version']!r} is not a version of TGI that "
+            f"is modelled; use {'.'.join(map(str, OLDEST))} or newer"
+        )
+    if options["kv_cache_dtype"] not in ("auto", "fp8", run.precision.partition("_")[0]):
+        yield (f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not stored by TGI; use "
+               "'auto' or 'fp8'")  # fmt: skip
+    if options["kv_cache_dtype"] == "fp8" and attention(run) == "flashdecoding":
+        yield ("inference.kv_cache_dtype='fp8' needs flashinfer, which has no kernel for this "
+               "model's heads; use 'auto'")  # fmt: skip
+    both = options.get("max_seq_len"), options.get("max_total_tokens")
+    if None not in both and both[0] != both[1]:
+        yield (f"inference.max_total_tokens={both[1]} is the most tokens of a request in TGI, as "
+               f"max_seq_len={both[0]} is; give one of them")  # fmt: skip
+    prompt, most = max_input_tokens(run), longest(run)
+    if prompt is not None and most is not None and prompt >= most:
+        yield f"inference.max_input_tokens={prompt} must be less than max_total_tokens={most}"
+    yield from _model_problems(run)
+
+
+def _model_problems(run: Run) -> Iterator[str]:
+    mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
+    if not all(isinstance(mixer, Attention | LatentAttention) for mixer in mixers) or any(
+        getattr(mixer, "cross", False) for mixer in mixers
+    ):
+        yield f"model: TGI does not serve {run.arch.family} with a paged cache; use vllm"
+    tp = int(run.mesh.tp)
+    heads = {int(getattr(mixer, "heads", 0)) for mixer in mixers}
+    kv_heads = {m.kv_heads for m in mixers if isinstance(m, Attention) and m.kv_heads > 1}
+    for count in sorted(heads | kv_heads):
+        if count % tp:
+            yield f"inference.tensor_parallel_size={tp} does not divide the model's {count} heads"
+    named = str(run.options["quantization"])
+    if named not in FORMATS:
+        yield (f"inference.quantization={named!r} is not served by TGI; use one of "
+               f"{', '.join(FORMATS)}")  # fmt: skip
+    else:
+        try:
+            run_scheme(run)
+        except FormatError as error:
+            yield str(error)
+    method = run.options.get("speculative_method")
+    if method is not None and method not in SPECULATION:
+        yield (f"inference.speculative_method={method!r} is not one of TGI's; use "
+               f"{' or '.join(SPECULATION)}")  # fmt: skip
+
+
+def shard(run: Run) -> Shard:
+    """The rank's part; a head whose vocabulary cannot be cut evenly is whole on every rank."""
+    tp = int(run.mesh.tp)
+    return Shard(
+        places=range(len(run.arch.layers)), tp=tp, attention_tp=tp, expert_tp=tp,
+        head_tp=1 if run.arch.vocab % tp else tp,
+    )  # fmt: skip
+
+
+def _format(run: Run) -> Scheme:
+    """fp8 that TGI makes itself leaves attention and the first and last layer in 16 bits.
+
+    flash_llama_modeling.py no_fp8.
+    """
+    how = run_scheme(run)
+    if how.name != "fp8" or run.quantized is not None:
+        return how
+    prefix, last = run.arch.layer_prefix, len(run.arch.layers) - 1
+    return replace(how, skip=(*how.skip, "self_attn", f"{prefix}.0", f"{prefix}.{last}"))
+
+
+def _weights(run: Run, own: Shard) -> Iterator[Item]:
+    """The model, a row of zeros in the embedding, and a head of its own where it is tied."""
+    hidden, size = run.arch.hidden, BITS[run.precision] // 8
+    extra = [("embedding", hidden * size)]
+    if run.arch.head is None:
+        rows = int(ceil_div(run.arch.vocab, own.head_tp or own.tp))
+        extra.append(("output head", rows * hidden * size))
+    if run.options.get("speculative_method") == "medusa":
+        heads = int(run.options.get("num_speculative_tokens") or 2)
+        extra.append(("Medusa heads", heads * hidden * hidden * size // own.tp))
+    how = _format(run)
+    for name, number in weight_items(run, own, how, extra=extra):
+        yield Item(figure=WEIGHTS, name=name, bytes=number, source=ARITHMETIC)
+    yield Item(figure=NON_TORCH, name="left over from loading", source=LOAD_CODE,
+               bytes=left_over_bytes(run, own, how))  # fmt: skip
+    rank = run.options.get("max_lora_rank")
+    if rank is not None:
+        count = int(run.options.get("max_loras") or 1)
+        wide = sum(int(ceil_div(one.ins[1] + one.outs[1], own.tp))
+                   for layer in own.layers(run.arch) for one in linears(layer))  # fmt: skip
+        yield Item(figure=WEIGHTS, name="adapters", bytes=count * int(rank) * wide * size,
+                   source=code("text-generation-inference 3.3.7 server/adapters/lora.py"),
+                   formula=f"{count} of rank {rank}")  # fmt: skip
+
+
+def _outside(run: Run) -> Iterator[Item]:
+    parts = (
+        ("CUDA context", CONTEXT_BYTES, CONTEXT_SOURCE),
+        ("torch's kernels", KERNELS_BYTES, KERNELS_SOURCE),
+        ("cuBLAS handle", HANDLE_BYTES, HANDLE_SOURCE),
+    )
+    for name, size, source in parts:
+        yield Item(figure=NON_TORCH, name=name, bytes=size, source=source)
+    for name, size, text in nccl(run, streams=False):
+        yield Item(figure=NON_TORCH, name=name, bytes=size, source=code(text))
+
+
+def token_bytes(run: Run, own: Shard) -> int:
+    """One token in every layer, whatever its window; latents are kept as keys and values."""
+    bits = 8 if run.options["kv_cache_dtype"] == "fp8" else BITS[run.precision]
+    total = 0
+    for layer in own.layers(run.arch):
+        mixer = layer.mixer
+        if isinstance(mixer, Attention):
+            total += own.kv_heads(mixer.kv_heads) * 2 * mixer.head_dim
+        elif isinstance(mixer, LatentAttention):
+            wide = max(mixer.nope_dim + mixer.rope_dim, mixer.value_dim)
+            total += mixer.heads // own.attention_tp * 2 * wide
+    return total * bits // 8
+
+
+def graph_sizes(run: Run) -> tuple[int, ...]:
+    """Batch sizes that are captured; bitsandbytes has none."""
+    given = run.options.get("cuda_graphs")
+    if run.options.get("enforce_eager") or (
+        given is None and run.options["quantization"] == "nf4" and version(run) < (2, 1, 0)
+    ):
+        return ()
+    return GRAPH_SIZES if given is None else tuple(size for size in given if size > 0)
+
+
+def _graphs(run: Run, own: Shard, length: int) -> Iterator[Item]:
+    sizes = graph_sizes(run)
+    if not sizes:
+        return
+    size, most = BITS[run.precision] // 8, max(sizes)
+    wide = max((8 * w.hidden + 2 * w.up + w.mixed for w in kinds(run.arch, own)), default=0)
+    logits, tables = sum(sizes) * run.arch.vocab * size, most * int(
+        ceil_div(length, block_size(run))) * 4  # fmt: skip
+    yield Item(figure=GRAPHS, name="CUDA graphs", bytes=most * wide * size + logits + tables,
+               source=GRAPH_CODE, formula=f"batches of {', '.join(map(str, sizes))}")  # fmt: skip
+
+
+def serve(run: Run) -> Served:
+    """One rank, started."""
+    own, block = shard(run), block_size(run)
+    token, share = token_bytes(run, own), float(run.options["gpu_memory_utilization"])
+    tokens = prefill_tokens(run)
+    held = [*_weights(run, own), *_outside(run)]
+    held.append(Item(figure=ACTIVATION, name="warm-up prefill", bytes=warm_up_bytes(run, own),
+                     source=WARM_CODE, formula=f"{tokens:,} tokens"))  # fmt: skip
+    warm = warm_tokens(run) * token
+    used = sum(item.bytes for item in held)
+    left = run.free_bytes - used - warm
+    room, of_card = wiggle(run), version(run) >= OF_CARD
+    kept_back = (1 - share * (room if of_card else 1)) * run.card_bytes
+    free = max(0, int((left - kept_back) * (1 if of_card else room)))
+    blocks = (free // (token * block) if token else 0) + warm // max(1, token * block)
+    pool = blocks * block * token if left >= 0 else 0
+    most = longest(run) or min(blocks * block, run.arch.max_seq_len)
+    said = f"{free:,} bytes in blocks of {block}, and {warm:,} of the warm-up"
+    items = (*held, Item(figure=POOL, name="KV cache", bytes=pool, source=POOL_CODE, formula=said))
+    return Served(
+        items=(*items, *_graphs(run, own, most)), tokens=pool // token if token else 0,
+        token_bytes=token, max_seq_len=most, most_sequences=int(run.options["max_num_seqs"]),
+        sequence_bytes=lambda context: int(ceil_div(context, block)) * block * token,
+        needs_bytes=used + max(warm, int(ceil_div(most, block)) * block * token),
+        problem=_problem(run, left), command=command(run),
+        notes=tuple(notes(run)),
+    )  # fmt: skip
+
+
+def _problem(run: Run, left: int) -> str:
+    """Why it would not start: its own cache for the longest request is part of the warm-up."""
+    if left < 0:
+        return (f"not enough memory to handle {prefill_tokens(run):,} prefill tokens; decrease "
+                "max_num_batched_tokens or use more GPUs")  # fmt: skip
+    return ""
+
+
+ENGINE = Engine(
+    name="tgi",
+    title="TGI",
+    options={
+        "engine_version": "3.3.7", "batch_size": None, "prompt_len": None, "new_tokens": None,
+        "max_seq_len": None, "dtype": "bf16", "quantization": "none", "kv_cache_dtype": "auto",
+        "tensor_parallel_size": 1, "gpu_memory_utilization": 1.0, "max_num_batched_tokens": None,
+        "max_num_seqs": 128, "max_total_tokens": None, "max_input_tokens": None,
+        "enforce_eager": False, "cuda_graphs": None, "enable_prefill_logprobs": False,
+        "max_loras": None, "max_lora_rank": None, "speculative_method": None,
+        "num_speculative_tokens": None,
+    },
+    axes=frozenset({"tp"}),
+    problems=problems,
+    ledger=lambda run: serve(run).ledger,
+    serve=serve,
+    transformers=False,
+)  # fmt: skip
