@@ -164,3 +164,16 @@ def test_q_k_and_v_are_one_tensor_to_an_engine_and_so_are_gate_and_up() -> None:
     assert joint != {found[f"{attention}.q_proj.bias"].joint}
     assert found[f"{shared}.gate_proj.weight"].joint == found[f"{shared}.up_proj.weight"].joint
     assert not found[f"{attention}.o_proj.weight"].joint
+
+
+def test_a_vision_tower_is_cut_and_on_the_first_stage_alone() -> None:
+    """Gemma 3 with pictures on two ranks: heads and feed-forwards, not patches."""
+    model = read_config({"model_type": "gemma3", "text_config": {}, "vision_config": {
+        "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 2,
+        "num_attention_heads": 16, "patch_size": 14, "image_size": 896}})  # fmt: skip
+    found = [one for one in cut_by(model, 2).values() if one.part == "vision tower"]
+    assert sum(one.numel for one in found) < model.tower_parameters
+    patches = next(one for one in found if "patch_embedding.weight" in one.name)
+    assert patches.shape[1:] == (3, 14, 14)
+    last = Shard(places=range(1), embedding=False)
+    assert not any(one.part == "vision tower" for one in held(model, last))

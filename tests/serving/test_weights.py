@@ -31,7 +31,7 @@ LOGS = [
 ]
 
 
-def rank(model: str, **options: Any) -> tuple[Run, Shard]:
+def rank(model: str | dict[str, Any], **options: Any) -> tuple[Run, Shard]:
     """A run and its rank, the vocabulary padded as vLLM does."""
     run, shard = made(model, **options)
     return run, replace(shard, vocab_multiple=64)
@@ -51,10 +51,11 @@ def logged(log: dict[str, Any]) -> tuple[Run, Shard]:
 
 @pytest.mark.parametrize("log", LOGS, ids=[log["id"] for log in LOGS])
 def test_a_rank_weighs_what_vllm_says_that_loading_took(log: dict[str, Any]) -> None:
-    """Within a thousandth, or the last digit that is printed."""
+    """Within a thousandth, or the last digit that is printed; with a tower, within two."""
     found = weights_bytes(weights(*logged(log))) / GIB
     digit = 0.5 * 10 ** -log["decimals"]
-    assert found == pytest.approx(log["weights_gib"], abs=max(digit, log["weights_gib"] * 1e-3))
+    share = 1e-3 if isinstance(log["model"], str) else 2e-3
+    assert found == pytest.approx(log["weights_gib"], abs=max(digit, log["weights_gib"] * share))
 
 
 def test_all_logs_together_are_nearly_exact() -> None:
@@ -102,10 +103,11 @@ def test_the_rounding_is_an_item_where_it_is_worth_one() -> None:
 
 
 def test_rotary_tables_are_shared_by_all_layers_of_a_kind() -> None:
-    """One for Llama, two for Gemma 3, in fp32 for gpt-oss, none for ALiBi."""
+    """One for Llama, two for Gemma 3 (one scaled), in fp32 for gpt-oss, none for ALiBi."""
     for model, sizes in (
         ("llama3.1-8b", [131072 * 128 * 2]),
-        ("gemma3-27b", [131072 * 128 * 2] * 2),
+        ("gemma3-1b", [131072 * 256 * 2] * 2),
+        ("gemma3-27b", [131072 * 128 * 2, 8 * 131072 * 128 * 2]),
         ("gpt-oss-20b", [131072 * 64 * 4]),
         ("deepseek-v3", [163840 * 64 * 2]),
         ("mpt-7b", []),

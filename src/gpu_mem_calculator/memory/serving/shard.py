@@ -95,9 +95,12 @@ class Held(Struct, frozen=True):
 
 
 def held(arch: Arch, shard: Shard) -> Iterator[Held]:
-    """Every parameter on the rank, in the model's order; pictures' tower is whole on each."""
+    """Every parameter on the rank, in the model's order; pictures' tower goes with the embedding.
+
+    Its heads and feed-forwards are cut like the model's own (vLLM 0.11.0 siglip.py, pixtral.py).
+    """
     if shard.embedding:
-        yield from (Held(w.name, _whole(w), OTHER, part=TOWER) for w in arch.tower)
+        yield from (Held(w.name, _shape(w.dims, shard), OTHER, part=TOWER) for w in arch.tower)
         for weight in arch.embedding:
             role = EMBEDDING if "vocab" in dict(weight.dims) else OTHER
             yield Held(weight.name, _shape(weight.dims, shard, shard.embedding_tp), role,

@@ -18,6 +18,7 @@ BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
 TITLES = {HEAD: "output head", EXPERTS: "experts", FEED_FORWARD: "feed-forward"}
 ROUNDED = "rounding of torch's allocator"
 Item = tuple[str, int]
+GEMMA_SCALED, GEMMA_FACTOR = 2560, 8  # hidden size of Gemma 3 4B; its config.json's rope_scaling
 
 
 def run_scheme(run: Run) -> Scheme:
@@ -100,15 +101,18 @@ def rotary_tables(arch: Arch, shard: Shard, positions: int, bits: int) -> list[I
     """Cosines and sines of every position, one table for each kind of rotary embedding.
 
     vLLM 0.11.0 rotary_embedding/base.py: (positions, rotary size), in the model's dtype, shared by
-    all layers; gpt_oss.py asks for fp32; gemma3.py has one for windows and one for the rest.
+    all layers; gpt_oss.py asks for fp32; gemma3.py has one for windows and one for the rest, and
+    where that is scaled, linear_scaling_rope.py makes it so many times as long.
     """
     kinds: dict[tuple[int, bool], None] = {}
+    gemma = arch.family == "gemma3_text"
     for place in shard.places:
         mixer = arch.layers[place].mixer
         size = (mixer.rotary_dim if isinstance(mixer, Attention)
                 else mixer.rope_dim if isinstance(mixer, LatentAttention) else 0)  # fmt: skip
-        local = arch.family.startswith("gemma3") and bool(arch.windows and arch.windows[place])
         if size:
-            kinds[size, local] = None
+            kinds[size, gemma and not (arch.windows and arch.windows[place])] = None
     width = 32 if arch.family == "gpt_oss" else bits
-    return [("rotary tables", positions * size * width // 8) for size, _ in kinds]
+    times = GEMMA_FACTOR if arch.hidden >= GEMMA_SCALED else 1
+    return [("rotary tables", (times if scaled else 1) * positions * size * width // 8)
+            for size, scaled in kinds]  # fmt: skip
