@@ -186,6 +186,7 @@ def test_the_command_says_what_was_asked_for() -> None:
     ("options", "sentence"),
     [
         ({"kv_cache_dtype": "int8"}, "is not stored by TensorRT-LLM's pytorch backend"),
+        ({"quantization": "nf4"}, "is not served by TensorRT-LLM's pytorch backend"),
         ({"engine_version": "0.5.0"}, "is not a version of TensorRT-LLM that is modelled"),
         ({"engine_generation": "v1"}, "is not a backend of TensorRT-LLM"),
         ({"max_num_seqs": 9000}, "must not be more than max_num_batched_tokens"),

@@ -52,6 +52,10 @@ FREE_CODE = code(
     "share of what is free behind the engine"
 )
 STATES = ("nemotron_h", "qwen3_next")  # hybrids that MambaHybridCacheManager knows
+FORMATS = {  # quantization/mode.py QuantAlgo, and what each backend has linear layers for
+    TORCH: ("none", "fp8", "int8", "awq", "mxfp4", "nvfp4"),
+    ENGINES: ("none", "fp8", "int8", "int4", "awq", "gptq_int4", "nvfp4"),
+}
 SPECULATION = ("ngram", "draft_target", "eagle3")
 
 
@@ -96,8 +100,13 @@ def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
         )
     if method in SPECULATION[1:] and run.draft is None:
         yield f"inference.speculative_method={method!r} needs inference.speculative_model"
+    named, known = str(run.options["quantization"]), FORMATS[TORCH if torch else ENGINES]
+    if named not in known:
+        yield (f"inference.quantization={named!r} is not served by TensorRT-LLM's {backend(run)} "
+               f"backend; use one of {', '.join(known)}")  # fmt: skip
+        return
     try:
-        scheme(str(run.options["quantization"]), run.quantized, run.arch.family)
+        scheme(named, run.quantized, run.arch.family)
     except FormatError as error:
         yield str(error)
 
