@@ -112,7 +112,8 @@ def _parts(estimate: Estimate, served: Served) -> Iterator[Line]:
         if served.figure(figure) > 0
     ]
     outside = ", ".join(name.removeprefix("CUDA ") for name, _, _ in served.outside)
-    rows.append(("CUDA", outside, estimate.result.outside_torch_bytes, ""))
+    if served.outside:
+        rows.append(("CUDA", outside, estimate.result.outside_torch_bytes, ""))
     most = max(size for _, _, size, _ in rows)
     for title, text, num_bytes, colour in rows:
         left = f"  {title:<{NAME}}{_cut(text):<{TEXT}}"

@@ -13,6 +13,7 @@ from ...replay.stream import Stream
 from ..formats import FormatError, Scheme, scheme
 from ..run import Run
 from .shard import EXPERTS, FEED_FORWARD, HEAD, NORM, NORMS, Held, Shard, held
+from .stored import Group, stored_bytes
 
 BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
 TITLES = {HEAD: "output head", EXPERTS: "experts", FEED_FORWARD: "feed-forward"}
@@ -36,19 +37,34 @@ def weight_items(run: Run, shard: Shard, scheme: Scheme | None = None, *,
     """Bytes of a rank's weights by group, scales apart from what they scale.
 
     `scheme` is the format as the engine holds it, by default the file's. `extra` are tensors that
-    the engine makes beside the weights. A parameter count that was given scales all
-    of them. `rounded` adds what torch's allocator gives out more than it is asked for.
+    the engine makes beside the weights. A checkpoint's own bytes win where its headers were read; a
+    parameter count that was given scales all of them. `rounded` adds what torch's
+    allocator gives out more than it is asked for.
     """
     how = run_scheme(run) if scheme is None else scheme
     bits = BITS[run.precision]
     tensors, more = list(stored(run.arch, shard, how, bits)), list(extra)
-    found = [(name, int(run.scaled(size))) for name, size in _together(tensors)]
+    own = _own(run, shard, bits) if how == run_scheme(run) else []
+    found = [(name, int(run.scaled(size))) for name, size in _together(own or tensors)]
     found += _together(more)
     if rounded:
         sizes = tuple(size for _, size in (*tensors, *more))
         waste = allocated_bytes(sizes) - sum(sizes)
         found += [(ROUNDED, waste)] if waste >= MIB else []
     return found
+
+
+def _own(run: Run, shard: Shard, bits: int) -> list[Item]:
+    """The rank's share of a checkpoint's own tensors, where they are known."""
+    if run.stored_form != "safetensors":
+        return []
+    groups = stored_bytes(run.stored, run.arch, shard, bits)
+    return [(_title(where), size) for where, size in groups.items()]
+
+
+def _title(where: Group) -> str:
+    _, what = where
+    return {"rest": "norms", "dense": "layers"}.get(what, TITLES.get(what, what))
 
 
 def weights_bytes(items: Iterable[Item]) -> int:
