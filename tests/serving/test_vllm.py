@@ -95,6 +95,13 @@ def test_sampling_by_version(version: str, bytes_each: int) -> None:
     assert sum(size for _, size, _ in sampler.sampling(how, 2)) == bytes_each * logits
 
 
+def test_flashinfer_where_it_is_installed() -> None:
+    """Before 0.21 it samples where someone says so, and the command says so, too."""
+    found = served(engine_version="0.11.0", use_flashinfer_sampler=True)
+    assert item(found, "masked logits and probabilities") == 8 * 1024 * 128256
+    assert found.command[:4] == ("env", "VLLM_USE_FLASHINFER_SAMPLER=1", "vllm", "serve")
+
+
 def test_sampling_in_place_searches_a_row_for_each_multiprocessor() -> None:
     """0.17 to 0.20 mask in place: 14 bytes a logit, and 132 rows in fp32 on an H100."""
     how = settled(run(engine_version="0.19.0"))
@@ -304,7 +311,8 @@ def test_a_newer_version_is_said() -> None:
         ("qwen3-8b", "0.21.0", False), ("qwen3-8b", "0.22.0", True),
         ("llama3.1-8b", "0.22.0", False), ("llama3.1-8b", "0.23.0", True),
         ("phi-4", "0.24.0", False), ("phi-4", "0.25.0", True),
-        ("qwen3-30b-a3b", "0.27.0", False), ("qwen1.5-moe-a2.7b", "0.27.0", True),
+        ("qwen3-30b-a3b", "0.28.0", False), ("qwen1.5-moe-a2.7b", "0.27.0", True),
+        ("qwen3-30b-a3b", "0.29.0", True),
     ],
 )  # fmt: skip
 def test_which_worker_runs(model: str, version: str, newer: bool) -> None:

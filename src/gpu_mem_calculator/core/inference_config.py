@@ -63,6 +63,7 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     kv_cache_memory_bytes: Count | Size | None = None
     cpu_offload_gb: Ratio | None = None
     swap_space: Ratio | None = None
+    use_flashinfer_sampler: Flag | None = None  # VLLM_USE_FLASHINFER_SAMPLER
     # SGLang
     chunked_prefill_size: Count | None = None
     cuda_graph_max_bs: Count | None = None

@@ -39,7 +39,8 @@ OPTIONS: dict[str, Any] = {
     "speculative_model": None, "num_speculative_tokens": None, "block_size": None,
     "enable_prefix_caching": None, "enable_chunked_prefill": None,
     "max_cudagraph_capture_size": None, "kv_cache_memory_bytes": None, "cpu_offload_gb": 0,
-    "swap_space": None, "prompt_len": None, "new_tokens": None, "batch_size": None,
+    "swap_space": None, "use_flashinfer_sampler": None, "prompt_len": None, "new_tokens": None,
+    "batch_size": None,
 }  # fmt: skip
 
 
@@ -115,8 +116,9 @@ def _notes(how: Run, here: Rank) -> Iterator[str]:
     tokens, seqs = options["max_num_batched_tokens"], options["max_num_seqs"]
     yield (f"the trial run is highest in {here.moment}, with max_num_batched_tokens={tokens} and "
            f"max_num_seqs={seqs}")  # fmt: skip
-    if (0, 9, 1) <= now < (0, 11, 1):
-        yield "with FlashInfer installed, sampling takes about a third of this"
+    if (0, 9, 0) <= now < (0, 11, 1) and options["use_flashinfer_sampler"] is None:
+        yield ("with FlashInfer installed, as in the docker image, sampling takes about a third; "
+               "then set use_flashinfer_sampler=true")  # fmt: skip
     if how.arch.tower:
         yield "the trial run of the vision tower is left out; images make it larger"
     if not options["enforce_eager"] and not counts_graphs(how):

@@ -30,7 +30,9 @@ ONLINE = {"fp8": "fp8", "nf4": "bitsandbytes"}
 
 def command(run: Run, defaults: Mapping[str, Any]) -> tuple[str, ...]:
     """`run` is as it was given."""
-    return ("vllm", "serve", "MODEL", *_flags(run, defaults))
+    told = run.options["use_flashinfer_sampler"]
+    start = () if told is None else ("env", f"VLLM_USE_FLASHINFER_SAMPLER={int(told)}")
+    return (*start, "vllm", "serve", "MODEL", *_flags(run, defaults))
 
 
 def _flags(run: Run, defaults: Mapping[str, Any]) -> Iterator[str]:

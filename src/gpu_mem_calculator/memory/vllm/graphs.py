@@ -44,9 +44,15 @@ def largest(run: Run) -> int:
     most = options["max_cudagraph_capture_size"]
     if most is None:
         ahead = 1 + tokens_ahead(run) if version(run) >= (0, 13, 0) else 1
-        wide = 1024 if run.arch.family == "gpt_oss" and version(run) >= COARSE_FROM else 512
-        most = wide if wide > 512 else min(2 * seqs * ahead, wide)
+        most = min(2 * seqs * ahead, 1024 if _wide(run) else 512)
     return min(int(most), int(options["max_num_batched_tokens"]))
+
+
+def _wide(run: Run) -> bool:
+    """gpt-oss is captured for up to 1,024 tokens, from 0.28 on every model on Blackwell."""
+    now = version(run)
+    blackwell = run.compute_capability.startswith("10.") and now >= (0, 28, 0)
+    return blackwell or (run.arch.family == "gpt_oss" and now >= COARSE_FROM)
 
 
 def sizes(run: Run) -> tuple[int, ...]:

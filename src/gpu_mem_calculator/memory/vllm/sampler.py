@@ -32,6 +32,7 @@ GATHERED = code("vllm 0.11.0 vllm/distributed/device_communicators/base_device_c
                 "all_gather")  # fmt: skip
 NEWER = code("vllm 0.25.0 vllm/v1/worker/gpu/sample/sampler.py apply_sampling_params")
 SORT_UNTIL, MASKS_FROM = (0, 17, 0), (0, 21, 0)  # versions
+SORTS, IN_ROWS, MASKS = "sort", "rows", "masks"
 LEAST_ROWS = 8  # fewer are sorted, still
 ONE_PASS = 128  # rows that torch sorts at once, and of what it sorts otherwise
 MULTIPROCESSORS = {"7.5": 40, "8.0": 108, "8.6": 82, "8.9": 128, "9.0": 132, "10.0": 148,
@@ -44,6 +45,14 @@ def rows(run: Run) -> int:
     return min(int(options["max_num_seqs"]), int(options["max_num_batched_tokens"]))
 
 
+def kernel(run: Run) -> str:
+    """How tokens are chosen, unless the newer worker does: as told, else as the version does."""
+    now, told = version(run), run.options.get("use_flashinfer_sampler")
+    if told or (told is None and v1(run) and now >= MASKS_FROM):
+        return MASKS
+    return IN_ROWS if v1(run) and now >= SORT_UNTIL and rows(run) >= LEAST_ROWS else SORTS
+
+
 def sampling(run: Run, size: int) -> Iterator[Part]:
     """Everything of a logit that is alive at the highest moment; `size` bytes in the model."""
     count = rows(run) * run.arch.vocab
@@ -52,12 +61,12 @@ def sampling(run: Run, size: int) -> Iterator[Part]:
         return
     yield "logits", count * size, LOGITS
     yield "logits in fp32", count * 4, LOGITS
-    now = version(run)
-    if not v1(run) or now < SORT_UNTIL or (now < MASKS_FROM and rows(run) < LEAST_ROWS):
+    how = kernel(run)
+    if how == SORTS:
         twice = 12 if 1 < rows(run) < ONE_PASS else 0
         yield "logits sorted, with their places", count * 12, SORTED
         yield "torch.sort's own copies", count * (20 + twice), SORTED
-    elif now < MASKS_FROM:
+    elif how == IN_ROWS:
         yield "probabilities and noise", count * 8, IN_PLACE
         width = MULTIPROCESSORS.get(run.compute_capability, MULTIPROCESSORS["9.0"])
         yield "rows that are searched", min(width, rows(run)) * run.arch.vocab * 4, IN_PLACE

@@ -13,7 +13,7 @@ from ...model.blocks import Attention, LatentAttention, Moe
 from ..run import Run
 
 Version = tuple[int, int, int]
-NEWEST = "0.27.0"  # whose source was read throughout; what is newer is taken for it
+NEWEST = "0.32.0"  # the newest whose source was read; what is newer is taken for it
 FIRST, FIRST_V1, LAST_V0 = (0, 4, 0), (0, 8, 0), (0, 10, 2)
 NUMBER = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?")
 
@@ -57,7 +57,7 @@ def problems(run: Run) -> Iterator[str]:
 
 
 # The GPU worker of 2026 ("V2 model runner") runs a version's models by family and kind: since
-# when, and for which. vllm 0.22.0 to 0.27.0 vllm/config/vllm.py _is_default_v2_model_runner_model.
+# when, and for which. vllm 0.22.0 to 0.32.0 vllm/config/vllm.py use_v2_model_runner.
 SECOND_RUNNER = (
     ((0, 22, 0), ("qwen3",)),
     ((0, 23, 0), ("qwen3", "llama", "mistral")),
@@ -65,6 +65,7 @@ SECOND_RUNNER = (
 )
 SECOND_RUNNER_FOR_ALL = (0, 25, 0)  # dense models without states, and these:
 SECOND_RUNNER_EXPERTS = ("deepseek_v2", "qwen2_moe", "granitemoe")
+SECOND_RUNNER_ALWAYS = (0, 29, 0)
 
 
 def second_runner(run: Run) -> bool:
@@ -72,6 +73,8 @@ def second_runner(run: Run) -> bool:
     now, family = version(run), run.arch.family
     if not v1(run) or now < SECOND_RUNNER[0][0]:
         return False
+    if now >= SECOND_RUNNER_ALWAYS:
+        return True
     if now >= SECOND_RUNNER_FOR_ALL:
         return family in SECOND_RUNNER_EXPERTS or all(map(_plain, run.arch.runs))
     if now < (0, 24, 0) and run.options.get("quantization", "none") != "none":
