@@ -1,0 +1,1 @@
+"""vLLM: what its workers hold, one file per kind of memory."""

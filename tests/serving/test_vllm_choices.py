@@ -1,0 +1,160 @@
+"""vLLM: what it chooses by version and card, what it refuses, and the command."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.ledger.ledger import CPU
+from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.memory.vllm import graphs, sampler, versions
+from gpu_mem_calculator.memory.vllm.cuts import stage_layers
+from gpu_mem_calculator.memory.vllm.defaults import settled
+
+from .vllm_servers import R1, item, run, served
+
+
+@pytest.mark.parametrize(
+    ("version", "bytes_each"), [("0.11.0", 38), ("0.16.0", 38), ("0.21.0", 14), ("0.22.0", 6),
+                                ("0.27.0", 2)],
+)  # fmt: skip
+def test_sampling_by_version(version: str, bytes_each: int) -> None:
+    """Sorting takes 38 bytes a logit, FlashInfer 14, the newer worker 6, then 2."""
+    how = settled(run("qwen3-8b", engine_version=version))
+    logits = 1024 * how.arch.vocab
+    assert sum(size for _, size, _ in sampler.sampling(how, 2)) == bytes_each * logits
+
+
+def test_flashinfer_where_it_is_installed() -> None:
+    """Before 0.21 it samples where someone says so, and the command says so, too."""
+    found = served(engine_version="0.11.0", use_flashinfer_sampler=True)
+    assert item(found, "masked logits and probabilities") == 8 * 1024 * 128256
+    assert found.command[:4] == ("env", "VLLM_USE_FLASHINFER_SAMPLER=1", "vllm", "serve")
+
+
+def test_sampling_in_place_searches_a_row_for_each_multiprocessor() -> None:
+    """0.17 to 0.20 mask in place: 14 bytes a logit, and 132 rows in fp32 on an H100."""
+    how = settled(run(engine_version="0.19.0"))
+    whole = 14 * 1024 * 128256 + 132 * 128256 * 4
+    assert sum(size for _, size, _ in sampler.sampling(how, 2)) == whole
+
+
+@pytest.mark.parametrize(
+    ("seqs", "bytes_each"), [(1024, 38), (128, 38), (127, 50), (2, 50), (1, 38)]
+)
+def test_sorting_few_rows_takes_more(seqs: int, bytes_each: int) -> None:
+    """torch sorts 2 to 127 rows as one, with 12 bytes more for each logit."""
+    how = settled(run(engine_version="0.11.0", max_num_seqs=seqs))
+    assert sum(size for _, size, _ in sampler.sampling(how, 2)) == bytes_each * seqs * 128256
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "seqs", "tokens"),
+    [
+        ("h100-80gb-sxm", "0.11.0", 1024, 8192), ("a100-80gb-sxm", "0.11.0", 256, 2048),
+        ("a100-80gb-sxm", "0.8.5", 1024, 8192), ("l4", "0.11.0", 256, 2048),
+        ("l4", "0.8.0", 1024, 2048), ("h100-80gb-sxm", "0.7.3", 256, 2048),
+        ("h100-80gb-sxm", "0.6.3", 256, 512),
+    ],
+)  # fmt: skip
+def test_choices_of_the_server(gpu: str, version: str, seqs: int, tokens: int) -> None:
+    """Sequences and tokens at once depend on the card and the version."""
+    options = settled(run(gpu=gpu, engine_version=version)).options
+    assert (options["max_num_seqs"], options["max_num_batched_tokens"]) == (seqs, tokens)
+
+
+def test_v0_without_long_prompts_takes_them_whole() -> None:
+    """A context of up to 32,768 tokens is one step, and never less than 2,048."""
+    whole = settled(run(engine_version="0.7.3", max_seq_len=10000)).options
+    short = settled(run(engine_version="0.7.3", max_seq_len=1024)).options
+    assert whole["max_num_batched_tokens"] == 10000
+    assert short["max_num_batched_tokens"] == 2048
+
+
+def test_utilization_has_a_default_by_version() -> None:
+    """0.9 until 0.19, 0.92 since."""
+    shares = [settled(run(engine_version=v)).options["gpu_memory_utilization"]
+              for v in ("0.19.0", "0.20.0")]  # fmt: skip
+    assert shares == [0.9, 0.92]
+
+
+@pytest.mark.parametrize(
+    ("version", "most", "number"),
+    [("0.7.3", 256, 35), ("0.10.0", 512, 67), ("0.11.0", 512, 134), ("0.19.0", 512, 102)],
+)
+def test_graphs_by_version(version: str, most: int, number: int) -> None:
+    """V0 captures 35 batches, V1 67 pieces, from 0.11 whole steps as well, then fewer sizes."""
+    how = settled(run(engine_version=version))
+    assert (graphs.largest(how), graphs.count(how)) == (most, number)
+
+
+def test_whole_steps_are_captured_up_to_the_sequences_at_once() -> None:
+    """With 256 sequences 51 pieces and 35 whole steps, as logs of smaller cards show."""
+    assert graphs.count(settled(run(gpu="l4", engine_version="0.22.1"))) == 51 + 35
+
+
+def test_layers_of_stages() -> None:
+    """What is left over goes to the stages before the last; before 0.8 to the last."""
+    new = run(R1, gpu="h200-141gb-sxm", tensor_parallel_size=8, pipeline_parallel_size=4)
+    assert stage_layers(new) == [15, 15, 16, 15]
+    assert stage_layers(replace(new, options={**new.options, "engine_version": "0.7.2"})) == [
+        15, 15, 15, 16]  # fmt: skip
+
+
+def test_swap_space_is_v0s() -> None:
+    """V0 pins 4 GiB of the host for each GPU; V1 has no swap space and refuses it."""
+    found = served(engine_version="0.7.3")
+    assert [one.bytes for one in found.items if one.place == CPU] == [4 * GIB]
+    with pytest.raises(InputError, match="swap_space is of vLLM's V0 engine"):
+        run(engine_version="0.11.0", swap_space=8)
+
+
+def test_versions_that_there_are_not() -> None:
+    """V0 ended with 0.10, V1 began with 0.8; others are refused with the nearest fix."""
+    with pytest.raises(InputError, match=r"vLLM 0\.11\.0 has no V0 engine"):
+        run(engine_version="0.11.0", engine_generation="v0")
+    with pytest.raises(InputError, match=r"from vLLM 0\.8\.0 on"):
+        run(engine_version="0.7.3", engine_generation="v1")
+    with pytest.raises(InputError, match="'newest' is not a version"):
+        run(engine_version="newest")
+    assert versions.parsed("v0.10.1.1") == versions.parsed("0.10.1rc2") == (0, 10, 1)
+
+
+def test_a_newer_version_is_said() -> None:
+    """What is newer than the newest modelled is taken for it, and a note says so."""
+    notes = served(engine_version="0.40.0").notes
+    assert f"vLLM 0.40.0 is taken for {versions.NEWEST}" in notes
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "newer"),
+    [
+        ("qwen3-8b", "0.21.0", False), ("qwen3-8b", "0.22.0", True),
+        ("llama3.1-8b", "0.22.0", False), ("llama3.1-8b", "0.23.0", True),
+        ("phi-4", "0.24.0", False), ("phi-4", "0.25.0", True),
+        ("qwen3-30b-a3b", "0.28.0", False), ("qwen1.5-moe-a2.7b", "0.27.0", True),
+        ("qwen3-30b-a3b", "0.29.0", True),
+    ],
+)  # fmt: skip
+def test_which_worker_runs(model: str, version: str, newer: bool) -> None:
+    """The newer GPU worker took over family by family."""
+    assert versions.second_runner(run(model, engine_version=version)) is newer
+
+
+def test_tensor_parallelism_must_divide_the_heads() -> None:
+    """The sentence names the rule and what would do."""
+    with pytest.raises(InputError, match="does not divide 32 heads; try 2 or 4"):
+        run(tensor_parallel_size=3)
+
+
+def test_the_command() -> None:
+    """Only what is not vLLM's own choice is on the command line."""
+    assert served().command == ("vllm", "serve", "MODEL")
+    words = served(tensor_parallel_size=2, max_seq_len=8192, kv_cache_dtype="fp8",
+                   gpu_memory_utilization=0.95, enforce_eager=True,
+                   enable_prefix_caching=False).command  # fmt: skip
+    assert words[3:] == (
+        "--max-model-len", "8192", "--tensor-parallel-size", "2", "--gpu-memory-utilization",
+        "0.95", "--kv-cache-dtype", "fp8", "--enforce-eager", "--no-enable-prefix-caching",
+    )  # fmt: skip
