@@ -83,12 +83,19 @@ class InferenceConfig(Struct, kw_only=True, omit_defaults=True):
     enable_prefill_logprobs: Flag | None = None
     # llama.cpp
     n_gpu_layers: Size | None = None
+    n_batch: Count | None = None
     n_ubatch: Count | None = None
+    n_parallel: Count | None = None
     cache_type_k: Text | None = None
     cache_type_v: Text | None = None
     flash_attn: Flag | None = None
     split_mode: Literal["none", "layer", "row"] | None = None
     tensor_split: list[float] | None = None
+    main_gpu: Size | None = None
+    n_cpu_moe: Size | None = None
+    no_kv_offload: Flag | None = None
+    kv_unified: Flag | None = None
+    swa_full: Flag | None = None
 
 
 class DecodeSpeed(Struct, frozen=True, kw_only=True):

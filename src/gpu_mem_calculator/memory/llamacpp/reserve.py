@@ -1,0 +1,56 @@
+"""The compute buffers that a server reserves: its largest graph, cut and laid out.
+
+llama.cpp b10586 src/llama-context.cpp sched_reserve.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from msgspec.structs import replace
+
+from ...model.arch import Arch
+from .allocator import Allocation
+from .builds import FEW_DECODED
+from .model import graph
+from .places import File
+from .scheduler import Schedule
+from .setting import How, Where, slides
+
+EACH_END = 2  # equal layers of a device that are laid out at each end of a stretch
+
+
+@lru_cache(maxsize=256)
+def compute_buffers(file: File, how: How, where: Where, *, whole: bool = False) -> tuple[int, ...]:
+    """Bytes of each device's buffer, the host's last. `whole`: every layer, equal ones too."""
+    kinds = file.kinds()
+    every = whole or not how.offload_kqv
+    places = range(len(file.arch.layers)) if every else kept_places(file.arch, where, kinds)
+    sizes = _laid_out(file.arch, how, where, kinds, places)
+    if how.build >= FEW_DECODED:
+        return sizes
+    decoding = _laid_out(file.arch, replace(how, tokens=1), where, kinds, places)
+    return tuple(map(max, sizes, decoding))
+
+
+def _laid_out(
+    arch: Arch, how: How, where: Where, kinds: dict[str, str], places: list[int] | range
+) -> tuple[int, ...]:
+    cut = Schedule(graph(arch, how, where, kinds, places), where.gpus, pipelined=where.pipelined)
+    return tuple(Allocation(where.gpus).run(cut.leaves, cut.nodes))
+
+
+def kept_places(arch: Arch, where: Where, kinds: dict[str, str]) -> list[int]:
+    """Layers that show all there is: of equal ones on a device the first and the last."""
+    groups: dict[object, list[int]] = {}
+    for place, layer in enumerate(arch.layers):
+        device, experts = where.layers[place], where.experts[place]
+        copied: object = None
+        if where.host in (device, experts):  # its weights are copied to a GPU, and differ in type
+            prefix = f"blk.{place}."
+            copied = tuple(kind for name, kind in kinds.items() if name.startswith(prefix))
+        key = (device, experts, id(layer), slides(arch, place), copied)
+        groups.setdefault(key, []).append(place)
+    kept = {place for found in groups.values()
+            for place in (*found[:EACH_END], *found[-EACH_END:])}  # fmt: skip
+    return sorted(kept | {len(arch.layers) - 1})
