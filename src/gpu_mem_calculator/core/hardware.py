@@ -10,6 +10,7 @@ from .errors import InputError, nearest
 from .models import GPUConfig
 
 DEFAULT_MEMORY_GB = 80.0
+NEAR = 0.01  # of a card's memory: readings of one card differ by driver
 
 
 class Hardware(Struct, frozen=True, kw_only=True):
@@ -77,6 +78,11 @@ def _card(config: GPUConfig) -> tuple[str, int, str, tuple[str, ...]]:
                               f"{row['memory_gb']}; leave one of the two out"])  # fmt: skip
         capability = row.get("compute_capability", "9.0")
         return row["title"], row["memory_bytes"], capability, ()
+    if config.gpu_memory_gb is None and config.gpu_memory_bytes is not None:
+        found = _nearest(config.gpu_memory_bytes)
+        if found is not None:
+            said = f"hardware.gpu={found['name']}, whose memory is nearest"
+            return found["title"], found["memory_bytes"], found["compute_capability"], (said,)
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
     known = [
@@ -88,6 +94,15 @@ def _card(config: GPUConfig) -> tuple[str, int, str, tuple[str, ...]]:
     said = f"{size:g} GB is what {least['title']} reports, the least of the cards of that size"
     capability = least.get("compute_capability", "9.0")
     return f"{size:g} GB GPU", least["memory_bytes"], capability, (*assumed, said)
+
+
+def _nearest(num_bytes: int) -> catalog.Row | None:
+    """The card whose memory, as a process reads it, is nearest; within a percent."""
+    rows = (catalog.find("gpus", name) for name in catalog.names("gpus"))
+    known = [row for row in rows if row and row["memory_bytes_reading"] == "process"
+             and "compute_capability" in row]  # fmt: skip
+    found = min(known, key=lambda row: abs(row["memory_bytes"] - num_bytes))
+    return found if abs(found["memory_bytes"] - num_bytes) <= NEAR * num_bytes else None
 
 
 def _nodes(config: GPUConfig, count: int) -> tuple[int, int]:
