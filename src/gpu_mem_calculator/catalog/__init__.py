@@ -79,6 +79,13 @@ def preset_config(row_config: str) -> Row:
     return config
 
 
+def row_config(row: Row) -> Row:
+    """A preset's config.json, and the format that its weights are published in."""
+    config = preset_config(row["config"])
+    own = row.get("quantization_config")
+    return config if own is None else {**config, "quantization_config": own}
+
+
 def having(table: str, key: str, value: str) -> list[Row]:
     """The rows with a line `key = value`."""
     line = f"\n{key} = {value}\n"

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .. import catalog
+from ..catalog.variants import variant
 from ..families import UnknownFamilyError, read_config
 from ..families.config import ConfigError
 from ..families.plain import read_plain
@@ -77,8 +78,7 @@ def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Mo
         return _from_config(title, model.config, numbers, given, ())
     row = catalog.find("index", model.name) if model.name else None
     if row is not None:
-        config = catalog.preset_config(row["config"])
-        found = _from_config(row["title"], config, numbers, given, ())
+        found = _from_config(row["title"], catalog.row_config(row), numbers, given, ())
         name = model.name if "/" in str(model.name) else row.get("hub_id")
         return replace(found, address=name or "MODEL")
     file = _config_file(model.name) if model.name else None
@@ -97,11 +97,26 @@ def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Mo
     if given is not None:
         return _by_size(title, numbers, given)
     if model.name and checkpoint.is_hub_name(model.name):
-        return replace(_from_checkpoint(_hub(model.name), numbers, given), address=model.name)
+        return _from_hub(model.name, numbers, given)
     if model.name:
         raise InputError([_unknown(model.name)])
     missing = ", ".join(f"model.{key}" for key in core if key not in numbers)
     raise InputError([f"the model has no name, no config and no {missing}; give one of them"])
+
+
+def _from_hub(name: str, numbers: Mapping[str, Any], given: int | None) -> Model:
+    """A model on the hub; where the hub is out of reach, the preset that its name is a copy of."""
+    near = variant(name)
+    try:
+        return replace(_from_checkpoint(_hub(name), numbers, given), address=name)
+    except InputError:
+        if near is None:
+            raise
+    row, form, words = near
+    config = {**catalog.row_config(row), **({"quantization_config": form} if form else {})}
+    assumed = f"{name} is {row['title']}{' in ' + words if words else ''}, as its name says"
+    found = _from_config(row["title"], config, numbers, given, (assumed,))
+    return replace(found, address=name)
 
 
 @lru_cache(maxsize=16)

@@ -24,7 +24,7 @@ from .blocks import (
     text,
     typed_windows,
 )
-from .config import Config, ConfigError
+from .config import MOST, Config, ConfigError
 from .gemma import GELU, NORM, sandwich_norms
 from .llama import decoder, gated_mlp, separate_attention
 from .older import per_layer
@@ -51,7 +51,7 @@ def per_layer_gate(hidden: int, small: int) -> tuple[Weight, ...]:
 
 def per_layer_tables(config: Config, hidden: int, layers: int, small: int) -> tuple[Weight, ...]:
     """One table holds every layer's small embedding; a projection makes them from the large one."""
-    rows = config.size("vocab_size_per_layer_input", default=262144)
+    rows = config.size("vocab_size_per_layer_input", default=262144, most=MOST)
     wide = ("per_layer", layers * small)
     return (
         Weight("model.embed_tokens_per_layer.weight", (("vocab", rows), wide)),

@@ -16,7 +16,10 @@ from .llama import decoder, gated_mlp, pre_norms, rotary_buffer
 
 
 def _moe(config: Config, hidden: int, activation: str) -> Moe:
-    """Real experts, and `zero_expert_num` that pass a token on; gate_up has rows for both."""
+    """Real experts, and `zero_expert_num` that pass a token on and have no weights.
+
+    (transformers 5.17 makes rows of gate_up for those too; checkpoints and servers have none.)
+    """
     real = config.size("n_routed_experts", default=512)
     both = real + config.count("zero_expert_num", default=256)
     ffn = config.size("expert_ffn_hidden_size", default=2048)
@@ -24,7 +27,7 @@ def _moe(config: Config, hidden: int, activation: str) -> Moe:
     return Moe(
         router=(Weight("router.classifier.weight", (("router", both), embed)),),
         experts=(
-            Weight("experts.gate_up_proj", (("expert", both), ("expert_ffn", 2 * ffn), embed)),
+            Weight("experts.gate_up_proj", (("expert", real), ("expert_ffn", 2 * ffn), embed)),
             Weight("experts.down_proj", (("expert", real), embed, ("expert_ffn", ffn))),
         ),
         num_experts=real,

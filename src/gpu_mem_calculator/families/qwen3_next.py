@@ -97,7 +97,11 @@ def delta_stack(
     config: Config, family: str, hidden: int, mixers: dict[str, Mixer], mlps: list[Mlp | Moe],
     *, vocab: int,
 ) -> Arch:  # fmt: skip
-    """One MLP a layer, and the mixer that `layer_types` says."""
+    """One MLP a layer, and the mixer that `layer_types` says.
+
+    A module that predicts further tokens is one more layer with attention, three norms and a
+    projection from 2 x hidden; it has no copies of the embedding and the head.
+    """
     layers = len(mlps)
     usual = every(layers, config.size("full_attention_interval", default=4))
     types = mixed_types(config, "layer_types", layers, usual)
@@ -112,9 +116,12 @@ def delta_stack(
                 norms=pre_norms(hidden, NORM),
             )
     stack = tuple(made[kind, id(mlp)] for kind, mlp in zip(types, mlps, strict=True))
+    modules = config.count("mtp_num_hidden_layers", "num_nextn_predict_layers")
+    last = Layer(kind="dense", mixer=mixers[FULL], mlp=mlps[-1], norms=pre_norms(hidden, NORM))
     return decoder(
         config, family, hidden, stack, vocab=vocab, max_seq_len=32768, tied=False,
         rotary_dim=getattr(mixers[FULL], "rotary_dim", 0), norm_impl=NORM, trains=False,
+        mtp_parameters=modules * (last.num_parameters + 3 * hidden + 2 * hidden**2),
     )  # fmt: skip
 
 

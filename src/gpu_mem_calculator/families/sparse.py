@@ -65,6 +65,7 @@ def indexer(config: Config, hidden: int, query_rank: int, heads: int) -> Indexer
     return Indexer(
         parameters=tuple(replace(one, name=f"indexer.{one.name}") for one in weights),
         key_dim=size,
+        heads=heads,
     )
 
 
@@ -119,14 +120,19 @@ def _read(family: str, sizes: Sizes, data: Mapping[str, Any]) -> Arch:
         if not plain.query_rank:
             raise ConfigError(f"model.config.q_lora_rank must be set: {family}'s indexer reads it")
         index = indexer(config, hidden, plain.query_rank, sizes.index_heads)
+        plain = replace(plain, chosen=config.size("index_topk", default=2048))
         kinds = {OWN: replace(plain, index=index), SHARED: plain}
         attention = [kinds[kind] for kind in indexer_types(config, layers)]
     stack = _stack(config, hidden, sizes, attention)
     vocab = config.size("vocab_size", default=sizes.vocab)
+    mtp = mtp_parameters(config, stack[-1], hidden, vocab)
+    if family == "glm_moe_dsa":  # GLM-5 publishes no copies of the embedding and the head
+        modules = config.count("num_nextn_predict_layers")
+        mtp -= modules * 2 * vocab * hidden
     return decoder(
         config, family, hidden, stack, vocab=vocab, max_seq_len=sizes.max_seq_len, tied=False,
         rotary_dim=plain.rope_dim, trains=False,
-        mtp_parameters=mtp_parameters(config, stack[-1], hidden, vocab),
+        mtp_parameters=mtp,
     )  # fmt: skip
 
 

@@ -49,7 +49,8 @@ def hf_config(job: Job) -> Any:
     if config is None:
         raise InputError(["model: plain numbers describe no program that could be run; give a "
                           "preset or a config.json"])  # fmt: skip
-    values = {k: v for k, v in config.items() if k not in ("architectures", "auto_map")}
+    left_out = ("architectures", "auto_map", "quantization_config")
+    values = {k: v for k, v in config.items() if k not in left_out}
     if values["model_type"] not in transformers.CONFIG_MAPPING:
         raise InputError(
             [f"model_type={values['model_type']!r} is not part of transformers "
