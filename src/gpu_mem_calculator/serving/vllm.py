@@ -19,13 +19,13 @@ from ..memory.formats import FormatError
 from ..memory.run import Run
 from ..memory.serving.served import POOL, Item, Served
 from ..memory.serving.weights import run_scheme
-from ..memory.vllm import cuts, speculative, versions
+from ..memory.vllm import cuts, lora, pages, speculative, versions
 from ..memory.vllm.budget import Rank, counts_graphs, needs_bytes, problem, rank
 from ..memory.vllm.command import command
 from ..memory.vllm.cuts import stage_layers
 from ..memory.vllm.defaults import settled
 from ..memory.vllm.non_torch import before
-from ..memory.vllm.pages import Pool, notes, pool
+from ..memory.vllm.pages import Pool, pool
 
 PAGES = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
 SWAPPED = code("vllm 0.7.3 vllm/worker/cache_engine.py: swap_space of the host for each GPU")
@@ -48,6 +48,8 @@ def problems(run: Run) -> Iterator[str]:
     """What vLLM refuses, and what is not modelled."""
     yield from versions.problems(run)
     yield from cuts.problems(run)
+    yield from pages.problems(run)
+    yield from lora.problems(run)
     yield from speculative.problems(run)
     yield from _choices(run)
     try:
@@ -95,9 +97,10 @@ def serve(run: Run) -> Served:
 def _pool(here: Rank, cache: Pool) -> Iterator[Item]:
     """The pool as vLLM announces it; less than a block of it stays unused."""
     allocated = sum(size for _, size in cache.items)
-    parts = (*cache.items, ("not used", here.pool_bytes - allocated))
+    whole = max(0, here.pool_bytes)
+    parts = (*cache.items, ("not used", whole - allocated))
     name = cache.items[0][0] if cache.items else "cache"
-    yield Item(figure=POOL, name=name, bytes=here.pool_bytes, source=PAGES, parts=parts,
+    yield Item(figure=POOL, name=name, bytes=whole, source=PAGES, parts=parts,
                formula="share of the card - weights - activations - non-torch")  # fmt: skip
 
 
@@ -123,7 +126,8 @@ def _notes(how: Run, here: Rank) -> Iterator[str]:
         yield "the trial run of the vision tower is left out; images make it larger"
     if not options["enforce_eager"] and not counts_graphs(how):
         yield "CUDA graphs come on top of gpu_memory_utilization in this version"
-    yield from notes(how, here.shard)
+    yield from pages.notes(how, here.shard)
+    yield from speculative.notes(how)
 
 
 ENGINE = Engine(

@@ -23,7 +23,8 @@ VALUES = (
     ("swap_space", "--swap-space"),
 )  # fmt: skip
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-CACHES = {"bf16": "bfloat16", "fp16": "float16"}
+CACHES = {"bf16": "bfloat16", "fp16": "float16", "int8": "int8_per_token_head",
+          "int4": "int4_per_token_head"}  # fmt: skip
 # Weights that vLLM turns into few bits while it loads; others must lie in the checkpoint.
 ONLINE = {"fp8": "fp8", "nf4": "bitsandbytes"}
 

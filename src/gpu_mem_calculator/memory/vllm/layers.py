@@ -105,6 +105,8 @@ def row(run: Run) -> Row:
     name = cache_dtype(run)
     if name in ("int8", "int4"):
         return lambda elements: elements * (8 if name == "int8" else 4) // 8 + SCALE_BYTES
+    if name == "nvfp4":  # vllm 0.20.0 vllm/utils/torch_utils.py nvfp4_kv_cache_full_dim
+        return lambda elements: elements // 2 + elements // 16
     return plain_row(BITS[run.precision.partition("_")[0] if name == "auto" else name])
 
 

@@ -20,7 +20,7 @@ from .layers import GROWING, Page, Slot, first_block, pages, slots
 from .versions import v1, version
 
 # Caches with scales of their own, and since when (vllm/v1/kv_cache_interface.py KVQuantMode).
-SCALED = {"int8": (0, 20, 0), "int4": (0, 25, 0)}
+SCALED = {"int8": (0, 20, 0), "int4": (0, 25, 0), "nvfp4": (0, 20, 0)}
 PREFIX_NOTE = "prefix caching takes no more memory: blocks that are no longer used are kept"
 
 
@@ -84,6 +84,9 @@ def problems(run: Run) -> Iterator[str]:
     if since is not None and (now < since or latent or not v1(run)):
         where = "latent attention" if latent else f"vLLM {run.options['engine_version']}"
         yield f"inference.kv_cache_dtype={named!r} is not in {where}; use 'fp8'"
+    elif named == "nvfp4" and not run.compute_capability.startswith("10."):
+        yield ("inference.kv_cache_dtype='nvfp4' has kernels for compute capability 10.0 alone, "
+               f"not for {run.compute_capability}; use 'fp8'")  # fmt: skip
     ranks, tp = int(run.options.get("decode_context_parallel_size") or 1), int(run.mesh.tp)
     if ranks > 1 and tp % ranks:
         yield (f"inference.decode_context_parallel_size={ranks} must divide "

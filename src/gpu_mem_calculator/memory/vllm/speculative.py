@@ -65,6 +65,9 @@ def problems(run: Run) -> Iterator[str]:
     """What vLLM would refuse, and what is not modelled."""
     name, now = method(run), version(run)
     if not name:
+        if run.options.get("num_speculative_tokens"):
+            yield ("inference.num_speculative_tokens needs inference.speculative_method; set it "
+                   "to 'ngram', or leave both out")  # fmt: skip
         return
     key = "inference.speculative_method"
     if name not in METHODS:
