@@ -58,8 +58,9 @@ def cells(arch: Arch, build: int, *, context: int, slots: int, unified: bool, ba
     if not unified:
         context = each * slots
     made = Cells(context=context, each=each, slots=slots, streams=1 if unified else slots)
-    if build < SLIDING_CACHE or not any(slides(arch, i) for i in range(len(arch.layers))):
+    if not any(slides(arch, i) for i in range(len(arch.layers))):
         return made
+    swa_full = swa_full or build < SLIDING_CACHE  # a mask of their own, all the cells
     window = max(w for w in arch.windows if w)
     rows = window * (slots if unified else 1) + (ubatch if build >= WINDOW_UBATCH else batch)
     size = made.size

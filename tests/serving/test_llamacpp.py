@@ -1,0 +1,285 @@
+"""llama.cpp: figures of public logs, and of its own code at several builds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.core.serving import resolve_inference
+from gpu_mem_calculator.ledger.ledger import CPU
+from gpu_mem_calculator.ledger.units import GIB, MIB
+from gpu_mem_calculator.memory.llamacpp.plan import (
+    Device,
+    Plan,
+    fewest_on_host,
+    fits,
+    laid_out,
+    longest,
+    most_layers,
+    planned,
+)
+from gpu_mem_calculator.memory.llamacpp.reserve import compute_buffers
+from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.memory.serving.served import POOL, WEIGHTS, Served
+from gpu_mem_calculator.serving.llamacpp import OWN_BYTES, serve
+
+ROWS = Path(__file__).parents[1] / "ground_truth"
+
+
+def file(model: str, gpus: int = 1, gpu: str = "h200", **inference: Any) -> dict[str, Any]:
+    """A run file."""
+    return {"model": {"name": model}, "inference": {"engine": "llamacpp", **inference},
+            "hardware": {"gpu": gpu, "num_gpus": gpus}}  # fmt: skip
+
+
+def run(model: str, gpus: int = 1, gpu: str = "h200", **inference: Any) -> Run:
+    """A run of the engine."""
+    return resolve_inference(read(file(model, gpus, gpu, **inference))).run
+
+
+def plan(model: str, gpus: int = 1, **inference: Any) -> Plan:
+    """What a run comes to."""
+    return planned(run(model, gpus, **inference))
+
+
+def served(model: str, gpus: int = 1, **inference: Any) -> list[Served]:
+    """Every GPU of a server."""
+    one = run(model, gpus, **inference)
+    return [serve(replace(one, stage=gpu)) for gpu in range(gpus)]
+
+
+def problem(**inference: Any) -> str:
+    """The first problem of a run of Llama-3-8B."""
+    with pytest.raises(InputError) as error:
+        run(**{"model": "llama3-8b", **inference})
+    return error.value.problems[0]
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    """Rows of a file."""
+    return [json.loads(line) for line in (ROWS / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_public_logs() -> None:
+    """Buffers of 28 start-ups, b4938 to b7500: the cache to the byte that a log shows, compute
+    buffers too, weights but for a file that someone mixed otherwise.
+    """
+    limits = {"weights_bytes": 0.01, "kv_pool_bytes": 1e-5, "activation_bytes": 0.003,
+              "host_compute_bytes": 0.001}  # fmt: skip
+    for row in lines("serving_llamacpp"):
+        devices = laid_out(planned(resolve_inference(read(row["config"])).run))
+        own, said = devices[row["rank"]], {**row["measured"], **row["environment"]}
+        found = {"weights_bytes": own.weights, "kv_pool_bytes": own.cache,
+                 "activation_bytes": own.compute,
+                 "host_compute_bytes": devices[-1].compute}  # fmt: skip
+        for key, most in limits.items():
+            if key in said:
+                assert found[key] == pytest.approx(said[key], rel=most), (row["id"], key)
+
+
+def test_compute_buffers_of_its_own_code() -> None:
+    """llama.cpp's graphs, scheduler and allocator, run on devices that report sizes alone: 38
+    models, five builds, and every option that changes a buffer.
+    """
+    wrong = []
+    for row in lines("llamacpp_buffers"):
+        one = plan(row["model"], row["gpus"], **row["inference"])
+        sizes = [size / MIB for size in compute_buffers(one.file, one.how, one.where, whole=True)]
+        said = [*row["gpu_mib"], row["host_mib"]]
+        if any(abs(a - b) > 0.0151 for a, b in zip(sizes, said, strict=True)):
+            wrong.append((row["model"], row["inference"], sizes, said))
+    assert not wrong
+
+
+def test_equal_layers_may_be_left_out() -> None:
+    """A search looks at two layers from each end of a stretch: within a few percent of all."""
+    for model, options in (("llama3-70b", {}), ("gemma3-27b", {}), ("qwen3-30b-a3b", {}),
+                           ("llama3-8b", {"n_gpu_layers": 12}), ("jamba-v0.1", {})):  # fmt: skip
+        one = plan(model, max_seq_len=8192, **options)
+        thin, whole = (compute_buffers(one.file, one.how, one.where, whole=w) for w in (0, 1))
+        assert list(thin) == pytest.approx(list(whole), rel=0.05), model
+
+
+def test_layers_go_to_gpus_from_the_last() -> None:
+    """-ngl counts the output first since b7468; before, it was the last to be moved."""
+    new, old = (plan("llama3-8b", engine_version=b, n_gpu_layers=10).where
+                for b in ("b7468", "b7467"))  # fmt: skip
+    assert new.layers == (1,) * 23 + (0,) * 9
+    assert new.output == 0
+    assert old.layers == (1,) * 22 + (0,) * 10
+    assert old.output == 1
+    assert plan("llama3-8b", engine_version="b7467", n_gpu_layers=33).where.full
+
+
+def test_shares_of_gpus() -> None:
+    """Layers are split in equal parts, or as tensor_split says; the output is one more layer."""
+    assert plan("llama3-8b", 2).where.layers == (0,) * 17 + (1,) * 15
+    uneven = plan("llama3-8b", 2, tensor_split=[3, 1]).where
+    assert uneven.layers == (0,) * 25 + (1,) * 7
+    assert uneven.output == 1
+    alone = plan("llama3-8b", 2, split_mode="none", main_gpu=1).where
+    assert set(alone.layers) == {1}
+    assert not alone.pipelined
+    assert plan("llama3-8b", 2).where.pipelined
+    assert not plan("llama3-8b", 2, n_gpu_layers=32).where.pipelined
+
+
+def test_cache_by_type() -> None:
+    """A cell of Llama-3-8B: 1,024 keys and values in each of 32 layers, with their scales."""
+    each = {"f16": 2048 + 2048, "q8_0": 2 * 1088, "q4_0": 2 * 576, "q5_1": 2 * 768}
+    for kind, size in each.items():
+        one = served("llama3-8b", max_seq_len=8192, cache_type_k=kind, cache_type_v=kind,
+                     flash_attn=True)[0]  # fmt: skip
+        assert one.token_bytes == 32 * size
+        assert one.pool_bytes == 32 * size * 8192
+
+
+def test_slots_share_one_cache_or_have_one_each() -> None:
+    """Four slots and one cache unless told; a context is padded to 256 for each slot else."""
+    auto = plan("llama3-8b", max_seq_len=10000).cells
+    assert (auto.context, auto.each, auto.slots, auto.streams) == (10240, 10240, 4, 1)
+    apart = plan("llama3-8b", max_seq_len=10000, max_num_seqs=3).cells
+    assert (apart.context, apart.each, apart.slots, apart.streams) == (10752, 3584, 3, 3)
+    older = plan("llama3-8b", max_seq_len=10000, engine_version="b5000").cells
+    assert (older.context, older.slots, older.streams) == (10016, 1, 1)
+
+
+def test_windows_have_cells_of_their_own() -> None:
+    """Gemma 3: 1,024 tokens and a micro-batch, padded to 256, in five of six layers; all cells
+    before b5429 and with --swa-full.
+    """
+    found = plan("gemma3-27b", max_seq_len=32768, max_num_seqs=1).cells
+    assert (found.size, found.window) == (32768, 1536)
+    full = plan("gemma3-27b", max_seq_len=32768, max_num_seqs=1, swa_full=True)
+    assert full.cells.window == 32768
+    old = plan("gemma3-27b", max_seq_len=32768, engine_version="b5428")
+    assert laid_out(old)[0].cache == laid_out(full)[0].cache == 62 * 16 * 128 * 2 * 2 * 32768
+
+
+def test_a_latent_cache_has_keys_only() -> None:
+    """DeepSeek-V3: 576 values a token and layer; b7831 had the 512 of the latent beside them."""
+    new, old = (served("deepseek-v3", 8, max_seq_len=4096, engine_version=b)
+                for b in ("b7832", "b7831"))  # fmt: skip
+    assert sum(one.token_bytes for one in new) == 61 * 576 * 2
+    assert sum(one.token_bytes for one in old) == 61 * (576 + 512) * 2
+
+
+def test_states_are_kept_for_every_slot() -> None:
+    """Mamba-2 2.7B: fp32, 3 x 5,376 behind the convolution and 128 x 5,120 of the scan."""
+    one = served("mamba2-2.7b", max_seq_len=4096, max_num_seqs=3)[0]
+    assert one.pool_bytes == 64 * 3 * 4 * (3 * 5376 + 128 * 5120)
+    assert one.token_bytes == 0
+
+
+def test_a_tied_head_is_a_copy() -> None:
+    """Gemma's embedding stays on the host; the head is a second one in the GPU."""
+    devices = laid_out(plan("gemma-2b", quantization="q8_0", max_seq_len=2048))
+    embedding = 256000 * 2048 // 32 * 34
+    assert devices[-1].weights == embedding
+    whole = sum(t.bytes for t in plan("gemma-2b", quantization="q8_0").file.tensors())
+    assert devices[0].weights == pytest.approx(whole, abs=128 * 200)
+
+
+def test_experts_on_the_host() -> None:
+    """--n-cpu-moe moves experts alone; their products still run on the GPU, from copies."""
+    none, some = (laid_out(plan("qwen3-30b-a3b", max_seq_len=8192, n_cpu_moe=n)) for n in (0, 12))
+    moved = some[-1].weights - none[-1].weights
+    assert 0.2 < moved / none[0].weights < 0.27
+    assert some[0].cache == none[0].cache
+    assert some[0].compute > none[0].compute + 80 * MIB
+
+
+def test_the_largest_number_of_layers_that_fits() -> None:
+    """Llama-3-70B on 24 GiB: one layer more does not fit, and the advice says so."""
+    one, free = plan("llama3-70b", max_seq_len=8192), 24 * GIB
+    layers = most_layers(one, free, OWN_BYTES)
+    assert layers is not None
+    assert fits(replace(one, offloaded=layers), free, OWN_BYTES)
+    assert not fits(replace(one, offloaded=layers + 1), free, OWN_BYTES)
+    result = full_estimate(file("llama3-70b", gpu="rtx-4090", max_seq_len=8192)).result
+    assert not result.fits_on_gpu
+    assert result.serving is not None
+    assert "n_gpu_layers=" in result.serving.problem
+
+
+def test_fewest_experts_and_longest_context() -> None:
+    """Both are at the edge."""
+    one, free = plan("qwen3-30b-a3b", max_seq_len=131072), 24 * GIB
+    count, context = fewest_on_host(one, free, OWN_BYTES), longest(one, free, OWN_BYTES)
+    assert count
+    assert fits(replace(one, on_host=count), free, OWN_BYTES)
+    assert not fits(replace(one, on_host=count - 1), free, OWN_BYTES)
+    assert fits(replace(one, context=context), free, OWN_BYTES)
+    assert not fits(replace(one, context=context + 256), free, OWN_BYTES)
+    assert fewest_on_host(plan("llama3-70b"), free, OWN_BYTES) is None
+
+
+def test_parts_add_up() -> None:
+    """What GPUs and host have is all the model's bytes, and every cell."""
+    parts = served("llama3-8b", 2, max_seq_len=8192, n_gpu_layers=20)
+    weights = sum(i.bytes for one in parts for i in one.items if i.figure == WEIGHTS)
+    model = sum(t.bytes for t in plan("llama3-8b").file.tensors())
+    assert weights == pytest.approx(model, abs=128 * 300)
+    cells = sum(i.bytes for one in parts for i in one.items if i.figure == POOL)
+    assert cells == 8192 * 131072
+    assert any(i.place == CPU and i.figure == POOL for i in parts[0].items)
+
+
+def test_flash_attention_is_automatic() -> None:
+    """On where CUDA has a kernel for the heads and the cache's types, off before b6325."""
+    assert plan("llama3-8b").flash
+    assert not plan("llama3-8b", engine_version="b6324").flash
+    assert not plan("llama3-8b", cache_type_k="q8_0").flash
+    assert plan("deepseek-v3", 8).flash
+
+
+def test_command() -> None:
+    """The words that start the server; a default is left out."""
+    one = served("llama3-8b", 2, max_seq_len=4096, max_num_seqs=2, cache_type_k="q8_0",
+                 cache_type_v="q8_0", tensor_split=[2, 1], n_ubatch=1024)[0]  # fmt: skip
+    assert " ".join(one.command) == (
+        "llama-server -m MODEL.gguf -c 4096 -ngl all -np 2 -b 2048 -ub 1024 -ctk q8_0 -ctv q8_0 "
+        "-ts 2,1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"engine_version": "0.2"}, "not a build of llama.cpp"),
+        ({"quantization": "awq"}, "not a GGUF file type"),
+        ({"cache_type_v": "q8_0", "flash_attn": False}, "needs flash attention"),
+        ({"cache_type_k": "fp8"}, "must be of"),
+        ({"kv_cache_dtype": "fp8"}, "not stored by llama.cpp"),
+        ({"split_mode": "row"}, "CUDA has it no more"),
+        ({"split_mode": "row", "engine_version": "b9000"}, "not modelled"),
+        ({"tensor_split": [1, 2]}, "for each of the 1 GPUs"),
+        ({"split_mode": "none", "main_gpu": 1}, "must be less than 1"),
+        ({"n_parallel": 2, "max_num_seqs": 3}, "give one"),
+        ({"model": "opt-1.3b"}, "no GGUF form"),
+        ({"model": "pythia-2.8b", "cache_type_k": "q8_0"}, "do not divide a head of 80"),
+        ({"model": "deepseek-v3", "engine_version": "b5000"}, "no latent cache"),
+        ({"gpu_memory_utilization": 0.9}, "not an option of llama.cpp"),
+    ],
+)
+def test_refusals(options: dict[str, Any], words: str) -> None:
+    """A sentence for everything that llama.cpp would not do."""
+    assert words in problem(**options)
+
+
+def test_a_newer_build_is_said() -> None:
+    """The newest that is modelled is taken."""
+    notes = served("llama3-8b", engine_version="b20000", max_seq_len=4096)[0].notes
+    assert any("newer than what is modelled" in note for note in notes)
+
+
+def test_devices_add_up() -> None:
+    """A device's total is its parts."""
+    assert Device(1, 2, 3, 4).total == 10
