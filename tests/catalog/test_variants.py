@@ -1,0 +1,51 @@
+"""Copies of presets under other names, and the format their names say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator import catalog
+from gpu_mem_calculator.catalog.variants import variant
+from gpu_mem_calculator.memory.formats import scheme
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "method"),
+    [
+        ("Qwen/Qwen3-32B-AWQ", "qwen3-32b", "awq"),
+        ("Qwen/Qwen2.5-72B-Instruct-GPTQ-Int4", "qwen2.5-72b", "gptq"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8", "qwen3-coder-30b-a3b", "fp8"),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b-2507", "fp8"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "llama3.3-70b", "compressed-tensors"),
+        ("neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "llama3.1-70b",
+         "compressed-tensors"),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "llama3.1-8b", "bitsandbytes"),
+        ("NousResearch/Meta-Llama-3-8B", "llama3-8b", None),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_name_is_a_format(name: str, row: str, method: str | None) -> None:
+    """The preset is found by what is left of the name, the format by its end."""
+    found = variant(name)
+    assert found is not None
+    assert (found[0]["name"], (found[1] or {}).get("quant_method")) == (row, method)
+    scheme("none", found[1], "")
+
+
+@pytest.mark.parametrize("name", ["qwen3-32b-awq", "someone/unheard-of-7B-AWQ", "a/b"])
+def test_other_names_are_nothing(name: str) -> None:
+    """A name without a publisher, or whose rest is no preset, is not guessed at."""
+    assert variant(name) is None
+
+
+def _published() -> list[dict[str, Any]]:
+    return [row for row in catalog.rows("index") if "quantization_config" in row]
+
+
+@pytest.mark.parametrize("row", _published(), ids=[row["name"] for row in _published()])
+def test_a_published_format_is_one_that_servers_read(row: dict[str, Any]) -> None:
+    """Presets whose weights are published in few bits say so in a form that is modelled."""
+    config = catalog.row_config(row)
+    assert scheme("none", config["quantization_config"], "").name != "none"
+    assert "quantization_config" not in catalog.preset_config(row["config"])
