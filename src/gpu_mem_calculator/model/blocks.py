@@ -74,6 +74,7 @@ class Indexer(Struct, frozen=True, kw_only=True):
 
     parameters: tuple[Weight, ...]
     key_dim: int
+    heads: int = 0
 
     def weights(self) -> Iterator[Weight]:
         """As listed."""
@@ -140,6 +141,7 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
     dropout: float = 0.0
     rotary_impl: str = "interleaved"  # V3; V2: complex, an fp32 complex product
     index: Indexer | None = None  # DeepSeek-V3.2
+    chosen: int = 0  # tokens that are read at most, where an indexer picks them
 
     def weights(self) -> Iterator[Weight]:
         """Query path, key-value path, output, indexer."""
