@@ -43,7 +43,7 @@ BUDGETS = {
         "allocated": (0.01, 0.01), "reserved": (0.09, 0.4), "device": (0.09, 0.4),
     },
     ("serving_transformers", "inference"): {
-        "allocated": (0.07, 0.8), "reserved": (0.19, 1.85), "device": (0.16, 1.6),
+        "allocated": (0.04, 0.8), "reserved": (0.21, 3), "device": (0.19, 2.6),
     },
     ("families", "single"): {
         "allocated": (0.02, 0.7), "reserved": (0.95, 8.7), "device": (0.9, 7.2),

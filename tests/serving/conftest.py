@@ -51,3 +51,11 @@ def served(family: str = "llama", **inference: Any) -> dict[str, Any]:
     section = {"batch_size": 3, "prompt_len": 512, "new_tokens": 3, **inference}
     return {"model": {"config": FAMILIES[family]}, "inference": section,
             "hardware": {"gpu": "h200"}}  # fmt: skip
+
+
+def assisted(**inference: Any) -> dict[str, Any]:
+    """A generation that a smaller model of the same vocabulary assists, four tokens a round."""
+    small = {**FAMILIES["llama"], "hidden_size": 128, "intermediate_size": 352,
+             "num_hidden_layers": 2, "num_attention_heads": 4}  # fmt: skip
+    return {"batch_size": 1, "prompt_len": 300, "new_tokens": 6, "speculative_model": small,
+            "num_speculative_tokens": 4, **inference}  # fmt: skip

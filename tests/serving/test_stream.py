@@ -20,7 +20,7 @@ from gpu_mem_calculator.memory.made_once import mask_script, table_script
 from gpu_mem_calculator.memory.passes import STEPS, played
 from gpu_mem_calculator.memory.script import Script
 from gpu_mem_calculator.replay.stream import Stream
-from tests.serving.conftest import FAMILIES, served
+from tests.serving.conftest import FAMILIES, assisted, served
 from tests.streams import highest, rolled_and_written
 
 ROWS = [
@@ -29,6 +29,14 @@ ROWS = [
     for line in (Path(__file__).parents[1] / f"ground_truth/{name}.jsonl").read_text().splitlines()
     if "inference" in (row := json.loads(line))["config"]
 ]
+
+
+MODES: list[dict[str, Any]] = [
+    {"cache_implementation": "static"}, {"cache_implementation": "static", "max_seq_len": 640},
+    {"num_beams": 3}, {"num_beams": 2, "cache_implementation": "static"}, {"do_sample": True},
+    {"do_sample": True, "top_p": 0.9}, {"do_sample": True, "num_return_sequences": 2},
+    {"quantization": "nf4"}, {"quantization": "int8", "dtype": "fp16"},
+]  # fmt: skip
 
 
 def found(family: str = "llama", **inference: Any) -> Resolved:
@@ -68,6 +76,30 @@ def test_any_run_is_as_high_as_its_ledger(
     """Whatever the family, the sizes and the attention."""
     agrees(found(family, batch_size=batch, prompt_len=prompt, new_tokens=new, dtype=dtype,
                  attention=attention))  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    family=st.sampled_from([f for f in FAMILIES if f != "bloom"]),
+    batch=st.integers(1, 5),
+    prompt=st.sampled_from([1, 2, 100, 127, 128, 129, 400]),
+    new=st.sampled_from([1, 2, 3, 40]),
+    mode=st.sampled_from(MODES),
+    attention=st.sampled_from(["sdpa", "eager"]),
+)
+def test_so_is_every_way_to_generate(
+    family: str, batch: int, prompt: int, new: int, mode: dict[str, Any], attention: str
+) -> None:
+    """Static caches, beams, samples, packed weights."""
+    agrees(found(family, batch_size=batch, prompt_len=prompt, new_tokens=new, attention=attention,
+                 **mode))  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral", "deepseek_v3"])
+@pytest.mark.parametrize("new", [1, 2, 4, 5, 6, 30])
+def test_so_is_an_assisted_generation(family: str, new: int) -> None:
+    """Fewer tokens than candidates, as many, and more."""
+    agrees(found(family, **assisted(new_tokens=new)))
 
 
 def test_phases_are_those_of_a_measurement() -> None:

@@ -83,7 +83,8 @@ def _assistant(chosen: Mapping[str, Any], world: World) -> Any:
     config = find_model(found).config
     assert config is not None
     model = _loaded(config, {**chosen, "quantization": "none"}, world)
-    model.generation_config.num_assistant_tokens = chosen["num_speculative_tokens"]
+    if chosen["num_speculative_tokens"] is not None:
+        model.generation_config.num_assistant_tokens = chosen["num_speculative_tokens"]
     model.generation_config.assistant_confidence_threshold = 0.0
     return model
 
@@ -92,9 +93,13 @@ def _generate(model: Any, ids: Any, chosen: Mapping[str, Any], assistant: Any) -
     """So many tokens for every sequence, whatever they are; not compiled, as a static cache would
     have it.
     """
-    model.generation_config.eos_token_id = None
-    model.generation_config.pad_token_id = 0
+    for one in (model, assistant):
+        if one is not None:
+            one.generation_config.eos_token_id = None
+            one.generation_config.pad_token_id = 0
     given = {name: chosen[key] for key, name in ARGUMENTS.items() if chosen[key] is not None}
+    if given["cache_implementation"] == "dynamic":  # what it is where nothing is said
+        del given["cache_implementation"]
     if not chosen["do_sample"]:
         given = {name: value for name, value in given.items() if name not in ("top_k", "top_p")}
     if chosen["cache_implementation"] == "static" and chosen["max_seq_len"] is not None:

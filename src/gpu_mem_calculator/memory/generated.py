@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ledger.ledger import Ledger
+from ..ledger.ledger import PARAM, Ledger
 from .play import Play
 from .writer import Phase, Tensors, Writer
 
@@ -39,6 +39,12 @@ class GenerationWriter(Writer):
         rest = [name for name in self.tables if name not in starts]
         chooses = any(play.block == SCORES for play in self.plays.values())
         return [(LOAD, starts), (GENERATE if chooses else PLAIN, rest)]
+
+    def mark(self, name: str) -> None:
+        """A phase ends; what packing weights has left behind goes back to the driver."""
+        if name == LOAD and any(e.kind == PARAM and e.script is not None for e in self.entries):
+            self.stream.empties.append(len(self.stream.events))
+        super().mark(name)
 
     def forward(self, play: Play) -> None:
         """A block runs: its cache is made anew, its output is the next one's input."""

@@ -58,12 +58,8 @@ class Case(Struct, frozen=True, kw_only=True, dict=True):
 
     def at(self, step: Step) -> Setting:
         """The setting of one pass."""
-        return replace(self.how, seq=step.seq, past=step.past, decoding=step.stored is not None)
-
-
-def live(case: Case, *, startup: bool = False) -> dict[str, Num]:
-    """Everywhere."""
-    return {**({"startup": 1} if startup else {}), **{b.name: 1 for b in case.table}}
+        one = type(step.seq) is int and step.seq == 1 and step.stored is not None
+        return replace(self.how, seq=step.seq, past=step.past, decoding=one)
 
 
 def caches(case: Case) -> Iterator[Entry]:
@@ -71,16 +67,19 @@ def caches(case: Case) -> Iterator[Entry]:
     source = CACHE_CODE if case.manner.room is None else STATIC_CODE
     for kind, each in zip(case.found, case.passes, strict=True):
         for when, tokens, counts in _rows(case, kind, each):
-            parts = tuple(
-                (name, elements * bits // 8)
-                for name, elements, bits in cached_parts(case.how, kind.layer, tokens)
-            )
+            parts = cached_bytes(case, kind, tokens)
             total: Num = 0
             for _, size in parts:
                 total = total + size
             if not nothing(total) and any(counts.values()):
                 yield Entry(name=f"{kind.title}: cache {when}", kind=CACHE, bytes=total,
                             live=counts, source=source, parts=parts)  # fmt: skip
+
+
+def cached_bytes(case: Case, kind: Kind, tokens: Num) -> tuple[tuple[str, Num], ...]:
+    """What one layer of a kind caches for so many tokens a sequence."""
+    parts = cached_parts(case.how, kind.layer, tokens)
+    return tuple((name, elements * bits // 8) for name, elements, bits in parts)
 
 
 def _rows(
@@ -127,14 +126,15 @@ def layers(case: Case) -> Iterator[Entry]:
                 case.found[beat.kind].title,
             )
             if beat.work == "layer":
-                yield from _working(f"{title}: at work", moment, beat)
+                yield from working(f"{title}: at work", moment, beat)
             else:
-                yield from _working(f"{title}: cache copied", moment, beat, REORDER_CODE, CACHE)
+                yield from working(f"{title}: cache copied", moment, beat, REORDER_CODE, CACHE)
 
 
-def _working(
+def working(
     name: str, moment: Moment, beat: Beat, source: Source = LAYER_CODE, what: str = ACT
 ) -> Iterator[Entry]:
+    """What is at work at a beat, and its workspace."""
     parts = ((name, what, moment.act), (f"{name}, kernel workspace", TEMP, moment.temp))
     for title, kind, size in parts:
         if not nothing(size):
@@ -143,10 +143,11 @@ def _working(
 
 def behind(case: Case, beat: Beat) -> Pass:
     """The final norm, or the logits: of the last token, but in a plain forward of all."""
-    run, here = case.run, case.at(case.passes[0][beat.step])
+    run, step = case.run, case.passes[0][beat.step]
+    here = case.at(step)
     if beat.work == "norm":
         return norm_pass(here, run.arch)
-    return logits_pass(here, run.arch, here.seq if plain(run) else 1)
+    return logits_pass(here, run.arch, here.seq if plain(run) else step.logits)
 
 
 def head(case: Case) -> Iterator[Entry]:
@@ -156,10 +157,10 @@ def head(case: Case) -> Iterator[Entry]:
     titles = {"norm": "final norm", "logits": "logits"}
     for beat in case.table:
         if beat.work in titles:
-            yield from _working(titles[beat.work], behind(case, beat).moment, beat)
+            yield from working(titles[beat.work], behind(case, beat).moment, beat)
         elif beat.work == "scores":
             moment = choose_token(case.choice, first=beat.step == PROMPT).moment
-            yield from _working("choice of a token", moment, beat, GENERATE_CODE)
+            yield from working("choice of a token", moment, beat, GENERATE_CODE)
     later: dict[str, Num] = {
         b.name: 1 for b in case.table
         if b.work == REORDER or (b.step != PROMPT and b.work != "scores")

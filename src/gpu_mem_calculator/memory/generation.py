@@ -56,9 +56,8 @@ def beats(
     `first`: what the prompt's pass makes before its layers run. `beams`: caches are reordered.
     """
     some = [i for i, kind in enumerate(found) if kind.window is not None]
-    titles = {MASKS: "attention masks", TABLES: "rotary tables"}
-    made = [_beat(PROMPT, PREFILL, work, f"prefill, {titles[work]}", 1, work) for work in first]
-    made += _pass(found, PROMPT, PREFILL, "prefill", 1, holds(new_tokens > 0))
+    made = before_layers(PROMPT, "prefill", first)
+    made += one_pass(found, PROMPT, PREFILL, "prefill", 1, holds(new_tokens > 0))
     if beams:
         made += _reorders(found, PROMPT, PREFILL, "prefill", 1)
     if some:
@@ -66,29 +65,37 @@ def beats(
         for i, kind in enumerate(found):
             for place in sorted({kind.places[0], kind.places[-1]}):
                 title = f"decode, first token: {_where(found, kind)}"
-                made.append(_beat(FIRST, DECODE, f"layer.{place}", title, more, "layer", i, place))
+                made.append(beat(FIRST, DECODE, f"layer.{place}", title, more, "layer", i, place))
     again = holds(new_tokens > 1)
-    made += _pass(found, LAST, DECODE, "decode", again, again)
+    made += one_pass(found, LAST, DECODE, "decode", again, again)
     return (*made, *(_reorders(found, LAST, DECODE, "decode", again) if beams else ()))
+
+
+def before_layers(step: str, title: str, first: Iterable[str]) -> list[Beat]:
+    """What a pass over the prompt makes before its layers run."""
+    titles = {MASKS: "attention masks", TABLES: "rotary tables"}
+    return [beat(step, PREFILL, work, f"{title}, {titles[work]}", 1, work) for work in first]
 
 
 def every_beat(
     found: tuple[Kind, ...], new_tokens: int, *, beams: bool = False
 ) -> tuple[Beat, ...]:
     """The same with each layer by itself, in every pass that is played."""
-    order = sorted((place, i) for i, kind in enumerate(found) for place in kind.places)
-    made = _layer_beats(found, PROMPT, PREFILL, "prefill", order, new_tokens > 0, beams)
+    made = every_layer(found, PROMPT, PREFILL, "prefill", new_tokens > 0, beams)
     for number in played(new_tokens):
-        made += _layer_beats(found, f"{LAST}.{number}", DECODE, "decode", order, True, beams)
+        made += every_layer(found, f"{LAST}.{number}", DECODE, "decode", True, beams)
     return tuple(made)
 
 
-def _layer_beats(
-    found: tuple[Kind, ...], step: str, phase: str, title: str, order: list[tuple[int, int]],
-    scores: bool, beams: bool,
+def every_layer(
+    found: tuple[Kind, ...], step: str, phase: str, title: str, scores: bool = True,
+    beams: bool = False,
 ) -> list[Beat]:  # fmt: skip
+    """One forward pass, layer by layer."""
+    order = sorted((place, i) for i, kind in enumerate(found) for place in kind.places)
+
     def layers(work: str) -> list[Beat]:
-        return [_beat(step, phase, f"{work}.{place}", title, 1, work, i, place)
+        return [beat(step, phase, f"{work}.{place}", title, 1, work, i, place)
                 for place, i in order]  # fmt: skip
 
     end = _end(found, step, phase, title, 1, int(scores))
@@ -101,17 +108,17 @@ def _reorders(
     """A cache is copied, one layer after another: the first and the last of each kind."""
     for i, kind in enumerate(found):
         for place in sorted({kind.places[0], kind.places[-1]}):
-            yield _beat(step, phase, f"{REORDER}.{place}", f"{title}, beams picked", present,
+            yield beat(step, phase, f"{REORDER}.{place}", f"{title}, beams picked", present,
                         REORDER, i, place)  # fmt: skip
 
 
-def _pass(
-    found: tuple[Kind, ...], step: str, phase: str, title: str, present: Num, scores: Num
+def one_pass(
+    found: tuple[Kind, ...], step: str, phase: str, title: str, present: Num = 1, scores: Num = 1
 ) -> list[Beat]:
-    """One forward pass through the whole model."""
+    """One forward pass through the whole model: the last layer of each kind."""
     order = sorted(range(len(found)), key=lambda i: found[i].places[-1])
     made = [
-        _beat(step, phase, f"layer.{i}", f"{title}, {_where(found, found[i])}", present,
+        beat(step, phase, f"layer.{i}", f"{title}, {_where(found, found[i])}", present,
               "layer", i, found[i].places[-1])
         for i in order
     ]  # fmt: skip
@@ -125,7 +132,7 @@ def _end(
     length = sum(len(kind.places) for kind in found)
     rows = (("norm", "final norm", present), ("logits", "logits", present),
             ("scores", "next token", scores))  # fmt: skip
-    return [_beat(step, phase, work, f"{title}, {what}", there, work, place=length)
+    return [beat(step, phase, work, f"{title}, {what}", there, work, place=length)
             for work, what, there in rows]  # fmt: skip
 
 
@@ -134,9 +141,10 @@ def _where(found: tuple[Kind, ...], kind: Kind) -> str:
     return "last layer" if len(found) == 1 else kind.title
 
 
-def _beat(
+def beat(
     step: str, phase: str, name: str, title: str, present: Num, work: str, kind: int = -1,
     place: int = -1,
 ) -> Beat:  # fmt: skip
+    """An instant of a pass."""
     instant = Instant(name=f"{step}.{name}", phase=phase, title=title, present=present)
     return Beat(instant=instant, step=step, work=work, kind=kind, place=place)

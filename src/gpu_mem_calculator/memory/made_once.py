@@ -16,7 +16,7 @@ from .generated import EMBEDDED
 from .generation import MASKS, REORDER, TABLES, Beat
 from .huggingface.setting import Setting
 from .moment import High
-from .passes import PROMPT, Kind, Manner, Step
+from .passes import Kind, Manner, Step
 from .run import Run
 from .script import Reel, Script
 
@@ -51,6 +51,17 @@ def made_once(
         here = [b for b in table if b.step == name]
         if here:
             yield from _ids(run, step, here, manner)
+    yield from inputs(run, how, found, passes, table)
+
+
+def inputs(
+    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]],
+    table: tuple[Beat, ...],
+) -> Iterator[Entry]:  # fmt: skip
+    """The embedding's output and the masks of each pass."""
+    for name, step in passes[0].items():
+        here = [b for b in table if b.step == name]
+        if here:
             yield _embedded(run, how, step.seq, here)
             yield from _masks(run, how, found, [each[name] for each in passes], here)
 
@@ -257,7 +268,7 @@ def _being_made(
     name: str, scripts: Iterable[Script], here: list[Beat], work: str
 ) -> Iterator[Entry]:
     """The highest moment while they are made, one after another, in the prompt's pass."""
-    live: dict[str, Num] = {b.name: 1 for b in here if b.step == PROMPT and b.work == work}
+    live: dict[str, Num] = {b.name: 1 for b in here if b.work == work}
     high, alive = High(), 0
     for script in scripts if live else ():
         for event in script.forward:

@@ -45,8 +45,9 @@ class Step(Struct, frozen=True, kw_only=True):
 
     `seq` are new, `past` are read from the cache, `stored` has memory before it (None: empty),
     `left` behind it, `reordered` when beams have been picked. `number` is how many tokens have been
-    chosen before. `masked`: SDPA is given a mask. Of a static cache, `room` is what a layer has;
-    `over`: the pass is longer than that, and reads its own keys; `rolls`: the oldest make way.
+    chosen before. `masked`: SDPA is given a mask. `logits`: rows that the head makes of a sequence.
+    Of a static cache, `room` is what a layer has; `over`: the pass is longer than that, and reads
+    its own keys; `rolls`: the oldest make way.
     """
 
     seq: Num
@@ -56,6 +57,7 @@ class Step(Struct, frozen=True, kw_only=True):
     reordered: Num = 0
     number: Num = 0
     masked: bool = False
+    logits: Num = 1
     room: Num = None
     over: bool = False
     rolls: bool = False

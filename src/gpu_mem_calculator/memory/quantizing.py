@@ -39,12 +39,14 @@ def loading_script(run: Run, precision: Precision) -> Script:
 def _packed(reel: Reel, run: Run, one: Linear) -> list[int]:
     """The packed weight of a projection, and what belongs to it."""
     count = one.ins[1] * one.outs[1]
+    if run.quantization != "int8" and not run.double_quant:  # scales, weight, code
+        return [reel.weight(size) for size in (4 * ceil_div(count, 64), ceil_div(count, 2), 64)]
     body = count if run.quantization == "int8" else ceil_div(count, 2)
     if run.quantization == "int8":
         reel.over(reel.work((count * 2,)))
         work = reel.work((count * 2,))
     else:
-        work = reel.work((4 * ceil_div(count, 64),)) if run.double_quant else []
+        work = reel.work((4 * ceil_div(count, 64),))
     made = [reel.weight(body), reel.weight(int(quantized_bytes(run, one)) - body)]
     reel.over(work)
     return made

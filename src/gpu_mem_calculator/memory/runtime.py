@@ -149,13 +149,23 @@ def modules(run: Run, *, transformers: bool, streams: bool) -> Iterator[Part]:
     handles = HANDLE_BYTES + (NEXT_HANDLE_BYTES if trains else 0)
     yield "cuBLAS handles", handles, str(HANDLE_SOURCE)
     if transformers and runs_cudnn(run):
-        decoded = 0 if trains else int(run.new_tokens) * LENGTH_BYTES
+        decoded = 0 if trains else decoded_lengths(run) * LENGTH_BYTES
         attention = CUDNN_BYTES if trains else CUDNN_FORWARD_BYTES + decoded
         yield "cuDNN attention", attention, str(CUDNN_SOURCE)
     if run.quantization == "int8":
         yield "int8 matmul", NEXT_HANDLE_BYTES, str(INT8_SOURCE)
     if streams:
         yield "CUDA streams", STREAMS_BYTES, str(STREAMS_SOURCE)
+
+
+def decoded_lengths(run: Run) -> int:
+    """Lengths that attention is planned for while tokens are generated: a static cache has one;
+    an assisted round has the assistant's first pass, its single tokens, and the check.
+    """
+    new, wanted = int(run.new_tokens), run.options.get("num_speculative_tokens") or 0
+    if run.options.get("cache_implementation") == "static":
+        return 1
+    return new if run.draft is None else 3 * new + wanted
 
 
 def outside_torch(run: Run, *, transformers: bool = True, streams: bool = False) -> Iterator[Part]:

@@ -6,8 +6,7 @@ Legend: b sequences, s tokens of the prompt, n new tokens. Line numbers refer to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -15,89 +14,90 @@ from ..ledger.ledger import PARAM, RUNTIME, Entry, Instant, Ledger
 from ..ledger.num import Num, larger
 from ..ledger.source import ARITHMETIC, code
 from ..ledger.units import MIB
+from ..memory.assisted import (
+    Pair,
+    draft_beats,
+    draft_steps,
+    entries,
+    in_order,
+    main_beats,
+    main_steps,
+    rounds,
+    shared,
+)
+from ..memory.assisted import turns as assisted_turns
 from ..memory.engine import Engine
 from ..memory.generated import GenerationWriter
-from ..memory.generating import Case, caches, head, layers, live, turns
-from ..memory.generation import MASKS, beats, every_beat
-from ..memory.huggingface.choosing import BEAMS, GREEDY, SAMPLE, Choice
+from ..memory.generating import Case, caches, head, layers, turns
+from ..memory.generation import MASKS, Beat, beats, every_beat
+from ..memory.huggingface.choosing import BEAMS, CHECK, GREEDY, SAMPLE, Choice
 from ..memory.huggingface.inference import NAMES
 from ..memory.huggingface.setting import Setting
-from ..memory.made_once import first_beats, made_once, reads_all, tables
-from ..memory.passes import PROMPT, Manner, every_step, kinds, steps
+from ..memory.made_once import first_beats, inputs, made_once, reads_all, tables
+from ..memory.passes import PROMPT, Manner, Step, every_step, kinds, steps
 from ..memory.quantizing import loading_script
 from ..memory.run import Precision, Run
 from ..memory.runtime import WORKSPACES, cublas_bytes
+from ..memory.serving.transformers_checks import problems
 from ..memory.timeline import STARTUP
 from ..memory.weights import base_bytes, base_tensors
 from ..model.adapters import linears
+from ..model.arch import Arch
 
 BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
-NO_CACHE = ("mpt",)
+CANDIDATES = 20  # num_assistant_tokens
 TOP_K, TOP_P = 50, 1.0  # generation/configuration_utils.py _get_default_generation_params
-# Options that generate has in one value only here; another one is refused, never ignored.
-ONE_VALUE = {
-    "engine_version": "5.17.0", "kv_cache_dtype": "auto", "tensor_parallel_size": 1,
-    "pipeline_parallel_size": 1,
-}  # fmt: skip
 BITSANDBYTES = code("bitsandbytes 0.50.2 nn/modules.py Params4bit, Int8Params")
-CACHES = ("dynamic", "static")
-QUANTIZATIONS = ("none", "nf4", "int8")
-
-
-def problems(run: Run) -> Iterator[str]:
-    """What generate cannot do with a model, and what is not modelled."""
-    given, packed = run.options, run.options["quantization"]
-    for key, only in ONE_VALUE.items():
-        if given[key] != only:
-            yield (f"inference.{key}={given[key]!r} is not modelled for transformers; "
-                   f"set it to {only!r}")  # fmt: skip
-    if run.arch.family in NO_CACHE:
-        yield (f"model: {run.arch.family} keeps no cache in transformers 5.17.0, and its inference "
-               "is not modelled; measure it")  # fmt: skip
-    mixers = [layer.mixer for layer, _, _ in run.arch.runs]
-    if run.attention == "sdpa" and not all(getattr(mixer, "sdpa", True) for mixer in mixers):
-        yield (f"inference.attention='sdpa' does not exist for {run.arch.family} in transformers; "
-               "use 'eager'")  # fmt: skip
-    if run.attention == "flash_attention_2" and run.precision == "fp32":
-        yield "inference.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
-    if packed not in QUANTIZATIONS:
-        yield (f"inference.quantization={packed!r} is not modelled for transformers; "
-               f"use {', '.join(map(repr, QUANTIZATIONS))}")  # fmt: skip
-    elif packed != "none" and run.precision == "fp32":
-        yield (f"inference.quantization={packed!r} is not modelled with dtype='fp32'; "
-               "use 'bf16' or 'fp16'")  # fmt: skip
-    yield from _choices(given)
-
-
-def _choices(given: Any) -> Iterator[str]:
-    """What does not go together, as generation/configuration_utils.py validate has it."""
-    if given["cache_implementation"] not in CACHES:
-        yield (f"inference.cache_implementation={given['cache_implementation']!r} is not modelled; "
-               "use 'dynamic' or 'static'")  # fmt: skip
-    if given["num_beams"] > 1 and given["do_sample"]:
-        yield "inference.do_sample with num_beams > 1 is not modelled; leave one of them out"
-    many, beams = given["num_return_sequences"], given["num_beams"]
-    if many > beams > 1 or (many > 1 and beams == 1 and not given["do_sample"]):
-        yield (f"inference.num_return_sequences={many} is more than one search finds: set "
-               "num_beams to as many at least, or do_sample")  # fmt: skip
-    for key in ("speculative_model", "num_speculative_tokens"):
-        if given[key] is not None:
-            yield f"inference.{key} is not modelled for transformers; leave it out"
-    for key in ("top_k", "top_p"):
-        if given[key] is not None and not given["do_sample"]:
-            yield f"inference.{key} acts on sampling alone; set do_sample, or leave it out"
 
 
 def ledger(run: Run) -> Ledger:
     """The model, its cache, and the layer or head at work."""
+    if run.draft is not None:
+        return _assisted(run, run.draft)
     case = prepared(run)
     load = Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU")
     instants = (load, *(b.instant for b in case.table))
     what = (case.run, case.how, case.found, case.passes, case.table)
-    shared = (*_weights(case), *made_once(*what, case.manner), *_workspaces(case), *tables(*what))
+    always = {b.name for b in case.table}
+    shared = (*_weights(case, always), *made_once(*what, case.manner),
+              *_workspaces(case, case.table), *tables(*what))  # fmt: skip
     if run.unrolled:
         return Ledger(instants, shared, plays=turns(case), writer=GenerationWriter)
     return Ledger(instants, (*shared, *caches(case), *layers(case), *head(case)))
+
+
+def _assisted(run: Run, draft: Arch) -> Ledger:
+    """Two models that take turns; the small one is loaded last."""
+    wanted = run.options["num_speculative_tokens"] or CANDIDATES
+    every = rounds(run, wanted)
+    small = _part(replace(run, arch=draft, parameters_given=None), draft_steps(every, run.unrolled))
+    large = _part(run, main_steps(every), beams=True)
+    small = replace(small, table=tuple(draft_beats(small, every)))
+    large = replace(large, table=tuple(main_beats(large, every)))
+    pair = Pair(draft=small, main=large, every=every)
+    table = in_order(small.table, large.table)
+    first = Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU")
+    second = Instant(name="startup.draft", phase=STARTUP, title="start-up: assistant on the GPU")
+    always = {b.name for b in table} | {second.name}
+    both = [*_weights(large, always), *_weights(small, always, "assistant: ", second.name)]
+    for case in (small, large):
+        what = (case.run, case.how, case.found, case.passes, case.table)
+        both += [*inputs(*what), *tables(*what)]
+    both += [*shared(pair), *_workspaces(large, table)]
+    instants = (first, second, *(b.instant for b in table))
+    if run.unrolled:
+        return Ledger(instants, tuple(both), plays=assisted_turns(pair), writer=GenerationWriter)
+    return Ledger(instants, (*both, *entries(pair)))
+
+
+def _part(run: Run, passes: dict[str, Step], *, beams: bool = False) -> Case:
+    """One of two models, its instants still to come."""
+    how = setting(run, beams=beams)
+    found = kinds(run.arch)
+    way = CHECK if beams else GREEDY
+    choice = Choice(how=way, rows=1, vocab=run.arch.vocab, bits=how.bits)
+    return Case(run=run, how=how, manner=Manner(), found=found, table=(), choice=choice,
+                passes=[passes for _ in found])  # fmt: skip
 
 
 def prepared(run: Run) -> Case:
@@ -147,30 +147,33 @@ def setting(run: Run, *, beams: bool = False) -> Setting:
     )  # fmt: skip
 
 
-def _weights(case: Case) -> Iterator[Entry]:
+def _weights(
+    case: Case, instants: set[str], title: str = "", startup: str = "startup"
+) -> Iterator[Entry]:
     """Parameters and buffers; quantized ones are packed as they come.
 
     A tied head is made like any other, then tied: it is there while the model is loaded only.
     """
     run, arch, bits = case.run, case.run.arch, case.how.weight_bits
-    always, precision = live(case, startup=True), Precision(bits, bits)
+    always: dict[str, Num] = dict.fromkeys((startup, *sorted(instants)), 1)
+    precision = Precision(bits, bits)
     packed = run.quantization is not None
-    yield Entry(name="parameters", kind=PARAM, bytes=base_bytes(run, precision),
+    yield Entry(name=f"{title}parameters", kind=PARAM, bytes=base_bytes(run, precision),
                 tensors=None if packed else lambda: list(base_tensors(run, precision)),
                 script=loading_script(run, precision) if packed and run.unrolled else None,
                 live=always, source=BITSANDBYTES if packed else ARITHMETIC)  # fmt: skip
     buffers = [-(-b.num_bytes // 512) * 512 for b in arch.buffers]
-    yield Entry(name="buffers", kind=PARAM, bytes=sum(buffers), tensors=lambda: buffers,
+    yield Entry(name=f"{title}buffers", kind=PARAM, bytes=sum(buffers), tensors=lambda: buffers,
                 live=always, source=ARITHMETIC)  # fmt: skip
     if arch.tied:
         yield Entry(
-            name="head before it is tied to the embedding", kind=PARAM,
-            bytes=run.scaled(arch.vocab * arch.hidden) * bits // 8, live={"startup": 1},
+            name=f"{title}head before it is tied to the embedding", kind=PARAM,
+            bytes=run.scaled(arch.vocab * arch.hidden) * bits // 8, live={startup: 1},
             source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
         )  # fmt: skip
 
 
-def _workspaces(case: Case) -> Iterator[Entry]:
+def _workspaces(case: Case, table: Iterable[Beat]) -> Iterator[Entry]:
     """cuBLAS has one workspace for the one thread that runs; cuBLASLt, which adds biases, another
     of 1 MiB. Both stay.
     """
@@ -183,7 +186,7 @@ def _workspaces(case: Case) -> Iterator[Entry]:
         (WORKSPACES, cublas_bytes(run.compute_capability)), ("cuBLASLt workspace", biased * MIB),
     ):  # fmt: skip
         if size:
-            here: dict[str, Num] = {b.name: 1 for b in case.table if b.work != MASKS}
+            here: dict[str, Num] = {b.name: 1 for b in table if b.work != MASKS}
             yield Entry(name=name, kind=RUNTIME, bytes=size, live=here, source=source)
 
 

@@ -47,6 +47,7 @@ def generating() -> Iterator[None]:
     assistant is the model's own choice.
     """
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
     from transformers.generation import utils
 
     mixin, inference, total = utils.GenerationMixin, torch.inference_mode, torch.Tensor.sum
@@ -71,6 +72,7 @@ def generating() -> Iterator[None]:
     utils.StopCheck.__call__ = lambda *_: False
     torch.inference_mode = lambda *a: inference(*a) if a else torch.no_grad()
     torch.Tensor.sum = summed
+    FakeTensor.__deepcopy__ = lambda tensor, _: tensor  # of a generation's config
     try:
         yield
     finally:
@@ -78,6 +80,7 @@ def generating() -> Iterator[None]:
             setattr(mixin, name, function)
         utils.StopCheck.__call__ = check
         torch.inference_mode, torch.Tensor.sum = inference, total
+        del FakeTensor.__deepcopy__
 
 
 @contextmanager

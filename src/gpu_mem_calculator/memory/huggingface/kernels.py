@@ -61,10 +61,10 @@ def _out_elements(setting: Setting, heads: Heads) -> Num:
 
 def _fused(
     tape: Tape, setting: Setting, values: tuple[Value, Value, Value], heads: Heads,
-    rows: Num, saves: list[Value], work: tuple[Num, ...],
+    rows: Num, saves: list[Value], work: tuple[Num, ...], lse_name: str = "attn.logsumexp",
 ) -> Value:  # fmt: skip
     """A fused kernel: keeps q, k, v, the output and one fp32 log-sum-exp a row and head."""
-    lse = tape.value("attn.logsumexp", rows, 32, grad=False)
+    lse = tape.value(lse_name, rows, 32, grad=False)
     return tape.op(
         "attn.out", *values, elements=_out_elements(setting, heads),
         saves=(*values, *saves, lse), save_out=True, back_temp=work, inside=True,
@@ -105,13 +105,16 @@ def _cudnn(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
 def _flash(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
     """FlashAttention-2: backward holds an fp32 accumulator for dq (rows rounded up to 128, head
     size to 32), a row sum, and with grouped heads dk and dv for every query head: flash_api.cpp,
-    mha_bwd.
+    mha_bwd. Forward makes its log-sum-exp whether or not there is a backward (mha_fwd); what it
+    splits one token's keys into, a few MiB at most, is left out.
     """
     padded = setting.batch * round_up(setting.seq, 128) * heads.heads
     spread = (q.bytes, q.bytes) if heads.grouped else ()
     work = (padded * 4 * round_up(heads.head_dim, 32), padded * 4, *spread)
     rows = setting.tokens * heads.heads
-    return _token_by_token(tape, _fused(tape, setting, (q, k, v), heads, rows, [], work), heads)
+    name = "attn.logsumexp" if setting.training else "attn.rows"
+    out = _fused(tape, setting, (q, k, v), heads, rows, [], work, name)
+    return _token_by_token(tape, out, heads)
 
 
 def _efficient(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
