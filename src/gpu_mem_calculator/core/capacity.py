@@ -123,10 +123,13 @@ TRIED: tuple[tuple[str, dict[str, str]], ...] = (
     ("weights in nf4", {"quantization": "nf4"}),
     ("weights in q4_k_m", {"quantization": "q4_k_m"}),
 )
+SPREAD = "expert_parallel_size"
 
 
 def what_ifs(file: RunFile) -> list[Change]:
-    """One change at a time: a smaller cache, smaller weights, more GPUs or fewer."""
+    """One change at a time: a smaller cache, smaller weights, experts spread, more GPUs or fewer;
+    those that change something.
+    """
     assert file.inference is not None
     engine, given = find_server(file.inference), as_dict(file.inference)
     asked = [
@@ -135,10 +138,15 @@ def what_ifs(file: RunFile) -> list[Change]:
         if all(key in engine.options and key not in given for key in keys)
     ]
     ranks = _ranks(file)
+    if ranks > 1 and SPREAD in engine.options and SPREAD not in given:
+        asked.append(("experts spread whole", (f"inference.{SPREAD}={ranks}",)))
     counts = (2 * ranks, *([ranks // 2] if ranks > 1 else []))
     asked += [(f"over {_gpus(count)}", _over(file, count)) for count in counts]
+    now = changed(file, "", ())
     found = [changed(file, title, settings) for title, settings in asked]
-    return [change for change in found if not change.problem]
+    same = (now.device_bytes, now.kv_tokens)
+    return [change for change in found
+            if not change.problem and (change.device_bytes, change.kv_tokens) != same]  # fmt: skip
 
 
 def _gpus(count: int) -> str:

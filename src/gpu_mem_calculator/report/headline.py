@@ -61,8 +61,10 @@ def server_words(estimate: Estimate) -> Iterator[str]:
     """What a server holds its weights and its cache in, and how long a sequence may be."""
     run, options = estimate.resolved.run, estimate.resolved.run.options
     yield run.precision.removesuffix("_pure")
-    if (options.get("quantization") or "none") != "none":
-        yield f"{options['quantization']} weights"
+    named = options.get("quantization") or "none"
+    weights = named if named != "none" else (run.quantized or {}).get("quant_method")
+    if weights:
+        yield f"{weights} weights"
     if (options.get("kv_cache_dtype") or "auto") != "auto":
         yield f"KV cache in {options['kv_cache_dtype']}"
     yield f"sequences of up to {estimate.served[0].max_seq_len:,}"
