@@ -189,7 +189,7 @@ def test_the_command_says_what_was_asked_for() -> None:
         ({"engine_version": "1.4.0"}, "is not a version of TGI that is modelled"),
         ({"max_seq_len": 4096, "max_total_tokens": 8192}, "give one of them"),
         ({"max_total_tokens": 100, "max_input_tokens": 100}, "must be less than max_total_tokens"),
-        ({"tensor_parallel_size": 16}, "does not divide the model's 8 heads"),
+        ({"tensor_parallel_size": 16}, "is more than 8 key-value heads"),
         ({"quantization": "mxfp4"}, "is not served by TGI"),
         ({"speculative_method": "eagle"}, "is not one of TGI's"),
         ({"page_size": 1}, "is not an option of TGI"),

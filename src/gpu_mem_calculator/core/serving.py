@@ -182,7 +182,7 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
 def _cuts(run: Run) -> Iterator[str]:
     """Tensor parallelism gives each rank whole heads; key-value heads are repeated if too few."""
     tp = int(run.mesh.tp)
-    for mixer in {layer.mixer for layer, _, _ in run.arch.runs}:
+    for mixer in {mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers}:
         heads, shared = getattr(mixer, "heads", 0), getattr(mixer, "kv_heads", 0)
         if heads and heads % tp:
             fits = [str(n) for n in range(1, heads + 1) if heads % n == 0]

@@ -34,6 +34,7 @@ from ..memory.sglang.command import command
 from ..memory.sglang.pool import Pool, cell, cut, gaps, sized, slots_of_a_request
 from ..memory.sglang.settings import Settings, stage_layers
 from ..memory.sglang.versions import COUNTED_DRAFT, NEWEST, said, warm
+from ..model.blocks import Recurrence, StateSpace
 
 POOL_CODE = code("sglang 0.5.18 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
                  "free after loading − free before × (1 − mem_fraction_static)")  # fmt: skip
@@ -59,6 +60,7 @@ def problems(run: Run) -> Iterator[str]:
         yield f"model: SGLang {said(NEWEST)} has no {run.arch.family} model; use 'vllm'"
     if options["max_loras"] and not options["max_lora_rank"]:
         yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    yield from _pool_problems(run)
     half = run.precision == "fp16_pure"
     if options["kv_cache_dtype"] not in (*CACHES, *(("fp16",) if half else ())):
         yield (f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not one of SGLang's; "
@@ -69,6 +71,19 @@ def problems(run: Run) -> Iterator[str]:
     if options["enable_dp_attention"] and (run.mesh.dp < 2 or tp % int(run.mesh.dp)):
         yield (f"inference.enable_dp_attention needs a data_parallel_size above 1 that divides "
                f"tensor_parallel_size={tp}, not {run.mesh.dp}; use {tp}")  # fmt: skip
+
+
+def _pool_problems(run: Run) -> Iterator[str]:
+    """Shares of buffers that the model does not have."""
+    options, defaults = run.options, ENGINE.options
+    mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
+    states = any(isinstance(mixer, StateSpace | Recurrence) for mixer in mixers)
+    for key, there, what in (
+        ("swa_full_tokens_ratio", any(run.arch.windows), "layers with a window"),
+        ("mamba_full_memory_ratio", states, "layers with states"),
+    ):
+        if options[key] != defaults[key] and not there:
+            yield f"inference.{key} is for {what}; {run.arch.family} has none: leave it out"
 
 
 def serve(run: Run) -> Served:

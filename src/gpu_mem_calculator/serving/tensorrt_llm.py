@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from ..ledger.num import ceil_div
 from ..ledger.source import code
 from ..memory.engine import Engine
-from ..memory.formats import FormatError, scheme
+from ..memory.formats import FormatError
 from ..memory.nccl import nccl
 from ..memory.run import Run
 from ..memory.runtime import (
@@ -27,6 +27,7 @@ from ..memory.runtime import (
 )
 from ..memory.serving.served import NON_TORCH, POOL, Item, Served
 from ..memory.serving.shard import Shard
+from ..memory.serving.weights import run_scheme
 from ..memory.tensorrt_llm import cache, engines, loaded, torch_backend
 from ..memory.tensorrt_llm.command import command, settings_note
 from ..memory.tensorrt_llm.versions import (
@@ -75,12 +76,18 @@ def problems(run: Run) -> Iterator[str]:
         yield (f"inference.max_num_seqs={max_batch_size(run)} must not be more than "
                f"max_num_batched_tokens={max_num_tokens(run)}; raise the latter")  # fmt: skip
     stored = cache.cache_dtype(run)
-    if stored not in (("bf16", "fp16", "fp32", "fp8", "nvfp4") if torch else tuple(cache.BITS)):
+    plain = ("fp32",) if run.precision == "fp32" else ("bf16", "fp16")
+    if stored not in (*plain, "fp8", "nvfp4" if torch else "int8"):
         yield (
             f"inference.kv_cache_dtype={stored!r} is not stored by TensorRT-LLM's "
             f"{backend(run)} backend; use 'auto' or 'fp8'"
         )
+    if options["max_loras"] and not options["max_lora_rank"]:
+        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    if options["enforce_eager"] and options["cuda_graph_max_bs"]:
+        yield "inference.cuda_graph_max_bs acts on CUDA graphs; leave it or enforce_eager out"
     yield from _model_problems(run, torch=torch)
+    yield from _speculation_problems(run, torch=torch)
     yield from _mesh_problems(run)
 
 
@@ -89,34 +96,47 @@ def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
     stateful = any(isinstance(mixer, StateSpace | Recurrence) for mixer in mixers)
     if stateful and not (torch and run.arch.family in STATES):
         yield f"model: TensorRT-LLM's {backend(run)} backend does not serve {run.arch.family}"
-    if torch and any(getattr(mixer, "cross", False) for mixer in mixers):
+    crossed = any(getattr(mixer, "cross", False) for mixer in mixers)
+    if torch and crossed:
         yield ("model: encoder-decoder models need engines; set inference.engine_generation="
                "'tensorrt'")  # fmt: skip
-    method = run.options.get("speculative_method")
-    if method is not None and (method not in SPECULATION or not torch):
-        yield (
-            f"inference.speculative_method={method!r} is not modelled for TensorRT-LLM's "
-            f"{backend(run)} backend; use one of {', '.join(SPECULATION)} with 'pytorch'"
-        )
-    if method in SPECULATION[1:] and run.draft is None:
-        yield f"inference.speculative_method={method!r} needs inference.speculative_model"
+    if run.options["cross_kv_cache_fraction"] and not crossed:
+        yield (f"inference.cross_kv_cache_fraction is for encoder-decoder models, not for "
+               f"{run.arch.family}; leave it out")  # fmt: skip
     named, known = str(run.options["quantization"]), FORMATS[TORCH if torch else ENGINES]
     if named not in known:
         yield (f"inference.quantization={named!r} is not served by TensorRT-LLM's {backend(run)} "
                f"backend; use one of {', '.join(known)}")  # fmt: skip
         return
     try:
-        scheme(named, run.quantized, run.arch.family)
+        run_scheme(run)
     except FormatError as error:
         yield str(error)
 
 
+def _speculation_problems(run: Run, *, torch: bool) -> Iterator[str]:
+    method, ahead = run.options["speculative_method"], run.options["num_speculative_tokens"]
+    if method is None:
+        if ahead or run.draft is not None:
+            yield ("inference.num_speculative_tokens and speculative_model need inference."
+                   "speculative_method; set it to 'ngram', or leave them out")  # fmt: skip
+        return
+    if method not in SPECULATION or not torch:
+        yield (
+            f"inference.speculative_method={method!r} is not modelled for TensorRT-LLM's "
+            f"{backend(run)} backend; use one of {', '.join(SPECULATION)} with 'pytorch'"
+        )
+    if method in SPECULATION[1:] and run.draft is None:
+        yield f"inference.speculative_method={method!r} needs inference.speculative_model"
+    if method == SPECULATION[0] and run.draft is not None:
+        yield "inference.speculative_model is not for 'ngram', which has no model; leave it out"
+    if not ahead:
+        yield (f"inference.speculative_method={method!r} needs "
+               "inference.num_speculative_tokens, its max_draft_len; set it to 3")  # fmt: skip
+
+
 def _mesh_problems(run: Run) -> Iterator[str]:
     tp, pp, ep = int(run.mesh.tp), int(run.mesh.pp), int(run.mesh.ep)
-    heads = max((int(getattr(mixer, "heads", 0)) for layer, _, _ in run.arch.runs
-                 for mixer in layer.mixers), default=0)  # fmt: skip
-    if heads % tp:
-        yield f"inference.tensor_parallel_size={tp} does not divide the model's {heads} heads"
     if tp % ep:
         yield f"inference.expert_parallel_size={ep} must divide tensor_parallel_size={tp}"
     if pp > len(run.arch.layers):
@@ -126,15 +146,21 @@ def _mesh_problems(run: Run) -> Iterator[str]:
         yield "inference.speculative_model is not modelled with pipeline_parallel_size above 1"
 
 
+def stage_layers(run: Run) -> list[int]:
+    """Layers of each stage: as evenly as can be, the first stages one more."""
+    less, more = divmod(len(run.arch.layers), int(run.mesh.pp))
+    return [less + (stage < more) for stage in range(int(run.mesh.pp))]
+
+
 def shard(run: Run) -> Shard:
-    """The rank's part: layers as evenly as can be, the first stages one more."""
-    layers, pp, stage = len(run.arch.layers), int(run.mesh.pp), int(run.stage)
-    less, more = divmod(layers, pp)
-    first = stage * less + min(stage, more)
+    """The rank's part."""
+    counts, stage = stage_layers(run), int(run.stage)
+    first = sum(counts[:stage])
     tp, ep = int(run.mesh.tp), int(run.mesh.ep)
     return Shard(
-        places=range(first, first + less + (stage < more)), embedding=stage == 0,
-        head=stage == pp - 1, tp=tp, attention_tp=tp, ep=ep, expert_tp=tp // ep, vocab_multiple=tp,
+        places=range(first, first + counts[stage]), embedding=stage == 0,
+        head=stage == len(counts) - 1, tp=tp, attention_tp=tp, ep=ep, expert_tp=tp // ep,
+        vocab_multiple=tp,
     )  # fmt: skip
 
 
@@ -176,12 +202,14 @@ def serve(run: Run) -> Served:
     if pool.cross_bytes:
         caches.append(Item(figure=POOL, name="KV cache of the encoder", bytes=pool.cross_bytes,
                            source=FREE_CODE))  # fmt: skip
+    whole = sum(item.bytes for item in (*found, *caches) if item.figure == POOL)
     longest = max_seq_len(run)
     one = cache.sequence_needs(run, own, longest)
     return Served(
         items=(*found, *caches), tokens=pool.tokens, token_bytes=pool.token_bytes,
         max_seq_len=longest, most_sequences=max_batch_size(run),
-        sequence_bytes=pool.sequence_bytes, needs_bytes=used + int(ceil_div(one, share)),
+        sequence_bytes=lambda context: pool.sequence_bytes(context, whole),
+        needs_bytes=used + int(ceil_div(one, share)),
         problem=_problem(run, free, pool), command=command(run), notes=tuple(_notes(run, pool)),
     )  # fmt: skip
 
@@ -228,5 +256,6 @@ ENGINE = Engine(
     problems=problems,
     ledger=lambda run: serve(run).ledger,
     serve=serve,
+    stage_layers=stage_layers,
     transformers=False,
 )  # fmt: skip

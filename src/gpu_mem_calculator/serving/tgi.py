@@ -68,6 +68,7 @@ LOAD_CODE = code(
 GRAPH_SIZES = (1, 2, 4, 8, 16, 32)
 FORMATS = ("none", "fp8", "int8", "awq", "gptq_int4", "gptq_int8", "nf4")
 SPECULATION = ("ngram", "medusa")
+MEDUSA_HEADS = 2  # where the run does not say
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -84,6 +85,12 @@ def problems(run: Run) -> Iterator[str]:
     if options["kv_cache_dtype"] == "fp8" and attention(run) == "flashdecoding":
         yield ("inference.kv_cache_dtype='fp8' needs flashinfer, which has no kernel for this "
                "model's heads; use 'auto'")  # fmt: skip
+    if run.precision == "fp32":
+        yield "inference.dtype='fp32' is not one of TGI's; use 'bf16' or 'fp16'"
+    if options["max_loras"] and not options["max_lora_rank"]:
+        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    if options["enforce_eager"] and any(options["cuda_graphs"] or ()):
+        yield "inference.cuda_graphs names sizes to capture; leave it or enforce_eager out"
     both = options.get("max_seq_len"), options.get("max_total_tokens")
     if None not in both and both[0] != both[1]:
         yield (f"inference.max_total_tokens={both[1]} is the most tokens of a request in TGI, as "
@@ -101,11 +108,11 @@ def _model_problems(run: Run) -> Iterator[str]:
     ):
         yield f"model: TGI does not serve {run.arch.family} with a paged cache; use vllm"
     tp = int(run.mesh.tp)
-    heads = {int(getattr(mixer, "heads", 0)) for mixer in mixers}
     kv_heads = {m.kv_heads for m in mixers if isinstance(m, Attention) and m.kv_heads > 1}
-    for count in sorted(heads | kv_heads):
-        if count % tp:
-            yield f"inference.tensor_parallel_size={tp} does not divide the model's {count} heads"
+    for count in sorted(kv_heads):  # what no engine can cut is said elsewhere
+        if count % tp and tp % count == 0:
+            yield (f"inference.tensor_parallel_size={tp} is more than {count} key-value heads, "
+                   f"which TGI does not repeat; use {count}")  # fmt: skip
     named = str(run.options["quantization"])
     if named not in FORMATS:
         yield (f"inference.quantization={named!r} is not served by TGI; use one of "
@@ -115,10 +122,13 @@ def _model_problems(run: Run) -> Iterator[str]:
             run_scheme(run)
         except FormatError as error:
             yield str(error)
-    method = run.options.get("speculative_method")
+    method, ahead = run.options["speculative_method"], run.options["num_speculative_tokens"]
     if method is not None and method not in SPECULATION:
         yield (f"inference.speculative_method={method!r} is not one of TGI's; use "
                f"{' or '.join(SPECULATION)}")  # fmt: skip
+    elif (method is None) != (ahead is None) and method != "medusa":
+        yield ("inference.speculative_method and inference.num_speculative_tokens go together; "
+               "give both or none")  # fmt: skip
 
 
 def shard(run: Run) -> Shard:
@@ -150,8 +160,7 @@ def _weights(run: Run, own: Shard) -> Iterator[Item]:
         rows = int(ceil_div(run.arch.vocab, own.head_tp or own.tp))
         extra.append(("output head", rows * hidden * size))
     if run.options.get("speculative_method") == "medusa":
-        heads = int(run.options.get("num_speculative_tokens") or 2)
-        extra.append(("Medusa heads", heads * hidden * hidden * size // own.tp))
+        extra.append(("Medusa heads", _ahead(run) * hidden * hidden * size // own.tp))
     how = _format(run)
     for name, number in weight_items(run, own, how, extra=extra):
         yield Item(figure=WEIGHTS, name=name, bytes=number, source=ARITHMETIC)
@@ -200,7 +209,14 @@ def graph_sizes(run: Run) -> tuple[int, ...]:
         given is None and run.options["quantization"] == "nf4" and version(run) < (2, 1, 0)
     ):
         return ()
-    return GRAPH_SIZES if given is None else tuple(size for size in given if size > 0)
+    sizes = GRAPH_SIZES if given is None else given
+    return tuple(size for size in sizes if size > _ahead(run))  # flash_causal_lm.py warmup
+
+
+def _ahead(run: Run) -> int:
+    """Tokens guessed ahead; Medusa's heads are the model's own."""
+    default = MEDUSA_HEADS if run.options["speculative_method"] == "medusa" else 0
+    return int(run.options["num_speculative_tokens"] or default)
 
 
 def _graphs(run: Run, own: Shard, length: int) -> Iterator[Item]:

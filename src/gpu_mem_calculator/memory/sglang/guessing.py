@@ -61,6 +61,8 @@ def problems(run: Run) -> Iterator[str]:
         yield f"{key}={name!r} is not modelled; use one of {', '.join(FLAGS)}"
     elif name in (EAGLE, EAGLE3, STANDALONE) and run.draft is None and not run.arch.mtp_parameters:
         yield f"{key}={name!r} needs inference.speculative_model"
+    elif name == NGRAM and run.draft is not None:
+        yield f"inference.speculative_model is not for {NGRAM!r}, which has no model; leave it out"
     elif not name and run.options["num_speculative_tokens"]:
         yield "inference.num_speculative_tokens needs inference.speculative_method; use 'eagle3'"
     elif name == NEXTN and not run.arch.mtp_parameters:

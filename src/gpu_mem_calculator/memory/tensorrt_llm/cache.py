@@ -16,6 +16,7 @@ from ..serving.shard import Shard
 from .versions import TORCH, backend, beams, max_seq_len, tokens_per_block, version
 
 BITS = {"bf16": 16, "fp16": 16, "fp32": 32, "fp8": 8, "int8": 8}
+NEVER = 1 << 62  # bytes of a sequence where there is no block for it
 SCALED = 16  # elements of NVFP4 that share an fp8 scale
 
 
@@ -46,15 +47,17 @@ class Pool(Struct, frozen=True, kw_only=True):
         """One token more of a sequence longer than the shorter windows."""
         return self.windows[-1].token_bytes if self.windows else 0
 
-    def sequence_bytes(self, context: int) -> int:
-        """The part of the pool that one sequence takes: of the window with the least room."""
+    def sequence_bytes(self, context: int, whole: int) -> int:
+        """What one sequence takes of `whole` bytes, the pool and all that grows with it: the share
+        of the window with the least room.
+        """
         parts = [
-            self.bytes * self.beams * int(ceil_div(min(context, window.tokens), self.block)) / count
-            if count else float("inf")
+            int(ceil_div(
+                whole * self.beams * int(ceil_div(min(context, window.tokens), self.block)), count,
+            )) if count else NEVER
             for window, count in zip(self.windows, self.blocks, strict=True)
         ]  # fmt: skip
-        most = max(parts, default=0)
-        return int(most) if most != float("inf") else 1 << 62
+        return max(parts, default=0)
 
 
 def cache_dtype(run: Run) -> str:

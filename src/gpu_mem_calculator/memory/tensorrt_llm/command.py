@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ..run import Run
 from .versions import (
@@ -16,6 +16,8 @@ from .versions import (
 )
 
 MODEL, ENGINE_DIR, FILE = "MODEL", "ENGINE_DIR", "options.yaml"
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+DECODING = {"ngram": "NGram", "draft_target": "Draft_Target", "eagle3": "Eagle"}  # llm_args.py
 
 
 def command(run: Run) -> tuple[str, ...]:
@@ -38,16 +40,18 @@ def command(run: Run) -> tuple[str, ...]:
 def settings(run: Run) -> list[str]:
     """Lines of the file that has the rest."""
     options, cache = run.options, {}
-    if options["kv_cache_dtype"] != "auto" and backend(run) == TORCH:
+    lines = []
+    if options["dtype"] != "bf16" and backend(run) == TORCH:
+        lines.append(f"dtype: {DTYPES[options['dtype']]}")
+    if options["kv_cache_dtype"] in ("fp8", "nvfp4") and backend(run) == TORCH:
         cache["dtype"] = options["kv_cache_dtype"]
     for key, name in (("block_size", "tokens_per_block"), ("max_total_tokens", "max_tokens"),
                       ("max_attention_window", "max_attention_window"),
                       ("cross_kv_cache_fraction", "cross_kv_cache_fraction")):  # fmt: skip
         if options.get(key):
             cache[name] = options[key]
-    lines = [f"kv_cache_config: {{{', '.join(f'{k}: {v}' for k, v in cache.items())}}}"] * bool(
-        cache
-    )
+    if cache:
+        lines.append(f"kv_cache_config: {_inline(cache)}")
     if options.get("enforce_eager"):
         lines.append("cuda_graph_config: null")
     elif options.get("cuda_graph_max_bs"):
@@ -56,8 +60,22 @@ def settings(run: Run) -> list[str]:
         lines.append(f"lora_config: {{max_lora_rank: {options['max_lora_rank']}, "
                      f"max_loras: {options.get('max_loras') or 1}}}")  # fmt: skip
     if options.get("speculative_method"):
-        lines.append(f"speculative_config: {{decoding_type: {options['speculative_method']}}}")
+        lines.append(f"speculative_config: {_inline(_speculation(run))}")
     return lines
+
+
+def _speculation(run: Run) -> dict[str, object]:
+    model = run.options["speculative_model"]
+    found = {
+        "decoding_type": DECODING.get(str(run.options["speculative_method"]), ""),
+        "max_draft_len": run.options["num_speculative_tokens"],
+        "speculative_model_dir": model if isinstance(model, str | None) else "DRAFT",
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _inline(found: Mapping[str, object]) -> str:
+    return f"{{{', '.join(f'{key}: {value}' for key, value in found.items())}}}"
 
 
 def settings_note(run: Run) -> Iterator[str]:
@@ -66,6 +84,9 @@ def settings_note(run: Run) -> Iterator[str]:
     if lines:
         yield f"{FILE}: {'; '.join(lines)}"
     if backend(run) == ENGINES:
-        yield ("built with: trtllm-build --checkpoint_dir CHECKPOINT --output_dir ENGINE_DIR "
+        kept = {"int8": " --int8_kv_cache", "fp8": " and an fp8 cache"}
+        dtype = DTYPES[run.options["dtype"]] + kept.get(str(run.options["kv_cache_dtype"]), "")
+        yield (f"a checkpoint of --dtype {dtype} is "
+               "built with: trtllm-build --checkpoint_dir CHECKPOINT --output_dir ENGINE_DIR "
                f"--max_batch_size {max_batch_size(run)} --max_num_tokens {max_num_tokens(run)} "
                f"--max_seq_len {max_seq_len(run)}")  # fmt: skip

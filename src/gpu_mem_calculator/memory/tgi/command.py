@@ -8,33 +8,30 @@ from ..run import Run
 from .versions import NEWEST, parsed, prefill_tokens
 
 QUANTIZE = {"int8": "eetq", "nf4": "bitsandbytes-nf4", "gptq_int4": "gptq", "gptq_int8": "gptq"}
+DTYPES = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
 
 
 def command(run: Run) -> tuple[str, ...]:
-    """`text-generation-launcher` with what was asked for."""
+    """`text-generation-launcher` with what was asked for; --dtype does not go with --quantize."""
     options = run.options
-    words: list[str] = [
-        "text-generation-launcher",
-        "--model-id",
-        "MODEL",
-        "--num-shard",
-        str(run.mesh.tp),
-    ]
-    named = {"int8": "eetq", "nf4": "bitsandbytes-nf4", "gptq_int4": "gptq", "gptq_int8": "gptq"}
-    if options["quantization"] != "none":
-        words += [
-            "--quantize",
-            named.get(str(options["quantization"]), str(options["quantization"])),
-        ]
+    words = ["text-generation-launcher", "--model-id", "MODEL", "--num-shard", str(run.mesh.tp)]
+    named = str(options["quantization"])
+    if named != "none":
+        words += ["--quantize", QUANTIZE.get(named, named)]
+    elif run.quantized is None:
+        words += ["--dtype", DTYPES[run.precision]]
     if options["kv_cache_dtype"] == "fp8":
         words += ["--kv-cache-dtype", "fp8_e4m3fn"]
     graphs = options.get("cuda_graphs") or ([0] if options.get("enforce_eager") else None)
+    heads = options.get("speculative_method") == "medusa"  # the model says how many
+    adapters = [f"ADAPTER{number + 1}" for number in range(int(options.get("max_loras") or 1))]
     rows: tuple[tuple[str, object], ...] = (
         ("--max-input-tokens", options.get("max_input_tokens")),
         ("--max-total-tokens", options.get("max_total_tokens") or options.get("max_seq_len")),
         ("--max-batch-prefill-tokens", options.get("max_num_batched_tokens")),
         ("--cuda-graphs", ",".join(str(size) for size in graphs) if graphs else None),
-        ("--speculate", options.get("num_speculative_tokens")),
+        ("--speculate", None if heads else options.get("num_speculative_tokens")),
+        ("--lora-adapters", ",".join(adapters) if options.get("max_lora_rank") else None),
     )  # fmt: skip
     for word, value in rows:
         words += [word, str(value)] if value is not None else []
