@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch
 from ..model.blocks import Weight
-from . import read_config, vision, vision_qwen
+from . import audio, read_config, vision, vision_qwen
 from .config import Config, ConfigError
+from .older import section
 from .vision import Tower, linear, norm
 
 Made = Callable[[Config, Config, int], Tower]  # the whole config, its vision part, text width
@@ -27,12 +28,14 @@ SHORT = {"layers": ("num_hidden_layers", "depth"), "hidden": ("hidden_size", "em
          "patch": ("patch_size",), "image": ("image_size",),
          "global_layers": ("num_global_layers",), "max_tiles": ("max_num_tiles",)}  # fmt: skip
 LEFT_OUT = "the parameters of the tower for pictures and sound are not counted"
-SOUND = "the parameters of the tower for sound are not counted"
 # Text models that have a name of their own inside: whose they are, and what they assume.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_vl_text": ("qwen2", {
         "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80,
         "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 152064}),
+    "gemma4_unified_text": ("gemma4_text", {
+        "hidden_size_per_layer_input": 0, "sliding_window": 1024,
+        "max_position_embeddings": 262144}),
     "qwen3_vl_text": ("qwen3", {"max_position_embeddings": 128000}),
     "qwen3_vl_moe_text": ("qwen3_moe", {
         "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16,
@@ -95,9 +98,8 @@ def read_nested(nested: Nested, data: Mapping[str, Any]) -> Arch:
     eyes = vision_keys(data)
     if eyes is None or nested.tower is None:
         return replace(arch, left_out=(*arch.left_out, LEFT_OUT))
-    ears = (SOUND,) if data.get("audio_config") else ()
     tower = tuple(nested.tower(Config(data), eyes, arch.hidden))
-    return replace(arch, tower=tower, left_out=(*arch.left_out, *ears))
+    return replace(arch, tower=tower)
 
 
 def _projector(config: Config, eyes: Config, hidden: int, *, bias: bool = True) -> Tower:
@@ -155,10 +157,12 @@ def gemma3(config: Config, eyes: Config, hidden: int) -> Tower:
 
 
 def gemma4(config: Config, eyes: Config, hidden: int) -> Tower:
-    """Gemma 4's own tower."""
+    """Gemma 4's own tower, and the small ones' second for sound."""
     yield from vision.gemma4(eyes, f"model.{VISION}")
     width = eyes.size("hidden_size", default=768)
     yield from linear("model.embed_vision.embedding_projection", width, hidden)
+    if config.get("audio_config") is not None:
+        yield from audio.gemma4(section(config, "audio_config"), "model.audio_tower", hidden)
 
 
 def internvl(config: Config, eyes: Config, hidden: int) -> Tower:
@@ -239,6 +243,7 @@ NESTED = {
     "gemma3": Nested(text="gemma3_text", tower=gemma3),
     "gemma3n": Nested(text="gemma3n_text", tower=None),
     "gemma4": Nested(text="gemma4_text", tower=gemma4),
+    "gemma4_unified": Nested(text="gemma4_unified_text", tower=None),
     "llama4": Nested(text="llama4_text", tower=llama4),
     "mllama": Nested(text="mllama_text_model", tower=mllama),
     "paligemma": Nested(text="gemma", tower=paligemma),
