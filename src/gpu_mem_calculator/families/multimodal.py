@@ -18,7 +18,7 @@ from ..model.blocks import Weight
 from . import audio, read_config, vision, vision_qwen
 from .config import Config, ConfigError
 from .older import section
-from .vision import Tower, linear, norm
+from .vision import Tower, linear, norm, two_linears
 
 Made = Callable[[Config, Config, int], Tower]  # the whole config, its vision part, text width
 VISION = "vision_tower"
@@ -109,8 +109,8 @@ def _projector(config: Config, eyes: Config, hidden: int, *, bias: bool = True) 
     width = eyes.size("hidden_size", default=1024) * max(1, count)
     name = "model.multi_modal_projector"
     bias = config.flag("multimodal_projector_bias", default=bias)
-    yield from linear(f"{name}.linear_1", width, hidden, bias=bias)
-    yield from linear(f"{name}.linear_2", hidden, hidden, bias=bias)
+    names = (f"{name}.linear_1", f"{name}.linear_2")
+    yield from two_linears(names, width, hidden, hidden, bias=bias)
 
 
 LARGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,

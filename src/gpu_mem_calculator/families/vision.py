@@ -44,6 +44,12 @@ def linear(name: str, ins: int, outs: int, *, bias: bool = False) -> Tower:
     yield from Linear(name, ("vision", ins), ("vision", outs), bias).weights()
 
 
+def two_linears(names: tuple[str, str], ins: int, mid: int, outs: int, *, bias: bool) -> Tower:
+    """A projector: one projection cut by its outputs, the next by its inputs."""
+    yield from Linear(names[0], ("vision", ins), ("ffn", mid), bias).weights()
+    yield from Linear(names[1], ("ffn", mid), ("vision", outs), bias).weights()
+
+
 def block(names: Block, hidden: int, ffn: int, inner: int, head_dim: int) -> Tower:
     """Attention, MLP and norms of one block."""
     wide, heads, mid = ("vision", hidden), ("heads", inner), ("ffn", ffn)

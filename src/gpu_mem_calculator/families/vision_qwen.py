@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..model.blocks import Weight
 from .config import MOST_LAYERS, Config, ConfigError
-from .vision import Block, Tower, blocks, linear, norm, patch_weight, patches
+from .vision import Block, Tower, blocks, linear, norm, patch_weight, patches, two_linears
 
 QWEN = Block(attention="attn", inputs=("qkv",), output="proj", norms=("norm1", "norm2"))
 QWEN25 = Block(attention="attn", inputs=("qkv",), output="proj", up=("gate_proj", "up_proj"),
@@ -43,8 +43,8 @@ def qwen2_vl(vision: Config, prefix: str) -> Tower:
     yield from blocks(f"{prefix}.blocks", QWEN, depth, hidden, max(1, ffn))
     yield from norm(f"{prefix}.merger.ln_q", hidden)
     wide, out = hidden * _merge(vision), vision.size("hidden_size", default=3584)
-    yield from linear(f"{prefix}.merger.mlp.0", wide, wide, bias=True)
-    yield from linear(f"{prefix}.merger.mlp.2", wide, out, bias=True)
+    names = (f"{prefix}.merger.mlp.0", f"{prefix}.merger.mlp.2")
+    yield from two_linears(names, wide, wide, out, bias=True)
 
 
 def qwen2_5_vl(vision: Config, prefix: str) -> Tower:
@@ -57,8 +57,8 @@ def qwen2_5_vl(vision: Config, prefix: str) -> Tower:
     yield from blocks(f"{prefix}.blocks", QWEN25, depth, hidden, ffn)
     yield from norm(f"{prefix}.merger.ln_q", hidden, "rms")
     wide, out = hidden * _merge(vision), vision.size("out_hidden_size", default=3584)
-    yield from linear(f"{prefix}.merger.mlp.0", wide, wide, bias=True)
-    yield from linear(f"{prefix}.merger.mlp.2", wide, out, bias=True)
+    names = (f"{prefix}.merger.mlp.0", f"{prefix}.merger.mlp.2")
+    yield from two_linears(names, wide, wide, out, bias=True)
 
 
 def qwen3_vl(vision: Config, prefix: str) -> Tower:
@@ -83,8 +83,8 @@ def qwen3_vl(vision: Config, prefix: str) -> Tower:
     ]
     for merger, normed in mergers:
         yield from norm(f"{prefix}.{merger}.norm", normed)
-        yield from linear(f"{prefix}.{merger}.linear_fc1", wide, wide, bias=True)
-        yield from linear(f"{prefix}.{merger}.linear_fc2", wide, out, bias=True)
+        names = (f"{prefix}.{merger}.linear_fc1", f"{prefix}.{merger}.linear_fc2")
+        yield from two_linears(names, wide, wide, out, bias=True)
 
 
 def kimi(vision: Config, prefix: str) -> Tower:
