@@ -1,114 +1,141 @@
-"""A server's speed by roofline, against sums done by hand."""
+"""How long a pass takes at least, and what bounds it."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from gpu_mem_calculator.core.model_source import find_model
-from gpu_mem_calculator.core.models import GPUConfig, ModelConfig
-from gpu_mem_calculator.core.speed import find_card
-from gpu_mem_calculator.model.arch import Arch
-from gpu_mem_calculator.timing.card import Card
-from gpu_mem_calculator.timing.serving import COMPUTE, LINK, MEMORY, Serving, decode, prefill
-from gpu_mem_calculator.timing.work import attention_flops, matmul_elements, reduced, touched
+from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.core.models import GPUConfig
+from gpu_mem_calculator.core.speed import find_card, no_speed, speed
+from gpu_mem_calculator.timing.card import QUANTIZED, SHORT_SUM, Card
+from gpu_mem_calculator.timing.serving import (
+    COMPUTE,
+    LINK,
+    MEMORY,
+    first_token,
+    prompt_rate,
+    prompts,
+    requests,
+    step_rates,
+)
 
-CARD = Card(flops={"bf16": 1e15, "fp8": 2e15}, memory_bytes_per_second=4e12,
-            link_bytes_per_second=4e11, link_seconds=1e-6)  # fmt: skip
-
-
-def arch(name: str) -> Arch:
-    """A preset's architecture."""
-    return find_model(ModelConfig(name=name)).arch
-
-
-def served(name: str, tp: int = 1, dtype: str = "bf16", card: Card = CARD) -> Serving:
-    """A preset on some ranks, in 16 bits."""
-    found = arch(name)
-    return Serving(arch=found, card=card, tp=tp, weights_bytes=2 * found.num_parameters // tp,
-                   dtype=dtype, bits=16)  # fmt: skip
-
-
-def test_a_token_meets_every_weight_but_the_embedding_table() -> None:
-    """Llama 3.1 8B: 8.03 B less the table of 128,256 × 4,096, and norms are no products."""
-    found = arch("llama3.1-8b")
-    norms = 65 * 4096
-    assert matmul_elements(found) == found.num_parameters - 128256 * 4096 - norms
-
-
-def test_of_experts_a_token_meets_a_few() -> None:
-    """Mixtral 8x7B: 12.9 B active of 46.7 B."""
-    active = matmul_elements(arch("mixtral-8x7b")) + 32000 * 4096
-    assert active == pytest.approx(12.88e9, rel=0.002)
-
-
-def test_attention_counts_both_products_and_stops_at_a_window() -> None:
-    """2 operations × (head size of keys and of values) × heads × tokens seen, in each layer."""
-    assert attention_flops(arch("llama3.1-8b"), 1000) == 32 * 2 * 32 * 256 * 1000
-    mistral = arch("mistral-7b-v0.1")
-    assert attention_flops(mistral, 100_000) == attention_flops(mistral, 4096)
+from .conftest import CARD, run_file, served
 
 
 def test_alone_a_sequence_waits_for_the_weights() -> None:
     """One token reads every weight once: bytes over bandwidth."""
-    serving = served("llama3.1-8b")
-    step = decode(serving, 1, 1, 0)
-    assert step.bound == MEMORY
-    assert step.seconds == pytest.approx(serving.weights_bytes / 4e12)
-
-
-def test_many_sequences_read_their_caches_too() -> None:
-    """The step grows by the bytes of every cache."""
-    serving = served("llama3.1-8b")
-    cache = 131072 * 1000
-    more = decode(serving, 1000, 64, cache).seconds - decode(serving, 1000, 64, 0).seconds
-    assert more == pytest.approx(64 * cache / 4e12)
+    together, each, bound = step_rates(served("llama3.1-8b"), 0, 1)
+    assert bound == MEMORY
+    assert together == each == pytest.approx(4e12 / (2 * (8_030_261_248 - 128_256 * 4096)))
 
 
 def test_a_long_prompt_is_bound_by_the_products() -> None:
-    """2 operations a weight and token; the head sees the last token only."""
-    serving = served("llama3.1-8b")
-    found = prefill(serving, 4096)
+    """And FP8 units are twice as fast, scores in 16 bits aside."""
+    slow, fast = served("llama3.1-8b"), served("llama3.1-8b", quantization="fp8")
+    found = first_token(slow, 4096, 8192)
     assert found.bound == COMPUTE
-    stack = matmul_elements(serving.arch) - 128256 * 4096
-    least = 4096 * 2 * stack / 1e15
-    assert least < found.seconds < 1.15 * least
+    assert 1.4 < found.seconds / first_token(fast, 4096, 8192).seconds < 2
+    assert prompt_rate(slow, 4096)[0] == pytest.approx(4096 / found.seconds)
 
 
-def test_fp8_units_are_twice_as_fast() -> None:
-    """Where the card has them; else products run in 16 bits."""
-    slow, fast = prefill(served("llama3.1-8b"), 8192), prefill(
-        served("llama3.1-8b", dtype="fp8"), 8192)  # fmt: skip
-    assert slow.seconds == pytest.approx(2 * fast.seconds)
-    old = Card(flops={"fp16": 1e14}, memory_bytes_per_second=1e12, link_bytes_per_second=1e10,
-               link_seconds=1e-6)  # fmt: skip
-    assert old.rate("fp8") == old.rate("bf16") == 1e14
+def test_computing_and_reading_overlap_and_messages_are_waited_for() -> None:
+    """Two ranks halve a step but for 65 messages."""
+    one = 1 / step_rates(served("llama3.1-8b"), 0, 1)[1]
+    two = 1 / step_rates(served("llama3.1-8b", 2, tensor_parallel_size=2), 0, 1)[1]
+    assert two == pytest.approx(one / 2 + 65e-6, rel=1e-3)
+    slow = replace(CARD, link_bytes_per_second=1e9, link_seconds=1e-4)
+    assert step_rates(served("llama3.1-8b", 8, slow, tensor_parallel_size=8), 100, 64)[2] == LINK
 
 
-def test_ranks_send_two_sums_a_layer() -> None:
-    """Llama 3.1 8B over 4: 65 sums of 2 × 3/4 of the hidden states."""
-    sent, messages = reduced(arch("llama3.1-8b"), 10, 4, 16)
-    assert sent == 65 * 1.5 * 10 * 4096 * 2
-    assert messages == 130
-    slow = Card(flops={"bf16": 1e15}, memory_bytes_per_second=4e12, link_bytes_per_second=1e9,
-                link_seconds=1e-5)  # fmt: skip
-    assert decode(served("llama3.1-8b", 8, card=slow), 100, 64, 0).bound == LINK
-    assert reduced(arch("llama3.1-8b"), 10, 1, 16) == (0.0, 0)
+def test_stages_come_one_after_the_other_and_work_at_once() -> None:
+    """Two stages: a token takes as long as on one card, two sequences are nearly twice as fast."""
+    one = served("llama3.1-8b")
+    two = served("llama3.1-8b", 2, pipeline_parallel_size=2)
+    assert step_rates(two, 0, 1)[1] == pytest.approx(step_rates(one, 0, 1)[1])
+    slowest = max(part for part in (sum(p.bytes for p in s.parts) for s in two.stages))
+    assert step_rates(two, 0, 2)[0] == pytest.approx(4e12 / slowest)
+    alone = replace(two, overlapped=False)
+    assert step_rates(alone, 0, 2)[0] == pytest.approx(2 * step_rates(one, 0, 1)[0])
 
 
-def test_few_tokens_touch_few_experts() -> None:
-    """One token reads 8 of Qwen3-30B-A3B's 128 experts a layer, many tokens all of them."""
-    found = arch("qwen3-30b-a3b")
-    experts = 48 * 128 * 3 * 768 * 2048
-    rest = found.num_parameters - found.vocab * found.hidden - found.hidden - experts
-    alone = (rest + experts / 16) / (rest + experts)
-    assert touched(found, 1) == pytest.approx(alone, rel=1e-6)
-    assert touched(found, 4096) == pytest.approx(1.0)
+def test_chunks_of_a_prompt_follow_each_other_through_the_stages() -> None:
+    """One chunk takes both stages' time, many nearly the slower one's."""
+    two = served("llama3.1-8b", 2, pipeline_parallel_size=2)
+    whole, cut = (first_token(two, 8192, chunk).seconds for chunk in (8192, 64))
+    slowest = prompts(two, 8192, 1).seconds
+    assert whole > 1.9 * slowest
+    assert cut == pytest.approx(slowest, rel=0.01)
+
+
+def test_a_request_is_its_prompt_and_its_steps() -> None:
+    """Alone one behind the other; of several, prompts are computed while caches are read."""
+    one = served("llama3.1-8b")
+    prompt = prompts(one, 2048, 1).seconds
+    steps = requests(one, 2048, 99, 1, prompted=True).seconds
+    assert requests(one, 2048, 100, 1).seconds == pytest.approx(prompt + steps)
+    many = requests(one, 2048, 100, 64).seconds
+    assert (
+        many < prompts(one, 2048, 64).seconds + requests(one, 2048, 99, 64, prompted=True).seconds
+    )
+    first, last = (1 / step_rates(one, context, 1)[1] for context in (2049, 2147))
+    assert 98 * first < steps < 99 * last
+
+
+def test_units_that_a_card_lacks_are_its_16_bit_ones() -> None:
+    """FP8 on an A100; sums in 16 bits are twice as fast on a GeForce card."""
+    old = find_card(GPUConfig(gpu="a100-80gb-sxm"))
+    game = find_card(GPUConfig(gpu="rtx-4090"))
+    assert old is not None
+    assert game is not None
+    assert old.rate("fp8") == old.rate("bf16") == old.rate(SHORT_SUM) == 312e12
+    assert old.rate(QUANTIZED) == 624e12
+    assert game.rate(SHORT_SUM) == pytest.approx(2 * game.rate("fp16"), rel=0.001)
+    assert Card(flops={}, memory_bytes_per_second=1, link_bytes_per_second=1,
+                link_seconds=0).rate("bf16") == 0  # fmt: skip
 
 
 def test_a_cards_rates_come_from_the_catalogue() -> None:
-    """An H100 SXM: 3.35 TB/s; a card without a name has none."""
-    card = find_card(GPUConfig(gpu="h100-80gb-sxm"))
+    """An H100 SXM: 3.35 TB/s; within a node its own link counts, not the network."""
+    card = find_card(GPUConfig(gpu="h100-80gb-sxm", interconnect="infiniband"), 8, 8)
     assert card is not None
     assert card.memory_bytes_per_second == pytest.approx(3.35e12, rel=0.001)
-    assert card.link_bytes_per_second == pytest.approx(450e9)
+    assert card.link_bytes_per_second == 450e9
+    assert card.adds_up
+    beyond = find_card(GPUConfig(gpu="h100-80gb-sxm", interconnect="infiniband"), 16, 8)
+    assert beyond is not None
+    assert beyond.link_bytes_per_second == 25e9
     assert find_card(GPUConfig(gpu_memory_gb=80)) is None
+
+
+def test_replicas_multiply_what_all_make() -> None:
+    """Two replicas: one sequence is as fast, all together twice."""
+    one, two = (speed(full_estimate(run_file("llama3.1-8b", n, data_parallel_size=n)))
+                for n in (1, 2))  # fmt: skip
+    assert one is not None
+    assert two is not None
+    assert two.first_token_seconds == one.first_token_seconds
+    assert two.prefill_tokens_per_second == 2 * one.prefill_tokens_per_second
+    assert two.decode[0] == one.decode[0]
+    assert two.decode[1].sequences == pytest.approx(2 * one.decode[1].sequences, rel=0.01)
+    assert two.decode[1].tokens_per_second == pytest.approx(
+        two.decode[1].sequences * two.decode[1].tokens_per_second_each)  # fmt: skip
+
+
+def test_what_lies_in_the_hosts_memory_has_no_speed() -> None:
+    """Its bandwidth is not known, and the report says so."""
+    estimate = full_estimate(run_file("llama3.1-8b", cpu_offload_gb=4))
+    assert speed(estimate) is None
+    said = "4 GiB of weights are in the host's memory, whose bandwidth is not known"
+    assert no_speed(estimate) == f"no speed: {said}"
+    assert "name one" in no_speed(full_estimate({
+        "model": {"name": "llama3.1-8b"}, "inference": {"engine": "vllm"},
+        "hardware": {"gpu_memory_gb": 80}}))  # fmt: skip
+
+
+def test_speculation_is_left_out_and_said_so() -> None:
+    """Guesses make several tokens in a pass."""
+    found = speed(full_estimate(run_file("llama3.1-8b", speculative_method="ngram",
+                                         num_speculative_tokens=4)))  # fmt: skip
+    assert found is not None
+    assert found.notes == ["without speculation, which can make several tokens in a pass"]

@@ -10,7 +10,7 @@ from .calculator import Estimate
 from .capacity import Change, Matrix, fewest_gpus, matrix, what_ifs
 from .inference_config import SpeedResult
 from .runfile import read
-from .speed import speed
+from .speed import no_speed, speed
 
 
 class Answers(Struct, frozen=True, kw_only=True):
@@ -18,6 +18,7 @@ class Answers(Struct, frozen=True, kw_only=True):
 
     matrix: Matrix
     speed: SpeedResult | None
+    no_speed: str  # why there is none
     what_ifs: list[Change]
     fewest_gpus: Change | None = None  # asked where it does not fit as it is
 
@@ -30,6 +31,7 @@ def answers(
     return Answers(
         matrix=matrix(estimate, contexts, concurrencies),
         speed=speed(estimate),
+        no_speed=no_speed(estimate),
         what_ifs=what_ifs(file),
         fewest_gpus=None if estimate.result.fits_on_gpu else fewest_gpus(file),
     )

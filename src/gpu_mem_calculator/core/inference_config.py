@@ -110,15 +110,18 @@ class DecodeSpeed(Struct, frozen=True, kw_only=True):
 class SpeedResult(Struct, frozen=True, kw_only=True):
     """How fast it could be: upper bounds, from what the card can compute, read and send.
 
-    `decode` is for sequences of `context` tokens: one alone, and as many as fit.
+    `decode` is for sequences of `context` tokens: one alone, and as many as fit. `notes` say what is
+    left out.
     """
 
+    engine: str
     prompt_len: int
     context: int
     first_token_seconds: float
     prefill_tokens_per_second: float
     prefill_bound: str
     decode: list[DecodeSpeed]
+    notes: list[str] = []
 
 
 class ServingResult(Struct, frozen=True, kw_only=True):

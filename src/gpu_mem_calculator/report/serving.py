@@ -8,22 +8,24 @@ from collections.abc import Iterator, Sequence
 from ..core.answers import Answers
 from ..core.calculator import Estimate
 from ..core.capacity import Change, Matrix
-from ..core.inference_config import ServingResult, SpeedResult
+from ..core.inference_config import ServingResult
 from ..ledger.ledger import CPU
 from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
 from .bars import bar, stacked
 from .headline import server_words, setup_words
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, count, gib, line, size, wrapped
+from .shortfall import shortfall
 
 # What a card holds, in the order it is drawn: figure, shade, title, colour.
 FIGURES = (
     (WEIGHTS, "█", "weights", "blue"), (POOL, "▓", "KV cache", "cyan"),
     (ACTIVATION, "▒", "activations", "green"), (GRAPHS, "░", "CUDA graphs", "yellow"),
-    (NON_TORCH, "░", "beside torch", "yellow"),
+    (NON_TORCH, "░", "libraries", "yellow"),
 )  # fmt: skip
 FREE = "·"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 CELL = 6
+WHAT, SAYS = 20, 27  # columns of what a change is, and what comes of it
 COLUMNS = 10  # of the table of contexts and sequences that a terminal has room for
 
 
@@ -36,7 +38,7 @@ def serving_report(estimate: Estimate, found: Answers, words: Sequence[str]) -> 
         yield from text_report(estimate, words)
         yield line()
         yield from matrix_lines(found.matrix, "share of the card")
-        yield from _speed(found.speed)
+        yield from _speed(found)
         return
     yield from _headline(estimate)
     yield line()
@@ -48,7 +50,7 @@ def serving_report(estimate: Estimate, found: Answers, words: Sequence[str]) -> 
     if not served.problem:
         yield from _room(estimate.result.serving)
         yield from matrix_lines(found.matrix, "share of the cache")
-        yield from _speed(found.speed)
+        yield from _speed(found)
     yield from _changes(estimate, found)
     yield from _remarks(estimate)
     if not served.problem:
@@ -111,18 +113,18 @@ def _parts(estimate: Estimate, served: Served) -> Iterator[Line]:
         for figure, _, title, colour in FIGURES
         if served.figure(figure) > 0
     ]
-    outside = ", ".join(name.removeprefix("CUDA ") for name, _, _ in served.outside)
+    outside = _names([name.removeprefix("CUDA ") for name, _, _ in served.outside])
     if served.outside:
         rows.append(("CUDA", outside, estimate.result.outside_torch_bytes, ""))
     most = max(size for _, _, size, _ in rows)
     for title, text, num_bytes, colour in rows:
-        left = f"  {title:<{NAME}}{_cut(text):<{TEXT}}"
+        left = f"  {title:<{NAME}}{text:<{TEXT}}"
         yield [(left, ""), (gib(num_bytes, 2).rjust(FIGURE), ""),
                (f"  {bar(num_bytes, most, BAR)}", colour)]  # fmt: skip
     total = gib(sum(size for _, _, size, _ in rows), 2)
     yield line("  " + "nvidia-smi".ljust(NAME + TEXT) + total.rjust(FIGURE), BOLD)
     for item in (i for i in served.items if i.place == CPU):
-        yield line(f"  {'host RAM':<{NAME}}{_cut(item.name):<{TEXT}}"
+        yield line(f"  {'host RAM':<{NAME}}{_names([item.name]):<{TEXT}}"
                    f"{gib(item.bytes, 2).rjust(FIGURE)}", DIM)  # fmt: skip
 
 
@@ -131,12 +133,19 @@ def _described(served: Served, figure: str) -> str:
     own: list[Item] = [i for i in served.items if i.figure == figure and i.place != CPU]
     if figure == POOL:
         return f"{served.tokens:,} tokens, {size(served.token_bytes)} each"
-    names = [i.name for i in sorted(own, key=lambda i: -i.bytes)]
-    return ", ".join(names)
+    largest = sorted(own, key=lambda i: -i.bytes)
+    if figure == GRAPHS and len(largest) == 1:  # its name says no more than the figure's
+        return _names([largest[0].formula or largest[0].name])
+    return _names([i.name.removesuffix(": activations") for i in largest])
 
 
-def _cut(text: str) -> str:
-    return text if len(text) < TEXT else text[: TEXT - 2] + "…"
+def _names(names: Sequence[str]) -> str:
+    """As many whole names as there is room for; dots stand for the others."""
+    for most in range(len(names), 0, -1):
+        text = ", ".join(names[:most]) + ", …" * (most < len(names))
+        if len(text) < TEXT:
+            return text
+    return names[0][: TEXT - 2] + "…" if names else ""
 
 
 def _room(serving: ServingResult) -> Iterator[Line]:
@@ -173,8 +182,11 @@ def _cell(share: float | None) -> tuple[str, str]:
     return text.rjust(CELL), GOOD if share <= 0.5 else WARN
 
 
-def _speed(found: SpeedResult | None) -> Iterator[Line]:
+def _speed(answers: Answers) -> Iterator[Line]:
+    found = answers.speed
     if found is None:
+        yield from wrapped("", answers.no_speed, DIM)
+        yield line()
         return
     yield line("speed at best, by what the card computes, reads and sends", BOLD)
     yield line(
@@ -187,8 +199,9 @@ def _speed(found: SpeedResult | None) -> Iterator[Line]:
             f"  {who:<13} {row.tokens_per_second:,.0f} tokens/s, "
             f"{row.tokens_per_second_each:,.1f} each, at {found.context:,} tokens ({row.bound})"
         )
-    yield from wrapped("  ", "An upper bound: servers reach a half to nine tenths of it; see "
-                       "docs/serving.md.", DIM)  # fmt: skip
+    for note in found.notes:
+        yield from wrapped("  ", f"These are {note}.", DIM)
+    yield from wrapped("  ", shortfall(found.engine), DIM)
     yield line()
 
 
@@ -197,11 +210,14 @@ def _changes(estimate: Estimate, found: Answers) -> Iterator[Line]:
     rows = [*filter(None, [found.fewest_gpus]), *found.what_ifs]
     if not rows:
         return
-    yield line("what if", BOLD)
+    yield [("what if".ljust(WHAT + SAYS), BOLD), ("--set", DIM)]
     for change in rows:
         says = change_words(estimate, change)
-        yield [(f"  {change.title:<20}", ""), (f"{says:<28}", "" if change.fits else DIM),
-               (" ".join(f"--set {one}" for one in change.setting[:1]), "cyan")]  # fmt: skip
+        first, *more = change.setting
+        yield [(f"  {change.title}".ljust(WHAT), ""), (f"{says:<{SAYS}}", "" if change.fits else
+               DIM), (first, "cyan")]  # fmt: skip
+        for one in more:
+            yield [(" " * (WHAT + SAYS), ""), (one, "cyan")]
     yield line()
 
 

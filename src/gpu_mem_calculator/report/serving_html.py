@@ -10,11 +10,10 @@ from ..core.capacity import Change, Matrix
 from ..core.inference_config import ServingResult, SpeedResult
 from .html import html_report
 from .html_tables import size, table, text
+from .shortfall import shortfall
 
 CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 62, 30, 92, 46
 SHADES = 5  # steps of the colour, from empty to full
-SHORTFALL = ("An upper bound, from the card’s data sheet. Public figures of real servers are "
-             "lower: docs/serving.md compares.")  # fmt: skip
 
 
 def serving_page(estimate: Estimate, found: Answers) -> str:
@@ -35,7 +34,8 @@ def serving_sections(estimate: Estimate, found: Answers) -> str:
             "<details><summary>The same as a table</summary>"
             f"{_matrix_table(found.matrix)}</details>",
         ]),
-        _section("speed", "Speed at best", [_speed(found.speed)]) if found.speed else "",
+        _section("speed", "Speed at best", [
+            _speed(found.speed) if found.speed else f"<p>{text(found.no_speed)}</p>"]),
         _section("changes", "What if", [_changes(found)]),
     ]  # fmt: skip
     if serving and serving.command:
@@ -128,7 +128,8 @@ def _speed(found: SpeedResult) -> str:
             f"<td>{one.bound}</td></tr>"
         )
     heads = ["", "#tokens/s", "#each", "bounded by"]
-    return table(SHORTFALL, heads, rows, kind="entries")
+    said = [f"These are {note}." for note in found.notes]
+    return table(" ".join([*said, shortfall(found.engine)]), heads, rows, kind="entries")
 
 
 def _changes(found: Answers) -> str:

@@ -6,18 +6,32 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+# Units beside those of a data sheet: llama.cpp's products of quantized weights run on whichever of
+# the 8-bit integer and the 16-bit unit is faster, its 16-bit ones may add up in 16 bits.
+QUANTIZED, SHORT_SUM = "int8 or fp16", "fp16, summed in 16 bits"
+
 
 class Card(Struct, frozen=True, kw_only=True):
-    """Operations, bytes of memory and bytes of the link a second, and a message's latency."""
+    """Operations, bytes of memory and bytes of the link a second, and a message's latency.
+
+    `adds_up`: the switch between the cards can sum what they send (NVLink SHARP).
+    """
 
     flops: Mapping[str, float]  # by dtype
     memory_bytes_per_second: float
     link_bytes_per_second: float
     link_seconds: float
+    adds_up: bool = False
 
-    def rate(self, dtype: str) -> float:
-        """Operations a second in a dtype; one that the card has no unit for runs in 16 bits."""
-        for name in (dtype, "bf16", "fp16", "fp32"):
+    def rate(self, unit: str) -> float:
+        """Operations a second; where the card has no such unit, products run in 16 bits."""
+        if unit == QUANTIZED:
+            return max(self.flops.get("int8", 0.0), self.rate(SHORT_SUM))
+        if unit == SHORT_SUM:
+            # GeForce cards are half as fast where the sums are in 32 bits, and their 16-bit sums
+            # run at half the rate of 8-bit integers, as all 16-bit products do elsewhere
+            return max(self.rate("fp16"), self.flops.get("int8", 0.0) / 2)
+        for name in (unit, "bf16", "fp16", "fp32"):
             if name in self.flops:
                 return self.flops[name]
         return 0.0

@@ -1,67 +1,142 @@
-"""A server's speed by roofline: an upper bound, and what bounds it."""
+"""A server's speed by roofline (Williams, Waterman and Patterson, 2009): an upper bound, and what
+bounds it.
+
+Computing, reading and sending may all overlap; what cannot is waiting for a message.
+"""
 
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ..model.arch import Arch
 from .card import Card
-from .work import MULTIPLY_ADD, Work, attention_flops, matmul_elements, reduced, touched
+from .work import Stage, Work, prompt_work, step_work
 
 COMPUTE, MEMORY, LINK = "compute", "memory bandwidth", "communication"
+SEGMENTS = 16  # of an answer, whose context grows
 
 
 class Serving(Struct, frozen=True, kw_only=True):
-    """What is served: on each of `tp` ranks weights of so many bytes, and a sequence's cache."""
+    """A model on the cards of one replica: one rank of each pipeline stage.
 
-    arch: Arch
+    `overlapped`: several batches run through the stages at once (not so in llama.cpp).
+    """
+
     card: Card
-    tp: int
-    weights_bytes: int  # of the whole model, over all ranks of a pipeline
-    dtype: str  # of the arithmetic
-    bits: int  # of what is sent
+    stages: tuple[Stage, ...]
+    overlapped: bool = True
+
+    @property
+    def alone(self) -> Serving:
+        """The same with one sequence on all of its cards."""
+        return replace(self, stages=tuple(stage.alone for stage in self.stages))
 
 
 class Pass(Struct, frozen=True):
-    """How long one pass takes at least, and what bounds it."""
+    """How long it takes at least, and what bounds it."""
 
     seconds: float
     bound: str
 
 
-def timed(work: Work, serving: Serving) -> Pass:
-    """Computing and reading overlap; a sum over ranks waits for both and is waited for."""
-    card = serving.card
-    compute = work.flops / card.rate(serving.dtype)
+def timed(work: Work, card: Card) -> Pass:
+    """The longest of computing, reading and sending, and the messages one waits for."""
+    compute = sum(n / card.rate(unit) for unit, n in work.flops.items() if n)
     memory = work.read_bytes / card.memory_bytes_per_second
-    sent = work.messages * card.link_seconds + (
-        work.sent_bytes / card.link_bytes_per_second if work.sent_bytes else 0.0)  # fmt: skip
-    bound = COMPUTE if compute >= memory else MEMORY
-    return Pass(max(compute, memory) + sent, LINK if sent > max(compute, memory) else bound)
+    sent = work.sent_bytes / card.link_bytes_per_second if work.sent_bytes else 0.0
+    waited = work.messages * card.link_seconds
+    longest = max(compute, memory, sent)
+    if sent + waited >= max(compute, memory, 1e-30):
+        return Pass(longest + waited, LINK)
+    return Pass(longest + waited, COMPUTE if compute >= memory else MEMORY)
 
 
-def prefill(serving: Serving, prompt: int, sequences: int = 1) -> Pass:
-    """The prompts in one pass: each token sees half of its prompt on average."""
-    arch, tokens = serving.arch, prompt * sequences
-    head = arch.vocab * arch.hidden
-    each = MULTIPLY_ADD * (matmul_elements(arch) - head) + attention_flops(arch, prompt / 2)
-    sent, messages = reduced(arch, tokens, serving.tp, serving.bits)
-    work = Work(
-        flops=(tokens * each + MULTIPLY_ADD * sequences * head) / serving.tp,
-        read_bytes=serving.weights_bytes * touched(arch, tokens),
-        sent_bytes=sent, messages=messages,
-    )  # fmt: skip
-    return timed(work, serving)
+def prompt_works(serving: Serving, prompt: int, sequences: float = 1) -> list[Work]:
+    """Prompts in one pass, on each stage."""
+    card = serving.card
+    return [prompt_work(stage, prompt, sequences, adds_up=card.adds_up) for stage in serving.stages]
 
 
-def decode(serving: Serving, context: int, sequences: int, cache_bytes: int) -> Pass:
-    """One token of each sequence: every weight and every sequence's cache is read once."""
-    arch = serving.arch
-    each = MULTIPLY_ADD * matmul_elements(arch) + attention_flops(arch, context)
-    sent, messages = reduced(arch, sequences, serving.tp, serving.bits)
-    work = Work(
-        flops=sequences * each / serving.tp,
-        read_bytes=serving.weights_bytes * touched(arch, sequences) + sequences * cache_bytes,
-        sent_bytes=sent, messages=messages,
-    )  # fmt: skip
-    return timed(work, serving)
+def step_works(serving: Serving, context: int, sequences: float) -> list[Work]:
+    """One token of each sequence, on each stage."""
+    card = serving.card
+    return [step_work(stage, context, sequences, adds_up=card.adds_up) for stage in serving.stages]
+
+
+def first_token(serving: Serving, prompt: int, chunk: int) -> Pass:
+    """The time of one prompt: stage after stage, unless it is cut into chunks that follow each
+    other through the stages.
+    """
+    passes = [timed(work, serving.card) for work in prompt_works(serving, prompt)]
+    slowest = max(passes, key=lambda one: one.seconds)
+    chunks = -(-prompt // chunk)
+    total = sum(one.seconds for one in passes)
+    return Pass((total + (chunks - 1) * slowest.seconds) / chunks, slowest.bound)
+
+
+def prompt_rate(serving: Serving, prompt: int) -> tuple[float, str]:
+    """Prompt tokens a second with prompts in every stage, and the bound: the slowest stage's."""
+    slowest = max((timed(work, serving.card) for work in prompt_works(serving, prompt)),
+                  key=lambda one: one.seconds)  # fmt: skip
+    return prompt / slowest.seconds, slowest.bound
+
+
+def step_rates(serving: Serving, context: int, sequences: int) -> tuple[float, float, str]:
+    """Tokens a second of all sequences and of each, and the bound.
+
+    With a pipeline the sequences are cut into as many batches as there are stages: each token
+    passes all of them, and the slowest stage says how many do in a second.
+    """
+    batches = min(len(serving.stages), sequences) if serving.overlapped else 1
+    together = sequences / batches
+    passes = [timed(work, serving.card) for work in step_works(serving, context, together)]
+    slowest = max(passes, key=lambda one: one.seconds)
+    around = max(sum(one.seconds for one in passes), batches * slowest.seconds)
+    return sequences / around, 1 / around, slowest.bound
+
+
+def prompts(serving: Serving, prompt: int, sequences: float) -> Pass:
+    """The time of so many prompts together, with prompts in every stage: the slowest stage's."""
+    passes = [timed(work, serving.card) for work in prompt_works(serving, prompt, sequences)]
+    return max(passes, key=lambda one: one.seconds)
+
+
+def requests(
+    serving: Serving, prompt: int, new: int, sequences: float, *, prompted: bool = False
+) -> Pass:
+    """The time that so many requests take together: prompts, and answers of `new` tokens, the
+    first of which comes with the prompt; `prompted`: without the prompts.
+
+    One alone waits for its prompt and then for each step. Of several, the prompts of some are
+    computed while others read their caches.
+    """
+    batches = min(len(serving.stages), sequences) if serving.overlapped else 1
+    together = sequences / batches
+    passes = []
+    for stage, first in enumerate(prompt_works(serving, max(1, prompt), together)):
+        steps = _answer(serving, stage, prompt, new if prompted else new - 1, together)
+        if prompted:
+            passes.append(timed(steps, serving.card))
+        elif sequences == 1:
+            both = timed(first, serving.card), timed(steps, serving.card)
+            longer = max(both, key=lambda one: one.seconds)
+            passes.append(Pass(both[0].seconds + both[1].seconds, longer.bound))
+        else:
+            passes.append(timed(first.plus(steps), serving.card))
+    slowest = max(passes, key=lambda one: one.seconds)
+    total = sum(one.seconds for one in passes)
+    return Pass(max(total, batches * slowest.seconds), slowest.bound)
+
+
+def _answer(serving: Serving, stage: int, prompt: int, steps: int, sequences: float) -> Work:
+    """So many steps on one stage.
+
+    Between the ends of a segment what is read grows in a line, or less where a window fills up.
+    """
+    ends = [prompt + 1 + steps * number // SEGMENTS for number in range(SEGMENTS + 1)]
+    works = [step_work(serving.stages[stage], end, sequences, adds_up=serving.card.adds_up)
+             for end in ends]  # fmt: skip
+    total = works[0].plus(works[-1]).times(0.5)
+    for work in works[1:-1]:
+        total = total.plus(work)
+    return total.times(steps / SEGMENTS)

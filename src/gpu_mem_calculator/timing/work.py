@@ -1,84 +1,132 @@
-"""What one pass of a model has to compute, read and send.
-
-Legend: n tokens of the pass, c tokens each of them sees, k of e experts a token.
-"""
+"""What one pass has to compute, read and send on one rank of a pipeline stage."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ..model.arch import Arch, Layer
-from ..model.blocks import Attention, LatentAttention, Moe
+from ..memory.serving.cache import LATENT, Kept
+from .mixing import Mixing
+from .parts import ALWAYS, ENCODING, LAST, Part, products, read_bytes
 
-MULTIPLY_ADD = 2  # operations of a weight on a token
+MULTIPLY_ADD = 2
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """One pass on one rank: operations, bytes that are read, bytes that are sent and how often."""
+    """Operations by unit, bytes that are read, bytes that are sent and how often one waits."""
 
-    flops: float
+    flops: Mapping[str, float]
     read_bytes: float
-    sent_bytes: float
-    messages: int
+    sent_bytes: float = 0.0
+    messages: float = 0.0
+
+    def times(self, passes: float) -> Work:
+        """So many passes like it."""
+        return Work(flops={unit: passes * n for unit, n in self.flops.items()},
+                    read_bytes=passes * self.read_bytes, sent_bytes=passes * self.sent_bytes,
+                    messages=passes * self.messages)  # fmt: skip
+
+    def plus(self, other: Work) -> Work:
+        """Both."""
+        return Work(flops=added(self.flops, other.flops),
+                    read_bytes=self.read_bytes + other.read_bytes,
+                    sent_bytes=self.sent_bytes + other.sent_bytes,
+                    messages=self.messages + other.messages)  # fmt: skip
 
 
-def matmul_elements(arch: Arch) -> int:
-    """Weights that a token is multiplied by: of experts those it is sent to, no embedding table."""
-    stack = sum(_layer_elements(layer) * count for layer, _, count in arch.runs)
-    return stack + arch.vocab * arch.hidden
+class Stage(Struct, frozen=True, kw_only=True):
+    """One rank of a pipeline stage: its weights, mixers and caches, and the sums over its ranks.
+
+    `mixed` is the unit that scores and their products with values run on. `hidden_bytes`: one
+    token's hidden state, of which `sums` are added up over `ranks`.
+    """
+
+    parts: tuple[Part, ...]
+    mixings: tuple[Mixing, ...]
+    caches: tuple[Kept, ...]
+    mixed: str
+    hidden_bytes: float
+    sums: int = 0
+    ranks: int = 1
+    gathered: int = 1  # data-parallel ranks whose tokens are in each sum
+    chosen: int = 0  # tokens that sparse attention reads at most
+
+    @property
+    def alone(self) -> Stage:
+        """The same while other data-parallel ranks have nothing to do."""
+        return replace(self, gathered=1, parts=tuple(replace(p, spread=1) for p in self.parts))
+
+    @property
+    def encodes(self) -> bool:
+        """Whether prompts go through an encoder, and only the answer through the decoder."""
+        return any(part.used == ENCODING for part in self.parts)
 
 
-def _layer_elements(layer: Layer) -> int:
-    moe = layer.mlp if isinstance(layer.mlp, Moe) else None
-    whole = sum(int(w.numel) for w in layer.weights() if len(w.dims) > 1)
-    if moe is None:
-        return whole
-    experts = sum(int(w.numel) for w in moe.experts if len(w.dims) > 1)
-    return whole - experts + experts * moe.top_k // moe.num_experts
+def added(*all_flops: Mapping[str, float]) -> dict[str, float]:
+    """Operations of the same unit together."""
+    found: dict[str, float] = {}
+    for flops in all_flops:
+        for unit, number in flops.items():
+            found[unit] = found.get(unit, 0.0) + number
+    return found
 
 
-def attention_flops(arch: Arch, context: float) -> float:
-    """Scores and their product with the values, for one token that sees so many."""
+def prompt_work(stage: Stage, prompt: int, sequences: float, *, adds_up: bool = False) -> Work:
+    """Prompts in one pass. The head sees the last token of each."""
+    tokens = prompt * sequences
+    decoded = sequences if stage.encodes else tokens
+    mixed = sum(one.count * one.in_prompt(prompt) * (tokens if one.used == "encoder" else decoded)
+                for one in stage.mixings if one.used != "cross")  # fmt: skip
+    return Work(
+        flops=added(
+            products(stage.parts, ENCODING, tokens), products(stage.parts, ALWAYS, decoded),
+            products(stage.parts, LAST, sequences), {stage.mixed: MULTIPLY_ADD * mixed},
+        ),
+        read_bytes=read_bytes(stage.parts, ENCODING, tokens)
+        + read_bytes(stage.parts, ALWAYS, decoded) + read_bytes(stage.parts, LAST, sequences),
+        sent_bytes=sent_bytes(stage, tokens, adds_up=adds_up), messages=_messages(stage),
+    )  # fmt: skip
+
+
+def step_work(stage: Stage, context: int, sequences: float, *, adds_up: bool = False) -> Work:
+    """One token of each sequence: weights once, every sequence's cache, states there and back."""
+    mixed = sum(one.count * one.in_step(context) for one in stage.mixings if one.used == "decoder")
+    return Work(
+        flops=added(
+            products(stage.parts, ALWAYS, sequences), products(stage.parts, LAST, sequences),
+            {stage.mixed: MULTIPLY_ADD * sequences * mixed},
+        ),
+        read_bytes=read_bytes(stage.parts, ALWAYS, sequences)
+        + read_bytes(stage.parts, LAST, sequences) + sequences * cache_bytes(stage, context),
+        sent_bytes=sent_bytes(stage, sequences, adds_up=adds_up), messages=_messages(stage),
+    )  # fmt: skip
+
+
+def cache_bytes(stage: Stage, context: int) -> float:
+    """What a step reads of one sequence's cache, and writes of its states."""
     total = 0.0
-    for place, layer in enumerate(arch.layers):
-        window = arch.windows[place] if arch.windows else None
-        seen = context if window is None else min(context, window)
-        mixer = layer.mixer
-        if isinstance(mixer, Attention):
-            wide = mixer.heads * (mixer.head_dim + (mixer.value_dim or mixer.head_dim))
-        elif isinstance(mixer, LatentAttention):
-            wide = mixer.heads * (2 * mixer.kv_rank + mixer.rope_dim)
-        else:
-            continue
-        total += MULTIPLY_ADD * wide * seen
+    for one in stage.caches:
+        tokens = one.tokens(context)
+        if one.kind == LATENT and stage.chosen:
+            tokens = min(tokens, stage.chosen)
+        total += len(one.places) * (one.token_bytes * tokens + 2 * one.state_bytes)
     return total
 
 
-def touched(arch: Arch, tokens: int) -> float:
-    """The share of the weights that a pass reads: with few tokens, few experts are chosen.
-
-    Each token picks k of e at random: e (1 - (1 - k/e)^n) of them are read.
+def sent_bytes(stage: Stage, tokens: float, *, adds_up: bool = False) -> float:
+    """Bytes that a rank sends at least: 2 (t - 1) / t of each tensor (Patarasuk and Yuan, 2009);
+    the whole of it, once, where the switch adds up.
     """
-    whole = read = 0.0
-    for layer, _, count in arch.runs:
-        elements = float(layer.num_parameters) * count
-        moe = layer.mlp if isinstance(layer.mlp, Moe) else None
-        whole += elements
-        read += elements
-        if moe is not None:
-            experts = float(sum(int(w.numel) for w in moe.experts)) * count
-            read -= experts * (1 - moe.top_k / moe.num_experts) ** tokens
-    head = float(arch.vocab * arch.hidden)
-    return (read + head) / (whole + head)
+    if stage.ranks == 1:
+        return 0.0
+    copies = 2 * (stage.ranks - 1) / stage.ranks
+    if adds_up:
+        copies = min(copies, 1.0)
+    return stage.sums * copies * tokens * stage.gathered * stage.hidden_bytes
 
 
-def reduced(arch: Arch, tokens: int, ranks: int, bits: int) -> tuple[float, int]:
-    """Bytes a rank sends and messages it waits for: two sums over the ranks in each layer.
-
-    A ring sends 2 (t - 1) / t of a tensor in 2 (t - 1) messages; NCCL's tree waits for fewer, and
-    servers have one-shot kernels: one message there and back is counted.
-    """
-    if ranks == 1:
-        return 0.0, 0
-    sums = 2 * len(arch.layers) + 1
-    return sums * 2 * (ranks - 1) / ranks * tokens * arch.hidden * bits / 8, sums * 2
+def _messages(stage: Stage) -> float:
+    """Each sum is waited for once at least."""
+    return float(stage.sums) if stage.ranks > 1 else 0.0

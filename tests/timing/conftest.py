@@ -1,0 +1,29 @@
+"""A plain card, and presets on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpu_mem_calculator.core.models import RunFile
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.core.speed import serving_of
+from gpu_mem_calculator.timing.card import Card
+from gpu_mem_calculator.timing.serving import Serving
+
+CARD = Card(flops={"bf16": 1e15, "fp16": 1e15, "fp8": 2e15, "int8": 2e15},
+            memory_bytes_per_second=4e12, link_bytes_per_second=4e11,
+            link_seconds=1e-6)  # fmt: skip
+
+
+def run_file(model: str, gpus: int = 1, **inference: Any) -> RunFile:
+    """A preset served on some cards, by vLLM unless another engine is named."""
+    return read({
+        "model": {"name": model}, "inference": {"engine": "vllm", **inference},
+        "hardware": {"gpu": "h200-141gb-sxm", "num_gpus": gpus},
+    })  # fmt: skip
+
+
+def served(model: str, gpus: int = 1, card: Card = CARD, **inference: Any) -> Serving:
+    """The same as the roofline sees it."""
+    return serving_of(resolve(run_file(model, gpus, **inference)), card)

@@ -1,0 +1,64 @@
+"""Public figures against the bound: none may be above it."""
+
+from __future__ import annotations
+
+import runpy
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.report.shortfall import shortfall
+from gpu_mem_calculator.serving import server_names
+from gpu_mem_calculator.timing.measured import SHARES
+from tests.conftest import ROOT
+
+
+@cache
+def script() -> dict[str, Any]:
+    """docs/speed.py, which compares every figure once."""
+    return runpy.run_path(str(ROOT / "docs" / "speed.py"), run_name="speed")
+
+
+def test_no_figure_is_above_the_bound() -> None:
+    """An upper bound that is beaten is wrong."""
+    beaten = [(one.share, one.row) for one in script()["compared"]() if one.share >= 1]
+    assert beaten == []
+
+
+def test_figures_that_were_left_out_are_above_it() -> None:
+    """That is why they are: no card is so fast."""
+    assert all(one.share > 1 for one in script()["left_out"]())
+
+
+def test_figures_are_many_and_of_every_engine() -> None:
+    """Six engines, prompts, one sequence and many; each with its version and source."""
+    found = script()["compared"]()
+    assert len(found) >= 400
+    assert {one.engine for one in found} == set(server_names())
+    assert min(Counter(one.regime for one in found).values()) > 100
+    assert all(one.row["version"] and one.row["source"] for one in found)
+
+
+def test_the_page_and_the_table_are_up_to_date() -> None:
+    """`python docs/speed.py` would change nothing."""
+    made = script()
+    assert made["page"]() == made["PAGE"].read_text("utf-8")
+    assert made["module"]() == made["TABLE"].read_text("utf-8")
+
+
+@pytest.mark.parametrize("engine", sorted(SHARES))
+def test_reports_say_what_an_engine_reached(engine: str) -> None:
+    """Median, range and how many."""
+    said = shortfall(engine).replace("\N{NO-BREAK SPACE}", " ")
+    for share in SHARES[engine].values():
+        assert f"({100 * share.least:.0f} to {100 * share.most:.0f} %, {share.count}" in said
+
+
+def test_the_seeds_speeds() -> None:
+    """Phi-3-mini on an H100 NVL: 163.8 of 514 tokens/s at best, 26.3 ms for what takes 4.5."""
+    seed = [one for one in script()["compared"]() if one.row["config"]["model"]["name"] ==
+            "phi-3-mini"]  # fmt: skip
+    assert [round(one.bound) for one in seed] == [113689, 514]
+    assert [round(one.share, 2) for one in seed] == [0.17, 0.32]
