@@ -16,32 +16,32 @@ from ..ledger.ledger import CPU
 from ..ledger.source import code
 from ..ledger.units import GIB
 from ..memory.engine import Engine
-from ..memory.formats import gguf
 from ..memory.llamacpp.attention import CACHE_KINDS
-from ..memory.llamacpp.builds import FLASH_AUTO, LATENT, NEWEST, NO_ROWS, OLDEST, build_number
-from ..memory.llamacpp.cells import Cells, layer_bytes, token_bytes, whole_blocks
+from ..memory.llamacpp.builds import (
+    FLASH_AUTO,
+    NEWEST,
+    NO_ROWS,
+    OLDEST,
+    build_number,
+)
+from ..memory.llamacpp.cells import Cells, layer_bytes, token_bytes
 from ..memory.llamacpp.places import ALL
 from ..memory.llamacpp.plan import (
-    CACHE_TYPES,
     Device,
     Plan,
-    cache_types,
     fewest_on_host,
-    file_type,
     fits,
     has_flash,
-    known_types,
     laid_out,
     longest,
     most_layers,
     planned,
 )
-from ..memory.llamacpp.tensors import quantized
+from ..memory.llamacpp.refused import CHECKED, cache_problems, model_problems
 from ..memory.nccl import Part
 from ..memory.run import Run
 from ..memory.runtime import CONTEXT_BYTES, CONTEXT_SOURCE, HANDLE_BYTES, HANDLE_SOURCE
 from ..memory.serving.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, Item, Served
-from ..model.blocks import Attention, LatentAttention, StateSpace
 
 WEIGHTS_CODE = code("llama.cpp b10586 src/llama-model.cpp load_tensors")
 CACHE_CODE = code("llama.cpp b10586 src/llama-kv-cache.cpp, llama-kv-cache-iswa.cpp, "
@@ -49,8 +49,6 @@ CACHE_CODE = code("llama.cpp b10586 src/llama-kv-cache.cpp, llama-kv-cache-iswa.
 COMPUTE_CODE = code("llama.cpp b10586 src/llama-context.cpp sched_reserve, ggml/src/ggml-alloc.c, "
                     "ggml-backend.cpp ggml_backend_sched_split_graph")  # fmt: skip
 POOL_CODE = code("llama.cpp b10586 ggml/src/ggml-cuda/mmq.cu ggml_cuda_mul_mat_q")
-# Families with caches of their own kind, which are not laid out here.
-UNREAD = frozenset({"deepseek_v32", "glm_moe_dsa", "gemma3n", "gemma4", "gemma4_text"})
 OWN_BYTES = CONTEXT_BYTES + HANDLE_BYTES
 
 
@@ -62,7 +60,7 @@ def problems(run: Run) -> Iterator[str]:
         yield (f"inference.engine_version={options['engine_version']!r} is not a build of llama.cpp"
                f" that is modelled; use b{OLDEST} to b{NEWEST}")  # fmt: skip
         return
-    found = list(_model_problems(run, build))
+    found = list(model_problems(run, build))
     yield from found
     if options["split_mode"] == "row":
         why = "CUDA has it no more" if build >= NO_ROWS else "it is not modelled"
@@ -77,47 +75,7 @@ def problems(run: Run) -> Iterator[str]:
     if len(counts) > 1:
         yield "inference.n_parallel, max_num_seqs and batch_size are the same here; give one"
     if not found:
-        yield from _cache_problems(run)
-
-
-def _model_problems(run: Run, build: int) -> Iterator[str]:
-    arch, family = run.arch, run.arch.family
-    known = Attention | LatentAttention | StateSpace
-    plain = all(isinstance(mixer, known) and not getattr(mixer, "cross", False)
-                for layer, _, _ in arch.runs for mixer in layer.mixers)  # fmt: skip
-    beside = any(layer.beside for layer, _, _ in arch.runs)
-    if gguf.problem(arch):
-        yield f"model: {gguf.problem(arch)}"
-    elif not plain or beside or family in UNREAD:
-        yield f"model: llama.cpp's graph of {family} models is not modelled; use another engine"
-    if build < LATENT and any(isinstance(one.mixer, LatentAttention) for one, _, _ in arch.runs):
-        yield (f"inference.engine_version=b{build} has no latent cache, which is modelled alone; "
-               f"use b{LATENT} or newer")  # fmt: skip
-    if file_type(run) is None:
-        yield (f"inference.quantization={run.options['quantization']!r} is not a GGUF file type; "
-               "use 'none' or a type such as 'q4_k_m' or 'q8_0'")  # fmt: skip
-
-
-def _cache_problems(run: Run) -> Iterator[str]:
-    names = cache_types(run)
-    if run.options["kv_cache_dtype"] not in ("auto", "fp16", "bf16", "int8", "int4"):
-        yield (f"inference.kv_cache_dtype={run.options['kv_cache_dtype']!r} is not stored by "
-               "llama.cpp; use 'auto', 'int8' (q8_0) or 'int4' (q4_0)")  # fmt: skip
-        return
-    if not known_types(names):
-        yield (f"inference.cache_type_k={names[0]!r}, cache_type_v={names[1]!r} must be of "
-               f"{', '.join(CACHE_TYPES)}")  # fmt: skip
-        return
-    for name in names:
-        size = whole_blocks(run.arch, name.upper())
-        if size:
-            yield (f"inference: blocks of the cache type {name} do not divide a head of {size}; "
-                   "use f16")  # fmt: skip
-            return
-    plan = planned(run)
-    if quantized(plan.values) and not plan.flash:
-        yield (f"inference.cache_type_v={names[1]!r} needs flash attention, which is off or has no "
-               "kernel here; use f16, or the same type for keys and values")  # fmt: skip
+        yield from cache_problems(run)
 
 
 def _weights(plan: Plan, device: Device, gpu: int) -> Iterator[Item]:
@@ -250,6 +208,9 @@ def _notes(run: Run, plan: Plan) -> Iterator[str]:
     if plan.flash and not has_flash(plan):
         yield (f"CUDA has no flash kernel for K {plan.keys}, V {plan.values} and this head size: "
                "attention runs on the host")  # fmt: skip
+    if run.arch.family not in CHECKED:
+        yield (f"the compute buffer of {run.arch.family} models follows llama.cpp's general graph, "
+               "which was not laid beside its own")  # fmt: skip
     if plan.keys not in CACHE_KINDS:
         yield f"a cache in {plan.keys} needs a build with GGML_CUDA_FA_ALL_QUANTS"
 

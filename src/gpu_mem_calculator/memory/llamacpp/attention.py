@@ -30,6 +30,9 @@ from .tensors import (
 
 HEAD_SIZES = frozenset({40, 64, 72, 80, 96, 112, 128, 256})  # of CUDA's flash attention
 SCALED = frozenset({"phi", "phi3", "phimoe", "gemma", "gemma2", "gemma3", "gemma3_text"})  # queries
+# Positions along four axes, of which three are an image's.
+AXES = frozenset({"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen2_vl",
+                  "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"})  # fmt: skip
 TEMPERED = frozenset({"llama4", "llama4_text"})
 CACHE_KINDS = frozenset({"F32", "F16", "BF16", "Q8_0", "Q4_0"})  # in a build without ALL_QUANTS
 
@@ -66,9 +69,10 @@ def projected(site: Site, linear: Linear, x: Tensor, index: int, name: str, *,
 
 def attended(site: Site, mixer: Attention, x: Tensor, index: int) -> Tensor:
     """One attention block on its normed input."""
-    queries, keys, values = _heads(site, mixer, x, index)
+    queries, keys, values, gate = _heads(site, mixer, x, index)
     if mixer.rotary_dim:
-        where = site.given("positions", site.how.tokens)
+        axes = 4 if site.arch.family in AXES else 1
+        where = site.given("positions", site.how.tokens * axes)
         queries, keys = alike("rope", queries, where), alike("rope", keys, where)
     if site.arch.family in SCALED:
         queries = alike("scale", queries)
@@ -79,11 +83,16 @@ def attended(site: Site, mixer: Attention, x: Tensor, index: int) -> Tensor:
             scale = site.given("attn_scale", 1, 1, site.how.tokens, kind="F32")
             queries = alike("mul", queries, scale)
     cur = _cached(site, mixer, index, queries, keys, values)
+    if gate is not None:
+        cur = alike("mul", cur, alike("unary", new("cont", cur.ne, (gate,))))
     return projected(site, mixer.output, cur, index, "attn_output")
 
 
-def _heads(site: Site, mixer: Attention, x: Tensor, index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values by heads, normed where the model norms them."""
+def _heads(site: Site, mixer: Attention, x: Tensor, index: int
+           ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
+    """Queries, keys and values by heads, normed where the model norms them; and a gate that is
+    the other half of the queries' projection (Qwen3-Next).
+    """
     t, d, dv = x.ne[1], mixer.head_dim, mixer.value_dim or mixer.head_dim
     names = ("attn_q", "attn_k", "attn_v")
     counts = ((mixer.heads, d), (mixer.kv_heads, d), (mixer.kv_heads, dv))
@@ -96,6 +105,10 @@ def _heads(site: Site, mixer: Attention, x: Tensor, index: int) -> tuple[Tensor,
     else:
         flat = [projected(site, one, x, index, name)
                 for one, name in zip(mixer.inputs, names, strict=True)]  # fmt: skip
+    gate = None
+    if len(mixer.inputs) > 1 and flat[0].ne[0] == 2 * mixer.heads * d:
+        flat[0], gate = (view(flat[0], (d, mixer.heads, t), (2 * d * 4, flat[0].nb[1]))
+                         for _ in range(2))  # fmt: skip
     wide = bool(mixer.norms) and mixer.norms[0].size[1] > d
     for i, norm in enumerate(mixer.norms):
         if wide:
@@ -105,7 +118,7 @@ def _heads(site: Site, mixer: Attention, x: Tensor, index: int) -> tuple[Tensor,
     for i, norm in enumerate(mixer.norms if site.arch.family not in TEMPERED else ()):
         if not wide:
             found[i] = normed(site, found[i], norm, index, f"{names[i]}_norm")
-    return found[0], found[1], found[2]
+    return found[0], found[1], found[2], gate
 
 
 def _part(site: Site, both: Tensor, which: int, heads: int, size: int, rotary: bool) -> Tensor:

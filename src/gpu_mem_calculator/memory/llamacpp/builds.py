@@ -30,6 +30,7 @@ TWO_EMBEDDINGS = 7628  # tokens or embeddings: both are inputs
 NO_VALUES = 7832  # a latent cache has keys only
 FIRST_NORM = 8508  # the embedding's norm is in the first layer
 ROTATED = 8624  # a Hadamard product before a quantized cache
+DELTA = 9180  # Gated DeltaNet as it is now: one op, outputs behind the final norm
 HALF_MASK = 9410  # flash attention is given its mask in fp16, not turned to it
 FEW_OUTPUTS = 9460  # a server has logits for as many tokens as it has slots
 FLASH_SPACE = 9489  # a quantized cache is turned to fp16 behind the attention's result

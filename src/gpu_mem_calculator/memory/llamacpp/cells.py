@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...model.arch import Arch
-from ...model.blocks import Attention, LatentAttention, StateSpace
+from ...model.blocks import Attention, LatentAttention, Recurrence, StateSpace
 from ..formats.ggml import BLOCKS, bytes_of
 from .builds import (
     NO_VALUES,
@@ -72,7 +72,7 @@ def cells(arch: Arch, build: int, *, context: int, slots: int, unified: bool, ba
 def layer_bytes(arch: Arch, place: int, found: Cells, build: int, keys: str, values: str) -> int:
     """What a layer keeps: its tensors of keys and of values, or its states."""
     mixer = arch.layers[place].mixer
-    if isinstance(mixer, StateSpace):
+    if isinstance(mixer, StateSpace | Recurrence):
         behind, state = row_sizes(mixer)
         return sum(padded(size * 4 * found.slots, 128) for size in (behind, state))
     if isinstance(mixer, LatentAttention):

@@ -13,8 +13,8 @@ from .tensors import Tensor, alike, get_rows, mul_mat, mul_mat_id, new, reshape,
 
 # Families whose router's weights are divided by their sum.
 SUMMED = frozenset({"llama", "mixtral", "qwen3_moe", "deepseek_v3", "kimi_k2", "phimoe",
-                    "glm4_moe"})  # fmt: skip
-SCALED = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe"})
+                    "glm4_moe", "qwen3_next", "qwen3_5_moe", "nemotron_h"})  # fmt: skip
+SCALED = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "nemotron_h"})
 GROUPS = {"deepseek_v3": (8, 4)}  # groups of experts, and how many of them a token may use
 
 
@@ -62,7 +62,9 @@ def experts(site: Site, moe: Moe, x: Tensor, index: int) -> Tensor:
     if moe.shared_gate is None:
         return alike("add", made, dense(site, moe.shared, x, index, "_shexp"))
     gate = mul_mat(site.layer_weight(index, "ffn_gate_inp_shexp.weight", x.ne[0], 1), x)
-    share = alike("div", alike("unary", gate), gate)
+    share = alike("unary", gate)
+    if site.arch.family == "qwen2_moe":
+        share = alike("div", share, gate)
     return alike("add", made, alike("mul", dense(site, moe.shared, x, index, "_shexp"), share))
 
 

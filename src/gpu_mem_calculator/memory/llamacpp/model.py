@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...model.arch import Arch, Layer
-from ...model.blocks import Attention, LatentAttention, Moe, StateSpace
+from ...model.blocks import Attention, LatentAttention, Moe, Recurrence, StateSpace
 from .attention import attended, normed
 from .builds import FIRST_NORM, LATE, TWO_EMBEDDINGS
+from .delta import delta
 from .feedforward import dense, experts
 from .latent import latent
 from .setting import How, Site, Where
@@ -22,6 +23,8 @@ from .tensors import Graph, Tensor, alike, get_rows, mul_mat
 EMBEDDING_SCALED = frozenset({"gemma", "gemma2", "gemma3", "gemma3_text", "granite"})
 RESIDUAL_FIRST = frozenset({"phi3", "phimoe", "jamba"})  # an addition takes over its first term
 LATE_OUTPUTS = frozenset({"gpt_oss"})
+# Those whose final norm is of every token, since drafts may be made from it.
+LATER_OUTPUTS = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_moe", "nemotron_h"})
 
 
 def graph(arch: Arch, how: How, where: Where, kinds: Mapping[str, str], places: Sequence[int]
@@ -31,14 +34,18 @@ def graph(arch: Arch, how: How, where: Where, kinds: Mapping[str, str], places: 
     x = _embedded(site)
     rows = site.given("out_ids", how.outputs)
     late = arch.family in LATE_OUTPUTS and how.build >= LATE
+    later = arch.family in LATER_OUTPUTS
     for place in places:
-        last = place == len(arch.layers) - 1
-        x = _layer(site, arch.layers[place], x, place, None if late or not last else rows)
+        cut = place == len(arch.layers) - 1 and not late and not later
+        x = _layer(site, arch.layers[place], x, place, rows if cut else None)
     if late:
         x = get_rows(x, rows)
     if arch.final_norm is not None:
         x = normed(site, x, arch.final_norm, -1, "output_norm")
     x.kept = how.build >= TWO_EMBEDDINGS
+    if later:
+        x = get_rows(x, rows)
+        x.kept = True
     logits = mul_mat(_head(site), x)
     if arch.head is not None and arch.head.bias:
         bias = site.weight("output.bias", arch.vocab, place=where.output)
@@ -86,6 +93,9 @@ def _mixed(site: Site, layer: Layer, x: Tensor, place: int) -> Tensor:
         return latent(site, mixer, x, place)
     if isinstance(mixer, StateSpace):
         return scanned(site, mixer, x, place)
+    if isinstance(mixer, Recurrence):
+        site.graph.expand(x)
+        return delta(site, mixer, x, place)
     assert isinstance(mixer, Attention)
     return attended(site, mixer, x, place)
 
@@ -100,6 +110,8 @@ def _fed(site: Site, layer: Layer, x: Tensor, place: int) -> Tensor:
 def _layer(site: Site, layer: Layer, x: Tensor, place: int, rows: Tensor | None) -> Tensor:
     """One layer; `rows` are the tokens that go on behind the last attention."""
     before = layer.norm("pre")
+    if layer.mixer is None or layer.mlp is None:
+        return _single(site, layer, x, place, rows)
     x_normed = normed(site, x, before, place, "attn_norm") if before else x
     second = layer.norm("pre_mlp")
     if layer.parallel and second and site.arch.family == "falcon":
@@ -115,8 +127,6 @@ def _layer(site: Site, layer: Layer, x: Tensor, place: int, rows: Tensor | None)
     if after:
         cur = normed(site, cur, after, place, "post_attention_norm")
     x = alike("add", x, cur) if site.arch.family == "jamba" else alike("add", cur, x)
-    if layer.mlp is None:
-        return x
     made = normed(site, x, second, place, "ffn_norm") if second else x
     made = _fed(site, layer, made, place)
     behind = layer.norm("post_mlp")
@@ -124,6 +134,19 @@ def _layer(site: Site, layer: Layer, x: Tensor, place: int, rows: Tensor | None)
         made = normed(site, made, behind, place, "post_ffw_norm")
     if site.arch.family in RESIDUAL_FIRST:
         return alike("add", x, made)
+    return alike("add", made, x)
+
+
+def _single(site: Site, layer: Layer, x: Tensor, place: int, rows: Tensor | None) -> Tensor:
+    """A layer that is a mixer or a feed-forward alone, or was cut out (Nemotron Ultra)."""
+    if layer.mixer is None and layer.mlp is None:
+        return x if rows is None else get_rows(x, rows)
+    norm = layer.norm("pre") or layer.norm("pre_mlp")
+    made = normed(site, x, norm, place, "attn_norm") if norm else x
+    made = _fed(site, layer, made, place) if layer.mixer is None else _mixed(
+        site, layer, made, place)  # fmt: skip
+    if rows is not None:
+        made, x = get_rows(made, rows), get_rows(x, rows)
     return alike("add", made, x)
 
 

@@ -42,13 +42,14 @@ def _laid_out(
 
 def kept_places(arch: Arch, where: Where, kinds: dict[str, str]) -> list[int]:
     """Layers that show all there is: of equal ones on a device the first and the last."""
+    types: dict[str, list[str]] = {}
+    if where.host in (*where.layers, *where.experts):  # weights are copied to a GPU
+        for name, kind in kinds.items():
+            types.setdefault(name.split(".")[1], []).append(kind)
     groups: dict[object, list[int]] = {}
     for place, layer in enumerate(arch.layers):
         device, experts = where.layers[place], where.experts[place]
-        copied: object = None
-        if where.host in (device, experts):  # its weights are copied to a GPU, and differ in type
-            prefix = f"blk.{place}."
-            copied = tuple(kind for name, kind in kinds.items() if name.startswith(prefix))
+        copied = tuple(types[str(place)]) if where.host in (device, experts) else ()
         key = (device, experts, id(layer), slides(arch, place), copied)
         groups.setdefault(key, []).append(place)
     kept = {place for found in groups.values()

@@ -7,18 +7,17 @@ q sequences, t tokens of each.
 
 from __future__ import annotations
 
-from ...model.blocks import StateSpace
+from ...model.blocks import Recurrence, StateSpace
 from .setting import Site
 from .tensors import Tensor, alike, get_rows, mul_mat, new, permute, reshape, view, written
 
 RMS = ("dt_layernorm.weight", "b_layernorm.weight", "c_layernorm.weight")
 
 
-def row_sizes(mixer: StateSpace) -> tuple[int, int]:
-    """Elements that a sequence keeps of a layer: behind the convolution, and of the scan.
-
-    llama_hparams::n_embd_r counts B and C whatever the version.
-    """
+def row_sizes(mixer: StateSpace | Recurrence) -> tuple[int, int]:
+    """Elements that a sequence keeps of a layer: behind the convolution, and of the scan."""
+    if isinstance(mixer, Recurrence):
+        return mixer.conv_elements, mixer.state_elements
     groups = mixer.groups if mixer.version == 2 else 0
     return (mixer.conv - 1) * (mixer.inner + 2 * groups * mixer.state), mixer.state * mixer.inner
 
@@ -29,9 +28,6 @@ def scanned(site: Site, mixer: StateSpace, x: Tensor, index: int) -> Tensor:
     q, t = how.sequences, how.tokens // how.sequences
     names = {weight.name for weight in mixer.parameters}
     behind, size = row_sizes(mixer)
-    past = _cleared(site, _state(site, index, "r", behind, q), behind, q)
-    past_rows = site.graph.expand(get_rows(past, _copied(site, q)))
-    _rest(site, past, behind, index, "r", q)
     x = reshape(x, x.ne[0], t, q)
     wide = mixer.inner + (2 * mixer.groups * mixer.state if mixer.version == 2 else 0)
     ins = mixer.inner + wide + mixer.heads if mixer.version == 2 else 2 * mixer.inner
@@ -40,14 +36,7 @@ def scanned(site: Site, mixer: StateSpace, x: Tensor, index: int) -> Tensor:
     each = mixer.inner // mixer.heads
     gate = view(both, (mixer.inner, t, q), both.nb[1:3]) if mixer.version == 1 else (
         view(both, (each, mixer.heads, t, q), (each * 4, *both.nb[1:3])))  # fmt: skip
-    joined = new("concat", (mixer.conv - 1 + t, wide, q), (
-        reshape(past_rows, mixer.conv - 1, wide, q), permute(part, 1, 0, 2, 3)))  # fmt: skip
-    last = view(joined, (mixer.conv - 1, wide, q), (joined.nb[1], joined.nb[2]))
-    target = view(_state(site, index, "r", behind, q), (behind * q,))
-    site.graph.expand(written(target, last, target, op="cpy"))
-    conv = new("ssm_conv", (wide, t, q), (
-        joined, site.layer_weight(index, "ssm_conv1d.weight", mixer.conv, wide)))  # fmt: skip
-    conv.on_gpu = wide % 128 == 0
+    conv = convolved(site, index, part, mixer.conv, behind)
     if "conv1d.bias" in names:
         conv = alike("add", conv, site.layer_weight(index, "ssm_conv1d.bias", wide))
     conv = alike("unary", conv)
@@ -56,17 +45,29 @@ def scanned(site: Site, mixer: StateSpace, x: Tensor, index: int) -> Tensor:
     return _gated(site, mixer, index, made, gate, parts[0], conv)
 
 
-def _state(site: Site, index: int, name: str, size: int, sequences: int) -> Tensor:
-    return site.cache(index, name, "F32", size, sequences)
+def state_rows(site: Site, index: int, name: str, size: int) -> Tensor:
+    """What each sequence of the batch has kept (build_rs)."""
+    q = site.how.sequences
+    states = cleared(site, index, name, size)
+    rows = site.graph.expand(get_rows(states, copied(site)))
+    _rest(site, states, size, index, name, q)
+    return rows
 
 
-def _copied(site: Site, sequences: int) -> Tensor:
-    return site.once("s_copy_main", lambda: view(site.given("s_copy", sequences), (sequences,)))
+def state(site: Site, index: int, name: str, size: int) -> Tensor:
+    """The states of a layer: one row a sequence."""
+    return site.cache(index, name, "F32", size, site.how.sequences)
 
 
-def _cleared(site: Site, state: Tensor, size: int, sequences: int) -> Tensor:
+def copied(site: Site) -> Tensor:
+    """Which state each sequence goes on from."""
+    q = site.how.sequences
+    return site.once("s_copy_main", lambda: view(site.given("s_copy", q), (q,)))
+
+
+def cleared(site: Site, index: int, name: str, size: int) -> Tensor:
     """The states of all sequences; nothing is cleared when memory is reserved."""
-    states = reshape(state, size, sequences)
+    states = reshape(state(site, index, name, size), size, site.how.sequences)
     zero = view(states, (0,))
     site.graph.expand(written(zero, zero, op="scale"))
     return states
@@ -76,8 +77,22 @@ def _rest(site: Site, states: Tensor, size: int, index: int, name: str, q: int) 
     """States of sequences that are not in the batch: none when memory is reserved."""
     none = site.once("s_copy_extra", lambda: view(site.given("s_copy", q), (0,)))
     extra = get_rows(states, none)
-    target = view(_state(site, index, name, size, q), (size, 0))
+    target = view(state(site, index, name, size), (size, 0))
     site.graph.expand(written(target, extra, target, op="cpy"))
+
+
+def convolved(site: Site, index: int, x: Tensor, conv: int, size: int) -> Tensor:
+    """Inputs of a convolution behind those that were kept; the last of them are kept next."""
+    wide, t, q = x.ne[0], x.ne[1], x.ne[2]
+    past = reshape(state_rows(site, index, "r", size), conv - 1, wide, q)
+    joined = new("concat", (conv - 1 + t, wide, q), (past, permute(x, 1, 0, 2, 3)))
+    last = view(joined, (conv - 1, wide, q), (joined.nb[1], joined.nb[2]))
+    target = view(state(site, index, "r", size), (size * q,))
+    site.graph.expand(written(target, last, target, op="cpy"))
+    made = new("ssm_conv", (wide, t, q), (
+        joined, site.layer_weight(index, "ssm_conv1d.weight", conv, wide)))  # fmt: skip
+    made.on_gpu = wide % 128 == 0
+    return made
 
 
 def _steps(site: Site, mixer: StateSpace, index: int, conv: Tensor, both: Tensor
@@ -117,15 +132,15 @@ def _scan(site: Site, mixer: StateSpace, index: int, parts: tuple[Tensor, ...], 
     q = x.ne[3]
     heads, head = (mixer.heads, mixer.inner // mixer.heads) if mixer.version == 2 else (
         mixer.inner, 1)  # fmt: skip
-    states = _cleared(site, _state(site, index, "s", size, q), size, q)
+    states = cleared(site, index, "s", size)
     a = site.layer_weight(index, "ssm_a", 1 if mixer.version == 2 else mixer.state, heads)
     shaped = reshape(states, mixer.state, head, heads, q)
-    y = new("ssm_scan", (x.numel + size * q,), (shaped, x, dt, a, b, c, _copied(site, q)))
+    y = new("ssm_scan", (x.numel + size * q,), (shaped, x, dt, a, b, c, copied(site)))
     y.on_gpu = mixer.state in (128, 256) and head % 16 == 0 if mixer.version == 2 else (
         mixer.state == 16 and heads % 128 == 0)  # fmt: skip
     site.graph.expand(y)
     _rest(site, states, size, index, "s", q)
-    target = view(_state(site, index, "s", size, q), (size * q,))
+    target = view(state(site, index, "s", size), (size * q,))
     site.graph.expand(written(target, view(y, (size * q,)), target, op="cpy"))
     return y
 
