@@ -45,11 +45,11 @@ def kept_places(arch: Arch, where: Where, kinds: dict[str, str]) -> list[int]:
     types: dict[str, list[str]] = {}
     if where.host in (*where.layers, *where.experts):  # weights are copied to a GPU
         for name, kind in kinds.items():
-            types.setdefault(name.split(".")[1], []).append(kind)
+            types.setdefault(name.removeprefix("blk.").partition(".")[0], []).append(kind)
     groups: dict[object, list[int]] = {}
     for place, layer in enumerate(arch.layers):
         device, experts = where.layers[place], where.experts[place]
-        copied = tuple(types[str(place)]) if where.host in (device, experts) else ()
+        copied = tuple(types.get(str(place), ())) if where.host in (device, experts) else ()
         key = (device, experts, id(layer), slides(arch, place), copied)
         groups.setdefault(key, []).append(place)
     kept = {place for found in groups.values()
