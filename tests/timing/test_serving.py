@@ -91,6 +91,9 @@ def test_units_that_a_card_lacks_are_its_16_bit_ones() -> None:
     assert old.rate("fp8") == old.rate("bf16") == old.rate(SHORT_SUM) == 312e12
     assert old.rate(QUANTIZED) == 624e12
     assert game.rate(SHORT_SUM) == pytest.approx(2 * game.rate("fp16"), rel=0.001)
+    oldest = find_card(GPUConfig(gpu="gtx-1080-ti"))  # no 16-bit products, dp4a
+    assert oldest is not None
+    assert (oldest.rate(SHORT_SUM), oldest.rate(QUANTIZED)) == (11.3e12, 45.2e12)
     assert Card(flops={}, memory_bytes_per_second=1, link_bytes_per_second=1,
                 link_seconds=0).rate("bf16") == 0  # fmt: skip
 
@@ -131,6 +134,12 @@ def test_what_lies_in_the_hosts_memory_has_no_speed() -> None:
     assert "name one" in no_speed(full_estimate({
         "model": {"name": "llama3.1-8b"}, "inference": {"engine": "vllm"},
         "hardware": {"gpu_memory_gb": 80}}))  # fmt: skip
+
+
+def test_lengths_stay_within_what_is_served() -> None:
+    """A prompt of 1,024 and an answer of 256, less where the server takes less."""
+    found = [speed(full_estimate(run_file("llama3.1-8b", max_seq_len=n))) for n in (8192, 1000)]
+    assert [(f.prompt_len, f.context) for f in found if f] == [(1024, 1280), (744, 1000)]
 
 
 def test_speculation_is_left_out_and_said_so() -> None:

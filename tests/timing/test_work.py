@@ -32,6 +32,25 @@ def test_a_tied_table_is_the_head_and_is_read() -> None:
     assert step_work(stage, 0, 1).read_bytes == 2 * 1_235_814_400
 
 
+def test_a_second_table_is_looked_up_only() -> None:
+    """Gemma 3n has one for its layers: 262,144 rows of 35 x 256 beside 262,400 of 2,048."""
+    stage = served("gemma3n-e4b").stages[0]
+    (head,) = (part for part in stage.parts if part.used == "last" and part.elements)
+    assert head.elements == 262_400 * 2048
+
+
+def test_an_encoder_reads_prompts_and_a_decoder_answers() -> None:
+    """T5: a step reads the decoder's layers and the tied table, a prompt meets the encoder's."""
+    stage = served("t5-base").stages[0]
+    sizes = {part.used: part.elements for part in stage.parts}
+    encoder = 12 * (4 * 768 * 768 + 2 * 768 * 3072)
+    decoder = encoder + 12 * 4 * 768 * 768
+    assert sizes == {"encoding": encoder, "always": decoder, "last": 32128 * 768}
+    assert step_work(stage, 0, 1).read_bytes < 2 * 1.01 * (decoder + 32128 * 768) + 1e8
+    flops = sum(prompt_work(stage, 512, 1).flops.values())
+    assert flops == pytest.approx(2 * (512 * encoder + decoder + 32128 * 768), rel=0.12)
+
+
 def test_a_prompt_meets_the_head_once() -> None:
     """2 operations a weight and token, 512.5 tokens seen in the mean, the head for the last."""
     work = prompt_work(served("llama3.1-8b").stages[0], 1024, 1)

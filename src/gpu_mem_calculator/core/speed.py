@@ -83,8 +83,7 @@ def speed(estimate: Estimate) -> SpeedResult | None:
     if card is None or any(_on_host(resolved)):
         return None
     serving = serving_of(resolved, card)
-    prompt = run.options.get("prompt_len") or PROMPT
-    context = prompt + (run.options.get("new_tokens") or ANSWER)
+    prompt, context = _lengths(estimate)
     option, fewest = CHUNKS.get(resolved.engine.name, CHUNK)
     first = first_token(serving.alone, prompt, run.options.get(option) or fewest)
     rate, bound = prompt_rate(serving, prompt)
@@ -95,6 +94,17 @@ def speed(estimate: Estimate) -> SpeedResult | None:
         prefill_bound=bound, decode=list(_decode(estimate, serving, context)),
         notes=list(_notes(resolved, hardware)),
     )  # fmt: skip
+
+
+def _lengths(estimate: Estimate) -> tuple[int, int]:
+    """Tokens of a prompt, and with its answer: as given, else within what is served."""
+    run = estimate.resolved.run
+    given, new = run.options.get("prompt_len"), run.options.get("new_tokens") or ANSWER
+    if given:
+        return given, given + new
+    longest = estimate.served[0].max_seq_len if estimate.served else run.arch.max_seq_len
+    context = min(PROMPT + new, longest)
+    return max(1, context - new), context
 
 
 def _section(estimate: Estimate) -> GPUConfig:

@@ -30,7 +30,8 @@ class Card(Struct, frozen=True, kw_only=True):
         if unit == SHORT_SUM:
             # GeForce cards are half as fast where the sums are in 32 bits, and their 16-bit sums
             # run at half the rate of 8-bit integers, as all 16-bit products do elsewhere
-            return max(self.rate("fp16"), self.flops.get("int8", 0.0) / 2)
+            most = self.flops.get("int8", 0.0) / 2 if "fp16" in self.flops else 0.0
+            return max(self.rate("fp16"), most)
         for name in (unit, "bf16", "fp16", "fp32"):
             if name in self.flops:
                 return self.flops[name]

@@ -89,7 +89,7 @@ def _kind(
     if one.part == TOWER:
         return None
     if one.part == EMBEDDING:
-        tied = one.role == EMBEDDING and arch.head is None and shard.head
+        tied = arch.head is None and shard.head and _is_table(one, arch)
         return {"used": LAST, "spread": gathered} if tied else None
     if one.layer < 0:
         return {"used": LAST, "spread": gathered if one.role == HEAD else 1}
@@ -99,6 +99,11 @@ def _kind(
         share = min(1.0, layer.mlp.top_k / layer.mlp.num_experts)
         return {"used": used, "chosen": share, "spread": gathered * sharing}
     return {"used": used, "spread": gathered if one.part == FEED_FORWARD else 1}
+
+
+def _is_table(one: Held, arch: Arch) -> bool:
+    """Whether it is what hidden states are made from; Gemma 3n has a second, for its layers."""
+    return one.role == EMBEDDING and one.shape[-1] == arch.hidden
 
 
 def _multiplied(one: Held) -> bool:
