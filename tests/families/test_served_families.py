@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator import catalog
-from gpu_mem_calculator.families import read_config
+from gpu_mem_calculator.families import UnknownFamilyError, read_config
 from gpu_mem_calculator.families.config import ConfigError
 from gpu_mem_calculator.model.arch import Arch
 from gpu_mem_calculator.model.blocks import Attention, LatentAttention, Moe, Recurrence, StateSpace
@@ -63,6 +63,16 @@ def test_a_tower_that_is_not_known_is_said() -> None:
     arch = preset("gemma3n-e4b")
     assert arch.tower == ()
     assert "not counted" in arch.left_out[0]
+
+
+def test_the_text_model_inside_an_unknown_one_is_read() -> None:
+    """SmolVLM and the like: the language model is known, the rest is said to be left out."""
+    inner = {"model_type": "llama", "num_hidden_layers": 2, "vocab_size": 300}
+    arch = read_config({"model_type": "idefics3", "text_config": inner})
+    assert arch.num_parameters == read_config(inner).num_parameters
+    assert arch.left_out
+    with pytest.raises(UnknownFamilyError, match="model_type='nobody'"):
+        read_config({"model_type": "x", "text_config": {"model_type": "nobody"}})
 
 
 def test_a_flat_config_reads_as_its_nested_form() -> None:

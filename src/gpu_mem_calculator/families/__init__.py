@@ -54,6 +54,10 @@ def read_config(config: Mapping[str, Any]) -> Arch:
     """The architecture a config.json describes; missing keys take the family's own defaults."""
     model_type = str(config.get("model_type", ""))
     reader = _reader(model_type)
+    if reader is None and isinstance(config.get("text_config", config.get("llm_config")), Mapping):
+        from .multimodal import read_inside  # an unknown model that sees: its text model is known
+
+        return read_inside(config)
     if reader is None:
         import difflib
 

@@ -43,6 +43,7 @@ ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
         "num_experts_per_tok": 4, "max_position_embeddings": 128000}),
 }  # fmt: skip
 ALIASES["qwen2_5_vl_text"] = ALIASES["qwen2_vl_text"]
+ALIASES["glm4v_text"], ALIASES["glm4v_moe_text"] = ("glm4", {}), ("glm4_moe", {})
 
 
 class Nested(Struct, frozen=True, kw_only=True):
@@ -100,6 +101,11 @@ def read_nested(nested: Nested, data: Mapping[str, Any]) -> Arch:
         return replace(arch, left_out=(*arch.left_out, LEFT_OUT))
     tower = tuple(nested.tower(Config(data), eyes, arch.hidden))
     return replace(arch, tower=tower)
+
+
+def read_inside(data: Mapping[str, Any]) -> Arch:
+    """The text model inside a model of no known family."""
+    return read_nested(Nested(text="", tower=None), data)
 
 
 def _projector(config: Config, eyes: Config, hidden: int, *, bias: bool = True) -> Tower:
