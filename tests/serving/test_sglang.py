@@ -141,7 +141,7 @@ def test_states_have_slots() -> None:
     row = next(row for row in rows if "granite" in row["id"])
     found = full_estimate(row["config"]).served[0]
     assert found.most_sequences == 38 // 3
-    assert any(note.startswith("The states have 38 slots, 3 for each") for note in found.notes)
+    assert any(note.startswith("the states have 38 slots, 3 for each") for note in found.notes)
     assert found.sequences(1000) == pytest.approx(38 / 3, rel=1e-3)
 
 
@@ -300,7 +300,7 @@ def test_the_command_has_what_is_not_default() -> None:
 def test_versions_that_were_not_read_say_so() -> None:
     """A newer one has the newest rules."""
     found = served(engine_version="0.9.0", gpu_memory_utilization=0.8)
-    assert "SGLang 0.9.0 is newer than 0.5.18, whose rules are used." in found.notes
+    assert "SGLang 0.9.0 is newer than 0.5.18, whose rules are used" in found.notes
     assert found.tokens == served(gpu_memory_utilization=0.8).tokens
 
 

@@ -32,7 +32,7 @@ from .replayed import Replayed, replayed, with_blocks
 from .resolve import resolve
 from .resolved import Resolved
 from .runfile import as_dict, gathered, read
-from .serving import serving_result
+from .serving import asked_for, serving_result
 from .verdict import FITS, SHORT, verdict
 
 STEP = (FORWARD, BACKWARD, OPTIMIZER, PREFILL, DECODE, SERVE)  # whatever is not start-up
@@ -98,7 +98,8 @@ def _served(file: RunFile, resolved: Resolved) -> Estimate:
     result = replace(
         result, serving=serving_result(own, resolved.model.address), device_bytes=device,
         needs_bytes=own.needs_bytes, fits_on_gpu=not own.problem,
-        verdict=SHORT if own.problem else FITS, warnings=[*result.warnings, *own.notes],
+        verdict=SHORT if own.problem else FITS,
+        warnings=[*result.warnings, *own.notes, *asked_for(resolved.run, served)],
     )  # fmt: skip
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, served=served)
 

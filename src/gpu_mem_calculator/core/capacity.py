@@ -139,7 +139,7 @@ def what_ifs(file: RunFile) -> list[Change]:
     ]
     ranks = _ranks(file)
     if ranks > 1 and SPREAD in engine.options and SPREAD not in given:
-        asked.append(("experts spread whole", (f"inference.{SPREAD}={ranks}",)))
+        asked.append(("expert parallelism", (f"inference.{SPREAD}={ranks}",)))
     counts = (2 * ranks, *([ranks // 2] if ranks > 1 else []))
     asked += [(f"over {_gpus(count)}", _over(file, count)) for count in counts]
     now = changed(file, "", ())
@@ -198,7 +198,13 @@ def _over(file: RunFile, ranks: int) -> tuple[str, ...]:
     given = as_dict(file.inference)
     rest = given.get("pipeline_parallel_size", 1)
     rest *= 1 if given.get("enable_dp_attention") else given.get("data_parallel_size", 1)
-    return f"inference.tensor_parallel_size={ranks}", f"hardware.num_gpus={ranks * rest}"
+    found = [f"inference.tensor_parallel_size={ranks}"]
+    experts = given.get(SPREAD, 1) * ranks // _ranks(file)
+    if given.get(SPREAD, 1) > 1:  # each rank keeps as many of the experts' groups
+        found.append(f"inference.{SPREAD}={max(1, experts)}")
+    if file.hardware.num_gpus is not None:
+        found.append(f"hardware.num_gpus={ranks * rest}")
+    return tuple(found)
 
 
 def _with(file: RunFile, settings: Sequence[str]) -> dict[str, Any]:

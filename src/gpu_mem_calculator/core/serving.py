@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..ledger.dtypes import dtype_name
@@ -12,6 +12,7 @@ from ..memory.engine import Engine
 from ..memory.run import Run
 from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, Served
 from ..model.arch import Arch
+from ..model.blocks import Attention, LatentAttention
 from ..serving import server, spellings
 from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware
@@ -183,8 +184,10 @@ def _cuts(run: Run) -> Iterator[str]:
     """Tensor parallelism gives each rank whole heads; key-value heads are repeated if too few."""
     tp = int(run.mesh.tp)
     for mixer in {mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers}:
-        heads, shared = getattr(mixer, "heads", 0), getattr(mixer, "kv_heads", 0)
-        if heads and heads % tp:
+        if not isinstance(mixer, Attention | LatentAttention):
+            continue
+        heads, shared = mixer.heads, getattr(mixer, "kv_heads", 0)
+        if heads % tp:
             fits = [str(n) for n in range(1, heads + 1) if heads % n == 0]
             near = sorted(fits, key=lambda n: abs(int(n) - tp))[:2]
             yield (f"inference.tensor_parallel_size={tp} does not divide {heads} heads; try "
@@ -194,6 +197,22 @@ def _cuts(run: Run) -> Iterator[str]:
             yield (f"inference.tensor_parallel_size={tp} neither divides {shared} key-value heads "
                    f"nor is a multiple of them; try {shared}")  # fmt: skip
             return
+
+
+def asked_for(run: Run, served: Sequence[Served]) -> Iterator[str]:
+    """How much of the cache the sequences take that a run names: a sentence, where it does."""
+    count = run.options.get("batch_size")
+    if count is None or any(one.problem for one in served):
+        return
+    lengths = run.options.get("prompt_len") or 0, run.options.get("new_tokens") or 0
+    context = sum(lengths) or min(one.max_seq_len for one in served)
+    room = min(min(int(one.sequences(context)), one.most_sequences) for one in served)
+    what = f"{count:,} sequence{'s' * (count > 1)} of {context:,} tokens"
+    if room < count:
+        yield f"{what}: {room:,} run at once, the others wait"
+        return
+    share = max(count / one.sequences(context) for one in served)
+    yield f"{what} take {100 * share:.1f} % of the cache"
 
 
 def serving_result(served: Served, address: str = PLACEHOLDER) -> ServingResult:

@@ -25,7 +25,7 @@ FIGURES = (
 FREE = "·"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 CELL = 6
-WHAT, SAYS = 20, 27  # columns of what a change is, and what comes of it
+WHAT, SAYS = 22, 26  # columns of what a change is, and what comes of it
 COLUMNS = 10  # of the table of contexts and sequences that a terminal has room for
 
 

@@ -177,8 +177,9 @@ def _beside(how: Settings, pool: Pool) -> Iterator[Item]:
 
 def _host(how: Settings, pool: Pool) -> Iterator[Item]:
     """What lies in the host's memory."""
-    if how.offloaded:
-        yield Item(figure=WEIGHTS, name="offloaded parameters", bytes=how.offloaded, place=CPU,
+    away = loaded.offloaded(how)
+    if away:
+        yield Item(figure=WEIGHTS, name="offloaded parameters", bytes=away, place=CPU,
                    source=OFFLOAD)  # fmt: skip
     ratio = how.run.options["hicache_ratio"]
     if ratio:
@@ -230,21 +231,21 @@ def _gib(size: int) -> str:
 def _notes(how: Settings, pool: Pool) -> Iterator[str]:
     yield from versions.notes(how.run)
     if how.run.options["gpu_memory_utilization"] is None:
-        yield f"mem_fraction_static is {how.fraction:.3g}, SGLang's choice for this card."
+        yield f"mem_fraction_static is {how.fraction:.3g}, SGLang's choice for this card"
     if pool.tokens and pool.tokens < how.context:
-        yield (f"The cache holds {pool.tokens:,} tokens, less than the context of "
-               f"{how.context:,}; SGLang starts and refuses longer requests.")  # fmt: skip
+        yield (f"the cache holds {pool.tokens:,} tokens, less than the context of "
+               f"{how.context:,}; SGLang starts and refuses longer requests")  # fmt: skip
     if not how.run.options["disable_radix_cache"]:
-        yield "The radix cache keeps prefixes in the pool itself; it takes no memory of its own."
+        yield "the radix cache keeps prefixes in the pool itself; it takes no memory of its own"
     if pool.window_tokens:
-        yield (f"Layers with a window have {pool.window_tokens:,} tokens of their own "
-               "(swa_full_tokens_ratio).")  # fmt: skip
+        yield (f"layers with a window have {pool.window_tokens:,} tokens of their own "
+               "(swa_full_tokens_ratio)")  # fmt: skip
     if pool.slots:
-        yield (f"The states have {pool.slots:,} slots, {slots_of_a_request(how)} for each running "
-               "request (mamba_full_memory_ratio).")  # fmt: skip
+        yield (f"the states have {pool.slots:,} slots, {slots_of_a_request(how)} for each running "
+               "request (mamba_full_memory_ratio)")  # fmt: skip
     if how.version < COUNTED_DRAFT and pool.draft_bytes:
-        yield ("Before 0.5.14 SGLang does not count the draft when it cuts the pool: lower "
-               "mem_fraction_static if it runs out of memory.")  # fmt: skip
+        yield ("before 0.5.14 SGLang does not count the draft when it cuts the pool: lower "
+               "mem_fraction_static if it runs out of memory")  # fmt: skip
 
 
 ENGINE = Engine(

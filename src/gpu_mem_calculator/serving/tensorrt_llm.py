@@ -198,10 +198,12 @@ def serve(run: Run) -> Served:
     pool = cache.pool(run, own, int(max(0, free) * share))
     source = POOL_CODE if backend(run) == TORCH else FREE_CODE
     said = f"{share:g} x {max(0, free):,} bytes free, in blocks of {pool.block}"
-    caches = [Item(figure=POOL, name="KV cache", bytes=pool.bytes, source=source, formula=said)]
+    caches = [
+        Item(figure=POOL, name="keys and values", bytes=pool.bytes, source=source, formula=said)
+    ]
     if pool.cross_bytes:
-        caches.append(Item(figure=POOL, name="KV cache of the encoder", bytes=pool.cross_bytes,
-                           source=FREE_CODE))  # fmt: skip
+        caches.append(Item(figure=POOL, name="keys and values of the encoder",
+                           bytes=pool.cross_bytes, source=FREE_CODE))  # fmt: skip
     whole = sum(item.bytes for item in (*found, *caches) if item.figure == POOL)
     longest = max_seq_len(run)
     one = cache.sequence_needs(run, own, longest)

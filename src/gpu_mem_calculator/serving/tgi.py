@@ -249,7 +249,10 @@ def serve(run: Run) -> Served:
     pool = blocks * block * token if left >= 0 else 0
     most = longest(run) or min(blocks * block, run.arch.max_seq_len)
     said = f"{free:,} bytes in blocks of {block}, and {warm:,} of the warm-up"
-    items = (*held, Item(figure=POOL, name="KV cache", bytes=pool, source=POOL_CODE, formula=said))
+    items = (
+        *held,
+        Item(figure=POOL, name="keys and values", bytes=pool, source=POOL_CODE, formula=said),
+    )
     return Served(
         items=(*items, *_graphs(run, own, most)), tokens=pool // token if token else 0,
         token_bytes=token, max_seq_len=most, most_sequences=int(run.options["max_num_seqs"]),

@@ -99,7 +99,7 @@ def _pool(here: Rank, cache: Pool) -> Iterator[Item]:
     allocated = sum(size for _, size in cache.items)
     whole = max(0, here.pool_bytes)
     parts = (*cache.items, ("not used", whole - allocated))
-    name = cache.items[0][0] if cache.items else "cache"
+    name = cache.items[0][0] if cache.items else "keys and values"
     yield Item(figure=POOL, name=name, bytes=whole, source=PAGES, parts=parts,
                formula="share of the card - weights - activations - non-torch")  # fmt: skip
 

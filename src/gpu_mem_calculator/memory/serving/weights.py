@@ -17,7 +17,7 @@ from .stored import Group, stored_bytes
 
 BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
 TITLES = {HEAD: "output head", EXPERTS: "experts", FEED_FORWARD: "feed-forward"}
-ROUNDED = "rounding of torch's allocator"
+ROUNDED = "allocator's rounding"
 Item = tuple[str, int]
 GEMMA_SCALED, GEMMA_FACTOR = 2560, 8  # hidden size of Gemma 3 4B; its config.json's rope_scaling
 
@@ -45,8 +45,8 @@ def weight_items(run: Run, shard: Shard, scheme: Scheme | None = None, *,
     bits = BITS[run.precision]
     tensors, more = list(stored(run.arch, shard, how, bits)), list(extra)
     own = _own(run, shard, bits) if how == run_scheme(run) else []
-    found = [(name, int(run.scaled(size))) for name, size in _together(own or tensors)]
-    found += _together(more)
+    own_parts = [(name, int(run.scaled(size))) for name, size in _together(own or tensors)]
+    found = _together([*own_parts, *more])
     if rounded:
         sizes = tuple(size for _, size in (*tensors, *more))
         waste = allocated_bytes(sizes) - sum(sizes)

@@ -11,10 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.source import ARITHMETIC, Source, code
+from ...ledger.units import GIB
 from ...model.blocks import LatentAttention
 from ..runtime import KERNELS_BYTES, KERNELS_SOURCE
 from ..serving.shard import LINEAR, held
-from ..serving.weights import BITS, rotary_tables, run_scheme, stored, weight_items
+from ..serving.weights import (
+    BITS,
+    rotary_tables,
+    run_scheme,
+    stored,
+    weight_items,
+    weights_bytes,
+)
 from .guessing import draft_held
 from .segments import reserved_bytes
 from .settings import Settings
@@ -34,20 +42,26 @@ def loaded(how: Settings) -> Iterator[Named]:
     run, shard, bits = how.run, how.shard, BITS[how.run.precision]
     tables = [size for _, size in rotary(how)]
     copies = list(absorbed(how))
-    away = how.offloaded
+    away = offloaded(how)
     for name, size in weight_items(run, shard, rounded=False):
         kept = max(0, size - away)
         away -= size - kept
         yield name, kept, ARITHMETIC
     yield "rotary tables", sum(tables), ROTARY
-    yield "factors of latents' projections", sum(copies), ABSORBED
+    yield "latent attention: unpacked", sum(copies), ABSORBED
     parts = [size for _, size in stored(run.arch, shard, run_scheme(run), bits)]
     sizes = [*parts, *tables, *copies]
-    yield "between the weights", reserved_bytes(sizes) - sum(sizes), SEGMENTS
+    yield "allocator's rounding", reserved_bytes(sizes) - sum(sizes), SEGMENTS
     yield "torch's kernels", 0 if warm(run) else KERNELS_BYTES, KERNELS_SOURCE
     yield "adapters", adapter_bytes(how), ADAPTERS
     if how.version >= COUNTED_DRAFT:
         yield "draft: parameters", draft_bytes(how), ARITHMETIC
+
+
+def offloaded(how: Settings) -> int:
+    """Weights that stay on the host: `cpu_offload_gb` of each rank, all of them at most."""
+    wanted = int(float(how.run.options["cpu_offload_gb"] or 0) * GIB)
+    return min(wanted, weights_bytes(weight_items(how.run, how.shard, rounded=False)))
 
 
 def rotary(how: Settings) -> list[tuple[str, int]]:

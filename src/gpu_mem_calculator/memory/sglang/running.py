@@ -141,7 +141,7 @@ def graph_parts(how: Settings, requests: int) -> Iterator[Named]:
     if sizes or how.prefill_sizes:
         count = len(sizes) + len(how.prefill_sizes)
         said = f"{FIRST_GRAPH:,} + {len(sizes)} of decode and {len(how.prefill_sizes)} of prefill"
-        yield "graphs", FIRST_GRAPH + count * each, f"{said} × {each:,}", GRAPHS_MEASURED
+        yield "CUDA graphs", FIRST_GRAPH + count * each, f"{said} × {each:,}", GRAPHS_MEASURED
 
 
 def _graph_buffers(how: Settings, sizes: tuple[int, ...]) -> Iterator[Named]:
@@ -151,10 +151,10 @@ def _graph_buffers(how: Settings, sizes: tuple[int, ...]) -> Iterator[Named]:
     rows = guessing.ahead(how.run).tokens
     logits = rows * (max(sizes) if how.version >= ONE_LOGITS_BUFFER else sum(sizes))
     if how.shard.head:
-        yield ("logits of graphs", logits * how.run.arch.vocab * 4,
+        yield ("their logits", logits * how.run.arch.vocab * 4,
                f"{logits:,} rows × {how.run.arch.vocab:,} × 4", GRAPH_BUFFERS)  # fmt: skip
     pages = -(-how.context // (how.page if how.backend != FLASHINFER else 1))
-    yield ("page tables of graphs", max(sizes) * pages * 4,
+    yield ("their page tables", max(sizes) * pages * 4,
            f"{max(sizes):,} sequences × {pages:,} pages × 4", GRAPH_BUFFERS)  # fmt: skip
     if how.backend == FLASHINFER:
         yield ("FlashInfer's wrappers", len(sizes) * INT_WORKSPACE,

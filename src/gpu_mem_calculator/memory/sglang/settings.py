@@ -6,7 +6,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from ...ledger.units import GIB, MIB
+from ...ledger.units import MIB
 from ...model.blocks import Attention, LatentAttention
 from ..run import Run
 from ..serving.shard import Shard
@@ -168,11 +168,6 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True):
             name = "fp8"
         own = 32 if self.run.precision == "fp32" else 16
         return {"auto": own, "bf16": 16, "fp16": 16, "fp8": 8}.get(name, own)
-
-    @property
-    def offloaded(self) -> int:
-        """Weights that stay on the host: `cpu_offload_gb` of each rank."""
-        return int(float(self.run.options["cpu_offload_gb"] or 0) * GIB)
 
 
 def stage_layers(run: Run) -> list[int]:

@@ -56,6 +56,6 @@ def notes(run: Run) -> Iterator[str]:
     """A version whose source was not read."""
     now = version(run)
     if now > NEWEST:
-        yield f"SGLang {said(now)} is newer than {said(NEWEST)}, whose rules are used."
+        yield f"SGLang {said(now)} is newer than {said(NEWEST)}, whose rules are used"
     elif now < OLDEST:
-        yield f"SGLang {said(now)} is older than {said(OLDEST)}, whose rules are used."
+        yield f"SGLang {said(now)} is older than {said(OLDEST)}, whose rules are used"

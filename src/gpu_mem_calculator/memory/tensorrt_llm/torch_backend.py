@@ -85,7 +85,7 @@ def buffers(run: Run, shard: Shard) -> Iterator[Item]:
     tokens, batch = max_num_tokens(run), max_batch_size(run) * beams(run)
     pages = int(ceil_div(max_seq_len(run) + 1, tokens_per_block(run)))
     rows = (
-        ("rotary table", _rotary(run),
+        ("rotary tables", _rotary(run),
          "_torch/attention_backend/interface.py RopeParams: fp32, made once"),
         ("attention workspace", tokens * max((w.read for w in kinds(run.arch, shard)), default=0)
          * 2, "cpp/tensorrt_llm/common/attentionOp.cpp getWorkspaceSizeForContext: q by itself"),

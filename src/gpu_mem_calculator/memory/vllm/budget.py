@@ -14,7 +14,7 @@ from ..formats.vllm import loaded
 from ..run import Run
 from ..serving.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, Item
 from ..serving.shard import Shard
-from ..serving.weights import run_scheme
+from ..serving.weights import ROUNDED, run_scheme
 from .cuts import shard
 from .graphs import COUNTED_FROM, graph_parts
 from .lora import slots
@@ -29,6 +29,7 @@ LOADED = code("vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py load_model, as `Mo
 ADAPTERS = code("vllm 0.11.0 vllm/lora/layers, made while the model is loaded")
 BUFFERS = code("vllm 0.11.0 vllm/v1/spec_decode/eagle.py EagleProposer.__init__")
 OFFLOAD = code("vllm 0.11.0 vllm/model_executor/models/utils.py maybe_offload_to_cpu")
+NOT_LAYERS = ("embedding", "output head", "rotary tables", ROUNDED)
 LOOKED_FROM = (0, 9, 1)  # V1 refuses to start where less is free than it asks for
 
 
@@ -85,20 +86,32 @@ def _items(figure: str, parts: Iterable[Part]) -> tuple[Item, ...]:
 def _weights(run: Run, part: Shard) -> tuple[Item, ...]:
     """Parameters, adapters and a draft; some of the layers' may lie in the host's memory."""
     rows: list[tuple[str, int, Source]] = [
-        (name, size, LOADED) for name, size in weights(run, part)
+        (name, size, LOADED) for name, size in _without(weights(run, part), _away(run, part))
     ]
-    away = min(int(run.options["cpu_offload_gb"] * GIB), sum(size for _, size, _ in rows))
     rows.append(("draft: parameters", _drafted(run, part), LOADED))
     if v1(run):
         rows += [(name, size, ADAPTERS) for name, size in slots(run, part)]
     found = [Item(figure=WEIGHTS, name=name, bytes=size, source=source)
              for name, size, source in rows if size]  # fmt: skip
+    away = _away(run, part)
     if away:
-        found += [
-            Item(figure=WEIGHTS, name="kept in the host's memory", bytes=-away, source=OFFLOAD),
-            Item(figure=WEIGHTS, name="weights of layers", bytes=away, source=OFFLOAD, place=CPU),
-        ]
+        found.append(Item(figure=WEIGHTS, name="offloaded parameters", bytes=away, source=OFFLOAD,
+                          place=CPU))  # fmt: skip
     return tuple(found)
+
+
+def _away(run: Run, part: Shard) -> int:
+    """What lies in the host's memory: `cpu_offload_gb`, all of the weights at most."""
+    wanted = int(run.options["cpu_offload_gb"] * GIB)
+    return min(wanted, sum(size for _, size in weights(run, part))) if wanted else 0
+
+
+def _without(rows: list[tuple[str, int]], away: int) -> Iterator[tuple[str, int]]:
+    """The rows less so many bytes, those of the layers first."""
+    for name, size in sorted(rows, key=lambda row: row[0] in NOT_LAYERS) if away else rows:
+        kept = max(0, size - away)
+        away -= size - kept
+        yield name, kept
 
 
 def _drafted(run: Run, part: Shard) -> int:

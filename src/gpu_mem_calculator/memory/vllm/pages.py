@@ -192,7 +192,7 @@ def token_bytes(found: Plan) -> int:
 
 
 def _name(found: Plan, count: int) -> str:
-    name = f"cache: {count:,} blocks of {found.block_size:,} tokens"
+    name = f"keys and values: {count:,} blocks of {found.block_size:,} tokens"
     if len(found.groups) < 2:
         return name
     layers = max(len(group.slots) for group in found.here)

@@ -26,7 +26,7 @@ HEADS = frozenset({
     "qwen3_moe", "starcoder2",
 })  # fmt: skip
 LATENT = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2"})  # these, too, before 0.8.0
-UNPACKED, ABSORBED = "latent attention: kv_b unpacked", "latent attention: absorbed"
+UNPACKED, ABSORBED = "latent attention: unpacked", "latent attention: absorbed"
 
 
 def weights(run: Run, shard: Shard) -> list[Item]:
