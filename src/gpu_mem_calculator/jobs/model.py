@@ -11,6 +11,8 @@ from ..core.errors import InputError
 from ..memory.run import Run
 from .job import Job
 
+NO_PROGRAM = ("model: plain numbers describe no program that could be run; give a preset or a "
+              "config.json")  # fmt: skip
 DTYPES = {"fp32": "float32", "bf16_pure": "bfloat16", "fp16_pure": "float16"}
 
 
@@ -44,11 +46,18 @@ def autocast_dtype(job: Job) -> Any:
 
 def hf_config(job: Job) -> Any:
     """transformers' config object for the run's model."""
-    transformers = needed("transformers", "torch")
     config = job.resolved.model.config
     if config is None:
-        raise InputError(["model: plain numbers describe no program that could be run; give a "
-                          "preset or a config.json"])  # fmt: skip
+        raise InputError([NO_PROGRAM])
+    found = auto_config(config)
+    if job.file.training.attention is not None:  # left out, transformers takes what the model has
+        found._attn_implementation = job.file.training.attention
+    return found
+
+
+def auto_config(config: Mapping[str, Any]) -> Any:
+    """transformers' config object for a config.json, if it knows that kind of model."""
+    transformers = needed("transformers", "torch")
     left_out = ("architectures", "auto_map", "quantization_config")
     values = {k: v for k, v in config.items() if k not in left_out}
     if values["model_type"] not in transformers.CONFIG_MAPPING:
@@ -57,10 +66,7 @@ def hf_config(job: Job) -> Any:
              f"{transformers.__version__}, and remote code is not run; use trace --function with "
              "your own"]
         )  # fmt: skip
-    found = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
-    if job.file.training.attention is not None:  # left out, transformers takes what the model has
-        found._attn_implementation = job.file.training.attention
-    return found
+    return transformers.AutoConfig.for_model(values.pop("model_type"), **values)
 
 
 def build(job: Job, device: str) -> Any:

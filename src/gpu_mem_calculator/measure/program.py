@@ -13,6 +13,7 @@ from ..core.resolve import resolve
 from ..core.resolved import Resolved
 from ..core.runfile import read
 from ..jobs.job import FAKE, NCCL, NONE, Job, World, run
+from ..jobs.model import NO_PROGRAM
 
 EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit", "lion_8bit")
 
@@ -52,8 +53,7 @@ def _inference(config: Mapping[str, Any]) -> Program:
     file = read({k: v for k, v in config.items() if k != "inference"})
     model = find_model(file.model).config
     if model is None:
-        raise InputError(["model: plain numbers describe no program that could be run; give a "
-                          "preset or a config.json"])  # fmt: skip
+        raise InputError([NO_PROGRAM])
     return Program(start=lambda world: infer(given, model, world), group="inference")
 
 

@@ -8,7 +8,7 @@ from ..core.errors import InputError
 from ..core.resolved import Resolved
 from ..jobs.optimizers import TORCH
 
-ENGINES = ("pytorch_ddp", "fsdp")
+ENGINES = ("pytorch_ddp", "fsdp", "transformers")
 INSTEAD = "gpu-mem-calc calculate estimates it, and measure runs it on a GPU"
 
 
@@ -25,14 +25,15 @@ def check_covered(resolved: Resolved, rank: int) -> None:
 
 def _uncovered(resolved: Resolved) -> Iterator[str]:
     run, engine = resolved.run, resolved.engine
+    section = "training" if run.new_tokens is None else "inference"
     if engine.name not in ENGINES:
         yield (f"engine.type={engine.name!r} is not traced: {engine.title} asks the GPU what to "
                f"do as it runs; {INSTEAD}")  # fmt: skip
     if run.attention == "flash_attention_2":
-        yield ("training.attention='flash_attention_2' is not traced: its kernels know no fake "
+        yield (f"{section}.attention='flash_attention_2' is not traced: its kernels know no fake "
                "tensors; 'sdpa' takes torch's own flash kernel where a card does")  # fmt: skip
     if run.quantization:
-        yield (f"training.quantization={run.quantization!r} is not traced: bitsandbytes' kernels "
+        yield (f"{section}.quantization={run.quantization!r} is not traced: bitsandbytes' kernels "
                f"know no fake tensors; {INSTEAD}")  # fmt: skip
     if run.optimizer not in TORCH:
         yield (f"training.optimizer={run.optimizer!r} is not traced: it is bitsandbytes', whose "

@@ -13,6 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from ..ledger.ledger import ACT, CACHE, GPU, KINDS, Entry, Instant, Ledger
+from ..memory.generation import DECODE, PREFILL
 
 LAYERS, ENDS, REST = "layers", "embedding, head and loss", "inputs, masks, rotary tables"
 PLACES = (LAYERS, ENDS, REST)
@@ -78,10 +79,13 @@ def difference(
 
 
 def same_moment(estimate: Ledger, there: Instant) -> Instant:
-    """The estimate's highest instant in the phase (forward, backward, optimizer) of another's."""
+    """The estimate's highest instant in the phase (forward, backward, optimizer) of another's;
+    a trace has one for all of a generation.
+    """
     first = there.name.startswith("s0.")
     heights = estimate.heights()
-    wanted = [i for i in estimate.instants if i.present and i.phase == there.phase
+    phases = (PREFILL, DECODE) if there.phase == DECODE else (there.phase,)
+    wanted = [i for i in estimate.instants if i.present and i.phase in phases
               and (first or not i.name.startswith(FIRST))]  # fmt: skip
     return max(wanted, key=lambda i: int(heights[i.name]))
 
@@ -110,7 +114,7 @@ def _alive(ledger: Ledger, instant: Instant, kind: str) -> tuple[Side, ...]:
 
 
 def _entries(ledger: Ledger, kind: str) -> list[Entry]:
-    """Those of a kind; a trace cannot tell a cache from other activations."""
+    """Those of a kind; a layer at work has its own cache among its activations."""
     kinds = {ACT: (ACT, CACHE), CACHE: ()}.get(kind, (kind,))
     return [entry for entry in ledger.entries if entry.kind in kinds and entry.place == GPU]
 

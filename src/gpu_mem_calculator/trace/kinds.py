@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
-from ..ledger.ledger import ACT, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
+from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
 from .recorder import Recorder
+
+CACHES = "transformers/cache_utils.py"
 
 
 class Watch:
@@ -38,7 +40,8 @@ class Watch:
             self._is(parameter, PARAM, path)
             if parameter.grad is not None:
                 self._is(parameter.grad, GRAD, path)
-            for value in self._optimizer.state.get(parameter, {}).values():
+            states = {} if self._optimizer is None else self._optimizer.state.get(parameter, {})
+            for value in states.values():
                 if isinstance(value, torch.Tensor):
                     self._is(value, OPTIM, path)
         for path, buffer in self._model.named_buffers():
@@ -90,7 +93,9 @@ def kinds(watch: Watch, phase_of: Callable[[int], str]) -> list[str]:
                 known = RUNTIME
             elif maker.comm:
                 known = COMM
+            elif CACHES in maker.line:
+                known = CACHE
             else:
-                known = TEMP if phase_of(number).endswith(("opt", "model")) else ACT
+                known = TEMP if phase_of(number).endswith(("opt", "model", "load")) else ACT
         found.append(known)
     return found

@@ -11,8 +11,10 @@ from ..replay.allocator import Footprint
 from ..replay.stream import Stream
 from .recorder import Maker
 
-PHASES = {"fwd": "forward", "bwd": "backward", "opt": "optimizer"}
-TITLES = {"fwd": "forward", "bwd": "backward", "opt": "clipping and optimizer"}
+PHASES = {"fwd": "forward", "bwd": "backward", "opt": "optimizer", "prefill": "prefill",
+          "generate": "decode"}  # fmt: skip
+TITLES = {"fwd": "forward", "bwd": "backward", "opt": "clipping and optimizer",
+          "prefill": "the prompt", "generate": "the prompt, and new tokens"}  # fmt: skip
 BLOCK = 512  # torch rounds every request up to this
 
 
@@ -20,7 +22,7 @@ def title(name: str) -> str:
     """A phase in words: s1.a0.bwd is the backward of micro-batch 1 in step 2."""
     found = re.fullmatch(r"s(\d+)(?:\.a(\d+))?\.(\w+)", name)
     if found is None:
-        return "start-up: model on the GPU"
+        return TITLES.get(name, "start-up: model on the GPU")
     micro = f", micro-batch {int(found[2]) + 1}" if found[2] not in (None, "0") else ""
     return f"step {int(found[1]) + 1}{micro}: {TITLES.get(found[3], found[3])}"
 

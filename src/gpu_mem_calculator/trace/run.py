@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..core.errors import InputError
 from ..core.models import RunFile
 from ..core.resolve import resolve
 from ..core.resolved import Resolved
 from ..core.runfile import read
+from ..jobs.inference import infer
 from ..jobs.job import FAKE, NONE, Job, World, run
+from ..jobs.model import NO_PROGRAM
 from ..ledger.ledger import Ledger
 from ..memory.runtime import cublas_bytes
 from ..replay.allocator import Footprint, Phase, Settings, replay
@@ -25,12 +28,13 @@ from ..replay.stream import Stream
 from .attention import Kernels
 from .coverage import check_covered
 from .cuda import as_on_cuda
-from .huggingface import as_if_real, quiet
+from .huggingface import as_if_real, generating, quiet
 from .kinds import Watch, kinds
 from .ledger import ledger_of
 from .modules import convertible
 from .recorder import Maker, Recorder
 
+STARTS = ("model", "load")  # what ends when a run begins
 STEPS = 3  # optimizer state is there from the second on, and the allocator settles in the third
 
 
@@ -82,8 +86,18 @@ def trace(
     )  # fmt: skip
     job = Job(file=file, resolved=resolved, world=world, build=build)
     with _stage(resolved, kernels), watch.modules(), recorder.recording():
-        run(job)
+        _serve(job) if file.inference is not None else run(job)
+    if file.inference is not None:
+        recorder.sums.clear()  # sums of gradients, of which there are none
     return _result(resolved, watch, kernels, allocator or resolved.allocator)
+
+
+def _serve(job: Job) -> None:
+    """Inference, as transformers runs it."""
+    config = job.resolved.model.config
+    if config is None:
+        raise InputError([NO_PROGRAM])
+    infer(to_builtins(job.file.inference), config, job.world)
 
 
 @contextmanager
@@ -92,6 +106,7 @@ def _stage(resolved: Resolved, kernels: Kernels) -> Iterator[None]:
     with ExitStack() as stack:
         for one in (
             quiet(), FakeTensorMode(allow_non_fake_inputs=True), as_if_real(), convertible(),
+            *([] if resolved.run.new_tokens is None else [generating()]),
             as_on_cuda(resolved.run.compute_capability, kernels),
             torch.autograd.set_multithreading_enabled(False),
         ):  # fmt: skip
@@ -115,7 +130,8 @@ def _result(resolved: Resolved, watch: Watch, kernels: Kernels, allocator: Setti
     footprint = replay(stream, allocator)
     made = _phase_of(watch.recorder)
     found = kinds(watch, made)
-    steps = {name: phase for name, phase in footprint.phases.items() if name != "model"}
+    loaded = next(name for name in STARTS if name in footprint.phases)
+    steps = {name: phase for name, phase in footprint.phases.items() if name != loaded}
     peak = max(steps, key=lambda name: steps[name].peak_bytes)
     outside = sum(size for _, size, _ in resolved.outside_torch)
     return Trace(
@@ -123,7 +139,7 @@ def _result(resolved: Resolved, watch: Watch, kernels: Kernels, allocator: Setti
         footprint=footprint,
         ledger=ledger_of(stream, watch.recorder.makers, found, footprint),
         allocated_bytes=steps[peak].peak_bytes,
-        startup_bytes=footprint.phases["model"].peak_bytes,
+        startup_bytes=footprint.phases[loaded].peak_bytes,
         reserved_bytes=footprint.reserved_bytes,
         needs_bytes=needs_bytes(stream, allocator),
         device_bytes=footprint.reserved_bytes + outside,

@@ -22,11 +22,8 @@ QUANTIZATIONS = ("none", "nf4", "int8")
 
 def problems(run: Run) -> Iterator[str]:
     """What generate cannot do with a model, and what is not modelled."""
-    given, packed = run.options, run.options["quantization"]
-    for key, only in ONE_VALUE.items():
-        if given[key] != only:
-            yield (f"inference.{key}={given[key]!r} is not modelled for transformers; "
-                   f"set it to {only!r}")  # fmt: skip
+    given = run.options
+    yield from option_problems(given)
     if run.arch.family in NO_CACHE:
         yield (f"model: {run.arch.family} keeps no cache in transformers 5.17.0, and its inference "
                "is not modelled; measure it")  # fmt: skip
@@ -36,23 +33,32 @@ def problems(run: Run) -> Iterator[str]:
                "use 'eager'")  # fmt: skip
     if run.attention == "flash_attention_2":
         yield from _flash(run)
-    if packed not in QUANTIZATIONS:
-        yield (f"inference.quantization={packed!r} is not modelled for transformers; "
-               f"use {', '.join(map(repr, QUANTIZATIONS))}")  # fmt: skip
-    elif packed != "none" and run.precision == "fp32":
-        yield (f"inference.quantization={packed!r} is not modelled with dtype='fp32'; "
-               "use 'bf16' or 'fp16'")  # fmt: skip
     if any(isinstance(mixer, StateSpace) for mixer in mixers):
         usual = {"cache_implementation": "dynamic", "num_beams": 1, "quantization": "none"}
         for key, only in usual.items():
             if given[key] != only:
                 yield (f"inference.{key}={given[key]!r} is not modelled for state-space layers; "
                        f"set it to {only!r}")  # fmt: skip
-    yield from _choices(given)
     if run.draft is not None:
         yield from _assistance(run, run.draft)
-    elif given["num_speculative_tokens"] is not None:
+
+
+def option_problems(given: Mapping[str, Any]) -> Iterator[str]:
+    """What no model can be run with, by the options alone."""
+    packed = given["quantization"]
+    for key, only in ONE_VALUE.items():
+        if given[key] != only:
+            yield (f"inference.{key}={given[key]!r} is not modelled for transformers; "
+                   f"set it to {only!r}")  # fmt: skip
+    if packed not in QUANTIZATIONS:
+        yield (f"inference.quantization={packed!r} is not modelled for transformers; "
+               f"use {', '.join(map(repr, QUANTIZATIONS))}")  # fmt: skip
+    elif packed != "none" and given["dtype"] == "fp32":
+        yield (f"inference.quantization={packed!r} is not modelled with dtype='fp32'; "
+               "use 'bf16' or 'fp16'")  # fmt: skip
+    if given["num_speculative_tokens"] is not None and given["speculative_model"] is None:
         yield "inference.num_speculative_tokens needs a speculative_model, the assistant; add one"
+    yield from _choices(given)
 
 
 def _flash(run: Run) -> Iterator[str]:
