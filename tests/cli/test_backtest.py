@@ -112,7 +112,7 @@ def test_the_picture_marks_what_is_dangerous(command: Command, tmp_path: Path) -
 
 
 def serving(tmp_path: Path) -> Path:
-    """A file of serving rows of an engine that is not modelled."""
+    """A file of rows of transformers for an engine that has other options."""
     path = tmp_path / "serving.jsonl"
     rows = [r for r in measured_runs() if "inference" in r["config"]]
     for row in rows:
@@ -126,7 +126,7 @@ def test_a_file_of_refused_rows_is_no_error(command: Command, tmp_path: Path) ->
     answer = command("backtest", serving(tmp_path))
     assert answer.code == 0
     assert answer.out.startswith("0 measured runs against the estimate, 4 refused")
-    assert answer.out.count("is not modelled by this version") == 1
+    assert answer.out.count("inference.attention is not an option of llama.cpp") == 1
 
 
 @pytest.mark.parametrize(
