@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 
 NEWEST = 10586  # b21e4de7, August 2026
-OLDEST = 4882  # March 2025: graphs as they are built since
+OLDEST = 2500  # March 2024: micro-batches, offloaded products and masks as they are since
+MANY_DECODED = 4882  # one token is reserved with the outputs of a whole micro-batch
 LATENT = 5137  # a latent cache; before, every head's keys and values
 SLIDING_CACHE = 5429  # layers with a window have cells for it only
-FEW_DECODED = 5550  # one token is reserved with one output, not with all
+FEW_DECODED = 5550  # with one output again
 WINDOW_UBATCH = 5554  # and for a micro-batch, not a batch
 FUSED_GATE = 5777  # ggml_swiglu_split in one op
 SET_ROWS = 6071  # keys and values are written by index
@@ -39,6 +40,6 @@ LATE = 10158  # gpt-oss computes every token in its last layer, too
 
 
 def build_number(text: str) -> int | None:
-    """b10586, or 10586; None where a version is no build."""
-    found = re.fullmatch(r"b?(\d{3,6})", text.strip().lower())
+    """b10586, 10586, or a text that holds such a tag; None where a version is no build."""
+    found = re.fullmatch(r"(\d{3,6})", text.strip()) or re.search(r"\bb~?(\d{3,6})\b", text.lower())
     return int(found[1]) if found else None

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ...model.arch import Arch
 from .allocator import Allocation
-from .builds import FEW_DECODED
+from .builds import FEW_DECODED, MANY_DECODED
 from .model import graph
 from .places import File
 from .scheduler import Schedule
@@ -27,7 +27,7 @@ def compute_buffers(file: File, how: How, where: Where, *, whole: bool = False) 
     every = whole or not how.offload_kqv
     places = range(len(file.arch.layers)) if every else kept_places(file.arch, where, kinds)
     sizes = _laid_out(file.arch, how, where, kinds, places)
-    if how.build >= FEW_DECODED:
+    if not MANY_DECODED <= how.build < FEW_DECODED:
         return sizes
     decoding = _laid_out(file.arch, replace(how, tokens=1), where, kinds, places)
     return tuple(map(max, sizes, decoding))
