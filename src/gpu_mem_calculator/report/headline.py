@@ -51,9 +51,20 @@ def _model_words(estimate: Estimate) -> Iterator[str]:
 
 def served_words(run: Run) -> Iterator[str]:
     """What an inference run does."""
+    options = run.options
     yield run.precision.removesuffix("_pure")
+    if (options.get("quantization") or "none") != "none":
+        yield f"{options['quantization']} weights"
     yield f"batch {run.batch}, prompt {run.seq:,}"
     yield f"{run.new_tokens:,} new tokens" if run.new_tokens else "one forward pass"
+    if (options.get("num_beams") or 1) > 1:
+        yield f"{options['num_beams']} beams"
+    if options.get("do_sample"):
+        yield "sampled"
+    if run.draft is not None:
+        yield "assisted"
+    if (options.get("cache_implementation") or "dynamic") != "dynamic":
+        yield f"{options['cache_implementation']} cache"
     yield f"{run.attention.replace('_', ' ')} attention"
 
 
