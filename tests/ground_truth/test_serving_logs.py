@@ -34,6 +34,9 @@ BUDGETS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
         "weights": (0.29, 0.9), "activation": (2.3, 14), "kv_pool": (2.4, 5.4),
         "kv_tokens": (2.4, 5.4),
     },
+    ("serving_llamacpp", "llamacpp"): {
+        "weights": (0.06, 1), "activation": (0.02, 0.3), "kv_pool": (0, 0), "kv_tokens": (0, 0),
+    },
     ("serving_tgi", "tgi"): {"kv_pool": (13.1, 43), "kv_tokens": (13.1, 43)},
 }  # fmt: skip
 FILES = tuple(dict.fromkeys(name for name, _ in BUDGETS))

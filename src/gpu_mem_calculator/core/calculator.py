@@ -91,7 +91,8 @@ def _served(file: RunFile, resolved: Resolved) -> Estimate:
     served = tuple(map(resolved.engine.serve, _stage_runs(resolved)))
     ledgers = tuple(one.ledger for one in served)
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
-    least = min(range(len(served)), key=lambda i: (not served[i].problem, served[i].tokens))
+    least = min(range(len(served)), key=lambda i: (
+        not served[i].problem, served[i].tokens, -served[i].needs_bytes))  # fmt: skip
     result = _result(file, resolved, ledgers, peaks, least, None)
     own = served[least]
     device = peaks[least] + result.outside_torch_bytes
