@@ -110,8 +110,8 @@ class DecodeSpeed(Struct, frozen=True, kw_only=True):
 class SpeedResult(Struct, frozen=True, kw_only=True):
     """How fast it could be: upper bounds, from what the card can compute, read and send.
 
-    `decode` is for sequences of `context` tokens: one alone, and as many as fit. `notes` say what is
-    left out.
+    `decode` is for sequences of `context` tokens: one alone, and as many as fit. `notes` say what
+    is left out.
     """
 
     engine: str
