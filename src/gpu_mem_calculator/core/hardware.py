@@ -11,6 +11,7 @@ from .models import GPUConfig
 
 DEFAULT_MEMORY_GB = 80.0
 NEAR = 0.01  # of a card's memory: readings of one card differ by driver
+CHIP = ("9.0", 132)  # what is taken for a card that is not known: an H200's
 
 
 class Hardware(Struct, frozen=True, kw_only=True):
@@ -26,12 +27,13 @@ class Hardware(Struct, frozen=True, kw_only=True):
     gpus_per_node: int
     num_nodes: int
     compute_capability: str
+    multiprocessors: int
     assumed: tuple[str, ...] = ()
 
 
 def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
     """The cards that a hardware section means; `ranks` is what the mesh needs, if it says."""
-    title, total, capability, assumed = _card(config)
+    title, total, (capability, multiprocessors), assumed = _card(config)
     if config.gpu_memory_bytes is not None:
         total = config.gpu_memory_bytes
     free = total
@@ -49,7 +51,7 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
     return Hardware(
         title=title, memory_bytes=free, card_bytes=total, smi_bytes=_smi_bytes(config, total),
         num_gpus=count, gpus_per_node=per_node, num_nodes=nodes, compute_capability=capability,
-        assumed=assumed,
+        multiprocessors=multiprocessors, assumed=assumed,
     )  # fmt: skip
 
 
@@ -61,7 +63,14 @@ def _smi_bytes(config: GPUConfig, total: int) -> int:
     return int(row.get("driver_total_bytes", total))
 
 
-def _card(config: GPUConfig) -> tuple[str, int, str, tuple[str, ...]]:
+def _chip(row: catalog.Row) -> tuple[str, int]:
+    """Compute capability and multiprocessors; both are an H200's where one is not known."""
+    known = "compute_capability" in row and "multiprocessors" in row
+    capability = row.get("compute_capability", CHIP[0])
+    return capability, row["multiprocessors"] if known else CHIP[1]
+
+
+def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]]:
     if config.gpu is not None:
         row = catalog.find("gpus", config.gpu)
         if row is None:
@@ -76,24 +85,22 @@ def _card(config: GPUConfig) -> tuple[str, int, str, tuple[str, ...]]:
         if size is not None and abs(size - row["memory_gb"]) > 0.05 * row["memory_gb"]:
             raise InputError([f"hardware.gpu_memory_gb={size:g} is not what a {row['title']} has, "
                               f"{row['memory_gb']}; leave one of the two out"])  # fmt: skip
-        capability = row.get("compute_capability", "9.0")
-        return row["title"], row["memory_bytes"], capability, ()
+        return row["title"], row["memory_bytes"], _chip(row), ()
     if config.gpu_memory_gb is None and config.gpu_memory_bytes is not None:
         found = _nearest(config.gpu_memory_bytes)
         if found is not None:
             said = f"hardware.gpu={found['name']}, whose memory is nearest"
-            return found["title"], found["memory_bytes"], found["compute_capability"], (said,)
+            return found["title"], found["memory_bytes"], _chip(found), (said,)
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
     known = [
         row for row in catalog.having("gpus", "memory_gb", f"{size:g}") if row["memory_bytes_known"]
     ]
     if not known:
-        return f"{size:g} GB GPU", int(size * GIB), "9.0", assumed
+        return f"{size:g} GB GPU", int(size * GIB), CHIP, assumed
     least = min(known, key=lambda row: row["memory_bytes"])
     said = f"{size:g} GB is what {least['title']} reports, the least of the cards of that size"
-    capability = least.get("compute_capability", "9.0")
-    return f"{size:g} GB GPU", least["memory_bytes"], capability, (*assumed, said)
+    return f"{size:g} GB GPU", least["memory_bytes"], _chip(least), (*assumed, said)
 
 
 def _nearest(num_bytes: int) -> catalog.Row | None:

@@ -68,6 +68,7 @@ def resolve(file: RunFile) -> Resolved:
         gpus_per_node=hardware.gpus_per_node,
         num_nodes=hardware.num_nodes,
         compute_capability=hardware.compute_capability,
+        multiprocessors=hardware.multiprocessors,
         parameters_given=model.parameters_given,
         **training,
     )

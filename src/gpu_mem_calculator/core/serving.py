@@ -135,6 +135,7 @@ def _run(
         gpus_per_node=hardware.gpus_per_node,
         num_nodes=hardware.num_nodes,
         compute_capability=hardware.compute_capability,
+        multiprocessors=hardware.multiprocessors,
         parameters_given=model.parameters_given,
         card_bytes=hardware.card_bytes,
         smi_bytes=hardware.smi_bytes,

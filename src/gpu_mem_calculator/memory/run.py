@@ -57,6 +57,7 @@ class Run(Struct, frozen=True, kw_only=True):
     gpus_per_node: int = 8
     num_nodes: int = 1
     compute_capability: str = "9.0"
+    multiprocessors: int = 132
     unrolled: bool = False  # every layer by itself, for a stream of allocations
     parameters_given: int | None = None  # a published count that wins over the architecture's
     new_tokens: Num = None  # generated behind a prompt of `seq` tokens; None: a training run

@@ -3,6 +3,11 @@
 Measured on an NVIDIA H200 (driver 580.159, torch 2.11.0+cu130), as nvidia-smi's figure less torch's
 own: each part alone in a fresh process, and their sum in every measured run. Code is loaded when it
 is first used; CUDA_MODULE_LOADING=EAGER takes 1.04 GiB more.
+
+Other cards are known from what people publish: a context that did nothing yet (ollama, llama.cpp
+and TensorRT print what is free behind it), and what torch says of a process that ran out of memory.
+The driver keeps local memory for every thread that a multiprocessor can hold, so a context grows
+with the multiprocessors and the threads of each.
 """
 
 from __future__ import annotations
@@ -21,15 +26,33 @@ from .nccl import STREAMS_BYTES, Part, nccl
 from .run import Run
 from .timeline import BACKWARD, FORWARD, Beat
 
-CONTEXT_BYTES = 552_402_944
-CONTEXT_SOURCE = measured("CUDA context before anything is loaded: the same in 467 of 467 runs")
-KERNELS_BYTES, EXPERTS_BYTES = 94 * MIB, 2 * MIB
-KERNELS_SOURCE = measured(
-    "torch's kernels: 92 MiB with the first, 2 for those that follow, 2 more with experts; the sum "
-    "of all parts is within 2 MiB in 456 of 462 runs, page tables of pinned host memory left out"
+# Of a context: what every card has, and what a multiprocessor adds, by compute capability.
+FIXED_BYTES = 16_867_328
+EACH_BYTES = {
+    "6.0": 3762 * KIB, "6.1": 3762 * KIB, "7.0": 3762 * KIB, "7.5": 2224 * KIB, "8.0": 3872 * KIB,
+    "8.6": 3020 * KIB, "8.9": 3020 * KIB, "9.0": 3962 * KIB, "12.0": 3020 * KIB,
+}  # fmt: skip
+CONTEXT_SOURCE = measured(
+    "CUDA context before anything is loaded: H200 526.8 MiB, the same in 467 of 467 runs; from "
+    "logs, MiB: V100 309 to 311 (10), T4 103 (2), A100 423 to 427 (3), RTX 3090 256 and 269, A40 "
+    "268 (3), RTX 4090 391 (2), RTX 5090 513, H100 514 to 527 (5); 2.5 % off at most. Pascal is "
+    "taken as Volta, B200 as H200: as many threads a multiprocessor"
 )
-HANDLE_BYTES, NEXT_HANDLE_BYTES = 66 * MIB, 64 * MIB
-HANDLE_SOURCE = measured("a cuBLAS handle: 66 MiB for the first thread, 64 for backward's own")
+# torch's kernels, by compute capability; MiB.
+KERNELS = {"6.0": 70, "6.1": 70, "7.0": 70, "7.5": 30, "8.0": 75, "8.6": 40, "8.9": 45, "9.0": 94,
+           "12.0": 45}  # fmt: skip
+EXPERTS_BYTES = 2 * MIB
+KERNELS_SOURCE = measured(
+    "torch's kernels, H200: 92 MiB with the first, 2 for those that follow, 2 more with experts; "
+    "the sum of all parts is within 2 MiB in 456 of 462 runs, page tables of pinned host memory "
+    "left out. Other cards: what torch's messages of a full card leave beside context and handle, "
+    "MiB: V100 60 to 79 (4), A100 57 to 79 (2), T4 and RTX 2080 Ti 10 to 51 (5), RTX 3080 and 3090 "
+    "39 to 41 (5), L4, L40S and RTX 4090 15 to 54 (4)"
+)
+# cuBLAS's own workspace (its documentation, cublasSetWorkspace); a handle has two of them.
+WORKSPACE_MIB = {"9.0": 32, "10.0": 32, "10.3": 32, "12.0": 12}
+HANDLE_SOURCE = measured("a cuBLAS handle: two workspaces of its own, 66 MiB for the first thread, "
+                         "64 for backward's on an H200")  # fmt: skip
 CUDNN_FORWARD_BYTES, CUDNN_BYTES = 8 * MIB, 16 * MIB
 LENGTH_BYTES = 88 * KIB
 CUDNN_SOURCE = measured(
@@ -64,6 +87,22 @@ HOST_EXPERTS_BYTES, HOST_NCCL_BYTES = 290 * MIB, 350 * MIB
 def cublas_bytes(compute_capability: str) -> int:
     """One cuBLAS workspace: 32 MiB from Hopper on, else 8,320 KiB."""
     return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB
+
+
+def context_bytes(run: Run) -> int:
+    """A CUDA context that did nothing yet."""
+    each = EACH_BYTES.get(run.compute_capability, EACH_BYTES["9.0"])
+    return FIXED_BYTES + run.multiprocessors * each
+
+
+def kernels_bytes(run: Run) -> int:
+    """torch's kernels, once they are loaded."""
+    return KERNELS.get(run.compute_capability, KERNELS["9.0"]) * MIB
+
+
+def handle_bytes(run: Run, *, first: bool = True) -> int:
+    """A cuBLAS handle; the first loads a little code, too."""
+    return (2 * WORKSPACE_MIB.get(run.compute_capability, 4) + (2 if first else 0)) * MIB
 
 
 WORKSPACES = "cuBLAS workspace"
@@ -145,15 +184,15 @@ def modules(run: Run, *, transformers: bool, streams: bool) -> Iterator[Part]:
     """The code and handles that are loaded by the end of the first step: (name, bytes, source)."""
     trains = run.new_tokens is None
     experts = EXPERTS_BYTES if has_experts(run) else 0
-    yield "torch's kernels", KERNELS_BYTES + experts, str(KERNELS_SOURCE)
-    handles = HANDLE_BYTES + (NEXT_HANDLE_BYTES if trains else 0)
+    yield "torch's kernels", kernels_bytes(run) + experts, str(KERNELS_SOURCE)
+    handles = handle_bytes(run) + (handle_bytes(run, first=False) if trains else 0)
     yield "cuBLAS handles", handles, str(HANDLE_SOURCE)
     if transformers and runs_cudnn(run):
         decoded = 0 if trains else decoded_lengths(run) * LENGTH_BYTES
         attention = CUDNN_BYTES if trains else CUDNN_FORWARD_BYTES + decoded
         yield "cuDNN attention", attention, str(CUDNN_SOURCE)
     if run.quantization == "int8":
-        yield "int8 matmul", NEXT_HANDLE_BYTES, str(INT8_SOURCE)
+        yield "int8 matmul", handle_bytes(run, first=False), str(INT8_SOURCE)
     if streams:
         yield "CUDA streams", STREAMS_BYTES, str(STREAMS_SOURCE)
 
@@ -173,7 +212,7 @@ def outside_torch(run: Run, *, transformers: bool = True, streams: bool = False)
 
     `transformers` says that Hugging Face's code runs, `streams` that the engine makes some.
     """
-    yield "CUDA context", CONTEXT_BYTES, str(CONTEXT_SOURCE)
+    yield "CUDA context", context_bytes(run), str(CONTEXT_SOURCE)
     yield from modules(run, transformers=transformers, streams=streams)
     yield from nccl(run, streams=streams)
 

@@ -40,7 +40,7 @@ from ..memory.llamacpp.plan import (
 from ..memory.llamacpp.refused import CHECKED, cache_problems, model_problems
 from ..memory.nccl import Part
 from ..memory.run import Run
-from ..memory.runtime import CONTEXT_BYTES, CONTEXT_SOURCE, HANDLE_BYTES, HANDLE_SOURCE
+from ..memory.runtime import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from ..memory.serving.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, Item, Served
 
 WEIGHTS_CODE = code("llama.cpp b10586 src/llama-model.cpp load_tensors")
@@ -49,7 +49,6 @@ CACHE_CODE = code("llama.cpp b10586 src/llama-kv-cache.cpp, llama-kv-cache-iswa.
 COMPUTE_CODE = code("llama.cpp b10586 src/llama-context.cpp sched_reserve, ggml/src/ggml-alloc.c, "
                     "ggml-backend.cpp ggml_backend_sched_split_graph")  # fmt: skip
 POOL_CODE = code("llama.cpp b10586 ggml/src/ggml-cuda/mmq.cu ggml_cuda_mul_mat_q")
-OWN_BYTES = CONTEXT_BYTES + HANDLE_BYTES
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -132,7 +131,7 @@ def serve(run: Run) -> Served:
     places = tuple(i for i, device in enumerate(plan.where.layers)
                    if device == gpu and plan.offload_kqv)  # fmt: skip
     used = own.total > 0
-    needs = own.total + (OWN_BYTES if used else 0)
+    needs = own.total + (own_bytes(run) if used else 0)
     return Served(
         items=_items(plan, all_of, gpu),
         tokens=found.context,
@@ -141,34 +140,39 @@ def serve(run: Run) -> Served:
         most_sequences=found.slots,
         sequence_bytes=lambda context: _sequence_bytes(plan, gpu, context),
         needs_bytes=needs,
-        outside=tuple(_outside()) if used else (),
+        outside=tuple(_outside(run)) if used else (),
         problem=_problem(plan, needs, gpu, run) if needs > run.free_bytes else "",
         command=tuple(_command(run, plan)),
         notes=tuple(_notes(run, plan)),
     )
 
 
-def _outside() -> Iterator[Part]:
-    yield "CUDA context", CONTEXT_BYTES, str(CONTEXT_SOURCE)
-    yield "cuBLAS handle", HANDLE_BYTES, str(HANDLE_SOURCE)
+def _outside(run: Run) -> Iterator[Part]:
+    yield "CUDA context", context_bytes(run), str(CONTEXT_SOURCE)
+    yield "cuBLAS handle", handle_bytes(run), str(HANDLE_SOURCE)
+
+
+def own_bytes(run: Run) -> int:
+    """What a process has on a GPU beside its buffers."""
+    return sum(size for _, size, _ in _outside(run))
 
 
 def _problem(plan: Plan, needs: int, gpu: int, run: Run) -> str:
     """What is short, and the nearest ways out."""
-    free = run.free_bytes
+    free, own = run.free_bytes, own_bytes(run)
     ways = []
-    experts = fewest_on_host(plan, free, OWN_BYTES)
+    experts = fewest_on_host(plan, free, own)
     if experts:
         ways.append(f"n_cpu_moe={experts}")
-    layers = most_layers(plan, free, OWN_BYTES)
+    layers = most_layers(plan, free, own)
     if layers:
         ways.append(f"n_gpu_layers={layers}")
-    context = longest(plan, free, OWN_BYTES)
+    context = longest(plan, free, own)
     if context:
         ways.append(f"max_seq_len={context}")
     if plan.keys == "F16" and plan.flash:
         half = replace(plan, keys="Q8_0", values="Q8_0")
-        if fits(half, free, OWN_BYTES):
+        if fits(half, free, own):
             ways.append("kv_cache_dtype=int8")
     said = f"; try inference.{' or '.join(ways)}" if ways else "; use a larger GPU, or more of them"
     return f"GPU {gpu} needs {needs / GIB:.2f} GiB of {free / GIB:.2f}{said}"

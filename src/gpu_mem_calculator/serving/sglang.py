@@ -20,12 +20,12 @@ from ..memory.formats import FormatError
 from ..memory.nccl import Part, nccl
 from ..memory.run import Run
 from ..memory.runtime import (
-    CONTEXT_BYTES,
     CONTEXT_SOURCE,
-    HANDLE_BYTES,
     HANDLE_SOURCE,
-    KERNELS_BYTES,
     KERNELS_SOURCE,
+    context_bytes,
+    handle_bytes,
+    kernels_bytes,
 )
 from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
 from ..memory.serving.weights import run_scheme
@@ -122,9 +122,9 @@ def _outside(how: Settings) -> Iterator[Part]:
     one, and NCCL for the ranks of a model; copies of it do not talk.
     """
     run = how.run
-    yield "CUDA context", CONTEXT_BYTES, str(CONTEXT_SOURCE)
+    yield "CUDA context", context_bytes(run), str(CONTEXT_SOURCE)
     if warm(run):
-        yield "torch's kernels", KERNELS_BYTES, str(KERNELS_SOURCE)
+        yield "torch's kernels", kernels_bytes(run), str(KERNELS_SOURCE)
     alone = replace(run, mesh=Mesh(dp=1, tp=run.mesh.tp, pp=run.mesh.pp))
     yield from nccl(alone, streams=False)
 
@@ -168,7 +168,7 @@ def _beside(how: Settings, pool: Pool) -> Iterator[Item]:
         *((ACTIVATION, *named) for named in running.beside(how, pool.requests)),
         (ACTIVATION, "between the pool's buffers", gaps(how, pool), "", GAPS),
         *((GRAPHS, *named) for named in running.graph_parts(how, pool.requests)),
-        (NON_TORCH, "cuBLAS handle", HANDLE_BYTES, "", HANDLE_SOURCE),
+        (NON_TORCH, "cuBLAS handle", handle_bytes(how.run), "", HANDLE_SOURCE),
     )  # fmt: skip
     for figure, name, size, formula, source in rows:
         if size:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ..ledger.num import ceil_div
 from ..ledger.source import code
 from ..memory.engine import Engine
@@ -18,12 +20,12 @@ from ..memory.formats import FormatError
 from ..memory.nccl import nccl
 from ..memory.run import Run
 from ..memory.runtime import (
-    CONTEXT_BYTES,
     CONTEXT_SOURCE,
-    HANDLE_BYTES,
     HANDLE_SOURCE,
-    KERNELS_BYTES,
     KERNELS_SOURCE,
+    context_bytes,
+    handle_bytes,
+    kernels_bytes,
 )
 from ..memory.serving.served import NON_TORCH, POOL, Item, Served
 from ..memory.serving.shard import Shard
@@ -177,10 +179,12 @@ def held_items(run: Run, own: Shard) -> tuple[Item, ...]:
 
 
 def _outside(run: Run) -> Iterator[Item]:
+    """Code and handles are an H200's whatever the card: TensorRT has kernels of its own."""
+    as_measured = replace(run, compute_capability="9.0")
     parts = (
-        ("CUDA context", CONTEXT_BYTES, CONTEXT_SOURCE),
-        ("torch's kernels", KERNELS_BYTES, KERNELS_SOURCE),
-        ("cuBLAS handle", HANDLE_BYTES, HANDLE_SOURCE),
+        ("CUDA context", context_bytes(run), CONTEXT_SOURCE),
+        ("torch's kernels", kernels_bytes(as_measured), KERNELS_SOURCE),
+        ("cuBLAS handle", handle_bytes(as_measured), HANDLE_SOURCE),
     )
     for name, size, source in parts:
         yield Item(figure=NON_TORCH, name=name, bytes=size, source=source)

@@ -20,12 +20,12 @@ from ..memory.formats import FormatError, Scheme
 from ..memory.nccl import nccl
 from ..memory.run import Run
 from ..memory.runtime import (
-    CONTEXT_BYTES,
     CONTEXT_SOURCE,
-    HANDLE_BYTES,
     HANDLE_SOURCE,
-    KERNELS_BYTES,
     KERNELS_SOURCE,
+    context_bytes,
+    handle_bytes,
+    kernels_bytes,
 )
 from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
 from ..memory.serving.shard import Shard
@@ -178,9 +178,9 @@ def _weights(run: Run, own: Shard) -> Iterator[Item]:
 
 def _outside(run: Run) -> Iterator[Item]:
     parts = (
-        ("CUDA context", CONTEXT_BYTES, CONTEXT_SOURCE),
-        ("torch's kernels", KERNELS_BYTES, KERNELS_SOURCE),
-        ("cuBLAS handle", HANDLE_BYTES, HANDLE_SOURCE),
+        ("CUDA context", context_bytes(run), CONTEXT_SOURCE),
+        ("torch's kernels", kernels_bytes(run), KERNELS_SOURCE),
+        ("cuBLAS handle", handle_bytes(run), HANDLE_SOURCE),
     )
     for name, size, source in parts:
         yield Item(figure=NON_TORCH, name=name, bytes=size, source=source)

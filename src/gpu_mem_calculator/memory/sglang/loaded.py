@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ...ledger.source import ARITHMETIC, Source, code
 from ...ledger.units import GIB
 from ...model.blocks import LatentAttention
-from ..runtime import KERNELS_BYTES, KERNELS_SOURCE
+from ..runtime import KERNELS_SOURCE, kernels_bytes
 from ..serving.shard import LINEAR, held
 from ..serving.weights import (
     BITS,
@@ -52,7 +52,7 @@ def loaded(how: Settings) -> Iterator[Named]:
     parts = [size for _, size in stored(run.arch, shard, run_scheme(run), bits)]
     sizes = [*parts, *tables, *copies]
     yield "allocator's rounding", reserved_bytes(sizes) - sum(sizes), SEGMENTS
-    yield "torch's kernels", 0 if warm(run) else KERNELS_BYTES, KERNELS_SOURCE
+    yield "torch's kernels", 0 if warm(run) else kernels_bytes(run), KERNELS_SOURCE
     yield "adapters", adapter_bytes(how), ADAPTERS
     if how.version >= COUNTED_DRAFT:
         yield "draft: parameters", draft_bytes(how), ARITHMETIC

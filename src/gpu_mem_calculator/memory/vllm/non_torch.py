@@ -16,7 +16,7 @@ from ...ledger.units import GIB, MIB
 from ..nccl import GROUPS_SOURCE, LIBRARY_BYTES, LIBRARY_SOURCE, NVLINK, group_bytes, groups
 from ..nccl import Part as Named
 from ..run import Run
-from ..runtime import CONTEXT_BYTES, CONTEXT_SOURCE, HANDLE_BYTES, HANDLE_SOURCE
+from ..runtime import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
 from .layers import first_block
 from .sampler import Part
 from .trial_run import compiled
@@ -66,13 +66,13 @@ def counted(run: Run) -> Iterator[Part]:
     """What comes behind the first look."""
     when = look(run)
     if when == ALL:
-        yield "CUDA context", CONTEXT_BYTES, CONTEXT_SOURCE
+        yield "CUDA context", context_bytes(run), CONTEXT_SOURCE
         if run.free_bytes < run.card_bytes:
             yield "other processes", run.card_bytes - run.free_bytes, CONTEXT_SOURCE
     if when != SINCE_NCCL or ranks(run) == 1:
         yield from _alone(run)
     else:
-        yield "cuBLAS handle", HANDLE_BYTES, HANDLE_SOURCE
+        yield "cuBLAS handle", handle_bytes(run), HANDLE_SOURCE
     if when != SINCE_NCCL:
         yield from _nccl(run)
     if run.mesh.tp > 1 and version(run) < OWN_GATHER_UNTIL and run.compute_capability in NVLINK:
@@ -90,7 +90,7 @@ def before(run: Run) -> tuple[Named, ...]:
     """What lies before it."""
     found: list[Part] = []
     if look(run) != ALL:
-        found.append(("CUDA context", CONTEXT_BYTES, CONTEXT_SOURCE))
+        found.append(("CUDA context", context_bytes(run), CONTEXT_SOURCE))
     if look(run) == SINCE_NCCL and ranks(run) > 1:
         found += [*_alone(run), *_nccl(run)]
     return tuple((name, size, str(source)) for name, size, source in found)
