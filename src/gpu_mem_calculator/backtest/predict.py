@@ -121,7 +121,7 @@ def by_server(estimate: Estimate, stage: int) -> Prediction:
         non_torch=found.non_torch_bytes,
         graph=found.graph_bytes,
         kv_pool=found.kv_pool_bytes,
-        kv_tokens=min(one.tokens for one in estimate.served),
+        kv_tokens=min((one.tokens for one in estimate.served if one.room_bytes), default=0),
         fits=estimate.result.fits_on_gpu,
     )
 

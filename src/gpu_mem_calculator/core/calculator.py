@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ..ledger.ledger import ACT, CACHE, CPU, GRAD, NVME, OPTIM, PARAM, UNIFIED, Instant, Ledger
 from ..ledger.units import GIB
 from ..memory.generation import DECODE, PREFILL
+from ..memory.nccl import Part
 from ..memory.run import Run
 from ..memory.serving.served import SERVE, Served
 from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
@@ -53,6 +54,13 @@ class Estimate(Struct, frozen=True, kw_only=True):
         """The busiest stage's."""
         return self.ledgers[self.result.busiest_stage]
 
+    @property
+    def outside_torch(self) -> tuple[Part, ...]:
+        """What CUDA takes beside torch on the busiest stage's cards."""
+        if self.served:
+            return self.served[self.result.busiest_stage].outside
+        return self.resolved.outside_torch
+
 
 def estimate(source: Source | Struct, *sections: Struct, replay: bool = True) -> MemoryResult:
     """Estimate a run: a path, a dict, a `RunFile`, or config objects in any order.
@@ -81,7 +89,8 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
         peaks[busiest] = found.allocated_bytes
         whole = with_blocks(ledgers[busiest], found.allocated_bytes)
         ledgers = (*ledgers[:busiest], whole, *ledgers[busiest + 1 :])
-    result = _result(file, resolved, ledgers, peaks, busiest, found)
+    outside = sum(size for _, size, _ in resolved.outside_torch)
+    result = _result(file, resolved, ledgers, peaks, busiest, found, outside)
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=found)
 
 
@@ -91,18 +100,23 @@ def _served(file: RunFile, resolved: Resolved) -> Estimate:
     served = tuple(map(resolved.engine.serve, _stage_runs(resolved)))
     ledgers = tuple(one.ledger for one in served)
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
-    least = min(range(len(served)), key=lambda i: (
-        not served[i].problem, served[i].tokens, -served[i].needs_bytes))  # fmt: skip
-    result = _result(file, resolved, ledgers, peaks, least, None)
+    least = min(range(len(served)), key=lambda i: _room(served[i]))
     own = served[least]
-    device = peaks[least] + result.outside_torch_bytes
+    outside = sum(size for _, size, _ in own.outside)
+    result = _result(file, resolved, ledgers, peaks, least, None, outside)
+    device = peaks[least] + outside
     result = replace(
-        result, serving=serving_result(own, resolved.model.address), device_bytes=device,
+        result, serving=serving_result(own, resolved.model.address, served), device_bytes=device,
         needs_bytes=own.needs_bytes, fits_on_gpu=not own.problem,
         verdict=SHORT if own.problem else FITS,
         warnings=[*result.warnings, *own.notes, *asked_for(resolved.run, served)],
     )  # fmt: skip
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, served=served)
+
+
+def _room(one: Served) -> tuple[bool, bool, int, int]:
+    """Less for a rank that decides: it has a problem, keeps something, holds fewer tokens."""
+    return not one.problem, not one.room_bytes, one.tokens, -one.needs_bytes
 
 
 def _stage_runs(resolved: Resolved) -> Iterator[Run]:
@@ -131,13 +145,12 @@ def needed_bytes(resolved: Resolved, run: Run) -> int:
 
 def _result(
     file: RunFile, resolved: Resolved, ledgers: tuple[Ledger, ...], peaks: list[int], busiest: int,
-    found: Replayed | None,
+    found: Replayed | None, outside: int,
 ) -> MemoryResult:  # fmt: skip
     run, hardware = resolved.run, resolved.hardware
     ledger = ledgers[busiest]
     peak = ledger.peak_instant(phases=STEP)
     allocated = peaks[busiest] if found is None else found.allocated_bytes
-    outside = sum(size for _, size, _ in resolved.outside_torch)
     card = (allocated if found is None else found.needs_bytes) + outside
     starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
     unified = int(ledger.peak(UNIFIED))

@@ -49,11 +49,18 @@ def matrix(
     rows, most = [], []
     for context in wanted:
         used, limit, at_once = _room(estimate, context)
-        each = [(used(count) / limit if limit > 0 else float("inf")) for count in counts]
+        each = [_share(used(count), limit) for count in counts]
         rows.append(tuple(share if count <= at_once else None
                           for count, share in zip(counts, each, strict=True)))  # fmt: skip
         most.append(_most(used, limit, at_once))
     return Matrix(contexts=wanted, concurrencies=counts, shares=tuple(rows), most=tuple(most))
+
+
+def _share(used: int, limit: int) -> float:
+    """What is taken of the room; models that keep nothing need none."""
+    if limit > 0:
+        return used / limit
+    return float("inf") if used else 0.0
 
 
 def _longest(estimate: Estimate) -> int:
@@ -78,11 +85,10 @@ def _room(estimate: Estimate, context: int) -> tuple[Used, int, int]:
     """Bytes that sequences of a context take, the bytes there are, and how many run at once."""
     if not estimate.served:
         return _whole_card(estimate.resolved, context)
-    tightest = max(estimate.served, key=lambda one: (
-        one.sequence_bytes(context) / one.pool_bytes if one.pool_bytes > 0 else float("inf")
-    ))  # fmt: skip
+    tightest = max(estimate.served,
+                   key=lambda one: _share(one.sequence_bytes(context), one.room_bytes))  # fmt: skip
     each = tightest.sequence_bytes(context)
-    return lambda count: count * each, tightest.pool_bytes, tightest.most_sequences
+    return lambda count: count * each, tightest.room_bytes, tightest.most_sequences
 
 
 def _whole_card(resolved: Resolved, context: int) -> tuple[Used, int, int]:

@@ -77,7 +77,7 @@ def explain(estimate: Estimate) -> Explanation:
     peak = shown.peak_instant(phases=STEP)
     entries = _merged([_explained(e, shown, peak.name) for e in shown.entries])
     entries.sort(key=lambda e: (e.bytes_at_peak == 0, e.place != "gpu", -e.bytes_at_peak, -e.bytes))
-    outside = [_beside(GPU, *part) for part in estimate.resolved.outside_torch]
+    outside = [_beside(GPU, *part) for part in estimate.outside_torch]
     outside.append(_beside(CPU, *estimate.resolved.host_libraries))
     return Explanation(
         peak=peak.title, stage=estimate.result.busiest_stage, num_stages=len(estimate.ledgers),

@@ -25,10 +25,10 @@ class Resolved(Struct, frozen=True, kw_only=True):
 
     @property
     def outside_torch(self) -> tuple[tuple[str, int, str], ...]:
-        """What CUDA takes beside torch on each card: (name, bytes, source)."""
+        """What CUDA takes beside torch on each card: (name, bytes, source). A server's ranks say
+        so themselves.
+        """
         engine, run = self.engine, self.run
-        if engine.serve is not None:
-            return engine.serve(run).outside
         streams = engine.side_streams(run)
         return tuple(outside_torch(run, transformers=engine.transformers, streams=streams))
 

@@ -19,6 +19,7 @@ from .hardware import Hardware, find_hardware
 from .inference_config import InferenceConfig, ServingResult
 from .model_source import Model, find_model
 from .models import ModelConfig, RunFile
+from .published import completed
 from .resolved import Resolved
 
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
@@ -71,7 +72,8 @@ def resolve_inference(file: RunFile) -> Resolved:
     attempt = problems.attempt
     given = file.inference
     options = attempt(inference_options, given)
-    model = attempt(find_model, file.model)
+    section, as_published = completed(file.model, given.max_seq_len, given.quantization)
+    model = attempt(find_model, section)
     hardware = attempt(find_hardware, file.hardware, _ranks(options) if options else 1)
     draft = attempt(_draft, given)
     if problems:
@@ -87,7 +89,8 @@ def resolve_inference(file: RunFile) -> Resolved:
     chosen = [key for key in SIZES if engine.serve is None]
     return Resolved(
         run=run, engine=engine, hardware=hardware, model=model,
-        assumed=(*_assumed(given, run.options, chosen), *model.assumed, *hardware.assumed),
+        assumed=(*_assumed(given, run.options, chosen), *as_published, *model.assumed,
+                 *hardware.assumed),
         warnings=model.warnings,
     )  # fmt: skip
 
@@ -172,6 +175,10 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
     if hardware.num_gpus != ranks:
         yield (f"hardware.num_gpus={hardware.num_gpus}, but {engine.title} runs on {ranks} here; "
                f"set it to {ranks}")  # fmt: skip
+    layers = len(arch.layers)
+    if engine.name != "llamacpp" and run.mesh.pp > layers:
+        yield (f"inference.pipeline_parallel_size={run.mesh.pp} is more than {layers} layers; use "
+               f"{layers}")  # fmt: skip
     yield from _cuts(run)
     learned = any("position" in dict(w.dims) for w in arch.embedding)
     length = options.get("max_seq_len") if engine.serve else run.seq + run.new_tokens
@@ -216,8 +223,14 @@ def asked_for(run: Run, served: Sequence[Served]) -> Iterator[str]:
     yield f"{what} take {100 * share:.1f} % of the cache"
 
 
-def serving_result(served: Served, address: str = PLACEHOLDER) -> ServingResult:
-    """What a rank of a server says, as the result has it; `address` is where the model lies."""
+def serving_result(
+    served: Served, address: str = PLACEHOLDER, every: Sequence[Served] = ()
+) -> ServingResult:
+    """What a rank of a server says, as the result has it; `address` is where the model lies.
+
+    A sequence takes room on every stage: the one with least of it decides how many there are.
+    """
+    every = every or (served,)
     words = [address if word == PLACEHOLDER else word for word in served.command]
     return ServingResult(
         weights_bytes=served.figure(WEIGHTS),
@@ -228,9 +241,9 @@ def serving_result(served: Served, address: str = PLACEHOLDER) -> ServingResult:
         kv_tokens=served.tokens,
         kv_bytes_per_token=served.token_bytes,
         max_seq_len=served.max_seq_len,
-        max_concurrency=served.sequences(served.max_seq_len),
+        max_concurrency=min(one.sequences(served.max_seq_len) for one in every),
         most_sequences=served.most_sequences,
-        longest_context=served.longest_context,
+        longest_context=min(one.longest_context for one in every),
         problem=served.problem,
         command=shlex.join(words),
     )

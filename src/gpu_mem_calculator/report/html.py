@@ -70,9 +70,8 @@ def html_report(estimate: Estimate, more: str = "") -> str:
 
 
 def _page(estimate: Estimate) -> Page:
-    ledger, resolved = estimate.ledger, estimate.resolved
-    outside = resolved.outside_torch
-    beside = [(name, size) for name, size, _ in outside]
+    ledger = estimate.ledger
+    beside = [(name, size) for name, size, _ in estimate.outside_torch]
     instants = [i for i in ledger.instants if i.present]
     top = ledger.peak_instant(phases=STEP)
     return Page(
@@ -80,7 +79,7 @@ def _page(estimate: Estimate) -> Page:
         columns=tuple(column(ledger, instant, beside) for instant in instants),
         peak=instants.index(top),
         instant=top,
-        outside=outside,
+        outside=estimate.outside_torch,
     )
 
 

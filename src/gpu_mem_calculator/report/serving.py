@@ -48,8 +48,9 @@ def serving_report(estimate: Estimate, found: Answers, words: Sequence[str]) -> 
     yield from _parts(estimate, served)
     yield line()
     if not served.problem:
-        yield from _room(estimate.result.serving)
-        yield from matrix_lines(found.matrix, "share of the cache")
+        if served.sequence_bytes(served.max_seq_len):
+            yield from _room(estimate.result.serving)
+            yield from matrix_lines(found.matrix, "share of the cache")
         yield from _speed(found)
     yield from _changes(estimate, found)
     yield from _remarks(estimate)
@@ -70,6 +71,9 @@ def _verdict(estimate: Estimate, serving: ServingResult) -> Iterator[Line]:
         yield from wrapped("", serving.problem)
         return
     left = f"{serving.kv_tokens:,} tokens in {gib(serving.kv_pool_bytes)} GiB of cache"
+    if not serving.kv_pool_bytes:
+        left = f"{serving.kv_tokens:,} tokens, in the host's memory" if serving.kv_tokens else (
+            "a model that keeps no cache")  # fmt: skip
     right = "fits"
     yield [(left, BOLD), (right.rjust(WIDTH - len(left)), GOOD)]
 
@@ -83,6 +87,8 @@ def sentence(estimate: Estimate) -> str:
         return verdict(estimate, name)
     if serving.problem:
         return f"{name} does not start: {serving.problem}"
+    if not serving.kv_tokens:
+        return f"{name} fits; it keeps no cache."
     return (f"{name} fits: {serving.kv_tokens:,} tokens of cache, {serving.max_concurrency:.1f} "
             f"sequences of {serving.max_seq_len:,}.")  # fmt: skip
 

@@ -113,14 +113,14 @@ def _items(plan: Plan, all_of: list[Device], gpu: int) -> tuple[Item, ...]:
     return tuple(one for one in items if one.bytes or one.place != CPU)
 
 
-def _sequence_bytes(plan: Plan, gpu: int, context: int) -> int:
-    """What one sequence takes of the cells of a GPU."""
+def _sequence_bytes(plan: Plan, device: int, context: int) -> int:
+    """What one sequence takes of the cells of a GPU, or of the host, which comes last."""
     arch, where = plan.file.arch, plan.where
     one = Cells(context=context, each=context, slots=1, streams=1,
                 window=min(context, plan.cells.window) if plan.cells.window else 0)  # fmt: skip
     return sum(layer_bytes(arch, place, one, plan.build, plan.keys, plan.values)
-               for place, device in enumerate(where.layers)
-               if device == gpu and plan.offload_kqv)  # fmt: skip
+               for place, own in enumerate(where.layers)
+               if device == (own if plan.offload_kqv else plan.gpus))  # fmt: skip
 
 
 def serve(run: Run) -> Served:
@@ -131,6 +131,7 @@ def serve(run: Run) -> Served:
     places = tuple(i for i, device in enumerate(plan.where.layers)
                    if device == gpu and plan.offload_kqv)  # fmt: skip
     used = own.total > 0
+    cached = gpu if own.cache else plan.gpus
     needs = own.total + (own_bytes(run) if used else 0)
     return Served(
         items=_items(plan, all_of, gpu),
@@ -138,8 +139,9 @@ def serve(run: Run) -> Served:
         token_bytes=token_bytes(run.arch, places, plan.build, plan.keys, plan.values),
         max_seq_len=found.each,
         most_sequences=found.slots,
-        sequence_bytes=lambda context: _sequence_bytes(plan, gpu, context),
+        sequence_bytes=lambda context: _sequence_bytes(plan, cached, context),
         needs_bytes=needs,
+        on_host=all_of[-1].cache,
         outside=tuple(_outside(run)) if used else (),
         problem=_problem(plan, needs, gpu, run) if needs > run.free_bytes else "",
         command=tuple(_command(run, plan)),

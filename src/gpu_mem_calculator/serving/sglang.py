@@ -8,6 +8,7 @@ GiB. Files refer to sglang 0.5.18; what differs from 0.4.3 on is told apart by `
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from msgspec.structs import replace
 
@@ -27,13 +28,14 @@ from ..memory.runtime import (
     handle_bytes,
     kernels_bytes,
 )
+from ..memory.serving.cache import keeps
 from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
 from ..memory.serving.weights import run_scheme
 from ..memory.sglang import guessing, loaded, running, versions
 from ..memory.sglang.command import command
 from ..memory.sglang.pool import Pool, cell, cut, gaps, sized, slots_of_a_request
 from ..memory.sglang.settings import Settings, stage_layers
-from ..memory.sglang.versions import COUNTED_DRAFT, NEWEST, said, warm
+from ..memory.sglang.versions import COUNTED_DRAFT, NEWEST, SPARE_STATE, said, warm
 from ..model.blocks import Recurrence, StateSpace
 
 POOL_CODE = code("sglang 0.5.18 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
@@ -56,6 +58,9 @@ def problems(run: Run) -> Iterator[str]:
         run_scheme(run)
     except FormatError as error:
         yield str(error)
+    if not keeps(run.arch):
+        yield (f"model: {run.arch.family} keeps no cache, and SGLang is modelled with one; use "
+               "'vllm'")  # fmt: skip
     if run.arch.family in NO_MODEL:
         yield f"model: SGLang {said(NEWEST)} has no {run.arch.family} model; use 'vllm'"
     if options["max_loras"] and not options["max_lora_rank"]:
@@ -193,13 +198,25 @@ def _needs(
     """Room for one sequence of the context; more where the share is given and leaves less."""
     tokens = -(-how.context // how.page) * how.page
     one = sized(how, cell(how), tokens, slots_of_a_request(how) if cell(how).state else 0)
-    static = _bytes(weights) + one.bytes + one.draft_bytes
+    static = _bytes(weights) + max(one.bytes, _shared(how, one)) + one.draft_bytes
     table = (one.requests + 1) * running.row_bytes(how)
     least = static + table + sum(i.bytes for i in beside if i.name != running.TABLE)
-    given = how.run.options["gpu_memory_utilization"]
-    if given is not None:
-        least = max(least, int(static / how.fraction))
+    if how.run.options["gpu_memory_utilization"] is not None:  # the pool takes all of its share
+        rest = least - static
+        least = max(least, ceil(static / how.fraction))
+        least = max(least, ceil(rest / (1 - how.fraction))) if how.fraction < 1 else least
     return least + sum(size for _, size, _ in outside)
+
+
+def _shared(how: Settings, one: Pool) -> int:
+    """The least pool whose part for states, and whose rest, hold those of one sequence."""
+    ratio = float(how.run.options["mamba_full_memory_ratio"])
+    states = one.slots * one.cell.state
+    if not states or not ratio:
+        return 0
+    spare = one.cell.state if how.version >= SPARE_STATE else 0
+    rest = one.bytes - states - one.cell.state  # a slot is there for padding
+    return ceil((1 + ratio) * max((states + spare) / ratio, rest))
 
 
 def _problem(how: Settings, before: int, weights: int, rest: int, pool: Pool, beside: int) -> str:
@@ -217,15 +234,15 @@ def _problem(how: Settings, before: int, weights: int, rest: int, pool: Pool, be
     slack = before - weights - pool.bytes - (
         pool.draft_bytes if how.version >= COUNTED_DRAFT else 0)  # fmt: skip
     if beside > slack:
-        fits = max(0.0, (before - beside) / before)
+        fits = max(0, int(100 * (before - beside) / before)) / 100
         return (f"CUDA out of memory: {share} leaves {_gib(slack)} GiB for graphs, tables and a "
                 f"prefill of {how.chunk} tokens, which take {_gib(beside)}; lower it to "
-                f"{fits:.2f}, or chunked_prefill_size")  # fmt: skip
+                f"{fits:g}, or chunked_prefill_size")  # fmt: skip
     return ""
 
 
 def _gib(size: int) -> str:
-    return f"{size / GIB:.1f}"
+    return f"{size / GIB:.2f}"
 
 
 def _notes(how: Settings, pool: Pool) -> Iterator[str]:

@@ -27,6 +27,7 @@ from ..memory.runtime import (
     handle_bytes,
     kernels_bytes,
 )
+from ..memory.serving.cache import keeps
 from ..memory.serving.served import NON_TORCH, POOL, Item, Served
 from ..memory.serving.shard import Shard
 from ..memory.serving.weights import run_scheme
@@ -95,6 +96,9 @@ def problems(run: Run) -> Iterator[str]:
 
 def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
+    if not keeps(run.arch):
+        yield (f"model: {run.arch.family} keeps no cache, and TensorRT-LLM is modelled with one; "
+               "use 'vllm'")  # fmt: skip
     stateful = any(isinstance(mixer, StateSpace | Recurrence) for mixer in mixers)
     if stateful and not (torch and run.arch.family in STATES):
         yield f"model: TensorRT-LLM's {backend(run)} backend does not serve {run.arch.family}"
@@ -141,9 +145,6 @@ def _mesh_problems(run: Run) -> Iterator[str]:
     tp, pp, ep = int(run.mesh.tp), int(run.mesh.pp), int(run.mesh.ep)
     if tp % ep:
         yield f"inference.expert_parallel_size={ep} must divide tensor_parallel_size={tp}"
-    if pp > len(run.arch.layers):
-        yield (f"inference.pipeline_parallel_size={pp} is more than the model's "
-               f"{len(run.arch.layers)} layers")  # fmt: skip
     if pp > 1 and run.draft is not None:
         yield "inference.speculative_model is not modelled with pipeline_parallel_size above 1"
 

@@ -27,11 +27,12 @@ from ..memory.runtime import (
     handle_bytes,
     kernels_bytes,
 )
-from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
+from ..memory.serving.cache import keeps
+from ..memory.serving.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, Item, Served
 from ..memory.serving.shard import Shard
 from ..memory.serving.weights import BITS, run_scheme, weight_items
-from ..memory.serving.widths import kinds
 from ..memory.tgi.command import command, notes
+from ..memory.tgi.graphs import ahead, graphs
 from ..memory.tgi.loading import left_over_bytes
 from ..memory.tgi.versions import (
     OF_CARD,
@@ -57,18 +58,12 @@ POOL_CODE = code(
     "text-generation-inference 3.3.7 flash_causal_lm.py warmup and utils/import_utils.py "
     "get_cuda_free_memory"
 )
-GRAPH_CODE = code(
-    "text-generation-inference 3.3.7 flash_causal_lm.py cuda_graph_warmup: logits of each size, "
-    "tables and layers of the largest"
-)
 LOAD_CODE = code(
     "text-generation-inference 3.3.7 server/utils/weights.py get_multi_weights_col, played through "
     "torch's allocator"
 )
-GRAPH_SIZES = (1, 2, 4, 8, 16, 32)
 FORMATS = ("none", "fp8", "int8", "awq", "gptq_int4", "gptq_int8", "nf4")
 SPECULATION = ("ngram", "medusa")
-MEDUSA_HEADS = 2  # where the run does not say
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -96,6 +91,8 @@ def problems(run: Run) -> Iterator[str]:
         yield (f"inference.max_total_tokens={both[1]} is the most tokens of a request in TGI, as "
                f"max_seq_len={both[0]} is; give one of them")  # fmt: skip
     prompt, most = max_input_tokens(run), longest(run)
+    if most == 1:
+        yield "inference.max_total_tokens=1 leaves no room for an answer; use 2 or more"
     if prompt is not None and most is not None and prompt >= most:
         yield f"inference.max_input_tokens={prompt} must be less than max_total_tokens={most}"
     yield from _model_problems(run)
@@ -106,7 +103,9 @@ def _model_problems(run: Run) -> Iterator[str]:
     if not all(isinstance(mixer, Attention | LatentAttention) for mixer in mixers) or any(
         getattr(mixer, "cross", False) for mixer in mixers
     ):
-        yield f"model: TGI does not serve {run.arch.family} with a paged cache; use vllm"
+        yield f"model: TGI does not serve {run.arch.family} with a paged cache; use 'vllm'"
+    elif not keeps(run.arch):
+        yield f"model: {run.arch.family} generates nothing, and TGI does that alone; use 'vllm'"
     tp = int(run.mesh.tp)
     kv_heads = {m.kv_heads for m in mixers if isinstance(m, Attention) and m.kv_heads > 1}
     for count in sorted(kv_heads):  # what no engine can cut is said elsewhere
@@ -160,7 +159,7 @@ def _weights(run: Run, own: Shard) -> Iterator[Item]:
         rows = int(ceil_div(run.arch.vocab, own.head_tp or own.tp))
         extra.append(("output head", rows * hidden * size))
     if run.options.get("speculative_method") == "medusa":
-        extra.append(("Medusa heads", _ahead(run) * hidden * hidden * size // own.tp))
+        extra.append(("Medusa heads", ahead(run) * hidden * hidden * size // own.tp))
     how = _format(run)
     for name, number in weight_items(run, own, how, extra=extra):
         yield Item(figure=WEIGHTS, name=name, bytes=number, source=ARITHMETIC)
@@ -202,35 +201,6 @@ def token_bytes(run: Run, own: Shard) -> int:
     return total * bits // 8
 
 
-def graph_sizes(run: Run) -> tuple[int, ...]:
-    """Batch sizes that are captured; bitsandbytes has none."""
-    given = run.options.get("cuda_graphs")
-    if run.options.get("enforce_eager") or (
-        given is None and run.options["quantization"] == "nf4" and version(run) < (2, 1, 0)
-    ):
-        return ()
-    sizes = GRAPH_SIZES if given is None else given
-    return tuple(size for size in sizes if size > _ahead(run))  # flash_causal_lm.py warmup
-
-
-def _ahead(run: Run) -> int:
-    """Tokens guessed ahead; Medusa's heads are the model's own."""
-    default = MEDUSA_HEADS if run.options["speculative_method"] == "medusa" else 0
-    return int(run.options["num_speculative_tokens"] or default)
-
-
-def _graphs(run: Run, own: Shard, length: int) -> Iterator[Item]:
-    sizes = graph_sizes(run)
-    if not sizes:
-        return
-    size, most = BITS[run.precision] // 8, max(sizes)
-    wide = max((8 * w.hidden + 2 * w.up + w.mixed for w in kinds(run.arch, own)), default=0)
-    logits, tables = sum(sizes) * run.arch.vocab * size, most * int(
-        ceil_div(length, block_size(run))) * 4  # fmt: skip
-    yield Item(figure=GRAPHS, name="CUDA graphs", bytes=most * wide * size + logits + tables,
-               source=GRAPH_CODE, formula=f"batches of {', '.join(map(str, sizes))}")  # fmt: skip
-
-
 def serve(run: Run) -> Served:
     """One rank, started."""
     own, block = shard(run), block_size(run)
@@ -254,13 +224,18 @@ def serve(run: Run) -> Served:
         Item(figure=POOL, name="keys and values", bytes=pool, source=POOL_CODE, formula=said),
     )
     return Served(
-        items=(*items, *_graphs(run, own, most)), tokens=pool // token if token else 0,
+        items=(*items, *graphs(run, own, most)), tokens=pool // token if token else 0,
         token_bytes=token, max_seq_len=most, most_sequences=int(run.options["max_num_seqs"]),
-        sequence_bytes=lambda context: int(ceil_div(context, block)) * block * token,
-        needs_bytes=used + max(warm, int(ceil_div(most, block)) * block * token),
+        sequence_bytes=lambda context: _slots(context, block) * token,
+        needs_bytes=used + max(warm, _slots(most, block) * token),
         problem=_problem(run, left), command=command(run),
         notes=tuple(notes(run)),
     )  # fmt: skip
+
+
+def _slots(context: int, block: int) -> int:
+    """Places of a sequence, in whole blocks; its last token needs none (flash_causal_lm.py)."""
+    return int(ceil_div(max(1, context - 1), block)) * block
 
 
 def _problem(run: Run, left: int) -> str:

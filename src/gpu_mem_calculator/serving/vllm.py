@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..ledger.ledger import CPU
 from ..ledger.source import code
 from ..ledger.units import GIB
@@ -80,15 +82,19 @@ def serve(run: Run) -> Served:
     """The rank of a pipeline stage; the one with the least room decides the number of blocks."""
     how, stage = settled(run), int(run.stage)
     ranks = [rank(how, number) for number in range(int(how.mesh.pp))]
-    least = min(pool(how, one.shard, one.pool_bytes).blocks for one in ranks)
+    pools = (pool(how, one.shard, one.pool_bytes) for one in ranks)
+    least = min((one.blocks for one in pools if one.block_bytes), default=0)
     here = ranks[stage]
     cache = pool(how, here.shard, here.pool_bytes, num_blocks=least)
+    if not cache.block_bytes:  # a model that keeps nothing, or one that vLLM has no pages for
+        here = replace(here, pool_bytes=0)
     length = int(how.options["max_seq_len"])
     return Served(
         items=(*here.items, *_pool(here, cache), *_host(how)), tokens=cache.tokens,
         token_bytes=cache.token_bytes, max_seq_len=length,
         most_sequences=int(how.options["max_num_seqs"]), sequence_bytes=cache.sequence_bytes,
-        needs_bytes=needs_bytes(how, here, cache.needs_bytes(length)), outside=before(how),
+        needs_bytes=needs_bytes(how, here, cache),
+        outside=before(how),
         problem=problem(how, here, cache.problem), command=command(run, OPTIONS),
         notes=tuple(_notes(how, here)),
     )  # fmt: skip

@@ -58,6 +58,15 @@ def kept(arch: Arch, shard: Shard, row: Row, *, state_bits: int, conv_bits: int
     return tuple(replace(one, places=tuple(places)) for one, places in groups.items())
 
 
+def keeps(arch: Arch) -> bool:
+    """Whether a model keeps anything of a sequence; encoders by themselves do not."""
+    return any(
+        True
+        for layer, _, _ in arch.runs
+        for _ in layer_cache(layer, None, Shard(places=range(0)), plain_row(16), 16, 16)
+    )
+
+
 def layer_cache(
     layer: Layer, window: int | None, shard: Shard, row: Row, state_bits: int, conv_bits: int
 ) -> Iterator[Kept]:

@@ -44,7 +44,8 @@ class Served(Struct, frozen=True, kw_only=True, dict=True):
 
     - `items`: everything it holds, the pool of the cache among them.
     - `tokens`: what the server says its cache holds; `token_bytes`: one token more of a sequence.
-    - `sequence_bytes(context)`: what one sequence takes of the pool, pages and states included.
+    - `sequence_bytes(context)`: what one sequence takes of the pool, pages and states included;
+      of `on_host` where the cache lies in the host's memory.
     - `most_sequences`: how many the server runs at once, whatever the room.
     - `needs_bytes`: the least memory of a card on which it starts and serves one sequence of
       `max_seq_len`, what is outside (`outside`: context, libraries) included.
@@ -60,6 +61,7 @@ class Served(Struct, frozen=True, kw_only=True, dict=True):
     most_sequences: int
     sequence_bytes: Callable[[int], int]
     needs_bytes: int
+    on_host: int = 0
     outside: tuple[Part, ...] = ()
     problem: str = ""
     command: tuple[str, ...] = ()
@@ -74,10 +76,15 @@ class Served(Struct, frozen=True, kw_only=True, dict=True):
         """What the cache is given."""
         return self.figure(POOL)
 
+    @property
+    def room_bytes(self) -> int:
+        """Where sequences lie: the pool, or the host's memory."""
+        return self.pool_bytes or self.on_host
+
     def sequences(self, context: int) -> float:
         """How many sequences of so many tokens the pool holds at once."""
         each = self.sequence_bytes(context)
-        return max(0, self.pool_bytes) / each if each else float(self.most_sequences)
+        return self.room_bytes / each if each else float(self.most_sequences)
 
     @property
     def longest_context(self) -> int:
@@ -85,7 +92,7 @@ class Served(Struct, frozen=True, kw_only=True, dict=True):
         low, high = 0, self.max_seq_len
         while low < high:
             middle = (low + high + 1) // 2
-            if self.sequence_bytes(middle) <= self.pool_bytes:
+            if self.sequence_bytes(middle) <= self.room_bytes:
                 low = middle
             else:
                 high = middle - 1

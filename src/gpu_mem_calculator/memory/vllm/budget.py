@@ -19,6 +19,7 @@ from .cuts import shard
 from .graphs import COUNTED_FROM, graph_parts
 from .lora import slots
 from .non_torch import before, counted
+from .pages import Pool
 from .sampler import Part
 from .speculative import draft
 from .trial_run import element_bytes, peak
@@ -136,6 +137,9 @@ def problem(run: Run, one: Rank, pool_problem: str) -> str:
     given = run.options["kv_cache_memory_bytes"]
     behind = every(one) - taken(run, one)  # what comes behind the pool
     fits = max(0, int(100 * (free - behind) / run.card_bytes)) / 100
+    if free <= 0:
+        return (f"CUDA's context and libraries take {one.outside / GIB:.2f} GiB, and "
+                f"{run.free_bytes / GIB:.2f} are free; use a larger card")  # fmt: skip
     if v1(run) and version(run) >= LOOKED_FROM and given is None and free < one.requested:
         return (f"gpu_memory_utilization={share:g} asks for {one.requested / GIB:.2f} GiB, and "
                 f"{free / GIB:.2f} of {run.card_bytes / GIB:.2f} GiB are free when vLLM starts; "
@@ -156,11 +160,12 @@ def every(one: Rank) -> int:
     return sum(one.figure(name) for name in (WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS))
 
 
-def needs_bytes(run: Run, one: Rank, cache: int) -> int:
-    """The least card on which the rank starts and has `cache` bytes for its pool."""
+def needs_bytes(run: Run, one: Rank, pool: Pool) -> int:
+    """The least card on which the rank starts and its pool has room for max_model_len."""
     share = float(run.options["gpu_memory_utilization"])
+    cache = pool.needs_bytes(int(run.options["max_seq_len"])) + pool.spare_bytes
     least = [one.outside + every(one) + cache]
-    if run.options["kv_cache_memory_bytes"] is None:
+    if run.options["kv_cache_memory_bytes"] is None and pool.block_bytes:
         least.append(ceil((taken(run, one) + cache) / share))
         if share < 1 and v1(run) and version(run) >= LOOKED_FROM:
             least.append(ceil(one.outside / (1 - share)))

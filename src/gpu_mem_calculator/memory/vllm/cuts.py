@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...model.blocks import Attention, LatentAttention, Moe
+from ...model.blocks import Moe
 from ..run import Run
 from ..serving.shard import Shard
 from .versions import version
@@ -54,11 +54,7 @@ def experts(run: Run) -> Moe | None:
 
 def problems(run: Run) -> Iterator[str]:
     """Cuts that vLLM refuses."""
-    tp, pp, ep = int(run.mesh.tp), int(run.mesh.pp), int(run.mesh.ep)
-    layers, ranks, moe = len(run.arch.layers), tp * int(run.mesh.dp), experts(run)
-    if pp > layers:
-        yield f"inference.pipeline_parallel_size={pp} is more than {layers} layers; use {layers}"
-    yield from _heads(run, tp)
+    ep, ranks, moe = int(run.mesh.ep), int(run.mesh.tp) * int(run.mesh.dp), experts(run)
     if ep > 1 and moe is None:
         yield (f"inference.expert_parallel_size={ep}, but {run.arch.family} has no experts; "
                "leave it out")  # fmt: skip
@@ -68,15 +64,3 @@ def problems(run: Run) -> Iterator[str]:
     elif ep > 1 and moe is not None and ranks > moe.num_experts:
         yield (f"inference.expert_parallel_size={ep} is more than {moe.num_experts} experts; use "
                f"{moe.num_experts}")  # fmt: skip
-
-
-def _heads(run: Run, tp: int) -> Iterator[str]:
-    """vllm 0.11.0 vllm/config/model.py verify_with_parallel_config."""
-    mixers = (mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers)
-    heads = {mixer.heads for mixer in mixers if isinstance(mixer, Attention | LatentAttention)}
-    for count in sorted(heads):
-        if count % tp:
-            fits = [str(n) for n in range(1, count + 1) if count % n == 0 and n <= 2 * tp]
-            yield (f"inference.tensor_parallel_size={tp} does not divide {count} heads; try "
-                   f"{' or '.join(fits[-2:])}")  # fmt: skip
-            return

@@ -32,7 +32,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     - `token_bytes`: one more token of a long sequence
     - `sequence_bytes(n)`: what a sequence of n tokens takes of the pool
     - `needs_bytes(n)`: what vLLM asks for before it starts with max_model_len n; `longest`: the
-      largest n that it would take
+      largest n that it would take; `spare_bytes`: a block that it never uses
     - `items`: what is allocated; less than the pool by less than a block, or by what another rank
       cannot match
     - `problem`: why vLLM would not start, in a sentence
@@ -47,6 +47,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     sequence_bytes: Callable[[int], int]
     needs_bytes: Callable[[int], int]
     longest: int
+    spare_bytes: int = 0
     items: tuple[tuple[str, int], ...] = ()
     problem: str = ""
 
@@ -119,14 +120,15 @@ def pool(run: Run, shard: Shard, pool_bytes: int, num_blocks: int | None = None)
     count = count if num_blocks is None else min(count, num_blocks)
     sequence = _sequence_bytes(found)
     asked = _needs_bytes(run, found, sequence)
-    most = pool_bytes - (size if version(run) >= (0, 28, 0) else 0)  # one block is never used
+    spare = size if version(run) >= (0, 28, 0) else 0  # one block is never used
+    most = pool_bytes - spare
     longest = _longest(asked, most, length)
     concurrency = count * size / sequence(length)
     return Pool(
         blocks=count, block_size=found.block_size, block_bytes=size,
         tokens=_tokens(run, found, count, concurrency, length), concurrency=concurrency,
         token_bytes=token_bytes(found), sequence_bytes=sequence, needs_bytes=asked,
-        longest=longest, items=((_name(found, count), count * size),),
+        longest=longest, spare_bytes=spare, items=((_name(found, count), count * size),),
         problem=_problem(length, asked(length), most, longest),
     )  # fmt: skip
 
