@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.answers import answers
+from gpu_mem_calculator.core.batches import lines, own_lines
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.capacity import (
     CONTEXTS,
@@ -58,6 +59,14 @@ def test_transformers_takes_what_its_ledger_says(model: str, batch: int) -> None
     share = found.shares[0][0]
     assert share is not None
     assert share * result.gpu_memory_bytes == pytest.approx(whole, rel=1e-9)
+
+
+@pytest.mark.parametrize("model", ["llama3.2-1b", "gemma2-2b", "deepseek-v2-lite"])
+def test_parabolas_are_what_the_ledgers_say(model: str) -> None:
+    """Of a row of contexts each has the lines of its own ledgers, windows and experts or not."""
+    resolved = full_estimate(served("transformers", model), replay=False).resolved
+    contexts = [300 * step for step in range(1, 27)]
+    assert lines(resolved, contexts) == [own_lines(resolved, one) for one in contexts]
 
 
 def test_fp8_doubles_the_tokens_and_more_ranks_more_than_double_them() -> None:

@@ -35,7 +35,8 @@ BUDGETS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
         "kv_tokens": (2.4, 5.4),
     },
     ("serving_llamacpp", "llamacpp"): {
-        "weights": (0.06, 1), "activation": (0.02, 0.3), "kv_pool": (0.01, 0.01), "kv_tokens": (0, 0),
+        "weights": (0.06, 1), "activation": (0.02, 0.3), "kv_pool": (0.01, 0.01),
+        "kv_tokens": (0, 0),
     },
     ("serving_tgi", "tgi"): {"kv_pool": (13.1, 43), "kv_tokens": (13.1, 43)},
 }  # fmt: skip

@@ -1,29 +1,31 @@
 """How many sequences fit at which context: the questions people ask of a server.
 
-A server with a pool has room for so many pages. transformers has none: what it takes is affine in
-the batch at each instant of a context, so two ledgers a context tell them all.
+A server with a pool has room for so many pages; transformers has the whole card.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from .. import catalog
-from .calculator import STEP, Estimate, full_estimate
+from ..memory.serving.served import Served
+from .batches import Lines, lines
+from .calculator import Estimate, full_estimate
 from .errors import InputError
 from .models import RunFile
-from .resolved import Resolved
 from .runfile import as_dict, read, with_settings
 from .serving import find_server
 
 CONTEXTS = tuple(2**power for power in range(10, 21))
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MOST_TP = 64
+AT_ONCE = 10**6  # sequences, where nothing but memory ends them
 Used = Callable[[int], int]  # sequences to bytes
+Room = tuple[Used, int, int]
 
 
 class Matrix(Struct, frozen=True, kw_only=True):
@@ -47,8 +49,7 @@ def matrix(
     wanted = tuple(contexts) or (*(c for c in CONTEXTS if c < longest), longest)
     counts = tuple(concurrencies) or CONCURRENCIES
     rows, most = [], []
-    for context in wanted:
-        used, limit, at_once = _room(estimate, context)
+    for used, limit, at_once in _rooms(estimate, wanted):
         each = [_share(used(count), limit) for count in counts]
         rows.append(tuple(share if count <= at_once else None
                           for count, share in zip(counts, each, strict=True)))  # fmt: skip
@@ -66,7 +67,8 @@ def _share(used: int, limit: int) -> float:
 def _longest(estimate: Estimate) -> int:
     if estimate.served:
         return estimate.served[0].max_seq_len
-    return estimate.resolved.run.arch.max_seq_len
+    run = estimate.resolved.run
+    return int(run.options.get("max_seq_len") or run.arch.max_seq_len)
 
 
 def _most(used: Used, limit: int, at_once: int) -> int:
@@ -81,32 +83,28 @@ def _most(used: Used, limit: int, at_once: int) -> int:
     return low
 
 
-def _room(estimate: Estimate, context: int) -> tuple[Used, int, int]:
-    """Bytes that sequences of a context take, the bytes there are, and how many run at once."""
-    if not estimate.served:
-        return _whole_card(estimate.resolved, context)
-    tightest = max(estimate.served,
-                   key=lambda one: _share(one.sequence_bytes(context), one.room_bytes))  # fmt: skip
+def _rooms(estimate: Estimate, contexts: Sequence[int]) -> Iterator[Room]:
+    """For each context the bytes that sequences take, those there are, how many run at once."""
+    if estimate.served:
+        yield from (_pool(estimate.served, context) for context in contexts)
+        return
+    resolved = estimate.resolved
+    outside = sum(size for _, size, _ in resolved.outside_torch)
+    for each in lines(resolved, contexts):
+        used = partial(_whole, each, outside)
+        yield used, resolved.hardware.memory_bytes, AT_ONCE
+
+
+def _pool(served: Sequence[Served], context: int) -> Room:
+    """A server: the stage with the least room decides."""
+    tightest = max(served, key=lambda one: _share(one.sequence_bytes(context), one.room_bytes))
     each = tightest.sequence_bytes(context)
     return lambda count: count * each, tightest.room_bytes, tightest.most_sequences
 
 
-def _whole_card(resolved: Resolved, context: int) -> tuple[Used, int, int]:
-    """transformers: the ledger of one sequence and of two, and a line through each instant."""
-    new = min(int(resolved.run.new_tokens), context - 1)
-    heights = []
-    for batch in (1, 2):
-        run = replace(resolved.run, batch=batch, seq=context - new, new_tokens=new)
-        ledger = resolved.engine.ledger(run)
-        at = ledger.heights()
-        heights.append([int(at[i.name]) for i in ledger.instants if i.phase in STEP])
-    outside = sum(size for _, size, _ in resolved.outside_torch)
-    lines = tuple((one, two - one) for one, two in zip(*heights, strict=True))
-    return (
-        lambda count: outside + max(first + (count - 1) * more for first, more in lines),
-        resolved.hardware.memory_bytes,
-        10**6,
-    )
+def _whole(each: Lines, outside: int, count: int) -> int:
+    """transformers: its highest instant, and what lies beside torch."""
+    return outside + max(first + (count - 1) * more for first, more in each)
 
 
 class Change(Struct, frozen=True, kw_only=True):
