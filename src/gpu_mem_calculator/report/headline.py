@@ -171,3 +171,13 @@ def basis(estimate: Estimate) -> Iterator[Line]:
         )
         yield from wrapped("", text, "dim")
         yield line()
+
+
+def remarks(estimate: Estimate) -> Iterator[Line]:
+    """Warnings, then what was assumed."""
+    for warning in estimate.result.warnings:
+        yield from wrapped("note: ", warning, WARN)
+    if estimate.result.assumed:
+        yield from wrapped("assumed: ", "; ".join(estimate.result.assumed))
+    if estimate.result.warnings or estimate.result.assumed:
+        yield line()

@@ -12,7 +12,7 @@ from ..core.inference_config import ServingResult
 from ..ledger.ledger import CPU
 from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
 from .bars import bar, stacked
-from .headline import server_words, setup_words
+from .headline import remarks, server_words, setup_words
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, count, gib, line, size, wrapped
 from .shortfall import shortfall
 
@@ -53,7 +53,7 @@ def serving_report(estimate: Estimate, found: Answers, words: Sequence[str]) -> 
             yield from matrix_lines(found.matrix, "share of the cache")
         yield from _speed(found)
     yield from _changes(estimate, found)
-    yield from _remarks(estimate)
+    yield from remarks(estimate)
     if not served.problem:
         yield from command("start: ", shlex.split(estimate.result.serving.command))
     yield from command("why:   ", ["gpu-mem-calc", *words])
@@ -248,13 +248,3 @@ def change_lines(changes: Sequence[Change]) -> Iterator[Line]:
                (f"{change.kv_tokens:>12,} tokens of cache, {change.max_concurrency:,.1f} "
                 "sequences", "")]  # fmt: skip
         yield line("  " + " ".join(f"--set {one}" for one in change.setting), "cyan")
-
-
-def _remarks(estimate: Estimate) -> Iterator[Line]:
-    """Warnings and notes, then what was assumed."""
-    for warning in estimate.result.warnings:
-        yield from wrapped("note: ", warning, WARN)
-    if estimate.result.assumed:
-        yield from wrapped("assumed: ", "; ".join(estimate.result.assumed))
-    if estimate.result.warnings or estimate.result.assumed:
-        yield line()

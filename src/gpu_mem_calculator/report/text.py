@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from ..core.calculator import Estimate
 from .advice import advice_lines, remedies
-from .headline import basis, headline, verdict
-from .lines import WARN, Line, command, gib, line, wrapped
+from .headline import basis, headline, remarks, verdict
+from .lines import Line, command, gib, line, wrapped
 from .numbers import four_numbers, numbers_table
 from .parts import parts_table
 from .room import room_lines
@@ -31,7 +31,7 @@ def text_report(
     yield from stage_table(estimate)
     yield from _numbers(estimate)
     yield from basis(estimate)
-    yield from _remarks(estimate)
+    yield from remarks(estimate)
     yield from room_lines(estimate)
     yield from advice_lines(estimate, remedies(estimate))
     yield from command("why:  ", ["gpu-mem-calc", *words])
@@ -60,13 +60,3 @@ def _host(estimate: Estimate) -> str:
     text = f"libraries, {ranks} × {gib(libraries, 2)}"
     more = estimate.result.host_bytes_per_node > ranks * libraries
     return f"offloaded states and buffers; {text}" if more else text
-
-
-def _remarks(estimate: Estimate) -> Iterator[Line]:
-    """Warnings, then what was assumed."""
-    for warning in estimate.result.warnings:
-        yield from wrapped("note: ", warning, WARN)
-    if estimate.result.assumed:
-        yield from wrapped("assumed: ", "; ".join(estimate.result.assumed))
-    if estimate.result.warnings or estimate.result.assumed:
-        yield line()
