@@ -28,17 +28,17 @@ BUDGETS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
         "graph": (8.4, 58), "kv_pool": (0.21, 3.7), "kv_tokens": (0.21, 3.7),
     },
     ("serving_sglang", "sglang"): {
-        "weights": (0.32, 2.4), "graph": (12, 30), "kv_pool": (0.45, 2.4), "kv_tokens": (0.11, 1),
+        "weights": (0.27, 1.5), "graph": (12, 30), "kv_pool": (0.41, 2.4), "kv_tokens": (0.09, 1),
     },
     ("serving_tensorrt_llm", "tensorrt_llm"): {
-        "weights": (0.29, 0.9), "activation": (2.3, 14), "kv_pool": (2.4, 5.4),
-        "kv_tokens": (2.4, 5.4),
+        "weights": (0.29, 0.9), "activation": (2.3, 14), "kv_pool": (2.4, 5.0),
+        "kv_tokens": (2.4, 5.0),
     },
     ("serving_llamacpp", "llamacpp"): {
         "weights": (0.06, 1), "activation": (0.02, 0.3), "kv_pool": (0.01, 0.01),
         "kv_tokens": (0, 0),
     },
-    ("serving_tgi", "tgi"): {"kv_pool": (13.1, 43), "kv_tokens": (13.1, 43)},
+    ("serving_tgi", "tgi"): {"kv_pool": (2.9, 7.9), "kv_tokens": (2.9, 7.9)},
 }  # fmt: skip
 FILES = tuple(dict.fromkeys(name for name, _ in BUDGETS))
 CASES = [(*key, metric) for key, budgets in BUDGETS.items() for metric in budgets]

@@ -15,8 +15,9 @@ from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.memory.run import Run
 from gpu_mem_calculator.memory.serving.served import Served
+from gpu_mem_calculator.memory.tgi.graphs import graph_sizes
 from gpu_mem_calculator.memory.tgi.versions import attention, prefill_tokens, wiggle
-from gpu_mem_calculator.memory.tgi.warmup import warm_tokens, warm_up_bytes
+from gpu_mem_calculator.memory.tgi.warmup import least_bytes, warm_tokens, warm_up_bytes
 from gpu_mem_calculator.serving.tgi import serve, shard
 
 ROWS = [
@@ -25,7 +26,7 @@ ROWS = [
     .read_text()
     .splitlines()
 ]
-UNEXPLAINED = "tgi-2.2.0-llama3.1-8b-a10g"
+COMPARED = [row for row in ROWS if "kv_tokens" in row["measured"]]
 
 
 def run(model: str = "llama3.1-8b", gpu: str = "h100-80gb-sxm", **inference: Any) -> Run:
@@ -41,14 +42,15 @@ def served(model: str = "llama3.1-8b", gpu: str = "h100-80gb-sxm", **inference: 
 
 
 def test_pools_are_those_of_the_logs() -> None:
-    """Four of five logs within 7 %; one leaves 1 GiB less than anything explains."""
-    for row in ROWS:
+    """Six of seven logs within 5 %; two ranks whose sums overtake each other are 8 % off."""
+    for row in COMPARED:
         result = estimate(row["config"]).serving
         assert result is not None
         error = (result.kv_tokens - row["measured"]["kv_tokens"]) / row["measured"]["kv_tokens"]
-        assert abs(error) < (0.45 if row["id"] == UNEXPLAINED else 0.07), row["id"]
+        alone = row["config"]["hardware"]["num_gpus"] == 1
+        assert abs(error) < (0.05 if alone else 0.08), row["id"]
         gap = abs(result.kv_pool_bytes - row["measured"]["kv_pool_bytes"])
-        assert gap < 1.05 * GIB, row["id"]
+        assert gap < 0.6 * GIB, row["id"]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +84,46 @@ def test_2_x_takes_the_longest_prompt_and_50_more() -> None:
     found = run(engine_version="2.0.3")
     assert prefill_tokens(found) == 4145
     assert warm_tokens(found) == 8192
+
+
+def test_1_4_has_the_same_lengths_for_every_model() -> None:
+    """1,024 of 2,048 tokens, four prompts at once, and no CUDA graphs unless they are asked for."""
+    found = run(engine_version="1.4.5")
+    assert prefill_tokens(found) == 4096
+    assert warm_tokens(found) == 4 * 2048
+    assert graph_sizes(found) == ()
+    assert graph_sizes(run(engine_version="2.0.0")) == (1, 2, 4, 8, 16, 32)
+
+
+def test_awq_is_added_up_in_eight_parts_until_marlin() -> None:
+    """Eight times gate and up of 4,096 tokens, of which logits can take the place."""
+    given = {"max_num_batched_tokens": 4096, "max_total_tokens": 2048, "max_input_tokens": 1024}
+    sizes = {}
+    for version, gpu in (("2.0.4", "a10g"), ("2.2.0", "a10g"), ("2.2.0", "t4")):
+        for how in ("awq", "none"):
+            found = run(gpu=gpu, engine_version=version, quantization=how, dtype="fp16", **given)
+            sizes[version, gpu, how] = warm_up_bytes(found, shard(found))
+    assert sizes["2.0.4", "a10g", "awq"] > sizes["2.0.4", "a10g", "none"] + 2**30
+    assert sizes["2.2.0", "a10g", "awq"] == sizes["2.2.0", "a10g", "none"]
+    assert sizes["2.2.0", "t4", "awq"] == sizes["2.0.4", "a10g", "awq"]
+
+
+def test_a_full_card_gets_by_with_less() -> None:
+    """Cached segments are given back, down to what is alive at once."""
+    found = run(engine_version="2.2.0", max_total_tokens=8192)
+    own = shard(found)
+    most, least = warm_up_bytes(found, own), least_bytes(found, own)
+    assert least < most
+    assert least <= warm_up_bytes(found, own, (least + most) // 2) <= (least + most) // 2
+    assert warm_up_bytes(found, own, least - 1) == most
+
+
+def test_gemma_3_is_shown_a_picture() -> None:
+    """Masks of ten bytes for every pair of tokens stay while the text runs."""
+    options = {"gpu": "a100-80gb-sxm", "max_num_batched_tokens": 16000}
+    seen, text = run("gemma3-12b-it", **options), run("gemma3-12b", **options)
+    more = warm_up_bytes(seen, shard(seen)) - warm_up_bytes(text, shard(text))
+    assert 10 * 16000**2 <= more < 16 * 16000**2
 
 
 def test_heads_decide_the_kernels_and_kernels_the_blocks() -> None:
@@ -186,7 +228,7 @@ def test_the_command_says_what_was_asked_for() -> None:
     ("options", "sentence"),
     [
         ({"kv_cache_dtype": "int8"}, "is not stored by TGI"),
-        ({"engine_version": "1.4.0"}, "is not a version of TGI that is modelled"),
+        ({"engine_version": "1.3.4"}, "is not a version of TGI that is modelled"),
         ({"max_seq_len": 4096, "max_total_tokens": 8192}, "give one of them"),
         ({"max_total_tokens": 100, "max_input_tokens": 100}, "must be less than max_total_tokens"),
         ({"tensor_parallel_size": 16}, "is more than 8 key-value heads"),

@@ -46,7 +46,7 @@ from ..memory.tgi.versions import (
     version,
     wiggle,
 )
-from ..memory.tgi.warmup import warm_tokens, warm_up_bytes
+from ..memory.tgi.warmup import least_bytes, warm_tokens, warm_up_bytes
 from ..model.adapters import linears
 from ..model.blocks import Attention, LatentAttention
 
@@ -207,11 +207,11 @@ def serve(run: Run) -> Served:
     token, share = token_bytes(run, own), float(run.options["gpu_memory_utilization"])
     tokens = prefill_tokens(run)
     held = [*_weights(run, own), *_outside(run)]
-    held.append(Item(figure=ACTIVATION, name="warm-up prefill", bytes=warm_up_bytes(run, own),
+    warm, used = warm_tokens(run) * token, sum(item.bytes for item in held)
+    prefill = warm_up_bytes(run, own, run.free_bytes - used - warm)
+    held.append(Item(figure=ACTIVATION, name="warm-up prefill", bytes=prefill,
                      source=WARM_CODE, formula=f"{tokens:,} tokens"))  # fmt: skip
-    warm = warm_tokens(run) * token
-    used = sum(item.bytes for item in held)
-    left = run.free_bytes - used - warm
+    left = run.free_bytes - used - warm - prefill
     room, of_card = wiggle(run), version(run) >= OF_CARD
     kept_back = (1 - share * (room if of_card else 1)) * run.card_bytes
     free = max(0, int((left - kept_back) * (1 if of_card else room)))
@@ -227,7 +227,7 @@ def serve(run: Run) -> Served:
         items=(*items, *graphs(run, own, most)), tokens=pool // token if token else 0,
         token_bytes=token, max_seq_len=most, most_sequences=int(run.options["max_num_seqs"]),
         sequence_bytes=lambda context: _slots(context, block) * token,
-        needs_bytes=used + max(warm, _slots(most, block) * token),
+        needs_bytes=used + least_bytes(run, own) + max(warm, _slots(most, block) * token),
         problem=_problem(run, left), command=command(run),
         notes=tuple(notes(run)),
     )  # fmt: skip

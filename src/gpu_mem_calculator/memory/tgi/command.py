@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..run import Run
+from .picture import seen_by
 from .versions import NEWEST, parsed, prefill_tokens
 
 QUANTIZE = {"int8": "eetq", "nf4": "bitsandbytes-nf4", "gptq_int4": "gptq", "gptq_int8": "gptq"}
@@ -51,5 +52,7 @@ def notes(run: Run) -> Iterator[str]:
     if run.options.get("max_num_batched_tokens") is None:
         yield (f"max_batch_prefill_tokens is {prefill_tokens(run):,}, as the launcher chooses; a "
                "smaller one leaves more for the cache")  # fmt: skip
+    if run.arch.tower and not seen_by(run):
+        yield "the picture of the warm-up is left out; it leaves less for the cache"
     if any(run.arch.windows):
         yield "layers with a sliding window keep the whole sequence in TGI"

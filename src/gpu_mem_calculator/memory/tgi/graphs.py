@@ -11,7 +11,7 @@ from ..serving.served import GRAPHS, Item
 from ..serving.shard import Shard
 from ..serving.weights import BITS
 from ..serving.widths import kinds
-from .versions import block_size, version
+from .versions import BY_MODEL, block_size, version
 
 GRAPH_CODE = code(
     "text-generation-inference 3.3.7 flash_causal_lm.py cuda_graph_warmup: logits of each size, "
@@ -22,11 +22,13 @@ MEDUSA_HEADS = 2  # where the run does not say
 
 
 def graph_sizes(run: Run) -> tuple[int, ...]:
-    """Batch sizes that are captured; bitsandbytes has none."""
-    given = run.options.get("cuda_graphs")
-    if run.options.get("enforce_eager") or (
-        given is None and run.options["quantization"] == "nf4" and version(run) < (2, 1, 0)
-    ):
+    """Batch sizes that are captured; bitsandbytes had none at first, and before 2.0 they had to be
+    asked for.
+    """
+    given, since = run.options.get("cuda_graphs"), BY_MODEL
+    if run.options["quantization"] == "nf4":
+        since = (2, 1, 0)
+    if run.options.get("enforce_eager") or (given is None and version(run) < since):
         return ()
     sizes = GRAPH_SIZES if given is None else given
     return tuple(size for size in sizes if size > ahead(run))  # flash_causal_lm.py warmup

@@ -12,7 +12,7 @@ from ...model.blocks import Attention, LatentAttention, Moe
 from ..run import Run
 
 Version = tuple[int, int, int]
-NEWEST, OLDEST = (3, 3, 7), (2, 0, 0)
+NEWEST, OLDEST = (3, 3, 7), (1, 4, 0)
 # TGI_WIGGLE_ROOM since which version (server/text_generation_server/models/globals.py). Before 3.0
 # it is a share of what is free, since then of the card.
 WIGGLE = (((3, 3, 0), 0.90), ((3, 1, 0), 0.93), ((3, 0, 0), 0.95), ((2, 4, 0), 0.90),
@@ -20,6 +20,9 @@ WIGGLE = (((3, 3, 0), 0.90), ((3, 1, 0), 0.93), ((3, 0, 0), 0.95), ((2, 4, 0), 0
 OF_CARD = (3, 0, 0)
 BLOCKS = {"flashinfer": 1, "flashdecoding": 256, "paged": 16}
 MAX_DEFAULT, PREFILL_DEFAULT = 4096, 4096
+# Until 2.0 the launcher has one prompt, request and sum of prompts for all models.
+BY_MODEL, FIXED = (2, 0, 0), (1024, 2048, 4096)
+MARLIN = (2, 2, 0)  # AWQ is multiplied by Marlin since, from capability 8.0 on
 # What the launcher thinks a card computes in a second (launcher/src/main.rs f16_flop), by compute
 # capability and the bytes it reports at most; other cards have no figure.
 CARDS = (
@@ -74,6 +77,8 @@ def block_size(run: Run) -> int:
 def longest(run: Run) -> int | None:
     """Most tokens of one request; None: as many as the cache and the model allow."""
     given = run.options.get("max_total_tokens") or run.options.get("max_seq_len")
+    if given is None and version(run) < BY_MODEL:
+        return FIXED[1]
     if given is None and version(run) < (3, 0, 0):
         return min(MAX_DEFAULT, run.arch.max_seq_len)
     return None if given is None else int(given)
@@ -82,6 +87,8 @@ def longest(run: Run) -> int | None:
 def max_input_tokens(run: Run) -> int | None:
     """Most tokens of a prompt."""
     given, most = run.options.get("max_input_tokens"), longest(run)
+    if given is None and version(run) < BY_MODEL:
+        return FIXED[0]
     if given is None and version(run) < (3, 0, 0) and most is not None:
         return most - 1
     return None if given is None else int(given)
@@ -90,12 +97,14 @@ def max_input_tokens(run: Run) -> int | None:
 def prefill_tokens(run: Run) -> int:
     """max_batch_prefill_tokens: given, or what the launcher chooses.
 
-    Before 3.0 room for the longest prompt and 50 more; since then what the card computes in a
+    From 2.0 on room for the longest prompt and 50 more; from 3.0 on what the card computes in a
     second, not more than the model's positions or what it thinks fits.
     """
     given = run.options.get("max_num_batched_tokens")
     if given is not None:
         return int(given)
+    if version(run) < BY_MODEL:
+        return FIXED[2]
     if version(run) < (3, 0, 0):
         return (max_input_tokens(run) or MAX_DEFAULT) + 50
     optimal = _compute_optimal(run)

@@ -12,21 +12,36 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from msgspec import Struct
+
 from ...ledger.num import ceil_div
 from ...ledger.units import MIB
-from ...replay.allocator import replay
+from ...replay.allocator import history
+from ...replay.needs import needs_bytes
 from ...replay.stream import Stream
 from ..run import Run
 from ..runtime import cublas_bytes
 from ..serving.shard import Shard
+from ..serving.weights import run_scheme
 from ..serving.widths import Widths, kinds
+from .picture import Picture, look, picture
 from .tape import Tape
-from .versions import attention, block_size, longest, max_input_tokens, prefill_tokens, version
+from .versions import (
+    MARLIN,
+    attention,
+    block_size,
+    longest,
+    max_input_tokens,
+    prefill_tokens,
+    version,
+)
 
 FLASHINFER_BYTES = 128 * MIB  # layers/attention/flashinfer.py get_workspace
 CHUNK = 32768  # tokens that fused_moe takes at once
 IN_PLACE = (2, 4, 0)  # log probabilities take the logits' place since
-TURNS = 2  # layers of each kind that are played; more change nothing
+TURNS = 4  # layers of each kind that are played; more change nothing
+SIZE = 2  # bytes of an element
+AWQ_PARTS = 8
 
 
 def requests(run: Run) -> int:
@@ -44,78 +59,142 @@ def warm_tokens(run: Run) -> int:
     return requests(run) * int(ceil_div(most - 1, block)) * block
 
 
-def warm_up_bytes(run: Run, shard: Shard) -> int:
-    """What torch has reserved for the prefill when it is over."""
-    size = 4 if run.precision == "fp32" else 2
+class Prefill(Struct, frozen=True, kw_only=True):
+    """What the stream is made of: layers of each kind, tokens, and rows of logits.
+
+    `copied`: log probabilities do not take the logits' place. `parts`: sums of a matmul that are
+    kept apart. `query`: queries are copied for the kernel.
+    """
+
+    layers: tuple[Widths, ...]
+    tokens: int
+    rows: int
+    vocab: int
+    ranks: int
+    copied: bool = False
+    parts: int = 1
+    query: bool = False
+    seen: Picture | None = None
+
+
+def warm_up_bytes(run: Run, shard: Shard, room: int | None = None) -> int:
+    """What torch has reserved for the prefill when it is over. Where there is less `room`, the
+    allocator gives cached segments back and tries again.
+    """
+    plain, prefill = _workspaces(run), _prefill(run, shard)
+    reserved = plain + _reserved(prefill)
+    if room is None or reserved <= room or plain + _least(prefill) > room:
+        return reserved
+    return plain + _reserved(prefill, room - plain)
+
+
+def least_bytes(run: Run, shard: Shard) -> int:
+    """What the prefill gets by with."""
+    return _workspaces(run) + _least(_prefill(run, shard))
+
+
+def _workspaces(run: Run) -> int:
+    flashinfer = FLASHINFER_BYTES if attention(run) == "flashinfer" else 0
+    return cublas_bytes(run.compute_capability) + flashinfer
+
+
+def _prefill(run: Run, shard: Shard) -> Prefill:
     every = version(run) < (3, 0, 0) or bool(run.options.get("enable_prefill_logprobs"))
-    rows = prefill_tokens(run) if every else requests(run)
-    workspaces = cublas_bytes(run.compute_capability)
-    workspaces += FLASHINFER_BYTES if attention(run) == "flashinfer" else 0
-    return workspaces + _reserved(
-        kinds(run.arch, shard), prefill_tokens(run), rows, run.arch.vocab, shard.tp, size,
-        every and version(run) < IN_PLACE,
+    tokens, count = prefill_tokens(run), requests(run)
+    each = min(max_input_tokens(run) or tokens, tokens)
+    return Prefill(
+        layers=kinds(run.arch, shard), tokens=tokens, rows=tokens if every else count,
+        vocab=run.arch.vocab, ranks=shard.tp, copied=every and version(run) < IN_PLACE,
+        parts=_parts(run), query=attention(run) == "flashinfer",
+        seen=picture(run, shard.tp, count, each),
     )  # fmt: skip
 
 
+def _parts(run: Run) -> int:
+    """Sums that AWQ's own kernel keeps apart (layers/awq/quantize/qmodule.py)."""
+    own = version(run) < MARLIN or float(run.compute_capability) < 8
+    return AWQ_PARTS if own and run_scheme(run).name == "awq" else 1
+
+
 @lru_cache(maxsize=64)
-def _reserved(
-    layers: tuple[Widths, ...], tokens: int, rows: int, vocab: int, ranks: int, size: int,
-    copied: bool,
-) -> int:  # fmt: skip
-    """Play the layers, then the head: logits of `rows` tokens, and perhaps a copy of them."""
-    tape, hidden = Tape(), layers[0].hidden if layers else 0
-    given, residual = tape.make(tokens * hidden * size), None
-    for wide in (wide for wide in layers for _ in range(TURNS)):
-        out, rest = _layer(tape, wide, tokens, size)
-        tape.free(given, *(() if residual is None else (residual,)))
-        given, residual = out, rest
-    normed = tape.make(tokens * hidden * size)
-    tape.free(given, *(() if residual is None else (residual,)))
-    if ranks > 1:
-        own = tape.make(rows * int(ceil_div(vocab, ranks)) * size)
-        logits = tape.make(rows * vocab * size)
+def _reserved(prefill: Prefill, cap: int | None = None) -> int:
+    """At the end."""
+    return history(_stream(prefill), cap=cap)[-1][1]
+
+
+@lru_cache(maxsize=64)
+def _least(prefill: Prefill) -> int:
+    return needs_bytes(_stream(prefill))
+
+
+def _stream(one: Prefill) -> Stream:
+    """The layers, then the head: logits, and perhaps a copy of them."""
+    tape, row = Tape(), one.tokens * (one.layers[0].hidden if one.layers else 0) * SIZE
+    masks = [] if one.seen is None else look(tape, one.seen)
+    given: list[int] = [tape.make(row)]
+    for wide in (wide for wide in one.layers for _ in range(TURNS)):
+        made = _layer(tape, wide, one, first=len(given) == 1)
+        tape.free(*given)
+        given = made
+    normed = tape.make(row)
+    tape.free(tape.make(row), *given)
+    if one.ranks > 1:
+        own = tape.make(one.rows * int(ceil_div(one.vocab, one.ranks)) * SIZE)
+        logits = tape.make(one.rows * one.vocab * SIZE)
         tape.free(own)
     else:
-        logits = tape.make(rows * vocab * size)
-    tape.free(normed)
-    if copied:
-        tape.make(rows * vocab * size)
+        logits = tape.make(one.rows * one.vocab * SIZE)
+    tape.free(normed, *masks)
+    if one.copied:
+        tape.free(tape.make(one.rows * one.vocab * SIZE))
     tape.free(logits)
-    return replay(Stream(sizes=tape.sizes, events=tape.events)).reserved_bytes
+    return Stream(sizes=tape.sizes, events=tape.events)
 
 
-def _layer(tape: Tape, wide: Widths, tokens: int, size: int) -> tuple[int, int]:
-    """One layer: its output and the residual outlive it."""
-    row = tokens * wide.hidden * size
-    normed, res = tape.make(row), tape.make(row)
-    mixed = tape.make(tokens * wide.mixed * size)
-    query, read = tape.make(tokens * wide.read * size), tape.make(tokens * wide.read * size)
-    tape.free(query)
-    attended = tape.make(row)
+def _linear(tape: Tape, size: int, parts: int) -> int:
+    """A matmul, perhaps in parts that are added up."""
+    if parts == 1:
+        return tape.make(size)
+    apart = tape.make(parts * size)
+    out = tape.make(size)
+    tape.free(apart)
+    return out
+
+
+def _layer(tape: Tape, wide: Widths, one: Prefill, *, first: bool) -> list[int]:
+    """One layer: its output and the residual outlive it. The first has no residual to add."""
+    tokens, parts, row = one.tokens, one.parts, one.tokens * wide.hidden * SIZE
+    normed = [tape.make(row) for _ in range(1 if first else 2)]
+    mixed = _linear(tape, tokens * wide.mixed * SIZE, parts)
+    asked = [tape.make(tokens * wide.read * SIZE)] if one.query else []
+    read = tape.make(tokens * wide.read * SIZE)
+    tape.free(*asked)
+    attended = _linear(tape, row, parts)
     tape.free(mixed, read)
     second, rest = tape.make(row), tape.make(row)
     made = []
     if wide.experts is not None:
-        made.append(_experts(tape, wide, tokens, size))
+        made.append(_experts(tape, wide, tokens))
     if wide.up:
-        up, act = tape.make(tokens * wide.up * size), tape.make(tokens * wide.act * size)
+        up = _linear(tape, tokens * wide.up * SIZE, parts)
+        act = tape.make(tokens * wide.act * SIZE)
         gated = wide.up > wide.act
-        product = tape.make(tokens * wide.act * size) if gated else act
+        product = tape.make(tokens * wide.act * SIZE) if gated else act
         tape.free(*((act,) if gated else ()))
-        made.append(tape.make(row))
+        made.append(_linear(tape, row, parts))
         tape.free(up, product)
     out = made[0] if len(made) == 1 else tape.make(row)
-    tape.free(normed, res, attended, second, *(made if len(made) != 1 else ()))
-    return out, rest
+    tape.free(*normed, attended, second, *(made if len(made) != 1 else ()))
+    return [out, rest]
 
 
-def _experts(tape: Tape, wide: Widths, tokens: int, size: int) -> int:
+def _experts(tape: Tape, wide: Widths, tokens: int) -> int:
     """fused_moe: what goes into the activation, what comes out, and the rows behind, in chunks."""
     assert wide.experts is not None
     rows = min(tokens, CHUNK) * wide.experts.top_k
-    logits = tape.make(tokens * wide.experts.count * size)
-    caches = [tape.make(rows * width * size)
+    logits = tape.make(tokens * wide.experts.count * SIZE)
+    caches = [tape.make(rows * width * SIZE)
               for width in (wide.experts.up, wide.experts.act, wide.hidden)]  # fmt: skip
-    out = tape.make(tokens * wide.hidden * size)
+    out = tape.make(tokens * wide.hidden * SIZE)
     tape.free(logits, *caches)
     return out
