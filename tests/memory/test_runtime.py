@@ -23,10 +23,12 @@ UNRECORDED = {"ds-z2-tinyllama-w8-offload", "ds-z1-tinyllama-w8-offload",
 # 4 bits and few rows: 11 MiB less than all others have, unexplained.
 LESS = {"infer-llama8b-nf4-decode"}
 H200_CONTEXT = 552_402_944
-# MiB of a context that did nothing yet: totals less what ollama, llama.cpp or TensorRT found free.
-CONTEXTS = {"t4": 103, "v100-32gb-sxm": 310, "v100-16gb-pcie": 311, "a100-40gb-pcie": 423,
-            "a100-80gb-sxm": 425, "a40": 268.4, "rtx-3090": 262, "rtx-4090": 391.5,
-            "rtx-5090": 513.4, "h100-80gb-sxm": 527}  # fmt: skip
+# MiB of a context that did nothing yet: totals less what ollama, llama.cpp or TensorRT found free,
+# and what torch says of another process (the first of an RTX 3090).
+CONTEXTS = (("t4", 103), ("v100-32gb-sxm", 310), ("v100-16gb-pcie", 311), ("a100-40gb-pcie", 423),
+            ("a100-80gb-sxm", 427), ("a40", 268.4), ("rtx-3090", 256), ("rtx-3090", 269),
+            ("rtx-4090", 391.5), ("rtx-5090", 513.4), ("h100-80gb-sxm", 514),
+            ("h100-80gb-sxm", 527))  # fmt: skip
 
 
 def resolved(config: dict[str, Any]) -> Resolved:
@@ -70,11 +72,11 @@ def test_every_context_is_the_same() -> None:
     assert context_bytes(resolved(small_run(hardware={"gpu": "h200"})).run) == H200_CONTEXT
 
 
-@pytest.mark.parametrize(("card", "mib"), CONTEXTS.items())
+@pytest.mark.parametrize(("card", "mib"), CONTEXTS)
 def test_a_context_grows_with_the_multiprocessors(card: str, mib: float) -> None:
-    """What was free in a process that did nothing yet: within 3 % of what logs say."""
+    """What was free in a process that did nothing yet: within 4.5 % of what logs say."""
     found = context_bytes(resolved(small_run(hardware={"gpu": card})).run)
-    assert found / MIB == pytest.approx(mib, rel=0.03)
+    assert found / MIB == pytest.approx(mib, rel=0.045)
 
 
 def test_a_card_that_is_not_known_has_the_context_that_was_measured() -> None:

@@ -34,8 +34,9 @@ EACH_BYTES = {
 }  # fmt: skip
 CONTEXT_SOURCE = measured(
     "CUDA context before anything is loaded: H200 526.8 MiB, the same in 467 of 467 runs; from "
-    "logs, MiB: V100 309 to 311 (10), T4 103 (2), A100 423 to 427 (3), RTX 3090 256 and 269, A40 "
-    "268 (3), RTX 4090 391 (2), RTX 5090 513, H100 514 to 527 (5); 2.5 % off at most. Pascal is "
+    "published logs, the total in part from other logs, MiB: T4 103, V100 309 to 311 (3 machines), "
+    "A100 423 to 427 (3), RTX 3090 256 and 269, A40 268, RTX 4090 391, RTX 5090 513, H100 514 and "
+    "527; 4 % off at most, but for an RTX 4080 with 265 (10 %, a display may be in it). Pascal is "
     "taken as Volta, B200 as H200: as many threads a multiprocessor"
 )
 # torch's kernels, by compute capability; MiB.
@@ -46,8 +47,8 @@ KERNELS_SOURCE = measured(
     "torch's kernels, H200: 92 MiB with the first, 2 for those that follow, 2 more with experts; "
     "the sum of all parts is within 2 MiB in 456 of 462 runs, page tables of pinned host memory "
     "left out. Other cards: what torch's messages of a full card leave beside context and handle, "
-    "MiB: V100 60 to 79 (4), A100 57 to 79 (2), T4 and RTX 2080 Ti 10 to 51 (5), RTX 3080 and 3090 "
-    "39 to 41 (5), L4, L40S and RTX 4090 15 to 54 (4)"
+    "to 10 MiB: V100 59 to 79 (4), A100 56 and 77, T4 and RTX 2080 Ti 2 to 51 (4), RTX 3080 and "
+    "3090 37 to 39 (5), L4, L40S and RTX 4090 0 to 50 (5; 125 in one more, on an L4)"
 )
 # cuBLAS's own workspace (its documentation, cublasSetWorkspace); a handle has two of them.
 WORKSPACE_MIB = {"9.0": 32, "10.0": 32, "10.3": 32, "12.0": 12}
