@@ -11,24 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from ..ledger.num import ceil_div
 from ..ledger.source import code
 from ..memory.engine import Engine
 from ..memory.formats import FormatError
-from ..memory.nccl import nccl
 from ..memory.run import Run
-from ..memory.runtime import (
-    CONTEXT_SOURCE,
-    HANDLE_SOURCE,
-    KERNELS_SOURCE,
-    context_bytes,
-    handle_bytes,
-    kernels_bytes,
-)
 from ..memory.serving.cache import keeps
-from ..memory.serving.served import NON_TORCH, POOL, Item, Served
+from ..memory.serving.process import process
+from ..memory.serving.served import POOL, Item, Served
 from ..memory.serving.shard import Shard
 from ..memory.serving.weights import run_scheme
 from ..memory.tensorrt_llm import cache, engines, loaded, torch_backend
@@ -169,7 +159,7 @@ def shard(run: Run) -> Shard:
 
 def held_items(run: Run, own: Shard) -> tuple[Item, ...]:
     """Everything but the cache."""
-    found = [*loaded.weights(run, own), *loaded.adapters(run, own), *_outside(run)]
+    found = [*loaded.weights(run, own), *loaded.adapters(run, own), *process(run, as_measured=True)]
     if backend(run) == ENGINES:
         return (*found, *engines.context(run, own), *engines.runtime(run, own))
     return (
@@ -177,20 +167,6 @@ def held_items(run: Run, own: Shard) -> tuple[Item, ...]:
         *torch_backend.graphs(run, own), *torch_backend.outside(run),
         *torch_backend.states(run, own),
     )  # fmt: skip
-
-
-def _outside(run: Run) -> Iterator[Item]:
-    """Code and handles are an H200's whatever the card: TensorRT has kernels of its own."""
-    as_measured = replace(run, compute_capability="9.0")
-    parts = (
-        ("CUDA context", context_bytes(run), CONTEXT_SOURCE),
-        ("torch's kernels", kernels_bytes(as_measured), KERNELS_SOURCE),
-        ("cuBLAS handle", handle_bytes(as_measured), HANDLE_SOURCE),
-    )
-    for name, size, source in parts:
-        yield Item(figure=NON_TORCH, name=name, bytes=size, source=source)
-    for name, size, text in nccl(run, streams=False):
-        yield Item(figure=NON_TORCH, name=name, bytes=size, source=code(text))
 
 
 def serve(run: Run) -> Served:

@@ -17,17 +17,9 @@ from ..ledger.num import ceil_div
 from ..ledger.source import ARITHMETIC, code
 from ..memory.engine import Engine
 from ..memory.formats import FormatError, Scheme
-from ..memory.nccl import nccl
 from ..memory.run import Run
-from ..memory.runtime import (
-    CONTEXT_SOURCE,
-    HANDLE_SOURCE,
-    KERNELS_SOURCE,
-    context_bytes,
-    handle_bytes,
-    kernels_bytes,
-)
 from ..memory.serving.cache import keeps
+from ..memory.serving.process import process
 from ..memory.serving.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, Item, Served
 from ..memory.serving.shard import Shard
 from ..memory.serving.weights import BITS, run_scheme, weight_items
@@ -175,18 +167,6 @@ def _weights(run: Run, own: Shard) -> Iterator[Item]:
                    formula=f"{count} of rank {rank}")  # fmt: skip
 
 
-def _outside(run: Run) -> Iterator[Item]:
-    parts = (
-        ("CUDA context", context_bytes(run), CONTEXT_SOURCE),
-        ("torch's kernels", kernels_bytes(run), KERNELS_SOURCE),
-        ("cuBLAS handle", handle_bytes(run), HANDLE_SOURCE),
-    )
-    for name, size, source in parts:
-        yield Item(figure=NON_TORCH, name=name, bytes=size, source=source)
-    for name, size, text in nccl(run, streams=False):
-        yield Item(figure=NON_TORCH, name=name, bytes=size, source=code(text))
-
-
 def token_bytes(run: Run, own: Shard) -> int:
     """One token in every layer, whatever its window; latents are kept as keys and values."""
     bits = 8 if run.options["kv_cache_dtype"] == "fp8" else BITS[run.precision]
@@ -206,7 +186,7 @@ def serve(run: Run) -> Served:
     own, block = shard(run), block_size(run)
     token, share = token_bytes(run, own), float(run.options["gpu_memory_utilization"])
     tokens = prefill_tokens(run)
-    held = [*_weights(run, own), *_outside(run)]
+    held = [*_weights(run, own), *process(run)]
     warm, used = warm_tokens(run) * token, sum(item.bytes for item in held)
     prefill = warm_up_bytes(run, own, run.free_bytes - used - warm)
     held.append(Item(figure=ACTIVATION, name="warm-up prefill", bytes=prefill,
