@@ -19,13 +19,13 @@ HERE = Path(__file__).parent
 # (file, engine): mean and worst of the absolute error of each figure, in percent
 BUDGETS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
     ("serving", "vllm"): {
-        "weights": (0.07, 0.2), "activation": (25, 230), "non_torch": (25, 93),
-        "kv_pool": (0.7, 3.2), "kv_tokens": (2.3, 2.3),
+        "weights": (0.03, 0.1), "activation": (9, 72), "non_torch": (25, 93),
+        "kv_pool": (0.8, 3.2), "kv_tokens": (2.6, 2.6),
     },
     ("serving", "sglang"): {"kv_pool": (0.95, 2.4), "kv_tokens": (0.13, 1.7)},
     ("serving_vllm", "vllm"): {
-        "weights": (0.17, 2.0), "activation": (0.85, 16.1), "non_torch": (4.2, 46),
-        "graph": (8.4, 58), "kv_pool": (0.21, 3.7), "kv_tokens": (0.21, 3.7),
+        "weights": (0.16, 2.0), "activation": (0.5, 16.1), "non_torch": (4.2, 46),
+        "graph": (8.4, 58), "kv_pool": (0.11, 1.0), "kv_tokens": (0.11, 1.0),
     },
     ("serving_sglang", "sglang"): {
         "weights": (0.27, 1.5), "graph": (12, 30), "kv_pool": (0.41, 2.4), "kv_tokens": (0.09, 1),
@@ -38,8 +38,16 @@ BUDGETS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
         "weights": (0.06, 1), "activation": (0.02, 0.3), "kv_pool": (0.01, 0.01),
         "kv_tokens": (0, 0),
     },
+    ("serving_unseen", "vllm"): {
+        "weights": (0.22, 2.5), "activation": (46, 440), "non_torch": (37, 93), "graph": (39, 95),
+        "kv_pool": (5.3, 35), "kv_tokens": (8.5, 66),
+    },
+    ("serving_unseen", "sglang"): {
+        "weights": (2.3, 11.5), "kv_pool": (3.6, 22.6), "kv_tokens": (3.5, 22.6),
+    },
     ("serving_tgi", "tgi"): {"kv_pool": (2.9, 7.9), "kv_tokens": (2.9, 7.9)},
 }  # fmt: skip
+NOT_EXPRESSED = {"vllm-0.8.2-llama3.2-3b-q8_0-4070": "a type of GGUF files"}  # in vLLM
 FILES = tuple(dict.fromkeys(name for name, _ in BUDGETS))
 CASES = [(*key, metric) for key, budgets in BUDGETS.items() for metric in budgets]
 
@@ -52,9 +60,10 @@ def report(name: str) -> Report:
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_log_is_expressed_and_every_verdict_right(name: str) -> None:
-    """Nothing is refused, and a server that did not start is told so."""
+    """Nothing else is refused, and a server that did not start is told so."""
     found = report(name)
-    assert found.refused == ()
+    assert all(NOT_EXPRESSED.get(one.id, "-") in one.why for one in found.refused)
+    assert all(one.id in NOT_EXPRESSED for one in found.refused)
     verdicts = [row.metrics["fits"] for row in found.rows if "fits" in row.metrics]
     assert all(one.predicted == one.measured for one in verdicts)
 

@@ -145,6 +145,16 @@ def test_states_have_slots() -> None:
     assert found.sequences(1000) == pytest.approx(38 / 3, rel=1e-3)
 
 
+def test_one_state_a_request_where_no_prefix_is_kept() -> None:
+    """Then max_running_requests says how many; a log on a GB10 has all the rest for tokens."""
+    given: dict[str, Any] = {"gpu_memory_utilization": 0.85, "max_num_seqs": 32}
+    shared = served("qwen3.6-27b", **given)
+    alone = served("qwen3.6-27b", disable_radix_cache=True, **given)
+    assert any(note.startswith("the states have 32 slots, 1 for each") for note in alone.notes)
+    assert item(alone, "states") == 33 * item(shared, "states") // 51
+    assert alone.tokens > shared.tokens
+
+
 def test_adapters() -> None:
     """Two adapters of rank 256 on every projection of Llama-3.1-8B: 2.5 GiB.
 

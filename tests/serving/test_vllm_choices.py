@@ -8,9 +8,12 @@ from msgspec.structs import replace
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.memory.serving.served import ACTIVATION
 from gpu_mem_calculator.memory.vllm import graphs, sampler, versions
-from gpu_mem_calculator.memory.vllm.cuts import stage_layers
+from gpu_mem_calculator.memory.vllm.cuts import shard, stage_layers
 from gpu_mem_calculator.memory.vllm.defaults import settled
+from gpu_mem_calculator.memory.vllm.experts import workspace_bytes
+from gpu_mem_calculator.memory.vllm.trial_run import kinds
 
 from .vllm_servers import R1, item, run, served
 
@@ -111,14 +114,62 @@ def test_swap_space_is_v0s() -> None:
 
 
 def test_versions_that_there_are_not() -> None:
-    """V0 ended with 0.10, V1 began with 0.8; others are refused with the nearest fix."""
+    """V0 ended with 0.10, V1 began with 0.6.4; others are refused with the nearest fix."""
     with pytest.raises(InputError, match=r"vLLM 0\.11\.0 has no V0 engine"):
         run(engine_version="0.11.0", engine_generation="v0")
-    with pytest.raises(InputError, match=r"from vLLM 0\.8\.0 on"):
-        run(engine_version="0.7.3", engine_generation="v1")
+    with pytest.raises(InputError, match=r"vLLM 0\.6\.3 has no V1 engine"):
+        run(engine_version="0.6.3", engine_generation="v1")
     with pytest.raises(InputError, match="'newest' is not a version"):
         run(engine_version="newest")
-    assert versions.parsed("v0.10.1.1") == versions.parsed("0.10.1rc2") == (0, 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0.7", (0, 7, 0)), ("v0.10.1.1", (0, 10, 1)), ("0.15.2rc1", (0, 15, 2)),
+        ("~0.11.1", (0, 11, 1)), (">=0.21", (0, 21, 0)), ("~0.9/0.10", (0, 9, 0)),
+        ("vLLM 0.8.5.post1", (0, 8, 5)),
+    ],
+)  # fmt: skip
+def test_versions_as_people_write_them(text: str, number: tuple[int, int, int]) -> None:
+    """Reports round versions and put signs before them."""
+    assert versions.parsed(text) == number
+
+
+@pytest.mark.parametrize(
+    ("version", "tokens"), [("0.11.0", 32768), ("0.12.0", 16384), ("0.18.0", 65536)]
+)
+def test_experts_run_on_chunks_of_tokens(version: str, tokens: int) -> None:
+    """32,768 tokens at once, then 16,384; from 0.18 on all that a step has."""
+    how = settled(run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=65536))
+    wide = next(iter(kinds(how, shard(how, 0))))
+    one = settled(run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=1024))
+    assert workspace_bytes(how, wide, 2) == tokens // 1024 * workspace_bytes(one, wide, 2)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "tokens", "sequences"),
+    [
+        ("h100-80gb-sxm", "0.8.2", 8192, 1024), ("a100-80gb-sxm", "0.8.2", 2048, 1024),
+        ("a100-80gb-sxm", "0.8.4", 2048, 256), ("a100-80gb-sxm", "0.8.5", 8192, 1024),
+        ("a100-80gb-sxm", "0.9.0", 2048, 256), ("l40s", "0.8.5", 2048, 256),
+    ],
+)  # fmt: skip
+def test_steps_by_card(gpu: str, version: str, tokens: int, sequences: int) -> None:
+    """Until 0.8.4 the name of an H100 makes steps large, then 70 GiB do, but not an A100's."""
+    options = settled(run(gpu=gpu, engine_version=version)).options
+    assert (options["max_num_batched_tokens"], options["max_num_seqs"]) == (tokens, sequences)
+
+
+def test_an_engine_may_be_written_in_capitals() -> None:
+    """`V1` is `v1`."""
+    assert served(engine_generation="V1").figure(ACTIVATION) == served().figure(ACTIVATION)
+
+
+def test_the_trial_run_of_early_v1_ends_with_logits() -> None:
+    """V1 could be asked for before 0.8, and did not sample in its trial run."""
+    early = served(engine_version="0.7.3", engine_generation="v1")
+    assert early.figure(ACTIVATION) < served(engine_version="0.8.0").figure(ACTIVATION) / 3
 
 
 def test_a_newer_version_is_said() -> None:

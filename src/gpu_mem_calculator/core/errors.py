@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+MOST = 400  # characters of a sentence
+
 
 class InputError(ValueError):
     """Bad input. `problems` has one sentence for each thing that is wrong."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = list(problems)
+        self.problems = [_short(problem) for problem in problems]
         super().__init__("; ".join(self.problems))
+
+
+def _short(problem: str) -> str:
+    """A sentence that quotes a page keeps its beginning and its end."""
+    return problem if len(problem) <= MOST else f"{problem[: MOST // 2]}...{problem[-MOST // 3 :]}"
 
 
 class Problems(list[str]):

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number, 1 or more")]
 Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number, 0 or more")]
-Share = Annotated[float, Meta(gt=0.0, le=1.0, description="a number above 0, up to 1")]
+Share = Annotated[float, Meta(ge=1e-6, le=1.0, description="a number above 0, up to 1")]
 Ratio = Annotated[float, Meta(ge=0.0, le=1e6, description="a number, 0 or more")]
 Flag = Annotated[bool, Meta(description="true or false")]
 Text = Annotated[str, Meta(min_length=1, description="a text")]

@@ -8,6 +8,7 @@ Each GPU has some layers, as pipeline stages have. `quantization` is a GGUF file
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 from msgspec.structs import replace
@@ -59,22 +60,29 @@ def problems(run: Run) -> Iterator[str]:
         yield (f"inference.engine_version={options['engine_version']!r} is not a build of llama.cpp"
                f" that is modelled; use b{OLDEST} to b{NEWEST}")  # fmt: skip
         return
-    found = list(model_problems(run, build))
+    found = [*model_problems(run, build), *_split_problems(run)]
     yield from found
     if options["split_mode"] == "row":
         why = "CUDA has it no more" if build >= NO_ROWS else "it is not modelled"
         yield f"inference.split_mode='row': {why}; use 'layer'"
-    gpus, shares = int(run.mesh.pp), options["tensor_split"]
-    if shares is not None and (len(shares) != gpus or min(shares) < 0 or not sum(shares)):
-        yield (f"inference.tensor_split={shares} must have a share of 0 or more for each of the "
-               f"{gpus} GPUs")  # fmt: skip
-    if options["split_mode"] == "none" and int(options["main_gpu"] or 0) >= gpus:
-        yield f"inference.main_gpu={options['main_gpu']} must be less than {gpus}"
     counts = {options[key] for key in ("n_parallel", "max_num_seqs", "batch_size")} - {None}
     if len(counts) > 1:
         yield "inference.n_parallel, max_num_seqs and batch_size are the same here; give one"
     if not found:
         yield from cache_problems(run)
+
+
+def _split_problems(run: Run) -> Iterator[str]:
+    """Shares of GPUs, and the one that has everything."""
+    options = run.options
+    gpus, shares = int(run.mesh.pp), options["tensor_split"]
+    if shares is not None and (len(shares) != gpus or min(shares) < 0 or not 0 < sum(shares) < inf):
+        yield (f"inference.tensor_split={shares} must have a share of 0 or more for each of the "
+               f"{gpus} GPUs")  # fmt: skip
+    if options["main_gpu"] and options["split_mode"] != "none":
+        yield "inference.main_gpu acts with split_mode 'none' alone; leave it out"
+    elif int(options["main_gpu"] or 0) >= gpus:
+        yield f"inference.main_gpu={options['main_gpu']} must be less than {gpus}"
 
 
 def _weights(plan: Plan, device: Device, gpu: int) -> Iterator[Item]:

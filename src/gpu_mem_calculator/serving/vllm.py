@@ -26,6 +26,7 @@ from ..memory.vllm.budget import Rank, counts_graphs, needs_bytes, problem, rank
 from ..memory.vllm.command import command
 from ..memory.vllm.cuts import stage_layers
 from ..memory.vllm.defaults import settled
+from ..memory.vllm.images import pictures
 from ..memory.vllm.non_torch import before
 from ..memory.vllm.pages import Pool, pool
 
@@ -125,10 +126,10 @@ def _notes(how: Run, here: Rank) -> Iterator[str]:
     tokens, seqs = options["max_num_batched_tokens"], options["max_num_seqs"]
     yield (f"the trial run is highest in {here.moment}, with max_num_batched_tokens={tokens} and "
            f"max_num_seqs={seqs}")  # fmt: skip
-    if (0, 9, 0) <= now < (0, 11, 1) and options["use_flashinfer_sampler"] is None:
+    if versions.FIRST_V1 <= now < (0, 11, 1) and options["use_flashinfer_sampler"] is None:
         yield ("with FlashInfer installed, as in the docker image, sampling takes about a third; "
                "then set use_flashinfer_sampler=true")  # fmt: skip
-    if how.arch.tower:
+    if how.arch.tower and not pictures(how):
         yield "the trial run of the vision tower is left out; images make it larger"
     if not options["enforce_eager"] and not counts_graphs(how):
         yield "CUDA graphs come on top of gpu_memory_utilization in this version"

@@ -58,6 +58,7 @@ def cuda_graph_max_bs(card: Card) -> int:
 
 def decode_sizes(card: Card, most: int, requests: int) -> tuple[int, ...]:
     """Batch sizes that decode graphs are captured for."""
+    most = min(most, requests)
     if card.version >= RESERVED_BY_SUM:
         if card.speculates:
             sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8),
@@ -71,8 +72,7 @@ def decode_sizes(card: Card, most: int, requests: int) -> tuple[int, ...]:
         sizes = [1, 2, 4, *range(8, 161, 8)]
     if card.version < RESERVED_BY_SUM:
         sizes += [*range(160, min(most, 256) + 1, 8), *range(256, most + 1, 16)]
-    top = min(most, requests)
-    return tuple(sorted({size for size in sizes if size <= top} | {top}))
+    return tuple(sorted({size for size in sizes if size <= most} | {most}))
 
 
 def prefill_sizes(most: int) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ def mem_fraction_static(card: Card, chunk: int, graph: int, captured: int) -> fl
         return _by_ranks(card)
     reserved = (_reserved_by_table(card) if card.version < RESERVED_BY_SUM
                 else _reserved_by_sum(card, chunk, graph, captured))  # fmt: skip
-    return round((card.mib - reserved) / card.mib, 3)
+    return round((card.mib - reserved) / max(1, card.mib), 3)
 
 
 def _by_ranks(card: Card) -> float:

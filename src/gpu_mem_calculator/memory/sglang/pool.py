@@ -130,14 +130,21 @@ def slots_of_a_request(how: Settings) -> int:
     return SLOTS + (OVERLAP_SLOTS if overlaps else 0)
 
 
+def _slots(how: Settings, rest: int, state: int) -> int:
+    """States in `rest` bytes: their share, or one a request where no prefix is kept."""
+    options = how.run.options
+    if options["disable_radix_cache"] and options["max_num_seqs"] is not None:
+        return int(options["max_num_seqs"]) // how.attention_dp
+    ratio = float(options["mamba_full_memory_ratio"])
+    return int(rest * ratio / (1 + ratio)) // state - (how.version >= SPARE_STATE)
+
+
 def cut(how: Settings, rest: int) -> Pool:
     """The pool in `rest` bytes."""
     one, page = cell(how), how.page
     slots = 0
     if one.state:
-        ratio = float(how.run.options["mamba_full_memory_ratio"])
-        slots = int(rest * ratio / (1 + ratio)) // one.state
-        slots -= how.version >= SPARE_STATE
+        slots = _slots(how, rest, one.state)
         rest -= (slots + (how.version >= SPARE_STATE)) * one.state
     ratio = float(how.run.options["swa_full_tokens_ratio"])
     draft = one.draft if how.version >= COUNTED_DRAFT else 0

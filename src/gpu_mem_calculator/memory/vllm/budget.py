@@ -164,6 +164,7 @@ def needs_bytes(run: Run, one: Rank, pool: Pool) -> int:
     """The least card on which the rank starts and its pool has room for max_model_len."""
     share = float(run.options["gpu_memory_utilization"])
     cache = pool.needs_bytes(int(run.options["max_seq_len"])) + pool.spare_bytes
+    cache = max(cache, pool.states_bytes)
     least = [one.outside + every(one) + cache]
     if run.options["kv_cache_memory_bytes"] is None and pool.block_bytes:
         least.append(ceil((taken(run, one) + cache) / share))

@@ -47,9 +47,10 @@ def settled(run: Run) -> Run:
 
 
 def _large(run: Run, now: Version) -> bool:
-    """70 GiB or more; not an A100 from 0.9.0 on."""
-    spared = run.compute_capability == "8.0" and now >= (0, 9, 0)
-    return run.card_bytes >= LARGE_CARD and not spared
+    """70 GiB or more; until 0.8.4 H100 and H200 by their names, and no A100 from 0.9.0 on."""
+    card = run.compute_capability
+    named = (card == "9.0" or now >= (0, 8, 5)) and (card != "8.0" or now < (0, 9, 0))
+    return run.card_bytes >= LARGE_CARD and named
 
 
 def _sequences(run: Run, now: Version) -> int:

@@ -12,13 +12,16 @@ from __future__ import annotations
 from ...ledger.source import code
 from ..run import Run
 from ..serving.widths import Widths
-from .versions import version
+from .versions import Version, version
 
 WORKSPACE = code("vllm 0.19.0 vllm/model_executor/layers/fused_moe/fused_moe.py TritonExperts "
                  "workspace_shapes, modular_kernel.py _allocate_buffers; 0.11.0 fused_moe.py "
                  "fused_experts_impl; 0.7.2 the same")  # fmt: skip
 SHARED_FROM, KEPT_FROM = (0, 8, 0), (0, 14, 0)
-CHUNK = 32 * 1024  # tokens that pass through the kernels at once
+# Tokens that pass through the kernels at once (vllm/envs.py VLLM_FUSED_MOE_CHUNK_SIZE): since when.
+CHUNKS: tuple[tuple[Version, int | None], ...] = (
+    ((0, 18, 0), None), ((0, 12, 0), 16 * 1024), ((0, 0, 0), 32 * 1024),
+)  # fmt: skip
 OTHER_KERNELS = ("mxfp4", "nvfp4")  # keep their rows inside the kernel's own workspace
 
 
@@ -27,7 +30,9 @@ def workspace_bytes(run: Run, wide: Widths, size: int) -> int:
     experts = wide.experts
     if experts is None or run.options["quantization"] in OTHER_KERNELS:
         return 0
-    tokens = min(CHUNK, int(run.options["max_num_batched_tokens"]) * int(run.mesh.dp))
+    tokens = int(run.options["max_num_batched_tokens"]) * int(run.mesh.dp)
+    chunk = next(chunk for since, chunk in CHUNKS if version(run) >= since)
+    tokens = min(tokens, chunk or tokens)
     if version(run) >= KEPT_FROM:
         each = max(experts.act, wide.hidden) + max(experts.up, wide.hidden)
     elif version(run) >= SHARED_FROM:

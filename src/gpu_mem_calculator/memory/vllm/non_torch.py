@@ -24,10 +24,10 @@ from .versions import Version, v1, version
 
 ALL, SINCE_START, SINCE_NCCL = "all", "since start", "since nccl"
 # torch's kernels and handles in a process that is alone: GiB by compute capability.
-ALONE = {"7.5": 0.01, "8.0": 0.10, "8.6": 0.05, "8.9": 0.05, "9.0": 0.13, "10.0": 0.13,
+ALONE = {"7.0": 0.09, "7.5": 0.01, "8.0": 0.10, "8.6": 0.05, "8.9": 0.05, "9.0": 0.13, "10.0": 0.13,
          "12.0": 0.13}  # fmt: skip
 ALONE_SOURCE = measured("logs of vLLM 0.6.5 to 0.17.0 on one card, GiB: H100 0.13 to 0.14 (9), "
-                        "A100 0.09 and 0.12, L4 0.05, T4 0.01")  # fmt: skip
+                        "A100 0.09 and 0.12, V100 0.09 (2), A10 and L4 0.05, T4 0.01")  # fmt: skip
 MORE, MORE_FROM = 0.12, (0, 18, 0)
 MORE_SOURCE = measured("logs of vLLM 0.18.0 and 0.19.0 on one H100: 0.24 to 0.27 GiB (40 of 42; "
                        "two Granite models 0.46), 0.12 more than before")  # fmt: skip

@@ -21,6 +21,7 @@ from .versions import v1, version
 
 # Caches with scales of their own, and since when (vllm/v1/kv_cache_interface.py KVQuantMode).
 SCALED = {"int8": (0, 20, 0), "int4": (0, 25, 0), "nvfp4": (0, 20, 0)}
+STATES_FROM = (0, 20, 0)  # graphs of decode steps need a state for every sequence
 PREFIX_NOTE = "prefix caching takes no more memory: blocks that are no longer used are kept"
 
 
@@ -35,6 +36,7 @@ class Pool(Struct, frozen=True, kw_only=True):
       largest n that it would take; `spare_bytes`: a block that it never uses
     - `items`: what is allocated; less than the pool by less than a block, or by what another rank
       cannot match
+    - `states_bytes`: the least that graphs of decode steps need
     - `problem`: why vLLM would not start, in a sentence
     """
 
@@ -48,6 +50,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     needs_bytes: Callable[[int], int]
     longest: int
     spare_bytes: int = 0
+    states_bytes: int = 0
     items: tuple[tuple[str, int], ...] = ()
     problem: str = ""
 
@@ -129,8 +132,27 @@ def pool(run: Run, shard: Shard, pool_bytes: int, num_blocks: int | None = None)
         tokens=_tokens(run, found, count, concurrency, length), concurrency=concurrency,
         token_bytes=token_bytes(found), sequence_bytes=sequence, needs_bytes=asked,
         longest=longest, spare_bytes=spare, items=((_name(found, count), count * size),),
-        problem=_problem(length, asked(length), most, longest),
+        states_bytes=_states(run, found) * size,
+        problem=_problem(length, asked(length), most, longest) or _stateless(run, found, count),
     )  # fmt: skip
+
+
+def _states(run: Run, found: Plan) -> int:
+    """Blocks that decode steps of every sequence need: graphs are captured with a state each.
+
+    vllm 0.20.0 vllm/config/compilation.py resolve_cudagraph_mode_and_sizes.
+    """
+    kept = any(group.page.kind == STATE for group in found.groups)
+    whole = v1(run) and version(run) >= STATES_FROM and not run.options.get("enforce_eager")
+    return int(run.options["max_num_seqs"]) if kept and whole else 0
+
+
+def _stateless(run: Run, found: Plan, count: int) -> str:
+    needed = _states(run, found)
+    if needed <= count:
+        return ""
+    return (f"max_num_seqs={needed} is more than the {count} states that the cache has room for; "
+            f"use max_num_seqs={max(1, count)}")  # fmt: skip
 
 
 def _nothing(problem: str) -> Pool:

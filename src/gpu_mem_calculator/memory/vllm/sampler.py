@@ -3,6 +3,7 @@
 The trial run samples for as many sequences as the server takes at once, with top-k and top-p, which
 is the largest moment of most servers. Bytes for each logit, all alive at once:
 
+- V1 before 0.8: the model's own logits alone.
 - sorting (V0; V1 until 0.16): 4 the logits in fp32, 4 + 8 sorted values and their places, 8 the
   places before, 12 the sort's own copies. Measured on an H200 with torch 2.11: 9.50 to 9.56 times
   the fp32 logits for 128 to 1,024 rows of 32,064 to 201,088, 12.56 to 12.76 for 2 to 127 rows,
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 
 from ...ledger.source import Source, code, measured
 from ..run import Run
-from .versions import second_runner, v1, version
+from .versions import FIRST_V1, second_runner, v1, version
 
 Part = tuple[str, int, Source]
 SORTED = measured("NVIDIA H200, torch 2.11: torch.sort of fp32 rows, n = 15 shapes, within 1 % "
@@ -60,6 +61,8 @@ def sampling(run: Run, size: int) -> Iterator[Part]:
         yield from _newer(run, size, count)
         return
     yield "logits", count * size, LOGITS
+    if v1(run) and version(run) < FIRST_V1:  # the trial run ends here
+        return
     yield "logits in fp32", count * 4, LOGITS
     how = kernel(run)
     if how == SORTS:

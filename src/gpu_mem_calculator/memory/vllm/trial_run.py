@@ -29,6 +29,7 @@ from ..run import Run
 from ..runtime import cublas_bytes
 from ..serving.shard import Shard
 from ..serving.widths import Widths, mixer_widths, widths
+from . import images
 from .experts import KEPT_FROM, WORKSPACE, workspace_bytes
 from .pages import outside_bytes
 from .sampler import Part, rows, sampling
@@ -76,8 +77,11 @@ def compiled(run: Run) -> bool:
 
 def peak(run: Run, shard: Shard) -> Peak:
     """The trial run of a rank."""
-    always = tuple(_always(run, shard))
-    found = [Peak(moment, (*parts, *always)) for moment, parts in _moments(run, shard)]
+    always, size = tuple(_always(run, shard)), element_bytes(run)
+    seen = tuple(images.kept(run, size)) if shard.embedding else ()
+    found = [Peak(moment, (*parts, *always, *seen)) for moment, parts in _moments(run, shard)]
+    if seen:
+        found.append(Peak("the vision tower", (*images.tower(run, size, shard.tp), *always)))
     return max(found, key=lambda one: one.bytes)
 
 

@@ -1,6 +1,6 @@
 """Which vLLM it is: its version, its engine, and what changed when.
 
-V0 came to its end with 0.10; V1 is the default from 0.8 on.
+V0 came to its end with 0.10; V1 is the default from 0.8 on, and could be asked for from 0.6.4 on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from ..run import Run
 Version = tuple[int, int, int]
 NEWEST = "0.32.0"  # the newest whose source was read; what is newer is taken for it
 FIRST, FIRST_V1, LAST_V0 = (0, 4, 0), (0, 8, 0), (0, 10, 2)
-NUMBER = re.compile(r"v?(\d+)(?:\.(\d+))?(?:\.(\d+))?")
+EARLY_V1 = (0, 6, 4)
+# As people write it: `0.11`, `v0.15.2rc1`, `vLLM 0.9.1`, `~0.11.1`, `>=0.21`.
+NUMBER = re.compile(r"(?:vllm\s*)?(?:~=?|>=|==|=)?\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", re.I)
 
 
 def parsed(text: str) -> Version | None:
@@ -35,7 +37,7 @@ def version(run: Run) -> Version:
 def v1(run: Run) -> bool:
     """Whether the V1 engine runs; where nobody says, it does from 0.8 on."""
     given = run.options.get("engine_generation")
-    return version(run) >= FIRST_V1 if given is None else bool(given == "v1")
+    return version(run) >= FIRST_V1 if given is None else str(given).lower() == "v1"
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -47,13 +49,13 @@ def problems(run: Run) -> Iterator[str]:
         return
     if found < FIRST:
         yield f"inference.engine_version={text!r} is not modelled; use 0.4.0 or newer"
-    if given not in (None, "v0", "v1"):
+    named = given if given is None else str(given).lower()
+    if named not in (None, "v0", "v1"):
         yield f"inference.engine_generation={given!r} must be 'v0' or 'v1'"
-    elif given == "v0" and found > LAST_V0:
+    elif named == "v0" and found > LAST_V0:
         yield f"vLLM {text} has no V0 engine; leave inference.engine_generation out"
-    elif given == "v1" and found < FIRST_V1:
-        yield (f"inference.engine_generation='v1' is modelled from vLLM 0.8.0 on, not for {text}; "
-               "leave it out")  # fmt: skip
+    elif named == "v1" and found < EARLY_V1:
+        yield f"vLLM {text} has no V1 engine; leave inference.engine_generation out"
 
 
 # The GPU worker of 2026 ("V2 model runner") runs a version's models by family and kind: since

@@ -1,0 +1,66 @@
+"""vLLM: pictures of the trial run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.memory.vllm.defaults import settled
+from gpu_mem_calculator.memory.vllm.images import pictures
+
+from .vllm_servers import item, run, served
+
+
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [("gemma3-27b-it", 31), ("mistral-small-3.1-24b", 2), ("qwen3.6-27b", 1),
+     ("llama4-scout-instruct", 3), ("llama3.1-8b", 0)],
+)  # fmt: skip
+def test_as_many_as_a_step_takes(model: str, count: int) -> None:
+    """A log of Gemma 3 says 31 of 8,192 tokens, one of Qwen 3.8 says one of 16,384."""
+    assert pictures(settled(run(model, engine_version="0.19.0"))) == count
+
+
+def test_they_stay_while_the_language_model_runs() -> None:
+    """31 pictures of 896 x 896 in 16 bits, and 256 rows for each."""
+    found = served("gemma3-4b-it", engine_version="0.19.0", max_seq_len=8192)
+    assert item(found, "pictures: 31 of the largest") == 31 * 3 * 896 * 896 * 2
+    assert item(found, "what the tower makes of them") == 31 * 256 * 2560 * 2
+
+
+def test_some_versions_copy_each_into_the_whole_budget() -> None:
+    """0.11 and 0.12 have 8,192 rows for each picture."""
+    old, new = (served("mistral-small-3.1-24b", engine_version=version, max_seq_len=16000)
+                for version in ("0.11.0", "0.13.0"))  # fmt: skip
+    name = "what the tower makes of them"
+    assert item(old, name) == 2 * 8192 * 5120 * 2
+    assert item(new, name) == 2 * 3025 * 5120 * 2
+
+
+def activations(**more: int) -> Iterator[str]:
+    """What is alive at the highest moment of a server that sees."""
+    found = served("qwen3.6-27b", "l40s", engine_version="0.26.0", quantization="fp8",
+                   max_seq_len=131072, **more)  # fmt: skip
+    return (one.name for one in found.items)
+
+
+def test_with_few_sequences_the_tower_is_highest() -> None:
+    """65,536 patches of its feed-forward are more than the logits of 16 sequences."""
+    assert "tower: activations" in activations(max_num_seqs=16)
+    assert "tower: activations" not in activations(max_num_seqs=1024)
+
+
+def test_states_for_every_sequence() -> None:
+    """From 0.20 on graphs need a state for each; a log of 0.26.0 has 184, and takes 16."""
+    options = {"quantization": "fp8", "max_seq_len": 131072, "gpu_memory_utilization": 0.9}
+    many, few, old = (
+        served("qwen3.6-27b", "l40s", engine_version=version, max_num_seqs=seqs, **options)
+        for version, seqs in (("0.26.0", 256), ("0.26.0", 16), ("0.19.0", 256))
+    )
+    assert re.match("max_num_seqs=256 is more than the 18[0-9] states", many.problem)
+    assert not few.problem
+    assert not old.problem
+    assert many.needs_bytes > few.needs_bytes + 2 * GIB
