@@ -49,6 +49,7 @@ CACHE_CODE = code("llama.cpp b10586 src/llama-kv-cache.cpp, llama-kv-cache-iswa.
                   "llama-memory-recurrent.cpp")  # fmt: skip
 COMPUTE_CODE = code("llama.cpp b10586 src/llama-context.cpp sched_reserve, ggml/src/ggml-alloc.c, "
                     "ggml-backend.cpp ggml_backend_sched_split_graph")  # fmt: skip
+MOST_GPUS = 16  # ggml/include/ggml-cuda.h GGML_CUDA_MAX_DEVICES
 POOL_CODE = code("llama.cpp b10586 ggml/src/ggml-cuda/mmq.cu ggml_cuda_mul_mat_q")
 
 
@@ -76,6 +77,8 @@ def _split_problems(run: Run) -> Iterator[str]:
     """Shares of GPUs, and the one that has everything."""
     options = run.options
     gpus, shares = int(run.mesh.pp), options["tensor_split"]
+    if gpus > MOST_GPUS:
+        yield f"hardware.num_gpus={gpus} is more than llama.cpp runs on; use at most {MOST_GPUS}"
     if shares is not None and (len(shares) != gpus or min(shares) < 0 or not 0 < sum(shares) < inf):
         yield (f"inference.tensor_split={shares} must have a share of 0 or more for each of the "
                f"{gpus} GPUs")  # fmt: skip
