@@ -26,7 +26,7 @@ FILES = {
     "serving_tensorrt_llm": "TensorRT-LLM logs found on the way",
     "serving_tgi": "TGI logs found on the way",
     "serving_llamacpp": "llama.cpp logs found on the way",
-    "serving_unseen": "vLLM and SGLang logs found later, scored unseen",
+    "serving_unseen": "vLLM and SGLang logs found later, then looked at, too",
 }
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM", "tgi": "TGI",
            "llamacpp": "llama.cpp"}  # fmt: skip
