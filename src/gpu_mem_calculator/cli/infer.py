@@ -39,7 +39,7 @@ KEYS: tuple[tuple[str, str, Any, str], ...] = (
      "the share of the card that the server may take"),
     ("--max-num-seqs", "inference.max_num_seqs", whole, "sequences that run at once"),
     ("--max-num-batched-tokens", "inference.max_num_batched_tokens", whole, "tokens of one pass"),
-    ("--batch-size", "inference.batch_size", whole, "sequences (transformers)"),
+    ("--batch-size", "inference.batch_size", whole, "sequences at once"),
     ("--prompt-len", "inference.prompt_len", whole, "tokens of a prompt"),
     ("--new-tokens", "inference.new_tokens", whole, "tokens that are generated"),
 )  # fmt: skip
@@ -48,7 +48,8 @@ KEYS: tuple[tuple[str, str, Any, str], ...] = (
 def arguments(parser: Parser) -> None:
     """The options."""
     parser.add_argument("model", metavar="MODEL", nargs="?",
-                        help="a preset, a config.json or a folder with one")  # fmt: skip
+                        help="a preset, a name on the hub, a config.json, a .gguf "
+                        "file, or a folder")  # fmt: skip
     parser.add_argument("-c", "--config", metavar="FILE", help="a run file with an inference part")
     parser.add_argument("-e", "--engine", metavar="NAME", help="vllm (default), sglang, "
                         "tensorrt_llm, tgi, llamacpp or transformers")  # fmt: skip

@@ -30,6 +30,7 @@ from ..memory.llamacpp.places import ALL
 from ..memory.llamacpp.plan import (
     Device,
     Plan,
+    alike,
     fewest_on_host,
     fits,
     has_flash,
@@ -99,7 +100,7 @@ def _weights(plan: Plan, device: Device, gpu: int) -> Iterator[Item]:
                formula=f"{text}; {form}")  # fmt: skip
 
 
-def _items(plan: Plan, all_of: list[Device], gpu: int) -> tuple[Item, ...]:
+def _items(plan: Plan, all_of: tuple[Device, ...], gpu: int) -> tuple[Item, ...]:
     """One GPU's buffers, and its share of the host's."""
     own, host, found = all_of[gpu], all_of[-1], plan.cells
     share = max(1, plan.gpus)
@@ -124,14 +125,12 @@ def _items(plan: Plan, all_of: list[Device], gpu: int) -> tuple[Item, ...]:
     return tuple(one for one in items if one.bytes or one.place != CPU)
 
 
-def _sequence_bytes(plan: Plan, device: int, context: int) -> int:
-    """What one sequence takes of the cells of a GPU, or of the host, which comes last."""
-    arch, where = plan.file.arch, plan.where
+def _sequence_bytes(plan: Plan, layers: tuple[tuple[int, int], ...], context: int) -> int:
+    """What one sequence takes of the cells of some layers: the first of each kind, its number."""
     one = Cells(context=context, each=context, slots=1, streams=1,
                 window=min(context, plan.cells.window) if plan.cells.window else 0)  # fmt: skip
-    return sum(layer_bytes(arch, place, one, plan.build, plan.keys, plan.values)
-               for place, own in enumerate(where.layers)
-               if device == (own if plan.offload_kqv else plan.gpus))  # fmt: skip
+    return sum(count * layer_bytes(plan.file.arch, place, one, plan.build, plan.keys, plan.values)
+               for place, count in layers)  # fmt: skip
 
 
 def serve(run: Run) -> Served:
@@ -142,7 +141,7 @@ def serve(run: Run) -> Served:
     places = tuple(i for i, device in enumerate(plan.where.layers)
                    if device == gpu and plan.offload_kqv)  # fmt: skip
     used = own.total > 0
-    cached = gpu if own.cache else plan.gpus
+    cached = alike(plan, gpu if own.cache else plan.gpus)  # the host comes last
     needs = own.total + (own_bytes(run) if used else 0)
     return Served(
         items=_items(plan, all_of, gpu),

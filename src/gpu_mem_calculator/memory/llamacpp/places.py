@@ -6,6 +6,7 @@ llama.cpp b10586 src/llama-model.cpp load_tensors. GPUs are numbered from 0, the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
@@ -64,6 +65,7 @@ def _kind(size: int, elements: int) -> str | None:
     return None
 
 
+@lru_cache(maxsize=64)
 def devices(layers: int, gpus: int, offloaded: int, build: int, shares: Sequence[float] = (),
             only: int | None = None) -> tuple[int, ...]:  # fmt: skip
     """The device of each layer, and of the output behind them.

@@ -6,6 +6,7 @@ llama.cpp b10586 common/arg.cpp and tools/server/server.cpp for the defaults.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property, lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -20,7 +21,7 @@ from .builds import FEW_OUTPUTS, FLASH_AUTO, NEWEST, PADDED_256, build_number
 from .cells import Cells, cells, layer_bytes, padded
 from .places import ALL, File, devices, model_buffers
 from .reserve import compute_buffers
-from .setting import How, Where
+from .setting import How, Where, slides
 
 SLOTS = 4  # of a server that is not told, which then share one cache
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
@@ -29,7 +30,7 @@ POOL_PAGE = 2 << 20  # ggml-cuda's pool grows in pages of cuMemCreate
 TILE = 128  # columns of its largest matrix tile
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Plan(Struct, frozen=True, kw_only=True, dict=True):
     """Every choice made."""
 
     file: File
@@ -51,7 +52,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     swa_full: bool = False
     outputs: int = 0  # tokens with logits; 0: a whole micro-batch
 
-    @property
+    @cached_property
     def where(self) -> Where:
         """The devices of its layers."""
         arch = self.file.arch
@@ -65,7 +66,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return Where(gpus=self.gpus, layers=layers, output=found[-1], experts=experts,
                      pipelined=pipelined)  # fmt: skip
 
-    @property
+    @cached_property
     def cells(self) -> Cells:
         """How its context is divided."""
         return cells(self.file.arch, self.build, context=self.context, slots=self.slots,
@@ -77,7 +78,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         """n_ubatch: not more than the batch, nor than the context."""
         return min(self.context, self.batch, self.ubatch)
 
-    @property
+    @cached_property
     def how(self) -> How:
         """Its largest graph."""
         found, tokens = self.cells, padded(self.tokens, self.slots)
@@ -103,7 +104,8 @@ class Device(Struct, frozen=True):
         return self.weights + self.cache + self.compute + self.pool
 
 
-def laid_out(plan: Plan, *, whole: bool = True) -> list[Device]:
+@lru_cache(maxsize=32)
+def laid_out(plan: Plan, *, whole: bool = True) -> tuple[Device, ...]:
     """Every GPU, and the host last; not `whole`: equal layers once, for a search."""
     where, found = plan.where, plan.cells
     weights = model_buffers(plan.file, (*where.layers, where.output), plan.gpus, plan.on_host)
@@ -112,8 +114,17 @@ def laid_out(plan: Plan, *, whole: bool = True) -> list[Device]:
         size = layer_bytes(plan.file.arch, place, found, plan.build, plan.keys, plan.values)
         caches[device if plan.offload_kqv else plan.gpus] += size
     compute = compute_buffers(plan.file, plan.how, where, whole=whole)
-    return [Device(weights[i], caches[i], compute[i], _pool(plan, where, i))
-            for i in range(plan.gpus + 1)]  # fmt: skip
+    return tuple(Device(weights[i], caches[i], compute[i], _pool(plan, where, i))
+                 for i in range(plan.gpus + 1))  # fmt: skip
+
+
+def alike(plan: Plan, device: int) -> tuple[tuple[int, int], ...]:
+    """Layers whose cache is on a device: the first of each kind, and how many there are of it."""
+    arch, found = plan.file.arch, dict[tuple[int, bool], list[int]]()
+    for place, own in enumerate(plan.where.layers):
+        if device == (own if plan.offload_kqv else plan.gpus):
+            found.setdefault((id(arch.layers[place]), slides(arch, place)), []).append(place)
+    return tuple((places[0], len(places)) for places in found.values())
 
 
 def _pool(plan: Plan, where: Where, device: int) -> int:
@@ -123,11 +134,10 @@ def _pool(plan: Plan, where: Where, device: int) -> int:
     """
     if device == plan.gpus:
         return 0
-    widest = 0
-    for place, layer in enumerate(plan.file.arch.layers):
-        if where.layers[place] == device:
-            sizes = (rows * padded(ins, 512) for rows, ins in _products(layer, plan.how.tokens))
-            widest = max(widest, *sizes)
+    own = {id(layer): layer for layer, at in zip(plan.file.arch.layers, where.layers, strict=True)
+           if at == device}  # fmt: skip
+    widest = max((rows * padded(ins, 512) for layer in own.values()
+                  for rows, ins in _products(layer, plan.how.tokens)), default=0)  # fmt: skip
     plain = plan.file.ftype in ("F16", "BF16", "F32")
     size = widest * 2 if plain else widest * 144 // 128 + TILE * 144
     return padded(size, POOL_PAGE) if widest else 0

@@ -6,6 +6,7 @@ Legend: t ranks that cut a tensor. Heads and feed-forwards are cut, norms and ro
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -94,11 +95,16 @@ class Held(Struct, frozen=True):
         return copies, self.numel // (copies * ins), ins
 
 
-def held(arch: Arch, shard: Shard) -> Iterator[Held]:
+@lru_cache(maxsize=64)
+def held(arch: Arch, shard: Shard) -> tuple[Held, ...]:
     """Every parameter on the rank, in the model's order; pictures' tower goes with the embedding.
 
     Its heads and feed-forwards are cut like the model's own (vLLM 0.11.0 siglip.py, pixtral.py).
     """
+    return tuple(_every(arch, shard))
+
+
+def _every(arch: Arch, shard: Shard) -> Iterator[Held]:
     if shard.embedding:
         yield from (Held(w.name, _shape(w.dims, shard), OTHER, part=TOWER) for w in arch.tower)
         for weight in arch.embedding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 
 from ...ledger.units import MIB
@@ -43,7 +43,7 @@ def weight_items(run: Run, shard: Shard, scheme: Scheme | None = None, *,
     """
     how = run_scheme(run) if scheme is None else scheme
     bits = BITS[run.precision]
-    tensors, more = list(stored(run.arch, shard, how, bits)), list(extra)
+    tensors, more = stored(run.arch, shard, how, bits), list(extra)
     own = _own(run, shard, bits) if how == run_scheme(run) else []
     own_parts = [(name, int(run.scaled(size))) for name, size in _together(own or tensors)]
     found = _together([*own_parts, *more])
@@ -80,7 +80,8 @@ def _together(items: Iterable[Item]) -> list[Item]:
     return list(groups.items())
 
 
-def stored(arch: Arch, shard: Shard, how: Scheme, bits: int) -> Iterator[Item]:
+@lru_cache(maxsize=64)
+def stored(arch: Arch, shard: Shard, how: Scheme, bits: int) -> tuple[Item, ...]:
     """Every tensor as a server makes it, q, k and v in one, gate and up in one: (group, bytes)."""
     joint: dict[tuple[int, str, str], int] = {}
     parts: dict[tuple[int, str, str], str] = {}
@@ -89,7 +90,7 @@ def stored(arch: Arch, shard: Shard, how: Scheme, bits: int) -> Iterator[Item]:
             key = (one.layer, one.joint or one.name, suffix)
             joint[key] = joint.get(key, 0) + size
             parts[key] = _part(one, suffix)
-    return ((parts[key], size) for key, size in joint.items())
+    return tuple((parts[key], size) for key, size in joint.items())
 
 
 def _part(one: Held, suffix: str) -> str:

@@ -61,7 +61,11 @@ def loaded(how: Settings) -> Iterator[Named]:
 def offloaded(how: Settings) -> int:
     """Weights that stay on the host: `cpu_offload_gb` of each rank, all of them at most."""
     wanted = int(float(how.run.options["cpu_offload_gb"] or 0) * GIB)
-    return min(wanted, weights_bytes(weight_items(how.run, how.shard, rounded=False)))
+    return (
+        0
+        if not wanted
+        else min(wanted, weights_bytes(weight_items(how.run, how.shard, rounded=False)))
+    )
 
 
 def rotary(how: Settings) -> list[tuple[str, int]]:
