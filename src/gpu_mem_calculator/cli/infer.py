@@ -84,6 +84,10 @@ def numbers(text: str) -> tuple[int, ...]:
 def run(args: argparse.Namespace) -> int:
     """Estimate and report."""
     data = _data(args)
+    if args.largest_model and args.fewest_gpus:
+        raise InputError(["--largest-model and --fewest-gpus are two questions; ask one of them"])
+    if args.parts and not args.explain:
+        raise InputError(["--parts goes with --explain; add it, or leave --parts out"])
     if args.largest_model:
         return _largest(args, data)
     if args.fewest_gpus:
@@ -151,7 +155,7 @@ def _largest(args: argparse.Namespace, data: dict[str, Any]) -> int:
     from ..core.capacity import largest_models
 
     found = largest_models(data)
-    _show_changes(args, found[:10])
+    _show_changes(args, found)
     return 0 if found or not args.check else 1
 
 

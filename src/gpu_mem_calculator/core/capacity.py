@@ -86,7 +86,10 @@ def _most(used: Used, limit: int, at_once: int) -> int:
 def _rooms(estimate: Estimate, contexts: Sequence[int]) -> Iterator[Room]:
     """For each context the bytes that sequences take, those there are, how many run at once."""
     if estimate.served:
-        yield from (_pool(estimate.served, context) for context in contexts)
+        longest = _longest(estimate)
+        for context in contexts:
+            used, limit, at_once = _pool(estimate.served, context)
+            yield used, limit, at_once if context <= longest else 0
         return
     resolved = estimate.resolved
     outside = sum(size for _, size, _ in resolved.outside_torch)
@@ -104,7 +107,7 @@ def _pool(served: Sequence[Served], context: int) -> Room:
 
 def _whole(each: Lines, outside: int, count: int) -> int:
     """transformers: its highest instant, and what lies beside torch."""
-    return outside + max(first + (count - 1) * more for first, more in each)
+    return outside + max((first + (count - 1) * more for first, more in each), default=0)
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -219,8 +222,8 @@ def _with(file: RunFile, settings: Sequence[str]) -> dict[str, Any]:
     return with_settings(data, settings)
 
 
-def largest_models(data: dict[str, Any]) -> list[Change]:
-    """The presets that this card serves, largest first."""
+def largest_models(data: dict[str, Any], most: int = 10) -> list[Change]:
+    """The largest presets that this card serves, largest first."""
     rows = [catalog.find("index", name) for name in catalog.names("index")]
     sized = sorted((row for row in rows if row), key=lambda row: -row["num_parameters"])
     found = []
@@ -230,7 +233,11 @@ def largest_models(data: dict[str, Any]) -> list[Change]:
             continue
         seen.add(row["config"])
         file = read({**data, "model": {"name": row["name"]}})
+        assert file.inference is not None
+        pool = find_server(file.inference).serve is not None
         change = changed(file, row["title"], (f"model.name={row['name']}",))
-        if change.fits and change.max_concurrency >= 1:
+        if change.fits and (change.max_concurrency >= 1 or not pool):
             found.append(change)
+        if len(found) == most:
+            break
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -125,7 +126,7 @@ def _hub(name: str) -> checkpoint.Checkpoint:
     try:
         return checkpoint.on_hub(name)
     except HubError as error:
-        hint = nearest(name, catalog.names("index"))
+        hint = nearest(name, catalog.names("index")) or "; give the path of its config.json"
         raise InputError([f"model.name={name!r} is not a preset, and not read from the hub: "
                           f"{error}{hint}"]) from None  # fmt: skip
 
@@ -144,6 +145,10 @@ def _unknown(name: str) -> str:
         return (f"model.name={name!r} is an address, and this version reads presets and local "
                 "files only; download its config.json and give the path")  # fmt: skip
     hint = nearest(name, catalog.names("index")) or "; see gpu-mem-calc presets"
+    if os.path.isdir(name):
+        return f"model.name={name!r} is a folder without a config.json or a .gguf file"
+    if os.path.isfile(name):
+        return f"model.name={name!r} is neither a config.json nor a .gguf file"
     return f"model.name={name!r} is neither a preset nor a file{hint}"
 
 

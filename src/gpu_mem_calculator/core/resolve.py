@@ -14,6 +14,7 @@ from ..memory.run import Run
 from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, linears, module_name
 from ..model.arch import Arch
 from ..replay.settings import Settings, SettingsError
+from ..serving import spellings as servers
 from . import rules
 from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware
@@ -84,6 +85,9 @@ def resolve(file: RunFile) -> Resolved:
 def find_engine(config: EngineConfig) -> Engine:
     """The engine that a name means."""
     name = (config.type or "pytorch_ddp").lower()
+    if name in servers():
+        raise InputError([f"engine.type={config.type!r} serves models; use inference.engine, or "
+                          "gpu-mem-calc infer"])  # fmt: skip
     if name not in spellings():
         raise InputError([f"engine.type={config.type!r} is not a known engine"
                           f"{nearest(name, spellings())}"])  # fmt: skip

@@ -91,8 +91,16 @@ def resolve_inference(file: RunFile) -> Resolved:
         run=run, engine=engine, hardware=hardware, model=model,
         assumed=(*_assumed(given, run.options, chosen), *as_published, *model.assumed,
                  *hardware.assumed),
-        warnings=model.warnings,
+        warnings=(*model.warnings, *_beyond(given, model.arch)),
     )  # fmt: skip
+
+
+def _beyond(config: InferenceConfig, arch: Arch) -> Iterator[str]:
+    """Positions that a model was not trained for, which servers take when they are told to."""
+    length = config.max_seq_len
+    if length is not None and length > arch.max_seq_len:
+        yield (f"max_seq_len={length:,} is more than the {arch.max_seq_len:,} positions that the "
+               "model was made for")  # fmt: skip
 
 
 def _ranks(options: Mapping[str, Any]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from ..core.answers import Answers
 from ..core.calculator import Estimate
@@ -26,7 +27,7 @@ FREE = "·"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 CELL = 6
 WHAT, SAYS = 22, 26  # columns of what a change is, and what comes of it
-COLUMNS = 10  # of the table of contexts and sequences that a terminal has room for
+CONTEXT, MOST = 10, 9  # first and last column of the table of contexts and sequences
 
 
 def serving_report(estimate: Estimate, found: Answers, words: Sequence[str]) -> Iterator[Line]:
@@ -168,24 +169,27 @@ def _room(serving: ServingResult) -> Iterator[Line]:
 
 def matrix_lines(matrix: Matrix, what: str) -> Iterator[Line]:
     """Contexts down, sequences across; how full it gets, and the most that fit."""
-    counts = matrix.concurrencies[:COLUMNS]
+    first = max(CONTEXT, *(len(f"{context:,}") for context in matrix.contexts))
+    widths = [max(CELL, 1 + len(f"{number:,}")) for number in matrix.concurrencies]
+    shown = sum(first + total + MOST <= WIDTH for total in accumulate(widths))
     yield line(f"context × sequences at once: {what}, and the most that fit", BOLD)
-    head = "".join(f"{number:,}".rjust(CELL) for number in counts)
-    yield line(f"{'':>10}{head}{'most':>9}", DIM)
+    heads = zip(matrix.concurrencies[:shown], widths, strict=False)
+    head = "".join(f"{number:,}".rjust(width) for number, width in heads)
+    yield line(f"{'':>{first}}{head}{'most':>{MOST}}", DIM)
     for row, context in enumerate(matrix.contexts):
-        spans: Line = [(f"{context:>10,}", "")]
-        for share in matrix.shares[row][: len(counts)]:
-            spans.append(_cell(share))
-        yield [*spans, (f"{matrix.most[row]:>9,}", BOLD)]
+        spans: Line = [(f"{context:>{first},}", "")]
+        for share, width in zip(matrix.shares[row][:shown], widths, strict=False):
+            spans.append(_cell(share, width))
+        yield [*spans, (f"{matrix.most[row]:>{MOST},}", BOLD)]
     yield line()
 
 
-def _cell(share: float | None) -> tuple[str, str]:
+def _cell(share: float | None, width: int) -> tuple[str, str]:
     """How full: a percentage, or a dash where it does not fit."""
     if share is None or share > 1:
-        return "-".rjust(CELL), DIM
+        return "-".rjust(width), DIM
     text = f"{100 * share:.0f}%" if share >= 0.01 else "<1%"
-    return text.rjust(CELL), GOOD if share <= 0.5 else WARN
+    return text.rjust(width), GOOD if share <= 0.5 else WARN
 
 
 def _speed(answers: Answers) -> Iterator[Line]:
@@ -244,7 +248,7 @@ def change_lines(changes: Sequence[Change]) -> Iterator[Line]:
     if not changes:
         yield line("nothing fits", BAD)
     for change in changes:
-        yield [(f"{change.title:<34}", BOLD),
-               (f"{change.kv_tokens:>12,} tokens of cache, {change.max_concurrency:,.1f} "
-                "sequences", "")]  # fmt: skip
+        says = (f"{change.kv_tokens:>12,} tokens of cache, {change.max_concurrency:,.1f} sequences"
+                if change.kv_tokens else f"takes {gib(change.device_bytes)} GiB")  # fmt: skip
+        yield [(f"{change.title:<34}", BOLD), (says, "")]
         yield line("  " + " ".join(f"--set {one}" for one in change.setting), "cyan")

@@ -8,6 +8,7 @@ Each GPU has some layers, as pipeline stages have. `quantization` is a GGUF file
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -171,7 +172,14 @@ def own_bytes(run: Run) -> int:
 
 def _problem(plan: Plan, needs: int, gpu: int, run: Run) -> str:
     """What is short, and the nearest ways out."""
-    free, own = run.free_bytes, own_bytes(run)
+    ways, free = _ways(plan, run.free_bytes, own_bytes(run)), run.free_bytes
+    said = f"; try inference.{' or '.join(ways)}" if ways else "; use a larger GPU, or more of them"
+    return f"GPU {gpu} needs {needs / GIB:.2f} GiB of {free / GIB:.2f}{said}"
+
+
+@lru_cache(maxsize=32)
+def _ways(plan: Plan, free: int, own: int) -> list[str]:
+    """Settings with which every GPU has room, the same for each that is short of it."""
     ways = []
     experts = fewest_on_host(plan, free, own)
     if experts:
@@ -186,8 +194,7 @@ def _problem(plan: Plan, needs: int, gpu: int, run: Run) -> str:
         half = replace(plan, keys="Q8_0", values="Q8_0")
         if fits(half, free, own):
             ways.append("kv_cache_dtype=int8")
-    said = f"; try inference.{' or '.join(ways)}" if ways else "; use a larger GPU, or more of them"
-    return f"GPU {gpu} needs {needs / GIB:.2f} GiB of {free / GIB:.2f}{said}"
+    return ways
 
 
 def _command(run: Run, plan: Plan) -> Iterator[str]:

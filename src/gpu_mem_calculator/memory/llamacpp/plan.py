@@ -107,15 +107,23 @@ class Device(Struct, frozen=True):
 @lru_cache(maxsize=32)
 def laid_out(plan: Plan, *, whole: bool = True) -> tuple[Device, ...]:
     """Every GPU, and the host last; not `whole`: equal layers once, for a search."""
-    where, found = plan.where, plan.cells
-    weights = model_buffers(plan.file, (*where.layers, where.output), plan.gpus, plan.on_host)
-    caches = [0] * (plan.gpus + 1)
-    for place, device in enumerate(where.layers):
-        size = layer_bytes(plan.file.arch, place, found, plan.build, plan.keys, plan.values)
-        caches[device if plan.offload_kqv else plan.gpus] += size
+    where = plan.where
+    weights, caches = loaded(plan)
     compute = compute_buffers(plan.file, plan.how, where, whole=whole)
     return tuple(Device(weights[i], caches[i], compute[i], _pool(plan, where, i))
                  for i in range(plan.gpus + 1))  # fmt: skip
+
+
+def loaded(plan: Plan) -> tuple[list[int], list[int]]:
+    """Weights and cache of every GPU, and of the host last."""
+    where, caches = plan.where, [0] * (plan.gpus + 1)
+    weights = model_buffers(plan.file, (*where.layers, where.output), plan.gpus, plan.on_host)
+    for device in range(plan.gpus + 1):
+        for place, count in alike(plan, device):
+            size = layer_bytes(plan.file.arch, place, plan.cells, plan.build, plan.keys,
+                               plan.values)  # fmt: skip
+            caches[device] += count * size
+    return weights, caches
 
 
 def alike(plan: Plan, device: int) -> tuple[tuple[int, int], ...]:
@@ -220,7 +228,10 @@ def has_flash(plan: Plan) -> bool:
 
 
 def fits(plan: Plan, free: int, outside: int) -> bool:
-    """Whether every GPU has room."""
+    """Whether every GPU has room; most that do not have none for weights and cache already."""
+    weights, caches = loaded(plan)
+    if any(weight + cache > free for weight, cache in zip(weights[:-1], caches, strict=False)):
+        return False
     used = laid_out(plan, whole=False)[:-1]
     return all(one.total + (outside if one.total else 0) <= free for one in used)
 

@@ -144,6 +144,10 @@ def problem(run: Run, one: Rank, pool_problem: str) -> str:
         return (f"gpu_memory_utilization={share:g} asks for {one.requested / GIB:.2f} GiB, and "
                 f"{free / GIB:.2f} of {run.card_bytes / GIB:.2f} GiB are free when vLLM starts; "
                 f"use {fits:g}")  # fmt: skip
+    if pool_problem and one.pool_bytes <= 0 and given is None:
+        return (f"weights, the trial run and libraries take {taken(run, one) / GIB:.2f} GiB, and "
+                f"gpu_memory_utilization={share:g} gives {one.requested / GIB:.2f}; raise it, use "
+                "more GPUs or fewer bits")  # fmt: skip
     if pool_problem:
         return pool_problem
     over = every(one) + one.pool_bytes - free
