@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from msgspec.structs import replace
 
 from .calculator import STEP
@@ -46,6 +45,8 @@ def _fill(resolved: Resolved, contexts: list[int], new: int, known: dict[int, Li
 
 def _together(resolved: Resolved, contexts: list[int], new: int) -> list[Lines]:
     """One sequence of each context, and two."""
+    import numpy as np
+
     count = len(contexts)
     batch, seq = np.repeat([1, 2], count), np.array(contexts * 2) - new
     run = replace(resolved.run, batch=batch, seq=seq, new_tokens=new)
