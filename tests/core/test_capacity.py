@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from gpu_mem_calculator.core.answers import answers
-from gpu_mem_calculator.core.batches import Lines, lines
-from gpu_mem_calculator.core.calculator import STEP, full_estimate
+from gpu_mem_calculator.core.batches import lines, own_lines
+from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.capacity import (
     CONTEXTS,
     changed,
@@ -18,7 +17,6 @@ from gpu_mem_calculator.core.capacity import (
     matrix,
     what_ifs,
 )
-from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read
 
 
@@ -63,20 +61,8 @@ def test_transformers_takes_what_its_ledger_says(model: str, batch: int) -> None
     assert share * result.gpu_memory_bytes == pytest.approx(whole, rel=1e-9)
 
 
-def own_lines(resolved: Resolved, context: int) -> Lines:
-    """By the ledgers of one sequence and of two, each by itself."""
-    new = min(int(resolved.run.new_tokens), context - 1)
-    heights = []
-    for batch in (1, 2):
-        run = replace(resolved.run, batch=batch, seq=context - new, new_tokens=new)
-        ledger = resolved.engine.ledger(run)
-        at = ledger.heights()
-        heights.append([int(at[i.name]) for i in ledger.instants if i.phase in STEP])
-    return tuple((one, two - one) for one, two in zip(*heights, strict=True))
-
-
 @pytest.mark.parametrize("model", ["llama3.2-1b", "gpt-oss-20b", "gemma2-2b", "deepseek-v2-lite"])
-def test_contexts_at_once_are_what_each_is_alone(model: str) -> None:
+def test_parabolas_are_what_the_ledgers_say(model: str) -> None:
     """Of a row of contexts each has the lines of its own ledgers, windows and experts or not."""
     resolved = full_estimate(served("transformers", model), replay=False).resolved
     contexts = [300 * step for step in range(1, 27)]

@@ -1,11 +1,14 @@
-"""What a run without a pool takes, by context and batch: its ledger, of many runs at once.
+"""What a run without a pool takes, by context and batch, from a few of its ledgers.
 
-At each instant of a context the bytes are a line in the batch: one sequence and two make it.
+At each instant of a context the bytes are a line in the batch. Along contexts they are a parabola
+(keys and values grow with the context, masks with its square) as long as no window begins to slide:
+three contexts make it, two more prove it, and where they do not each half has its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 from msgspec.structs import replace
 
@@ -14,46 +17,62 @@ from .resolved import Resolved
 
 Line = tuple[int, int]  # bytes of one sequence, and of each one more
 Lines = tuple[Line, ...]  # by instant
+FEW = 5  # contexts: what a parabola and its proof take
 
 
 def lines(resolved: Resolved, contexts: Sequence[int]) -> list[Lines]:
     """For each context, the line of every instant."""
-    run, known = resolved.run, dict[int, Lines]()
-    windows = sorted({window for window in run.arch.windows if window})
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for context in sorted(set(contexts)):  # a kernel is chosen by whether a window slides
-        new = min(int(run.new_tokens), context - 1)
-        sides = (sum(length >= window for length in (context - new, context - 1, context))
-                 for window in windows)  # fmt: skip
-        groups.setdefault((new, *sides), []).append(context)
-    for (new, *_), alike in groups.items():
-        _fill(resolved, alike, new, known)
+    known: dict[int, Lines] = {}
+    _fill(resolved, sorted(set(contexts)), known)
     return [known[context] for context in contexts]
 
 
-def _fill(resolved: Resolved, contexts: list[int], new: int, known: dict[int, Lines]) -> None:
-    """All contexts in one ledger, or in two where their kernels differ."""
-    try:
-        known.update(zip(contexts, _together(resolved, contexts, new), strict=True))
-    except ValueError:  # one choice for all of them there is not
-        if len(contexts) == 1:
-            raise
-        half = len(contexts) // 2
-        _fill(resolved, contexts[:half], new, known)
-        _fill(resolved, contexts[half:], new, known)
+def _fill(resolved: Resolved, wanted: Sequence[int], known: dict[int, Lines]) -> None:
+    """One parabola for a stretch of contexts, or one for each half of it."""
+    last = len(wanted) - 1
+    places = {0, last // 2, last, last // 4, 3 * last // 4} if last >= FEW else range(last + 1)
+    for place in places:
+        if wanted[place] not in known:
+            known[wanted[place]] = own_lines(resolved, wanted[place])
+    if last < FEW:
+        return
+    three = {one: known[one] for one in (wanted[0], wanted[last // 2], wanted[last])}
+    proof = (wanted[last // 4], wanted[3 * last // 4])
+    if all(_parabola(three, context) == known[context] for context in proof):
+        known.update({c: _parabola(three, c) for c in wanted if c not in known})
+    else:
+        _fill(resolved, wanted[: last // 2 + 1], known)
+        _fill(resolved, wanted[last // 2 :], known)
 
 
-def _together(resolved: Resolved, contexts: list[int], new: int) -> list[Lines]:
-    """One sequence of each context, and two."""
-    import numpy as np
+def own_lines(resolved: Resolved, context: int) -> Lines:
+    """The ledgers of one sequence and of two."""
+    new = min(int(resolved.run.new_tokens), context - 1)
+    heights = []
+    for batch in (1, 2):
+        run = replace(resolved.run, batch=batch, seq=context - new, new_tokens=new)
+        ledger = resolved.engine.ledger(run)
+        at = ledger.heights()
+        heights.append([int(at[i.name]) for i in ledger.instants if i.phase in STEP])
+    return tuple((one, two - one) for one, two in zip(*heights, strict=True))
 
-    count = len(contexts)
-    batch, seq = np.repeat([1, 2], count), np.array(contexts * 2) - new
-    run = replace(resolved.run, batch=batch, seq=seq, new_tokens=new)
-    ledger = resolved.engine.ledger(run)
-    at = ledger.heights()
-    rows = [np.broadcast_to(np.asarray(at[i.name]), 2 * count)
-            for i in ledger.instants if i.phase in STEP]  # fmt: skip
-    one, two = np.split(np.reshape(rows, (len(rows), 2 * count)), 2, axis=1)
-    return [tuple(zip(first.tolist(), more.tolist(), strict=True))
-            for first, more in zip(one.T, (two - one).T, strict=True)]  # fmt: skip
+
+def _parabola(three: dict[int, Lines], context: int) -> Lines:
+    """The parabolas through three contexts, at another; nothing where instants differ."""
+    if len({len(each) for each in three.values()}) > 1:
+        return ()
+    shares = []
+    for one in three:
+        share = Fraction(1)
+        for other in three:
+            if other != one:
+                share *= Fraction(context - other, one - other)
+        shares.append(share)
+    return tuple(
+        (_sum(shares, [line[0] for line in each]), _sum(shares, [line[1] for line in each]))
+        for each in zip(*three.values(), strict=True)
+    )
+
+
+def _sum(shares: Sequence[Fraction], values: Sequence[int]) -> int:
+    return round(sum(share * value for share, value in zip(shares, values, strict=True)))
