@@ -5,10 +5,12 @@ llama.cpp b10586 src/llama-model.cpp load_tensors. GPUs are numbered from 0, the
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from ctypes import c_float
 from functools import lru_cache
+from itertools import accumulate
 
-import numpy as np
 from msgspec import Struct
 
 from ...model.arch import Arch
@@ -75,8 +77,8 @@ def devices(layers: int, gpus: int, offloaded: int, build: int, shares: Sequence
     """
     first = max(layers + (build >= OUTPUT_FIRST) - offloaded, 0)
     count = min(offloaded, layers + 1)
-    parts = np.cumsum(np.array(shares or [1.0] * gpus, dtype=np.float32), dtype=np.float32)
-    ends = parts / parts[-1]
+    parts = list(accumulate(map(_single, shares or [1.0] * gpus), lambda a, b: _single(a + b)))
+    ends = [_single(part / parts[-1]) for part in parts]
     found = []
     for place in range(layers + 1):
         if place < first or place - first >= count:
@@ -84,9 +86,13 @@ def devices(layers: int, gpus: int, offloaded: int, build: int, shares: Sequence
         elif only is not None:
             found.append(only)
         else:
-            point = np.float32(place - first) / np.float32(count)
-            found.append(int(np.searchsorted(ends, point, side="right")))
+            found.append(bisect_right(ends, _single((place - first) / count)))
     return tuple(found)
+
+
+def _single(number: float) -> float:
+    """A number as 32 bits hold it."""
+    return c_float(number).value
 
 
 def expert(name: str) -> bool:
