@@ -130,6 +130,23 @@ def test_a_broken_safetensors_file_is_a_sentence(tmp_path: Path, data: bytes, sa
         safetensors(file_reader(path), "x")
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        struct.pack("<Q", 2**60),  # a name longer than any memory
+        struct.pack("<Q", 2**63 + 5),
+        struct.pack("<Qc", 1, b"a") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000,
+        struct.pack("<Qc", 1, b"a") + struct.pack("<IIQ", 9, 8, 2**60),
+    ],
+)
+def test_a_gguf_file_that_asks_for_the_moon_is_a_sentence(tmp_path: Path, value: bytes) -> None:
+    """Lengths that cannot be, and lists in lists without end."""
+    file = tmp_path / "x.gguf"
+    file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + value)
+    with pytest.raises(InputError, match="GGUF"):
+        find_model(ModelConfig(name=str(file)))
+
+
 @pytest.mark.parametrize("cut", [2, 4, 10, 60, 100_000])
 def test_a_cut_gguf_file_is_a_sentence(tmp_path: Path, cut: int) -> None:
     """At whatever place it ends."""

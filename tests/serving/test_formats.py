@@ -228,3 +228,18 @@ def test_vllm_pads_experts_for_its_kernels() -> None:
     blackwell = loaded(how, (0, 11, 0), "10.0")
     bias = Held("m.experts.gate_up_proj_bias", (32, 5760), "other", 0, "experts")
     assert blackwell.stored(bias, 16) == (("", 32 * 6144 * 4),)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quant_method": "gptq", "bits": "x"}, {"quant_method": "awq", "bits": 0},
+        {"quant_method": "fp8", "weight_block_size": "x"},
+        {"quant_method": "fp8", "modules_to_not_convert": 5},
+        {"quant_method": "compressed-tensors", "config_groups": 5},
+    ],
+)  # fmt: skip
+def test_a_config_with_junk_is_a_sentence(config: dict[str, Any]) -> None:
+    """Whatever a quantization_config holds."""
+    with pytest.raises(FormatError, match="quantization_config"):
+        scheme("none", config, "llama")

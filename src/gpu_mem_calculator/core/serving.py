@@ -127,7 +127,7 @@ def _run(
     model: Model, hardware: Hardware, options: dict[str, Any], engine: Engine, draft: Arch | None
 ) -> Run:
     spread = engine.name == "llamacpp"  # its GPUs have layers each, like pipeline stages
-    config = (model.config or {}).get("quantization_config") or {}
+    config = _quantization_config(model)
     return Run(
         arch=model.arch,
         mesh=Mesh(
@@ -158,6 +158,17 @@ def _run(
         stored_form=model.form,
         draft=draft,
     )
+
+
+def _quantization_config(model: Model) -> dict[str, Any]:
+    """How the checkpoint's weights are stored, as its config.json says."""
+    found = (model.config or {}).get("quantization_config") or {}
+    inner = found if isinstance(found, dict) else {"": found}
+    for key in ("", "quantization", "kv_cache_scheme"):
+        if not isinstance(inner.get(key) or {}, dict):
+            name = f"model.config.quantization_config{'.' * bool(key)}{key}"
+            raise InputError([f"{name}={inner[key]!r} must be an object; leave it out"])
+    return inner
 
 
 def _packed(options: Mapping[str, Any], engine: Engine) -> str | None:

@@ -33,13 +33,15 @@ def local(name: str) -> Checkpoint | None:
     """A folder with a config.json, a .safetensors file beside one, or a .gguf file."""
     path = Path(name)
     try:
-        if path.suffix == ".gguf" and path.is_file():
-            return _gguf(path.stem, file_reader(path), str(path))
-        if path.suffix == ".safetensors" and path.is_file():
-            path = path.parent
-        if not (path / "config.json").is_file():
-            return None
+        file, described = path.is_file(), (path / "config.json").is_file()
     except (OSError, ValueError):
+        return None
+    if path.suffix == ".gguf" and file:
+        return _gguf(path.stem, file_reader(path), str(path))
+    if path.suffix == ".safetensors" and file:
+        path = path.parent
+        described = (path / "config.json").is_file()
+    if not described:
         return None
     config = _json((path / "config.json").read_bytes(), str(path / "config.json"))
     shards = _shards(lambda file: (path / file).read_bytes() if (path / file).is_file() else None,
@@ -111,7 +113,7 @@ def _tensors(files: Iterable[tuple[str, Read]]) -> tuple[Stored, ...]:
 def _json(data: bytes, where: str) -> dict[str, Any]:
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise HubError(f"{where}: not valid JSON") from None
     if not isinstance(found, dict):
         raise HubError(f"{where}: not a JSON object")

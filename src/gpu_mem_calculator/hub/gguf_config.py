@@ -52,6 +52,10 @@ def gguf_config(file: Gguf, where: str) -> dict[str, Any]:
     family = FAMILIES[name]
     sizes = {ours: file.metadata[f"{name}.{key}"] for key, ours in KEYS.items()
              if file.metadata.get(f"{name}.{key}") is not None}  # fmt: skip
+    needed = ("block_count", "embedding_length")
+    missing = [key for key in needed if KEYS[key] not in sizes]
+    if missing:
+        raise HubError(f"{where}: its header has no {name}.{missing[0]}, which every model has")
     if name == "llama" and sizes.get("num_experts"):
         family = "mixtral"
     if family != "deepseek_v3":

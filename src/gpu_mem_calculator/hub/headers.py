@@ -17,7 +17,8 @@ from ..memory.formats.ggml import NUMBERS, bytes_of
 from .reader import HubError, Read
 
 SAFETENSORS_MOST = 100 * 2**20  # the format's own limit
-CHUNK = 2**20
+CHUNK, MOST = 2**20, 2**30  # bytes read at once; no text or list of a header is larger
+DEEPEST = 8  # lists in lists
 MAGIC = b"GGUF"
 # GGUF's value types: struct codes of the plain ones, by number.
 PLAIN = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -52,13 +53,18 @@ def safetensors(read: Read, where: str) -> tuple[Stored, ...]:
         raise HubError(f"{where}: not a safetensors file")
     try:
         header: dict[str, Any] = json.loads(read(8, length))
-        return tuple(
-            Stored(name, row["dtype"], tuple(row["shape"]),
-                   row["data_offsets"][1] - row["data_offsets"][0])
-            for name, row in header.items() if name != "__metadata__"
-        )  # fmt: skip
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return tuple(_row(name, **row) for name, row in header.items() if name != "__metadata__")
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise HubError(f"{where}: its safetensors header is broken") from None
+
+
+def _row(name: str, dtype: str, shape: list[int], data_offsets: list[int]) -> Stored:
+    """A tensor of a safetensors file; what is not as the format has it is a ValueError."""
+    start, end = data_offsets
+    whole = all(isinstance(size, int) and size >= 0 for size in (*shape, start, end))
+    if not (whole and isinstance(dtype, str) and start <= end):
+        raise ValueError(name)
+    return Stored(name, dtype, tuple(shape), end - start)
 
 
 class Gguf(Struct, frozen=True):
@@ -75,6 +81,8 @@ class _Walk:
         self.read, self.where, self.at, self.have = read, where, 0, b""
 
     def take(self, count: int) -> bytes:
+        if count > MOST:
+            raise HubError(f"{self.where}: its GGUF header is broken")
         while len(self.have) < self.at + count:
             more = self.read(len(self.have), max(CHUNK, count))
             if not more:
@@ -90,10 +98,10 @@ class _Walk:
     def text(self) -> str:
         return self.take(self.number("Q")).decode("utf-8", "replace")
 
-    def value(self, kind: int) -> Any:
+    def value(self, kind: int, depth: int = 0) -> Any:
         if kind == STRING:
             return self.text()
-        if kind != ARRAY:
+        if kind != ARRAY or depth > DEEPEST:
             if kind not in PLAIN:
                 raise HubError(f"{self.where}: GGUF value of type {kind} is not known")
             return self.number(PLAIN[kind])
@@ -101,7 +109,7 @@ class _Walk:
         if inner in PLAIN and count > 4096:
             self.take(count * struct.calcsize(f"<{PLAIN[inner]}"))
             return None
-        found = [self.value(inner) for _ in range(count)]
+        found = [self.value(inner, depth + 1) for _ in range(count)]
         return found if count <= 4096 else None
 
 

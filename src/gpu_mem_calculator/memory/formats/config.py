@@ -23,7 +23,17 @@ def config_scheme(config: Config) -> Scheme:
     if reader is None:
         raise FormatError(f"quantization_config.quant_method={method!r} is not modelled; "
                           "known are " + ", ".join(sorted(READERS)))  # fmt: skip
-    return reader(config)
+    try:
+        found = reader(config)
+    except (TypeError, KeyError, IndexError, AttributeError, ValueError) as error:
+        if isinstance(error, FormatError):
+            raise
+        found = Scheme(name="", pack=Pack(bits=0))
+    pack = found.pack
+    if pack is not None and not (1 <= pack.bits <= 16 and min(pack.rows, pack.columns) >= 0):
+        raise FormatError(f"model.config.quantization_config has a value that {method!r} does not "
+                          "have: check its bits, group_size, blocks and lists")  # fmt: skip
+    return found
 
 
 def _skip(config: Config, *keys: str) -> tuple[str, ...]:

@@ -54,8 +54,9 @@ class File(Struct, frozen=True):
 
 def _layer(name: str, last: int) -> int:
     head, _, rest = name.partition(".")
-    if head == "blk":
-        return int(rest.partition(".")[0])
+    number = rest.partition(".")[0]
+    if head == "blk" and number.isdecimal():
+        return min(int(number), last)
     return -1 if head in ("token_embd", "position_embd", "token_types") else last
 
 

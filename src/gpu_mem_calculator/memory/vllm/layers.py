@@ -94,7 +94,9 @@ def cache_dtype(run: Run) -> str:
     if method == "compressed-tensors" and scheme and version(run) >= (0, 15, 0):
         return "fp8"
     if method.startswith("modelopt") and version(run) >= (0, 14, 0):
-        fixed = isinstance(scheme, dict) and scheme.get("num_bits") == 8 and not scheme["dynamic"]
+        fixed = (
+            isinstance(scheme, dict) and scheme.get("num_bits") == 8 and not scheme.get("dynamic")
+        )
         if fixed or str(named).lower().startswith("fp8"):
             return "fp8"
     return "auto"
