@@ -24,7 +24,7 @@ def test_the_report_has_every_answer(command: Command) -> None:
         "meta-llama/Llama-3.1-8B", "why:   gpu-mem-calc infer",
     ):  # fmt: skip
         assert words in answer.out
-    assert max(map(len, answer.out.splitlines())) <= 120
+    assert max(map(len, answer.out.splitlines())) <= 80
 
 
 def test_the_words_become_a_run_file(command: Command) -> None:

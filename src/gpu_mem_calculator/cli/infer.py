@@ -108,8 +108,10 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
         data["model"] = {"name": args.model}
     if "model" not in data and not args.largest_model:
         raise InputError(["infer needs a MODEL; see gpu-mem-calc presets"])
-    inference = dict(data.get("inference") or {})
-    inference["engine"] = args.engine or inference.get("engine") or "vllm"
+    inference = data.get("inference") or {}
+    if not isinstance(inference, dict):
+        raise InputError([f"inference={inference!r} must be an object"])
+    inference = {**inference, "engine": args.engine or inference.get("engine") or "vllm"}
     given = {key: getattr(args, key) for _, key, _, _ in KEYS}
     for key in ("inference.enforce_eager", "hardware.num_gpus"):
         given[key] = getattr(args, key)

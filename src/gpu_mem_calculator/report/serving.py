@@ -26,7 +26,7 @@ FIGURES = (
 FREE = "·"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 CELL = 6
-WHAT, SAYS = 22, 26  # columns of what a change is, and what comes of it
+WHAT, SAYS = 21, 26  # columns of what a change is, and what comes of it
 CONTEXT, MOST = 10, 9  # first and last column of the table of contexts and sequences
 
 
@@ -205,10 +205,10 @@ def _speed(answers: Answers) -> Iterator[Line]:
     )
     for row in found.decode:
         who = "alone" if row.sequences == 1 else f"{row.sequences:,} at once"
-        yield line(
-            f"  {who:<13} {row.tokens_per_second:,.0f} tokens/s, "
-            f"{row.tokens_per_second_each:,.1f} each, at {found.context:,} tokens ({row.bound})"
-        )
+        own = row.tokens_per_second_each
+        each = "" if row.sequences == 1 else f", {own:,.{0 if own >= 100 else 1}f} each"
+        yield line(f"  {who:<13} {row.tokens_per_second:,.0f} tokens/s{each}, "
+                   f"at {found.context:,} tokens ({row.bound})")  # fmt: skip
     for note in found.notes:
         yield from wrapped("  ", f"These are {note}.", DIM)
     yield from wrapped("  ", shortfall(found.engine), DIM)
