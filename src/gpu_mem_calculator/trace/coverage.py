@@ -26,7 +26,10 @@ def check_covered(resolved: Resolved, rank: int) -> None:
 def _uncovered(resolved: Resolved) -> Iterator[str]:
     run, engine = resolved.run, resolved.engine
     section = "training" if run.new_tokens is None else "inference"
-    if engine.name not in ENGINES:
+    if engine.serve is not None:
+        yield (f"inference.engine={engine.name!r} is not traced; gpu-mem-calc infer estimates it, "
+               "and 'transformers' is traced")  # fmt: skip
+    elif engine.name not in ENGINES:
         yield (f"engine.type={engine.name!r} is not traced: {engine.title} asks the GPU what to "
                f"do as it runs; {INSTEAD}")  # fmt: skip
     if run.attention == "flash_attention_2":
