@@ -28,10 +28,12 @@ def answers(
 ) -> Answers:
     """Every answer for one estimate."""
     file = read(estimate.result.run)
+    fewest = None if estimate.result.fits_on_gpu else fewest_gpus(file)
+    known = fewest.setting if fewest is not None else ()
     return Answers(
         matrix=matrix(estimate, contexts, concurrencies),
         speed=speed(estimate),
         no_speed=no_speed(estimate),
-        what_ifs=what_ifs(file),
-        fewest_gpus=None if estimate.result.fits_on_gpu else fewest_gpus(file),
+        what_ifs=[change for change in what_ifs(file) if change.setting != known],
+        fewest_gpus=fewest,
     )

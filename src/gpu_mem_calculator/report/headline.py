@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from ..core.calculator import Estimate
 from ..core.verdict import FITS, TIGHT, spread_bytes
 from ..core.verdict import verdict as verdict_of
@@ -108,10 +110,13 @@ def setup_words(estimate: Estimate) -> Iterator[str]:
 
 
 def _mesh_words(run: Run) -> Iterator[str]:
-    if run.mesh.tp * run.mesh.pp * run.mesh.cp * run.mesh.ep == 1:
+    mesh = run.mesh
+    if "n_gpu_layers" in run.options:  # llama.cpp: the number of cards says it
+        mesh = replace(mesh, pp=1)
+    if mesh.tp * mesh.pp * mesh.cp * mesh.ep == 1:
         return
     yield " ".join(f"{word} {size}" for axis, word in AXES
-                   if (size := getattr(run.mesh, axis)) > 1)  # fmt: skip
+                   if (size := getattr(mesh, axis)) > 1)  # fmt: skip
     if run.virtual_stages > 1:
         yield f"{run.virtual_stages} virtual stages"
     if run.sequence_parallel:

@@ -93,10 +93,11 @@ def _setup(estimate: Estimate) -> str:
     run, hardware, result = estimate.resolved.run, estimate.resolved.hardware, estimate.result
     sizes = ", ".join(
         f"{axis} {ranks}" for axis in ("dp", "tp", "pp", "cp", "ep")
-        if (ranks := getattr(run.mesh, axis)) > 1
+        if (ranks := getattr(run.mesh, axis)) > 1 and "n_gpu_layers" not in run.options
     )  # fmt: skip
     options = [f"{k} {v}" for k, v in result.run.get("engine", {}).items() if k != "type"]
-    engine = [estimate.resolved.engine.title, *([sizes] if sizes else []), *options]
+    version = f" {run.options['engine_version']}" if estimate.served else ""
+    engine = [estimate.resolved.engine.title + version, *([sizes] if sizes else []), *options]
     nodes = f" in {hardware.num_nodes} nodes" if hardware.num_nodes > 1 else ""
     trained = result.trainable_parameters
     whole = _serves(estimate) or trained == result.num_parameters
@@ -165,7 +166,8 @@ def _verdict(page: Page) -> str:
     if result.needs_bytes is None:
         notes.append("Torch’s allocator was not replayed, and takes a little more.")
     if result.warnings:
-        notes.append('<a href="#h-assumed">See the warnings.</a>')
+        what = "warnings" if result.serving is None else "notes"
+        notes.append(f'<a href="#h-assumed">See the {what}.</a>')
     takes = "needs" if result.serving is None else "takes"
     return (
         f'<div class="verdict {tone}"><div class="line"><p class="needs">{takes} '
@@ -219,7 +221,8 @@ def _stages(page: Page) -> str:
 
 def _remarks(result: MemoryResult) -> str:
     """What to know before trusting the numbers."""
-    warnings = "".join(f'<p class="warning">Warning: {text(one)}</p>' for one in result.warnings)
+    what = "Warning" if result.serving is None else "Note"
+    warnings = "".join(f'<p class="warning">{what}: {text(one)}</p>' for one in result.warnings)
     assumed = "".join(f"<li>{text(one)}</li>" for one in result.assumed)
     listed = f'<p>Assumed, as the run file does not say:</p><ul class="remarks">{assumed}</ul>'
     none = "<p>No warnings, and nothing is assumed but each framework’s own defaults.</p>"

@@ -111,9 +111,11 @@ def _card(estimate: Estimate, served: Served) -> Iterator[Line]:
 
 def _parts(estimate: Estimate, served: Served) -> Iterator[Line]:
     room = 2 + NAME + TEXT + FIGURE - 3
-    head = "on one GPU"
-    if len(estimate.served) > 1:
-        head += f", stage {estimate.result.busiest_stage} of {len(estimate.served)}"
+    head, stage, stages = "on one GPU", estimate.result.busiest_stage, len(estimate.served)
+    if stages > 1 and "n_gpu_layers" in estimate.resolved.run.options:
+        head = f"on GPU {stage}, the fullest of {stages}"
+    elif stages > 1:
+        head += f", stage {stage + 1} of {stages}"
     yield [(head.ljust(room), BOLD), ("GiB", DIM)]
     rows = [
         (title, _described(served, figure), served.figure(figure), colour)

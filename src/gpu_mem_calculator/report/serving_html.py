@@ -26,8 +26,9 @@ def serving_sections(estimate: Estimate, found: Answers) -> str:
     serving = estimate.result.serving
     if serving is not None and serving.problem:
         return _section("changes", "What if", [_changes(found)])
+    kept = serving is None or serving.kv_tokens > 0
     parts = [
-        _section("room", "Room for how many, at which context", [
+        "" if not kept else _section("room", "Room for how many, at which context", [
             *([_figures(serving)] if serving else []),
             f"<figure>{heat_map(found.matrix)}<figcaption>Each cell: how full it gets with so many "
             "sequences of so many tokens. A crossed cell does not fit.</figcaption></figure>",
@@ -128,8 +129,9 @@ def _speed(found: SpeedResult) -> str:
             f"<td>{one.bound}</td></tr>"
         )
     heads = ["", "#tokens/s", "#each", "bounded by"]
-    said = [f"These are {note}." for note in found.notes]
-    return table(" ".join([*said, shortfall(found.engine)]), heads, rows, kind="entries")
+    said = " ".join([*(f"These are {note}." for note in found.notes), shortfall(found.engine)])
+    shown = table("tokens a second", heads, rows, kind="entries")
+    return f'<p class="soft">{text(said)}</p>{shown}'
 
 
 def _changes(found: Answers) -> str:
