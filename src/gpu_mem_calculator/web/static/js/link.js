@@ -1,0 +1,89 @@
+/* The state as the part of an address behind `#`: set-ups joined by `|`, each a view and its
+   settings in the notation of `--set`: train?model.name=llama3-8b&training.batch_size=2 */
+
+const WHOLE = ["model.config", "inference.speculative_model"]; // objects that stay one value
+
+/** A value from its text: JSON if it parses, else the text itself. */
+export function parseValue(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
+/** The text that parseValue turns into the value again. */
+export function valueText(value) {
+  if (typeof value !== "string") return JSON.stringify(value);
+  return parseValue(value) === value ? value : JSON.stringify(value);
+}
+
+/** What stands at a dotted path, or undefined. */
+export function valueAt(run, path) {
+  return path.split(".").reduce((at, key) => (isObject(at) ? at[key] : undefined), run);
+}
+
+/** A copy of the run with the value at a dotted path; undefined takes it away. */
+export function withValue(run, path, value) {
+  const [key, ...rest] = path.split(".");
+  const copy = { ...run };
+  if (rest.length) {
+    copy[key] = withValue(isObject(run[key]) ? run[key] : {}, rest.join("."), value);
+  } else if (value === undefined || value === null) delete copy[key];
+  else copy[key] = value;
+  return copy;
+}
+
+/** The run without sections that say nothing. */
+export function pruned(run) {
+  const kept = Object.entries(run).filter(([, part]) => isObject(part) && Object.keys(part).length);
+  return Object.fromEntries(kept);
+}
+
+/** A set-up's settings as [path, text] pairs. */
+export function settingsOf(run) {
+  return Object.entries(run).flatMap(([section, values]) => [...leaves(section, values)]);
+}
+
+function* leaves(path, value) {
+  const nested = isObject(value) && Object.keys(value).length && !WHOLE.includes(path);
+  if (!nested) yield [path, valueText(value)];
+  else for (const key of Object.keys(value)) yield* leaves(`${path}.${key}`, value[key]);
+}
+
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** The hash of some set-ups, without `#`. */
+export function encode(setups) {
+  return setups.map((one) => `${one.view}?${query(one.run)}`).join("|");
+}
+
+function query(run) {
+  const text = new URLSearchParams(settingsOf(run)).toString();
+  return text.replace(/%2F/g, "/").replace(/%3A/g, ":").replace(/%2C/g, ",");
+}
+
+/** The set-ups of a hash; throws a sentence where it cannot be read. */
+export function decode(hash) {
+  const text = hash.replace(/^#/, "");
+  if (!text) return [];
+  return text.split(/\||%7C/i).map(setup);
+}
+
+function setup(text) {
+  const mark = text.indexOf("?");
+  const view = mark < 0 ? text : text.slice(0, mark);
+  if (!/^[a-z]+$/.test(view)) {
+    throw new Error(`“${text.slice(0, 40)}” in the link is not a set-up; it begins with train? or serve?`);
+  }
+  let run = {};
+  for (const [path, value] of new URLSearchParams(mark < 0 ? "" : text.slice(mark + 1))) {
+    if (!/^[a-z_]+(\.[a-z_0-9]+)+$/.test(path)) {
+      throw new Error(`“${path.slice(0, 40)}” in the link is not a setting; write section.key=value`);
+    }
+    run = withValue(run, path, parseValue(value));
+  }
+  return { view, run };
+}

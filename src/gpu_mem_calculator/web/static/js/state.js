@@ -1,0 +1,235 @@
+/* The state of the page: one to four set-ups, each a view of a run file; undo, and the link.
+
+   Every change makes new objects, so what current() or setups() gave before stays as it was. */
+
+import { decode, encode, parseValue, pruned, valueAt, withValue } from "./link.js";
+
+/* The views. `sections` go into the request; `without` are keys that say nothing in this view:
+   how many cards a server takes follows from its own parallel sizes. */
+export const VIEWS = {
+  train: {
+    title: "Train",
+    sections: ["model", "hardware", "training", "parallelism", "engine"],
+    without: [],
+    start: { engine: { type: "fsdp" }, training: { batch_size: 2, seq_len: 4096 } },
+  },
+  serve: {
+    title: "Serve",
+    sections: ["model", "hardware", "inference"],
+    without: ["hardware.num_gpus", "hardware.num_nodes"],
+    start: { inference: { engine: "vllm" } },
+  },
+};
+
+export const MOST = 4; // set-ups at once
+const STEPS = 200; // changes that can be taken back
+const PAUSE = 1000; // milliseconds after which the same setting is a new step
+const KEPT = "gpu-mem-calc.link"; // the last state, for a page opened without a link
+
+const FIRST = [
+  {
+    view: "train",
+    run: {
+      model: { name: "llama3-8b" },
+      hardware: { gpu: "h100-80gb-sxm", num_gpus: 8 },
+      ...VIEWS.train.start,
+      ...VIEWS.serve.start,
+    },
+  },
+];
+
+let now = { setups: FIRST, active: 0 };
+let before = []; // states to go back to
+let after = []; // states to go forward to
+let last = { what: null, when: 0 }; // the last change, to join a slider's moves
+let problem = ""; // why the link could not be read
+let waiting = false;
+const listeners = new Set();
+
+export const setups = () => now.setups;
+export const active = () => now.active;
+export const current = () => now.setups[now.active];
+export const canUndo = () => before.length > 0;
+export const canRedo = () => after.length > 0;
+/** Why the page's link could not be read; empty when it could. */
+export const linkProblem = () => problem;
+
+/** What a setting of the current set-up is, or undefined. */
+export const get = (path) => valueAt(current().run, path);
+
+/** The run file to send for a set-up: its view's sections, without those that are empty. */
+export function request(setup) {
+  const view = VIEWS[setup.view];
+  let run = Object.fromEntries(view.sections.map((name) => [name, setup.run[name] ?? {}]));
+  for (const path of view.without) run = withValue(run, path, undefined);
+  return pruned(run);
+}
+
+/** Change one setting of the current set-up; undefined takes it away. */
+export function set(path, value) {
+  changeRun(withValue(current().run, path, value), path);
+}
+
+/** Change several settings at once, "section.key=value" each; null takes one away. */
+export function apply(settings) {
+  let run = current().run;
+  for (const one of settings) {
+    const mark = one.indexOf("=");
+    run = withValue(run, one.slice(0, mark), parseValue(one.slice(mark + 1)));
+  }
+  changeRun(run, null);
+}
+
+/** Show the current set-up in another view; what that view needs and lacks is put in. */
+export function setView(view) {
+  if (view === current().view || !VIEWS[view]) return;
+  const needed = Object.entries(VIEWS[view].start).filter(([name]) => !current().run[name]);
+  const run = { ...current().run, ...Object.fromEntries(needed) };
+  changeSetups(replaced({ view, run }), now.active, null);
+}
+
+/** Put another run file in the place of the current one; its sections choose the view. */
+export function replaceRun(run) {
+  const view = run.inference ? "serve" : "train";
+  changeSetups(replaced({ view, run: pruned(run) }), now.active, null);
+}
+
+/** Add a copy of the current set-up beside it, and turn to it. */
+export function addSetup() {
+  if (now.setups.length >= MOST) return;
+  const at = now.active + 1;
+  const list = [...now.setups.slice(0, at), current(), ...now.setups.slice(at)];
+  changeSetups(list, at, null);
+}
+
+/** Take a set-up away; the last one stays. */
+export function removeSetup(index) {
+  if (now.setups.length < 2 || !now.setups[index]) return;
+  const list = now.setups.filter((_, i) => i !== index);
+  const at = index < now.active ? now.active - 1 : Math.min(now.active, list.length - 1);
+  changeSetups(list, at, null);
+}
+
+/** Turn to another set-up; not a step that can be taken back. */
+export function activate(index) {
+  if (!now.setups[index] || index === now.active) return;
+  now = { ...now, active: index };
+  last = { what: null, when: 0 };
+  changed();
+}
+
+/** Take the last change back. */
+export function undo() {
+  move(before, after);
+}
+
+/** Make the change again that was taken back. */
+export function redo() {
+  move(after, before);
+}
+
+/** Be called once after each batch of changes; gives the function that ends it. */
+export function subscribe(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+function changeRun(run, what) {
+  changeSetups(replaced({ ...current(), run: pruned(run) }), now.active, what);
+}
+
+function replaced(setup) {
+  return now.setups.map((one, i) => (i === now.active ? setup : one));
+}
+
+function changeSetups(list, index, what) {
+  if (encode(list) === encode(now.setups) && index === now.active) return;
+  const joins = what !== null && what === last.what && Date.now() - last.when < PAUSE;
+  if (!joins) before = [...before, now].slice(-STEPS);
+  after = [];
+  now = { setups: list, active: index };
+  last = { what, when: Date.now() };
+  problem = "";
+  changed();
+}
+
+function move(from, to) {
+  if (!from.length) return;
+  to.push(now);
+  now = from.pop();
+  last = { what: null, when: 0 };
+  changed();
+}
+
+function changed() {
+  if (waiting) return;
+  waiting = true;
+  queueMicrotask(() => {
+    waiting = false;
+    noteLink();
+    for (const listener of [...listeners]) listener();
+  });
+}
+
+/* ---- the link ---- */
+
+let timer = 0;
+
+/* Browsers allow only so many changes of the address in a while, so a slider's moves share one. */
+function noteLink() {
+  clearTimeout(timer);
+  timer = setTimeout(writeLink, 120);
+}
+
+function writeLink() {
+  const hash = encode(now.setups);
+  if (location.hash !== `#${hash}`) history.replaceState(null, "", `#${hash}`);
+  try {
+    localStorage.setItem(KEPT, hash);
+  } catch {
+    /* a browser that keeps nothing: the link alone has the state */
+  }
+}
+
+function kept() {
+  try {
+    return localStorage.getItem(KEPT) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+function readable(hash) {
+  const found = decode(hash).slice(0, MOST);
+  const stranger = found.find((one) => !VIEWS[one.view]);
+  if (stranger) {
+    throw new Error(`“${stranger.view}” in the link is not a view; write ${Object.keys(VIEWS).join(" or ")}`);
+  }
+  return found;
+}
+
+/** Read the page's link, else what was kept, else begin with the example. */
+export function start() {
+  const linked = location.hash.length > 1;
+  try {
+    const found = readable(linked ? location.hash : kept());
+    if (found.length) now = { setups: found, active: 0 };
+  } catch (error) {
+    if (linked) problem = error.message;
+  }
+  addEventListener("hashchange", follow);
+  addEventListener("pagehide", writeLink);
+  changed();
+}
+
+/* Another link in the same page: loaded as one change that can be taken back. */
+function follow() {
+  if (location.hash === `#${encode(now.setups)}`) return;
+  try {
+    const found = readable(location.hash);
+    if (found.length) changeSetups(found, Math.min(now.active, found.length - 1), null);
+  } catch (error) {
+    problem = error.message;
+    changed();
+  }
+}
