@@ -1,0 +1,190 @@
+"""Changes of a run that may be worth trying: what saves memory, and what people want of room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from ..engines import engine
+from .calculator import Estimate
+
+NODES = ("num_nodes", "gpus_per_node")  # they follow from the number of GPUs
+
+
+class Candidate(Struct, frozen=True):
+    """A change that may be worth it: its name, its settings, and what else they cost."""
+
+    title: str
+    settings: tuple[str, ...]
+    cost: str = ""
+
+
+def savings(estimate: Estimate) -> Iterator[Candidate]:
+    """What saves memory and trains or serves the same, the cheapest in speed first."""
+    run, name = estimate.resolved.run, estimate.resolved.engine.name
+    if run.new_tokens is not None:
+        yield from _served(estimate)
+        return
+    adam, megatron = run.optimizer in ("adam", "adamw"), name.startswith("megatron")
+    if run.implementation != "fused" and adam:
+        title = {"adam": "fused Adam", "adamw": "fused AdamW"}[run.optimizer]
+        yield Candidate(title, ("training.optimizer_implementation=fused",))
+    yield from _sharding(estimate)
+    if megatron and run.mesh.tp > 1 and not run.sequence_parallel:
+        yield Candidate("sequence parallel", ("parallelism.sequence_parallel=true",))
+    if run.batch > 1:
+        half, twice = run.batch // 2, -(-run.batch * run.micro_batches // (run.batch // 2))
+        yield _batch(half, twice, "same batch in more micro-batches")
+    if run.recompute != "selective" and megatron:
+        yield _recompute("selective", "little extra compute")
+    if run.recompute != "full" or run.recompute_quarters < 4:
+        yield _recompute("full", "about a third more compute")
+    if adam and name in ("pytorch_ddp", "fsdp"):
+        yield Candidate("8-bit AdamW", ("training.optimizer=adamw_8bit",), "8-bit states")
+    yield from _model_parallel(estimate)
+    if "offload_optimizer" in run.options and run.options["offload_optimizer"] == "none":
+        to_cpu = "engine.offload_optimizer=cpu"
+        yield Candidate("optimizer to CPU", (to_cpu,), "the CPU steps, slower")
+        if run.options.get("zero_stage") == 3:
+            yield Candidate("optimizer and weights to CPU", (to_cpu, "engine.offload_param=cpu"),
+                            "the CPU steps and holds the weights, slower")  # fmt: skip
+
+
+def _batch(size: int, micro_batches: int, cost: str) -> Candidate:
+    return Candidate(
+        f"batch {size} × {micro_batches} micro-batch{'es' * (micro_batches > 1)}",
+        (f"training.batch_size={size}", f"training.gradient_accumulation_steps={micro_batches}"),
+        cost,
+    )
+
+
+def _recompute(level: str, cost: str = "") -> Candidate:
+    return Candidate(f"recompute: {level}", (f"training.activation_checkpointing={level}",), cost)
+
+
+def _served(estimate: Estimate) -> Iterator[Candidate]:
+    """Changes for an inference run."""
+    run = estimate.resolved.run
+    if run.attention == "eager":
+        yield Candidate("SDPA", ("inference.attention=sdpa",))
+    if run.precision == "fp32":
+        yield Candidate("bf16", ("inference.dtype=bf16",), "16-bit weights and cache")
+    if run.batch > 1:
+        half = run.batch // 2
+        yield Candidate(f"batch {half}", (f"inference.batch_size={half}",),
+                        "fewer sequences at once")  # fmt: skip
+
+
+def _sharding(estimate: Estimate) -> Iterator[Candidate]:
+    """Cutting more of the states over the data-parallel ranks."""
+    run, name = estimate.resolved.run, estimate.resolved.engine.name
+    if run.mesh.dp == 1:
+        return
+    if name == "pytorch_ddp":
+        yield Candidate("FSDP", _to_engine(estimate, "fsdp"),
+                        "states cut over the GPUs, more communication")  # fmt: skip
+    stage = run.options.get("zero_stage")
+    if stage is not None:
+        for higher in range(stage + 1, 4):
+            cost = "more communication" if higher == 3 else ""
+            yield Candidate(f"ZeRO-{higher}", (f"engine.zero_stage={higher}",), cost)
+    if run.options.get("sharding_strategy") in ("no_shard", "shard_grad_op", "hybrid_shard"):
+        yield Candidate("full shard", ("engine.sharding_strategy=full_shard",),
+                        "more communication")  # fmt: skip
+    if run.options.get("distributed_optimizer") is False:
+        yield Candidate("distributed optimizer", ("engine.distributed_optimizer=true",))
+
+
+def _to_engine(estimate: Estimate, name: str, *settings: str) -> tuple[str, ...]:
+    """Another engine, without the options that it does not have."""
+    given, known = estimate.result.run.get("engine", {}), engine(name).options
+    foreign = [f"engine.{key}=null" for key in given if key != "type" and key not in known]
+    return (f"engine.type={name}", *settings, *foreign)
+
+
+def _model_parallel(estimate: Estimate) -> Iterator[Candidate]:
+    """Twice the tensor or pipeline parallelism, out of the data-parallel ranks."""
+    run, axes = estimate.resolved.run, estimate.resolved.engine.axes
+    if run.mesh.dp % 2:
+        return
+    half = f"parallelism.data_parallel_size={run.mesh.dp // 2}"
+    if "tp" in axes and run.mesh.tp * 2 <= run.gpus_per_node:
+        size = run.mesh.tp * 2
+        yield Candidate(f"tp {size}", (f"parallelism.tensor_parallel_size={size}", half,
+                        "parallelism.sequence_parallel=true"), "more communication")  # fmt: skip
+    if "pp" in axes:
+        size = run.mesh.pp * 2
+        yield Candidate(f"pp {size}", (f"parallelism.pipeline_parallel_size={size}", half),
+                        "a longer pipeline")  # fmt: skip
+
+
+def further(estimate: Estimate) -> Iterator[Candidate]:
+    """What saves memory and trains otherwise: another framework, precision, adapters, more GPUs."""
+    run, made = estimate.resolved.run, estimate.resolved.engine
+    if made.transformers and run.mesh.dp > 1 and run.mesh.pp == 1:
+        yield from _frameworks(estimate)
+    if "cp" in made.axes and run.mesh.dp % 2 == 0:
+        size = run.mesh.cp * 2
+        yield Candidate(f"cp {size}", (f"parallelism.context_parallel_size={size}",
+                        f"parallelism.data_parallel_size={run.mesh.dp // 2}"),
+                        "sequences cut over the GPUs, more communication")  # fmt: skip
+    if run.attention == "eager" and made.transformers:
+        yield Candidate("SDPA", ("training.attention=sdpa",))
+    if run.options.get("cpu_offload") is False:
+        yield Candidate("states to CPU", ("engine.cpu_offload=true",), "the CPU steps, slower")
+    yield from _precision(estimate)
+    adapter = () if run.adapter is not None else ("training.lora.r=16",)
+    cost = "trains an adapter, not the model"
+    if adapter:
+        yield Candidate("LoRA r=16", adapter, cost)
+    if run.quantization is None:
+        yield Candidate("QLoRA", (*adapter, "training.quantization=nf4"),
+                        cost if adapter else "4-bit base")  # fmt: skip
+    yield _more_gpus(estimate)
+
+
+def _frameworks(estimate: Estimate) -> Iterator[Candidate]:
+    """Engines that cut the states of the same model."""
+    name, cost = estimate.resolved.engine.name, "more communication"
+    if name != "fsdp":
+        yield Candidate("FSDP", _to_engine(estimate, "fsdp"), cost)
+    if name != "deepspeed":
+        for stage in (2, 3):
+            settings = _to_engine(estimate, "deepspeed", f"engine.zero_stage={stage}")
+            yield Candidate(f"DeepSpeed ZeRO-{stage}", settings, cost if stage == 3 else "")
+
+
+def _precision(estimate: Estimate) -> Iterator[Candidate]:
+    """Fewer bits; what `dtype` says gives way."""
+    precision = estimate.resolved.run.precision
+    given = estimate.result.run.get("training", {})
+    plain = ("training.dtype=null",) if "dtype" in given else ()
+    if precision == "fp32":
+        yield Candidate("bf16 mixed", ("training.precision=bf16_mixed", *plain), "16-bit matmuls")
+    if not precision.endswith("_pure"):
+        kind = "fp16" if precision.startswith("fp16") else "bf16"
+        yield Candidate(f"{kind} pure", (f"training.precision={kind}_pure", *plain),
+                        "weights and states in 16 bits: small updates get lost")  # fmt: skip
+
+
+def _more_gpus(estimate: Estimate) -> Candidate:
+    """Twice as many, all of them data-parallel; nodes follow from their number."""
+    given, count = estimate.result.run, 2 * estimate.resolved.hardware.num_gpus
+    settings = [f"hardware.num_gpus={count}"]
+    settings += [f"hardware.{key}=null" for key in NODES if key in given.get("hardware", {})]
+    if "data_parallel_size" in given.get("parallelism", {}):
+        settings.append(f"parallelism.data_parallel_size={2 * estimate.resolved.run.mesh.dp}")
+    return Candidate(f"{count} GPUs", tuple(settings), "twice the GPUs")
+
+
+def wanted(estimate: Estimate) -> Iterator[Candidate]:
+    """What takes more memory, and is wanted where there is room."""
+    run = estimate.resolved.run
+    if run.recompute != "none":
+        yield _recompute("none", "faster")
+    if run.micro_batches % 2 == 0:
+        yield _batch(2 * run.batch, run.micro_batches // 2, "same batch in fewer micro-batches")
+    else:
+        yield Candidate(f"batch {2 * run.batch}", (f"training.batch_size={2 * run.batch}",),
+                        "a batch twice as large")  # fmt: skip
