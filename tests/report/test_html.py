@@ -13,8 +13,9 @@ from gpu_mem_calculator.ledger.ledger import CACHE, KINDS, Instant
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.html import html_report
 from gpu_mem_calculator.report.html_tables import text
+from gpu_mem_calculator.report.instants import column
 from gpu_mem_calculator.report.patterns import PATTERNS, TITLES, defs
-from gpu_mem_calculator.report.picture import column, frame
+from gpu_mem_calculator.report.picture import frame
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 ON_ONE = {"gpu": "h100-80gb-sxm", "num_gpus": 1}
@@ -221,6 +222,12 @@ def test_ledger_lists_every_entry_alive_at_the_peak(name: str) -> None:
         assert text(entry.source) in listed
 
 
+@pytest.mark.parametrize("name", RUNS)
+def test_nothing_has_a_style_of_its_own(name: str) -> None:
+    """All looks are in the style sheet, as a strict page asks."""
+    assert not [tag for tag, attributes in read(made(name)[1]).tags if "style" in attributes]
+
+
 def test_legend_has_every_kind() -> None:
     """Each kind has a title in the legend, a colour and a pattern; the cache is serving's own."""
     _, page = made("tiny")
@@ -230,7 +237,7 @@ def test_legend_has_every_kind() -> None:
     for kind in KINDS:
         assert (TITLES[kind] in legend) == (kind != CACHE)
         assert f".k-{kind} {{" in page
-        assert page.count(f"--{kind}: #") == 2  # light and dark
+        assert re.search(rf"--{kind}: light-dark\(#\w{{6}}, #\w{{6}}\);", page)
         assert f'id="p-{kind}"' in defs()
 
 
@@ -288,7 +295,7 @@ def test_a_tight_run_has_its_own_tone(percent: int, tone: str, mark: bool) -> No
     card = {**ON_ONE, "gpu_memory_bytes": needs * percent // 100}
     page = html_report(full_estimate({**RUNS["tiny"], "hardware": card}))
     assert f'<div class="verdict {tone}">' in page
-    assert ('<span class="mark"' in page) == mark
+    assert ('<rect class="mark"' in page) == mark
 
 
 def test_libraries_on_the_host_are_listed() -> None:

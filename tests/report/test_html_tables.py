@@ -13,15 +13,35 @@ from gpu_mem_calculator.report.html_tables import count, size
 @pytest.mark.parametrize(("word", "behind"), [
     ("ink", "paper"), ("soft", "paper"), ("soft", "raised"), ("good", "good-paper"),
     ("bad", "bad-paper"), ("soft", "good-paper"), ("soft", "bad-paper"), ("limit", "paper"),
-    ("warn", "warn-paper"), ("soft", "warn-paper"),
+    ("warn", "warn-paper"), ("soft", "warn-paper"), ("ink", "raised"), ("ink", "bad-paper"),
+    ("good", "paper"), ("warn", "paper"), ("bad", "paper"),
 ])  # fmt: skip
 def test_text_has_contrast(scheme: str, word: str, behind: str) -> None:
     """Text stands out from what is behind it by 4.5 to 1 or more (WCAG 2.2, 1.4.3)."""
-    page = files("gpu_mem_calculator.report").joinpath("page.css").read_text(encoding="utf-8")
-    start = page.index("prefers-color-scheme: dark") if scheme == "dark" else page.index(":root")
-    colours = dict(re.findall(r"--([\w-]+): #([0-9a-f]{6})", page[start : page.index("}", start)]))
-    bright, dim = sorted((_luminance(colours[word]), _luminance(colours[behind])), reverse=True)
-    assert (bright + 0.05) / (dim + 0.05) >= 4.5
+    colours = _colours(scheme)
+    assert _contrast(colours[word], colours[behind]) >= 4.5
+
+
+@pytest.mark.parametrize("level", range(5))
+def test_cells_are_readable(level: int) -> None:
+    """What is written on a cell of the map stands out from its colour."""
+    colours = _colours("light")
+    ink = colours["on-full" if level == 4 else "on-heat"]
+    assert _contrast(ink, colours[f"heat-{level}"]) >= 4.5
+
+
+def _colours(scheme: str) -> dict[str, str]:
+    """Every colour of a scheme."""
+    page = files("gpu_mem_calculator.report").joinpath("tokens.css").read_text(encoding="utf-8")
+    both = re.findall(r"--([\w-]+): light-dark\(#(\w{6}), #(\w{6})\);", page)
+    one = re.findall(r"--([\w-]+): #(\w{6});", page)
+    return dict(one) | {name: dark if scheme == "dark" else light for name, light, dark in both}
+
+
+def _contrast(one: str, other: str) -> float:
+    """WCAG 2.2, contrast ratio of two colours."""
+    bright, dim = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
 
 
 def _luminance(colour: str) -> float:

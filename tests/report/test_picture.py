@@ -7,18 +7,9 @@ import pytest
 from gpu_mem_calculator.ledger.ledger import ACT, GPU, PARAM, RUNTIME, Entry, Instant, Ledger
 from gpu_mem_calculator.ledger.source import ARITHMETIC
 from gpu_mem_calculator.ledger.units import GIB
+from gpu_mem_calculator.report.instants import Column, Slice, column, note
 from gpu_mem_calculator.report.patterns import PATTERNS
-from gpu_mem_calculator.report.picture import (
-    Column,
-    Slice,
-    column,
-    frame,
-    note,
-    peak_words,
-    short,
-    ticks,
-    timeline,
-)
+from gpu_mem_calculator.report.picture import frame, peak_words, short, ticks, timeline
 
 
 def test_patterns_tell_kinds_apart_without_colour() -> None:

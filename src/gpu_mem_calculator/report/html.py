@@ -17,7 +17,7 @@ from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
 from ..core.verdict import FITS, SHORT, TIGHT
 from ..core.verdict import verdict as verdict_of
-from .headline import served_words, server_words, verdict_words
+from .headline import card_bytes, served_words, server_words, verdict_words
 from .html_tables import (
     Page,
     breakdown_table,
@@ -30,9 +30,10 @@ from .html_tables import (
     stages_table,
     text,
 )
+from .instants import columns_of
 from .lines import gib
 from .patterns import defs, swatch, titles
-from .picture import column, timeline
+from .picture import timeline
 
 TONES = {FITS: ("fits", "✓"), TIGHT: ("tight", "≈"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000
@@ -43,40 +44,42 @@ def html_report(estimate: Estimate, more: str = "") -> str:
     """The whole report as one self-contained page; `more` are sections behind the picture."""
     from .. import __version__
 
-    page = _page(estimate)
+    page = page_of(estimate)
     result = page.result
     model = text(estimate.resolved.model.title)
     fields = {
         "title": f"{model}: {gib(page.card_bytes, 2)} GiB, {result.verdict}",
-        "css": _file("page.css"),
+        "tokens": asset("tokens.css"),
+        "css": asset("page.css"),
         "patterns": defs(),
         "model": model,
         "eyebrow": _subject(estimate),
-        "course": "Inference" if _serves(estimate) else "The step",
-        "setup": _setup(estimate),
-        "verdict": _verdict(page),
+        "course": "Inference" if serves(estimate) else "The step",
+        "setup": setup(estimate),
+        "verdict": verdict(page),
         "picture": _picture(page),
         "more": more,
         "breakdown": breakdown_table(page),
         "stages": _stages(page),
         "numbers": numbers_list(page),
         "ledger": ledger_details(page),
-        "remarks": _remarks(result),
+        "remarks": remarks(result),
         "run": text(json.dumps(result.run, indent=2, ensure_ascii=False)),
         "command": "gpu-mem-calc calculate --config run.json --format html --output report.html",
         "version": __version__,
     }
-    return Template(_file("page.html")).substitute(fields)
+    return Template(asset("page.html")).substitute(fields)
 
 
-def _page(estimate: Estimate) -> Page:
+def page_of(estimate: Estimate) -> Page:
+    """An estimate with the columns of its picture."""
     ledger = estimate.ledger
     beside = [(name, size) for name, size, _ in estimate.outside_torch]
     instants = [i for i in ledger.instants if i.present]
     top = ledger.peak_instant(phases=STEP)
     return Page(
         estimate=estimate,
-        columns=tuple(column(ledger, instant, beside) for instant in instants),
+        columns=columns_of(ledger, instants, beside),
         peak=instants.index(top),
         instant=top,
         outside=estimate.outside_torch,
@@ -84,11 +87,12 @@ def _page(estimate: Estimate) -> Page:
 
 
 @cache
-def _file(name: str) -> str:
+def asset(name: str) -> str:
+    """A file beside this one."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _setup(estimate: Estimate) -> str:
+def setup(estimate: Estimate) -> str:
     """What is trained, how, with what and on what."""
     run, hardware, result = estimate.resolved.run, estimate.resolved.hardware, estimate.result
     sizes = ", ".join(
@@ -100,7 +104,7 @@ def _setup(estimate: Estimate) -> str:
     engine = [estimate.resolved.engine.title + version, *([sizes] if sizes else []), *options]
     nodes = f" in {hardware.num_nodes} nodes" if hardware.num_nodes > 1 else ""
     trained = result.trainable_parameters
-    whole = _serves(estimate) or trained == result.num_parameters
+    whole = serves(estimate) or trained == result.num_parameters
     share = "" if whole else f", {count(trained)} of them trained"
     rows = {
         "Model": f"{count(result.num_parameters)} parameters{share}, {len(run.arch.layers)} layers",
@@ -115,10 +119,11 @@ def _setup(estimate: Estimate) -> str:
 def _subject(estimate: Estimate) -> str:
     if estimate.served:
         return "a server"
-    return "inference" if _serves(estimate) else "a training step"
+    return "inference" if serves(estimate) else "a training step"
 
 
-def _serves(estimate: Estimate) -> bool:
+def serves(estimate: Estimate) -> bool:
+    """Whether the run is inference."""
     return estimate.resolved.run.new_tokens is not None
 
 
@@ -126,7 +131,7 @@ def _doing(estimate: Estimate) -> dict[str, str]:
     """Training or inference, in words."""
     if estimate.served:
         return {"Serving": ", ".join(server_words(estimate))}
-    if _serves(estimate):
+    if serves(estimate):
         return {"Inference": ", ".join(served_words(estimate.resolved.run))}
     return {"Training": ", ".join(_training(estimate))}
 
@@ -148,34 +153,52 @@ def _training(estimate: Estimate) -> Iterator[str]:
     yield f"{run.attention.replace('_', ' ')} attention"
 
 
-def _verdict(page: Page) -> str:
-    """Needs X of Y, and whether that fits."""
+def spoken(estimate: Estimate) -> tuple[str, str, str]:
+    """The verdict's tone, its sign and its words."""
+    result, serving = estimate.result, estimate.result.serving
+    if serving is None:
+        card, limit = card_bytes(estimate), result.gpu_memory_bytes
+        words, _ = verdict_words(card, limit)
+        return (*TONES[verdict_of(card, limit)], words)
+    words = result.verdict
+    if serving.problem:
+        words = f"{words}: {serving.problem}"
+    elif serving.kv_tokens:
+        words = f"{words}, {serving.kv_tokens:,} tokens of cache"
+    return (*TONES[result.verdict], words)
+
+
+def verdict(page: Page, *, live: bool = False, pending: bool = False) -> str:
+    """Needs X of Y, and whether that fits. `live` links nowhere; `pending`: the replay follows."""
     result = page.result
     limit, card = result.gpu_memory_bytes, page.card_bytes
-    tone, sign = TONES[verdict_of(card, limit)]
-    words, _ = verdict_words(card, limit)
-    if result.serving is not None:
-        tone, sign = TONES[result.verdict]
-        words = text(result.serving.problem) or f"{result.serving.kv_tokens:,} tokens of cache"
-    bar = f'<span style="width:{min(100, 100 * card / limit):.2f}%"></span>'
-    if card > limit:
-        bar += f'<span class="mark" style="left:{100 * limit / card:.2f}%"></span>'
+    tone, sign, words = spoken(page.estimate)
     notes = [f"{result.memory_utilization_percent:,.0f} % of the card, "
-             f"at the highest instant{'' if _serves(page.estimate) else ' of a step'}: "
+             f"at the highest instant{'' if serves(page.estimate) else ' of a step'}: "
              f"{text(page.instant.title)}."]  # fmt: skip
-    if result.needs_bytes is None:
+    if result.needs_bytes is None and pending:
+        notes.append('<span class="pending">What torch’s allocator adds follows …</span>')
+    elif result.needs_bytes is None:
         notes.append("Torch’s allocator was not replayed, and takes a little more.")
-    if result.warnings:
+    if result.warnings and not live:
         what = "warnings" if result.serving is None else "notes"
         notes.append(f'<a href="#h-assumed">See the {what}.</a>')
     takes = "needs" if result.serving is None else "takes"
     return (
         f'<div class="verdict {tone}"><div class="line"><p class="needs">{takes} '
         f"<strong>{size(card)}</strong> of {size(limit)} GiB per GPU</p>"
-        f'<p class="says">{sign} {words}</p></div>'
-        f'<div class="gauge" aria-hidden="true">{bar}</div>'
+        f'<p class="says">{sign} {text(words)}</p></div>{_gauge(card, limit)}'
         f'<p class="small">{" ".join(notes)}</p></div>'
     )
+
+
+def _gauge(card: int, limit: int) -> str:
+    """How much of the card is taken; a mark where the card ends, if it is too small."""
+    share = min(100, 100 * card / limit)
+    bar = f'<rect class="taken" width="{share:.2f}%" height="100%"/>'
+    if card > limit:
+        bar += f'<rect class="mark" x="{100 * limit / card:.2f}%" width="3" height="100%"/>'
+    return f'<svg class="gauge" aria-hidden="true">{bar}</svg>'
 
 
 def _picture(page: Page) -> str:
@@ -183,18 +206,22 @@ def _picture(page: Page) -> str:
     limit = page.result.gpu_memory_bytes
     wide = timeline(page.columns, page.peak, limit, width=WIDE, name="wide")
     narrow = timeline(page.columns, page.peak, limit, width=NARROW, name="narrow")
-    kinds = titles(page.estimate.ledger)
-    legend = "".join(f"<li>{swatch(kind)}{title}</li>" for kind, title in kinds.items())
     key = "key only-narrow" if len(page.columns) <= NAMED else "key"
     return (
         f'<figure><div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
-        f'<ul class="legend">{legend}<li><span class="dash"></span>the card’s limit</li></ul>'
-        f'<ul class="{key}">{"".join(_key(page))}</ul></figure>'
+        f'{legend(page)}<ul class="{key}">{"".join(key_rows(page))}</ul></figure>'
         f"<details><summary>The same as a table</summary>{instants_table(page)}</details>"
     )
 
 
-def _key(page: Page) -> Iterator[str]:
+def legend(page: Page) -> str:
+    """What the colours and patterns stand for."""
+    kinds = titles(page.estimate.ledger)
+    made = "".join(f"<li>{swatch(kind)}{title}</li>" for kind, title in kinds.items())
+    return f'<ul class="legend">{made}<li><span class="dash"></span>the card’s limit</li></ul>'
+
+
+def key_rows(page: Page) -> Iterator[str]:
     """What the numbers under the columns stand for; many of a kind in a row share a line."""
     numbered = list(enumerate(page.columns, 1))
     for head, group in groupby(numbered, key=lambda one: one[1].title.partition(":")[0]):
@@ -219,7 +246,7 @@ def _stages(page: Page) -> str:
             f"{stages_table(page)}</section>")  # fmt: skip
 
 
-def _remarks(result: MemoryResult) -> str:
+def remarks(result: MemoryResult) -> str:
     """What to know before trusting the numbers."""
     what = "Warning" if result.serving is None else "Note"
     warnings = "".join(f'<p class="warning">{what}: {text(one)}</p>' for one in result.warnings)

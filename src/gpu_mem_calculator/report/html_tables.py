@@ -13,14 +13,15 @@ from ..core.models import MemoryResult
 from ..ledger.ledger import CPU, GPU, NVME, RUNTIME, UNIFIED, Entry, Instant
 from ..ledger.units import GIB
 from .headline import card_bytes
+from .instants import Column, Slice, column
 from .lines import gib
 from .parts import REST, rest_words
 from .patterns import TITLES, swatch, titles
-from .picture import Column, Slice, column
 
 PLACES = {GPU: "", CPU: ", in host RAM", NVME: ", on disk",
           UNIFIED: ", in unified memory"}  # fmt: skip
-MISSING = "not replayed"
+MISSING = '<span class="absent">not replayed</span>'
+PENDING = '<span class="pending">…</span>'
 COLUMNS = {"#": "num", "~": "what", "|": "bar-cell"}
 
 
@@ -173,8 +174,12 @@ def stages_table(page: Page) -> str:
     return table(caption, heads, rows)
 
 
-def numbers_list(page: Page) -> str:
-    """The four numbers that are never mixed up, and what lies elsewhere."""
+def numbers_list(page: Page, *, pending: bool = False) -> str:
+    """The four numbers that are never mixed up, and what lies elsewhere.
+
+    What has no value was not replayed, or is on its way where it is `pending`.
+    """
+    absent = PENDING if pending else MISSING
     result = page.result
     hardware = page.estimate.resolved.hardware
     num_gpus, per_node = hardware.num_gpus, hardware.gpus_per_node
@@ -188,7 +193,7 @@ def numbers_list(page: Page) -> str:
             ("Start-up", result.startup_bytes, "the weights and the trial run"),
             ("Host RAM", result.host_bytes_per_node, "what is offloaded or swapped, per node"),
             ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × one"),
-        ])  # fmt: skip
+        ], absent)  # fmt: skip
     return _numbers([
         ("Allocated", result.allocated_bytes,
          "the most that tensors take at once in a step, on the busiest rank: torch’s "
@@ -203,13 +208,13 @@ def numbers_list(page: Page) -> str:
          f"per node; {per_node:,} × {gib(libraries, 2)} GiB is what libraries take"),
         ("Disk", result.disk_bytes_per_node, f"per node, {per_node:,} ranks together"),
         ("All GPUs", page.card_bytes * num_gpus, f"{num_gpus:,} × what the busiest needs"),
-    ])  # fmt: skip
+    ], absent)  # fmt: skip
 
 
-def _numbers(rows: Iterable[tuple[str, int | None, str]]) -> str:
+def _numbers(rows: Iterable[tuple[str, int | None, str]], absent: str) -> str:
     made = []
     for name, value, says in rows:
-        shown = f'<span class="absent">{MISSING}</span>' if value is None else f"{size(value)} GiB"
+        shown = absent if value is None else f"{size(value)} GiB"
         made.append(f"<div><dt>{name}</dt><dd>{shown}"
                     f'<span class="says">{text(says)}</span></dd></div>')  # fmt: skip
     return f'<dl class="numbers">{"".join(made)}</dl>'

@@ -1,22 +1,21 @@
 """A ledger as a picture: the memory of one step over time, stacked by what it is for.
 
-Pure functions from a ledger to SVG text. Time runs to the right, one column for each instant of
+Pure functions from columns to SVG text. Time runs to the right, one column for each instant of
 the step; what stays for the whole step is at the bottom of a column, what comes and goes on top.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 from textwrap import wrap
 
 from msgspec import Struct
 
-from ..ledger.ledger import GPU, RUNTIME, Instant, Ledger
 from ..ledger.units import GIB
-from .patterns import TITLES, titles
+from .instants import Column, note
 
 PHASES = {
     "startup": ("start-up", "start"),
@@ -28,28 +27,9 @@ PHASES = {
     "serve": ("serving", "serve"),
 }
 OFF_SCALE = 0.2  # below this share of the card the limit leaves the chart, or nothing is seen
+WIDE = 700  # from this width on there is room for whole words
+TITLE = "Memory of one GPU over time"
 CHARACTER = 0.58  # average width of a character, in font sizes
-
-
-class Slice(Struct, frozen=True):
-    """One kind's bytes at one instant, and the entries they are made of, largest first."""
-
-    kind: str
-    bytes: int
-    entries: tuple[tuple[str, int], ...]
-
-
-class Column(Struct, frozen=True):
-    """One instant: its slices from the bottom up."""
-
-    title: str
-    phase: str
-    slices: tuple[Slice, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Everything on the card at this instant."""
-        return sum(one.bytes for one in self.slices)
 
 
 class Frame(Struct, frozen=True, kw_only=True):
@@ -77,61 +57,77 @@ class Frame(Struct, frozen=True, kw_only=True):
         return self.bottom - self.height * num_bytes / self.top_bytes
 
 
-def column(ledger: Ledger, instant: Instant, outside: Iterable[tuple[str, int]] = ()) -> Column:
-    """What one instant holds on the card; `outside` is what lies there beside torch's memory."""
-    found: dict[str, list[tuple[str, int]]] = {kind: [] for kind in titles(ledger)}
-    found[RUNTIME].extend(outside)
-    for entry in ledger.entries:
-        alive = int(entry.at(instant.name)) if entry.place == GPU else 0
-        if alive:
-            found[entry.kind].append((entry.name, alive))
-    slices = tuple(
-        Slice(kind, sum(size for _, size in rows), tuple(sorted(rows, key=lambda r: -r[1])))
-        for kind, rows in found.items()
-    )
-    return Column(instant.title or instant.name, instant.phase, slices)
-
-
-def frame(columns: Sequence[Column], limit_bytes: int, *, width: int, wide: bool) -> Frame:
+def frame(
+    columns: Sequence[Column], limit_bytes: int, *, width: int, wide: bool, height: int = 0
+) -> Frame:
     """The plot's place, with room on top for the limit where it can be shown."""
     highest = max(one.bytes for one in columns)
     shown = highest if highest < OFF_SCALE * limit_bytes else max(highest, limit_bytes)
     left, right, top = (52, 12, 46) if wide else (38, 4, 44)
     return Frame(
-        left=left, top=top, width=width - left - right, height=290 if wide else 230,
+        left=left, top=top, width=width - left - right, height=height or (290 if wide else 230),
         num_columns=len(columns), top_bytes=shown * 1.08,
     )  # fmt: skip
+
+
+class Drawing(Struct, frozen=True, kw_only=True):
+    """The lines of a picture, what it says in words, and how much room it takes."""
+
+    lines: list[str]
+    words: str
+    width: int
+    height: float
+    place: Frame
+    named: bool  # whether instants have their names under them
+
+
+def drawing(
+    columns: Sequence[Column], peak: int, limit_bytes: int, *, width: int, height: int = 0,
+    titled: bool = True,
+) -> Drawing:  # fmt: skip
+    """A step drawn for a width; `height` is the plot's, `titled` slices have notes to point at."""
+    wide = width >= WIDE
+    place = frame(columns, limit_bytes, width=width, wide=wide, height=height)
+    named = wide and place.step >= 88
+    highest = columns[peak]
+    say = (f"{peak_words(highest)}. The card offers {limit_bytes / GIB:,.2f} GiB. "
+           f"{len(columns)} instants from left to right.")  # fmt: skip
+    lines = [
+        *_over(limit_bytes, place),
+        *_grid(place),
+        *(line for i, one in enumerate(columns) for line in _stack(one, i, place, titled)),
+        *(line for line in _totals(columns, peak, place) if named),
+        *_limit(limit_bytes, columns, peak, place),
+        *_peak(highest, peak, limit_bytes, place),
+        *_labels(columns, peak, place, wide, named),
+    ]
+    return Drawing(lines=lines, words=say, width=width, named=named, place=place,
+                   height=place.bottom + (92 if named else 46))  # fmt: skip
 
 
 def timeline(
     columns: Sequence[Column], peak: int, limit_bytes: int, *, width: int = 1000, name: str = "step"
 ) -> str:
     """The picture of a step as SVG. `peak` is the index of the column to mark."""
-    wide = width >= 700
-    place = frame(columns, limit_bytes, width=width, wide=wide)
-    labels = list(_labels(columns, peak, place, wide))
-    height = place.bottom + (92 if _named(place, wide) else 46)
-    highest = columns[peak]
-    say = (f"{peak_words(highest)}. The card offers {limit_bytes / GIB:,.2f} GiB. "
-           f"{len(columns)} instants from left to right.")  # fmt: skip
-    body = [
-        *_over(limit_bytes, place),
-        *_grid(place),
-        *(line for i, one in enumerate(columns) for line in _stack(one, i, place)),
-        *(line for line in _totals(columns, peak, place) if _named(place, wide)),
-        *_limit(limit_bytes, columns, peak, place),
-        *_peak(highest, peak, limit_bytes, place),
-        *labels,
-    ]
+    made = drawing(columns, peak, limit_bytes, width=width)
     return "\n".join([
-        f'<svg class="step" viewBox="0 0 {width} {height:g}" role="img" '
+        f'<svg class="step" viewBox="0 0 {width} {made.height:g}" role="img" '
         f'aria-labelledby="{name}-title {name}-desc" xmlns="http://www.w3.org/2000/svg">',
-        f'<title id="{name}-title">Memory of one GPU over time</title>',
-        f'<desc id="{name}-desc">{escape(say)}</desc>', *body, "</svg>",
+        f'<title id="{name}-title">{TITLE}</title>',
+        f'<desc id="{name}-desc">{escape(made.words)}</desc>', *made.lines, "</svg>",
     ])  # fmt: skip
 
 
-def _stack(one: Column, index: int, place: Frame) -> Iterator[str]:
+def hits(columns: Sequence[Column], place: Frame) -> Iterator[str]:
+    """A whole column to point at, or to reach with the keyboard, for every instant."""
+    for i, one in enumerate(columns):
+        said = f"{i + 1}: {one.title}, {one.bytes / GIB:,.2f} GiB"
+        yield (f'<rect class="hit" data-column="{i}" x="{place.left + i * place.step:.2f}" '
+               f'y="{place.top}" width="{place.step:.2f}" height="{place.height}" '
+               f'role="img" aria-label="{escape(said)}"/>')  # fmt: skip
+
+
+def _stack(one: Column, index: int, place: Frame, titled: bool) -> Iterator[str]:
     """One instant's slices, each with a note of what it is."""
     gap = min(10.0, place.step * 0.12)
     x, level = place.left + index * place.step + gap / 2, 0
@@ -140,23 +136,13 @@ def _stack(one: Column, index: int, place: Frame) -> Iterator[str]:
             continue
         y = place.y(level + part.bytes)
         tall = place.y(level) - y
+        said = f"<title>{escape(note(one, part))}</title>" if titled else ""
         yield (
             f'<rect class="slice" data-column="{index}" data-kind="{part.kind}" '
             f'x="{x:.2f}" y="{y:.4f}" width="{place.step - gap:.2f}" height="{tall:.4f}" '
-            f'fill="url(#p-{part.kind})"><title>{escape(note(one, part))}</title></rect>'
+            f'fill="url(#p-{part.kind})">{said}</rect>'
         )
         level += part.bytes
-
-
-def note(one: Column, part: Slice) -> str:
-    """What a slice is, how much, and its largest entries."""
-    largest = ", ".join(f"{name} {size / GIB:,.2f}" for name, size in part.entries[:3])
-    rest = len(part.entries) - 3
-    more = f" and {rest} more" if rest > 0 else ""
-    return (
-        f"{one.title}\n{TITLES[part.kind]}: {part.bytes / GIB:,.2f} GiB ({part.bytes:,} bytes)\n"
-        f"{largest}{more}"
-    )
 
 
 def ticks(top_bytes: float) -> list[float]:
@@ -232,26 +218,23 @@ def _totals(columns: Sequence[Column], peak: int, place: Frame) -> Iterator[str]
             yield f'<text class="total" x="{x:.2f}" y="{y:.2f}">{one.bytes / GIB:,.2f}</text>'
 
 
-def _named(place: Frame, wide: bool) -> bool:
-    """Whether columns are wide enough for words under them."""
-    return wide and place.step >= 88
-
-
 def short(one: Column) -> str:
     """An instant's title without the phase that is written under it anyway."""
     return one.title.removeprefix(f"{one.phase}, ")
 
 
-def _labels(columns: Sequence[Column], peak: int, place: Frame, wide: bool) -> Iterator[str]:
+def _labels(
+    columns: Sequence[Column], peak: int, place: Frame, wide: bool, named: bool
+) -> Iterator[str]:
     """Numbers (and words where they fit) under the columns, then the phases."""
     every = math.ceil((20 if wide else 17) / place.step)
-    below = 46.0 + place.bottom if _named(place, wide) else place.bottom
+    below = 46.0 + place.bottom if named else place.bottom
     for i, one in enumerate(columns):
         x = place.left + (i + 0.5) * place.step
         bold = " at-peak" if i == peak else ""
         if i % every == 0:
             yield f'<text class="number{bold}" x="{x:.2f}" y="{place.bottom + 16}">{i + 1}</text>'
-        if _named(place, wide):
+        if named:
             lines = wrap(short(one), int((place.step - 6) / (11 * CHARACTER)), max_lines=3)
             for row, line in enumerate(lines):
                 y = place.bottom + 31 + 13 * row

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from msgspec import Struct
+
 from ..core.answers import Answers
 from ..core.calculator import Estimate
 from ..core.capacity import Change, Matrix
@@ -12,7 +14,18 @@ from .html import html_report
 from .html_tables import size, table, text
 from .shortfall import shortfall
 
-CELL_WIDTH, CELL_HEIGHT, LEFT, TOP = 62, 30, 92, 46
+TITLES = {
+    "room": "Room for how many, at which context",
+    "speed": "Speed at best",
+    "changes": "What if",
+    "start": "Start it",
+}
+MAP_TITLE = "How full the cache gets, context by number of sequences"
+CAPTION = ("Each cell: how full it gets with so many sequences of so many tokens. "
+           "A crossed cell does not fit.")  # fmt: skip
+WIDTH = 840
+LEAST_CELL, MOST_CELL, CELL_HEIGHT, LEFT, RIGHT, TOP = 44, 76, 30, 92, 4, 46
+FEW = 6  # columns that fit on a narrow screen
 SHADES = 5  # steps of the colour, from empty to full
 
 
@@ -23,33 +36,31 @@ def serving_page(estimate: Estimate, found: Answers) -> str:
 
 def serving_sections(estimate: Estimate, found: Answers) -> str:
     """Room, speed, what if, the command."""
+    return "".join(
+        f'<section aria-labelledby="h-{name}"><h2 id="h-{name}">{TITLES[name]}</h2>{part}</section>'
+        for name, part in serving_parts(estimate, found).items()
+    )
+
+
+def serving_parts(estimate: Estimate, found: Answers, *, width: int = WIDTH) -> dict[str, str]:
+    """What there is to say of a server, by name; `width` is that of the map."""
     serving = estimate.result.serving
     if serving is not None and serving.problem:
-        return _section("changes", "What if", [_changes(found)])
-    kept = serving is None or serving.kv_tokens > 0
-    parts = [
-        "" if not kept else _section("room", "Room for how many, at which context", [
-            *([_figures(serving)] if serving else []),
-            f"<figure>{heat_map(found.matrix)}<figcaption>Each cell: how full it gets with so many "
-            "sequences of so many tokens. A crossed cell does not fit.</figcaption></figure>",
-            "<details><summary>The same as a table</summary>"
-            f"{_matrix_table(found.matrix)}</details>",
-        ]),
-        _section("speed", "Speed at best", [
-            _speed(found.speed) if found.speed else f"<p>{text(found.no_speed)}</p>"]),
-        _section("changes", "What if", [_changes(found)]),
-    ]  # fmt: skip
+        return {"changes": _changes(found)}
+    parts = {}
+    if serving is None or serving.kv_tokens > 0:
+        parts["room"] = (
+            f"{_figures(serving) if serving else ''}"
+            f"<figure>{heat_map(found.matrix, width=width)}<figcaption>{CAPTION}</figcaption>"
+            "</figure><details><summary>The same as a table</summary>"
+            f"{_matrix_table(found.matrix)}</details>"
+        )
+    parts["speed"] = _speed(found.speed) if found.speed else f"<p>{text(found.no_speed)}</p>"
+    parts["changes"] = _changes(found)
     if serving and serving.command:
         words = text(serving.command)
-        parts.append(_section("start", "Start it", [
-            f'<pre class="all" tabindex="0"><code>{words}</code></pre>',
-        ]))  # fmt: skip
-    return "".join(parts)
-
-
-def _section(name: str, title: str, parts: list[str]) -> str:
-    return (f'<section aria-labelledby="h-{name}"><h2 id="h-{name}">{title}</h2>'
-            f"{''.join(parts)}</section>")  # fmt: skip
+        parts["start"] = f'<pre class="all" tabindex="0"><code>{words}</code></pre>'
+    return parts
 
 
 def _figures(serving: ServingResult) -> str:
@@ -63,41 +74,60 @@ def _figures(serving: ServingResult) -> str:
     return f'<dl class="setup">{made}</dl>'
 
 
-def heat_map(matrix: Matrix) -> str:
-    """Contexts down, sequences across, as SVG."""
-    width = LEFT + CELL_WIDTH * len(matrix.concurrencies) + 4
-    height = TOP + CELL_HEIGHT * len(matrix.contexts) + 4
-    middle = LEFT + CELL_WIDTH * len(matrix.concurrencies) / 2
-    made = [
-        f'<text class="axis" x="{middle:.0f}" y="14" text-anchor="middle">sequences at once</text>',
+class Map(Struct, frozen=True, kw_only=True):
+    """The lines of a map of cells, and how much room it takes."""
+
+    lines: list[str]
+    width: int
+    height: int
+
+
+def drawn_map(matrix: Matrix, *, width: int = WIDTH) -> Map:
+    """Contexts down, sequences across; wider than asked where cells would be too small to read."""
+    columns = len(matrix.concurrencies)
+    cell = min(MOST_CELL, max(LEAST_CELL, (width - LEFT - RIGHT) // columns))
+    lines = [
+        f'<text class="axis" x="{LEFT + cell * columns / 2:g}" y="14" text-anchor="middle">'
+        "sequences at once</text>",
         f'<text class="axis" x="{LEFT - 8}" y="14" text-anchor="end">context</text>',
     ]
     for column, number in enumerate(matrix.concurrencies):
-        x = LEFT + CELL_WIDTH * (column + 0.5)
-        made.append(f'<text class="axis" x="{x:.0f}" y="36" text-anchor="middle">{number:,}</text>')
+        x = LEFT + cell * (column + 0.5)
+        lines.append(f'<text class="axis" x="{x:g}" y="36" text-anchor="middle">{number:,}</text>')
     for row, context in enumerate(matrix.contexts):
         y = TOP + CELL_HEIGHT * row
-        made.append(f'<text class="axis" x="{LEFT - 8}" y="{y + 20}" text-anchor="end">'
-                    f"{context:,}</text>")  # fmt: skip
+        lines.append(f'<text class="axis" x="{LEFT - 8}" y="{y + 20}" text-anchor="end">'
+                     f"{context:,}</text>")  # fmt: skip
         for column, share in enumerate(matrix.shares[row]):
             said = f"{context:,} tokens × {matrix.concurrencies[column]:,}"
-            made.append(_cell(share, LEFT + CELL_WIDTH * column, y, said))
-    title = "How full the cache gets, context by number of sequences"
-    return (f'<div class="scroll"><svg class="heat" viewBox="0 0 {width} {height}" '
-            f'style="min-width:{width * 0.7:.0f}px" role="img" aria-label="{title}">'
-            f"{''.join(made)}</svg></div>")  # fmt: skip
+            lines.append(_cell(share, LEFT + cell * column, y, cell, said))
+    return Map(lines=lines, width=LEFT + cell * columns + RIGHT,
+               height=TOP + CELL_HEIGHT * len(matrix.contexts) + RIGHT)  # fmt: skip
 
 
-def _cell(share: float | None, x: int, y: int, said: str) -> str:
-    box = f'x="{x + 1}" y="{y + 1}" width="{CELL_WIDTH - 2}" height="{CELL_HEIGHT - 2}" rx="3"'
+def heat_map(matrix: Matrix, *, width: int = WIDTH) -> str:
+    """The map as SVG that scrolls by itself where there is no room for it."""
+    made = drawn_map(matrix, width=width)
+    columns = len(matrix.concurrencies)
+    kind = "heat" if columns <= FEW else "heat many" if made.width <= WIDTH else "heat most"
+    return (
+        f'<div class="scroll"><svg class="{kind}" width="{made.width}" height="{made.height}" '
+        f'viewBox="0 0 {made.width} {made.height}" role="img" aria-label="{MAP_TITLE}">'
+        f"{''.join(made.lines)}</svg></div>"
+    )
+
+
+def _cell(share: float | None, x: int, y: int, wide: int, said: str) -> str:
+    box = f'x="{x + 1}" y="{y + 1}" width="{wide - 2}" height="{CELL_HEIGHT - 2}" rx="3"'
     if share is None or share > 1:
-        cross = f"M{x + 22} {y + 10}l18 10m0 -10l-18 10"
+        cross = f"M{x + wide / 2 - 9:g} {y + 10}l18 10m0 -10l-18 10"
         return (f'<g><title>{said}: does not fit</title><rect class="h-no" {box}/>'
                 f'<path class="h-cross" d="{cross}"/></g>')  # fmt: skip
     level = min(SHADES - 1, int(share * SHADES))
+    ink = "on-full" if level == SHADES - 1 else "on-heat"
     label = f"{100 * share:.0f} %" if share >= 0.01 else "&lt; 1 %"
     return (f'<g><title>{said}: {label}</title><rect class="h-{level}" {box}/>'
-            f'<text class="h-t{level}" x="{x + CELL_WIDTH / 2:.0f}" y="{y + 20}" '
+            f'<text class="{ink}" x="{x + wide / 2:g}" y="{y + 20}" '
             f'text-anchor="middle">{label}</text></g>')  # fmt: skip
 
 
