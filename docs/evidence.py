@@ -1,4 +1,4 @@
-"""Writes what documents say of accuracy: the README, accuracy.md, accuracy/ and accuracy.svg.
+"""Writes what is said of accuracy: README, accuracy.md, accuracy/, accuracy.svg, the web page.
 
 python docs/evidence.py           from the estimates, and the traces as last scored: a minute
 python docs/evidence.py --worse   also where a group got worse, which is refused otherwise
@@ -19,6 +19,7 @@ from statistics import mean
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import accuracy_page
 import group_pages
 import scores
 import served
@@ -201,6 +202,8 @@ def documents() -> dict[Path, str]:
     for group in GROUPS:
         page = PAGES / f"{group}.md"
         found[page] = filled(page.read_text("utf-8"), group_pages.bodies(group))
+    answers = json.loads(PEERS.read_text(encoding="utf-8"))
+    found[accuracy_page.DATA] = accuracy_page.text(peer_errors(), answers)
     return found
 
 
