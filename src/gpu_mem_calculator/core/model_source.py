@@ -18,6 +18,7 @@ from ..families import UnknownFamilyError, read_config
 from ..families.config import ConfigError
 from ..families.plain import read_plain
 from ..hub import checkpoint
+from ..hub.access import access
 from ..hub.reader import HubError
 from ..memory.run import StoredTensor
 from ..model.arch import Arch
@@ -40,6 +41,7 @@ SAME_KEYS = {
 SHAPE_ONLY = ("gated_mlp", "normalization", "position_embedding", "bias", "dropout",
               "moe_enabled", "num_experts", "top_k", "expert_intermediate_size",
               "shared_expert_intermediate_size")  # fmt: skip
+PASTE = "paste its config.json instead"  # where names are not tried as paths
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -120,13 +122,13 @@ def _from_hub(name: str, numbers: Mapping[str, Any], given: int | None) -> Model
     return replace(found, address=name)
 
 
-@lru_cache(maxsize=16)
 def _hub(name: str) -> checkpoint.Checkpoint:
     """A model on the hub; a preset that is near is named where it is not there."""
     try:
         return checkpoint.on_hub(name)
     except HubError as error:
-        hint = nearest(name, catalog.names("index")) or "; give the path of its config.json"
+        instead = "give the path of its config.json" if access().files else PASTE
+        hint = nearest(name, catalog.names("index")) or f"; {instead}"
         raise InputError([f"model.name={name!r} is not a preset, and not read from the hub: "
                           f"{error}{hint}"]) from None  # fmt: skip
 
@@ -141,6 +143,11 @@ def _from_checkpoint(
 
 
 def _unknown(name: str) -> str:
+    if not access().files:
+        hint = nearest(name, catalog.names("index")) or f": {PASTE}"
+        return (
+            f"model.name={name!r} is not a preset; this service opens no files or addresses{hint}"
+        )
     if name.startswith(("s3://", "http://", "https://")):
         return (f"model.name={name!r} is an address, and this version reads presets and local "
                 "files only; download its config.json and give the path")  # fmt: skip
@@ -154,6 +161,8 @@ def _unknown(name: str) -> str:
 
 def _config_file(name: str) -> Path | None:
     """A config.json on disk."""
+    if not access().files:
+        return None
     path = Path(name)
     try:
         return path if path.suffix == ".json" and path.is_file() else None

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec import Struct
 
+from ..hub.access import access
 from .errors import InputError, nearest
 from .inference_config import InferenceConfig
 from .models import (
@@ -46,6 +47,9 @@ INSTEAD = {
 def load_text(path: str | Path) -> Any:
     """The data in a JSON, YAML or TOML file, by its ending."""
     path = Path(path)
+    if not access().files:
+        raise InputError([f"{str(path)!r} is a path, and this service opens no files; send what "
+                          "is in it"])  # fmt: skip
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -19,6 +19,7 @@ from .reader import HubError, Read
 SAFETENSORS_MOST = 100 * 2**20  # the format's own limit
 CHUNK, MOST = 2**20, 2**30  # bytes read at once; no text or list of a header is larger
 DEEPEST = 8  # lists in lists
+MOST_DIMS, GGUF_DIMS = 64, 4  # of a tensor: torch's, and ggml's own limit
 MAGIC = b"GGUF"
 # GGUF's value types: struct codes of the plain ones, by number.
 PLAIN = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -61,8 +62,9 @@ def safetensors(read: Read, where: str) -> tuple[Stored, ...]:
 def _row(name: str, dtype: str, shape: list[int], data_offsets: list[int]) -> Stored:
     """A tensor of a safetensors file; what is not as the format has it is a ValueError."""
     start, end = data_offsets
-    whole = all(isinstance(size, int) and size >= 0 for size in (*shape, start, end))
-    if not (whole and isinstance(dtype, str) and start <= end):
+    sizes = (*shape, start, end)
+    whole = all(isinstance(size, int) and 0 <= size < 2**63 for size in sizes)
+    if not (whole and isinstance(dtype, str) and start <= end and len(shape) <= MOST_DIMS):
         raise ValueError(name)
     return Stored(name, dtype, tuple(shape), end - start)
 
@@ -78,7 +80,7 @@ class _Walk:
     """A GGUF header, read on in steps of a MiB."""
 
     def __init__(self, read: Read, where: str) -> None:
-        self.read, self.where, self.at, self.have = read, where, 0, b""
+        self.read, self.where, self.at, self.have = read, where, 0, bytearray()
 
     def take(self, count: int) -> bytes:
         if count > MOST:
@@ -88,7 +90,7 @@ class _Walk:
             if not more:
                 raise HubError(f"{self.where}: its GGUF header ends too early")
             self.have += more
-        found = self.have[self.at : self.at + count]
+        found = bytes(self.have[self.at : self.at + count])
         self.at += count
         return found
 
@@ -131,7 +133,10 @@ def gguf(read: Read, where: str) -> Gguf:
 
 def _tensor(walk: _Walk) -> Stored:
     name = walk.text()
-    shape = tuple(walk.number("Q") for _ in range(walk.number("I")))
+    dims = walk.number("I")
+    if dims > GGUF_DIMS:
+        raise HubError(f"{walk.where}: its GGUF header is broken")
+    shape = tuple(walk.number("Q") for _ in range(dims))
     kind = walk.number("I")
     walk.number("Q")  # where its data is
     if kind not in NUMBERS:

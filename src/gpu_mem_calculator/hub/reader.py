@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
+
+from .access import Access, access, endpoint
 
 Read = Callable[[int, int], bytes]  # offset, how many; fewer come back at the end of the file
-SECONDS = 20
 MOST_JSON = 64 * 2**20  # a config or an index is smaller
 
 
@@ -15,10 +16,43 @@ class HubError(ValueError):
     """A file that cannot be read, in one sentence."""
 
 
+class AbsentError(HubError):
+    """A file that is not there."""
+
+
+class Allowance:
+    """What one look-up may still take, all its requests together."""
+
+    def __init__(self, limits: Access) -> None:
+        self.until, self.size, self.limits = monotonic() + limits.seconds, limits.size, limits
+
+    def seconds(self, where: str) -> float:
+        """Those that are left; none is a sentence."""
+        left = self.until - monotonic()
+        if left <= 0:
+            raise HubError(f"{where}: it takes longer than {self.limits.seconds:g} seconds")
+        return left
+
+    def take(self, count: int, where: str) -> None:
+        """So many bytes came; too many are a sentence."""
+        self.size -= count
+        if self.size < 0:
+            raise HubError(f"{where}: its headers are larger than {self.limits.size:,} bytes")
+
+
+def said(address: str) -> str:
+    """An address in a sentence; whoever may not choose hosts is told of none."""
+    if access().hosts is None:
+        return address
+    return address.removeprefix(f"{endpoint()}/").replace("/resolve/main/", "/", 1)
+
+
 def file_reader(path: Path) -> Read:
     """Ranges of a file on disk."""
 
     def read(offset: int, count: int) -> bytes:
+        if not access().files:
+            raise HubError("this service opens no files")
         try:
             with path.open("rb") as file:
                 file.seek(offset)
@@ -29,44 +63,20 @@ def file_reader(path: Path) -> Read:
     return read
 
 
-def address_reader(address: str) -> Read:
+def address_reader(address: str, allowance: Allowance) -> Read:
     """Ranges of a file on a server, each its own request."""
 
     def read(offset: int, count: int) -> bytes:
+        from .request import get  # slow to load, and seldom needed
+
         asked = {"Range": f"bytes={offset}-{offset + count - 1}"}
-        return _get(address, asked, count)
+        return get(address, asked, count, allowance)
 
     return read
 
 
-def whole(address: str) -> bytes:
+def whole(address: str, allowance: Allowance) -> bytes:
     """A small file on a server."""
-    return _get(address, {}, MOST_JSON)
+    from .request import get
 
-
-def _get(address: str, headers: dict[str, str], most: int) -> bytes:
-    import urllib.error  # slow to load, and seldom needed
-    import urllib.request
-
-    token = os.environ.get("HF_TOKEN")
-    if token:
-        headers = {**headers, "Authorization": f"Bearer {token}"}
-    request = urllib.request.Request(address, headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-            if "Range" in headers and answer.status != 206:
-                raise HubError(f"{address}: the server sends whole files only; download its header")
-            found: bytes = answer.read(most)
-            return found
-    except urllib.error.HTTPError as error:
-        why = {
-            401: "it needs a token: set HF_TOKEN",
-            403: "its licence has to be accepted on the hub first",
-            404: "there is no such file",
-        }.get(error.code, f"HTTP {error.code}")
-        raise HubError(f"{address}: {why}") from None
-    except (OSError, ValueError) as error:
-        if isinstance(error, HubError):
-            raise
-        reason = getattr(error, "reason", None) or error
-        raise HubError(f"{address}: cannot be reached, {reason}") from None
+    return get(address, {}, MOST_JSON, allowance)

@@ -9,6 +9,7 @@ from typing import Any
 from ..core.errors import InputError
 from ..core.runfile import load_text
 from ..families import UnknownFamilyError, read_config
+from ..hub.access import access
 from ..jobs.model import made, recompute
 from ..memory.run import Run
 from .function import STAND_IN
@@ -87,7 +88,7 @@ def _raw(section: Any) -> tuple[str, dict[str, Any], str | None] | None:
     name, config = section.get("name"), section.get("config")
     if isinstance(config, Mapping):
         return str(name or ""), dict(config), None
-    path = Path(str(name)) if name else None
+    path = Path(str(name)) if name and access().files else None
     if path is None or not (path.is_dir() or path.suffix == ".json"):
         return None
     file = path / "config.json" if path.is_dir() else path
