@@ -4,19 +4,20 @@
 
 import { decode, encode, parseValue, pruned, valueAt, withValue } from "./link.js";
 
-/* The views. `sections` go into the request; `without` are keys that say nothing in this view:
-   how many cards a server takes follows from its own parallel sizes. */
+/* The views: the sections that go into a request, keys that say nothing there, and what a run is
+   given when it is first looked at that way. How many cards a server takes follows from its own
+   parallel sizes; llama.cpp has none, and splits a model over the cards there are. */
 export const VIEWS = {
   train: {
     title: "Train",
     sections: ["model", "hardware", "training", "parallelism", "engine"],
-    without: [],
+    without: () => [],
     start: { engine: { type: "fsdp" }, training: { batch_size: 2, seq_len: 4096 } },
   },
   serve: {
     title: "Serve",
     sections: ["model", "hardware", "inference"],
-    without: ["hardware.num_gpus", "hardware.num_nodes"],
+    without: (run) => (/^llama/.test(run.inference?.engine ?? "") ? [] : ["hardware.num_gpus", "hardware.num_nodes"]),
     start: { inference: { engine: "vllm" } },
   },
 };
@@ -61,7 +62,7 @@ export const get = (path) => valueAt(current().run, path);
 export function request(setup) {
   const view = VIEWS[setup.view];
   let run = Object.fromEntries(view.sections.map((name) => [name, setup.run[name] ?? {}]));
-  for (const path of view.without) run = withValue(run, path, undefined);
+  for (const path of view.without(setup.run)) run = withValue(run, path, undefined);
   return pruned(run);
 }
 
@@ -92,6 +93,11 @@ export function setView(view) {
 export function replaceRun(run) {
   const view = run.inference ? "serve" : "train";
   changeSetups(replaced({ view, run: pruned(run) }), now.active, null);
+}
+
+/** Begin anew with the example, in the same view. */
+export function reset() {
+  changeSetups(replaced({ ...FIRST[0], view: current().view }), now.active, null);
 }
 
 /** Add a copy of the current set-up beside it, and turn to it. */

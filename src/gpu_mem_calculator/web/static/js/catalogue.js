@@ -1,0 +1,99 @@
+/* The models and cards that have a name, as options of a picker, and what else can be typed. */
+
+const SIZE = /^(\d+(?:\.\d+)?)\s*([bmt])$/i; // 7B, 350M, 1.5T
+const HUB = /^[\w.-]+\/[\w.-]+$/; // owner/name
+const MEMORY = /^(\d+(?:\.\d+)?)\s*(?:gb|gib|g)?$/i; // 24, 24 GB
+
+/** A count of parameters: 8.03 B. */
+export function parameters(count) {
+  const [unit, by] = count >= 1e12 ? ["T", 1e12] : count >= 1e9 ? ["B", 1e9] : ["M", 1e6];
+  const value = count / by;
+  return `${value >= 100 ? Math.round(value) : Number(value.toPrecision(3))} ${unit}`;
+}
+
+/** The presets as options. */
+export function modelOptions(presets) {
+  return presets.map((row) => ({
+    value: row.name,
+    title: row.title,
+    note: row.hub_id ?? row.name,
+    size: parameters(row.num_parameters),
+    words: [row.name, row.title, row.hub_id, ...(row.aliases ?? []), row.family].filter(Boolean).join(" "),
+    row,
+  }));
+}
+
+/** What a typed text can mean beside the presets. */
+export function typedModel(text, presets) {
+  const typed = text.trim();
+  const size = typed.match(SIZE);
+  if (size) {
+    const value = `${size[1]}${size[2].toUpperCase()}`;
+    const note = "only the size: the nearest architecture is assumed";
+    return [{ value: { num_parameters: value }, title: `${value} parameters`, note, exact: true }];
+  }
+  const known = presets.some((row) => row.hub_id?.toLowerCase() === typed.toLowerCase());
+  if (!HUB.test(typed) || known) return [];
+  return [{ value: { name: typed }, title: typed, note: "looked up on the hub", exact: true }];
+}
+
+/** The row of a preset by any of its names. */
+export function presetNamed(presets, name) {
+  const key = String(name ?? "").toLowerCase();
+  return presets.find((row) => [row.name, row.hub_id, ...(row.aliases ?? [])].some((x) => x?.toLowerCase() === key));
+}
+
+/** What the model section says, in a few words. */
+export function modelWords(model, presets) {
+  if (model.name) return presetNamed(presets, model.name)?.title ?? model.name;
+  if (model.config) return `config.json: ${model.config.model_type ?? "no model_type"}`;
+  if (model.num_parameters) return `${model.num_parameters} parameters`;
+  return Object.keys(model).length ? "own sizes" : "";
+}
+
+/** The cards as options: newest first within a vendor's kind. */
+export function cardOptions(gpus) {
+  const kinds = ["datacenter", "consumer", "workstation"];
+  const vendors = ["nvidia", "amd", "intel", "google"];
+  const rank = (row) => 10 * place(vendors, row.vendor) + place(kinds, row.kind);
+  const rows = gpus.map((row, order) => ({ row, order }));
+  rows.sort((a, b) => rank(a.row) - rank(b.row) || b.order - a.order);
+  return rows.map(({ row }) => ({
+    value: row.name,
+    title: row.title,
+    note: row.name,
+    size: `${row.memory_gb} GB`,
+    words: [row.name, row.title, ...(row.aliases ?? []), row.architecture, `${row.memory_gb}gb`].filter(Boolean).join(" "),
+    row,
+  }));
+}
+
+function place(list, name) {
+  const at = list.indexOf(name);
+  return at < 0 ? list.length : at;
+}
+
+/** A card that is only a size. */
+export function typedCard(text) {
+  const found = text.trim().match(MEMORY);
+  if (!found || Number(found[1]) <= 0) return [];
+  const note = "any card of that size";
+  return [{ value: Number(found[1]), title: `${Number(found[1])} GB`, note, exact: true }];
+}
+
+/** The row of a card by its name; a beginning is enough where it is unique. */
+export function cardNamed(gpus, name) {
+  const key = String(name ?? "").toLowerCase();
+  if (!key) return undefined;
+  const whole = gpus.find((row) => [row.name, ...(row.aliases ?? [])].some((x) => x.toLowerCase() === key));
+  const begins = gpus.filter((row) => row.name.startsWith(key));
+  return whole ?? (begins.length === 1 ? begins[0] : undefined);
+}
+
+/** What the hardware section says of the card. */
+export function cardWords(hardware, gpus) {
+  if (hardware.gpu) return cardNamed(gpus, hardware.gpu)?.title ?? hardware.gpu;
+  if (hardware.gpu_memory_gb) return `${hardware.gpu_memory_gb} GB`;
+  if (hardware.gpu_memory_bytes) return `${hardware.gpu_memory_bytes.toLocaleString("en")} bytes`;
+  return "";
+}

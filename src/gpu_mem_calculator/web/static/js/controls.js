@@ -1,0 +1,242 @@
+/* One control for each key of a run file: it shows a value, its default, and what is wrong. */
+
+import { parseValue } from "./link.js";
+import { make, count } from "./words.js";
+
+/* Keys that are moved more than typed. `top` is where the slider ends unless the model says so. */
+export const SLIDERS = {
+  "training.batch_size": { from: 1, top: 512, unit: "sequences" },
+  "training.seq_len": { from: 512, top: 131072, unit: "tokens", tokens: true },
+  "inference.batch_size": { from: 1, top: 1024, unit: "sequences" },
+  "inference.prompt_len": { from: 128, top: 131072, unit: "tokens", tokens: true },
+  "inference.new_tokens": { from: 16, top: 8192, unit: "tokens" },
+  "inference.max_seq_len": { from: 512, top: 131072, unit: "tokens", tokens: true },
+  "inference.max_num_seqs": { from: 1, top: 1024, unit: "sequences" },
+};
+
+/** 1, 2, 3, 4, 6, 8, 12, 16 … from one number to another, both of them in it. */
+export function ladder(from, to) {
+  const steps = [];
+  for (let at = 1; at <= to; at *= 2) steps.push(at, 1.5 * at);
+  const inner = steps.filter((one) => Number.isInteger(one) && one > from && one < to);
+  return [from, ...inner, ...(to > from ? [to] : [])];
+}
+
+/** The number that a text means; 8k is 8192 of tokens, 500M of anything; other text stays text. */
+export function numberOf(text) {
+  const plain = text.trim().replace(/[\s,_](?=\d{3}\b)/g, "");
+  const scaled = plain.match(/^(\d+(?:\.\d+)?)\s*([kmb])$/i);
+  if (!scaled) return parseValue(plain);
+  return Math.round(Number(scaled[1]) * { k: 1024, m: 1e6, b: 1e9 }[scaled[2].toLowerCase()]);
+}
+
+/** Words for a value, as a placeholder or an option shows it. */
+export function valueWords(value, field) {
+  if (value === null || value === undefined || value === "") return "";
+  if (value === true) return "on";
+  if (value === false) return "off";
+  if (typeof value === "number") return Number.isInteger(value) && value >= 10000 ? count(value) : String(value);
+  if (Array.isArray(value)) return value.join(", ");
+  if (typeof value === "object") return JSON.stringify(value);
+  return field?.choices?.find((one) => one.value === value)?.title ?? String(value);
+}
+
+/** A field: label, control, a button that takes the value back, meaning and problem. */
+export class Control {
+  constructor(field, changed) {
+    Object.assign(this, { field, changed, id: `f-${field.path.replaceAll(".", "-")}`, fallback: null });
+    const described = [field.meaning ? `${this.id}-hint` : "", `${this.id}-problem`].filter(Boolean).join(" ");
+    this.input = this.made({ id: this.id, "aria-describedby": described });
+    this.back = make("button", { type: "button", class: "back", "aria-label": `Take back ${field.label}`, onclick: () => this.reset() });
+    this.problem = make("p", { class: "problem", id: `${this.id}-problem` });
+    this.element = make(
+      "div", { class: `field ${this.kind}`, "data-path": field.path },
+      make("label", { for: this.id }, field.label),
+      make("div", { class: "field-input" }, this.back, this.input),
+      field.meaning ? make("p", { class: "hint", id: `${this.id}-hint` }, field.meaning) : "",
+      this.problem,
+    );
+  }
+
+  /** What kind of control it is, also its class. */
+  get kind() {
+    return "text";
+  }
+
+  made(attributes) {
+    const numeric = ["count", "size", "number", "integer", "float"].includes(this.field.kind);
+    const mode = this.field.kind === "number" || this.field.kind === "float" ? "decimal" : "numeric";
+    return make("input", {
+      ...attributes, type: "text", inputmode: numeric ? mode : null, spellcheck: "false", oninput: () => this.typed(),
+      onkeydown: (event) => numeric && this.arrow(event), onblur: () => this.left(),
+    });
+  }
+
+  typed() {
+    const text = this.input.value.trim();
+    if (this.field.kind === "list") this.changed(text ? listOf(text) : undefined);
+    else this.changed(text ? (this.input.inputMode ? numberOf(text) : parseValue(text)) : undefined);
+  }
+
+  /* Arrow keys move a number by one step. */
+  arrow(event) {
+    const by = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+    const now = this.value ?? this.fallback;
+    if (!by || typeof now !== "number") return;
+    event.preventDefault();
+    const next = this.step(now, by);
+    if (next < (this.field.minimum ?? 0)) return;
+    this.input.value = String(next);
+    this.changed(next);
+  }
+
+  step(now, by) {
+    return Number.isInteger(now) ? now + by : Math.round((now + by / 100) * 100) / 100;
+  }
+
+  left() {
+    this.draw();
+  }
+
+  reset() {
+    this.changed(undefined);
+    this.input.focus();
+  }
+
+  /** Show a value (undefined: none), the default behind it, and a problem. */
+  show(value, fallback, problem) {
+    Object.assign(this, { value, fallback });
+    const typing = document.activeElement === this.input && this.kind === "text";
+    if (!typing || value === undefined) this.draw();
+    this.placeholder();
+    this.element.classList.toggle("set", value !== undefined);
+    this.back.disabled = value === undefined;
+    if (this.problem.textContent !== (problem ?? "")) this.problem.textContent = problem ?? "";
+    if (problem) this.input.setAttribute("aria-invalid", "true");
+    else this.input.removeAttribute("aria-invalid");
+  }
+
+  draw() {
+    const shown = this.value === undefined ? "" : this.written();
+    if (this.input.value !== shown && !(document.activeElement === this.input && !shown && !this.input.value.trim())) this.input.value = shown;
+  }
+
+  written() {
+    if (Array.isArray(this.value)) return this.value.join(", ");
+    return typeof this.value === "object" ? JSON.stringify(this.value) : String(this.value);
+  }
+
+  placeholder() {
+    this.input.placeholder = valueWords(this.fallback, this.field);
+  }
+}
+
+function listOf(text) {
+  if (text === "all-linear" || text.startsWith("[")) return parseValue(text);
+  return text.split(/[\s,]+/).filter(Boolean).map(parseValue);
+}
+
+/** A choice among a few; the first option is the default. */
+class Choice extends Control {
+  get kind() {
+    return "choice";
+  }
+
+  made(attributes) {
+    const none = make("option", { value: "" }, "default");
+    const options = this.field.choices.map((one) => make("option", { value: JSON.stringify(one.value) }, one.title));
+    return make("select", { ...attributes, onchange: () => this.chosen() }, none, ...options);
+  }
+
+  chosen() {
+    const value = this.input.value;
+    this.changed(value === "" ? undefined : JSON.parse(value));
+  }
+
+  draw() {
+    const value = this.value === undefined ? "" : JSON.stringify(this.value);
+    if (value && ![...this.input.options].some((one) => one.value === value)) {
+      this.input.append(make("option", { value }, String(this.value)));
+    }
+    this.input.value = value;
+  }
+
+  placeholder() {
+    const words = valueWords(this.fallback, this.field);
+    const text = words ? `${words} (default)` : "default";
+    if (this.input.options[0].textContent !== text) this.input.options[0].textContent = text;
+  }
+}
+
+const ON = [{ value: true, title: "on" }, { value: false, title: "off" }];
+
+/** A text field with a slider below it, in even steps of proportion. */
+class Slider extends Control {
+  constructor(field, changed) {
+    super(field, changed);
+    this.spec = SLIDERS[field.path];
+    this.range = make("input", { type: "range", min: 0, "aria-label": `${field.label}, slider`, oninput: () => this.moved() });
+    this.element.classList.add("slider");
+    this.element.querySelector(".field-input").after(this.range);
+    this.limit(null);
+  }
+
+  /** Where the slider ends: the model's own limit, where it has one and that matters. */
+  limit(most) {
+    this.top = (this.spec.tokens && most) || this.spec.top;
+  }
+
+  moved() {
+    const value = this.steps[Number(this.range.value)];
+    this.input.value = String(value);
+    this.changed(value);
+  }
+
+  step(now, by) {
+    return now + by;
+  }
+
+  show(value, fallback, problem) {
+    super.show(value, fallback, problem);
+    const asked = Number(value ?? fallback ?? this.top);
+    const now = asked > 0 ? asked : this.spec.from;
+    this.steps = ladder(Math.min(this.spec.from, Math.max(1, Math.floor(this.top / 16))), Math.max(this.top, now));
+    this.range.max = this.steps.length - 1;
+    const at = this.steps.findIndex((one) => one >= now);
+    this.range.value = String(at < 0 ? 0 : at);
+    this.range.setAttribute("aria-valuetext", `${count(now)} ${this.spec.unit}`);
+  }
+}
+
+/** A count with buttons that halve and double it. */
+export class Stepper extends Control {
+  constructor(field, changed) {
+    super(field, changed);
+    const less = make("button", { type: "button", class: "step", "aria-label": "Half as many", onclick: () => this.scaled(0.5) }, "−");
+    const more = make("button", { type: "button", class: "step", "aria-label": "Twice as many", onclick: () => this.scaled(2) }, "+");
+    this.element.classList.add("stepper");
+    this.input.before(less);
+    this.input.after(more);
+    this.less = less;
+  }
+
+  scaled(by) {
+    const now = Number(this.value ?? this.fallback ?? 1) || 1;
+    const power = 2 ** (by > 1 ? Math.floor(Math.log2(now)) + 1 : Math.ceil(Math.log2(now)) - 1);
+    this.changed(Math.max(1, power));
+  }
+
+  show(value, fallback, problem) {
+    super.show(value, fallback, problem);
+    this.draw();
+    this.less.disabled = Number(value ?? fallback ?? 1) <= 1;
+  }
+}
+
+/** The control that a field asks for. */
+export function controlFor(field, changed, main) {
+  if (main && SLIDERS[field.path]) return new Slider(field, changed);
+  if (field.choices?.length) return new Choice(field, changed);
+  if (field.kind === "flag" || field.kind === "boolean") return new Choice({ ...field, choices: ON }, changed);
+  return new Control(field, changed);
+}

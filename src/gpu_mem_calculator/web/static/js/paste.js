@@ -1,0 +1,77 @@
+/* The dialog that takes a config.json or a run file: pasted, dropped, or opened. */
+
+import { post } from "./api.js";
+import { replaceRun, set } from "./state.js";
+import { make } from "./words.js";
+
+const MOST = 2 ** 20; // characters; a config.json has a few thousand
+const part = (name) => document.getElementById(`paste-${name}`);
+
+/** Make the dialog work; gives the function that opens it. */
+export function startPaste() {
+  const dialog = document.getElementById("paste");
+  part("close").addEventListener("click", () => dialog.close());
+  part("use").addEventListener("click", () => use(dialog));
+  part("file").addEventListener("change", (event) => readFile(event.target.files[0]));
+  part("text").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) use(dialog);
+  });
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  takeDrops(dialog);
+  return () => {
+    tell([]);
+    part("file").value = "";
+    dialog.showModal();
+    part("text").focus();
+    part("text").select();
+  };
+}
+
+function takeDrops(dialog) {
+  dialog.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    dialog.classList.add("over");
+  });
+  dialog.addEventListener("dragleave", () => dialog.classList.remove("over"));
+  dialog.addEventListener("drop", (event) => {
+    event.preventDefault();
+    dialog.classList.remove("over");
+    const file = event.dataTransfer.files[0];
+    if (file) readFile(file);
+    else part("text").value = event.dataTransfer.getData("text/plain");
+  });
+}
+
+async function readFile(file) {
+  if (!file) return;
+  if (file.size > MOST) {
+    tell([`${file.name} has ${file.size.toLocaleString("en")} bytes, more than a config.json or a run file; the most is ${MOST.toLocaleString("en")}`]);
+    return;
+  }
+  part("text").value = await file.text();
+  tell([]);
+  part("use").focus();
+}
+
+async function use(dialog) {
+  const text = part("text").value;
+  if (!text.trim()) {
+    tell(["Nothing is pasted yet."]);
+    part("text").focus();
+    return;
+  }
+  try {
+    const { run, what } = await post("/api/import", { text });
+    if (what === "config.json") set("model", run.model);
+    else replaceRun(run);
+    dialog.close();
+  } catch (error) {
+    tell(error.problems ?? [error.message]);
+    part("text").focus();
+  }
+}
+
+function tell(problems) {
+  part("problems").replaceChildren(...problems.map((one) => make("p", {}, one)));
+  part("text").toggleAttribute("aria-invalid", problems.length > 0);
+}
