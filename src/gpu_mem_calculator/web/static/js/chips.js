@@ -1,0 +1,82 @@
+/* What if: changes one click away, each with what it saves before it is clicked. */
+
+import { post } from "./api.js";
+import { apply, current, request } from "./state.js";
+import { count, make, saving, say } from "./words.js";
+
+const FEW = 6; // shown before “more”
+
+let list = null;
+let under = null; // the request under way
+let all = false; // whether every change is shown
+let shown = ""; // the run whose changes are shown
+
+/** Where chips are shown. */
+export function mountChips(element) {
+  list = element;
+}
+
+/** Ask what could be changed of a run; its look says whether it fits now. */
+export async function showChips(look, setup) {
+  under?.abort();
+  under = new AbortController();
+  const run = request(setup);
+  const mine = under;
+  try {
+    const { changes } = await post("/api/what-ifs", run, { signal: mine.signal });
+    if (under !== mine) return;
+    shown = JSON.stringify(run);
+    list.classList.remove("stale");
+    draw(changes, look.result, setup);
+  } catch (error) {
+    if (error.name !== "AbortError" && under === mine) list.replaceChildren(make("p", { class: "soft" }, error.message));
+  }
+}
+
+/** The run changed: what is shown was for another one, until the new answer is there. */
+export function staleChips() {
+  under?.abort();
+  if (shown !== JSON.stringify(request(current()))) list.classList.add("stale");
+}
+
+function draw(changes, result, setup) {
+  const wanted = all ? changes : changes.slice(0, FEW);
+  const chips = wanted.map((one) => make("li", {}, chip(one, result, setup)));
+  const rest = changes.length - wanted.length;
+  const more = () => {
+    all = true;
+    draw(changes, result, setup);
+    list.querySelectorAll("button")[FEW]?.focus();
+  };
+  if (rest > 0) chips.push(make("li", {}, make("button", { type: "button", class: "more", onclick: more }, `${rest} more`)));
+  list.replaceChildren(chips.length ? make("ul", { class: "chips" }, chips) : make("p", { class: "soft" }, "Nothing simple would save much."));
+}
+
+function chip(one, result, setup) {
+  const tone = one.fits ? (result.fits_on_gpu ? "" : "helps") : "short";
+  const settings = one.settings.join(", ");
+  const label = [one.title, gain(one, result), one.cost].filter(Boolean).join(", ");
+  const use = () => {
+    if (shown !== JSON.stringify(request(current())) || current().view !== setup.view) return;
+    apply(one.settings);
+    say(`${one.title} is set. Undo takes it back.`);
+  };
+  return make(
+    "button",
+    { type: "button", class: `chip ${tone}`, title: settings, "aria-label": label, onclick: use },
+    make("span", { class: "chip-title" }, one.title),
+    make("span", { class: "chip-gain" }, gain(one, result)),
+    one.cost ? make("span", { class: "chip-cost" }, one.cost) : "",
+  );
+}
+
+/* −11.90 GiB, then fits; a server's change says what its cache then holds. */
+function gain(one, result) {
+  if (one.kv_tokens && result.serving) {
+    const now = result.serving.kv_tokens;
+    const times = now ? ` (${(one.kv_tokens / now).toLocaleString("en", { maximumSignificantDigits: 2 })}×)` : "";
+    return `${count(one.kv_tokens)} tokens of cache${times}${result.fits_on_gpu ? "" : ", then fits"}`;
+  }
+  const then = one.fits === result.fits_on_gpu ? (one.fits ? "" : ", still short") : one.fits ? ", then fits" : ", then too much";
+  return saving(one.saves_bytes) + then;
+}

@@ -1,0 +1,181 @@
+/* Up to four set-ups side by side, on one scale, with only the keys that differ. */
+
+import { post } from "./api.js";
+import { settingsOf } from "./link.js";
+import { peakOf } from "./picture.js";
+import { activate, active, removeSetup, request, setups, subscribe } from "./state.js";
+import { count, draw, fragment, gib, make, say, spoken, swatch } from "./words.js";
+
+const WIDTH = 400; // asked for; what is drawn here is drawn anew on the common scale
+const [WIDE, TALL] = [240, 90]; // of the small picture
+const KEPT = 32; // answers
+
+const answers = new Map(); // a run's text -> {look} or {error}
+let place = null;
+
+/** Where the comparison is shown; it is empty for a single set-up. */
+export function mountCompare(element) {
+  place = element;
+  subscribe(show);
+  show();
+}
+
+/** A look that was asked for anyway. */
+export function noteLook(setup, look) {
+  keep(JSON.stringify(request(setup)), { look });
+  if (setups().length > 1) show();
+}
+
+function keep(key, answer) {
+  answers.delete(key);
+  answers.set(key, answer);
+  if (answers.size > KEPT) answers.delete(answers.keys().next().value);
+}
+
+async function fetchLook(setup, key) {
+  keep(key, {});
+  try {
+    keep(key, { look: await post("/api/look", request(setup), { query: { width: WIDTH, replay: true } }) });
+  } catch (error) {
+    keep(key, { error });
+  }
+  show();
+}
+
+function show() {
+  const all = setups();
+  place.hidden = all.length < 2;
+  if (place.hidden) {
+    place.replaceChildren();
+    return;
+  }
+  const found = all.map((setup, i) => {
+    const key = JSON.stringify(request(setup));
+    if (!answers.has(key) && i !== active()) fetchLook(setup, key);
+    return answers.get(key) ?? {};
+  });
+  const looks = found.map((one) => one.look).filter(Boolean);
+  const scale = Math.max(1, ...looks.flatMap((one) => [one.result.gpu_memory_bytes, ...one.columns.map((c) => c.bytes)]));
+  const keys = differing(all);
+  const cards = all.map((setup, i) => card(setup, i, found[i], scale, keys));
+  const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  const title = make("h2", { id: "h-compare", class: "hidden" }, `${all.length} set-ups side by side`);
+  place.replaceChildren(title, make("div", { class: `compared of-${all.length}` }, cards));
+  if (focused) place.querySelector(`[data-key="${focused}"]`)?.focus();
+}
+
+/** The paths whose values are not the same in all set-ups, with each one's text. */
+export function differing(all) {
+  const each = all.map((setup) => new Map([["view", setup.view], ...settingsOf(request(setup))]));
+  const paths = new Set(each.flatMap((one) => [...one.keys()]));
+  return [...paths]
+    .map((path) => [path, each.map((one) => one.get(path) ?? null)])
+    .filter(([, values]) => new Set(values).size > 1);
+}
+
+function card(setup, index, { look, error }, scale, keys) {
+  const edited = index === active();
+  const title = `${index + 1}  ${setup.run.model?.name ?? "own model"}`;
+  const pick = make(
+    "button",
+    { type: "button", class: "tab", "aria-pressed": String(edited), "data-key": `pick-${index}`, onclick: () => activate(index) },
+    make("span", { class: "tab-name" }, title),
+    make("span", { class: "tab-state" }, edited ? "edited here" : "edit"),
+  );
+  const remove = make(
+    "button",
+    { type: "button", class: "button quiet remove", "aria-label": `Remove set-up ${index + 1}`, onclick: () => removed(index) },
+    "✕",
+  );
+  const head = make("div", { class: "tabs" }, pick, remove);
+  const parts = look ? shown(look, scale) : [make("p", { class: "soft wide" }, error ? error.message : "…")];
+  return make("article", { class: edited ? "one edited" : "one", "aria-label": `Set-up ${index + 1}` }, head, ...parts, changes(keys, index));
+}
+
+function removed(index) {
+  removeSetup(index);
+  say(`Set-up ${index + 1} is removed. Undo brings it back.`);
+}
+
+function shown(look, scale) {
+  const verdict = fragment(look.parts.verdict).querySelector(".verdict");
+  const tone = ["fits", "tight", "fails"].find((name) => verdict.classList.contains(name));
+  const words = make(
+    "div",
+    { class: `brief ${tone}` },
+    make("p", { class: "needs" }, verdict.querySelector(".needs").textContent.replace(" per GPU", "")),
+    make("p", { class: "says" }, verdict.querySelector(".says").textContent),
+  );
+  return [words, numbers(look.result), small(look, scale), kinds(look, scale)];
+}
+
+function numbers(result) {
+  const size = (bytes) => (bytes === null ? "…" : `${gib(bytes)} GiB`);
+  const rows = result.serving
+    ? [
+        ["KV cache", size(result.serving.kv_pool_bytes)],
+        ["tokens", count(result.serving.kv_tokens)],
+        ["at once", `${count(result.serving.max_concurrency)} × ${count(result.serving.max_seq_len)}`],
+        ["on the device", size(result.device_bytes)],
+      ]
+    : [
+        ["allocated", size(result.allocated_bytes)],
+        ["reserved", size(result.reserved_bytes)],
+        ["torch needs", size(result.needs_bytes)],
+        ["nvidia-smi", size(result.device_bytes)],
+      ];
+  return make("dl", { class: "four" }, rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+}
+
+/* The step in small, as high as the others' bytes allow. */
+function small(look, scale) {
+  const { columns, result } = look;
+  const step = WIDE / columns.length;
+  const high = (bytes) => (TALL * bytes) / scale;
+  const boxes = columns.flatMap((one, i) => {
+    let level = 0;
+    return one.slices.map((part) => {
+      level += part.bytes;
+      const shape = { x: (i * step).toFixed(2), y: (TALL - high(level)).toFixed(2), width: (step * 0.88).toFixed(2), height: high(part.bytes).toFixed(2) };
+      return draw("rect", { ...shape, fill: `url(#p-${part.kind})` });
+    });
+  });
+  const y = (TALL - high(result.gpu_memory_bytes)).toFixed(2);
+  const top = peakOf(look);
+  const said = `Highest at ${columns[top].title}: ${gib(columns[top].bytes)} GiB, limit ${gib(result.gpu_memory_bytes)} GiB`;
+  const picture = draw(
+    "svg",
+    { class: "small", viewBox: `0 -4 ${WIDE} ${TALL + 5}`, role: "img", "aria-label": said, preserveAspectRatio: "none" },
+    boxes,
+    draw("path", { class: "limit", d: `M0 ${y}H${WIDE}` }),
+  );
+  return make("div", { class: "small-holder" }, picture, make("p", { class: "soft" }, `peak: ${columns[top].title}`));
+}
+
+/* The peak as one bar, and each kind's size. */
+function kinds(look, scale) {
+  const slices = look.columns[peakOf(look)].slices;
+  let start = 0;
+  const boxes = slices.map((part) => {
+    const from = start;
+    start += part.bytes;
+    return draw("rect", { x: `${(100 * from) / scale}%`, width: `${(100 * part.bytes) / scale}%`, height: 14, fill: `url(#p-${part.kind})` });
+  });
+  const x = `${(100 * look.result.gpu_memory_bytes) / scale}%`;
+  const end = draw("line", { class: "limit", x1: x, x2: x, y1: 0, y2: 14 });
+  const bar = draw("svg", { class: "bar", "aria-hidden": "true" }, boxes, end);
+  const rows = slices.map((part) =>
+    make("li", {}, swatch(part.kind), make("span", { class: "name" }, part.title), make("span", { class: "figure" }, gib(part.bytes))),
+  );
+  return make("div", { class: "peak-kinds" }, bar, make("ul", { class: "rows" }, rows));
+}
+
+function changes(keys, index) {
+  if (!keys.length) return make("p", { class: "soft differs" }, "The same set-up; change something.");
+  const rows = keys.map(([path, values]) => {
+    const text = values[index];
+    const common = values.filter((one) => one === text).length > values.length / 2;
+    return make("div", { class: common ? "" : "own", title: path }, make("dt", {}, spoken(path)), make("dd", {}, text ?? "default"));
+  });
+  return make("dl", { class: "differs" }, rows);
+}

@@ -1,0 +1,126 @@
+/* Where a number comes from: an entry's formula with letters and with numbers, when it is alive,
+   what it is made of, who says so. */
+
+import { post } from "./api.js";
+import { current, request } from "./state.js";
+import { count, draw, gib, make, swatch } from "./words.js";
+
+const KINDS = { "outside torch": "runtime" }; // a kind's pattern, where its name is another
+const PLACES = { gpu: "on the GPU", cpu: "in host RAM", nvme: "on disk", unified: "in unified memory" };
+const OPEN = 3; // so many entries are shown open
+
+let dialog = null;
+let asked = { key: "", answer: null }; // the last explanation, for as long as its run is the same
+let columns = []; // the picture's instants, to draw when an entry is alive
+
+/** The instants of the run that is shown. */
+export function explains(look) {
+  columns = look.columns;
+}
+
+/** Open the explanation of one entry by `name`, or of those of a `kind` (or all) at an `instant`. */
+export async function openExplanation({ title, name, kind, instant }) {
+  const body = start(title);
+  try {
+    const found = await explanation();
+    const wanted = (one) => (name === undefined ? of(one) === (kind ?? of(one)) && lives(one, instant) : one.name === name);
+    const entries = found.entries.filter(wanted);
+    body.replaceChildren(...(entries.length ? shown(entries, found) : [make("p", {}, "The ledger alone has no entry of it.")]));
+  } catch (error) {
+    body.replaceChildren(...(error.problems ?? [error.message]).map((one) => make("p", { class: "warning" }, one)));
+  }
+}
+
+/* An entry's kind, as the picture has it. */
+const of = (one) => KINDS[one.kind] ?? one.kind;
+
+function lives(one, instant) {
+  return one.place === "gpu" && (instant === undefined || instant in one.alive || one.kind in KINDS);
+}
+
+function explanation() {
+  const run = request(current());
+  const key = JSON.stringify(run);
+  if (asked.key !== key) {
+    asked = { key, answer: post("/api/explain", run) };
+    asked.answer.catch(() => (asked = { key: "", answer: null }));
+  }
+  return asked.answer;
+}
+
+function start(title) {
+  if (dialog === null) {
+    dialog = make("dialog", { class: "dialog explain", "aria-labelledby": "explain-title" });
+    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+    document.body.append(dialog);
+  }
+  const close = make("button", { type: "button", class: "button quiet", onclick: () => dialog.close() }, "Close");
+  const body = make("div", { class: "explain-body", tabindex: "0" }, make("p", { class: "soft" }, "Looking it up…"));
+  dialog.replaceChildren(make("header", {}, make("h2", { id: "explain-title" }, title), close), body);
+  if (!dialog.open) dialog.showModal();
+  return body;
+}
+
+function shown(entries, found) {
+  const made = entries.map((one, i) => entry(one, found, i < OPEN || entries.length <= OPEN));
+  const used = letters(entries, found);
+  return used.length ? [...made, make("h3", {}, "Letters"), make("dl", { class: "letters" }, used)] : made;
+}
+
+function entry(one, found, open) {
+  const most = one.bytes_at_peak || one.bytes;
+  const size = one.bytes_at_peak ? `${gib(most)} GiB at the peak` : `${gib(most)} GiB, not at the peak`;
+  const rows = [
+    ["Formula", make("code", {}, one.formula)],
+    ["In numbers", make("code", {}, numbers(one))],
+    ["Where", PLACES[one.place] ?? one.place],
+    ["Copies", one.copies_at_peak ? `${count(one.copies_at_peak)} at ${found.peak}` : "none at the peak"],
+    ["Alive", alive(one)],
+    ["Source", one.source],
+  ];
+  const list = make("dl", { class: "facts" }, rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+  const head = make("summary", {}, swatch(of(one)), make("span", { class: "name" }, one.name), make("span", { class: "num" }, size));
+  return make("details", { class: "entry", open }, head, list, parts(one));
+}
+
+function numbers(one) {
+  const whole = `${count(one.bytes)} bytes`;
+  return one.numbers.replace(/,/g, "") === String(one.bytes) ? whole : `${one.numbers} = ${whole}`;
+}
+
+/* When it is alive: in words, and as a strip with a mark for each instant of the step. */
+function alive(one) {
+  const instants = Object.keys(one.alive);
+  if (!instants.length || one.always) return ["from start to end of the step"];
+  const most = Math.max(...Object.values(one.alive));
+  const marks = columns.map((column, i) => {
+    const tall = (16 * (one.alive[column.title] ?? 0)) / most;
+    return draw("rect", { class: tall ? "on" : "off", x: i * 10 + 1, width: 8, y: tall ? 16 - tall : 15, height: tall || 1 });
+  });
+  const wide = 10 * columns.length;
+  const strip = draw("svg", { class: "strip", viewBox: `0 0 ${wide} 16`, width: wide, height: 16, "aria-hidden": "true" }, marks);
+  const said = Object.entries(one.alive).map(([title, copies]) => (copies > 1 ? `${title} (${count(copies)} copies)` : title));
+  const few = said.length <= 4 ? said.join("; ") : `${said.length} of ${columns.length} instants, ${said[0]} to ${said.at(-1)}`;
+  return [strip, make("span", {}, few)];
+}
+
+function parts(one) {
+  if (!one.parts.length) return "";
+  const rows = one.parts.map(([name, bytes, formula]) =>
+    make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, make("code", {}, formula)), make("td", { class: "num" }, gib(bytes))),
+  );
+  const heads = [["part", ""], ["formula, bytes", ""], ["GiB", "num"]].map(([text, kind]) => make("th", { scope: "col", class: kind }, text));
+  const table = make("table", { class: "entries" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, rows));
+  return make("details", {}, make("summary", {}, `${count(rows.length)} parts of one copy`), make("div", { class: "scroll", tabindex: "0" }, table));
+}
+
+function letters(entries, found) {
+  const text = entries.map((one) => [one.formula, ...one.parts.map((part) => part[2])].join(" ")).join(" ");
+  const words = new Set(text.match(/[A-Za-z]\w*/g) ?? []);
+  return Object.entries(found.letters)
+    .filter(([name]) => words.has(name))
+    .flatMap(([name, value]) => {
+      const meaning = found.meanings?.[name];
+      return [make("dt", {}, make("code", {}, name)), make("dd", {}, meaning ? `${meaning}: ${count(value)}` : count(value))];
+    });
+}

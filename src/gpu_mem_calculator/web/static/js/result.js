@@ -1,0 +1,194 @@
+/* The result: the picture first, what it says beside it, then everything behind it. */
+
+import { mountChips, showChips, staleChips } from "./chips.js";
+import { mountCompare, noteLook } from "./compare.js";
+import { explains, openExplanation } from "./explain.js";
+import { again, resized, start } from "./live.js";
+import { mountPicture, showPicture } from "./picture.js";
+import { subscribe } from "./state.js";
+import { copy, fragment, make, say } from "./words.js";
+
+const NARROWEST = 320; // of a picture; on smaller screens it is scaled
+const WIDEST = 1600;
+
+/* Sections behind the picture: the part that the service makes, its title. Those that are closed
+   are only filled when they are opened, so that a redraw has less to do. */
+const SECTIONS = [
+  ["room", "Room for how many, at which context"],
+  ["start", "Start it"],
+  ["speed", "Speed at best"],
+  ["breakdown", "What it is made of at the peak"],
+  ["stages", "Pipeline stages"],
+  ["remarks", "Assumptions and warnings"],
+  ["ledger", "Every entry at the peak, with its source", "closed"],
+  ["instants", "Every instant as a table", "closed"],
+  ["setup", "The set-up in words", "closed"],
+];
+
+const spots = {}; // part name -> the element that holds it
+let root = null;
+let status = null; // a quiet mark while the replay is under way
+let notice = null; // why the result is not of the newest state
+let look = null;
+let replayed = new Map(); // the last replay's figures by name, shown until the next is there
+
+/** Put the result into an element, and keep it up to date. */
+export function mountResult(element) {
+  root = element;
+  const plot = make("div", { class: "plot" });
+  const card = make("div", { class: "card" });
+  const compare = make("section", { class: "compare", "aria-labelledby": "h-compare", hidden: true });
+  const chips = make("div", { class: "chip-list" });
+  spots.verdict = make("div", { class: "verdict-holder" });
+  spots.numbers = make("div", { class: "numbers-holder" });
+  spots.patterns = make("div", { class: "patterns" });
+  spots.key = make("div", {});
+  status = make("p", { class: "status" });
+  notice = make("p", { class: "notice", role: "status", hidden: true });
+  const figure = make("figure", { class: "picture" }, plot, spots.key, card);
+  const aside = make("div", { class: "beside" }, spots.verdict, status, spots.numbers);
+  const top = make("section", { class: "top", "aria-labelledby": "h-step" }, make("h2", { id: "h-step", class: "hidden" }, "Memory of one GPU over a step"), figure, aside);
+  const whatIf = make("section", { "aria-labelledby": "h-chips" }, make("h2", { id: "h-chips" }, "What if"), chips);
+  root.classList.add("report", "result");
+  root.append(notice, spots.patterns, compare, top, whatIf, ...SECTIONS.map(section));
+  root.addEventListener("click", clicked);
+  mountChips(chips);
+  mountCompare(compare);
+  mountPicture(plot, card, openExplanation);
+  subscribe(staleChips);
+  new ResizeObserver(resized).observe(plot);
+  start({ width: () => width(plot), drawn, replayed: afterReplay, busy, failed });
+}
+
+function width(plot) {
+  return Math.min(WIDEST, Math.max(NARROWEST, Math.floor(plot.clientWidth)));
+}
+
+function section([name, title, closed]) {
+  const heading = make("h2", { id: `h-${name}` }, title);
+  const body = make("div", { class: `part part-${name}` });
+  spots[name] = body;
+  if (!closed) return make("section", { "aria-labelledby": `h-${name}`, hidden: true }, heading, body);
+  const fold = make("details", { class: "fold", ontoggle: () => fill(name) }, make("summary", {}, heading), body);
+  return make("section", { "aria-labelledby": `h-${name}`, hidden: true }, fold);
+}
+
+/* ---- what the service answered ---- */
+
+function drawn(next, setup) {
+  look = next;
+  root.classList.remove("refused");
+  notice.hidden = true;
+  if (!spots.patterns.firstChild) spots.patterns.append(fragment(look.parts.patterns));
+  explains(look);
+  showPicture(look);
+  spots.key.replaceChildren(fragment(look.parts.key ?? ""));
+  for (const name of ["verdict", "numbers", ...SECTIONS.map(([one]) => one)]) fill(name);
+  noteLook(setup, look);
+}
+
+function afterReplay(next, setup) {
+  const before = look;
+  look = next;
+  for (const name of ["verdict", "numbers", "breakdown", "stages"]) fill(name);
+  if (before !== next) showPicture(look);
+  explains(look);
+  noteLook(setup, look);
+  const verdict = spots.verdict.querySelector(".verdict");
+  say([".needs", ".says"].map((name) => verdict.querySelector(name).textContent).join(", "));
+  showChips(look, setup);
+}
+
+function busy(words) {
+  root.classList.toggle("replaying", words !== "");
+  status.textContent = words;
+}
+
+/* The last good result stays, dimmed; a service that is away is asked again on a click. */
+function failed(error) {
+  root.classList.toggle("refused", look !== null);
+  busy("");
+  const waits = !error.status || error.status >= 500;
+  const retry = waits ? make("button", { type: "button", class: "button", onclick: again }, "Try again") : "";
+  notice.replaceChildren(error.message, look ? " Shown is the last set-up that was possible. " : " ", retry);
+  notice.hidden = false;
+}
+
+/* ---- parts ---- */
+
+function fill(name) {
+  const spot = spots[name];
+  const html = look?.parts[name] ?? "";
+  const holder = spot.closest("section");
+  const fold = spot.closest("details.fold");
+  if (fold) holder.hidden = !html;
+  else if (name in TITLED) holder.hidden = !html;
+  if (fold && !fold.open) return spot.replaceChildren();
+  const content = fragment(html);
+  LIVELY[name]?.(content);
+  spot.replaceChildren(content);
+}
+
+const TITLED = Object.fromEntries(SECTIONS);
+
+/* What makes a part more than text. */
+const LIVELY = {
+  numbers: keepFigures,
+  breakdown: (content) => explainRows(content, "tbody th", kindOf),
+  ledger: (content) => {
+    for (const fold of content.querySelectorAll(":scope > details")) fold.replaceWith(...[...fold.children].slice(1));
+    explainRows(content, "tbody th", nameOf);
+  },
+  start: addCopy,
+  room: scrolls,
+  instants: scrolls,
+};
+
+/* Figures that only a replay knows: the old one, dimmed, until the new one is there. */
+function keepFigures(content) {
+  for (const one of content.querySelectorAll(".numbers > div")) {
+    const name = one.querySelector("dt").textContent;
+    const absent = one.querySelector(".pending");
+    if (!absent) replayed.set(name, one.querySelector("dd").firstChild.textContent);
+    else if (replayed.has(name)) absent.replaceWith(make("span", { class: "old", "aria-busy": "true" }, `${replayed.get(name)} GiB`));
+  }
+}
+
+function kindOf(cell) {
+  const found = cell.querySelector(".swatch rect")?.getAttribute("fill").match(/#p-(\w+)/);
+  return found ? { title: `${cell.textContent} at the peak`, kind: found[1], instant: look.result.peak_instant } : null;
+}
+
+function nameOf(cell) {
+  const name = cell.firstChild.textContent;
+  return { title: name, name };
+}
+
+/* The first cell of each row becomes a button that explains it. */
+function explainRows(content, cells, what) {
+  for (const cell of content.querySelectorAll(cells)) {
+    const asked = what(cell);
+    if (!asked) continue;
+    const button = make("button", { type: "button", class: "explains", title: "Where it comes from", "data-asked": JSON.stringify(asked) });
+    const moved = [...cell.childNodes].filter((one) => one.nodeName !== "DETAILS");
+    cell.prepend(button);
+    button.append(...moved);
+  }
+  scrolls(content);
+}
+
+function scrolls(content) {
+  for (const one of content.querySelectorAll(".scroll")) one.setAttribute("tabindex", "0");
+}
+
+function clicked(event) {
+  const button = event.target.closest("[data-asked]");
+  if (button) openExplanation(JSON.parse(button.dataset.asked));
+}
+
+function addCopy(content) {
+  const text = content.querySelector("code")?.textContent ?? "";
+  const button = make("button", { type: "button", class: "button copy" }, make("span", { class: "label" }, "Copy"));
+  button.addEventListener("click", () => copy(text, "command", button));
+  content.append(button);
+}
