@@ -55,4 +55,4 @@ def access() -> Access:
 
 def endpoint() -> str:
     """The hub's address, which an operator may set."""
-    return os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
+    return (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")

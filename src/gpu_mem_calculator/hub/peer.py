@@ -47,7 +47,7 @@ def connected(host: str, port: int, seconds: float | None) -> socket.socket:
     if not access().reaches(host):
         raise HubError("the hub has it on a host that this service may not ask")
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    named = "HF_ENDPOINT" in os.environ and origin(endpoint())[1:] == (host.lower(), port)
+    named = bool(os.environ.get("HF_ENDPOINT")) and origin(endpoint())[1:] == (host.lower(), port)
     if not named and not all(is_public(str(place[0])) for *_, place in found):
         raise HubError("the hub has it on a host that lies inside, and this service asks none")
     failed: OSError = OSError("no address")

@@ -1,0 +1,350 @@
+"""Which hosts a look-up reaches, what they are told, and how much they may send."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.model_source import find_model
+from gpu_mem_calculator.core.models import ModelConfig
+from gpu_mem_calculator.hub import checkpoint, peer, reader
+from gpu_mem_calculator.hub.access import Access, allow
+from gpu_mem_calculator.hub.checkpoint import is_hub_name, on_hub
+from gpu_mem_calculator.hub.reader import HubError
+from tests.hub.servers import Asked, serving
+from tests.hub.test_checkpoint import CONFIG, gguf_bytes, safetensors_bytes
+
+SECRET = "hf_not_to_be_told"
+CONFIG_BYTES = json.dumps(CONFIG).encode()
+WEIGHTS = safetensors_bytes({"model.norm.weight": ("F32", [64], 256)})
+TABLE: dict[str, bytes | str] = {"/config.json": CONFIG_BYTES, "/model.safetensors": WEIGHTS}
+LOCAL = Access(files=False, hosts=frozenset({"127.0.0.1"}))
+
+
+@pytest.fixture(autouse=True)
+def online(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look-ups are on, with a token."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[str, bytes | str], Asked]]:
+    """A hub on this machine: what it has, which a test may change, and what it is asked."""
+    table = dict(TABLE)
+    with serving(table) as (address, asked):
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        yield table, asked
+
+
+@pytest.fixture
+def dialled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Names that are looked up and addresses that are connected to; neither happens."""
+    seen: list[Any] = []
+
+    def refuse(*args: Any, **_: Any) -> Any:
+        seen.append(args)
+        raise OSError("not in a test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    return seen
+
+
+def why(name: str = "owner/tiny") -> str:
+    """What is said of a model that is not read; never the token."""
+    with pytest.raises(InputError) as caught:
+        find_model(ModelConfig(name=name))
+    assert SECRET not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_configured_host_is_asked(hub: tuple[dict[str, bytes | str], Asked]) -> None:
+    """HF_ENDPOINT may be on this machine or over plain http, where the operator says so."""
+    allow(LOCAL)
+    found = find_model(ModelConfig(name="owner/tiny"))
+    assert (found.title, len(found.stored)) == ("tiny", 1)
+    assert {token for _, token in hub[1]} == {f"Bearer {SECRET}"}
+
+
+def test_no_hosts_no_network(hub: tuple[dict[str, bytes | str], Asked], dialled: list[Any]) -> None:
+    """Nothing is asked, not even a name server; a copy of a preset is still known by its name."""
+    allow(Access(files=False, hosts=frozenset()))
+    assert "look-ups are off here; paste its config.json instead" in why("some/thing")
+    assert find_model(ModelConfig(name="someone/Llama-3.1-8B-Instruct-AWQ")).config is not None
+    assert not hub[1]
+    assert not dialled
+
+
+@pytest.mark.parametrize("endpoint", [None, "https://mirror.example", "http://mirror.example",
+                                      "https://huggingface.co.evil.example",
+                                      "https://other.example@evil.example",
+                                      "https://other.example\\@evil.example", "file:///etc",
+                                      "ftp://other.example"])  # fmt: skip
+def test_a_host_that_is_not_configured_is_not_asked(
+    endpoint: str | None, monkeypatch: pytest.MonkeyPatch, dialled: list[Any]
+) -> None:
+    """Whatever HF_ENDPOINT is; the sentence does not tell it."""
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    if endpoint:
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    allow(Access(files=False, hosts=frozenset({"other.example"})))
+    said = why()
+    assert "may not ask" in said or "https is read" in said
+    assert "mirror.example" not in said
+    assert not dialled
+
+
+@pytest.mark.parametrize(("host", "reached"), [
+    ("HuggingFace.co", True), ("cdn.hf.co", True), ("a.b.hf.co", True), ("hf.co", False),
+    ("evilhf.co", False), ("huggingface.co.", False), ("huggingface.co.evil.example", False),
+    ("", False),
+])  # fmt: skip
+def test_which_hosts_a_set_means(host: str, reached: bool) -> None:
+    """A name is one host; with a dot in front, all below it."""
+    assert Access(hosts=frozenset({"huggingface.co", ".HF.co"})).reaches(host) is reached
+    assert Access().reaches(host)
+
+
+@pytest.mark.parametrize("onward", [
+    "https://elsewhere.example/x", "http://169.254.169.254/latest/meta-data/", "http://127.1/x",
+    "http://localhost:1/x", "http://[::1]:1/x", "http://2130706433/x", "http://0/x",
+    "//elsewhere.example/x", "http://127.0.0.1@elsewhere.example/", "file:///etc/passwd",
+    "ftp://127.0.0.1/x", "gopher://127.0.0.1/x",
+])  # fmt: skip
+@pytest.mark.parametrize("file", ["/config.json", "/model.safetensors"])
+def test_being_sent_to_another_host_ends_there(
+    onward: str, file: str, hub: tuple[dict[str, bytes | str], Asked],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """No name is looked up for it, and the sentence does not tell where it would have gone."""
+    names: list[str] = []
+    real = socket.getaddrinfo
+
+    def watched(host: str, *args: Any, **rest: Any) -> Any:
+        names.append(host)
+        return real(host, *args, **rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", watched)
+    hub[0][file] = onward
+    allow(LOCAL)
+    said = why()
+    assert "may not ask" in said or "https is read" in said
+    assert "elsewhere" not in said
+    assert "169.254" not in said
+    assert set(names) == {"127.0.0.1"}
+
+
+def test_another_port_of_this_machine_is_another_server(
+    hub: tuple[dict[str, bytes | str], Asked],
+) -> None:
+    """The operator named one of them: what else runs beside the mirror is not reached."""
+    allow(LOCAL)
+    with serving(TABLE) as (address, asked):
+        hub[0]["/config.json"] = f"{address}/config.json"
+        assert "lies inside" in why()
+    assert not asked
+
+
+@pytest.mark.parametrize("inside", ["127.0.0.1", "169.254.169.254", "10.0.0.7", "::1", "fe80::1",
+                                    "::ffff:127.0.0.1", "100.64.0.1"])  # fmt: skip
+@pytest.mark.parametrize("endpoint", [None, "https://mirror.example"])
+def test_a_name_that_leads_inside_is_not_connected_to(
+    inside: str, endpoint: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configured host whose name server says so, be it one of several addresses."""
+    family = socket.AF_INET6 if ":" in inside else socket.AF_INET
+    answer = [(socket.AF_INET, 1, 6, "", ("8.8.8.8", 443)), (family, 1, 6, "", (inside, 443))]
+    connections: list[Any] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    monkeypatch.setattr(socket.socket, "connect", lambda _, place: connections.append(place))
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    if endpoint:  # its redirects to another host are judged like any other
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
+    with pytest.raises(HubError, match="lies inside"):
+        peer.connected("huggingface.co", 443, 1.0)
+    assert not connections
+
+
+def test_the_address_that_was_judged_is_the_one_connected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name server that changes its mind is not asked twice."""
+    answers = [[(socket.AF_INET, 1, 6, "", ("8.8.8.8", 443))],
+               [(socket.AF_INET, 1, 6, "", ("127.0.0.1", 443))]]  # fmt: skip
+    connections: list[Any] = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.pop(0))
+    monkeypatch.setattr(socket.socket, "connect", lambda _, place: connections.append(place))
+    allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
+    peer.connected("huggingface.co", 443, 1.0).close()
+    assert connections == [("8.8.8.8", 443)]
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize(("address", "public"), [
+    ("8.8.8.8", True), ("2606:4700::1111", True), ("::ffff:8.8.8.8", True), ("10.1.2.3", False),
+    ("172.16.0.1", False), ("192.168.1.1", False), ("169.254.169.254", False), ("0.0.0.0", False),
+    ("127.0.0.53", False), ("100.64.0.1", False), ("224.0.0.1", False), ("255.255.255.255", False),
+    ("::", False), ("::1", False), ("fd00:ec2::254", False), ("fe80::1%eth0", False),
+    ("fec0::1", False), ("ff02::1", False), ("::ffff:10.0.0.1", False), ("2002:7f00:1::", False),
+    ("64:ff9b::a00:1", False), ("64:ff9b::808:808", True), ("2001:0:1:2::3", False),
+])  # fmt: skip
+def test_which_addresses_are_public(address: str, public: bool) -> None:
+    """The internet's, also inside other notations; nothing of this machine or its network."""
+    assert peer.is_public(address) is public
+
+
+@pytest.mark.parametrize("allowed", [Access(), LOCAL], ids=["command line", "service"])
+def test_the_token_stays_with_the_hub(
+    allowed: Access, hub: tuple[dict[str, bytes | str], Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It follows the hub's own redirects, and none to another server."""
+    monkeypatch.setattr(peer, "is_public", lambda address: True)
+    allow(allowed)
+    with serving({"/stored?signature=1": WEIGHTS}) as (address, asked):
+        hub[0]["/model.safetensors"] = f"{address}/stored?signature=1"
+        hub[0]["/renamed"] = CONFIG_BYTES
+        hub[0]["/config.json"] = "/owner/renamed"
+        assert len(on_hub("owner/tiny").tensors) == 1
+    assert asked == [("/stored?signature=1", None)] * 2
+    assert dict(hub[1])["/owner/renamed"] == f"Bearer {SECRET}"
+
+
+def test_a_token_that_no_header_holds_is_not_told(
+    hub: tuple[dict[str, bytes | str], Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sentence names the variable; a line's end around the token does no harm."""
+    monkeypatch.setenv("HF_TOKEN", f"{SECRET}\nX-More: 1")
+    assert "HF_TOKEN has a character" in why()
+    assert not hub[1]
+    monkeypatch.setenv("HF_TOKEN", f"{SECRET}\n")
+    assert on_hub("owner/other").config == CONFIG
+
+
+def test_going_in_circles_ends(hub: tuple[dict[str, bytes | str], Asked]) -> None:
+    """After ten times."""
+    hub[0]["/config.json"] = "/owner/tiny/resolve/main/config.json"
+    assert "sent on more than 10 times" in why()
+    assert len(hub[1]) == 11
+
+
+@pytest.mark.parametrize("limits", [{"size": 100}, {"seconds": 0.0}])
+def test_a_look_up_is_bounded(
+    limits: dict[str, Any], hub: tuple[dict[str, bytes | str], Asked]
+) -> None:
+    """In bytes and in time, all its requests together."""
+    allow(Access(files=False, hosts=LOCAL.hosts, **limits))
+    said = why()
+    assert "larger than 100 bytes" in said or "longer than 0 seconds" in said
+
+
+def test_a_slow_answer_ends_with_the_time(
+    hub: tuple[dict[str, bytes | str], Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time is counted between the pieces of an answer, too."""
+    allow(Access(files=False, hosts=LOCAL.hosts, seconds=50.0))
+    clock = iter(range(0, 10_000, 20))
+    monkeypatch.setattr(reader, "monotonic", lambda: float(next(clock)))
+    assert "longer than 50 seconds" in why()
+
+
+def test_a_failure_is_told_again_for_a_minute_only(
+    hub: tuple[dict[str, bytes | str], Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the hub is asked anew; what was found is not asked for twice."""
+    del hub[0]["/config.json"]
+    clock = [1000.0]
+    monkeypatch.setattr(checkpoint, "monotonic", lambda: clock[0])
+    assert why() == why()
+    assert len(hub[1]) == 1
+    hub[0]["/config.json"] = CONFIG_BYTES
+    why()
+    clock[0] += checkpoint.RETRY_SECONDS
+    assert on_hub("owner/tiny") is on_hub("owner/tiny")
+    asked = len(hub[1])
+    on_hub("owner/tiny")
+    assert len(hub[1]) == asked
+
+
+def test_what_was_found_is_not_told_to_those_who_may_not_ask(
+    hub: tuple[dict[str, bytes | str], Asked],
+) -> None:
+    """An answer that is kept is one of its own time's rules."""
+    assert on_hub("owner/tiny").config == CONFIG
+    allow(Access(files=False, hosts=frozenset()))
+    assert "look-ups are off" in why()
+    allow(Access(files=False, hosts=frozenset({"other.example"})))
+    assert "may not ask" in why()
+
+
+def test_a_service_says_nothing_of_the_hubs_whereabouts(
+    hub: tuple[dict[str, bytes | str], Asked],
+) -> None:
+    """A missing model and a closed one sound alike, without an address."""
+    allow(LOCAL)
+    hub[0].clear()
+    assert why("some/thing") == (
+        "model.name='some/thing' is not a preset, and not read from the hub: "
+        "some/thing/config.json: it is not there, or not open to this service; "
+        "paste its config.json instead"
+    )
+
+
+@pytest.mark.parametrize("name", ["owner/..", "../model", "owner/model/../../x.gguf", "-a/b",
+                                  "owner/.git", "owner/a//b.gguf", "owner/modèl",
+                                  "owner/model?x", "owner/model#x", "owner/%2e%2e",
+                                  "owner/model\n"])  # fmt: skip
+def test_names_that_lead_elsewhere_are_not_the_hubs(name: str) -> None:
+    """Nothing that climbs, and no sign that an address has a meaning for."""
+    assert not is_hub_name(name)
+
+
+def test_a_service_looks_up_models_and_no_files_in_them() -> None:
+    """owner/model, and that is all."""
+    allow(LOCAL)
+    assert is_hub_name("owner/model")
+    assert not is_hub_name("owner/model/file.gguf")
+
+
+@pytest.mark.parametrize("shard", ["../../../other/secret/resolve/main/model.safetensors",
+                                   "/etc/passwd", "https://evil.example/x", "a/../b", "x?y", "",
+                                   "a\\b", "%2e%2e/x"])  # fmt: skip
+def test_an_index_names_files_of_its_own_folder(
+    shard: str, hub: tuple[dict[str, bytes | str], Asked]
+) -> None:
+    """Whoever made the checkpoint does not choose what else is read."""
+    hub[0]["/model.safetensors.index.json"] = json.dumps({"weight_map": {"w": shard}}).encode()
+    assert "is not a file of its folder" in why()
+    assert len(hub[1]) == 2
+
+
+def test_a_proxy_of_the_operator_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may lie inside; it is asked for configured hosts only."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
+    with serving(TABLE) as (address, asked):
+        monkeypatch.setenv("http_proxy", address)
+        allow(Access(files=False, hosts=frozenset({"mirror.example"})))
+        assert on_hub("owner/tiny").config == CONFIG
+        assert all(path.startswith("http://mirror.example/owner/tiny/") for path, _ in asked)
+        asked.clear()
+        allow(Access(files=False, hosts=frozenset({"other.example"})))
+        assert "may not ask" in why()
+        assert not asked
+
+
+def test_tensors_of_impossible_shapes_are_a_sentence(
+    hub: tuple[dict[str, bytes | str], Asked],
+) -> None:
+    """No product of a million sizes is computed."""
+    hub[0]["/model.safetensors"] = safetensors_bytes({"w": ("F32", [2**62] * 1000, 4)})
+    assert "header is broken" in why()
+    many = gguf_bytes().replace(b"blk.0.ffn_up.weight\x02", b"blk.0.ffn_up.weight\x40")
+    hub[0]["/tiny.gguf"] = many
+    with pytest.raises(HubError, match="header is broken"):
+        on_hub("owner/tiny/tiny.gguf")
