@@ -1,0 +1,1 @@
+"""Configurations of other programs, from a run file."""

@@ -1,0 +1,107 @@
+"""Models in the reference calculator's fields: the presets, and what the hub has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from .. import catalog
+from ..core.errors import InputError
+from ..core.model_source import SAME_KEYS, Model, find_model
+from ..core.models import ModelConfig
+from ..hub.checkpoint import is_hub_name
+from ..report.lines import count
+
+LONGEST = 4096  # tokens a preset trains on; a model's own limit where that is lower
+FIELDS = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_seq_len")
+REQUIRED = ("num_parameters", *FIELDS)
+EXPERTS = {"num_experts": "num_experts", "top_k": "top_k", "expert_intermediate_size": "ffn"}
+# How a preset trains: sharded over one node, so that most of them fit.
+TRAINING = {"batch_size": 1, "gradient_accumulation_steps": 1, "optimizer": "adamw",
+            "dtype": "bf16", "activation_checkpointing": 4}  # fmt: skip
+PARALLELISM = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 8,
+               "sequence_parallel": False}  # fmt: skip
+ENGINE = {"type": "deepspeed", "zero_stage": 3, "offload_optimizer": "none",
+          "offload_param": "none"}  # fmt: skip
+HARDWARE = {"num_gpus": 8, "gpu_memory_gb": 80}
+SERVER = {"engine": "vllm"}  # for models whose training is not modelled
+
+
+@cache
+def presets() -> dict[str, dict[str, Any]]:
+    """Every preset by its name."""
+    return {row["name"]: _shown(row) for row in catalog.rows("index")}
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    family = catalog.preset_config(row["config"]).get("model_type", "")
+    words = [f"{family}", f"{count(row['num_parameters'])} parameters", row.get("hub_id", "")]
+    return {
+        "display_name": row["title"],
+        "description": ", ".join(filter(None, words)),
+        "num_parameters": row["num_parameters"],
+        "family": family,
+        "hub_id": row.get("hub_id"),
+    }
+
+
+def preset(name: str) -> dict[str, Any] | None:
+    """A preset as a run file: sharded training on a node, or a server where it cannot be trained
+    here. None where there is none of that name.
+    """
+    row = catalog.find("index", name) if name else None
+    if row is None:
+        return None
+    model = find_model(ModelConfig(name=row["name"]))
+    section = {"name": row["name"], **model_fields(model)}
+    if not model.arch.trains:
+        hardware = {"num_gpus": 1, "gpu_memory_gb": HARDWARE["gpu_memory_gb"]}
+        return {"model": section, "inference": dict(SERVER), "hardware": hardware}
+    training = {**TRAINING, "seq_len": min(LONGEST, model.arch.max_seq_len)}
+    return {"model": section, "training": training, "parallelism": dict(PARALLELISM),
+            "engine": dict(ENGINE), "hardware": dict(HARDWARE)}  # fmt: skip
+
+
+def model_fields(model: Model) -> dict[str, Any]:
+    """The reference's fields, as the model's config.json has them; what that leaves open is left
+    out.
+    """
+    config = model.config or {}
+    inner = config.get("text_config")
+    sizes = inner if isinstance(inner, Mapping) else config
+    found: dict[str, Any] = {"num_parameters": model.arch.num_parameters}
+    for field in FIELDS:
+        values = (sizes.get(key) for key in SAME_KEYS[field])
+        value = next((one for one in values if type(one) is int), None)
+        if value is not None:
+            found[field] = value
+    found["moe_enabled"] = any(layer.kind == "moe" for layer in model.arch.layers)
+    mlp = model.arch.layers[-1].mlp
+    if found["moe_enabled"] and hasattr(mlp, "num_experts"):
+        found |= {field: getattr(mlp, name) for field, name in EXPERTS.items()}
+    return found
+
+
+def fetched(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:
+    """A model of the hub, or a preset, in the reference's fields."""
+    if not isinstance(body, Mapping) or not isinstance(body.get("model_id"), str):
+        raise InputError(['the body must be an object such as {"model_id": "owner/model"}'])
+    if body.get("token"):
+        raise InputError(["token: the service uses its operator's own; leave it out"])
+    extra = sorted(set(map(str, body)) - {"model_id", "token"})
+    if extra:
+        raise InputError([f"{key!r} is not a field of hf/fetch; leave it out" for key in extra])
+    name = body["model_id"].strip()
+    if not is_hub_name(name) and (not name or catalog.find("index", name) is None):
+        raise InputError([f"model_id={name!r} must be a name on the hub, such as 'owner/model', or "
+                          "a preset"])  # fmt: skip
+    model = find_model(ModelConfig(name=name))
+    fields = model_fields(model)
+    return {
+        "model_id": body["model_id"],
+        "config": {"name": name, **fields},
+        "missing_fields": [field for field in REQUIRED if field not in fields],
+        "found_fields": list(fields),
+        "warnings": [*model.warnings, *model.assumed],
+    }
