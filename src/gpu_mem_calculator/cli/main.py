@@ -19,6 +19,7 @@ VERBS = {
     "explain": "each entry of an estimate: formula, numbers, when, source",
     "trace": "the real model's code without a GPU, every tensor counted",
     "measure": "the same job on one real GPU, which plays one rank",
+    "serve": "the web page and its API, on this machine",
     "backtest": "predictions against measured runs",
     "deepspeed": "DeepSpeed's own table of ZeRO model states",
     "presets": "the models that have a name",

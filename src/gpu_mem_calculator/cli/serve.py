@@ -1,0 +1,44 @@
+"""The web page and its API, on this machine unless told otherwise."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..core.errors import InputError
+from .parser import Parser, natural, whole
+
+EXAMPLES = """\
+examples:
+  gpu-mem-calc serve
+  gpu-mem-calc serve --port 9000 --workers 2
+  gpu-mem-calc serve --host 0.0.0.0 --hub
+
+Everything else is an environment variable: docs/web.md."""
+MISSING = "the web page needs more packages: pip install 'gpu-mem-calculator[web]'"
+
+
+def arguments(parser: Parser) -> None:
+    """The options."""
+    parser.add_argument("--host", metavar="NAME", help="where to listen (127.0.0.1)")
+    parser.add_argument("--port", type=natural, metavar="N", help="the port (8000)")
+    parser.add_argument("--workers", type=whole, metavar="N",
+                        help="processes that answer (1)")  # fmt: skip
+    parser.add_argument("--hub", action="store_true", default=None,
+                        help="let visitors have models looked up on the hub")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted; options win over the environment."""
+    try:
+        from ..web.run import run as serve
+    except ModuleNotFoundError:
+        raise InputError([MISSING]) from None
+    from ..web.settings import PREFIX, from_environment
+
+    given: dict[str, Any] = {k: getattr(args, k) for k in ("host", "port", "workers", "hub")}
+    words = {PREFIX + k.upper(): str(v) for k, v in given.items() if v is not None}
+    import os
+
+    serve(from_environment({**os.environ, **words}))
+    return 0

@@ -1,0 +1,40 @@
+"""What the service and its calculating processes say to each other: lengths, then msgpack."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+from msgspec import Struct
+
+HEAD = struct.Struct("!I")  # bytes that follow
+JSON = "application/json"
+
+
+class Ask(Struct, frozen=True, array_like=True):
+    """One question: the task, the client's bytes as they came, and what the address said."""
+
+    task: str
+    body: bytes
+    options: dict[str, str]
+
+
+class Reply(Struct, frozen=True, array_like=True):
+    """The answer, ready to be sent."""
+
+    status: int
+    body: bytes
+    media: str = JSON
+    filename: str = ""  # where it is meant to be saved
+
+
+def frame(message: Ask | Reply) -> bytes:
+    """A message as it goes through a pipe."""
+    data = msgspec.msgpack.encode(message)
+    return HEAD.pack(len(data)) + data
+
+
+def refusal(status: int, problems: list[str]) -> Reply:
+    """What was wrong, one sentence each."""
+    said = {"detail": "; ".join(problems), "problems": problems}
+    return Reply(status, msgspec.json.encode(said))

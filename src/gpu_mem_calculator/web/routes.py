@@ -1,0 +1,204 @@
+"""The service's addresses under /api, and those that operators watch.
+
+What has to be calculated is a row of a table: its address, its task, the lane it runs in, what it
+says in the documentation. What never changes is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from .. import catalog
+from ..core.fields import form
+from ..core.runfile import schema
+from .asking import asked
+from .frames import JSON, refusal
+from .observe import metrics
+from .openapi import RUN, Document, document
+from .reference import dtypes, engines, optimizers
+from .reference_models import preset, presets
+
+QUICK, SLOW = "quick", "slow"
+OURS, REFERENCE, FACTS, WATCH = "calculate", "reference calculator", "catalogue", "operate"
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """An address whose answer is calculated."""
+
+    path: str
+    task: str
+    lane: str
+    summary: str
+    tag: str = OURS
+    body: str | None = RUN
+    query: tuple[str, ...] = ()
+    media: str = JSON
+    answer: str = "object"
+    method: str = "POST"
+
+
+CALCULATED = (
+    Route(path="/api/calculate", task="calculate", lane=QUICK, answer="MemoryResult",
+          summary="The estimate from the ledger, in milliseconds"),
+    Route(path="/api/replay", task="replay", lane=SLOW, answer="MemoryResult",
+          summary="The same with torch's allocator replayed: reserved, needs, on the device"),
+    Route(path="/api/validate", task="validate", lane=QUICK, answer="Validation",
+          summary="Every problem of a run file at once"),
+    Route(path="/api/explain", task="explain", lane=QUICK, answer="Explanation",
+          summary="Each entry of the ledger: formula, numbers put in, when, source"),
+    Route(path="/api/infer", task="infer", lane=QUICK, query=("contexts", "concurrency"),
+          summary="A server: cache, contexts by sequences, speed, what if, the command"),
+    Route(path="/api/what-ifs", task="what-ifs", lane=QUICK, answer="Changes",
+          summary="One change at a time, and what each saves"),
+    Route(path="/api/look", task="look", lane=QUICK, query=("width", "replay"),
+          summary="What the page shows: numbers, picture, parts"),
+    Route(path="/api/report", task="report", lane=SLOW, media="text/html", answer="string",
+          summary="The report as one HTML file"),
+    Route(path="/api/picture.svg", task="picture", lane=QUICK, method="GET", body=None,
+          query=("model.name", "width", "theme"), media="image/svg+xml", answer="string",
+          summary="The picture of a run that the address describes"),
+    Route(path="/api/import", task="import", lane=QUICK, body="Pasted",
+          summary="A pasted run file or config.json, as a run file"),
+    Route(path="/api/explain-formula", task="explain-formula", lane=QUICK, tag=REFERENCE,
+          summary="The formulas of a run with its numbers"),
+    Route(path="/api/export/{format}", task="export", lane=QUICK, tag=REFERENCE,
+          summary="The run as json, yaml or a DeepSpeed configuration"),
+    Route(path="/api/optimize/batch-size", task="optimize/batch-size", lane=SLOW, tag=REFERENCE,
+          summary="The largest micro-batch that fits"),
+    Route(path="/api/inference/calculate", task="inference/calculate", lane=QUICK, tag=REFERENCE,
+          summary="Inference, with the reference calculator's names", body="object"),
+    Route(path="/api/multinode/calculate", task="multinode/calculate", lane=QUICK, tag=REFERENCE,
+          summary="Traffic between nodes; not made yet", body="object"),
+    Route(path="/api/hf/fetch", task="hf/fetch", lane=SLOW, tag=REFERENCE, body="object",
+          summary="A model's numbers from the hub, where the operator allows it"),
+)  # fmt: skip
+
+
+@cache
+def gpus() -> dict[str, Any]:
+    """Every card, as the catalogue has it."""
+    return {"gpus": list(catalog.rows("gpus"))}
+
+
+# What never changes while the service runs.
+FACT: dict[str, tuple[Callable[[], Any], str]] = {
+    "/api/presets": (presets, "The models that have a name"),
+    "/api/gpus": (gpus, "The cards that have a name"),
+    "/api/schema": (schema, "The run file's JSON Schema"),
+    "/api/form": (form, "The run file's keys, their defaults and meanings"),
+    "/api/engines": (engines, "The training engines"),
+    "/api/optimizers": (optimizers, "The optimizers"),
+    "/api/dtypes": (dtypes, "The number formats of training"),
+}
+
+
+def router() -> APIRouter:
+    """Every route."""
+    made = APIRouter()
+    for route in CALCULATED:
+        _add(made, route.path, _calculated(route), route.method, _described(route))
+    for path, (function, summary) in FACT.items():
+        facts = Document(summary=summary, tag=FACTS)
+        _add(made, path, _fact(function), "GET", document(facts))
+    one = Document(summary="One preset as a run file", tag=FACTS, words=("name",), fails=(404,))
+    _add(made, "/api/preset/{name}", _preset, "GET", document(one))
+    for path, endpoint, summary, media in WATCHED:
+        watched = Document(summary=summary, tag=WATCH, media=media, fails=(503,))
+        _add(made, path, endpoint, "GET", document(watched))
+    return made
+
+
+def _add(
+    router: APIRouter, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str,
+    described: dict[str, Any],
+) -> None:  # fmt: skip
+    methods = ["GET", "HEAD"] if method == "GET" else [method]
+    name = f"{method.lower()} {path}"
+    router.add_api_route(path, endpoint, methods=[method], openapi_extra=described, name=name,
+                         response_class=Response, response_model=None,
+                         operation_id=name.replace("/", "_").replace(" ", ""))  # fmt: skip
+    if len(methods) > 1:
+        router.add_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
+
+
+def _described(route: Route) -> dict[str, Any]:
+    words = ("format",) if "{format}" in route.path else ()
+    return document(Document(
+        summary=route.summary, tag=route.tag, body=route.body, query=route.query, words=words,
+        media=route.media, answer=route.answer, fails=(408, 413, 414, 422, 501, 503, 504),
+    ))  # fmt: skip
+
+
+def _calculated(route: Route) -> Callable[[Request], Awaitable[Response]]:
+    settings = "model.name" in route.query  # then any other of a run file, too
+
+    async def endpoint(request: Request) -> Response:
+        given = request.query_params
+        strange = [n for n in given if n not in route.query and not (settings and "." in n)]
+        if strange:
+            known = ", ".join(route.query) or "none"
+            return _refused(422, f"{strange[0][:80]!r} is not an option here; it has: {known}")
+        lane = SLOW if given.get("replay") == "true" else route.lane
+        return await asked(request, route.task, lane, **request.path_params)
+
+    return endpoint
+
+
+def _fact(function: Callable[[], Any]) -> Callable[[Request], Awaitable[Response]]:
+    @cache
+    def encoded() -> bytes:
+        return msgspec.json.encode(function())
+
+    async def endpoint(_request: Request) -> Response:
+        return _json(encoded())
+
+    return endpoint
+
+
+async def _preset(request: Request) -> Response:
+    """A preset as a run file, or that there is none of that name."""
+    name = request.path_params["name"]
+    found = preset(name)
+    if found is None:
+        return _refused(404, f"{name[:80]!r} is not a preset; see /api/presets")
+    return _json(msgspec.json.encode(found))
+
+
+async def _alive(_request: Request) -> Response:
+    return _json(b'{"status":"ok"}')
+
+
+async def _ready(request: Request) -> Response:
+    """Whether every lane has a process that can be asked."""
+    lanes = request.app.state.lanes.values()
+    waits = [lane.name for lane in lanes if not lane.ready]
+    if waits:
+        return _refused(503, f"no calculating process is ready in: {', '.join(waits)}")
+    return _json(b'{"status":"ready"}')
+
+
+async def _metrics(_request: Request) -> Response:
+    return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+WATCHED: Iterable[tuple[str, Callable[[Request], Awaitable[Response]], str, str]] = (
+    ("/healthz", _alive, "The service runs", JSON),
+    ("/readyz", _ready, "The service can calculate", JSON),
+    ("/metrics", _metrics, "Prometheus metrics", "text/plain"),
+)
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type=JSON)
+
+
+def _refused(status: int, sentence: str) -> Response:
+    return Response(refusal(status, [sentence]).body, status, media_type=JSON)

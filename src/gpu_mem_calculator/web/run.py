@@ -1,0 +1,53 @@
+"""Starting the service: one process, or several that share a port and restart when they die."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+
+import uvicorn
+
+from ..core.errors import InputError
+from .observe import SHARED
+from .settings import Settings, environment
+
+LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+def run(settings: Settings) -> None:
+    """Serve until interrupted."""
+    _free(settings)
+    os.environ.update(environment(settings))
+    print(f"gpu-mem-calculator on {address(settings)}  (Ctrl+C ends it)", flush=True)
+    if settings.host not in LOCAL:
+        print("Other machines can reach it: put it behind something that asks who they are.")
+    with tempfile.TemporaryDirectory() as counts:
+        if settings.workers > 1:
+            os.environ[SHARED] = counts
+        uvicorn.run(
+            "gpu_mem_calculator.web.app:app", host=settings.host, port=settings.port,
+            workers=settings.workers, log_level="warning", access_log=False, server_header=False,
+            timeout_graceful_shutdown=5,
+        )  # fmt: skip
+
+
+def address(settings: Settings) -> str:
+    """Where a browser finds it."""
+    host = {"0.0.0.0": "localhost", "::": "localhost"}.get(settings.host, settings.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def _free(settings: Settings) -> None:
+    """A port that is taken, or a host that is not here, is a sentence."""
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(where)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError([f"cannot listen on {settings.host} port {settings.port}: "
+                          f"{reason.lower()}; try another --port"]) from None  # fmt: skip

@@ -1,0 +1,115 @@
+"""A calculating process: one question after another through its pipes, until they close.
+
+It may read no file and no address that a client names, unless its operator says which hosts. An
+interrupt ends the question at hand and nothing else; memory is bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from types import FrameType
+from typing import IO
+
+import msgspec
+
+from ..core.errors import InputError
+from ..hub.access import Access, allow, endpoint
+from .frames import HEAD, Ask, Reply, frame, refusal
+from .reference import NotMadeError
+from .settings import Settings, from_environment
+from .tasks import answer
+
+TOO_LARGE = "this takes more memory than the service gives one request; make the run smaller"
+UNEXPECTED = "the calculation failed in a way that it should not; the operator's log says where"
+
+
+class Interrupted(BaseException):
+    """The one who asked has left, or the time is over."""
+
+
+class Process:
+    """Reads questions, writes replies."""
+
+    def __init__(self, source: IO[bytes], target: IO[bytes]) -> None:
+        self.source, self.target = source, target
+        self.busy = False
+
+    def interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+        """End the question at hand."""
+        if self.busy:
+            self.busy = False
+            raise Interrupted
+
+    def run(self) -> None:
+        """Until the service closes the pipe."""
+        while head := self.source.read(HEAD.size):
+            data = self.source.read(*HEAD.unpack(head))
+            self.send(self.reply(msgspec.msgpack.decode(data, type=Ask)))
+
+    def reply(self, ask: Ask) -> Reply:
+        """An answer to anything at all."""
+        try:
+            self.busy = True
+            return guarded(ask)
+        except Interrupted:
+            return Reply(0, b"")  # nobody reads it
+        finally:
+            self.busy = False
+
+    def send(self, reply: Reply) -> None:
+        """Write one reply."""
+        self.target.write(frame(reply))
+        self.target.flush()
+
+
+def guarded(ask: Ask) -> Reply:
+    """The answer, or the sentence that stands for what went wrong."""
+    try:
+        return answer(ask)
+    except InputError as error:
+        return refusal(422, error.problems)
+    except NotMadeError as error:
+        return refusal(501, [str(error)])
+    except MemoryError:
+        return refusal(413, [TOO_LARGE])
+    except Exception:
+        traceback.print_exc()
+        return refusal(500, [UNEXPECTED])
+
+
+def bounded(settings: Settings) -> None:
+    """Nothing that a client asks for takes more than this."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (settings.process_bytes, settings.process_bytes))
+
+
+def hosts(settings: Settings) -> frozenset[str]:
+    """Where models may be looked up."""
+    from urllib.parse import urlsplit
+
+    if not settings.hub:
+        return frozenset()
+    own = urlsplit(endpoint()).hostname
+    return frozenset(filter(None, [own, *settings.hub_hosts]))
+
+
+def main() -> None:
+    """Answer on stdin and stdout; whatever else prints goes to stderr."""
+    settings = from_environment()
+    bounded(settings)
+    allow(Access(files=False, hosts=hosts(settings)))
+    process = Process(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, process.interrupt)
+    process.send(guarded(Ask("warm", b"", {})))
+    process.run()
+
+
+if __name__ == "__main__":
+    main()
