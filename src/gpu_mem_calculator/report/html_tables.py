@@ -46,8 +46,10 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 def text(value: object) -> str:
-    """Any text, safe inside HTML: markup escaped, characters HTML cannot hold replaced."""
-    kept = re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", str(value))
+    """Any text, safe inside HTML: markup escaped, characters it cannot hold replaced."""
+    kept = re.sub(
+        r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", str(value)
+    )
     return escape(kept)
 
 

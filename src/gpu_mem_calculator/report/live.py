@@ -91,10 +91,12 @@ def _columns(columns: Sequence[Column]) -> list[dict[str, Any]]:
 
 
 def _slice(part: Slice) -> dict[str, Any]:
-    entries: list[list[str | int]] = [[name, size] for name, size in part.entries[:LISTED]]
+    named = {"kind": part.kind, "title": TITLES[part.kind], "bytes": part.bytes}
+    return named | {"entries": entries_of(part)}
+
+
+def entries_of(part: Slice) -> list[list[str | int]]:
+    """The largest entries of a slice, and how many more there are."""
+    listed: list[list[str | int]] = [[name, size] for name, size in part.entries[:LISTED]]
     more = part.entries[LISTED:]
-    if more:
-        entries.append([f"{len(more)} more", sum(size for _, size in more)])
-    return {
-        "kind": part.kind, "title": TITLES[part.kind], "bytes": part.bytes, "entries": entries,
-    }  # fmt: skip
+    return listed + ([[f"{len(more)} more", sum(size for _, size in more)]] if more else [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Ledger
 
 # What a column is stacked of, from the bottom up.
@@ -37,13 +39,18 @@ def titles(ledger: Ledger) -> dict[str, str]:
 
 def defs() -> str:
     """The patterns that pictures and swatches fill with; needed once on a page."""
-    made = [
+    return f'<svg class="defs" aria-hidden="true"><defs>{patterns()}</defs></svg>'
+
+
+@cache
+def patterns() -> str:
+    """A pattern for each kind."""
+    return "".join(
         f'<pattern id="p-{kind}" width="{size}" height="{size}" patternUnits="userSpaceOnUse">'
         f'<rect class="k-{kind}" width="{size}" height="{size}"/>'
         f'<path class="on-{kind}" d="{path}"/></pattern>'
         for kind, (size, path) in PATTERNS.items()
-    ]
-    return f'<svg class="defs" aria-hidden="true"><defs>{"".join(made)}</defs></svg>'
+    )
 
 
 def swatch(kind: str) -> str:

@@ -200,10 +200,10 @@ def _peak(one: Column, index: int, limit_bytes: int, place: Frame) -> Iterator[s
     roomy = place.y(limit_bytes) < y - 50 and y > place.top + 30
     base = y - 26 if roomy else place.top - 30.0
     words = peak_words(one)
-    if len(words) * CHARACTER * 13 > place.left + place.width:
+    if len(words) * CHARACTER * 13 > place.width:
         words = words.partition(":")[0]
     half = len(words) * CHARACTER * 13 / 2
-    middle = min(max(x, half + 2), max(place.left + place.width - half, half + 2))
+    middle = min(max(x, place.left + half), place.left + place.width - half)
     yield f'<path class="lead" d="M{x:.2f} {base + 5:.2f}V{y - 1:.2f}"/>'
     yield (f'<text class="peak-label" x="{middle:.2f}" y="{base:.2f}" '
            f'text-anchor="middle">{escape(words)}</text>')  # fmt: skip

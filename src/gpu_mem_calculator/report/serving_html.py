@@ -48,7 +48,7 @@ def serving_parts(estimate: Estimate, found: Answers, *, width: int = WIDTH) -> 
     if serving is not None and serving.problem:
         return {"changes": _changes(found)}
     parts = {}
-    if serving is None or serving.kv_tokens > 0:
+    if has_room(estimate):
         parts["room"] = (
             f"{_figures(serving) if serving else ''}"
             f"<figure>{heat_map(found.matrix, width=width)}<figcaption>{CAPTION}</figcaption>"
@@ -61,6 +61,12 @@ def serving_parts(estimate: Estimate, found: Answers, *, width: int = WIDTH) -> 
         words = text(serving.command)
         parts["start"] = f'<pre class="all" tabindex="0"><code>{words}</code></pre>'
     return parts
+
+
+def has_room(estimate: Estimate) -> bool:
+    """Whether there is anything to fill: a server that starts, and a model that keeps something."""
+    serving = estimate.result.serving
+    return serving is None or (not serving.problem and serving.kv_tokens > 0)
 
 
 def _figures(serving: ServingResult) -> str:
