@@ -51,6 +51,13 @@ export function modelWords(model, presets) {
   return Object.keys(model).length ? "own sizes" : "";
 }
 
+const VENDOR = /^(NVIDIA|AMD|Intel|Google)\s+/;
+
+/** A card's title without its maker. */
+export function cardTitle(row) {
+  return row.title.replace(VENDOR, "");
+}
+
 /** The cards as options: newest first within a vendor's kind. */
 export function cardOptions(gpus) {
   const kinds = ["datacenter", "consumer", "workstation"];
@@ -60,8 +67,8 @@ export function cardOptions(gpus) {
   rows.sort((a, b) => rank(a.row) - rank(b.row) || b.order - a.order);
   return rows.map(({ row }) => ({
     value: row.name,
-    title: row.title,
-    note: row.name,
+    title: cardTitle(row),
+    note: `${row.title.match(VENDOR)?.[1] ?? row.vendor}, ${row.name}`,
     size: `${row.memory_gb} GB`,
     words: [row.name, row.title, ...(row.aliases ?? []), row.architecture, `${row.memory_gb}gb`].filter(Boolean).join(" "),
     row,
@@ -92,7 +99,8 @@ export function cardNamed(gpus, name) {
 
 /** What the hardware section says of the card. */
 export function cardWords(hardware, gpus) {
-  if (hardware.gpu) return cardNamed(gpus, hardware.gpu)?.title ?? hardware.gpu;
+  const row = cardNamed(gpus, hardware.gpu);
+  if (row || hardware.gpu) return row ? cardTitle(row) : hardware.gpu;
   if (hardware.gpu_memory_gb) return `${hardware.gpu_memory_gb} GB`;
   if (hardware.gpu_memory_bytes) return `${hardware.gpu_memory_bytes.toLocaleString("en")} bytes`;
   return "";

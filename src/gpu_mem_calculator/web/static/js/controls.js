@@ -11,7 +11,6 @@ export const SLIDERS = {
   "inference.prompt_len": { from: 128, top: 131072, unit: "tokens", tokens: true },
   "inference.new_tokens": { from: 16, top: 8192, unit: "tokens" },
   "inference.max_seq_len": { from: 512, top: 131072, unit: "tokens", tokens: true },
-  "inference.max_num_seqs": { from: 1, top: 1024, unit: "sequences" },
 };
 
 /** 1, 2, 3, 4, 6, 8, 12, 16 … from one number to another, both of them in it. */
@@ -41,21 +40,37 @@ export function valueWords(value, field) {
   return field?.choices?.find((one) => one.value === value)?.title ?? String(value);
 }
 
+/** Words without the marks of code. */
+const plain = (text) => text.replaceAll("`", "");
+
+/** A label as the form writes it: its first letter large, unless it is a name. */
+export function sentence(label) {
+  const [first] = label.split(" ");
+  return /[A-Z.]/.test(first.slice(1)) ? label : label[0].toUpperCase() + label.slice(1);
+}
+
 /** A field: label, control, a button that takes the value back, meaning and problem. */
 export class Control {
   constructor(field, changed) {
     Object.assign(this, { field, changed, id: `f-${field.path.replaceAll(".", "-")}`, fallback: null });
     const described = [field.meaning ? `${this.id}-hint` : "", `${this.id}-problem`].filter(Boolean).join(" ");
     this.input = this.made({ id: this.id, "aria-describedby": described });
-    this.back = make("button", { type: "button", class: "back", "aria-label": `Take back ${field.label}`, onclick: () => this.reset() });
+    this.back = make("button", { type: "button", class: "back", "aria-label": `Reset ${field.label}`, title: "Reset to the default", onclick: () => this.reset() });
     this.problem = make("p", { class: "problem", id: `${this.id}-problem` });
     this.element = make(
       "div", { class: `field ${this.kind}`, "data-path": field.path },
-      make("label", { for: this.id }, field.label),
+      make("label", { for: this.id, title: plain(field.meaning ?? "") }, sentence(field.label)),
       make("div", { class: "field-input" }, this.back, this.input),
-      field.meaning ? make("p", { class: "hint", id: `${this.id}-hint` }, field.meaning) : "",
+      field.meaning ? make("p", { class: "hint", id: `${this.id}-hint` }, plain(field.meaning)) : "",
       this.problem,
+      this.suggestions(),
     );
+  }
+
+  /* Values that are offered, where others may be typed, too. */
+  suggestions() {
+    if (this.kind !== "text" || !this.field.choices?.length) return "";
+    return make("datalist", { id: `${this.id}-list` }, this.field.choices.map((one) => make("option", { value: one.value })));
   }
 
   /** What kind of control it is, also its class. */
@@ -64,12 +79,12 @@ export class Control {
   }
 
   made(attributes) {
-    const numeric = ["count", "size", "number", "integer", "float"].includes(this.field.kind);
-    const mode = this.field.kind === "number" || this.field.kind === "float" ? "decimal" : "numeric";
-    return make("input", {
-      ...attributes, type: "text", inputmode: numeric ? mode : null, spellcheck: "false", oninput: () => this.typed(),
-      onkeydown: (event) => numeric && this.arrow(event), onblur: () => this.left(),
+    const mode = { count: "numeric", size: "numeric", number: "decimal" }[this.field.kind] ?? null;
+    const input = make("input", {
+      ...attributes, type: "text", inputmode: mode, spellcheck: "false", list: this.field.choices?.length ? `${this.id}-list` : null,
+      oninput: () => this.typed(), onkeydown: (event) => mode && this.arrow(event), onblur: () => this.draw(),
     });
+    return input;
   }
 
   typed() {
@@ -92,10 +107,6 @@ export class Control {
 
   step(now, by) {
     return Number.isInteger(now) ? now + by : Math.round((now + by / 100) * 100) / 100;
-  }
-
-  left() {
-    this.draw();
   }
 
   reset() {
@@ -127,7 +138,7 @@ export class Control {
   }
 
   placeholder() {
-    this.input.placeholder = valueWords(this.fallback, this.field);
+    this.input.placeholder = valueWords(this.fallback, this.field) || this.field.unset || AUTO;
   }
 }
 
@@ -136,16 +147,14 @@ function listOf(text) {
   return text.split(/[\s,]+/).filter(Boolean).map(parseValue);
 }
 
-/** A choice among a few; the first option is the default. */
+/** A choice among a few; that of the default stands for nothing set. */
 class Choice extends Control {
   get kind() {
     return "choice";
   }
 
   made(attributes) {
-    const none = make("option", { value: "" }, "default");
-    const options = this.field.choices.map((one) => make("option", { value: JSON.stringify(one.value) }, one.title));
-    return make("select", { ...attributes, onchange: () => this.chosen() }, none, ...options);
+    return make("select", { ...attributes, onchange: () => this.chosen() });
   }
 
   chosen() {
@@ -154,20 +163,38 @@ class Choice extends Control {
   }
 
   draw() {
-    const value = this.value === undefined ? "" : JSON.stringify(this.value);
-    if (value && ![...this.input.options].some((one) => one.value === value)) {
-      this.input.append(make("option", { value }, String(this.value)));
-    }
-    this.input.value = value;
+    const same = this.value === undefined || JSON.stringify(this.value) === JSON.stringify(this.fallback);
+    this.input.value = same ? "" : JSON.stringify(this.value);
   }
 
-  placeholder() {
-    const words = valueWords(this.fallback, this.field);
-    const text = words ? `${words} (default)` : "default";
-    if (this.input.options[0].textContent !== text) this.input.options[0].textContent = text;
+  show(value, fallback, problem) {
+    this.offer(value, fallback);
+    super.show(value, fallback, problem);
   }
+
+  offer(value, fallback) {
+    const given = [...this.field.choices];
+    const has = (one) => given.some((other) => JSON.stringify(other.value) === JSON.stringify(one));
+    if (value !== undefined && !has(value)) given.push({ value, title: valueWords(value) });
+    if (fallback !== null && !has(fallback)) given.push({ value: fallback, title: valueWords(fallback) });
+    const key = JSON.stringify([given, fallback]);
+    if (this.offered === key) return;
+    this.offered = key;
+    const options = given.map((one) => this.option(one, fallback));
+    if (fallback === null) options.unshift(make("option", { value: "" }, AUTO));
+    this.input.replaceChildren(...options);
+  }
+
+  option({ value, title }, fallback) {
+    const usual = fallback !== null && JSON.stringify(value) === JSON.stringify(fallback);
+    const words = usual && !this.field.plain ? `${plain(title)} (default)` : plain(title);
+    return make("option", { value: usual ? "" : JSON.stringify(value) }, words);
+  }
+
+  placeholder() {}
 }
 
+const AUTO = "auto"; // nothing is set, and what then holds depends on the run
 const ON = [{ value: true, title: "on" }, { value: false, title: "off" }];
 
 /** A text field with a slider below it, in even steps of proportion. */
@@ -233,10 +260,23 @@ export class Stepper extends Control {
   }
 }
 
+/** Whether something is there at all: on is an object without keys. */
+class Presence extends Choice {
+  constructor(field, changed) {
+    const choices = [{ value: true, title: "on" }, { value: false, title: "off" }];
+    super({ ...field, choices }, (value) => changed(value === true ? {} : undefined));
+  }
+
+  show(value, _fallback, problem) {
+    super.show(value === undefined ? undefined : true, false, problem);
+  }
+}
+
 /** The control that a field asks for. */
-export function controlFor(field, changed, main) {
-  if (main && SLIDERS[field.path]) return new Slider(field, changed);
-  if (field.choices?.length) return new Choice(field, changed);
-  if (field.kind === "flag" || field.kind === "boolean") return new Choice({ ...field, choices: ON }, changed);
+export function controlFor(field, changed, moved) {
+  if (moved && SLIDERS[field.path]) return new Slider(field, changed);
+  if (field.kind === "choice") return new Choice(field, changed);
+  if (field.kind === "flag") return new Choice({ ...field, choices: ON }, changed);
+  if (field.kind === "object") return new Presence(field, changed);
   return new Control(field, changed);
 }

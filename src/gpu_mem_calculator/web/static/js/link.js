@@ -23,15 +23,16 @@ export function valueAt(run, path) {
   return path.split(".").reduce((at, key) => (isObject(at) ? at[key] : undefined), run);
 }
 
-/** A copy of the run with the value at a dotted path; undefined takes it away. */
+/** A copy of the run with the value at a dotted path; undefined takes it away, and with the last
+    key of an object the object. */
 export function withValue(run, path, value) {
   const [key, ...rest] = path.split(".");
-  const copy = { ...run };
-  if (rest.length) {
-    copy[key] = withValue(isObject(run[key]) ? run[key] : {}, rest.join("."), value);
-  } else if (value === undefined || value === null) delete copy[key];
-  else copy[key] = value;
-  return copy;
+  const gone = value === undefined || value === null;
+  const inner = isObject(run[key]) ? run[key] : {};
+  const next = rest.length ? withValue(inner, rest.join("."), value) : value;
+  const { [key]: _, ...copy } = run;
+  if (gone && (!rest.length || !Object.keys(next).length)) return copy;
+  return { ...run, [key]: next };
 }
 
 /** The run without sections that say nothing. */

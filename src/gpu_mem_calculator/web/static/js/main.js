@@ -1,11 +1,13 @@
 /* The page begins here: the state from the link, the form, and what it comes to. */
 
+import { mountActions } from "./actions.js";
 import { startForm } from "./form.js";
+import { mountResult } from "./result.js";
 import { current, setView, start, subscribe, VIEWS } from "./state.js";
 import { make } from "./words.js";
 
-function viewSwitch() {
-  const box = document.getElementById("views");
+/* Train or serve. */
+function viewSwitch(box) {
   const inputs = Object.entries(VIEWS).map(([name, view]) => {
     const input = make("input", { type: "radio", name: "view", value: name, onchange: () => setView(name) });
     box.append(make("label", {}, input, view.title));
@@ -16,6 +18,30 @@ function viewSwitch() {
   show();
 }
 
+/* The verdict's line again at the bottom of a narrow screen, while the verdict is out of sight. */
+function glance(result, strip) {
+  const seen = new IntersectionObserver(([entry]) => (strip.hidden = entry.isIntersecting));
+  let watched = null;
+  const copy = () => {
+    const verdict = result.querySelector(".verdict");
+    const line = verdict?.querySelector(".line");
+    if (!line) return;
+    strip.className = verdict.className.replace("verdict", "").trim();
+    const sizes = line.querySelector(".needs").textContent.match(/[\d.,<]+ of [\d.,]+ GiB/)?.[0] ?? "";
+    strip.replaceChildren(make("span", {}, sizes), line.querySelector(".says").cloneNode(true));
+    if (watched !== verdict) {
+      seen.disconnect();
+      seen.observe(verdict);
+      watched = verdict;
+    }
+  };
+  new MutationObserver(copy).observe(result, { childList: true, subtree: true, characterData: true });
+}
+
+const byId = (id) => document.getElementById(id);
 start();
-viewSwitch();
+viewSwitch(byId("views"));
+glance(byId("result"), byId("glance"));
+mountActions(byId("actions"));
+mountResult(byId("result"));
 startForm();
