@@ -8,53 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gpu_mem_calculator.core.keys import DEFAULT, MEANING
 from gpu_mem_calculator.core.models import LoraConfig
 from gpu_mem_calculator.core.runfile import SECTIONS, hints, rule
 from gpu_mem_calculator.engines import ALIASES, engines
-from gpu_mem_calculator.families.plain import DEFAULTS as PLAIN
 from gpu_mem_calculator.serving import ALIASES as SERVERS
 from gpu_mem_calculator.serving import servers
 
 TARGET = Path(__file__).with_name("run-file.md")
-
-MEANING = {
-    "model.name": "a preset, a hub id of one, or a path to a config.json or its folder",
-    "model.config": "a Hugging Face config.json, as it is",
-    "model.num_parameters": "wins over the architecture's own count, with a warning",
-    "model.largest_layer_params": "read, and compared: the architecture's own is what counts",
-    "training.batch_size": "micro-batch of one GPU",
-    "training.seq_len": "default: the model's max_seq_len",
-    "training.gradient_accumulation_steps": "also the pipeline's micro-batches",
-    "training.dtype": "fp32, fp16 or bf16; X alone means X_mixed",
-    "training.precision": "mixed is what the engine's users get; pure is 16 bits throughout",
-    "training.autocast": "torch.autocast around a pure 16-bit model (PEFT runs)",
-    "training.optimizer_implementation": "default: the engine's own",
-    "training.activation_checkpointing": "or 0 none, 1 selective, 2 and 3 full on a half and on "
-    "three quarters of the layers, 4 full",
-    "training.gradient_clipping": "0 turns it off",
-    "training.quantization": "of a frozen base; needs lora",
-    "inference.batch_size": "sequences at once",
-    "inference.prompt_len": "tokens of each prompt",
-    "inference.new_tokens": "generated behind it; 0 is one forward pass",
-    "inference.max_seq_len": "prompt and new tokens together stay within it",
-    "inference.dtype": "fp32, fp16 or bf16",
-    "hardware.gpu": "a name from `gpu-mem-calc gpus`, short where that is unique",
-    "hardware.gpu_memory_gb": "as marketed; taken as the least that a card of that size reports",
-    "hardware.gpu_memory_bytes": "what the driver reports",
-    "hardware.available_memory_bytes": "what is free before the run starts",
-    "hardware.interconnect": "a name or alias from the link table; no effect on memory",
-    "engine.cpu_offload": "shards, gradients and the optimizer in pinned host memory",
-    "engine.allgather_bucket_size": "has no effect on memory: parameters are gathered in place",
-}
-DEFAULT = {
-    "training.batch_size": "1", "training.gradient_accumulation_steps": "1",
-    "training.precision": "bf16_mixed", "training.optimizer": "adamw",
-    "training.activation_checkpointing": "none", "training.attention": "sdpa",
-    "training.gradient_clipping": "1.0", "training.double_quant": "true",
-    "hardware.gpu_memory_gb": "80", "hardware.gpus_per_node": "8, or all where fewer",
-    **{f"model.{key}": shown for key, value in PLAIN.items()
-       if (shown := str(value).lower())},
-}  # fmt: skip
 
 
 def shown(value: Any) -> str:
@@ -64,28 +25,31 @@ def shown(value: Any) -> str:
     )
 
 
+def said(kind: Any) -> str:
+    """What a key may be; a list of numbers is that."""
+    return rule(kind) or "a list of numbers"
+
+
 def section_table(name: str) -> list[str]:
     """Key, what it may be, its default and what it means."""
     lines = ["| key | may be | default | |", "|---|---|---|---|"]
     for key, kind in hints(SECTIONS[name]).items():
         path = f"{name}.{key}"
-        lines.append(
-            f"| `{key}` | {rule(kind)} | {DEFAULT.get(path, '')} | {MEANING.get(path, '')} |"
-        )
+        default = shown(DEFAULT[path]) if path in DEFAULT else ""
+        lines.append(f"| `{key}` | {said(kind)} | {default} | {MEANING[path]} |")
     return lines
 
 
 def engine_table() -> list[str]:
     """Each option, and its default in the engines that have it."""
     every = engines()
-    lines = ["| option | may be | " + " | ".join(f"`{n}`" for n in every) + " |"]
-    lines.append("|---|---|" + "---|" * len(every))
+    lines = ["| option | may be | " + " | ".join(f"`{n}`" for n in every) + " | |"]
+    lines.append("|---|---|" + "---|" * len(every) + "---|")
     for key, kind in hints(SECTIONS["engine"]).items():
         cells = [shown(e.options[key]) if key in e.options else "" for e in every.values()]
         if key != "type":
-            note = MEANING.get(f"engine.{key}")
-            lines.append(f"| `{key}` | {rule(kind)}{f' ({note})' if note else ''} | "
-                         + " | ".join(cells) + " |")  # fmt: skip
+            lines.append(f"| `{key}` | {said(kind)} | " + " | ".join(cells)
+                         + f" | {MEANING[f'engine.{key}']} |")  # fmt: skip
     return lines
 
 
@@ -97,17 +61,18 @@ def server_table() -> list[str]:
     for key, kind in hints(SECTIONS["inference"]).items():
         cells = [shown(e.options[key]) if key in e.options else "" for e in every.values()]
         if key != "engine":
-            lines.append(f"| `{key}` | {rule(kind)} | " + " | ".join(cells)
-                         + f" | {MEANING.get(f'inference.{key}', '')} |")  # fmt: skip
+            lines.append(f"| `{key}` | {said(kind)} | " + " | ".join(cells)
+                         + f" | {MEANING[f'inference.{key}']} |")  # fmt: skip
     return lines
 
 
 def lora_table() -> list[str]:
     """The keys of training.lora."""
-    lines = ["| key | may be | default |", "|---|---|---|"]
+    lines = ["| key | may be | default | |", "|---|---|---|---|"]
     plain = LoraConfig()
     for key, kind in hints(LoraConfig).items():
-        lines.append(f"| `{key}` | {rule(kind)} | {shown(getattr(plain, key))} |")
+        meaning = MEANING[f"training.lora.{key}"]
+        lines.append(f"| `{key}` | {said(kind)} | {shown(getattr(plain, key))} | {meaning} |")
     return lines
 
 
@@ -125,7 +90,6 @@ def page() -> str:
         "## training", "", *section_table("training"), "",
         "### training.lora", "", *lora_table(), "",
         "## parallelism", "", *section_table("parallelism"), "",
-        "`data_parallel_size` is what is left of `num_gpus` where it is not given.", "",
         "## engine", "",
         f"`type` is one of {', '.join(f'`{n}`' for n in engines())} (default `pytorch_ddp`);",
         f"other spellings: {spellings}.",

@@ -1,0 +1,182 @@
+"""The run file's keys as data for a form: names, meanings, bounds, choices and defaults."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..engines import ALIASES, engine_names, engines
+from ..memory.serving.transformers_checks import ONE_VALUE
+from ..serving import ALIASES as SERVER_ALIASES
+from ..serving import servers
+from .choices import OPEN, Choice, choices, takes
+from .keys import DEFAULT, WORDS
+from .models import LoraConfig, Object, Parameters
+from .resolve import AXES
+from .runfile import SECTIONS, hints, parts
+
+LARGE = 10**9  # whole numbers that may be larger are sizes
+# Keys that some engines refuse, and a value to ask them with.
+ASKED: Mapping[str, Any] = {
+    "training.autocast": True, "training.attention": "eager", "training.lora": {},
+    "training.checkpoint_reentrant": True, "training.quantization": "nf4",
+    "training.double_quant": True, "training.upcast_unquantized": True,
+    "training.lora.r": 8, "training.lora.target_modules": "all-linear",
+    "training.lora.dropout": 0.1, "training.lora.dora": True, "training.lora.adapter_dtype": "bf16",
+    "engine.amp": True, "parallelism.virtual_pipeline_size": 2,
+    "parallelism.sequence_parallel": True,
+}  # fmt: skip
+TITLES = {
+    "model": "model", "training": "training", "parallelism": "parallelism", "engine": "framework",
+    "inference": "serving", "hardware": "hardware",
+}  # fmt: skip
+TRAINING, SERVING = "training", "serving"
+OF = {"training": TRAINING, "parallelism": TRAINING, "engine": TRAINING, "inference": SERVING}
+KINDS = {int: "count", float: "number", bool: "flag", str: "text"}
+
+
+class Field(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A key of a run file.
+
+    - `kind`: count, size (a count that may be 0 or very large), number, flag, choice, text, list,
+      object or parameters (`"7B"`); `open`: other values than `choices` are taken, too
+    - `minimum`, `maximum`: bounds that may be reached; `above`, `below`: those that may not
+    - `defaults`: of a key that not every engine has, the default in each that has it; of the
+      others `default`
+    """
+
+    path: str
+    section: str
+    key: str
+    label: str
+    meaning: str
+    kind: str
+    level: str
+    choices: tuple[Choice, ...] = ()
+    open: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    defaults: dict[str, Any] | None = None
+    default: Any = None
+
+
+def fields() -> list[Field]:
+    """Every key of every section, those of training.lora behind it."""
+    return list(_fields())
+
+
+@cache
+def _fields() -> tuple[Field, ...]:
+    found = []
+    for section, struct in SECTIONS.items():
+        for key, kind in hints(struct).items():
+            found.append(_field(section, key, kind, DEFAULT.get(f"{section}.{key}")))
+            if key == "lora":
+                found += [_field(section, f"lora.{inner}", each, _adapter_default(inner))
+                          for inner, each in hints(LoraConfig).items()]  # fmt: skip
+    return tuple(found)
+
+
+def _adapter_default(key: str) -> Any:
+    """Without a rank there is no adapter at all."""
+    return None if key == "r" else getattr(LoraConfig(), key)
+
+
+def _field(section: str, key: str, kind: Any, default: Any) -> Field:
+    path = f"{section}.{key}"
+    level, label, meaning = WORDS[path]
+    defaults = _defaults(path, section, key, default)
+    offered = choices(path, kind, defaults)
+    name = _kind(kind)
+    if offered and path not in OPEN and name != "list":
+        name = "choice"
+    return Field(
+        path=path, section=section, key=key, label=label, meaning=meaning, kind=name, level=level,
+        choices=offered, open=path in OPEN, defaults=defaults,
+        default=default if defaults is None else None, **({} if offered else _bounds(kind)),
+    )  # fmt: skip
+
+
+def _defaults(path: str, section: str, key: str, default: Any) -> dict[str, Any] | None:
+    """The default in each engine that has the key; None where every engine has it."""
+    if path in ("engine.type", "inference.engine"):
+        return None
+    if section == "engine":
+        return {name: one.options[key] for name, one in engines().items() if key in one.options
+                and (path not in ASKED or takes(name, path, ASKED[path]))}  # fmt: skip
+    if section == "inference":
+        return {name: one.options[key] for name, one in servers().items()
+                if key in one.options and not (one.serve is None and key in ONE_VALUE)}  # fmt: skip
+    axis = next((axis for axis, name in AXES.items() if name == key), None)
+    if section == "parallelism" and axis:
+        return {name: 1 for name, one in engines().items() if axis in one.axes}
+    if path in ASKED:
+        return {name: default for name in engine_names() if takes(name, path, ASKED[path])}
+    return None
+
+
+def _kind(kind: Any) -> str:
+    """What a form shows for a type."""
+    if any(part in (Object, LoraConfig) for part in parts(kind)):
+        return "object"
+    names = []
+    for part in parts(kind):
+        base = typing.get_args(part)[0] if hasattr(part, "__metadata__") else part
+        if part == Parameters:
+            return "parameters"
+        if typing.get_origin(base) is list:
+            return "list"
+        names.append(KINDS.get(base, "text"))
+    if names[0] == "count" and (_bounds(kind).get("maximum") or 0) > LARGE:
+        return "size"
+    return names[0]
+
+
+def _bounds(kind: Any) -> dict[str, float]:
+    """The widest of what a type's alternatives allow."""
+    metas = [meta for part in parts(kind) for meta in getattr(part, "__metadata__", ())
+             if isinstance(meta, msgspec.Meta)]  # fmt: skip
+    found: dict[str, float] = {}
+    for name, pick, each in (
+        ("minimum", min, [meta.ge for meta in metas]), ("maximum", max, [m.le for m in metas]),
+        ("above", min, [meta.gt for meta in metas]), ("below", max, [m.lt for m in metas]),
+    ):  # fmt: skip
+        given = [bound for bound in each if bound is not None]
+        if given:
+            found[name] = pick(given)
+    return found
+
+
+@cache
+def form() -> dict[str, Any]:
+    """Everything that a form needs but the cards and the presets, as plain data."""
+    sections = [{"name": name, "title": TITLES[name], "of": OF.get(name, "both")}
+                for name in SECTIONS]  # fmt: skip
+    return {
+        "sections": sections,
+        "fields": msgspec.to_builtins(_fields()),
+        "engines": [*_engines(TRAINING), *_engines(SERVING)],
+    }
+
+
+def _engines(kind: str) -> list[dict[str, Any]]:
+    """Engines with their other spellings, and the axes that they cut along."""
+    every = engines() if kind == TRAINING else servers()
+    aliases = ALIASES if kind == TRAINING else SERVER_ALIASES
+    found = []
+    for name, one in every.items():
+        options = () if one.serve is None else one.options
+        axes = one.axes if kind == TRAINING else {a for a, key in AXES.items() if key in options}
+        found.append({
+            "name": name, "title": one.title, "kind": kind,
+            "axes": [axis for axis in AXES if axis in axes],
+            "aliases": [alias for alias, meant in aliases.items() if meant == name],
+        })  # fmt: skip
+    return found
