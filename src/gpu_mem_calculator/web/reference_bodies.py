@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.models import EngineConfig
+from ..core.runfile import hints
 from ..engines import engine, spellings
 
 Section = dict[str, Any]
@@ -53,9 +55,7 @@ def _model(section: Section, _body: Mapping[str, Any]) -> Section:
 
 def _engine(section: Section, body: Mapping[str, Any]) -> Section:
     name = spellings().get(str(section.get("type") or "pytorch_ddp").lower())
-    if name is None:
-        return section
-    own = engine(name).options
+    own = engine(name).options if name else hints(EngineConfig)
     whole = section.keys() >= FORM
     made = {}
     for key, value in section.items():
