@@ -18,7 +18,7 @@ from .observe import Observed, leave, start_logs
 from .openapi import describe
 from .pages import add_pages
 from .pool import Lane
-from .routes import QUICK, SLOW, router
+from .routes import QUICK, SLOW, gather_facts, router
 from .settings import Settings, from_environment
 
 ABOUT = "How much GPU memory a large language model takes to train or serve, exactly and explained."
@@ -51,7 +51,7 @@ async def _running(app: FastAPI) -> AsyncIterator[None]:
     """The calculating processes live as long as the service."""
     lanes = app.state.lanes.values()
     try:
-        await asyncio.gather(*(lane.start() for lane in lanes))
+        await asyncio.gather(asyncio.to_thread(gather_facts), *(lane.start() for lane in lanes))
         yield
     finally:
         await asyncio.gather(*(lane.stop() for lane in lanes))

@@ -105,9 +105,8 @@ def router() -> APIRouter:
     made = APIRouter()
     for route in CALCULATED:
         _add(made, route.path, _calculated(route), route.method, _described(route))
-    for path, (function, summary) in FACT.items():
-        facts = Document(summary=summary, tag=FACTS)
-        _add(made, path, _fact(function), "GET", document(facts))
+    for path, (_, summary) in FACT.items():
+        _add(made, path, _fact(path), "GET", document(Document(summary=summary, tag=FACTS)))
     one = Document(summary="One preset as a run file", tag=FACTS, words=("name",), fails=(404,))
     _add(made, "/api/preset/{name}", _preset, "GET", document(one))
     for path, endpoint, summary, media in WATCHED:
@@ -152,13 +151,21 @@ def _calculated(route: Route) -> Callable[[Request], Awaitable[Response]]:
     return endpoint
 
 
-def _fact(function: Callable[[], Any]) -> Callable[[Request], Awaitable[Response]]:
-    @cache
-    def encoded() -> bytes:
-        return msgspec.json.encode(function())
+@cache
+def _encoded(path: str) -> bytes:
+    """A fact as it is sent."""
+    return msgspec.json.encode(FACT[path][0]())
 
+
+def gather_facts() -> None:
+    """Make every fact before somebody asks."""
+    for path in FACT:
+        _encoded(path)
+
+
+def _fact(path: str) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(_request: Request) -> Response:
-        return _json(encoded())
+        return _json(_encoded(path))
 
     return endpoint
 

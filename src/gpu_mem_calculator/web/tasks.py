@@ -111,9 +111,10 @@ def what_ifs(body: Any, _options: Options) -> Any:
 
 def looked_at(body: Any, options: Options) -> Any:
     """What the page shows: the numbers, the picture, the parts."""
+    width = _width(options)
     with_replay = _one_of(options, "replay", ("false", "true")) == "true"
     estimate = _estimate(body, replay=with_replay)
-    found = look(estimate, _answers(estimate), width=_width(options), pending=not with_replay)
+    found = look(estimate, _answers(estimate), width=width, pending=not with_replay)
     return {"result": estimate.result, **found}
 
 
@@ -127,10 +128,10 @@ def report(body: Any, _options: Options) -> Any:
 
 def picture(_body: Any, options: Options) -> Any:
     """The picture of a run that an address describes, `section.key=value` for each setting."""
+    width, theme = _width(options), _one_of(options, "theme", THEMES)
     settings = [f"{key}={value}" for key, value in options.items() if "." in key]
     estimate = _estimate(with_settings({}, settings))
-    theme = _one_of(options, "theme", THEMES)
-    return Page(standalone(estimate, width=_width(options), theme=theme), "image/svg+xml")
+    return Page(standalone(estimate, width=width, theme=theme), "image/svg+xml")
 
 
 def imported(body: Any, _options: Options) -> Any:

@@ -1,0 +1,213 @@
+"""Bounds of a request: its time, who waits, who leaves, and processes that die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import signal
+import socket
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from gpu_mem_calculator.web.frames import HEAD, Ask, Reply, frame
+from gpu_mem_calculator.web.known import Known
+from gpu_mem_calculator.web.pool import BusyError, Lane, LateError
+from gpu_mem_calculator.web.settings import Settings
+from gpu_mem_calculator.web.worker import Interrupted, Process
+
+from .conftest import running
+
+QUICK = Ask("calculate", b'{"model": {"name": "gpt2"}}', {})
+# a thousand layers: a replay of many seconds
+LONG_RUN = {
+    "model": {"num_layers": 2000, "hidden_size": 1024, "num_attention_heads": 16},
+    "hardware": {"num_gpus": 8},
+    "engine": {"type": "deepspeed", "zero_stage": 3},
+}
+LONG = Ask("replay", msgspec.json.encode(LONG_RUN), {})
+
+
+def on_a_lane(work: Any, *, seconds: float = 60, waiting: int = 8, size: int = 1) -> Any:
+    """What happens on a lane of its own."""
+
+    async def lived() -> Any:
+        lane = Lane("test", size, seconds=seconds, waiting=waiting)
+        await lane.start()
+        try:
+            made: Coroutine[Any, Any, Any] = work(lane)
+            return await made
+        finally:
+            await lane.stop()
+
+    return asyncio.run(lived())
+
+
+def test_a_question_over_the_limit_ends_and_the_next_is_answered() -> None:
+    """The process is interrupted, not replaced."""
+
+    async def work(lane: Lane) -> tuple[Reply, int]:
+        with pytest.raises(LateError):
+            await lane.run(LONG)
+        lane.seconds = 60
+        return await lane.run(QUICK), lane.replaced
+
+    reply, replaced = on_a_lane(work, seconds=1.0)
+    assert reply.status == 200
+    assert replaced == 0
+
+
+def test_work_that_nobody_waits_for_ends() -> None:
+    """The process is free again long before it would have been done."""
+
+    async def work(lane: Lane) -> float:
+        task = asyncio.create_task(lane.run(LONG))
+        await asyncio.sleep(0.5)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        began = time.perf_counter()
+        assert (await lane.run(QUICK)).status == 200
+        return time.perf_counter() - began
+
+    assert on_a_lane(work) < 5
+
+
+def test_a_process_that_dies_is_replaced_and_its_question_asked_again() -> None:
+    """Nobody notices but the log."""
+
+    async def work(lane: Lane) -> tuple[Reply, int]:
+        (one,) = lane._all
+        assert one.process is not None
+        task = asyncio.create_task(lane.run(QUICK))
+        await asyncio.sleep(0)
+        os.kill(one.process.pid, signal.SIGKILL)
+        return await task, lane.replaced
+
+    reply, replaced = on_a_lane(work)
+    assert reply.status == 200
+    assert replaced == 1
+
+
+def test_a_process_that_will_not_stop_is_replaced() -> None:
+    """One that is stopped does not hear an interrupt."""
+
+    async def work(lane: Lane) -> tuple[Reply, int]:
+        (one,) = lane._all
+        assert one.process is not None
+        os.kill(one.process.pid, signal.SIGSTOP)
+        with pytest.raises(LateError):
+            await lane.run(QUICK)
+        lane.seconds = 60
+        return await lane.run(QUICK), lane.replaced
+
+    reply, replaced = on_a_lane(work, seconds=0.5)
+    assert reply.status == 200
+    assert replaced == 1
+
+
+def test_who_comes_when_too_many_wait_is_told() -> None:
+    """And those who wait are answered."""
+
+    async def work(lane: Lane) -> list[Any]:
+        tasks = [asyncio.create_task(lane.run(QUICK)) for _ in range(8)]
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    found = on_a_lane(work, waiting=2)
+    busy = [one for one in found if isinstance(one, BusyError)]
+    assert len(busy) == 5
+    assert all(one.status == 200 for one in found if isinstance(one, Reply))
+
+
+def test_a_client_that_leaves_frees_the_lane() -> None:
+    """A replay of minutes, its client gone: the next replay is answered soon."""
+    body = msgspec.json.encode(LONG_RUN)
+    head = f"POST /api/replay HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    with running(Settings(log_level="error")) as address:
+        port = int(address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as leaver:
+            leaver.sendall(head.encode() + body)
+            time.sleep(0.7)
+        began = time.perf_counter()
+        found = httpx.post(f"{address}/api/replay", json={"model": {"name": "gpt2"}}, timeout=60)
+        assert found.status_code == 200
+        assert time.perf_counter() - began < 10
+        assert 'outcome="left"' in httpx.get(f"{address}/metrics").text
+
+
+def test_limits_are_sentences() -> None:
+    """The time of a calculation, the time and the size of a body."""
+    settings = Settings(log_level="error", slow_seconds=0.5, body_seconds=0.5, body_bytes=1000)
+    with running(settings) as address:
+        late = httpx.post(f"{address}/api/replay", json=LONG_RUN, timeout=60)
+        assert late.status_code == 504
+        assert "longer than 0.5 seconds" in late.json()["detail"]
+        large = httpx.post(f"{address}/api/replay", content=iter([b"x" * 600] * 2))
+        assert large.status_code == 413
+        port = int(address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(b"POST /api/replay HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            slow.settimeout(20)
+            assert slow.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_a_process_answers_until_its_pipe_closes() -> None:
+    """One reply for each question; what goes wrong is a sentence, too."""
+    asks = [QUICK, Ask("calculate", b"{", {}), Ask("multinode/calculate", b"{}", {})]
+    source, target = io.BytesIO(b"".join(map(frame, asks))), io.BytesIO()
+    Process(source, target).run()
+    found, data = [], target.getvalue()
+    while data:
+        (length,) = HEAD.unpack(data[: HEAD.size])
+        found.append(msgspec.msgpack.decode(data[HEAD.size :][:length], type=Reply).status)
+        data = data[HEAD.size + length :]
+    assert found == [200, 422, 501]
+
+
+def test_what_goes_wrong_inside_is_told_without_its_inside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The client gets a sentence; the operator's log the place."""
+    from gpu_mem_calculator.web import tasks, worker
+
+    def broken(_body: Any, _options: Any) -> Any:
+        raise KeyError("a secret")
+
+    def hungry(_body: Any, _options: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setitem(tasks.TASKS, "broken", broken)
+    monkeypatch.setitem(tasks.TASKS, "hungry", hungry)
+    reply = worker.guarded(Ask("broken", b"", {}))
+    assert reply.status == 500
+    assert b"secret" not in reply.body
+    assert "a secret" in capsys.readouterr().err
+    assert worker.guarded(Ask("hungry", b"", {})).status == 413
+
+
+def test_an_interrupt_ends_only_what_is_at_hand() -> None:
+    """One that comes too late does nothing."""
+    process = Process(io.BytesIO(), io.BytesIO())
+    process.interrupt(2, None)
+    process.busy = True
+    with pytest.raises(Interrupted):
+        process.interrupt(2, None)
+
+
+def test_answers_are_kept_within_their_bytes() -> None:
+    """The ones not asked for longest go first."""
+    known = Known(4000)
+    questions = [("calculate", b"%d" % i, ()) for i in range(10)]
+    for question in questions:
+        known.keep(question, Reply(200, b"x" * 500))
+        known.get(questions[0])
+    assert known.bytes <= 4000
+    assert known.get(questions[0]) is not None
+    assert known.get(questions[1]) is None
+    assert known.get(questions[9]) is not None
