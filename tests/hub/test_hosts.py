@@ -348,3 +348,22 @@ def test_tensors_of_impossible_shapes_are_a_sentence(
     hub[0]["/tiny.gguf"] = many
     with pytest.raises(HubError, match="header is broken"):
         on_hub("owner/tiny/tiny.gguf")
+
+
+def test_a_connection_asks_for_itself(dialled: list[Any]) -> None:
+    """The host that is connected to is checked, whatever an address looked like before."""
+    allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
+    with pytest.raises(HubError, match="may not ask"):
+        peer.connected("elsewhere.example", 443, 1.0)
+    assert not dialled
+
+
+@pytest.mark.parametrize("host", ["user@huggingface.co", "a:b@huggingface.co", "huggingface.co:x"])
+def test_an_address_with_more_than_a_host_is_not_asked(
+    host: str, monkeypatch: pytest.MonkeyPatch, dialled: list[Any]
+) -> None:
+    """Two readers of one address cannot differ over who is meant."""
+    monkeypatch.setenv("HF_ENDPOINT", f"https://{host}")
+    allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
+    assert "may not ask" in why()
+    assert not dialled
