@@ -1,6 +1,6 @@
 /* Up to four set-ups side by side, on one scale, with only the keys that differ. */
 
-import { post } from "./api.js";
+import { get, post } from "./api.js";
 import { settingsOf } from "./link.js";
 import { peakOf } from "./picture.js";
 import { activate, active, removeSetup, request, setups, subscribe } from "./state.js";
@@ -12,6 +12,7 @@ const KEPT = 32; // answers
 
 const answers = new Map(); // a run's text -> {look} or {error}
 let place = null;
+let labels = null; // what the form calls each key; asked for with the first comparison
 
 /** Where the comparison is shown; it is empty for a single set-up. */
 export function mountCompare(element) {
@@ -42,6 +43,17 @@ async function fetchLook(setup, key) {
   show();
 }
 
+async function fetchLabels() {
+  labels = new Map();
+  try {
+    const { fields } = await get("/api/form");
+    labels = new Map(fields.map((one) => [one.path, one.label]));
+    show();
+  } catch {
+    labels = null; // the keys themselves will do, and the next change asks again
+  }
+}
+
 function show() {
   const all = setups();
   place.hidden = all.length < 2;
@@ -49,6 +61,7 @@ function show() {
     place.replaceChildren();
     return;
   }
+  if (labels === null) fetchLabels();
   const found = all.map((setup, i) => {
     const key = JSON.stringify(request(setup));
     if (!answers.has(key) && i !== active()) fetchLook(setup, key);
@@ -80,7 +93,7 @@ function card(setup, index, { look, error }, scale, keys) {
     "button",
     { type: "button", class: "tab", "aria-pressed": String(edited), "data-key": `pick-${index}`, onclick: () => activate(index) },
     make("span", { class: "tab-name" }, title),
-    make("span", { class: "tab-state" }, edited ? "edited here" : "edit"),
+    make("span", { class: "tab-state" }, edited ? "editing" : "edit"),
   );
   const remove = make(
     "button",
@@ -145,11 +158,11 @@ function small(look, scale) {
   const said = `Highest at ${columns[top].title}: ${gib(columns[top].bytes)} GiB, limit ${gib(result.gpu_memory_bytes)} GiB`;
   const picture = draw(
     "svg",
-    { class: "small", viewBox: `0 -4 ${WIDE} ${TALL + 5}`, role: "img", "aria-label": said, preserveAspectRatio: "none" },
+    { class: "mini", viewBox: `0 -4 ${WIDE} ${TALL + 5}`, role: "img", "aria-label": said, preserveAspectRatio: "none" },
     boxes,
     draw("path", { class: "limit", d: `M0 ${y}H${WIDE}` }),
   );
-  return make("div", { class: "small-holder" }, picture, make("p", { class: "soft" }, `peak: ${columns[top].title}`));
+  return make("div", { class: "mini-holder" }, picture, make("p", { class: "soft" }, `peak: ${columns[top].title}`));
 }
 
 /* The peak as one bar, and each kind's size. */
@@ -175,7 +188,7 @@ function changes(keys, index) {
   const rows = keys.map(([path, values]) => {
     const text = values[index];
     const common = values.filter((one) => one === text).length > values.length / 2;
-    return make("div", { class: common ? "" : "own", title: path }, make("dt", {}, spoken(path)), make("dd", {}, text ?? "default"));
+    return make("div", { class: common ? "" : "own", title: path }, make("dt", {}, labels?.get(path) ?? spoken(path)), make("dd", {}, text ?? "default"));
   });
   return make("dl", { class: "differs" }, rows);
 }

@@ -17,8 +17,10 @@ let timer = 0;
 let changedAt = 0; // when the state last changed that is not yet drawn
 let waiting = false; // a newer state waits for the request under way
 let shown = ""; // the request and width that are drawn
+let refused = false; // the last state was, and the form shows why
 
-/** Begin. `given` has width(), drawn(look, setup), replayed(look, setup), busy(text), failed(error). */
+/** Begin. `given` has width(), drawn(look, setup), settled(look) once that is on the screen,
+    replayed(look, setup), busy(text), failed(error). */
 export function start(given) {
   hooks = given;
   subscribe(changed);
@@ -66,8 +68,8 @@ async function ask() {
     if (ledger !== mine) return;
     shown = wanted;
     hooks.drawn(look, setup);
-    painted(from);
     accepted();
+    painted(from, look);
     if (!waiting) timer = setTimeout(() => askReplay(setup, look), PAUSE);
   } catch (error) {
     if (error.name === "AbortError" || ledger !== mine) return;
@@ -101,22 +103,26 @@ function asked(setup, replays, signal) {
 /* A refused run is the form's to show; the last good result stays. */
 function told(error) {
   const problems = error.problems ?? [error.message];
+  refused = true;
   hooks.failed(error);
   document.dispatchEvent(new CustomEvent("problems", { detail: { problems } }));
 }
 
 function accepted() {
+  if (!refused) return;
+  refused = false;
   document.dispatchEvent(new CustomEvent("problems", { detail: { problems: [] } }));
 }
 
-/* From the change to the frame that shows it. */
-function painted(from) {
+/* From the change to the frame that shows it; what can wait is done after that frame. */
+function painted(from, look) {
   requestAnimationFrame(() => {
     const channel = new MessageChannel();
     channel.port1.onmessage = () => {
       const took = performance.now() - from;
       performance.measure("redraw", { start: from, end: from + took });
       document.documentElement.dataset.redrawMs = took.toFixed(1);
+      hooks.settled(look);
     };
     channel.port2.postMessage(0);
   });

@@ -26,11 +26,13 @@ const SECTIONS = [
 ];
 
 const spots = {}; // part name -> the element that holds it
+const filled = new Map(); // part name -> the HTML that is in it
 let root = null;
 let status = null; // a quiet mark while the replay is under way
 let notice = null; // why the result is not of the newest state
 let look = null;
-let replayed = new Map(); // the last replay's figures by name, shown until the next is there
+let width = NARROWEST; // of the picture, as wide as its place
+const known = new Map(); // the last replay's figures by name, shown until the next is there
 
 /** Put the result into an element, and keep it up to date. */
 export function mountResult(element) {
@@ -39,29 +41,32 @@ export function mountResult(element) {
   const card = make("div", { class: "card" });
   const compare = make("section", { class: "compare", "aria-labelledby": "h-compare", hidden: true });
   const chips = make("div", { class: "chip-list" });
-  spots.verdict = make("div", { class: "verdict-holder" });
+  spots.verdict = make("div", {});
   spots.numbers = make("div", { class: "numbers-holder" });
   spots.patterns = make("div", { class: "patterns" });
-  spots.key = make("div", {});
   status = make("p", { class: "status" });
-  notice = make("p", { class: "notice", role: "status", hidden: true });
-  const figure = make("figure", { class: "picture" }, plot, spots.key, card);
-  const aside = make("div", { class: "beside" }, spots.verdict, status, spots.numbers);
-  const top = make("section", { class: "top", "aria-labelledby": "h-step" }, make("h2", { id: "h-step", class: "hidden" }, "Memory of one GPU over a step"), figure, aside);
-  const whatIf = make("section", { "aria-labelledby": "h-chips" }, make("h2", { id: "h-chips" }, "What if"), chips);
+  notice = make("div", { class: "notice", role: "status", hidden: true });
+  const figure = make("figure", { class: "picture" }, plot, card);
+  const whatIf = make("div", { class: "what-if" }, make("h2", {}, "What if"), chips);
+  const numbers = make("div", { class: "beside" }, make("div", { class: "numbers-head" }, make("h2", {}, "Memory"), status), spots.numbers);
+  const top = make(
+    "section",
+    { class: "top", "aria-labelledby": "h-step" },
+    make("h2", { id: "h-step", class: "hidden" }, "Memory of one GPU over a step"),
+    make("div", { class: "left" }, figure, whatIf),
+    make("div", { class: "right" }, make("div", { class: "verdict-holder" }, notice, spots.verdict), numbers),
+  );
   root.classList.add("report", "result");
-  root.append(notice, spots.patterns, compare, top, whatIf, ...SECTIONS.map(section));
+  root.append(spots.patterns, compare, top, ...SECTIONS.map(section));
   root.addEventListener("click", clicked);
   mountChips(chips);
   mountCompare(compare);
   mountPicture(plot, card, openExplanation);
   subscribe(staleChips);
-  new ResizeObserver(resized).observe(plot);
-  start({ width: () => width(plot), drawn, replayed: afterReplay, busy, failed });
-}
-
-function width(plot) {
-  return Math.min(WIDEST, Math.max(NARROWEST, Math.floor(plot.clientWidth)));
+  const measured = () => (width = Math.min(WIDEST, Math.max(NARROWEST, Math.floor(plot.clientWidth))));
+  new ResizeObserver(() => (measured(), resized())).observe(plot);
+  measured();
+  start({ width: () => width, drawn, settled, replayed: afterReplay, busy, failed });
 }
 
 function section([name, title, closed]) {
@@ -70,11 +75,12 @@ function section([name, title, closed]) {
   spots[name] = body;
   if (!closed) return make("section", { "aria-labelledby": `h-${name}`, hidden: true }, heading, body);
   const fold = make("details", { class: "fold", ontoggle: () => fill(name) }, make("summary", {}, heading), body);
-  return make("section", { "aria-labelledby": `h-${name}`, hidden: true }, fold);
+  return make("section", { class: "folded", "aria-labelledby": `h-${name}`, hidden: true }, fold);
 }
 
 /* ---- what the service answered ---- */
 
+/* At once: what is seen first. */
 function drawn(next, setup) {
   look = next;
   root.classList.remove("refused");
@@ -82,16 +88,20 @@ function drawn(next, setup) {
   if (!spots.patterns.firstChild) spots.patterns.append(fragment(look.parts.patterns));
   explains(look);
   showPicture(look);
-  spots.key.replaceChildren(fragment(look.parts.key ?? ""));
-  for (const name of ["verdict", "numbers", ...SECTIONS.map(([one]) => one)]) fill(name);
+  for (const name of ["verdict", "numbers"]) fill(name);
   noteLook(setup, look);
+}
+
+/* Then the rest, unless a newer answer is there already. */
+function settled(drawn_) {
+  if (look === drawn_) for (const [name] of SECTIONS) fill(name);
 }
 
 function afterReplay(next, setup) {
   const before = look;
   look = next;
-  for (const name of ["verdict", "numbers", "breakdown", "stages"]) fill(name);
-  if (before !== next) showPicture(look);
+  if (before.parts.picture !== look.parts.picture) showPicture(look);
+  for (const name of ["verdict", "numbers", ...SECTIONS.map(([one]) => one)]) fill(name);
   explains(look);
   noteLook(setup, look);
   const verdict = spots.verdict.querySelector(".verdict");
@@ -100,7 +110,6 @@ function afterReplay(next, setup) {
 }
 
 function busy(words) {
-  root.classList.toggle("replaying", words !== "");
   status.textContent = words;
 }
 
@@ -110,7 +119,9 @@ function failed(error) {
   busy("");
   const waits = !error.status || error.status >= 500;
   const retry = waits ? make("button", { type: "button", class: "button", onclick: again }, "Try again") : "";
-  notice.replaceChildren(error.message, look ? " Shown is the last set-up that was possible. " : " ", retry);
+  const problems = (error.problems ?? [error.message]).map((one) => make("p", {}, one));
+  const rest = look ? make("p", { class: "soft" }, "What is shown is the last set-up that was possible.") : "";
+  notice.replaceChildren(make("p", { class: "says" }, waits ? "✗ no answer" : "✗ not possible"), ...problems, rest, retry);
   notice.hidden = false;
 }
 
@@ -119,12 +130,13 @@ function failed(error) {
 function fill(name) {
   const spot = spots[name];
   const html = look?.parts[name] ?? "";
-  const holder = spot.closest("section");
   const fold = spot.closest("details.fold");
-  if (fold) holder.hidden = !html;
-  else if (name in TITLED) holder.hidden = !html;
-  if (fold && !fold.open) return spot.replaceChildren();
-  const content = fragment(html);
+  if (name in TITLED) spot.closest("section").hidden = !html;
+  const wanted = fold && !fold.open ? "" : html;
+  if (filled.get(name) === wanted) return;
+  filled.set(name, wanted);
+  const content = fragment(wanted);
+  for (const one of content.querySelectorAll("thead th:empty")) one.replaceWith(make("td", { class: one.className }));
   LIVELY[name]?.(content);
   spot.replaceChildren(content);
 }
@@ -149,8 +161,8 @@ function keepFigures(content) {
   for (const one of content.querySelectorAll(".numbers > div")) {
     const name = one.querySelector("dt").textContent;
     const absent = one.querySelector(".pending");
-    if (!absent) replayed.set(name, one.querySelector("dd").firstChild.textContent);
-    else if (replayed.has(name)) absent.replaceWith(make("span", { class: "old", "aria-busy": "true" }, `${replayed.get(name)} GiB`));
+    if (!absent) known.set(name, one.querySelector("dd").firstChild.textContent);
+    else if (known.has(name)) absent.replaceWith(make("span", { class: "old", "aria-busy": "true" }, `${known.get(name)} GiB`));
   }
 }
 

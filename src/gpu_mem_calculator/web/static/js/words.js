@@ -4,16 +4,18 @@ import { settingsOf } from "./link.js";
 
 const GIB = 2 ** 30;
 const SVG = "http://www.w3.org/2000/svg";
+const HUNDREDTHS = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const TENTHS = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const SETTLED = 250; // milliseconds without news before screen readers are told
 
 /** Bytes in GiB with two digits, as the report writes them. */
 export function gib(bytes) {
   if (bytes > 0 && bytes < 0.005 * GIB) return "< 0.01";
-  return (bytes / GIB).toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+  return HUNDREDTHS.format(bytes / GIB);
 }
 
 /** A count with separators. */
-export const count = (value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
+export const count = (value) => TENTHS.format(value);
 
 /** What a change saves, with its sign: −11.90 GiB. */
 export function saving(bytes) {
@@ -84,7 +86,7 @@ let waiting = 0;
 /** Tells screen readers something, once it has settled. */
 export function say(text) {
   if (region === null) {
-    region = make("p", { class: "unseen", role: "status", "aria-live": "polite", id: "said" });
+    region = make("p", { class: "hidden", role: "status", "aria-live": "polite", id: "said" });
     document.body.append(region);
   }
   clearTimeout(waiting);
