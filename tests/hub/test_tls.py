@@ -19,9 +19,9 @@ from gpu_mem_calculator.hub import peer
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.checkpoint import on_hub
 from gpu_mem_calculator.hub.reader import HubError
+from tests.hub.local_hub import TABLE
 from tests.hub.servers import Answers
 from tests.hub.test_checkpoint import CONFIG
-from tests.hub.test_hosts import TABLE
 
 NAME = "hub.example"
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate")
