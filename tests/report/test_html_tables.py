@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.report.html_tables import count, size
+from gpu_mem_calculator.report.html_tables import count, size, table
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -67,3 +67,10 @@ def test_sizes_have_two_decimals_and_exact_bytes(num_bytes: int, shown: str) -> 
     """A size is GiB to read and bytes to point at."""
     assert shown in size(num_bytes)
     assert f'title="{num_bytes:,} bytes"' in size(num_bytes)
+
+
+def test_a_column_without_a_name_has_no_head() -> None:
+    """A screen reader finds no empty header."""
+    made = table("sizes", ["what", "#GiB", "|"], [])
+    assert made.count("<th") - made.count("<thead") == 2
+    assert '<td class="bar-cell"></td>' in made

@@ -76,15 +76,18 @@ def table(
     caption: str, heads: Iterable[str], rows: Iterable[str], foot: str = "", kind: str = ""
 ) -> str:
     """A table that scrolls by itself; a head's first character may say what its column is."""
-    head = "".join(
-        f'<th scope="col" class="{COLUMNS.get(one[:1], "")}">{one.lstrip("#~|")}</th>'
-        for one in heads
-    )
+    head = "".join(map(_head, heads))
     foot = f"<tfoot>{foot}</tfoot>" if foot else ""
     return (
         f'<div class="scroll"><table class="{kind}"><caption>{caption}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>{foot}</table></div>"
     )
+
+
+def _head(one: str) -> str:
+    """A column's head; a column without a name has an empty cell, which is no head."""
+    kind, name = COLUMNS.get(one[:1], ""), one.lstrip("#~|")
+    return f'<th scope="col" class="{kind}">{name}</th>' if name else f'<td class="{kind}"></td>'
 
 
 def instants_table(page: Page) -> str:
