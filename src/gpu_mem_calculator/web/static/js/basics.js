@@ -44,7 +44,7 @@ export function cardPicker(facts) {
   const picker = new Picker({
     id: "card",
     label: "GPU",
-    placeholder: "a name, or a size such as 24 GB",
+    placeholder: "any of 80 GB",
     options: () => facts.cards,
     also: typedCard,
     picked: (option) => {

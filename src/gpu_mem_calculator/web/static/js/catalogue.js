@@ -2,7 +2,8 @@
 
 const SIZE = /^(\d+(?:\.\d+)?)\s*([bmt])$/i; // 7B, 350M, 1.5T
 const HUB = /^[\w.-]+\/[\w.-]+$/; // owner/name
-const MEMORY = /^(\d+(?:\.\d+)?)\s*(?:gb|gib|g)?$/i; // 24, 24 GB
+const MEMORY = /^(\d+(?:\.\d+)?)\s*(gb|gib|g)?$/i; // 24, 24 GB
+const LARGEST = 2000; // GB of a card; a larger number is rather a name
 
 /** A count of parameters: 8.03 B. */
 export function parameters(count) {
@@ -40,7 +41,7 @@ export function typedModel(text, presets) {
 /** The row of a preset by any of its names. */
 export function presetNamed(presets, name) {
   const key = String(name ?? "").toLowerCase();
-  return presets.find((row) => [row.name, row.hub_id, ...(row.aliases ?? [])].some((x) => x?.toLowerCase() === key));
+  return key ? presets.find((row) => [row.name, row.hub_id, ...(row.aliases ?? [])].some((x) => x?.toLowerCase() === key)) : undefined;
 }
 
 /** What the model section says, in a few words. */
@@ -70,6 +71,7 @@ export function cardOptions(gpus) {
     title: cardTitle(row),
     note: `${row.title.match(VENDOR)?.[1] ?? row.vendor}, ${row.name}`,
     size: `${row.memory_gb} GB`,
+    rank: /sxm/.test(row.name) ? 0 : 1, // of those that match alike, the one that most have
     words: [row.name, row.title, ...(row.aliases ?? []), row.architecture, `${row.memory_gb}gb`].filter(Boolean).join(" "),
     row,
   }));
@@ -80,12 +82,12 @@ function place(list, name) {
   return at < 0 ? list.length : at;
 }
 
-/** A card that is only a size. */
+/** A card that is only a size; a bare number may rather be part of a name. */
 export function typedCard(text) {
   const found = text.trim().match(MEMORY);
-  if (!found || Number(found[1]) <= 0) return [];
-  const note = "any card of that size";
-  return [{ value: Number(found[1]), title: `${Number(found[1])} GB`, note, exact: true }];
+  const size = Number(found?.[1]);
+  if (!(size > 0 && size <= LARGEST)) return [];
+  return [{ value: size, title: `${size} GB`, note: "any card of that size", exact: true, late: !found[2] }];
 }
 
 /** The row of a card by its name; a beginning is enough where it is unique. */

@@ -3,14 +3,15 @@
 import { parseValue } from "./link.js";
 import { make, count } from "./words.js";
 
-/* Keys that are moved more than typed. `top` is where the slider ends unless the model says so. */
+/* Keys that are moved more than typed. `top` is where the slider ends; of `tokens`, unless the
+   model has an end; `whole`: unset, it is the model's longest sequence. */
 export const SLIDERS = {
   "training.batch_size": { from: 1, top: 512, unit: "sequences" },
-  "training.seq_len": { from: 512, top: 131072, unit: "tokens", tokens: true },
+  "training.seq_len": { from: 512, top: 131072, unit: "tokens", tokens: true, whole: true },
   "inference.batch_size": { from: 1, top: 1024, unit: "sequences" },
   "inference.prompt_len": { from: 128, top: 131072, unit: "tokens", tokens: true },
   "inference.new_tokens": { from: 16, top: 8192, unit: "tokens" },
-  "inference.max_seq_len": { from: 512, top: 131072, unit: "tokens", tokens: true },
+  "inference.max_seq_len": { from: 512, top: 131072, unit: "tokens", tokens: true, whole: true },
 };
 
 /** 1, 2, 3, 4, 6, 8, 12, 16 … from one number to another, both of them in it. */
@@ -56,9 +57,9 @@ export class Control {
     const described = [field.meaning ? `${this.id}-hint` : "", `${this.id}-problem`].filter(Boolean).join(" ");
     this.input = this.made({ id: this.id, "aria-describedby": described });
     this.back = make("button", { type: "button", class: "back", "aria-label": `Reset ${field.label}`, title: "Reset to the default", onclick: () => this.reset() });
-    this.problem = make("p", { class: "problem", id: `${this.id}-problem` });
+    this.problem = make("p", { class: "problem", id: `${this.id}-problem`, "aria-live": "polite" });
     this.element = make(
-      "div", { class: `field ${this.kind}`, "data-path": field.path },
+      "div", { class: `field ${this.kind}${this.wide ? " wide" : ""}`, "data-path": field.path },
       make("label", { for: this.id, title: plain(field.meaning ?? "") }, sentence(field.label)),
       make("div", { class: "field-input" }, this.back, this.input),
       field.meaning ? make("p", { class: "hint", id: `${this.id}-hint` }, plain(field.meaning)) : "",
@@ -154,6 +155,7 @@ class Choice extends Control {
   }
 
   made(attributes) {
+    this.wide = Math.max(...this.field.choices.map((one) => one.title.length)) > LONG;
     return make("select", { ...attributes, onchange: () => this.chosen() });
   }
 
@@ -163,8 +165,8 @@ class Choice extends Control {
   }
 
   draw() {
-    const same = this.value === undefined || JSON.stringify(this.value) === JSON.stringify(this.fallback);
-    this.input.value = same ? "" : JSON.stringify(this.value);
+    const now = JSON.stringify(this.value ?? this.fallback);
+    this.input.value = [...this.input.options].some((one) => one.value === now) ? now : "";
   }
 
   show(value, fallback, problem) {
@@ -186,14 +188,14 @@ class Choice extends Control {
   }
 
   option({ value, title }, fallback) {
-    const usual = fallback !== null && JSON.stringify(value) === JSON.stringify(fallback);
-    const words = usual && !this.field.plain ? `${plain(title)} (default)` : plain(title);
-    return make("option", { value: usual ? "" : JSON.stringify(value) }, words);
+    const usual = !this.field.plain && fallback !== null && JSON.stringify(value) === JSON.stringify(fallback);
+    return make("option", { value: usual ? "" : JSON.stringify(value) }, usual ? `${plain(title)} (default)` : plain(title));
   }
 
   placeholder() {}
 }
 
+const LONG = 24; // letters of a choice that needs a line of its own
 const AUTO = "auto"; // nothing is set, and what then holds depends on the run
 const ON = [{ value: true, title: "on" }, { value: false, title: "off" }];
 
@@ -225,13 +227,14 @@ class Slider extends Control {
 
   show(value, fallback, problem) {
     super.show(value, fallback, problem);
-    const asked = Number(value ?? fallback ?? this.top);
-    const now = asked > 0 ? asked : this.spec.from;
+    const known = Number(value ?? fallback) > 0;
+    const now = known ? Number(value ?? fallback) : this.spec.from;
     this.steps = ladder(Math.min(this.spec.from, Math.max(1, Math.floor(this.top / 16))), Math.max(this.top, now));
     this.range.max = this.steps.length - 1;
     const at = this.steps.findIndex((one) => one >= now);
     this.range.value = String(at < 0 ? 0 : at);
-    this.range.setAttribute("aria-valuetext", `${count(now)} ${this.spec.unit}`);
+    this.range.classList.toggle("unset", !known);
+    this.range.setAttribute("aria-valuetext", known ? `${count(now)} ${this.spec.unit}` : AUTO);
   }
 }
 

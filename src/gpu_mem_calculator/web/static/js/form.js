@@ -9,9 +9,10 @@ import { apply, current, get, linkProblem, reset, set, subscribe, VIEWS } from "
 import { make } from "./words.js";
 
 const TITLES = {
-  engine: "Framework", training: "Training", parallelism: "Parallelism", inference: "Server",
+  engine: "Framework options", training: "Training options", parallelism: "Parallelism", inference: "Server options",
   hardware: "Hardware", model: "Sizes of the model",
 };
+const UNSET = { model: "the model’s", "training.lora.r": "no LoRA" }; // words where nothing is set
 const ENGINE = { train: "engine.type", serve: "inference.engine" };
 const COUNT = "hardware.num_gpus";
 const RANKS = "inference.tensor_parallel_size"; // a server's number of cards
@@ -97,7 +98,7 @@ function applies(field) {
 function countField() {
   if (current().view === "train" || engineNow() === "llamacpp") return fieldOf(COUNT);
   const ranks = fieldOf(RANKS);
-  return has(ranks, engineNow()) ? { ...ranks, label: "GPUs of a copy" } : null;
+  return has(ranks, engineNow()) ? { ...ranks, label: "GPUs (TP)" } : null;
 }
 
 function rebuild() {
@@ -119,8 +120,7 @@ function rebuild() {
 
 function made(field, { Kind, moved } = {}) {
   const choices = field.choices?.filter((one) => !one.engines || one.engines.includes(engineNow()));
-  const unset = field.section === "model" ? "the model’s" : undefined;
-  const own = { ...field, choices, unset };
+  const own = { ...field, choices, unset: UNSET[field.path] ?? UNSET[field.section] };
   const changed = (value) => change(field, value);
   const control = Kind ? new Kind(own, changed) : controlFor(own, changed, moved);
   controls.set(field.path, control);
@@ -189,7 +189,7 @@ function show() {
 function fallback(field, tokens) {
   if (field.section === "model" || (field.path === `${LORA}.r` && get(LORA) === undefined)) return null;
   const own = field.defaults ? field.defaults[engineNow()] : field.default;
-  return own ?? (SLIDERS[field.path]?.tokens ? tokens : null) ?? null;
+  return own ?? (SLIDERS[field.path]?.whole ? tokens : null) ?? null;
 }
 
 /* Sentences above the form. A setting that has no place in it can be taken away here. */

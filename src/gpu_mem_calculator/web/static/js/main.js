@@ -38,10 +38,21 @@ function glance(result, strip) {
   new MutationObserver(copy).observe(result, { childList: true, subtree: true, characterData: true });
 }
 
+/* The set-up in words, on paper in the place of the form. */
+function onPaper(form, list) {
+  const words = (input) => (input.selectedOptions ? input.selectedOptions[0]?.textContent : input.value) ?? "";
+  addEventListener("beforeprint", () => {
+    const inputs = form.querySelectorAll("#model, #card, .field.set input[type=text], .field.set select");
+    const rows = [...inputs].flatMap((one) => [make("dt", {}, one.labels[0]?.textContent ?? ""), make("dd", {}, words(one))]);
+    list.replaceChildren(...rows, make("dt", {}, "Link"), make("dd", {}, location.href));
+  });
+}
+
 const byId = (id) => document.getElementById(id);
 start();
 viewSwitch(byId("views"));
 glance(byId("result"), byId("glance"));
 mountActions(byId("actions"));
 mountResult(byId("result"));
+onPaper(byId("form"), byId("printed"));
 startForm();

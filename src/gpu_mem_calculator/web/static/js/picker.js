@@ -13,9 +13,11 @@ export function search(options, text) {
   if (!asked.length) return options;
   const scored = options.map((option, order) => ({ option, order, score: score(option, asked) }));
   const found = scored.filter((one) => one.score !== null);
-  found.sort((a, b) => a.score - b.score || a.order - b.order);
+  found.sort((a, b) => a.score - b.score || rank(a) - rank(b) || a.order - b.order);
   return found.map((one) => one.option);
 }
+
+const rank = (one) => one.option.rank ?? 0;
 
 function pieces(text) {
   return text.toLowerCase().split(/[^a-z0-9.]+/).filter(Boolean);
@@ -60,7 +62,7 @@ export class Picker {
     });
     this.list = make("ul", { id: `${id}-list`, role: "listbox", "aria-label": `${label}: what there is`, hidden: true });
     this.hint = make("p", { id: `${id}-hint`, class: "hint" });
-    this.problem = make("p", { id: `${id}-problem`, class: "problem" });
+    this.problem = make("p", { id: `${id}-problem`, class: "problem", "aria-live": "polite" });
     this.label = make("label", { for: id }, label);
     const arrow = make("span", { class: "arrow", "aria-hidden": "true" });
     const box = make("div", { class: "picker-box" }, this.input, arrow, this.list);
@@ -97,7 +99,9 @@ export class Picker {
   }
 
   open(text) {
-    this.shown = [...this.also(text), ...search(this.options(), text)].slice(0, SHOWN);
+    const more = this.also(text);
+    const found = search(this.options(), text);
+    this.shown = [...more.filter((one) => !one.late), ...found, ...more.filter((one) => one.late)].slice(0, SHOWN);
     this.at = -1;
     const items = this.shown.map((option, at) => this.item(option, at));
     const none = make("li", { class: "none", role: "option", "aria-disabled": "true" }, "Nothing of that name.");
