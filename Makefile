@@ -1,4 +1,5 @@
 # make run    an estimate for Llama-2-7B on 8 GPUs
+# make serve  the web page, on this machine
 # make test   everything that has to hold; installs what it needs
 # make lint   style, types and the direction of imports
 # make bench  how fast it is, as ratios measured in one run
@@ -9,12 +10,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test lint bench compare-traces clean
+.PHONY: run serve test lint bench compare-traces clean
 
 run: $(VENV)/base
 	@$(BIN)/gpu-mem-calc quick 7 --gpus 8 --engine deepspeed
 
-test: lint $(VENV)/reference
+serve: $(VENV)/web
+	$(BIN)/gpu-mem-calc serve
+
+test: lint $(VENV)/reference $(VENV)/browser
 	$(BIN)/python -m pytest -n auto --cov --cov-report=term
 	$(BIN)/python tests/architecture/coverage_floor.py
 
@@ -29,6 +33,7 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/stream.py
 	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/web.py
 
 N ?= 500
 SEED ?= 0
@@ -45,6 +50,10 @@ $(VENV)/base: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e .
 	@touch $@
 
+$(VENV)/web: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) -e ".[web]"
+	@touch $@
+
 $(VENV)/dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) -e ".[dev]"
 	@touch $@
@@ -54,4 +63,10 @@ $(VENV)/dev: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/reference: $(VENV)/dev
 	$(PIP) torch==2.13.0
 	$(PIP) transformers==5.17.0 peft==0.21.2
+	@touch $@
+
+# a browser for the page's tests: the system's own, else one that Playwright brings
+$(VENV)/browser: $(VENV)/dev
+	command -v chromium || { apt-get update -qq && apt-get install -qq -y chromium; } \
+	  || $(BIN)/playwright install chromium
 	@touch $@

@@ -130,7 +130,7 @@ def plausible_runs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(plausible_runs())
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_plausible_run_is_explained_or_refused(run: dict[str, Any]) -> None:
     """Where an engine accepts a run, its formulas with letters give the numbers without."""
     try:
