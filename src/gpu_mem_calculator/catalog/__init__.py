@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,8 @@ def row_config(row: Row) -> Row:
     return config if own is None else {**config, "quantization_config": own}
 
 
-def having(table: str, key: str, value: str) -> list[Row]:
+@lru_cache(maxsize=64)
+def having(table: str, key: str, value: str) -> tuple[Row, ...]:
     """The rows with a line `key = value`."""
     line = f"\n{key} = {value}\n"
-    return [_row(table, n) for n, piece in enumerate(_pieces(table)) if line in piece]
+    return tuple(_row(table, n) for n, piece in enumerate(_pieces(table)) if line in piece)

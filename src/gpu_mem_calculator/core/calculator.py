@@ -149,7 +149,8 @@ def _result(
 ) -> MemoryResult:  # fmt: skip
     run, hardware = resolved.run, resolved.hardware
     ledger = ledgers[busiest]
-    peak = ledger.peak_instant(phases=STEP)
+    highest = [one.peak_instant(phases=STEP) for one in ledgers]
+    peak = highest[busiest]
     allocated = peaks[busiest] if found is None else found.allocated_bytes
     card = (allocated if found is None else found.needs_bytes) + outside
     starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
@@ -180,7 +181,7 @@ def _result(
         num_parameters=run.parameters_given or run.arch.num_parameters,
         trainable_parameters=_trainable(resolved),
         busiest_stage=busiest,
-        stages=_stages(resolved, ledgers, peaks),
+        stages=_stages(resolved, highest, peaks),
         timeline=_timeline(ledger),
         assumed=list(resolved.assumed),
         warnings=list(resolved.warnings),
@@ -217,7 +218,7 @@ def _most(ledgers: tuple[Ledger, ...], place: str) -> int:
     return max(int(ledger.peak(place)) for ledger in ledgers)
 
 
-def _stages(resolved: Resolved, ledgers: tuple[Ledger, ...], peaks: list[int]) -> list[StageResult]:
+def _stages(resolved: Resolved, highest: list[Instant], peaks: list[int]) -> list[StageResult]:
     run, engine = resolved.run, resolved.engine
     layers = engine.stage_layers(run) if engine.stage_layers else [len(run.arch.layers)]
     return [
@@ -225,9 +226,9 @@ def _stages(resolved: Resolved, ledgers: tuple[Ledger, ...], peaks: list[int]) -
             stage=i,
             num_layers=layers[i],
             allocated_bytes=peaks[i],
-            peak_phase=ledger.peak_instant(phases=STEP).title,
+            peak_phase=instant.title,
         )
-        for i, ledger in enumerate(ledgers)
+        for i, instant in enumerate(highest)
     ]
 
 

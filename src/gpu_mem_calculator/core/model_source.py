@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -81,7 +82,9 @@ def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Mo
         return _from_config(title, model.config, numbers, given, ())
     row = catalog.find("index", model.name) if model.name else None
     if row is not None:
-        found = _from_config(row["title"], catalog.row_config(row), numbers, given, ())
+        found = _preset(row["name"]) if given is None and not numbers else _from_config(
+            row["title"], catalog.row_config(row), numbers, given, ()
+        )  # fmt: skip
         name = model.name if "/" in str(model.name) else row.get("hub_id")
         return replace(found, address=name or "MODEL")
     file = _config_file(model.name) if model.name else None
@@ -96,7 +99,7 @@ def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Mo
         assumed = tuple(
             f"model.{key}={value}" for key, value in _plain_assumptions(numbers).items()
         )
-        return _checked(title, read_plain(numbers), given, assumed)
+        return _checked(title, _plain(json.dumps(numbers)), given, assumed)
     if given is not None:
         return _by_size(title, numbers, given)
     if model.name and checkpoint.is_hub_name(model.name):
@@ -105,6 +108,19 @@ def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Mo
         raise InputError([_unknown(model.name)])
     missing = ", ".join(f"model.{key}" for key in core if key not in numbers)
     raise InputError([f"the model has no name, no config and no {missing}; give one of them"])
+
+
+@lru_cache(maxsize=256)
+def _preset(name: str) -> Model:
+    """A preset as it is published."""
+    row = catalog.find("index", name)
+    assert row is not None
+    return _from_config(row["title"], catalog.row_config(row), {}, None, ())
+
+
+@lru_cache(maxsize=256)
+def _plain(key: str) -> Arch:
+    return read_plain(json.loads(key))
 
 
 def _from_hub(name: str, numbers: Mapping[str, Any], given: int | None) -> Model:
@@ -172,8 +188,6 @@ def _config_file(name: str) -> Path | None:
 
 @lru_cache(maxsize=256)
 def _read_cached(key: str) -> Arch:
-    import json
-
     return read_config(json.loads(key))
 
 
@@ -184,8 +198,6 @@ def _from_config(
     given: int | None,
     assumed: tuple[str, ...],
 ) -> Model:
-    import json
-
     if not isinstance(config, Mapping):
         raise ConfigError("a config.json is an object with a 'model_type'")
     changed = dict(config)

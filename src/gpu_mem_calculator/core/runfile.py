@@ -114,8 +114,8 @@ def as_dict(value: Any) -> Any:
     if value is None or type(value) in (int, str, bool, float):
         return value
     if isinstance(value, Struct):
-        found = {f: as_dict(getattr(value, f)) for f in value.__struct_fields__}
-        return {k: v for k, v in found.items() if v is not None}
+        return {f: as_dict(v) for f in value.__struct_fields__
+                if (v := getattr(value, f)) is not None}  # fmt: skip
     if isinstance(value, Mapping):
         return {k: as_dict(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
@@ -125,7 +125,7 @@ def _section(kind: type[Struct], values: Mapping[str, Any]) -> Struct:
     types = hints(kind)
     given = {k: v for k, v in values.items() if v is not None}
     if isinstance(given.get("lora"), Mapping):
-        given["lora"] = {k: v for k, v in given["lora"].items() if v is not None}
+        given["lora"] = _section(LoraConfig, given["lora"])
     return kind(**{k: _convert(v, types[k]) for k, v in given.items()})
 
 
@@ -139,6 +139,9 @@ def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
 
 
 def _convert(value: Any, kind: Any) -> Any:
+    """A value as its type has it; 8.0 is a whole number, also in a list."""
+    if isinstance(value, list):
+        value = [int(v) if type(v) is float and v.is_integer() else v for v in value]
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         try:
             return msgspec.convert(int(value), kind)
@@ -261,11 +264,3 @@ def with_settings(data: dict[str, Any], settings: Iterable[str]) -> dict[str, An
             here = here[key]
         here[keys[-1]] = value
     return data
-
-
-def schema() -> dict[str, Any]:
-    """The run file's JSON Schema, for editors."""
-    made = msgspec.json.schema(RunFile)
-    for definition in made["$defs"].values():
-        definition["additionalProperties"] = False
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}

@@ -27,6 +27,7 @@ def engine_names() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in files if file.stem != "__init__"))
 
 
+@cache
 def spellings() -> dict[str, str]:
     """Every spelling people use, and the engine it means."""
     return {**{name: name for name in engine_names()}, **ALIASES}

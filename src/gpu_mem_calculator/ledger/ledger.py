@@ -73,19 +73,19 @@ class Ledger(Struct, frozen=True, dict=True):
 
     def parts(self, instant: Instant, place: str = GPU) -> dict[str, Num]:
         """Bytes by kind at an instant."""
-        table = self._table(place)
-        return {kind: table[kind][instant.name] * instant.present for kind in KINDS}
+        table, name, present = self._tables.get(place, {}), instant.name, instant.present
+        return {kind: table[kind][name] * present if kind in table else 0 for kind in KINDS}
 
     def heights(self, place: str = GPU) -> dict[str, Num]:
         """Bytes alive at every instant in one place."""
-        if place == GPU:
-            return self._gpu_heights
-        return self._summed(self._table(place))
+        return self._gpu_heights if place == GPU else self._summed(place)
 
     def peak(self, place: str = GPU, phases: Iterable[str] | None = None) -> Num:
         """The highest instant's bytes."""
-        heights = self.heights(place)
         best: Num = 0
+        if place not in self._tables:
+            return best
+        heights = self.heights(place)
         for instant in self.instants:
             if phases is None or instant.phase in phases:
                 best = larger(best, heights[instant.name])
@@ -98,32 +98,23 @@ class Ledger(Struct, frozen=True, dict=True):
         return max(wanted, key=lambda i: int(heights[i.name]))
 
     @cached_property
-    def _gpu_table(self) -> dict[str, dict[str, Num]]:
-        return self._counted(GPU)
+    def _gpu_heights(self) -> dict[str, Num]:
+        return self._summed(GPU)
 
     @cached_property
-    def _gpu_heights(self) -> dict[str, Num]:
-        return self._summed(self._gpu_table)
-
-    def _table(self, place: str) -> dict[str, dict[str, Num]]:
-        return self._gpu_table if place == GPU else self._counted(place)
-
-    def _counted(self, place: str) -> dict[str, dict[str, Num]]:
-        """Bytes by kind, then by instant."""
+    def _tables(self) -> dict[str, dict[str, dict[str, Num]]]:
+        """Bytes by place, then by kind, then by instant; places and kinds that entries have."""
         nothing = {instant.name: 0 for instant in self.instants}
-        table: dict[str, dict[str, Num]] = {kind: dict(nothing) for kind in KINDS}
+        tables: dict[str, dict[str, dict[str, Num]]] = {}
         for entry in self.entries:
-            if entry.place == place:
-                size, row = entry.bytes, table[entry.kind]
-                for name, copies in entry.live.items():
-                    row[name] = row[name] + size * copies
-        return table
+            table = tables.setdefault(entry.place, {})
+            if entry.kind not in table:
+                table[entry.kind] = dict(nothing)
+            size, row = entry.bytes, table[entry.kind]
+            for name, copies in entry.live.items():
+                row[name] = row[name] + size * copies
+        return tables
 
-    def _summed(self, table: dict[str, dict[str, Num]]) -> dict[str, Num]:
-        heights: dict[str, Num] = {}
-        for instant in self.instants:
-            total: Num = 0
-            for row in table.values():
-                total = total + row[instant.name]
-            heights[instant.name] = total * instant.present
-        return heights
+    def _summed(self, place: str) -> dict[str, Num]:
+        rows = list(self._tables.get(place, {}).values())
+        return {i.name: sum([row[i.name] for row in rows]) * i.present for i in self.instants}

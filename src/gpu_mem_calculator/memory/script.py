@@ -15,7 +15,7 @@ from ..ledger.num import Num, nothing
 Call = tuple[int, int, Num]
 
 
-class Script(Struct, frozen=True, kw_only=True):
+class Script(Struct, frozen=True, kw_only=True, cache_hash=True):
     """One block, forward and backward, its tensors numbered from 0.
 
     `entry` and `exit` are the block's input and output, `exit_grad` and `entry_grad` their

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.num import Num, larger, smaller
-from ..model.arch import Arch, Layer
+from ..model.arch import Arch, Layer, merged
 from .run import Run
 from .timeline import Stretch
 
@@ -61,22 +61,17 @@ def blocks(run: Run, low: Num, high: Num) -> tuple[Block, ...]:
     return tuple(found)
 
 
-def _runs(arch: Arch, seq: Num) -> list[tuple[Layer, int | None, int, int]]:
+def _runs(arch: Arch, seq: Num) -> tuple[tuple[Layer, int | None, int, int], ...]:
     """Stretches of equal layers with equal windows: (layer, window, first, count).
 
     A window that is longer than the sequence is no window.
     """
-    windows = arch.windows or (None,) * len(arch.layers)
-    found: list[tuple[Layer, int | None, int, int]] = []
-    for index, (layer, window) in enumerate(zip(arch.layers, windows, strict=True)):
-        if window is not None and not slides(seq, window):
-            window = None
-        if found and found[-1][1] == window and found[-1][0] is layer:
-            kept, _, first, count = found[-1]
-            found[-1] = (kept, window, first, count + 1)
-        else:
-            found.append((layer, window, index, 1))
-    return found
+    if not arch.windows:
+        return arch.window_runs
+    return merged(
+        (layer, window if window is not None and slides(seq, window) else None, first, count)
+        for layer, window, first, count in arch.window_runs
+    )
 
 
 def slides(keys: Num, window: int) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-
 from .arch import Arch, Layer
 from .blocks import Linear
 
@@ -18,21 +16,9 @@ DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def linears(layer: Layer) -> Iterator[Linear]:
+def linears(layer: Layer) -> tuple[Linear, ...]:
     """Every projection of a layer that stands as a module of its own."""
-    for part in (layer.mixer, layer.mlp):
-        yield from _inside(part)
-
-
-def _inside(part: object) -> Iterator[Linear]:
-    if isinstance(part, Linear):
-        yield part
-    elif isinstance(part, tuple):
-        for item in part:
-            yield from _inside(item)
-    elif isinstance(part, Struct):
-        for name in part.__struct_fields__:
-            yield from _inside(getattr(part, name))
+    return layer.linears
 
 
 def module_name(linear: Linear) -> str:

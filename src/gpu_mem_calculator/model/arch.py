@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from msgspec import Struct
@@ -10,7 +10,7 @@ from msgspec import Struct
 from .blocks import Linear, Mixer, Mlp, Moe, Norm, Weight
 
 
-class Layer(Struct, frozen=True, kw_only=True, dict=True):
+class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     """One block of the stack. Norms are named by where they stand:
 
     `pre` before the mixer, `post` after it, `after` behind the residual addition, `pre_mlp`,
@@ -32,6 +32,13 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True):
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter of the layer, names relative to it."""
+        return iter(self._weights)
+
+    @cached_property
+    def _weights(self) -> tuple[Weight, ...]:
+        return tuple(self._listed())
+
+    def _listed(self) -> Iterator[Weight]:
         parts = ((self.mixer_name, self.mixer), *self.beside, (self.mlp_name, self.mlp))
         for name, part in parts:
             if part is not None:
@@ -53,9 +60,25 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True):
         return next((norm for place, norm in self.norms if place == where), None)
 
     @cached_property
+    def linears(self) -> tuple[Linear, ...]:
+        """Every projection of the layer that stands as a module of its own."""
+        return tuple(one for part in (self.mixer, self.mlp) for one in _linears(part))
+
+    @cached_property
     def num_parameters(self) -> int:
         """Elements in the layer."""
         return sum(weight.numel for weight in self.weights())
+
+
+def _linears(part: object) -> Iterator[Linear]:
+    if isinstance(part, Linear):
+        yield part
+    elif isinstance(part, tuple):
+        for item in part:
+            yield from _linears(item)
+    elif isinstance(part, Struct):
+        for name in part.__struct_fields__:
+            yield from _linears(getattr(part, name))
 
 
 class Buffer(Struct, frozen=True):
@@ -74,7 +97,7 @@ class Buffer(Struct, frozen=True):
         return count * self.bits // 8
 
 
-class Arch(Struct, frozen=True, kw_only=True, dict=True):
+class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     """A whole model: what comes before the stack, the stack, what comes after."""
 
     family: str
@@ -114,6 +137,13 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True):
 
     def after_weights(self) -> Iterator[Weight]:
         """What stands behind the stack: final norm, head."""
+        return iter(self._after)
+
+    @cached_property
+    def _after(self) -> tuple[Weight, ...]:
+        return tuple(self._behind())
+
+    def _behind(self) -> Iterator[Weight]:
         if self.final_norm is not None:
             yield from self.final_norm.weights()
         if self.head is not None:
@@ -192,3 +222,27 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True):
             else:
                 found.append((layer, index, 1))
         return tuple(found)
+
+    @cached_property
+    def window_runs(self) -> tuple[tuple[Layer, int | None, int, int], ...]:
+        """Stretches of one layer with one window: (layer, window, first index, count)."""
+        return merged(
+            (layer, window, index, 1)
+            for index, (layer, window) in enumerate(zip(
+                self.layers, self.windows or (None,) * len(self.layers), strict=True
+            ))
+        )  # fmt: skip
+
+
+def merged(
+    runs: Iterable[tuple[Layer, int | None, int, int]],
+) -> tuple[tuple[Layer, int | None, int, int], ...]:
+    """Stretches (layer, window, first, count), with neighbours that are alike as one."""
+    found: list[tuple[Layer, int | None, int, int]] = []
+    for layer, window, first, count in runs:
+        if found and found[-1][1] == window and found[-1][0] is layer:
+            kept, _, start, before = found[-1]
+            found[-1] = (kept, window, start, before + count)
+        else:
+            found.append((layer, window, first, count))
+    return tuple(found)

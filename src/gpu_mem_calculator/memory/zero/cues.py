@@ -14,7 +14,7 @@ WEIGHT = "weight"  # the gradient of a weight is made, or (~number) goes
 Turn = tuple[tuple[str, int, bool], ...]  # what comes, its number, whether in a forward
 
 
-class Part(Struct, frozen=True):
+class Part(Struct, frozen=True, cache_hash=True):
     """What DeepSpeed sees of a script: its cues, and the gradients of weights.
 
     `turns`: a checkpointed block runs forward again before it runs backward. `sizes` are those of

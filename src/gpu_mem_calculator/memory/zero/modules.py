@@ -1,11 +1,14 @@
 """A model as DeepSpeed sees it: modules in the order they are called, parameters in the order
 they are registered.
+
+Sizes are plain numbers, whatever the model's are: equal models have the same modules.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from ...model.arch import Arch, Layer
 from ...model.blocks import Mlp, Moe, Norm, Weight
@@ -42,6 +45,7 @@ def _feed_forward(block: Mlp | Moe, adapter: Adapter | None) -> tuple[Module, ..
     return ((), *modules)
 
 
+@lru_cache(maxsize=64)
 def layer_modules(layer: Layer, adapter: Adapter | None = None) -> tuple[tuple[Module, ...], ...]:
     """The modules of one layer in the order of their forward calls, in groups.
 
@@ -64,6 +68,7 @@ def layer_modules(layer: Layer, adapter: Adapter | None = None) -> tuple[tuple[M
     return tuple(found)
 
 
+@lru_cache(maxsize=64)
 def before_modules(arch: Arch) -> tuple[Module, ...]:
     """What runs before the stack: the model, its base, embeddings, the rotary tables."""
     return ((), (), *_grouped(arch.embedding), *_norm(arch.embedding_norm), ())
@@ -74,6 +79,7 @@ def _norm(block: Norm | None) -> Iterator[Module]:
         yield tuple(int(w.numel) for w in block.weights())
 
 
+@lru_cache(maxsize=64)
 def after_modules(arch: Arch) -> tuple[Module, ...]:
     """What runs behind the stack: final norm, head. A tied head reads the embedding again."""
     return (*_norm(arch.final_norm), head_module(arch))
@@ -87,6 +93,7 @@ def head_module(arch: Arch) -> Module:
     return (*(int(w.numel) for w in arch.head.weights()), *extra)
 
 
+@lru_cache(maxsize=64)
 def layer_sizes(layer: Layer, adapter: Adapter | None = None) -> tuple[int, ...]:
     """Elements of each trainable parameter of a layer, in the order of registration."""
     if adapter is None:
@@ -104,6 +111,7 @@ def adapter_sizes(weight: Weight, adapter: Adapter) -> tuple[int, ...]:
     return (*pair, int(rows)) if adapter.dora else pair
 
 
+@lru_cache(maxsize=64)
 def trainable_runs(
     arch: Arch, adapter: Adapter | None = None
 ) -> tuple[tuple[tuple[int, ...], int, int], ...]:
@@ -120,7 +128,8 @@ def trainable_runs(
     return ((before, -1, 1), *stack, (after, -2, 1))
 
 
-def size_counts(arch: Arch, adapter: Adapter | None = None) -> Counter[int]:
+@lru_cache(maxsize=64)
+def size_counts(arch: Arch, adapter: Adapter | None = None) -> Mapping[int, int]:
     """How many trainable parameters there are of each size."""
     counts: Counter[int] = Counter()
     for sizes, _, units in trainable_runs(arch, adapter):

@@ -74,8 +74,8 @@ class Plan(Struct, frozen=True, kw_only=True):
         startup: tuple[str, ...] = (), place: str = GPU,
     ) -> Entry:  # fmt: skip
         """An entry alive where `live` says so, and in the given moments of start-up."""
-        alive: dict[str, Num] = {b.name: live(b) for b in self.beats}
-        alive = {n: c for n, c in alive.items() if not (isinstance(c, int | bool) and c == 0)}
+        alive: dict[str, Num] = {b.name: copies for b in self.beats
+                                 if not isinstance(copies := live(b), int) or copies}  # fmt: skip
         alive |= dict.fromkeys(startup, 1)
         return Entry(name=name, kind=kind, bytes=size, live=alive, place=place,
                      source=code(f"deepspeed 0.19.8 {source}"))  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import add
 from typing import Any
 
 from msgspec import Struct
@@ -24,7 +25,7 @@ from .spots import Spot, spots
 from .tables import Model, Table, Tables, tables
 
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
-GROUPS = (
+GROUPS = tuple((name, kind, code(f"deepspeed 0.19.8 {where}")) for name, kind, where in (
     ("weights' gradients that are not reduced", GRAD, f"{FILE12}:1415, {FILE3}:1601"),
     ("gradient bucket", COMM, f"{FILE12}:3256"),
     ("gradients of the slice's parameters", GRAD, f"{FILE12}:2183 grads_in_partition"),
@@ -32,7 +33,7 @@ GROUPS = (
     ("gathered parameters", PARAM, "runtime/zero/partitioned_param_coordinator.py:355-537"),
     ("shards, come from the host", COMM,
      "runtime/zero/partition_parameters.py:1359 until the gather has begun"),
-)  # fmt: skip
+))  # fmt: skip
 EMBEDDED = "embedding: output"
 STEP = (("optimizer.norm", "gradient norm"), ("optimizer.cast", "gradients cast to fp32"),
         ("optimizer", "optimizer step"))  # fmt: skip
@@ -63,18 +64,19 @@ def cases(plan: Plan, model: Model) -> tuple[list[tuple[Tables, ...]], Any]:
     return found, which.reshape(pairs.shape[:-1])
 
 
-def highest(spot: Spot, mine: list[Table], which: Any, *, near: bool) -> Found:
-    """The highest of a spot's candidates. `near`: of the layers that wait one is on the GPU."""
+def highest(spot: Spot, mine: list[Table], which: Any, *, near: bool, plain: bool) -> Found:
+    """The highest of a spot's candidates. `near`: of the layers that wait one is on the GPU;
+    `plain`: all sizes are ints.
+    """
     pairs = mine[0].best
     if which is not None:
         pairs = tuple(sorted({pair for table in mine for pair in table.best}))
-    rows, heights, kept = mine[0].rows, spot.heights, spot.kept
+    heights, kept = spot.heights, spot.kept
     own = [(1 if near and spot.checkpoint and waiting else waiting) * kept + heights[level][0]
            for waiting, level in pairs]  # fmt: skip
-    if which is not None or any(hasattr(size, "astype") for size in own):
+    if which is not None or (not plain and any(hasattr(size, "astype") for size in own)):
         return _of_arrays(spot, mine, which, list(zip(pairs, own, strict=True)))
-    totals = [size + rows[waiting][level]
-              for size, (waiting, level) in zip(own, pairs, strict=True)]  # fmt: skip
+    totals = list(map(add, own, mine[0].heights))
     waiting, level = pairs[totals.index(max(totals))]
     return Found(waiting, heights[level][1], mine[0].parts(waiting, level))
 
@@ -133,7 +135,7 @@ def beats_and_entries(
                 continue
             usual = [several[later][spot.place] for several in found]
             high = highest(spot, [a or b for a, b in zip(mine, usual, strict=True)], which,
-                           near=near)  # fmt: skip
+                           near=near, plain=ints)  # fmt: skip
             beats.append(_beat(spot, high, tag, word, again if later else 1))
             entries += _entries(plan, spot, high, beats[-1])
     none = tuple(0 for _ in stack)
@@ -163,10 +165,10 @@ def _left(plan: Plan, found: list[tuple[Tables, ...]], which: Any) -> Entry:
     place = ("step", 0, False)
     last = [several[1] for several in found]
     parts = _parts([tables[place] for tables in last], which, 0, 0)
-    name, kind, where = GROUPS[2]
+    name, kind, source = GROUPS[2]
     return Entry(name=name, kind=kind, bytes=plan.run.scaled(sum(parts)),
                  live={"optimizer.norm": 1, "optimizer.cast": 1},
-                 source=code(f"deepspeed 0.19.8 {where}"))  # fmt: skip
+                 source=source)  # fmt: skip
 
 
 def _beat(spot: Spot, high: Found, tag: str, word: str, present: Num) -> Beat:
@@ -187,8 +189,8 @@ def _entries(plan: Plan, spot: Spot, high: Found, beat: Beat) -> Iterator[Entry]
         (spot.label, ACT, high.moment.act, source),
         (f"{spot.label}, kernel workspace", TEMP, high.moment.temp, source),
     ]
-    for (name, kind, where), size in zip(GROUPS, high.parts, strict=True):
-        rows.append((name, kind, plan.run.scaled(size), code(f"deepspeed 0.19.8 {where}")))
+    for (name, kind, origin), size in zip(GROUPS, high.parts, strict=True):
+        rows.append((name, kind, plan.run.scaled(size), origin))
     for name, kind, size, origin in rows:
         if not nothing(size):
             yield Entry(name=name, kind=kind, bytes=size, live={beat.name: 1}, source=origin)

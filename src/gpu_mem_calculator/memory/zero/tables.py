@@ -81,6 +81,11 @@ class Table(Struct, frozen=True, dict=True):
             found += [(count, level) for count, _ in hull]
         return tuple(found)
 
+    @cached_property
+    def heights(self) -> list[int]:
+        """Bytes in all of every candidate."""
+        return [self.rows[waiting][level] for waiting, level in self.best]
+
     def parts(self, waiting: int, level: int) -> tuple[int, ...]:
         """Bytes of each group."""
         found = max(row[level] for row in self.buckets[waiting])[1]
