@@ -18,9 +18,10 @@ export function mountChips(element) {
 
 /** Ask what could be changed of a run; its look says whether it fits now. */
 export async function showChips(look, setup) {
+  const run = request(setup);
+  if (shown === JSON.stringify(run)) return;
   under?.abort();
   under = new AbortController();
-  const run = request(setup);
   const mine = under;
   try {
     const { changes } = await post("/api/what-ifs", run, { signal: mine.signal });
@@ -36,7 +37,7 @@ export async function showChips(look, setup) {
 /** The run changed: what is shown was for another one, until the new answer is there. */
 export function staleChips() {
   under?.abort();
-  if (shown !== JSON.stringify(request(current()))) list.classList.add("stale");
+  list.classList.toggle("stale", shown !== JSON.stringify(request(current())));
 }
 
 function draw(changes, result, setup) {

@@ -3,7 +3,7 @@
 import { get, post } from "./api.js";
 import { settingsOf } from "./link.js";
 import { peakOf } from "./picture.js";
-import { activate, active, removeSetup, request, setups, subscribe } from "./state.js";
+import { activate, active, removeSetup, request, setups, subscribe, VIEWS } from "./state.js";
 import { count, draw, fragment, gib, make, say, spoken, swatch } from "./words.js";
 
 const WIDTH = 400; // asked for; what is drawn here is drawn anew on the common scale
@@ -79,16 +79,22 @@ function show() {
 
 /** The paths whose values are not the same in all set-ups, with each one's text. */
 export function differing(all) {
-  const each = all.map((setup) => new Map([["view", setup.view], ...settingsOf(request(setup))]));
+  const each = all.map((setup) => new Map(settingsOf(request(setup))));
   const paths = new Set(each.flatMap((one) => [...one.keys()]));
   return [...paths]
-    .map((path) => [path, each.map((one) => one.get(path) ?? null)])
+    .map((path) => [path, each.map((one, i) => one.get(path) ?? (says(all[i], path) ? "default" : "–"))])
     .filter(([, values]) => new Set(values).size > 1);
+}
+
+/* Whether a key means something in a set-up's view. */
+function says({ view }, path) {
+  const { sections, without } = VIEWS[view];
+  return sections.includes(path.split(".")[0]) && !without.includes(path);
 }
 
 function card(setup, index, { look, error }, scale, keys) {
   const edited = index === active();
-  const title = `${index + 1}  ${setup.run.model?.name ?? "own model"}`;
+  const title = `${index + 1}  ${VIEWS[setup.view].title} ${setup.run.model?.name ?? "own model"}`;
   const pick = make(
     "button",
     { type: "button", class: "tab", "aria-pressed": String(edited), "data-key": `pick-${index}`, onclick: () => activate(index) },
@@ -188,7 +194,7 @@ function changes(keys, index) {
   const rows = keys.map(([path, values]) => {
     const text = values[index];
     const common = values.filter((one) => one === text).length > values.length / 2;
-    return make("div", { class: common ? "" : "own", title: path }, make("dt", {}, labels?.get(path) ?? spoken(path)), make("dd", {}, text ?? "default"));
+    return make("div", { class: common ? "" : "own", title: path }, make("dt", {}, labels?.get(path) ?? spoken(path)), make("dd", {}, text));
   });
   return make("dl", { class: "differs" }, rows);
 }

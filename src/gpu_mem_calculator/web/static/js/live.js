@@ -11,25 +11,29 @@ const PAUSE = 150; // milliseconds of rest before the replay is asked for
 const SLOW = 250; // milliseconds after which a newer state does not wait for an older answer
 
 let hooks = null;
-let ledger = null; // the request under way: {controller, since}
+let ledger = null; // the request under way: {controller, since, wanted}
 let replay = null; // the replay's controller
 let timer = 0;
 let changedAt = 0; // when the state last changed that is not yet drawn
 let waiting = false; // a newer state waits for the request under way
-let shown = ""; // the request and width that are drawn
+let shown = ""; // the request that is drawn
+let wide = 0; // and how wide
+let needsReplay = false; // whether the ledger left figures open
 let refused = false; // the last state was, and the form shows why
 
 /** Begin. `given` has width(), drawn(look, setup), settled(look) once that is on the screen,
-    replayed(look, setup), busy(text), failed(error). */
+    replayed(look, setup) with null for no news, busy(text), failed(error). */
 export function start(given) {
   hooks = given;
   subscribe(changed);
   changed();
 }
 
-/** The picture's room changed: ask for another width, where it is another. */
+/** The picture's room changed: it is scaled at once, and drawn for the new width after a rest. */
 export function resized() {
-  if (shown && shown !== key()) changed();
+  if (!shown || wide === hooks.width() || ledger) return;
+  clearTimeout(timer);
+  timer = setTimeout(() => askReplay(current(), true), PAUSE);
 }
 
 /** Ask again though nothing changed, after a failure that passes. */
@@ -39,16 +43,18 @@ export function again() {
 }
 
 function key() {
-  return JSON.stringify([request(current()), hooks.width()]);
+  return JSON.stringify(request(current()));
 }
 
 function changed() {
-  if (shown === key() && !ledger) return;
+  const wanted = key();
+  if (!waiting && wanted === (ledger?.wanted ?? shown)) return;
   performance.mark("change");
   changedAt ||= performance.now();
   clearTimeout(timer);
   replay?.abort();
   replay = null;
+  hooks.busy("");
   if (ledger && performance.now() - ledger.since < SLOW) {
     waiting = true;
     return;
@@ -58,54 +64,59 @@ function changed() {
 }
 
 async function ask() {
-  const mine = { controller: new AbortController(), since: performance.now() };
-  const [setup, wanted, from] = [current(), key(), changedAt];
+  const mine = { controller: new AbortController(), since: performance.now(), wanted: key() };
+  const [setup, from] = [current(), changedAt];
   ledger = mine;
   waiting = false;
   changedAt = 0;
   try {
     const look = await asked(setup, false, mine.controller.signal);
     if (ledger !== mine) return;
-    shown = wanted;
+    shown = mine.wanted;
     hooks.drawn(look, setup);
     accepted();
     painted(from, look);
-    if (!waiting) timer = setTimeout(() => askReplay(setup, look), PAUSE);
+    needsReplay = look.result.needs_bytes === null; // a server's ledger is the whole answer
+    if (!waiting) timer = setTimeout(() => askReplay(setup, wide !== hooks.width()), PAUSE);
   } catch (error) {
     if (error.name === "AbortError" || ledger !== mine) return;
     shown = "";
     told(error);
+  } finally {
+    if (ledger === mine) ledger = null;
   }
-  ledger = null;
-  if (waiting) ask();
+  if (waiting && !ledger) ask();
 }
 
-/* A server with a pool has no replay: its ledger is the whole answer. */
-async function askReplay(setup, ledgers) {
+/* What the ledger does not know; `anew` where the picture is wanted in another width as well. */
+async function askReplay(setup, anew) {
   const mine = new AbortController();
-  const replays = ledgers.result.needs_bytes === null;
+  replay?.abort();
   replay = mine;
-  if (replays) hooks.busy("replaying…");
+  if (needsReplay) hooks.busy("replaying…");
   try {
-    const look = replays ? await asked(setup, true, mine.signal) : ledgers;
+    const look = needsReplay || anew ? await asked(setup, needsReplay, mine.signal) : null;
     if (replay === mine) hooks.replayed(look, setup);
   } catch (error) {
-    if (error.name !== "AbortError" && replay === mine) told(error);
+    if (error.name === "AbortError" || replay !== mine) return;
+    if (!error.problems) throw error;
+    hooks.busy(`no replay: ${error.message}`);
+    return;
   }
   if (replay === mine) hooks.busy("");
 }
 
 function asked(setup, replays, signal) {
-  const query = { width: hooks.width(), replay: replays };
-  return post("/api/look", request(setup), { query, signal });
+  wide = hooks.width();
+  return post("/api/look", request(setup), { query: { width: wide, replay: replays }, signal });
 }
 
 /* A refused run is the form's to show; the last good result stays. */
 function told(error) {
-  const problems = error.problems ?? [error.message];
+  if (!error.problems) throw error; // not the service's
   refused = true;
   hooks.failed(error);
-  document.dispatchEvent(new CustomEvent("problems", { detail: { problems } }));
+  document.dispatchEvent(new CustomEvent("problems", { detail: { problems: error.problems } }));
 }
 
 function accepted() {

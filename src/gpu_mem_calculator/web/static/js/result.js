@@ -99,7 +99,7 @@ function settled(drawn_) {
 
 function afterReplay(next, setup) {
   const before = look;
-  look = next;
+  look = next ?? look;
   if (before.parts.picture !== look.parts.picture) showPicture(look);
   for (const name of ["verdict", "numbers", ...SECTIONS.map(([one]) => one)]) fill(name);
   explains(look);
@@ -148,7 +148,8 @@ const LIVELY = {
   numbers: keepFigures,
   breakdown: (content) => explainRows(content, "tbody th", kindOf),
   ledger: (content) => {
-    for (const fold of content.querySelectorAll(":scope > details")) fold.replaceWith(...[...fold.children].slice(1));
+    const fold = content.firstElementChild; // the report's own; here the section folds
+    fold?.replaceWith(...[...fold.children].slice(1));
     explainRows(content, "tbody th", nameOf);
   },
   start: addCopy,
