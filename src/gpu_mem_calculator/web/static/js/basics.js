@@ -6,7 +6,7 @@ import { get, set } from "./state.js";
 
 const SIZES = ["gpu", "gpu_memory_gb", "gpu_memory_bytes", "available_memory_bytes"]; // what says which card
 
-/** The picker of models; show(facts, problem) keeps it up to date. */
+/** The picker of models; update(problem, tokens) shows what the state says now. */
 export function modelPicker(facts) {
   const picker = new Picker({
     id: "model",
@@ -16,9 +16,10 @@ export function modelPicker(facts) {
     also: (text) => typedModel(text, facts.presets),
     picked: (option) => set("model", typeof option.value === "string" ? { name: option.value } : option.value),
   });
-  const update = (problem) => {
+  const update = (problem, tokens) => {
     const model = get("model") ?? {};
-    picker.show(modelWords(model, facts.presets), modelHint(model, facts.presets), problem);
+    const hint = [modelHint(model, facts.presets), tokens ? `up to ${tokens.toLocaleString("en")} tokens` : ""];
+    picker.show(modelWords(model, facts.presets), hint.filter(Boolean).join(", "), problem);
   };
   return { element: picker.element, input: picker.input, update };
 }

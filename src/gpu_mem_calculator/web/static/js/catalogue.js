@@ -12,14 +12,19 @@ export function parameters(count) {
   return `${value >= 100 ? Math.round(value) : Number(value.toPrecision(3))} ${unit}`;
 }
 
-/** The presets as options. */
+/* The version in a preset's name: 3.1 of llama3.1-8b, none of llama-7b. */
+const version = (name) => Number(name.match(/^[a-z]+-?v?(\d+(?:\.\d+)?)(?=-|$)/)?.[1] ?? 0);
+
+/** The presets as options; of those that match alike, the newest first. */
 export function modelOptions(presets) {
   return presets.map((row) => ({
     value: row.name,
     title: row.title,
     note: row.hub_id ?? row.name,
     size: parameters(row.num_parameters),
-    words: [row.name, row.title, row.hub_id, ...(row.aliases ?? []), row.family].filter(Boolean).join(" "),
+    rank: -version(row.name),
+    words: [row.name, row.title, row.hub_id, ...(row.aliases ?? [])].filter(Boolean).join(" "),
+    kin: row.family,
     row,
   }));
 }

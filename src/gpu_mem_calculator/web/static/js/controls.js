@@ -59,7 +59,7 @@ export class Control {
     this.back = make("button", { type: "button", class: "back", "aria-label": `Reset ${field.label}`, title: "Reset to the default", onclick: () => this.reset() });
     this.problem = make("p", { class: "problem", id: `${this.id}-problem`, "aria-live": "polite" });
     this.element = make(
-      "div", { class: `field ${this.kind}${this.wide ? " wide" : ""}`, "data-path": field.path },
+      "div", { class: `field ${this.kind}`, "data-path": field.path },
       make("label", { for: this.id, title: plain(field.meaning ?? "") }, sentence(field.label)),
       make("div", { class: "field-input" }, this.back, this.input),
       field.meaning ? make("p", { class: "hint", id: `${this.id}-hint` }, plain(field.meaning)) : "",
@@ -155,7 +155,6 @@ class Choice extends Control {
   }
 
   made(attributes) {
-    this.wide = Math.max(...this.field.choices.map((one) => one.title.length)) > LONG;
     return make("select", { ...attributes, onchange: () => this.chosen() });
   }
 
@@ -167,6 +166,7 @@ class Choice extends Control {
   draw() {
     const now = JSON.stringify(this.value ?? this.fallback);
     this.input.value = [...this.input.options].some((one) => one.value === now) ? now : "";
+    this.element.classList.toggle("wide", this.input.selectedOptions[0].textContent.length > LONG);
   }
 
   show(value, fallback, problem) {

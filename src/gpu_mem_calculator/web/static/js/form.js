@@ -175,11 +175,15 @@ function show() {
   const said = assigned(problems, [...controls.keys(), "model", "hardware.gpu"]);
   const words = (path) => (said.get(path) ?? []).join(" ");
   const tokens = longest(get("model") ?? {}, facts.presets, show);
-  page.model.update(words("model"));
+  page.model.update(words("model"), tokens);
   page.card.update(words("hardware.gpu"));
   for (const [path, control] of controls) {
+    const shown = [get(path), fallback(control.field, tokens), words(path)];
+    const key = JSON.stringify([...shown, tokens]);
+    if (control.key === key) continue;
+    control.key = key;
     control.limit?.(tokens);
-    control.show(get(path), fallback(control.field, tokens), words(path));
+    control.show(...shown);
   }
   tell([linkProblem(), ...(said.get("") ?? [])].filter(Boolean));
   for (const one of page.sections.querySelectorAll(".group")) mark(one);

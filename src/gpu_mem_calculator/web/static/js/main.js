@@ -24,11 +24,11 @@ function glance(result, strip) {
   let watched = null;
   const copy = () => {
     const verdict = result.querySelector(".verdict");
-    const line = verdict?.querySelector(".line");
-    if (!line) return;
+    const says = verdict?.querySelector(".says");
+    if (!says) return;
+    const sizes = verdict.querySelector(".needs")?.textContent.match(/[\d.,<]+ of [\d.,]+ GiB/)?.[0];
     strip.className = verdict.className.replace("verdict", "").trim();
-    const sizes = line.querySelector(".needs").textContent.match(/[\d.,<]+ of [\d.,]+ GiB/)?.[0] ?? "";
-    strip.replaceChildren(make("span", {}, sizes), line.querySelector(".says").cloneNode(true));
+    strip.replaceChildren(make("span", {}, sizes ?? ""), says.cloneNode(true));
     if (watched !== verdict) {
       seen.disconnect();
       seen.observe(verdict);

@@ -1,7 +1,8 @@
 /* A text field that searches a list: an ARIA combobox with a listbox below it.
 
-   An option is {value, title, note, size, words}: what is chosen, what is read, what is small
-   behind it, what stands at the right, and the text that is searched. */
+   An option is {value, title, note, size, words, kin, rank}: what is chosen, what is read, what is
+   small below it, what stands at the right, the text that is searched, another that counts less,
+   and which comes first of those that match alike. */
 
 import { make } from "./words.js";
 
@@ -12,6 +13,8 @@ export function search(options, text) {
   const asked = pieces(text);
   if (!asked.length) return options;
   const scored = options.map((option, order) => ({ option, order, score: score(option, asked) }));
+  const whole = text.trim().toLowerCase();
+  for (const one of scored) if (String(one.option.value).toLowerCase() === whole) one.score = -1;
   const found = scored.filter((one) => one.score !== null);
   found.sort((a, b) => a.score - b.score || rank(a) - rank(b) || a.order - b.order);
   return found.map((one) => one.option);
@@ -37,11 +40,10 @@ function score(option, asked) {
 }
 
 function wordScore(option, word) {
-  const at = option.split.indexOf(word);
-  if (at >= 0) return at ? 1 : 0;
-  const begins = option.split.findIndex((one) => one.startsWith(word));
-  if (begins >= 0) return begins ? 3 : 2;
+  if (option.split.includes(word)) return 0;
+  if (option.split.some((one) => one.startsWith(word))) return 2;
   if (option.joined.includes(word)) return 4;
+  if (option.kin?.includes(word)) return 6;
   return word.length > 3 && isWithin(word, option.joined) ? 8 : null;
 }
 

@@ -205,12 +205,15 @@ function kept() {
   }
 }
 
+/* The set-ups of a link that this page can show; throws a sentence where it cannot. */
 function readable(hash) {
-  const found = decode(hash).slice(0, MOST);
+  const found = decode(hash);
   const stranger = found.find((one) => !VIEWS[one.view]);
-  if (stranger) {
-    throw new Error(`“${stranger.view}” in the link is not a view; write ${Object.keys(VIEWS).join(" or ")}`);
-  }
+  if (stranger) throw new Error(`“${stranger.view}” in the link is not a view; write ${Object.keys(VIEWS).join(" or ")}`);
+  const known = Object.values(VIEWS).flatMap((view) => view.sections);
+  const odd = found.flatMap((one) => Object.keys(one.run)).find((name) => !known.includes(name));
+  if (odd) throw new Error(`“${odd}” in the link is not a section of a run file; write one of ${[...new Set(known)].join(", ")}`);
+  if (found.length > MOST) throw new Error(`The link has ${found.length} set-ups, and ${MOST} are the most; leave some out`);
   return found;
 }
 
