@@ -158,11 +158,26 @@ def _still_off(group: str) -> str:
 def _files() -> Iterator[dict[str, Any]]:
     """Every file of measured runs: what it is, how it was used, and how close it is now."""
     told = {**scores.FILES, **{name: (title, "") for name, title in served.FILES.items()}}
+    told["serving_unseen"] = (served.FILES["serving_unseen"], _first_served())
     for name, (title, use) in told.items():
         rows = [row for file, row in _every() if file == name]
         main = "allocated" if name in scores.FILES else "kv_pool"
         yield {"name": name, "title": title, "use": use, "runs": len(rows),
                "unseen": name in UNSEEN, "metric": main, **_figures(rows, main)}  # fmt: skip
+
+
+def _first_served() -> str:
+    """How the unseen logs of servers were first scored, as the table of their page has it."""
+    page = served.PAGE.read_text("utf-8").partition("first score:\n\n")[2]
+    table, _, after = page.partition("\n\n")
+    head, _, *lines = [
+        [cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()
+    ]
+    said = [f"{name}: " + ", ".join(f"{title} {cell.split(',')[0]}" for title, cell in
+                                    zip(head, cells, strict=True) if cell != "-")
+            for name, *cells in lines]  # fmt: skip
+    more = " ".join(after.partition("What was mended")[0].split())
+    return f"Means when it was first scored: {'; '.join(said)}. {more}"
 
 
 def _peers(errors: Errors, answers: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:

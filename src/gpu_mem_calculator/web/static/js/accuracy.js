@@ -106,7 +106,7 @@ function showUnseen(data) {
     + "What was found then is what counts for a run of your own; every other figure on this page is one of hindsight.";
   byId("unseen").replaceChildren(...files.map((file) => make("li", {},
     make("strong", {}, `${capital(file.title)}: ${file.runs} ${file.metric === "allocated" ? "runs" : "logs"}. `),
-    file.use || "How that first score came out is in docs/accuracy/serving.md.",
+    file.use,
     ` Now: ${percent(file.mean)} in the mean, ${signed(file.worst)} at worst (${file.metric === "allocated" ? "allocated" : "KV pool"}).`)));
 }
 
