@@ -33,7 +33,8 @@ class LateError(Exception):
 class Calculator:
     """One calculating process; answers one question at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds  # that a question may take
         self.process: asyncio.subprocess.Process | None = None
         self.pending: asyncio.Future[Reply] | None = None
         self.reading: asyncio.Task[None] | None = None
@@ -41,8 +42,9 @@ class Calculator:
     async def start(self) -> None:
         """Start it, and wait until it is warm."""
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gpu_mem_calculator.web.worker", stdin=PIPE, stdout=PIPE
-        )
+            sys.executable, "-m", "gpu_mem_calculator.web.worker", str(self.seconds),
+            stdin=PIPE, stdout=PIPE,
+        )  # fmt: skip
         self.pending = asyncio.get_running_loop().create_future()
         self.reading = asyncio.create_task(self._read())
         reply = await self.pending
@@ -124,7 +126,7 @@ class Lane:
         await asyncio.gather(*(one.stop() for one in self._all))
 
     async def _add(self) -> None:
-        one = Calculator()
+        one = Calculator(self.seconds)
         self._all.add(one)
         try:
             await one.start()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -23,23 +23,42 @@ Seconds = Annotated[float, Meta(gt=0, le=3600, description="seconds, above 0 and
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How the service is run. Times are seconds; every process of the service has its own lanes."""
+    """How the service is run; `WORDS` says what each is."""
 
     host: str = "127.0.0.1"
     port: Port = 8000
-    workers: Few = 1  # processes that answer
-    hub: bool = False  # may a client have a model looked up on the hub?
-    hub_hosts: list[str] = field(default_factory=list)  # beside the hub's own, for its redirects
-    body_bytes: Many = 2**20  # the largest request
-    body_seconds: Seconds = 10.0  # for a request's body to arrive
-    quick_processes: Few = 1  # that answer from the ledger
+    workers: Few = 1
+    hub: bool = False
+    hub_hosts: list[str] = field(default_factory=lambda: [".hf.co"])
+    body_bytes: Many = 2**20
+    body_seconds: Seconds = 10.0
+    quick_processes: Few = 1
     quick_seconds: Seconds = 5.0
-    slow_processes: Few = 1  # that replay
+    slow_processes: Few = 1
     slow_seconds: Seconds = 30.0
-    waiting: Few = 64  # requests that may wait for a lane; the next is told to come back
-    known_bytes: Annotated[int, Meta(ge=0, le=2**34)] = 16 * 2**20  # of answers to give again
-    process_bytes: Annotated[int, Meta(ge=2**28)] = 4 * 2**30  # what a calculation may take
-    log_level: str = "info"
+    waiting: Few = 64
+    known_bytes: Annotated[int, Meta(ge=0, le=2**34)] = 16 * 2**20
+    process_bytes: Annotated[int, Meta(ge=2**28, le=2**40)] = 4 * 2**30
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+WORDS = {
+    "host": "where to listen",
+    "port": "the port",
+    "workers": "processes that answer; each has calculating processes of its own",
+    "hub": "whether a client may have a model looked up on the hub",
+    "hub_hosts": "hosts that the hub may send on to; `.name` is every host below it",
+    "body_bytes": "the largest request",
+    "body_seconds": "for a request's body to arrive",
+    "quick_processes": "processes that answer from the ledger",
+    "quick_seconds": "for such an answer",
+    "slow_processes": "processes that replay",
+    "slow_seconds": "for such an answer",
+    "waiting": "requests that may wait for a process; the next is told to come back",
+    "known_bytes": "of answers kept, to be given again",
+    "process_bytes": "of memory that a calculating process may have",
+    "log_level": "debug, info (a line for each request), warning or error",
+}
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
@@ -70,6 +89,4 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 def _type(name: str) -> Any:
-    from typing import get_type_hints
-
     return get_type_hints(Settings, include_extras=True)[name]
