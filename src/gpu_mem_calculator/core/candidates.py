@@ -9,6 +9,7 @@ from msgspec import Struct
 from ..engines import engine
 from .calculator import Estimate
 
+FSDP_COST = "states cut over the GPUs, more communication"
 NODES = ("num_nodes", "gpus_per_node")  # they follow from the number of GPUs
 
 
@@ -82,8 +83,7 @@ def _sharding(estimate: Estimate) -> Iterator[Candidate]:
     if run.mesh.dp == 1:
         return
     if name == "pytorch_ddp":
-        yield Candidate("FSDP", _to_engine(estimate, "fsdp"),
-                        "states cut over the GPUs, more communication")  # fmt: skip
+        yield Candidate("FSDP", ("engine.type=fsdp",), FSDP_COST)
     stage = run.options.get("zero_stage")
     if stage is not None:
         for higher in range(stage + 1, 4):
@@ -148,7 +148,7 @@ def _frameworks(estimate: Estimate) -> Iterator[Candidate]:
     """Engines that cut the states of the same model."""
     name, cost = estimate.resolved.engine.name, "more communication"
     if name != "fsdp":
-        yield Candidate("FSDP", _to_engine(estimate, "fsdp"), cost)
+        yield Candidate("FSDP", _to_engine(estimate, "fsdp"), FSDP_COST)
     if name != "deepspeed":
         for stage in (2, 3):
             settings = _to_engine(estimate, "deepspeed", f"engine.zero_stage={stage}")
