@@ -87,9 +87,9 @@ export function differing(all) {
 }
 
 /* Whether a key means something in a set-up's view. */
-function says({ view }, path) {
+function says({ view, run }, path) {
   const { sections, without } = VIEWS[view];
-  return sections.includes(path.split(".")[0]) && !without.includes(path);
+  return sections.includes(path.split(".")[0]) && !without(run).includes(path);
 }
 
 function card(setup, index, { look, error }, scale, keys) {

@@ -20,9 +20,9 @@ const SECTIONS = [
   ["breakdown", "What it is made of at the peak"],
   ["stages", "Pipeline stages"],
   ["remarks", "Assumptions and warnings"],
+  ["setup", "The set-up in words"],
   ["ledger", "Every entry at the peak, with its source", "closed"],
   ["instants", "Every instant as a table", "closed"],
-  ["setup", "The set-up in words", "closed"],
 ];
 
 const spots = {}; // part name -> the element that holds it
@@ -56,7 +56,7 @@ export function mountResult(element) {
     make("div", { class: "left" }, figure, whatIf),
     make("div", { class: "right" }, make("div", { class: "verdict-holder" }, notice, spots.verdict), numbers),
   );
-  root.classList.add("report", "result");
+  root.classList.add("report", "result", "empty");
   root.append(spots.patterns, compare, top, ...SECTIONS.map(section));
   root.addEventListener("click", clicked);
   mountChips(chips);
@@ -73,7 +73,7 @@ function section([name, title, closed]) {
   const heading = make("h2", { id: `h-${name}` }, title);
   const body = make("div", { class: `part part-${name}` });
   spots[name] = body;
-  if (!closed) return make("section", { "aria-labelledby": `h-${name}`, hidden: true }, heading, body);
+  if (!closed) return make("section", { class: name === "setup" ? "set-up" : null, "aria-labelledby": `h-${name}`, hidden: true }, heading, body);
   const fold = make("details", { class: "fold", ontoggle: () => fill(name) }, make("summary", {}, heading), body);
   return make("section", { class: "folded", "aria-labelledby": `h-${name}`, hidden: true }, fold);
 }
@@ -83,7 +83,7 @@ function section([name, title, closed]) {
 /* At once: what is seen first. */
 function drawn(next, setup) {
   look = next;
-  root.classList.remove("refused");
+  root.classList.remove("refused", "empty");
   notice.hidden = true;
   if (!spots.patterns.firstChild) spots.patterns.append(fragment(look.parts.patterns));
   explains(look);
@@ -104,8 +104,9 @@ function afterReplay(next, setup) {
   for (const name of ["verdict", "numbers", ...SECTIONS.map(([one]) => one)]) fill(name);
   explains(look);
   noteLook(setup, look);
-  const verdict = spots.verdict.querySelector(".verdict");
-  say([".needs", ".says"].map((name) => verdict.querySelector(name).textContent).join(", "));
+  const words = [".needs", ".says"].map((name) => spots.verdict.querySelector(name).textContent).join(", ");
+  say(words);
+  document.title = `${setup.run.model?.name ?? "own model"} ${words}`;
   showChips(look, setup);
 }
 
@@ -137,6 +138,7 @@ function fill(name) {
   filled.set(name, wanted);
   const content = fragment(wanted);
   for (const one of content.querySelectorAll("thead th:empty")) one.replaceWith(make("td", { class: one.className }));
+  for (const one of content.querySelectorAll(".scroll")) one.setAttribute("tabindex", "0");
   LIVELY[name]?.(content);
   spot.replaceChildren(content);
 }
@@ -153,8 +155,6 @@ const LIVELY = {
     explainRows(content, "tbody th", nameOf);
   },
   start: addCopy,
-  room: scrolls,
-  instants: scrolls,
 };
 
 /* Figures that only a replay knows: the old one, dimmed, until the new one is there. */
@@ -187,11 +187,6 @@ function explainRows(content, cells, what) {
     cell.prepend(button);
     button.append(...moved);
   }
-  scrolls(content);
-}
-
-function scrolls(content) {
-  for (const one of content.querySelectorAll(".scroll")) one.setAttribute("tabindex", "0");
 }
 
 function clicked(event) {
