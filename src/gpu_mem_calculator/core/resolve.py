@@ -178,8 +178,10 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
 
 def _allocator(config: TrainingConfig) -> Settings:
     """The settings of torch's allocator, as PYTORCH_ALLOC_CONF has them."""
+    if not config.pytorch_alloc_conf:
+        return Settings()
     try:
-        return Settings.parse(config.pytorch_alloc_conf or "")
+        return Settings.parse(config.pytorch_alloc_conf)
     except SettingsError as error:
         raise InputError(
             f"training.pytorch_alloc_conf: {problem}" for problem in error.problems

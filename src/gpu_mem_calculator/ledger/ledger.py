@@ -18,6 +18,8 @@ PARAM, GRAD, OPTIM, ACT, CACHE, TEMP, COMM, RUNTIME = (
 )  # fmt: skip
 KINDS = (PARAM, GRAD, OPTIM, ACT, CACHE, TEMP, COMM, RUNTIME)
 
+NOTHING = dict.fromkeys(KINDS, 0)
+
 GPU, CPU, NVME = "gpu", "cpu", "nvme"
 UNIFIED = "unified"  # CUDA unified memory: on the GPU while that has room, else on the host
 
@@ -73,8 +75,10 @@ class Ledger(Struct, frozen=True, dict=True):
 
     def parts(self, instant: Instant, place: str = GPU) -> dict[str, Num]:
         """Bytes by kind at an instant."""
-        table, name, present = self._tables.get(place, {}), instant.name, instant.present
-        return {kind: table[kind][name] * present if kind in table else 0 for kind in KINDS}
+        found, name, present = dict(NOTHING), instant.name, instant.present
+        for kind, row in self._tables.get(place, {}).items():
+            found[kind] = row[name] * present
+        return found
 
     def heights(self, place: str = GPU) -> dict[str, Num]:
         """Bytes alive at every instant in one place."""

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from .sym import Sym, ratio
 
 Num: TypeAlias = Any  # int | numpy integer array | Sym
+SINGLE = (int, Sym)  # one number or condition, not an array of them
 
 
 def _numpy() -> Any:
@@ -45,14 +46,14 @@ def smaller(a: Num, b: Num) -> Num:
 
 def choose(condition: Num, yes: Num, no: Num) -> Num:
     """`yes` where the condition holds, else `no`; the condition may be an array."""
-    if isinstance(condition, bool | int | Sym):
+    if isinstance(condition, SINGLE):
         return yes if condition else no
     return _numpy().where(condition, yes, no)
 
 
 def holds(condition: Num) -> Num:
     """A condition as a 0/1 number that can be multiplied."""
-    return int(condition) if isinstance(condition, bool | int | Sym) else condition.astype("int64")
+    return int(condition) if isinstance(condition, SINGLE) else condition.astype("int64")
 
 
 def nothing(size: Num) -> bool:
@@ -82,7 +83,7 @@ def round_up(a: Num, multiple: int) -> Num:
 
 def take(table: Sequence[int], index: Num) -> Num:
     """table[index], for one index or an array of them."""
-    if isinstance(index, int | Sym):
+    if isinstance(index, SINGLE):
         return table[int(index)]
     return _numpy().asarray(table)[index]
 
@@ -102,7 +103,7 @@ def together(function: Any, *numbers: Num) -> tuple[Num, ...]:
 
     For what has no arithmetic form; it is called once for each element.
     """
-    if all(isinstance(n, int | Sym) for n in numbers):
+    if all(isinstance(n, SINGLE) for n in numbers):
         return tuple(function(*map(int, numbers)))
     np = _numpy()
     grid = np.broadcast_arrays(*numbers)

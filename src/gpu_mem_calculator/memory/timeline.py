@@ -8,6 +8,8 @@ every gradient there already, so only the top end of a stretch matters.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from msgspec import Struct
 
 from ..ledger.ledger import Instant
@@ -63,8 +65,18 @@ def step(
 ) -> tuple[Beat, ...]:
     """The beats of one step. `head` and `embedding` are 1 where the stage has them.
 
-    `every`: forward has a beat for every stretch, not for the last alone.
+    `every`: forward has a beat for every stretch, not for the last alone. Rolled steps of plain
+    numbers are remembered.
     """
+    numbers = (flight, micro_batches, head, embedding)
+    plain = not every and all(type(n) is int for n in (*numbers, *(s.count for s in stretches)))
+    return (_remembered if plain else _step)(stretches, *numbers, every)
+
+
+def _step(
+    stretches: tuple[Stretch, ...], flight: Num, micro_batches: Num, head: Num, embedding: Num,
+    every: bool,
+) -> tuple[Beat, ...]:  # fmt: skip
     counts = tuple(s.count for s in stretches)
     nothing = tuple(0 for _ in stretches)
     full = tuple(flight * n for n in counts)
@@ -85,6 +97,9 @@ def step(
         saved=nothing, grads=counts, head_grads=head, embedding_grads=embedding, later=True,
     )  # fmt: skip
     return (*beats, *later, end)
+
+
+_remembered = lru_cache(maxsize=64)(_step)
 
 
 def _forward_ends(counts: tuple[Num, ...]) -> list[tuple[str, int, Num]]:

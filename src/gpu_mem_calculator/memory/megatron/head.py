@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from ...ledger.num import Num
-from ...model.arch import Arch
+from ...model.blocks import Norm
 from ..tape import Tape
 from ..walk import Walk, walk
 from .norms import norm
 from .ops import Setting, column_linear
 
 
-def head_walk(how: Setting, arch: Arch, vocab: Num) -> Walk:
-    """`vocab` is this rank's part of the vocabulary.
+def head_walk(how: Setting, final: Norm | None, vocab: Num) -> Walk:
+    """`final` is the norm before it, `vocab` this rank's part of the vocabulary.
 
     The cross entropy turns an fp32 copy of the logits into the softmax in place and keeps it;
     backward turns that into the gradient in place and autograd casts it to the logits' dtype
@@ -20,7 +20,7 @@ def head_walk(how: Setting, arch: Arch, vocab: Num) -> Walk:
     tape = Tape()
     tape.inputs_first = True  # tensor_parallel/layers.py:626, 725
     x = tape.value("stack.output", how.local_tokens * how.hidden, how.bits)
-    out = x if arch.final_norm is None else norm(tape, how, x, arch.final_norm)
+    out = x if final is None else norm(tape, how, x, final)
     logits = column_linear(tape, how, out, "output_layer", how.hidden, vocab, core=True)
     kept = [tape.value("loss.target", how.tokens * 9, 8, grad=False)]
     if how.bits < 32:

@@ -31,8 +31,9 @@ def walks(run: Run, stage: Stage) -> Walks:
         sent = _layer(run, stage.blocks[-1], sent=True)
     if run.unrolled and sent is not None:
         layers, sent = (*layers[:-1], sent), None
-    head = head_walk(setting(run, selective=False), run.arch, local_vocab(run))
-    return Walks(layers, head, sent, GO)
+    how, vocab = setting(run, selective=False), local_vocab(run)
+    head = _remembered_head if _plain(how) and type(vocab) is int else head_walk
+    return Walks(layers, head(how, run.arch.final_norm, vocab), sent, GO)
 
 
 def given(stage: Stage, beat: Beat) -> Num:
@@ -47,8 +48,13 @@ def given(stage: Stage, beat: Beat) -> Num:
 
 def _layer(run: Run, block: Block, *, sent: bool = False) -> Walk:
     how = setting(run, selective=block.recompute == "selective")
-    plain = all(type(n) is int for n in (how.batch, how.seq, how.hidden, how.tp, how.cp, how.ep))
-    return (_remembered if plain else _walked)(how, block.layer, block.recompute == "full", sent)
+    walk = _remembered if _plain(how) else _walked
+    return walk(how, block.layer, block.recompute == "full", sent)
+
+
+def _plain(how: Setting) -> bool:
+    """Whether all sizes are plain numbers."""
+    return all(type(n) is int for n in (how.batch, how.seq, how.hidden, how.tp, how.cp, how.ep))
 
 
 def _walked(how: Setting, layer: Layer, checkpointed: bool, sent: bool) -> Walk:
@@ -56,3 +62,4 @@ def _walked(how: Setting, layer: Layer, checkpointed: bool, sent: bool) -> Walk:
 
 
 _remembered = lru_cache(maxsize=256)(_walked)
+_remembered_head = lru_cache(maxsize=256)(head_walk)
