@@ -95,6 +95,7 @@ REFUSED = [
     ({"offload_optimizer": "cpu", "zero_stage": 3, "optimizer": "sgd"}, "no CPU version"),
     ({"offload_optimizer": "cpu", "zero_stage": 3, "implementation": "fused"}, "leave it out"),
     ({"pp": 2, "zero_stage": 2}, "does not go with a pipeline"),
+    ({"pp": 2, "virtual_stages": 2}, "interleave"),
     ({"pp": 40}, "more than the 22 layers"),
     ({"pp": 2, "adapter": Adapter(8, frozenset({"q_proj"}))}, "lora"),
     ({"partition_method": "profile"}, "partition_method=profile"),

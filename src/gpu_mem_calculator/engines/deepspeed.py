@@ -142,6 +142,9 @@ def _pipeline_problems(run: Run, stage: int) -> Iterator[str]:
         return
     if stage > 1:
         yield f"engine.zero_stage={stage} does not go with a pipeline; try 0 or 1"
+    if run.virtual_stages > 1:
+        yield (f"parallelism.virtual_pipeline_size={run.virtual_stages}: DeepSpeed's pipeline does "
+               "not interleave; set it to 1")  # fmt: skip
     if run.adapter is not None:
         yield "training.lora is not modelled in a DeepSpeed pipeline; try pipeline_parallel_size 1"
     if isinstance(run.mesh.pp, int) and run.mesh.pp > len(run.arch.layers):
