@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from gpu_mem_calculator.core.errors import InputError, nearest
-from gpu_mem_calculator.core.runfile import check, parameter_count, read, schema, with_settings
+from gpu_mem_calculator.core.models import LoraConfig
+from gpu_mem_calculator.core.runfile import check, parameter_count, read, with_settings
+from gpu_mem_calculator.core.schema import schema
 from tests.conftest import ROOT, small_run
 
 CONFIGS = sorted((ROOT / "configs").glob("*.json"))
@@ -121,6 +123,38 @@ def test_the_example_files_follow_the_schema(path: Path) -> None:
     run["training"]["batchsize"] = 4
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(run, schema())
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    """8.0 is 8 to JSON Schema and to us, in an adapter and in a list, too."""
+    run = small_run() | {"training": {"batch_size": 2.0, "lora": {"r": 8.0, "dropout": None}}}
+    jsonschema.validate(run, schema())
+    found = read(run).training
+    assert (found.batch_size, found.lora) == (2, LoraConfig(r=8))
+    served = {"model": {"name": "gpt2"}, "inference": {"max_attention_window": [128.0, 64]}}
+    jsonschema.validate(served, schema())
+    inference = read(served).inference
+    assert inference is not None
+    assert inference.max_attention_window == [128, 64]
+
+
+@pytest.mark.parametrize(
+    ("change", "right"),
+    [
+        ({"training": None, "hardware": None, "inference": None}, True),
+        ({"training": {"lora": None, "batch_size": None}}, True),
+        ({"training": {"lora": {"r": None}}}, True),
+        ({"model": None}, False),
+        ({"hardware": {"gpu_memory_gb": 1e-12}}, False),
+        ({"hardware": []}, False),
+        ({"training": {"batch_size": True}}, False),
+    ],
+)
+def test_the_schema_says_what_is_read(change: dict[str, Any], right: bool) -> None:
+    """A null is a key left out, for the schema as for the reading; a model has to be there."""
+    run = small_run() | change
+    assert jsonschema.Draft202012Validator(schema()).is_valid(run) is right
+    assert (not list(check(run))) is right
 
 
 def test_the_schema_is_valid_and_a_run_is_plain_data() -> None:

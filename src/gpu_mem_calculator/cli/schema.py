@@ -19,7 +19,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print it."""
-    from ..core.runfile import schema
+    from ..core.schema import schema
     from ..report.data import to_json
 
     write(to_json(schema()), args.output)

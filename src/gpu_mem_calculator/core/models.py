@@ -18,7 +18,7 @@ Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number, 1 or mo
 Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number, 0 or more")]
 Rate = Annotated[float, Meta(ge=0.0, lt=1.0, description="a number from 0 up to, but not, 1")]
 
-Positive = Annotated[float, Meta(gt=0.0, le=1e12, description="a number above 0")]
+Positive = Annotated[float, Meta(ge=0.001, le=1e12, description="a number, 0.001 or more")]
 Flag = Annotated[bool, Meta(description="true or false")]
 Text = Annotated[str, Meta(min_length=1, description="a text")]
 Object = Annotated[dict[str, Any], Meta(description="an object")]

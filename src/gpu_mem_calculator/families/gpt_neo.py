@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from ..model.arch import Arch, Layer
@@ -28,15 +29,17 @@ def attention_kinds(config: Config, layers: int) -> list[str]:
     types = config.get("attention_types")
     if types is not None:
         try:
-            kinds = [kind for names, times in types for _ in range(times) for kind in names]
+            each = (k for names, times in types if names for _ in range(times) for k in names)
+            kinds = list(islice(each, layers + 1))
         except (TypeError, ValueError):
             raise ConfigError(
                 f'model.config.attention_types={types!r} must look like [[["global", "local"], 12]]'
             ) from None
-    if len(kinds) != layers or not set(kinds) <= set(KINDS):
+    if len(kinds) != layers or not all(kind in KINDS for kind in kinds):
+        gives = "more" if len(kinds) > layers else len(kinds)
         raise ConfigError(
             f"model.config.attention_types must give 'global' or 'local' for all {layers} layers; "
-            f"it gives {len(kinds)}"
+            f"it gives {gives}"
         )
     return kinds
 

@@ -10,33 +10,28 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from msgspec import Struct
 
-from ..core.explain import Explanation
-from ..core.models import MemoryResult, RunFile
+from ..core.schema import RUN
+from .described import TYPES
 from .frames import JSON
+from .options import QUERY, WORDS
+from .reference_schema import INFERENCE, body_schemas
 
-RUN = "RunFile"
 TEMPLATE = "#/components/schemas/{name}"
+SERVER, PRESETS, TITLES, ANYTHING = "ServerAnswers", "Presets", "Titles", "Anything"
 EXAMPLE = {
     "model": {"name": "llama2-7b"},
     "training": {"batch_size": 1, "seq_len": 4096},
     "engine": {"type": "deepspeed", "zero_stage": 2},
     "hardware": {"gpu": "a100-80gb-sxm", "num_gpus": 8},
 }
-# What an address may say behind its question mark; None: any setting, `section.key=value`.
-QUERY: dict[str, dict[str, Any]] = {
-    "contexts": {"schema": {"type": "string", "pattern": r"^\d{1,9}(,\d{1,9}){0,63}$"},
-                 "description": "rows of the table, such as 4096,32768", "example": "4096,32768"},
-    "concurrency": {"schema": {"type": "string", "pattern": r"^\d{1,9}(,\d{1,9}){0,63}$"},
-                    "description": "its columns, such as 1,16,64", "example": "1,16,64"},
-    "width": {"schema": {"type": "integer", "minimum": 320, "maximum": 1600, "default": 1000},
-              "description": "of the picture, in pixels"},
-    "replay": {"schema": {"type": "string", "enum": ["false", "true"], "default": "false"},
-               "description": "whether torch's allocator is replayed, which takes a second"},
-    "theme": {"schema": {"type": "string", "enum": ["light", "dark"], "default": "light"},
-              "description": "the picture's colours"},
-    "model.name": {"schema": {"type": "string"}, "example": "llama2-7b",
-                   "description": "a setting; every `section.key` of a run file may be one"},
-}  # fmt: skip
+SERVED = {"model": {"name": "llama2-7b"}, "hardware": {"gpu": "a100-80gb-sxm"}}
+EXAMPLES = {
+    RUN: EXAMPLE,
+    ANYTHING: EXAMPLE,
+    INFERENCE: {**SERVED, "inference": {"engine_type": "vllm", "batch_size": 8}},
+    "HubModel": {"model_id": "llama2-7b"},
+    "Pasted": {"text": "model_type: llama"},
+}
 FAILS = {
     404: "no such thing",
     408: "the body took too long to arrive",
@@ -47,47 +42,6 @@ FAILS = {
     503: "busy: come back in a second",
     504: "over the time limit",
 }
-
-
-class Validation(Struct, frozen=True):
-    """Whether a run file is right, and what to know of it."""
-
-    valid: bool
-    errors: list[str]
-    warnings: list[str]
-    assumed: list[str]
-
-
-class Changed(Struct, frozen=True, kw_only=True):
-    """One change, what it saves on each GPU, and whether the run then fits."""
-
-    title: str
-    settings: list[str]
-    saves_bytes: int
-    total_bytes: int
-    fits: bool
-    cost: str
-    kv_tokens: int | None = None
-    max_concurrency: float | None = None
-
-
-class Changes(Struct, frozen=True):
-    """Changes worth trying."""
-
-    changes: list[Changed]
-
-
-class Problems(Struct, frozen=True):
-    """What is wrong, all of it together and one sentence each."""
-
-    detail: str
-    problems: list[str]
-
-
-class Pasted(Struct, frozen=True):
-    """A text that may be a run file or a config.json."""
-
-    text: str
 
 
 class Document(Struct, frozen=True, kw_only=True):
@@ -109,8 +63,7 @@ def document(of: Document) -> dict[str, Any]:
         "summary": of.summary,
         "tags": [of.tag],
         "parameters": [
-            *({"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-              for name in of.words),
+            *({"name": name, "in": "path", "required": True, **WORDS[name]} for name in of.words),
             *({"name": name, "in": "query", **QUERY[name]} for name in of.query),
         ],
         "responses": {
@@ -122,9 +75,9 @@ def document(of: Document) -> dict[str, Any]:
     }  # fmt: skip
     if of.body is not None:
         content: dict[str, Any] = {"schema": _schema(of.body)}
-        if of.body == RUN:
-            content["example"] = EXAMPLE
-        made["requestBody"] = {"required": True, "content": {JSON: content}}
+        if of.body in EXAMPLES:
+            content["example"] = EXAMPLES[of.body]
+        made["requestBody"] = {"required": of.body != ANYTHING, "content": {JSON: content}}
     return made
 
 
@@ -134,12 +87,19 @@ def _schema(name: str) -> dict[str, Any]:
 
 @cache
 def _components() -> dict[str, Any]:
-    types = (RunFile, MemoryResult, Explanation, Validation, Changes, Problems, Pasted)
-    _, made = msgspec.json.schema_components(types, ref_template=TEMPLATE)
-    for one in made.values():
-        if one["title"].endswith("Config") or one["title"] == RUN:
-            one["additionalProperties"] = False
-    return made
+    _, made = msgspec.json.schema_components(TYPES, ref_template=TEMPLATE)
+    texts = {"type": "object", "additionalProperties": {"type": "string"}}
+    return {
+        **made,
+        **body_schemas(TEMPLATE),
+        SERVER: {"allOf": [_schema("MemoryResult"), _schema("Answers")],
+                 "description": "A server's result, and beside it what was asked of it."},
+        PRESETS: {"type": "object", "additionalProperties": _schema("Preset"),
+                  "description": "Every preset by its name."},
+        TITLES: {**texts, "description": "Titles by name."},
+        ANYTHING: {"anyOf": [_schema(RUN), {}],
+                   "description": "A run file; whatever else it is, the answer says so."},
+    }  # fmt: skip
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

@@ -134,12 +134,12 @@ def inference_run(body: Any) -> tuple[Any, list[str]]:
                           f"{EXAMPLE}"])  # fmt: skip
     given = dict(made["inference"])
     names = [given.pop(key, None) for key in ("engine_type", "engine")]
-    name = next(filter(None, names), DEFAULT_ENGINE)
+    name = next((one for one in names if one is not None), DEFAULT_ENGINE)
     engine = spellings().get(str(name).lower())
     if engine is None:  # refused with the nearest that there is
         return {**made, "inference": {"engine": name}}, []
     reading = Reading(engine=engine, whole=given.keys() >= FORM)
-    if all(names) and names[0] != names[1]:
+    if None not in names and names[0] != names[1]:
         reading.problems.append(f"inference.engine_type={names[0]!r} and engine={names[1]!r} are "
                                 "the same thing; leave one out")  # fmt: skip
     for key, value in given.items():
@@ -216,6 +216,12 @@ class Reading(Struct, kw_only=True):
 def _sharded(section: dict[str, Any], gpus: Any) -> Iterator[str]:
     """TGI's shards are its ranks: a number of them, or every GPU that there is."""
     sharded, shards = section.pop("sharded", False), section.pop("num_shard", 1)
+    if not isinstance(sharded, bool):
+        yield f"inference.sharded={sharded!r} must be true or false"
+        return
+    if isinstance(shards, bool) or not isinstance(shards, int | float):
+        yield f"inference.num_shard={shards!r} must be a whole number, 1 or more"
+        return
     ranks = section.get("tensor_parallel_size") or 1
     wanted = gpus if sharded is True and shards == 1 else shards
     if wanted == 1 or wanted == ranks:

@@ -87,7 +87,7 @@ def fetched(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:
     """A model of the hub, or a preset, in the reference's fields."""
     if not isinstance(body, Mapping) or not isinstance(body.get("model_id"), str):
         raise InputError(['the body must be an object such as {"model_id": "owner/model"}'])
-    if body.get("token"):
+    if body.get("token") not in (None, ""):
         raise InputError(["token: the service uses its operator's own; leave it out"])
     extra = sorted(set(map(str, body)) - {"model_id", "token"})
     if extra:

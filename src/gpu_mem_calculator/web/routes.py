@@ -18,13 +18,15 @@ from starlette.responses import Response
 
 from .. import catalog
 from ..core.fields import form
-from ..core.runfile import schema
+from ..core.schema import RUN, schema
 from .asking import asked
 from .frames import JSON, refusal
 from .observe import metrics
-from .openapi import RUN, Document, document
+from .openapi import ANYTHING, PRESETS, SERVER, TITLES, Document, document
+from .options import WORDS
 from .reference import dtypes, engines, optimizers
 from .reference_models import preset, presets
+from .reference_schema import INFERENCE
 
 QUICK, SLOW = "quick", "slow"
 OURS, REFERENCE, FACTS, WATCH = "calculate", "reference calculator", "catalogue", "operate"
@@ -51,33 +53,39 @@ CALCULATED = (
     Route(path="/api/replay", task="replay", lane=SLOW, answer="MemoryResult",
           summary="The same with torch's allocator replayed: reserved, needs, on the device"),
     Route(path="/api/validate", task="validate", lane=QUICK, answer="Validation",
-          summary="Every problem of a run file at once"),
+          body=ANYTHING, summary="Every problem of a run file at once"),
     Route(path="/api/explain", task="explain", lane=QUICK, answer="Explanation",
           summary="Each entry of the ledger: formula, numbers put in, when, source"),
     Route(path="/api/infer", task="infer", lane=QUICK, query=("contexts", "concurrency"),
+          answer=SERVER,
           summary="A server: cache, contexts by sequences, speed, what if, the command"),
     Route(path="/api/what-ifs", task="what-ifs", lane=QUICK, answer="Changes",
           summary="One change at a time, and what each saves"),
-    Route(path="/api/look", task="look", lane=QUICK, query=("width", "replay"),
+    Route(path="/api/look", task="look", lane=QUICK, query=("width", "replay"), answer="Look",
           summary="What the page shows: numbers, picture, parts"),
     Route(path="/api/report", task="report", lane=SLOW, media="text/html", answer="string",
           summary="The report as one HTML file"),
     Route(path="/api/picture.svg", task="picture", lane=QUICK, method="GET", body=None,
           query=("model.name", "width", "theme"), media="image/svg+xml", answer="string",
           summary="The picture of a run that the address describes"),
-    Route(path="/api/import", task="import", lane=QUICK, body="Pasted",
+    Route(path="/api/import", task="import", lane=QUICK, body="Pasted", answer="Imported",
           summary="A pasted run file or config.json, as a run file"),
     Route(path="/api/explain-formula", task="explain-formula", lane=QUICK, tag=REFERENCE,
+          answer="Formula",
           summary="The formulas of a run with its numbers"),
     Route(path="/api/export/{format}", task="export", lane=QUICK, tag=REFERENCE,
+          answer="Exported",
           summary="The run as json, yaml or a DeepSpeed configuration"),
     Route(path="/api/optimize/batch-size", task="optimize/batch-size", lane=SLOW, tag=REFERENCE,
+          answer="LargestBatch",
           summary="The largest micro-batch that fits"),
     Route(path="/api/inference/calculate", task="inference/calculate", lane=QUICK, tag=REFERENCE,
-          summary="Inference, with the reference calculator's names", body="object"),
+          summary="Inference, with the reference calculator's names", body=INFERENCE,
+          answer="InferenceAnswer"),
     Route(path="/api/multinode/calculate", task="multinode/calculate", lane=QUICK, tag=REFERENCE,
           summary="Traffic between nodes; not made yet", body="object"),
-    Route(path="/api/hf/fetch", task="hf/fetch", lane=SLOW, tag=REFERENCE, body="object",
+    Route(path="/api/hf/fetch", task="hf/fetch", lane=SLOW, tag=REFERENCE, body="HubModel",
+          answer="HubAnswer",
           summary="A model's numbers from the hub, where the operator allows it"),
 )  # fmt: skip
 
@@ -88,15 +96,15 @@ def gpus() -> dict[str, Any]:
     return {"gpus": list(catalog.rows("gpus"))}
 
 
-# What never changes while the service runs.
-FACT: dict[str, tuple[Callable[[], Any], str]] = {
-    "/api/presets": (presets, "The models that have a name"),
-    "/api/gpus": (gpus, "The cards that have a name"),
-    "/api/schema": (schema, "The run file's JSON Schema"),
-    "/api/form": (form, "The run file's keys, their defaults and meanings"),
-    "/api/engines": (engines, "The training engines"),
-    "/api/optimizers": (optimizers, "The optimizers"),
-    "/api/dtypes": (dtypes, "The number formats of training"),
+# What never changes while the service runs, and its shape.
+FACT: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "/api/presets": (presets, PRESETS, "The models that have a name"),
+    "/api/gpus": (gpus, "Cards", "The cards that have a name"),
+    "/api/schema": (schema, "object", "The run file's JSON Schema"),
+    "/api/form": (form, "Form", "The run file's keys, their defaults and meanings"),
+    "/api/engines": (engines, TITLES, "The training engines"),
+    "/api/optimizers": (optimizers, TITLES, "The optimizers"),
+    "/api/dtypes": (dtypes, TITLES, "The number formats of training"),
 }
 
 
@@ -105,12 +113,14 @@ def router() -> APIRouter:
     made = APIRouter()
     for route in CALCULATED:
         _add(made, route.path, _calculated(route), route.method, _described(route))
-    for path, (_, summary) in FACT.items():
-        _add(made, path, _fact(path), "GET", document(Document(summary=summary, tag=FACTS)))
-    one = Document(summary="One preset as a run file", tag=FACTS, words=("name",), fails=(404,))
+    for path, (_, answer, summary) in FACT.items():
+        fact = Document(summary=summary, tag=FACTS, answer=answer)
+        _add(made, path, _fact(path), "GET", document(fact))
+    one = Document(summary="One preset as a run file", tag=FACTS, words=("name",), answer=RUN,
+                   fails=(404,))  # fmt: skip
     _add(made, "/api/preset/{name}", _preset, "GET", document(one))
-    for path, endpoint, summary, media in WATCHED:
-        watched = Document(summary=summary, tag=WATCH, media=media, fails=(503,))
+    for path, endpoint, summary, answer, media in WATCHED:
+        watched = Document(summary=summary, tag=WATCH, media=media, answer=answer, fails=(503,))
         _add(made, path, endpoint, "GET", document(watched))
     return made
 
@@ -129,10 +139,12 @@ def _add(
 
 
 def _described(route: Route) -> dict[str, Any]:
-    words = ("format",) if "{format}" in route.path else ()
+    words = tuple(name for name in WORDS if f"{{{name}}}" in route.path)
+    missing = (404,) if words else ()
     return document(Document(
         summary=route.summary, tag=route.tag, body=route.body, query=route.query, words=words,
-        media=route.media, answer=route.answer, fails=(408, 413, 414, 422, 501, 503, 504),
+        media=route.media, answer=route.answer,
+        fails=(*missing, 408, 413, 414, 422, 501, 503, 504),
     ))  # fmt: skip
 
 
@@ -145,6 +157,8 @@ def _calculated(route: Route) -> Callable[[Request], Awaitable[Response]]:
         if strange:
             known = ", ".join(route.query) or "none"
             return _refused(422, f"{strange[0][:80]!r} is not an option here; it has: {known}")
+        if len(given) < len(given.multi_items()):
+            return _refused(422, "an option is there more than once; leave one of them out")
         lane = SLOW if given.get("replay") == "true" else route.lane
         return await asked(request, route.task, lane, **request.path_params)
 
@@ -196,10 +210,10 @@ async def _metrics(_request: Request) -> Response:
     return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-WATCHED: Iterable[tuple[str, Callable[[Request], Awaitable[Response]], str, str]] = (
-    ("/healthz", _alive, "The service runs", JSON),
-    ("/readyz", _ready, "The service can calculate", JSON),
-    ("/metrics", _metrics, "Prometheus metrics", "text/plain"),
+WATCHED: Iterable[tuple[str, Callable[[Request], Awaitable[Response]], str, str, str]] = (
+    ("/healthz", _alive, "The service runs", "Status", JSON),
+    ("/readyz", _ready, "The service can calculate", "Status", JSON),
+    ("/metrics", _metrics, "Prometheus metrics", "string", "text/plain"),
 )
 
 

@@ -25,15 +25,12 @@ from ..report.live import look
 from ..report.serving_html import serving_page
 from ..report.standalone import standalone
 from .frames import Ask, Reply
+from .options import REPLAYS, THEMES, Options, numbers, one_of, width
 from .pasted import pasted
 from .reference import REFERENCE
 from .reference_bodies import from_reference
 
-Options = Mapping[str, str]
 Task = Callable[[Any, Options], Any]
-WIDTHS = (320, 1600)
-MOST_NUMBERS = 64  # contexts, and concurrencies
-THEMES = ("light", "dark")
 SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}
 SERVER = {"model": {"name": "llama2-7b"}, "inference": {"engine": "vllm"}}
 
@@ -96,9 +93,9 @@ def explained(body: Any, _options: Options) -> Any:
 
 def infer(body: Any, options: Options) -> Any:
     """A server: its result, the table of contexts and sequences, speed, what if."""
-    asked = (_numbers(options, "contexts"), _numbers(options, "concurrency"))
+    asked = (numbers(options, "contexts"), numbers(options, "concurrency"))
     estimate = _estimate(body)
-    if _answers(estimate) is None:
+    if not _serves(estimate):
         raise InputError(["the run has no inference section; add one, such as "
                           '{"engine": "vllm"}, or use calculate'])  # fmt: skip
     return answers_data(estimate.result, answers(estimate, *asked))
@@ -111,10 +108,9 @@ def what_ifs(body: Any, _options: Options) -> Any:
 
 def looked_at(body: Any, options: Options) -> Any:
     """What the page shows: the numbers, the picture, the parts."""
-    width = _width(options)
-    with_replay = _one_of(options, "replay", ("false", "true")) == "true"
-    estimate = _estimate(body, replay=with_replay)
-    found = look(estimate, _answers(estimate), width=width, pending=not with_replay)
+    wide, replayed = width(options), one_of(options, "replay", REPLAYS) == REPLAYS[1]
+    estimate = _estimate(body, replay=replayed)
+    found = look(estimate, _answers(estimate), width=wide, pending=not replayed)
     return {"result": estimate.result, **found}
 
 
@@ -128,17 +124,17 @@ def report(body: Any, _options: Options) -> Any:
 
 def picture(_body: Any, options: Options) -> Any:
     """The picture of a run that an address describes, `section.key=value` for each setting."""
-    width, theme = _width(options), _one_of(options, "theme", THEMES)
+    wide, theme = width(options), one_of(options, "theme", THEMES)
     settings = [f"{key}={value}" for key, value in options.items() if "." in key]
     estimate = _estimate(with_settings({}, settings))
-    return Page(standalone(estimate, width=width, theme=theme), "image/svg+xml")
+    return Page(standalone(estimate, width=wide, theme=theme), "image/svg+xml")
 
 
 def imported(body: Any, _options: Options) -> Any:
     """A pasted text as a run file."""
     text = body.get("text") if isinstance(body, Mapping) else None
-    if not isinstance(text, str):
-        raise InputError(['the body must be an object such as {"text": "..."}'])
+    if not isinstance(text, str) or len(body) > 1:
+        raise InputError(['the body must be an object with a text alone: {"text": "..."}'])
     return pasted(text)
 
 
@@ -151,35 +147,11 @@ def warm(_body: Any, _options: Options) -> Any:
 
 
 def _answers(estimate: Estimate) -> Answers | None:
-    serves = estimate.resolved.run.new_tokens is not None
-    return answers(estimate) if serves else None
+    return answers(estimate) if _serves(estimate) else None
 
 
-def _one_of(options: Options, name: str, words: tuple[str, ...]) -> str:
-    word = options.get(name, words[0])
-    if word not in words:
-        raise InputError([f"{name}={word!r} must be {' or '.join(words)}"])
-    return word
-
-
-def _width(options: Options) -> int:
-    low, high = WIDTHS
-    text = options.get("width", "1000")
-    if not text.isascii() or not text.isdigit() or not low <= int(text[:9]) <= high:
-        raise InputError([f"width={text[:20]!r} must be a whole number from {low} to {high}"])
-    return int(text)
-
-
-def _numbers(options: Options, name: str) -> tuple[int, ...]:
-    """Whole numbers with commas between them."""
-    text = options.get(name, "")
-    pieces = [piece.strip() for piece in text.split(",")] if text else []
-    if len(pieces) > MOST_NUMBERS:
-        raise InputError([f"{name} has {len(pieces)} numbers, and may have {MOST_NUMBERS}"])
-    for piece in pieces:
-        if not (piece.isascii() and piece.isdigit() and len(piece) <= 9 and int(piece)):
-            raise InputError([f"{name}: {piece[:20]!r} must be a whole number, 1 or more"])
-    return tuple(map(int, pieces))
+def _serves(estimate: Estimate) -> bool:
+    return estimate.resolved.run.new_tokens is not None
 
 
 TASKS: dict[str, Task] = {

@@ -1,0 +1,75 @@
+"""What an address may say: its options behind the question mark, its words in the path.
+
+Each is described and read here, so that what the description allows is what is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import InputError
+from .reference import EXPORTS, LATER
+
+Options = Mapping[str, str]
+WIDTHS = (320, 1600)
+WIDTH = 1000
+MOST_NUMBERS = 64  # contexts, and concurrencies
+NUMBER = "[1-9][0-9]{0,8}"
+NUMBERS = f"^({NUMBER}(,{NUMBER}){{0,{MOST_NUMBERS - 1}}})?$"
+THEMES = ("light", "dark")
+REPLAYS = ("false", "true")
+# Behind the question mark; beside `model.name` any setting, `section.key=value`.
+QUERY: dict[str, dict[str, Any]] = {
+    "contexts": {"schema": {"type": "string", "pattern": NUMBERS}, "example": "4096,32768",
+                 "description": "rows of the table, such as 4096,32768"},
+    "concurrency": {"schema": {"type": "string", "pattern": NUMBERS}, "example": "1,16,64",
+                    "description": "its columns, such as 1,16,64"},
+    "width": {"schema": {"type": "integer", "minimum": WIDTHS[0], "maximum": WIDTHS[1],
+                         "default": WIDTH},
+              "description": "of the picture, in pixels"},
+    "replay": {"schema": {"type": "string", "enum": list(REPLAYS), "default": REPLAYS[0]},
+               "description": "whether torch's allocator is replayed, which takes a second"},
+    "theme": {"schema": {"type": "string", "enum": list(THEMES), "default": THEMES[0]},
+              "description": "the picture's colours"},
+    "model.name": {"schema": {"type": "string", "minLength": 1}, "example": "llama2-7b",
+                   "description": "a setting; every `section.key` of a run file may be one"},
+}  # fmt: skip
+# In the path.
+WORDS: dict[str, dict[str, Any]] = {
+    "format": {"schema": {"type": "string", "enum": [*EXPORTS, *LATER]}, "example": "deepspeed",
+               "description": f"in any case; not made yet: {', '.join(LATER)}"},
+    "name": {"schema": {"type": "string", "minLength": 1}, "example": "llama2-7b",
+             "description": "a name of /api/presets; a beginning is enough where it is unique"},
+}  # fmt: skip
+
+
+def one_of(options: Options, name: str, words: tuple[str, ...]) -> str:
+    """One of some words; the first where the option is left out."""
+    word = options.get(name, words[0])
+    if word not in words:
+        raise InputError([f"{name}={word!r} must be {' or '.join(words)}"])
+    return word
+
+
+def width(options: Options) -> int:
+    """How wide a picture is."""
+    low, high = WIDTHS
+    text = options.get("width", str(WIDTH))
+    if not re.fullmatch(NUMBER, text) or not low <= int(text) <= high:
+        raise InputError([f"width={text[:20]!r} must be a whole number from {low} to {high}"])
+    return int(text)
+
+
+def numbers(options: Options, name: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them; none where the option is left out or empty."""
+    text = options.get(name, "")
+    pieces = text.split(",") if text else []
+    if len(pieces) > MOST_NUMBERS:
+        raise InputError([f"{name} has {len(pieces)} numbers, and may have {MOST_NUMBERS}"])
+    for piece in pieces:
+        if not re.fullmatch(NUMBER, piece):
+            raise InputError([f"{name}: {piece[:20]!r} must be a whole number from 1 to 999999999, "
+                              "with nothing but commas between them"])  # fmt: skip
+    return tuple(map(int, pieces))
