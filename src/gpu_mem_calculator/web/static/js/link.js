@@ -70,7 +70,7 @@ function query(run) {
 export function decode(hash) {
   const text = hash.replace(/^#/, "");
   if (!text) return [];
-  return text.split(/\||%7C/i).map(setup);
+  return text.split(/\||%7C(?=[a-z]+\?)/i).map(setup); // mail programs write | as %7C; within a value ? is never bare
 }
 
 function setup(text) {

@@ -44,13 +44,14 @@ function wordScore(option, word) {
   if (option.split.some((one) => one.startsWith(word))) return 2;
   if (option.joined.includes(word)) return 4;
   if (option.kin?.includes(word)) return 6;
-  return word.length > 3 && isWithin(word, option.joined) ? 8 : null;
+  return word.length > 3 && option.split.some((one) => lacks(word, one)) ? 8 : null;
 }
 
-/* Whether the letters come in this order: "mstral" is within "mistral". */
-function isWithin(word, text) {
+/* Whether a word is another with a letter or two left out: "mstral" of "mistral". */
+function lacks(word, whole) {
   let at = -1;
-  return [...word].every((letter) => (at = text.indexOf(letter, at + 1)) >= 0);
+  const near = word[0] === whole[0] && whole.length - word.length <= 2;
+  return near && [...word].every((letter) => (at = whole.indexOf(letter, at + 1)) >= 0);
 }
 
 /** A picker: `options()` gives the list, `also(text)` more for what is typed, `picked(option)` takes it. */
