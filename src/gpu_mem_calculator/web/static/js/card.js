@@ -24,7 +24,12 @@ function head(look, index, peak) {
       one.title,
       index === peak ? make("span", { class: "badge" }, "peak") : "",
     ),
-    make("p", { class: "card-total" }, make("strong", {}, `${gib(one.bytes)} GiB`), make("span", { class: "soft" }, ` ${share} % of the card`)),
+    make(
+      "p",
+      { class: "card-total" },
+      make("strong", {}, `${gib(one.bytes)} GiB`),
+      make("span", { class: "soft" }, ` ${share} % of the card`),
+    ),
   );
 }
 
@@ -53,17 +58,19 @@ function largest(one, kind, ask) {
   const rows = named.slice(0, LARGEST).map(([name, bytes, of]) => row(of, name, bytes, () => ask({ title: name, name })));
   const all = () => ask({ title: one.title, kind: kind ?? undefined, instant: one.title });
   const more = named.length > LARGEST || left ? make("button", { type: "button", class: "more", onclick: all }, "all of them") : "";
-  return make("div", {}, make("h3", {}, kind === null ? "Largest tensors" : `Largest ${parts[0]?.title ?? ""}`), make("ul", { class: "rows" }, rows), more);
+  const title = kind === null ? "Largest tensors" : `Largest ${parts[0]?.title ?? ""}`;
+  return make("div", {}, make("h3", {}, title), make("ul", { class: "rows" }, rows), more);
 }
 
 function row(kind, title, bytes, opens, looked = false) {
   const shown = bytes ? gib(bytes) : "–";
+  const hint = bytes ? "Where it comes from" : null;
   return make(
     "li",
     {},
     make(
       "button",
-      { type: "button", class: looked ? "row looked" : "row", disabled: !bytes, onclick: opens, title: bytes ? "Where it comes from" : null },
+      { type: "button", class: looked ? "row looked" : "row", disabled: !bytes, onclick: opens, title: hint },
       swatch(kind),
       make("span", { class: "name" }, title),
       make("span", { class: "figure" }, shown),

@@ -50,7 +50,8 @@ function draw(changes, result, setup) {
     list.querySelectorAll("button")[FEW]?.focus();
   };
   if (rest > 0) chips.push(make("li", {}, make("button", { type: "button", class: "more", onclick: more }, `${rest} more`)));
-  list.replaceChildren(chips.length ? make("ul", { class: "chips" }, chips) : make("p", { class: "soft" }, "Nothing simple would save much."));
+  const none = make("p", { class: "soft" }, "Nothing simple would save much.");
+  list.replaceChildren(chips.length ? make("ul", { class: "chips" }, chips) : none);
 }
 
 function chip(one, result, setup) {

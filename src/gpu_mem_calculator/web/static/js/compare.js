@@ -113,6 +113,7 @@ function card(setup, index, { look, error }, scale, keys) {
 
 function removed(index) {
   removeSetup(index);
+  queueMicrotask(() => place.querySelector('.tab[aria-pressed="true"]')?.focus());
   say(`Set-up ${index + 1} is removed. Undo brings it back.`);
 }
 
@@ -155,8 +156,9 @@ function small(look, scale) {
     let level = 0;
     return one.slices.map((part) => {
       level += part.bytes;
-      const shape = { x: (i * step).toFixed(2), y: (TALL - high(level)).toFixed(2), width: (step * 0.88).toFixed(2), height: high(part.bytes).toFixed(2) };
-      return draw("rect", { ...shape, fill: `url(#p-${part.kind})` });
+      const across = { x: (i * step).toFixed(2), width: (step * 0.88).toFixed(2) };
+      const up = { y: (TALL - high(level)).toFixed(2), height: high(part.bytes).toFixed(2) };
+      return draw("rect", { ...across, ...up, fill: `url(#p-${part.kind})` });
     });
   });
   const y = (TALL - high(result.gpu_memory_bytes)).toFixed(2);

@@ -101,7 +101,7 @@ async function report() {
 
 /* The picture's own address; the theme is the page's. */
 function pictureAddress() {
-  const dark = getComputedStyle(document.documentElement).colorScheme === "dark" || matchMedia("(prefers-color-scheme: dark)").matches;
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const theme = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
   const query = new URLSearchParams([...settingsOf(request(current())), ["width", WIDTH], ["theme", theme]]);
   return `/api/picture.svg?${query}`;

@@ -25,7 +25,8 @@ export async function openExplanation({ title, name, kind, instant }) {
     const found = await explanation();
     const wanted = (one) => (name === undefined ? of(one) === (kind ?? of(one)) && lives(one, instant) : one.name === name);
     const entries = found.entries.filter(wanted);
-    body.replaceChildren(...(entries.length ? shown(entries, found) : [make("p", {}, "The ledger alone has no entry of it.")]));
+    const none = () => [make("p", {}, "No formula: it comes from the replay of torch’s allocator.")];
+    body.replaceChildren(...(entries.length ? shown(entries, found) : none()));
   } catch (error) {
     body.replaceChildren(...(error.problems ?? [error.message]).map((one) => make("p", { class: "warning" }, one)));
   }
@@ -107,9 +108,16 @@ function alive(one) {
 function parts(one) {
   if (!one.parts.length) return "";
   const rows = one.parts.map(([name, bytes, formula]) =>
-    make("tr", {}, make("th", { scope: "row" }, name), make("td", {}, make("code", {}, formula)), make("td", { class: "num" }, gib(bytes))),
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, name),
+      make("td", {}, make("code", {}, formula)),
+      make("td", { class: "num" }, gib(bytes)),
+    ),
   );
-  const heads = [["part", ""], ["formula, bytes", ""], ["GiB", "num"]].map(([text, kind]) => make("th", { scope: "col", class: kind }, text));
+  const names = [["part", ""], ["formula, bytes", ""], ["GiB", "num"]];
+  const heads = names.map(([text, kind]) => make("th", { scope: "col", class: kind }, text));
   const table = make("table", { class: "entries" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, rows));
   return make("details", {}, make("summary", {}, `${count(rows.length)} parts of one copy`), make("div", { class: "scroll", tabindex: "0" }, table));
 }

@@ -21,7 +21,7 @@ let wide = 0; // and how wide
 let needsReplay = false; // whether the ledger left figures open
 let refused = false; // the last state was, and the form shows why
 
-/** Begin. `given` has width(), drawn(look, setup), settled(look) once that is on the screen,
+/** Begin. `given` has width(), drawn(look), settled(look, setup) once that is on the screen,
     replayed(look, setup) with null for no news, busy(text), failed(error). */
 export function start(given) {
   hooks = given;
@@ -73,9 +73,9 @@ async function ask() {
     const look = await asked(setup, false, mine.controller.signal);
     if (ledger !== mine) return;
     shown = mine.wanted;
-    hooks.drawn(look, setup);
+    hooks.drawn(look);
     accepted();
-    painted(from, look);
+    painted(from, look, setup);
     needsReplay = look.result.needs_bytes === null; // a server's ledger is the whole answer
     if (!waiting) timer = setTimeout(() => askReplay(setup, wide !== hooks.width()), PAUSE);
   } catch (error) {
@@ -126,14 +126,14 @@ function accepted() {
 }
 
 /* From the change to the frame that shows it; what can wait is done after that frame. */
-function painted(from, look) {
+function painted(from, look, setup) {
   requestAnimationFrame(() => {
     const channel = new MessageChannel();
     channel.port1.onmessage = () => {
       const took = performance.now() - from;
       performance.measure("redraw", { start: from, end: from + took });
       document.documentElement.dataset.redrawMs = took.toFixed(1);
-      hooks.settled(look);
+      hooks.settled(look, setup);
     };
     channel.port2.postMessage(0);
   });

@@ -33,7 +33,8 @@ export function peakOf({ result, columns }) {
   return same.indexOf(Math.max(...same));
 }
 
-/** Show a look's picture: moved into place where the instants are the same, else anew. */
+/** Show a look's picture: moved into place where the instants are the same, else anew. Its card is
+    shown on its own, as it can wait for a frame. */
 export function showPicture(next) {
   const drawn = fragment(next.parts.picture).querySelector("svg");
   const same = svg !== null && sameShape(drawn, next.columns);
@@ -44,7 +45,6 @@ export function showPicture(next) {
   svg.setAttribute("aria-label", `${drawn.getAttribute("aria-label")} Arrow keys go through instants and kinds.`);
   if (!part()) at = look.columns[at.column] ? { ...at, kind: null } : NONE;
   mark();
-  showCard();
 }
 
 function sameShape(drawn, columns) {
@@ -161,7 +161,8 @@ function mark() {
   layer.stacks.querySelector(`[data-column="${at.column}"][data-kind="${at.kind}"]`)?.classList.add("looked");
 }
 
-function showCard() {
+/** Show what the instant that is looked at holds, or the peak. */
+export function showCard() {
   card.replaceChildren(...cardOf(look, at.column ?? peak, at.kind, { peak, ask }));
 }
 

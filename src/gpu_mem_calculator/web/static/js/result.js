@@ -4,7 +4,7 @@ import { mountChips, showChips, staleChips } from "./chips.js";
 import { mountCompare, noteLook } from "./compare.js";
 import { explains, openExplanation } from "./explain.js";
 import { again, resized, start } from "./live.js";
-import { mountPicture, showPicture } from "./picture.js";
+import { mountPicture, showCard, showPicture } from "./picture.js";
 import { subscribe } from "./state.js";
 import { copy, fragment, make, say } from "./words.js";
 
@@ -52,7 +52,7 @@ export function mountResult(element) {
   const top = make(
     "section",
     { class: "top", "aria-labelledby": "h-step" },
-    make("h2", { id: "h-step", class: "hidden" }, "Memory of one GPU over a step"),
+    make("h2", { id: "h-step", class: "hidden" }, "Memory of one GPU over time"),
     make("div", { class: "left" }, figure, whatIf),
     make("div", { class: "right" }, make("div", { class: "verdict-holder" }, notice, spots.verdict), numbers),
   );
@@ -73,37 +73,44 @@ function section([name, title, closed]) {
   const heading = make("h2", { id: `h-${name}` }, title);
   const body = make("div", { class: `part part-${name}` });
   spots[name] = body;
-  if (!closed) return make("section", { class: name === "setup" ? "set-up" : null, "aria-labelledby": `h-${name}`, hidden: true }, heading, body);
+  const labelled = { "aria-labelledby": `h-${name}`, hidden: true };
+  if (!closed) return make("section", { class: name === "setup" ? "set-up" : null, ...labelled }, heading, body);
   const fold = make("details", { class: "fold", ontoggle: () => fill(name) }, make("summary", {}, heading), body);
-  return make("section", { class: "folded", "aria-labelledby": `h-${name}`, hidden: true }, fold);
+  return make("section", { class: "folded", ...labelled }, fold);
 }
 
 /* ---- what the service answered ---- */
 
 /* At once: what is seen first. */
-function drawn(next, setup) {
+function drawn(next) {
   look = next;
   root.classList.remove("refused", "empty");
   notice.hidden = true;
   if (!spots.patterns.firstChild) spots.patterns.append(fragment(look.parts.patterns));
   explains(look);
   showPicture(look);
-  for (const name of ["verdict", "numbers"]) fill(name);
-  noteLook(setup, look);
+  fill("verdict");
 }
 
 /* Then the rest, unless a newer answer is there already. */
-function settled(drawn_) {
-  if (look === drawn_) for (const [name] of SECTIONS) fill(name);
+function settled(shown, setup) {
+  if (look === shown) rest(setup);
+}
+
+function rest(setup) {
+  showCard();
+  noteLook(setup, look);
+  fill("numbers");
+  for (const [name] of SECTIONS) fill(name);
 }
 
 function afterReplay(next, setup) {
   const before = look;
   look = next ?? look;
   if (before.parts.picture !== look.parts.picture) showPicture(look);
-  for (const name of ["verdict", "numbers", ...SECTIONS.map(([one]) => one)]) fill(name);
+  fill("verdict");
+  rest(setup);
   explains(look);
-  noteLook(setup, look);
   const words = [".needs", ".says"].map((name) => spots.verdict.querySelector(name).textContent).join(", ");
   say(words);
   document.title = `${setup.run.model?.name ?? "own model"} ${words}`;
@@ -121,8 +128,8 @@ function failed(error) {
   const waits = !error.status || error.status >= 500;
   const retry = waits ? make("button", { type: "button", class: "button", onclick: again }, "Try again") : "";
   const problems = (error.problems ?? [error.message]).map((one) => make("p", {}, one));
-  const rest = look ? make("p", { class: "soft" }, "What is shown is the last set-up that was possible.") : "";
-  notice.replaceChildren(make("p", { class: "says" }, waits ? "✗ no answer" : "✗ not possible"), ...problems, rest, retry);
+  const kept = look ? make("p", { class: "soft" }, "What is shown is the last set-up that was possible.") : "";
+  notice.replaceChildren(make("p", { class: "says" }, waits ? "✗ no answer" : "✗ not possible"), ...problems, kept, retry);
   notice.hidden = false;
 }
 
@@ -169,7 +176,8 @@ function keepFigures(content) {
 
 function kindOf(cell) {
   const found = cell.querySelector(".swatch rect")?.getAttribute("fill").match(/#p-(\w+)/);
-  return found ? { title: `${cell.textContent} at the peak`, kind: found[1], instant: look.result.peak_instant } : null;
+  const none = cell.parentElement.querySelector('.num [title="0 bytes"]');
+  return found && !none ? { title: `${cell.textContent} at the peak`, kind: found[1], instant: look.result.peak_instant } : null;
 }
 
 function nameOf(cell) {
