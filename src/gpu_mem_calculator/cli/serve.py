@@ -32,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; options win over the environment."""
     try:
         from ..web.run import run as serve
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("gpu_mem_calculator"):
+            raise
         raise InputError([MISSING]) from None
     from ..web.settings import PREFIX, from_environment
 

@@ -48,7 +48,10 @@ TITLES: Mapping[str, Mapping[Any, str]] = {
     "engine.zero_stage": {stage: f"{stage}: {what}" for stage, what in enumerate(ZERO)},
     "engine.type": {name: one.title for name, one in engines().items()},
     "inference.engine": {name: one.title for name, one in servers().items()},
-    "inference.quantization": {name: one.title for name, one in RECIPES.items()},
+    "inference.quantization": {
+        **{name.lower(): name for name in FILE_TYPES},
+        **{name: one.title for name, one in RECIPES.items()}, "none": "as the checkpoint has them",
+    },
     "training.activation_checkpointing": {
         level: f"full, on {QUARTERS[quarters]}" for level, (_, quarters) in RECOMPUTE.items()
         if quarters in QUARTERS
