@@ -13,9 +13,11 @@ the shards, their gradients and the optimizer are in host memory (`CPUOffloadPol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.dtypes import BITS
@@ -26,10 +28,10 @@ from ..memory.activations import UNIT, Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
 from ..memory.fsdp.gather import between_entries, buffer_entries, gathered_entries
 from ..memory.fsdp.offload import host_shard_entries, host_step_entries, staged_entries
-from ..memory.fsdp.plan import Plan
+from ..memory.fsdp.plan import Plan, in_order, shard_rows
 from ..memory.fsdp.reduce import output_entries, reduced_entries, sharded_gradient_entries
 from ..memory.fsdp.timeline import FIRST, Course, ends_apart, spots
-from ..memory.fsdp.units import Part, Piece, Unit, Widths, layer_pieces, root_pieces, unit
+from ..memory.fsdp.units import Piece, Unit, Widths, layer_pieces, root_pieces, unit
 from ..memory.optimizers import default_implementation
 from ..memory.play import Play, plays
 from ..memory.run import Precision, Run
@@ -51,6 +53,17 @@ OPTIONS: Mapping[str, Any] = {
     "reshard_root_after_forward": None,  # None: as the strategy says for the layers
     "cpu_offload": False,
 }
+
+
+START = Instant(name="startup", phase=STARTUP, title="start-up: shards are made")
+
+
+class Held(Struct, frozen=True):
+    """What a rank holds whatever the tokens: its shards, and what comes and goes with units."""
+
+    plan: Plan
+    shards: tuple[Entry, ...]
+    units: tuple[Entry, ...]
 
 
 def shard_ranks(run: Run) -> Num:
@@ -93,16 +106,42 @@ def ledger(run: Run) -> Ledger:
     stored, compute = PRECISIONS[run.precision]
     inside = _as_computed(run, stored, compute)
     stack = ends_apart(blocks(run, 0, len(run.arch.layers)))
-    plan = _plan(run, stack)
+    held = _held(run, stack)
+    plan = held.plan
     beats = tuple(spot.beat for spot in plan.spots)
     how = setting(inside, Precision(compute, compute))
     done = walks(inside, how, stack)
     done = replace(done, gradients=UNIT)  # only sharded ones accumulate
-    start = Instant(name="startup", phase=STARTUP, title="start-up: shards are made")
-    entries = [
-        *(_host_shards if plan.offload else _shards)(plan, start),
+    entries = (
+        *held.shards,
         *between_entries(plan, done),
         *workspace_entries(run, tuple(b for b in beats if not b.name.startswith(FIRST))),
+        *held.units,
+        *activation_entries(inside, how, stack, beats, done),
+    )
+    instants = (START, *(b.instant for b in beats))
+    return Ledger(instants, entries, _plays(plan, stack, done) if run.unrolled else {})
+
+
+def _held(run: Run, stack: tuple[Block, ...]) -> Held:
+    """What tokens do not change is remembered where all numbers are plain ones."""
+    plain = all(type(n) is int for n in (run.micro_batches, run.mesh.dp, run.arch.hidden))
+    if run.unrolled or not plain:
+        return _made(run, stack)
+    bare = replace(run, batch=0, seq=0, options=None)
+    return _remembered(bare, tuple(run.options.items()), stack)
+
+
+@lru_cache(maxsize=64)
+def _remembered(
+    bare: Run, options: tuple[tuple[str, Any], ...], stack: tuple[Block, ...]
+) -> Held:  # fmt: skip
+    return _made(replace(bare, options=dict(options)), stack)
+
+
+def _made(run: Run, stack: tuple[Block, ...]) -> Held:
+    plan = _plan(run, stack)
+    units = (
         *staged_entries(plan),
         *gathered_entries(plan),
         *buffer_entries(plan),
@@ -110,10 +149,8 @@ def ledger(run: Run) -> Ledger:
         *output_entries(plan),
         *(() if plan.offload else sharded_gradient_entries(plan)),
         *_step(plan),
-        *activation_entries(inside, how, stack, beats, done),
-    ]
-    instants = (start, *(b.instant for b in beats))
-    return Ledger(instants, tuple(entries), _plays(plan, stack, done) if run.unrolled else {})
+    )
+    return Held(plan, tuple((_host_shards if plan.offload else _shards)(plan, START)), units)
 
 
 def _plays(plan: Plan, stack: tuple[Block, ...], done: Walks) -> dict[str, Play]:
@@ -191,7 +228,7 @@ def _shards(plan: Plan, start: Instant) -> Iterator[Entry]:
     beats = tuple(spot.beat for spot in plan.spots)
     live: dict[str, Num] = {start.name: 1, **{beat.name: 1 for beat in beats}}
     source = code("torch 2.13 F/_fsdp_param.py:298-316: rows padded to equal shards")
-    for title, size, tensors in _shard_rows(plan):
+    for title, size, tensors in shard_rows(plan):
         yield Entry(name=f"{title}: sharded parameters", kind=PARAM, bytes=size, live=live,
                     source=source, tensors=tensors)  # fmt: skip
     yield replace(buffer_entry(run, beats), live=live)
@@ -201,26 +238,6 @@ def _shards(plan: Plan, start: Instant) -> Iterator[Entry]:
             bytes=_twin(run).shard, live={start.name: 1},
             source=code("torch 2.13 nn/modules/module.py to_empty: each name gets a tensor"),
         )  # fmt: skip
-
-
-def _shard_rows(plan: Plan) -> Iterator[tuple[str, Num, Callable[[], list[Num]] | None]]:
-    """A title, bytes, and in an unrolled run the tensors, in the order of the model."""
-    if plan.run.unrolled:
-        parts = list(_in_order(plan))
-        yield "model", sum(part.shard for part in parts), lambda: [part.shard for part in parts]
-        return
-    for kind, (title, one) in enumerate(plan.kinds):
-        yield title, plan.layers.count(kind) * one.shard, None
-    yield "embedding and head", plan.root.shard, None
-
-
-def _in_order(plan: Plan) -> Iterator[Part]:
-    """Every parameter of the model: the embedding's, the layers', those behind them."""
-    before = len(plan.root.parts) - sum(1 for _ in plan.run.arch.after_weights())
-    yield from plan.root.parts[:before]
-    for kind in plan.layers:
-        yield from plan.kinds[kind][1].parts
-    yield from plan.root.parts[before:]
 
 
 def _twin(run: Run) -> Unit:
@@ -251,7 +268,7 @@ def _step(plan: Plan) -> Iterator[Entry]:
         yield from host_step_entries(plan, total, largest, tensors, extra.stored)
         return
     name = run.implementation or default_implementation(run.optimizer)
-    sizes = [part.elements for part in _in_order(plan) if part.trained] if run.unrolled else []
+    sizes = [part.elements for part in in_order(plan) if part.trained] if run.unrolled else []
     yield from optimizer_entries(
         run, total, extra.stored, beats, implementation=name, largest=largest, tensors=tensors,
         sizes=tuple((int(size), 1) for size in sizes),

@@ -14,7 +14,7 @@ from ...ledger.source import Source
 from ..run import Run
 from ..script import Script
 from .timeline import Spot
-from .units import Unit
+from .units import Part, Unit
 
 # FSDP's streams beside torch's own, each with a pool of blocks
 # (torch 2.13 F/_fsdp_param_group.py:75-104 FSDPCommContext)
@@ -104,3 +104,23 @@ def only(*places: str) -> Callable[[Spot], Num]:
     """Held at these places alone."""
     chosen = frozenset(places)
     return lambda spot: int(spot.at in chosen)
+
+
+def shard_rows(plan: Plan) -> Iterator[tuple[str, Num, Callable[[], list[Num]] | None]]:
+    """A title, bytes, and in an unrolled run the tensors, in the order of the model."""
+    if plan.run.unrolled:
+        parts = list(in_order(plan))
+        yield "model", sum(part.shard for part in parts), lambda: [part.shard for part in parts]
+        return
+    for kind, (title, one) in enumerate(plan.kinds):
+        yield title, plan.layers.count(kind) * one.shard, None
+    yield "embedding and head", plan.root.shard, None
+
+
+def in_order(plan: Plan) -> Iterator[Part]:
+    """Every parameter of the model: the embedding's, the layers', those behind them."""
+    before = len(plan.root.parts) - sum(1 for _ in plan.run.arch.after_weights())
+    yield from plan.root.parts[:before]
+    for kind in plan.layers:
+        yield from plan.kinds[kind][1].parts
+    yield from plan.root.parts[before:]
