@@ -81,16 +81,20 @@ def _by_ledger(resolved: Resolved, limit: int) -> int | None:
     return low * STEP or None
 
 
-def room_lines(estimate: Estimate) -> Iterator[Line]:
-    """How far the sequence can grow, or must shrink."""
+def room_words(estimate: Estimate) -> str:
+    """How far the sequence can grow, or must shrink; nothing where it is as long as it can be."""
     run = estimate.resolved.run
     seq, serves = int(run.seq), run.new_tokens is not None
     what, batch = ("prompt", "batch") if serves else ("sequence", "micro-batch")
     longest = longest_sequence(estimate)
     if estimate.result.fits_on_gpu:
-        if longest is not None and longest > seq:
-            yield line(f"room: fits up to a {what} of about {longest:,} at this {batch}")
-    elif longest is None:
-        yield line(f"room: no {what} length fits" if serves else "room: no sequence length fits")
-    else:
-        yield line(f"room: a {what} of about {longest:,} would fit")
+        longer = longest is not None and longest > seq
+        return f"fits up to a {what} of about {longest:,} at this {batch}" if longer else ""
+    return f"no {what} length fits" if longest is None else f"a {what} of about {longest:,} would fit"
+
+
+def room_lines(estimate: Estimate) -> Iterator[Line]:
+    """The same as a line of the report."""
+    words = room_words(estimate)
+    if words:
+        yield line(f"room: {words}")
