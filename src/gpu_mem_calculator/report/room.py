@@ -90,7 +90,9 @@ def room_words(estimate: Estimate) -> str:
     if estimate.result.fits_on_gpu:
         longer = longest is not None and longest > seq
         return f"fits up to a {what} of about {longest:,} at this {batch}" if longer else ""
-    return f"no {what} length fits" if longest is None else f"a {what} of about {longest:,} would fit"
+    if longest is None:
+        return f"no {what} length fits"
+    return f"a {what} of about {longest:,} would fit"
 
 
 def room_lines(estimate: Estimate) -> Iterator[Line]:
