@@ -83,7 +83,7 @@ class Backward:
             order = op.ins  # torch's own matmul makes the gradient of the weight first
             if op.product:
                 order = op.ins[::-1]
-            elif not self.inputs_first:
+            elif not self.inputs_first and len(order) > 1:
                 order = tuple(sorted(op.ins, key=lambda v: not v.weight))
             for value in order:
                 if not value.grad:
@@ -119,7 +119,7 @@ class Backward:
             )
         self.hooks += [(size, reel.act - self.outside) for size, _ in new]
         self.passed += [len(reel.events)] * len(new)
-        reel.called(begin, (v.elements() for v in op.ins if v.param and flows))
+        reel.called(begin, [v.elements() for v in op.ins if v.param and flows])
 
     def let_go(self, flow: Flow) -> None:
         """One that waited for a gradient has it."""
@@ -148,7 +148,8 @@ class Backward:
         self.see(now, op.back_temp)
         if self.hooks:
             self.after = larger(self.after, self.reel.act + op.back_temp)
-        self.reel.over(work[::-1])
+        if work:
+            self.reel.over(work[::-1])
         return cast
 
     def see(self, now: Num, temp: Num) -> None:

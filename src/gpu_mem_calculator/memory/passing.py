@@ -60,7 +60,8 @@ def forward(
                 ids[value.base] = reel.make(value.bytes)
         work += reel.work(pieces if op.inside else ())
         high.see(reel.act, 0, op.temp + sum(more) if more else op.temp)
-        reel.over(work[::-1])
+        if work:
+            reel.over(work[::-1])
         for index in ends.get(i, ()):
             if index in ids:
                 reel.free(ids[index])

@@ -98,16 +98,17 @@ class Reel:
 
     def called(self, begin: int, weights: Iterable[Num]) -> None:
         """An operation has read weights of so many elements since `begin`."""
-        elements = tuple(weights)
+        elements = list(weights)
         if elements:
             self.calls.append((begin, len(self.events), sum(elements)))
 
     def work(self, sizes: Iterable[Num]) -> list[int]:
         """Workspace, which is no activation."""
         made = [self.weight(size) for size in sizes if not nothing(size)]
-        self.works += made
+        if made:
+            self.works += made
         return made
 
     def over(self, tensors: Iterable[int]) -> None:
         """Workspace goes."""
-        self.events.extend(~tensor for tensor in tensors)
+        self.events += [~tensor for tensor in tensors]

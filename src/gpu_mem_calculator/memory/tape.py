@@ -159,6 +159,8 @@ class Tape:
 
 
 def _apart(temp: Num | tuple[Num, ...]) -> tuple[Num, ...]:
+    if type(temp) is int and temp == 0:
+        return ()
     return temp if isinstance(temp, tuple) else (temp,)
 
 

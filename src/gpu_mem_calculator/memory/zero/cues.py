@@ -59,7 +59,7 @@ def all_cues(script: Script) -> list[Cue]:
     numbers = {tensor: number for number, tensor in enumerate(gradients(script))}
     made: list[Cue] = []
     for at, event in enumerate(script.backward):
-        number = numbers.get(max(event, ~event))
+        number = numbers.get(event if event >= 0 else ~event)
         if number is not None:
             made.append((at + 1, WEIGHT, number if event >= 0 else ~number))
     if script.exit >= 0:

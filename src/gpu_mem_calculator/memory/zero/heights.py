@@ -23,7 +23,7 @@ def _between(
     for position in (*(cue[0] for cue in cues), len(events)):
         high = High(act, 0, temp)
         for event in events[done:position]:
-            tensor = max(event, ~event)
+            tensor = event if event >= 0 else ~event
             if tensor in out:
                 continue
             size = sizes[tensor] if event >= 0 else -sizes[tensor]

@@ -71,14 +71,16 @@ def highest(spot: Spot, mine: list[Table], which: Any, *, near: bool, plain: boo
     pairs = mine[0].best
     if which is not None:
         pairs = tuple(sorted({pair for table in mine for pair in table.best}))
-    heights, kept = spot.heights, spot.kept
-    own = [(1 if near and spot.checkpoint and waiting else waiting) * kept + heights[level][0]
-           for waiting, level in pairs]  # fmt: skip
+    heights, kept = [height for height, _ in spot.heights], spot.kept
+    if near and spot.checkpoint:
+        own = [(kept if waiting else 0) + heights[level] for waiting, level in pairs]
+    else:
+        own = [waiting * kept + heights[level] for waiting, level in pairs]
     if which is not None or (not plain and any(hasattr(size, "astype") for size in own)):
         return _of_arrays(spot, mine, which, list(zip(pairs, own, strict=True)))
     totals = list(map(add, own, mine[0].heights))
     waiting, level = pairs[totals.index(max(totals))]
-    return Found(waiting, heights[level][1], mine[0].parts(waiting, level))
+    return Found(waiting, spot.heights[level][1], mine[0].parts(waiting, level))
 
 
 def _of_arrays(
