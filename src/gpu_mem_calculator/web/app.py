@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .. import __version__
+from ..core.errors import InputError
 from .frames import JSON, refusal
 from .known import Known
 from .observe import Observed, leave, start_logs
@@ -66,11 +68,16 @@ async def _refused(request: Request, error: HTTPException) -> Response:
     return Response(made.body, made.status, error.headers, media_type=JSON)
 
 
-def main() -> None:
+def main() -> int:
     """Run it with the environment's settings."""
     from .run import run
 
-    run(from_environment())
+    try:
+        run(from_environment())
+    except InputError as error:
+        print(*error.problems, sep="\n", file=sys.stderr)
+        return 2
+    return 0
 
 
 def __getattr__(name: str) -> FastAPI:
@@ -82,4 +89,4 @@ def __getattr__(name: str) -> FastAPI:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

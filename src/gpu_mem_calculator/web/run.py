@@ -12,6 +12,7 @@ from ..core.errors import InputError
 from .observe import SHARED
 from .settings import Settings, environment
 
+CONNECTIONS = 1000  # at once, for each process
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -28,7 +29,7 @@ def run(settings: Settings) -> None:
         uvicorn.run(
             "gpu_mem_calculator.web.app:app", host=settings.host, port=settings.port,
             workers=settings.workers, log_level="warning", access_log=False, server_header=False,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=5, limit_concurrency=CONNECTIONS,
         )  # fmt: skip
 
 
