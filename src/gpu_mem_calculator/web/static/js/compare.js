@@ -4,7 +4,7 @@ import { get, post } from "./api.js";
 import { settingsOf } from "./link.js";
 import { peakOf } from "./picture.js";
 import { activate, active, removeSetup, request, setups, subscribe, VIEWS } from "./state.js";
-import { count, draw, fragment, gib, make, say, spoken, swatch } from "./words.js";
+import { count, draw, fragment, gib, make, modelName, say, spoken, swatch } from "./words.js";
 
 const WIDTH = 400; // asked for; what is drawn here is drawn anew on the common scale
 const [WIDE, TALL] = [240, 90]; // of the small picture
@@ -94,7 +94,7 @@ function says({ view, run }, path) {
 
 function card(setup, index, { look, error }, scale, keys) {
   const edited = index === active();
-  const title = `${index + 1}  ${VIEWS[setup.view].title} ${setup.run.model?.name ?? "own model"}`;
+  const title = `${index + 1}  ${VIEWS[setup.view].title} ${modelName(setup.run)}`;
   const pick = make(
     "button",
     { type: "button", class: "tab", "aria-pressed": String(edited), "data-key": `pick-${index}`, onclick: () => activate(index) },

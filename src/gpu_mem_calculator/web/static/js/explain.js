@@ -72,7 +72,7 @@ function entry(one, found, open) {
   const most = one.bytes_at_peak || one.bytes;
   const size = one.bytes_at_peak ? `${gib(most)} GiB at the peak` : `${gib(most)} GiB, not at the peak`;
   const rows = [
-    ["Formula", make("code", {}, one.formula)],
+    ...(bare(one) ? [] : [["Formula", make("code", {}, one.formula)]]),
     ["In numbers", make("code", {}, numbers(one))],
     ["Where", PLACES[one.place] ?? one.place],
     ["Copies", one.copies_at_peak ? `${count(one.copies_at_peak)} at ${found.peak}` : "none at the peak"],
@@ -84,9 +84,14 @@ function entry(one, found, open) {
   return make("details", { class: "entry", open }, head, list, parts(one));
 }
 
+const same = (text, bytes) => text.replace(/,/g, "") === String(bytes);
+
+/* Whether there is no more to a formula than its result. */
+const bare = (one) => same(one.formula, one.bytes);
+
 function numbers(one) {
   const whole = `${count(one.bytes)} bytes`;
-  return one.numbers.replace(/,/g, "") === String(one.bytes) ? whole : `${one.numbers} = ${whole}`;
+  return same(one.numbers, one.bytes) ? whole : `${one.numbers} = ${whole}`;
 }
 
 /* When it is alive: in words, and as a strip with a mark for each instant of the step. */

@@ -6,7 +6,7 @@ import { explains, openExplanation } from "./explain.js";
 import { again, resized, start } from "./live.js";
 import { mountPicture, showCard, showPicture } from "./picture.js";
 import { subscribe } from "./state.js";
-import { copy, fragment, make, say } from "./words.js";
+import { copy, fragment, make, modelName, say } from "./words.js";
 
 const NARROWEST = 320; // of a picture; on smaller screens it is scaled
 const WIDEST = 1600;
@@ -85,6 +85,7 @@ function section([name, title, closed]) {
 function drawn(next) {
   look = next;
   root.classList.remove("refused", "empty");
+  root.classList.toggle("serves", look.result.serving !== null);
   notice.hidden = true;
   if (!spots.patterns.firstChild) spots.patterns.append(fragment(look.parts.patterns));
   explains(look);
@@ -113,7 +114,7 @@ function afterReplay(next, setup) {
   explains(look);
   const words = [".needs", ".says"].map((name) => spots.verdict.querySelector(name).textContent).join(", ");
   say(words);
-  document.title = `${setup.run.model?.name ?? "own model"} ${words}`;
+  document.title = `${modelName(setup.run)} ${words}`;
   showChips(look, setup);
 }
 
@@ -128,7 +129,8 @@ function failed(error) {
   const waits = !error.status || error.status >= 500;
   const retry = waits ? make("button", { type: "button", class: "button", onclick: again }, "Try again") : "";
   const problems = (error.problems ?? [error.message]).map((one) => make("p", {}, one));
-  const kept = look ? make("p", { class: "soft" }, "What is shown is the last set-up that was possible.") : "";
+  const before = waits ? "What is shown is the set-up before." : "What is shown is the last set-up that was possible.";
+  const kept = look ? make("p", { class: "soft" }, before) : "";
   notice.replaceChildren(make("p", { class: "says" }, waits ? "✗ no answer" : "✗ not possible"), ...problems, kept, retry);
   notice.hidden = false;
 }

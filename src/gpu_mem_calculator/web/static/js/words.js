@@ -61,6 +61,12 @@ export function spoken(path) {
   return path.slice(path.indexOf(".") + 1).replace(/[_.]/g, " ");
 }
 
+/** A run's model in a word or two. */
+export function modelName({ model = {} }) {
+  if (model.name) return model.name;
+  return model.num_parameters ? `${model.num_parameters} parameters` : "own model";
+}
+
 function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 }
