@@ -1,9 +1,10 @@
-"""What several tests share: measured runs, and a small run that every engine can do."""
+"""What several tests share: measured runs, a small run that every engine can do, a service."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,14 @@ def measured_runs(name: str = "runs") -> list[dict[str, Any]]:
 def run_file() -> dict[str, Any]:
     """A small run file that a test may change."""
     return small_run()
+
+
+@pytest.fixture(scope="session")
+def service() -> Iterator[str]:
+    """The address of a service with the default settings."""
+    from gpu_mem_calculator.web.settings import Settings
+
+    from .services import running
+
+    with running(Settings(log_level="error")) as address:
+        yield address

@@ -1,57 +1,11 @@
-"""The service as it runs: on a port of this machine, with its calculating processes."""
+"""A client of the service that tests share."""
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx
 import pytest
-import uvicorn
-
-from gpu_mem_calculator.web.app import create_app
-from gpu_mem_calculator.web.settings import Settings
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
-
-
-@contextmanager
-def running(settings: Settings) -> Iterator[str]:
-    """The address of a service with these settings."""
-    port = free_port()
-    app = create_app(settings)
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=port, log_level="warning", access_log=False, lifespan="on")
-    )
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    address = f"http://127.0.0.1:{port}"
-    for _ in range(600):
-        try:
-            if httpx.get(f"{address}/readyz").status_code == 200:
-                break
-        except httpx.TransportError:
-            time.sleep(0.1)
-    else:
-        raise RuntimeError("the service does not start")
-    yield address
-    server.should_exit = True
-    thread.join(20)
-
-
-@pytest.fixture(scope="session")
-def service() -> Iterator[str]:
-    """A service with the default settings."""
-    with running(Settings(log_level="error")) as address:
-        yield address
 
 
 @pytest.fixture

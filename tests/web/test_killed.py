@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from .conftest import free_port
+from ..services import free_port
 
 BODY = json.dumps({"model": {"name": "gpt2"}}).encode()
 HEAD = f"POST /api/calculate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()

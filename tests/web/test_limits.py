@@ -22,7 +22,7 @@ from gpu_mem_calculator.web.pool import BusyError, Lane, LateError
 from gpu_mem_calculator.web.settings import Settings
 from gpu_mem_calculator.web.worker import Interrupted, Process
 
-from .conftest import running
+from ..services import running
 
 QUICK = Ask("calculate", b'{"model": {"name": "gpt2"}}', {})
 # a thousand layers: a replay of many seconds
