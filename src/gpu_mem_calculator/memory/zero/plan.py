@@ -88,7 +88,7 @@ def always(beat: Beat) -> Num:
 
 def named(*names: str) -> Callable[[Beat], Num]:
     """Alive at the instants of these names, in later micro-batches too."""
-    return lambda beat: int(_split(beat.name)[1] in names)
+    return lambda beat: int(beat.name.removeprefix("later.") in names)
 
 
 def in_bucket(beat: Beat) -> bool:
