@@ -68,6 +68,12 @@ def test_what_ifs_show_their_saving(client: httpx.Client) -> None:
     assert round(now["total_memory_per_gpu_gb"] * 2**30) == one["total_bytes"]
 
 
+def test_room_is_what_the_report_says(client: httpx.Client) -> None:
+    """How far the sequence can grow; a server has a table for that."""
+    assert "fits up to a sequence of about" in client.post("/api/room", json=RUN).json()["room"]
+    assert client.post("/api/room", json=SERVER).json() == {"room": ""}
+
+
 def test_look_has_the_pages_pieces(client: httpx.Client) -> None:
     """A picture of the width that was asked for, and the columns behind it."""
     found = client.post("/api/look?width=640", json=RUN).json()

@@ -56,8 +56,8 @@ class Explained(Struct, frozen=True, kw_only=True):
 class Explanation(Struct, frozen=True, kw_only=True):
     """Every entry of the busiest stage's ledger; those alive at the peak first, largest first.
 
-    `letters` are the sizes that formulas name. `symbolic` is False where the engine's formulas
-    could not be written with letters; entries then show plain numbers.
+    `letters` are the sizes that formulas name, `meanings` what they stand for. `symbolic` is False
+    where the engine's formulas could not be written with letters; entries then show plain numbers.
     """
 
     peak: str
@@ -67,6 +67,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     outside_torch_bytes: int
     symbolic: bool
     letters: dict[str, int]
+    meanings: dict[str, str]
     entries: tuple[Explained, ...]
 
 
@@ -79,11 +80,14 @@ def explain(estimate: Estimate) -> Explanation:
     entries.sort(key=lambda e: (e.bytes_at_peak == 0, e.place != "gpu", -e.bytes_at_peak, -e.bytes))
     outside = [_beside(GPU, *part) for part in estimate.outside_torch]
     outside.append(_beside(CPU, *estimate.resolved.host_libraries))
+    letters = _letters(shown)
     return Explanation(
         peak=peak.title, stage=estimate.result.busiest_stage, num_stages=len(estimate.ledgers),
         allocated_bytes=estimate.result.allocated_bytes,
         outside_torch_bytes=estimate.result.outside_torch_bytes,
-        symbolic=ledger is not None, letters=_letters(shown), entries=(*entries, *outside),
+        symbolic=ledger is not None, letters=letters,
+        meanings={name: LETTERS[name] for name in letters if name in LETTERS},
+        entries=(*entries, *outside),
     )  # fmt: skip
 
 

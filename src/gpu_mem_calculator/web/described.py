@@ -56,6 +56,12 @@ class Changes(Struct, frozen=True):
     changes: list[Changed]
 
 
+class Room(Struct, frozen=True):
+    """How far a run's sequence can grow, or must shrink; empty where there is nothing to say."""
+
+    room: str
+
+
 class LookSlice(Struct, frozen=True):
     """What one kind takes in a column, and its largest entries."""
 
@@ -257,6 +263,6 @@ class Form(Struct, frozen=True):
     engines: list[FormEngine]
 
 
-TYPES = (Answers, Cards, Changes, Explanation, Exported, Form, Formula, HubAnswer, HubModel,
+TYPES = (Answers, Cards, Changes, Room, Explanation, Exported, Form, Formula, HubAnswer, HubModel,
          Imported, InferenceAnswer, LargestBatch, Look, MemoryResult, Pasted, Preset, Problems,
          Status, Validation)  # fmt: skip

@@ -25,7 +25,9 @@ EXAMPLE = {
     "hardware": {"gpu": "a100-80gb-sxm", "num_gpus": 8},
 }
 SERVED = {"model": {"name": "llama2-7b"}, "hardware": {"gpu": "a100-80gb-sxm"}}
+# By the body's name, or the answer's where only some bodies have it.
 EXAMPLES = {
+    SERVER: {**SERVED, "inference": {"engine": "vllm"}},
     RUN: EXAMPLE,
     ANYTHING: EXAMPLE,
     INFERENCE: {**SERVED, "inference": {"engine_type": "vllm", "batch_size": 8}},
@@ -75,8 +77,9 @@ def document(of: Document) -> dict[str, Any]:
     }  # fmt: skip
     if of.body is not None:
         content: dict[str, Any] = {"schema": _schema(of.body)}
-        if of.body in EXAMPLES:
-            content["example"] = EXAMPLES[of.body]
+        example = EXAMPLES.get(of.answer) or EXAMPLES.get(of.body)
+        if example:
+            content["example"] = example
         made["requestBody"] = {"required": of.body != ANYTHING, "content": {JSON: content}}
     return made
 

@@ -61,6 +61,8 @@ CALCULATED = (
           summary="A server: cache, contexts by sequences, speed, what if, the command"),
     Route(path="/api/what-ifs", task="what-ifs", lane=QUICK, answer="Changes",
           summary="One change at a time, and what each saves"),
+    Route(path="/api/room", task="room", lane=SLOW, answer="Room",
+          summary="How far the sequence can grow, or must shrink"),
     Route(path="/api/look", task="look", lane=QUICK, query=("width", "replay"), answer="Look",
           summary="What the page shows: numbers, picture, parts"),
     Route(path="/api/report", task="report", lane=SLOW, media="text/html", answer="string",

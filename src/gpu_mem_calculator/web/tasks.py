@@ -22,6 +22,7 @@ from ..core.runfile import with_settings
 from ..report.data import answers_data
 from ..report.html import html_report
 from ..report.live import look
+from ..report.room import room_words
 from ..report.serving_html import serving_page
 from ..report.standalone import standalone
 from .frames import Ask, Reply
@@ -106,6 +107,12 @@ def what_ifs(body: Any, _options: Options) -> Any:
     return {"changes": all_changes(_estimate(body))}
 
 
+def room(body: Any, _options: Options) -> Any:
+    """How far the sequence can grow, or must shrink; a server's own table says it all."""
+    estimate = _estimate(body, replay=True)
+    return {"room": "" if estimate.served else room_words(estimate)}
+
+
 def looked_at(body: Any, options: Options) -> Any:
     """What the page shows: the numbers, the picture, the parts."""
     wide, replayed = width(options), one_of(options, "replay", REPLAYS) == REPLAYS[1]
@@ -162,6 +169,7 @@ TASKS: dict[str, Task] = {
     "explain": explained,
     "infer": infer,
     "what-ifs": what_ifs,
+    "room": room,
     "look": looked_at,
     "report": report,
     "picture": picture,

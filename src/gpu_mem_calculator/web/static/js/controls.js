@@ -242,8 +242,8 @@ class Slider extends Control {
 export class Stepper extends Control {
   constructor(field, changed) {
     super(field, changed);
-    const less = make("button", { type: "button", class: "step", "aria-label": "Half as many", onclick: () => this.scaled(0.5) }, "−");
-    const more = make("button", { type: "button", class: "step", "aria-label": "Twice as many", onclick: () => this.scaled(2) }, "+");
+    const less = make("button", { type: "button", class: "by-two", "aria-label": "Half as many", onclick: () => this.scaled(0.5) }, "−");
+    const more = make("button", { type: "button", class: "by-two", "aria-label": "Twice as many", onclick: () => this.scaled(2) }, "+");
     this.element.classList.add("stepper");
     this.input.before(less);
     this.input.after(more);

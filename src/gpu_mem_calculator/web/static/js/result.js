@@ -5,6 +5,7 @@ import { mountCompare, noteLook } from "./compare.js";
 import { explains, openExplanation } from "./explain.js";
 import { again, resized, start } from "./live.js";
 import { mountPicture, showCard, showPicture } from "./picture.js";
+import { mountRoom, showRoom, staleRoom } from "./room.js";
 import { subscribe } from "./state.js";
 import { copy, fragment, make, modelName, say } from "./words.js";
 
@@ -46,6 +47,7 @@ export function mountResult(element) {
   spots.patterns = make("div", { class: "patterns" });
   status = make("p", { class: "status" });
   notice = make("div", { class: "notice", role: "status", hidden: true });
+  const room = make("p", { class: "room", hidden: true });
   const figure = make("figure", { class: "picture" }, plot, card);
   const whatIf = make("div", { class: "what-if" }, make("h2", {}, "What if"), chips);
   const numbers = make("div", { class: "beside" }, make("div", { class: "numbers-head" }, make("h2", {}, "Memory"), status), spots.numbers);
@@ -54,15 +56,17 @@ export function mountResult(element) {
     { class: "top", "aria-labelledby": "h-step" },
     make("h2", { id: "h-step", class: "hidden" }, "Memory of one GPU over time"),
     make("div", { class: "left" }, figure, whatIf),
-    make("div", { class: "right" }, make("div", { class: "verdict-holder" }, notice, spots.verdict), numbers),
+    make("div", { class: "right" }, make("div", { class: "verdict-holder" }, notice, spots.verdict, room), numbers),
   );
   root.classList.add("report", "result", "empty");
   root.append(spots.patterns, compare, top, ...SECTIONS.map(section));
   root.addEventListener("click", clicked);
   mountChips(chips);
+  mountRoom(room);
   mountCompare(compare);
   mountPicture(plot, card, openExplanation);
   subscribe(staleChips);
+  subscribe(staleRoom);
   const measured = () => (width = Math.min(WIDEST, Math.max(NARROWEST, Math.floor(plot.clientWidth))));
   new ResizeObserver(() => (measured(), resized())).observe(plot);
   measured();
@@ -116,6 +120,7 @@ function afterReplay(next, setup) {
   say(words);
   document.title = `${modelName(setup.run)} ${words}`;
   showChips(look, setup);
+  showRoom(look, setup);
 }
 
 function busy(words) {

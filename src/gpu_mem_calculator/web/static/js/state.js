@@ -19,6 +19,7 @@ export const VIEWS = {
     sections: ["model", "hardware", "inference"],
     without: (run) => (/^llama/.test(run.inference?.engine ?? "") ? [] : ["hardware.num_gpus", "hardware.num_nodes"]),
     start: { inference: { engine: "vllm" } },
+    needs: "inference", // without it a run is one of training
   },
 };
 
@@ -214,7 +215,13 @@ function readable(hash) {
   const odd = found.flatMap((one) => Object.keys(one.run)).find((name) => !known.includes(name));
   if (odd) throw new Error(`“${odd}” in the link is not a section of a run file; write one of ${[...new Set(known)].join(", ")}`);
   if (found.length > MOST) throw new Error(`The link has ${found.length} set-ups, and ${MOST} are the most; leave some out`);
-  return found;
+  return found.map(whole);
+}
+
+/* A set-up with the section that its view cannot do without. */
+function whole({ view, run }) {
+  const { needs, start } = VIEWS[view];
+  return { view, run: needs && !run[needs] ? { ...run, [needs]: start[needs] } : run };
 }
 
 /** Read the page's link, else what was kept, else begin with the example. */
