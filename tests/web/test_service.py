@@ -226,3 +226,11 @@ def test_the_service_describes_itself(client: httpx.Client) -> None:
     }
     body = document["paths"]["/api/calculate"]["post"]["requestBody"]["content"]
     assert body["application/json"]["schema"] == {"$ref": "#/components/schemas/RunFile"}
+
+
+def test_large_answers_are_packed(client: httpx.Client) -> None:
+    """Where the client takes it; small ones are not worth it."""
+    assert client.post("/api/look", json=RUN).headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in client.post("/api/calculate", json=RUN).headers
+    plain = client.post("/api/look", json=RUN, headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers

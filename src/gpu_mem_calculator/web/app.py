@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -24,6 +25,8 @@ from .routes import QUICK, SLOW, gather_facts, router
 from .settings import Settings, from_environment
 
 ABOUT = "How much GPU memory a large language model takes to train or serve, exactly and explained."
+
+PACKED = 8192  # bytes from which an answer is compressed
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -43,6 +46,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(router())
     add_pages(app)
     app.add_exception_handler(HTTPException, _refused)  # type: ignore[arg-type]
+    app.add_middleware(GZipMiddleware, minimum_size=PACKED, compresslevel=1)
     app.add_middleware(Observed)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     return app
