@@ -1,0 +1,111 @@
+"""For everybody: no violation that axe knows of, and everything within reach of the keyboard."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import Page, expect
+
+from .chrome import Visit
+from .conftest import Visitor
+from .reading import TRAIN, field
+from .test_looks import VIEWS, opened
+
+PLACES = ["header.site", "#views", "#actions", "#form", ".plot", ".card", ".chips"]
+FOCUS = """places => {
+  const one = document.activeElement;
+  const style = getComputedStyle(one);
+  const box = one.getBoundingClientRect();
+  const inside = (name) => one.closest(name) !== null;
+  return {
+    name: one.id || one.className?.baseVal || one.className || one.tagName,
+    place: places.find(inside) ?? "",
+    seen: style.outlineStyle !== "none" || style.boxShadow !== "none" || one.type === "radio",
+    size: box.width * box.height,
+  };
+}"""
+
+
+@pytest.fixture
+def visit(visitor: Visitor) -> Visit:
+    """A visit that lets axe try styles, which the service's own policy forbids."""
+    return visitor(bypass_csp=True)
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds wrong, a line each."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_SCRIPT)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [f"{one['id']}: {node['html'][:120]}" for one in found for node in one["nodes"]]
+
+
+def everywhere(page: Page) -> dict[str, list[str]]:
+    """The violations in both themes, on a desk and on a phone."""
+    found = {}
+    for width in (1440, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            found[f"{theme} {width}"] = violations(page)
+    return {where: lines for where, lines in found.items() if lines}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe(visit: Visit, view: str) -> None:
+    """A view has no violation, light or dark, on a desk or a phone."""
+    opened(visit, view)
+    assert everywhere(visit.page) == {}
+
+
+def test_axe_explanation(visit: Visit) -> None:
+    """The explanation of a number has no violation."""
+    page = visit.open(TRAIN)
+    page.locator(".card .row").first.click()
+    page.locator(".explain .entry").first.wait_for()
+    assert everywhere(page) == {}
+
+
+def test_axe_problem(visit: Visit) -> None:
+    """A page with a problem, its last result dimmed, has no violation."""
+    visit.provoked = {422}
+    page = visit.open(TRAIN)
+    field(page, "training.batch_size").get_by_role("textbox").fill("0")
+    expect(page.locator(".notice")).to_be_visible()
+    assert everywhere(page) == {}
+
+
+def test_axe_open_parts(visit: Visit) -> None:
+    """Lists and folded parts have no violation when they are open."""
+    page = visit.open(TRAIN)
+    for one in page.locator(".fold > summary, #form .group > summary").all():
+        one.click()
+    page.get_by_role("combobox", name="Model").click()
+    expect(page.locator("#model-list")).to_be_visible()
+    assert violations(page) == []
+
+
+def test_tab_order(visit: Visit) -> None:
+    """Tab goes from the header over form and picture to the chips, and shows where it is."""
+    page = visit.open(TRAIN)
+    places: list[str] = []
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        focus = page.evaluate(FOCUS, PLACES)
+        assert focus["seen"], f"the focus is not seen on {focus['name']}"
+        assert focus["size"] > 0, f"{focus['name']} has the focus and no size"
+        if focus["place"] and focus["place"] not in places:
+            places.append(focus["place"])
+        if focus["place"] == ".chips":
+            break
+    assert places == PLACES
+
+
+def test_skip_link(visit: Visit) -> None:
+    """The first Tab offers to skip to the result, and Enter does."""
+    page = visit.open(TRAIN)
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    expect(page.locator(".skip")).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    expect(page.locator("#result")).to_be_focused()

@@ -1,0 +1,138 @@
+"""The form: sentences at their fields, what is pasted, options that come and go."""
+
+from __future__ import annotations
+
+import json
+
+from playwright.sync_api import Page, expect
+
+from tests.conftest import SMALL_LLAMA
+
+from .chrome import Visit
+from .reading import TRAIN, field, sizes, verdict
+
+RUN = """\
+model: {name: qwen3-0.6b}
+training: {batch_size: 3, seq_len: 1024, optimizer: sgd}
+engine: {type: deepspeed, zero_stage: 2}
+hardware: {gpu: a100-80gb-sxm, num_gpus: 4}
+"""
+
+
+def pasted(page: Page, text: str) -> None:
+    """Use a text in the dialog."""
+    page.get_by_role("button", name="Paste config.json").click()
+    page.locator("#paste-text").fill(text)
+    page.get_by_role("button", name="Use it").click()
+
+
+def test_invalid_value(visit: Visit) -> None:
+    """A value that cannot be is told at its field; the last result stays until it is mended."""
+    visit.provoked = {422}
+    page = visit.open(TRAIN)
+    before = sizes(page)
+    box = field(page, "training.batch_size").get_by_role("textbox")
+    box.fill("0")
+    expect(box).to_have_attribute("aria-invalid", "true")
+    expect(field(page, "training.batch_size").locator(".problem")).to_contain_text("batch_size=0")
+    expect(page.locator(".notice")).to_contain_text("not possible")
+    assert sizes(page) == before
+    visit.change(lambda: box.fill("4"))
+    expect(box).not_to_have_attribute("aria-invalid", "true")
+    expect(page.locator(".notice")).to_be_hidden()
+    assert sizes(page) == before
+
+
+def test_word_for_a_number(visit: Visit) -> None:
+    """A word where a number belongs is told as a sentence at the field."""
+    visit.provoked = {422}
+    page = visit.open(TRAIN)
+    field(page, "training.seq_len").get_by_role("textbox").fill("long")
+    expect(field(page, "training.seq_len").locator(".problem")).to_contain_text("long")
+
+
+def test_paste_config(visit: Visit) -> None:
+    """A pasted config.json becomes the model, and every other setting stays."""
+    page = visit.open(TRAIN)
+    visit.change(lambda: pasted(page, json.dumps(SMALL_LLAMA)))
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(page.locator("#model-hint")).to_contain_text("4 layers, 256 wide")
+    expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("4")
+
+
+def test_paste_run_file(visit: Visit) -> None:
+    """A pasted run file, here YAML, changes every setting that it has."""
+    page = visit.open(TRAIN)
+    visit.change(lambda: pasted(page, RUN))
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("Qwen3 0.6B")
+    expect(page.get_by_role("combobox", name="GPU", exact=True)).to_have_value("A100 80GB SXM4")
+    expect(field(page, "training.batch_size").get_by_role("textbox")).to_have_value("3")
+    expect(field(page, "engine.zero_stage").get_by_role("combobox")).to_have_value("2")
+    expect(field(page, "training.optimizer").locator("option:checked")).to_have_text("SGD")
+
+
+def test_paste_something_else(visit: Visit) -> None:
+    """A text that is neither is told in the dialog, which stays open with it."""
+    visit.provoked = {422}
+    page = visit.open(TRAIN)
+    pasted(page, "never gonna: [give")
+    expect(page.locator("#paste-problems p")).not_to_be_empty()
+    expect(page.locator("#paste-text")).to_have_value("never gonna: [give")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+def test_another_framework(visit: Visit) -> None:
+    """With another framework, the old one's options are left behind, and nothing is refused."""
+    page = visit.open("/#train?model.name=gpt2&hardware.num_gpus=4&engine.type=deepspeed"
+                      "&engine.zero_stage=3&engine.offload_optimizer=cpu")  # fmt: skip
+    choice = field(page, "engine.type").get_by_role("combobox")
+    visit.change(lambda: choice.select_option(label="PyTorch FSDP"))
+    expect(field(page, "engine.zero_stage")).to_have_count(0)
+    expect(field(page, "engine.sharding_strategy")).to_be_visible()
+    page.wait_for_function("() => !location.hash.includes('zero_stage')")
+    assert "offload" not in page.url
+    expect(page.locator(".notice")).to_be_hidden()
+
+
+def test_start_over(visit: Visit) -> None:
+    """Start over brings the example back, as one step that can be taken back."""
+    page = visit.open(TRAIN)
+    visit.change(page.get_by_role("button", name="Start over").click)
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("Llama 3 8B")
+    visit.change(page.get_by_role("button", name="Undo").click)
+    expect(page.get_by_role("combobox", name="Model")).to_have_value("GPT-2 124M")
+
+
+def test_reset_of_a_field(visit: Visit) -> None:
+    """The cross beside a field takes its value back, and its default shows."""
+    page = visit.open(f"{TRAIN}&training.optimizer=sgd")
+    optimizer = field(page, "training.optimizer")
+    expect(optimizer).to_have_class("field choice set")
+    visit.change(optimizer.get_by_role("button", name="Reset").click)
+    expect(optimizer.locator("option:checked")).to_contain_text("(default)")
+
+
+def test_hub_is_off(visit: Visit) -> None:
+    """A model of the hub, which this service does not ask, is told at the model's field."""
+    visit.provoked = {422}
+    page = visit.open(TRAIN)
+    model = page.get_by_role("combobox", name="Model")
+    model.fill("somebody/a-model-of-their-own")
+    model.press("Enter")
+    expect(page.locator("#model-problem")).to_contain_text("somebody/a-model-of-their-own")
+    expect(model).to_have_attribute("aria-invalid", "true")
+    expect(verdict(page)).to_be_hidden()
+
+
+def test_sizes_in_words(visit: Visit) -> None:
+    """8k in a field of tokens is 8,192 of them, and a bare size such as 3B is a model."""
+    page = visit.open(
+        f"{TRAIN.replace('gpt2', 'llama3-8b')}&training.activation_checkpointing=full"
+    )
+    length = field(page, "training.seq_len").get_by_role("textbox")
+    visit.change(lambda: length.fill("8k"))
+    page.wait_for_function("() => location.hash.includes('seq_len=8192')")
+    model = page.get_by_role("combobox", name="Model")
+    model.fill("3B")
+    expect(page.get_by_role("option").first).to_contain_text("3")

@@ -1,0 +1,92 @@
+"""How it looks: themes, widths, paper, and less motion."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from .chrome import Visit
+from .conftest import Visitor
+from .reading import SERVE, TRAIN
+
+VIEWS = {
+    "train": TRAIN, "serve": SERVE, "compare": f"{TRAIN}|{SERVE.removeprefix('/#')}",
+    "accuracy": "/accuracy", "docs": "/docs",
+}  # fmt: skip
+PAPER = "getComputedStyle(document.documentElement).backgroundColor"
+READY = {"accuracy": "#runs tbody tr", "docs": "#operations details"}
+
+
+def opened(visit: Visit, view: str) -> None:
+    """Open a view, and wait until all of it is there."""
+    visit.open(VIEWS[view], settled=view not in READY)
+    visit.page.locator(READY.get(view, ".verdict")).first.wait_for()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_sideways_scrolling(visitor: Visitor, view: str) -> None:
+    """A page is as wide as the screen, from a phone to a desk."""
+    visit = visitor()
+    opened(visit, view)
+    for width in (1440, 768, 390):
+        visit.page.set_viewport_size({"width": width, "height": 800})
+        visit.page.wait_for_function("width => innerWidth === width", arg=width)
+        wide = visit.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        assert wide == 0, f"{wide} pixels too wide at {width}"
+
+
+def test_theme_is_kept(visit: Visit) -> None:
+    """The button goes through light and dark, and the next page begins as it was left."""
+    page = visit.open(TRAIN)
+    light = page.evaluate(PAPER)
+    button = page.get_by_role("button", name="Theme")
+    button.click()
+    expect(button).to_have_text("Theme: light")
+    button.click()
+    expect(button).to_have_text("Theme: dark")
+    dark = page.evaluate(PAPER)
+    assert dark != light
+    visit.open("/docs", settled=False)
+    expect(page.get_by_role("button", name="Theme")).to_have_text("Theme: dark")
+    assert page.evaluate(PAPER) == dark
+
+
+def test_theme_of_the_system(visitor: Visitor) -> None:
+    """Without a choice, the page is as dark as the system is."""
+    page = visitor(color_scheme="dark").open("/docs", settled=False)
+    assert int(re.findall(r"\d+", page.evaluate(PAPER))[0]) < 60
+
+
+def test_on_paper(visit: Visit) -> None:
+    """On paper, the form and the buttons are gone; the set-up is there in words."""
+    page = visit.open(TRAIN)
+    expect(page.locator("#form")).to_be_visible()
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for gone in ("#form", "#actions", ".what-if", "header.site nav"):
+        expect(page.locator(gone)).to_be_hidden()
+    expect(page.locator(".plot svg")).to_be_visible()
+    expect(page.locator("#printed")).to_contain_text("GPT-2 124M")
+
+
+@pytest.mark.parametrize("wish", ["reduce", "no-preference"])
+def test_motion(visitor: Visitor, wish: str) -> None:
+    """The picture moves to its new shape, unless the reader wishes for less motion."""
+    page = visitor(reduced_motion=wish).open(TRAIN)
+    seconds = page.locator(".plot .slice").first.evaluate(
+        "one => parseFloat(getComputedStyle(one).transitionDuration)"
+    )
+    assert (seconds > 0.1) == (wish == "no-preference")
+
+
+def test_glance_on_a_phone(visitor: Visitor) -> None:
+    """On a phone, the verdict stays in sight at the bottom while the form is filled in."""
+    visit = visitor(width=390, height=700)
+    page = visit.open(TRAIN)
+    expect(page.locator("#glance")).to_contain_text("fits")
+    page.locator(".verdict").scroll_into_view_if_needed()
+    expect(page.locator("#glance")).to_be_hidden()

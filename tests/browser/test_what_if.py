@@ -1,0 +1,43 @@
+"""What if: what a change saves is known before the click, and comes true."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from .chrome import Visit
+from .reading import SERVE, TRAIN, field, gib, peak, sizes, verdict
+
+
+def test_chip_saves_what_it_says(visit: Visit) -> None:
+    """A chip says what it saves; a click changes the ledger by as much, and undo restores it."""
+    page = visit.open(TRAIN)
+    before, numbers = peak(page), sizes(page)
+    chip = page.locator(".chip", has_text="recompute: full")
+    said = chip.locator(".chip-gain").inner_text()
+    assert said.startswith("−")
+    visit.change(chip.click)
+    assert abs(before - peak(page) - gib(said)) < 0.011
+    assert before - peak(page) > 0.5
+    visit.change(page.get_by_role("button", name="Undo").click)
+    assert sizes(page) == numbers
+
+
+def test_chip_that_makes_it_fit(visit: Visit) -> None:
+    """Where a run does not fit, a chip says which change makes it fit; then it does."""
+    page = visit.open("/#train?model.name=llama3-8b&hardware.gpu=rtx-4090&hardware.num_gpus=8"
+                      "&engine.type=fsdp&training.batch_size=1&training.seq_len=2048")  # fmt: skip
+    expect(verdict(page)).to_have_class("verdict fails")
+    chip = page.locator(".chip.helps").first
+    expect(chip).to_contain_text("then fits")
+    visit.change(chip.click)
+    expect(verdict(page)).not_to_have_class("verdict fails")
+
+
+def test_chip_of_a_server(visit: Visit) -> None:
+    """A server's chip says how many tokens its cache then holds; a click gives it as many."""
+    page = visit.open(SERVE)
+    chip = page.locator(".chip", has_text="KV cache in fp8")
+    tokens = gib(chip.locator(".chip-gain").inner_text())
+    visit.change(chip.click)
+    assert gib(verdict(page).locator(".says").inner_text()) == tokens
+    expect(field(page, "inference.kv_cache_dtype")).to_have_class("field choice set")
