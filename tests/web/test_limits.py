@@ -84,10 +84,10 @@ def test_a_process_that_dies_is_replaced_and_its_question_asked_again() -> None:
 
     async def work(lane: Lane) -> tuple[Reply, int]:
         (one,) = lane._all
-        assert one.process is not None
         task = asyncio.create_task(lane.run(QUICK))
         await asyncio.sleep(0)
-        os.kill(one.process.pid, signal.SIGKILL)
+        assert one.transport is not None
+        os.kill(one.transport.get_pid(), signal.SIGKILL)
         return await task, lane.replaced
 
     reply, replaced = on_a_lane(work)
@@ -100,8 +100,8 @@ def test_a_process_that_will_not_stop_is_replaced() -> None:
 
     async def work(lane: Lane) -> tuple[Reply, int]:
         (one,) = lane._all
-        assert one.process is not None
-        os.kill(one.process.pid, signal.SIGSTOP)
+        assert one.transport is not None
+        os.kill(one.transport.get_pid(), signal.SIGSTOP)
         with pytest.raises(LateError):
             await lane.run(QUICK)
         lane.seconds = 60

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,15 +17,12 @@ from ..core.errors import InputError
 from .frames import JSON, refusal
 from .known import Known
 from .observe import Observed, leave, start_logs
-from .openapi import describe
 from .pages import add_pages
 from .pool import Lane
-from .routes import QUICK, SLOW, gather_facts, router
+from .routes import QUICK, SLOW, add_routes, gather_facts
 from .settings import Settings, from_environment
 
 ABOUT = "How much GPU memory a large language model takes to train or serve, exactly and explained."
-
-PACKED = 8192  # bytes from which an answer is compressed
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -41,14 +37,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         QUICK: Lane(QUICK, settings.quick_processes, seconds=settings.quick_seconds,
                     waiting=settings.waiting),
         SLOW: Lane(SLOW, settings.slow_processes, seconds=settings.slow_seconds,
-                   waiting=settings.waiting),
+                   waiting=settings.waiting, long=True),
     }  # fmt: skip
-    app.include_router(router())
+    names = add_routes(app)
     add_pages(app)
     app.add_exception_handler(HTTPException, _refused)  # type: ignore[arg-type]
-    app.add_middleware(GZipMiddleware, minimum_size=PACKED, compresslevel=1)
-    app.add_middleware(Observed)
-    app.openapi = lambda: describe(app)  # type: ignore[method-assign]
+    app.add_middleware(Observed, names=names)
     return app
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -10,7 +11,7 @@ from starlette.responses import Response
 
 from .frames import JSON, Ask, Reply, refusal
 from .known import Known
-from .observe import OUTCOMES, READY, WAITING
+from .observe import OUTCOMES
 from .pool import BusyError, Lane, LateError
 from .settings import Settings
 
@@ -39,15 +40,16 @@ async def asked(request: Request, task: str, lane: str, **more: str) -> Response
     except ClientDisconnect:
         return Response(status_code=GONE)
     options = {**dict(request.query_params.items()), **more}
-    if len(options) > MOST_OPTIONS or len(request.url.query) > MOST_TEXT:
+    if len(options) > MOST_OPTIONS or len(request.scope["query_string"]) > MOST_TEXT:
         return _sent(refusal(414, ["the address is too long; send the run as a body"]))
-    key = (task, body, tuple(options.items()))
+    packs = "gzip" in request.headers.get("accept-encoding", "")
+    key = (task, body, (*options.items(), ("gzip", str(packs))))
     known: Known = state.known
     reply = known.get(key)
     if reply is not None:
         OUTCOMES.labels(lane, "remembered").inc()
         return _sent(reply)
-    return await _answered(request, state.lanes[lane], Ask(task, body, options), known, key)
+    return await _answered(request, state.lanes[lane], Ask(task, body, options, packs), known, key)
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -65,35 +67,39 @@ async def _body(request: Request, most: int) -> bytes:
 
 
 async def _answered(request: Request, lane: Lane, ask: Ask, known: Known, key: object) -> Response:
-    """Whichever comes first: the answer, the time limit, or the client leaving."""
-    work = asyncio.ensure_future(lane.run(ask))
-    gone = asyncio.ensure_future(_gone(request))
-    WAITING.labels(lane.name).set(lane.waiting)
-    READY.labels(lane.name).set(lane.ready)
+    """The answer, or why there is none."""
+    outcome = "answered"
+    try:
+        reply = await (_watched(request, lane.run(ask)) if lane.long else lane.run(ask))
+        if reply.status == 200:
+            known.keep(key, reply)
+        else:
+            outcome = "refused"
+        return _sent(reply)
+    except BusyError:
+        outcome = "busy"
+        return _sent(refusal(503, [BUSY]), {"retry-after": "1"})
+    except LateError:
+        outcome = "late"
+        return _sent(refusal(504, [LATE.format(lane.seconds)]))
+    except ClientDisconnect:
+        outcome = "left"
+        return Response(status_code=GONE)
+    finally:
+        OUTCOMES.labels(lane.name, outcome).inc()
+
+
+async def _watched(request: Request, asking: Coroutine[Any, Any, Reply]) -> Reply:
+    """An answer that takes long, given up when the client leaves."""
+    work, gone = asyncio.ensure_future(asking), asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            OUTCOMES.labels(lane.name, "left").inc()
-            return Response(status_code=GONE)
-        reply = work.result()
-    except BusyError:
-        OUTCOMES.labels(lane.name, "busy").inc()
-        return _sent(
-            refusal(503, ["the service is busy; try again in a second"]), {"retry-after": "1"}
-        )
-    except LateError:
-        OUTCOMES.labels(lane.name, "late").inc()
-        sentence = (
-            f"this takes longer than {lane.seconds:g} seconds, the limit here; try a smaller run"
-        )
-        return _sent(refusal(504, [sentence]))
+            raise ClientDisconnect
+        return work.result()
     finally:
         work.cancel()
         gone.cancel()
-    if reply.status == 200:
-        known.keep(key, reply)
-    OUTCOMES.labels(lane.name, "answered" if reply.status == 200 else "refused").inc()
-    return _sent(reply)
 
 
 async def _gone(request: Request) -> None:
@@ -104,6 +110,8 @@ async def _gone(request: Request) -> None:
 
 def _sent(reply: Reply, headers: dict[str, str] | None = None) -> Response:
     more: dict[str, Any] = dict(headers or {})
+    if reply.packed:
+        more |= {"content-encoding": "gzip", "vary": "accept-encoding"}
     if reply.filename:
         more["content-disposition"] = f'attachment; filename="{reply.filename}"'
     if reply.media.startswith("image/svg"):

@@ -17,6 +17,7 @@ class Ask(Struct, frozen=True, array_like=True):
     task: str
     body: bytes
     options: dict[str, str]
+    packs: bool = False  # the client takes gzip
 
 
 class Reply(Struct, frozen=True, array_like=True):
@@ -26,6 +27,7 @@ class Reply(Struct, frozen=True, array_like=True):
     body: bytes
     media: str = JSON
     filename: str = ""  # where it is meant to be saved
+    packed: bool = False
 
 
 def frame(message: Ask | Reply) -> bytes:

@@ -12,11 +12,12 @@ import contextlib
 import logging
 import signal
 import sys
-from asyncio.subprocess import PIPE
+from typing import cast
 
 import msgspec
 
 from .frames import HEAD, Ask, Reply, frame
+from .observe import READY, WAITING
 
 LOG = logging.getLogger("gpu_mem_calculator.web")
 GRACE_SECONDS = 1.0  # for an interrupted question to end
@@ -30,83 +31,98 @@ class LateError(Exception):
     """The time limit is over."""
 
 
-class Calculator:
+class Calculator(asyncio.SubprocessProtocol):
     """One calculating process; answers one question at a time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds  # that a question may take
-        self.process: asyncio.subprocess.Process | None = None
-        self.pending: asyncio.Future[Reply] | None = None
-        self.reading: asyncio.Task[None] | None = None
+        self.alive = False
+        self.settled = asyncio.Event()  # no question is at hand
+        self.ended = asyncio.Event()
+        self._data = bytearray()  # of a reply that is not all there
+        self._pending: asyncio.Future[Reply] | None = None
+        self.transport: asyncio.SubprocessTransport | None = None
 
     async def start(self) -> None:
         """Start it, and wait until it is warm."""
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gpu_mem_calculator.web.worker", str(self.seconds),
-            stdin=PIPE, stdout=PIPE,
+        loop = asyncio.get_running_loop()
+        reply = self._expect()
+        made, _ = await loop.subprocess_exec(
+            lambda: self, sys.executable, "-m", "gpu_mem_calculator.web.worker", str(self.seconds),
+            stderr=None,
         )  # fmt: skip
-        self.pending = asyncio.get_running_loop().create_future()
-        self.reading = asyncio.create_task(self._read())
-        reply = await self.pending
-        if reply.status != 200:
-            raise RuntimeError(f"a calculating process does not start: {reply.body.decode()}")
+        self.transport = made
+        self.alive = True
+        self._pipe = cast("asyncio.WriteTransport", made.get_pipe_transport(0))
+        first = await reply
+        if first.status != 200:
+            raise RuntimeError(f"a calculating process does not start: {first.body.decode()}")
 
-    async def _read(self) -> None:
-        """Hand each reply to whoever waits for it."""
-        assert self.process is not None
-        assert self.process.stdout is not None
-        source = self.process.stdout
-        try:
-            while True:
-                data = await source.readexactly(*HEAD.unpack(await source.readexactly(HEAD.size)))
-                if self.pending is not None and not self.pending.done():
-                    self.pending.set_result(msgspec.msgpack.decode(data, type=Reply))
-        except (asyncio.IncompleteReadError, OSError):
-            if self.pending is not None and not self.pending.done():
-                self.pending.set_exception(ConnectionResetError("the process has died"))
+    def _expect(self) -> asyncio.Future[Reply]:
+        self.settled.clear()
+        self._pending = asyncio.get_running_loop().create_future()
+        return self._pending
+
+    def pipe_data_received(self, _fd: int, data: bytes) -> None:
+        """Hand a whole reply to whoever waits for it."""
+        self._data += data
+        if len(self._data) < HEAD.size:
+            return
+        (length,) = HEAD.unpack_from(self._data)
+        if len(self._data) < HEAD.size + length:
+            return
+        reply = msgspec.msgpack.decode(self._data[HEAD.size :], type=Reply)
+        self._data.clear()
+        self.settled.set()
+        if self._pending is not None and not self._pending.done():
+            self._pending.set_result(reply)
+
+    def process_exited(self) -> None:
+        """It has died, or was ended."""
+        self.alive = False
+        self.ended.set()
+        if self._pending is not None and not self._pending.done():
+            self._pending.set_exception(ConnectionResetError("the process has died"))
 
     async def ask(self, data: bytes) -> Reply:
         """One question, already in its frame."""
-        assert self.process is not None
-        assert self.process.stdin is not None
-        if self.reading is None or self.reading.done():
+        if not self.alive:
             raise ConnectionResetError("the process has died")
-        self.pending = asyncio.get_running_loop().create_future()
-        self.process.stdin.write(data)
-        await self.process.stdin.drain()
-        return await asyncio.shield(self.pending)
+        reply = self._expect()
+        self._pipe.write(data)
+        return await reply
 
     async def quiet(self) -> bool:
         """Interrupt the question at hand; whether the process is ready for the next."""
-        assert self.process is not None
-        if self.pending is None or self.pending.done():
-            return True
-        if sys.platform == "win32":  # an interrupt would reach the service, too
-            return False
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGINT)
-        done, _ = await asyncio.wait({self.pending}, timeout=GRACE_SECONDS)
-        return bool(done) and self.pending.exception() is None
+        if self.alive and not self.settled.is_set() and sys.platform != "win32":
+            assert self.transport is not None
+            self.transport.send_signal(signal.SIGINT)  # elsewhere it would reach the service, too
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.settled.wait(), GRACE_SECONDS)
+        return self.alive and self.settled.is_set()
 
     async def stop(self) -> None:
         """End it."""
-        if self.process is not None and self.process.returncode is None:
+        if self.transport is not None:
             with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
-            await self.process.wait()
-        if self.reading is not None:
-            await self.reading
-        if self.pending is not None and self.pending.done():
-            self.pending.exception()  # seen: nobody waits for it any more
+                self.transport.kill()
+            await self.ended.wait()
+            self.transport.close()
+        if self._pending is not None and self._pending.done() and not self._pending.cancelled():
+            self._pending.exception()  # nobody waits for it any more
 
 
 class Lane:
     """A few calculating processes, and those who wait for them."""
 
-    def __init__(self, name: str, size: int, *, seconds: float, waiting: int) -> None:
+    def __init__(
+        self, name: str, size: int, *, seconds: float, waiting: int, long: bool = False
+    ) -> None:
         self.name, self.size, self.seconds, self.most_waiting = name, size, seconds, waiting
+        self.long = long  # its answers take long enough to watch for clients that leave
         self.waiting = 0
         self.ready = 0
+        self._gauge = WAITING.labels(name)
         self.replaced = 0
         self._idle: asyncio.Queue[Calculator] = asyncio.Queue()
         self._all: set[Calculator] = set()
@@ -135,6 +151,7 @@ class Lane:
             await one.stop()
             raise
         self.ready += 1
+        READY.labels(self.name).set(self.ready)
         self._idle.put_nowait(one)
 
     async def run(self, ask: Ask) -> Reply:
@@ -154,11 +171,7 @@ class Lane:
             raise BusyError from None
 
     async def _once(self, data: bytes) -> Reply:
-        self.waiting += 1
-        try:
-            one = await self._idle.get()
-        finally:
-            self.waiting -= 1
+        one = await self._free()
         try:
             reply = await one.ask(data)
         except BaseException:
@@ -166,6 +179,18 @@ class Lane:
             raise
         self._idle.put_nowait(one)
         return reply
+
+    async def _free(self) -> Calculator:
+        """A process that can be asked."""
+        if not self._idle.empty():
+            return self._idle.get_nowait()
+        self.waiting += 1
+        self._gauge.set(self.waiting)
+        try:
+            return await self._idle.get()
+        finally:
+            self.waiting -= 1
+            self._gauge.set(self.waiting)
 
     def _mend(self, one: Calculator) -> None:
         """Bring a process back to where it can be asked, beside everything else."""
@@ -175,11 +200,12 @@ class Lane:
             task.add_done_callback(self._mending.discard)
 
     async def _mended(self, one: Calculator) -> None:
-        if await one.quiet() and one.reading is not None and not one.reading.done():
+        if await one.quiet():
             self._idle.put_nowait(one)
             return
         self.ready -= 1
         self.replaced += 1
+        READY.labels(self.name).set(self.ready)
         LOG.warning("a calculating process is replaced", extra={"fields": {"lane": self.name}})
         self._all.discard(one)
         await one.stop()

@@ -6,12 +6,12 @@ says in the documentation. What never changes is made once.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import FastAPI
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,12 +22,13 @@ from ..core.schema import RUN, schema
 from .asking import asked
 from .frames import JSON, refusal
 from .observe import metrics
-from .openapi import ANYTHING, PRESETS, SERVER, TITLES, Document, document
+from .openapi import ANYTHING, PRESETS, SERVER, TITLES, Document, document, whole
 from .options import WORDS
 from .reference import dtypes, engines, optimizers
 from .reference_models import preset, presets
 from .reference_schema import INFERENCE
 
+Endpoint = Callable[[Request], Awaitable[Response]]
 QUICK, SLOW = "quick", "slow"
 OURS, REFERENCE, FACTS, WATCH = "calculate", "reference calculator", "catalogue", "operate"
 
@@ -110,47 +111,49 @@ FACT: dict[str, tuple[Callable[[], Any], str, str]] = {
 }
 
 
-def router() -> APIRouter:
-    """Every route."""
-    made = APIRouter()
+def operations() -> Iterator[tuple[str, str, Endpoint, Document]]:
+    """Every address: its path and method, who answers, what the documentation says."""
     for route in CALCULATED:
-        _add(made, route.path, _calculated(route), route.method, _described(route))
+        yield route.path, route.method, _calculated(route), _described(route)
     for path, (_, answer, summary) in FACT.items():
-        fact = Document(summary=summary, tag=FACTS, answer=answer)
-        _add(made, path, _fact(path), "GET", document(fact))
+        yield path, "GET", _fact(path), Document(summary=summary, tag=FACTS, answer=answer)
     one = Document(summary="One preset as a run file", tag=FACTS, words=("name",), answer=RUN,
                    fails=(404,))  # fmt: skip
-    _add(made, "/api/preset/{name}", _preset, "GET", document(one))
+    yield "/api/preset/{name}", "GET", _preset, one
     for path, endpoint, summary, answer, media in WATCHED:
         watched = Document(summary=summary, tag=WATCH, media=media, answer=answer, fails=(503,))
-        _add(made, path, endpoint, "GET", document(watched))
-    return made
+        yield path, "GET", endpoint, watched
 
 
-def _add(
-    router: APIRouter, path: str, endpoint: Callable[[Request], Awaitable[Response]], method: str,
-    described: dict[str, Any],
-) -> None:  # fmt: skip
-    methods = ["GET", "HEAD"] if method == "GET" else [method]
-    name = f"{method.lower()} {path}"
-    router.add_api_route(path, endpoint, methods=[method], openapi_extra=described, name=name,
-                         response_class=Response, response_model=None,
-                         operation_id=name.replace("/", "_").replace(" ", ""))  # fmt: skip
-    if len(methods) > 1:
-        router.add_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
+def add_routes(app: FastAPI) -> dict[Endpoint, str]:
+    """Add every address, and give the path of each endpoint.
+
+    Plain routes: bodies are read by the calculating processes, so there is nothing that FastAPI
+    would have to look at, and each request costs less.
+    """
+    names: dict[Endpoint, str] = {}
+    described: dict[str, dict[str, Any]] = {}
+    for path, method, endpoint, said in operations():
+        app.add_route(path, endpoint, methods=[method], include_in_schema=False)
+        described.setdefault(path, {})[method.lower()] = document(said, f"{method} {path}")
+        names[endpoint] = path
+    info = {"title": app.title, "version": app.version, "description": app.description}
+    made = whole(info, described)
+    app.openapi = lambda: made  # type: ignore[method-assign]
+    return names
 
 
-def _described(route: Route) -> dict[str, Any]:
+def _described(route: Route) -> Document:
     words = tuple(name for name in WORDS if f"{{{name}}}" in route.path)
     missing = (404,) if words else ()
-    return document(Document(
+    return Document(
         summary=route.summary, tag=route.tag, body=route.body, query=route.query, words=words,
         media=route.media, answer=route.answer,
         fails=(*missing, 408, 413, 414, 422, 501, 503, 504),
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
-def _calculated(route: Route) -> Callable[[Request], Awaitable[Response]]:
+def _calculated(route: Route) -> Endpoint:
     settings = "model.name" in route.query  # then any other of a run file, too
 
     async def endpoint(request: Request) -> Response:
@@ -179,7 +182,7 @@ def gather_facts() -> None:
         _encoded(path)
 
 
-def _fact(path: str) -> Callable[[Request], Awaitable[Response]]:
+def _fact(path: str) -> Endpoint:
     async def endpoint(_request: Request) -> Response:
         return _json(_encoded(path))
 
@@ -212,7 +215,7 @@ async def _metrics(_request: Request) -> Response:
     return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-WATCHED: Iterable[tuple[str, Callable[[Request], Awaitable[Response]], str, str, str]] = (
+WATCHED: Iterable[tuple[str, Endpoint, str, str, str]] = (
     ("/healthz", _alive, "The service runs", "Status", JSON),
     ("/readyz", _ready, "The service can calculate", "Status", JSON),
     ("/metrics", _metrics, "Prometheus metrics", "string", "text/plain"),

@@ -6,6 +6,7 @@ interrupt ends the question at hand and nothing else; memory is bounded.
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from types import FrameType
 from typing import IO
 
 import msgspec
+from msgspec.structs import replace
 
 from ..core.errors import InputError
 from ..hub.access import Access, allow, endpoint
@@ -24,6 +26,7 @@ from .tasks import answer
 
 LOOKING = 0.8  # of a question's time may go into looking a model up
 MOST_FETCHED = 64 * 2**20  # bytes of it
+PACKED = 8192  # bytes from which an answer is packed
 TOO_LARGE = "this takes more memory than the service gives one request; make the run smaller"
 UNEXPECTED = "the calculation failed in a way that it should not; the operator's log says where"
 
@@ -70,7 +73,8 @@ class Process:
 def guarded(ask: Ask) -> Reply:
     """The answer, or the sentence that stands for what went wrong."""
     try:
-        return answer(ask)
+        reply = answer(ask)
+        return packed(reply) if ask.packs and len(reply.body) >= PACKED else reply
     except InputError as error:
         return refusal(422, error.problems)
     except NotMadeError as error:
@@ -80,6 +84,11 @@ def guarded(ask: Ask) -> Reply:
     except Exception:
         traceback.print_exc()
         return refusal(500, [UNEXPECTED])
+
+
+def packed(reply: Reply) -> Reply:
+    """A large answer, quickly made smaller."""
+    return replace(reply, body=gzip.compress(reply.body, compresslevel=1, mtime=0), packed=True)
 
 
 def bounded(settings: Settings) -> None:
