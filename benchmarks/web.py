@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 BARE = """
@@ -31,21 +31,24 @@ async def calculate(request: Request) -> Response:
     return Response(b'{"status":"ok"}', media_type="application/json")
 """
 WORKERS, CONNECTIONS = 2, 16
-MODELS = ("llama2-7b", "llama3-8b", "gpt2", "mistral-7b-v0.1", "qwen3-8b")
+LENGTHS = (512, 1024, 2048, 4096)  # that people train with
+ODD = range(129, 1024)  # and such that nobody asked for before
+MODELS = ("llama2-7b", "llama3-8b", "qwen2.5-7b", "mistral-7b-v0.1", "qwen3-8b")
 ENGINES = (
     {"type": "deepspeed", "zero_stage": 2}, {"type": "fsdp"}, {"type": "pytorch_ddp"},
     {"type": "deepspeed", "zero_stage": 3},
 )  # fmt: skip
 
 
-def bodies() -> Iterator[bytes]:
+def bodies(lengths: Iterable[int]) -> Iterator[bytes]:
     """Runs, no two of them the same for a long time."""
-    lengths = range(128, 1024)
-    for length, model, engine in itertools.cycle(itertools.product(lengths, MODELS, ENGINES)):
-        run = {
-            "model": {"name": model}, "engine": engine,
-            "training": {"batch_size": 1, "seq_len": length}, "hardware": {"num_gpus": 8},
-        }  # fmt: skip
+    steps, batches = range(1, 1000), (1, 2, 4, 8)
+    every = itertools.product(steps, lengths, batches, MODELS, ENGINES)
+    for accumulated, length, batch, model, engine in itertools.cycle(every):
+        training = {"batch_size": batch, "seq_len": length,
+                    "gradient_accumulation_steps": accumulated}  # fmt: skip
+        run = {"model": {"name": model}, "engine": engine, "training": training,
+               "hardware": {"num_gpus": 8}}  # fmt: skip
         yield json.dumps(run).encode()
 
 
@@ -64,13 +67,15 @@ async def answer(reader: asyncio.StreamReader) -> int:
     return int(head[9:12])
 
 
-async def load(port: int, total: int, rate: float) -> tuple[list[float], float, int]:
+async def load(
+    port: int, total: int, rate: float, lengths: Iterable[int] = LENGTHS
+) -> tuple[list[float], float, int]:
     """Seconds of each request, of all of them, and how many were not answered with 200.
 
     A request is due at its place in a steady stream of `rate` a second (0: one after another), and
     its time runs from then: what waits for a busy client or server counts.
     """
-    runs, due, times = bodies(), itertools.count(), []
+    runs, due, times = bodies(lengths), itertools.count(), []
     began = time.perf_counter() + 0.1
     bad = 0
 
@@ -134,6 +139,7 @@ def measured(name: str, command: list[str], port: int, asked: argparse.Namespace
         steady, _, bad = asyncio.run(load(port, int(asked.rate * asked.seconds), asked.rate))
         most, seconds, worse = asyncio.run(load(port, asked.requests, 0))
         after = resident(server)
+        odd, odd_seconds, _ = asyncio.run(load(port, 2000, 0, ODD))
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait()
@@ -142,7 +148,8 @@ def measured(name: str, command: list[str], port: int, asked: argparse.Namespace
         f"{name:<22} {asked.rate:5.0f}/s: p50 {statistics.median(steady) * 1000:5.1f} ms, "
         f"p99 {quantile(steady, 0.99):5.1f} ms   flat out: {rate:6.0f}/s, "
         f"p99 {quantile(most, 0.99):5.1f} ms   not 200: {bad + worse}   "
-        f"memory {before / 2**20:.0f} -> {after / 2**20:.0f} MiB"
+        f"memory {before / 2**20:.0f} -> {after / 2**20:.0f} MiB   "
+        f"odd lengths: {len(odd) / odd_seconds:.0f}/s"
     )
     return rate
 

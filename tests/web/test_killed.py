@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -30,19 +31,31 @@ async def one(port: int, seen: Counter[str], until: float) -> None:
     while time.monotonic() < until:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            seen["unanswered"] += 1
+            continue
+        try:
             while time.monotonic() < until:
-                writer.write(HEAD + BODY)
-                head = await reader.readuntil(b"\r\n\r\n")
-                assert head.startswith(b"HTTP/1.1 200")
-                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-                json.loads(await reader.readexactly(length))
+                await asked(reader, writer)
                 seen["whole"] += 1
-            writer.close()
         except asyncio.IncompleteReadError as error:
             # before its answer began, or in the middle of it
             seen["unanswered" if not error.partial else "torn"] += 1
         except OSError:
             seen["unanswered"] += 1
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One question, its answer read to the end."""
+    writer.write(HEAD + BODY)
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    json.loads(await reader.readexactly(length))
 
 
 def answering(server: subprocess.Popen[bytes]) -> list[psutil.Process]:
