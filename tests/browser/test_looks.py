@@ -1,4 +1,4 @@
-"""How it looks: themes, widths, paper, and less motion."""
+"""How it looks: themes, paper, a phone, and less motion."""
 
 from __future__ import annotations
 
@@ -9,34 +9,9 @@ from playwright.sync_api import expect
 
 from .chrome import Visit
 from .conftest import Visitor
-from .reading import SERVE, TRAIN
+from .reading import TRAIN
 
-VIEWS = {
-    "train": TRAIN, "serve": SERVE, "compare": f"{TRAIN}|{SERVE.removeprefix('/#')}",
-    "accuracy": "/accuracy", "docs": "/docs",
-}  # fmt: skip
 PAPER = "getComputedStyle(document.documentElement).backgroundColor"
-READY = {"accuracy": "#runs tbody tr", "docs": "#operations details"}
-
-
-def opened(visit: Visit, view: str) -> None:
-    """Open a view, and wait until all of it is there."""
-    visit.open(VIEWS[view], settled=view not in READY)
-    visit.page.locator(READY.get(view, ".verdict")).first.wait_for()
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_no_sideways_scrolling(visitor: Visitor, view: str) -> None:
-    """A page is as wide as the screen, from a phone to a desk."""
-    visit = visitor()
-    opened(visit, view)
-    for width in (1440, 768, 390):
-        visit.page.set_viewport_size({"width": width, "height": 800})
-        visit.page.wait_for_function("width => innerWidth === width", arg=width)
-        wide = visit.page.evaluate(
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )
-        assert wide == 0, f"{wide} pixels too wide at {width}"
 
 
 def test_theme_is_kept(visit: Visit) -> None:
