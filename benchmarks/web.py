@@ -134,7 +134,7 @@ def measured(name: str, command: list[str], port: int, asked: argparse.Namespace
     """Load a server, print what it did; requests a second when asked as fast as it can."""
     server = start(command, port, folder)
     try:
-        asyncio.run(load(port, 500, 0))
+        asyncio.run(load(port, 3000, 0))  # what is remembered is there
         before = resident(server)
         steady, _, bad = asyncio.run(load(port, int(asked.rate * asked.seconds), asked.rate))
         most, seconds, worse = asyncio.run(load(port, asked.requests, 0))
