@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.hub import checkpoint, reader
+from gpu_mem_calculator.hub import bounds, checkpoint
 from gpu_mem_calculator.hub.access import Access, allow
+from gpu_mem_calculator.hub.bounds import HubError
 from gpu_mem_calculator.hub.checkpoint import is_hub_name, on_hub
-from gpu_mem_calculator.hub.reader import HubError
 from tests.hub.local_hub import CONFIG_BYTES, LOCAL, SECRET, hub, online, why
 from tests.hub.servers import Asked
 from tests.hub.test_checkpoint import CONFIG, gguf_bytes, safetensors_bytes
@@ -52,7 +52,7 @@ def test_a_slow_answer_ends_with_the_time(
     """Time is counted between the pieces of an answer, too."""
     allow(Access(files=False, hosts=LOCAL.hosts, seconds=50.0))
     clock = iter(range(0, 10_000, 20))
-    monkeypatch.setattr(reader, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(bounds, "monotonic", lambda: float(next(clock)))
     assert "longer than 50 seconds" in why()
 
 

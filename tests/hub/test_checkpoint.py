@@ -16,9 +16,10 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.model_source import find_model
 from gpu_mem_calculator.core.models import ModelConfig
+from gpu_mem_calculator.hub.bounds import HubError
 from gpu_mem_calculator.hub.checkpoint import is_hub_name, local, on_hub
 from gpu_mem_calculator.hub.headers import gguf, safetensors
-from gpu_mem_calculator.hub.reader import HubError, file_reader
+from gpu_mem_calculator.hub.reader import file_reader
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,

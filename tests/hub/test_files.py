@@ -21,7 +21,8 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.explain import explain
 from gpu_mem_calculator.core.runfile import load_text
 from gpu_mem_calculator.hub.access import Access, access, allow
-from gpu_mem_calculator.hub.reader import HubError, file_reader
+from gpu_mem_calculator.hub.bounds import HubError
+from gpu_mem_calculator.hub.reader import file_reader
 from tests.hub.test_checkpoint import CONFIG, gguf_bytes, safetensors_bytes
 
 PACKAGE = str(Path(gpu_mem_calculator.__file__).parent)

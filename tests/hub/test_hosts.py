@@ -11,8 +11,8 @@ from gpu_mem_calculator.core.model_source import find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.hub import peer
 from gpu_mem_calculator.hub.access import Access, allow
+from gpu_mem_calculator.hub.bounds import HubError
 from gpu_mem_calculator.hub.checkpoint import on_hub
-from gpu_mem_calculator.hub.reader import HubError
 from tests.hub.local_hub import CONFIG_BYTES, LOCAL, SECRET, TABLE, WEIGHTS, hub, online, why
 from tests.hub.servers import Asked, serving
 from tests.hub.test_checkpoint import CONFIG

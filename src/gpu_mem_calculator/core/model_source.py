@@ -20,7 +20,7 @@ from ..families.config import ConfigError
 from ..families.plain import read_plain
 from ..hub import checkpoint
 from ..hub.access import access
-from ..hub.reader import HubError
+from ..hub.bounds import HubError
 from ..memory.run import StoredTensor
 from ..model.arch import Arch
 from .errors import InputError, nearest

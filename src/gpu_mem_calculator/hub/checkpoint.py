@@ -14,9 +14,10 @@ from typing import Any
 from msgspec import Struct
 
 from .access import Access, access, endpoint
+from .bounds import AbsentError, Allowance, HubError, said
 from .gguf_config import gguf_config
 from .headers import Stored, gguf, safetensors
-from .reader import AbsentError, Allowance, HubError, Read, address_reader, file_reader, said, whole
+from .reader import Read, address_reader, file_reader, whole
 
 INDEX, ONE = "model.safetensors.index.json", "model.safetensors"
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(/[\w./-]+\.gguf)?", re.ASCII)

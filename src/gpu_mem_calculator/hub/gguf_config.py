@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from .bounds import HubError
 from .headers import Gguf
-from .reader import HubError
 
 # llama.cpp's name of an architecture, and transformers' model_type.
 FAMILIES = {

@@ -14,7 +14,8 @@ from typing import Any
 from msgspec import Struct
 
 from ..memory.formats.ggml import NUMBERS, bytes_of
-from .reader import HubError, Read
+from .bounds import HubError
+from .reader import Read
 
 SAFETENSORS_MOST = 100 * 2**20  # the format's own limit
 CHUNK, MOST = 2**20, 2**30  # bytes read at once; no text or list of a header is larger

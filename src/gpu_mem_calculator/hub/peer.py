@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, Request
 
 from .access import access, endpoint
-from .reader import HubError
+from .bounds import HubError
 
 PORTS = {"http": 80, "https": 443}
 NAT64 = IPv6Network("64:ff9b::/96")

@@ -23,8 +23,8 @@ from urllib.request import (
 )
 
 from .access import access, endpoint
+from .bounds import AbsentError, Allowance, HubError, said
 from .peer import CheckedHandler, CheckedTlsHandler, origin
-from .reader import AbsentError, Allowance, HubError, said
 
 SECONDS = 20
 REDIRECTS = 10

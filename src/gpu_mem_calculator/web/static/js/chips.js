@@ -1,15 +1,14 @@
 /* What if: changes one click away, each with what it saves before it is clicked. */
 
-import { post } from "./api.js";
-import { apply, current, request } from "./state.js";
+import { once } from "./once.js";
+import { apply, current } from "./state.js";
 import { count, make, saving, say } from "./words.js";
 
 const FEW = 6; // shown before “more”
 
 let list = null;
-let under = null; // the request under way
 let all = false; // whether every change is shown
-let shown = ""; // the run whose changes are shown
+const question = once("/api/what-ifs", show, (error) => list.replaceChildren(make("p", { class: "soft" }, error.message)));
 
 /** Where chips are shown. */
 export function mountChips(element) {
@@ -17,27 +16,18 @@ export function mountChips(element) {
 }
 
 /** Ask what could be changed of a run; its look says whether it fits now. */
-export async function showChips(look, setup) {
-  const run = request(setup);
-  if (shown === JSON.stringify(run)) return;
-  under?.abort();
-  under = new AbortController();
-  const mine = under;
-  try {
-    const { changes } = await post("/api/what-ifs", run, { signal: mine.signal });
-    if (under !== mine) return;
-    shown = JSON.stringify(run);
-    list.classList.remove("stale");
-    draw(changes, look.result, setup);
-  } catch (error) {
-    if (error.name !== "AbortError" && under === mine) list.replaceChildren(make("p", { class: "soft" }, error.message));
-  }
+export function showChips(look, setup) {
+  question.ask(setup, look);
 }
 
 /** The run changed: what is shown was for another one, until the new answer is there. */
 export function staleChips() {
-  under?.abort();
-  list.classList.toggle("stale", shown !== JSON.stringify(request(current())));
+  list.classList.toggle("stale", !question.fresh());
+}
+
+function show({ changes }, setup, look) {
+  list.classList.remove("stale");
+  draw(changes, look.result, setup);
 }
 
 function draw(changes, result, setup) {
@@ -59,7 +49,7 @@ function chip(one, result, setup) {
   const settings = one.settings.join(", ");
   const label = [one.title, gain(one, result), one.cost].filter(Boolean).join(", ");
   const use = () => {
-    if (shown !== JSON.stringify(request(current())) || current().view !== setup.view) return;
+    if (list.classList.contains("stale") || current().view !== setup.view) return;
     apply(one.settings);
     say(`${one.title} is set. Undo takes it back.`);
   };

@@ -1,0 +1,42 @@
+"""What goes wrong with a look-up, what it may take, and how addresses are told."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from .access import Access, access, endpoint
+
+
+class HubError(ValueError):
+    """A file that cannot be read, in one sentence."""
+
+
+class AbsentError(HubError):
+    """A file that is not there."""
+
+
+class Allowance:
+    """What one look-up may still take, all its requests together."""
+
+    def __init__(self, limits: Access) -> None:
+        self.until, self.size, self.limits = monotonic() + limits.seconds, limits.size, limits
+
+    def seconds(self, where: str) -> float:
+        """Those that are left; none is a sentence."""
+        left = self.until - monotonic()
+        if left <= 0:
+            raise HubError(f"{where}: it takes longer than {self.limits.seconds:g} seconds")
+        return left
+
+    def take(self, count: int, where: str) -> None:
+        """So many bytes came; too many are a sentence."""
+        self.size -= count
+        if self.size < 0:
+            raise HubError(f"{where}: its headers are larger than {self.limits.size:,} bytes")
+
+
+def said(address: str) -> str:
+    """An address in a sentence; whoever may not choose hosts is told of none."""
+    if access().hosts is None:
+        return address
+    return address.removeprefix(f"{endpoint()}/").replace("/resolve/main/", "/", 1)
