@@ -7,6 +7,7 @@ python docs/web.py --picture   also page.png, from a real browser (Chromium and 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -48,9 +49,9 @@ def picture() -> None:
         time.sleep(8)
         with sync_playwright() as play:
             browser = play.chromium.launch(
-                executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
             )
-            shown = browser.new_page(viewport={"width": 1280, "height": 860})
+            shown = browser.new_page(viewport={"width": 1440, "height": 900})
             shown.goto(f"http://127.0.0.1:{PORT}/")
             shown.wait_for_timeout(4000)
             shown.screenshot(path=PICTURE)
