@@ -16,7 +16,7 @@ PAPER = "getComputedStyle(document.documentElement).backgroundColor"
 
 def test_theme_is_kept(visit: Visit) -> None:
     """The button goes through light and dark, and the next page begins as it was left."""
-    page = visit.open(TRAIN)
+    page = visit.open("/accuracy", settled=False)
     light = page.evaluate(PAPER)
     button = page.get_by_role("button", name="Theme")
     button.click()
@@ -51,7 +51,7 @@ def test_on_paper(visit: Visit) -> None:
 @pytest.mark.parametrize("wish", ["reduce", "no-preference"])
 def test_motion(visitor: Visitor, wish: str) -> None:
     """The picture moves to its new shape, unless the reader wishes for less motion."""
-    page = visitor(reduced_motion=wish).open(TRAIN)
+    page = visitor(reduced_motion=wish).open(TRAIN, settled=False)
     seconds = page.locator(".plot .slice").first.evaluate(
         "one => parseFloat(getComputedStyle(one).transitionDuration)"
     )

@@ -51,9 +51,10 @@ def test_link(visitor: Visitor) -> None:
 )
 def test_bad_link(visit: Visit, link: str, says: str) -> None:
     """A link that cannot be read is told in a sentence, and the page works all the same."""
-    page = visit.open(link)
+    page = visit.open(link, settled=False)
     expect(page.locator("#form .problems")).to_contain_text(says)
     expect(page.get_by_role("combobox", name="Model")).to_have_value("Llama 3 8B")
+    expect(page.locator(".verdict")).to_contain_text("fits")
 
 
 def test_reload_keeps_the_state(visit: Visit) -> None:
