@@ -55,7 +55,7 @@ def test_sort(visit: Visit) -> None:
 
 
 def test_open_a_run(visit: Visit) -> None:
-    """A run opens to its phases and its run file, and closes again."""
+    """A run opens to its phases and its run file, also on a phone, and closes again."""
     page = opened(visit)
     row = page.locator("#runs .opens").first
     row.click()
@@ -63,6 +63,9 @@ def test_open_a_run(visit: Visit) -> None:
     inside = page.locator("#runs .under:visible")
     expect(inside).to_have_count(1)
     assert len(inside.inner_text()) > 100
+    page.set_viewport_size({"width": 390, "height": 900})
+    root = "document.documentElement"
+    assert page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
     row.click()
     expect(inside).to_have_count(0)
 

@@ -67,3 +67,4 @@ def test_training_beside_serving(visit: Visit) -> None:
     cards = page.locator(".compare article")
     expect(cards.nth(0).locator(".four")).to_contain_text("nvidia-smi")
     expect(cards.nth(1).locator(".four")).to_contain_text("KV cache")
+    expect(cards.nth(1).locator(".differs .own")).to_have_text(["modelqwen3-0.6b", "enginevllm"])

@@ -9,6 +9,7 @@ import { count, draw, fragment, gib, make, modelName, say, spoken, swatch } from
 const WIDTH = 400; // asked for; what is drawn here is drawn anew on the common scale
 const [WIDE, TALL] = [240, 90]; // of the small picture
 const KEPT = 32; // answers
+const NONE = "–"; // of a key that says nothing in a set-up
 
 const answers = new Map(); // a run's text -> {look} or {error}
 let place = null;
@@ -82,7 +83,7 @@ export function differing(all) {
   const each = all.map((setup) => new Map(settingsOf(request(setup))));
   const paths = new Set(each.flatMap((one) => [...one.keys()]));
   return [...paths]
-    .map((path) => [path, each.map((one, i) => one.get(path) ?? (says(all[i], path) ? "default" : "–"))])
+    .map((path) => [path, each.map((one, i) => one.get(path) ?? (says(all[i], path) ? "default" : NONE))])
     .filter(([, values]) => new Set(values).size > 1);
 }
 
@@ -195,7 +196,7 @@ function changes(keys, index) {
   if (!keys.length) return make("p", { class: "soft differs" }, "The same set-up; change something.");
   const rows = keys.map(([path, values]) => {
     const text = values[index];
-    const common = values.filter((one) => one === text).length > values.length / 2;
+    const common = text === NONE || values.filter((one) => one === text).length > values.length / 2;
     return make("div", { class: common ? "" : "own", title: path }, make("dt", {}, labels?.get(path) ?? spoken(path)), make("dd", {}, text));
   });
   return make("dl", { class: "differs" }, rows);
