@@ -66,6 +66,8 @@ def test_open_a_run(visit: Visit) -> None:
     page.set_viewport_size({"width": 390, "height": 900})
     root = "document.documentElement"
     assert page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
+    lines = inside.locator(".phase-bars .predicted")
+    assert lines.evaluate_all("all => all.map(one => getComputedStyle(one).display)")[0] != "none"
     row.click()
     expect(inside).to_have_count(0)
 
