@@ -35,7 +35,7 @@ ENGINES: list[dict[str, Any]] = [
 def forget() -> None:
     """As in a process that has just begun."""
     for one in gc.get_objects():
-        ours = isinstance(one, _lru_cache_wrapper) and one.__module__.startswith("gpu_mem_calc")
+        ours = type(one) is _lru_cache_wrapper and one.__module__.startswith("gpu_mem_calc")
         if ours:
             one.cache_clear()
 
