@@ -30,7 +30,7 @@ async def calculate(request: Request) -> Response:
     await request.body()
     return Response(b'{"status":"ok"}', media_type="application/json")
 """
-WORKERS, CONNECTIONS = 2, 16
+WORKERS, CONNECTIONS, TENTHS = 2, 16, 10
 LENGTHS = (512, 1024, 2048, 4096)  # that people train with
 ODD = range(129, 1024)  # and such that nobody asked for before
 MODELS = ("llama2-7b", "llama3-8b", "qwen2.5-7b", "mistral-7b-v0.1", "qwen3-8b")
@@ -68,14 +68,14 @@ async def answer(reader: asyncio.StreamReader) -> int:
 
 
 async def load(
-    port: int, total: int, rate: float, lengths: Iterable[int] = LENGTHS
+    port: int, total: int, rate: float, runs: Iterator[bytes]
 ) -> tuple[list[float], float, int]:
     """Seconds of each request, of all of them, and how many were not answered with 200.
 
     A request is due at its place in a steady stream of `rate` a second (0: one after another), and
     its time runs from then: what waits for a busy client or server counts.
     """
-    runs, due, times = bodies(lengths), itertools.count(), []
+    due, times = itertools.count(), []
     began = time.perf_counter() + 0.1
     bad = 0
 
@@ -133,23 +133,29 @@ def measured(name: str, command: list[str], port: int, asked: argparse.Namespace
              folder: Path) -> float:  # fmt: skip
     """Load a server, print what it did; requests a second when asked as fast as it can."""
     server = start(command, port, folder)
+    most: list[float] = []
+    usual = bodies(LENGTHS)
+    seconds, memory = 0.0, []
     try:
-        asyncio.run(load(port, 3000, 0))  # what is remembered is there
-        before = resident(server)
-        steady, _, bad = asyncio.run(load(port, int(asked.rate * asked.seconds), asked.rate))
-        most, seconds, worse = asyncio.run(load(port, asked.requests, 0))
-        after = resident(server)
-        odd, odd_seconds, _ = asyncio.run(load(port, 2000, 0, ODD))
+        asyncio.run(load(port, 3000, 0, usual))  # what is remembered is there
+        steady, _, bad = asyncio.run(load(port, int(asked.rate * asked.seconds), asked.rate, usual))
+        for _ in range(TENTHS):
+            times, took, worse = asyncio.run(load(port, asked.requests // TENTHS, 0, usual))
+            most, seconds, bad = most + times, seconds + took, bad + worse
+            memory.append(resident(server) // 2**20)
+        odd, odd_seconds, _ = asyncio.run(load(port, 2000, 0, bodies(ODD)))
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait()
     rate = len(most) / seconds
     print(
-        f"{name:<22} {asked.rate:5.0f}/s: p50 {statistics.median(steady) * 1000:5.1f} ms, "
-        f"p99 {quantile(steady, 0.99):5.1f} ms   flat out: {rate:6.0f}/s, "
-        f"p99 {quantile(most, 0.99):5.1f} ms   not 200: {bad + worse}   "
-        f"memory {before / 2**20:.0f} -> {after / 2**20:.0f} MiB   "
-        f"odd lengths: {len(odd) / odd_seconds:.0f}/s"
+        f"{name}\n"
+        f"  {asked.rate:.0f} a second: p50 {statistics.median(steady) * 1000:.1f} ms, "
+        f"p99 {quantile(steady, 0.99):.1f} ms\n"
+        f"  flat out: {rate:.0f} a second, p99 {quantile(most, 0.99):.1f} ms; "
+        f"with sequence lengths never seen before {len(odd) / odd_seconds:.0f}\n"
+        f"  not answered with 200: {bad} of {len(steady) + len(most)}\n"
+        f"  MiB of all processes after each tenth: {' '.join(map(str, memory))}"
     )
     return rate
 

@@ -213,7 +213,7 @@ def test_operators_see_how_it_goes(client: httpx.Client) -> None:
     client.get("/api/some-invented-name")
     text = client.get("/metrics").text
     assert 'gpu_mem_calc_requests_total{method="POST",route="/api/calculate",status="200"}' in text
-    assert 'gpu_mem_calc_ready_processes{lane="quick"} 1.0' in text
+    assert 'gpu_mem_calc_ready_processes{lane="quick"} 2.0' in text
     assert "invented" not in text
 
 

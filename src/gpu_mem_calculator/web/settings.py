@@ -32,7 +32,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     hub_hosts: list[str] = field(default_factory=lambda: [".hf.co"])
     body_bytes: Many = 2**20
     body_seconds: Seconds = 10.0
-    quick_processes: Few = 1
+    quick_processes: Few = 2
     quick_seconds: Seconds = 5.0
     slow_processes: Few = 1
     slow_seconds: Seconds = 30.0
