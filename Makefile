@@ -19,8 +19,9 @@ serve: $(VENV)/web
 	$(BIN)/gpu-mem-calc serve
 
 test: lint $(VENV)/reference $(VENV)/browser
-	$(BIN)/python -m pytest -n auto --cov --cov-report=term
+	$(BIN)/python -m pytest -n auto -m "not long" --cov --cov-report=term
 	$(BIN)/python tests/architecture/coverage_floor.py
+	$(BIN)/python -m pytest -n auto -m long
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

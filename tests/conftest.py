@@ -22,6 +22,20 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+# Tests of whole programs and of many examples: coverage would double their time and find nothing.
+LONG = (
+    "browser", "properties/test_run_file_fuzz.py", "random_runs", "serving/test_traced.py",
+    "web/test_fuzz.py", "web/test_killed.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark those, so that `make test` runs them apart."""
+    paths = tuple(str(HERE / one) for one in LONG)
+    for item in items:
+        if str(item.path).startswith(paths):
+            item.add_marker(pytest.mark.long)
+
 
 SMALL_LLAMA = {
     "model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 688,
