@@ -6,6 +6,7 @@ interrupt ends the question at hand and nothing else; memory is bounded.
 
 from __future__ import annotations
 
+import gc
 import gzip
 import os
 import signal
@@ -119,7 +120,9 @@ def main() -> None:
     process = Process(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, process.interrupt)
-    process.send(guarded(Ask("warm", b"", {})))
+    first = guarded(Ask("warm", b"", {}))
+    gc.freeze()  # what is there now stays: collecting garbage need not look at it
+    process.send(first)
     process.run()
 
 
