@@ -173,3 +173,15 @@ def test_memory_that_is_taken_already_counts() -> None:
     free = small_run(hardware={"available_memory_bytes": 10**9})
     assert estimate(free).gpu_memory_bytes == 10**9
     assert not estimate(free).fits_on_gpu
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "prompt"),
+    [("gpt2", {}, 1016), ("llama3.2-1b", {}, 1024), ("llama3.2-1b", {"max_seq_len": 256}, 248)],
+)
+def test_a_prompt_that_was_not_asked_for_leaves_room(
+    model: str, more: dict[str, int], prompt: int
+) -> None:
+    """The default is shorter where the model, or the run, has no room for it."""
+    run = {"model": {"name": model}, "inference": {"engine": "transformers", **more}}
+    assert resolve(read(run)).run.seq == prompt

@@ -14,7 +14,8 @@ INFERENCE: Mapping[str, tuple[str, str, str]] = {
                           "its backend, pytorch or tensorrt. Unset: the version's own."),
     "batch_size": (MAIN, "sequences at once", "Sequences at once; of a server, those whose share "
                    "of the cache is told. llama.cpp: its slots."),
-    "prompt_len": (MAIN, "prompt tokens", "Tokens of each prompt."),
+    "prompt_len": (MAIN, "prompt tokens", "Tokens of each prompt; without it fewer than the "
+                   "default where the new tokens need the room."),
     "new_tokens": (MAIN, "new tokens", "Generated behind the prompt; with transformers 0 is one "
                    "forward pass."),
     "max_seq_len": (MAIN, "longest sequence", "Prompt and new tokens together stay within it; "

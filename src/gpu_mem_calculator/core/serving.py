@@ -43,10 +43,19 @@ def inference_options(config: InferenceConfig) -> dict[str, Any]:
              and (value := getattr(config, key)) is not None}  # fmt: skip
     found = {**engine.options, **given}
     found["dtype"] = dtype_name(found["dtype"])
+    if config.max_seq_len is not None:
+        _shorten(config, found, config.max_seq_len)
     problems = list(_problems(engine, given, found))
     if problems:
         raise InputError(problems)
     return found
+
+
+def _shorten(config: InferenceConfig, options: dict[str, Any], longest: int) -> None:
+    """A prompt that was not asked for leaves room for the new tokens."""
+    if config.prompt_len is None and options.get("prompt_len"):
+        room = longest - (options.get("new_tokens") or 0)
+        options["prompt_len"] = max(1, min(options["prompt_len"], room))
 
 
 def _problems(engine: Engine, given: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
@@ -82,6 +91,8 @@ def resolve_inference(file: RunFile) -> Resolved:
     has_sdpa = all(getattr(layer.mixer, "sdpa", True) for layer, _, _ in model.arch.runs)
     if given.attention is None and not has_sdpa and "attention" in options:
         options["attention"] = "eager"
+    if engine.serve is None:
+        _shorten(given, options, model.arch.max_seq_len)
     run = _run(model, hardware, options, engine, draft)
     problems += dict.fromkeys((*_rules(run, hardware, engine), *engine.problems(run)))
     if problems:
