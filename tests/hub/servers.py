@@ -12,7 +12,24 @@ from typing import Any
 Asked = list[tuple[str, str | None]]  # the path, and the token that came with it
 
 
-class Answers(BaseHTTPRequestHandler):
+class Ranges(BaseHTTPRequestHandler):
+    """What sends whole files, or the range that is asked for."""
+
+    def send(self, data: bytes) -> None:
+        """Some bytes, or those of them that are asked for."""
+        span = self.headers.get("Range")
+        if span:
+            first, last = span.removeprefix("bytes=").split("-")
+            data = data[int(first) : int(last) + 1]
+        self.send_response(206 if span else 200)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *words: Any) -> None:
+        """Nothing."""
+
+
+class Answers(Ranges):
     """A server of a table: bytes are sent, a text is where a request is sent on to."""
 
     def __init__(self, table: dict[str, bytes | str], asked: Asked, *rest: Any) -> None:
@@ -30,19 +47,7 @@ class Answers(BaseHTTPRequestHandler):
             self.send_header("Location", found)
             self.end_headers()
         else:
-            self._send(found)
-
-    def _send(self, data: bytes) -> None:
-        span = self.headers.get("Range")
-        if span:
-            first, last = span.removeprefix("bytes=").split("-")
-            data = data[int(first) : int(last) + 1]
-        self.send_response(206 if span else 200)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words: Any) -> None:
-        """Nothing."""
+            self.send(found)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gpu_mem_calculator.hub.bounds import HubError
 from gpu_mem_calculator.hub.checkpoint import is_hub_name, local, on_hub
 from gpu_mem_calculator.hub.headers import gguf, safetensors
 from gpu_mem_calculator.hub.reader import file_reader
+from tests.hub.servers import Ranges
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -157,31 +158,21 @@ def test_a_cut_gguf_file_is_a_sentence(tmp_path: Path, cut: int) -> None:
         gguf(file_reader(path), "x")
 
 
-class Files(BaseHTTPRequestHandler):
+class Files(Ranges):
     """A server of one folder that knows ranges."""
 
     def __init__(self, folder: Path, asked: list[str], *rest: Any) -> None:
         self.folder, self.asked = folder, asked
         super().__init__(*rest)
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 (the name that http.server calls)
         """Whole files, or the range that is asked for."""
-        span = self.headers.get("Range")
-        self.asked.append(f"{self.path} {span}")
+        self.asked.append(f"{self.path} {self.headers.get('Range')}")
         path = self.folder / self.path.rpartition("/main/")[2]
         if not path.is_file():
             self.send_error(404)
             return
-        data = path.read_bytes()
-        if span:
-            first, last = span.removeprefix("bytes=").split("-")
-            data = data[int(first) : int(last) + 1]
-        self.send_response(206 if span else 200)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words: Any) -> None:
-        """Nothing."""
+        self.send(path.read_bytes())
 
 
 @pytest.fixture

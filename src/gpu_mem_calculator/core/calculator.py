@@ -55,6 +55,11 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return self.ledgers[self.result.busiest_stage]
 
     @property
+    def serves(self) -> bool:
+        """Whether it is a run of inference."""
+        return self.resolved.run.new_tokens is not None
+
+    @property
     def outside_torch(self) -> tuple[Part, ...]:
         """What CUDA takes beside torch on the busiest stage's cards."""
         if self.served:

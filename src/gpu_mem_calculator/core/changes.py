@@ -42,7 +42,7 @@ class TrainingChange(Struct, frozen=True, kw_only=True):
 
 def all_changes(estimate: Estimate) -> list[dict[str, Any]]:
     """What to try, whatever the run; a server's changes say what its cache then has room for."""
-    if estimate.resolved.run.new_tokens is not None:
+    if estimate.serves:
         return list(_served_changes(estimate))
     found: list[dict[str, Any]] = msgspec.to_builtins(changes(estimate))
     return found

@@ -54,7 +54,7 @@ def html_report(estimate: Estimate, more: str = "") -> str:
         "patterns": defs(),
         "model": model,
         "eyebrow": _subject(estimate),
-        "course": "Inference" if serves(estimate) else "The step",
+        "course": "Inference" if estimate.serves else "The step",
         "setup": setup(estimate),
         "verdict": verdict(page),
         "picture": _picture(page),
@@ -104,7 +104,7 @@ def setup(estimate: Estimate) -> str:
     engine = [estimate.resolved.engine.title + version, *([sizes] if sizes else []), *options]
     nodes = f" in {hardware.num_nodes} nodes" if hardware.num_nodes > 1 else ""
     trained = result.trainable_parameters
-    whole = serves(estimate) or trained == result.num_parameters
+    whole = estimate.serves or trained == result.num_parameters
     share = "" if whole else f", {count(trained)} of them trained"
     rows = {
         "Model": f"{count(result.num_parameters)} parameters{share}, {len(run.arch.layers)} layers",
@@ -119,19 +119,14 @@ def setup(estimate: Estimate) -> str:
 def _subject(estimate: Estimate) -> str:
     if estimate.served:
         return "a server"
-    return "inference" if serves(estimate) else "a training step"
-
-
-def serves(estimate: Estimate) -> bool:
-    """Whether the run is inference."""
-    return estimate.resolved.run.new_tokens is not None
+    return "inference" if estimate.serves else "a training step"
 
 
 def _doing(estimate: Estimate) -> dict[str, str]:
     """Training or inference, in words."""
     if estimate.served:
         return {"Serving": ", ".join(server_words(estimate))}
-    if serves(estimate):
+    if estimate.serves:
         return {"Inference": ", ".join(served_words(estimate.resolved.run))}
     return {"Training": ", ".join(_training(estimate))}
 
@@ -174,7 +169,7 @@ def verdict(page: Page, *, live: bool = False, pending: bool = False) -> str:
     limit, card = result.gpu_memory_bytes, page.card_bytes
     tone, sign, words = spoken(page.estimate)
     notes = [f"{result.memory_utilization_percent:,.0f} % of the card, "
-             f"at the highest instant{'' if serves(page.estimate) else ' of a step'}: "
+             f"at the highest instant{'' if page.estimate.serves else ' of a step'}: "
              f"{text(page.instant.title)}."]  # fmt: skip
     if result.needs_bytes is None and pending:
         notes.append('<span class="pending">What torch’s allocator adds follows …</span>')

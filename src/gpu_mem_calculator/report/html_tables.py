@@ -110,7 +110,7 @@ def instants_table(page: Page) -> str:
 
 
 def _caption(page: Page) -> str:
-    step = "" if page.estimate.resolved.run.new_tokens is not None else " of a step"
+    step = "" if page.estimate.serves else " of a step"
     return f"GiB on one GPU at each instant{step}"
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from ..core.calculator import Estimate
 from ..core.capacity import CONCURRENCIES, matrix
 from .headline import card_bytes, setup_words
-from .html import asset, page_of, serves, spoken
+from .html import asset, page_of, spoken
 from .html_tables import text
 from .lines import gib
 from .patterns import patterns, titles
@@ -52,7 +52,7 @@ def standalone(estimate: Estimate, *, width: int, theme: str) -> str:
     """The picture with its title and legend, `width` wide; a server's has the map of its room."""
     colours, inner = tokens(theme), width - 2 * PAD
     blocks = [_head(estimate, inner, colours), *_step(estimate, inner, colours)]
-    if serves(estimate) and has_room(estimate):
+    if estimate.serves and has_room(estimate):
         blocks += _room(estimate, inner, colours)
     y, made = PAD, []
     for block in blocks:

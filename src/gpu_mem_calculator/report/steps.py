@@ -30,7 +30,7 @@ def step_picture(estimate: Estimate) -> Iterator[Line]:
     room = estimate.result.gpu_memory_bytes - estimate.result.outside_torch_bytes
     wanted = (estimate.result.peak_instant, estimate.result.allocated_bytes)
     peak = next((row for row, total in rows if (row["title"], total) == wanted), None)
-    serves = estimate.resolved.run.new_tokens is not None
+    serves = estimate.serves
     yield from picture("start-up and inference" if serves else "start-up and one step", rows, peak,
                        room)  # fmt: skip
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import sys
 from typing import cast
@@ -17,9 +16,8 @@ from typing import cast
 import msgspec
 
 from .frames import HEAD, Ask, Reply, frame
-from .observe import READY, WAITING
+from .observe import LOG, READY, WAITING
 
-LOG = logging.getLogger("gpu_mem_calculator.web")
 GRACE_SECONDS = 1.0  # for an interrupted question to end
 
 

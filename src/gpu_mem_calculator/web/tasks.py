@@ -6,7 +6,6 @@ JSON, or as it is where it is a `Page`.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -96,7 +95,7 @@ def infer(body: Any, options: Options) -> Any:
     """A server: its result, the table of contexts and sequences, speed, what if."""
     asked = (numbers(options, "contexts"), numbers(options, "concurrency"))
     estimate = _estimate(body)
-    if not _serves(estimate):
+    if not estimate.serves:
         raise InputError(["the run has no inference section; add one, such as "
                           '{"engine": "vllm"}, or use calculate'])  # fmt: skip
     return answers_data(estimate.result, answers(estimate, *asked))
@@ -148,17 +147,12 @@ def imported(body: Any, _options: Options) -> Any:
 def warm(_body: Any, _options: Options) -> Any:
     """What every first question would wait for."""
     for run in (SAMPLE, SERVER):
-        calculate(copy.deepcopy(run), {})
-        looked_at(copy.deepcopy(run), {})
+        looked_at(run, {})
     return {}
 
 
 def _answers(estimate: Estimate) -> Answers | None:
-    return answers(estimate) if _serves(estimate) else None
-
-
-def _serves(estimate: Estimate) -> bool:
-    return estimate.resolved.run.new_tokens is not None
+    return answers(estimate) if estimate.serves else None
 
 
 TASKS: dict[str, Task] = {
