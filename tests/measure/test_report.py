@@ -64,8 +64,8 @@ def test_of_many_phases_the_first_and_the_last_step_are_shown() -> None:
 
 
 def test_a_run_that_is_not_estimated_is_still_reported() -> None:
-    """Inference has no estimate beside it."""
-    config = {"model": {"name": "gpt2"}, "inference": {"batch_size": 2}}
+    """A prompt longer than the model's positions has no estimate beside it."""
+    config = {"model": {"name": "gpt2"}, "inference": {"batch_size": 2, "prompt_len": 2048}}
     text = shown(result(config=config, phases={"generate": {"peak_bytes": 3 * GIB}}))
     assert "the run took 3.00 GiB at its highest" in text
     assert "compared with the estimate" not in text
