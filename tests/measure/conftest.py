@@ -68,6 +68,10 @@ class FakeCuda:
         """The cap."""
         self.fraction = fraction
 
+    def device_count(self) -> int:
+        """How many cards a node has."""
+        return 8
+
     def set_device(self, number: int) -> None:
         """Which card."""
         self.device = number

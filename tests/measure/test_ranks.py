@@ -25,7 +25,10 @@ from .conftest import FakeCuda
 def test_a_launcher_is_known_by_its_environment() -> None:
     """torchrun and deepspeed set the same names; one rank needs no launcher."""
     found = launched({"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1"})
-    assert found == Place(rank=5, ranks=8, local_rank=1)
+    assert found == Place(rank=5, ranks=8, local_rank=1, local_ranks=2)
+    found = launched({"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
+    assert found is not None
+    assert found.local_ranks == 4
     assert launched({}) is None
     assert launched({"WORLD_SIZE": "1", "RANK": "0"}) is None
     assert launched({"WORLD_SIZE": "many", "RANK": "0"}) is None
@@ -71,6 +74,37 @@ def test_the_launcher_must_start_as_many_as_the_run_has(jobs: list[World]) -> No
     """One sentence with both numbers."""
     with pytest.raises(InputError, match="num_gpus=8, but the launcher started 4 processes"):
         measure_rank(CASE, Place(rank=0, ranks=4, local_rank=0), None)
+
+
+@pytest.mark.parametrize(("shown", "sentence"), [
+    (4, "8 processes on a node that shows 4 GPUs; start 4 on each"),
+    (1, "8 processes on a node that shows 1 GPU; start 1 on each"),
+    (0, "measure needs a CUDA GPU, and this node shows none"),
+])  # fmt: skip
+def test_every_process_of_a_node_has_a_gpu(
+    jobs: list[World], cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, shown: int, sentence: str
+) -> None:
+    """Said by all of them, rather than as CUDA's own error by those without one."""
+    monkeypatch.setattr(cuda, "device_count", lambda: shown)
+    with pytest.raises(InputError, match=sentence):
+        measure_rank(CASE, Place(rank=0, ranks=8, local_rank=0, local_ranks=8), None)
+
+
+def test_a_rank_that_fails_and_cannot_keep_its_row_says_both(
+    jobs: list[World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Another node may lack the folder; why the rank failed comes first."""
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(SystemExit):
+        measure_rank(CASE, Place(rank=6, ranks=8, local_rank=0), str(tmp_path / "no" / "runs"))
+    failed, lost = capsys.readouterr().err.splitlines()
+    assert "rank 6: out of memory" in failed
+    assert "cannot be written" in lost
 
 
 def test_a_rank_that_fails_keeps_its_row_and_ends(

@@ -81,12 +81,12 @@ def memory_size(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and report."""
-    check_options(args)
     from ..measure.ranks import launched
 
     place = launched()
     if place is not None:
         return run_ranks(args, place)
+    check_options(args)
     file = RunsFile(args.append) if args.append else None
     if file is not None and file.repaired:
         tell(file.repaired)
@@ -224,9 +224,22 @@ def run_many(args: argparse.Namespace, cases: list[Case], file: RunsFile | None)
 
 def run_ranks(args: argparse.Namespace, place: Any) -> int:
     """The real job under a launcher: this process is one of its ranks."""
+    from ..measure.torchrun import refused
+
+    try:
+        return run_rank(args, place)
+    except InputError as problem:
+        if not refused(problem):
+            raise
+        return 2
+
+
+def run_rank(args: argparse.Namespace, place: Any) -> int:
+    """One rank; rank 0 keeps and reports what all measured."""
     from ..measure.card import require_torch
     from ..measure.ranks import measure_rank
 
+    check_options(args)
     if args.cases or args.find_minimum:
         raise InputError(["under a launcher measure takes one run, without --cases and "
                           "--find-minimum"])  # fmt: skip
@@ -235,11 +248,11 @@ def run_ranks(args: argparse.Namespace, place: Any) -> int:
     require_torch()
     name = args.id or args.preset or Path(args.config or "").stem
     case = Case(id=name, config=run_data(args), snapshot=args.snapshot, **conditions(args))
+    file = RunsFile(args.append) if args.append and place.rank == 0 else None
     rows = measure_rank(case, place, args.append)
     if not rows:
         return 0
-    if args.append:
-        file = RunsFile(args.append)
+    if file is not None:
         taken = file.done()
         for row in rows:
             row["id"] = fresh_id(row["id"], taken)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ..core.errors import InputError
 from ..jobs.job import NCCL, World
+from .card import NO_GPU
 from .case import Case
 from .cases import failed_row, out_of_memory
 from .child import Outcome, one_line
@@ -29,6 +30,7 @@ class Place(Struct, frozen=True, kw_only=True):
     rank: int
     ranks: int
     local_rank: int
+    local_ranks: int = 1  # how many the launcher started on this node
 
 
 def launched(environ: Mapping[str, str] = os.environ) -> Place | None:
@@ -36,9 +38,11 @@ def launched(environ: Mapping[str, str] = os.environ) -> Place | None:
     try:
         ranks, rank = int(environ["WORLD_SIZE"]), int(environ["RANK"])
         local = int(environ.get("LOCAL_RANK", rank))
+        here = int(environ.get("LOCAL_WORLD_SIZE", local + 1))
     except (KeyError, ValueError):
         return None
-    return Place(rank=rank, ranks=ranks, local_rank=local) if ranks > 1 else None
+    place = Place(rank=rank, ranks=ranks, local_rank=local, local_ranks=here)
+    return place if ranks > 1 else None
 
 
 def measure_rank(case: Case, place: Place, append: str | None) -> list[Row]:
@@ -48,6 +52,7 @@ def measure_rank(case: Case, place: Place, append: str | None) -> list[Row]:
     """
     job = program(case.config)
     check_ranks(job.num_ranks, place)
+    check_gpus(import_module("torch").cuda.device_count(), place)
     case = replace(case, rank=place.rank, id=f"{case.id}.rank{place.rank}",
                    snapshot=case.snapshot and f"{case.snapshot}.rank{place.rank}")  # fmt: skip
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
@@ -77,6 +82,17 @@ def check_ranks(ranks: int, place: Place) -> None:
         )  # fmt: skip
 
 
+def check_gpus(shown: int, place: Place) -> None:
+    """Every process of a node has a GPU of its own; all of them find the same number."""
+    if not shown:
+        raise InputError([NO_GPU.format(why="this node shows none")])
+    if shown < place.local_ranks:
+        raise InputError(
+            [f"the launcher started {place.local_ranks} processes on a node that shows {shown} "
+             f"GPU{'s' * (shown > 1)}; start {shown} on each (--nproc-per-node)"]
+        )  # fmt: skip
+
+
 def give_up(
     case: Case, error: Exception, told: list[dict[str, Any]], append: str | None
 ) -> NoReturn:
@@ -84,11 +100,14 @@ def give_up(
     kinds = tuple(kind.__name__ for kind in type(error).__mro__)
     outcome = Outcome(error=one_line(error), kinds=kinds)
     row = failed_row(case, outcome, told)
-    if append is not None:
-        RunsFile(append).add(row)
     if not out_of_memory(outcome):
         traceback.print_exception(error)
     print(f"gpu-mem-calc: rank {case.rank}: {row['failed']}", file=sys.stderr, flush=True)
+    try:
+        if append is not None:
+            RunsFile(append).add(row)
+    except InputError as problem:
+        print(f"gpu-mem-calc: {problem}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
