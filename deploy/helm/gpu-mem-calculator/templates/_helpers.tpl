@@ -44,7 +44,6 @@ apiVersion: kaiwo.silogen.ai/v1alpha1
 kind: KaiwoJob
 metadata:
   name: {{ include "gpu-mem-calculator.jobName" .root }}
-  namespace: {{ .root.Release.Namespace }}
   labels:
     {{- include "gpu-mem-calculator.labels" . | nindent 4 }}
 spec:

@@ -18,12 +18,11 @@ imagePullSecrets:
 
 {{/* Where a pod of ours may run. In: $. Mode measure has keys of its own. */}}
 {{- define "gpu-mem-calculator.placement" -}}
+{{- $placed := dict }}
 {{- range $key := list "nodeSelector" "tolerations" "affinity" }}
-{{- with get $.Values $key }}
-{{ $key }}:
-  {{- toYaml . | nindent 2 }}
+{{- with get $.Values $key }}{{ $_ := set $placed $key . }}{{ end }}
 {{- end }}
-{{- end }}
+{{- with $placed }}{{ toYaml . }}{{ end }}
 {{- end }}
 
 {{/* What every container may do: nothing but write to its volumes. */}}
@@ -43,14 +42,11 @@ In: dict "root" $ "model" <the model's name or address> "hub" <whether the hub m
 {{- $given := list }}
 {{- range .root.Values.extraEnv }}{{ $given = append $given .name }}{{ end }}
 {{- $all := concat (include "gpu-mem-calculator.modelEnv" . | fromYamlArray) (.own | default list) }}
+{{- $kept := list }}
 {{- range $all }}
-{{- if not (has .name $given) }}
-- {{ toYaml . | nindent 2 | trim }}
+{{- if not (has .name $given) }}{{ $kept = append $kept . }}{{ end }}
 {{- end }}
-{{- end }}
-{{- with .root.Values.extraEnv }}
-{{ toYaml . }}
-{{- end }}
+{{- concat $kept .root.Values.extraEnv | toYaml }}
 {{- end }}
 
 {{/* A home that can be written to, the hub's token and address, a bucket's keys. */}}

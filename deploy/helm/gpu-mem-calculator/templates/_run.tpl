@@ -33,7 +33,7 @@ The mount: the file alone, since container runtimes put things of their own into
 
 {{/* A run file's text, numbers as they are written: 500000000, not 5e+08. In: $. */}}
 {{- define "gpu-mem-calculator.runText" -}}
-{{- .Values.run | toJson }}
+{{- .Values.run | toPrettyJson }}
 {{- end }}
 
 {{/* An annotation that changes with the run file, so that a Job does. In: $. */}}
@@ -48,7 +48,7 @@ The model of a run, as far as the chart can see: the last model.name in the sett
 inline run's. In: dict "root" $ "settings" <list of section.key=value>.
 */}}
 {{- define "gpu-mem-calculator.runModel" -}}
-{{- $name := dig "model" "name" "" .root.Values.run }}
+{{- $name := dig "model" "name" "" (.root.Values.run | default dict) }}
 {{- range .settings }}
 {{- if hasPrefix "model.name=" . }}{{ $name = trimPrefix "model.name=" . }}{{ end }}
 {{- end }}
