@@ -13,7 +13,7 @@ BOOLS = {
     **dict.fromkeys(("y", "yes", "on", "true"), True),
     **dict.fromkeys(("n", "no", "off", "false"), False),
 }
-BOOL = re.compile("|".join(f"{w}|{w.capitalize()}|{w.upper()}" for w in BOOLS) + r"\Z")
+BOOL = re.compile("(" + "|".join(f"{w}|{w.title()}|{w.upper()}" for w in BOOLS) + r")\Z")
 INT = re.compile(r"[-+]?(0|0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|[1-9][0-9_]*)\Z")
 FLOAT = re.compile(
     r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"
