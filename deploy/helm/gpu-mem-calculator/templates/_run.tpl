@@ -50,7 +50,7 @@ inline run's. In: dict "root" $ "settings" <list of section.key=value>.
 {{- define "gpu-mem-calculator.runModel" -}}
 {{- $name := dig "model" "name" "" (.root.Values.run | default dict) }}
 {{- range .settings }}
-{{- if hasPrefix "model.name=" . }}{{ $name = trimPrefix "model.name=" . }}{{ end }}
+{{- if hasPrefix "model.name=" . }}{{ $name = trimPrefix "model.name=" . | trimAll "\"" }}{{ end }}
 {{- end }}
 {{- $name }}
 {{- end }}
