@@ -104,13 +104,22 @@ WEB_ALL = {
 }  # fmt: skip
 WEB_LEAST = {"mode": "web", "web": {"replicas": 1, "podDisruptionBudget": {"enabled": False},
                                     "networkPolicy": {"enabled": False}}}  # fmt: skip
-MEASURE = {"mode": "measure", "run": SMALL_RUN}
+MEASURE_ALL = {
+    "image": "example/gpu-mem-calculator:0.6.0-torch", "ranks": "all", "steps": 4, "cap": "40GiB",
+    "allocConf": "expandable_segments:True", "format": "json", "resultsClaim": "results",
+    "gpuResource": "amd.com/gpu", "cpu": "16", "memory": "64Gi", "shmSize": "16Gi",
+    "tmpSize": "32Gi", "nodeSelector": {"gpu": "mi300x"}, "tolerations": [{"operator": "Exists"}],
+    "runtimeClassName": "amd", "activeDeadlineSeconds": 600, "waitForNodesSeconds": 60,
+    "port": 29501, "settings": ["training.batch_size=2"],
+}  # fmt: skip
 
 
-def measuring(launcher: str, nodes: int, *apis: str, **more: Any) -> Case:
-    """A measured run with that launcher on so many nodes."""
-    values = {**MEASURE, "nodes": nodes, "measure": {"launcher": launcher, **more}}
-    return Case(values, api_versions=apis, name="measured")
+def measuring(nodes: int, *apis: str, kaiwo: bool = False, **measure: Any) -> Case:
+    """A measured run of every rank on so many nodes, eight GPUs each."""
+    run = {**SMALL_RUN, "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 8 * nodes}}
+    values = {"mode": "measure", "run": run, "nodes": nodes, "kaiwo": {"enabled": kaiwo}}
+    return Case({**values, "measure": {"ranks": "all", **measure}}, (), (), "measured", "default",
+                apis)  # fmt: skip
 
 
 CASES: dict[str, Case] = {
@@ -143,6 +152,28 @@ CASES: dict[str, Case] = {
         {"mode": "estimate", "runConfigMap": {"name": "my-run", "key": "big.yaml"}}
     ),
     "estimate-kaiwo": Case({"mode": "estimate", "run": SMALL_RUN, **KAIWO}),
+    "measure-one": Case({"mode": "measure", "run": SMALL_RUN}),
+    "measure-one-all": Case({"mode": "measure", "runConfigMap": {"name": "my-run"}, **PODS,
+                             "measure": {"rank": 3, "findMinimum": True, "backoffLimit": 2}}),
+    "measure-node": measuring(1),
+    "measure-job": measuring(2, launcher="job"),
+    "measure-job-all": measuring(4, **MEASURE_ALL, launcher="job"),
+    "measure-pytorchjob": measuring(2, launcher="pytorchjob"),
+    "measure-pytorchjob-all": measuring(4, **MEASURE_ALL, launcher="pytorchjob"),
+    "measure-ray": measuring(2, launcher="ray"),
+    "measure-ray-all": measuring(
+        4, **MEASURE_ALL, launcher="ray", backoffLimit=1,
+        ray={"version": "2.61.0", "cpu": "2", "memory": "8Gi"},
+    ),
+    "measure-auto-none": measuring(2),
+    "measure-auto-pytorchjob": measuring(2, *RAY, *PYTORCHJOB),
+    "measure-auto-ray": measuring(2, *RAY),
+    "measure-auto-kaiwo": measuring(2, *RAY, *PYTORCHJOB, kaiwo=True),
+    "measure-kaiwo-ray": measuring(2, kaiwo=True, launcher="ray"),
+    "override-measure": Case({}, ("overrides/measure.yaml",)),
+    "override-measure-all": Case(
+        {}, ("overrides/measure.yaml", "overrides/measure-all.yaml")
+    ),
     "web-least": Case(WEB_LEAST, name="page"),
     "web-default": Case({"mode": "web"}, name="page"),
     "web-all": Case(WEB_ALL, name="page", namespace="tools"),
