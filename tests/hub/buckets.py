@@ -22,8 +22,10 @@ from urllib.parse import quote, unquote, urlsplit
 from tests.hub.servers import listening
 
 KEY, SECRET = "AKIATESTKEY", "not/a+real-secret"
-SIGNED = re.compile(r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/(?P<date>\d+)/(?P<region>[^/]+)"
-                    r"/s3/aws4_request, ?SignedHeaders=(?P<names>[^,]+), ?Signature=(?P<sum>\w+)")  # fmt: skip
+SIGNED = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/(?P<date>\d+)/(?P<region>[^/]+)/s3/aws4_request, ?"
+    r"SignedHeaders=(?P<names>[^,]+), ?Signature=(?P<sum>\w+)"
+)
 # What the server behind the door lets in: it looks at who asks, not at the signature.
 ADMITTED = {"Host": "s3.amazonaws.com", "Authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/"
             "us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"}  # fmt: skip
@@ -75,7 +77,7 @@ class _Door(BaseHTTPRequestHandler):
         passed = {**ADMITTED, **{n: self.headers[n] for n in ("Range",) if self.headers.get(n)}}
         self._send(*_asked(self.behind, self.command, self.path, b"", passed))
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815 (the name that http.server calls)
 
     def _refused(self, signed: re.Match[str] | None) -> str | None:
         there = self.there

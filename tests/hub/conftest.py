@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.hub import checkpoint
+from gpu_mem_calculator.hub import request, sources
 from gpu_mem_calculator.hub.access import Access, allow
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No proxy, no token, nothing remembered, everything allowed."""
-    for name in ("HF_TOKEN", *PROXIES, *map(str.upper, PROXIES)):
-        monkeypatch.delenv(name, raising=False)
+def fresh(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """No proxy, no keys, no cache of the hub, nothing remembered, everything allowed; waiting for
+    the next try takes no time.
+    """
+    for name in os.environ:
+        own = name.startswith(("HF_", "HUGGING_FACE_", "TRANSFORMERS_", "AWS_"))
+        if (own and name != "HF_HUB_OFFLINE") or name.lower() in PROXIES:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HOME", str(tmp_path_factory.getbasetemp() / "no-hf-home"))
+    monkeypatch.setattr(request, "sleep", lambda _: None)
     allow(Access())
-    checkpoint._failed.clear()
-    checkpoint._looked_up.cache_clear()
+    sources.forget()
     yield
     allow(Access())
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder where huggingface_hub keeps its things."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    return tmp_path / "hf"

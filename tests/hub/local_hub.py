@@ -40,6 +40,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[str, bytes | str
 def why(name: str = "owner/tiny") -> str:
     """What is said of a model that is not read; never the token."""
     with pytest.raises(InputError) as caught:
-        find_model(ModelConfig(name=name))
+        find_model(ModelConfig(name=name), headers=True)
     assert SECRET not in str(caught.value)
     return str(caught.value)

@@ -17,7 +17,7 @@ from functools import partial
 from hashlib import sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 Asked = list[tuple[str, str | None]]  # the path, and the token that came with it
 Trouble = Callable[["Ranges", bytes], None]  # what is done instead of sending these bytes
@@ -176,9 +176,10 @@ class Hub:
         """A model's files at a branch, a tag or a commit."""
         if revision == "main" or revision == commit(name):
             return self.models.get(name)
-        found = (at for at in self.models if at.startswith(f"{name}@"))
-        return next((self.models[at] for at in found if revision in (at.partition("@")[2],
-                                                                     commit(at))), None)  # fmt: skip
+        for at, files in self.models.items():
+            if at.startswith(f"{name}@") and revision in (at.partition("@")[2], commit(at)):
+                return files
+        return None
 
 
 def commit(name: str) -> str:
@@ -201,7 +202,7 @@ class _Hub(Ranges):
         """A file, or why not."""
         there, token = self.there, self.headers.get("Authorization")
         there.asked.append((self.path, token))
-        parts = unquote(self.path).strip("/").split("/")
+        parts = [unquote(part) for part in self.path.strip("/").split("/")]
         cached = parts[:3] == ["api", "resolve-cache", "models"]
         if cached:
             parts = [*parts[3:5], "resolve", *parts[5:]]
@@ -216,12 +217,13 @@ class _Hub(Ranges):
             code = "RevisionNotFound" if files is None else "EntryNotFound"
             self.refuse(404, X_Error_Code=code, X_Error_Message=f"no {file} at {revision}")
             return
-        if cached or (there.cdn == "" and not cached):
+        if cached or not there.cdn:
             deliver(self, there, files[file])
         elif file.endswith((".json", ".txt", ".md", ".py")):
-            self.refuse(307, Location=f"/api/resolve-cache/models/{name}/{revision}/{file}")
+            at = quote(revision, "")
+            self.refuse(307, Location=f"/api/resolve-cache/models/{name}/{at}/{quote(file)}")
         else:
-            place = f"{there.cdn}/{name}/{revision}/{file}?X-Amz-Signature=signed"
+            place = f"{there.cdn}/{name}/{quote(revision, '')}/{quote(file)}?X-Amz-Signature=signed"
             self.refuse(302, Location=place, X_Linked_Size=str(len(files[file])))
 
     def _admitted(self, name: str, token: str | None) -> bool:
@@ -257,7 +259,7 @@ class _Cdn(Ranges):
         there = self.there
         there.cdn_asked.append((self.path, self.headers.get("Authorization")))
         path, _, query = self.path.partition("?")
-        owner, model, revision, file = unquote(path).strip("/").split("/", 3)
+        owner, model, revision, file = map(unquote, path.strip("/").split("/", 3))
         files = there.files(f"{owner}/{model}", revision) or {}
         if query != "X-Amz-Signature=signed" or self.headers.get("Authorization"):
             self.refuse(400)  # as S3 does with two kinds of credentials at once

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.hub import bounds, checkpoint
+from gpu_mem_calculator.hub import bounds, sources
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.bounds import HubError
-from gpu_mem_calculator.hub.checkpoint import is_hub_name, on_hub
+from gpu_mem_calculator.hub.names import is_hub_name
+from gpu_mem_calculator.hub.sources import on_hub
 from tests.hub.local_hub import CONFIG_BYTES, LOCAL, SECRET, hub, online, why
 from tests.hub.servers import Asked
 from tests.hub.test_checkpoint import CONFIG, gguf_bytes, safetensors_bytes
@@ -62,13 +63,13 @@ def test_a_failure_is_told_again_for_a_minute_only(
     """Then the hub is asked anew; what was found is not asked for twice."""
     del hub[0]["/config.json"]
     clock = [1000.0]
-    monkeypatch.setattr(checkpoint, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(sources, "monotonic", lambda: clock[0])
     assert why() == why()
     assert len(hub[1]) == 1
     hub[0]["/config.json"] = CONFIG_BYTES
     why()
-    clock[0] += checkpoint.RETRY_SECONDS
-    assert on_hub("owner/tiny") is on_hub("owner/tiny")
+    clock[0] += sources.RETRY_SECONDS
+    assert on_hub("owner/tiny", headers=True) is on_hub("owner/tiny", headers=True)
     asked = len(hub[1])
     on_hub("owner/tiny")
     assert len(hub[1]) == asked

@@ -17,9 +17,10 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.model_source import find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.hub.bounds import HubError
-from gpu_mem_calculator.hub.checkpoint import is_hub_name, local, on_hub
 from gpu_mem_calculator.hub.headers import gguf, safetensors
+from gpu_mem_calculator.hub.names import is_hub_name
 from gpu_mem_calculator.hub.reader import file_reader
+from gpu_mem_calculator.hub.sources import local, on_hub
 from tests.hub.servers import Ranges
 
 CONFIG = {
@@ -87,12 +88,12 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folders_files_are_all_read(folder: Path) -> None:
     """Every shard that the index names, and no tensor's data."""
-    found = local(str(folder))
+    found = local(str(folder), headers=True)
     assert found is not None
     assert [(t.name, t.num_bytes) for t in found.tensors] == [
         ("model.embed_tokens.weight", 32768), ("model.norm.weight", 256),
     ]  # fmt: skip
-    model = find_model(ModelConfig(name=str(folder)))
+    model = find_model(ModelConfig(name=str(folder)), headers=True)
     assert model.stored == (("model.embed_tokens.weight", 32768, 16384),
                             ("model.norm.weight", 256, 64))  # fmt: skip
     assert model.form == "safetensors"
@@ -101,7 +102,7 @@ def test_a_folders_files_are_all_read(folder: Path) -> None:
 def test_a_checkpoint_that_is_not_whole_counts_by_its_config(folder: Path) -> None:
     """Where a shard is missing nothing is said of stored bytes."""
     (folder / "model-2.safetensors").unlink()
-    assert find_model(ModelConfig(name=str(folder))).stored == ()
+    assert find_model(ModelConfig(name=str(folder)), headers=True).stored == ()
 
 
 def test_a_gguf_file_says_what_model_it_is(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def test_the_hub_is_asked_for_headers_only(asked: list[str], folder: Path) -> None:
     """The config and the index whole, of each shard two ranges."""
-    found = on_hub("owner/tiny")
+    found = on_hub("owner/tiny", headers=True)
     assert found.config == CONFIG
     assert [t.num_bytes for t in found.tensors] == [32768, 256]
     ranges = [one for one in asked if "bytes=" in one]

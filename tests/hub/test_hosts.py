@@ -12,7 +12,7 @@ from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.hub import peer
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.bounds import HubError
-from gpu_mem_calculator.hub.checkpoint import on_hub
+from gpu_mem_calculator.hub.sources import on_hub
 from tests.hub.local_hub import CONFIG_BYTES, LOCAL, SECRET, TABLE, WEIGHTS, hub, online, why
 from tests.hub.servers import Asked, serving
 from tests.hub.test_checkpoint import CONFIG
@@ -37,7 +37,7 @@ def dialled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_configured_host_is_asked(hub: tuple[dict[str, bytes | str], Asked]) -> None:
     """HF_ENDPOINT may be on this machine or over plain http, where the operator says so."""
     allow(LOCAL)
-    found = find_model(ModelConfig(name="owner/tiny"))
+    found = find_model(ModelConfig(name="owner/tiny"), headers=True)
     assert (found.title, len(found.stored)) == ("tiny", 1)
     assert {token for _, token in hub[1]} == {f"Bearer {SECRET}"}
 
@@ -181,7 +181,7 @@ def test_the_token_stays_with_the_hub(
         hub[0]["/model.safetensors"] = f"{address}/stored?signature=1"
         hub[0]["/renamed"] = CONFIG_BYTES
         hub[0]["/config.json"] = "/owner/renamed"
-        assert len(on_hub("owner/tiny").tensors) == 1
+        assert len(on_hub("owner/tiny", headers=True).tensors) == 1
     assert asked == [("/stored?signature=1", None)] * 2
     assert dict(hub[1])["/owner/renamed"] == f"Bearer {SECRET}"
 

@@ -18,7 +18,7 @@ import pytest
 from gpu_mem_calculator.hub import peer
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.bounds import HubError
-from gpu_mem_calculator.hub.checkpoint import on_hub
+from gpu_mem_calculator.hub.sources import on_hub
 from tests.hub.local_hub import TABLE
 from tests.hub.servers import Answers
 from tests.hub.test_checkpoint import CONFIG

@@ -2,21 +2,29 @@
 
 It counts parameters, gradients and Adam's states, not activations or buffers:
 for a whole run use gpu-mem-calc calculate. Stage 1 has no table of its own and
-gets stage 2's."""
+gets stage 2's. What was counted is told on stderr."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.errors import InputError
 from .output import write
 from .parser import Parser, add_settings, positive, whole
 
+if TYPE_CHECKING:
+    from ..core.model_source import Model
+
 EXAMPLES = """\
 examples:
   gpu-mem-calc deepspeed --stage 2 --model-path meta-llama/Llama-3.1-70B
+  gpu-mem-calc deepspeed --stage 2 --model-path s3://bucket/models/mine
   gpu-mem-calc deepspeed --stage 3 --num-parameters 70e9 \\
     --largest-layer-parameters 1.05e9 --nodes 1 --gpus-per-node 8"""
+
+NOT_GIVEN = "-1"  # what a chart has where nobody says
 
 
 def arguments(parser: Parser) -> None:
@@ -26,7 +34,11 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--largest-layer-parameters", metavar="N",
                         help="of the largest single module; stage 3 needs it")  # fmt: skip
     parser.add_argument("--model-path", metavar="P",
-                        help="a preset, a config.json or the folder that has it")  # fmt: skip
+                        help="a preset, a name on the hub (owner/model), a config.json or its "
+                        "folder, s3://bucket/path, or https://.../config.json; wins over "
+                        "--num-parameters")  # fmt: skip
+    parser.add_argument("--trust-remote-code", action="store_true",
+                        help="changes nothing: no code of a repository is run")  # fmt: skip
     parser.add_argument("--nodes", type=whole, default=1, metavar="N", help="default: 1")
     parser.add_argument("--gpus-per-node", type=whole, default=8, metavar="N", help="default: 8")
     parser.add_argument("--buffer-factor", type=positive, default=1.5, metavar="X",
@@ -56,28 +68,58 @@ def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
     """Parameters of the model and of its largest module."""
     from ..core.runfile import parameter_count
 
-    if (args.num_parameters is None) == (args.model_path is None):
+    if args.num_parameters is None and args.model_path is None:
         raise InputError(["give one of --num-parameters N and --model-path P"])
     largest = None
-    if args.largest_layer_parameters is not None:
+    if args.largest_layer_parameters not in (None, NOT_GIVEN):
         largest = parameter_count(args.largest_layer_parameters, "--largest-layer-parameters")
+    if args.model_path is not None:
+        counted = base_model_counts(args.model_path, args.settings)
+        _tell(args, counted)
+        return counted.total, largest or counted.largest
+    for option, given in (
+        ("--set", args.settings),
+        ("--trust-remote-code", args.trust_remote_code),
+    ):
+        if given:
+            raise InputError([f"{option} is about a model; it needs --model-path"])
+    total = parameter_count(args.num_parameters, "--num-parameters")
+    if largest is not None and largest > total:
+        raise InputError(
+            [
+                f"--largest-layer-parameters {args.largest_layer_parameters} is more than "
+                f"--num-parameters {args.num_parameters}; swap them"
+            ]
+        )
+    return total, largest
+
+
+def _tell(args: argparse.Namespace, counted: Counted) -> None:
+    """What was counted, on stderr: the table is all there is on stdout."""
+    from ..hub.names import shown
+
+    model = counted.model
+    what = ", ".join(filter(None, (shown(args.model_path), model.source)))
+    lines = [f"{what}: {counted.total:,} parameters{counted.note}"]
+    if args.trust_remote_code:
+        lines.append("--trust-remote-code: no code of the repository is run; the model is read as "
+                     f"{model.arch.family}, a family that is known here")  # fmt: skip
     if args.num_parameters is not None:
-        if args.settings:
-            raise InputError(["--set changes a model; it needs --model-path"])
-        total = parameter_count(args.num_parameters, "--num-parameters")
-        if largest is not None and largest > total:
-            raise InputError(
-                [
-                    f"--largest-layer-parameters {args.largest_layer_parameters} is more than "
-                    f"--num-parameters {args.num_parameters}; swap them"
-                ]
-            )
-        return total, largest
-    total, own = base_model_counts(args.model_path, args.settings)
-    return total, largest or own
+        lines.append(f"--num-parameters {args.num_parameters} is not used: --model-path wins")
+    for line in lines:
+        print(f"gpu-mem-calc: {line}", file=sys.stderr, flush=True)
 
 
-def base_model_counts(name: str, settings: list[str]) -> tuple[int, int]:
+class Counted(NamedTuple):
+    """A base model: its parameters, those of its largest module, and what is not among them."""
+
+    total: int
+    largest: int
+    model: Model
+    note: str = ""
+
+
+def base_model_counts(name: str, settings: list[str]) -> Counted:
     """Parameters of the base model and of its largest module.
 
     DeepSpeed's users build the model with transformers' `AutoModel`, which leaves an untied output
@@ -92,4 +134,8 @@ def base_model_counts(name: str, settings: list[str]) -> tuple[int, int]:
     found = find_model(file.model)
     extra = tuple(w for w in found.arch.head_extra if not w.name.startswith("lm_head"))
     base = replace(found.arch, head=None, head_extra=extra)
-    return found.parameters_given or base.num_parameters, base.largest_layer_parameters
+    own, largest = base.num_parameters, base.largest_layer_parameters
+    if found.parameters_given:
+        return Counted(found.parameters_given, largest, found, ", as --set says")
+    whole = own == found.arch.num_parameters
+    return Counted(own, largest, found, "" if whole else " without its output head")

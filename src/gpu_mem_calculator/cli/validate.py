@@ -25,6 +25,6 @@ def run(args: argparse.Namespace) -> int:
     from ..core.resolve import resolve
     from ..core.runfile import read
 
-    resolve(read(run_data(args)))
+    resolve(read(run_data(args)), headers=False)
     write(f"✓ {args.config} is valid")
     return 0

@@ -18,7 +18,10 @@ MAIN, MORE, EXPERT = "main", "more", "expert"
 Row = tuple[str, str, str]
 
 MODEL: Mapping[str, Row] = {
-    "name": (MAIN, "model", "A preset, a hub id of one, or a path to a config.json or its folder."),
+    "name": (MAIN, "model", "A preset, a name on the hub such as owner/model, a path to a "
+             "config.json or its folder, s3://bucket/path, or the address of a config.json."),
+    "revision": (EXPERT, "revision", "A branch, a tag or a commit of a model on the hub; without "
+                 "it main. owner/model@revision says the same."),
     "config": (MORE, "config.json", "A Hugging Face config.json, as it is."),
     "num_parameters": (MORE, "parameters", "Wins over the architecture's own count, with a "
                        "warning: parameters, gradients and states are scaled by it."),

@@ -1,13 +1,11 @@
-"""Where a model comes from: a preset, a config.json, or plain numbers."""
+"""Where a model comes from: a preset, a config.json wherever it lies, or plain numbers."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -18,12 +16,14 @@ from ..catalog.variants import variant
 from ..families import UnknownFamilyError, read_config
 from ..families.config import ConfigError
 from ..families.plain import read_plain
-from ..hub import checkpoint
-from ..hub.access import access
 from ..hub.bounds import HubError
+from ..hub.checkpoint import Checkpoint
+from ..hub.names import hub_name, is_address, shown
+from ..hub.sources import local
 from ..memory.run import StoredTensor
 from ..model.arch import Arch
-from .errors import InputError, nearest
+from .errors import InputError
+from .model_name import config_file, fetched, own_code, spelled, unknown
 from .models import ModelConfig
 from .runfile import load_text, parameter_count
 
@@ -42,7 +42,9 @@ SAME_KEYS = {
 SHAPE_ONLY = ("gated_mlp", "normalization", "position_embedding", "bias", "dropout",
               "moe_enabled", "num_experts", "top_k", "expert_intermediate_size",
               "shared_expert_intermediate_size")  # fmt: skip
-PASTE = "paste its config.json instead"  # where names are not tried as paths
+
+
+CORE = ("num_layers", "hidden_size", "num_attention_heads")
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -55,18 +57,23 @@ class Model(Struct, frozen=True, kw_only=True):
     address: str = "MODEL"  # what servers call it: its name on the hub, or where it lies
     stored: tuple[StoredTensor, ...] = ()  # the checkpoint's tensors
     form: str = ""  # of the checkpoint: safetensors or gguf
+    source: str = ""  # where it was, in words
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def find_model(model: ModelConfig) -> Model:
-    """The architecture that a model section means."""
+def find_model(model: ModelConfig, headers: bool = False) -> Model:
+    """The architecture that a model section means.
+
+    `headers` asks for the tensors of its checkpoint, too, as servers load them; without, what is
+    read is its config.json alone.
+    """
     given = None
     if model.num_parameters is not None:
         given = parameter_count(model.num_parameters)
     numbers = {k: v for k in (*SAME_KEYS, *SHAPE_ONLY) if (v := getattr(model, k)) is not None}
     try:
-        found = _found(model, numbers, given)
+        found = _found(model, spelled(model), numbers, given, headers)
     except (ConfigError, UnknownFamilyError, HubError) as error:
         raise InputError([str(error)]) from None
     own, largest = found.arch.largest_layer_parameters, model.largest_layer_params
@@ -76,37 +83,48 @@ def find_model(model: ModelConfig) -> Model:
     return found
 
 
-def _found(model: ModelConfig, numbers: dict[str, Any], given: int | None) -> Model:
-    title = model.name or "custom model"
+def _found(
+    model: ModelConfig, name: str, numbers: dict[str, Any], given: int | None, headers: bool
+) -> Model:
+    title = shown(name) or "custom model"
     if model.config is not None:
         return _from_config(title, model.config, numbers, given, ())
-    row = catalog.find("index", model.name) if model.name else None
+    row = catalog.find("index", name) if name else None
     if row is not None:
         found = _preset(row["name"]) if given is None and not numbers else _from_config(
             row["title"], catalog.row_config(row), numbers, given, ()
         )  # fmt: skip
-        name = model.name if "/" in str(model.name) else row.get("hub_id")
-        return replace(found, address=name or "MODEL")
-    file = _config_file(model.name) if model.name else None
+        address = name if "/" in name else row.get("hub_id")
+        return replace(found, address=address or "MODEL", source="a preset")
+    file = config_file(name)
     if file is not None:
         found = _from_config(file.parent.name or title, load_text(file), numbers, given, ())
-        return replace(found, address=str(file.parent))
-    here = checkpoint.local(model.name) if model.name else None
+        return replace(found, address=str(file.parent), source="from a file")
+    here = local(name, headers=headers) if name else None
     if here is not None:
-        return replace(_from_checkpoint(here, numbers, given), address=str(model.name))
-    core = ("num_layers", "hidden_size", "num_attention_heads")
-    if all(key in numbers for key in core):
+        return replace(_from_checkpoint(here, numbers, given), address=name)
+    if is_address(name) or ("@" in name and hub_name(name) is not None):
+        return _from_elsewhere(name, numbers, given, headers)
+    return _by_numbers(title, numbers, given) or _by_name(name, numbers, given, headers)
+
+
+def _by_numbers(title: str, numbers: dict[str, Any], given: int | None) -> Model | None:
+    """A model of plain numbers, where there are enough."""
+    if all(key in numbers for key in CORE):
         assumed = tuple(
             f"model.{key}={value}" for key, value in _plain_assumptions(numbers).items()
         )
         return _checked(title, _plain(json.dumps(numbers)), given, assumed)
-    if given is not None:
-        return _by_size(title, numbers, given)
-    if model.name and checkpoint.is_hub_name(model.name):
-        return _from_hub(model.name, numbers, given)
-    if model.name:
-        raise InputError([_unknown(model.name)])
-    missing = ", ".join(f"model.{key}" for key in core if key not in numbers)
+    return None if given is None else _by_size(title, numbers, given)
+
+
+def _by_name(name: str, numbers: dict[str, Any], given: int | None, headers: bool) -> Model:
+    """A model that is neither here nor made of numbers."""
+    if name and hub_name(name) is not None:
+        return _from_elsewhere(name, numbers, given, headers)
+    if name:
+        raise InputError([unknown(name)])
+    missing = ", ".join(f"model.{key}" for key in CORE if key not in numbers)
     raise InputError([f"the model has no name, no config and no {missing}; give one of them"])
 
 
@@ -123,67 +141,34 @@ def _plain(key: str) -> Arch:
     return read_plain(json.loads(key))
 
 
-def _from_hub(name: str, numbers: Mapping[str, Any], given: int | None) -> Model:
-    """A model on the hub; where the hub is out of reach, the preset that its name is a copy of."""
-    near = variant(name)
+def _from_elsewhere(
+    name: str, numbers: Mapping[str, Any], given: int | None, headers: bool
+) -> Model:
+    """A model on the hub, in a bucket or at an address; where the hub is out of reach, the preset
+    that its name is a copy of.
+    """
+    place = hub_name(name)
+    address = place.model if place else name if name.startswith("s3://") else "MODEL"
+    near = variant(name) if place and "@" not in name else None
     try:
-        return replace(_from_checkpoint(_hub(name), numbers, given), address=name)
+        found = _from_checkpoint(fetched(name, headers), numbers, given)
+        return replace(found, address=address)
     except InputError:
         if near is None:
             raise
     row, form, words = near
     config = {**catalog.row_config(row), **({"quantization_config": form} if form else {})}
     assumed = f"{name} is {row['title']}{' in ' + words if words else ''}, as its name says"
-    found = _from_config(row["title"], config, numbers, given, (assumed,))
-    return replace(found, address=name)
+    model = _from_config(row["title"], config, numbers, given, (assumed,))
+    return replace(model, address=address, source="a preset, as its name says")
 
 
-def _hub(name: str) -> checkpoint.Checkpoint:
-    """A model on the hub; a preset that is near is named where it is not there."""
-    try:
-        return checkpoint.on_hub(name)
-    except HubError as error:
-        instead = "give the path of its config.json" if access().files else PASTE
-        hint = nearest(name, catalog.names("index")) or f"; {instead}"
-        raise InputError([f"model.name={name!r} is not a preset, and not read from the hub: "
-                          f"{error}{hint}"]) from None  # fmt: skip
-
-
-def _from_checkpoint(
-    found: checkpoint.Checkpoint, numbers: Mapping[str, Any], given: int | None
-) -> Model:
+def _from_checkpoint(found: Checkpoint, numbers: Mapping[str, Any], given: int | None) -> Model:
     """The model that a checkpoint holds, with its tensors' bytes as they are stored."""
     model = _from_config(found.title, found.config, numbers, given, ())
     stored = tuple((one.name, one.num_bytes, one.cast_elements) for one in found.tensors)
-    return replace(model, stored=stored, form=found.form if stored else "")
-
-
-def _unknown(name: str) -> str:
-    if not access().files:
-        hint = nearest(name, catalog.names("index")) or f": {PASTE}"
-        return (
-            f"model.name={name!r} is not a preset; this service opens no files or addresses{hint}"
-        )
-    if name.startswith(("s3://", "http://", "https://")):
-        return (f"model.name={name!r} is an address, and this version reads presets and local "
-                "files only; download its config.json and give the path")  # fmt: skip
-    hint = nearest(name, catalog.names("index")) or "; see gpu-mem-calc presets"
-    if os.path.isdir(name):
-        return f"model.name={name!r} is a folder without a config.json or a .gguf file"
-    if os.path.isfile(name):
-        return f"model.name={name!r} is neither a config.json nor a .gguf file"
-    return f"model.name={name!r} is neither a preset nor a file{hint}"
-
-
-def _config_file(name: str) -> Path | None:
-    """A config.json on disk."""
-    if not access().files:
-        return None
-    path = Path(name)
-    try:
-        return path if path.suffix == ".json" and path.is_file() else None
-    except (OSError, ValueError):
-        return None
+    form = found.form if stored else ""
+    return replace(model, stored=stored, form=form, source=found.source)
 
 
 @lru_cache(maxsize=256)
@@ -214,7 +199,10 @@ def _from_config(
         text = json.dumps(changed, sort_keys=True)
     except (TypeError, ValueError):
         raise ConfigError("model.config has a value that JSON cannot hold") from None
-    arch = _read_cached(text)
+    try:
+        arch = _read_cached(text)
+    except UnknownFamilyError as error:
+        raise ConfigError(own_code(changed) or str(error)) from None
     _contradictions(arch, numbers)
     return replace(_checked(title, arch, given, assumed), config=changed)
 

@@ -21,6 +21,10 @@ Rate = Annotated[float, Meta(ge=0.0, lt=1.0, description="a number from 0 up to,
 Positive = Annotated[float, Meta(ge=0.001, le=1e12, description="a number, 0.001 or more")]
 Flag = Annotated[bool, Meta(description="true or false")]
 Text = Annotated[str, Meta(min_length=1, description="a text")]
+Revision = Annotated[
+    str,
+    Meta(min_length=1, max_length=255, description="a branch, a tag or a commit of the hub's"),
+]
 Object = Annotated[dict[str, Any], Meta(description="an object")]
 Parameters = Annotated[
     int | float | str,
@@ -34,6 +38,7 @@ class ModelConfig(Struct, kw_only=True, omit_defaults=True):
     """Which model: a name, a config.json, or plain numbers."""
 
     name: Text | None = None
+    revision: Revision | None = None
     config: Object | None = None
     num_parameters: Parameters | None = None
     num_layers: Count | None = None

@@ -32,10 +32,13 @@ AXES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "cp": "con
         "ep": "expert_parallel_size"}  # fmt: skip
 
 
-def resolve(file: RunFile) -> Resolved:
-    """Turn a run file into a run, or raise every problem at once."""
+def resolve(file: RunFile, *, headers: bool = True) -> Resolved:
+    """Turn a run file into a run, or raise every problem at once.
+
+    `headers` says whether a server's checkpoint is looked into; training needs its config alone.
+    """
     if file.inference is not None:
-        return resolve_inference(file)
+        return resolve_inference(file, headers=headers)
     problems = Problems()
     attempt = problems.attempt
     chosen = attempt(find_engine, file.engine)

@@ -74,15 +74,18 @@ def _problems(engine: Engine, given: Mapping[str, Any], found: Mapping[str, Any]
         yield f"inference.prompt_len + new_tokens is {length}, more than max_seq_len={most}"
 
 
-def resolve_inference(file: RunFile) -> Resolved:
-    """Turn a run file with an inference section into a run, or raise every problem at once."""
+def resolve_inference(file: RunFile, *, headers: bool = True) -> Resolved:
+    """Turn a run file with an inference section into a run, or raise every problem at once.
+
+    Weights are counted as they are stored, where `headers` of the checkpoint are asked for.
+    """
     assert file.inference is not None
     problems = Problems()
     attempt = problems.attempt
     given = file.inference
     options = attempt(inference_options, given)
     section, as_published = completed(file.model, given.max_seq_len, given.quantization)
-    model = attempt(find_model, section)
+    model = attempt(find_model, section, headers)
     hardware = attempt(find_hardware, file.hardware, _ranks(options) if options else 1)
     draft = attempt(_draft, given)
     if problems:

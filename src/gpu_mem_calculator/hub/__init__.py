@@ -1,1 +1,4 @@
-"""Where a model lies: a file, a folder or the Hugging Face hub. Headers are read, never weights."""
+"""Where a model lies: a file, a folder, the Hugging Face hub, a bucket or an address.
+
+Headers are read, never weights, and no code of a repository is run.
+"""

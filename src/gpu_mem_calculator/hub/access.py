@@ -31,6 +31,11 @@ class Access(Struct, frozen=True, kw_only=True):
         """Whether anything is looked up at all."""
         return self.hosts is None or bool(self.hosts)
 
+    @property
+    def addresses(self) -> bool:
+        """Whether an address or a bucket that a name spells out is read: on a command line."""
+        return self.files and self.hosts is None
+
     def reaches(self, host: str) -> bool:
         """Whether a host may be asked."""
         if self.hosts is None:

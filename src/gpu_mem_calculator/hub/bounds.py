@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from time import monotonic
 
 from .access import Access, access, endpoint
@@ -15,11 +16,20 @@ class AbsentError(HubError):
     """A file that is not there."""
 
 
+class PassingError(HubError):
+    """What may be otherwise in a moment; `wait` is how long a server wants to be left alone."""
+
+    def __init__(self, sentence: str, wait: float = 0.0) -> None:
+        super().__init__(sentence)
+        self.wait = wait
+
+
 class Allowance:
     """What one look-up may still take, all its requests together."""
 
     def __init__(self, limits: Access) -> None:
         self.until, self.size, self.limits = monotonic() + limits.seconds, limits.size, limits
+        self._lock = Lock()
 
     def seconds(self, where: str) -> float:
         """Those that are left; none is a sentence."""
@@ -30,13 +40,17 @@ class Allowance:
 
     def take(self, count: int, where: str) -> None:
         """So many bytes came; too many are a sentence."""
-        self.size -= count
+        with self._lock:
+            self.size -= count
         if self.size < 0:
             raise HubError(f"{where}: its headers are larger than {self.limits.size:,} bytes")
 
 
 def said(address: str) -> str:
-    """An address in a sentence; whoever may not choose hosts is told of none."""
+    """An address in a sentence, without what may be signed; whoever may not choose hosts is told
+    of none.
+    """
+    address = address.partition("?")[0].partition("#")[0]
     if access().hosts is None:
         return address
     return address.removeprefix(f"{endpoint()}/").replace("/resolve/main/", "/", 1)

@@ -1,16 +1,20 @@
 """One file's bytes from a server: every address on the way is checked, and no other is asked.
 
-The token goes to the hub alone, wherever the hub sends a request on to. Time is checked between
-pieces of an answer, and each waits SECONDS at most; a name is looked up in the system's own time.
+The token goes to the hub alone, wherever the hub sends a request on to. What may be otherwise in a
+moment is asked again, a few times and later each time. Time is checked between pieces of an
+answer, and each waits SECONDS at most; a name is looked up in the system's own time.
 """
 
 from __future__ import annotations
 
-import os
 import re
+import socket
+import ssl
 import string
 from functools import cache
 from http.client import HTTPException
+from random import uniform
+from time import sleep
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import (
@@ -23,39 +27,65 @@ from urllib.request import (
 )
 
 from .access import access, endpoint
-from .bounds import AbsentError, Allowance, HubError, said
+from .bounds import Allowance, HubError, PassingError, said
+from .environment import token
 from .peer import CheckedHandler, CheckedTlsHandler, origin
+from .refusals import refusal
 
 SECONDS = 20
+TRIES, PAUSE = 4, 0.5  # how often, and seconds before the second; each next one is twice as long
 REDIRECTS = 10
 MOVED = (301, 302, 303, 307, 308)
 PIECE = 2**16
 PLAIN_HOST = re.compile(r"([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?", re.ASCII)
-WHY = {
-    401: "it needs a token: set HF_TOKEN",
-    403: "its licence has to be accepted on the hub first",
-    404: "there is no such file",
-}
-HIDDEN = "it is not there, or not open to this service"  # whoever asks here has no token to set
 
 
 def get(address: str, headers: dict[str, str], most: int, allowance: Allowance) -> bytes:
-    """The bytes behind an address, `most` of them at most."""
+    """The bytes behind an address: all of them, or as many as a range asks for."""
     where = said(address)
+    for tried in range(TRIES):
+        try:
+            return _got(address, headers, most, allowance, where)
+        except PassingError as error:
+            pause = max(error.wait, uniform(0.5, 1.0) * PAUSE * 2**tried)
+            if tried == TRIES - 1 or pause >= allowance.seconds(where):
+                raise
+            sleep(pause)
+    raise AssertionError("the last try returns or raises")
+
+
+def _got(
+    address: str, headers: dict[str, str], most: int, allowance: Allowance, where: str
+) -> bytes:
+    """One try, through all that it is sent on to."""
     try:
         for _ in range(REDIRECTS + 1):
             _check(address, where)
             with _answer(address, headers, allowance.seconds(where)) as answer:
                 onward = answer.headers.get("Location") if answer.status in MOVED else None
                 if onward is None:
-                    return _body(answer, "Range" in headers, most, allowance, where)
+                    ranged = "Range" in headers
+                    if ranged and answer.status == 416:
+                        return b""  # behind the end
+                    if not 200 <= answer.status < 300:
+                        raise refusal(answer, address, where)
+                    return _body(answer, ranged, most, allowance, where)
             address = urljoin(address, quote(onward, string.punctuation, "iso-8859-1"))
     except (OSError, ValueError, HTTPException) as error:
-        if isinstance(error, HubError):
-            raise
-        reason = f", {getattr(error, 'reason', None) or error}" if access().hosts is None else ""
-        raise HubError(f"{where}: cannot be reached{reason}") from None
+        raise error if isinstance(error, HubError) else _unreached(error, where) from None
     raise HubError(f"{where}: it is sent on more than {REDIRECTS} times")
+
+
+def _unreached(error: Exception, where: str) -> HubError:
+    """No answer, or not all of one; whether to ask again is a matter of what went wrong."""
+    cause = getattr(error, "reason", None) or error
+    lasting = isinstance(cause, (ValueError, ssl.SSLCertVerificationError)) or (
+        isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN
+    )
+    why = f", {cause}" if access().hosts is None else ""
+    if why and isinstance(cause, socket.gaierror):
+        why = ": the name of its host is not found; is there a network?"
+    return (HubError if lasting else PassingError)(f"{where}: cannot be reached{why}")
 
 
 def _check(address: str, where: str) -> None:
@@ -74,18 +104,11 @@ def _check(address: str, where: str) -> None:
 
 def _answer(address: str, headers: dict[str, str], seconds: float) -> Any:
     """A server's answer, whatever it is."""
-    token = _token() if origin(address) == origin(endpoint()) else {}
-    request = Request(address, headers={**headers, **token})
+    found = token() if origin(address) == origin(endpoint()) else None
+    own = {"Authorization": f"Bearer {found.value}"} if found and found.value else {}
+    request = Request(address, headers={**headers, **own})
     opener = _opener(access().hosts is not None, tuple(getproxies().items()))
     return opener.open(request, timeout=min(SECONDS, seconds))
-
-
-def _token() -> dict[str, str]:
-    """The header that HF_TOKEN makes, if it is set."""
-    token = os.environ.get("HF_TOKEN", "").strip()
-    if not (token.isascii() and token.isprintable()):
-        raise HubError("HF_TOKEN has a character that no token has; set it anew")
-    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 @cache
@@ -102,14 +125,13 @@ def _opener(checked: bool, proxies: tuple[tuple[str, str], ...]) -> OpenerDirect
 
 
 def _body(answer: Any, ranged: bool, most: int, allowance: Allowance, where: str) -> bytes:
-    """An answer's bytes, or what its status means."""
-    status = answer.status
-    if not 200 <= status < 300:
-        kind = AbsentError if status == 404 else HubError
-        hidden = access().hosts is not None and status in WHY
-        raise kind(f"{where}: {HIDDEN if hidden else WHY.get(status, f'HTTP {status}')}")
-    if ranged and status != 206:
+    """An answer's bytes. Fewer than it says it has are no answer."""
+    if ranged and answer.status != 206:
         raise HubError(f"{where}: the server sends whole files only; download its header")
+    length = answer.headers.get("Content-Length", "")
+    wanted = int(length) if length.isascii() and length.isdigit() else None
+    if not ranged and (wanted or 0) > most:
+        raise HubError(f"{where}: it is larger than {most:,} bytes")
     found = bytearray()
     while len(found) < most:
         piece = answer.read1(min(PIECE, most - len(found)))
@@ -118,4 +140,6 @@ def _body(answer: Any, ranged: bool, most: int, allowance: Allowance, where: str
         found += piece
         allowance.take(len(piece), where)
         allowance.seconds(where)
+    if wanted is not None and len(found) < min(wanted, most):
+        raise PassingError(f"{where}: it ends after {len(found):,} of {wanted:,} bytes")
     return bytes(found)

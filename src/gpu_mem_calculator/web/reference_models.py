@@ -10,7 +10,7 @@ from .. import catalog
 from ..core.errors import InputError
 from ..core.model_source import SAME_KEYS, Model, find_model
 from ..core.models import ModelConfig
-from ..hub.checkpoint import is_hub_name
+from ..hub.names import is_hub_name
 from ..report.lines import count
 
 LONGEST = 4096  # tokens a preset trains on; a model's own limit where that is lower

@@ -1,0 +1,116 @@
+"""What a model's name spells: a model on the hub, one of its pages, an address, a bucket."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from .access import HUB, access, endpoint
+from .bounds import HubError, said
+
+HUB_NAME = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:/([\w./-]+\.gguf))?", re.ASCII)
+REVISION = re.compile(r"\w[\w.+/-]{0,254}", re.ASCII)
+PLAIN = re.compile(r"[^\x00-\x20\x7f\\]+")  # what an address is made of
+SCHEMES = ("s3://", "http://", "https://")
+PAGES = ("tree", "blob", "resolve", "raw")
+OTHER_KINDS = ("datasets", "spaces", "api", "docs", "papers", "collections")
+MAIN = "main"
+
+
+class HubName(Struct, frozen=True):
+    """A model on the hub, or a file in one, at a branch, a tag or a commit."""
+
+    model: str
+    file: str = ""
+    revision: str = MAIN
+
+    @property
+    def spelled(self) -> str:
+        """As it is typed."""
+        name = f"{self.model}/{self.file}" if self.file else self.model
+        return name if self.revision == MAIN else f"{name}@{self.revision}"
+
+
+def climbs(path: str) -> bool:
+    """Whether a path may lead out of its folder."""
+    return any(part in ("", ".", "..") for part in path.split("/"))
+
+
+def is_revision(text: str) -> bool:
+    """Whether a text can be a branch, a tag or a commit."""
+    return REVISION.fullmatch(text) is not None and not climbs(text)
+
+
+def hub_name(name: str) -> HubName | None:
+    """`owner/model`, or a GGUF file in one, each with `@revision` behind it where it has one.
+
+    Where hosts are given, it is the model.
+    """
+    path, sign, revision = name.partition("@")
+    match = HUB_NAME.fullmatch(path)
+    if match is None or climbs(path) or (sign and not is_revision(revision)):
+        return None
+    if match[2] and access().hosts is not None:
+        return None
+    return HubName(match[1], match[2] or "", revision or MAIN)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name could be a model's on the hub."""
+    return hub_name(name) is not None
+
+
+def is_address(name: str) -> bool:
+    """Whether a name spells out where it lies, and may."""
+    return access().addresses and name.lower().startswith(SCHEMES)
+
+
+def shown(name: str) -> str:
+    """A name in a sentence or a title: without what an address may have that is secret."""
+    if not name.lower().startswith(SCHEMES):
+        return name
+    scheme, _, rest = said(name).partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def checked(address: str) -> str:
+    """An address that can be asked for; else a sentence."""
+    if PLAIN.fullmatch(address) is None:
+        raise HubError("an address has no spaces or backslashes; write a space as %20")
+    try:
+        parts = urlsplit(address)
+        parts.port  # noqa: B018 (raises where it is no number)
+    except ValueError:
+        raise HubError("it is not an address; check its host and port") from None
+    if "@" in parts.netloc:
+        raise HubError("a name and a password in an address are not sent; leave them out")
+    if not parts.hostname:
+        raise HubError("it is not an address; it has no host")
+    return address
+
+
+def page(address: str) -> str | None:
+    """The name that one of the hub's own pages has: its model, or a file of it; None where the
+    address is another's.
+    """
+    parts = urlsplit(checked(address))
+    hub = f"{parts.scheme.lower()}://{parts.netloc.lower()}"
+    if hub not in (HUB, "https://hf.co", "https://www.huggingface.co", endpoint().lower()):
+        return None
+    words = [unquote(word) for word in parts.path.strip("/").split("/")]
+    if len(words) < 2 or words[0] in OTHER_KINDS:
+        return None
+    model, kind, rest = "/".join(words[:2]), words[2:3], words[3:]
+    if kind and (kind[0] not in PAGES or not rest):
+        return None
+    revision, file = rest[0] if rest else MAIN, "/".join(rest[1:])
+    if file and file != "config.json" and not file.endswith(".gguf"):
+        raise HubError("of the hub's files config.json and GGUF files are read; give one of them, "
+                       "or owner/model")  # fmt: skip
+    found = HubName(model, "" if file == "config.json" else file, revision).spelled
+    if hub_name(found) is None:
+        raise HubError("it is not a model's page; give its name as owner/model")
+    return found
