@@ -7,7 +7,6 @@ written.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -29,6 +28,11 @@ class Case:
     name: str = "release"
     namespace: str = "default"
     api_versions: tuple[str, ...] = ()
+
+    def options(self) -> dict[str, Any]:
+        """What `render` takes besides values and files."""
+        return {"name": self.name, "sets": self.sets, "namespace": self.namespace,
+                "api_versions": self.api_versions}  # fmt: skip
 
 
 SEED = {
@@ -187,9 +191,6 @@ def documents(name: str, revision: int = 1) -> list[dict[str, Any]]:
     return rendered(CASES[name], revision)
 
 
-def rendered(case: Case, revision: int = 1, sets: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """A case's documents, with more --set lines if need be."""
-    return render(
-        case.values, *case.files, name=case.name, sets=(*case.sets, *sets), revision=revision,
-        api_versions=case.api_versions, namespace=case.namespace,
-    )  # fmt: skip
+def rendered(case: Case, revision: int = 1) -> list[dict[str, Any]]:
+    """A case's documents."""
+    return render(case.values, *case.files, revision=revision, **case.options())

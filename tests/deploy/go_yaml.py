@@ -32,10 +32,14 @@ def scalar_tags(base: type[Any]) -> dict[Any, list[tuple[str, Any]]]:
     return {**kept, None: [*kept.get(None, []), *ours]}
 
 
-class Loader(yaml.SafeLoader):
+# The quick one where PyYAML was built with it.
+_Base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Loader(_Base):
     """Reads what Go reads, and refuses a key that is there twice."""
 
-    yaml_implicit_resolvers = scalar_tags(yaml.SafeLoader)
+    yaml_implicit_resolvers = scalar_tags(_Base)
 
 
 def _mapping(loader: Loader, node: yaml.MappingNode) -> Iterator[dict[Any, Any]]:

@@ -130,8 +130,14 @@ def merged_values(
             set_into(given, line)
         except SetError as problem:
             raise ChartError(f"failed parsing --set data: {problem}") from None
-    defaults = as_values(load(chart_files(folder)["values.yaml"]) or {})
-    return without_nulls(defaults, given)
+    return without_nulls(defaults(folder), given)
+
+
+@cache
+def defaults(folder: Path) -> Values:
+    """What values.yaml says."""
+    found: Values = as_values(load(chart_files(folder)["values.yaml"]) or {})
+    return found
 
 
 @cache
@@ -155,12 +161,19 @@ def check_schema(folder: Path, values: Values) -> None:
         raise ChartError(f"values don't meet the specifications of the schema(s):\n{said}")
 
 
+@cache
+def chart_yaml(folder: Path) -> Values:
+    """What Chart.yaml says."""
+    found: Values = load(chart_files(folder)["Chart.yaml"])
+    return found
+
+
 def contexts(
     folder: Path, values: Values, name: str, namespace: str, revision: int, apis: Iterable[str]
 ) -> dict[str, Values]:
     """What each template sees: Helm's built-in objects and the values."""
     files = chart_files(folder)
-    about = load(files["Chart.yaml"])
+    about = chart_yaml(folder)
     fields = {key[0].upper() + key[1:]: value for key, value in about.items()}
     minor = KUBERNETES.split(".")[1]
     common: Values = {
@@ -189,7 +202,7 @@ def contexts(
     return {one: {**common, "Template": {"Name": one, "BasePath": base}} for one in shown}
 
 
-def render(
+def texts(
     values: Mapping[str, Any] | None = None,
     *files: str | Path,
     name: str = "release",
@@ -198,16 +211,23 @@ def render(
     api_versions: Iterable[str] = (),
     namespace: str = "default",
     chart: Path = CHART,
-) -> list[Values]:
-    """Every document of the chart; ChartError where Helm would refuse."""
+) -> dict[str, str]:
+    """Every template's text; ChartError where Helm would refuse."""
     merged = merged_values(chart, values, files, sets)
     check_schema(chart, merged)
-    seen = contexts(chart, merged, name, namespace, revision, api_versions)
+    seen = contexts(chart, copy.deepcopy(merged), name, namespace, revision, api_versions)
     try:
-        texts = engine(chart).render(seen)
+        return engine(chart).render(seen)
     except TemplateError as problem:
         raise ChartError(cause(problem)) from None
-    found = [document for text in texts.values() for document in load_all(text)]
+
+
+def render(
+    values: Mapping[str, Any] | None = None, *files: str | Path, **more: Any
+) -> list[Values]:
+    """Every document of the chart; ChartError where Helm would refuse. Takes what `texts` does."""
+    made = texts(values, *files, **more).values()
+    found = [document for text in made for document in load_all(text)]
     return [dict(plain_numbers(one)) for one in found]  # type: ignore[call-overload]
 
 
