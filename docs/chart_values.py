@@ -20,9 +20,15 @@ KEY = re.compile(r"( *)([A-Za-z_]+):(.*)$")
 
 
 def keys(text: str) -> Iterator[tuple[str, str, str]]:
-    """Section, path and comment of each key."""
-    section, comment, above = "", [], [""]
+    """Section, path and comment of each key; what is in a list has none."""
+    section, comment, above, listed = "", [], [""], 999
     for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if line.lstrip().startswith("- "):
+            listed = indent
+        if indent >= listed:
+            continue
+        listed = 999
         if heading := SECTION.match(line):
             section = heading[1]
         elif line.lstrip().startswith("#"):
@@ -44,8 +50,9 @@ def table(text: str) -> str:
     """Every value with its default and what it is, a table for each section."""
     rows: list[str] = []
     last = None
+    values = yaml.safe_load(text)
     for section, path, comment in keys(text):
-        value: Any = yaml.safe_load(text)
+        value: Any = values
         for part in path.split("."):
             value = value[part]
         if isinstance(value, dict) and value and not comment:
