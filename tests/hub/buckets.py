@@ -45,6 +45,7 @@ class Bucket:
     endpoint: str = ""
     asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)  # error codes of the next answers
+    cuts: int = 0  # so many of the next answers end early
 
     @property
     def environment(self) -> dict[str, str]:
@@ -116,7 +117,9 @@ class _Door(BaseHTTPRequestHandler):
         self.send_header("Content-Length", length or "0")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(data)
+            self.close_connection = self.there.cuts > 0
+            self.wfile.write(data[: len(data) // 2] if self.there.cuts > 0 else data)
+            self.there.cuts -= 1
 
     def log_message(self, *words: Any) -> None:
         """Nothing."""

@@ -207,7 +207,7 @@ def test_a_gguf_file_on_the_hub(asked: list[str], folder: Path) -> None:
 def test_what_the_hub_does_not_have_is_a_sentence(asked: list[str], folder: Path) -> None:
     """The name, and why."""
     (folder / "config.json").unlink()
-    with pytest.raises(InputError, match=r"'owner/gone' is not a preset.*no such file"):
+    with pytest.raises(InputError, match=r"'owner/gone' is not a preset.*has no config\.json"):
         find_model(ModelConfig(name="owner/gone"))
 
 

@@ -53,7 +53,8 @@ def fetched(name: str, headers: bool) -> Checkpoint:
         if is_address(name):
             raise InputError([f"model.name={shown(name)!r} is not read: {error}"]) from None
         instead = "give the path of its config.json" if access().files else PASTE
-        hint = nearest(name, catalog.names("index")) or f"; {instead}"
+        hint = "" if "; " in str(error) else f"; {instead}"
+        hint = nearest(name, catalog.names("index")) or hint
         raise InputError([f"model.name={name!r} is not a preset, and not read from the hub: "
                           f"{error}{hint}"]) from None  # fmt: skip
 

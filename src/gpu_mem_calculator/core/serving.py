@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..hub.names import MAIN, hub_name
 from ..ledger.dtypes import dtype_name
 from ..ledger.mesh import Mesh
 from ..memory.engine import Engine
@@ -105,7 +106,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> Resolved:
         run=run, engine=engine, hardware=hardware, model=model,
         assumed=(*_assumed(given, run.options, chosen), *as_published, *model.assumed,
                  *hardware.assumed),
-        warnings=(*model.warnings, *_beyond(given, model.arch)),
+        warnings=(*model.warnings, *_beyond(given, model.arch), *_unsaid(section, engine)),
     )  # fmt: skip
 
 
@@ -115,6 +116,13 @@ def _beyond(config: InferenceConfig, arch: Arch) -> Iterator[str]:
     if length is not None and length > arch.max_seq_len:
         yield (f"max_seq_len={length:,} is more than the {arch.max_seq_len:,} positions that the "
                "model was made for")  # fmt: skip
+
+
+def _unsaid(section: ModelConfig, engine: Engine) -> Iterator[str]:
+    """A revision, for which each server has an option of its own."""
+    place = hub_name(section.name or "")
+    if engine.serve is not None and (section.revision or (place and place.revision != MAIN)):
+        yield "the server's command has no revision in it: add its own option for that"
 
 
 def _ranks(options: Mapping[str, Any]) -> int:

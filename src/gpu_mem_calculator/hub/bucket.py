@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MISSING = "models in buckets need one more package: pip install 'gpu-mem-calculator[hub]'"
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{1,62}", re.ASCII)
 CODE = re.compile(r"<Code>(\w+)</Code>")
-SECONDS, TRIES = 20.0, 3
+SECONDS, READING, TRIES = 60.0, 10.0, 3  # of a request, of each piece; after the first
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 ID, SECRET = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
 # Variables that say where keys are to be had, which obstore then asks.
@@ -83,6 +83,7 @@ class Bucket:
                 self.name,
                 client_options={"allow_http": self.endpoint.startswith("http://"),
                                 "connect_timeout": timedelta(seconds=min(5.0, left)),
+                                "read_timeout": timedelta(seconds=min(READING, left)),
                                 "timeout": timedelta(seconds=min(SECONDS, left))},
                 retry_config={"max_retries": TRIES, "retry_timeout": timedelta(seconds=left),
                               "backoff": {"init_backoff": timedelta(seconds=0.2),

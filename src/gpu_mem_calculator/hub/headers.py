@@ -53,8 +53,9 @@ def safetensors(read: Read, where: str) -> tuple[Stored, ...]:
     length = int.from_bytes(start, "little")
     if len(start) < 8 or not 2 <= length <= SAFETENSORS_MOST:
         raise HubError(f"{where}: not a safetensors file")
+    data = read(8, length)
     try:
-        header: dict[str, Any] = json.loads(read(8, length))
+        header: dict[str, Any] = json.loads(data)
         return tuple(_row(name, **row) for name, row in header.items() if name != "__metadata__")
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise HubError(f"{where}: its safetensors header is broken") from None

@@ -32,7 +32,7 @@ from .environment import token
 from .peer import CheckedHandler, CheckedTlsHandler, origin
 from .refusals import refusal
 
-SECONDS = 20
+SECONDS = 10
 TRIES, PAUSE = 4, 0.5  # how often, and seconds before the second; each next one is twice as long
 REDIRECTS = 10
 MOVED = (301, 302, 303, 307, 308)
@@ -84,7 +84,7 @@ def _unreached(error: Exception, where: str) -> HubError:
     )
     why = f", {cause}" if access().hosts is None else ""
     if why and isinstance(cause, socket.gaierror):
-        why = ": the name of its host is not found; is there a network?"
+        why = ": no network, or no such host, as its name is not found"
     return (HubError if lasting else PassingError)(f"{where}: cannot be reached{why}")
 
 

@@ -25,7 +25,8 @@ ON_HUB, CACHED, BUCKET, ADDRESS = (
     "from the hub", "from the hub's cache on this machine", "from a bucket", "from an address",
 )  # fmt: skip
 VARIABLES = ("HF_", "HUGGING_FACE_", "TRANSFORMERS_", "AWS_", "XDG_CACHE")
-NO_CONFIG = "the repository has no config.json; give one of its GGUF files as owner/model/FILE.gguf"
+NO_CONFIG = ("the repository has no config.json; give one of its GGUF files as "
+             "owner/model/FILE.gguf, or the model that it was made from")  # fmt: skip
 KINDS = "give a folder that has a config.json, or a .json or .gguf file"
 
 Asked = tuple[str, bool, Access, tuple[tuple[str, str], ...]]
@@ -83,10 +84,10 @@ def on_hub(name: str, *, headers: bool = False) -> Checkpoint:
             return from_gguf(there, place.file, ON_HUB)
         try:
             return described(there, model.partition("/")[2], ON_HUB)
-        except AbsentError as error:
+        except AbsentError:
             if access().hosts is not None:
                 raise
-            raise HubError(f"{error}: {NO_CONFIG}") from None
+            raise HubError(f"{there.where(CONFIG)}: {NO_CONFIG}") from None
 
     return _looked_up(place.spelled, headers, folder, first)
 
@@ -146,13 +147,15 @@ def _file_or_folder(
     if file.endswith(".gguf"):
         return _looked_up(name, False, folder, lambda there: from_gguf(there, file, source))
     if file.endswith(".json"):
-        title = above.rpartition("/")[2] or file
+        title = file.removesuffix(".json")
+        title = above.rpartition("/")[2] or title if file == CONFIG else title
         return _looked_up(name, False, folder, lambda there: described(there, title, source, file))
     title = (above if file.endswith(".safetensors") else path).rpartition("/")[2]
+    title = title or name.strip("/").rpartition("/")[2]  # all of a bucket
 
     def first(there: Folder) -> Checkpoint:
         try:
-            return described(there, title or file, source)
+            return described(there, title, source)
         except AbsentError as error:
             raise HubError(f"{error}; {KINDS}") from None
 

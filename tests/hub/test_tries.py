@@ -1,0 +1,187 @@
+"""What may be otherwise in a moment is asked again: how often, how long, and then what is said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+
+import pytest
+
+from gpu_mem_calculator.hub import request
+from gpu_mem_calculator.hub.access import Access, allow
+from gpu_mem_calculator.hub.bounds import HubError
+from gpu_mem_calculator.hub.refusals import MOST_WAIT
+from gpu_mem_calculator.hub.sources import on_hub
+from tests.hub.models import MANY, ONE
+from tests.hub.servers import Hub, Trouble, hub, hung_up, instead, slow, status, truncated
+from tests.hub.test_checkpoint import CONFIG
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with two models."""
+    with hub({"owner/one": ONE, "owner/many": MANY}) as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.address)
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        yield running
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited, without waiting."""
+    waited: list[float] = []
+    monkeypatch.setattr(request, "sleep", waited.append)
+    return waited
+
+
+def why(name: str = "owner/one") -> str:
+    """What is said in the end."""
+    with pytest.raises(HubError) as caught:
+        on_hub(name, headers=True)
+    return str(caught.value).partition(": ")[2]
+
+
+@pytest.mark.parametrize("trouble", [*map(status, (408, 429, 500, 502, 503, 504)), hung_up,
+                                     truncated(7), truncated(0)])  # fmt: skip
+def test_three_times_trouble_and_then_an_answer(
+    there: Hub, trouble: Trouble, pauses: list[float]
+) -> None:
+    """Each pause is longer than half of the one before it could be, and none is longer than 2 s."""
+    there.trouble("/config.json", trouble, trouble, trouble)
+    assert on_hub("owner/one").config == CONFIG
+    assert len(pauses) == 3
+    assert all(0.25 * 2**n <= pause <= 0.5 * 2**n for n, pause in enumerate(pauses))
+
+
+@pytest.mark.parametrize(("trouble", "said"), [
+    (status(503), "the server has trouble (HTTP 503); try again later"),
+    (status(429), "the server is asked too often (HTTP 429); try again later"),
+    (hung_up, "cannot be reached, Remote end closed connection without response"),
+    (truncated(7), f"it ends after 7 of {len(ONE['config.json'])} bytes"),
+])  # fmt: skip
+def test_trouble_that_stays_is_a_sentence(
+    there: Hub, trouble: Trouble, said: str, pauses: list[float]
+) -> None:
+    """After four tries; the next look-up within a minute says the same and asks nobody."""
+    there.trouble("/config.json", *[trouble] * 4)
+    assert why() == said
+    asked = len(there.asked)
+    assert asked == 8  # each is sent on once
+    assert why() == said
+    assert len(there.asked) == asked
+    assert len(pauses) == 3
+
+
+@pytest.mark.parametrize("code", [400, 404, 501])
+def test_what_will_not_change_is_asked_once(there: Hub, code: int, pauses: list[float]) -> None:
+    """Nobody waits for it."""
+    there.trouble("/config.json", status(code))
+    why()
+    assert not pauses
+
+
+def test_a_server_says_how_long(there: Hub, pauses: list[float]) -> None:
+    """In seconds or as a date, up to a bound."""
+    there.trouble("/config.json", status(429, Retry_After="7"),
+                  status(503, Retry_After=formatdate(time.time() + 20, usegmt=True)),
+                  status(503, Retry_After="soon"))  # fmt: skip
+    assert on_hub("owner/one").config == CONFIG
+    assert pauses[0] == 7
+    assert 15 < pauses[1] <= 20
+    assert pauses[2] < 3
+
+
+def test_a_server_that_wants_to_be_left_alone_is(there: Hub, pauses: list[float]) -> None:
+    """Longer than the bound is not waited for, and is told."""
+    there.trouble("/config.json", status(429, Retry_After=f"{MOST_WAIT + 90:.0f}"))
+    assert why().endswith("(HTTP 429); try again later, in 120 seconds as it says")
+    assert not pauses
+
+
+def test_no_pause_is_longer_than_what_is_left(there: Hub, pauses: list[float]) -> None:
+    """The allowance of a look-up holds for its tries, too."""
+    allow(Access(seconds=5.0))
+    there.trouble("/config.json", status(503, Retry_After="6"))
+    assert "HTTP 503" in why()
+    assert not pauses
+
+
+def test_a_slow_answer_ends_in_time(there: Hub) -> None:
+    """A byte at a time keeps no connection alive for longer than the look-up may take."""
+    allow(Access(seconds=0.5))
+    there.trouble("/config.json", slow(0.05))
+    began = time.monotonic()
+    assert why() == "it takes longer than 0.5 seconds"
+    assert time.monotonic() - began < 3
+
+
+def test_a_silent_server_ends_in_time(there: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try waits for the first byte, and is then over."""
+    monkeypatch.setattr(request, "SECONDS", 0.2)
+    there.trouble("/config.json", *[slow(1.0)] * 4)
+    began = time.monotonic()
+    assert "timed out" in why()
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize(("file", "data", "said"), [
+    ("/config.json", b"<!doctype html><title>Sign in</title>", "a web page and not JSON"),
+    ("/config.json", b"[1, 2]", "not a JSON object"),
+    ("/config.json", b'{"model_type": "lla', "not valid JSON"),
+    ("/config.json", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS's pointer"),
+    ("/config.json", b"", "not valid JSON"),
+    ("/config.json", b"[" * 100_000, "not valid JSON"),
+    ("/model.safetensors", b"<html>" * 9, "not a safetensors file"),
+    ("/model.safetensors", b"\x08" + bytes(7) + b"not json", "its safetensors header is broken"),
+    ("/model.safetensors", b"", "not a safetensors file"),
+])  # fmt: skip
+def test_wrong_content_is_a_sentence(
+    there: Hub, file: str, data: bytes, said: str, pauses: list[float]
+) -> None:
+    """Said at once: asking again would bring the same."""
+    there.trouble(file, *[instead(data)] * 2)
+    assert said in why()
+    assert not pauses
+
+
+def test_a_server_without_ranges_is_a_sentence(there: Hub) -> None:
+    """Whole files of weights are not downloaded."""
+
+    def everything(handler: object, data: bytes) -> None:
+        handler.headers.replace_header("Range", "")  # type: ignore[attr-defined]
+        handler.send(data)  # type: ignore[attr-defined]
+
+    there.trouble("/model.safetensors", everything)
+    assert "the server sends whole files only" in why()
+
+
+def test_a_config_that_is_no_config_is_not_downloaded(there: Hub) -> None:
+    """A file larger than any config ends before its first byte."""
+
+    def huge(handler: object, _: bytes) -> None:
+        handler.send_response(200)  # type: ignore[attr-defined]
+        handler.send_header("Content-Length", str(2**40))  # type: ignore[attr-defined]
+        handler.end_headers()  # type: ignore[attr-defined]
+
+    there.trouble("/config.json", huge)
+    assert why() == "it is larger than 67,108,864 bytes"
+
+
+def test_headers_that_are_cut_are_asked_for_again(there: Hub) -> None:
+    """Of many files at once, each by itself."""
+    for number in range(6):
+        there.trouble(f"/model-{number:02}.safetensors", truncated(3), status(500))
+    assert len(on_hub("owner/many", headers=True).tensors) == 12
+
+
+def test_an_older_checkpoint_has_no_headers(there: Hub) -> None:
+    """Without safetensors files its config says how large it is."""
+    there.models = {"owner/one": {"config.json": ONE["config.json"]}}
+    assert on_hub("owner/one", headers=True).tensors == ()
+
+
+def test_bytes_of_all_files_are_counted_together(there: Hub) -> None:
+    """Also where several come at once."""
+    allow(Access(size=len(MANY["config.json"]) + len(MANY["model.safetensors.index.json"]) + 400))
+    assert "larger than" in why("owner/many")
