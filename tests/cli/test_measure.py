@@ -264,13 +264,13 @@ def test_under_a_launcher_every_rank_is_reported(
     """A table of the ranks, and a line for each in the file."""
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr(card, "require_torch", lambda: None)
+    monkeypatch.setattr("gpu_mem_calculator.cli.ranks.require_torch", lambda: None)
 
     def real_job(case: Case, place: ranks.Place, append: str | None) -> list[dict[str, Any]]:
         row = fake_job(case, lambda message: None)
         return [{**row, "rank": i, "id": f"{case.id}.rank{i}"} for i in range(place.ranks)]
 
-    monkeypatch.setattr(ranks, "measure_rank", real_job)
+    monkeypatch.setattr("gpu_mem_calculator.cli.ranks.measure_rank", real_job)
     kept = tmp_path / "runs.jsonl"
     answer = command("measure", "--config", config, "--append", kept)
     assert answer.code == 0

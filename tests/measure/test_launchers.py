@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.measure import torchrun
 from tests.conftest import small_run
+from tests.deploy.render import render
 
 LAUNCH = [sys.executable, "-m", "gpu_mem_calculator.measure.torchrun"]
 
@@ -60,20 +63,116 @@ def test_without_torch_it_is_a_sentence(
     assert "torch, which is not installed" in capsys.readouterr().err
 
 
-def test_two_ranks_without_cuda_say_one_sentence_and_end_with_2(tmp_path: Path) -> None:
-    """No traceback of torchrun's around it."""
+SENTENCE = (
+    "gpu-mem-calc: measure needs a CUDA GPU, and this torch was built without CUDA; "
+    "gpu-mem-calc trace runs the same job without one"
+)
+# In place of measure: says where it is, and ends with the launcher.
+WHERE = """
+import os, sys, time
+from gpu_mem_calculator.measure.ranks import launched
+from gpu_mem_calculator.measure.torchrun import begin
+begin()
+print(os.getpid(), launched(), flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def cpu_torch() -> None:
+    """torch, and one that cannot measure."""
     if pytest.importorskip("torch").version.cuda is not None:
         pytest.skip("this torch could measure")
+
+
+def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    """A launcher as a pod starts it: nothing of this test's own launchers in its environment."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "TORCHELASTIC_"))}
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**kept, "TMPDIR": str(folder)},
+    )  # fmt: skip
+
+
+def nodes_of_the_chart(folder: Path, *, script: list[str] | None = None) -> list[list[str]]:
+    """The commands of an indexed Job's two pods, as the kubelet would start them.
+
+    $(JOB_COMPLETION_INDEX) is filled in; what differs from the pods is the interpreter's path, the
+    run file's, a free port, and that the first pod's name is this machine.
+    """
+    values = {"mode": "measure", "run": small_run("fsdp", 2), "nodes": 2, "gpusPerNode": 1,
+              "measure": {"ranks": "all", "launcher": "job"}}  # fmt: skip
+    (job,) = (one for one in render(values) if one["kind"] == "Job")
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
+    (pod,) = job["spec"]["template"]["spec"]["containers"]
+    (index,) = (one for one in pod["env"] if one["name"] == "JOB_COMPLETION_INDEX")
+    assert "job-completion-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
+    words = pod["command"]
+    path = folder / "run.json"
+    path.write_text(json.dumps(values["run"]))
+    here = {"python": sys.executable, "/run/run.json": str(path), "release-0.release": "127.0.0.1",
+            "29500": str(free_port())}  # fmt: skip
+    assert set(here) <= set(words)
+    words = [here.get(word, word) for word in words]
+    if script is not None:
+        words[words.index("gpu_mem_calculator") - 1 :] = script
+    return [[word.replace("$(JOB_COMPLETION_INDEX)", str(i)) for word in words] for i in range(2)]
+
+
+def free_port() -> int:
+    """One that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.mark.usefixtures("cpu_torch")
+def test_two_ranks_without_cuda_say_one_sentence_and_end_with_2(tmp_path: Path) -> None:
+    """No traceback of torchrun's around it."""
     path = tmp_path / "run.json"
     path.write_text(json.dumps(small_run("fsdp", 2)))
-    done = subprocess.run(
-        [*LAUNCH, "--standalone", "--nproc-per-node", "2", "-m", "gpu_mem_calculator", "measure",
-         "--config", str(path)],
-        capture_output=True, text=True, timeout=100, check=False,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.splitlines() == [
-        "gpu-mem-calc: measure needs a CUDA GPU, and this torch was built without CUDA; "
-        "gpu-mem-calc trace runs the same job without one"
+    node = started([*LAUNCH, "--standalone", "--nproc-per-node", "2", "-m", "gpu_mem_calculator",
+                    "measure", "--config", str(path)], tmp_path)  # fmt: skip
+    _, said = node.communicate(timeout=100)
+    assert (node.returncode, said.splitlines()) == (2, [SENTENCE])
+
+
+@pytest.mark.usefixtures("cpu_torch")
+def test_the_pods_of_an_indexed_job_say_it_each(tmp_path: Path) -> None:
+    """Whichever pod's log a person reads."""
+    nodes = [started(words, tmp_path) for words in nodes_of_the_chart(tmp_path)]
+    for node in nodes:
+        _, said = node.communicate(timeout=100)
+        assert (node.returncode, said.splitlines()) == (2, [SENTENCE])
+
+
+@pytest.mark.usefixtures("cpu_torch")
+def test_the_pods_of_an_indexed_job_find_each_other_and_end_together(tmp_path: Path) -> None:
+    """Ranks and nodes are right, and a launcher that is killed leaves no rank behind."""
+    script = tmp_path / "where.py"
+    script.write_text(WHERE)
+    nodes = [started(words, tmp_path)
+             for words in nodes_of_the_chart(tmp_path, script=[str(script), "90"])]  # fmt: skip
+    said = [node.stdout.readline().split(maxsplit=1) for node in nodes if node.stdout]
+    for node in nodes:
+        node.kill()
+        node.communicate(timeout=100)
+    assert [place.strip() for _, place in said] == [
+        "Place(rank=0, ranks=2, local_rank=0, local_ranks=1)",
+        "Place(rank=1, ranks=2, local_rank=0, local_ranks=1)",
     ]
+    for number, _ in said:
+        wait_until_gone(int(number))
+
+
+def wait_until_gone(pid: int) -> None:
+    """A process that was killed takes a moment."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state == "Z":
+            return  # dead, and its new parent has not looked yet
+        time.sleep(0.05)
+    raise AssertionError(f"process {pid} lives on")

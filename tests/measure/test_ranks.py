@@ -72,7 +72,7 @@ def test_every_rank_runs_with_real_nccl_and_rank_0_has_all_rows(
 
 def test_the_launcher_must_start_as_many_as_the_run_has(jobs: list[World]) -> None:
     """One sentence with both numbers."""
-    with pytest.raises(InputError, match="num_gpus=8, but the launcher started 4 processes"):
+    with pytest.raises(InputError, match="num_gpus=8, but the launcher starts 4 processes"):
         measure_rank(CASE, Place(rank=0, ranks=4, local_rank=0), None)
 
 

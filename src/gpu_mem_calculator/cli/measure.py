@@ -18,6 +18,7 @@ from ..core.runfile import with_settings
 from ..ledger.units import GIB, KIB, MIB
 from ..measure.case import STEPS, TIMEOUT, Case, fresh_id, read_cases
 from ..measure.cases import Result, measure_cases
+from ..measure.over_ray import Shape
 from ..measure.runs_file import RunsFile
 from .output import show, write
 from .parser import (
@@ -39,7 +40,8 @@ examples:
   gpu-mem-calc measure --config run.json --find-minimum --snapshot run.pickle
   gpu-mem-calc measure --cases cases.jsonl --append runs.jsonl
   torchrun --nproc-per-node 8 -m gpu_mem_calculator measure --config run.json
-  deepspeed --no_local_rank --module gpu_mem_calculator measure -c run.json"""
+  deepspeed --no_local_rank --module gpu_mem_calculator measure -c run.json
+  gpu-mem-calc measure --config run.json --ray 2x8"""
 UNITS = {"": GIB, "G": GIB, "GB": GIB, "GIB": GIB, "M": MIB, "MB": MIB, "MIB": MIB, "K": KIB,
          "KB": KIB, "KIB": KIB, "B": 1}  # fmt: skip
 
@@ -66,7 +68,18 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--id", metavar="NAME", help="the result's name (default: the file's)")
     parser.add_argument("--timeout", type=positive, metavar="S",
                         help=f"seconds for one case (default: {TIMEOUT:g})")  # fmt: skip
+    parser.add_argument("--ray", type=nodes_and_gpus, metavar="NODESxGPUS",
+                        help="run every rank on a Ray cluster, such as 2x8; files are looked for "
+                             "on its nodes")  # fmt: skip
     add_output(parser, "table", "json")
+
+
+def nodes_and_gpus(text: str) -> Shape:
+    """`2x8`: two nodes of eight GPUs."""
+    found = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", text.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} must be nodes x GPUs on each, such as 2x8")
+    return Shape(int(found[1]), int(found[2]))
 
 
 def memory_size(text: str) -> int:
@@ -85,8 +98,14 @@ def run(args: argparse.Namespace) -> int:
 
     place = launched()
     if place is not None:
+        from .ranks import run_ranks
+
         return run_ranks(args, place)
     check_options(args)
+    if args.ray is not None:
+        from .ranks import run_on_ray
+
+        return run_on_ray(args)
     file = RunsFile(args.append) if args.append else None
     if file is not None and file.repaired:
         tell(file.repaired)
@@ -219,50 +238,4 @@ def run_many(args: argparse.Namespace, cases: list[Case], file: RunsFile | None)
         write("\n".join([*lines, ending]), args.output)
     else:
         write(ending)
-    return 0
-
-
-def run_ranks(args: argparse.Namespace, place: Any) -> int:
-    """The real job under a launcher: this process is one of its ranks."""
-    from ..measure.torchrun import refused
-
-    try:
-        return run_rank(args, place)
-    except InputError as problem:
-        if not refused(problem):
-            raise
-        return 2
-
-
-def run_rank(args: argparse.Namespace, place: Any) -> int:
-    """One rank; rank 0 keeps and reports what all measured."""
-    from ..measure.card import require_torch
-    from ..measure.ranks import measure_rank
-
-    check_options(args)
-    if args.cases or args.find_minimum:
-        raise InputError(["under a launcher measure takes one run, without --cases and "
-                          "--find-minimum"])  # fmt: skip
-    if args.rank is not None:
-        raise InputError(["--rank: the launcher says which rank each process is; leave it out"])
-    require_torch()
-    name = args.id or args.preset or Path(args.config or "").stem
-    case = Case(id=name, config=run_data(args), snapshot=args.snapshot, **conditions(args))
-    file = RunsFile(args.append) if args.append and place.rank == 0 else None
-    rows = measure_rank(case, place, args.append)
-    if not rows:
-        return 0
-    if file is not None:
-        taken = file.done()
-        for row in rows:
-            row["id"] = fresh_id(row["id"], taken)
-            file.add(row)
-    if args.format == "json":
-        from ..report.data import to_json
-
-        write(to_json(rows), args.output)
-    else:
-        from ..report.measurement import ranks_report
-
-        show(list(ranks_report(rows, args.append)), args.output)
     return 0

@@ -122,7 +122,7 @@ def _child(function: Callable[[Any, Tell], Any], argument: Any, writer: int, log
     code = 0
     try:
         os.setpgid(0, 0)
-        _end_with_the_parent()
+        end_with_the_parent()
         os.dup2(log, 1)
         os.dup2(log, 2)
         send({"value": function(argument, lambda message: send({"told": message}))})
@@ -138,7 +138,7 @@ def _child(function: Callable[[Any, Tell], Any], argument: Any, writer: int, log
         os._exit(code)
 
 
-def _end_with_the_parent() -> None:
+def end_with_the_parent() -> None:
     """Ask Linux to end this process when its parent is killed; elsewhere, nothing."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -51,7 +51,7 @@ def measure_rank(case: Case, place: Place, append: str | None) -> list[Row]:
     A rank that fails cannot gather: it keeps its own row and ends, and the launcher ends the rest.
     """
     job = program(case.config)
-    check_ranks(job.num_ranks, place)
+    check_ranks(job.num_ranks, place.ranks)
     check_gpus(import_module("torch").cuda.device_count(), place)
     case = replace(case, rank=place.rank, id=f"{case.id}.rank{place.rank}",
                    snapshot=case.snapshot and f"{case.snapshot}.rank{place.rank}")  # fmt: skip
@@ -73,12 +73,12 @@ def measure_rank(case: Case, place: Place, append: str | None) -> list[Row]:
     return gather(finished(case, job.group, probe, around), place)
 
 
-def check_ranks(ranks: int, place: Place) -> None:
+def check_ranks(ranks: int, started: int) -> None:
     """The launcher starts as many processes as the run has GPUs."""
-    if ranks != place.ranks:
+    if ranks != started:
         raise InputError(
-            [f"hardware.num_gpus={ranks}, but the launcher started {place.ranks} processes; "
-             f"start {ranks}, or --set hardware.num_gpus={place.ranks}"]
+            [f"hardware.num_gpus={ranks}, but the launcher starts {started} processes; "
+             f"start {ranks}, or --set hardware.num_gpus={started}"]
         )  # fmt: skip
 
 

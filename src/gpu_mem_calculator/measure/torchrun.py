@@ -20,6 +20,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from .card import NO_TORCH
+from .child import end_with_the_parent
 
 ASKED = "GPU_MEM_CALC_TORCHRUN"  # set for ranks that were started from here
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torchrun looks for what a rank died of
@@ -70,6 +71,12 @@ def problems_of(failure: Any) -> list[str]:
     message = failure.error_file_data["message"]
     found = message.get("problems", []) if isinstance(message, dict) else []
     return [str(problem) for problem in found]
+
+
+def begin() -> None:
+    """A rank ends with the torchrun that started it from here, even one that is killed."""
+    if ASKED in os.environ:
+        end_with_the_parent()
 
 
 def refused(problem: InputError) -> bool:

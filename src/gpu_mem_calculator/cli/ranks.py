@@ -1,0 +1,89 @@
+"""`measure` where every rank runs: as one of them under a launcher, or starting all over Ray."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..core.errors import InputError
+from ..measure.card import require_torch
+from ..measure.case import Case, fresh_id
+from ..measure.over_ray import run_over_ray
+from ..measure.program import program
+from ..measure.ranks import Place, check_ranks, measure_rank
+from ..measure.runs_file import RunsFile
+from ..measure.torchrun import begin, refused
+from .measure import check_options, conditions
+from .output import show, write
+from .parser import run_data, run_words
+
+# What --ray hands on to every rank beside the run itself, by the names that argparse gives it.
+HANDED_ON = ("steps", "alloc_conf", "append", "id", "snapshot", "format", "output")
+
+
+def run_ranks(args: argparse.Namespace, place: Place) -> int:
+    """The real job under a launcher: this process is one of its ranks."""
+    begin()
+    try:
+        check_options(args)
+        check_launched(args)
+        if args.ray is not None:
+            raise InputError(["--ray starts every rank itself; leave the other launcher out"])
+        return run_rank(args, place)
+    except InputError as problem:
+        if not refused(problem):
+            raise
+        return 2
+
+
+def check_launched(args: argparse.Namespace) -> None:
+    """Options that are for one GPU alone."""
+    if args.cases or args.find_minimum:
+        raise InputError(["under a launcher measure takes one run, without --cases and "
+                          "--find-minimum"])  # fmt: skip
+    if args.rank is not None:
+        raise InputError(["--rank: the launcher says which rank each process is; leave it out"])
+    if args.timeout is not None:
+        raise InputError(["--timeout is for a case on one GPU; a launcher ends its ranks itself: "
+                          "leave it out"])  # fmt: skip
+
+
+def run_rank(args: argparse.Namespace, place: Place) -> int:
+    """One rank; rank 0 keeps and reports what all measured."""
+    require_torch()
+    name = args.id or args.preset or Path(args.config or "").stem
+    case = Case(id=name, config=run_data(args), snapshot=args.snapshot, **conditions(args))
+    file = RunsFile(args.append) if args.append and place.rank == 0 else None
+    rows = measure_rank(case, place, args.append)
+    if not rows:
+        return 0
+    if file is not None:
+        taken = file.done()
+        for row in rows:
+            row["id"] = fresh_id(row["id"], taken)
+            file.add(row)
+    if args.format == "json":
+        from ..report.data import to_json
+
+        write(to_json(rows), args.output)
+    else:
+        from ..report.measurement import ranks_report
+
+        show(list(ranks_report(rows, args.append)), args.output)
+    return 0
+
+
+def run_on_ray(args: argparse.Namespace) -> int:
+    """Start every rank on a Ray cluster, once the run itself has no problem."""
+    check_launched(args)
+    check_ranks(program(run_data(args)).num_ranks, args.ray.ranks)
+    return run_over_ray(args.ray, ["-m", "gpu_mem_calculator", "measure", *handed_on(args)])
+
+
+def handed_on(args: argparse.Namespace) -> list[str]:
+    """The words of this command for its ranks."""
+    words = run_words(args)
+    for name in HANDED_ON:
+        if getattr(args, name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    return words + (["--cap", f"{args.cap}B"] if args.cap is not None else [])
