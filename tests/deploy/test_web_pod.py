@@ -1,0 +1,101 @@
+"""The page's pod, run: its probes, its answers, and its end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.services import free_port
+
+from .cases import CASES, SMALL_RUN, documents, rendered
+from .pods import BEST, WHERE, Pod, Running, made, running, written
+from .policies import pods
+
+# Asks from within the pod's network, as the kubelet and the Service do: first whether it is ready,
+# then each question; prints the answers.
+ASK = """
+import json, sys, time, urllib.error, urllib.request
+port, questions = sys.argv[1], json.loads(sys.argv[2])
+def ask(path, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    kind = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, kind)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return [answer.status, answer.headers["Content-Type"], answer.read().decode()]
+    except urllib.error.HTTPError as refused:
+        return [refused.code, refused.headers["Content-Type"], refused.read().decode()]
+until = time.monotonic() + 60
+while True:
+    try:
+        if ask("/readyz")[0] == 200 or time.monotonic() > until:
+            break
+    except OSError:
+        if time.monotonic() > until:
+            raise
+    time.sleep(0.1)
+print(json.dumps([ask(*question) for question in questions]))
+"""
+Answer = tuple[int, str, str]  # status, type, body
+
+
+def prepared(pod: Pod) -> str:
+    """The port to ask at: the pod's own where it has a network of its own, else a free one."""
+    if BEST == "bwrap":
+        pod.extra.append("--unshare-net")
+        return "8000"
+    port = str(free_port())
+    pod.command = [port if word == "8000" else word for word in pod.command]
+    return port
+
+
+def asked(there: Running, port: str, *questions: tuple[Any, ...]) -> list[Answer]:
+    """The answers to questions: (path,) or (path, body)."""
+    inside = ["nsenter", "-t", str(there.first), "-U", "-n", "--preserve-credentials"]
+    done = subprocess.run(
+        [*(inside if BEST == "bwrap" else []), sys.executable, "-c", ASK, port,
+         json.dumps(questions)],
+        stdout=subprocess.PIPE, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    found: list[Answer] = [tuple(one) for one in json.loads(done.stdout)]
+    return found
+
+
+@pytest.mark.parametrize(("name", "workers"), [("web-least", 2), ("web-all", 1)])
+@pytest.mark.parametrize("where", [WHERE])
+def test_the_page_lives_and_ends(where: str, name: str, workers: int) -> None:
+    """Probes, page and estimate answer; SIGTERM ends it in time and well."""
+    found = rendered(replace(CASES[name], sets=(f"web.workers={workers}",)))
+    ((container,),) = [pod.spec["containers"] for pod in pods(found)]
+    probes = {container[kind]["httpGet"]["path"] for kind in container if kind.endswith("Probe")}
+    paths = [*((path,) for path in sorted(probes)), ("/",), ("/api/calculate", SMALL_RUN)]
+    objects = {("Secret", "hf-token"): {"token": "hf_aVerySecretToken"}}
+    with made(found, objects) as pod:
+        port = prepared(pod)
+        with running(pod) as there:
+            answers = asked(there, port, *paths)
+            code, seconds, log = there.stop(pod.grace)
+        left = written(pod)
+    page, estimate = answers[-2:]
+    assert [status for status, *_ in answers] == [200] * len(answers), answers
+    assert page[1].startswith("text/html")
+    assert json.loads(estimate[2])["fits_on_gpu"] is True
+    assert (code, seconds < pod.grace - 5) == (0, True), (code, seconds, log)
+    assert "Traceback" not in log
+    assert "hf_aVerySecretToken" not in log + page[2]
+    assert left == []
+
+
+def test_probes_ask_what_answers() -> None:
+    """The two addresses that the service has for it."""
+    for name in (name for name in CASES if name.startswith("web")):
+        for pod in pods(documents(name)):
+            (container,) = pod.spec["containers"]
+            kinds = ("startupProbe", "readinessProbe", "livenessProbe")
+            asked_at = [container[kind]["httpGet"]["path"] for kind in kinds]
+            assert asked_at == ["/readyz", "/readyz", "/healthz"]
