@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from bare_run import entry
 from dockerfile import DockerfileError, Stage, Step, expanded, needed, read
 
 HERE = Path(__file__).parent
+CONTEXT = HERE.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "gpu-mem-calculator")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What this machine's pip and apt need to reach the network, by variable; a value that is a file
@@ -44,6 +46,12 @@ SLIM = (
     "path-exclude=/usr/share/man/*", "path-exclude=/usr/share/locale/*",
     "path-exclude=/usr/share/info/*", "path-exclude=/usr/share/lintian/*",
 )  # fmt: skip
+# What an image of Debian tells apt: keep nothing that can be fetched again.
+CLEAN = (
+    'Dir::Cache::pkgcache ""',
+    'Dir::Cache::srcpkgcache ""',
+    'APT::Keep-Downloaded-Packages "0"',
+)
 
 
 @dataclass
@@ -66,20 +74,23 @@ class Image:
         return {**self.arguments, **self.environment}
 
 
-def build(dockerfile: Path, context: Path, target: str, root: Path, cache: Path) -> Image:
-    """Every stage that the target needs, the target's files in `root`."""
+def build(
+    target: str, root: Path, cache: Path = CACHE, given: Mapping[str, str] | None = None
+) -> Image:
+    """Every stage that the target needs, its files in `root`; `given` are build arguments."""
     work = root.with_name(root.name + ".stages")
     for folder in (work, root):
         if folder.exists():
             shutil.rmtree(folder)
     images: dict[str, Image] = {}
-    for stage in needed(read(dockerfile), target):
+    for stage in needed(read(HERE / "Dockerfile"), target):
         at = root if stage.name == target else work / stage.name
         at.mkdir(parents=True)
         image = images[stage.name] = begun(stage, at, images, cache)
         for step in stage.steps:
             before, start = size(image.root), time.perf_counter()
-            STEPS[step.name](image, step, images, context)
+            STEPS[step.name](image, step, images)
+            image.arguments |= {k: v for k, v in (given or {}).items() if k in image.arguments}
             seconds, grown = time.perf_counter() - start, size(image.root) - before
             image.table.append((f"{stage.name}: {step.name} {step.text}", seconds, grown))
     shutil.rmtree(work, ignore_errors=True)
@@ -116,7 +127,7 @@ def debian(suite: str, cache: Path) -> Path:
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
         new = cache / f"{suite}.{os.getpid()}.tar"
-        options = [f"--dpkgopt={line}" for line in SLIM]
+        options = [*(f"--dpkgopt={line}" for line in SLIM), *(f"--aptopt={each}" for each in CLEAN)]
         subprocess.run(
             ["mmdebstrap", "--quiet", "--variant=minbase", *options, suite, new], check=True
         )
@@ -124,7 +135,7 @@ def debian(suite: str, cache: Path) -> Path:
     return kept
 
 
-def run(image: Image, step: Step, images: Mapping[str, Image], context: Path) -> None:
+def run(image: Image, step: Step, images: Mapping[str, Image]) -> None:
     """RUN: the shell in the stage's own files, as root, on this machine's network."""
     if "User" in image.config:
         raise DockerfileError(f"line {step.line}: RUN after USER is not done here; move it before")
@@ -152,7 +163,7 @@ def run(image: Image, step: Step, images: Mapping[str, Image], context: Path) ->
         raise DockerfileError(f"line {step.line}: RUN ended with {done.returncode}")
 
 
-def copy(image: Image, step: Step, images: Mapping[str, Image], context: Path) -> None:
+def copy(image: Image, step: Step, images: Mapping[str, Image]) -> None:
     """COPY: from an earlier stage as it is; from the context what is sent of it, as root's."""
     *sources, last = [expanded(word, image.known()) for word in step.words()]
     target = image.root / os.path.join(image.folder, last).lstrip("/")
@@ -164,23 +175,23 @@ def copy(image: Image, step: Step, images: Mapping[str, Image], context: Path) -
             (target if files.is_dir() or into else target.parent).mkdir(parents=True, exist_ok=True)
             subprocess.run(["cp", "-a", *contents, target], check=True)
         else:
-            _from_context(context, source.strip("/"), target, into, step.line)
+            _from_context(source.strip("/"), target, into, step.line)
 
 
-def _from_context(context: Path, source: str, target: Path, into: bool, line: int) -> None:
-    known = build_context.rules((context / ".dockerignore").read_text(encoding="utf-8"))
-    paths = list(build_context.sent(context, known, source))
+def _from_context(source: str, target: Path, into: bool, line: int) -> None:
+    known = build_context.rules((CONTEXT / ".dockerignore").read_text(encoding="utf-8"))
+    paths = list(build_context.sent(CONTEXT, known, source))
     if not paths:
         raise DockerfileError(f"line {line}: COPY {source}: not in the build context")
     for path in paths:
         inner = Path(path).name if path == source and into else Path(path).relative_to(source)
         place = target / inner
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(context / path, place)
+        shutil.copy2(CONTEXT / path, place)
         os.chown(place, 0, 0)
 
 
-def variable(image: Image, step: Step, images: Mapping[str, Image], context: Path) -> None:
+def variable(image: Image, step: Step, images: Mapping[str, Image]) -> None:
     """ARG, ENV and LABEL."""
     pairs = step.pairs(image.known())
     if step.name == "LABEL":
@@ -189,7 +200,7 @@ def variable(image: Image, step: Step, images: Mapping[str, Image], context: Pat
         (image.environment if step.name == "ENV" else image.arguments).update(pairs)
 
 
-def place(image: Image, step: Step, images: Mapping[str, Image], context: Path) -> None:
+def place(image: Image, step: Step, images: Mapping[str, Image]) -> None:
     """WORKDIR, made where it is not there; USER; EXPOSE."""
     value = expanded(step.text, image.known())
     if step.name == "WORKDIR":
@@ -201,7 +212,7 @@ def place(image: Image, step: Step, images: Mapping[str, Image], context: Path) 
         image.config.setdefault("ExposedPorts", {})[f"{value}/tcp"] = {}
 
 
-def command(image: Image, step: Step, images: Mapping[str, Image], context: Path) -> None:
+def command(image: Image, step: Step, images: Mapping[str, Image]) -> None:
     """ENTRYPOINT, CMD and HEALTHCHECK."""
     if step.name == "HEALTHCHECK":
         kind, _, rest = step.text.partition(" ")
@@ -233,9 +244,9 @@ def size(root: Path) -> int:
 
 def compressed(root: Path) -> int:
     """The bytes of the files as a layer would be sent: a tar through gzip."""
-    with subprocess.Popen(["tar", "-C", root, "-cz", "."], stdout=subprocess.PIPE) as tar:
-        assert tar.stdout is not None
-        return sum(len(block) for block in iter(lambda: tar.stdout.read(2**20), b""))
+    with tempfile.TemporaryFile() as file:
+        subprocess.run(["tar", "-C", root, "-cz", "."], stdout=file, check=True)
+        return file.tell()
 
 
 def report(image: Image) -> None:
@@ -250,23 +261,31 @@ def report(image: Image) -> None:
           f"{done.stdout.strip() or done.stderr.strip()} in {seconds:.2f} s")  # fmt: skip
 
 
+def lacking() -> str:
+    """What of this machine is missing, as a sentence; nothing where all is there."""
+    missing = [name for name in ("mmdebstrap", "bwrap") if shutil.which(name) is None]
+    missing += ["the right to be root"] * (os.geteuid() != 0)
+    return f"building without an engine needs {' and '.join(missing)}" if missing else ""
+
+
 def main() -> int:
     """Build, or run what was built."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, required=True, help="the folder for the files")
     parser.add_argument("--target", default="tool", help="the Dockerfile's stage (tool)")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where the bare Debian is kept")
+    parser.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--run", nargs=argparse.REMAINDER, help="words for a built entry point")
     args = parser.parse_args()
     root = args.root.absolute()
     if args.run is not None:
         return subprocess.run(entry(root, args.run)).returncode
-    missing = [name for name in ("mmdebstrap", "bwrap") if shutil.which(name) is None]
-    if missing or os.geteuid() != 0:
-        print(f"this needs root, mmdebstrap and bubblewrap; missing: {missing or 'root'}")
+    if missing := lacking():
+        print(missing, file=sys.stderr)
         return 2
     try:
-        report(build(HERE / "Dockerfile", HERE.parent, args.target, root, args.cache))
+        given = dict(pair.split("=", 1) for pair in args.build_arg)
+        report(build(args.target, root, args.cache, given))
     except DockerfileError as error:
         print(f"deploy/Dockerfile, {error}", file=sys.stderr)
         return 2

@@ -132,7 +132,7 @@ def needed(stages: Mapping[str, Stage], target: str) -> list[Stage]:
     if target not in stages:
         raise DockerfileError(f"{target!r} is not a stage; there are {', '.join(stages)}")
     wanted, found = {target}, []
-    for stage in reversed(stages.values()):
+    for stage in reversed(list(stages.values())):
         if stage.name in wanted:
             wanted |= stage.sources()
             found.append(stage)
@@ -150,7 +150,7 @@ def _stage(step: Step, count: int) -> Stage:
 
 def _logical(text: str) -> Iterator[tuple[int, str]]:
     """Lines with their continuations; a comment in between does not end one."""
-    begun, parts = 0, []
+    begun, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("#") or (not parts and not line.strip()):
             continue

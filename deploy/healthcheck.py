@@ -35,23 +35,25 @@ def asked(words: Sequence[str], environment: Mapping[str, str]) -> tuple[str, in
     return ANYWHERE.get(host, host), int(port)
 
 
+def answers(host: str, port: int) -> bool:
+    """Whether the service there says that it runs; `docker inspect` shows what is printed."""
+    connection = http.client.HTTPConnection(host, port, timeout=SECONDS)
+    try:
+        connection.request("GET", "/healthz")
+        said: object = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        said = error
+    finally:
+        connection.close()
+    print(f"{host} port {port}: {said}")
+    return said == http.client.OK
+
+
 def main() -> int:
     """0: it answers, or there is nothing to ask; 1: it does not."""
     with open("/proc/1/cmdline", encoding="utf-8") as file:
         place = asked(file.read().split("\0"), os.environ)
-    if place is None:
-        return 0
-    connection = http.client.HTTPConnection(*place, timeout=SECONDS)
-    try:
-        connection.request("GET", "/healthz")
-        status = connection.getresponse().status
-    except (OSError, http.client.HTTPException) as error:
-        print(f"{place[0]} port {place[1]}: {error}")
-        return 1
-    finally:
-        connection.close()
-    print(f"{place[0]} port {place[1]}: {status}")
-    return 0 if status == http.client.OK else 1
+    return 0 if place is None or answers(*place) else 1
 
 
 if __name__ == "__main__":
