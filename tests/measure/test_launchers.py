@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -85,38 +87,68 @@ def cpu_torch() -> None:
         pytest.skip("this torch could measure")
 
 
-def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
+def started(words: list[str], folder: Path, **variables: str) -> subprocess.Popen[str]:
     """A launcher as a pod starts it: nothing of this test's own launchers in its environment."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "TORCHELASTIC_"))}
     return subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**kept, "TMPDIR": str(folder)},
+        env={**kept, "TMPDIR": str(folder), **variables},
     )  # fmt: skip
 
 
-def nodes_of_the_chart(folder: Path, *, script: list[str] | None = None) -> list[list[str]]:
-    """The commands of an indexed Job's two pods, as the kubelet would start them.
+def pods_of_the_chart(
+    folder: Path, launcher: str, script: list[str] | None = None
+) -> list[subprocess.Popen[str]]:
+    """The two pods of a launcher, started as the kubelet would.
 
-    $(JOB_COMPLETION_INDEX) is filled in; what differs from the pods is the interpreter's path, the
-    run file's, a free port, and that the first pod's name is this machine.
+    What differs from pods is the interpreter's path, the run file's, a free port, and that the
+    first pod's name is this machine.
     """
     values = {"mode": "measure", "run": small_run("fsdp", 2), "nodes": 2, "gpusPerNode": 1,
-              "measure": {"ranks": "all", "launcher": "job"}}  # fmt: skip
-    (job,) = (one for one in render(values) if one["kind"] == "Job")
-    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
-    (pod,) = job["spec"]["template"]["spec"]["containers"]
-    (index,) = (one for one in pod["env"] if one["name"] == "JOB_COMPLETION_INDEX")
-    assert "job-completion-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
-    words = pod["command"]
+              "measure": {"ranks": "all", "launcher": launcher}}  # fmt: skip
     path = folder / "run.json"
     path.write_text(json.dumps(values["run"]))
     here = {"python": sys.executable, "/run/run.json": str(path), "release-0.release": "127.0.0.1",
             "29500": str(free_port())}  # fmt: skip
-    assert set(here) <= set(words)
-    words = [here.get(word, word) for word in words]
-    if script is not None:
-        words[words.index("gpu_mem_calculator") - 1 :] = script
-    return [[word.replace("$(JOB_COMPLETION_INDEX)", str(i)) for word in words] for i in range(2)]
+    documents = {one["kind"]: one["spec"] for one in render(values) if "spec" in one}
+    found = indexed(documents["Job"]) if launcher == "job" else replicas(documents["PyTorchJob"])
+    pods = []
+    for words, variables in found:
+        if script is not None:
+            words[words.index("gpu_mem_calculator") - 1 :] = script
+        known = {name: here.get(value, value) for name, value in variables.items()}
+        pods.append(started([here.get(word, word) for word in words], folder, **known))
+    return pods
+
+
+def indexed(job: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The pods of an indexed Job: the kubelet fills $(JOB_COMPLETION_INDEX) in."""
+    assert job["completions"] == job["parallelism"] == 2
+    (pod,) = job["template"]["spec"]["containers"]
+    (index,) = (one for one in pod["env"] if one["name"] == "JOB_COMPLETION_INDEX")
+    assert "job-completion-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
+    for number in "01":
+        yield [word.replace("$(JOB_COMPLETION_INDEX)", number) for word in pod["command"]], {}
+
+
+def replicas(job: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The pods of a PyTorchJob, with the variables that Kubeflow's operator 1.9.0 adds.
+
+    pkg/controller.v1/pytorch/envvar.go and master.go.
+    """
+    specs = job["pytorchReplicaSpecs"]
+    assert [specs[kind]["replicas"] for kind in ("Master", "Worker")] == [1, 1]
+    for rank, kind in enumerate(("Master", "Worker")):
+        (pod,) = specs[kind]["template"]["spec"]["containers"]
+        assert pod["name"] == "pytorch"
+        (port,) = (str(one["containerPort"]) for one in pod["ports"])
+        variables = {
+            "MASTER_ADDR": "release-0.release", "PET_MASTER_ADDR": "release-0.release",
+            "MASTER_PORT": port, "PET_MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank),
+            "PET_NODE_RANK": str(rank), "PET_NPROC_PER_NODE": job["nprocPerNode"],
+            "PET_NNODES": "2",
+        }  # fmt: skip
+        yield list(pod["command"]), variables
 
 
 def free_port() -> int:
@@ -140,23 +172,22 @@ def test_two_ranks_without_cuda_say_one_sentence_and_end_with_2(tmp_path: Path) 
 @pytest.mark.usefixtures("cpu_torch")
 def test_the_pods_of_an_indexed_job_say_it_each(tmp_path: Path) -> None:
     """Whichever pod's log a person reads."""
-    nodes = [started(words, tmp_path) for words in nodes_of_the_chart(tmp_path)]
-    for node in nodes:
-        _, said = node.communicate(timeout=100)
-        assert (node.returncode, said.splitlines()) == (2, [SENTENCE])
+    for pod in pods_of_the_chart(tmp_path, "job"):
+        _, said = pod.communicate(timeout=100)
+        assert (pod.returncode, said.splitlines()) == (2, [SENTENCE])
 
 
 @pytest.mark.usefixtures("cpu_torch")
-def test_the_pods_of_an_indexed_job_find_each_other_and_end_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", ["job", "pytorchjob"])
+def test_pods_find_each_other_and_end_together(tmp_path: Path, launcher: str) -> None:
     """Ranks and nodes are right, and a launcher that is killed leaves no rank behind."""
     script = tmp_path / "where.py"
     script.write_text(WHERE)
-    nodes = [started(words, tmp_path)
-             for words in nodes_of_the_chart(tmp_path, script=[str(script), "90"])]  # fmt: skip
-    said = [node.stdout.readline().split(maxsplit=1) for node in nodes if node.stdout]
-    for node in nodes:
-        node.kill()
-        node.communicate(timeout=100)
+    pods = pods_of_the_chart(tmp_path, launcher, [str(script), "90"])
+    said = [pod.stdout.readline().split(maxsplit=1) for pod in pods if pod.stdout]
+    for pod in pods:
+        pod.kill()
+        pod.communicate(timeout=100)
     assert [place.strip() for _, place in said] == [
         "Place(rank=0, ranks=2, local_rank=0, local_ranks=1)",
         "Place(rank=1, ranks=2, local_rank=0, local_ranks=1)",
