@@ -28,8 +28,16 @@ from .policies import Document, pods
 
 HERE = Path(__file__).parents[2]
 IMAGE = os.environ.get("GPU_MEM_CALC_ROOT")
-OWN_ENTRY = [sys.executable, "-m", "gpu_mem_calculator"]
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What the image says of itself; bare_image.py writes it beside the folder.
+CONFIG: dict[str, Any] = (
+    json.loads(Path(f"{IMAGE}.json").read_text(encoding="utf-8"))
+    if IMAGE
+    else {
+        "Entrypoint": [sys.executable, "-m", "gpu_mem_calculator"],
+        "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+    }
+)
+IMAGE_VARIABLES = dict(pair.split("=", 1) for pair in CONFIG["Env"])
 NOT_BOUND = {"dev", "lost+found", "proc", "run", "sys", "tmp"}  # the runtime's own
 Objects = Mapping[tuple[str, str], Mapping[str, str]]  # (kind, name): its data
 
@@ -79,7 +87,7 @@ def looked_up(kind: str, reference: Mapping[str, Any], objects: Objects) -> str 
 
 def variables(container: Document, objects: Objects, fields: Mapping[str, str]) -> dict[str, str]:
     """The container's variables, in order, each seeing those before it."""
-    made = {"PATH": PATH, "HOSTNAME": fields["metadata.name"]}
+    made = {**IMAGE_VARIABLES, "HOSTNAME": fields["metadata.name"]}
     for one in container.get("env", []):
         source = one.get("valueFrom", {})
         if "secretKeyRef" in source:
@@ -129,7 +137,7 @@ def made(
         at.chmod(0o755)
         mounts = container.get("volumeMounts", [])
         folders = {one["mountPath"]: volume(pod.spec, one, objects, at) for one in mounts}
-        entry = container.get("command") or entry_point()
+        entry = container.get("command") or CONFIG["Entrypoint"]
         yield Pod(
             [expanded(word, given) for word in [*entry, *container.get("args", [])]], given,
             folders, {one["mountPath"] for one in mounts if one.get("readOnly")},
@@ -137,11 +145,6 @@ def made(
         )  # fmt: skip
     finally:
         shutil.rmtree(at)
-
-
-def entry_point() -> list[str]:
-    """The image's, or the tests' own Python."""
-    return ["/usr/bin/gpu-mem-calc"] if IMAGE else OWN_ENTRY
 
 
 # --- how a pod is run ------------------------------------------------------------------------
@@ -204,7 +207,7 @@ def works(command: list[str]) -> bool:
 
 def found_runners() -> dict[str, Any]:
     """How pods can be run here, the best first."""
-    trial = Pod([*entry_point(), "--version"], {"PATH": PATH, "HOSTNAME": "x"},
+    trial = Pod([*CONFIG["Entrypoint"], "--version"], {**IMAGE_VARIABLES, "HOSTNAME": "x"},
                 {"/tmp": Path(tempfile.gettempdir())}, set(), "/tmp", 1)  # fmt: skip
     ways = {"bwrap": bubblewrap} if IMAGE else {"bwrap": bubblewrap, "setpriv": setpriv}
     found = {name: way for name, way in ways.items() if works(way(trial))}
