@@ -89,6 +89,24 @@ def _ports(documents: list[Document], services: dict[str, Document]) -> Iterator
 
 
 @policy
+def names_resolve(documents: list[Document]) -> Iterator[str]:
+    """Pods that call each other by name have the headless service that answers for them."""
+    services = _named(documents, "Service")
+    for pod in pods(documents):
+        domain = pod.spec.get("subdomain")
+        if domain is None:
+            continue
+        if services.get(domain, {"spec": {}})["spec"].get("clusterIP") != "None":
+            yield f"the pods' subdomain {domain} is no headless service"
+        for one in pod.containers():
+            words = [*one.get("command", []), *one.get("args", [])]
+            address = words[words.index("--master-addr") + 1] if "--master-addr" in words else ""
+            jobs = {f"{name}-0.{domain}" for name in _job_names(documents)}
+            if address and address not in jobs:
+                yield f"{address} is the name of no pod"
+
+
+@policy
 def disruption_leaves_room(documents: list[Document]) -> Iterator[str]:
     """A budget that keeps every pod would keep every node, too."""
     scaled = [one["spec"]["minReplicas"] for one in _named(

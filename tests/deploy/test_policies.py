@@ -82,6 +82,11 @@ def gone(*path: str) -> Change:
     return change
 
 
+def both(*changes: Change) -> Change:
+    """Several changes at once."""
+    return lambda *held: [change(*held) for change in changes]
+
+
 # policy: changes of the case `web-all` that break it.
 BROKEN: dict[str, list[Change]] = {
     "not_root": [pod(securityContext={"runAsNonRoot": True}), security(runAsUser=0),
@@ -121,6 +126,9 @@ BROKEN: dict[str, list[Change]] = {
         of("Service", "spec", ports=[{"name": "http", "port": 8080, "targetPort": "https"}]),
         of("NetworkPolicy", "spec", ingress=[{"ports": [{"port": 9000}]}]),
         container(ports=[{"name": "web", "containerPort": 8000}])],
+    "names_resolve": [pod(subdomain="page"), pod(subdomain="nowhere"),
+                      both(of("Service", "spec", clusterIP="None"), pod(subdomain="page"),
+                           container(args=["--master-addr", "other-0.page"]))],
     "disruption_leaves_room": [of("PodDisruptionBudget", "spec", minAvailable="100%"),
                                of("PodDisruptionBudget", "spec", minAvailable=3)],
     "volumes_are_there": [

@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.resources import files
 from typing import Any
 
 import pytest
 
+from tests.hub.servers import hub
 from tests.services import free_port
 
 from .cases import CASES, SMALL_RUN, documents, rendered
@@ -44,9 +46,9 @@ print(json.dumps([ask(*question) for question in questions]))
 Answer = tuple[int, str, str]  # status, type, body
 
 
-def prepared(pod: Pod) -> str:
+def prepared(pod: Pod, alone: bool = True) -> str:
     """The port to ask at: the pod's own where it has a network of its own, else a free one."""
-    if BEST == "bwrap":
+    if BEST == "bwrap" and alone:
         pod.extra.append("--unshare-net")
         return "8000"
     port = str(free_port())
@@ -89,6 +91,26 @@ def test_the_page_lives_and_ends(where: str, name: str, workers: int) -> None:
     assert "Traceback" not in log
     assert "hf_aVerySecretToken" not in log + page[2]
     assert left == []
+
+
+@pytest.mark.parametrize("where", [WHERE])
+def test_visitors_may_ask_the_hub(where: str) -> None:
+    """With web.hub and a token, a private model is read; the token stays in the pod."""
+    config = (files("gpu_mem_calculator") / "catalog/models/llama3.1-8b.json").read_bytes()
+    token = "hf_aVerySecretToken"
+    models = {"our-team/tuned": {"config.json": config}}
+    with hub(models, token, private=["our-team/tuned"]) as there:
+        case = replace(CASES["web-all"], sets=("web.workers=1", f"hfEndpoint={there.address}"))
+        with made(rendered(case), {("Secret", "hf-token"): {"token": token}}) as pod:
+            port = prepared(pod, alone=False)
+            with running(pod) as service:
+                question = ("/api/hf/fetch", {"model_id": "our-team/tuned"})
+                ((status, _, body),) = asked(service, port, question)
+                code, _, log = service.stop(pod.grace)
+    assert (status, code) == (200, 0), body
+    assert json.loads(body)["config"]
+    assert there.asked[0] == ("/our-team/tuned/resolve/main/config.json", f"Bearer {token}")
+    assert token not in log + body
 
 
 def test_probes_ask_what_answers() -> None:
