@@ -10,7 +10,7 @@ or ray. In: $.
 {{- else if ne $asked "auto" }}{{ $asked }}
 {{- else if .Values.kaiwo.enabled }}job
 {{- else if $has.Has "kubeflow.org/v1/PyTorchJob" }}pytorchjob
-{{- else if $has.Has "ray.io/v1/RayJob" }}ray
+{{- else if and .Values.measure.ray.version ($has.Has "ray.io/v1/RayJob") }}ray
 {{- else }}job
 {{- end }}
 {{- end }}
