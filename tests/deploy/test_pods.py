@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from tests.hub.buckets import KEY, SECRET, bucket
 from tests.hub.servers import hub
 
 from .cases import CASES, SMALL_RUN, Case, documents, rendered
-from .pods import RUNNERS, WHERE, Ended, Objects, PodError, expanded, made, run
+from .pods import RUNNERS, WHERE, Ended, Objects, PodError, expanded, made, run, setpriv
 
 # A model that is on this test's hub alone; the seed's own is a preset and needs no hub.
 OURS = "our-team/Llama-3.1-70B-tuned"
@@ -316,6 +318,17 @@ def test_the_pod_is_what_it_says() -> None:
         "user": [1000, 1000], "pid": 1, "work": "/tmp", "caps": [0, 0, 0], "new": "1",
         "names": ["HF_TOKEN", "HOME", "HOSTNAME", "LC_CTYPE", "PATH", "PWD"], "written": ["/tmp"],
     }  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_without_bubblewrap_the_user_is_the_pods() -> None:
+    """What is run instead: user 1000 and no capability, in the volume's folder."""
+    with made(documents("seed-number"), {}) as pod:
+        pod.command = ["sh", "-c", "id -u; id -g; pwd; grep -h Cap.*f /proc/self/status"]
+        done = subprocess.run(setpriv(pod), capture_output=True, text=True, check=True)
+        user, group, folder, effective = done.stdout.splitlines()
+        assert (user, group, folder) == ("1000", "1000", str(pod.tmp))
+        assert int(effective.split()[1], 16) == 0
 
 
 def test_variables_are_expanded_as_kubernetes_does() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -44,6 +45,9 @@ while True:
 print(json.dumps([ask(*question) for question in questions]))
 """
 Answer = tuple[int, str, str]  # status, type, body
+# A pod's first process ends with 0. One that is not the first ends, once it has tidied up, by the
+# signal that it got.
+WELL = {0} if BEST == "bwrap" else {0, -signal.SIGTERM}
 
 
 def prepared(pod: Pod, alone: bool = True) -> str:
@@ -87,7 +91,8 @@ def test_the_page_lives_and_ends(where: str, name: str, workers: int) -> None:
     assert [status for status, *_ in answers] == [200] * len(answers), answers
     assert page[1].startswith("text/html")
     assert json.loads(estimate[2])["fits_on_gpu"] is True
-    assert (code, seconds < pod.grace - 5) == (0, True), (code, seconds, log)
+    assert code in WELL, log
+    assert seconds < pod.grace - 5  # the five that come before SIGTERM
     assert "Traceback" not in log
     assert "hf_aVerySecretToken" not in log + page[2]
     assert left == []
@@ -107,7 +112,8 @@ def test_visitors_may_ask_the_hub(where: str) -> None:
                 question = ("/api/hf/fetch", {"model_id": "our-team/tuned"})
                 ((status, _, body),) = asked(service, port, question)
                 code, _, log = service.stop(pod.grace)
-    assert (status, code) == (200, 0), body
+    assert status == 200, body
+    assert code in WELL, log
     assert json.loads(body)["config"]
     assert there.asked[0] == ("/our-team/tuned/resolve/main/config.json", f"Bearer {token}")
     assert token not in log + body
