@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mem_calculator.hub import request, sources
+from gpu_mem_calculator.hub import sources
 from gpu_mem_calculator.hub.access import Access, allow
+from gpu_mem_calculator.hub.bounds import Allowance
 
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
@@ -26,7 +27,7 @@ def fresh(
         if (own and name != "HF_HUB_OFFLINE") or name.lower() in PROXIES:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HOME", str(tmp_path_factory.getbasetemp() / "no-hf-home"))
-    monkeypatch.setattr(request, "sleep", lambda _: None)
+    monkeypatch.setattr(Allowance, "pause", lambda *_: None)
     allow(Access())
     sources.forget()
     yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
@@ -10,7 +11,7 @@ import pytest
 
 from gpu_mem_calculator.hub import request
 from gpu_mem_calculator.hub.access import Access, allow
-from gpu_mem_calculator.hub.bounds import HubError
+from gpu_mem_calculator.hub.bounds import Allowance, HubError
 from gpu_mem_calculator.hub.refusals import MOST_WAIT
 from gpu_mem_calculator.hub.sources import on_hub
 from tests.hub.models import MANY, ONE
@@ -31,7 +32,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long was waited, without waiting."""
     waited: list[float] = []
-    monkeypatch.setattr(request, "sleep", waited.append)
+    monkeypatch.setattr(Allowance, "pause", lambda _, seconds: waited.append(seconds))
     return waited
 
 
@@ -185,3 +186,17 @@ def test_bytes_of_all_files_are_counted_together(there: Hub) -> None:
     """Also where several come at once."""
     allow(Access(size=len(MANY["config.json"]) + len(MANY["model.safetensors.index.json"]) + 400))
     assert "larger than" in why("owner/many")
+
+
+def test_the_first_broken_file_ends_the_others(there: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that wait for another try do not, and no thread is left."""
+    monkeypatch.undo()
+    monkeypatch.setenv("HF_ENDPOINT", there.address)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    there.trouble("/model-00.safetensors", instead(b"<html>" * 9))
+    for number in range(1, 8):
+        there.trouble(f"/model-{number:02}.safetensors", status(503, Retry_After="20"))
+    began = time.monotonic()
+    assert "not a safetensors file" in f": {why('owner/many')}"
+    assert time.monotonic() - began < 5
+    assert not [one for one in threading.enumerate() if "ThreadPool" in one.name]

@@ -51,7 +51,9 @@ def fetched(name: str, headers: bool) -> Checkpoint:
         return named(name, headers=headers)
     except HubError as error:
         if is_address(name):
-            raise InputError([f"model.name={shown(name)!r} is not read: {error}"]) from None
+            said = shown(name).rstrip("/")
+            told = "" if said in str(error) else f"={said!r}"
+            raise InputError([f"model.name{told} is not read: {error}"]) from None
         instead = "give the path of its config.json" if access().files else PASTE
         hint = "" if "; " in str(error) else f"; {instead}"
         hint = nearest(name, catalog.names("index")) or hint

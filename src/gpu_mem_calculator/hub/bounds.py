@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Lock
+from threading import Event, Lock
 from time import monotonic
 
 from .access import Access, access, endpoint
@@ -29,7 +29,7 @@ class Allowance:
 
     def __init__(self, limits: Access) -> None:
         self.until, self.size, self.limits = monotonic() + limits.seconds, limits.size, limits
-        self._lock = Lock()
+        self._lock, self._over = Lock(), Event()
 
     def seconds(self, where: str) -> float:
         """Those that are left; none is a sentence."""
@@ -37,6 +37,15 @@ class Allowance:
         if left <= 0:
             raise HubError(f"{where}: it takes longer than {self.limits.seconds:g} seconds")
         return left
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long, unless it is over before."""
+        self._over.wait(seconds)
+
+    def end(self) -> None:
+        """Nothing more is wanted: whoever still asks is stopped."""
+        self.until = 0.0
+        self._over.set()
 
     def take(self, count: int, where: str) -> None:
         """So many bytes came; too many are a sentence."""

@@ -122,6 +122,10 @@ class Bucket:
 
         return read
 
+    def end(self) -> None:
+        """No further request."""
+        self.allowance.end()
+
     def _told(self, error: Exception, where: str) -> HubError:
         """A sentence of our own: what obstore says runs over pages."""
         if isinstance(error, HubError):

@@ -75,7 +75,7 @@ def _shards(folder: Folder) -> list[str]:
 
 
 def _tensors(folder: Folder, files: Sequence[str]) -> tuple[Stored, ...]:
-    """Those of all files, a few files at a time; the first that fails ends it."""
+    """Those of all files, a few files at a time; the first that fails ends it for all."""
 
     def one(file: str) -> tuple[Stored, ...]:
         return safetensors(folder.reader(file), file)
@@ -87,6 +87,10 @@ def _tensors(folder: Folder, files: Sequence[str]) -> tuple[Stored, ...]:
     threads = ThreadPoolExecutor(AT_ONCE)
     try:
         return tuple(tensor for found in threads.map(one, files) for tensor in found)
+    except HubError:
+        folder.end()
+        threads.shutdown(cancel_futures=True)
+        raise
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 

@@ -26,6 +26,9 @@ class Folder(Protocol):
     def where(self, file: str) -> str:
         """A file in a sentence."""
 
+    def end(self) -> None:
+        """Nothing more is wanted of it."""
+
 
 def file_reader(path: Path) -> Read:
     """Ranges of a file on disk."""
@@ -63,6 +66,9 @@ class Local:
         """Its path."""
         return str(self.path / file)
 
+    def end(self) -> None:
+        """A disk needs no word."""
+
 
 class Served:
     """A folder of a server, of whose files each range is a request of its own."""
@@ -93,3 +99,7 @@ class Served:
     def where(self, file: str) -> str:
         """Its address."""
         return said(self._at(file))
+
+    def end(self) -> None:
+        """No further request, and no waiting for one."""
+        self.allowance.end()

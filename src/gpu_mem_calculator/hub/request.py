@@ -14,7 +14,6 @@ import string
 from functools import cache
 from http.client import HTTPException
 from random import uniform
-from time import sleep
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import (
@@ -50,7 +49,7 @@ def get(address: str, headers: dict[str, str], most: int, allowance: Allowance) 
             pause = max(error.wait, uniform(0.5, 1.0) * PAUSE * 2**tried)
             if tried == TRIES - 1 or pause >= allowance.seconds(where):
                 raise
-            sleep(pause)
+            allowance.pause(pause)
     raise AssertionError("the last try returns or raises")
 
 
