@@ -47,11 +47,7 @@ SLIM = (
     "path-exclude=/usr/share/info/*", "path-exclude=/usr/share/lintian/*",
 )  # fmt: skip
 # What an image of Debian tells apt: keep nothing that can be fetched again.
-CLEAN = (
-    'Dir::Cache::pkgcache ""',
-    'Dir::Cache::srcpkgcache ""',
-    'APT::Keep-Downloaded-Packages "0"',
-)
+CLEAN = 'Dir::Cache::pkgcache ""; Dir::Cache::srcpkgcache ""; APT::Keep-Downloaded-Packages "0";'
 
 
 @dataclass
@@ -126,12 +122,14 @@ def debian(suite: str, cache: Path) -> Path:
     kept = cache / f"{suite}.tar"
     if not kept.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        new = cache / f"{suite}.{os.getpid()}.tar"
-        options = [*(f"--dpkgopt={line}" for line in SLIM), *(f"--aptopt={each}" for each in CLEAN)]
-        subprocess.run(
-            ["mmdebstrap", "--quiet", "--variant=minbase", *options, suite, new], check=True
-        )
-        new.rename(kept)
+        options = [f"--dpkgopt={line}" for line in SLIM]
+        hook = f"--customize-hook=cd \"$1\"; echo '{CLEAN}' > etc/apt/apt.conf.d/clean"
+        hook += "; rm -f var/cache/apt/*.bin"
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            new = os.path.join(folder, "new.tar")
+            line = ["mmdebstrap", "--quiet", "--variant=minbase", *options, hook, suite, new]
+            subprocess.run(line, check=True)
+            os.rename(new, kept)
     return kept
 
 
