@@ -79,7 +79,11 @@ def build(
         if folder.exists():
             shutil.rmtree(folder)
     images: dict[str, Image] = {}
-    for stage in needed(read(HERE / "Dockerfile"), target):
+    stages = needed(read(HERE / "Dockerfile"), target)
+    every = [step for stage in stages for step in stage.steps if step.name == "ARG"]
+    if unknown := (given or {}).keys() - {name for step in every for name in step.pairs({})}:
+        raise DockerfileError(f"{target} has no ARG {', '.join(sorted(unknown))}")
+    for stage in stages:
         at = root if stage.name == target else work / stage.name
         at.mkdir(parents=True)
         image = images[stage.name] = begun(stage, at, images, cache)
@@ -282,9 +286,9 @@ def main() -> int:
         print(missing, file=sys.stderr)
         return 2
     try:
-        given = dict(pair.split("=", 1) for pair in args.build_arg)
+        given = dict(pair.partition("=")[::2] for pair in args.build_arg)
         report(build(args.target, root, args.cache, given))
-    except DockerfileError as error:
+    except (DockerfileError, subprocess.CalledProcessError) as error:
         print(f"deploy/Dockerfile, {error}", file=sys.stderr)
         return 2
     return 0
