@@ -30,7 +30,8 @@ SIGNED = re.compile(
 ADMITTED = {"Host": "s3.amazonaws.com", "Authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/"
             "us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"}  # fmt: skip
 REASONS = {"InvalidAccessKeyId": 403, "SignatureDoesNotMatch": 403, "AccessDenied": 403,
-           "AuthorizationHeaderMalformed": 400, "SlowDown": 503}  # fmt: skip
+           "AuthorizationHeaderMalformed": 400, "SlowDown": 503, "PermanentRedirect": 301,
+           "MethodNotAllowed": 405, "ExpiredToken": 400}  # fmt: skip
 
 
 @dataclass

@@ -14,6 +14,8 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.model_source import Model, find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.hub.access import Access, allow
+from gpu_mem_calculator.hub.bounds import Allowance
+from gpu_mem_calculator.hub.bucket import Bucket as Folder
 from tests.hub.buckets import KEY, SECRET, Bucket, bucket
 from tests.hub.models import GGUF, MANY, ONE
 
@@ -157,6 +159,26 @@ def test_a_busy_storage_is_asked_again(there: Bucket) -> None:
     assert found("models/mine.json").arch.vocab == 256
     there.troubles += ["SlowDown"] * 4
     assert "the storage is asked too often" in why("s3://default-bucket/models/owner/many")
+
+
+@pytest.mark.parametrize(("code", "said"), [
+    ("PermanentRedirect", "the bucket is in another region; set AWS_REGION"),
+    ("ExpiredToken", "the token of AWS_SESSION_TOKEN is no longer good"),
+    ("AccessDenied", "it is not there, or the keys may not read it"),
+    ("MethodNotAllowed", "answers HTTP 405"),
+])  # fmt: skip
+def test_other_refusals_of_a_storage(there: Bucket, code: str, said: str) -> None:
+    """By the code that S3 gives."""
+    there.troubles.append(code)
+    assert said in why("s3://default-bucket/models/mine.json")
+
+
+@pytest.mark.parametrize("code", ["PermanentRedirect", "NoSuchBucket", "InvalidAccessKeyId"])
+def test_where_no_address_is_given_it_may_be_missing(code: str) -> None:
+    """AWS answers that it knows nothing of the bucket: it may be that it was not meant."""
+    asked = Folder("some-bucket", "", Allowance(Access()))
+    said = str(asked._told(OSError(f"<Error><Code>{code}</Code></Error>"), "s3://some-bucket/x"))
+    assert said.endswith("AWS was asked: set AWS_ENDPOINT_URL_S3 for a storage of your own")
 
 
 def test_an_answer_that_is_cut_is_asked_for_again(there: Bucket) -> None:
