@@ -9,7 +9,8 @@ import pytest
 
 from gpu_mem_calculator.serving import server_names
 
-ABSENT = ("fastapi", "numpy", "prometheus_client", "torch", "transformers", "uvicorn")
+ABSENT = ("fastapi", "numpy", "obstore", "prometheus_client", "ray", "torch", "transformers",
+          "uvicorn")  # fmt: skip
 BLOCKED = f"import sys\nsys.modules |= dict.fromkeys({ABSENT})\n"
 RUN = "from gpu_mem_calculator.cli.main import main\nraise SystemExit(main(sys.argv[1:]))\n"
 COMMANDS = [

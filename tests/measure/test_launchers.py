@@ -80,6 +80,18 @@ time.sleep(float(sys.argv[1]))
 """
 
 
+RUNNING: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """No launcher outlives its test, whatever came of it."""
+    yield
+    while RUNNING:
+        with RUNNING.pop() as process:
+            process.kill()
+
+
 @pytest.fixture
 def cpu_torch() -> None:
     """torch, and one that cannot measure."""
@@ -90,10 +102,12 @@ def cpu_torch() -> None:
 def started(words: list[str], folder: Path, **variables: str) -> subprocess.Popen[str]:
     """A launcher as a pod starts it: nothing of this test's own launchers in its environment."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "TORCHELASTIC_"))}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**kept, "TMPDIR": str(folder), **variables},
     )  # fmt: skip
+    RUNNING.append(process)
+    return process
 
 
 def pods_of_the_chart(
@@ -105,11 +119,11 @@ def pods_of_the_chart(
     first pod's name is this machine.
     """
     values = {"mode": "measure", "run": small_run("fsdp", 2), "nodes": 2, "gpusPerNode": 1,
-              "measure": {"ranks": "all", "launcher": launcher}}  # fmt: skip
+              "measure": {"ranks": "all", "launcher": launcher, "waitForNodesSeconds": 90}}  # fmt: skip
     path = folder / "run.json"
     path.write_text(json.dumps(values["run"]))
-    here = {"python": sys.executable, "/run/run.json": str(path), "release-0.release": "127.0.0.1",
-            "29500": str(free_port())}  # fmt: skip
+    here = {"python": sys.executable, "/run/run.json": str(path), "29500": str(free_port()),
+            "release-0.release-ranks": "127.0.0.1", "release-master-0": "127.0.0.1"}  # fmt: skip
     documents = {one["kind"]: one["spec"] for one in render(values) if "spec" in one}
     found = indexed(documents["Job"]) if launcher == "job" else replicas(documents["PyTorchJob"])
     pods = []
@@ -143,7 +157,7 @@ def replicas(job: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, str]]]:
         assert pod["name"] == "pytorch"
         (port,) = (str(one["containerPort"]) for one in pod["ports"])
         variables = {
-            "MASTER_ADDR": "release-0.release", "PET_MASTER_ADDR": "release-0.release",
+            "MASTER_ADDR": "release-master-0", "PET_MASTER_ADDR": "release-master-0",
             "MASTER_PORT": port, "PET_MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank),
             "PET_NODE_RANK": str(rank), "PET_NPROC_PER_NODE": job["nprocPerNode"],
             "PET_NNODES": "2",
