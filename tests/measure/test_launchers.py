@@ -118,8 +118,9 @@ def pods_of_the_chart(
     What differs from pods is the interpreter's path, the run file's, a free port, and that the
     first pod's name is this machine.
     """
+    measure = {"ranks": "all", "launcher": launcher, "waitForNodesSeconds": 90}
     values = {"mode": "measure", "run": small_run("fsdp", 2), "nodes": 2, "gpusPerNode": 1,
-              "measure": {"ranks": "all", "launcher": launcher, "waitForNodesSeconds": 90}}  # fmt: skip
+              "measure": measure}  # fmt: skip
     path = folder / "run.json"
     path.write_text(json.dumps(values["run"]))
     here = {"python": sys.executable, "/run/run.json": str(path), "29500": str(free_port()),
