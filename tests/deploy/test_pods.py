@@ -16,6 +16,7 @@ import pytest
 
 from tests.hub.buckets import KEY, SECRET, bucket
 from tests.hub.servers import hub
+from tests.published.test_seed_000 import PRINTED
 
 from .cases import CASES, SMALL_RUN, Case, documents, rendered
 from .pods import RUNNERS, WHERE, Ended, Objects, PodError, expanded, made, run, setpriv
@@ -25,16 +26,7 @@ OURS = "our-team/Llama-3.1-70B-tuned"
 CONFIG = (files("gpu_mem_calculator") / "catalog/models/llama3.1-70b.json").read_bytes()
 TOKEN = "hf_aVerySecretToken"
 OTHER = "n0t-th1s-0ne"
-# What the seed shows, but for the blanks at the ends of lines that its page has lost.
-TABLE = """\
-Estimated memory needed for params, optim states and gradients for a:
-HW: Setup with 1 node, 8 GPUs per node.
-SW: Model with 69503M total params.
-  per CPU  |  per GPU |   Options
- 3107.03GB | 129.46GB | offload_optimizer=cpu
- 3107.03GB | 275.10GB | offload_optimizer=none
-"""
-GENERIC = TABLE.replace("69503M", "70000M").replace("3107.03", "3129.24").replace(
+GENERIC = PRINTED.replace("69503M", "70000M").replace("3107.03", "3129.24").replace(
     "129.46", "130.39").replace("275.10", "277.07")  # fmt: skip
 
 
@@ -96,7 +88,7 @@ def test_the_seeds_first_command(where: str, name: str) -> None:
     """The log ends in the seed's table; the model is a preset, so no network is needed."""
     options = ("--unshare-net",) if where.startswith("bwrap") else ()
     done = ended(CASES[name], token(), *options)
-    assert (done.code, log_end(done.log)) == (0, TABLE)
+    assert (done.code, log_end(done.log)) == (0, PRINTED)
     assert TOKEN not in done.log
     assert done.written == []
 
@@ -106,7 +98,7 @@ def test_a_model_of_ones_own_on_the_hub(where: str) -> None:
     """A gated one, by the token in a secret: the same table, and the token only at the hub."""
     with gated_hub() as there:
         done = ended(from_hub(there.address), token())
-    assert (done.code, log_end(done.log)) == (0, TABLE)
+    assert (done.code, log_end(done.log)) == (0, PRINTED)
     assert there.asked[0] == (f"/{OURS}/resolve/main/config.json", f"Bearer {TOKEN}")
     assert TOKEN not in done.log
     assert done.written == []
@@ -118,7 +110,7 @@ def test_the_seeds_second_command(where: str) -> None:
     path = "models/meta-llama/Llama-3.1-70B/config.json"
     with bucket("default-bucket", {path: CONFIG}) as there:
         done = ended(given("seed-bucket", f"bucketStorageHost={there.endpoint}"), keys())
-    assert (done.code, log_end(done.log)) == (0, TABLE)
+    assert (done.code, log_end(done.log)) == (0, PRINTED)
     assert {asked[0] for asked in there.asked} == {f"/default-bucket/{path}"}
     assert {asked[2] for asked in there.asked} == {KEY}
     assert SECRET not in done.log
@@ -138,8 +130,8 @@ def test_the_seeds_third_command(runner: str) -> None:
     ("case", "table"),
     [
         (CASES["number-in-a-file"], GENERIC),
-        (given("deepspeed-kaiwo", "modelPath=meta-llama/Llama-3.1-70B"), TABLE),
-        (Case(sets=("modelPath=llama3.1-70b", "numParameters=1e9", "stage=2")), TABLE),
+        (given("deepspeed-kaiwo", "modelPath=meta-llama/Llama-3.1-70B"), PRINTED),
+        (Case(sets=("modelPath=llama3.1-70b", "numParameters=1e9", "stage=2")), PRINTED),
     ],
     ids=["a number as a values file has it", "within a KaiwoJob", "a model wins over a number"],
 )

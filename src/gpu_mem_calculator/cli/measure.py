@@ -9,7 +9,6 @@ import argparse
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -20,6 +19,7 @@ from ..measure.case import STEPS, TIMEOUT, Case, fresh_id, read_cases
 from ..measure.cases import Result, measure_cases
 from ..measure.over_ray import Shape
 from ..measure.runs_file import RunsFile
+from .conditions import check_options, conditions
 from .output import show, write
 from .parser import (
     Parser,
@@ -121,31 +121,6 @@ def run(args: argparse.Namespace) -> int:
                           f"{card.memory_bytes / GIB:.1f}; give less"])  # fmt: skip
     import_once()
     return run_many(args, todo, file) if args.cases else run_one(args, todo, file)
-
-
-def check_options(args: argparse.Namespace) -> None:
-    """Options that do not go together."""
-    problems = []
-    if args.cases and (args.config or args.preset):
-        problems.append("give one of --config, --preset and --cases")
-    if args.cases and not args.append:
-        problems.append("--cases needs --append FILE, where every finished case is kept")
-    for name in ("snapshot", "id"):
-        if args.cases and getattr(args, name):
-            problems.append(f"--{name} is for one run; leave it out with --cases")
-    if args.find_minimum and args.cap is not None:
-        problems.append("--find-minimum tries caps itself; leave --cap out")
-    if args.again and not args.cases:
-        problems.append("--again is for --cases; one run is always measured")
-    if problems:
-        raise InputError(problems)
-
-
-def conditions(args: argparse.Namespace) -> dict[str, Any]:
-    """What the options say of a case; they win over what a file says."""
-    given = {"rank": args.rank, "steps": args.steps, "cap_bytes": args.cap,
-             "alloc_conf": args.alloc_conf, "timeout": args.timeout}  # fmt: skip
-    return {key: value for key, value in given.items() if value is not None}
 
 
 def one_case(args: argparse.Namespace, file: RunsFile | None) -> Case:

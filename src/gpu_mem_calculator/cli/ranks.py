@@ -13,7 +13,7 @@ from ..measure.program import program
 from ..measure.ranks import Place, check_ranks, measure_rank
 from ..measure.runs_file import RunsFile
 from ..measure.torchrun import begin, refused
-from .measure import check_options, conditions
+from .conditions import check_options, conditions
 from .output import show, write
 from .parser import run_data, run_words
 
