@@ -194,7 +194,8 @@ def plain(pod: Pod, given: list[str] | None = None) -> list[str]:
     """The process and its variables alone."""
     given = given or [f"{name}={moved(pod, value)}" for name, value in pod.variables.items()]
     work = ["--chdir", moved(pod, pod.work)]
-    return ["env", "-i", *work, *given, *(moved(pod, word) for word in pod.command)]
+    program, *words = pod.command  # the program is this machine's, also where it lies in /tmp
+    return ["env", "-i", *work, *given, program, *(moved(pod, word) for word in words)]
 
 
 def works(command: list[str]) -> bool:
