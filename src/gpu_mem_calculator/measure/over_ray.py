@@ -24,7 +24,8 @@ from msgspec import Struct
 from ..core.errors import InputError
 from .torchrun import SAYS
 
-NO_RAY = "--ray needs ray, which is not installed: pip install ray, or start the ranks by torchrun"
+NO_RAY = ("--ray needs ray, which is not installed: pip install 'gpu-mem-calculator[ray]', or "
+          "start the ranks by torchrun")  # fmt: skip
 PATIENCE = 600.0  # seconds for the cluster to have the nodes free
 GRACE = 30.0  # seconds for torchrun to end its ranks
 
