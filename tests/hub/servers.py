@@ -29,19 +29,18 @@ class Ranges(BaseHTTPRequestHandler):
 
     def send(self, data: bytes) -> None:
         """Some bytes, or those of them that are asked for."""
-        data, span = self.wanted(data)
-        self.send_response(206 if span else 200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.wfile.write(self.begun(data))
 
-    def wanted(self, data: bytes) -> tuple[bytes, bool]:
-        """Those bytes that are asked for, and whether they are a range."""
+    def begun(self, data: bytes) -> bytes:
+        """Those bytes that are asked for; all that comes before them is sent."""
         span = self.headers.get("Range")
         if span:
             first, last = span.removeprefix("bytes=").split("-")
             data = data[int(first) : int(last) + 1]
-        return data, bool(span)
+        self.send_response(206 if span else 200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        return data
 
     def refuse(self, status: int, **headers: str) -> None:
         """An answer without a body; `X_Error_Code` is the header X-Error-Code."""
@@ -111,11 +110,7 @@ def truncated(keep: int) -> Trouble:
     """The length of all of it, the bytes of some, and the connection is closed."""
 
     def cut(handler: Ranges, data: bytes) -> None:
-        data, span = handler.wanted(data)
-        handler.send_response(206 if span else 200)
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        handler.wfile.write(data[:keep])
+        handler.wfile.write(handler.begun(data)[:keep])
         handler.close_connection = True
 
     return cut
@@ -135,13 +130,9 @@ def slow(seconds: float) -> Trouble:
     """The file, a byte at a time, with such a pause before each."""
 
     def drip(handler: Ranges, data: bytes) -> None:
-        data, span = handler.wanted(data)
-        handler.send_response(206 if span else 200)
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        for at in range(len(data)):
+        for byte in handler.begun(data):
             time.sleep(seconds)
-            handler.wfile.write(data[at : at + 1])
+            handler.wfile.write(bytes([byte]))
 
     return drip
 
@@ -276,8 +267,9 @@ def deliver(handler: Ranges, there: Hub, data: bytes) -> None:
     if queue:
         queue.pop(0)(handler, data)
         return
-    there.sent += len(handler.wanted(data)[0])
-    handler.send(data)
+    data = handler.begun(data)
+    there.sent += len(data)
+    handler.wfile.write(data)
 
 
 @contextmanager
