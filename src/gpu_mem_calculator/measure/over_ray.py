@@ -47,6 +47,7 @@ class Node:
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
+        self.stopped, self.lock = False, threading.Lock()
 
     def address(self) -> tuple[str, int]:
         """Where the ranks can meet on this node: its address and a port that is free now."""
@@ -57,12 +58,16 @@ class Node:
 
     def run(self, words: Sequence[str]) -> Iterator[tuple[str, str | int]]:
         """Run a command: ("out" or "err", a line) as they come, then ("code", its exit code)."""
-        self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
-        )  # fmt: skip
+        with self.lock:
+            process = self.process = None if self.stopped else subprocess.Popen(
+                words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
+            )  # fmt: skip
+        if process is None:  # another node failed before this one had begun
+            yield "code", -signal.SIGTERM
+            return
         lines: queue.Queue[tuple[str, str] | None] = queue.Queue()
-        for name, stream in (("out", self.process.stdout), ("err", self.process.stderr)):
+        for name, stream in (("out", process.stdout), ("err", process.stderr)):
             threading.Thread(target=_pass_on, args=(name, stream, lines), daemon=True).start()
         open_streams = 2
         while open_streams:
@@ -71,11 +76,12 @@ class Node:
                 open_streams -= 1
             else:
                 yield line
-        yield "code", self.process.wait()
+        yield "code", process.wait()
 
     def stop(self) -> None:
         """End the command and all that it started: asked first, then made to."""
-        process = self.process
+        with self.lock:
+            self.stopped, process = True, self.process
         if process is None or process.poll() is not None:
             return
         process.terminate()
