@@ -87,12 +87,14 @@ def build(
         at = root if stage.name == target else work / stage.name
         at.mkdir(parents=True)
         image = images[stage.name] = begun(stage, at, images, cache)
+        [(_, _, held)] = image.table
         for step in stage.steps:
-            before, start = size(image.root), time.perf_counter()
+            start = time.perf_counter()
             STEPS[step.name](image, step, images)
             image.arguments |= {k: v for k, v in (given or {}).items() if k in image.arguments}
-            seconds, grown = time.perf_counter() - start, size(image.root) - before
-            image.table.append((f"{stage.name}: {step.name} {step.text}", seconds, grown))
+            seconds, now = time.perf_counter() - start, size(image.root)
+            image.table.append((f"{stage.name}: {step.name} {step.text}", seconds, now - held))
+            held = now
     shutil.rmtree(work, ignore_errors=True)
     done = images[target]
     done.table = [row for image in images.values() for row in image.table]

@@ -7,10 +7,9 @@ gets stage 2's. What was counted is told on stderr."""
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.errors import InputError
+from ..core.errors import InputError, tell
 from .output import write
 from .parser import Parser, add_settings, positive, whole
 
@@ -106,8 +105,7 @@ def _tell(args: argparse.Namespace, counted: Counted) -> None:
                      f"{model.arch.family}, a family that is known here")  # fmt: skip
     if args.num_parameters is not None:
         lines.append(f"--num-parameters {args.num_parameters} is not used: --model-path wins")
-    for line in lines:
-        print(f"gpu-mem-calc: {line}", file=sys.stderr, flush=True)
+    tell(*lines)
 
 
 class Counted(NamedTuple):

@@ -46,8 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         problems = getattr(error, "problems", None)
         if problems is None:
             raise
-        for problem in problems:
-            print(f"{PROG}: {problem}", file=sys.stderr)
+        from ..core.errors import tell
+
+        tell(*problems)
         return 2
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..core.errors import InputError
+from ..core.errors import InputError, tell
 from ..core.runfile import with_settings
 from ..ledger.units import GIB, KIB, MIB
 from ..measure.case import STEPS, TIMEOUT, Case, fresh_id, read_cases
@@ -153,11 +152,6 @@ def remaining(args: argparse.Namespace, cases: list[Case], file: RunsFile | None
         tell(f"{len(cases) - len(todo)} of {len(cases)} cases are in {args.append} already; "
              f"{len(todo)} to do")  # fmt: skip
     return todo
-
-
-def tell(text: str) -> None:
-    """A line beside the answer."""
-    print(f"gpu-mem-calc: {text}", file=sys.stderr, flush=True)
 
 
 def run_one(args: argparse.Namespace, cases: list[Case], file: RunsFile | None) -> int:

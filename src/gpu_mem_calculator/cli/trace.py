@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.errors import InputError
+from ..core.errors import InputError, tell
 from .output import show, write
 from .parser import Parser, add_allocator, add_output, add_run, natural, run_data, whole
 
@@ -72,8 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
         show(list(tracing_report(traced)), args.output)
         if args.snapshot:
-            print(f"gpu-mem-calc: {args.snapshot} is for torch's memory viewer; drop it on "
-                  "pytorch.org/memory_viz", file=sys.stderr)  # fmt: skip
+            tell(f"{args.snapshot} is for torch's memory viewer; drop it on pytorch.org/memory_viz")
     return 0
 
 

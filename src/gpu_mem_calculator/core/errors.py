@@ -1,11 +1,14 @@
-"""Everything a user can get wrong ends here: one sentence a problem, all problems at once."""
+"""Everything a user can get wrong ends here: one sentence a problem, all problems at once; and how
+a sentence is told beside the answer."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 MOST = 400  # characters of a sentence
+SAYS = "gpu-mem-calc: "  # how each begins that is told
 
 
 class InputError(ValueError):
@@ -19,6 +22,12 @@ class InputError(ValueError):
 def _short(problem: str) -> str:
     """A sentence that quotes a page keeps its beginning and its end."""
     return problem if len(problem) <= MOST else f"{problem[: MOST // 2]}...{problem[-MOST // 3 :]}"
+
+
+def tell(*sentences: str) -> None:
+    """Sentences beside the answer, a line each on stderr."""
+    for sentence in sentences:
+        print(f"{SAYS}{sentence}", file=sys.stderr, flush=True)
 
 
 class Problems(list[str]):

@@ -21,8 +21,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.errors import InputError
-from .torchrun import SAYS
+from ..core.errors import SAYS, InputError, tell
 
 NO_RAY = ("--ray needs ray, which is not installed: pip install 'gpu-mem-calculator[ray]', or "
           "start the ranks by torchrun")  # fmt: skip
@@ -183,7 +182,7 @@ def follow(ray: Any, streams: Sequence[Any]) -> int:
             if what:
                 return int(what) if int(what) > 0 else 1
         elif kind == "lost":
-            print(f"{SAYS}node {node} is lost: {what}", file=sys.stderr, flush=True)
+            tell(f"node {node} is lost: {what}")
             return 1
         elif not (kind == "err" and what in sentences):
             print(what, end="", file=sys.stdout if kind == "out" else sys.stderr, flush=True)

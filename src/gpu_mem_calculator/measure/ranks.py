@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
@@ -12,7 +11,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.errors import InputError
+from ..core.errors import InputError, tell
 from ..jobs.job import NCCL, World
 from .card import NO_GPU
 from .case import Case
@@ -102,12 +101,12 @@ def give_up(
     row = failed_row(case, outcome, told)
     if not out_of_memory(outcome):
         traceback.print_exception(error)
-    print(f"gpu-mem-calc: rank {case.rank}: {row['failed']}", file=sys.stderr, flush=True)
+    tell(f"rank {case.rank}: {row['failed']}")
     try:
         if append is not None:
             RunsFile(append).add(row)
     except InputError as problem:
-        print(f"gpu-mem-calc: {problem}", file=sys.stderr, flush=True)
+        tell(str(problem))
     os._exit(1)
 
 

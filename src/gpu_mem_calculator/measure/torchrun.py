@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -18,20 +17,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import InputError
+from ..core.errors import InputError, tell
 from .card import NO_TORCH
 from .child import end_with_the_parent
 
 ASKED = "GPU_MEM_CALC_TORCHRUN"  # set for ranks that were started from here
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torchrun looks for what a rank died of
 ELASTIC = "torch.distributed.elastic.multiprocessing"
-SAYS = "gpu-mem-calc: "
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the ranks of this node; the exit code of the one that failed first, else 0."""
     if find_spec("torch") is None:
-        return say([NO_TORCH])
+        tell(NO_TORCH)
+        return 2
     run = import_module("torch.distributed.run")
     failed = import_module(f"{ELASTIC}.errors").ChildFailedError
     network = import_module("torch.distributed").DistError  # the others cannot be reached
@@ -44,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return ended(error.failures)
     except network as error:
         reason = str(error).splitlines()[0]
-        say([f"the nodes did not find each other: {reason}"])
+        tell(f"the nodes did not find each other: {reason}")
         return 1
     return 0
 
@@ -57,12 +56,13 @@ def ended(failures: Mapping[int, Any]) -> int:
     rank, failure = first[0]
     problems = problems_of(failure)
     if problems:
-        return say(problems)
+        tell(*problems)
+        return 2
     code: int = failure.exitcode
     if code < 0:
-        say([f"rank {rank} was ended by {failure.signal_name()}"])
+        tell(f"rank {rank} was ended by {failure.signal_name()}")
         return 128 - code
-    say([f"rank {rank} ended with exit code {code}"])
+    tell(f"rank {rank} ended with exit code {code}")
     return code
 
 
@@ -88,13 +88,6 @@ def refused(problem: InputError) -> bool:
             "extraInfo": {"timestamp": str(int(time.time()))}}  # fmt: skip
     Path(path).write_text(json.dumps({"message": told}), encoding="utf-8")
     return True
-
-
-def say(problems: Sequence[str]) -> int:
-    """Sentences on the error stream; 2, the code of bad input."""
-    for problem in problems:
-        print(f"{SAYS}{problem}", file=sys.stderr, flush=True)
-    return 2
 
 
 if __name__ == "__main__":
