@@ -13,7 +13,7 @@ from ..engines.deepspeed import OPTIONS
 from ..memory.run import Run
 from .groups import fake_group
 from .job import NCCL, Job
-from .model import hf_config, layers, loss_of, needed, recompute, tokens
+from .model import hf_config, inputs, layers, loss_of, needed, recompute
 
 LEARNING_RATE = 1e-5
 SWAP_ELEMENTS = 100_000_000  # of one of the buffers that parameters on NVMe pass through
@@ -115,20 +115,20 @@ def train(job: Job) -> None:
     deepspeed = needed("deepspeed", "measure")
     with _folder(job) as folder:
         data = config_json(job, folder)
-        model = _model(job, data)
+        model, batch = _model(job, data)
         job.world.mark("model")
         trained = [p for p in model.parameters() if p.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=data)
         job.world.mark("init")
         for step in range(job.world.steps):
-            _step(job, engine, f"s{step}")
+            _step(job, engine, batch, f"s{step}")
 
 
-def _step(job: Job, engine: Any, name: str) -> None:
+def _step(job: Job, engine: Any, batch: Any, name: str) -> None:
     """Every micro-batch: forward, backward, and DeepSpeed's step, which counts them itself."""
     for micro in range(int(job.resolved.run.micro_batches)):
-        ids = tokens(job)
-        loss = loss_of(engine(input_ids=ids, labels=ids))
+        given = inputs(job, batch)
+        loss = loss_of(engine(**given) if isinstance(given, dict) else engine(*given))
         job.world.mark(f"{name}.a{micro}.fwd")
         engine.backward(loss)
         del loss
@@ -177,16 +177,31 @@ def _folder(job: Job) -> Iterator[str]:
         yield folder
 
 
-def _model(job: Job, data: dict[str, Any]) -> Any:
-    """The model in the training dtype: under zero.Init in stage 3, else whole on the device."""
+def _model(job: Job, data: dict[str, Any]) -> tuple[Any, Any]:
+    """The model, under zero.Init in stage 3, else whole on the device, and a batch where it comes
+    with one.
+
+    The user's own is cast by the engine; transformers' is made in the training dtype.
+    """
     torch, deepspeed = needed("torch", "measure"), needed("deepspeed", "measure")
-    transformers = needed("transformers", "measure")
-    run, config = job.resolved.run, hf_config(job)
-    sharded = data["zero_optimization"]["stage"] == 3 and _option(run, "zero_init")
+    sharded = data["zero_optimization"]["stage"] == 3 and _option(job.resolved.run, "zero_init")
     place = torch.device(job.world.device)
-    dtype = getattr(torch, DTYPES[run.precision])
     with deepspeed.zero.Init(config_dict_or_path=data) if sharded else place:
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+        if job.build is not None:
+            return job.build()
+        model = _from_config(job)
+    return _ready(job, model, data), None
+
+
+def _from_config(job: Job) -> Any:
+    torch, transformers = needed("torch", "measure"), needed("transformers", "measure")
+    dtype = getattr(torch, DTYPES[job.resolved.run.precision])
+    return transformers.AutoModelForCausalLM.from_config(hf_config(job), dtype=dtype)
+
+
+def _ready(job: Job, model: Any, data: dict[str, Any]) -> Any:
+    """A model of transformers with its adapters, its recomputation and its checkpoints."""
+    run = job.resolved.run
     model.train()
     model.config.use_cache = False
     if run.adapter is not None:
@@ -194,7 +209,7 @@ def _model(job: Job, data: dict[str, Any]) -> Any:
 
         model = adapted(job, model)
     else:
-        recompute(job.resolved.run, model)
+        recompute(run, model)
     if "activation_checkpointing" in data:
         _own_checkpoints(model, data["activation_checkpointing"])
     return model

@@ -96,6 +96,14 @@ def tokens(job: Job) -> Any:
     return torch.randint(0, run.arch.vocab, shape, device=job.world.device)
 
 
+def inputs(job: Job, batch: Any) -> Any:
+    """What a model is given: the batch it came with, or token ids that are their own labels."""
+    if batch is not None:
+        return batch
+    ids = tokens(job)
+    return {"input_ids": ids, "labels": ids}
+
+
 def layers(model: Any) -> list[Any]:
     """The decoder layers: the longest list of modules that is in no other list."""
     import torch

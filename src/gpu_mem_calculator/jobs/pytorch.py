@@ -10,7 +10,7 @@ from .ddp import replicated
 from .fsdp import shard
 from .groups import start_group
 from .job import Job
-from .model import autocast_dtype, build, layers, loss_of, recompute, tokens
+from .model import autocast_dtype, build, inputs, layers, loss_of, recompute
 from .optimizers import clip, optimizer
 
 
@@ -56,7 +56,7 @@ def _step(job: Job, runner: Any, optim: Any, params: list[Any], batch: Any, name
     dtype, count = autocast_dtype(job), int(job.resolved.run.micro_batches)
     mark = job.world.mark
     for micro in range(count):
-        given = _inputs(job, batch)
+        given = inputs(job, batch)
         cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
         with cast:
             loss = loss_of(runner(**given) if isinstance(given, dict) else runner(*given))
@@ -68,10 +68,3 @@ def _step(job: Job, runner: Any, optim: Any, params: list[Any], batch: Any, name
     optim.step()
     mark(f"{name}.opt")
     optim.zero_grad(set_to_none=True)
-
-
-def _inputs(job: Job, batch: Any) -> Any:
-    if batch is not None:
-        return batch
-    ids = tokens(job)
-    return {"input_ids": ids, "labels": ids}
