@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.trace.function import Function, load, run_without_model
+from gpu_mem_calculator.jobs.function import Function, load, run_without_model
 from gpu_mem_calculator.trace.run import trace
 
 CODE = """

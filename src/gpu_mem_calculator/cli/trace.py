@@ -18,10 +18,10 @@ from .parser import Parser, add_allocator, add_output, add_run, natural, run_dat
 
 if TYPE_CHECKING:
     from ..core.calculator import Estimate
+    from ..jobs.function import Function
     from ..report.tracing import Traced
     from ..trace.diff import Difference
     from ..trace.foreign import Foreign
-    from ..trace.function import Function
     from ..trace.run import Trace
 
 EXAMPLES = """\
@@ -112,7 +112,7 @@ def job_of(args: argparse.Namespace) -> Given:
 
 
 def _with_function(args: argparse.Namespace, data: dict[str, Any]) -> Given:
-    from ..trace.function import Function, run_without_model
+    from ..jobs.function import Function, run_without_model
 
     _no_diff(args, "the model of --function")
     data, unused = run_without_model(data)
@@ -153,7 +153,7 @@ def _torch() -> None:
 
 def traced_run(args: argparse.Namespace, job: Given) -> Trace:
     """Trace it, with the phases on a terminal; what breaks in a model is told in a sentence."""
-    from ..trace.function import Function, users_own
+    from ..jobs.function import Function, users_own
     from ..trace.run import trace
 
     with _phases() as progress:

@@ -10,9 +10,9 @@ from ..core.errors import InputError
 from ..core.runfile import load_text
 from ..families import UnknownFamilyError, read_config
 from ..hub.access import access
+from ..jobs.function import STAND_IN
 from ..jobs.model import made, recompute
 from ..memory.run import Run
-from .function import STAND_IN
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 REMOTE = ("model_type={!r} is not part of transformers {}: its code comes with the model, and "

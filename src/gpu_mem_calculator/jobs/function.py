@@ -172,7 +172,7 @@ class Function:
     def _check_loss(self, model: Any, args: Any, output: Any) -> None:
         import torch
 
-        from ..jobs.model import loss_of
+        from .model import loss_of
 
         try:
             loss = loss_of(output)
