@@ -12,7 +12,13 @@ import pytest
 pytest.importorskip("torch")
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.jobs.function import Function, load, run_without_model
+from gpu_mem_calculator.jobs.function import (
+    Function,
+    check_values,
+    elements,
+    load,
+    run_without_model,
+)
 from gpu_mem_calculator.trace.run import trace
 
 CODE = """
@@ -46,6 +52,9 @@ def frozen(): return Net().requires_grad_(False), rows()
 def meta_half(): return Net().to(torch.bfloat16), rows().bfloat16()
 def wrong(): return Net(), torch.randn(8, 63)
 def raises(): raise ValueError("the data is not here")
+def sized(rows, *, width=64, **rest): return Net(**rest), torch.randn(rows, width)
+def by_place(rows, /): return Net(), rows()
+def full(): raise torch.OutOfMemoryError("CUDA out of memory")
 """
 
 
@@ -172,3 +181,74 @@ def test_keys_that_would_change_the_model_are_refused() -> None:
     """Adapters that nobody makes would be a wrong figure."""
     with pytest.raises(InputError, match="make the adapters in the function"):
         run_without_model({"training": {"lora": {"r": 8}}})
+
+
+def made(name: str, values: dict[str, Any] | None = None, **rest: Any) -> Any:
+    """What a function returns, on real tensors."""
+    return Function(f"users_model:{name}", "fp32", values, **rest)()
+
+
+def test_values_are_arguments_of_the_function() -> None:
+    """By their names, also those that it hands on."""
+    model, (rows,) = made("sized", {"rows": 3, "returns": "dict"})
+    assert rows.shape == (3, 64)
+    assert model.returns == "dict"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "sentence"),
+    [
+        ("tensor", {"rows": 3}, "--with rows: users_model:tensor has no such argument, it takes "
+         "none"),
+        ("sized", {}, "--function users_model:sized needs 'rows'; add --with rows=VALUE"),
+        ("sized", {"rows": 3, "withd": 3}, "--with withd: users_model:sized hands it on to "
+         "Net.__init__(), which has no such argument"),
+        ("by_place", {}, "--function users_model:by_place: 'rows' cannot be given by its name; "
+         "take the '/' away"),
+    ],
+)  # fmt: skip
+def test_a_value_that_the_function_does_not_take(
+    name: str, values: dict[str, Any], sentence: str
+) -> None:
+    """Is named in a sentence, with those that it takes."""
+    with pytest.raises(InputError) as caught:
+        made(name, values)
+    assert caught.value.problems == [sentence]
+
+
+def test_the_names_that_a_function_takes_are_listed() -> None:
+    """And the nearest one."""
+
+    def sized(rows: int = 1, *, width: int = 64) -> None:
+        raise AssertionError
+
+    with pytest.raises(InputError) as caught:
+        check_values("m:sized", sized, {"widht": 3})
+    (sentence,) = caught.value.problems
+    assert sentence == ("--with widht: m:sized has no such argument, it takes rows, width; did "
+                        "you mean 'width'?")  # fmt: skip
+
+
+def test_the_batch_goes_where_the_job_runs() -> None:
+    """Also where the model is made elsewhere; what is no tensor stays."""
+    model, (rows, scale) = made("arguments", device="meta", made_on="cpu")
+    assert (rows.device.type, scale) == ("meta", 2.0)
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    model, batch = made("names", device="meta")
+    assert {p.device.type for p in model.parameters()} == {batch["x"].device.type} == {"meta"}
+
+
+def test_a_full_card_is_no_error_of_the_function() -> None:
+    """It is a result of the measurement."""
+    with pytest.raises(RuntimeError, match="CUDA out of memory"):
+        made("full")
+
+
+def test_parameters_that_zero_init_has_shared_out_count_whole() -> None:
+    """DeepSpeed leaves an empty tensor in their place, and keeps the count beside it."""
+    import torch
+
+    parameter = torch.nn.Parameter(torch.empty(0))
+    parameter.ds_numel = 12  # type: ignore[attr-defined]
+    assert elements(parameter) == 12
+    assert elements(torch.nn.Parameter(torch.empty(3, 2))) == 6

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.errors import InputError, tell
+from .function import add_function, function_values
 from .output import show, write
 from .parser import Parser, add_allocator, add_output, add_run, natural, run_data, whole
 
@@ -29,9 +30,9 @@ examples:
   gpu-mem-calc trace --preset llama3.2-1b --set training.seq_len=2048
   gpu-mem-calc trace --config run.json --diff
   gpu-mem-calc trace --config run.json --snapshot run.pickle
-  gpu-mem-calc trace --function my_project.train:model_and_batch
-a function takes no arguments and returns a model and a batch (a dict, a tuple
-or a tensor); what the model returns must have the loss."""
+  gpu-mem-calc trace --function my_project.train:model_and_batch --with layers=24
+a function returns a model and a batch (a dict, a tuple or a tensor); what the
+model returns must have the loss."""
 NEEDS_TORCH = ('trace runs the model with torch, and {} is not installed; '
                'pip install "gpu-mem-calculator[torch]"')  # fmt: skip
 
@@ -39,8 +40,7 @@ NEEDS_TORCH = ('trace runs the model with torch, and {} is not installed; '
 def arguments(parser: Parser) -> None:
     """The options."""
     add_run(parser)
-    parser.add_argument("--function", metavar="MODULE:FUNCTION",
-                        help="your own model and batch instead of the run file's")  # fmt: skip
+    add_function(parser)
     parser.add_argument("--steps", type=whole, default=3, metavar="N", help="default: 3")
     parser.add_argument("--rank", type=natural, default=0, metavar="N",
                         help="the rank to play (default: 0)")  # fmt: skip
@@ -89,6 +89,7 @@ def job_of(args: argparse.Namespace) -> Given:
     """The run of the options, whoever makes its model."""
     from ..core.runfile import with_settings
 
+    values = function_values(args)
     if args.function and args.config is None and args.preset is None:
         data: dict[str, Any] = with_settings({}, args.settings)
     else:
@@ -96,7 +97,7 @@ def job_of(args: argparse.Namespace) -> Given:
     if args.alloc_conf is not None:
         _section(data, "training")["pytorch_alloc_conf"] = args.alloc_conf
     if args.function:
-        return _with_function(args, data)
+        return _with_function(args, data, values)
     from ..trace.foreign import foreign
 
     with _in_a_sentence():
@@ -111,14 +112,15 @@ def job_of(args: argparse.Namespace) -> Given:
     return Given(data, estimate, maker)
 
 
-def _with_function(args: argparse.Namespace, data: dict[str, Any]) -> Given:
-    from ..jobs.function import Function, run_without_model
+def _with_function(args: argparse.Namespace, data: dict[str, Any], values: dict[str, Any]) -> Given:
+    from ..jobs.function import Function, called_with, not_used, run_without_model
 
     _no_diff(args, "the model of --function")
     data, unused = run_without_model(data)
-    notes = (f"Not used, because the function makes them: {', '.join(unused)}.",) if unused else ()
+    notes = (*([called_with(values)] if values else []), *([not_used(unused)] if unused else []))
     estimate = estimate_of(data, exact=False)
-    return Given(data, estimate, Function(args.function, estimate.resolved.run.precision), notes)
+    maker = Function(args.function, estimate.resolved.run.precision, values)
+    return Given(data, estimate, maker, notes)
 
 
 def _no_diff(args: argparse.Namespace, what: str) -> None:

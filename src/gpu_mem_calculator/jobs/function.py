@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -28,6 +30,10 @@ IN_FUNCTION = {
 }  # fmt: skip
 PURE = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
 OURS = str(Path(__file__).parents[1]) + os.sep
+ON_CUDA = {
+    "cpu": " (a trace has no GPU and plays one: name no device)",
+    "cuda": " (the GPU is the default device here: name another for what must not be on it)",
+}
 
 
 def run_without_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -50,7 +56,17 @@ def run_without_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     return {**data, "model": dict(STAND_IN), "training": training}, unused
 
 
-def load(spec: str) -> Callable[[], Any]:
+def not_used(keys: Sequence[str]) -> str:
+    """The sentence on what `run_without_model` leaves unused."""
+    return f"Not used, because the function makes them: {', '.join(keys)}."
+
+
+def called_with(values: Mapping[str, Any]) -> str:
+    """The sentence on what --with gives."""
+    return f"The function was called with {', '.join(f'{k}={v!r}' for k, v in values.items())}."
+
+
+def load(spec: str) -> Callable[..., Any]:
     """The function that `package.module:function` names, looked for from the current folder."""
     name, colon, attribute = spec.partition(":")
     if not (name and colon and attribute.isidentifier()):
@@ -66,7 +82,7 @@ def load(spec: str) -> Callable[[], Any]:
         known = [key for key, value in vars(module).items() if callable(value)]
         hint = nearest(attribute, known)
         raise InputError([f"--function {spec}: {name} has no function {attribute!r}{hint}"])
-    function: Callable[[], Any] = found
+    function: Callable[..., Any] = found
     return function
 
 
@@ -84,21 +100,53 @@ def _module(spec: str, name: str) -> ModuleType:
 
 
 @contextmanager
-def users_own(spec: str) -> Iterator[None]:
-    """An error of the user's code is shown as it is, from the user's first frame on."""
+def users_own(spec: str, device: str = "cpu") -> Iterator[None]:
+    """An error of the user's code is shown as it is, from the user's first frame on.
+
+    A card that is full is no mistake of the code, and stays what it is.
+    """
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        hint = " (a trace has no GPU and plays one: name no device)" if _of_cuda(error) else ""
+        if _out_of_memory(error):
+            raise
+        hint = ON_CUDA[device] if "cuda" in str(error).lower() else ""
         raise InputError(
             [f"--function {spec} failed with its own error{hint}:\n{own_error(error)}"]
         ) from error
 
 
-def _of_cuda(error: Exception) -> bool:
-    return "cuda" in str(error).lower()
+def _out_of_memory(error: Exception) -> bool:
+    return any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)
+
+
+def check_values(spec: str, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Every --with is an argument of the function, and every argument it needs is there."""
+    try:
+        known = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a callable that does not say
+        return
+    takes = [name for name, one in known.items() if one.kind in (
+        one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]  # fmt: skip
+    anything = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    listed = f"it takes {', '.join(takes)}" if takes else "it takes none"
+    problems = [
+        f"--with {name}: {spec} has no such argument, {listed}{nearest(name, takes)}"
+        for name in values if name not in takes and not anything
+    ]  # fmt: skip
+    problems += [
+        f"--function {spec} needs {name!r}; add --with {name}=VALUE"
+        for name in takes if known[name].default is inspect.Parameter.empty and name not in values
+    ]  # fmt: skip
+    problems += [
+        f"--function {spec}: {name!r} cannot be given by its name; take the '/' away"
+        for name, one in known.items()
+        if one.kind is one.POSITIONAL_ONLY and one.default is inspect.Parameter.empty
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def own_error(error: BaseException) -> str:
@@ -116,24 +164,47 @@ def own_error(error: BaseException) -> str:
 
 
 class Function:
-    """The user's function as a job calls it: inside the fake mode, once."""
+    """The user's function as a job calls it, once.
 
-    def __init__(self, spec: str, precision: str) -> None:
+    `device` is where the job runs, "cpu" in the fake mode; `made_on` is torch's default device
+    while the function runs, where that is another one. `values` are what --with gives.
+    """
+
+    def __init__(
+        self, spec: str, precision: str, values: Mapping[str, Any] | None = None, *,
+        device: str = "cpu", made_on: str | None = None,
+    ) -> None:  # fmt: skip
         self.spec = self.title = spec
         self.precision = precision
+        self.values = dict(values or {})
+        self.device, self.made_on = device, made_on or device
         self.function = load(spec)
+        check_values(spec, self.function, self.values)
         self.num_parameters = self.num_trained = 0
 
     def __call__(self) -> tuple[Any, Any]:
-        """The model, and a batch as a dict or a tuple of arguments."""
+        """The model, and a batch as a dict or a tuple of arguments, on the job's device."""
         import torch
+        from torch.utils._pytree import tree_map_only
 
-        with torch.device("cpu"), users_own(self.spec):
-            made = self.function()
+        with torch.device(self.made_on), users_own(self.spec, self.device), self._passed_on():
+            made = self.function(**self.values)
         model, batch = self._pair(made)
         self._check(model)
         model.register_forward_hook(self._check_loss)
-        return model, batch
+        return model, tree_map_only(torch.Tensor, lambda one: one.to(self.device), batch)
+
+    @contextmanager
+    def _passed_on(self) -> Iterator[None]:
+        """What a function takes by its ** and gives to something that does not know it."""
+        try:
+            yield
+        except TypeError as error:
+            found = re.match(r"(.+) got an unexpected keyword argument '(\w+)'", str(error))
+            if found is None or found[2] not in self.values:
+                raise
+            raise InputError([f"--with {found[2]}: {self.spec} hands it on to {found[1]}, which "
+                              "has no such argument"]) from None  # fmt: skip
 
     def _pair(self, made: Any) -> tuple[Any, Any]:
         import torch
@@ -155,14 +226,14 @@ class Function:
     def _check(self, model: Any) -> None:
         """Count the parameters; they must be where a trace sees them, in the run's dtype."""
         params = list(model.parameters())
-        self.num_parameters = sum(p.numel() for p in params)
-        self.num_trained = sum(p.numel() for p in params if p.requires_grad)
+        self.num_parameters = sum(map(elements, params))
+        self.num_trained = sum(elements(p) for p in params if p.requires_grad)
         if not self.num_trained:
             self._refuse("made a model with no parameter that takes a gradient")
-        places = {p.device.type for p in params} - {"cpu", "meta"}
+        places = {p.device.type for p in params} - {"cpu", "meta", self.device}
         if places:
-            self._refuse(f"made parameters on {places.pop()!r}; leave the device out, a trace has "
-                         "no GPU and plays one")  # fmt: skip
+            why = ", a trace has no GPU and plays one" if self.device == "cpu" else ""
+            self._refuse(f"made parameters on {places.pop()!r}; leave the device out{why}")
         wanted = PURE.get(self.precision)
         wrong = {str(p.dtype).removeprefix("torch.") for p in params if p.requires_grad} - {wanted}
         if wanted and wrong:
@@ -191,6 +262,11 @@ class Function:
     def _refuse(self, why: str) -> NoReturn:
         raise InputError([f"--function {self.spec}: {why}" if why[:3] in ("its", "the")
                           else f"--function {self.spec} {why}"])  # fmt: skip
+
+
+def elements(parameter: Any) -> int:
+    """Elements of a parameter, whole also where DeepSpeed's zero.Init has shared it out."""
+    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
 def _kind(value: Any) -> str:
