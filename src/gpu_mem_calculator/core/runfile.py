@@ -16,6 +16,7 @@ from msgspec import Struct
 from ..hub.access import access
 from .errors import InputError, nearest
 from .inference_config import InferenceConfig
+from .json_text import parse_json
 from .models import (
     EngineConfig,
     GPUConfig,
@@ -71,7 +72,7 @@ def parse_text(text: str, ending: str, where: str) -> Any:
             import tomllib
 
             return tomllib.loads(text)
-        return json.loads(text)
+        return parse_json(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
             [f"{where}: not valid {ending[1:] or 'json'}, {_first_line(error)}"]

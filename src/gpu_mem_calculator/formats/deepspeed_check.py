@@ -1,0 +1,183 @@
+"""Going through a DeepSpeed file key by key: what is wrong, what is free, what is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import nearest
+from ..ledger.dtypes import dtype_name
+from .deepspeed_keys import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    SIZE,
+    SWITCHED,
+    TOP,
+    VERSION,
+    Free,
+    Gone,
+    Only,
+    Read,
+    Rule,
+    Same,
+    Table,
+)
+
+# What the Trainer of transformers writes for "auto" (integrations/deepspeed.py); the rest of what
+# it fills in is an argument of its own.
+FILLED = {
+    "zero_optimization.reduce_bucket_size": "hidden size × hidden size",
+    "zero_optimization.stage3_prefetch_bucket_size": "0.9 × hidden size × hidden size",
+    "zero_optimization.stage3_param_persistence_threshold": "10 × hidden size",
+    "train_batch_size": "the sequences of a whole step",
+    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "gradient_clipping": "max_grad_norm",
+    "fp16.enabled": "true or false, as its fp16",
+    "bf16.enabled": "true or false, as its bf16",
+}
+AUTO = "auto"
+OWN_AUTO = ("pipeline.stages",)  # where the word is DeepSpeed's own
+KINDS = {COUNT: "a whole number, 1 or more", SIZE: "a whole number, 0 or more",
+         FLAG: "true or false", NUMBER: "a number, 0 or more", OBJECT: "an object",
+         "dtype": "'fp32', 'fp16' or 'bf16'"}  # fmt: skip
+
+
+class Checked:
+    """A file gone through: `values` of what is read, by path; `free` keys; `problems`."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.values: dict[str, Any] = {}
+        self.free: list[str] = []
+        self.problems: list[str] = []
+        self.table("", data, TOP)
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """A value that was read, or DeepSpeed's default."""
+        return self.values.get(path, default)
+
+    def section(self, path: str) -> dict[str, Any]:
+        """The values that were read of one section."""
+        start = f"{path}."
+        return {name.removeprefix(start): value for name, value in self.values.items()
+                if name.startswith(start)}  # fmt: skip
+
+    def table(self, where: str, given: Any, table: Table) -> None:
+        """One section of the file against its keys."""
+        if not isinstance(given, Mapping):
+            self.problems.append(f"{where}={shown(given)} must be an object")
+            return
+        for key, value in given.items():
+            path = f"{where}.{key}" if where else str(key)
+            rule = table.get(key)
+            if isinstance(rule, Same):
+                if rule.key in given:
+                    self.problems.append(f"{path} and {rule.key} are the same; leave {key} out")
+                    continue
+                path, rule = path.removesuffix(key) + rule.key, table[rule.key]
+            if rule is None:
+                self.problems.append(f"{path} is not a key of DeepSpeed {VERSION}"
+                                     f"{nearest(key, table)}")  # fmt: skip
+            elif isinstance(rule, Mapping):
+                self._nested(path, value, rule)
+            else:
+                self._one(path, value, rule)
+
+    def _nested(self, path: str, value: Any, table: Table) -> None:
+        if path == "zero_optimization" and isinstance(value, bool):  # its form of 2020
+            self.values["zero_optimization.stage"] = int(value)
+        elif value is not None:
+            self.values[path] = True
+            self.table(path, value, table)
+
+    def _one(self, path: str, value: Any, rule: Rule) -> None:
+        if isinstance(rule, Gone):
+            self.problems.append(f"{path}: DeepSpeed {VERSION} has no {rule.what} any more, and "
+                                 f"refuses the key; {rule.fix}")  # fmt: skip
+        elif value is None:
+            return
+        elif isinstance(rule, Only):
+            self._only(path, value, rule.values, rule.why)
+        elif value == AUTO and path not in OWN_AUTO:
+            self.problems.append(auto(path, free=isinstance(rule, Free)))
+        elif isinstance(rule, Free):
+            self._free(path, value, rule)
+        elif isinstance(rule, Read):
+            self._read(path, value, rule)
+
+    def _only(self, path: str, value: Any, allowed: tuple[Any, ...], why: str) -> None:
+        if value in allowed and isinstance(value, bool) == isinstance(allowed[0], bool):
+            self.free.append(path)
+            return
+        fix = f"set it to {shown(allowed[0])} or leave it out" if allowed else "leave it out"
+        self.problems.append(f"{path}={shown(value)}: {why}; {fix}")
+
+    def _free(self, path: str, value: Any, rule: Free) -> None:
+        self.free.append(path)
+        if rule.keys is None:
+            return
+        if not isinstance(value, Mapping):
+            self.problems.append(f"{path}={shown(value)} must be an object")
+            return
+        self.problems += (f"{path}.{key} is not a key of DeepSpeed {VERSION}"
+                          f"{nearest(key, rule.keys)}" for key in value if key not in rule.keys
+                          )  # fmt: skip
+
+    def _read(self, path: str, value: Any, rule: Read) -> None:
+        if path in SWITCHED:
+            self._switched(path, value)
+            return
+        if rule.words and value not in rule.words:
+            words = ", ".join(shown(word) for word in rule.words)
+            self.problems.append(f"{path}={shown(value)} must be one of {words}"
+                                 f"{nearest(str(value), map(str, rule.words))}")  # fmt: skip
+            return
+        try:
+            self.values[path] = value if rule.words else converted(value, rule.kind)
+        except ValueError:
+            self.problems.append(f"{path}={shown(value)} must be {KINDS[rule.kind]}")
+
+    def _switched(self, path: str, value: Any) -> None:
+        """A section that is off, and so without effect; or that is not modelled."""
+        switch, allowed, why = SWITCHED[path]
+        if not isinstance(value, Mapping):
+            self.problems.append(f"{path}={shown(value)} must be an object")
+        elif switch in value:
+            self._only(f"{path}.{switch}", value[switch], allowed, why)
+        elif value:
+            self.problems.append(f"{path} does not say {switch!r}: {why}; set it to "
+                                 f"{shown(allowed[0])} or leave {path} out")  # fmt: skip
+
+
+def auto(path: str, *, free: bool) -> str:
+    """What to write instead of "auto"."""
+    what = FILLED.get(path, "any number, it takes no memory" if free else "its value")
+    return f'{path}="auto" is filled in by the Trainer, not by DeepSpeed; write {what}'
+
+
+def converted(value: Any, kind: str) -> Any:
+    """A value of a kind; 5e8 is a whole number. Raises `ValueError` where it is none."""
+    if kind == FLAG:
+        good = isinstance(value, bool)
+    elif kind == OBJECT:
+        good = isinstance(value, Mapping)
+    elif kind == "dtype":
+        value = dtype_name(value) if isinstance(value, str) else value
+        good = value in ("fp32", "fp16", "bf16")
+    else:
+        good = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+        if good and kind != NUMBER:
+            good = value == int(value) and value >= (kind == COUNT)
+            value = int(value)
+    if not good:
+        raise ValueError
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as the file has it."""
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 60 else text[:57] + "..."

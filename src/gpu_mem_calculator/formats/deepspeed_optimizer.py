@@ -1,0 +1,189 @@
+"""The optimizer and the scheduler of a DeepSpeed file (runtime/engine.py
+_configure_basic_optimizer, runtime/lr_schedules.py, DeepSpeed 0.19.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..core.errors import nearest
+from .deepspeed_check import AUTO, KINDS, auto, converted, shown
+from .deepspeed_keys import FLAG, VERSION, Free, Only, Read, Table
+
+RATE = Free("a number")
+COMMON: Table = {"lr": RATE, "weight_decay": RATE, "betas": RATE}
+MINUS = Only((False,), "a gradient that is turned around is not modelled")
+ADAM: Table = {
+    **COMMON,
+    "eps": RATE,
+    "bias_correction": RATE,
+    "set_grad_none": Free("DeepSpeed lets gradients go itself"),
+    "adam_w_mode": Read(FLAG),
+    "torch_adam": Read(FLAG),
+    "foreach": Read(FLAG),
+    "fused": Read(FLAG),
+    "amsgrad": Only((False,), "a third state for each parameter is not modelled"),
+    "fp32_optimizer_states": Only((True,), "16-bit optimizer states are not modelled"),
+    "maximize": MINUS,
+    "capturable": Only((False,), "steps in CUDA graphs are not modelled"),
+    "differentiable": Only((False,), "a step that is differentiated is not modelled"),
+}
+LION: Table = {**COMMON, "set_grad_none": Free("DeepSpeed lets gradients go itself")}
+SGD: Table = {
+    "lr": RATE,
+    "momentum": Read("number"),
+    "dampening": RATE,
+    "nesterov": Free("a sum in place"),
+    "weight_decay": Only((0,), "torch's SGD with it holds a second copy of the gradients, which "
+                         "is not modelled"),
+    "foreach": Read(FLAG),
+    "fused": Read(FLAG),
+    "maximize": MINUS,
+    "differentiable": Only((False,), "a step that is differentiated is not modelled"),
+}  # fmt: skip
+PARAMS: Mapping[str, Table] = {"adam": ADAM, "adamw": ADAM, "lion": LION, "SGD": SGD}
+# Names that DeepSpeed knows, or knew, and what is the matter with them.
+OTHERS = {
+    "lamb": "LAMB is not modelled", "adagrad": "Adagrad is not modelled",
+    "muon": "DeepSpeed's Muon is not modelled", "muadam": "muP's optimizers are not modelled",
+    "muadamw": "muP's optimizers are not modelled", "musgd": "muP's optimizers are not modelled",
+    "onebitadam": f"1-bit optimizers are gone from DeepSpeed {VERSION}",
+    "onebitlamb": f"1-bit optimizers are gone from DeepSpeed {VERSION}",
+    "zerooneadam": f"1-bit optimizers are gone from DeepSpeed {VERSION}",
+}  # fmt: skip
+SHOWN = ("AdamW", "Adam", "Lion", "SGD")
+# Arguments of DeepSpeed's schedules; torch's have their own.
+WARMUP = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type",
+          "last_batch_iteration")  # fmt: skip
+SCHEDULES: Mapping[str, tuple[str, ...]] = {
+    "WarmupLR": WARMUP,
+    "WarmupDecayLR": ("total_num_steps", *WARMUP),
+    "WarmupCosineLR": ("total_num_steps", "warmup_min_ratio", "warmup_num_steps", "cos_min_ratio",
+                       "warmup_type", "last_batch_iteration"),
+    "LRRangeTest": ("lr_range_test_min_lr", "lr_range_test_step_size", "lr_range_test_step_rate",
+                    "lr_range_test_staircase", "last_batch_iteration"),
+    "OneCycle": ("cycle_min_lr", "cycle_max_lr", "decay_lr_rate", "cycle_first_step_size",
+                 "cycle_second_step_size", "cycle_first_stair_count", "cycle_second_stair_count",
+                 "decay_step_size", "cycle_momentum", "cycle_min_mom", "cycle_max_mom",
+                 "decay_mom_rate", "last_batch_iteration"),
+}  # fmt: skip
+TORCH_SCHEDULES = (
+    "LambdaLR", "MultiplicativeLR", "StepLR", "MultiStepLR", "ConstantLR", "LinearLR",
+    "ExponentialLR", "PolynomialLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
+    "CyclicLR", "OneCycleLR", "ReduceLROnPlateau",
+)  # fmt: skip
+
+
+def optimizer(given: Mapping[str, Any], problems: list[str], free: list[str]) -> dict[str, Any]:
+    """Keys of `training` that the optimizer's section says."""
+    problems += (f"optimizer.{key} is not a key of DeepSpeed {VERSION}"
+                 f"{nearest(key, ('type', 'params'))}"
+                 for key in given if key not in ("type", "params", "legacy_fusion"))  # fmt: skip
+    if given.get("legacy_fusion"):
+        problems.append("optimizer.legacy_fusion=true is not modelled; leave it out")
+    name, params = given.get("type"), given.get("params") or {}
+    known = _known(name)
+    if known is None:
+        problems.append(_refusal(name))
+        return {}
+    if not isinstance(params, Mapping):
+        problems.append(f"optimizer.params={shown(params)} must be an object")
+        return {}
+    found = dict(_params(params, PARAMS[known], problems, free))
+    return _adam(known, found, problems) if known.startswith("adam") else _other(known, found)
+
+
+def _known(name: Any) -> str | None:
+    """A name as DeepSpeed takes it: its own in any case, torch's as torch writes it."""
+    text = str(name)
+    if text in PARAMS:
+        return text
+    return text.lower() if text.lower() in PARAMS else None
+
+
+def _refusal(name: Any) -> str:
+    if name is None:
+        return f"optimizer has no 'type'; add one of {', '.join(SHOWN)}"
+    if name == AUTO:
+        return auto("optimizer.type", free=False)
+    why = OTHERS.get(str(name).lower().replace("/", ""), "it is not modelled under DeepSpeed")
+    hint = nearest(str(name), SHOWN) or f"; use one of {', '.join(SHOWN)}"
+    return f"optimizer.type={shown(name)}: {why}{hint}"
+
+
+def _params(
+    given: Mapping[str, Any], table: Table, problems: list[str], free: list[str]
+) -> Iterator[tuple[str, Any]]:
+    """The parameters that say something; the rest is free, or refused."""
+    for key, value in given.items():
+        path, rule = f"optimizer.params.{key}", table.get(key)
+        if key == "max_grad_norm":
+            problems.append(f"{path}={shown(value)}: DeepSpeed refuses it there; set "
+                            f"gradient_clipping to {shown(value)}")  # fmt: skip
+        elif rule is None:
+            problems.append(f"{path} is not one that the optimizer has{nearest(key, table)}")
+        elif value == AUTO:
+            problems.append(auto(path, free=isinstance(rule, Free)))
+        elif isinstance(rule, Only) and value is not None and value not in rule.values:
+            problems.append(f"{path}={shown(value)}: {rule.why}; set it to "
+                            f"{shown(rule.values[0])} or leave it out")  # fmt: skip
+        elif isinstance(rule, Read) and value is not None:
+            try:
+                yield key, converted(value, rule.kind)
+            except ValueError:
+                problems.append(f"{path}={shown(value)} must be {KINDS[rule.kind]}")
+        else:
+            free.append(path)
+
+
+def _adam(name: str, params: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """'Adam' is AdamW unless adam_w_mode is false; torch_adam is torch's, foreach on a GPU."""
+    found: dict[str, Any] = {"optimizer": "adamw"}
+    if name == "adam" and params.get("adam_w_mode") is False:
+        found["optimizer"] = "adam"
+    if not params.get("torch_adam"):
+        problems += (f"optimizer.params.{key} is for torch's Adam; add torch_adam true, or leave "
+                     "it out" for key in ("foreach", "fused") if key in params)  # fmt: skip
+        return found
+    if params.get("fused"):
+        problems.append("optimizer.params.fused=true: torch's fused Adam is not modelled under "
+                        "DeepSpeed; leave torch_adam out for DeepSpeed's own")  # fmt: skip
+    elif params.get("foreach") is False:
+        problems.append("optimizer.params.foreach=false: torch's for loop is not modelled under "
+                        "DeepSpeed; leave it out")  # fmt: skip
+    return {**found, "optimizer_implementation": "foreach"}
+
+
+def _other(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Lion, and torch's SGD."""
+    if name == "lion":
+        return {"optimizer": "lion"}
+    found = {"optimizer": "sgd_momentum" if params.get("momentum") else "sgd"}
+    chosen = [key for key in ("foreach", "fused") if params.get(key)]
+    if chosen:
+        found["optimizer_implementation"] = chosen[0]
+    return found
+
+
+def scheduler(given: Mapping[str, Any], problems: list[str], free: list[str]) -> None:
+    """A schedule takes no memory; its names are looked at, because DeepSpeed does."""
+    name, params = given.get("type"), given.get("params") or {}
+    problems += (f"scheduler.{key} is not a key of DeepSpeed {VERSION}"
+                 f"{nearest(key, ('type', 'params'))}"
+                 for key in given if key not in ("type", "params"))  # fmt: skip
+    if name not in SCHEDULES and name not in TORCH_SCHEDULES:
+        hint = nearest(str(name), SCHEDULES) or f"; use one of {', '.join(SCHEDULES)}"
+        problems.append(f"scheduler.type={shown(name)} is not a schedule of DeepSpeed's or torch's"
+                        f"{hint}")  # fmt: skip
+        return
+    if not isinstance(params, Mapping):
+        problems.append(f"scheduler.params={shown(params)} must be an object")
+        return
+    known = SCHEDULES.get(str(name))
+    for key, value in params.items():
+        if known is not None and key not in known:
+            problems.append(f"scheduler.params.{key} is not one that {name} has"
+                            f"{nearest(key, known)}")  # fmt: skip
+        elif value == AUTO:
+            problems.append(auto(f"scheduler.params.{key}", free=True))
+    free.append("scheduler")

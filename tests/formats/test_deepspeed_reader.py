@@ -1,0 +1,265 @@
+"""DeepSpeed's JSON read: its names and rules, what it leaves open, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.formats.deepspeed_reader import is_deepspeed, read
+
+ADAMW = {
+    "type": "AdamW",
+    "params": {"lr": 0.001, "betas": [0.8, 0.999], "eps": 1e-8, "weight_decay": 3e-7},
+}
+WARMUP = {
+    "type": "WarmupLR",
+    "params": {"warmup_min_lr": 0, "warmup_max_lr": 0.001, "warmup_num_steps": 1000},
+}
+# The file of the blog post that this package began with: ZeRO-3 with everything on the CPU.
+POST = {
+    "train_batch_size": 64,
+    "steps_per_print": 100,
+    "optimizer": ADAMW,
+    "scheduler": WARMUP,
+    "fp16": {
+        "enabled": True, "auto_cast": False, "loss_scale": 0, "initial_scale_power": 16,
+        "loss_scale_window": 1000, "hysteresis": 2, "consecutive_hysteresis": False,
+        "min_loss_scale": 1,
+    },
+    "zero_optimization": {
+        "stage": 3, "reduce_bucket_size": 5e8, "overlap_comm": True,
+        "offload_optimizer": {"device": "cpu", "pin_memory": True},
+        "offload_param": {"device": "cpu", "pin_memory": True},
+    },
+}  # fmt: skip
+
+
+def problems(data: Any, num_gpus: int | None = 8, **rest: Any) -> list[str]:
+    """What is wrong with a file."""
+    with pytest.raises(InputError) as caught:
+        read(data, num_gpus=num_gpus, **rest)
+    return caught.value.problems
+
+
+def with_zero(**zero: Any) -> dict[str, Any]:
+    """A small file with a section of ZeRO."""
+    return {"train_micro_batch_size_per_gpu": 1, "optimizer": ADAMW, "zero_optimization": zero}
+
+
+def test_the_post_s_file() -> None:
+    """Every key arrives under the run file's name."""
+    found = read(POST, num_gpus=8)
+    assert found["training"] == {
+        "batch_size": 8, "gradient_accumulation_steps": 1, "precision": "fp16_mixed",
+        "optimizer": "adamw",
+    }  # fmt: skip
+    assert found["parallelism"] == {"data_parallel_size": 8}
+    assert found["engine"] == {
+        "type": "deepspeed", "zero_stage": 3, "reduce_bucket_size": 500_000_000,
+        "overlap_comm": True, "offload_optimizer": "cpu", "offload_param": "cpu",
+    }  # fmt: skip
+    assert list(found["assumed"]) == [
+        "training.seq_len", "training.activation_checkpointing", "engine.zero_init",
+    ]  # fmt: skip
+    assert "scheduler" in found["no_memory"]
+    assert "fp16.loss_scale" in found["no_memory"]
+
+
+def test_a_comment_is_no_json(tmp_path: Path) -> None:
+    """The post's own file has one: DeepSpeed's parser lets it pass, JSON's do not."""
+    path = tmp_path / "ds_config.json"
+    path.write_text('{\n  "train_batch_size": 64,\n  // a note\n  "steps_per_print": 1\n}\n')
+    (problem,) = problems(path)
+    assert "line 3 has a // comment" in problem
+    assert problem.endswith("take it out")
+
+
+def test_a_comma_too_many_is_no_json(tmp_path: Path) -> None:
+    """The post prints several."""
+    path = tmp_path / "ds_config.json"
+    path.write_text('{\n  "zero_optimization": {\n    "stage": 3,\n  }\n}\n')
+    (problem,) = problems(path)
+    assert "line 3 has a comma in front of }; take the comma out" in problem
+
+
+def test_a_path_reads_as_its_data(tmp_path: Path) -> None:
+    """And is recognised by its keys."""
+    path = tmp_path / "ds_config.json"
+    path.write_text(json.dumps(POST))
+    assert read(path, num_gpus=8) == read(POST, num_gpus=8)
+    assert is_deepspeed(POST)
+    assert not is_deepspeed({"model": {"name": "gpt2"}, "training": {}})
+    assert not is_deepspeed({"anything": 1})
+    assert not is_deepspeed([1])
+
+
+@pytest.mark.parametrize(
+    ("train", "micro", "steps", "gpus", "expected"),
+    [
+        (64, 2, 4, 8, (2, 4, 8)),
+        (64, 2, None, 8, (2, 4, 8)),
+        (64, None, 4, 8, (2, 4, 8)),
+        (64, None, None, 8, (8, 1, 8)),
+        (None, 2, 4, 8, (2, 4, 8)),
+        (None, 2, None, 8, (2, 1, 8)),
+        (64, 2, 4, None, (2, 4, 8)),
+        (64, None, None, None, (64, 1, 1)),
+        (None, 3, 5, None, (3, 5, 1)),
+    ],
+)
+def test_batch_sizes_are_completed_as_deepspeed_does(
+    train: int | None, micro: int | None, steps: int | None, gpus: int | None,
+    expected: tuple[int, int, int],
+) -> None:  # fmt: skip
+    """Two give the third; all three give the ranks where those are not known."""
+    data = {"train_batch_size": train, "train_micro_batch_size_per_gpu": micro,
+            "gradient_accumulation_steps": steps}  # fmt: skip
+    found = read(data, num_gpus=gpus)
+    training = found["training"]
+    ranks = found["parallelism"]["data_parallel_size"]
+    assert (training["batch_size"], training["gradient_accumulation_steps"], ranks) == expected
+    assert ("hardware.num_gpus" in found["assumed"]) == (gpus is None)
+
+
+@pytest.mark.parametrize(
+    ("batch", "gpus", "words"),
+    [
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 3}, 8,
+         ["is not train_micro_batch_size_per_gpu 3 x", "which is 48; set train_batch_size to 48"]),
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2,
+          "gradient_accumulation_steps": 2}, 8,
+         ["which is 32; set gradient_accumulation_steps to 4, or train_batch_size to 32"]),
+        ({"train_batch_size": 4}, 8, ["less than one sequence for each of 8", "set it to 8"]),
+        ({"gradient_accumulation_steps": 2}, 8, ["add train_micro_batch_size_per_gpu"]),
+        ({"train_batch_size": 65}, 8, ["which is 64; set train_batch_size to 64"]),
+        ({"train_batch_size": 0}, 8, ["train_batch_size=0 must be a whole number, 1 or more"]),
+    ],
+)  # fmt: skip
+def test_batch_sizes_that_disagree(batch: dict[str, int], gpus: int, words: list[str]) -> None:
+    """One sentence, with the nearest fix."""
+    (problem,) = problems(batch, gpus)
+    for word in words:
+        assert word in problem
+
+
+def test_stages_of_a_pipeline_share_their_data() -> None:
+    """Four stages on eight GPUs are two ranks of data."""
+    found = read({"train_batch_size": 16, "gradient_accumulation_steps": 4}, num_gpus=8, cut=4)
+    assert found["parallelism"] == {"data_parallel_size": 2}
+    assert found["training"]["batch_size"] == 2
+    assert found["hardware"] == {"num_gpus": 8}
+    (problem,) = problems({"train_micro_batch_size_per_gpu": 1}, 10, cut=4)
+    assert problem.endswith("use 8")
+
+
+@pytest.mark.parametrize(
+    ("sections", "precision"),
+    [
+        ({}, "fp32"),
+        ({"bf16": {"enabled": True}}, "bf16_mixed"),
+        ({"bfloat16": {"enabled": True}}, "bf16_mixed"),
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": False}}, "fp16_mixed"),
+        ({"fp16": {"loss_scale": 128}}, "fp32"),
+    ],
+)
+def test_precision(sections: dict[str, Any], precision: str) -> None:
+    """Without a section that is on, DeepSpeed trains in fp32."""
+    found = read({"train_batch_size": 8, **sections}, num_gpus=8)
+    assert found["training"]["precision"] == precision
+
+
+def test_two_precisions() -> None:
+    """DeepSpeed asserts against it."""
+    both = {"train_batch_size": 8, "fp16": {"enabled": True}, "bf16": {"enabled": True}}
+    assert problems(both) == ["bf16.enabled and fp16.enabled are both true; set one to false"]
+
+
+@pytest.mark.parametrize(
+    ("section", "training"),
+    [
+        ({"type": "Adam"}, {"optimizer": "adamw"}),
+        ({"type": "adam", "params": {"adam_w_mode": False}}, {"optimizer": "adam"}),
+        ({"type": "AdamW", "params": {"adam_w_mode": False}}, {"optimizer": "adamw"}),
+        ({"type": "AdamW", "params": {"torch_adam": True}},
+         {"optimizer": "adamw", "optimizer_implementation": "foreach"}),
+        ({"type": "Lion", "params": {"lr": 1e-4}}, {"optimizer": "lion"}),
+        ({"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}}, {"optimizer": "sgd_momentum"}),
+        ({"type": "SGD", "params": {"momentum": 0}}, {"optimizer": "sgd"}),
+        ({"type": "SGD", "params": {"fused": True}},
+         {"optimizer": "sgd", "optimizer_implementation": "fused"}),
+    ],
+)  # fmt: skip
+def test_optimizer(section: dict[str, Any], training: dict[str, Any]) -> None:
+    """DeepSpeed's names in any case; 'Adam' is AdamW unless adam_w_mode is false."""
+    found = read({"train_batch_size": 8, "optimizer": section}, num_gpus=8)["training"]
+    assert {key: value for key, value in found.items() if key.startswith("opt")} == training
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"type": "OneBitAdam"}, "1-bit optimizers are gone"),
+        ({"type": "Lamb"}, "LAMB is not modelled"),
+        ({"type": "Muon"}, "Muon is not modelled"),
+        ({"type": "Adafactor"}, "not modelled under DeepSpeed"),
+        ({"type": "AdamWW"}, "did you mean 'AdamW'?"),
+        ({"params": {}}, "optimizer has no 'type'"),
+        ({"type": "AdamW", "params": {"max_grad_norm": 0.5}}, "set gradient_clipping to 0.5"),
+        ({"type": "AdamW", "params": {"amsgrad": True}}, "a third state"),
+        ({"type": "AdamW", "params": {"learning_rate": 1}}, "is not one that the optimizer has"),
+        ({"type": "AdamW", "params": {"torch_adam": True, "fused": True}}, "leave torch_adam out"),
+        ({"type": "AdamW", "params": {"foreach": True}}, "add torch_adam true"),
+        ({"type": "AdamW", "params": {"lr": "auto"}}, "write any number, it takes no memory"),
+        ({"type": "SGD", "params": {"weight_decay": 0.1}}, "second copy of the gradients"),
+        ({"type": "AdamW", "legacy_fusion": True}, "legacy_fusion"),
+        ({"type": "AdamW", "parameters": {}}, "did you mean 'params'?"),
+    ],
+)
+def test_optimizers_that_are_refused(section: dict[str, Any], words: str) -> None:
+    """One sentence each."""
+    (problem,) = problems({"train_batch_size": 8, "optimizer": section})
+    assert words in problem
+
+
+def test_zero_wraps_sgd_when_it_is_told_to() -> None:
+    """DeepSpeed asserts zero_allow_untested_optimizer."""
+    data = {**with_zero(stage=2), "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}
+    (problem,) = problems(data)
+    assert "zero_allow_untested_optimizer; set that to true" in problem
+    found = read({**data, "zero_allow_untested_optimizer": True}, num_gpus=8)
+    assert found["training"]["optimizer"] == "sgd"
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"type": "WarmupLr"}, "did you mean 'WarmupLR'?"),
+        ({"type": "WarmupLR", "params": {"warmup_steps": 5}}, "did you mean 'warmup_num_steps'?"),
+        ({"type": "WarmupLR", "params": {"warmup_min_lr": "auto"}}, "any number"),
+        ({"type": "WarmupLR", "parms": {}}, "did you mean 'params'?"),
+    ],
+)
+def test_schedules_that_are_refused(section: dict[str, Any], words: str) -> None:
+    """A schedule takes no memory, and a misspelt one still stops the run."""
+    (problem,) = problems({"train_batch_size": 8, "scheduler": section})
+    assert words in problem
+
+
+def test_a_schedule_of_torch_s() -> None:
+    """Has its own parameters."""
+    section = {"type": "CosineAnnealingLR", "params": {"T_max": 100}}
+    assert read({"train_batch_size": 8, "scheduler": section}, num_gpus=8)["training"]
+
+
+def test_clipping() -> None:
+    """0 is none; without the key both programs clip at 1."""
+    base = {"train_batch_size": 8}
+    assert "gradient_clipping" not in read(base, num_gpus=8)["training"]
+    found = read({**base, "gradient_clipping": 0}, num_gpus=8)
+    assert found["training"]["gradient_clipping"] == 0
+    (problem,) = problems({**base, "gradient_clipping": -1})
+    assert problem == "gradient_clipping=-1 must be a number, 0 or more"
