@@ -131,11 +131,12 @@ class Characters:
     def encode(self, text: str) -> Tensor:
         """Text as numbers."""
         try:
-            return torch.tensor([self.numbers[one] for one in text], dtype=torch.int64)
+            numbers = [self.numbers[one] for one in text]
         except KeyError as error:
             raise ValueError(
                 f"{error} is none of the {self.size} characters of the vocabulary: leave it out"
             ) from None
+        return torch.tensor(numbers, dtype=torch.int64, device="cpu")  # also beside a meta model
 
     def decode(self, numbers: Tensor) -> str:
         """Numbers as text."""

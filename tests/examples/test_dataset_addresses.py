@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-import dataset as module  # noqa: E402
-from dataset import cached, load_text  # noqa: E402
+import dataset as module
+from dataset import cached, load_text
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
