@@ -34,10 +34,11 @@ def test_names_have_values() -> None:
     assert caught.value.problems[0] == "--with 'n_layer' must be NAME=VALUE, such as n_layer=24"
 
 
-@pytest.mark.parametrize("verb", ["trace"])
+@pytest.mark.parametrize("verb", ["trace", "measure"])
 def test_values_need_a_function(command: Command, verb: str) -> None:
     """Without one nobody would take them."""
-    pytest.importorskip("torch")
+    if verb == "trace":
+        pytest.importorskip("torch")
     answer = command(verb, "--preset", "gpt2", "--with", "n_layer=3")
     assert answer.code == 2
     assert "--with is for the arguments of --function" in answer.err

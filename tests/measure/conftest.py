@@ -21,10 +21,27 @@ class FakeCuda:
         self.fraction: float | None = None
         self.device = 0
         self.history: list[str] = []
+        self.events: list[dict[str, Any]] = []
         self.memory = SimpleNamespace(
-            _record_memory_history=lambda **_: self.history.append("recording"),
+            _record_memory_history=self._record,
             _dump_snapshot=lambda path: self.history.append(path),
+            _snapshot=lambda: {"device_traces": [self.events]},
         )
+
+    def _record(
+        self, enabled: str | None = "all", *, clear_history: bool = False, **_: Any
+    ) -> None:
+        self.history.append("recording" if enabled else "stopped")
+        if clear_history:
+            self.events.clear()
+
+    def current_device(self) -> int:
+        """Which card is used."""
+        return self.device
+
+    def get_device_properties(self, number: int) -> Any:
+        """What the card says of itself."""
+        return SimpleNamespace(uuid=f"uuid-{number}")
 
     def use(self, allocated: int, peak: int, reserved: int) -> None:
         """What is allocated now, was at most, and is reserved."""

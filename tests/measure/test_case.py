@@ -25,11 +25,13 @@ def test_a_case_has_what_its_line_says(tmp_path: Path) -> None:
     path = written(
         tmp_path / "cases.jsonl",
         {"id": "a", "config": run},
+        {"id": "c", "config": {}, "function": "m:f", "with": {"n_layer": 24, "text": None}},
         {"id": "b", "group": "fsdp", "config": run, "rank": 3, "steps": 2, "cap_bytes": 5,
          "alloc_conf": "expandable_segments:True", "timeout": 7},
     )  # fmt: skip
     assert read_cases(path) == [
         Case(id="a", config=run),
+        Case(id="c", config={}, function="m:f", values={"n_layer": 24, "text": None}),
         Case(id="b", group="fsdp", config=run, rank=3, steps=2, cap_bytes=5,
              alloc_conf="expandable_segments:True", timeout=7),
     ]  # fmt: skip
@@ -55,6 +57,13 @@ def test_measured_runs_are_cases(tmp_path: Path) -> None:
         ({"id": "a", "config": {}, "steps": 0}, "steps=0 must be a whole number, 1 or more"),
         ({"id": "a", "config": {}, "cap_bytes": 1.5}, "cap_bytes=1.5 must be"),
         ({"id": "a", "config": {}, "alloc_conf": 3}, "alloc_conf=3 must be a text"),
+        ({"id": "a", "config": {}, "function": 3}, "function=3 must be a text"),
+        ({"id": "a", "config": {}, "with": {"n": 3}}, "with is for the arguments of a function"),
+        ({"id": "a", "config": {}, "function": "m:f", "with": [1]}, "with=[1] must be an object"),
+        (
+            {"id": "a", "config": {}, "function": "m:f", "with": {"n": [1]}},
+            "with.n=[1] must be a number, a text, true, false or null",
+        ),
     ],
 )
 def test_a_wrong_line_is_named_with_its_number(tmp_path: Path, row: Any, sentence: str) -> None:

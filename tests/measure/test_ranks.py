@@ -48,7 +48,7 @@ def jobs(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> list[World]:
     def gather(rows: list[Any], row: Any) -> None:
         rows[:] = [{**row, "rank": number} for number in range(len(rows))]
 
-    monkeypatch.setattr(ranks, "program", lambda config: Program(
+    monkeypatch.setattr(ranks, "program", lambda *of_case: Program(
         start=start, group="fsdp", num_ranks=8, process_group="fake"))  # fmt: skip
     dist = SimpleNamespace(all_gather_object=gather, destroy_process_group=lambda: None)
     monkeypatch.setattr(sys.modules["torch"], "distributed", dist, raising=False)

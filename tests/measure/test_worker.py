@@ -33,8 +33,8 @@ def worlds(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> list[World]:
         cuda.use(GIB, 4 * GIB, 5 * GIB)
         world.mark("s0.opt")
 
-    def fake(config: Any) -> Program:
-        real = program(config)
+    def fake(*of_case: Any) -> Program:
+        real = program(*of_case)
         return Program(start=start, group=real.group, num_ranks=real.num_ranks,
                        process_group=real.process_group)  # fmt: skip
 

@@ -81,8 +81,16 @@ def host_bytes(resolved: Resolved, process_group: str | None) -> int:
     return host_libraries(resolved.run, resolved.engine.name, nccl=one_rank)[1]
 
 
+def check_own(row: Row) -> None:
+    """A model that a function made is in no run file."""
+    if row.function is not None:
+        raise InputError([f"its model is made by {row.function}: it needs --function, which "
+                          "backtest does not have"])  # fmt: skip
+
+
 def by_estimate(row: Row) -> Prediction:
     """The estimate for the rank that was measured, and whether that rank fits."""
+    check_own(row)
     estimate = full_estimate(row.config, replay=False)
     resolved, run = estimate.resolved, estimate.resolved.run
     stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, run.mesh.pp)
@@ -128,6 +136,7 @@ def by_server(estimate: Estimate, stage: int) -> Prediction:
 
 def by_trace(row: Row) -> Prediction:
     """The run itself on fake tensors; what it dies of is why the row is refused."""
+    check_own(row)
     trace = _trace_module()
     try:
         found = trace.trace(row.config, rank=row.rank)

@@ -20,9 +20,12 @@ METRICS = {
     "kv_tokens": "kv_tokens", "fits": "fits",
 }  # fmt: skip
 # Also measured, but nothing is predicted that could be held against it.
-UNSCORED = ("fails_in_bytes", "context_bytes", "step_seconds")
+UNSCORED = ("fails_in_bytes", "context_bytes", "step_seconds", "average_bytes",
+            "utilization_pct")  # fmt: skip
+NUMBERS = ("step_seconds", "utilization_pct")  # with a point
 NEEDED = {"id": '"my-run-1"', "group": '"fsdp"', "config": "a run file", "measured": "an object"}
-KEYS = (*NEEDED, "rank", "num_parameters", "rank_parameters", "phases", "environment", "failed")
+KEYS = (*NEEDED, "function", "with", "rank", "num_parameters", "rank_parameters", "phases",
+        "environment", "failed")  # fmt: skip
 GROUPS = ("none", "fake", "nccl, 1 rank", "nccl")
 MOST_SENTENCES = 20
 
@@ -37,6 +40,7 @@ class Row(Struct, frozen=True, kw_only=True):
     group: str
     config: dict[str, Any]
     measured: dict[str, Any]
+    function: str | None = None  # what made the model and the batch, where no run file did
     rank: int = 0
     phases: dict[str, int] = {}
     process_group: str | None = None
@@ -125,8 +129,8 @@ def _row(data: Mapping[str, Any]) -> Row:
     around = data.get("environment") or {}
     return Row(
         id=data["id"], group=data["group"], config=_config(data, around), measured=measured,
-        rank=data.get("rank") or 0, phases=phases, process_group=around.get("process_group"),
-        failed=str(data.get("failed") or ""),
+        function=data.get("function"), rank=data.get("rank") or 0, phases=phases,
+        process_group=around.get("process_group"), failed=str(data.get("failed") or ""),
     )  # fmt: skip
 
 
@@ -148,7 +152,7 @@ def row_problems(data: Mapping[str, Any]) -> Iterator[str]:
         hint = "" if key in KEYS else nearest(key, KEYS)
         if hint:
             yield f"{key!r} is not a known key{hint}"
-    for key in ("id", "group"):
+    for key in ("id", "group", "function"):
         value = data.get(key)
         if value is not None and (not isinstance(value, str) or not value.strip()):
             yield f"{key}={_short(value)} must be a text"
@@ -182,7 +186,7 @@ def _measured_problems(measured: Mapping[str, Any]) -> Iterator[str]:
         elif key == "fits":
             if not isinstance(value, bool):
                 yield f"measured.fits={_short(value)} must be true or false"
-        elif key == "step_seconds":
+        elif key in NUMBERS:
             if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
                 yield f"measured.{key}={_short(value)} must be a number, 0 or more"
         elif not _whole_number(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
@@ -18,12 +19,21 @@ def check_options(args: argparse.Namespace) -> None:
     for name in ("snapshot", "id"):
         if args.cases and getattr(args, name):
             problems.append(f"--{name} is for one run; leave it out with --cases")
+    if args.cases and args.function:
+        problems.append("--function is for one run; a case names its own in 'function'")
     if args.find_minimum and args.cap is not None:
         problems.append("--find-minimum tries caps itself; leave --cap out")
     if args.again and not args.cases:
         problems.append("--again is for --cases; one run is always measured")
     if problems:
         raise InputError(problems)
+
+
+def run_name(args: argparse.Namespace) -> str:
+    """What a result is called: as --id says, else after where the run comes from."""
+    if args.id or args.preset:
+        return str(args.id or args.preset)
+    return Path(args.config).stem if args.config else (args.function or "").replace(":", ".")
 
 
 def conditions(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.errors import InputError
-from .parser import Parser
+from ..core.runfile import with_settings
+from .parser import Parser, run_data
 
 
 def add_function(parser: Parser) -> None:
@@ -17,6 +18,20 @@ def add_function(parser: Parser) -> None:
                         help="your own model and batch instead of the run file's")  # fmt: skip
     parser.add_argument("--with", action="append", default=[], dest="values", metavar="NAME=VALUE",
                         help="an argument of the function; may be repeated")  # fmt: skip
+
+
+def run_or_function(args: argparse.Namespace) -> dict[str, Any]:
+    """The run of the options; beside a function, --set alone is one."""
+    if args.function and args.config is None and args.preset is None:
+        return with_settings({}, args.settings)
+    return run_data(args)
+
+
+def function_words(args: argparse.Namespace) -> list[str]:
+    """The words that name the same function on another command line."""
+    if not args.function:
+        return []
+    return ["--function", args.function, *(word for one in args.values for word in ("--with", one))]
 
 
 def function_values(args: argparse.Namespace) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -18,7 +17,8 @@ from ..measure.case import STEPS, TIMEOUT, Case, fresh_id, read_cases
 from ..measure.cases import Result, measure_cases
 from ..measure.over_ray import Shape
 from ..measure.runs_file import RunsFile
-from .conditions import check_options, conditions
+from .conditions import check_options, conditions, run_name
+from .function import add_function, function_values, run_or_function
 from .output import show, write
 from .parser import (
     Parser,
@@ -27,7 +27,6 @@ from .parser import (
     add_run,
     natural,
     positive,
-    run_data,
     whole,
 )
 from .progress import progress
@@ -38,6 +37,7 @@ examples:
   gpu-mem-calc measure --config run.json --rank 6 --cap 24GiB
   gpu-mem-calc measure --config run.json --find-minimum --snapshot run.pickle
   gpu-mem-calc measure --cases cases.jsonl --append runs.jsonl
+  gpu-mem-calc measure --function my_project.train:model_and_batch --with n=24
   torchrun --nproc-per-node 8 -m gpu_mem_calculator measure --config run.json
   deepspeed --no_local_rank --module gpu_mem_calculator measure -c run.json
   gpu-mem-calc measure --config run.json --ray 2x8"""
@@ -48,9 +48,11 @@ UNITS = {"": GIB, "G": GIB, "GB": GIB, "GIB": GIB, "M": MIB, "MB": MIB, "MIB": M
 def arguments(parser: Parser) -> None:
     """The options."""
     add_run(parser)
+    add_function(parser)
     parser.add_argument("--cases", metavar="FILE",
                         help="many runs, one JSON object a line: id, config, and where wanted "
-                             "group, rank, steps, cap_bytes, alloc_conf")  # fmt: skip
+                             "function, with, group, rank, steps, cap_bytes, "
+                             "alloc_conf")  # fmt: skip
     parser.add_argument("--rank", type=natural, metavar="N",
                         help="the rank to play, so the pipeline stage (default: 0)")  # fmt: skip
     parser.add_argument("--steps", type=whole, metavar="N", help=f"default: {STEPS}")
@@ -112,6 +114,7 @@ def run(args: argparse.Namespace) -> int:
     todo = remaining(args, cases, file)
     if not todo:
         return 0
+    tell_unused(todo)
     from ..measure.card import find_card, import_once
 
     card = find_card()
@@ -127,13 +130,14 @@ def one_case(args: argparse.Namespace, file: RunsFile | None) -> Case:
     from ..measure.program import program
     from ..measure.worker import check_rank
 
-    data = run_data(args)
-    check_rank(args.rank or 0, program(data).num_ranks)
-    name = args.id or args.preset or Path(args.config).stem
+    values, data = function_values(args), run_or_function(args)
+    check_rank(args.rank or 0, program(data, args.function, values).num_ranks)
+    name = run_name(args)
     if args.id is None and args.rank:
         name += f".rank{args.rank}"
     name = fresh_id(name, file.done() if file else ())
-    return Case(id=name, config=data, snapshot=args.snapshot, **conditions(args))
+    return Case(id=name, config=data, function=args.function, values=values,
+                snapshot=args.snapshot, **conditions(args))  # fmt: skip
 
 
 def many_cases(args: argparse.Namespace) -> list[Case]:
@@ -142,6 +146,16 @@ def many_cases(args: argparse.Namespace) -> list[Case]:
         replace(case, config=with_settings(dict(case.config), args.settings), **conditions(args))
         for case in read_cases(args.cases)
     ]
+
+
+def tell_unused(cases: list[Case]) -> None:
+    """Keys of a run file that a function takes the place of, said once."""
+    from ..jobs.function import not_used, run_without_model
+
+    found = {key: None for case in cases if case.function
+             for key in run_without_model(case.config)[1]}  # fmt: skip
+    if found:
+        tell(not_used(list(found)))
 
 
 def remaining(args: argparse.Namespace, cases: list[Case], file: RunsFile | None) -> list[Case]:

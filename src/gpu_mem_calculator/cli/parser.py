@@ -128,5 +128,6 @@ def run_data(args: argparse.Namespace) -> dict[str, Any]:
 
 def run_words(args: argparse.Namespace) -> list[str]:
     """The words that name the same run on another command line."""
-    where = ["--config", args.config] if args.config else ["--preset", args.preset]
+    where = [word for name in ("config", "preset") if (given := getattr(args, name))
+             for word in (f"--{name}", given)]  # fmt: skip
     return [*where, *(word for one in args.settings for word in ("--set", one))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from ..core.errors import InputError
 from ..measure.card import require_torch
@@ -13,9 +12,10 @@ from ..measure.program import program
 from ..measure.ranks import Place, check_ranks, measure_rank
 from ..measure.runs_file import RunsFile
 from ..measure.torchrun import begin, refused
-from .conditions import check_options, conditions
+from .conditions import check_options, conditions, run_name
+from .function import function_values, function_words, run_or_function
 from .output import show, write
-from .parser import run_data, run_words
+from .parser import run_words
 
 # What --ray hands on to every rank beside the run itself, by the names that argparse gives it.
 HANDED_ON = ("steps", "alloc_conf", "append", "id", "snapshot", "format", "output")
@@ -51,8 +51,10 @@ def check_launched(args: argparse.Namespace) -> None:
 def run_rank(args: argparse.Namespace, place: Place) -> int:
     """One rank; rank 0 keeps and reports what all measured."""
     require_torch()
-    name = args.id or args.preset or Path(args.config or "").stem
-    case = Case(id=name, config=run_data(args), snapshot=args.snapshot, **conditions(args))
+    case = Case(
+        id=run_name(args), config=run_or_function(args), function=args.function,
+        values=function_values(args), snapshot=args.snapshot, **conditions(args),
+    )  # fmt: skip
     file = RunsFile(args.append) if args.append and place.rank == 0 else None
     rows = measure_rank(case, place, args.append)
     if not rows:
@@ -76,13 +78,14 @@ def run_rank(args: argparse.Namespace, place: Place) -> int:
 def run_on_ray(args: argparse.Namespace) -> int:
     """Start every rank on a Ray cluster, once the run itself has no problem."""
     check_launched(args)
-    check_ranks(program(run_data(args)).num_ranks, args.ray.ranks)
+    own = (args.function, function_values(args))
+    check_ranks(program(run_or_function(args), *own).num_ranks, args.ray.ranks)
     return run_over_ray(args.ray, ["-m", "gpu_mem_calculator", "measure", *handed_on(args)])
 
 
 def handed_on(args: argparse.Namespace) -> list[str]:
     """The words of this command for its ranks."""
-    words = run_words(args)
+    words = [*run_words(args), *function_words(args)]
     for name in HANDED_ON:
         if getattr(args, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]

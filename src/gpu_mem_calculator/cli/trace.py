@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.errors import InputError, tell
-from .function import add_function, function_values
+from .function import add_function, function_values, run_or_function
 from .output import show, write
-from .parser import Parser, add_allocator, add_output, add_run, natural, run_data, whole
+from .parser import Parser, add_allocator, add_output, add_run, natural, whole
 
 if TYPE_CHECKING:
     from ..core.calculator import Estimate
@@ -87,13 +87,8 @@ class Given(NamedTuple):
 
 def job_of(args: argparse.Namespace) -> Given:
     """The run of the options, whoever makes its model."""
-    from ..core.runfile import with_settings
-
     values = function_values(args)
-    if args.function and args.config is None and args.preset is None:
-        data: dict[str, Any] = with_settings({}, args.settings)
-    else:
-        data = run_data(args)
+    data = run_or_function(args)
     if args.alloc_conf is not None:
         _section(data, "training")["pytorch_alloc_conf"] = args.alloc_conf
     if args.function:

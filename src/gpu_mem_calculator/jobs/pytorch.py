@@ -30,9 +30,10 @@ def train(job: Job) -> None:
 
 def _module(job: Job) -> tuple[Any, Any]:
     """The model, and a batch where it comes with one."""
-    if job.build is not None:
-        return job.build()
     sharded = job.resolved.engine.name == "fsdp"
+    if job.build is not None:
+        model, batch = job.build()
+        return model if sharded else model.to(job.world.device), batch
     model = build(job, "meta") if sharded else None
     if job.resolved.run.adapter is not None:
         return adapted(job, model), None

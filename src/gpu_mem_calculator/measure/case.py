@@ -16,10 +16,16 @@ TIMEOUT = 900.0  # seconds; the first run of a fused optimizer compiles it
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """One measurement. `cap_bytes` is what torch may take, `alloc_conf` PYTORCH_ALLOC_CONF."""
+    """One measurement. `cap_bytes` is what torch may take, `alloc_conf` PYTORCH_ALLOC_CONF.
+
+    `function` makes the model and the batch instead of the run file; `values` are its arguments,
+    `with` in a file.
+    """
 
     id: str
     config: Mapping[str, Any]
+    function: str | None = None
+    values: Mapping[str, Any] = {}
     group: str = ""
     rank: int = 0
     steps: int = STEPS
@@ -69,6 +75,8 @@ def _case(line: str) -> Case:
     return Case(
         id=data["id"],
         config=data["config"],
+        function=data.get("function"),
+        values=data.get("with") or {},
         group=data.get("group") or "",
         rank=data.get("rank") or 0,
         steps=data.get("steps") or around.get("steps") or STEPS,
@@ -89,9 +97,24 @@ def _problems(data: Mapping[str, Any]) -> Iterator[str]:
                                   or value < (key != "rank")):  # fmt: skip
             low = 0 if key == "rank" else 1
             yield f"{key}={value!r} must be a whole number, {low} or more"
-    for key in ("group", "alloc_conf"):
+    for key in ("group", "alloc_conf", "function"):
         if not isinstance(data.get(key), str | None):
             yield f"{key}={data[key]!r} must be a text"
+    yield from _values_problems(data)
+
+
+def _values_problems(data: Mapping[str, Any]) -> Iterator[str]:
+    values = data.get("with")
+    if values is None:
+        return
+    if not isinstance(values, dict):
+        yield f'with={values!r} must be an object such as {{"n_layer": 24}}'
+        return
+    if not data.get("function"):
+        yield "with is for the arguments of a function; add function, or leave it out"
+    for name, value in values.items():
+        if not isinstance(value, str | int | float | bool | None):
+            yield f"with.{name}={value!r} must be a number, a text, true, false or null"
 
 
 def fresh_id(name: str, taken: Iterable[str]) -> str:

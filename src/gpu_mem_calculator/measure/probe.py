@@ -10,6 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .averages import Busy, History
+
 KB = 1024  # /proc counts in these
 Phases = dict[str, dict[str, int]]
 
@@ -40,10 +42,13 @@ class Probe:
     """Marks the phases of one job on the current CUDA device.
 
     Made before anything is on the card: what the driver shows as used then is the CUDA context
-    (and whatever else runs on that card).
+    (and whatever else runs on that card). `steps` says which step is the last, the one that
+    averages are of; there are none without it.
     """
 
-    def __init__(self, heard: Callable[[str, dict[str, int]], None]) -> None:
+    def __init__(
+        self, heard: Callable[[str, dict[str, int]], None], steps: int | None = None
+    ) -> None:
         self.cuda: Any = import_module("torch").cuda
         self.heard = heard
         self.cuda.init()
@@ -53,6 +58,9 @@ class Probe:
         self.device: list[int] = []
         self.ends: dict[str, float] = {}
         self.host = HostMemory()
+        self.last = f"s{steps - 1}" if steps else None
+        self.history = History(self.cuda) if steps else None
+        self.busy = Busy(self.cuda) if steps else None
 
     def mark(self, name: str) -> None:
         """A phase has ended: keep its figures and start the next one's peaks."""
@@ -67,6 +75,11 @@ class Probe:
         }
         cuda.reset_peak_memory_stats()
         self.heard(name, self.phases[name])
+        step = name.partition(".")[0]
+        if self.busy is not None and in_step(name) and step != "s0":
+            self.busy.start()
+        if self.history is not None and step != self.last:
+            self.history.restart()
 
     def measured(self) -> dict[str, Any]:
         """The `measured` part of a row.
@@ -84,7 +97,16 @@ class Probe:
             found["host_bytes"] = host
         if seconds is not None:
             found["step_seconds"] = round(seconds, 4)
-        return found
+        return found | self._averages()
+
+    def _averages(self) -> dict[str, Any]:
+        """Of the last step, where it was reached."""
+        ended = [end for name, end in self.ends.items() if name.partition(".")[0] == self.last]
+        if self.history is None or self.busy is None or not ended:
+            return {}
+        average, busy = self.history.average_bytes(max(ended)), self.busy.stop()
+        return {**({} if average is None else {"average_bytes": average}),
+                **({} if busy is None else {"utilization_pct": busy})}  # fmt: skip
 
     def pinned_bytes(self) -> int:
         """Page-locked host memory at its highest; the kernel may not count it as resident."""

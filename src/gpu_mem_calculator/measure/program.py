@@ -12,6 +12,7 @@ from ..core.model_source import find_model
 from ..core.resolve import resolve
 from ..core.resolved import Resolved
 from ..core.runfile import read
+from ..jobs.function import Function, run_without_model
 from ..jobs.job import FAKE, NCCL, NONE, Job, World, run
 from ..jobs.model import NO_PROGRAM
 
@@ -28,19 +29,41 @@ class Program(Struct, frozen=True, kw_only=True):
     alloc_conf: str | None = None
 
 
-def program(config: Mapping[str, Any]) -> Program:
-    """The program of a run file; every problem of the file is raised at once."""
+def program(
+    config: Mapping[str, Any], function: str | None = None, values: Mapping[str, Any] | None = None
+) -> Program:
+    """The program of a run file; every problem of the file is raised at once.
+
+    A function makes the model and the batch in the file's place. It is loaded as the job starts:
+    what a module does as it is imported is no business of the process that forks.
+    """
     if config.get("inference") is not None:
+        if function is not None:
+            raise InputError(["inference runs the run file's model; leave --function out"])
         return _inference(config)
-    file = read(config)
+    file = read(config if function is None else run_without_model(config)[0])
     resolved = resolve(file)
+
+    def start(world: World) -> None:
+        build = None if function is None else _maker(resolved, function, values, world)
+        run(Job(file=file, resolved=resolved, world=world, build=build))
+
     return Program(
-        start=lambda world: run(Job(file=file, resolved=resolved, world=world)),
+        start=start,
         group=group_name(resolved),
         num_ranks=resolved.hardware.num_gpus,
         process_group=_process_group(resolved),
         alloc_conf=getattr(file.training, "pytorch_alloc_conf", None),
     )
+
+
+def _maker(
+    resolved: Resolved, function: str, values: Mapping[str, Any] | None, world: World
+) -> Function:
+    """The function, on the GPU as a whole; FSDP takes it from the host, shard by shard."""
+    sharded = resolved.engine.name == "fsdp"
+    return Function(function, resolved.run.precision, values, device=world.device,
+                    made_on="cpu" if sharded else None)  # fmt: skip
 
 
 def _inference(config: Mapping[str, Any]) -> Program:

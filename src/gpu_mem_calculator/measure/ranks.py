@@ -49,7 +49,7 @@ def measure_rank(case: Case, place: Place, append: str | None) -> list[Row]:
 
     A rank that fails cannot gather: it keeps its own row and ends, and the launcher ends the rest.
     """
-    job = program(case.config)
+    job = program(case.config, case.function, case.values)
     check_ranks(job.num_ranks, place.ranks)
     check_gpus(import_module("torch").cuda.device_count(), place)
     case = replace(case, rank=place.rank, id=f"{case.id}.rank{place.rank}",
@@ -57,7 +57,8 @@ def measure_rank(case: Case, place: Place, append: str | None) -> list[Row]:
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
     import_module("torch").cuda.set_device(place.local_rank)
     told: list[dict[str, Any]] = []
-    probe = Probe(lambda name, figures: told.append({"phase": name, **figures}))
+    probe = Probe(lambda name, figures: told.append({"phase": name, **figures}),
+                  None if case.snapshot else case.steps)  # fmt: skip
     around = surroundings(case, conf, NCCL)
     told.append({"environment": around, "group": job.group, "context_bytes": probe.context_bytes})
     set_cap(case.cap_bytes, probe.total)

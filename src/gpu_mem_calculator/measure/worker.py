@@ -23,11 +23,12 @@ HISTORY = 2_000_000  # events that a snapshot keeps
 
 def measure_case(case: Case, tell: Tell) -> Row:
     """Measure a case as one rank, played by this process; tells each phase as it ends."""
-    job = program(case.config)
+    job = program(case.config, case.function, case.values)
     check_rank(case.rank, job.num_ranks)
     kind = job.process_group
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
-    probe = Probe(lambda name, figures: tell({"phase": name, **figures}))
+    probe = Probe(lambda name, figures: tell({"phase": name, **figures}),
+                  None if case.snapshot else case.steps)  # fmt: skip
     around = surroundings(case, conf, ONE_RANK if kind == NCCL else kind)
     tell({"environment": around, "group": job.group, "context_bytes": probe.context_bytes})
     set_cap(case.cap_bytes, probe.total)
@@ -64,7 +65,8 @@ def finished(case: Case, group: str, probe: Probe, around: dict[str, Any]) -> Ro
 
 def beginning(case: Case, group: str) -> Row:
     """What every row of a case starts with."""
-    return {"id": case.id, "group": case.group or group, "config": as_dict(case.config),
+    own = {"function": case.function, "with": dict(case.values)} if case.function else {}
+    return {"id": case.id, "group": case.group or group, "config": as_dict(case.config), **own,
             "rank": case.rank}  # fmt: skip
 
 

@@ -39,6 +39,8 @@ def measurement_report(result: Result, append: str | None) -> Iterator[Line]:
     estimate = estimated(row)
     if estimate is not None:
         yield from headline(estimate)
+    if "function" in row:
+        yield from _function(row)
     yield from _place(row)
     yield line()
     yield from _verdict(row)
@@ -55,10 +57,19 @@ def measurement_report(result: Result, append: str | None) -> Iterator[Line]:
 
 def estimated(row: Row) -> Estimate | None:
     """The estimate of the same run, by the ledger alone; None where it is not modelled."""
+    if "function" in row:
+        return None
     try:
         return full_estimate(row["config"], replay=False)
     except InputError:
         return None
+
+
+def _function(row: Row) -> Iterator[Line]:
+    given = ", ".join(f"{name}={value!r}" for name, value in row["with"].items())
+    yield line(row["function"], BOLD)
+    if given:
+        yield from wrapped("with ", given)
 
 
 def _place(row: Row) -> Iterator[Line]:
@@ -89,6 +100,10 @@ def _verdict(row: Row) -> Iterator[Line]:
         beside.append(f"host RAM {gib(measured['host_bytes'], 2)} GiB")
     if "step_seconds" in measured:
         beside.append(f"{measured['step_seconds']:.3f} s a step")
+    if "average_bytes" in measured:
+        beside.append(f"{gib(measured['average_bytes'], 2)} GiB on average in the last")
+    if "utilization_pct" in measured:
+        beside.append(f"GPU busy {measured['utilization_pct']:.0f} %")
     if beside:
         yield from wrapped("", ", ".join(beside), DIM)
 
