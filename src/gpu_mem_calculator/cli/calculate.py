@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from msgspec.structs import replace
+
 from ..core.calculator import Estimate, full_estimate
 from .output import show, write
-from .parser import Parser, add_output, add_run, run_data, run_words
+from .parser import Parser, Source, add_output, add_run, run_source, run_words
 from .serving import serving_answer
 
 EXAMPLES = """\
@@ -16,7 +18,9 @@ examples:
   gpu-mem-calc calculate --preset llama2-7b --set hardware.num_gpus=8 \\
     --set engine.type=fsdp
   gpu-mem-calc calculate --config run.json --format html --output report.html
-  gpu-mem-calc calculate --config run.json --check   (in CI)"""
+  gpu-mem-calc calculate --config run.json --check   (in CI)
+  gpu-mem-calc calculate --config ds_config.json --model llama2-7b \\
+    --set hardware.num_gpus=8"""
 
 
 def arguments(parser: Parser) -> None:
@@ -34,8 +38,15 @@ def add_check(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Estimate and report."""
-    estimate = full_estimate(run_data(args))
+    estimate = estimated(run_source(args))
     return answer(args, estimate, ["explain", *run_words(args)], args.config or args.preset)
+
+
+def estimated(source: Source) -> Estimate:
+    """The estimate of a run, with what was assumed on the way to it."""
+    found = full_estimate(source.data)
+    assumed = [*source.assumed, *found.result.assumed]
+    return replace(found, result=replace(found.result, assumed=assumed))
 
 
 def answer(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import InputError
 from .output import show, write
-from .parser import Parser, add_output, add_run, run_data
+from .parser import Parser, add_output, add_run, run_source
 
 if TYPE_CHECKING:
     from ..core.calculator import Estimate
@@ -34,9 +34,9 @@ def add_parts(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Estimate, then explain."""
-    from ..core.calculator import full_estimate
+    from .calculate import estimated
 
-    return show_explanation(args, full_estimate(run_data(args)))
+    return show_explanation(args, estimated(run_source(args)))
 
 
 def show_explanation(args: argparse.Namespace, estimate: Estimate) -> int:

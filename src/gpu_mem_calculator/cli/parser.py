@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from ..core.errors import InputError, nearest
+from ..core.errors import InputError, nearest, tell
 from ..core.runfile import with_settings
 
 
@@ -82,10 +83,19 @@ def positive(text: str) -> float:
 
 def add_run(parser: Parser) -> None:
     """Where a run comes from: --config, --preset, and --set over either."""
-    parser.add_argument("-c", "--config", metavar="FILE", help="a run file (JSON, YAML or TOML)")
+    parser.add_argument("-c", "--config", metavar="FILE",
+                        help="a run file (JSON, YAML or TOML), or DeepSpeed's JSON")  # fmt: skip
     parser.add_argument("-p", "--preset", metavar="NAME",
                         help="a model from gpu-mem-calc presets, the rest by default")  # fmt: skip
+    add_model(parser)
     add_settings(parser)
+
+
+def add_model(parser: Parser) -> None:
+    """--model, beside a file that names none."""
+    parser.add_argument("--model", metavar="NAME",
+                        help="the model for DeepSpeed's JSON, which names none: a preset, a name "
+                             "on the hub, a path")  # fmt: skip
 
 
 def add_settings(parser: Parser) -> None:
@@ -110,24 +120,58 @@ def add_output(parser: Parser, *formats: str) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file")
 
 
+class Source(NamedTuple):
+    """A run as plain data, and what was assumed for it on the way."""
+
+    data: dict[str, Any]
+    assumed: tuple[str, ...] = ()
+    no_memory: tuple[str, ...] = ()  # keys of DeepSpeed's file that take none
+    deepspeed: bool = False
+
+
 def run_data(args: argparse.Namespace) -> dict[str, Any]:
-    """The run that --config or --preset and --set describe, as plain data."""
+    """The run that the options describe, as plain data; what was assumed is told beside."""
+    source = run_source(args)
+    if os.environ.get("RANK", "0") == "0":  # of the ranks of a launcher one tells it
+        tell(*(f"assumed: {text}" for text in source.assumed))
+    return source.data
+
+
+def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> Source:
+    """The run that --config or --preset, --model and --set describe."""
     from ..core.runfile import load_text
+    from ..formats.deepspeed_keys import is_deepspeed
 
     if (args.config is None) == (args.preset is None):
         raise InputError(["give one of --config FILE and --preset NAME"])
+    data = None if args.preset else load_text(args.config)
+    if is_deepspeed(data):
+        return _deepspeed(args, data, needs_model=needs_model)
+    if args.model is not None:
+        raise InputError([f"--model {args.model} is for DeepSpeed's JSON, which names none; leave "
+                          "it out, or use --set model.name=NAME"])  # fmt: skip
     if args.preset is not None:
-        return with_settings({"model": {"name": args.preset}}, args.settings)
-    data = load_text(args.config)
+        return Source(with_settings({"model": {"name": args.preset}}, args.settings))
     if not isinstance(data, dict):
         kind = {"list": "a list", "NoneType": "empty"}.get(type(data).__name__, "a single value")
         raise InputError([f"{args.config}: a run file is an object with a 'model' section, "
                           f"this one is {kind}"])  # fmt: skip
-    return with_settings(data, args.settings)
+    return Source(with_settings(data, args.settings))
+
+
+def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> Source:
+    """DeepSpeed's JSON with the model of --model, or of --function."""
+    from ..formats.deepspeed_reader import run_file
+
+    found = Source(*run_file(data, model=args.model, settings=args.settings), deepspeed=True)
+    if needs_model and "model" not in found.data and not getattr(args, "function", None):
+        raise InputError([f"{args.config} is DeepSpeed's configuration, which names no model; add "
+                          "--model NAME"])  # fmt: skip
+    return found
 
 
 def run_words(args: argparse.Namespace) -> list[str]:
     """The words that name the same run on another command line."""
-    where = [word for name in ("config", "preset") if (given := getattr(args, name))
+    where = [word for name in ("config", "preset", "model") if (given := getattr(args, name))
              for word in (f"--{name}", given)]  # fmt: skip
     return [*where, *(word for one in args.settings for word in ("--set", one))]

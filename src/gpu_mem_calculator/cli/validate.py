@@ -4,27 +4,41 @@ from __future__ import annotations
 
 import argparse
 
-from .output import write
-from .parser import Parser, add_settings, run_data
+from ..report.lines import wrapped
+from .output import show, write
+from .parser import Parser, add_model, add_settings, run_source
 
 EXAMPLES = """\
 examples:
   gpu-mem-calc validate run.json
-  gpu-mem-calc validate run.json --set parallelism.tensor_parallel_size=4"""
+  gpu-mem-calc validate run.json --set parallelism.tensor_parallel_size=4
+  gpu-mem-calc validate ds_config.json --set hardware.num_gpus=8"""
 
 
 def arguments(parser: Parser) -> None:
     """The options."""
-    parser.add_argument("config", metavar="FILE", help="a run file (JSON, YAML or TOML)")
+    parser.add_argument("config", metavar="FILE",
+                        help="a run file (JSON, YAML or TOML), or DeepSpeed's JSON")  # fmt: skip
     parser.set_defaults(preset=None)
+    add_model(parser)
     add_settings(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read and resolve it; problems go to stderr, one a line."""
+    """Read and resolve it; problems go to stderr, one a line.
+
+    DeepSpeed's file may stand alone: without a model its own keys and sizes are checked.
+    """
     from ..core.resolve import resolve
     from ..core.runfile import read
 
-    resolve(read(run_data(args)), headers=False)
-    write(f"✓ {args.config} is valid")
+    source = run_source(args, needs_model=False)
+    alone = source.deepspeed and "model" not in source.data
+    file = read({"model": {}, **source.data} if alone else source.data)
+    if not alone:
+        resolve(file, headers=False)
+    write(f"✓ {args.config} is valid" + (", its model left aside: add --model NAME" * alone))
+    lists = (("assumed: ", "; ", source.assumed), ("takes no memory: ", ", ", source.no_memory))
+    show([line for label, sign, words in lists if words
+          for line in wrapped(label, sign.join(words))])  # fmt: skip
     return 0

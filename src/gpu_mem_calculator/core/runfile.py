@@ -43,6 +43,8 @@ INSTEAD = {
     "engine": "inference.engine names what serves: leave engine out",
     "parallelism": "use inference.tensor_parallel_size and inference.pipeline_parallel_size",
 }
+# Keys that DeepSpeed's own configuration has: one of the first two it must have.
+DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 
 
 def load_text(path: str | Path) -> Any:
@@ -176,6 +178,10 @@ def check(data: Any) -> Iterator[str]:
     """Every problem of a run file's shape: unknown keys, wrong types, values out of range."""
     if not isinstance(data, Mapping):
         yield f"a run file is an object with a 'model' section, not {type(data).__name__}"
+        return
+    if data.keys() & DEEPSPEED and not data.keys() & SECTIONS.keys():
+        yield ("this is DeepSpeed's configuration, which names no model; give gpu-mem-calc "
+               "--config FILE --model NAME, or use formats.deepspeed_reader")  # fmt: skip
         return
     for name, values in data.items():
         if name not in SECTIONS:

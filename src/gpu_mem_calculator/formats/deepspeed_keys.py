@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..core.runfile import SECTIONS
+
 VERSION = "0.19.8"
 COUNT, SIZE, FLAG, NUMBER, OBJECT = "count", "size", "flag", "number", "object"
 
@@ -271,3 +273,12 @@ TOP: Table = {
     "curriculum_learning": Gone("old curriculum", "leave it out, and set training.seq_len"),
     "progressive_layer_drop": Gone("progressive layer drop"),
 }  # fmt: skip
+
+
+def is_deepspeed(data: Any) -> bool:
+    """Whether data is DeepSpeed's and no run file: by its keys."""
+    return (
+        isinstance(data, Mapping)
+        and not data.keys() & SECTIONS.keys()
+        and any(key in TOP for key in data)
+    )

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from ..core.errors import InputError
-from ..core.runfile import SECTIONS, load_text, with_settings
+from ..core.runfile import load_text, with_settings
 from ..engines.deepspeed import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
 from .deepspeed_batch import MICRO, STEPS, TRAIN, complete
 from .deepspeed_check import Checked, shown
-from .deepspeed_keys import NVME, TOP
+from .deepspeed_keys import NVME
 from .deepspeed_optimizer import optimizer, scheduler
 
 Source = str | Path | Mapping[str, Any]
@@ -49,15 +49,6 @@ class Described(NamedTuple):
     no_memory: tuple[str, ...]
 
 
-def is_deepspeed(data: Any) -> bool:
-    """Whether data is DeepSpeed's and no run file: by its keys."""
-    return (
-        isinstance(data, Mapping)
-        and not data.keys() & SECTIONS.keys()
-        and any(key in TOP for key in data)
-    )
-
-
 def read(source: Source, *, num_gpus: int | None, cut: int = 1) -> Sections:
     """A DeepSpeed file, by path or as data, for so many GPUs; raises every problem at once.
 
@@ -85,14 +76,14 @@ def read(source: Source, *, num_gpus: int | None, cut: int = 1) -> Sections:
 
 
 def run_file(source: Source, *, model: str | None, settings: Iterable[str] = ()) -> Described:
-    """A whole run file: DeepSpeed's file, the model's name, and `section.key=value` over them."""
+    """A whole run file: DeepSpeed's file, the model's name, and `section.key=value` over them.
+
+    Without a name, and without settings of the model, it has no `model` section.
+    """
     settings = tuple(settings)
     over = with_settings({}, settings)
-    if model is None and not over.get("model"):
-        raise InputError([f"{'the data' if isinstance(source, Mapping) else source} is DeepSpeed's "
-                          "configuration, which names no model; add --model NAME"])  # fmt: skip
     found = read(source, **_sizes(over))
-    data: dict[str, Any] = {"model": {} if model is None else {"name": model}}
+    data: dict[str, Any] = {} if model is None else {"model": {"name": model}}
     data |= {name: dict(found[name]) for name in ("training", "parallelism", "engine", "hardware")}
     said = {f"{section}.{key}" for section in over for key in _given(over, section)}
     assumed = tuple(text for key, text in found["assumed"].items() if key not in said)
