@@ -9,9 +9,12 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpu_mem_calculator.core.calculator import estimate
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.formats.deepspeed_keys import FP16, OFFLOAD_PARAM, TOP, ZERO
 from gpu_mem_calculator.formats.deepspeed_reader import read, run_file
 from tests.conftest import ROOT
 from tests.formats.test_deepspeed_keys import World
@@ -209,6 +212,9 @@ def refused(section: str, **values: Any) -> tuple[str, dict[str, Any]]:
         (refused("tensorboard", path="x"), "tensorboard.path is not a key"),
         (refused("zero_optimisation", stage=3), "did you mean 'zero_optimization'?"),
         (refused("autotuning", enabled=True), "many runs"),
+        (("gradient_allreduce_op", {**MICRO, "zero_optimization": {"stage": 3},
+                                    "gradient_allreduce_op": "sum"}), 'set it to "mean"'),
+        (("train_batch_size", {"train_batch_size": 1e400}), "must be a whole number"),
         (refused("pipeline", activation_checkpoint_interval=1),
          "training.activation_checkpointing"),
     ],
@@ -233,6 +239,26 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         read(data, num_gpus=8)
     assert len(caught.value.problems) == 5
     assert all("filled in by the Trainer" in problem for problem in caught.value.problems)
+
+
+KEYS = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-2, 10**12), st.floats(), st.text(max_size=5),
+              st.sampled_from(["auto", "cpu", "AdamW", "bf16", 5e8, 3])),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+        st.sampled_from([*ZERO, *OFFLOAD_PARAM, *FP16, "type", "params", "x"]), inner, max_size=4),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(data=st.dictionaries(st.sampled_from([*TOP, "x"]), KEYS, max_size=6))
+def test_whatever_a_file_says_it_is_read_or_refused(data: dict[str, Any]) -> None:
+    """In sentences, never in another error."""
+    try:
+        found = read(data, num_gpus=8)
+    except InputError as error:
+        assert error.problems
+        return
+    assert found["training"]["batch_size"] >= 1
 
 
 def test_the_configurations_of_the_examples_are_read() -> None:

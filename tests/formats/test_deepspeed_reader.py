@@ -216,6 +216,13 @@ def test_optimizer(section: dict[str, Any], training: dict[str, Any]) -> None:
         ({"type": "AdamW", "params": {"foreach": True}}, "add torch_adam true"),
         ({"type": "AdamW", "params": {"lr": "auto"}}, "write any number, it takes no memory"),
         ({"type": "SGD", "params": {"weight_decay": 0.1}}, "second copy of the gradients"),
+        (
+            {
+                "type": "Adam",
+                "params": {"torch_adam": True, "adam_w_mode": False, "weight_decay": 0.1},
+            },
+            "second copy of the gradients",
+        ),
         ({"type": "AdamW", "legacy_fusion": True}, "legacy_fusion"),
         ({"type": "AdamW", "parameters": {}}, "did you mean 'params'?"),
     ],

@@ -130,7 +130,7 @@ class Checked:
         if path in SWITCHED:
             self._switched(path, value)
             return
-        if rule.words and value not in rule.words:
+        if rule.words and (value not in rule.words or isinstance(value, bool)):
             words = ", ".join(shown(word) for word in rule.words)
             self.problems.append(f"{path}={shown(value)} must be one of {words}"
                                  f"{nearest(str(value), map(str, rule.words))}")  # fmt: skip
@@ -168,7 +168,7 @@ def converted(value: Any, kind: str) -> Any:
         value = dtype_name(value) if isinstance(value, str) else value
         good = value in ("fp32", "fp16", "bf16")
     else:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e300
         if good and kind != NUMBER:
             good = value == int(value) and value >= (kind == COUNT)
             value = int(value)

@@ -239,7 +239,7 @@ TOP: Table = {
     "datastates_ckpt": Only(OFF, "its cache of checkpoints in host memory is not modelled"),
     "weight_quantization": Only((), "quantized weights are not modelled"),
     "prescale_gradients": Free("gradients are scaled in place"),
-    "gradient_allreduce_op": Free("gradients are scaled in place"),
+    "gradient_allreduce_op": Read("word", ("mean", "sum")),
     "seq_parallel_communication_data_type": Free("for sequence-parallel ranks, of which there is "
                                                  "one"),
     "disable_allgather": Free("DeepSpeed does not look at it"),

@@ -11,10 +11,11 @@ from .deepspeed_check import AUTO, KINDS, auto, converted, shown
 from .deepspeed_keys import FLAG, VERSION, Free, Only, Read, Table
 
 RATE = Free("a number")
-COMMON: Table = {"lr": RATE, "weight_decay": RATE, "betas": RATE}
+COMMON: Table = {"lr": RATE, "betas": RATE}
 MINUS = Only((False,), "a gradient that is turned around is not modelled")
 ADAM: Table = {
     **COMMON,
+    "weight_decay": Read("number"),
     "eps": RATE,
     "bias_correction": RATE,
     "set_grad_none": Free("DeepSpeed lets gradients go itself"),
@@ -28,7 +29,11 @@ ADAM: Table = {
     "capturable": Only((False,), "steps in CUDA graphs are not modelled"),
     "differentiable": Only((False,), "a step that is differentiated is not modelled"),
 }
-LION: Table = {**COMMON, "set_grad_none": Free("DeepSpeed lets gradients go itself")}
+LION: Table = {
+    **COMMON,
+    "weight_decay": RATE,
+    "set_grad_none": Free("DeepSpeed lets gradients go itself"),
+}
 SGD: Table = {
     "lr": RATE,
     "momentum": Read("number"),
@@ -151,6 +156,10 @@ def _adam(name: str, params: dict[str, Any], problems: list[str]) -> dict[str, A
     elif params.get("foreach") is False:
         problems.append("optimizer.params.foreach=false: torch's for loop is not modelled under "
                         "DeepSpeed; leave it out")  # fmt: skip
+    if params.get("weight_decay") and found["optimizer"] == "adam":
+        problems.append(f"optimizer.params.weight_decay={shown(params['weight_decay'])}: torch's "
+                        "Adam with it holds a second copy of the gradients, which is not modelled; "
+                        "use AdamW")  # fmt: skip
     return {**found, "optimizer_implementation": "foreach"}
 
 
@@ -171,7 +180,7 @@ def scheduler(given: Mapping[str, Any], problems: list[str], free: list[str]) ->
     problems += (f"scheduler.{key} is not a key of DeepSpeed {VERSION}"
                  f"{nearest(key, ('type', 'params'))}"
                  for key in given if key not in ("type", "params"))  # fmt: skip
-    if name not in SCHEDULES and name not in TORCH_SCHEDULES:
+    if str(name) not in (*SCHEDULES, *TORCH_SCHEDULES):
         hint = nearest(str(name), SCHEDULES) or f"; use one of {', '.join(SCHEDULES)}"
         problems.append(f"scheduler.type={shown(name)} is not a schedule of DeepSpeed's or torch's"
                         f"{hint}")  # fmt: skip

@@ -200,6 +200,8 @@ def _problems(
     if nvme and checked.get("aio.block_size", 0) > SWAPPED:
         yield (f"aio.block_size={checked.get('aio.block_size')} above {SWAPPED} keeps tensors off "
                f"the disk, which is not modelled; set it to {SWAPPED}")  # fmt: skip
+    if checked.get("gradient_allreduce_op") == "sum" and engine["zero_stage"] == 3:
+        yield 'gradient_allreduce_op="sum" is not a choice at stage 3; set it to "mean"'
     tested = checked.get("zero_allow_untested_optimizer")
     if engine["zero_stage"] and str(training.get("optimizer")).startswith("sgd") and not tested:
         yield ("optimizer.type=\"SGD\": DeepSpeed wraps it in ZeRO only with "
