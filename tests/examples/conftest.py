@@ -1,0 +1,75 @@
+"""Runs of train.py on the CPU: small, in as many processes as a test asks for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import GPTLITE
+
+SMALL = ("--n_layer", "2", "--n_embd", "32", "--n_head", "2", "--block_size", "32")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+Train = Callable[..., "Ran"]
+
+
+@dataclass
+class Ran:
+    """What came of a run."""
+
+    codes: list[int]
+    text: str  # rank 0's
+    report: dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def forker() -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported everything and forks runs."""
+    with subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "forked.py")], cwd=GPTLITE, env=ENVIRONMENT,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        yield process
+        assert process.stdin
+        process.stdin.close()
+        process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def train(forker: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Train: `train(name of a config or its data, *arguments, ranks=2)`."""
+
+    def run(
+        config: str | dict[str, Any], *arguments: str, ranks: int = 2, small: bool = True
+    ) -> Ran:
+        folder = tmp_path_factory.mktemp("train")
+        path = GPTLITE / "configs" / f"{config}.json"
+        if isinstance(config, dict):
+            path = folder / "ds_config.json"
+            path.write_text(json.dumps(config), encoding="utf-8")
+        report = folder / "report.json"
+        whole = ["--deepspeed_config", str(path), "--report", str(report), *(SMALL * small)]
+        job = {"ranks": ranks, "out": str(folder / "out"), "arguments": [*whole, *arguments]}
+        assert forker.stdin
+        assert forker.stdout
+        forker.stdin.write(json.dumps(job) + "\n")
+        forker.stdin.flush()
+        codes = json.loads(forker.stdout.readline())
+        text = (folder / "out.0").read_text(encoding="utf-8")
+        found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
+        return Ran(codes, text, found)
+
+    return run
+
+
+def shipped(name: str) -> dict[str, Any]:
+    """A configuration of the example, as data that a test may change."""
+    found: dict[str, Any] = json.loads((GPTLITE / "configs" / f"{name}.json").read_text("utf-8"))
+    return found
