@@ -6,13 +6,12 @@ storage is alive as long as Python's reference to it, which torch keeps with the
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -22,40 +21,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..ledger.units import MIB
 from ..replay.stream import Stream
 from . import shapes
+from .makers import Maker as Maker
+from .makers import line
+from .sides import Sides
 from .workspaces import MATMULS, workspaces
 
 SUM = torch.ops.aten.add.Tensor
 WITH_BIAS = torch.ops.aten.addmm.default
 DEVICE = torch.ops.prim.device.default
 CPU = torch.device("cpu")
-TORCH = f"{torch.__path__[0]}/"
-OURS = __file__.rpartition("/")[0]
-JOBS = f"{OURS.rpartition('/')[0]}/jobs/"
-PLUMBING = tuple(
-    f"{TORCH}{name}"
-    for name in (
-        "_compile.py",
-        "_dynamo/",
-        "_ops.py",
-        "_tensor.py",
-        "autograd/",
-        "overrides.py",
-        "utils/",
-    )
-)
-COMM_FILES = (f"{TORCH}distributed/", f"{TORCH}nn/parallel/")
-
-
-class Maker(NamedTuple):
-    """Who made a storage: the operation, the module it ran in, the nearest line outside torch,
-    whether backward was at work, and whether torch.distributed was.
-    """
-
-    op: str
-    module: str
-    line: str
-    backward: bool
-    comm: bool
 
 
 class Recorder(TorchDispatchMode):
@@ -71,7 +45,9 @@ class Recorder(TorchDispatchMode):
         self.makers: list[Maker] = []
         self.marks: list[tuple[int, str]] = []
         self.module = ""
-        self._streams: dict[Any, int] = {torch.cpu.current_stream(): 0}
+        self._streams: dict[Any, int] = {}  # the first that a block is made on is the default
+        self.empties: list[int] = []
+        self.sides = Sides()
         self.ids: dict[int, int] = {}  # storage -> its number, while it is alive
         self._alive: dict[int, Any] = {}
         self._paused = 0
@@ -80,8 +56,12 @@ class Recorder(TorchDispatchMode):
 
     def recorded(self) -> Stream:
         """Everything so far, as the allocator sees it."""
-        events, marks = in_place(self.events, self.marks, self.sums)
-        return Stream(sizes=self.sizes, events=events, streams=self.streams, marks=marks)
+        events, before = in_place(self.events, self.sums)
+        return Stream(
+            sizes=self.sizes, events=events, streams=self.streams,
+            marks=[(before[at], name) for at, name in self.marks],
+            empties=[before[at] for at in self.empties],
+        )  # fmt: skip
 
     def mark(self, name: str) -> None:
         """The end of a phase."""
@@ -104,12 +84,24 @@ class Recorder(TorchDispatchMode):
         """The end of a block."""
         self.events.append(~number)
 
+    def empty_cache(self) -> None:
+        """What is cached and not in use goes back to the driver."""
+        self.empties.append(len(self.events))
+
+    def alive_bytes(self) -> int:
+        """What all tensors hold now."""
+        return sum(self.sizes[number] for number in self.ids.values())
+
     def number_of(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor's storage."""
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         return self.ids.get(local.untyped_storage()._cdata)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunction():  # names of devices are a program's: see places.py
+            return self._dispatched(func, types, args, kwargs)
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func is DEVICE:
             return getattr(args[0], "fake_device", CPU)
         if any(issubclass(kind, DTensor) for kind in types):
@@ -119,8 +111,11 @@ class Recorder(TorchDispatchMode):
         result = shapes.result(func, args, kwargs or {})
         if self._paused or shapes.in_place(func):
             return result
+        host = self.sides.makes_host(args, kwargs)
         for one, times in shapes.outputs(func, result):
-            self._see(one, func, times)
+            self._see(one, func, times, host)
+        if host:
+            return result
         if func is SUM and not torch.is_grad_enabled() and isinstance(args[1], torch.Tensor):
             self._summed(result, *args[:2])
         elif func in MATMULS:
@@ -165,17 +160,22 @@ class Recorder(TorchDispatchMode):
         sequences and finite numbers.
         """
         number = self.number_of(tensor)
-        op = self.makers[number].op if number is not None else ""
-        if tensor.dtype == torch.bool:
+        on_host = self.sides.host.get(tensor.untyped_storage()._cdata, "")
+        op = on_host if number is None else self.makers[number].op
+        if tensor.dtype in (torch.bool, torch.uint8):
             return op.endswith(("all", "eq"))
         return 1.0 if tensor.dtype.is_floating_point else 1
 
-    def _see(self, tensor: torch.Tensor, func: Any, times: int) -> None:
+    def _see(self, tensor: torch.Tensor, func: Any, times: int, host: bool) -> None:
         if getattr(tensor, "fake_device", CPU) != CPU:
             return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._alive:
+            return
+        if host:
+            self.sides.host[key] = func._schema.name
+            self._alive[key] = weakref.ref(storage, partial(self._gone, key))
             return
         size = storage.nbytes() * times
         if size == 0:
@@ -185,17 +185,18 @@ class Recorder(TorchDispatchMode):
 
     def _gone(self, key: int, _: Any) -> None:
         self._alive.pop(key, None)
+        self.sides.host.pop(key, None)
         number = self.ids.pop(key, None)
         if number is not None:
             self.free(number)
 
     def _maker(self, op: str) -> Maker:
         node = torch._C._current_autograd_node()
-        line, comm = _line()
+        where, comm = line()
         if node is None:
-            self._forward[torch.autograd._get_sequence_nr() - 1] = (self.module, line)
-            return Maker(op, self.module, line, False, comm)
-        module, made = self._forward.get(node._sequence_nr(), (self.module, line))
+            self._forward[torch.autograd._get_sequence_nr() - 1] = (self.module, where)
+            return Maker(op, self.module, where, False, comm)
+        module, made = self._forward.get(node._sequence_nr(), (self.module, where))
         return Maker(op, module, made, True, comm)
 
     def resized(self, storage: Any, new: int, resize: Callable[[Any, int], Any]) -> Any:
@@ -241,17 +242,16 @@ class Recorder(TorchDispatchMode):
                 setattr(ShardingPropagator, name, function)
 
 
-def in_place(
-    events: list[int], marks: list[tuple[int, str]], sums: dict[int, int]
-) -> tuple[list[int], list[tuple[int, str]]]:
-    """The events with sums of gradients written over their first term.
+def in_place(events: list[int], sums: dict[int, int]) -> tuple[list[int], list[int]]:
+    """The events with sums of gradients written over their first term, and how many of them are
+    left before each of the old ones.
 
     csrc/autograd/input_buffer.cpp adds in place where it holds the last reference, but never to
     a tensor that looks like a subclass, as fake ones do: where the first term is freed as soon as
     the sum is made, the sum takes its memory.
     """
     found: list[int] = []
-    before: list[int] = [0]  # events that are left before each one
+    before: list[int] = [0]
     owner: dict[int, int] = {}  # a sum -> whose memory it has
     given: set[int] = set()  # terms that gave their memory away
     for index, event in enumerate(events):
@@ -264,7 +264,7 @@ def in_place(
         elif ~event not in given:
             found.append(~owner.get(~event, ~event))
         before.append(len(found))
-    return found, [(before[at], name) for at, name in marks]
+    return found, before
 
 
 def _freed_next(events: list[int], index: int, number: int) -> bool:
@@ -275,22 +275,3 @@ def _freed_next(events: list[int], index: int, number: int) -> bool:
         if ~event == number:
             return True
     return False
-
-
-def _line() -> tuple[str, bool]:
-    """The nearest line of the model's own code, as file:line; where there is none, the nearest of
-    torch that says something. And whether torch.distributed called.
-    """
-    frame, comm, inside = sys._getframe(2), False, ""
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(TORCH):
-            comm = comm or name.startswith(COMM_FILES)
-            if not inside and not name.startswith(PLUMBING):
-                inside = f"{name}:{frame.f_lineno}"
-        elif name.startswith(JOBS):
-            return inside or f"{name}:{frame.f_lineno}", comm
-        elif not name.startswith(OURS):
-            return f"{name}:{frame.f_lineno}", comm
-        frame = frame.f_back  # type: ignore[assignment]
-    return inside, comm

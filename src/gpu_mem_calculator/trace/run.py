@@ -34,7 +34,7 @@ from .ledger import ledger_of
 from .modules import convertible
 from .recorder import Maker, Recorder
 
-STARTS = ("model", "load")  # what ends when a run begins
+STARTS = ("model", "init", "load")  # what ends when a run begins
 STEPS = 3  # optimizer state is there from the second on, and the allocator settles in the third
 
 
@@ -79,13 +79,19 @@ def trace(
     check_covered(resolved, rank)
     recorder, kernels = Recorder(cublas_bytes(resolved.run.compute_capability)), Kernels()
     watch = Watch(recorder, progress)
-    alone = resolved.hardware.num_gpus == 1
+    deepspeed = resolved.engine.name == "deepspeed"
+    alone = resolved.hardware.num_gpus == 1 and not deepspeed
     world = World(
-        device="cpu", mark=watch.mark, watch=watch, process_group=NONE if alone else FAKE,
+        device="cuda" if deepspeed else "cpu",
+        mark=watch.mark, watch=watch, process_group=NONE if alone else FAKE,
         rank=rank, steps=steps,
     )  # fmt: skip
     job = Job(file=file, resolved=resolved, world=world, build=build)
-    with _stage(resolved, kernels), watch.modules(), recorder.recording():
+    with _stage(resolved, kernels), watch.modules(), recorder.recording(), ExitStack() as stack:
+        if deepspeed:
+            from .deepspeed import as_on_gpu
+
+            stack.enter_context(as_on_gpu(recorder, resolved.hardware.memory_bytes))
         _serve(job) if file.inference is not None else run(job)
     if file.inference is not None:
         recorder.sums.clear()  # sums of gradients, of which there are none
@@ -130,8 +136,8 @@ def _result(resolved: Resolved, watch: Watch, kernels: Kernels, allocator: Setti
     footprint = replay(stream, allocator)
     made = _phase_of(watch.recorder)
     found = kinds(watch, made)
-    loaded = next(name for name in STARTS if name in footprint.phases)
-    steps = {name: phase for name, phase in footprint.phases.items() if name != loaded}
+    loaded = [name for name in STARTS if name in footprint.phases]
+    steps = {name: phase for name, phase in footprint.phases.items() if name not in loaded}
     peak = max(steps, key=lambda name: steps[name].peak_bytes)
     outside = sum(size for _, size, _ in resolved.outside_torch)
     return Trace(
@@ -139,7 +145,7 @@ def _result(resolved: Resolved, watch: Watch, kernels: Kernels, allocator: Setti
         footprint=footprint,
         ledger=ledger_of(stream, watch.recorder.makers, found, footprint),
         allocated_bytes=steps[peak].peak_bytes,
-        startup_bytes=footprint.phases[loaded].peak_bytes,
+        startup_bytes=max(footprint.phases[name].peak_bytes for name in loaded),
         reserved_bytes=footprint.reserved_bytes,
         needs_bytes=needs_bytes(stream, allocator),
         device_bytes=footprint.reserved_bytes + outside,

@@ -1,0 +1,156 @@
+"""DeepSpeed's own engine on fake tensors: what of it cannot work there, mended from outside.
+
+It runs as on a GPU: its accelerator is the CUDA one, with streams that are told apart and do
+nothing, and with kernels that return at once. Everything in Python, and so every tensor that it
+makes, is DeepSpeed's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from copy import copy
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from ..jobs.model import needed
+from .places import GPU, Places
+from .recorder import Recorder
+
+KERNELS = {
+    "ops.adam.fused_adam": "FusedAdamBuilder", "ops.adam.cpu_adam": "CPUAdamBuilder",
+    "ops.lion.fused_lion": "FusedLionBuilder", "ops.lion.cpu_lion": "CPULionBuilder",
+}  # fmt: skip
+STATISTICS = (
+    "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+    "memory_cached", "max_memory_cached", "reset_peak_memory_stats",
+)  # fmt: skip
+
+
+class Stream(torch.cpu.Stream):
+    """A stream of the recorder's, with what DeepSpeed asks of one on a GPU."""
+
+    def synchronize(self) -> None:
+        """Nothing runs, so nothing is waited for."""
+
+
+class Nothing:
+    """Compiled kernels, which write into tensors that they are given and make none."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def load(self, *_: Any, **__: Any) -> Any:
+        """The kernels, by any name: each does nothing."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+def _card(recorder: Recorder, default: Stream, total: int) -> Any:
+    """DeepSpeed's accelerator for CUDA, less what it asks of a card that is not there."""
+    cuda: Any = needed("deepspeed.accelerator.cuda_accelerator", "deepspeed")
+    card: Any = type("Card", (cuda.CUDA_Accelerator,), {"_init_pynvml": lambda _: None})
+    answers: dict[str, Any] = {
+        "stream": torch.cpu.stream,
+        "current_stream": torch.cpu.current_stream,
+        "default_stream": default,
+        "synchronize": None,
+        "empty_cache": recorder.empty_cache,
+        # stage_1_and_2.py:451: whether the weights are flattened on the card or on the host
+        "available_memory": lambda *_: total - recorder.alive_bytes(),
+        "is_available": True, "set_device": None, "current_device": 0, "device_count": 1,
+        "current_device_name": str(GPU), "is_current_stream_capturing": False,
+        "range_push": None, "range_pop": None, "lazy_call": None,
+        **dict.fromkeys(STATISTICS, 0),
+    }  # fmt: skip
+    for name, answer in answers.items():
+        setattr(card, name, _method(answer))
+    card.Stream = property(lambda _: lambda *_, **__: Stream())
+    card.Event = property(lambda _: torch.cpu.Event)
+    return card()
+
+
+def _method(answer: Any) -> Any:
+    call = answer if callable(answer) else lambda *_, **__: answer
+    return lambda _, *args, **kwargs: call(*args, **kwargs)
+
+
+@contextmanager
+def as_on_gpu(recorder: Recorder, total: int) -> Iterator[None]:
+    """DeepSpeed believes in a GPU of so many bytes, and nothing of that is left behind."""
+    default = Stream()
+    with (
+        _environment(), _silent(), _untouched(), torch.cpu.stream(default),
+        _mended(_card(recorder, default, total)), Places(recorder.sides).everywhere(),
+    ):  # fmt: skip
+        yield
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """The variables that a launcher would set, gone afterwards.
+
+    DeepSpeed looks for its accelerator when it is imported; without a word here it would look for
+    every vendor's package, and say that it found none.
+    """
+    with patch.dict(os.environ):
+        os.environ.setdefault("DS_ACCELERATOR", "cuda")
+        yield
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """No log, and no word about torch's names for collectives, which are not ours to change."""
+    logger = logging.getLogger("DeepSpeed")
+    before = logger.disabled
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        needed("deepspeed", "deepspeed")
+        logger.disabled = True
+        try:
+            yield
+        finally:
+            logger.disabled = before
+
+
+@contextmanager
+def _untouched() -> Iterator[None]:
+    """DeepSpeed's modules as they were: it keeps process groups and counters in them."""
+    loaded = {name: one for name, one in sys.modules.items() if name.startswith("deepspeed")}
+    before = {name: dict(vars(one)) for name, one in loaded.items()}
+    inside = [(value, copy(value)) for names in before.values() for key, value in names.items()
+              if isinstance(value, dict | list | set) and not key.startswith("__")]  # fmt: skip
+    try:
+        yield
+    finally:
+        for name, kept in before.items():
+            vars(loaded[name]).update(kept)
+        for value, content in inside:
+            if isinstance(value, list):
+                value[:] = content
+            else:
+                value.clear()
+                value.update(content)
+
+
+@contextmanager
+def _mended(card: Any) -> Iterator[None]:
+    """What asks for a card, a compiler or another rank."""
+    places: list[tuple[str, str, Any]] = [
+        ("accelerator.real_accelerator", "ds_accelerator", card),
+        ("comm.torch", "build_shm_op", lambda: None),  # a kernel for ranks that share a host
+        *((name, builder, Nothing) for name, builder in KERNELS.items()),
+    ]
+    with ExitStack() as stack:
+        for name, attribute, value in places:
+            module = needed(f"deepspeed.{name}", "deepspeed")
+            stack.enter_context(patch.object(module, attribute, value))
+        yield

@@ -1,0 +1,56 @@
+"""Who made a storage, and the line of code that says it best."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+import torch
+
+TORCH = f"{torch.__path__[0]}/"
+OURS = __file__.rpartition("/")[0]
+JOBS = f"{OURS.rpartition('/')[0]}/jobs/"
+PLUMBING = tuple(
+    f"{TORCH}{name}"
+    for name in (
+        "_compile.py",
+        "_dynamo/",
+        "_ops.py",
+        "_tensor.py",
+        "autograd/",
+        "overrides.py",
+        "utils/",
+    )
+)
+COMM_FILES = (f"{TORCH}distributed/", f"{TORCH}nn/parallel/")
+
+
+class Maker(NamedTuple):
+    """Who made a storage: the operation, the module it ran in, the nearest line outside torch,
+    whether backward was at work, and whether torch.distributed was.
+    """
+
+    op: str
+    module: str
+    line: str
+    backward: bool
+    comm: bool
+
+
+def line() -> tuple[str, bool]:
+    """The nearest line of the model's own code, as file:line; where there is none, the nearest of
+    torch that says something. And whether torch.distributed called.
+    """
+    frame, comm, inside = sys._getframe(2), False, ""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(TORCH):
+            comm = comm or name.startswith(COMM_FILES)
+            if not inside and not name.startswith(PLUMBING):
+                inside = f"{name}:{frame.f_lineno}"
+        elif name.startswith(JOBS):
+            return inside or f"{name}:{frame.f_lineno}", comm
+        elif not name.startswith(OURS):
+            return f"{name}:{frame.f_lineno}", comm
+        frame = frame.f_back  # type: ignore[assignment]
+    return inside, comm
