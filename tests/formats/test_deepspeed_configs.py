@@ -214,6 +214,8 @@ def refused(section: str, **values: Any) -> tuple[str, dict[str, Any]]:
         (refused("autotuning", enabled=True), "many runs"),
         (("gradient_allreduce_op", {**MICRO, "zero_optimization": {"stage": 3},
                                     "gradient_allreduce_op": "sum"}), 'set it to "mean"'),
+        (("allgather_size", {**MICRO, "allgather_size": 5, "zero_optimization": {"stage": 1}}),
+         "set zero_optimization.allgather_bucket_size instead"),
         (("train_batch_size", {"train_batch_size": 1e400}), "must be a whole number"),
         (refused("pipeline", activation_checkpoint_interval=1),
          "training.activation_checkpointing"),

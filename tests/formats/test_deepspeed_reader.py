@@ -129,14 +129,17 @@ def test_batch_sizes_are_completed_as_deepspeed_does(
 @pytest.mark.parametrize(
     ("batch", "gpus", "words"),
     [
-        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 3}, 8,
-         ["is not train_micro_batch_size_per_gpu 3 x", "which is 48; set train_batch_size to 48"]),
+        ({"train_batch_size": 60, "train_micro_batch_size_per_gpu": 2}, 8,
+         ["is not a multiple of train_micro_batch_size_per_gpu 2 x 8 ranks, which is 16; set it "
+          "to 64"]),
+        ({"train_batch_size": 61, "gradient_accumulation_steps": 4}, 1,
+         ["is not a multiple of gradient_accumulation_steps 4 x 1 rank, which is 4; set it to 60"]),
         ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2,
           "gradient_accumulation_steps": 2}, 8,
          ["which is 32; set gradient_accumulation_steps to 4, or train_batch_size to 32"]),
-        ({"train_batch_size": 4}, 8, ["less than one sequence for each of 8", "set it to 8"]),
+        ({"train_batch_size": 4}, 8, ["=4 is not a multiple of 8 ranks; set it to 8"]),
         ({"gradient_accumulation_steps": 2}, 8, ["add train_micro_batch_size_per_gpu"]),
-        ({"train_batch_size": 65}, 8, ["which is 64; set train_batch_size to 64"]),
+        ({"train_batch_size": 65}, 8, ["=65 is not a multiple of 8 ranks; set it to 64"]),
         ({"train_batch_size": 0}, 8, ["train_batch_size=0 must be a whole number, 1 or more"]),
     ],
 )  # fmt: skip

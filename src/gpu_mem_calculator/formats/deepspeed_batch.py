@@ -23,38 +23,40 @@ def complete(train: int | None, micro: int | None, steps: int | None, ranks: int
     """What is left out follows from the rest, as in runtime/config.py
     _set_batch_related_parameters; ranks that are not known follow from all three, else are 1.
     """
-    if ranks is None:
-        all_known = train is not None and micro is not None and steps is not None
-        ranks = max(1, train // (micro * steps)) if all_known else 1  # type: ignore[operator]
-    if train is None and micro is None:
-        raise InputError([f"{TRAIN} and {MICRO} are both missing; add {MICRO}"])
-    if train is not None and train < ranks:
-        raise InputError([f"{TRAIN}={train} is less than one sequence for each of {ranks} ranks; "
-                          f"set it to {_near(train, ranks * (micro or 1) * (steps or 1))}"]
-                         )  # fmt: skip
-    if micro is None:
-        assert train is not None
-        micro = max(1, train // ranks // (steps or 1))
-    if steps is None:
-        steps = 1 if train is None else max(1, train // micro // ranks)
-    product = micro * steps * ranks
-    if train is not None and train != product:
-        raise InputError([_disagree(train, micro, steps, ranks)])
-    return Batch(micro, steps, ranks)
+    if train is None:
+        if micro is None:
+            raise InputError([f"{TRAIN} and {MICRO} are both missing; add {MICRO}"])
+        return Batch(micro, steps or 1, ranks or 1)
+    if micro is not None and steps is not None:
+        ranks = ranks or max(1, train // (micro * steps))
+        if train != micro * steps * ranks:
+            raise InputError([_disagree(train, micro, steps, ranks)])
+        return Batch(micro, steps, ranks)
+    ranks = ranks or 1
+    unit = ranks * (micro or 1) * (steps or 1)
+    if train % unit:
+        raise InputError([_no_multiple(train, {MICRO: micro, STEPS: steps}, ranks, unit)])
+    micro = micro or train // unit
+    return Batch(micro, steps or train // (micro * ranks), ranks)
 
 
-def _near(value: int, unit: int) -> int:
-    """The multiple of `unit` that is nearest, and not 0."""
-    return max(1, round(value / unit)) * unit
+def _ranks(count: int) -> str:
+    return f"{count} {'rank' if count == 1 else 'ranks'}"
+
+
+def _no_multiple(train: int, given: dict[str, int | None], ranks: int, unit: int) -> str:
+    """A batch that cannot be shared out, and the nearest that can."""
+    factors = [f"{key} {value}" for key, value in given.items() if value is not None]
+    whole = f", which is {unit}" if factors else ""
+    return (f"{TRAIN}={train} is not a multiple of {' x '.join([*factors, _ranks(ranks)])}{whole}; "
+            f"set it to {max(1, round(train / unit)) * unit}")  # fmt: skip
 
 
 def _disagree(train: int, micro: int, steps: int, ranks: int) -> str:
-    """The identity that does not hold, and the nearest fix: a number of steps where one does it,
-    else the nearest whole batch.
-    """
+    """The identity that does not hold, and the nearest fix: other steps where that does it."""
     product = micro * steps * ranks
     fix = f"set {TRAIN} to {product}"
     if train % (micro * ranks) == 0:
         fix = f"set {STEPS} to {train // (micro * ranks)}, or {TRAIN} to {product}"
-    return (f"{TRAIN}={train} is not {MICRO} {micro} x {STEPS} {steps} x {ranks} "
-            f"{'rank' if ranks == 1 else 'ranks'}, which is {product}; {fix}")  # fmt: skip
+    return (f"{TRAIN}={train} is not {MICRO} {micro} x {STEPS} {steps} x {_ranks(ranks)}, which is "
+            f"{product}; {fix}")  # fmt: skip

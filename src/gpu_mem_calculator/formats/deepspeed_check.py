@@ -40,6 +40,7 @@ FILLED = {
     "bf16.enabled": "true or false, as its bf16",
 }
 AUTO = "auto"
+OLD_FORM = "old"  # what is read of zero_optimization where it is true or false, and no object
 OWN_AUTO = ("pipeline.stages",)  # where the word is DeepSpeed's own
 KINDS = {COUNT: "a whole number, 1 or more", SIZE: "a whole number, 0 or more",
          FLAG: "true or false", NUMBER: "a number, 0 or more", OBJECT: "an object",
@@ -88,7 +89,7 @@ class Checked:
 
     def _nested(self, path: str, value: Any, table: Table) -> None:
         if path == "zero_optimization" and isinstance(value, bool):  # its form of 2020
-            self.values["zero_optimization.stage"] = int(value)
+            self.values |= {path: OLD_FORM, f"{path}.stage": int(value)}
         elif value is not None:
             self.values[path] = True
             self.table(path, value, table)

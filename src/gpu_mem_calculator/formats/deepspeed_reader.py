@@ -15,7 +15,7 @@ from ..core.runfile import load_text, with_settings
 from ..engines.deepspeed import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
 from .deepspeed_batch import MICRO, STEPS, TRAIN, complete
-from .deepspeed_check import Checked, shown
+from .deepspeed_check import OLD_FORM, Checked, shown
 from .deepspeed_keys import NVME
 from .deepspeed_optimizer import optimizer, scheduler
 
@@ -200,6 +200,8 @@ def _problems(
     if nvme and checked.get("aio.block_size", 0) > SWAPPED:
         yield (f"aio.block_size={checked.get('aio.block_size')} above {SWAPPED} keeps tensors off "
                f"the disk, which is not modelled; set it to {SWAPPED}")  # fmt: skip
+    if checked.get("allgather_size") is not None and checked.get(ZERO) != OLD_FORM:
+        yield f"allgather_size counts beside {ZERO} true; set {ZERO}.allgather_bucket_size instead"
     if checked.get("gradient_allreduce_op") == "sum" and engine["zero_stage"] == 3:
         yield 'gradient_allreduce_op="sum" is not a choice at stage 3; set it to "mean"'
     tested = checked.get("zero_allow_untested_optimizer")

@@ -1,0 +1,203 @@
+"""Writes formats-deepspeed.md: what becomes of each key of DeepSpeed's JSON, with real output.
+
+python docs/formats_deepspeed.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gpu_mem_calculator.cli.main import main
+from gpu_mem_calculator.formats.deepspeed_keys import (
+    SWITCHED,
+    TOP,
+    VERSION,
+    Free,
+    Gone,
+    Only,
+    Read,
+    Same,
+    Table,
+)
+from gpu_mem_calculator.formats.deepspeed_optimizer import OTHERS, PARAMS, SCHEDULES
+
+TARGET = Path(__file__).with_name("formats-deepspeed.md")
+# Where the values that are read go, by the key of DeepSpeed's file.
+HOME = {
+    "train_micro_batch_size_per_gpu": "training.batch_size",
+    "gradient_accumulation_steps": "training.gradient_accumulation_steps",
+    "gradient_clipping": "training.gradient_clipping",
+    "train_batch_size": "checked, and completes the other two",
+    "bf16.enabled": "training.precision bf16_mixed", "fp16.enabled": "training.precision "
+    "fp16_mixed", "zero_optimization.stage": "engine.zero_stage",
+    "zero_optimization.cpu_offload": "engine.offload_optimizer cpu",
+    "zero_optimization.cpu_offload_param": "engine.offload_param cpu",
+    "zero_optimization.offload_optimizer.device": "engine.offload_optimizer",
+    "zero_optimization.offload_param.device": "engine.offload_param",
+    "optimizer": "training.optimizer, training.optimizer_implementation",
+    "scheduler": "names are checked; takes no memory",
+    "zero_allow_untested_optimizer": "must be true for SGD under ZeRO",
+    "communication_data_type": "must be the model's dtype",
+    "data_types.grad_accum_dtype": "must be the model's dtype",
+    "data_types.param_dtype": "must be the model's dtype",
+    "gradient_allreduce_op": "in place; sum is refused at stage 3, as DeepSpeed does",
+    "allgather_size": "engine.allgather_bucket_size, beside zero_optimization true",
+    "aio.block_size": "at most 1 MiB where something is on NVMe",
+    "activation_checkpointing.contiguous_memory_optimization":
+        "counted as one buffer for each layer",
+    "activation_checkpointing.number_checkpoints": "counted as one for each layer",
+    "activation_checkpointing.num_checkpoints": "no key of DeepSpeed's, but often written: listed",
+}  # fmt: skip
+GOOD = """\
+{
+  "train_batch_size": 64,
+  "gradient_accumulation_steps": 4,
+  "steps_per_print": 100,
+  "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "betas": [0.8, 0.999]}},
+  "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 1000}},
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "stage": 3,
+    "reduce_bucket_size": 5e8,
+    "overlap_comm": true,
+    "offload_optimizer": {"device": "cpu", "pin_memory": true}
+  }
+}
+"""
+WRONG = """\
+{
+  "train_batch_size": 60,
+  "train_micro_batch_size_per_gpu": 2,
+  "amp": {"enabled": false},
+  "fp16": {"enabled": "auto"},
+  "optimizer": {"type": "OneBitAdam"},
+  "zero_optimization": {
+    "stage": 3,
+    "all_reduce_bucket_size": 5e8,
+    "zero_quantized_weights": true
+  }
+}
+"""
+COMMENTED = '{\n  "train_batch_size": 64, // 8 for each GPU\n  "steps_per_print": 100\n}\n'
+FILES = {"ds_config.json": GOOD, "wrong.json": WRONG, "commented.json": COMMENTED}
+
+
+def shown(command: str) -> list[str]:
+    """A command as typed, and what it prints, in a folder with the files above."""
+    heard = io.StringIO()
+    before = Path.cwd()
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            for name, text in FILES.items():
+                Path(name).write_text(text, encoding="utf-8")
+            with contextlib.redirect_stdout(heard), contextlib.redirect_stderr(heard):
+                main(shlex.split(command.replace("\\\n", " "))[1:])
+        finally:
+            os.chdir(before)
+    return ["```console", f"$ {command}", *heard.getvalue().rstrip().splitlines(), "```", ""]
+
+
+def rows(table: Table, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key with its rule, sections opened."""
+    for key, rule in table.items():
+        path = f"{where}{key}"
+        if isinstance(rule, Mapping):
+            yield from rows(rule, f"{path}.")
+        else:
+            yield path, rule
+
+
+def home(path: str) -> str:
+    """Where a value goes, or what is done with it."""
+    if path in HOME:
+        return HOME[path]
+    if path.partition(".")[2].startswith("offload"):
+        return "engine.pin_memory" if path.endswith("pin_memory") else "as by default, on NVMe"
+    return f"engine.{path.rpartition('.')[2]}"
+
+
+def tables() -> list[str]:
+    """Read; may have one value; takes no memory; gone."""
+    read = [(path, home(path)) for path, rule in rows(TOP)
+            if isinstance(rule, Read) and path not in SWITCHED]  # fmt: skip
+    only = [(path, f"{', '.join(json.dumps(value) for value in rule.values) or 'nothing'}",
+             rule.why) for path, rule in rows(TOP) if isinstance(rule, Only)]  # fmt: skip
+    only += [(f"{path}.{switch}", ", ".join(map(json.dumps, values)), why)
+             for path, (switch, values, why) in SWITCHED.items()]  # fmt: skip
+    free = [(path, rule.why) for path, rule in rows(TOP) if isinstance(rule, Free)]
+    gone = [path for path, rule in rows(TOP) if isinstance(rule, Gone)]
+    same = [f"`{path}`" for path, rule in rows(TOP) if isinstance(rule, Same)]
+    return [
+        "## Read", "", "| key | becomes |", "|---|---|",
+        *(f"| `{path}` | {what} |" for path, what in read), "",
+        f"Other spellings that DeepSpeed takes, too: {', '.join(same)}.", "",
+        "Optimizers: AdamW, Adam (which is AdamW unless `adam_w_mode` is false), Lion, SGD with or",
+        "without `momentum`; `torch_adam` is torch's, with its temporary. Parameters: "
+        + ", ".join(f"`{name}`" for name in dict.fromkeys(k for t in PARAMS.values() for k in t))
+        + ".",
+        f"Refused: {', '.join(OTHERS)}, and torch's others.",
+        f"Schedules: {', '.join(SCHEDULES)}, and torch's.", "",
+        "## Refused but for one value", "",
+        "What else they do is not modelled.", "",
+        "| key | may be | else |", "|---|---|---|",
+        *(f"| `{path}` | {values} | {why} |" for path, values, why in only), "",
+        "## Takes no memory", "",
+        "Known, and listed by `validate`.", "",
+        "| key | |", "|---|---|", *(f"| `{path}` | {why} |" for path, why in free), "",
+        "## Gone", "",
+        f"DeepSpeed {VERSION} refuses these itself: {', '.join(f'`{path}`' for path in gone)}.",
+    ]  # fmt: skip
+
+
+def page() -> str:
+    """The whole page."""
+    model = "--model llama2-7b --set hardware.num_gpus=8"
+    parts = [
+        "# DeepSpeed's JSON", "",
+        "`calculate`, `explain`, `trace` and `measure` take a `ds_config.json` where they take a",
+        "run file, and know it by its keys; `--model` names the model, which the file does not: a",
+        "preset, a name on the hub, a path to a `config.json`. This page is written by",
+        f"`docs/formats_deepspeed.py`; keys and defaults are those of DeepSpeed {VERSION}.", "",
+        "```json", GOOD.rstrip(), "```", "",
+        *shown(f"gpu-mem-calc calculate --config ds_config.json \\\n    {model}"),
+        "Every key of DeepSpeed's is read, known to take no memory, or refused in a sentence; a",
+        "test asks DeepSpeed's own code which keys there are. `validate` lists them, and needs no",
+        "model:", "",
+        *shown("gpu-mem-calc validate ds_config.json --set hardware.num_gpus=8"),
+        "What the file does not say is assumed and listed: `--set` says it. The number of GPUs is",
+        "`hardware.num_gpus`; without it the three batch sizes say it where all are there. A",
+        "pipeline's stages (`parallelism.pipeline_parallel_size`) share their data, so that ranks",
+        "are GPUs divided by stages. A section `activation_checkpointing` means that the program",
+        "checkpoints every layer; without one no layer is. Without `fp16` and `bf16` DeepSpeed",
+        "trains in fp32. Without `gradient_clipping` it clips at 1; 0 turns it off, which changes",
+        "no estimate, because ZeRO takes the norm all the same.",
+        "", "Everything that is wrong is told at once:", "",
+        "```json", WRONG.rstrip(), "```", "",
+        *shown("gpu-mem-calc validate wrong.json --set hardware.num_gpus=8"),
+        "The file must be JSON. DeepSpeed's own parser lets comments and a last comma pass, others",
+        "do not:", "",
+        *shown(f"gpu-mem-calc calculate --config commented.json {model}"),
+        "The other way round, the page's export writes such a file for any run of DeepSpeed; what",
+        "it writes reads back to the same estimate. In Python:", "",
+        "```python",
+        "from gpu_mem_calculator import estimate",
+        "from gpu_mem_calculator.formats.deepspeed_reader import read, run_file", "",
+        'sections = read("ds_config.json", num_gpus=8)  # training, parallelism, engine, ...',
+        'run = run_file("ds_config.json", model="gpt2", settings=["hardware.num_gpus=8"])',
+        "estimate(run.data).needs_bytes, run.assumed",
+        "```", "", *tables(), "",
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(page(), encoding="utf-8")
