@@ -30,19 +30,37 @@ SAMPLE = 200  # pictures
 NOISE = 0.15
 
 
+class BatchNorm(nn.BatchNorm2d):
+    """A batch norm whose running means keep their dtype, whatever the parameters are cast to.
+
+    For bf16 and fp16 DeepSpeed casts parameters and leaves buffers in fp32, a mixture that torch's
+    own batch norm refuses.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Computed with the parameters in the dtype of the buffers; the answer has that of x."""
+        if self.training:
+            self.num_batches_tracked.add_(1)
+        dtype = self.running_mean.dtype
+        return F.batch_norm(
+            x, self.running_mean, self.running_var, self.weight.to(dtype), self.bias.to(dtype),
+            self.training, self.momentum, self.eps,
+        )  # fmt: skip
+
+
 class ResidualBlock(nn.Module):
     """Two convolutions beside a short cut. Modules are named as torchvision names them."""
 
     def __init__(self, inside: int, out: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inside, out, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(out)
+        self.bn1 = BatchNorm(out)
         self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(out)
+        self.bn2 = BatchNorm(out)
         self.downsample = None
         if (inside, stride) != (out, 1):
             self.downsample = nn.Sequential(
-                nn.Conv2d(inside, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+                nn.Conv2d(inside, out, 1, stride, bias=False), BatchNorm(out)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,7 +88,7 @@ class ResNet(nn.Module):
             if value < 1:
                 raise ValueError(f"{name}={value} makes no network: it must be 1 or more")
         self.conv1 = nn.Conv2d(3, n_embd, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(n_embd)
+        self.bn1 = BatchNorm(n_embd)
         self.layer1 = self._stage(n_embd, n_embd, 1, n_layer)
         self.layer2 = self._stage(n_embd, 2 * n_embd, 2, n_layer)
         self.layer3 = self._stage(2 * n_embd, 4 * n_embd, 2, n_layer)

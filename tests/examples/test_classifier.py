@@ -63,11 +63,31 @@ def test_a_loss_with_labels_and_logits_without() -> None:
     assert model(x, y).shape == ()
 
 
-def test_a_model_in_bf16_takes_the_same_pictures() -> None:
-    """And its loss is fp32."""
+@pytest.mark.parametrize("buffers", [torch.bfloat16, torch.float32])
+def test_a_model_in_bf16_takes_the_same_pictures(buffers: Any) -> None:
+    """And its loss is fp32; DeepSpeed casts the parameters and leaves the buffers."""
     model, pictures = get_model_and_dataset(options())
     x, y = (one[None] for one in pictures[0])
-    assert model.bfloat16()(x, y).dtype == torch.float32
+    for one in model.parameters():
+        one.data = one.data.bfloat16()
+    for one in model.buffers():
+        one.data = one.data.to(buffers) if one.is_floating_point() else one.data
+    loss = model(x, y)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert model.bn1.weight.grad.dtype == torch.bfloat16
+    assert model.bn1.running_mean.dtype == buffers
+
+
+def test_the_batch_norm_is_that_of_torch() -> None:
+    """The same answer and the same running means, in training and after it."""
+    ours, theirs = classifier.BatchNorm(3), torch.nn.BatchNorm2d(3)
+    x = torch.randn(4, 3, 5, 5)
+    assert ours(x).equal(theirs(x))
+    assert all(
+        one.equal(other) for one, other in zip(ours.buffers(), theirs.buffers(), strict=True)
+    )
+    assert ours.eval()(x).equal(theirs.eval()(x))
 
 
 @pytest.mark.parametrize("size", ["n_layer", "n_embd"])
