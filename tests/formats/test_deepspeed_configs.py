@@ -231,6 +231,22 @@ def test_what_is_not_modelled_is_refused(file: tuple[str, dict[str, Any]], words
     assert words in problem
 
 
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"partition_activations": True, "contiguous_memory_optimization": True,
+          "number_checkpoints": 12}, "the 12 contiguous checkpoints are one a layer"),
+        ({"partition_activations": True, "contiguous_memory_optimization": True,
+          "num_checkpoints": 16}, "DeepSpeed's key is number_checkpoints"),
+        ({"partition_activations": False}, "every layer is checkpointed"),
+    ],
+)  # fmt: skip
+def test_checkpoints_are_the_programs_to_make(section: dict[str, Any], words: str) -> None:
+    """What is assumed of them is listed."""
+    found = read({**MICRO, "activation_checkpointing": section}, num_gpus=8)
+    assert any(words in text for text in found["assumed"].values())
+
+
 def test_all_that_is_wrong_is_told_at_once() -> None:
     """A file of the Trainer's is full of words to replace."""
     data = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
@@ -266,6 +282,7 @@ def test_whatever_a_file_says_it_is_read_or_refused(data: dict[str, Any]) -> Non
 def test_the_configurations_of_the_examples_are_read() -> None:
     """Every one that ships."""
     found = sorted((ROOT / "examples").rglob("configs/*.json"))
+    assert found
     for path in found:
         data = json.loads(path.read_text("utf-8"))
         assert read(data, num_gpus=8)["engine"]["type"] == "deepspeed", path.name

@@ -95,6 +95,7 @@ def optimizer(given: Mapping[str, Any], problems: list[str], free: list[str]) ->
         problems.append(f"optimizer.params={shown(params)} must be an object")
         return {}
     found = dict(_params(params, PARAMS[known], problems, free))
+    free += ["optimizer.params.weight_decay"] * ("weight_decay" in found)
     return _adam(known, found, problems) if known.startswith("adam") else _other(known, found)
 
 

@@ -237,4 +237,7 @@ def _contiguous(checked: Checked) -> Iterator[tuple[str, str]]:
         yield key, (f"{RECOMPUTE}.num_checkpoints is the program's to pass on, DeepSpeed's key is "
                     "number_checkpoints")  # fmt: skip
     elif given.get("contiguous_memory_optimization"):
-        yield key, "contiguous checkpoints are as many as layers"
+        yield (
+            key,
+            f"the {given.get('number_checkpoints', '')} contiguous checkpoints are one a layer",
+        )
