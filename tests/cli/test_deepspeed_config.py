@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.cli.main import main
+from gpu_mem_calculator.cli.parser import Parser, add_run, run_data, run_words
 from gpu_mem_calculator.core.calculator import estimate
 from gpu_mem_calculator.core.errors import InputError
 
@@ -116,6 +117,38 @@ def test_validate_the_file_alone(made: Make, capsys: pytest.CaptureFixture[str])
     assert "takes no memory: steps_per_print, optimizer.params.lr" in out
     assert main(["validate", path, "--set", "training.batchsize=1"]) == 2
     assert "did you mean 'batch_size'?" in capsys.readouterr().err
+
+
+def test_settings_may_put_a_file_right(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """The engine's rules are for the run that comes out."""
+    path = made(zero_optimization={"stage": 2, "offload_param": {"device": "cpu"}})
+    assert main(["validate", path, *EIGHT]) == 2
+    assert "engine.offload_param=cpu needs ZeRO-3" in capsys.readouterr().err
+    assert main(["validate", path, *EIGHT, "--set", "engine.zero_stage=3"]) == 0
+
+
+@pytest.mark.parametrize(
+    "cut", ["parallelism.pipeline_parallel_size=8", "parallelism.tensor_parallel_size=8"]
+)
+def test_a_run_that_is_cut_needs_no_model_to_be_valid(made: Make, cut: str) -> None:
+    """Whatever its ranks divide."""
+    path = made(zero_optimization={"stage": 1})
+    engine = "megatron_deepspeed" if "tensor" in cut else "deepspeed"
+    assert main(["validate", path, *EIGHT, "--set", cut, "--set", f"engine.type={engine}"]) == 0
+
+
+def test_one_rank_of_a_launcher_tells_what_is_assumed(
+    made: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not all of them."""
+    parser = Parser(prog="gpu-mem-calc measure")
+    add_run(parser)
+    args = parser.parse_args(["--config", made(), "--model", "gpt2", *EIGHT])
+    for rank, lines in (("0", 3), ("5", 0)):
+        monkeypatch.setenv("RANK", rank)
+        assert run_data(args)["hardware"] == {"num_gpus": 8}
+        assert len(capsys.readouterr().err.splitlines()) == lines
+    assert run_words(args)[2:4] == ["--model", "gpt2"]
 
 
 def test_validate_the_run(made: Make, capsys: pytest.CaptureFixture[str]) -> None:

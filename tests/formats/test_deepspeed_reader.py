@@ -274,3 +274,18 @@ def test_clipping() -> None:
     assert found["training"]["gradient_clipping"] == 0
     (problem,) = problems({**base, "gradient_clipping": -1})
     assert problem == "gradient_clipping=-1 must be a number, 0 or more"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (with_zero(stage=2, offload_param={"device": "cpu"}), "offload_param=cpu needs ZeRO-3"),
+        (with_zero(stage=0, offload_optimizer={"device": "cpu"}), "needs ZeRO; try zero_stage"),
+        (with_zero(stage=1, offload_optimizer={"device": "nvme"}), "nvme needs ZeRO-3"),
+        (with_zero(stage=2, allgather_bucket_size=5), "is odd"),
+    ],
+)
+def test_the_engine_s_rules_hold_without_a_model(data: dict[str, Any], words: str) -> None:
+    """What no model could change is told before one is named."""
+    (problem,) = problems(data)
+    assert words in problem

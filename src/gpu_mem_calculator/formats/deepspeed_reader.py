@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from ..core.errors import InputError
+from ..core.resolve import resolve
 from ..core.runfile import load_text, with_settings
+from ..core.runfile import read as read_run
 from ..engines.deepspeed import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
 from .deepspeed_batch import MICRO, STEPS, TRAIN, complete
@@ -24,6 +26,9 @@ ZERO = "zero_optimization"
 RECOMPUTE = "activation_checkpointing"
 OFFLOADS = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
 SWAPPED = 2**20  # aio.block_size up to which DeepSpeed swaps the same tensors
+# A model that ranks divide, however many: for rules that hold for every model.
+ANY_MODEL = {"num_layers": 840, "hidden_size": 1680, "num_attention_heads": 840,
+             "vocab_size": 107_520, "max_seq_len": 1024}  # fmt: skip
 # Sizes of a run that share one rank's data, by their keys.
 CUTS = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 
@@ -50,11 +55,21 @@ class Described(NamedTuple):
 
 
 def read(source: Source, *, num_gpus: int | None, cut: int = 1) -> Sections:
-    """A DeepSpeed file, by path or as data, for so many GPUs; raises every problem at once.
+    """A DeepSpeed file, by path or as data, for so many GPUs; raises every problem at once, those
+    of the engine too that any model would have.
 
     `cut` is the number of GPUs that share the same data: a pipeline's stages, times
     tensor-parallel ranks. Where `num_gpus` is None the file's batch sizes say it, else it is 1.
     """
+    found = sections(source, num_gpus=num_gpus, cut=cut)
+    resolve(
+        read_run({"model": ANY_MODEL, "training": found["training"], "engine": found["engine"]})
+    )
+    return found
+
+
+def sections(source: Source, *, num_gpus: int | None, cut: int) -> Sections:
+    """The same without the engine's rules, which settings may still change."""
     data = source if isinstance(source, Mapping) else load_text(source)
     if not isinstance(data, Mapping):
         raise InputError([f"{source}: DeepSpeed's configuration is an object, not {shown(data)}"])
@@ -82,7 +97,7 @@ def run_file(source: Source, *, model: str | None, settings: Iterable[str] = ())
     """
     settings = tuple(settings)
     over = with_settings({}, settings)
-    found = read(source, **_sizes(over))
+    found = sections(source, **_sizes(over))
     data: dict[str, Any] = {} if model is None else {"model": {"name": model}}
     data |= {name: dict(found[name]) for name in ("training", "parallelism", "engine", "hardware")}
     said = {f"{section}.{key}" for section in over for key in _given(over, section)}
