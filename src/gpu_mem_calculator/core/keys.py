@@ -23,6 +23,9 @@ MODEL: Mapping[str, Row] = {
     "revision": (EXPERT, "revision", "A branch, a tag or a commit of a model on the hub; without "
                  "it main. owner/model@revision says the same."),
     "config": (MORE, "config.json", "A Hugging Face config.json, as it is."),
+    "recorded": (EXPERT, "module's record", "A model of one's own, as gpu-mem-calc calculate "
+                 "--function F --record FILE has seen it run: its batch and arithmetic are its "
+                 "own."),
     "num_parameters": (MORE, "parameters", "Wins over the architecture's own count, with a "
                        "warning: parameters, gradients and states are scaled by it."),
     "num_layers": (MORE, "layers", "Transformer layers, one behind the other."),

@@ -20,6 +20,7 @@ from ..hub.bounds import HubError
 from ..hub.checkpoint import Checkpoint
 from ..hub.names import hub_name, is_address, shown
 from ..hub.sources import local
+from ..memory.record import Record, RecordError, arch_of, read_record
 from ..memory.run import StoredTensor
 from ..model.arch import Arch
 from .errors import InputError
@@ -56,6 +57,7 @@ class Model(Struct, frozen=True, kw_only=True):
     parameters_given: int | None = None
     address: str = "MODEL"  # what servers call it: its name on the hub, or where it lies
     stored: tuple[StoredTensor, ...] = ()  # the checkpoint's tensors
+    record: Record | None = None  # where it is a module's
     form: str = ""  # of the checkpoint: safetensors or gguf
     source: str = ""  # where it was, in words
     assumed: tuple[str, ...] = ()
@@ -74,7 +76,7 @@ def find_model(model: ModelConfig, headers: bool = False) -> Model:
     numbers = {k: v for k in (*SAME_KEYS, *SHAPE_ONLY) if (v := getattr(model, k)) is not None}
     try:
         found = _found(model, spelled(model), numbers, given, headers)
-    except (ConfigError, UnknownFamilyError, HubError) as error:
+    except (ConfigError, UnknownFamilyError, HubError, RecordError) as error:
         raise InputError([str(error)]) from None
     own, largest = found.arch.largest_layer_parameters, model.largest_layer_params
     if largest is not None and largest != own:
@@ -87,6 +89,8 @@ def _found(
     model: ModelConfig, name: str, numbers: dict[str, Any], given: int | None, headers: bool
 ) -> Model:
     title = shown(name) or "custom model"
+    if model.recorded is not None:
+        return _from_record(model.recorded, name, numbers, given)
     if model.config is not None:
         return _from_config(title, model.config, numbers, given, ())
     row = catalog.find("index", name) if name else None
@@ -106,6 +110,18 @@ def _found(
     if is_address(name) or ("@" in name and hub_name(name) is not None):
         return _from_elsewhere(name, numbers, given, headers)
     return _by_numbers(title, numbers, given) or _by_name(name, numbers, given, headers)
+
+
+def _from_record(
+    data: Mapping[str, Any], name: str, numbers: Mapping[str, Any], given: int | None
+) -> Model:
+    """A module that was seen to run; nothing of it can be changed beside it."""
+    beside = [*(["name"] if name else []), *numbers, *(["num_parameters"] if given else [])]
+    if beside:
+        raise InputError([f"model.{key} says what model.recorded says already; leave it out"
+                          for key in beside])  # fmt: skip
+    record = read_record(data)
+    return Model(arch=arch_of(record), title=record.title, record=record, source="a record")
 
 
 def _by_numbers(title: str, numbers: dict[str, Any], given: int | None) -> Model | None:

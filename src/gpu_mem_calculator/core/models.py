@@ -40,6 +40,7 @@ class ModelConfig(Struct, kw_only=True, omit_defaults=True):
     name: Text | None = None
     revision: Revision | None = None
     config: Object | None = None
+    recorded: Object | None = None
     num_parameters: Parameters | None = None
     num_layers: Count | None = None
     hidden_size: Count | None = None

@@ -20,6 +20,7 @@ from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
+from .recorded import card_problems, recorded_problems
 from .resolved import Resolved
 from .serving import resolve_inference
 
@@ -58,6 +59,10 @@ def resolve(file: RunFile, *, headers: bool = True) -> Resolved:
                 "use gpu-mem-calc deepspeed --model-path for the model states"
             ]
         )
+    if model.record is not None:
+        problems += recorded_problems(file.training, training, model.record, chosen, options)
+        problems += card_problems(model.record, hardware)
+        training["batch"] = model.record.batch
     adapter = attempt(_adapter, file.training, model.arch)
     if problems:
         raise InputError(problems)
@@ -74,6 +79,7 @@ def resolve(file: RunFile, *, headers: bool = True) -> Resolved:
         compute_capability=hardware.compute_capability,
         multiprocessors=hardware.multiprocessors,
         parameters_given=model.parameters_given,
+        record=model.record,
         **training,
     )
     problems += rules.problems(run, file, chosen)

@@ -201,7 +201,7 @@ def ledger(run: Run) -> Ledger:
 def _rolled(plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, cut: bool) -> Ledger:
     """ZeRO without a pipeline; `cut`: the model is built under zero.Init."""
     run = plan.run
-    if not run.frozen:
+    if not run.frozen and run.record is None:
         table = embedding_script(run, how)
         shared = cut and run.arch.tied
         done = replace(done, embedding=shared_table(table, alone=False) if shared else table)

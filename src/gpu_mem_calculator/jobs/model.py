@@ -108,7 +108,8 @@ def layers(model: Any) -> list[Any]:
     """The decoder layers: the longest list of modules that is in no other list."""
     import torch
 
-    lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
+    kinds = (torch.nn.ModuleList, torch.nn.Sequential)
+    lists = [m for m in model.modules() if isinstance(m, kinds)]
     inner = {id(sub) for one in lists for sub in one.modules() if sub is not one}
     outer = [one for one in lists if id(one) not in inner]
     return max((list(one) for one in outer), key=len, default=[])

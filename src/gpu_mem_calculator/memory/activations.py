@@ -21,6 +21,7 @@ from .huggingface.layer import layer_walk
 from .huggingface.setting import Setting
 from .moment import Moment
 from .pipeline import waiting_entries
+from .recorded import part_walk, record_entries, table_entries
 from .run import Precision, Run
 from .script import Script
 from .stack import Block
@@ -99,6 +100,11 @@ def setting(run: Run, precision: Precision) -> Setting:
 
 def walks(run: Run, how: Setting, blocks: tuple[Block, ...]) -> Walks:
     """Walk every distinct layer, and the head. Stages and what-ifs share walks of plain sizes."""
+    if run.record is not None:
+        record = run.record
+        own = (part_walk(record.layers[b.layer.part], b.recompute == "full") for b in blocks)
+        table = record.before.script if record.before.script.exit_grad >= 0 else None
+        return Walks(tuple(own), part_walk(record.after, False), embedding=table)
     walk = _remembered if how.plain else _walked
     layers = tuple(walk(how, b.layer, b.window is not None, _policy(b), True) for b in blocks)
     first = None
@@ -149,6 +155,12 @@ def activation_entries(
         if beat.work == "head":
             moment = _head_moment(done, beat)
             yield from _working("final norm, logits and loss", moment, beat, run, source=LOSS_CODE)
+    if run.record is not None:
+        again = any(b.recompute == "full" for b in blocks)
+        yield from record_entries(run.record, beats, again=again)
+        if not run.unrolled or done.gradients == GO:
+            yield from table_entries(run.record, beats)
+        return
     yield from surroundings(run, how, blocks, beats)
     if done.embedding is None or done.gradients == GO:
         yield from embedding_entries(run, how, beats, fresh=done.gradients == UNIT)

@@ -15,6 +15,7 @@ from ..ledger.mesh import Mesh
 from ..ledger.num import Num
 from ..model.arch import Arch
 from .huggingface.setting import Adapter
+from .record import Record
 
 Options = Mapping[str, Any]
 # A checkpoint's tensor: name, bytes, and its elements where a server casts it to its own dtype.
@@ -67,6 +68,7 @@ class Run(Struct, frozen=True, kw_only=True):
     quantized: Mapping[str, Any] | None = None  # the model's own quantization_config
     stored: tuple[StoredTensor, ...] = ()  # the checkpoint's own tensors
     stored_form: str = ""  # safetensors or gguf, where they are known
+    record: Record | None = None  # of a module whose architecture is not known
     draft: Arch | None = None  # a small model that speculates for the large one
 
     @property

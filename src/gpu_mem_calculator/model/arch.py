@@ -29,6 +29,8 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     dropout: float = 0.0  # on the residual branches
     extra: tuple[Weight, ...] = ()
     fp32_residual: bool = False  # the residual stream is kept in fp32 (Mamba-2)
+    part: int = -1  # which part of a module's record it is
+    modules: tuple[tuple[tuple[int, ...], ...], ...] = ()  # of that part: see memory/record.py
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter of the layer, names relative to it."""
@@ -123,6 +125,7 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     mtp_parameters: int = 0  # multi-token-prediction weights that are published beside the model
     layer_names: tuple[str, ...] = ()  # where they are not layer_prefix.index (T5's two stacks)
     logit_scale: float | None = None  # logits are multiplied by it after the head
+    around: tuple[tuple[tuple[int, ...], ...], ...] = ()  # a record's modules before and behind
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter with its full name, tied ones once."""

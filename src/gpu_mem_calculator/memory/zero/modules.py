@@ -52,6 +52,8 @@ def layer_modules(layer: Layer, adapter: Adapter | None = None) -> tuple[tuple[M
     A group is a module and what it holds; the layer itself comes first. Modules without
     parameters are in it, too: DeepSpeed prefetches at each of them.
     """
+    if layer.modules:
+        return layer.modules
     found: list[tuple[Module, ...]] = [(tuple(int(w.numel) for w in layer.extra),)]
 
     def norm(where: str) -> None:
@@ -71,6 +73,9 @@ def layer_modules(layer: Layer, adapter: Adapter | None = None) -> tuple[tuple[M
 @lru_cache(maxsize=64)
 def before_modules(arch: Arch) -> tuple[Module, ...]:
     """What runs before the stack: the model, its base, embeddings, the rotary tables."""
+    if arch.around:
+        first, *rest = arch.around[0] or ((),)
+        return (first, (), *rest)
     return ((), (), *_grouped(arch.embedding), *_norm(arch.embedding_norm), ())
 
 
@@ -82,6 +87,8 @@ def _norm(block: Norm | None) -> Iterator[Module]:
 @lru_cache(maxsize=64)
 def after_modules(arch: Arch) -> tuple[Module, ...]:
     """What runs behind the stack: final norm, head. A tied head reads the embedding again."""
+    if arch.around:
+        return arch.around[1] or ((),)
     return (*_norm(arch.final_norm), head_module(arch))
 
 

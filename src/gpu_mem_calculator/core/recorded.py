@@ -1,0 +1,47 @@
+"""What a module's record does not go with, a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..memory.engine import Engine
+from ..memory.record import WORDS, Record, arithmetic
+from .hardware import Hardware
+from .models import TrainingConfig
+
+AGAIN = "record it again"
+IN_THE_FUNCTION = ("attention", "lora", "quantization")  # what is done to a model that is known
+
+
+def recorded_problems(
+    given: TrainingConfig, training: Mapping[str, Any], record: Record, engine: Engine,
+    options: Mapping[str, Any],
+) -> Iterator[str]:  # fmt: skip
+    """A record has its own batch, and is of one arithmetic; `training` is what `given` means."""
+    for key, own in (("batch_size", record.batch), ("seq_len", record.tokens)):
+        value = getattr(given, key)
+        if value not in (None, own):
+            yield (f"training.{key}={value!r}: the module was recorded with {own}; leave it out, "
+                   f"or {AGAIN}")  # fmt: skip
+    precision = training["precision"]
+    wanted = arithmetic(engine.name, precision, options, training["autocast"])
+    if not engine.transformers:
+        yield (f"engine.type={engine.name!r} runs its own layers, not a module; use deepspeed, "
+               "fsdp or pytorch_ddp")  # fmt: skip
+    elif wanted != record.arithmetic:
+        yield (f"training.precision={precision!r} is {WORDS[wanted]} under {engine.title}, the "
+               f"module was recorded in {WORDS[record.arithmetic]}; {AGAIN}")  # fmt: skip
+    if training["recompute"] == "selective":
+        yield ("training.activation_checkpointing='selective' knows a model's own attention, not a "
+               "module's; use 'full'")  # fmt: skip
+    for key in IN_THE_FUNCTION:
+        if getattr(given, key) not in (None, "none"):
+            yield f"training.{key} is not done to a module; do it in the function, and {AGAIN}"
+
+
+def card_problems(record: Record, hardware: Hardware) -> Iterator[str]:
+    """Kernels are chosen by the card."""
+    if hardware.compute_capability != record.compute_capability:
+        yield (f"hardware.gpu has compute capability {hardware.compute_capability}, the module was "
+               f"recorded for {record.compute_capability}; {AGAIN}")  # fmt: skip

@@ -1,0 +1,271 @@
+"""Runs a module once on fake tensors and writes down what its parts did: see memory/record.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_iter, tree_map
+
+from ..core.errors import InputError
+from ..core.resolved import Resolved
+from ..jobs.model import layers, loss_of
+from ..memory.record import Record, arithmetic
+from ..memory.runtime import cublas_bytes
+from .attention import Kernels
+from .cuts import BACK, ONCE, STEP, Mark, Seen
+from .parts import found_in
+from .recorder import Maker, Recorder, _freed_next
+from .run import _stage
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+HANDLES = ("cuBLAS workspace", "cuBLASLt workspace")
+Build = Callable[[], tuple[Any, Any]]
+
+
+def record(build: Build, resolved: Resolved, title: str) -> Record:
+    """A module's record in the arithmetic of a run."""
+    capability = resolved.run.compute_capability
+    run, recorder = resolved.run, Recorder(cublas_bytes(capability))
+    how = arithmetic(resolved.engine.name, run.precision, run.options, run.autocast)
+    with _stage(resolved, Kernels()), recorder.recording():
+        model, batch = _made(build, how)
+        stack = layers(model)
+        if not stack:
+            raise InputError([f"{title}: the module has no list of layers; put them into a "
+                              "torch.nn.ModuleList or a torch.nn.Sequential"])  # fmt: skip
+        watch = Watch(recorder, model, stack)
+        with watch.hooks():
+            with torch.no_grad():
+                watch.run(batch, ONCE, how)
+            watch.run(batch, STEP, how)
+        seen = watch.seen()
+    found = found_in(seen)
+    rows, width = watch.shape
+    return Record(
+        title=title, arithmetic=how, compute_capability=capability,
+        batch=_samples(batch), batch_bytes=_bytes(batch), tokens=rows // _samples(batch),
+        width=width, before=found.before, layers=found.layers, order=found.order,
+        after=found.after, buffers=_buffers(model), held=found.held, kept=found.kept,
+        biases=watch.biases(),
+    )  # fmt: skip
+
+
+def _made(build: Build, how: str) -> tuple[Any, Any]:
+    """The model and its batch, both in the dtype of the arithmetic."""
+    model, batch = build()
+    model.train()
+    kind, _, what = how.partition("_")
+    dtype = DTYPES.get(kind)
+    if dtype is None or what == "autocast":
+        return model, batch
+    if what == "weights":
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+    else:
+        model.to(dtype)
+    return model, tree_map(
+        lambda one: one.to(dtype) if isinstance(one, torch.Tensor) and one.is_floating_point()
+        else one, batch,
+    )  # fmt: skip
+
+
+def _autocast(how: str) -> Any:
+    kind, _, cast = how.partition("_")
+    on = cast == "autocast"
+    return torch.autocast("cpu", dtype=DTYPES[kind]) if on else nullcontext()
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    return [one for one in tree_iter(batch) if isinstance(one, torch.Tensor)]
+
+
+def _samples(batch: Any) -> int:
+    found = _tensors(batch)
+    return int(found[0].shape[0]) if found and found[0].ndim else 1
+
+
+def _bytes(batch: Any) -> int:
+    return sum(-(-one.nbytes // 512) * 512 for one in _tensors(batch))
+
+
+def _buffers(model: Any) -> tuple[tuple[str, tuple[int, ...], int], ...]:
+    return tuple((name, tuple(one.shape), 8 * one.element_size())
+                 for name, one in model.named_buffers())  # fmt: skip
+
+
+class Watch:
+    """Marks where modules and layers begin and end, and where gradients arrive."""
+
+    def __init__(self, recorder: Recorder, model: Any, stack: list[Any]) -> None:
+        self.recorder, self.model, self.stack = recorder, model, stack
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.begun = 0  # tensors that were there before the first forward
+        self.where = BACK
+        self.layer = -1  # the one that began last
+        self.inside: list[str] = []
+        self.flows: dict[int, int] = {}  # what comes into each layer, and out of the last
+        self.grads: dict[int, int] = {}  # its gradient
+        self.arrived: dict[str, int] = {}
+        self.shape: tuple[int, int] = (1, 1)
+
+    def mark(self, word: str, name: object = "") -> None:
+        """Something happened."""
+        self.recorder.mark(f"{self.where}|{word}|{name}")
+
+    def run(self, batch: Any, where: str, how: str) -> None:
+        """Forward, and backward where there is a graph."""
+        self.begun = self.begun or len(self.recorder.sizes)
+        self.where, self.layer = where, -1
+        self.mark("begin")
+        with _autocast(how):
+            found = self.model(**batch) if isinstance(batch, dict) else self.model(*batch)
+        loss = loss_of(found)
+        del found
+        self.mark("end")
+        self.where, last = BACK, len(self.stack) + 1
+        self.flows[last] = self._number(loss)
+        if loss.requires_grad:
+            loss.register_hook(lambda grad: self.grads.update({last: self._number(grad)}))
+            self.mark("begin")
+            loss.backward()
+            self.mark("end")
+
+    def _number(self, tensor: Any) -> int:
+        number = self.recorder.number_of(tensor)
+        return -1 if number is None else number
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Hooks on every module and parameter."""
+        found = torch.nn.modules.module
+        handles = [
+            found.register_module_forward_pre_hook(self._enter),
+            found.register_module_forward_hook(self._leave),
+            *(layer.register_forward_pre_hook(self._flows_in(number), with_kwargs=True)
+              for number, layer in enumerate(self.stack)),
+            *(p.register_post_accumulate_grad_hook(self._arrives(name))
+              for name, p in self.model.named_parameters() if p.requires_grad),
+        ]  # fmt: skip
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: Any, args: Any) -> None:
+        name = self.names.get(id(module))
+        if self.where != BACK and name is not None:
+            self.inside.append(self.recorder.module)
+            self.recorder.module = name
+            self.mark("in", name)
+
+    def _leave(self, module: Any, args: Any, output: Any) -> None:
+        name = self.names.get(id(module))
+        if self.where == BACK or name is None:
+            return
+        self.recorder.module = self.inside.pop()
+        if module is self.stack[-1]:
+            self._boundary(len(self.stack), _first(output))
+        self.mark("out", name)
+        if module._parameters and torch.is_grad_enabled():
+            first = next((one for one in _tensors(output) if one.requires_grad), None)
+            if first is not None:
+                first.register_hook(lambda _: self.mark("in", name))
+
+    def _flows_in(self, number: int) -> Callable[..., None]:
+        def hook(module: Any, args: Any, kwargs: Any) -> None:
+            if self.where == BACK:
+                return
+            if number != self.layer + 1:
+                raise InputError([f"the module runs layer {number} behind layer {self.layer}; its "
+                                  "list of layers must be run once, in order"])  # fmt: skip
+            self.layer = number
+            self._boundary(number, _first((args, kwargs)))
+
+        return hook
+
+    def _boundary(self, number: int, tensor: Any) -> None:
+        """What flows between two layers, and the hook on its gradient."""
+        self.flows[number] = self._number(tensor)
+        self.shape = (tensor.numel() // tensor.shape[-1], tensor.shape[-1])
+        if tensor.requires_grad and torch.is_grad_enabled():
+            tensor.register_hook(self._flows_back(number))
+
+    def _flows_back(self, number: int) -> Callable[[Any], None]:
+        def hook(grad: Any) -> None:
+            self.grads[number] = self._number(grad)
+            self.mark("layer", number)
+
+        return hook
+
+    def _arrives(self, name: str) -> Callable[[Any], None]:
+        def hook(parameter: Any) -> None:
+            self.arrived[name] = self._number(parameter.grad)
+            self.mark("weight", name)
+
+        return hook
+
+    def biases(self) -> int:
+        """Threads in which a matmul adds a bias."""
+        return sum(maker.op == HANDLES[1] for maker in self.recorder.makers)
+
+    def seen(self) -> Seen:
+        """Everything that was seen."""
+        recorder = self.recorder
+        owner = sums_of(recorder)
+        stream = recorder.recorded()
+        parts = range(len(self.stack) + 2)
+        owned: dict[str, dict[str, tuple[int, ...]]] = {}
+        for name, p in self.model.named_parameters():
+            if p.requires_grad:
+                owned.setdefault(name.rpartition(".")[0], {})[name] = tuple(p.shape)
+        labels = [_label(maker) for maker in recorder.makers]
+        return Seen(
+            items=_items(stream.events, stream.marks), sizes=recorder.sizes, labels=labels,
+            owned=owned,
+            work=frozenset(n for n, m in enumerate(recorder.makers) if m.op.endswith("workspace")),
+            outside=frozenset(range(self.begun)),
+            handles=frozenset(n for n, m in enumerate(recorder.makers) if m.op in HANDLES),
+            flows=[owner.get(self.flows[n], self.flows[n]) for n in parts],
+            grads=[owner.get(g := self.grads.get(n, -1), g) for n in parts],
+            arrived={name: owner.get(g, g) for name, g in self.arrived.items()},
+            stack=[self.names[id(layer)] for layer in self.stack],
+            kind=type(self.stack[0]).__name__,
+        )  # fmt: skip
+
+
+def _label(maker: Maker) -> str:
+    op = maker.op.removeprefix("aten::").removeprefix("_")
+    return f"{maker.module}: {op}" if maker.module else op
+
+
+def _items(events: list[int], marks: list[tuple[int, str]]) -> list[int | Mark]:
+    """Events and marks in the order in which they came."""
+    found: list[int | Mark] = []
+    done = 0
+    for at, text in marks:
+        found += events[done:at]
+        found.append(Mark(*text.split("|", 2)))
+        done = at
+    return [*found, *events[done:]]
+
+
+def sums_of(recorder: Recorder) -> dict[int, int]:
+    """Sums of gradients, and whose memory they have: see `in_place`."""
+    owner: dict[int, int] = {}
+    for index, event in enumerate(recorder.events):
+        term = recorder.sums.get(event, -1)
+        if term >= 0 and _freed_next(recorder.events, index, term):
+            owner[event] = owner.get(term, term)
+    return owner
+
+
+def _first(found: Any) -> Any:
+    for one in tree_iter(found):
+        if isinstance(one, torch.Tensor) and one.is_floating_point():
+            return one
+    raise InputError(["a layer is given no floating-point tensor; its first one must be what flows "
+                      "from layer to layer"])  # fmt: skip

@@ -1,0 +1,195 @@
+"""A module's record: the estimate that comes from it is what a trace of the same run finds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from msgspec import to_builtins
+
+from gpu_mem_calculator.core.calculator import Estimate, full_estimate
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.jobs.function import run_without_model
+from gpu_mem_calculator.trace.record import record
+from gpu_mem_calculator.trace.run import Trace, trace
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gptlite"))
+import classifier
+import gptlite
+
+SIZES = {"n_layer": 3, "n_embd": 96, "n_head": 3, "block_size": 256}
+TINY = {
+    "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 128,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
+    "max_position_embeddings": 512, "tie_word_embeddings": False, "use_cache": False,
+}  # fmt: skip
+STEPS_BYTES = 512  # a trace counts Adam's step counters, which are on the host
+
+
+def gpt() -> Any:
+    """GPT-lite, small."""
+    return gptlite.model_and_batch(**SIZES)
+
+
+def pictures() -> Any:
+    """A ResNet: stages of several widths, blocks that keep their own output."""
+    return classifier.model_and_batch(batch_size=8)
+
+
+def llama() -> Any:
+    """A model of transformers, as if nothing were known of it."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(**TINY)
+    ids = torch.randint(0, 256, (2, 128))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    return model, {"input_ids": ids, "labels": ids}
+
+
+class Skips(torch.nn.Module):
+    """A U: the first half's outputs are read again by the second half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(256, 256) for _ in range(6))
+
+    def forward(self, x: Any) -> Any:
+        """Down and up again."""
+        kept = []
+        for number, layer in enumerate(self.layers):
+            x = torch.relu(layer(x + kept.pop() if number > 2 else x))
+            kept.append(x)
+        return x.square().mean()
+
+
+def skips() -> Any:
+    """Layers that read what others have made."""
+    return Skips(), (torch.randn(512, 256),)
+
+
+def run_file(engine: dict[str, Any], gpus: int = 1, **training: Any) -> dict[str, Any]:
+    """A run without a model."""
+    return {"engine": engine, "training": training, "hardware": {"gpu": "h200", "num_gpus": gpus}}
+
+
+def recorded(build: Callable[[], Any], data: dict[str, Any]) -> dict[str, Any]:
+    """The run with the module's record."""
+    plain = {k: v for k, v in data["training"].items() if "checkpoint" not in k}
+    given, _ = run_without_model({**data, "training": plain})
+    found = record(build, resolve(read(given)), "module")
+    return {**data, "model": {"recorded": to_builtins(found)}}
+
+
+def both(build: Callable[[], Any], data: dict[str, Any]) -> tuple[Estimate, Trace]:
+    """The estimate from a record, and a trace."""
+    given, _ = run_without_model(data)
+    return full_estimate(recorded(build, data)), trace(given, build=build)
+
+
+RUNS = {
+    "fp32": run_file({"type": "pytorch_ddp"}, precision="fp32"),
+    "autocast": run_file({"type": "pytorch_ddp"}, precision="bf16_mixed"),
+    "ddp": run_file({"type": "pytorch_ddp"}, 8, precision="fp32", gradient_accumulation_steps=2),
+    "fsdp": run_file({"type": "fsdp"}, 8, precision="bf16_mixed"),
+}
+
+
+@pytest.mark.parametrize("build", [gpt, llama], ids=["gptlite", "llama"])
+@pytest.mark.parametrize("name", RUNS)
+def test_the_estimate_is_the_trace(name: str, build: Callable[[], Any]) -> None:
+    """To a tenth of a percent, allocated and reserved, whatever the engine."""
+    estimate, traced = both(build, RUNS[name])
+    steps = STEPS_BYTES * len(list(build()[0].parameters()))
+    assert estimate.result.allocated_bytes == pytest.approx(
+        traced.allocated_bytes - steps, rel=1e-3
+    )
+    assert estimate.result.reserved_bytes == pytest.approx(traced.reserved_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize("build", [pictures, skips])
+def test_parts_that_share_tensors(build: Callable[[], Any]) -> None:
+    """Blocks that keep their own output, and skip connections: within 2 %."""
+    estimate, traced = both(build, RUNS["fp32"])
+    assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.02)
+
+
+def test_checkpoints_are_the_engines() -> None:
+    """A plain record serves a run with checkpoints: as if the module had made them itself."""
+    full = {"activation_checkpointing": "full", "checkpoint_reentrant": True}
+    data = run_file({"type": "pytorch_ddp"}, precision="fp32")
+    estimate = full_estimate(recorded(gpt, {**data, "training": {**data["training"], **full}}))
+    given, _ = run_without_model(data)
+    traced = trace(given, build=lambda: gptlite.model_and_batch(**SIZES, checkpoint=True))
+    assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=1e-3)
+
+
+def test_the_masks_are_counted() -> None:
+    """Buffers that estimators of parameters forget."""
+    data = recorded(gpt, RUNS["fp32"])
+    found = full_estimate(data)
+    entry = next(e for e in found.ledger.entries if e.name == "buffers")
+    assert entry.bytes == 3 * 3 * 256 * 256 * 4
+    assert found.result.num_parameters == sum(p.numel() for p in gpt()[0].parameters())
+
+
+def test_equal_layers_are_one() -> None:
+    """Twelve blocks alike are written down once."""
+    assert len(recorded(gpt, RUNS["fp32"])["model"]["recorded"]["layers"]) == 1
+
+
+@pytest.mark.parametrize(("section", "values", "sentence"), [
+    ("training", {"precision": "bf16_mixed"}, "was recorded in fp32; record it again"),
+    ("training", {"precision": "fp32", "batch_size": 4}, "batch_size=4: the module was recorded"),
+    ("training", {"precision": "fp32", "attention": "eager"}, "attention is not done to a module"),
+    ("training", {"precision": "fp32", "activation_checkpointing": "selective"}, "use 'full'"),
+    ("hardware", {"gpu": "a100-80gb-sxm"}, "compute capability 8.0"),
+    ("engine", {"type": "megatron_lm"}, "runs its own layers, not a module"),
+])  # fmt: skip
+def test_what_a_record_does_not_go_with(
+    section: str, values: dict[str, Any], sentence: str
+) -> None:
+    """Refused in a sentence."""
+    data = recorded(gpt, RUNS["fp32"])
+    with pytest.raises(InputError) as error:
+        full_estimate({**data, section: values})
+    assert any(sentence in problem for problem in error.value.problems)
+
+
+@pytest.mark.parametrize(("path", "value"), [
+    (("arithmetic",), "fp8"), (("order",), [5]), (("layers", 0, "script", "forward"), [10**6]),
+    (("layers", 0, "script", "backward"), [~0, ~0]), (("batch",), "one"), (("order",), []),
+])  # fmt: skip
+def test_a_broken_record(path: tuple[Any, ...], value: Any) -> None:
+    """One sentence, no traceback."""
+    data = recorded(gpt, RUNS["fp32"])
+    *inner, last = path
+    place = data["model"]["recorded"]
+    for key in inner:
+        place = place[key]
+    place[last] = value
+    with pytest.raises(InputError, match="is not a module's record"):
+        full_estimate(data)
+
+
+def test_layers_that_run_twice_are_refused() -> None:
+    """A list that is not run once, in order, is no stack."""
+
+    class Twice(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+
+        def forward(self, x: Any) -> Any:
+            for layer in (*self.layers, *self.layers):
+                x = layer(x)
+            return x.mean()
+
+    with pytest.raises(InputError, match="must be run once, in order"):
+        recorded(lambda: (Twice(), (torch.randn(4, 8),)), RUNS["fp32"])
