@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from msgspec import to_builtins
+import classifier  # noqa: E402
+import gptlite  # noqa: E402
+from msgspec import to_builtins  # noqa: E402
 
-from gpu_mem_calculator.core.calculator import Estimate, full_estimate
-from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.jobs.function import run_without_model
-from gpu_mem_calculator.trace.record import record
-from gpu_mem_calculator.trace.run import Trace, trace
+from gpu_mem_calculator.core.calculator import Estimate, full_estimate  # noqa: E402
+from gpu_mem_calculator.core.errors import InputError  # noqa: E402
+from gpu_mem_calculator.core.resolve import resolve  # noqa: E402
+from gpu_mem_calculator.core.runfile import read  # noqa: E402
+from gpu_mem_calculator.jobs.function import run_without_model  # noqa: E402
+from gpu_mem_calculator.trace.record import record  # noqa: E402
+from gpu_mem_calculator.trace.run import Trace, trace  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gptlite"))
-import classifier
-import gptlite
+from .. import examples  # noqa: E402, F401  (which puts the next two within reach)
 
 SIZES = {"n_layer": 3, "n_embd": 96, "n_head": 3, "block_size": 256}
 TINY = {
