@@ -21,8 +21,6 @@ from gpu_mem_calculator.jobs.function import run_without_model  # noqa: E402
 from gpu_mem_calculator.trace.record import record  # noqa: E402
 from gpu_mem_calculator.trace.run import Trace, trace  # noqa: E402
 
-from .. import examples  # noqa: E402, F401  (which puts the next two within reach)
-
 SIZES = {"n_layer": 3, "n_embd": 96, "n_head": 3, "block_size": 256}
 TINY = {
     "model_type": "llama", "num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 128,
