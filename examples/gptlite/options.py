@@ -33,8 +33,8 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        """Say it and end."""
-        self.exit(2, f"{self.prog}: {message}\n")
+        """As everything else that is refused."""
+        raise ValueError(message)
 
 
 def positive(text: str) -> int:
@@ -142,12 +142,12 @@ def check(options: argparse.Namespace) -> None:
         shipped = sorted(one.name for one in (Path(__file__).parent / "configs").glob("*.json"))
         raise ValueError(f"--deepspeed_config FILE is needed; configs/ has {', '.join(shipped)}")
     options.config = read_config(options.deepspeed_config)
-    if options.torch_adam:
-        use_torch_adam(options.config)
     options.zero_stage = options.config.get("zero_optimization", {}).get("stage", 0)
     options.stages = (options.stages or options.ranks) if options.pipeline else 1
     _refuse_pipeline(options)
     deepspeed_reader.read(options.config, num_gpus=options.ranks, cut=options.stages)
+    if options.torch_adam:
+        use_torch_adam(options.config)
     options.checkpointing = checkpointing(options)
     _refuse_device(options)
 
@@ -238,8 +238,7 @@ def _refuse_device(options: argparse.Namespace) -> None:
                          "and each needs its own: start fewer")  # fmt: skip
 
 
-def tell(options: argparse.Namespace, *sentences: str) -> None:
-    """A line each on stderr, once in a run."""
-    if options.rank == 0:
-        for sentence in sentences:
-            print(f"train.py: {sentence}", file=sys.stderr, flush=True)
+def tell(sentence: str) -> None:
+    """A line on stderr, once in a run."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"train.py: {sentence}", file=sys.stderr, flush=True)

@@ -42,8 +42,8 @@ VALIDATED = 8  # steps' worth of data that the validation loss is of
 
 def main() -> int:
     """Everything, or one sentence and exit status 2."""
-    options = command.parse()
     try:
+        options = command.parse()
         if options.run_memory_estimation_only:
             command.refuse_flags(options)
             if options.rank == 0:
@@ -56,7 +56,7 @@ def main() -> int:
         model, dataset = build(options, task, device)
         module = prepared(model, options)
     except ValueError as error:
-        return refuse(options, str(error))
+        return refuse(str(error))
     parameters = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
     engine, *_ = deepspeed.initialize(
         model=module, model_parameters=[p for p in module.parameters() if p.requires_grad],
@@ -69,10 +69,10 @@ def main() -> int:
     return 0
 
 
-def refuse(options: Namespace, sentence: str) -> int:
+def refuse(sentence: str) -> int:
     """Say it once. A launcher ends all ranks as soon as one does: the first one speaks first."""
-    command.tell(options, sentence)
-    if options.rank:
+    command.tell(sentence)
+    if os.environ.get("RANK", "0") != "0":
         time.sleep(WAIT)
     return 2
 
@@ -143,7 +143,7 @@ def prepared(model: nn.Module, options: Namespace) -> nn.Module:
         count = pipeline.checkpoints_kept(module) if options.pipeline else len(model.blocks)
         written = options.config.get("activation_checkpointing", {}).get("number_checkpoints")
         if written not in (None, count) and not options.pipeline:
-            command.tell(options, f"number_checkpoints={written} in {options.deepspeed_config} is "
+            command.tell(f"number_checkpoints={written} in {options.deepspeed_config} is "
                          f"{count} in this run, one per block")  # fmt: skip
         deepspeed.checkpointing.configure(None, num_checkpoints=count, **options.checkpointing)
         if not options.pipeline:
@@ -231,11 +231,11 @@ def sample(
     In stage 3 every rank takes part, since each layer is gathered for its turn. A pipeline's
     stages are put together on the host of rank 0.
     """
+    model = engine.module
+    if options.pipeline:
+        model, device = pipeline.gathered(engine, task, options), torch.device("cpu")
     torch.manual_seed(options.seed)
-    if not options.pipeline:
-        return task.show_sample(engine.module, dataset, device)
-    whole = pipeline.gathered(engine, task, options)
-    return task.show_sample(whole, dataset, "cpu") if whole is not None else ""
+    return "" if model is None else task.show_sample(model, dataset, device)
 
 
 if __name__ == "__main__":

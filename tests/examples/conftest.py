@@ -15,8 +15,9 @@ import pytest
 
 from . import GPTLITE
 
-SMALL = ("--n_layer", "2", "--n_embd", "32", "--n_head", "2", "--block_size", "32")
+SIZES = ("--n_layer", "2", "--n_embd", "32", "--n_head", "2", "--block_size", "32")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+Start = Callable[..., "Ran"]
 Train = Callable[..., "Ran"]
 
 
@@ -43,20 +44,14 @@ def forker() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture(scope="session")
-def train(forker: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Train: `train(name of a config or its data, *arguments, ranks=2)`."""
+def start(forker: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """Run train.py with arguments: `start(*arguments, ranks=2)`."""
 
-    def run(
-        config: str | dict[str, Any], *arguments: str, ranks: int = 2, small: bool = True
-    ) -> Ran:
+    def run(*arguments: str, ranks: int = 2) -> Ran:
         folder = tmp_path_factory.mktemp("train")
-        path = GPTLITE / "configs" / f"{config}.json"
-        if isinstance(config, dict):
-            path = folder / "ds_config.json"
-            path.write_text(json.dumps(config), encoding="utf-8")
         report = folder / "report.json"
-        whole = ["--deepspeed_config", str(path), "--report", str(report), *(SMALL * small)]
-        job = {"ranks": ranks, "out": str(folder / "out"), "arguments": [*whole, *arguments]}
+        job = {"ranks": ranks, "out": str(folder / "out"),
+               "arguments": [*arguments, "--report", str(report)]}  # fmt: skip
         assert forker.stdin
         assert forker.stdout
         forker.stdin.write(json.dumps(job) + "\n")
@@ -65,6 +60,24 @@ def train(forker: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactor
         text = (folder / "out.0").read_text(encoding="utf-8")
         found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else {}
         return Ran(codes, text, found)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def train(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Train something small: `train(name of a config or its data, *arguments, ranks=2)`."""
+    text = tmp_path_factory.mktemp("text") / "text.txt"
+    whole = (GPTLITE / "text" / "shakespeare.txt").read_text(encoding="utf-8")
+    text.write_text(whole[:20_000], encoding="utf-8")
+
+    def run(config: str | dict[str, Any], *arguments: str, ranks: int = 2) -> Ran:
+        path = GPTLITE / "configs" / f"{config}.json"
+        if isinstance(config, dict):
+            path = tmp_path_factory.mktemp("config") / "ds_config.json"
+            path.write_text(json.dumps(config), encoding="utf-8")
+        given = ("--deepspeed_config", str(path), "--text", str(text))
+        return start(*given, *SIZES, *arguments, ranks=ranks)
 
     return run
 

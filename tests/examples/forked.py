@@ -6,6 +6,7 @@ It imports them, then reads one job per line: it forks one process per rank with
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -74,9 +75,10 @@ def main() -> None:
     import text_task
     import train
 
+    assert deepspeed.ops.__compatible_ops__  # asks for compilers as it is read
     assert train
     assert text_task
-    assert deepspeed
+    gc.freeze()
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)
 
