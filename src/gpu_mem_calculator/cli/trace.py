@@ -30,7 +30,7 @@ examples:
   gpu-mem-calc trace --preset llama3.2-1b --set training.seq_len=2048
   gpu-mem-calc trace --config run.json --diff
   gpu-mem-calc trace --config run.json --snapshot run.pickle
-  gpu-mem-calc trace --function my_project.train:model_and_batch --with layers=24
+  gpu-mem-calc trace --function my_project.train:batch --with layers=24
 a function returns a model and a batch (a dict, a tuple or a tensor); what the
 model returns must have the loss."""
 NEEDS_TORCH = ('trace runs the model with torch, and {} is not installed; '
