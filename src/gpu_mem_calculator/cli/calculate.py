@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from ..core.calculator import Estimate, full_estimate
 from .output import show, write
-from .parser import Parser, Source, add_output, add_run, run_source, run_words
+from .parser import Parser, Source, add_output, add_run
+from .recorded import add_recorded, recorded_source, recorded_words
 from .serving import serving_answer
 
 EXAMPLES = """\
@@ -20,12 +21,14 @@ examples:
   gpu-mem-calc calculate --config run.json --format html --output report.html
   gpu-mem-calc calculate --config run.json --check   (in CI)
   gpu-mem-calc calculate --config ds_config.json --model llama2-7b \\
-    --set hardware.num_gpus=8"""
+    --set hardware.num_gpus=8
+  gpu-mem-calc calculate --function my_project.train:model_and_batch"""
 
 
 def arguments(parser: Parser) -> None:
     """The options."""
     add_run(parser)
+    add_recorded(parser)
     add_output(parser, "table", "json", "yaml", "html")
     add_check(parser)
 
@@ -38,8 +41,9 @@ def add_check(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Estimate and report."""
-    estimate = estimated(run_source(args))
-    return answer(args, estimate, ["explain", *run_words(args)], args.config or args.preset)
+    estimate = estimated(recorded_source(args))
+    name = args.config or args.preset or args.function or args.record
+    return answer(args, estimate, ["explain", *recorded_words(args)], name)
 
 
 def estimated(source: Source) -> Estimate:

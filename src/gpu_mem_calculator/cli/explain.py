@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import InputError
 from .output import show, write
-from .parser import Parser, add_output, add_run, run_source
+from .parser import Parser, add_output, add_run
+from .recorded import add_recorded, recorded_source
 
 if TYPE_CHECKING:
     from ..core.calculator import Estimate
@@ -22,6 +23,7 @@ examples:
 def arguments(parser: Parser) -> None:
     """The options."""
     add_run(parser)
+    add_recorded(parser)
     add_parts(parser)
     add_output(parser, "table", "json")
 
@@ -36,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Estimate, then explain."""
     from .calculate import estimated
 
-    return show_explanation(args, estimated(run_source(args)))
+    return show_explanation(args, estimated(recorded_source(args)))
 
 
 def show_explanation(args: argparse.Namespace, estimate: Estimate) -> int:

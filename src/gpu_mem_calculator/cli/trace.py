@@ -33,7 +33,7 @@ examples:
   gpu-mem-calc trace --function my_project.train:batch --with layers=24
 a function returns a model and a batch (a dict, a tuple or a tensor); what the
 model returns must have the loss."""
-NEEDS_TORCH = ('trace runs the model with torch, and {} is not installed; '
+NEEDS_TORCH = ('{} runs the model with torch, and {} is not installed; '
                'pip install "gpu-mem-calculator[torch]"')  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trace and report."""
-    _torch()
+    needs_torch("trace")
     job = job_of(args)
     found = traced_run(args, job)
     if args.snapshot:
@@ -94,6 +94,7 @@ def job_of(args: argparse.Namespace) -> Given:
     if args.function:
         return _with_function(args, data, values)
     from ..trace.foreign import foreign
+    from ..trace.run import device_of
 
     with _in_a_sentence():
         maker = foreign(data.get("model"), trust=args.trust_remote_code)
@@ -103,18 +104,21 @@ def job_of(args: argparse.Namespace) -> Given:
     data = maker.run_file(data)
     estimate = estimate_of(data, exact=False)
     maker.run = estimate.resolved.run
-    maker.device = "meta" if estimate.resolved.engine.name == "fsdp" else "cpu"
+    engine = estimate.resolved.engine.name
+    maker.device = "meta" if engine == "fsdp" else device_of(estimate.resolved)
     return Given(data, estimate, maker)
 
 
 def _with_function(args: argparse.Namespace, data: dict[str, Any], values: dict[str, Any]) -> Given:
     from ..jobs.function import Function, called_with, not_used, run_without_model
+    from ..trace.run import device_of
 
     _no_diff(args, "the model of --function")
     data, unused = run_without_model(data)
     notes = (*([called_with(values)] if values else []), *([not_used(unused)] if unused else []))
     estimate = estimate_of(data, exact=False)
-    maker = Function(args.function, estimate.resolved.run.precision, values)
+    maker = Function(args.function, estimate.resolved.run.precision, values,
+                     device=device_of(estimate.resolved))  # fmt: skip
     return Given(data, estimate, maker, notes)
 
 
@@ -138,14 +142,15 @@ def estimate_of(data: dict[str, Any], *, exact: bool) -> Estimate:
     return full_estimate(data, replay=exact)
 
 
-def _torch() -> None:
+def needs_torch(what: str) -> None:
+    """Refuse in a sentence where there is no torch."""
     from importlib import import_module
 
     for name in ("torch", "transformers"):
         try:
             import_module(name)
         except ModuleNotFoundError as error:
-            raise InputError([NEEDS_TORCH.format(error.name or name)]) from None
+            raise InputError([NEEDS_TORCH.format(what, error.name or name)]) from None
 
 
 def traced_run(args: argparse.Namespace, job: Given) -> Trace:

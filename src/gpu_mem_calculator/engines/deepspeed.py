@@ -16,6 +16,7 @@ from ..memory.activations import Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
 from ..memory.huggingface.head import head_walk
 from ..memory.huggingface.setting import Setting
+from ..memory.recorded import table_script
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entries, zero_streams
 from ..memory.stack import Block, blocks, overlap
@@ -31,11 +32,8 @@ from ..memory.zero.rolled import beats_and_entries, first_layers_input
 from ..memory.zero.states import state_entries
 from ..memory.zero.unrolled import keeper_of, shared_table, unrolled_ledger
 
-PRECISIONS = {
-    "fp32": Precision(32, 32),
-    "bf16_mixed": Precision(16, 16),
-    "fp16_mixed": Precision(16, 16),
-}
+PRECISIONS = {"fp32": Precision(32, 32), "bf16_mixed": Precision(16, 16),
+              "fp16_mixed": Precision(16, 16)}  # fmt: skip
 OPTIONS: dict[str, Any] = {
     "zero_stage": 0,
     "offload_optimizer": "none",
@@ -201,7 +199,9 @@ def ledger(run: Run) -> Ledger:
 def _rolled(plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, cut: bool) -> Ledger:
     """ZeRO without a pipeline; `cut`: the model is built under zero.Init."""
     run = plan.run
-    if not run.frozen and run.record is None:
+    if run.record is not None:
+        done = replace(done, embedding=table_script(run.record))
+    elif not run.frozen:
         table = embedding_script(run, how)
         shared = cut and run.arch.tied
         done = replace(done, embedding=shared_table(table, alone=False) if shared else table)

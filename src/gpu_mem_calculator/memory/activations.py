@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ..ledger.ledger import ACT, GRAD, TEMP, Entry
 from ..ledger.num import Num, larger, nothing, smaller
-from ..ledger.source import code
+from ..ledger.source import Source, code
 from ..model.arch import Layer
 from .huggingface.head import head_walk
 from .huggingface.inference import NAMES
@@ -21,7 +21,7 @@ from .huggingface.layer import layer_walk
 from .huggingface.setting import Setting
 from .moment import Moment
 from .pipeline import waiting_entries
-from .recorded import part_walk, record_entries, table_entries
+from .recorded import RECORDED, part_walk, record_entries, table_entries, table_script
 from .run import Precision, Run
 from .script import Script
 from .stack import Block
@@ -37,6 +37,11 @@ CHECKPOINT_CODE = code("torch 2.11 utils/checkpoint.py: a checkpoint keeps the l
 # What becomes of a weight's gradient that backward has made: it stays for the step, and later
 # micro-batches add theirs to it; it goes into a buffer at once; or all of a block's go together.
 STAY, GO, UNIT = "stay", "go", "unit"
+
+
+def layer_code(run: Run, *, head: bool = False) -> Source:
+    """Where it is written what a layer does, or the head."""
+    return RECORDED if run.record is not None else LOSS_CODE if head else LAYER_CODE
 
 
 class Walks(Struct, frozen=True):
@@ -103,7 +108,7 @@ def walks(run: Run, how: Setting, blocks: tuple[Block, ...]) -> Walks:
     if run.record is not None:
         record = run.record
         own = (part_walk(record.layers[b.layer.part], b.recompute == "full") for b in blocks)
-        table = record.before.script if record.before.script.exit_grad >= 0 else None
+        table = table_script(record) if run.unrolled else None
         return Walks(tuple(own), part_walk(record.after, False), embedding=table)
     walk = _remembered if how.plain else _walked
     layers = tuple(walk(how, b.layer, b.window is not None, _policy(b), True) for b in blocks)
@@ -141,24 +146,26 @@ def activation_entries(
     In an unrolled run layers and head play scripts instead, and what they keep and need is in
     those.
     """
+    source, head = layer_code(run), layer_code(run, head=True)
     for i, block in enumerate(blocks if run.unrolled else ()):
         yield from _pinned(i, block, done.layers[i], beats)
-        yield from waiting_entries(i, block, done.layers[i], beats, LAYER_CODE, CHECKPOINT_CODE)
+        yield from waiting_entries(i, block, done.layers[i], beats, source, CHECKPOINT_CODE)
     for i, block in enumerate(() if run.unrolled else blocks):
-        yield from _kept(i, block, done.layers[i], beats, done.first if i == 0 else None)
+        yield from _kept(i, block, done.layers[i], beats, done.first if i == 0 else None,
+                         source)  # fmt: skip
         yield from _pinned(i, block, done.layers[i], beats)
         for beat in beats:
             if beat.work == "layer" and beat.stretch == i:
                 moment = _layer_moment(block, done.at(i, block, beat), done, beat)
-                yield from _working(f"{block.title}: at work", moment, beat, run)
+                yield from _working(f"{block.title}: at work", moment, beat, run, source)
     for beat in () if run.unrolled else beats:
         if beat.work == "head":
             moment = _head_moment(done, beat)
-            yield from _working("final norm, logits and loss", moment, beat, run, source=LOSS_CODE)
+            yield from _working("final norm, logits and loss", moment, beat, run, head)
     if run.record is not None:
         again = any(b.recompute == "full" for b in blocks)
         yield from record_entries(run.record, beats, again=again)
-        if not run.unrolled or done.gradients == GO:
+        if done.embedding is None or done.gradients == GO:
             yield from table_entries(run.record, beats)
         return
     yield from surroundings(run, how, blocks, beats)
@@ -167,8 +174,9 @@ def activation_entries(
 
 
 def _kept(
-    index: int, block: Block, walk: Walk, beats: tuple[Beat, ...], first: Walk | None
-) -> Iterator[Entry]:
+    index: int, block: Block, walk: Walk, beats: tuple[Beat, ...], first: Walk | None,
+    source: Source,
+) -> Iterator[Entry]:  # fmt: skip
     """What one layer keeps from forward to backward, times the layers that are waiting.
 
     The first layer is there whenever another one is. Under a checkpoint its input is made to take
@@ -181,13 +189,13 @@ def _kept(
         kind=ACT,
         bytes=walk.input_bytes if full else walk.saved_bytes,
         live={b.name: larger(b.saved[index] - one, 0) for b in beats},
-        source=CHECKPOINT_CODE if full else LAYER_CODE,
+        source=CHECKPOINT_CODE if full else source,
         parts=() if full else walk.saved,
     )
     if first is not None:
         yield Entry(
             name=f"{block.title}: kept for backward by the first, whose input takes no gradient",
-            kind=ACT, bytes=first.saved_bytes, source=LAYER_CODE, parts=first.saved,
+            kind=ACT, bytes=first.saved_bytes, source=source, parts=first.saved,
             live={b.name: smaller(b.saved[index], 1) for b in beats},
         )  # fmt: skip
 
@@ -240,9 +248,7 @@ def _head_moment(done: Walks, beat: Beat) -> Moment:
     return done.head.later if done.goes(beat) else done.head.backward
 
 
-def _working(
-    name: str, moment: Moment, beat: Beat, run: Run, source: object = LAYER_CODE
-) -> Iterator[Entry]:
+def _working(name: str, moment: Moment, beat: Beat, run: Run, source: Source) -> Iterator[Entry]:
     parts = (
         (name, ACT, moment.act),
         (f"{name}, weight gradients", GRAD, run.scaled(moment.grad)),
@@ -250,4 +256,4 @@ def _working(
     )
     for title, kind, size in parts:
         if not nothing(size):
-            yield Entry(name=title, kind=kind, bytes=size, live={beat.name: 1}, source=source)  # type: ignore[arg-type]
+            yield Entry(name=title, kind=kind, bytes=size, live={beat.name: 1}, source=source)

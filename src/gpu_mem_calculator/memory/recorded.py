@@ -142,6 +142,11 @@ def _bytes(parts: tuple[tuple[str, int], ...]) -> list[int]:
     return [size for _, size in parts]
 
 
+def table_script(record: Record) -> Script | None:
+    """Backward of what stands before the stack; none where nothing there takes a gradient."""
+    return record.before.script if record.before.script.exit_grad >= 0 else None
+
+
 def table_entries(record: Record, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """Backward of what stands before the stack, where it is not played."""
     script = record.before.script

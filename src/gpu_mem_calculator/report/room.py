@@ -82,8 +82,12 @@ def _by_ledger(resolved: Resolved, limit: int) -> int | None:
 
 
 def room_words(estimate: Estimate) -> str:
-    """How far the sequence can grow, or must shrink; nothing where it is as long as it can be."""
+    """How far the sequence can grow, or must shrink; nothing where it is as long as it can be, or
+    a module's own.
+    """
     run = estimate.resolved.run
+    if run.record is not None:  # which has its own batch
+        return ""
     seq, serves = int(run.seq), run.new_tokens is not None
     what, batch = ("prompt", "batch") if serves else ("sequence", "micro-batch")
     longest = longest_sequence(estimate)

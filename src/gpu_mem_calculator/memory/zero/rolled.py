@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ...ledger.ledger import ACT, COMM, GRAD, PARAM, TEMP, Entry, Instant
 from ...ledger.num import Num, choose, holds, larger, nothing
 from ...ledger.source import code
-from ..activations import LAYER_CODE, LOSS_CODE, Walks
+from ..activations import Walks, layer_code
 from ..moment import Moment
 from ..run import Run
 from ..stack import Block
@@ -186,7 +186,7 @@ def _beat(spot: Spot, high: Found, tag: str, word: str, present: Num) -> Beat:
 
 
 def _entries(plan: Plan, spot: Spot, high: Found, beat: Beat) -> Iterator[Entry]:
-    source = LOSS_CODE if spot.work == "loss" else LAYER_CODE
+    source = layer_code(plan.run, head=spot.work == "loss")
     rows = [
         (spot.label, ACT, high.moment.act, source),
         (f"{spot.label}, kernel workspace", TEMP, high.moment.temp, source),

@@ -1,0 +1,85 @@
+"""--function and --record where nothing is run: a module is recorded once, and its record read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InputError
+from ..core.runfile import with_settings
+from .function import add_function, function_values, function_words
+from .parser import Parser, Source, run_source, run_words
+
+SEQUENCES = "(training.seq_len)"  # which are the batch's own
+RECOMPUTE = ("activation_checkpointing", "checkpoint_reentrant")
+
+
+def add_recorded(parser: Parser) -> None:
+    """The options."""
+    add_function(parser)
+    parser.add_argument("--record", metavar="FILE",
+                        help="with --function, keep what was seen of it here; alone, read it "
+                             "(needs no torch)")  # fmt: skip
+
+
+def recorded_words(args: argparse.Namespace) -> list[str]:
+    """The words that name the same run on another command line."""
+    own = ["--record", args.record] if args.record else function_words(args)
+    return [*run_words(args), *own]
+
+
+def recorded_source(args: argparse.Namespace) -> Source:
+    """The run of the options, with a module's record where one is asked for."""
+    values = function_values(args)
+    if not (args.function or args.record):
+        return run_source(args)
+    alone = args.config is None and args.preset is None
+    source = Source(with_settings({}, args.settings)) if alone else (
+        run_source(args, needs_model=False))  # fmt: skip
+    if source.data.get("model") is not None:
+        option = "--function" if args.function else "--record"
+        raise InputError([f"{option} brings the model, and the run names one, too; leave one of "
+                          "them out"])  # fmt: skip
+    found = _record(args, source.data, values) if args.function else _read(args.record)
+    assumed = tuple(text for text in source.assumed if SEQUENCES not in text)
+    return source._replace(data={**source.data, "model": {"recorded": found}}, assumed=assumed)
+
+
+def _record(
+    args: argparse.Namespace, data: dict[str, Any], values: dict[str, Any]
+) -> dict[str, Any]:
+    """Run the function's module once; checkpoints are the engine's part."""
+    from .trace import needs_torch
+
+    needs_torch("calculate --function")
+    from msgspec import to_builtins
+
+    from ..core.resolve import resolve
+    from ..core.runfile import read
+    from ..jobs.function import Function, run_without_model, users_own
+    from ..trace.record import record
+
+    training = data.get("training") or {}
+    plain = {key: value for key, value in training.items() if key not in RECOMPUTE}
+    given, _ = run_without_model({**data, "training": plain})
+    resolved = resolve(read(given))
+    maker = Function(args.function, resolved.run.precision, values)
+    with users_own(args.function):
+        found: dict[str, Any] = to_builtins(record(maker, resolved, args.function))
+    if args.record:
+        Path(args.record).write_text(json.dumps(found), encoding="utf-8")
+    return found
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not JSON"
+        raise InputError([f"--record {path}: cannot be read, {why}"]) from None
+    if not isinstance(found, dict):
+        raise InputError([f"--record {path}: it is not a module's record; make one with "
+                          "--function"])  # fmt: skip
+    return found
