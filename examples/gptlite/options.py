@@ -138,6 +138,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def check(options: argparse.Namespace) -> None:
     """Read DeepSpeed's file into `options.config`, and refuse what cannot be trained."""
     refuse_flags(options)
+    if options.report and not Path(options.report).absolute().parent.is_dir():
+        raise ValueError(f"--report {options.report}: there is no such folder; make it first")
     if options.deepspeed_config is None:
         shipped = sorted(one.name for one in (Path(__file__).parent / "configs").glob("*.json"))
         raise ValueError(f"--deepspeed_config FILE is needed; configs/ has {', '.join(shipped)}")

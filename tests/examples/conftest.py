@@ -47,9 +47,9 @@ def forker() -> Iterator[subprocess.Popen[str]]:
 def start(forker: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Start:
     """Run train.py with arguments: `start(*arguments, ranks=2)`."""
 
-    def run(*arguments: str, ranks: int = 2) -> Ran:
+    def run(*arguments: str, ranks: int = 2, report: str | Path = "report.json") -> Ran:
         folder = tmp_path_factory.mktemp("train")
-        report = folder / "report.json"
+        report = folder / report
         job = {"ranks": ranks, "out": str(folder / "out"),
                "arguments": [*arguments, "--report", str(report)]}  # fmt: skip
         assert forker.stdin

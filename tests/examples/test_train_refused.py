@@ -91,6 +91,12 @@ def test_a_config_is_needed(start: Start) -> None:
     assert "configs/ has ddp_bf16.json, ddp_fp32.json" in sentence(start(ranks=1))
 
 
+def test_a_report_needs_a_folder(start: Start) -> None:
+    """It is missed before the training, not after it."""
+    ran = start(ranks=1, report="nowhere/report.json")
+    assert "nowhere/report.json: there is no such folder" in sentence(ran)
+
+
 def test_another_run_is_not_resumed(train: Train, tmp_path: Path) -> None:
     """What was saved must fit: its seed, sizes and ranks."""
     (tmp_path / "latest").write_text("step2", encoding="utf-8")
