@@ -74,7 +74,7 @@ def test_the_report_says_how_to_ask_why(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_every_zero_stage_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """One record, several engines: 8 ranks keep less of it the higher the stage is."""
+    """One record for all: 8 ranks keep less of it at stages 1 and 2; 3 gathers ahead."""
     eight = ("--set", "engine.type=deepspeed", "--set", "hardware.num_gpus=8",
              "--set", "engine.reduce_bucket_size=1000")  # fmt: skip
     words = ["--with", "layers=12", "--record", "net.json", "-f", "json"]
@@ -85,7 +85,7 @@ def test_every_zero_stage_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
         words = ["--set", f"engine.zero_stage={stage}", "-f", "json"]
         assert main(["calculate", "--record", "net.json", *FP32, *eight, *words]) == 0
         sizes.append(json.loads(capsys.readouterr().out)["allocated_bytes"])
-    assert sizes[0] > sizes[1] > sizes[2] > sizes[3]
+    assert sizes[0] > sizes[1] > sizes[2]
 
 
 @pytest.mark.parametrize(("words", "sentence"), [

@@ -102,6 +102,8 @@ class Ends:
             for item in items if place[0] != ONCE else ():
                 if not isinstance(item, Mark):
                     (made if item >= 0 else freed)[item if item >= 0 else ~item] = place
+        if seen.flows[0] in seen.outside:  # the batch itself flows into the first layer
+            self.late[1] = [seen.flows[0]]
         stays = {*seen.arrived.values(), *seen.handles, seen.flows[-1]}
         for tensor, place in made.items():
             if tensor not in stays:

@@ -46,7 +46,8 @@ def record(build: Build, resolved: Resolved, title: str) -> Record:
     rows, width = watch.shape
     return Record(
         title=title, arithmetic=how, compute_capability=capability,
-        batch=_samples(batch), batch_bytes=_bytes(batch), tokens=rows // _samples(batch),
+        batch=_samples(batch), batch_bytes=watch.batch_bytes(batch),
+        tokens=rows // _samples(batch),
         width=width, before=found.before, layers=found.layers, order=found.order,
         after=found.after, buffers=_buffers(model), held=found.held, kept=found.kept,
         biases=watch.biases(),
@@ -85,10 +86,6 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
 def _samples(batch: Any) -> int:
     found = _tensors(batch)
     return int(found[0].shape[0]) if found and found[0].ndim else 1
-
-
-def _bytes(batch: Any) -> int:
-    return sum(-(-one.nbytes // 512) * 512 for one in _tensors(batch))
 
 
 def _buffers(model: Any) -> tuple[tuple[str, tuple[int, ...], int], ...]:
@@ -207,6 +204,11 @@ class Watch:
             self.mark("weight", name)
 
         return hook
+
+    def batch_bytes(self, batch: Any) -> int:
+        """Bytes of a batch, but for what flows into the first layer as it is."""
+        apart = [one for one in _tensors(batch) if self._number(one) != self.flows[0]]
+        return sum(-(-one.nbytes // 512) * 512 for one in apart)
 
     def biases(self) -> int:
         """Threads in which a matmul adds a bias."""
