@@ -119,6 +119,8 @@ def train(job: Job) -> None:
         job.world.mark("model")
         trained = [p for p in model.parameters() if p.requires_grad]
         engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=data)
+        if job.world.watch is not None:
+            job.world.watch(engine.module, engine.optimizer)
         job.world.mark("init")
         for step in range(job.world.steps):
             _step(job, engine, batch, f"s{step}")

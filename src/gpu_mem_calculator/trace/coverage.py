@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from ..core.errors import InputError
 from ..core.resolved import Resolved
+from ..jobs.deepspeed import OPTIMIZERS as DEEPSPEED
 from ..jobs.optimizers import TORCH
+from ..memory.run import Run
 
-ENGINES = ("pytorch_ddp", "fsdp", "transformers")
+ENGINES = ("pytorch_ddp", "fsdp", "deepspeed", "transformers")
 INSTEAD = "gpu-mem-calc calculate estimates it, and measure runs it on a GPU"
 
 
@@ -38,6 +40,18 @@ def _uncovered(resolved: Resolved) -> Iterator[str]:
     if run.quantization:
         yield (f"{section}.quantization={run.quantization!r} is not traced: bitsandbytes' kernels "
                f"know no fake tensors; {INSTEAD}")  # fmt: skip
-    if run.optimizer not in TORCH:
+    if engine.name == "deepspeed":
+        yield from _deepspeed(run)
+    elif run.optimizer not in TORCH:
         yield (f"training.optimizer={run.optimizer!r} is not traced: it is bitsandbytes', whose "
                f"kernels know no fake tensors; {INSTEAD}")  # fmt: skip
+
+
+def _deepspeed(run: Run) -> Iterator[str]:
+    for key in ("offload_optimizer", "offload_param"):
+        if run.options.get(key) == "nvme":
+            yield (f"engine.{key}='nvme' is not traced: DeepSpeed's asynchronous I/O writes real "
+                   "tensors; 'cpu' is traced, and takes as much of the GPU")  # fmt: skip
+    if run.optimizer not in DEEPSPEED:
+        yield (f"training.optimizer={run.optimizer!r} has no DeepSpeed optimizer; "
+               f"it runs {', '.join(DEEPSPEED)}")  # fmt: skip

@@ -12,21 +12,27 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..jobs.model import needed
 from .places import GPU, Places
 from .recorder import Recorder
 
-KERNELS = {
-    "ops.adam.fused_adam": "FusedAdamBuilder", "ops.adam.cpu_adam": "CPUAdamBuilder",
-    "ops.lion.fused_lion": "FusedLionBuilder", "ops.lion.cpu_lion": "CPULionBuilder",
-}  # fmt: skip
+MENDED = {
+    "torch.optim.optimizer": "_foreach_supported_types",  # what torch_adam does by itself
+    "deepspeed.accelerator.real_accelerator": "ds_accelerator",
+    "deepspeed.comm.torch": "build_shm_op",  # a kernel for ranks that share a host
+    "deepspeed.ops.adam.fused_adam": "FusedAdamBuilder",
+    "deepspeed.ops.adam.cpu_adam": "CPUAdamBuilder",
+    "deepspeed.ops.lion.fused_lion": "FusedLionBuilder",
+    "deepspeed.ops.lion.cpu_lion": "CPULionBuilder",
+}
 STATISTICS = (
     "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
     "memory_cached", "max_memory_cached", "reset_peak_memory_stats",
@@ -38,6 +44,10 @@ class Stream(torch.cpu.Stream):
 
     def synchronize(self) -> None:
         """Nothing runs, so nothing is waited for."""
+
+    def record_event(self, event: Any = None) -> Any:
+        """A point that is past at once."""
+        return event or torch.cpu.Event()
 
 
 class Nothing:
@@ -56,7 +66,7 @@ class Nothing:
 
 def _card(recorder: Recorder, default: Stream, total: int) -> Any:
     """DeepSpeed's accelerator for CUDA, less what it asks of a card that is not there."""
-    cuda: Any = needed("deepspeed.accelerator.cuda_accelerator", "deepspeed")
+    cuda: Any = needed("deepspeed.accelerator.cuda_accelerator", "measure")
     card: Any = type("Card", (cuda.CUDA_Accelerator,), {"_init_pynvml": lambda _: None})
     answers: dict[str, Any] = {
         "stream": torch.cpu.stream,
@@ -69,6 +79,7 @@ def _card(recorder: Recorder, default: Stream, total: int) -> Any:
         "is_available": True, "set_device": None, "current_device": 0, "device_count": 1,
         "current_device_name": str(GPU), "is_current_stream_capturing": False,
         "range_push": None, "range_pop": None, "lazy_call": None,
+        "get_rng_state": torch.get_rng_state, "set_rng_state": None, "manual_seed": None,
         **dict.fromkeys(STATISTICS, 0),
     }  # fmt: skip
     for name, answer in answers.items():
@@ -83,26 +94,24 @@ def _method(answer: Any) -> Any:
     return lambda _, *args, **kwargs: call(*args, **kwargs)
 
 
+def as_on_gpu(recorder: Recorder, total: int) -> AbstractContextManager[None]:
+    """DeepSpeed believes in a GPU of so many bytes, and nothing of that is left behind.
+
+    It is imported here, not in the context, where every tensor is fake.
+    """
+    with _silent():
+        for name in ("deepspeed", *MENDED):
+            needed(name, "measure")
+    return _believing(recorder, total)
+
+
 @contextmanager
-def as_on_gpu(recorder: Recorder, total: int) -> Iterator[None]:
-    """DeepSpeed believes in a GPU of so many bytes, and nothing of that is left behind."""
+def _believing(recorder: Recorder, total: int) -> Iterator[None]:
     default = Stream()
     with (
-        _environment(), _silent(), _untouched(), torch.cpu.stream(default),
+        patch.dict(os.environ), _silent(), _untouched(), torch.cpu.stream(default),
         _mended(_card(recorder, default, total)), Places(recorder.sides).everywhere(),
     ):  # fmt: skip
-        yield
-
-
-@contextmanager
-def _environment() -> Iterator[None]:
-    """The variables that a launcher would set, gone afterwards.
-
-    DeepSpeed looks for its accelerator when it is imported; without a word here it would look for
-    every vendor's package, and say that it found none.
-    """
-    with patch.dict(os.environ):
-        os.environ.setdefault("DS_ACCELERATOR", "cuda")
         yield
 
 
@@ -110,15 +119,13 @@ def _environment() -> Iterator[None]:
 def _silent() -> Iterator[None]:
     """No log, and no word about torch's names for collectives, which are not ours to change."""
     logger = logging.getLogger("DeepSpeed")
-    before = logger.disabled
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        needed("deepspeed", "deepspeed")
-        logger.disabled = True
-        try:
+    before, logger.disabled = logger.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
-        finally:
-            logger.disabled = before
+    finally:
+        logger.disabled = before
 
 
 @contextmanager
@@ -144,13 +151,12 @@ def _untouched() -> Iterator[None]:
 @contextmanager
 def _mended(card: Any) -> Iterator[None]:
     """What asks for a card, a compiler or another rank."""
-    places: list[tuple[str, str, Any]] = [
-        ("accelerator.real_accelerator", "ds_accelerator", card),
-        ("comm.torch", "build_shm_op", lambda: None),  # a kernel for ranks that share a host
-        *((name, builder, Nothing) for name, builder in KERNELS.items()),
-    ]
+    instead = {
+        "ds_accelerator": card, "build_shm_op": lambda: None,
+        "_foreach_supported_types": [torch.Tensor, torch.nn.Parameter, FakeTensor],
+    }  # fmt: skip
     with ExitStack() as stack:
-        for name, attribute, value in places:
-            module = needed(f"deepspeed.{name}", "deepspeed")
-            stack.enter_context(patch.object(module, attribute, value))
+        for name, attribute in MENDED.items():
+            value = instead.get(attribute, Nothing)
+            stack.enter_context(patch.object(sys.modules[name], attribute, value))
         yield

@@ -51,7 +51,8 @@ class Foreign:
         recompute(run, model)
         self.num_parameters = self.num_trained = sum(p.numel() for p in model.parameters())
         words = self.config.get_text_config().vocab_size
-        ids = torch.randint(0, words, (int(run.batch), int(run.seq)), device="cpu")
+        place = "cpu" if self.device == "meta" else self.device
+        ids = torch.randint(0, words, (int(run.batch), int(run.seq)), device=place)
         return model, {"input_ids": ids, "labels": ids}
 
 

@@ -12,6 +12,8 @@ from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
 from .recorder import Recorder
 
 CACHES = "transformers/cache_utils.py"
+ZERO = "deepspeed/runtime/zero/"  # buckets and gathered weights
+OUTSIDE = ("opt", "model", "init", "load")  # phases without activations
 
 
 class Watch:
@@ -46,6 +48,8 @@ class Watch:
                     self._is(value, OPTIM, path)
         for path, buffer in self._model.named_buffers():
             self._is(buffer, PARAM, path)
+        for tensor, kind in _of_zero(self._model, self._optimizer):
+            self._is(tensor, kind, "")
 
     def _is(self, tensor: Any, kind: str, path: str) -> None:
         """A block is a state of the run; where nothing else says so, of the module that has it."""
@@ -80,6 +84,27 @@ class Watch:
                 handle.remove()
 
 
+def _of_zero(model: Any, engine: Any) -> Iterator[tuple[Any, str]]:
+    """What DeepSpeed's optimizer keeps beside a model's parameters: shards, masters, their
+    gradients and states.
+    """
+    inner = getattr(engine, "optimizer", None)
+    if inner is None:
+        return
+    found: list[tuple[Any, str]] = [(getattr(p, "ds_tensor", None), PARAM)
+                                    for p in model.parameters()]  # fmt: skip
+    averaged = getattr(engine, "averaged_gradients", {})
+    gradients = averaged.values() if isinstance(averaged, dict) else averaged
+    found += [(one, GRAD) for some in gradients for one in some or ()]
+    found.append((getattr(engine, "grad_partitions_flat_buffer", None), GRAD))
+    masters = [one for group in inner.param_groups for one in group["params"]]
+    masters += getattr(engine, "fp32_partitioned_groups_flat", [])  # in no group outside its step
+    for master in masters:
+        states = inner.state.get(master, {}).values()
+        found += [(master, OPTIM), (master.grad, GRAD), *((one, OPTIM) for one in states)]
+    yield from ((one, kind) for one, kind in found if isinstance(one, torch.Tensor))
+
+
 def kinds(watch: Watch, phase_of: Callable[[int], str]) -> list[str]:
     """The kind of every block; `phase_of` is the phase in which one was made."""
     for total, term in reversed(watch.recorder.sums.items()):  # which has its memory
@@ -91,11 +116,11 @@ def kinds(watch: Watch, phase_of: Callable[[int], str]) -> list[str]:
         if known is None:
             if maker.op.startswith("cuBLAS"):
                 known = RUNTIME
-            elif maker.comm:
+            elif maker.comm or (ZERO in maker.line and not phase_of(number).endswith(OUTSIDE)):
                 known = COMM
             elif CACHES in maker.line:
                 known = CACHE
             else:
-                known = TEMP if phase_of(number).endswith(("opt", "model", "load")) else ACT
+                known = TEMP if phase_of(number).endswith(OUTSIDE) else ACT
         found.append(known)
     return found

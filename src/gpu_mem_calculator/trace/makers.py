@@ -22,6 +22,7 @@ PLUMBING = tuple(
         "utils/",
     )
 )
+LINEAR = "deepspeed/runtime/zero/linear.py"  # in the place of torch's
 COMM_FILES = (f"{TORCH}distributed/", f"{TORCH}nn/parallel/")
 
 
@@ -50,7 +51,7 @@ def line() -> tuple[str, bool]:
                 inside = f"{name}:{frame.f_lineno}"
         elif name.startswith(JOBS):
             return inside or f"{name}:{frame.f_lineno}", comm
-        elif not name.startswith(OURS):
+        elif not name.startswith(OURS) and not name.endswith(LINEAR):
             return f"{name}:{frame.f_lineno}", comm
         frame = frame.f_back  # type: ignore[assignment]
     return inside, comm

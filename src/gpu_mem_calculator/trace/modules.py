@@ -14,7 +14,8 @@ def convertible() -> Iterator[None]:
     """`module.to(dtype)` works on parameters that something else refers to weakly.
 
     torch swaps a fake parameter with its converted twin, and refuses where there is a weak
-    reference; fake tensors always have one.
+    reference; fake tensors always have one. A real parameter is not swapped, and keeps what others
+    have written into it: ZeRO-3 does.
     """
     found = torch.utils.swap_tensors
 
@@ -23,6 +24,8 @@ def convertible() -> Iterator[None]:
             found(one, other)
         except RuntimeError:
             _swapped(one, other)
+        for name, value in vars(other).items():
+            vars(one).setdefault(name, value)
 
     torch.utils.swap_tensors = swap
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -79,23 +79,33 @@ def trace(
     check_covered(resolved, rank)
     recorder, kernels = Recorder(cublas_bytes(resolved.run.compute_capability)), Kernels()
     watch = Watch(recorder, progress)
-    deepspeed = resolved.engine.name == "deepspeed"
-    alone = resolved.hardware.num_gpus == 1 and not deepspeed
+    alone = resolved.hardware.num_gpus == 1 and resolved.engine.name != "deepspeed"
     world = World(
-        device="cuda" if deepspeed else "cpu",
-        mark=watch.mark, watch=watch, process_group=NONE if alone else FAKE,
+        device=device_of(resolved), mark=watch.mark, watch=watch,
+        process_group=NONE if alone else FAKE,
         rank=rank, steps=steps,
     )  # fmt: skip
     job = Job(file=file, resolved=resolved, world=world, build=build)
-    with _stage(resolved, kernels), watch.modules(), recorder.recording(), ExitStack() as stack:
-        if deepspeed:
-            from .deepspeed import as_on_gpu
-
-            stack.enter_context(as_on_gpu(recorder, resolved.hardware.memory_bytes))
+    engine = _engine(resolved, recorder)
+    with _stage(resolved, kernels), watch.modules(), recorder.recording(), engine:
         _serve(job) if file.inference is not None else run(job)
     if file.inference is not None:
         recorder.sums.clear()  # sums of gradients, of which there are none
     return _result(resolved, watch, kernels, allocator or resolved.allocator)
+
+
+def device_of(resolved: Resolved) -> str:
+    """What a traced program calls its GPU: DeepSpeed tells it from the host by name."""
+    return "cuda" if resolved.engine.name == "deepspeed" else "cpu"
+
+
+def _engine(resolved: Resolved, recorder: Recorder) -> AbstractContextManager[None]:
+    """What an engine needs beside torch."""
+    if resolved.engine.name != "deepspeed":
+        return nullcontext()
+    from .deepspeed import as_on_gpu
+
+    return as_on_gpu(recorder, resolved.hardware.memory_bytes)
 
 
 def _serve(job: Job) -> None:

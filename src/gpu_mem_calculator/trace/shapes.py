@@ -11,6 +11,7 @@ import torch
 DROPOUT = torch.ops.aten.native_dropout.default
 LAYER_NORM = torch.ops.aten.native_layer_norm.default
 GROUPED = torch.ops.aten._grouped_mm.default
+COUNTS = torch.ops.aten.histc.default  # of integers, which only a GPU counts
 # In place, but what changes is the shape, the strides or the memory itself.
 RESHAPING = frozenset({
     "aten::as_strided_", "aten::detach_", "aten::resize_", "aten::resize_as_", "aten::set_",
@@ -25,6 +26,8 @@ def result(func: Any, args: Any, kwargs: Any) -> Any:
         return args[0] if func._schema.returns else None
     if func is GROUPED and args[0].dtype != torch.bfloat16:
         return _grouped(*args, **kwargs)
+    if func is COUNTS and not args[0].is_floating_point():
+        return args[0].new_empty(args[1])
     return func(*args, **kwargs)
 
 
