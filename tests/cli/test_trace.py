@@ -80,7 +80,9 @@ def test_settings_are_compared_too(command: Command, file: Write) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--set", "engine.type=deepspeed"), "engine.type='deepspeed' is not traced"),
+        (("--set", "engine.type=deepspeed", "--set", "engine.zero_stage=3",
+          "--set", "engine.offload_optimizer=nvme"),
+         "engine.offload_optimizer='nvme' is not traced"),
         (("--set", "engine.type=megatron_lm"), "engine.type='megatron_lm' is not traced"),
         (("--set", "training.optimizer=adamw_8bit"), "it is bitsandbytes'"),
         (("--set", "training.quantization=nf4", "--set", "training.lora.r=8"),

@@ -20,11 +20,13 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ..core.resolved import Resolved
 from ..jobs.model import needed
 from .places import GPU, Places
 from .recorder import Recorder
 
 MENDED = {
+    "torch.cuda": "get_device_capability",  # which transformers asks where tensors are on a GPU
     "torch.optim.optimizer": "_foreach_supported_types",  # what torch_adam does by itself
     "deepspeed.accelerator.real_accelerator": "ds_accelerator",
     "deepspeed.comm.torch": "build_shm_op",  # a kernel for ranks that share a host
@@ -94,23 +96,25 @@ def _method(answer: Any) -> Any:
     return lambda _, *args, **kwargs: call(*args, **kwargs)
 
 
-def as_on_gpu(recorder: Recorder, total: int) -> AbstractContextManager[None]:
-    """DeepSpeed believes in a GPU of so many bytes, and nothing of that is left behind.
+def as_on_gpu(recorder: Recorder, resolved: Resolved) -> AbstractContextManager[None]:
+    """DeepSpeed believes in the run's GPU, and nothing of that is left behind.
 
     It is imported here, not in the context, where every tensor is fake.
     """
     with _silent():
         for name in ("deepspeed", *MENDED):
             needed(name, "measure")
-    return _believing(recorder, total)
+    return _believing(recorder, resolved)
 
 
 @contextmanager
-def _believing(recorder: Recorder, total: int) -> Iterator[None]:
+def _believing(recorder: Recorder, resolved: Resolved) -> Iterator[None]:
     default = Stream()
+    card = _card(recorder, default, resolved.hardware.memory_bytes)
+    capability = tuple(map(int, resolved.run.compute_capability.split(".")))
     with (
         patch.dict(os.environ), _silent(), _untouched(), torch.cpu.stream(default),
-        _mended(_card(recorder, default, total)), Places(recorder.sides).everywhere(),
+        _mended(card, capability), Places(recorder.sides).everywhere(),
     ):  # fmt: skip
         yield
 
@@ -149,10 +153,11 @@ def _untouched() -> Iterator[None]:
 
 
 @contextmanager
-def _mended(card: Any) -> Iterator[None]:
+def _mended(card: Any, capability: tuple[int, ...]) -> Iterator[None]:
     """What asks for a card, a compiler or another rank."""
     instead = {
         "ds_accelerator": card, "build_shm_op": lambda: None,
+        "get_device_capability": lambda *_: capability,
         "_foreach_supported_types": [torch.Tensor, torch.nn.Parameter, FakeTensor],
     }  # fmt: skip
     with ExitStack() as stack:

@@ -10,7 +10,7 @@ from ..core.errors import InputError
 from ..core.runfile import load_text
 from ..families import UnknownFamilyError, read_config
 from ..hub.access import access
-from ..jobs.function import STAND_IN
+from ..jobs.function import STAND_IN, elements
 from ..jobs.model import made, recompute
 from ..memory.run import Run
 
@@ -49,7 +49,7 @@ class Foreign:
         rest = {"trust_remote_code": True} if self.trust else {}
         model = made(self.config, run, self.device, **rest)
         recompute(run, model)
-        self.num_parameters = self.num_trained = sum(p.numel() for p in model.parameters())
+        self.num_parameters = self.num_trained = sum(map(elements, model.parameters()))
         words = self.config.get_text_config().vocab_size
         place = "cpu" if self.device == "meta" else self.device
         ids = torch.randint(0, words, (int(run.batch), int(run.seq)), device=place)

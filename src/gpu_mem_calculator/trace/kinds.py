@@ -85,8 +85,8 @@ class Watch:
 
 
 def _of_zero(model: Any, engine: Any) -> Iterator[tuple[Any, str]]:
-    """What DeepSpeed's optimizer keeps beside a model's parameters: shards, masters, their
-    gradients and states.
+    """What DeepSpeed's optimizer keeps beside a model's parameters: shards, buckets, masters,
+    their gradients and states.
     """
     inner = getattr(engine, "optimizer", None)
     if inner is None:
@@ -97,6 +97,8 @@ def _of_zero(model: Any, engine: Any) -> Iterator[tuple[Any, str]]:
     gradients = averaged.values() if isinstance(averaged, dict) else averaged
     found += [(one, GRAD) for some in gradients for one in some or ()]
     found.append((getattr(engine, "grad_partitions_flat_buffer", None), GRAD))
+    buckets = getattr(engine, "ipg_buckets", {}).values()
+    found += [(getattr(one, "buffer", None), COMM) for one in buckets]
     masters = [one for group in inner.param_groups for one in group["params"]]
     masters += getattr(engine, "fp32_partitioned_groups_flat", [])  # in no group outside its step
     for master in masters:

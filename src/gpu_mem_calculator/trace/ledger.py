@@ -14,7 +14,8 @@ from .recorder import Maker
 PHASES = {"fwd": "forward", "bwd": "backward", "opt": "optimizer", "prefill": "prefill",
           "generate": "decode"}  # fmt: skip
 TITLES = {"fwd": "forward", "bwd": "backward", "opt": "clipping and optimizer",
-          "prefill": "the prompt", "generate": "the prompt, and new tokens"}  # fmt: skip
+          "init": "start-up: the engine", "prefill": "the prompt",
+          "generate": "the prompt, and new tokens"}  # fmt: skip
 BLOCK = 512  # torch rounds every request up to this
 
 

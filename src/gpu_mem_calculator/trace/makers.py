@@ -22,7 +22,8 @@ PLUMBING = tuple(
         "utils/",
     )
 )
-LINEAR = "deepspeed/runtime/zero/linear.py"  # in the place of torch's
+# In the place of torch's linear layers, and around any function
+AROUND = ("deepspeed/runtime/zero/linear.py", "deepspeed/utils/nvtx.py")
 COMM_FILES = (f"{TORCH}distributed/", f"{TORCH}nn/parallel/")
 
 
@@ -51,7 +52,7 @@ def line() -> tuple[str, bool]:
                 inside = f"{name}:{frame.f_lineno}"
         elif name.startswith(JOBS):
             return inside or f"{name}:{frame.f_lineno}", comm
-        elif not name.startswith(OURS) and not name.endswith(LINEAR):
+        elif not name.startswith(OURS) and not name.endswith(AROUND):
             return f"{name}:{frame.f_lineno}", comm
         frame = frame.f_back  # type: ignore[assignment]
     return inside, comm

@@ -105,7 +105,7 @@ def _engine(resolved: Resolved, recorder: Recorder) -> AbstractContextManager[No
         return nullcontext()
     from .deepspeed import as_on_gpu
 
-    return as_on_gpu(recorder, resolved.hardware.memory_bytes)
+    return as_on_gpu(recorder, resolved)
 
 
 def _serve(job: Job) -> None:
