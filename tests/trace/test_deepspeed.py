@@ -86,6 +86,37 @@ def test_what_is_offloaded_is_not_on_the_gpu(stage: int, engine: dict[str, Any])
     assert held(found, "param") == pytest.approx(wanted, rel=0.02, abs=2048)
 
 
+def test_a_program_hears_the_names_of_its_devices() -> None:
+    """As on a GPU: what is moved to the host is copied there, and is no block of the card."""
+    sizes = {"gpu": 12_345_600, "host": 23_456_700, "pinned": 34_567_800, "back": 45_678_900}
+    heard = {}
+
+    def build() -> tuple[Any, Any]:
+        here = torch.empty(sizes["gpu"], dtype=torch.uint8, device="cuda")
+        there = torch.empty(sizes["host"], dtype=torch.uint8, device="cpu")
+        locked = torch.empty(sizes["pinned"], dtype=torch.uint8, device="cpu").pin_memory()
+        back = torch.empty(sizes["back"], dtype=torch.uint8, device="cpu").to("cuda:0")
+        for name, one in (("here", here), ("there", there), ("locked", locked), ("back", back),
+                          ("copy", here.cpu()), ("half", here.to("cpu", torch.float16)),
+                          ("sum", there + there)):  # fmt: skip
+            heard[name] = (str(one.device), one.is_cuda, one.type().startswith("torch.cuda."))
+        assert here.to("cuda") is here
+        assert here.data_ptr() != back.data_ptr()
+        return torch.nn.Sequential(torch.nn.Linear(8, 1, device="cuda"), Mean()), (
+            torch.ones(4, 8, device="cuda"),)  # fmt: skip
+
+    class Mean(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.mean()
+
+    found = trace(run_of(1, precision="fp32"), build=build, steps=1)
+    on_gpu = ("cuda:0", True, True)
+    assert {name for name, what in heard.items() if what == on_gpu} == {"here", "back"}
+    assert {what for what in heard.values() if what != on_gpu} == {("cpu", False, False)}
+    assert {sizes["gpu"], sizes["back"]} <= set(found.stream.sizes)
+    assert not {sizes["host"], sizes["pinned"]} & set(found.stream.sizes)
+
+
 def test_overlap_has_a_stream_of_its_own() -> None:
     """ZeRO 2 copies its buckets on a second stream, and its blocks come from that one's pool."""
     with_overlap, without = (

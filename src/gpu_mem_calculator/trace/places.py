@@ -146,6 +146,7 @@ class Places(TorchFunctionMode):
             patch.object(torch.autograd, "_engine_run_backward", engine),
             patch.object(FakeTensor, "device", property(device)),
             patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_compared),
+            # A block that another stream used is free at once: what measured runs reserve says so
             patch.object(FakeTensor, "record_stream", lambda *_: None, create=True), self,
         ):  # fmt: skip
             yield
