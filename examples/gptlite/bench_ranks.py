@@ -60,7 +60,7 @@ def join() -> None:
     Before DeepSpeed does: it would bind the group to a GPU and split it from there, which gloo
     cannot. DeepSpeed copies to the host what gloo cannot send; it knows that of Apple's GPUs.
     """
-    os.environ["LOCAL_RANK"] = "0"
+    os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")  # each believes to be alone here
     distributed.init_process_group("gloo")
     BACKEND._needs_cpu_staging = needs_host
 
