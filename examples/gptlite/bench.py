@@ -1,18 +1,19 @@
 """The benchmark: each configuration estimated, traced and measured, and the largest model in it.
 
-    python bench.py predict FILE          estimates and traces; needs no GPU
-    python bench.py measure FILE RESULTS  the same on a GPU, and whether the largest models fit
+    python bench.py predict FOLDER    estimates and traces; needs no GPU
+    python bench.py measure FOLDER    the same on a GPU, and whether the largest models fit
 
-One GPU plays rank 0 of 8. The largest model is looked for on a ladder: as many layers as heads of
-64, so that rung 12 is GPT-3 Small. It is predicted first; then it must train, and the next rung
-must run out of memory.
+One GPU plays rank 0 of 8; a pipeline's ranks share it. The largest model is looked for on a ladder:
+as many layers as heads of 64, so that rung 12 is GPT-3 Small. It is predicted first; then it must
+train, and the next rung must run out of memory.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.backtest.predict import outside_bytes
 from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.replayed import survives
+from gpu_mem_calculator.core.replayed import replayed, survives
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read as read_run
@@ -31,62 +32,68 @@ from gpu_mem_calculator.formats.deepspeed_reader import read
 from gpu_mem_calculator.jobs.function import run_without_model
 from gpu_mem_calculator.memory.record import Record, arithmetic
 
-CONFIGS = Path(__file__).parent / "configs"
-RANKS, CARD = 8, "h200"
+HERE = Path(__file__).parent
+RANKS, CARD, GIB = 8, "h200", 2**30
 SMALL, MOST = 12, 96  # rungs: GPT-3 Small, and where the search ends
 BATCHES = (1, 8)  # samples of a rank, for the speed
-CONFIGURATIONS = (
-    "ddp_fp32", "zero1_fp32", "zero2_fp32", "zero3_fp32", "zero3_offload_fp32", "ddp_bf16",
-    "zero1_fp16", "zero2_bf16", "zero2_offload_bf16", "zero3_bf16", "zero3_bf16_checkpoint",
-)  # fmt: skip
+ROOMS: dict[str, int | None] = {
+    "ddp_fp32": None, "zero1_fp32": None, "zero2_fp32": None, "zero3_fp32": 24,
+    "zero3_offload_fp32": 24, "ddp_bf16": None, "zero1_fp16": 24, "zero2_bf16": 24,
+    "zero2_offload_bf16": 24, "zero3_bf16": 24, "zero3_bf16_checkpoint": 8,
+}  # fmt: skip
+"""The configurations, and the GiB in which their largest model is looked for; None: the whole card.
+
+DeepSpeed's hooks run in Python for each of the heads, whose number is the rung's square: on a whole
+card a step of ZeRO-3 takes minutes.
+"""
+PIPELINES = {"pipeline_fp32": (2, 4, 8), "pipeline_zero1_bf16": (4,)}
+"""Numbers of stages."""
 CHECKPOINTS = ("activation_checkpointing", "partition_activations")
+KEYS = ("allocated_bytes", "startup_bytes", "reserved_bytes", "needs_bytes")
 
 
-def run_file(name: str) -> dict[str, Any]:
-    """A configuration as a run of 8 ranks."""
-    found = read(CONFIGS / f"{name}.json", num_gpus=RANKS)
+def run_file(name: str, stages: int = 1) -> dict[str, Any]:
+    """A configuration as a run of 8 ranks, or of as many as a pipeline has stages."""
+    ranks = RANKS if stages == 1 else stages
+    found = read(HERE / "configs" / f"{name}.json", num_gpus=ranks, cut=stages)
     sections = ("training", "parallelism", "engine", "hardware")
     data: dict[str, Any] = {key: dict(found[key]) for key in sections}
     del data["training"]["batch_size"]  # the module's own
+    data["parallelism"]["pipeline_parallel_size"] = stages
     data["hardware"]["gpu"] = CARD
     return data
 
 
 def without_checkpoints(data: dict[str, Any]) -> dict[str, Any]:
     """The run as the module sees it: whether its blocks run twice is its own business."""
-    keep = {key: {k: v for k, v in section.items() if k not in CHECKPOINTS}
+    return {key: {k: v for k, v in section.items() if k not in CHECKPOINTS}
             for key, section in data.items()}  # fmt: skip
-    return keep
 
 
 def module_run(data: dict[str, Any]) -> Resolved:
-    """The run without a model."""
-    given, _ = run_without_model(without_checkpoints(data))
+    """The run without a model, and whole: a module is recorded before it is cut."""
+    given, _ = run_without_model({**without_checkpoints(data), "parallelism": {}})
     return resolve(read_run(given))
 
 
 def record_of(data: dict[str, Any], number: int, batch_size: int = 1) -> Record:
     """The record of a rung. Equal blocks do the same: two are run, and stand for all."""
+    from gpu_mem_calculator.trace.record import record
+
     resolved = module_run(data)
     run = resolved.run
     how = arithmetic(resolved.engine.name, run.precision, run.options, run.autocast)
-    return deep(two_blocks(how, number, batch_size, json.dumps(data)), number)
+    known = _records(how, number, batch_size)
+    if not known:
+        build = partial(bench_model.plain, number=number, n_layer=2, batch_size=batch_size)
+        known.append(record(build, resolved, f"GPT-lite, rung {number}"))
+    return deep(known[0], number)
 
 
 @cache
-def _two_blocks(how: str, number: int, batch_size: int) -> dict[str, Record]:
-    return {}
-
-
-def two_blocks(how: str, number: int, batch_size: int, data: str) -> Record:
-    """The record of a rung's first two blocks, made once for each arithmetic."""
-    from gpu_mem_calculator.trace.record import record
-
-    known = _two_blocks(how, number, batch_size)
-    if not known:
-        build = partial(bench_model.plain, number=number, n_layer=2, batch_size=batch_size)
-        known[""] = record(build, module_run(json.loads(data)), f"GPT-lite, rung {number}")
-    return known[""]
+def _records(how: str, number: int, batch_size: int) -> list[Record]:
+    """What has been recorded: of one arithmetic, once."""
+    return []
 
 
 def deep(found: Record, layers: int) -> Record:
@@ -103,83 +110,133 @@ def with_record(data: dict[str, Any], found: Record) -> dict[str, Any]:
     return {**data, "model": {"recorded": to_builtins(found)}}
 
 
-def fits(data: dict[str, Any], number: int) -> bool:
-    """Whether a rung trains on the card, as one rank without NCCL."""
+def fits(data: dict[str, Any], number: int, room: int | None = None) -> bool:
+    """Whether a rung trains in so many GiB of torch's, or on the card as one rank without NCCL."""
     resolved = resolve(read_run(with_record(data, record_of(data, number))))
-    room = resolved.hardware.memory_bytes - outside_bytes(resolved.outside_torch, "fake")
-    if int(resolved.engine.ledger(resolved.run).peak()) > room:
+    card = resolved.hardware.memory_bytes - outside_bytes(resolved.outside_torch, "fake")
+    most = card if room is None else room * GIB
+    if int(resolved.engine.ledger(resolved.run).peak()) > most:
         return False
-    return survives(resolved, 0, room)
+    return survives(resolved, 0, most)
 
 
-def largest(data: dict[str, Any]) -> int:
+def largest(data: dict[str, Any], room: int | None) -> int:
     """The highest rung that fits."""
     low, high = SMALL, MOST
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(data, middle) else (low, middle)
+        low, high = (middle, high) if fits(data, middle, room) else (low, middle)
     return low
+
+
+def maker(name: str) -> str:
+    """What makes a configuration's model."""
+    return "checkpointed" if name.endswith("_checkpoint") else "plain"
 
 
 def predicted(name: str) -> dict[str, Any]:
     """Everything that is said of a configuration before it runs."""
     from gpu_mem_calculator.trace.run import trace
 
-    data = run_file(name)
-    result = full_estimate(with_record(data, record_of(data, SMALL))).result
-    maker = bench_model.checkpointed if name.endswith("_checkpoint") else bench_model.plain
+    data, room = run_file(name), ROOMS[name]
     given, _ = run_without_model(without_checkpoints(data))
-    traced = trace(given, build=maker)
-    keys = ("allocated_bytes", "startup_bytes", "reserved_bytes", "needs_bytes")
+    traced = trace(given, build=getattr(bench_model, maker(name)))
     return {
-        "configuration": name,
-        "estimated": {key: getattr(result, key) for key in keys},
-        "traced": {key: getattr(traced, key) for key in keys},
-        "largest": largest(data),
+        "configuration": name, "estimated": estimated(data),
+        "traced": {key: getattr(traced, key) for key in KEYS},
+        "room_gib": room, "largest": largest(data, room),
+    }  # fmt: skip
+
+
+def estimated(data: dict[str, Any], batch_size: int = 1) -> dict[str, int]:
+    """The figures of an estimate at GPT-3 Small's size."""
+    found = full_estimate(with_record(data, record_of(data, SMALL, batch_size))).result
+    return {key: getattr(found, key) for key in KEYS}
+
+
+def pipeline_predicted(name: str, stages: int) -> dict[str, Any]:
+    """What each stage of a pipeline allocates."""
+    data = run_file(name, stages)
+    resolved = resolve(read_run(with_record(data, record_of(data, SMALL))))
+    found = [replayed(resolved, stage) for stage in range(stages)]
+    return {
+        "configuration": name, "stages": stages,
+        "estimated": [one.allocated_bytes for one in found if one is not None],
     }  # fmt: skip
 
 
 def cases(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """What to measure: each configuration, its speed, its largest model and the next one."""
     for row in rows:
-        name = row["configuration"]
-        maker = "checkpointed" if name.endswith("_checkpoint") else "plain"
-        rungs = [(SMALL, batch, 8) for batch in BATCHES]
-        rungs += [(row["largest"] + more, 1, 2) for more in (0, 1)]
-        for number, batch, steps in rungs:
+        name, room = row["configuration"], row["room_gib"]
+        cap = {} if room is None else {"cap_bytes": room * GIB}
+        rungs = [(SMALL, batch, 8, {}) for batch in BATCHES]
+        rungs += [(row["largest"] + more, 1, 2, cap) for more in (0, 1)]
+        for number, batch, steps, limit in rungs:
             yield {
-                "id": f"{name}-{number}-b{batch}", "group": name, "steps": steps,
-                "function": f"bench_model:{maker}", "timeout": 150,
+                "id": f"{name}-{number}-b{batch}" + (f"-{room}GiB" if limit else ""),
+                "group": name, "steps": steps, "timeout": 600,
+                "function": f"bench_model:{maker(name)}",
                 "with": {"number": number, "batch_size": batch},
-                "config": without_checkpoints(run_file(name)),
+                "config": without_checkpoints(run_file(name)), **limit,
             }  # fmt: skip
 
 
-def write_rows(path: str, rows: Iterator[dict[str, Any]]) -> None:
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """One JSON object a line, each as soon as it is there."""
-    with Path(path).open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row) + "\n")
             file.flush()
 
 
-def read_rows(path: str) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of such a file."""
-    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def predict(path: str) -> None:
+def predict(folder: Path) -> None:
     """Write what is predicted."""
-    write_rows(path, map(predicted, CONFIGURATIONS))
+    write_rows(folder / "predicted.jsonl", map(predicted, ROOMS))
+    write_rows(folder / "pipelines.jsonl", (
+        pipeline_predicted(name, stages) for name, each in PIPELINES.items() for stages in each
+    ))  # fmt: skip
 
 
-def plan(path: str, out: str) -> None:
-    """Write the cases for `gpu-mem-calc measure --cases`."""
-    write_rows(out, cases(read_rows(path)))
+def measure(folder: Path) -> None:
+    """Measure it on this machine's GPU; without one, what was measured before stands."""
+    import torch
+
+    if not torch.cuda.is_available():
+        print("no GPU here: what was measured before stands")
+        return
+    rows = read_rows(folder / "predicted.jsonl")
+    write_rows(folder / "cases.jsonl", cases(rows))
+    run = [sys.executable, "-m"]
+    done = folder / "measured.jsonl"
+    done.unlink(missing_ok=True)
+    subprocess.run([*run, "gpu_mem_calculator", "measure", "--cases", folder / "cases.jsonl",
+                    "--append", done], cwd=HERE, check=True)  # fmt: skip
+    pipelines = []
+    for row in read_rows(folder / "pipelines.jsonl"):
+        report = folder / "report.json"
+        subprocess.run([*run, "torch.distributed.run", "--standalone", "--nproc-per-node",
+                        str(row["stages"]), "bench_ranks.py", "--deepspeed_config",
+                        f"configs/{row['configuration']}.json", "--pipeline",
+                        "--pipeline_spec_layers", "--steps", "6", "--no_sample", "--report",
+                        report], cwd=HERE, check=True)  # fmt: skip
+        found = json.loads(report.read_text(encoding="utf-8"))
+        found = {key: row[key] for key in ("configuration", "stages")} | {
+            "measured": [rank["memory_max"] for rank in found["ranks"]]
+        }
+        pipelines.append(found)
+        report.unlink()
+    write_rows(folder / "measured_pipelines.jsonl", pipelines)
+    (folder / "cases.jsonl").unlink()
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"predict": predict, "plan": plan}
+COMMANDS: dict[str, Callable[[Path], None]] = {"predict": predict, "measure": measure}
 
 
 if __name__ == "__main__":
-    COMMANDS[sys.argv[1]](*sys.argv[2:])
+    COMMANDS[sys.argv[1]](Path(sys.argv[2]).resolve())

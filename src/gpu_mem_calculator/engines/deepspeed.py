@@ -267,7 +267,7 @@ def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> Plan:
         offload=place,
         offload_param=str(option(run, "offload_param")),
         pinned=bool(option(run, "pin_memory")), implementation=run.implementation or "fused",
-        pipeline=pipelined(run),
+        pipeline=pipelined(run), layers=high - low if pipelined(run) else None,
     )  # fmt: skip
 
 

@@ -64,6 +64,7 @@ class Record(Struct, frozen=True, kw_only=True):
     layers: tuple[Part, ...]
     order: tuple[int, ...]
     after: Part
+    prefix: str = ""  # what the layers' names begin with
     buffers: tuple[tuple[str, Shape, int], ...] = ()
     held: tuple[tuple[str, int], ...] = ()
     kept: tuple[tuple[str, int], ...] = ()
@@ -140,6 +141,7 @@ def arch_of(record: Record) -> Arch:
     return Arch(
         family="module", hidden=record.width, vocab=1, max_seq_len=record.tokens,
         layers=tuple(kinds[number] for number in record.order),
+        layer_prefix=record.prefix,
         embedding=record.before.named(), head_extra=record.after.named(),
         buffers=tuple(Buffer(name, shape, bits) for name, shape, bits in record.buffers),
         around=(_flat(record.before.modules), _flat(record.after.modules)),

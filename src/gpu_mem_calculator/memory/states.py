@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from ..ledger.ledger import GPU, GRAD, OPTIM, PARAM, TEMP, UNIFIED, Entry
 from ..ledger.num import Num, larger
 from ..ledger.source import ARITHMETIC, code
+from ..model.arch import Buffer
 from .optimizers import (
     FORLOOP,
     OPTIMIZERS,
@@ -51,11 +52,23 @@ def parameter_entry(
     )  # fmt: skip
 
 
-def buffer_entry(run: Run, beats: tuple[Beat, ...]) -> Entry:
-    """Tensors that are kept but not trained; torch rounds each to 512 bytes."""
-    sizes = [-(-b.num_bytes // 512) * 512 for b in run.arch.buffers]
-    return Entry(name="buffers", kind=PARAM, bytes=sum(sizes), live=always(beats),
-                 source=ARITHMETIC, tensors=lambda: sizes)  # fmt: skip
+def buffer_entry(run: Run, beats: tuple[Beat, ...], layers: Num = None) -> Entry:
+    """Tensors that are kept but not trained; torch rounds each to 512 bytes.
+
+    `layers`: of a pipeline's stage, whose layers have their own and no others.
+    """
+    one, rest = run.arch.layer_buffers, run.arch.buffers
+    if layers is not None and one:
+        rest = tuple(b for b in rest if not run.arch.of_layer(b))
+    own, others = map(_rounded, (one if layers is not None else (), rest))
+    count = 0 if layers is None else layers
+    return Entry(name="buffers", kind=PARAM, bytes=sum(others) + sum(own) * count,
+                 live=always(beats), source=ARITHMETIC,
+                 tensors=lambda: [*others, *own * int(count)])  # fmt: skip
+
+
+def _rounded(buffers: tuple[Buffer, ...]) -> list[int]:
+    return [-(-b.num_bytes // 512) * 512 for b in buffers]
 
 
 def optimizer_entries(

@@ -196,6 +196,21 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
             before = weight.numel
         return frozenset(found)
 
+    def of_layer(self, buffer: Buffer) -> bool:
+        """Whether a buffer is one of a layer's."""
+        return buffer.name.startswith(f"{self.layer_prefix}.")
+
+    @cached_property
+    def layer_buffers(self) -> tuple[Buffer, ...]:
+        """The buffers of one layer, where all have the same; else none."""
+        count = len(self.layers)
+        found = tuple(b for b in self.buffers if self.of_layer(b))
+        first = found[: len(found) // count]
+        same = tuple((b.shape, b.bits) for b in found) == count * tuple(
+            (b.shape, b.bits) for b in first
+        )
+        return first if same else ()
+
     @cached_property
     def largest_weight(self) -> int:
         """Most elements in one parameter."""

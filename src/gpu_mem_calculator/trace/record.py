@@ -49,7 +49,8 @@ def record(build: Build, resolved: Resolved, title: str) -> Record:
         batch=_samples(batch), batch_bytes=watch.batch_bytes(batch),
         tokens=rows // _samples(batch),
         width=width, before=found.before, layers=found.layers, order=found.order,
-        after=found.after, buffers=_buffers(model), held=found.held, kept=found.kept,
+        after=found.after, prefix=seen.stack[0].rpartition(".")[0], buffers=_buffers(model),
+        held=found.held, kept=found.kept,
         biases=watch.biases(),
     )  # fmt: skip
 

@@ -40,6 +40,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     pinned: bool
     implementation: str
     pipeline: bool = False
+    layers: Num = None  # of the stage, where it is a pipeline
 
     @property
     def largest(self) -> int:

@@ -16,7 +16,7 @@ from .plan import BIRTH, SETUP, Plan, always
 def state_entries(plan: Plan, limits: Limits, group: int, *, zero_init: bool) -> Iterator[Entry]:
     """Weights, masters, optimizer states and the step; `group` and `zero_init` are stage 3's."""
     run = plan.run
-    buffers = buffer_entry(run, plan.beats)
+    buffers = buffer_entry(run, plan.beats, plan.layers)
     yield replace(buffers, live={**buffers.live, BIRTH: 1, SETUP: 1})
     if plan.stage == 3:
         yield from stage3.state_entries(plan, group, zero_init)

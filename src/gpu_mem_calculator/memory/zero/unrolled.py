@@ -76,7 +76,7 @@ def unrolled_ledger(
     """Every layer by itself. `in_place`: gradients of a shared table are added in one of them."""
     run, done = plan.run, replace(done, gradients=STAY)
     beats = tuple(replace(b, later=False) for b in plan.beats)  # the keeper adds gradients up
-    buffers = buffer_entry(run, plan.beats)
+    buffers = buffer_entry(run, plan.beats, plan.layers)
     entries: list[Entry] = [
         replace(buffers, live={**buffers.live, BIRTH: 1}),
         *activation_entries(run, how, stack, beats, done),
