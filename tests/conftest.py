@@ -25,9 +25,10 @@ ROOT = HERE.parent
 # Tests of whole programs and of many examples: coverage would double their time and find nothing.
 LONG = (
     "browser", "cli/test_backtest.py", "container", "deploy", "docs", "engines/test_remembered.py",
-    "ground_truth", "measure/test_launchers.py", "properties/test_run_file_fuzz.py", "random_runs",
-    "replay/test_needs.py", "serving/test_traced.py", "trace/test_measured.py", "web/test_fuzz.py",
-    "web/test_killed.py", "web/test_reference.py",
+    "examples/test_bench", "examples/test_train", "ground_truth", "measure/test_launchers.py",
+    "properties/test_run_file_fuzz.py", "random_runs", "replay/test_needs.py",
+    "serving/test_traced.py", "trace/test_deepspeed_measured.py", "trace/test_measured.py",
+    "web/test_fuzz.py", "web/test_killed.py", "web/test_reference.py",
 )  # fmt: skip
 
 
