@@ -96,7 +96,7 @@ def traces() -> str:
         made, worst = summary(found), max(found, key=abs)
         lines.append([metric, str(made.n), percent(made.mean_abs_pct),
                       percent(made.median_abs_pct), f"{worst:+.2f} %"])  # fmt: skip
-    return table(["trace, all runs it covers", "number", "mean error", "median", "worst"], lines)
+    return table(["trace, all runs but DeepSpeed's", "number", "mean error", "median", "worst"], lines)
 
 
 Errors = Mapping[str, list[float]]
