@@ -189,3 +189,24 @@ def test_layers_that_run_twice_are_refused() -> None:
 
     with pytest.raises(InputError, match="must be run once, in order"):
         recorded(lambda: (Twice(), (torch.randn(4, 8),)), RUNS["fp32"])
+
+
+def test_weights_that_are_shared_are_refused() -> None:
+    """A head that is the embedding's table: its gradients wait for each other."""
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(16, 8)
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+            self.head = torch.nn.Linear(8, 16, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, x: Any) -> Any:
+            x = self.table(x)
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x).mean()
+
+    with pytest.raises(InputError, match=r"table.weight and head.weight are one weight"):
+        recorded(lambda: (Tied(), (torch.zeros(4, dtype=torch.long),)), RUNS["fp32"])

@@ -16,9 +16,10 @@ from ..memory.record import Record, arithmetic
 from ..memory.runtime import cublas_bytes
 from .attention import Kernels
 from .cuts import BACK, ONCE, STEP, Mark, Seen
+from .makers import Maker
 from .parts import found_in
-from .recorder import Maker, Recorder, _freed_next
-from .run import _stage
+from .recorder import Recorder, owners
+from .run import staged
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 HANDLES = ("cuBLAS workspace", "cuBLASLt workspace")
@@ -30,12 +31,10 @@ def record(build: Build, resolved: Resolved, title: str) -> Record:
     capability = resolved.run.compute_capability
     run, recorder = resolved.run, Recorder(cublas_bytes(capability))
     how = arithmetic(resolved.engine.name, run.precision, run.options, run.autocast)
-    with _stage(resolved, Kernels()), recorder.recording():
+    with staged(resolved, Kernels()), recorder.recording():
         model, batch = _made(build, how)
         stack = layers(model)
-        if not stack:
-            raise InputError([f"{title}: the module has no list of layers; put them into a "
-                              "torch.nn.ModuleList or a torch.nn.Sequential"])  # fmt: skip
+        _check(model, stack, title)
         watch = Watch(recorder, model, stack)
         with watch.hooks():
             with torch.no_grad():
@@ -53,6 +52,19 @@ def record(build: Build, resolved: Resolved, title: str) -> Record:
         held=found.held, kept=found.kept,
         biases=watch.biases(),
     )  # fmt: skip
+
+
+def _check(model: Any, stack: list[Any], title: str) -> None:
+    """Refuse what a record has no place for."""
+    if not stack:
+        raise InputError([f"{title}: the module has no list of layers; put them into a "
+                          "torch.nn.ModuleList or a torch.nn.Sequential"])  # fmt: skip
+    names: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        other = names.setdefault(id(parameter), name)
+        if other != name:
+            raise InputError([f"{title}: {other} and {name} are one weight, whose gradients wait "
+                              "for each other; trace it, or untie them"])  # fmt: skip
 
 
 def _made(build: Build, how: str) -> tuple[Any, Any]:
@@ -218,7 +230,7 @@ class Watch:
     def seen(self) -> Seen:
         """Everything that was seen."""
         recorder = self.recorder
-        owner = sums_of(recorder)
+        owner = owners(recorder.events, recorder.sums)
         stream = recorder.recorded()
         parts = range(len(self.stack) + 2)
         owned: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -254,16 +266,6 @@ def _items(events: list[int], marks: list[tuple[int, str]]) -> list[int | Mark]:
         found.append(Mark(*text.split("|", 2)))
         done = at
     return [*found, *events[done:]]
-
-
-def sums_of(recorder: Recorder) -> dict[int, int]:
-    """Sums of gradients, and whose memory they have: see `in_place`."""
-    owner: dict[int, int] = {}
-    for index, event in enumerate(recorder.events):
-        term = recorder.sums.get(event, -1)
-        if term >= 0 and _freed_next(recorder.events, index, term):
-            owner[event] = owner.get(term, term)
-    return owner
 
 
 def _first(found: Any) -> Any:

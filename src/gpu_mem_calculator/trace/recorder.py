@@ -250,21 +250,27 @@ def in_place(events: list[int], sums: dict[int, int]) -> tuple[list[int], list[i
     a tensor that looks like a subclass, as fake ones do: where the first term is freed as soon as
     the sum is made, the sum takes its memory.
     """
+    owner = owners(events, sums)
+    given = {sums[total] for total in owner}  # terms that gave their memory away
     found: list[int] = []
     before: list[int] = [0]
-    owner: dict[int, int] = {}  # a sum -> whose memory it has
-    given: set[int] = set()  # terms that gave their memory away
-    for index, event in enumerate(events):
-        if event >= 0 and event in sums and _freed_next(events, index, sums[event]):
-            term = sums[event]
-            owner[event] = owner.get(term, term)
-            given.add(term)
-        elif event >= 0:
+    for event in events:
+        if event >= 0 and event not in owner:
             found.append(event)
-        elif ~event not in given:
+        elif event < 0 and ~event not in given:
             found.append(~owner.get(~event, ~event))
         before.append(len(found))
     return found, before
+
+
+def owners(events: list[int], sums: dict[int, int]) -> dict[int, int]:
+    """Sums that are written over a term, and whose memory they have."""
+    found: dict[int, int] = {}
+    for index, event in enumerate(events):
+        term = sums.get(event, -1)
+        if term >= 0 and _freed_next(events, index, term):
+            found[event] = found.get(term, term)
+    return found
 
 
 def _freed_next(events: list[int], index: int, number: int) -> bool:
