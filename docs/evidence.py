@@ -96,7 +96,8 @@ def traces() -> str:
         made, worst = summary(found), max(found, key=abs)
         lines.append([metric, str(made.n), percent(made.mean_abs_pct),
                       percent(made.median_abs_pct), f"{worst:+.2f} %"])  # fmt: skip
-    return table(["trace, all runs but DeepSpeed's", "number", "mean error", "median", "worst"], lines)
+    head = ["trace, runs without DeepSpeed", "number", "mean error", "median", "worst"]
+    return table(head, lines)
 
 
 Errors = Mapping[str, list[float]]
