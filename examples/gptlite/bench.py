@@ -139,8 +139,9 @@ def predicted(name: str) -> dict[str, Any]:
     from gpu_mem_calculator.trace.run import trace
 
     data, room = run_file(name), ROOMS[name]
-    given, _ = run_without_model(without_checkpoints(data))
-    traced = trace(given, build=getattr(bench_model, maker(name)))
+    engine = {k: v for k, v in data["engine"].items() if k != "partition_activations"}
+    given, _ = run_without_model({**data, "engine": engine})  # which cuts nothing, over one rank
+    traced = trace(given, build=bench_model.plain)
     return {
         "configuration": name, "estimated": estimated(data),
         "traced": {key: getattr(traced, key) for key in KEYS},

@@ -77,8 +77,7 @@ def run_file(engine: dict[str, Any], gpus: int = 1, **training: Any) -> dict[str
 
 def recorded(build: Callable[[], Any], data: dict[str, Any]) -> dict[str, Any]:
     """The run with the module's record."""
-    plain = {k: v for k, v in data["training"].items() if "checkpoint" not in k}
-    given, _ = run_without_model({**data, "training": plain})
+    given, _ = run_without_model(data)
     found = record(build, resolve(read(given)), "module")
     return {**data, "model": {"recorded": to_builtins(found)}}
 
@@ -116,14 +115,33 @@ def test_parts_that_share_tensors(build: Callable[[], Any]) -> None:
     assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.02)
 
 
-def test_checkpoints_are_the_engines() -> None:
-    """A plain record serves a run with checkpoints: as if the module had made them itself."""
-    full = {"activation_checkpointing": "full", "checkpoint_reentrant": True}
+FULL = {"activation_checkpointing": "full", "checkpoint_reentrant": True}
+
+
+def test_checkpoints_are_the_runs() -> None:
+    """A plain record serves a run with checkpoints; a trace puts them around the module's layers,
+    which is what a module does that makes them itself.
+    """
     data = run_file({"type": "pytorch_ddp"}, precision="fp32")
-    estimate = full_estimate(recorded(gpt, {**data, "training": {**data["training"], **full}}))
+    estimate, traced = both(gpt, {**data, "training": {**data["training"], **FULL}})
     given, _ = run_without_model(data)
-    traced = trace(given, build=lambda: gptlite.model_and_batch(**SIZES, checkpoint=True))
+    own = trace(given, build=lambda: gptlite.model_and_batch(**SIZES, checkpoint=True))
+    assert traced.allocated_bytes == own.allocated_bytes
     assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=1e-3)
+
+
+@pytest.mark.parametrize("engine", [
+    {"zero_stage": 0}, {"zero_stage": 2}, {"zero_stage": 3},
+    {"zero_stage": 2, "offload_optimizer": "cpu"},
+], ids=["0", "2", "3", "2, offloaded"])  # fmt: skip
+@pytest.mark.parametrize("more", [{}, FULL], ids=["plain", "checkpoints"])
+def test_deepspeed_runs_the_module(engine: dict[str, Any], more: dict[str, Any]) -> None:
+    """Its own engine on fake tensors allocates what the estimate says, checkpoints included."""
+    pytest.importorskip("deepspeed")
+    data = run_file({"type": "deepspeed", "reduce_bucket_size": 50_000, **engine}, 8,
+                    precision="bf16_mixed", **more)  # fmt: skip
+    estimate, traced = both(gpt, data)
+    assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.01)
 
 
 def test_the_masks_are_counted() -> None:

@@ -13,7 +13,6 @@ from .function import add_function, function_values, function_words
 from .parser import Parser, Source, run_source, run_words
 
 SEQUENCES = "(training.seq_len)"  # which are the batch's own
-RECOMPUTE = ("activation_checkpointing", "checkpoint_reentrant")
 
 
 def add_recorded(parser: Parser) -> None:
@@ -61,9 +60,7 @@ def _record(
     from ..jobs.function import Function, run_without_model, users_own
     from ..trace.record import record
 
-    training = data.get("training") or {}
-    plain = {key: value for key, value in training.items() if key not in RECOMPUTE}
-    given, _ = run_without_model({**data, "training": plain})
+    given, _ = run_without_model(data)
     resolved = resolve(read(given))
     maker = Function(args.function, resolved.run.precision, values)
     with users_own(args.function):

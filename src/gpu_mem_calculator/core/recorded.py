@@ -11,6 +11,8 @@ from .hardware import Hardware
 from .models import TrainingConfig
 
 AGAIN = "record it again"
+SELECTIVE = ("training.activation_checkpointing='selective' knows a model's own attention, not a "
+             "module's; use 'full'")  # fmt: skip
 IN_THE_FUNCTION = ("attention", "lora", "quantization")  # what is done to a model that is known
 
 
@@ -33,8 +35,7 @@ def recorded_problems(
         yield (f"training.precision={precision!r} is {WORDS[wanted]} under {engine.title}, the "
                f"module was recorded in {WORDS[record.arithmetic]}; {AGAIN}")  # fmt: skip
     if training["recompute"] == "selective":
-        yield ("training.activation_checkpointing='selective' knows a model's own attention, not a "
-               "module's; use 'full'")  # fmt: skip
+        yield SELECTIVE
     for key in IN_THE_FUNCTION:
         if getattr(given, key) not in (None, "none"):
             yield f"training.{key} is not done to a module; do it in the function, and {AGAIN}"

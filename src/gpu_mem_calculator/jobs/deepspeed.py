@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +13,7 @@ from ..engines.deepspeed import OPTIONS
 from ..memory.run import Run
 from .groups import fake_group
 from .job import NCCL, Job
-from .model import hf_config, inputs, layers, loss_of, needed, recompute
+from .model import hf_config, inputs, layers, loss_of, needed, recompute, recompute_own
 
 LEARNING_RATE = 1e-5
 SWAP_ELEMENTS = 100_000_000  # of one of the buffers that parameters on NVMe pass through
@@ -189,10 +189,12 @@ def _model(job: Job, data: dict[str, Any]) -> tuple[Any, Any]:
     sharded = data["zero_optimization"]["stage"] == 3 and _option(job.resolved.run, "zero_init")
     place = torch.device(job.world.device)
     with deepspeed.zero.Init(config_dict_or_path=data) if sharded else place:
-        if job.build is not None:
-            return job.build()
-        model = _from_config(job)
-    return _ready(job, model, data), None
+        model, batch = job.build() if job.build is not None else (_from_config(job), None)
+    own = _checkpoint(data)
+    if job.build is None:
+        return _ready(job, model, own), None
+    recompute_own(job.resolved.run, model, own)
+    return model, batch
 
 
 def _from_config(job: Job) -> Any:
@@ -201,8 +203,12 @@ def _from_config(job: Job) -> Any:
     return transformers.AutoModelForCausalLM.from_config(hf_config(job), dtype=dtype)
 
 
-def _ready(job: Job, model: Any, data: dict[str, Any]) -> Any:
-    """A model of transformers with its adapters, its recomputation and its checkpoints."""
+def _ready(job: Job, model: Any, own: Callable[..., Any] | None) -> Any:
+    """A model of transformers with its adapters, its recomputation and its checkpoints.
+
+    transformers calls whatever function a layer is given. DeepSpeed's (`own`) is reentrant: without
+    an input that takes a gradient it would record nothing.
+    """
     run = job.resolved.run
     model.train()
     model.config.use_cache = False
@@ -212,22 +218,22 @@ def _ready(job: Job, model: Any, data: dict[str, Any]) -> Any:
         model = adapted(job, model)
     else:
         recompute(run, model)
-    if "activation_checkpointing" in data:
-        _own_checkpoints(model, data["activation_checkpointing"])
+    if own is not None:
+        model.enable_input_require_grads()
+        for layer in layers(model):
+            layer._gradient_checkpointing_func = own
     return model
 
 
-def _own_checkpoints(model: Any, chosen: dict[str, Any]) -> None:
-    """Put DeepSpeed's checkpointing, which can move what it keeps, in the place of torch's.
-
-    transformers calls whatever function a layer is given. DeepSpeed's is reentrant: without an
-    input that takes a gradient it would record nothing.
-    """
+def _checkpoint(data: dict[str, Any]) -> Callable[..., Any] | None:
+    """DeepSpeed's checkpoint, which can move what it keeps, where it is asked for: else torch's."""
+    chosen = data.get("activation_checkpointing")
+    if chosen is None:
+        return None
     checkpointing = needed("deepspeed", "measure").checkpointing
     checkpointing.configure(
         None, partition_activations=chosen.get("partition_activations", False),
         checkpoint_in_cpu=chosen.get("cpu_checkpointing", False),
     )  # fmt: skip
-    model.enable_input_require_grads()
-    for layer in layers(model):
-        layer._gradient_checkpointing_func = checkpointing.checkpoint
+    function: Callable[..., Any] = checkpointing.checkpoint
+    return function

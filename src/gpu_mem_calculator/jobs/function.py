@@ -23,11 +23,7 @@ STAND_IN: dict[str, Any] = {
 }  # fmt: skip
 """A model section that lets a run file be read; nothing of it is ever shown."""
 MADE_BY_FUNCTION = ("batch_size", "seq_len", "attention")
-IN_FUNCTION = {
-    "lora": "make the adapters", "quantization": "quantize the weights",
-    "activation_checkpointing": "checkpoint the layers",
-    "checkpoint_reentrant": "checkpoint the layers",
-}  # fmt: skip
+IN_FUNCTION = {"lora": "make the adapters", "quantization": "quantize the weights"}
 PURE = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
 OURS = str(Path(__file__).parents[1]) + os.sep
 ON_CUDA = {

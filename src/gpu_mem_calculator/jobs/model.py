@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.recorded import SELECTIVE
 from ..memory.run import Run
 from .job import Job
 
@@ -130,6 +132,31 @@ def recompute(run: Run, model: Any) -> None:
     every = layers(model)
     for layer in every[len(every) * run.recompute_quarters // 4 :]:
         layer.gradient_checkpointing = False
+
+
+def recompute_own(run: Run, model: Any, checkpoint: Callable[..., Any] | None = None) -> None:
+    """The same for a module of one's own: its layers are called through a checkpoint.
+
+    Hooks and all, as transformers' layers are; torch's checkpoint, where no other is given.
+    """
+    if run.recompute == "none":
+        return
+    if run.recompute == "selective":
+        raise InputError([SELECTIVE])
+    torchs = import_module("torch.utils.checkpoint").checkpoint
+    through = checkpoint or partial(torchs, use_reentrant=run.reentrant)
+    every = layers(model)
+    for layer in every[: len(every) * run.recompute_quarters // 4]:
+        _called_through(layer, through)
+
+
+def _called_through(layer: Any, function: Callable[..., Any]) -> None:
+    kind = type(layer)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(partial(kind.__call__, self), *args, **kwargs)
+
+    layer.__class__ = type(kind.__name__, (kind,), {"__call__": call})
 
 
 def loss_of(output: Any) -> Any:

@@ -10,7 +10,7 @@ from .ddp import replicated
 from .fsdp import shard
 from .groups import start_group
 from .job import Job
-from .model import autocast_dtype, build, inputs, layers, loss_of, recompute
+from .model import autocast_dtype, build, inputs, layers, loss_of, recompute, recompute_own
 from .optimizers import clip, optimizer
 
 
@@ -33,6 +33,7 @@ def _module(job: Job) -> tuple[Any, Any]:
     sharded = job.resolved.engine.name == "fsdp"
     if job.build is not None:
         model, batch = job.build()
+        recompute_own(job.resolved.run, model)
         return model if sharded else model.to(job.world.device), batch
     model = build(job, "meta") if sharded else None
     if job.resolved.run.adapter is not None:

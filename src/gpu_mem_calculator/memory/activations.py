@@ -21,7 +21,15 @@ from .huggingface.layer import layer_walk
 from .huggingface.setting import Setting
 from .moment import Moment
 from .pipeline import waiting_entries
-from .recorded import RECORDED, part_walk, record_entries, table_entries, table_script
+from .record import under_init
+from .recorded import (
+    RECORDED,
+    bias_entries,
+    part_walk,
+    record_entries,
+    table_entries,
+    table_script,
+)
 from .run import Precision, Run
 from .script import Script
 from .stack import Block
@@ -164,7 +172,9 @@ def activation_entries(
             yield from _working("final norm, logits and loss", moment, beat, run, head)
     if run.record is not None:
         again = any(b.recompute == "full" for b in blocks)
-        yield from record_entries(run.record, beats, again=again)
+        if not under_init(run.options):
+            yield from bias_entries(run.record, beats, again=again)
+        yield from record_entries(run.record, beats)
         if done.embedding is None or done.gradients == GO:
             yield from table_entries(run.record, beats)
         return

@@ -85,8 +85,14 @@ def arithmetic(engine: str, precision: str, options: Mapping[str, Any], autocast
     kind, _, how = precision.partition("_")
     if autocast or (engine == "pytorch_ddp" and how == "mixed"):
         return f"{kind}_autocast"
-    cut = options.get("zero_stage") == 3 and options.get("zero_init", True)
-    return kind if how != "mixed" or cut else f"{kind}_weights"
+    return kind if how != "mixed" or under_init(options) else f"{kind}_weights"
+
+
+def under_init(options: Mapping[str, Any]) -> bool:
+    """Whether a model is made under zero.Init, which also puts its own linear function in the place
+    of torch's (deepspeed 0.19.8 zero/linear.py): biases are added behind the matmul.
+    """
+    return options.get("zero_stage") == 3 and bool(options.get("zero_init", True))
 
 
 def read_record(data: Mapping[str, Any]) -> Record:

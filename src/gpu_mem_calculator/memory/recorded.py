@@ -111,11 +111,8 @@ class _Backward:
         self.hooks += [(script.sizes[tensor], act) for _, (_, tensor) in waiting]
 
 
-def record_entries(record: Record, beats: tuple[Beat, ...], *, again: bool) -> Iterator[Entry]:
-    """What the module has beside its layers: the batch, and what is made before the stack.
-
-    `again`: layers run forward in backward, too, whose thread has a workspace of its own.
-    """
+def record_entries(record: Record, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+    """What the module has beside its layers: the batch, and what is made before the stack."""
     working = {b.name: 1 for b in beats if b.work}
     inside = {b.name: 1 for b in beats if b.work and b.inside_forward}
     rows = (
@@ -129,6 +126,12 @@ def record_entries(record: Record, beats: tuple[Beat, ...], *, again: bool) -> I
         if size:
             yield Entry(name=name, kind=ACT, bytes=size, live=live, source=RECORDED, parts=parts,
                         tensors=partial(_bytes, parts or ((name, size),)))  # fmt: skip
+
+
+def bias_entries(record: Record, beats: tuple[Beat, ...], *, again: bool) -> Iterator[Entry]:
+    """Workspaces of matmuls that add a bias. `again`: layers run forward in backward, too, whose
+    thread has one of its own.
+    """
     biases = min(record.biases + again, 2) if record.biases else 0
     if biases:
         yield Entry(

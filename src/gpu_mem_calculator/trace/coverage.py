@@ -34,6 +34,9 @@ def _uncovered(resolved: Resolved) -> Iterator[str]:
     elif engine.name not in ENGINES:
         yield (f"engine.type={engine.name!r} is not traced: {engine.title} asks the GPU what to "
                f"do as it runs; {INSTEAD}")  # fmt: skip
+    if engine.name == "deepspeed" and run.options.get("partition_activations"):
+        yield ("engine.partition_activations=true is not traced: DeepSpeed reads sizes back from "
+               "tensors; leave it out, without tensor parallelism it saves nothing")  # fmt: skip
     if run.attention == "flash_attention_2":
         yield (f"{section}.attention='flash_attention_2' is not traced: its kernels know no fake "
                "tensors; 'sdpa' takes torch's own flash kernel where a card does")  # fmt: skip
