@@ -46,7 +46,7 @@ compare-traces: $(VENV)/reference
 gptlite-bench: $(VENV)/reference
 	cd examples/gptlite && ../../$(BIN)/python bench.py predict ../../docs/gptlite
 	cd examples/gptlite && ../../$(BIN)/python bench.py measure ../../docs/gptlite
-	$(BIN)/python docs/gptlite.py
+	$(BIN)/python docs/gptlite_page.py
 
 clean:
 	rm -rf $(VENV)

@@ -155,20 +155,6 @@ def moved() -> str:
             f"after them: {', '.join(late) or 'none'}.")  # fmt: skip
 
 
-def alone() -> str:
-    """What traces say in a process of their own, where it is something else."""
-    told = {row["configuration"]: row["traced"] for row in rows("predicted")}
-    found = {row["configuration"]: row["traced"]["allocated_bytes"] for row in rows("traced_alone")}
-    other = [f"`{name}`" for name, size in found.items() if told[name]["allocated_bytes"] != size]
-    if not other:
-        return "- Traces in a process of their own are the same, to the byte."
-    worst = max(abs(found[one.name] / GIB - one.measured) for one in gptlite_rows.memories()
-                if one.name in found) * GIB  # fmt: skip
-    return ("- Everything was traced in one process, and a trace of ZeRO-3 leaves DeepSpeed's own "
-            f"linear function in torch. {', '.join(other)} came after it; in a process of their "
-            f"own their traces are within {worst:.0f} bytes of what was measured.")  # fmt: skip
-
-
 def made() -> str:
     """With what it was measured."""
     around = rows("measured")[0]["environment"]

@@ -220,18 +220,22 @@ def measure(folder: Path) -> None:
                     "--append", done], cwd=HERE, check=True)  # fmt: skip
     pipelines = []
     for row in read_rows(folder / "pipelines.jsonl"):
-        report = folder / "report.json"
+        report, averages = folder / "report.json", folder / "averages.jsonl"
         subprocess.run([*run, "torch.distributed.run", "--standalone", "--nproc-per-node",
-                        str(row["stages"]), "bench_ranks.py", "--deepspeed_config",
-                        f"configs/{row['configuration']}.json", "--pipeline",
+                        str(row["stages"]), "bench_ranks.py", "--average", averages,
+                        "--deepspeed_config", f"configs/{row['configuration']}.json", "--pipeline",
                         "--pipeline_spec_layers", "--steps", "6", "--no_sample", "--report",
                         report], cwd=HERE, check=True)  # fmt: skip
         found = json.loads(report.read_text(encoding="utf-8"))
         found = {key: row[key] for key in ("configuration", "stages")} | {
-            "measured": [rank["memory_max"] for rank in found["ranks"]]
-        }
+            "measured": [rank["memory_max"] for rank in found["ranks"]],
+            "average": [one["average_bytes"] for one in
+                        sorted(read_rows(averages), key=lambda one: one["rank"])],
+            "losses": found["losses"],
+        }  # fmt: skip
         pipelines.append(found)
         report.unlink()
+        averages.unlink()
     write_rows(folder / "measured_pipelines.jsonl", pipelines)
     (folder / "cases.jsonl").unlink()
 

@@ -17,8 +17,8 @@ MOST_PCT = 2.0  # that an estimate may be off
 
 @cache
 def page() -> dict[str, Any]:
-    """docs/gptlite.py."""
-    return script("gptlite")
+    """docs/gptlite_page.py."""
+    return script("gptlite_page")
 
 
 def rows() -> Any:
@@ -37,7 +37,7 @@ def rooms() -> dict[str, int | None]:
 
 
 def test_the_page_and_its_pictures_are_up_to_date() -> None:
-    """`python docs/gptlite.py` would change nothing."""
+    """`python docs/gptlite_page.py` would change nothing."""
     stale = [path.name for path, text in page()["documents"]() if path.read_text("utf-8") != text]
     assert stale == []
 

@@ -38,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     resolve(read({"model": ANY_MODEL, **source.data} if alone else source.data), headers=False)
     write(f"✓ {args.config} is valid" + (", its model left aside: add --model NAME" * alone))
     lists = (("assumed: ", "; ", source.assumed), ("takes no memory: ", ", ", source.no_memory))
-    show([line for label, sign, words in lists if words
-          for line in wrapped(label, sign.join(words))])  # fmt: skip
+    lines = [line for label, sign, words in lists if words
+             for line in wrapped(label, sign.join(words))]  # fmt: skip
+    if lines:
+        show(lines)
     return 0

@@ -112,8 +112,10 @@ def _believing(recorder: Recorder, resolved: Resolved) -> Iterator[None]:
     default = Stream()
     card = _card(recorder, default, resolved.hardware.memory_bytes)
     capability = tuple(map(int, resolved.run.compute_capability.split(".")))
+    functions = torch.nn.functional
     with (
         patch.dict(os.environ), _silent(), _untouched(), torch.cpu.stream(default),
+        patch.object(functions, "linear", functions.linear),  # which zero.Init changes for good
         _mended(card, capability), Places(recorder.sides).everywhere(),
     ):  # fmt: skip
         yield

@@ -1,7 +1,7 @@
 """Writes the tables of gptlite.md and its pictures from docs/gptlite/.
 
-python docs/gptlite.py          from what was predicted and measured; needs no torch
-python docs/gptlite.py --ask    asks for the estimate that the page shows first; needs torch
+python docs/gptlite_page.py          from what was predicted and measured; needs no torch
+python docs/gptlite_page.py --ask    asks for the estimate that the page shows first; needs torch
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BODIES: dict[str, Callable[[], str]] = {
     "memory": tables.memory, "close": tables.close, "largest": tables.largest,
     "score": tables.score, "pipelines": tables.pipelines, "before": tables.before,
     "changed": tables.changed, "moved": tables.moved, "made": tables.made,
-    "trained": tables.trained, "alone": tables.alone,
+    "trained": tables.trained,
     "published": compared.published, "apart": compared.apart,
     "published-pipelines": compared.published_pipelines, "ways": compared.ways,
     "deepspeed": compared.deepspeed, "plain": compared.plain, "answer": compared.answer,
