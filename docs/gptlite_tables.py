@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import gptlite_rows
 from gptlite_rows import GIB, Largest, Row, largests, percent, rows
 
-VERSION = "the last version before these rows were added (4fbf721)"
+VERSION = "the last version before these rows were added"
 LIBRARIES = {"torch": "torch", "deepspeed": "DeepSpeed", "driver": "driver"}
 
 
