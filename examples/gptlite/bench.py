@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ card a step of ZeRO-3 takes minutes.
 PIPELINES = {"pipeline_fp32": (2, 4, 8), "pipeline_zero1_bf16": (4,)}
 """Numbers of stages."""
 CHECKPOINTS = ("activation_checkpointing", "partition_activations")
+RECORDS: dict[tuple[str, int, int], Record] = {}  # by arithmetic, rung and batch
 KEYS = ("allocated_bytes", "startup_bytes", "reserved_bytes", "needs_bytes")
 
 
@@ -83,17 +84,11 @@ def record_of(data: dict[str, Any], number: int, batch_size: int = 1) -> Record:
     resolved = module_run(data)
     run = resolved.run
     how = arithmetic(resolved.engine.name, run.precision, run.options, run.autocast)
-    known = _records(how, number, batch_size)
-    if not known:
+    key = (how, number, batch_size)
+    if key not in RECORDS:
         build = partial(bench_model.plain, number=number, n_layer=2, batch_size=batch_size)
-        known.append(record(build, resolved, f"GPT-lite, rung {number}"))
-    return deep(known[0], number)
-
-
-@cache
-def _records(how: str, number: int, batch_size: int) -> list[Record]:
-    """What has been recorded: of one arithmetic, once."""
-    return []
+        RECORDS[key] = record(build, resolved, f"GPT-lite, rung {number}")
+    return deep(RECORDS[key], number)
 
 
 def deep(found: Record, layers: int) -> Record:

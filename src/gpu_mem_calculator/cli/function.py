@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..core.errors import InputError
-from ..core.runfile import with_settings
-from .parser import Parser, run_data
+from .parser import Parser
 
 
 def add_function(parser: Parser) -> None:
@@ -18,13 +17,6 @@ def add_function(parser: Parser) -> None:
                         help="your own model and batch instead of the run file's")  # fmt: skip
     parser.add_argument("--with", action="append", default=[], dest="values", metavar="NAME=VALUE",
                         help="an argument of the function; may be repeated")  # fmt: skip
-
-
-def run_or_function(args: argparse.Namespace) -> dict[str, Any]:
-    """The run of the options; beside a function, --set alone is one."""
-    if args.function and args.config is None and args.preset is None:
-        return with_settings({}, args.settings)
-    return run_data(args)
 
 
 def function_words(args: argparse.Namespace) -> list[str]:

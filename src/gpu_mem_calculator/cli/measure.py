@@ -18,7 +18,7 @@ from ..measure.cases import Result, measure_cases
 from ..measure.over_ray import Shape
 from ..measure.runs_file import RunsFile
 from .conditions import check_options, conditions, run_name
-from .function import add_function, function_values, run_or_function
+from .function import add_function, function_values
 from .output import show, write
 from .parser import (
     Parser,
@@ -27,6 +27,7 @@ from .parser import (
     add_run,
     natural,
     positive,
+    run_data,
     whole,
 )
 from .progress import progress
@@ -130,7 +131,7 @@ def one_case(args: argparse.Namespace, file: RunsFile | None) -> Case:
     from ..measure.program import program
     from ..measure.worker import check_rank
 
-    values, data = function_values(args), run_or_function(args)
+    values, data = function_values(args), run_data(args)
     check_rank(args.rank or 0, program(data, args.function, values).num_ranks)
     name = run_name(args)
     if args.id is None and args.rank:

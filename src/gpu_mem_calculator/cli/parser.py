@@ -131,17 +131,21 @@ class Source(NamedTuple):
 
 def run_data(args: argparse.Namespace) -> dict[str, Any]:
     """The run that the options describe, as plain data; what was assumed is told beside."""
-    source = run_source(args)
+    source = run_source(args, needs_model=not getattr(args, "function", None))
     if os.environ.get("RANK", "0") == "0":  # of the ranks of a launcher one tells it
         tell(*(f"assumed: {text}" for text in source.assumed))
     return source.data
 
 
 def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> Source:
-    """The run that --config or --preset, --model and --set describe."""
+    """The run that --config or --preset, --model and --set describe; --set alone, where something
+    else brings the model (`needs_model` is false).
+    """
     from ..core.runfile import load_text
     from ..formats.deepspeed_keys import is_deepspeed
 
+    if not needs_model and args.config is None and args.preset is None:
+        return Source(with_settings({}, args.settings))
     if (args.config is None) == (args.preset is None):
         raise InputError(["give one of --config FILE and --preset NAME"])
     data = None if args.preset else load_text(args.config)
@@ -160,11 +164,11 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> Source:
 
 
 def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> Source:
-    """DeepSpeed's JSON with the model of --model, or of --function."""
+    """DeepSpeed's JSON with the model of --model."""
     from ..formats.deepspeed_reader import run_file
 
     found = Source(*run_file(data, model=args.model, settings=args.settings), deepspeed=True)
-    if needs_model and "model" not in found.data and not getattr(args, "function", None):
+    if needs_model and "model" not in found.data:
         raise InputError([f"{args.config} is DeepSpeed's configuration, which names no model; add "
                           "--model NAME"])  # fmt: skip
     return found

@@ -13,9 +13,9 @@ from ..measure.ranks import Place, check_ranks, measure_rank
 from ..measure.runs_file import RunsFile
 from ..measure.torchrun import begin, refused
 from .conditions import check_options, conditions, run_name
-from .function import function_values, function_words, run_or_function
+from .function import function_values, function_words
 from .output import show, write
-from .parser import run_words
+from .parser import run_data, run_words
 
 # What --ray hands on to every rank beside the run itself, by the names that argparse gives it.
 HANDED_ON = ("steps", "alloc_conf", "append", "id", "snapshot", "format", "output")
@@ -52,7 +52,7 @@ def run_rank(args: argparse.Namespace, place: Place) -> int:
     """One rank; rank 0 keeps and reports what all measured."""
     require_torch()
     case = Case(
-        id=run_name(args), config=run_or_function(args), function=args.function,
+        id=run_name(args), config=run_data(args), function=args.function,
         values=function_values(args), snapshot=args.snapshot, **conditions(args),
     )  # fmt: skip
     file = RunsFile(args.append) if args.append and place.rank == 0 else None
@@ -79,7 +79,7 @@ def run_on_ray(args: argparse.Namespace) -> int:
     """Start every rank on a Ray cluster, once the run itself has no problem."""
     check_launched(args)
     own = (args.function, function_values(args))
-    check_ranks(program(run_or_function(args), *own).num_ranks, args.ray.ranks)
+    check_ranks(program(run_data(args), *own).num_ranks, args.ray.ranks)
     return run_over_ray(args.ray, ["-m", "gpu_mem_calculator", "measure", *handed_on(args)])
 
 

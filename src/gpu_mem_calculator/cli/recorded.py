@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
-from ..core.runfile import with_settings
 from .function import add_function, function_values, function_words
 from .parser import Parser, Source, run_source, run_words
 
@@ -34,9 +33,7 @@ def recorded_source(args: argparse.Namespace) -> Source:
     values = function_values(args)
     if not (args.function or args.record):
         return run_source(args)
-    alone = args.config is None and args.preset is None
-    source = Source(with_settings({}, args.settings)) if alone else (
-        run_source(args, needs_model=False))  # fmt: skip
+    source = run_source(args, needs_model=False)
     if source.data.get("model") is not None:
         option = "--function" if args.function else "--record"
         raise InputError([f"{option} brings the model, and the run names one, too; leave one of "

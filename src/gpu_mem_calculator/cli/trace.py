@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.errors import InputError, tell
-from .function import add_function, function_values, run_or_function
+from .function import add_function, function_values
 from .output import show, write
-from .parser import Parser, add_allocator, add_output, add_run, natural, whole
+from .parser import Parser, add_allocator, add_output, add_run, natural, run_data, whole
 
 if TYPE_CHECKING:
     from ..core.calculator import Estimate
@@ -88,7 +88,7 @@ class Given(NamedTuple):
 def job_of(args: argparse.Namespace) -> Given:
     """The run of the options, whoever makes its model."""
     values = function_values(args)
-    data = run_or_function(args)
+    data = run_data(args)
     if args.alloc_conf is not None:
         _section(data, "training")["pytorch_alloc_conf"] = args.alloc_conf
     if args.function:

@@ -60,11 +60,14 @@ SAVED = "at work when a checkpoint is written or read"
 TOLD = "a report, made on the host"
 OFF = (False,)
 
-OFFLOAD_OPTIMIZER: Table = {
+OFFLOAD: Table = {
     "device": Read("word", ("none", "cpu", "nvme")),
     "pin_memory": Read(FLAG),
     "nvme_path": Free("where files are"),
     "buffer_count": Read(SIZE),
+}
+OFFLOAD_OPTIMIZER: Table = {
+    **OFFLOAD,
     "pipeline_read": Read(FLAG),
     "pipeline_write": Read(FLAG),
     "fast_init": Read(FLAG),
@@ -72,14 +75,7 @@ OFFLOAD_OPTIMIZER: Table = {
     "super_offload": Only(OFF, "SuperOffload is not modelled"),
     "cpuadam_cores_perc": Free("cores of the host"),
 }
-OFFLOAD_PARAM: Table = {
-    "device": Read("word", ("none", "cpu", "nvme")),
-    "pin_memory": Read(FLAG),
-    "nvme_path": Free("where files are"),
-    "buffer_count": Read(SIZE),
-    "buffer_size": Read(SIZE),
-    "max_in_cpu": Read(SIZE),
-}
+OFFLOAD_PARAM: Table = {**OFFLOAD, "buffer_size": Read(SIZE), "max_in_cpu": Read(SIZE)}
 # Values of the above that are modelled where the device is nvme; elsewhere they are not used.
 NVME: Mapping[str, Any] = {
     "offload_optimizer.buffer_count": 4, "offload_optimizer.pipeline_read": False,

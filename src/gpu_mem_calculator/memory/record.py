@@ -70,11 +70,6 @@ class Record(Struct, frozen=True, kw_only=True):
     kept: tuple[tuple[str, int], ...] = ()
     biases: int = 0  # threads that multiply and add a bias in one
 
-    @property
-    def num_parameters(self) -> int:
-        """Elements of every parameter."""
-        return arch_of(self).num_parameters
-
 
 def arithmetic(engine: str, precision: str, options: Mapping[str, Any], autocast: bool) -> str:
     """In what a run's layers compute: 16-bit weights, or fp32 ones under autocast.

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from ..ledger.ledger import ACT, GRAD, RUNTIME, TEMP, Entry
+from ..ledger.ledger import ACT, GRAD, TEMP, Entry
 from ..ledger.num import Num
 from ..ledger.source import code
-from ..ledger.units import MIB
 from .moment import High, Moment
 from .record import Part, Record
+from .runtime import lt_entry
 from .script import Script
 from .timeline import Beat
 from .walk import Walk
 
 RECORDED = code("the module's own code, run once on fake tensors")
-BATCH = "batch"
 
 
 def part_walk(part: Part, checkpoint: bool) -> Walk:
@@ -86,7 +85,7 @@ class _Backward:
         self.high, self.later = High(act), High(act)
         self.hooks: list[tuple[Num, Num]] = []
         self.after: Num = 0
-        grads = {tensor: at for at, tensor in script.drops}
+        grads = {tensor for _, tensor in script.drops}
         work = frozenset(script.work)
         made = new = temp = 0
         waiting = list(zip(script.hooks, script.drops, strict=False))  # a table has no hooks
@@ -116,7 +115,7 @@ def record_entries(record: Record, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     working = {b.name: 1 for b in beats if b.work}
     inside = {b.name: 1 for b in beats if b.work and b.inside_forward}
     rows = (
-        (BATCH, record.batch_bytes, {b.name: 1 for b in beats}, ()),
+        ("batch", record.batch_bytes, {b.name: 1 for b in beats}, ()),
         ("before the stack: kept for backward", sum(n for _, n in record.kept), working,
          record.kept),
         ("before the stack: named until forward ends", sum(n for _, n in record.held), inside,
@@ -134,11 +133,7 @@ def bias_entries(record: Record, beats: tuple[Beat, ...], *, again: bool) -> Ite
     """
     biases = min(record.biases + again, 2) if record.biases else 0
     if biases:
-        yield Entry(
-            name="cuBLASLt workspaces", kind=RUNTIME, bytes=biases * MIB,
-            live={b.name: 1 for b in beats},
-            source=code("torch 2.11 aten/src/ATen/cuda/CUDABlas.cpp _getWorkspaceSize: 1 MiB"),
-        )  # fmt: skip
+        yield lt_entry(biases, beats)
 
 
 def _bytes(parts: tuple[tuple[str, int], ...]) -> list[int]:

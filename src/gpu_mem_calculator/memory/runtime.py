@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..ledger.ledger import RUNTIME, Entry
+from ..ledger.num import Num
 from ..ledger.source import code, measured
 from ..ledger.units import KIB, MIB
 from ..model.arch import Layer
@@ -121,6 +122,15 @@ def workspace_entries(run: Run, beats: tuple[Beat, ...]) -> Iterator[Entry]:
             since=phase,
             source=code("torch 2.11 ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize"),
         )  # fmt: skip
+
+
+def lt_entry(count: Num, beats: tuple[Beat, ...]) -> Entry:
+    """cuBLASLt's workspaces, one for each thread that multiplies and adds a bias in one."""
+    return Entry(
+        name="cuBLASLt workspaces", kind=RUNTIME, bytes=count * MIB,
+        live={b.name: 1 for b in beats},
+        source=code("torch 2.11 aten/src/ATen/cuda/CUDABlas.cpp _getWorkspaceSize: 1 MiB"),
+    )  # fmt: skip
 
 
 def never(run: Run) -> bool:

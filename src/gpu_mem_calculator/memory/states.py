@@ -10,6 +10,7 @@ from ..ledger.ledger import GPU, GRAD, OPTIM, PARAM, TEMP, UNIFIED, Entry
 from ..ledger.num import Num, larger
 from ..ledger.source import ARITHMETIC, code
 from ..model.arch import Buffer
+from ..replay.rounding import block_bytes
 from .optimizers import (
     FORLOOP,
     OPTIMIZERS,
@@ -68,7 +69,7 @@ def buffer_entry(run: Run, beats: tuple[Beat, ...], layers: Num = None) -> Entry
 
 
 def _rounded(buffers: tuple[Buffer, ...]) -> list[int]:
-    return [-(-b.num_bytes // 512) * 512 for b in buffers]
+    return [block_bytes(b.num_bytes) for b in buffers]
 
 
 def optimizer_entries(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from ..ledger.ledger import ACT, GRAD, RUNTIME, TEMP, Entry
+from ..ledger.ledger import ACT, GRAD, TEMP, Entry
 from ..ledger.num import Num, holds, larger, nothing
 from ..ledger.source import code
-from ..ledger.units import MIB
 from ..model.adapters import linears
 from ..model.arch import Layer
 from ..model.blocks import Moe
@@ -16,6 +15,7 @@ from .huggingface.setting import Setting
 from .optimizers import OPTIMIZERS
 from .reductions import embedding_sort_workspace
 from .run import Run
+from .runtime import lt_entry
 from .script import Reel, Script
 from .stack import Block
 from .timeline import BACKWARD, Beat
@@ -237,8 +237,4 @@ def _lt_workspaces(run: Run, blocks: tuple[Block, ...], beats: tuple[Beat, ...])
     count = int(biased or head or OPTIMIZERS[run.optimizer].matrices)
     count = count + int(biased) * holds(full > 0)
     if not nothing(count):
-        yield Entry(
-            name="cuBLASLt workspaces", kind=RUNTIME, bytes=count * MIB,
-            live={b.name: 1 for b in beats},
-            source=code("torch 2.11 aten/src/ATen/cuda/CUDABlas.cpp _getWorkspaceSize: 1 MiB"),
-        )  # fmt: skip
+        yield lt_entry(count, beats)

@@ -21,6 +21,11 @@ ROUND_LARGE = 2 * MIB // UNIT
 """kRoundLarge: such a segment is a multiple of this."""
 
 
+def block_bytes(size_bytes: int) -> int:
+    """Bytes of the block for a request, by the usual settings."""
+    return -(-size_bytes // UNIT) * UNIT
+
+
 def round_units(size_bytes: int, settings: Settings) -> int:
     """Units of the block for a request: ceil(bytes / 512), or up to the next division of a power
     of two where `roundup_power2_divisions` asks for it and the request is above 512 x divisions.

@@ -43,6 +43,7 @@ from ..memory.timeline import STARTUP
 from ..memory.weights import base_bytes, base_tensors
 from ..model.adapters import linears
 from ..model.arch import Arch
+from ..replay.rounding import block_bytes
 
 BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
 CANDIDATES = 20  # num_assistant_tokens
@@ -162,7 +163,7 @@ def _weights(
                 tensors=None if packed else lambda: list(base_tensors(run, precision)),
                 script=loading_script(run, precision) if packed and run.unrolled else None,
                 live=always, source=BITSANDBYTES if packed else ARITHMETIC)  # fmt: skip
-    buffers = [-(-b.num_bytes // 512) * 512 for b in arch.buffers]
+    buffers = [block_bytes(b.num_bytes) for b in arch.buffers]
     yield Entry(name=f"{title}buffers", kind=PARAM, bytes=sum(buffers), tensors=lambda: buffers,
                 live=always, source=ARITHMETIC)  # fmt: skip
     if arch.tied:

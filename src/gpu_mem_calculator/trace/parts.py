@@ -88,7 +88,7 @@ class Back:
     """A part's backward: its events, and the gradients of weights as they come."""
 
     def __init__(self, lines: Lines, items: Items, given: int, soon: list[int]) -> None:
-        self.lines, self.given = lines, given
+        self.lines = lines
         self.events: list[int] = [~lines.id(tensor) for tensor in soon]
         self.calls: list[Call] = []
         self.hooks: list[int] = []

@@ -14,15 +14,15 @@ from ..core.resolved import Resolved
 from ..jobs.model import layers, loss_of
 from ..memory.record import Record, arithmetic
 from ..memory.runtime import cublas_bytes
+from ..replay.rounding import block_bytes
 from .attention import Kernels
 from .cuts import BACK, ONCE, STEP, Mark, Seen
 from .makers import Maker
 from .parts import found_in
-from .recorder import Recorder, owners
+from .recorder import CUBLAS, CUBLAS_LT, Recorder, owners
 from .run import staged
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-HANDLES = ("cuBLAS workspace", "cuBLASLt workspace")
 Build = Callable[[], tuple[Any, Any]]
 
 
@@ -221,11 +221,11 @@ class Watch:
     def batch_bytes(self, batch: Any) -> int:
         """Bytes of a batch, but for what flows into the first layer as it is."""
         apart = [one for one in _tensors(batch) if self._number(one) != self.flows[0]]
-        return sum(-(-one.nbytes // 512) * 512 for one in apart)
+        return sum(block_bytes(one.nbytes) for one in apart)
 
     def biases(self) -> int:
         """Threads in which a matmul adds a bias."""
-        return sum(maker.op == HANDLES[1] for maker in self.recorder.makers)
+        return sum(maker.op == CUBLAS_LT for maker in self.recorder.makers)
 
     def seen(self) -> Seen:
         """Everything that was seen."""
@@ -243,7 +243,8 @@ class Watch:
             owned=owned,
             work=frozenset(n for n, m in enumerate(recorder.makers) if m.op.endswith("workspace")),
             outside=frozenset(range(self.begun)),
-            handles=frozenset(n for n, m in enumerate(recorder.makers) if m.op in HANDLES),
+            handles=frozenset(n for n, m in enumerate(recorder.makers)
+                              if m.op in (CUBLAS, CUBLAS_LT)),
             flows=[owner.get(self.flows[n], self.flows[n]) for n in parts],
             grads=[owner.get(g := self.grads.get(n, -1), g) for n in parts],
             arrived={name: owner.get(g, g) for name, g in self.arrived.items()},

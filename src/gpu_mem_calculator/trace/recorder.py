@@ -30,6 +30,7 @@ SUM = torch.ops.aten.add.Tensor
 WITH_BIAS = torch.ops.aten.addmm.default
 DEVICE = torch.ops.prim.device.default
 CPU = torch.device("cpu")
+CUBLAS, CUBLAS_LT = "cuBLAS workspace", "cuBLASLt workspace"  # who made a handle's workspace
 
 
 class Recorder(TorchDispatchMode):
@@ -145,9 +146,9 @@ class Recorder(TorchDispatchMode):
         Backward has a thread of its own on a GPU (CublasHandlePool.cpp).
         """
         thread = (torch._C._current_autograd_node() is not None, self._stream())
-        wanted = {"cuBLAS workspace": self._cublas_bytes}
+        wanted = {CUBLAS: self._cublas_bytes}
         if bias:
-            wanted["cuBLASLt workspace"] = MIB
+            wanted[CUBLAS_LT] = MIB
         for name, size in wanted.items():
             if (name, *thread) not in self._handles:
                 self._handles.add((name, *thread))
