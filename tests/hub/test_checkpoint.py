@@ -46,8 +46,8 @@ def safetensors_bytes(tensors: dict[str, tuple[str, list[int], int]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def gguf_bytes() -> bytes:
-    """A GGUF header: some metadata, a long list of tokens, three tensors."""
+def gguf_bytes(*, parts: int = 1, part: int = 1) -> bytes:
+    """A GGUF header: some metadata, a long list of tokens, three tensors; those of a part."""
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()
@@ -67,6 +67,9 @@ def gguf_bytes() -> bytes:
     ]  # fmt: skip
     tensors = [("token_embd.weight", (64, 256), 8), ("blk.0.ffn_up.weight", (256, 289), 12),
                ("output_norm.weight", (64,), 0)]  # fmt: skip
+    if parts > 1:
+        values.append(number("split.count", parts))
+        tensors = tensors[part - 1 :: parts]
     rows = [
         text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, 0)
         for name, shape, kind in tensors
@@ -120,6 +123,23 @@ def test_a_gguf_file_says_what_model_it_is(tmp_path: Path) -> None:
     model = find_model(ModelConfig(name=str(path)))
     assert (model.title, model.form, len(model.arch.layers)) == ("Tiny", "gguf", 2)
     assert (model.arch.vocab, model.arch.tied) == (256, True)
+
+
+def test_a_split_gguf_model_is_all_of_its_files(tmp_path: Path) -> None:
+    """The first names their number; another alone is a sentence, as is one that is not there."""
+    names = [f"tiny-{part:05}-of-00002.gguf" for part in (1, 2)]
+    for part, name in enumerate(names, 1):
+        (tmp_path / name).write_bytes(gguf_bytes(parts=2, part=part))
+    found = local(str(tmp_path / names[0]))
+    assert found is not None
+    assert {one.name for one in found.tensors} == {
+        "token_embd.weight", "blk.0.ffn_up.weight", "output_norm.weight",
+    }  # fmt: skip
+    with pytest.raises(HubError, match=r"one of 2 parts; give the first.*-00001-of-00002.gguf"):
+        local(str(tmp_path / names[1]))
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(HubError, match="00002-of-00002"):
+        local(str(tmp_path / names[0]))
 
 
 @pytest.mark.parametrize(
