@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
 from .output import show, write
 from .parser import Parser, add_output, whole
 
@@ -74,7 +74,7 @@ def _write_picture(drawn: str, path: str) -> None:
 def _progress(done: int, total: int, name: str) -> None:
     """One line that is written over, on a terminal only."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{done}/{total}  {name}"[:80])
+        sys.stderr.write(f"\r\x1b[K{done}/{total}  {printable(name)}"[:80])
         sys.stderr.flush()
 
 

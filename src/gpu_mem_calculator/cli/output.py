@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
 from ..report.lines import Line, coloured, plain
 
 # For streams that cannot show them.
@@ -26,17 +26,22 @@ def wants_colour(stream: TextIO) -> bool:
 def show(lines: Sequence[Line], output: str | None = None) -> None:
     """Write laid-out lines: plain into a file or a pipe, in colour on a terminal."""
     if output is None and wants_colour(sys.stdout):
-        write(coloured(lines))
+        _write_stdout(coloured(lines))
     else:
         write(plain(lines), output)
 
 
 def write(text: str, output: str | None = None) -> None:
-    """Write a text to a file or to stdout; a reader that has gone away is no error."""
+    """Write a text to a file or to stdout; a terminal gets no control characters."""
     text = text if text.endswith("\n") else text + "\n"
     if output is not None:
         _write_file(text, output)
-        return
+    else:
+        _write_stdout(printable(text, kept="\n\t") if sys.stdout.isatty() else text)
+
+
+def _write_stdout(text: str) -> None:
+    """Write to stdout as its encoding can; a reader that has gone away is no error."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
