@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.files import read_text
 from .function import add_function, function_values, function_words
 from .parser import Parser, Source, run_source, run_words
 
@@ -68,11 +69,11 @@ def _record(
 
 
 def _read(path: str) -> dict[str, Any]:
+    text = read_text(path, "--record")
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not JSON"
-        raise InputError([f"--record {path}: cannot be read, {why}"]) from None
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError([f"--record {path}: cannot be read, it is not JSON"]) from None
     if not isinstance(found, dict):
         raise InputError([f"--record {path}: it is not a module's record; make one with "
                           "--function"])  # fmt: skip
