@@ -170,3 +170,33 @@ def test_a_servers_status_line_cannot_steer_the_terminal(
     assert answer.code == 2
     assert "hello" in answer.err
     assert answer.err.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["calculate", "--function", "m:f", "--record", "no/x"],
+        ["calculate", "--preset", "gpt2", "--output", "no/x"],
+        ["explain", "--function", "m:f", "--record", "no/x"],
+        ["quick", "gpt2", "--output", "no/x"],
+        ["infer", "gpt2", "--output", "no/x"],
+        ["trace", "--preset", "gpt2", "--snapshot", "no/x"],
+        ["measure", "--preset", "gpt2", "--snapshot", "no/x"],
+        ["backtest", "runs.jsonl", "--picture", "no/x"],
+        ["deepspeed", "--num-parameters", "7B", "--output", "no/x"],
+        ["presets", "--output", "no/x"],
+        ["gpus", "--output", "no/x"],
+        ["schema", "--output", "no/x"],
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    words: list[str], command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every command, with the option and the path in the sentence."""
+
+    def work(_: object) -> int:
+        raise AssertionError("it has begun")
+
+    monkeypatch.setattr(f"gpu_mem_calculator.cli.{words[0]}.run", work)
+    why = f"gpu-mem-calc: {words[-2]} no/x: cannot be written, No such file or directory\n"
+    assert command(*words) == (2, "", why)

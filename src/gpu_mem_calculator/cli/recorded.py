@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
-from ..core.files import read_text
+from ..core.files import read_text, write_file
 from .function import add_function, function_values, function_words
 from .parser import Parser, Source, run_source, run_words
 
@@ -64,7 +63,7 @@ def _record(
     with users_own(args.function):
         found: dict[str, Any] = to_builtins(record(maker, resolved, args.function))
     if args.record:
-        Path(args.record).write_text(json.dumps(found), encoding="utf-8")
+        write_file(args.record, json.dumps(found).encode("utf-8"), "--record")
     return found
 
 
