@@ -22,7 +22,7 @@ def _check(events: Any) -> None:
     import yaml
 
     open_: list[tuple[str | None, int]] = []  # each open list or object: its anchor, and the total
-    sizes: dict[str, int] = {}  # values that an anchor stands for
+    sizes: dict[str | None, int] = {}  # values that an anchor stands for
     total = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from functools import cache
+from functools import cache, partial
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any
@@ -171,7 +171,7 @@ class CheckedHandler(HTTPHandler):
     def http_open(self, req: Request) -> HTTPResponse:
         """Ask."""
         way = _way(req)
-        return self.do_open(_Checked, req, way=way) if way else self.do_open(HTTPConnection, req)
+        return self.do_open(partial(_Checked, way=way) if way else HTTPConnection, req)
 
 
 class CheckedTlsHandler(HTTPSHandler):
@@ -180,6 +180,4 @@ class CheckedTlsHandler(HTTPSHandler):
     def https_open(self, req: Request) -> HTTPResponse:
         """Ask."""
         way = _way(req)
-        return (
-            self.do_open(_CheckedTls, req, way=way) if way else self.do_open(HTTPSConnection, req)
-        )
+        return self.do_open(partial(_CheckedTls, way=way) if way else HTTPSConnection, req)
