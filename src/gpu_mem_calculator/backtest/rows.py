@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..core.errors import InputError, nearest
+from ..core.files import MOST_RUNS_BYTES, read_text
 
 # Each figure that is scored, and the key of `measured` that it is scored against.
 METRICS = {
@@ -49,14 +50,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 def read_rows(path: str | Path) -> list[Row]:
     """The runs of a file; raises every problem at once."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError([f"{path}: no such file"]) from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError([f"{path}: cannot be read, {reason}"]) from None
-    return parse_rows(text, str(path))
+    return parse_rows(read_text(path, most=MOST_RUNS_BYTES, encoding="utf-8-sig"), str(path))
 
 
 def parse_rows(text: str, where: str = "runs") -> list[Row]:

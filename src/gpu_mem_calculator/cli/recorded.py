@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.files import read_text, write_file
 from .function import add_function, function_values, function_words
 from .parser import Parser, Source, run_source, run_words
 
@@ -63,16 +63,16 @@ def _record(
     with users_own(args.function):
         found: dict[str, Any] = to_builtins(record(maker, resolved, args.function))
     if args.record:
-        Path(args.record).write_text(json.dumps(found), encoding="utf-8")
+        write_file(args.record, json.dumps(found).encode("utf-8"), "--record")
     return found
 
 
 def _read(path: str) -> dict[str, Any]:
+    text = read_text(path, "--record")
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not JSON"
-        raise InputError([f"--record {path}: cannot be read, {why}"]) from None
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError([f"--record {path}: cannot be read, it is not JSON"]) from None
     if not isinstance(found, dict):
         raise InputError([f"--record {path}: it is not a module's record; make one with "
                           "--function"])  # fmt: skip
