@@ -1,8 +1,8 @@
 """A rendered pod's container run as the kubelet would: its user, its variables and no others, its
 volumes, a root that is read-only, no capability, no way to gain one.
 
-The image is the folder that GPU_MEM_CALC_ROOT names (`python deploy/bare_image.py --root FOLDER`),
-or else this machine's own root with the tests' Python as the entry point. Bubblewrap makes the
+The image is the folder that GPU_MEM_CALC_ROOT names (tests/container/bare_image.py makes it), or
+else this machine's own root with the tests' Python as the entry point. Bubblewrap makes the
 pod; where there is none, setpriv gives the user alone, and where that cannot be, nothing does: a
 test's id says which.
 """
