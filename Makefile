@@ -19,7 +19,7 @@ run: $(VENV)/base
 serve: $(VENV)/web
 	$(BIN)/gpu-mem-calc serve
 
-test: lint $(VENV)/reference $(VENV)/browser $(VENV)/sandbox
+test: lint $(VENV)/reference $(VENV)/browser $(VENV)/sandbox $(VENV)/helm
 	$(BIN)/python -m pytest -n auto -m "not long" --cov --cov-report=term
 	$(BIN)/python tests/architecture/coverage_floor.py
 	$(BIN)/python -m pytest -n auto -m long
@@ -85,4 +85,9 @@ $(VENV)/sandbox: $(VENV)/dev
 	{ command -v bwrap && command -v mmdebstrap; } \
 	  || { apt-get update -qq && apt-get install -qq -y bubblewrap mmdebstrap; } \
 	  || echo "no sandbox could be installed: pods run without one, and the image is not built"
+	@touch $@
+
+# Helm itself, which the chart's tests ask beside gotpl, where it can be had and runs
+$(VENV)/helm: $(VENV)/dev
+	$(BIN)/python -m tests.deploy.fetch_helm $(BIN)/helm
 	@touch $@
