@@ -46,6 +46,7 @@ compare-traces: $(VENV)/reference
 gptlite-bench: $(VENV)/reference
 	cd examples/gptlite && ../../$(BIN)/python bench.py predict ../../docs/gptlite
 	cd examples/gptlite && ../../$(BIN)/python bench.py measure ../../docs/gptlite
+	cd examples/gptlite && ../../$(BIN)/python bench.py records ../../docs/gptlite
 	$(BIN)/python docs/gptlite_page.py
 
 clean:
