@@ -55,6 +55,10 @@ OPTIONS: dict[str, Any] = {
     "partition_method": "parameters",
 }
 PLACES = ("none", "cpu", "nvme")
+MIXED = (
+    "pipeline_parallel_size mixes 1 with larger sizes, which DeepSpeed runs in two different "
+    "engines; estimate those with 1 separately"
+)
 
 
 def option(run: Run, name: str) -> Any:
@@ -68,9 +72,17 @@ def number(run: Run, name: str) -> int:
 
 
 def pipelined(run: Run) -> bool:
-    """Whether any of the runs has more than one stage."""
+    """Whether the run has more than one stage; an array of runs has one answer.
+
+    DeepSpeed's pipeline engine keeps other tensors than its engine for one stage, so a ledger of
+    both at once would be wrong for one of them.
+    """
     several = run.mesh.pp != 1
-    return bool(several.any() if hasattr(several, "any") else several)
+    if not hasattr(several, "any"):
+        return bool(several)
+    if several.any() != several.all():
+        raise ValueError(MIXED)
+    return bool(several.all())
 
 
 def problems(run: Run) -> Iterator[str]:
