@@ -228,9 +228,13 @@ def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     if not known:
         raise InputError([f"training.lora: {arch.family} has no projection that PEFT adapts"])
     wanted = config.lora.target_modules
+    usual = DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS)
+    if wanted == []:
+        nothing = "training.lora.target_modules=[] adapts nothing; leave it out for"
+        raise InputError([f"{nothing} {', '.join(sorted(usual))}"])
     if wanted == "all-linear":
         wanted = sorted(known)
-    targets = frozenset(wanted or DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS))
+    targets = frozenset(wanted or usual)
     missing = sorted(targets - known)
     if missing:
         raise InputError(

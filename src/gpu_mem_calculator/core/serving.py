@@ -44,6 +44,9 @@ def inference_options(config: InferenceConfig) -> dict[str, Any]:
              and (value := getattr(config, key)) is not None}  # fmt: skip
     found = {**engine.options, **given}
     found["dtype"] = dtype_name(found["dtype"])
+    last = engine.generations.get(str(config.engine_generation).lower())
+    if config.engine_version is None and last is not None:
+        found["engine_version"] = last
     if config.max_seq_len is not None:
         _shorten(config, found, config.max_seq_len)
     problems = list(_problems(engine, given, found))
@@ -102,6 +105,8 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> Resolved:
     if problems:
         raise InputError(problems)
     chosen = [key for key in SIZES if engine.serve is None]
+    if options.get("engine_version") != engine.options.get("engine_version"):
+        chosen.append("engine_version")
     return Resolved(
         run=run, engine=engine, hardware=hardware, model=model,
         assumed=(*_assumed(given, run.options, chosen), *as_published, *model.assumed,
