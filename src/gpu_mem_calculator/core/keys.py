@@ -11,11 +11,8 @@ from typing import Any
 
 from ..families.plain import DEFAULTS as PLAIN
 from .hardware import DEFAULT_MEMORY_GB
-from .inference_keys import INFERENCE
+from .inference_keys import EXPERT, INFERENCE, MAIN, MORE, Row
 from .resolve import AXES
-
-MAIN, MORE, EXPERT = "main", "more", "expert"
-Row = tuple[str, str, str]
 
 MODEL: Mapping[str, Row] = {
     "name": (MAIN, "model", "A preset, a name on the hub such as owner/model, a path to a "
