@@ -14,6 +14,7 @@ from ..memory.run import Run
 from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, Served
 from ..model.arch import Arch
 from ..model.blocks import Attention, LatentAttention
+from ..model.scaling import scaled
 from ..serving import server, spellings
 from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware
@@ -156,7 +157,7 @@ def _run(
     spread = engine.name == "llamacpp"  # its GPUs have layers each, like pipeline stages
     config = _quantization_config(model)
     return Run(
-        arch=model.arch,
+        arch=model.arch if engine.serve else scaled(model.arch, model.parameters_given),
         mesh=Mesh(
             dp=options.get("data_parallel_size") or 1,
             tp=options.get("tensor_parallel_size") or 1,

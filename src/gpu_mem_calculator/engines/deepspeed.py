@@ -142,7 +142,7 @@ def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> Plan:
         run=run, stage=stage, width=width,
         trained_width=width if run.adapter is None else run.adapter.bits // 8,
         ranks=run.mesh.dp * run.mesh.cp,
-        trainable=run.scaled(elements), frozen=run.scaled(frozen), runs=tuple(runs),
+        trainable=elements, frozen=frozen, runs=tuple(runs),
         counts=dict(size_counts(arch, run.adapter)),
         frozen_counts=dict(size_counts(arch)) if run.frozen else {},
         beats=(), bucket=number(run, "reduce_bucket_size"),
