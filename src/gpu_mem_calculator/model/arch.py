@@ -171,7 +171,8 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     def num_parameters(self) -> int:
         """Elements in the whole model; the count that is given, where it is scaled."""
         if self.share is not None:
-            return self.share[0]
+            given: int = self.share[0]
+            return given
         stack = sum(layer.num_parameters for layer in self.layers)
         return self.embedding_parameters + stack + self.after_parameters
 
