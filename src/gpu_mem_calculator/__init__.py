@@ -1,4 +1,4 @@
-"""How much GPU memory a large language model takes to train, exactly and explained."""
+"""How much GPU memory a large language model takes to train or to serve, exactly and explained."""
 
 from __future__ import annotations
 

@@ -4,11 +4,9 @@ The numbers are those of pp1230/LLMGPUMemEstimator at c96c73f, to the last bit. 
 estimate of a real run use `gpu_mem_calculator.estimate`.
 """
 
-from typing import Final
+from .ledger.units import GIB
 
 __all__ = ["Estimator"]
-
-GIB: Final = 2**30
 
 
 class Estimator:

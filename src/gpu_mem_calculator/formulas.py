@@ -16,6 +16,8 @@ Sources:
 
 from typing import Final, Literal, NamedTuple, get_args
 
+from .ledger.num import ceil_div
+
 __all__ = [
     "Technique",
     "adam_state_bytes",
@@ -73,11 +75,6 @@ def _count(name: str, value: float, least: int = 1) -> int:
     return int(value)
 
 
-def _ceil_div(numerator: int, denominator: int) -> int:
-    """Divide and round up, in exact integers."""
-    return -(-numerator // denominator)
-
-
 def _stage(stage: int) -> int:
     """Return a ZeRO stage that exists."""
     if stage not in (0, 1, 2, 3):
@@ -91,7 +88,7 @@ def parameter_bytes(num_parameters: float, bits: int = 16) -> int:
     The unit conversion every source here starts from (ZeRO section 3.1: 2 bytes at 16 bits).
     """
     total_bits = _count("num_parameters", num_parameters, 0) * _count("bits", bits)
-    return _ceil_div(total_bits, 8)
+    return int(ceil_div(total_bits, 8))
 
 
 def adam_state_bytes(num_parameters: float, *, master_copy: bool = False) -> int:
@@ -117,7 +114,7 @@ def zero_model_states(num_parameters: float, num_gpus: int, stage: int) -> int:
     per_parameter = (OPTIMIZER_BYTES, GRADIENT_BYTES, PARAMETER_BYTES)
     cut = sum(per_parameter[: _stage(stage)])
     whole = sum(per_parameter[stage:])
-    return whole * params + _ceil_div(cut * params, gpus)
+    return whole * params + int(ceil_div(cut * params, gpus))
 
 
 def zero_communication_volume(num_parameters: float, stage: int) -> int:
@@ -170,7 +167,8 @@ def korthikanti_layer_bytes(
         raise ValueError(f"tensor_parallel={ways} is not 1 for technique 'none'; try 'tensor'")
     sbh, scores = _sbh_and_scores(seq_len, batch, hidden, heads)
     row = _TABLE_2[technique]
-    return row.whole_sbh * sbh + _ceil_div(row.cut_sbh * sbh + row.cut_scores * scores, ways)
+    cut = ceil_div(row.cut_sbh * sbh + row.cut_scores * scores, ways)
+    return row.whole_sbh * sbh + int(cut)
 
 
 def korthikanti_first_stage_bytes(
@@ -187,7 +185,7 @@ def korthikanti_first_stage_bytes(
     chunks = _count("interleaved_stages", interleaved_stages)
     if chunks == 1:
         return layers
-    return layers + _ceil_div(layers * (stages - 1), stages * chunks)
+    return layers + int(ceil_div(layers * (stages - 1), stages * chunks))
 
 
 def kv_cache_bytes(

@@ -13,6 +13,8 @@ own (its users are given stage 2's), and activations and buffers are left out.
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
+from .ledger.units import GIB
+
 __all__ = [
     "Model",
     "estimate_zero2_model_states_mem_needs",
@@ -27,7 +29,6 @@ __all__ = [
     "zero3_table",
 ]
 
-GIB: Final = 2**30
 _COLUMNS: Final = "  per CPU  |  per GPU |   Options"
 _ZERO3_ROWS: Final = ((True, True), (True, False), (False, False))
 """(cpu_offload, cpu_offload_params) in the order DeepSpeed prints them."""

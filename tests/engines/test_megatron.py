@@ -13,8 +13,10 @@ from gpu_mem_calculator.families.plain import read_plain
 from gpu_mem_calculator.ledger.ledger import CPU, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
 from gpu_mem_calculator.memory.huggingface.setting import Adapter
+from gpu_mem_calculator.memory.megatron.cuts import local_vocab
 from gpu_mem_calculator.memory.megatron.layer import layer_walk
 from gpu_mem_calculator.memory.megatron.ops import Setting
+from gpu_mem_calculator.memory.megatron.options import LIBRARY
 from gpu_mem_calculator.memory.pipeline import chunk_flight, chunks_in_flight
 from gpu_mem_calculator.memory.run import Run
 from gpu_mem_calculator.model.arch import Arch
@@ -34,6 +36,7 @@ UNFUSED = {
     "transformer_implementation": "local",
     "masked_softmax_fusion": False,
     "gradient_accumulation_fusion": False,
+    **LIBRARY,
 }
 
 
@@ -123,11 +126,19 @@ def test_tied_copy_on_the_last_stage() -> None:
 
 
 def test_vocabulary_padding() -> None:
-    """The vocabulary is padded to a multiple of the option × tp, and only if it is set."""
+    """The script pads the vocabulary to a multiple of 128 × tp, megatron-core does not."""
     model = arch(vocab_size=50257)
-    plain = ENGINE.parameters(run(model))
-    padded = ENGINE.parameters(run(model, options={"make_vocab_size_divisible_by": 128}))
-    assert padded - plain == 2 * (50304 - 50257) * 4096
+    plain = ENGINE.parameters(run(model, options=LIBRARY))
+    assert ENGINE.parameters(run(model)) - plain == 2 * (50304 - 50257) * 4096
+
+
+@pytest.mark.parametrize("engine", [ENGINE, BOTH])
+def test_gpt3_at_tp_8_is_padded(engine: Any) -> None:
+    """50,257 tokens do not divide by 8: each rank has 6,400 rows of 51,200."""
+    gpt3 = read_plain(GPT | {"vocab_size": 50257})
+    case = run(gpt3, tp=8, seq=2048)
+    assert list(engine.problems(case)) == []
+    assert local_vocab(case) == 51200 // 8
 
 
 def test_first_stage_is_busiest() -> None:
@@ -193,10 +204,10 @@ def test_fp16_gradients() -> None:
     assert named(ENGINE.ledger(told), "main gradients") == 2 * half
 
 
-def test_stage_outputs_can_be_deallocated() -> None:
-    """deallocate_pipeline_outputs saves one residual stream a micro-batch in flight."""
-    freed = {"deallocate_pipeline_outputs": True}
-    kept, less = (ENGINE.ledger(run(pp=4, micro_batches=8, options=o)).peak() for o in ({}, freed))
+def test_stage_outputs_are_deallocated() -> None:
+    """Megatron-LM's default saves one residual stream a micro-batch in flight."""
+    keep = {"deallocate_pipeline_outputs": False}
+    kept, less = (ENGINE.ledger(run(pp=4, micro_batches=8, options=o)).peak() for o in (keep, {}))
     assert kept - less == 4 * 2 * 4096 * 4096
 
 
@@ -245,7 +256,6 @@ def test_refusal(how: dict[str, Any], said: str) -> None:
 
 
 MODELS = [
-    (LLAMA | {"vocab_size": 50257}, {"tp": 2}, "divisible_by=128 to pad it to 50432"),
     (LLAMA | {"intermediate_size": 11001}, {"tp": 2}, "does not divide 11001 MLP columns"),
     (LLAMA | {"position_embedding": "alibi"}, {}, "ALiBi"),
     (LLAMA | {"num_attention_heads": 48, "num_key_value_heads": 6, "hidden_size": 6144}, {"tp": 4},

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.backtest.predict import stage_of_rank
 from gpu_mem_calculator.core.calculator import STEP
+from gpu_mem_calculator.core.megatron_defaults import as_measured
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read
@@ -39,7 +40,7 @@ ROWS = {
 
 def resolved(row: str) -> tuple[Resolved, int]:
     """A measured run, and the stage it was measured on."""
-    found = resolve(read(ROWS[row]["config"]))
+    found = resolve(read(as_measured(ROWS[row]["config"], ROWS[row]["environment"])))
     pp = int(found.run.mesh.pp)
     return found, stage_of_rank(ROWS[row]["rank"], found.hardware.num_gpus, pp)
 

@@ -49,6 +49,15 @@ def measured(**rest: Any) -> dict[str, Any]:
     return worker.measure_case(Case(**values), lambda message: None)
 
 
+def test_a_row_of_megatron_states_what_the_job_was_given(worlds: list[World]) -> None:
+    """megatron-core's own defaults are others, so the row does not leave these two open."""
+    row = measured(config=small_run("megatron_lm", engine={"make_vocab_size_divisible_by": 64}))
+    engine = row["config"]["engine"]
+    assert engine["make_vocab_size_divisible_by"] == 64
+    assert engine["deallocate_pipeline_outputs"] is True
+    assert "make_vocab_size_divisible_by" not in measured()["config"]["engine"]
+
+
 def test_the_row_is_complete_and_backtest_reads_it(worlds: list[World]) -> None:
     """Figures, phases, and where they were measured."""
     row = measured(rank=3)

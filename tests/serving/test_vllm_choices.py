@@ -6,6 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.memory.serving.served import ACTIVATION
@@ -121,6 +123,17 @@ def test_versions_that_there_are_not() -> None:
         run(engine_version="0.6.3", engine_generation="v1")
     with pytest.raises(InputError, match="'newest' is not a version"):
         run(engine_version="newest")
+
+
+def test_v0_without_a_version_is_the_newest_that_has_it() -> None:
+    """The run names the version that it took; V1 has the newest of all."""
+    file = {"model": {"name": "llama3-8b"}, "hardware": {"gpu": "h200-141gb-sxm"}}
+    asked = {"engine": "vllm", "engine_generation": "v0"}
+    found = resolve(read({**file, "inference": asked}))
+    assert found.run.options["engine_version"] == "0.10.2"
+    assert "inference.engine_version=0.10.2" in found.assumed
+    newer = resolve(read({**file, "inference": {**asked, "engine_generation": "v1"}}))
+    assert newer.run.options["engine_version"] == versions.NEWEST
 
 
 @pytest.mark.parametrize(

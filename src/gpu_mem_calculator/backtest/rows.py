@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ..core.errors import InputError, nearest
 from ..core.files import MOST_RUNS_BYTES, read_text
+from ..core.megatron_defaults import as_measured
 
 # Each figure that is scored, and the key of `measured` that it is scored against.
 METRICS = {
@@ -137,8 +138,8 @@ def _row(data: Mapping[str, Any], folder: Path) -> Row:
 
 
 def _config(data: Mapping[str, Any], around: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file, with the allocator's settings that a training run was measured with."""
-    config: dict[str, Any] = data["config"]
+    """The run file, with the allocator's settings and defaults that a run was measured with."""
+    config = as_measured(data["config"], around)
     settings, training = around.get("alloc_conf"), config.get("training") or {}
     if not settings or "inference" in config or not isinstance(training, dict):
         return config

@@ -14,6 +14,7 @@ from ..ledger.num import Num
 from ..ledger.sym import Sym
 from ..memory.run import Run
 from ..model.arch import Arch
+from ..model.scaling import with_share
 from ..model.symbolic import symbolic
 from .calculator import STEP, Estimate
 from .replayed import with_blocks
@@ -126,7 +127,7 @@ def _with_letters(run: Run) -> Run:
     given = run.parameters_given
     return replace(
         run,
-        arch=_arch(run, letter_total=given is not None),
+        arch=_arch(run),
         batch=Sym.named(run.batch, "b"),
         seq=Sym.named(run.seq, "s"),
         new_tokens=Sym.named(run.new_tokens, "n") if run.new_tokens else run.new_tokens,
@@ -136,12 +137,17 @@ def _with_letters(run: Run) -> Run:
     )
 
 
-def _arch(run: Run, *, letter_total: bool) -> Arch:
-    """The architecture with letters; its own total is N where another one is given."""
-    made = symbolic(run.arch)
-    if letter_total:
-        vars(made)["num_parameters"] = Sym.named(run.arch.num_parameters, "N")  # cached property
-    return made
+def _arch(run: Run) -> Arch:
+    """The architecture with letters; its own total is N where another one, P, is given."""
+    arch, given = run.arch, run.parameters_given
+    made = symbolic(arch)
+    if given is None:
+        return made
+    own = Sym.named(arch.own_parameters, "N")
+    if arch.share is None:  # a server's, whose formulas scale what they add up
+        vars(made)["num_parameters"] = own  # cached property
+        return made
+    return with_share(made, (Sym.named(given, "P"), own))
 
 
 def _explained(entry: Entry, ledger: Ledger, peak: str) -> Explained:

@@ -25,6 +25,7 @@ from ..memory.run import StoredTensor
 from ..model.arch import Arch
 from .belonging import misfit
 from .errors import InputError
+from .model_facts import SHAPE_ONLY, check_facts
 from .model_name import config_file, fetched, own_code, spelled, unknown
 from .models import ModelConfig
 from .runfile import load_text, parameter_count
@@ -41,11 +42,6 @@ SAME_KEYS = {
     "max_seq_len": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
     "tie_word_embeddings": ("tie_word_embeddings",),
 }
-SHAPE_ONLY = ("gated_mlp", "normalization", "position_embedding", "bias", "dropout",
-              "moe_enabled", "num_experts", "top_k", "expert_intermediate_size",
-              "shared_expert_intermediate_size")  # fmt: skip
-
-
 CORE = ("num_layers", "hidden_size", "num_attention_heads")
 
 
@@ -222,27 +218,8 @@ def _from_config(
         arch = _read_cached(text)
     except UnknownFamilyError as error:
         raise ConfigError(own_code(changed) or str(error)) from None
-    _contradictions(arch, numbers)
+    check_facts(arch, numbers)
     return replace(_checked(title, arch, given, assumed), config=changed)
-
-
-def _contradictions(arch: Arch, numbers: Mapping[str, Any]) -> None:
-    """Numbers that a family fixes may repeat what it says, not change it."""
-    if not any(key in SHAPE_ONLY for key in numbers):
-        return
-    layer = arch.layers[-1]
-    mlp = layer.mlp
-    facts: dict[str, Any] = {
-        "gated_mlp": getattr(mlp, "gated", None),
-        "num_experts": getattr(mlp, "num_experts", None),
-        "top_k": getattr(mlp, "top_k", None),
-        "expert_intermediate_size": getattr(mlp, "ffn", None),
-        "moe_enabled": any(one.kind == "moe" for one in arch.layers),
-    }
-    for key, value in numbers.items():
-        if key in SHAPE_ONLY and facts.get(key, value) != value:
-            raise InputError([f"model.{key}={value} contradicts the {arch.family} model, which has "
-                              f"{facts[key]}; leave it out"])  # fmt: skip
 
 
 def _plain_assumptions(numbers: Mapping[str, Any]) -> dict[str, Any]:

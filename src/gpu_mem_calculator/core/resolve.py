@@ -13,6 +13,7 @@ from ..memory.optimizers import OPTIMIZERS
 from ..memory.run import Run
 from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, linears, module_name
 from ..model.arch import Arch
+from ..model.scaling import scaled
 from ..replay.settings import Settings, SettingsError
 from ..serving import spellings as servers
 from . import rules
@@ -67,7 +68,7 @@ def resolve(file: RunFile, *, headers: bool = True) -> Resolved:
     if problems:
         raise InputError(problems)
     run = Run(
-        arch=model.arch,
+        arch=scaled(model.arch, model.parameters_given),
         mesh=mesh,
         seq=file.training.seq_len or model.arch.max_seq_len,
         adapter=adapter,
@@ -229,9 +230,13 @@ def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     if not known:
         raise InputError([f"training.lora: {arch.family} has no projection that PEFT adapts"])
     wanted = config.lora.target_modules
+    usual = DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS)
+    if wanted == []:
+        nothing = "training.lora.target_modules=[] adapts nothing; leave it out for"
+        raise InputError([f"{nothing} {', '.join(sorted(usual))}"])
     if wanted == "all-linear":
         wanted = sorted(known)
-    targets = frozenset(wanted or DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS))
+    targets = frozenset(wanted or usual)
     missing = sorted(targets - known)
     if missing:
         raise InputError(

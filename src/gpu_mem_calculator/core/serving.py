@@ -14,6 +14,7 @@ from ..memory.run import Run
 from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, Served
 from ..model.arch import Arch
 from ..model.blocks import Attention, LatentAttention
+from ..model.scaling import scaled
 from ..serving import server, spellings
 from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware
@@ -44,6 +45,9 @@ def inference_options(config: InferenceConfig) -> dict[str, Any]:
              and (value := getattr(config, key)) is not None}  # fmt: skip
     found = {**engine.options, **given}
     found["dtype"] = dtype_name(found["dtype"])
+    last = engine.generations.get(str(config.engine_generation).lower())
+    if config.engine_version is None and last is not None:
+        found["engine_version"] = last
     if config.max_seq_len is not None:
         _shorten(config, found, config.max_seq_len)
     problems = list(_problems(engine, given, found))
@@ -102,6 +106,8 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> Resolved:
     if problems:
         raise InputError(problems)
     chosen = [key for key in SIZES if engine.serve is None]
+    if options.get("engine_version") != engine.options.get("engine_version"):
+        chosen.append("engine_version")
     return Resolved(
         run=run, engine=engine, hardware=hardware, model=model,
         assumed=(*_assumed(given, run.options, chosen), *as_published, *model.assumed,
@@ -151,7 +157,7 @@ def _run(
     spread = engine.name == "llamacpp"  # its GPUs have layers each, like pipeline stages
     config = _quantization_config(model)
     return Run(
-        arch=model.arch,
+        arch=model.arch if engine.serve else scaled(model.arch, model.parameters_given),
         mesh=Mesh(
             dp=options.get("data_parallel_size") or 1,
             tp=options.get("tensor_parallel_size") or 1,

@@ -6,7 +6,6 @@ The ledger is for rank 0 of a data-parallel group, whose slice starts with the e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -17,136 +16,22 @@ from ..memory.engine import Engine
 from ..memory.huggingface.head import head_walk
 from ..memory.huggingface.setting import Setting
 from ..memory.recorded import table_script
-from ..memory.run import Precision, Run
+from ..memory.run import Run
 from ..memory.runtime import workspace_entries, zero_streams
 from ..memory.stack import Block, blocks, overlap
 from ..memory.surroundings import embedding_script
 from ..memory.timeline import in_flight, step
 from ..memory.zero import offload, pipeline, stage12, whole
+from ..memory.zero.checks import problems
 from ..memory.zero.coordinator import Limits
 from ..memory.zero.frozen import adapter_bits, keeping, without_sum
 from ..memory.zero.hooks import first_hook, hook_entries
-from ..memory.zero.modules import size_counts, tower_problems, trainable_runs
+from ..memory.zero.modules import size_counts, trainable_runs
+from ..memory.zero.options import OPTIONS, PRECISIONS, number, option, pipelined
 from ..memory.zero.plan import Plan, startup_instants, with_hooks
 from ..memory.zero.rolled import beats_and_entries, first_layers_input
 from ..memory.zero.states import state_entries
 from ..memory.zero.unrolled import keeper_of, shared_table, unrolled_ledger
-
-PRECISIONS = {"fp32": Precision(32, 32), "bf16_mixed": Precision(16, 16),
-              "fp16_mixed": Precision(16, 16)}  # fmt: skip
-OPTIONS: dict[str, Any] = {
-    "zero_stage": 0,
-    "offload_optimizer": "none",
-    "offload_param": "none",
-    "reduce_bucket_size": 500_000_000,
-    "allgather_bucket_size": 500_000_000,  # weights are gathered in place: no effect on memory
-    "amp": False,  # gone from DeepSpeed: refused when it is on
-    "overlap_comm": None,  # None: on in stage 3, off below
-    "contiguous_gradients": True,
-    "stage3_prefetch_bucket_size": 50_000_000,
-    "stage3_max_live_parameters": 1_000_000_000,
-    "stage3_max_reuse_distance": 1_000_000_000,
-    "stage3_param_persistence_threshold": 100_000,
-    "sub_group_size": 1_000_000_000,
-    "pin_memory": True,
-    "zero_init": True,  # stage 3: the model is built under deepspeed.zero.Init
-    "partition_activations": False,  # cuts across tensor-parallel ranks, of which there is one
-    "cpu_checkpointing": False,  # for models that call deepspeed.checkpointing
-    "partition_method": "parameters",
-}
-PLACES = ("none", "cpu", "nvme")
-
-
-def option(run: Run, name: str) -> Any:
-    """An option of the run, or DeepSpeed's default."""
-    return run.options.get(name, OPTIONS[name])
-
-
-def number(run: Run, name: str) -> int:
-    """An option that is a count of elements, or a stage."""
-    return int(option(run, name))
-
-
-def pipelined(run: Run) -> bool:
-    """Whether any of the runs has more than one stage."""
-    several = run.mesh.pp != 1
-    return bool(several.any() if hasattr(several, "any") else several)
-
-
-def problems(run: Run) -> Iterator[str]:
-    """What DeepSpeed refuses, and what is not modelled."""
-    stage = number(run, "zero_stage")
-    if stage not in (0, 1, 2, 3):
-        yield f"engine.zero_stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3"
-    for refused in (_precision_problems, _offload_problems, _pipeline_problems, tower_problems):
-        yield from refused(run, stage)
-    if run.options.get("amp"):
-        yield "engine.amp is gone from DeepSpeed 0.19.8; try precision bf16_mixed"
-    if number(run, "allgather_bucket_size") % 2:
-        size = number(run, "allgather_bucket_size")
-        yield f"engine.allgather_bucket_size={size} is odd, DeepSpeed wants even; try {size + 1}"
-    for name in ("partition_activations", "cpu_checkpointing"):
-        if option(run, name) and run.recompute != "full":
-            yield (f"engine.{name}=true acts on checkpoints, of which there are none; "
-                   "try activation_checkpointing full")  # fmt: skip
-    if run.quantization is not None and stage == 3:
-        yield (f"training.quantization={run.quantization} cannot be cut by ZeRO-3, whose shards "
-               "are of the model's dtype; try zero_stage 2")  # fmt: skip
-    elif run.quantization is not None:
-        yield (f"training.quantization={run.quantization} is not modelled under DeepSpeed; "
-               "try engine pytorch_ddp")  # fmt: skip
-
-
-def _precision_problems(run: Run, stage: int) -> Iterator[str]:
-    if run.precision not in PRECISIONS:
-        yield (f"training.precision={run.precision}: DeepSpeed steps on fp32 masters; "
-               f"try {run.precision.partition('_')[0]}_mixed")  # fmt: skip
-    if run.autocast:
-        yield "training.autocast=true is not modelled under DeepSpeed; leave it false"
-    if run.implementation not in ("", "fused", "foreach"):
-        yield (f"training.optimizer_implementation={run.implementation} has no DeepSpeed "
-               "optimizer; try fused, or foreach for torch_adam")  # fmt: skip
-    adam = run.optimizer in ("adam", "adamw")
-    if stage == 0 and run.precision != "fp32" and not (adam and run.implementation != "foreach"):
-        yield (f"training.optimizer={run.optimizer} {run.implementation} at zero_stage 0 in 16 "
-               "bits is not modelled, only fused Adam is; try zero_stage 1")  # fmt: skip
-
-
-def _offload_problems(run: Run, stage: int) -> Iterator[str]:
-    place, params = option(run, "offload_optimizer"), option(run, "offload_param")
-    for name, value in (("offload_optimizer", place), ("offload_param", params)):
-        if value not in PLACES:
-            yield f"engine.{name}={value} is not a place; try none, cpu or nvme"
-    if place != "none" and stage == 0:
-        yield f"engine.offload_optimizer={place} needs ZeRO; try zero_stage 1, 2 or 3"
-    if place == "nvme" and stage in (1, 2):
-        yield f"engine.offload_optimizer=nvme needs ZeRO-3, stage {stage} keeps all in RAM; try cpu"
-    if params != "none" and stage != 3:
-        yield f"engine.offload_param={params} needs ZeRO-3, not stage {stage}; try zero_stage 3"
-    if place != "none" and run.optimizer not in ("adam", "adamw", "lion"):
-        yield (f"training.optimizer={run.optimizer} has no CPU version in DeepSpeed, offload needs "
-               "one; try adamw or lion")  # fmt: skip
-    if place != "none" and run.implementation:
-        yield (f"training.optimizer_implementation={run.implementation} runs on the GPU, an "
-               "offloaded optimizer does not; leave it out")  # fmt: skip
-
-
-def _pipeline_problems(run: Run, stage: int) -> Iterator[str]:
-    method = option(run, "partition_method")
-    if method not in ("parameters", "uniform"):
-        yield f"engine.partition_method={method} is not modelled; try parameters or uniform"
-    if not pipelined(run):
-        return
-    if stage > 1:
-        yield f"engine.zero_stage={stage} does not go with a pipeline; try 0 or 1"
-    if run.virtual_stages > 1:
-        yield (f"parallelism.virtual_pipeline_size={run.virtual_stages}: DeepSpeed's pipeline does "
-               "not interleave; set it to 1")  # fmt: skip
-    if run.adapter is not None:
-        yield "training.lora is not modelled in a DeepSpeed pipeline; try pipeline_parallel_size 1"
-    if isinstance(run.mesh.pp, int) and run.mesh.pp > len(run.arch.layers):
-        yield (f"parallelism.pipeline_parallel_size={run.mesh.pp} is more than the "
-               f"{len(run.arch.layers)} layers; try {len(run.arch.layers)} or fewer")  # fmt: skip
 
 
 def _place(run: Run) -> tuple[Num, Num, Num, Num]:
@@ -257,7 +142,7 @@ def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> Plan:
         run=run, stage=stage, width=width,
         trained_width=width if run.adapter is None else run.adapter.bits // 8,
         ranks=run.mesh.dp * run.mesh.cp,
-        trainable=run.scaled(elements), frozen=run.scaled(frozen), runs=tuple(runs),
+        trainable=elements, frozen=frozen, runs=tuple(runs),
         counts=dict(size_counts(arch, run.adapter)),
         frozen_counts=dict(size_counts(arch)) if run.frozen else {},
         beats=(), bucket=number(run, "reduce_bucket_size"),

@@ -216,7 +216,7 @@ def _plan(run: Run, stack: tuple[Block, ...]) -> Plan:
         ),
         layers=tuple(kinds[id(layer)][0] for layer in arch.layers),
         root=unit(run, root_pieces(run, base), ranks, offload=offload),
-        head=0 if run.frozen else run.scaled(head) * base.compute // 8,
+        head=0 if run.frozen else head * base.compute // 8,
         several=several,
         keeps=keeps,
         replicas=strategy in ("hybrid_shard", "no_shard"),

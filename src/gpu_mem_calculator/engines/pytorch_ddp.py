@@ -139,8 +139,8 @@ def _gradients(
     return gradient_entries(
         run,
         tuple((b.title, trained_elements(run, b.layer)) for b in stack),
-        run.scaled(before - shared),
-        run.scaled(after + shared),
+        before - shared,
+        after + shared,
         trained_bits(run, precision),
         beats,
     )
@@ -200,7 +200,7 @@ def _once(run: Run, precision: Precision) -> Iterator[Entry]:
     if run.quantization is not None and run.upcast_unquantized:
         yield Entry(
             name="largest weight that is widened, in 16 bits", kind=PARAM,
-            bytes=run.scaled(run.arch.largest_weight) * 2, live={"startup": 1},
+            bytes=run.arch.largest_weight * 2, live={"startup": 1},
             source=code("PEFT 0.21.2 utils/other.py prepare_model_for_kbit_training: data.to"),
         )  # fmt: skip
     elif run.arch.tied:

@@ -12,9 +12,10 @@ from typing import Any
 from ..core.errors import InputError
 from ..core.models import RunFile
 from ..core.resolved import Resolved
-from ..engines import deepspeed, engines
+from ..engines import engines
 from ..jobs.deepspeed import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
 from ..memory.run import Run
+from ..memory.zero.options import OPTIONS
 
 FILENAME = "ds_config.json"
 NVME_PATH = "/local_nvme"  # as DeepSpeed's documentation has it: the fast disk's own comes here
@@ -77,7 +78,7 @@ def _zero(run: Run) -> dict[str, Any]:
         place = run.options.get(key, "none")
         if place == "none":
             continue
-        pinned = run.options.get("pin_memory", deepspeed.OPTIONS["pin_memory"])
+        pinned = run.options.get("pin_memory", OPTIONS["pin_memory"])
         found[key] = {"device": place, "pin_memory": bool(pinned)}
         if place == "nvme":
             found[key]["nvme_path"] = NVME_PATH

@@ -14,8 +14,9 @@ from ..core.errors import InputError
 from ..core.resolve import resolve
 from ..core.runfile import load_text, with_settings
 from ..core.runfile import read as read_run
-from ..engines.deepspeed import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
+from ..ledger.units import MIB
+from ..memory.zero.options import OPTIONS
 from .deepspeed_batch import MICRO, STEPS, TRAIN, complete
 from .deepspeed_check import OLD_FORM, Checked, shown
 from .deepspeed_keys import NVME
@@ -25,7 +26,7 @@ Source = str | Path | Mapping[str, Any]
 ZERO = "zero_optimization"
 RECOMPUTE = "activation_checkpointing"
 OFFLOADS = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
-SWAPPED = 2**20  # aio.block_size up to which DeepSpeed swaps the same tensors
+SWAPPED = MIB  # aio.block_size up to which DeepSpeed swaps the same tensors
 # A model that ranks divide, however many: for rules that hold for every model.
 ANY_MODEL = {"num_layers": 840, "hidden_size": 1680, "num_attention_heads": 840,
              "vocab_size": 107_520, "max_seq_len": 1024}  # fmt: skip

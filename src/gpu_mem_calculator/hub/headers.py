@@ -13,12 +13,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from ..ledger.units import GIB, MIB
 from ..memory.formats.ggml import NUMBERS, bytes_of
 from .bounds import HubError
 from .reader import Read
 
-SAFETENSORS_MOST = 100 * 2**20  # the format's own limit
-CHUNK, MOST = 2**20, 2**30  # bytes read at once; no text or list of a header is larger
+SAFETENSORS_MOST = 100 * MIB  # the format's own limit
+CHUNK, MOST = MIB, GIB  # bytes read at once; no text or list of a header is larger
 DEEPEST = 8  # lists in lists
 MOST_DIMS, GGUF_DIMS = 64, 4  # of a tensor: torch's, and ggml's own limit
 MAGIC = b"GGUF"

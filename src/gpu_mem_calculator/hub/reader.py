@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
+from ..ledger.units import MIB
 from .access import access
 from .bounds import AbsentError, Allowance, HubError, said
 
 Read = Callable[[int, int], bytes]  # offset, how many; fewer come back at the end of the file
-MOST_JSON = 64 * 2**20  # a config or an index is smaller
+MOST_JSON = 64 * MIB  # a config or an index is smaller
 
 
 class Folder(Protocol):

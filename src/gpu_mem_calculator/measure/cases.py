@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..ledger.units import GIB
 from .case import Case
 from .child import Outcome, Tell, in_child
 from .minimum import find_minimum
@@ -120,7 +121,7 @@ def _add_minimum(result: Result, worker: Worker, heard: Callable[[Case, str], No
         return
 
     def survives(cap_bytes: int) -> bool:
-        heard(result.case, f"in {cap_bytes / 2**30:.2f} GiB")
+        heard(result.case, f"in {cap_bytes / GIB:.2f} GiB")
         tried = measure_one(replace(result.case, cap_bytes=cap_bytes, snapshot=None), worker)
         if not tried.failed and not tried.refused:
             return True

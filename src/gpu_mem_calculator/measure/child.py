@@ -21,6 +21,8 @@ from typing import Any, NoReturn
 
 from msgspec import Struct, convert
 
+from ..ledger.units import MIB
+
 TICK = 0.5  # seconds between looks at whether the child is still there
 LOG_END = 4000  # characters of what it printed that are kept
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -73,7 +75,7 @@ def _listen(reader: int, pid: int, timeout: float, hear: Tell) -> Outcome:
     while (left := end - time.monotonic()) > 0:
         gone = _status(pid)
         if select.select([reader], [], [], 0 if gone else min(left, TICK))[0]:
-            chunk = os.read(reader, 1 << 20)
+            chunk = os.read(reader, MIB)
             *lines, buffer = (buffer + chunk).split(b"\n")
             for line in lines:
                 message = json.loads(line)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.files import write_file
+from ..core.megatron_defaults import as_script
 from ..core.runfile import as_dict
 from ..jobs.job import FAKE, NCCL, World
 from . import environment
@@ -68,8 +69,9 @@ def finished(case: Case, group: str, probe: Probe, around: dict[str, Any]) -> Ro
 def beginning(case: Case, group: str) -> Row:
     """What every row of a case starts with."""
     own = {"function": case.function, "with": dict(case.values)} if case.function else {}
-    return {"id": case.id, "group": case.group or group, "config": as_dict(case.config), **own,
-            "rank": case.rank}  # fmt: skip
+    config = as_script(as_dict(case.config))
+    name = case.group or group
+    return {"id": case.id, "group": name, "config": config, **own, "rank": case.rank}
 
 
 def surroundings(case: Case, conf: str | None, group: str) -> dict[str, Any]:

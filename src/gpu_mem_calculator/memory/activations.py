@@ -261,7 +261,7 @@ def _head_moment(done: Walks, beat: Beat) -> Moment:
 def _working(name: str, moment: Moment, beat: Beat, run: Run, source: Source) -> Iterator[Entry]:
     parts = (
         (name, ACT, moment.act),
-        (f"{name}, weight gradients", GRAD, run.scaled(moment.grad)),
+        (f"{name}, weight gradients", GRAD, moment.grad),
         (f"{name}, kernel workspace", TEMP, moment.temp),
     )
     for title, kind, size in parts:

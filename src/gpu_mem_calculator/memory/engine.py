@@ -27,6 +27,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     title: str
     options: Mapping[str, Any] = {}
     fixed: tuple[str, ...] = ()  # options of which it has the default value only
+    generations: Mapping[str, str] = {}  # the newest version that has a generation, where it ended
     axes: frozenset[str] = frozenset()
     side_streams: Callable[[Run], bool] = never  # whether it makes CUDA streams of its own
     transformers: bool = True  # runs Hugging Face's modelling code, with its own choices

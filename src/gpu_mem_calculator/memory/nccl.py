@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ..ledger.num import round_up
+from ..ledger.num import power_of_two, round_up
 from ..ledger.source import measured
 from ..ledger.units import KIB, MIB
 from .run import Run
@@ -78,11 +78,6 @@ def table_bytes(channels: int) -> int:
     return PAGE * (2 + 3 * channels)
 
 
-def power_of_two(number: int) -> int:
-    """The next power of two: channels of send and receive (graph/paths.cc:883)."""
-    return 1 << (number - 1).bit_length()
-
-
 def ring_bytes(group: Group, channels: int, *, nvlink: bool) -> int:
     """A ring in each channel: every rank receives from one and sends to one.
 
@@ -113,7 +108,7 @@ def group_bytes(group: Group, capability: str, *, sums: bool) -> int:
     """One communicator that gathers, scatters, and sums where `sums` says so."""
     nvlink = capability in NVLINK
     channels = num_channels(group, nvlink=nvlink)
-    tables = table_bytes(power_of_two(channels))
+    tables = table_bytes(power_of_two(channels))  # graph/paths.cc:883
     if group.ranks == 1:
         return tables
     rings = ring_bytes(group, channels, nvlink=nvlink)

@@ -22,7 +22,7 @@ def loading_script(run: Run, precision: Precision) -> Script:
     before: list[int] = []
     for layer in run.arch.layers:
         for one in linears(layer):
-            wide = [reel.weight(one.ins[1] * one.outs[1] * 2)]
+            wide = [reel.weight(one.numel * 2)]
             reel.over(before)
             left += _packed(reel, run, one)
             before = wide
@@ -38,7 +38,7 @@ def loading_script(run: Run, precision: Precision) -> Script:
 
 def _packed(reel: Reel, run: Run, one: Linear) -> list[int]:
     """The packed weight of a projection, and what belongs to it."""
-    count = one.ins[1] * one.outs[1]
+    count = one.numel
     if run.quantization != "int8" and not run.double_quant:  # scales, weight, code
         return [reel.weight(size) for size in (4 * ceil_div(count, 64), ceil_div(count, 2), 64)]
     body = count if run.quantization == "int8" else ceil_div(count, 2)

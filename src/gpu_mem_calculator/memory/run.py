@@ -77,7 +77,10 @@ class Run(Struct, frozen=True, kw_only=True):
         return self.adapter is not None
 
     def scaled(self, elements: Num) -> Num:
-        """An element count, in proportion to the parameter count that was given."""
+        """A size that was made from dimensions, in proportion to the parameters given.
+
+        Sizes made from `Weight.numel` are in proportion already, where the architecture is scaled.
+        """
         if self.parameters_given is None:
             return elements
-        return elements * self.parameters_given // self.arch.num_parameters
+        return elements * self.parameters_given // self.arch.own_parameters

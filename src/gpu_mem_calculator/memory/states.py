@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import prod
 
 from msgspec.structs import replace
 
@@ -88,7 +89,7 @@ def optimizer_entries(
     live: Mapping[str, Num] = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
     temp = step_temp_bytes(row, implementation, elements, largest, bits, side)
     if implementation == FORLOOP and row.forloop and neighbours:
-        temp = run.scaled(loop_temp_bytes(row, neighbours, bits))
+        temp = loop_temp_bytes(row, neighbours, bits)
     clip = larger(clip_temp_bytes(tensors, largest) - temp, 0) if run.clipping else 0
     yield Entry(
         name=f"{run.optimizer} {implementation} temporaries", kind=TEMP, bytes=temp, live=live,
@@ -113,10 +114,10 @@ def _state_entries(
     if row.factored:
         size = factored_bytes(run, bits)
     elif row.block and sizes:
-        size = run.scaled(sum(n * tensor_state_bytes(row, one, bits) for one, n in sizes))
+        size = sum(n * tensor_state_bytes(row, one, bits) for one, n in sizes)
     else:
         size = state_bytes(row, elements, bits)
-    paged = run.scaled(sum(n * paged_bytes(row, one, bits) for one, n in sizes))
+    paged = sum(n * paged_bytes(row, one, bits) for one, n in sizes)
     yield Entry(
         name=f"{run.optimizer} states", kind=OPTIM, bytes=size - paged, live=always(beats),
         source=OPTIMIZER_CODE,
@@ -140,11 +141,7 @@ def factored_bytes(run: Run, bits: int) -> Num:
     total = 0
     for weight in run.arch.weights():
         sizes = [size for _, size in weight.dims]
-        total += (
-            sum(sizes[-2:]) * (weight.numel // (sizes[-1] * sizes[-2]))
-            if len(sizes) > 1
-            else sizes[0]
-        )
+        total += sum(sizes[-2:]) * prod(sizes[:-2]) if len(sizes) > 1 else sizes[0]
     return run.scaled(total) * bits // 8
 
 

@@ -128,7 +128,7 @@ def embedding_script(run: Run, how: Setting) -> Script:
     """Backward of the embedding, as `embedding_entries` counts it, tensor by tensor."""
     reel = Reel()
     exit_grad = reel.number(run.batch * run.seq * how.hidden * how.bits // 8)
-    made = [reel.weight(run.scaled(n) * how.weight_bits // 8) for n in embedding_tensors(run)]
+    made = [reel.weight(n * how.weight_bits // 8) for n in embedding_tensors(run)]
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, how.hidden)
     reel.over(reel.work((work,)))
     reel.free(exit_grad)
@@ -166,7 +166,7 @@ def embedding_entries(
                 source=source)  # fmt: skip
     if run.frozen:
         return
-    size = run.scaled(run.arch.embedding_parameters) * how.weight_bits // 8
+    size = run.arch.embedding_parameters * how.weight_bits // 8
     yield Entry(name="embedding: gradient being made", kind=GRAD, bytes=size, live=live,
                 source=source, tensors=lambda: embedding_tensors(run))  # fmt: skip
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, how.hidden)
@@ -174,7 +174,7 @@ def embedding_entries(
         yield Entry(name="embedding: sorted ids and partial sums", kind=TEMP, bytes=work, live=live,
                     source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"))  # fmt: skip
     buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
-    table = run.scaled(run.arch.embedding[0].numel) * how.weight_bits // 8
+    table = run.arch.embedding[0].numel * how.weight_bits // 8
     if run.arch.tied and how.weight_bits == how.matmul_bits:
         yield Entry(name="embedding: its gradient and the head's, added", kind=GRAD,
                     bytes=larger(table - grad - work, 0), live=live, source=buffer)  # fmt: skip
@@ -206,7 +206,7 @@ def _autocast_cache(
             cast = trained_elements(run, block.layer)
         yield Entry(
             name=f"{block.title}: 16-bit weights cached by autocast", kind=TEMP,
-            bytes=block.count * run.scaled(cast) * 2, live=live,
+            bytes=block.count * cast * 2, live=live,
             tensors=partial(_cast_sizes, block.layer),
             source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
         )  # fmt: skip

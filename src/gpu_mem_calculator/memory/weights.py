@@ -16,14 +16,14 @@ from .run import Precision, Run
 def trained_elements(run: Run, layer: Layer) -> Num:
     """Elements of one layer that take a gradient."""
     if run.adapter is None:
-        return run.scaled(layer.num_parameters)
+        return layer.num_parameters
     return adapter_parameters(layer, run.adapter.rank, run.adapter.targets, dora=run.adapter.dora)
 
 
 def trained_total(run: Run) -> Num:
     """Elements of the whole model that take a gradient."""
     if run.adapter is None:
-        return run.scaled(run.arch.num_parameters)
+        return run.arch.num_parameters
     total: Num = 0
     for layer, _, count in run.arch.runs:
         total = total + trained_elements(run, layer) * count
@@ -111,7 +111,8 @@ def quantized_bytes(run: Run, linear: Linear) -> Num:
     fp32 values, and one scale for 64 elements in fp32; with double quantization the scales have
     8 bits, with one fp32 scale for 256 of them and one offset.
     """
-    return sum(size for _, size in _pack(run).stored(1, linear.outs[1], linear.ins[1]))
+    packed = _pack(run).stored(1, linear.outs[1], linear.ins[1])
+    return run.scaled(sum(size for _, size in packed))
 
 
 def _pack(run: Run) -> Pack:
@@ -149,15 +150,15 @@ def base_bytes(run: Run, precision: Precision) -> Num:
     """
     arch = run.arch
     if run.quantization is None:
-        return run.scaled(arch.num_parameters) * precision.weights // 8
+        return arch.num_parameters * precision.weights // 8
     packed: Num = 0
     elements = biases = 0
     for layer, _, count in arch.runs:
         for one in linears(layer):
             packed = packed + count * quantized_bytes(run, one)
-            elements += count * one.ins[1] * one.outs[1]
-            biases += count * one.outs[1] * one.bias
+            elements += count * one.numel
+            biases += count * one.bias_numel
     rest = 32 if run.upcast_unquantized else precision.weights
     narrow = biases if run.quantization == "nf4" else 0
     others = (arch.num_parameters - elements - narrow) * rest + narrow * 16
-    return run.scaled(packed + others // 8)
+    return packed + others // 8

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from .blocks import Linear, Mixer, Mlp, Moe, Norm, Weight
+from .blocks import Linear, Mixer, Mlp, Moe, Norm, Share, Weight
 
 
 class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
@@ -46,7 +46,7 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
             if part is not None:
                 prefix = f"{name}." if name else ""
                 for weight in part.weights():
-                    yield Weight(prefix + weight.name, weight.dims)
+                    yield Weight(prefix + weight.name, weight.dims, weight.share)
         for _, norm in self.norms:
             yield from norm.weights()
         yield from self.extra
@@ -126,6 +126,7 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     layer_names: tuple[str, ...] = ()  # where they are not layer_prefix.index (T5's two stacks)
     logit_scale: float | None = None  # logits are multiplied by it after the head
     around: tuple[tuple[tuple[int, ...], ...], ...] = ()  # a record's modules before and behind
+    share: Share | None = None  # where its parameters are scaled: see scaling.py
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter with its full name, tied ones once."""
@@ -135,7 +136,7 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
         for index, layer in enumerate(self.layers):
             prefix = self.layer_names[index] if self.layer_names else f"{self.layer_prefix}.{index}"
             for weight in layer.weights():
-                yield Weight(f"{prefix}.{weight.name}", weight.dims)
+                yield Weight(f"{prefix}.{weight.name}", weight.dims, weight.share)
         yield from self.after_weights()
 
     def after_weights(self) -> Iterator[Weight]:
@@ -168,9 +169,17 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
 
     @cached_property
     def num_parameters(self) -> int:
-        """Elements in the whole model."""
+        """Elements in the whole model; the count that is given, where it is scaled."""
+        if self.share is not None:
+            given: int = self.share[0]
+            return given
         stack = sum(layer.num_parameters for layer in self.layers)
         return self.embedding_parameters + stack + self.after_parameters
+
+    @property
+    def own_parameters(self) -> int:
+        """Elements in the whole model, before they were scaled."""
+        return self.num_parameters if self.share is None else self.share[1]
 
     @cached_property
     def tower_parameters(self) -> int:

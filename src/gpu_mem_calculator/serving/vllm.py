@@ -138,7 +138,14 @@ def _notes(how: Run, here: Rank) -> Iterator[str]:
 
 
 ENGINE = Engine(
-    name="vllm", title="vLLM", options=OPTIONS, axes=frozenset({"tp", "pp", "ep"}),
-    transformers=False, problems=problems, ledger=lambda run: serve(run).ledger, serve=serve,
+    name="vllm",
+    title="vLLM",
+    options=OPTIONS,
+    generations=versions.ENDED,
+    axes=frozenset({"tp", "pp", "ep"}),
+    transformers=False,
+    problems=problems,
+    ledger=lambda run: serve(run).ledger,
+    serve=serve,
     stage_layers=stage_layers,
-)  # fmt: skip
+)

@@ -9,13 +9,14 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from ..ledger.units import KIB
 from .frames import JSON, Ask, Reply, refusal
 from .known import Known
 from .observe import OUTCOMES
 from .pool import BusyError, Lane, LateError
 from .settings import Settings
 
-MOST_OPTIONS, MOST_TEXT = 200, 64 * 2**10  # of an address
+MOST_OPTIONS, MOST_TEXT = 200, 64 * KIB  # of an address
 SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a picture carries its own styles
 BUSY = "the service is busy; try again in a second"
 LATE = "this takes longer than {:g} seconds, the limit here; try a smaller run"

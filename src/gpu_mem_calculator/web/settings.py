@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from ..core.errors import InputError
+from ..ledger.units import GIB, MIB
 
 PREFIX = "GPU_MEM_CALC_"
 Port = Annotated[int, Meta(ge=0, le=65535, description="a port, 0 to 65535")]
@@ -30,15 +31,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     workers: Few = 1
     hub: bool = False
     hub_hosts: list[str] = field(default_factory=lambda: [".hf.co"])
-    body_bytes: Many = 2**20
+    body_bytes: Many = MIB
     body_seconds: Seconds = 10.0
     quick_processes: Few = 2
     quick_seconds: Seconds = 5.0
     slow_processes: Few = 1
     slow_seconds: Seconds = 30.0
     waiting: Few = 64
-    known_bytes: Annotated[int, Meta(ge=0, le=2**34)] = 16 * 2**20
-    process_bytes: Annotated[int, Meta(ge=2**28, le=2**40)] = 4 * 2**30
+    known_bytes: Annotated[int, Meta(ge=0, le=2**34)] = 16 * MIB
+    process_bytes: Annotated[int, Meta(ge=2**28, le=2**40)] = 4 * GIB
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 

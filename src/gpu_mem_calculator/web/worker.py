@@ -20,13 +20,14 @@ from msgspec.structs import replace
 
 from ..core.errors import InputError
 from ..hub.access import Access, allow, endpoint
+from ..ledger.units import MIB
 from .frames import HEAD, Ask, Reply, frame, refusal
 from .reference import NotMadeError
 from .settings import Settings, from_environment
 from .tasks import answer
 
 LOOKING = 0.8  # of a question's time may go into looking a model up
-MOST_FETCHED = 64 * 2**20  # bytes of it
+MOST_FETCHED = 64 * MIB  # bytes of it
 PACKED = 8192  # bytes from which an answer is packed
 TOO_LARGE = "this takes more memory than the service gives one request; make the run smaller"
 UNEXPECTED = "the calculation failed in a way that it should not; the operator's log says where"

@@ -112,8 +112,7 @@ def unit(run: Run, pieces: Sequence[Piece], ranks: Num, *, offload: bool = False
             add("cast", part, widths.compute)
         add("gathered", part * ranks, widths.compute)
         if piece.trained:
-            numel = piece.weight.numel
-            whole = numel if run.frozen else run.scaled(numel)
+            whole = piece.weight.numel
             add("grads", whole, widths.compute)
             sums["last_grad"] = whole * widths.compute // 8
             add("reduce_in", part * ranks, widths.reduce)

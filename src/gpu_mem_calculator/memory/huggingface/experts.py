@@ -6,7 +6,7 @@ Line numbers refer to transformers 5.17.0.
 from __future__ import annotations
 
 from ...ledger.num import Num
-from ...model.blocks import Moe, Weight
+from ...model.blocks import Moe, Weight, in_share
 from ..tape import Tape, Value
 from .activation import activation, gated
 from .feedforward import halves, mlp
@@ -54,9 +54,8 @@ def route(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
     impl, bits = block.router_impl, setting.matmul_bits
     if impl == "sparsemixer" and block.jitter and setting.training:
         x = _jittered(tape, x, "router.noise")
-    weight = tape.param(
-        "router", block.num_experts * setting.hidden, setting.weight_bits, grad=not setting.frozen
-    )
+    size = in_share(block.num_experts * setting.hidden, block.router[0].share)
+    weight = tape.param("router", size, setting.weight_bits, grad=not setting.frozen)
     if impl.startswith("float"):
         weight, x = tape.cast(weight, 32), tape.cast(x, 32)
         bits = bits if setting.autocast else 32
@@ -187,9 +186,8 @@ def _weighted(tape: Tape, down: Value, scores: Value) -> Value:
 def _every_expert(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
     """Llama4TextMoe (modeling_llama4.py): every expert on every token, scaled by its score."""
     tokens, bits = setting.tokens, setting.matmul_bits
-    weight = tape.param(
-        "router", block.num_experts * setting.hidden, setting.weight_bits, grad=not setting.frozen
-    )
+    size = in_share(block.num_experts * setting.hidden, block.router[0].share)
+    weight = tape.param("router", size, setting.weight_bits, grad=not setting.frozen)
     size = tokens * block.num_experts
     read, weight = tape.cast(x, bits), tape.cast(weight, bits)
     kept = _read(setting, read, weight)

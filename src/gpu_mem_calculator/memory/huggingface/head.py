@@ -30,11 +30,12 @@ class Head(Struct, frozen=True):
 
 def _head(arch: Arch) -> Head:
     """OPT-350M projects back to the embedding's width before it."""
-    back = tuple(Linear(weight.name, weight.dims[1], weight.dims[0])
+    back = tuple(Linear(weight.name, weight.dims[1], weight.dims[0], share=weight.share)
                  for weight in arch.head_extra if len(weight.dims) == 2)  # fmt: skip
-    last = arch.head or Linear("lm_head", arch.embedding[0].dims[1], ("vocab", arch.vocab))
+    table = arch.embedding[0]
+    tied = Linear("lm_head", table.dims[1], ("vocab", arch.vocab), share=table.share)
     return Head(
-        norm=arch.final_norm, linears=(*back, last), tied=arch.tied,
+        norm=arch.final_norm, linears=(*back, arch.head or tied), tied=arch.tied,
         capped=bool(arch.logit_softcap), wide=arch.layers[-1].fp32_residual,
         parameters=arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0),
     )  # fmt: skip

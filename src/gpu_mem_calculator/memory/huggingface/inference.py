@@ -147,7 +147,9 @@ def logits_pass(setting: Setting, arch: Arch, rows: Num) -> Pass:
     for weight in arch.head_extra:
         if len(weight.dims) == 2:  # OPT-350M projects back to the embedding's width
             out = linear(tape, setting, out, Linear(weight.name, weight.dims[1], weight.dims[0]))
-    head = arch.head or Linear("lm_head", arch.embedding[0].dims[1], ("vocab", arch.vocab))
+    head = arch.head or Linear(
+        "lm_head", arch.embedding[0].dims[1], ("vocab", arch.vocab), share=arch.share
+    )
     logits = linear(tape, setting, out, head)
     if arch.logit_softcap:
         scaled = tape.op("logits.scaled", logits)

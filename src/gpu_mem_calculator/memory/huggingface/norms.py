@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.blocks import Norm
+from ...model.blocks import Norm, in_share
 from ..tape import Tape, Value
 from .ops import add, gain
 from .setting import Setting
@@ -15,7 +15,10 @@ def norm(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
 
 def _param(tape: Tape, setting: Setting, layer: Norm) -> Value:
     return tape.param(
-        f"{layer.name}.weight", layer.size[1], setting.weight_bits, grad=not setting.frozen
+        f"{layer.name}.weight",
+        in_share(layer.size[1], layer.share),
+        setting.weight_bits,
+        grad=not setting.frozen,
     )
 
 
@@ -59,8 +62,9 @@ def layer_norm(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
     stats = tape.value(f"{layer.name}.stats", rows * 2, 32, grad=False)
     weights = [_param(tape, setting, layer)] if layer.affine else []
     if layer.bias:
-        weights.append(tape.param(f"{layer.name}.bias", layer.size[1], setting.weight_bits,
-                                  grad=not setting.frozen))  # fmt: skip
+        size = in_share(layer.size[1], layer.share)
+        bias = tape.param(f"{layer.name}.bias", size, setting.weight_bits, grad=not setting.frozen)
+        weights.append(bias)
     return tape.op(layer.name, x, *weights, saves=(x, stats))
 
 

@@ -28,10 +28,10 @@ def linear(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:
         if adapter is not None and layer.name.rpartition(".")[2] in adapter.targets:
             y = _adapted(tape, setting, x, y, layer, adapter)
         return y
-    ins = [tape.cast(x, bits), _weight(tape, setting, layer.name, layer.ins[1] * layer.outs[1])]
+    ins = [tape.cast(x, bits), _weight(tape, setting, layer.name, layer.numel)]
     work: Num = None
     if layer.bias:
-        ins.append(_weight(tape, setting, f"{layer.name}.bias", layer.outs[1]))
+        ins.append(_weight(tape, setting, f"{layer.name}.bias", layer.bias_numel))
         work = row_sum_workspace(rows, layer.outs[1])
     return tape.op(
         layer.name, *ins, elements=out, bits=bits, saves=ins[:2],
@@ -58,7 +58,7 @@ def _frozen(tape: Tape, setting: Setting, x: Value, layer: Linear, out: Num) -> 
     if setting.quantization == "int8":
         return _eight_bit(tape, x, layer, out)
     bits = setting.matmul_bits
-    ins = (tape.cast(x, bits), _weight(tape, setting, layer.name, layer.ins[1] * layer.outs[1]))
+    ins = (tape.cast(x, bits), _weight(tape, setting, layer.name, layer.numel))
     return tape.op(layer.name, *ins, elements=out, bits=bits, saves=ins[1:])
 
 

@@ -49,7 +49,7 @@ def option_problems(run: Run, title: str) -> Iterator[str]:
         yield (f"engine.transformer_implementation={kind!r} must be {ENGINE!r} or {LOCAL!r}; "
                f"try {ENGINE!r}")  # fmt: skip
     multiple = option(run, "make_vocab_size_divisible_by")
-    if multiple is not None and multiple < 1:
+    if multiple < 1:
         yield f"engine.make_vocab_size_divisible_by={multiple} must be at least 1; try 128"
 
 
@@ -58,7 +58,6 @@ def layout_problems(run: Run, title: str) -> Iterator[str]:
     yield from _model_problems(run.arch, title)
     found = [text for layer, _, _ in run.arch.runs for text in _layer_problems(run, layer)]
     yield from dict.fromkeys(found)
-    yield from _vocab_problems(run)
     yield from _stage_problems(run)
     yield from _sequence_problems(run, title)
     yield from _expert_problems(run, title)
@@ -97,14 +96,6 @@ def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
     for block in (mlp, getattr(mlp, "shared", None)):
         if isinstance(block, Mlp | Moe):
             yield from undivided(TP, tp, block.ffn, "MLP columns")
-
-
-def _vocab_problems(run: Run) -> Iterator[str]:
-    vocab, tp = run.arch.vocab, run.mesh.tp
-    if not option(run, "make_vocab_size_divisible_by") and vocab % tp:
-        yield (f"{TP}={tp} does not divide a vocabulary of {vocab}; set "
-               "engine.make_vocab_size_divisible_by=128 to pad it to "
-               f"{-(-vocab // (128 * tp)) * 128 * tp}")  # fmt: skip
 
 
 def _stage_problems(run: Run) -> Iterator[str]:

@@ -12,6 +12,7 @@ from ...ledger.rules import Rules
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, Moe, Weight
 from ..run import Run
+from .options import option
 
 # Column- and row-parallel matmuls, vocabulary-parallel embedding (tensor_parallel/layers.py);
 # norms, row-parallel biases, positions and latent projections are on every rank.
@@ -57,10 +58,10 @@ class Shard(Struct, frozen=True):
 def local_vocab(run: Run) -> Num:
     """Rows of the embedding on one rank.
 
-    GPTModel takes the vocabulary as it is given; Megatron-LM's training script pads it to a
-    multiple of make_vocab_size_divisible_by × tp (training/vocab_utils.py:58).
+    The vocabulary is padded to a multiple of make_vocab_size_divisible_by × tp, as Megatron-LM's
+    training script does (training/vocab_utils.py:58).
     """
-    multiple = run.options.get("make_vocab_size_divisible_by") or 1
+    multiple = option(run, "make_vocab_size_divisible_by")
     return ceil_div(run.arch.vocab, multiple * run.mesh.tp) * multiple
 
 

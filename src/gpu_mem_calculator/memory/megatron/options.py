@@ -9,10 +9,9 @@ from .ops import Setting
 
 LOCAL, ENGINE = "local", "transformer_engine"
 
-# Megatron-LM's defaults (branch core_r0.19.0, megatron/training/arguments.py) where its script
-# and megatron-core agree or only the script decides. As megatron-core's API has them, and as
-# the measured runs ran: the vocabulary is not padded and stage outputs are not deallocated
-# (model_parallel_config.py:405; the script pads to 128 × tp and deallocates).
+# Megatron-LM's defaults (branch core_r0.19.0, megatron/training/arguments.py): its script pads the
+# vocabulary to a multiple of 128 × tp (--make-vocab-size-divisible-by, vocab_utils.py:58) and has
+# no switch for stage outputs, which it deallocates (core_transformer_config_from_args).
 OPTIONS: dict[str, Any] = {
     "distributed_optimizer": False,
     "transformer_implementation": ENGINE,
@@ -20,7 +19,13 @@ OPTIONS: dict[str, Any] = {
     "gradient_accumulation_fusion": True,
     "attention_softmax_in_fp32": True,
     "accumulate_allreduce_grads_in_fp32": None,  # None: on for bf16, off for fp16
-    "make_vocab_size_divisible_by": None,  # None: the vocabulary as it is
+    "make_vocab_size_divisible_by": 128,
+    "deallocate_pipeline_outputs": True,
+}
+# What megatron-core's API does where nobody says: GPTModel takes the vocabulary as it is, and
+# ModelParallelConfig keeps stage outputs (model_parallel_config.py:405).
+LIBRARY: dict[str, Any] = {
+    "make_vocab_size_divisible_by": 1,
     "deallocate_pipeline_outputs": False,
 }
 

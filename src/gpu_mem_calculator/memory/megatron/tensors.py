@@ -48,7 +48,7 @@ def stage_tensors(run: Run) -> list[Tensor]:
         for layer in chunk_layers(run, chunk):
             made += layer_tensors(run, layer)
         if at == pp - 1 and chunk == chunks - 1:
-            made += [Tensor(int(run.scaled(w.numel)), vector=True, moved=True)
+            made += [Tensor(int(w.numel), vector=True, moved=True)
                      for w in run.arch.after_weights() if len(w.dims) == 1]  # fmt: skip
             made += [Tensor(table)] * (not run.arch.tied or at > 0)
         found += [Tensor(t.elements, t.vector, t.expert, t.moved, chunk) for t in made]

@@ -16,6 +16,9 @@ Version = tuple[int, int, int]
 NEWEST = "0.32.0"  # the newest whose source was read; what is newer is taken for it
 FIRST, FIRST_V1, LAST_V0 = (0, 4, 0), (0, 8, 0), (0, 10, 2)
 EARLY_V1 = (0, 6, 4)
+ENDED = {
+    "v0": ".".join(map(str, LAST_V0))
+}  # the newest version with an engine that came to its end
 # As people write it: `0.11`, `v0.15.2rc1`, `vLLM 0.9.1`, `~0.11.1`, `>=0.21`.
 NUMBER = re.compile(r"(?:vllm\s*)?(?:~=?|>=|==|=)?\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?", re.I)
 

@@ -64,7 +64,7 @@ def slice_entries(plan: Plan) -> Iterator[Entry]:
 
 def shard_entries(plan: Plan, group_limit: int) -> Iterator[Entry]:
     """Stage 3: the optimizer on the host or on NVMe, the parameters likewise."""
-    local = plan.run.scaled(shard_elements(plan.counts, plan.ranks))
+    local = shard_elements(plan.counts, plan.ranks)
     row = OPTIMIZERS[plan.run.optimizer]
     if plan.offload == "cpu":
         yield _host(plan, "fp32 master weights", OPTIM, 4 * local, f"{FILE3}:1157", pinned=False)
@@ -77,7 +77,7 @@ def shard_entries(plan: Plan, group_limit: int) -> Iterator[Entry]:
     if plan.offload == "nvme":
         yield from _optimizer_on_disk(plan, local, sub_group(plan, local, group_limit)[0])
     if plan.offload_param == "cpu":
-        still = plan.run.scaled(shard_elements(plan.frozen_counts, plan.ranks))
+        still = shard_elements(plan.frozen_counts, plan.ranks)
         size = plan.trained_width * local + plan.width * still
         yield _host(plan, "parameter shards", PARAM, size, f"{FILE3}:891", pinned=True)
     if plan.offload_param == "nvme":
@@ -96,7 +96,7 @@ def _optimizer_on_disk(plan: Plan, local: Num, group: Num) -> Iterator[Entry]:
     for size, times in plan.counts.items():
         shard = ceil_div(size, plan.ranks)
         large = large + times * shard * holds(4 * shard >= SWAPPED)
-    yield _disk(plan, "fp32 gradients", GRAD, 4 * plan.run.scaled(large),
+    yield _disk(plan, "fp32 gradients", GRAD, 4 * large,
                 "runtime/swap_tensor/partitioned_optimizer_swapper.py:79")  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def _parameters_on_disk(plan: Plan, local: Num, in_cpu: int = 1_000_000_000) -> 
         for size, times in counts.items():
             shard = ceil_div(size, plan.ranks)
             large = large + times * shard * holds(plan.width * shard >= SWAPPED)
-    yield _disk(plan, "parameter shards", PARAM, plan.width * plan.run.scaled(large), where)
+    yield _disk(plan, "parameter shards", PARAM, plan.width * large, where)
 
 
 def _disk(plan: Plan, name: str, kind: str, size: Num, source: str) -> Entry:

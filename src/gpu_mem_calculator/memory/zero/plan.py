@@ -64,7 +64,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         run = self.run
         if not run.arch.tied or run.frozen or self.pipeline:
             return 0
-        return run.scaled(run.arch.embedding[0].numel) * self.width
+        return run.arch.embedding[0].numel * self.width
 
     def boundary(self, beat: Beat) -> Num:
         """1 in the micro-batch that the step follows, the only one where there is no other."""

@@ -168,7 +168,7 @@ def _left(plan: Plan, found: list[tuple[Tables, ...]], which: Any) -> Entry:
     last = [several[1] for several in found]
     parts = _parts([tables[place] for tables in last], which, 0, 0)
     name, kind, source = GROUPS[2]
-    return Entry(name=name, kind=kind, bytes=plan.run.scaled(sum(parts)),
+    return Entry(name=name, kind=kind, bytes=sum(parts),
                  live={"optimizer.norm": 1, "optimizer.cast": 1},
                  source=source)  # fmt: skip
 
@@ -192,7 +192,7 @@ def _entries(plan: Plan, spot: Spot, high: Found, beat: Beat) -> Iterator[Entry]
         (f"{spot.label}, kernel workspace", TEMP, high.moment.temp, source),
     ]
     for (name, kind, origin), size in zip(GROUPS, high.parts, strict=True):
-        rows.append((name, kind, plan.run.scaled(size), origin))
+        rows.append((name, kind, size, origin))
     for name, kind, size, origin in rows:
         if not nothing(size):
             yield Entry(name=name, kind=kind, bytes=size, live={beat.name: 1}, source=origin)

@@ -44,7 +44,7 @@ def step_entries(plan: Plan) -> Iterator[Entry]:
     if plan.offload != "none":
         return
     local = slice_elements(plan.trainable, plan.ranks)
-    piece = plan.run.scaled(largest_owned(plan.runs, slice_elements(plan.listed, plan.ranks)))
+    piece = largest_owned(plan.runs, slice_elements(plan.listed, plan.ranks))
     yield from _step(plan, local, piece)
 
 
@@ -59,9 +59,9 @@ def _step(plan: Plan, local: Num, piece: Num) -> Iterator[Entry]:
 
 
 def owned_here(plan: Plan) -> Num:
-    """Elements of the parameters that start in this rank's slice, in the run's own scale."""
+    """Elements of the parameters that start in this rank's slice."""
     local = slice_elements(plan.listed, plan.ranks)
-    return plan.run.scaled(owned_elements(plan.runs, local))
+    return owned_elements(plan.runs, local)
 
 
 def kept_gradients(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
@@ -73,13 +73,11 @@ def kept_gradients(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
         table, head = table - (0 if plan.pipeline else shared), head + shared
     if run.frozen:
         table = head = 0
-    layers = tuple((b.title, run.scaled(sum(layer_sizes(b.layer, run.adapter)))) for b in stack)
+    layers = tuple((b.title, sum(layer_sizes(b.layer, run.adapter))) for b in stack)
     buffered = plan.stage or (plan.pipeline and run.precision == "bf16_mixed")
     steps = {"optimizer", "optimizer.cast", "optimizer.norm"} if buffered else {"optimizer"}
     if run.precision == "fp32" and not plan.stage:
         steps = set()
-    for entry in made_gradients(
-        run, layers, run.scaled(table), run.scaled(head), plan.width * 8, plan.beats
-    ):
+    for entry in made_gradients(run, layers, table, head, plan.width * 8, plan.beats):
         live = {n: c for n, c in entry.live.items() if n not in steps}
         yield replace(entry, live=live)

@@ -25,7 +25,7 @@ def sub_group(plan: Plan, local: Num, limit: int) -> tuple[Num, Num, Num]:
     runs = tuple((sizes, int(units)) for sizes, units in plan.runs)
     width = 2 if plan.width == 2 else 0
     found = together(lambda n: largest_sub_groups(runs, n, limit, width), plan.ranks)
-    most, cast, flat = (plan.run.scaled(size) for size in found)
+    most, cast, flat = found
     if isinstance(most, int) and most == int(local):  # one group, with its formula
         return local, local, local if flat else 0
     return most, cast, flat
@@ -33,9 +33,9 @@ def sub_group(plan: Plan, local: Num, limit: int) -> tuple[Num, Num, Num]:
 
 def state_entries(plan: Plan, group_limit: int, zero_init: bool) -> Iterator[Entry]:
     """Shards of weights, masters, gradients and optimizer states, and start-up."""
-    width, run = plan.width, plan.run
-    local = run.scaled(shard_elements(plan.counts, plan.ranks))
-    still = run.scaled(shard_elements(plan.frozen_counts, plan.ranks))
+    width = plan.width
+    local = shard_elements(plan.counts, plan.ranks)
+    still = shard_elements(plan.frozen_counts, plan.ranks)
     both = (BIRTH, SETUP)
     if plan.offload_param == "none":
         yield plan.entry("parameter shards", PARAM, plan.trained_width * local, always,
@@ -100,6 +100,6 @@ def persistent_entry(plan: Plan, limits: Limits) -> Entry:
         for size, times in counts.items():
             whole = ceil_div(size, plan.ranks) * plan.ranks
             small = small + (whole * times * width if size <= limits.persist else 0)
-    return plan.entry("persistent parameters", PARAM, plan.run.scaled(small),
+    return plan.entry("persistent parameters", PARAM, small,
                       lambda b: int(not b.name.startswith(("optimizer", "first."))),
                       f"{FILE}:2878")  # fmt: skip

@@ -130,7 +130,7 @@ def _reduced(plan: Plan, order: Order) -> tuple[Num, Num]:
         return reduction(Case(plain(plan, ranks, 1, own), here))
 
     most, left = together(one, plan.ranks, *(n for _, n in order), *(n for _, n in plan.runs))
-    return plan.run.scaled(most), plan.run.scaled(left)
+    return most, left
 
 
 @lru_cache(maxsize=256)
