@@ -22,7 +22,6 @@ from ..replay.allocator import Phase as Replay
 KINDS = {
     "fwd": (FORWARD,), "bwd": (BACKWARD,), "fwdbwd": (FORWARD, BACKWARD), "opt": (OPTIMIZER,),
 }  # fmt: skip
-PARTS = {"fwd": ("fwd",), "bwd": ("bwd",), "fwdbwd": ("fwd", "bwd")}
 NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt)")
 WORDS = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward",
          "sync": "gradient sync", "opt": "optimizer"}  # fmt: skip

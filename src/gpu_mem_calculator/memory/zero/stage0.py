@@ -11,7 +11,6 @@ from .partition import padded, slice_elements
 from .plan import BIRTH, SETUP, Plan, always, named
 
 REDUCE_ELEMENTS = 500_000_000  # MEMORY_OPT_ALLREDUCE_SIZE, runtime/engine.py:151
-STEP = ("optimizer.norm", "optimizer.cast", "optimizer")
 
 
 def fused_entries(plan: Plan) -> Iterator[Entry]:
