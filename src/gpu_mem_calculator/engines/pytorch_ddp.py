@@ -147,6 +147,7 @@ def _gradients(
 
 def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     trained, bits = trained_total(run), trained_bits(run, precision)
+    sizes = [n * bits // 8 for n, _ in trained_sizes(run)] if run.unrolled else []
     base = parameter_entry("parameters", base_bytes(run, precision), beats,
                            tensors=lambda: base_tensors(run, precision))  # fmt: skip
     if run.unrolled and run.quantization is not None:
@@ -154,7 +155,7 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
     yield from_start(base)
     if run.adapter is not None:
         made = parameter_entry("LoRA adapters", trained * bits // 8, beats,
-                               tensors=lambda: [n for n, _ in trained_sizes(run)])  # fmt: skip
+                               tensors=lambda: sizes)  # fmt: skip
         yield replace(made, live={**dict.fromkeys(STARTUPS[1:], 1), **made.live})
     yield from_start(buffer_entry(run, beats))
     yield from optimizer_entries(
@@ -165,7 +166,6 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
         neighbours=frozenset() if run.frozen else run.arch.neighbours,
     )  # fmt: skip
     yield from _once(run, precision)
-    sizes = [n * bits // 8 for n, _ in trained_sizes(run)] if run.unrolled else []
     yield Entry(
         name="parameters sent to the other ranks", kind=COMM,
         bytes=sent_bytes(sizes) * holds(run.mesh.dp > 1), live={"startup.sent": 1},

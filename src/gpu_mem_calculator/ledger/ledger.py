@@ -61,6 +61,7 @@ class Ledger(Struct, frozen=True, dict=True):
     An unrolled ledger leaves out what blocks of layers hold; `plays` has it as scripts, one for
     each instant at which a block works. `writer` writes its stream, where the engine has one of its
     own, and `tight` that of a GPU on which the engine finds too little memory for its usual way.
+    `scaled`: a given parameter count overrides the architecture's, and has scaled the entries.
     """
 
     instants: tuple[Instant, ...]
@@ -68,6 +69,7 @@ class Ledger(Struct, frozen=True, dict=True):
     plays: Mapping[str, Any] = {}
     writer: Callable[[Any], Any] | None = None
     tight: Callable[[Any], Any] | None = None
+    scaled: bool = False
 
     def at(self, instant: Instant, place: str = GPU) -> Num:
         """Bytes alive at an instant in one place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from math import prod
 
 from ..ledger.ledger import ACT, GRAD, TEMP, Entry
 from ..ledger.num import Num, holds, larger, nothing
@@ -19,7 +20,7 @@ from .runtime import lt_entry
 from .script import Reel, Script
 from .stack import Block
 from .timeline import BACKWARD, Beat
-from .weights import embedding_tensors, trained_elements
+from .weights import adapter_shapes, embedding_tensors
 
 INSIDE = ("layer", "unit")  # a layer computes, or is waited for
 
@@ -168,7 +169,9 @@ def embedding_entries(
         return
     size = run.scaled(run.arch.embedding_parameters) * how.weight_bits // 8
     yield Entry(name="embedding: gradient being made", kind=GRAD, bytes=size, live=live,
-                source=source, tensors=lambda: embedding_tensors(run))  # fmt: skip
+                source=source,
+                tensors=lambda: [n * how.weight_bits // 8 for n in embedding_tensors(run)],
+                )  # fmt: skip
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, how.hidden)
     if not nothing(work):
         yield Entry(name="embedding: sorted ids and partial sums", kind=TEMP, bytes=work, live=live,
@@ -199,23 +202,30 @@ def _autocast_cache(
     for block in blocks:
         if block.recompute != "full":
             continue
-        cast: Num = 0
-        if how.weight_bits != how.matmul_bits and not how.frozen:
-            cast = sum(_cast_sizes(block.layer))
-        if run.adapter is not None and run.adapter.bits != how.matmul_bits:
-            cast = trained_elements(run, block.layer)
+        cast = _cast_sizes(run, how, block.layer)
         yield Entry(
             name=f"{block.title}: 16-bit weights cached by autocast", kind=TEMP,
-            bytes=block.count * run.scaled(cast) * 2, live=live,
-            tensors=partial(_cast_sizes, block.layer),
+            bytes=block.count * run.scaled(sum(cast)) * 2, live=live,
+            tensors=partial(_doubled, cast, block.count),
             source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
         )  # fmt: skip
 
 
-def _cast_sizes(layer: Layer) -> list[int]:
-    """Elements of each matrix that autocast casts; it knows nothing of the stacked experts that
-    grouped matmuls read.
+def _doubled(elements: list[Num], layers: Num) -> list[Num]:
+    """Bytes of 16-bit tensors, layer after layer."""
+    return [n * 2 for n in elements] * int(layers)
+
+
+def _cast_sizes(run: Run, how: Setting, layer: Layer) -> list[Num]:
+    """Elements of each matrix of a layer that autocast casts: the adapters', or the model's.
+
+    It knows nothing of the stacked experts that grouped matmuls read.
     """
+    if run.adapter is not None:
+        casts = run.adapter.bits != how.matmul_bits
+        return [prod(shape) for shape in adapter_shapes(run, layer)] if casts else []
+    if how.weight_bits == how.matmul_bits or how.frozen:
+        return []
     mlp = layer.mlp
     grouped = mlp.experts if isinstance(mlp, Moe) and not mlp.all_tokens else ()
     experts = {weight.dims for weight in grouped}

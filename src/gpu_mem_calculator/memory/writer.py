@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 
-from ..ledger.ledger import GPU, GRAD, OPTIM, Ledger
-from ..ledger.num import Num
+from ..ledger.ledger import GPU, GRAD, OPTIM, Entry, Ledger
 from ..replay.stream import Stream
 from .play import EMBEDDING, Play
 from .script import Script
@@ -17,16 +16,19 @@ Tensors = list[int]
 Phase = tuple[str, list[str]]  # what it is called, and its instants
 
 
-def adding_up(sizes: Iterable[Num], total: int) -> list[int]:
-    """Sizes in proportion, so that they add up: a published count may differ from the model's."""
-    given = [int(size) for size in sizes]
-    whole = sum(given)
-    if whole == total:
-        return given
-    if not whole:
-        return [total]
-    ends = [so_far * total // whole for so_far in accumulate(given)]
-    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+def tensor_bytes(entry: Entry, *, scaled: bool = False) -> list[int]:
+    """Bytes of each tensor of an entry; they sum to the entry's.
+
+    `scaled`: a given parameter count overrides the architecture's. It scales the entry's bytes, so
+    the tensors are scaled to them.
+    """
+    total = int(entry.bytes)
+    sizes = [total] if entry.tensors is None else [int(size) for size in entry.tensors()]
+    if scaled and (whole := sum(sizes)):
+        ends = [so_far * total // whole for so_far in accumulate(sizes)]
+        sizes = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+    assert sum(sizes) == total, f"{entry.name}: tensors of {sum(sizes):,} B, entry of {total:,} B"
+    return sizes
 
 
 class Writer:
@@ -35,6 +37,7 @@ class Writer:
     def __init__(self, ledger: Ledger) -> None:
         self.plays: dict[str, Play] = dict(ledger.plays)
         self.stream = Stream(sizes=[], events=[])
+        self.scaled = ledger.scaled
         self.first = False
         self.entries = [e for e in ledger.entries if e.place == GPU]
         self.tables: dict[str, dict[int, int]] = {i.name: {} for i in ledger.instants if i.present}
@@ -131,8 +134,8 @@ class Writer:
                 self._play(ids, entry.script.forward)
                 held.append([ids[tensor] for tensor in entry.script.left])
             else:
-                sizes = entry.tensors() if entry.tensors else ()
-                held.append([self.make(size) for size in adding_up(sizes, int(entry.bytes))])
+                sizes = tensor_bytes(entry, scaled=self.scaled)
+                held.append([self.make(size) for size in sizes])
             if entry.cuda_stream:
                 made = range(begin, len(self.stream.sizes))
                 self.elsewhere.update(dict.fromkeys(made, entry.cuda_stream))

@@ -72,9 +72,9 @@ class Cut(Struct, frozen=True, kw_only=True):
         """Bytes of each parameter of the rank."""
         return [t.elements * self.width for t in stage_tensors(self.run)]
 
-    def states(self) -> list[Num]:
-        """Every state is one flat tensor, here of equal sizes."""
-        return [1] * OPTIMIZERS[self.run.optimizer].states
+    def states(self, elements: Num) -> Callable[[], list[Num]]:
+        """Bytes of each state of flat fp32 parameters: one flat tensor a state."""
+        return lambda: [4 * elements] * OPTIMIZERS[self.run.optimizer].states
 
     def during(self, *phases: str) -> dict[str, Num]:
         """Alive in some phases of a step."""
@@ -143,14 +143,14 @@ def _whole_entries(cut: Cut) -> Iterator[Entry]:
                     "engine.py:2091", tensors=cut.weights)  # fmt: skip
     if cut.width == 4:
         yield cut.entry(f"{cut.run.optimizer} states", OPTIM, state_bytes(row, count, 32),
-                        cut.always, "engine.py:2314", tensors=cut.states)  # fmt: skip
+                        cut.always, "engine.py:2314", tensors=cut.states(count))  # fmt: skip
         return
     piped = holds(cut.run.mesh.pp > 1) if cut.run.precision == "bf16_mixed" else 0
     mine = choose(piped, cut.slice, count)
     where = "bf16_optimizer.py:160-191, fp16/fused_optimizer.py:94-135"
     yield cut.entry("fp32 master weights", OPTIM, 4 * mine, cut.always | start, where)
     yield cut.entry(f"{cut.run.optimizer} states", OPTIM, state_bytes(row, mine, 32),
-                    cut.always | start, where, tensors=cut.states)  # fmt: skip
+                    cut.always | start, where, tensors=cut.states(mine))  # fmt: skip
     yield cut.entry("gradient buffer of the whole stage", GRAD, piped * cut.width * count,
                     cut.always | start, "bf16_optimizer.py:191")  # fmt: skip
     step = cut.during(OPTIMIZER)
@@ -191,7 +191,7 @@ def _slice_entries(cut: Cut) -> Iterator[Entry]:
                     cut.always | {STARTUP_BEATS[1][0]: 1}, where, place)  # fmt: skip
     yield cut.entry(f"{run.optimizer} states", OPTIM,
                     state_bytes(OPTIMIZERS[run.optimizer], mine, 32), cut.always,
-                    "../ops/adam/fused_adam.py:155", place, tensors=cut.states)  # fmt: skip
+                    "../ops/adam/fused_adam.py:155", place, tensors=cut.states(mine))  # fmt: skip
     step = cut.during(OPTIMIZER)
     if cut.offload:
         host = cut.always | {STARTUP_BEATS[1][0]: 1}

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from ..ledger.num import Num
 from .blocks import Linear, Mixer, Mlp, Moe, Norm, Weight
 
 
@@ -126,6 +127,7 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     layer_names: tuple[str, ...] = ()  # where they are not layer_prefix.index (T5's two stacks)
     logit_scale: float | None = None  # logits are multiplied by it after the head
     around: tuple[tuple[tuple[int, ...], ...], ...] = ()  # a record's modules before and behind
+    total: Num | None = None  # the letter for `num_parameters`, where formulas have one
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter with its full name, tied ones once."""
@@ -169,6 +171,8 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     @cached_property
     def num_parameters(self) -> int:
         """Elements in the whole model."""
+        if self.total is not None:
+            return self.total
         stack = sum(layer.num_parameters for layer in self.layers)
         return self.embedding_parameters + stack + self.after_parameters
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -155,6 +156,18 @@ def _each(
     return sizes
 
 
+def _matrices(run: Run, size: int, *, expert: bool) -> list[int]:
+    """Bytes of the fp32 temporaries of the matrices that are stepped, `size` in all.
+
+    The ledger spreads the vectors evenly over the parts of the distributed optimizer. The first
+    rank's own part may have a few more or fewer, so the last matrix ends where the ledger says.
+    """
+    found: list[int] = []
+    for one in _each(run, 4, expert=expert, vectors=False)():
+        found.append(min(one, size - sum(found)))
+    return [*found[:-1], size - sum(found[:-1])]
+
+
 def _step_entries(run: Run, shard: Shard, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """The step: norms and biases are a group of their own, so matrices alone set its height.
 
@@ -175,6 +188,6 @@ def _step_entries(run: Run, shard: Shard, beats: tuple[Beat, ...]) -> Iterator[E
             yield Entry(
                 name=f"{run.optimizer} {how} temporaries{title}", kind=TEMP, bytes=temp,
                 live={update: 1}, source=STEP_CODE,
-                tensors=_each(run, 4, expert=bool(title), vectors=False)
+                tensors=partial(_matrices, run, temp, expert=bool(title))
                 if how == FOREACH else None,
             )  # fmt: skip
