@@ -105,9 +105,14 @@ def test_large_runs_are_replayed_and_absurd_ones_are_not(batch: int) -> None:
         assert 0 <= int(blocks.bytes) < made.result.allocated_bytes // 100
 
 
-SHAPES = st.tuples(st.sampled_from(sorted(RUNS)), st.integers(1, 5), st.integers(1, 700),
-                   st.integers(1, 6), st.sampled_from(["backend:native", "expandable_segments:True", ROUNDED,
-                                                       SPLIT]))  # fmt: skip
+CONFS = ("backend:native", "expandable_segments:True", ROUNDED, SPLIT)
+SHAPES = st.tuples(
+    st.sampled_from(sorted(RUNS)),
+    st.integers(1, 5),
+    st.integers(1, 700),
+    st.integers(1, 6),
+    st.sampled_from(CONFS),
+)
 
 
 @given(SHAPES)
