@@ -12,6 +12,7 @@ from ...ledger.num import Num, holds, larger
 from ...ledger.source import code
 from ..run import Run
 from ..timeline import BACKWARD, OPTIMIZER, STARTUP, Beat
+from .sizes import ZeroSizes, bucket_bytes, replicated, sharded, sliced, zero_sizes
 
 BIRTH, SETUP = "startup", "startup.optimizer"
 
@@ -65,6 +66,25 @@ class Plan(Struct, frozen=True, kw_only=True):
         if not run.arch.tied or run.frozen or self.pipeline:
             return 0
         return run.scaled(run.arch.embedding[0].numel) * self.width
+
+    @property
+    def sizes(self) -> ZeroSizes:
+        """Bytes of what this rank trains."""
+        if self.stage == 3:
+            group = sharded(self.trainable, self.counts, self.ranks)
+            group = replace(group, own=self.run.scaled(group.own), whole=self.run.scaled(group.own))
+        elif self.stage or (self.pipeline and self.run.precision == "bf16_mixed"):
+            group = sliced(self.trainable, self.ranks)
+        else:
+            group = replicated(self.trainable)
+        return zero_sizes([group], width=self.trained_width, largest=self.largest,
+                          optimizer=self.run.optimizer,
+                          implementation=self.implementation)  # fmt: skip
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Bytes of a gradient bucket."""
+        return int(bucket_bytes(self.width, self.bucket))
 
     def boundary(self, beat: Beat) -> Num:
         """1 in the micro-batch that the step follows, the only one where there is no other."""

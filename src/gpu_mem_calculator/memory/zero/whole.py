@@ -43,7 +43,7 @@ def _bucket_entries(
 ) -> Iterator[Entry]:
     """Made by the first gradient of a step, freed when its last backward ends."""
     if plan.contiguous:
-        size = plan.width * plan.bucket
+        size = plan.bucket_bytes
 
         def live(beat: Beat) -> Num:
             stays = beat.later and beat.instant.phase != OPTIMIZER
@@ -143,5 +143,5 @@ def reduction(case: Case) -> tuple[int, int]:
         keeper.grads[0, number] = counter.make_on(0, size * plan.trained_width, GRADIENT)
     before = counter.total
     keeper.epilogue()
-    buckets = plan.width * plan.bucket * int(plan.stage > 0 and plan.pipeline and plan.contiguous)
+    buckets = plan.bucket_bytes * int(plan.stage > 0 and plan.pipeline and plan.contiguous)
     return max(counter.look()[0] - before - buckets, 0), counter.total
