@@ -14,7 +14,6 @@ the shards, their gradients and the optimizer are in host memory (`CPUOffloadPol
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -23,6 +22,7 @@ from msgspec.structs import replace
 from ..ledger.dtypes import BITS
 from ..ledger.ledger import PARAM, Entry, Instant, Ledger
 from ..ledger.num import Num, holds, larger, nothing, smaller
+from ..ledger.remember import remembered
 from ..ledger.source import code
 from ..memory.activations import UNIT, Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
@@ -124,16 +124,15 @@ def ledger(run: Run) -> Ledger:
 
 
 def _held(run: Run, stack: tuple[Block, ...]) -> Held:
-    """What tokens do not change is remembered where all numbers are plain ones."""
-    plain = all(type(n) is int for n in (run.micro_batches, run.mesh.dp, run.arch.hidden))
-    if run.unrolled or not plain:
+    """What tokens do not change is remembered."""
+    if run.unrolled:
         return _made(run, stack)
     bare = replace(run, batch=0, seq=0, options=None)
-    return _remembered(bare, tuple(run.options.items()), stack)
+    return _rolled(bare, tuple(run.options.items()), stack)
 
 
-@lru_cache(maxsize=64)
-def _remembered(
+@remembered(64)
+def _rolled(
     bare: Run, options: tuple[tuple[str, Any], ...], stack: tuple[Block, ...]
 ) -> Held:  # fmt: skip
     return _made(replace(bare, options=dict(options)), stack)

@@ -8,12 +8,11 @@ every gradient there already, so only the top end of a stretch matters.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from msgspec import Struct
 
 from ..ledger.ledger import Instant
 from ..ledger.num import Num, choose, holds, larger, nothing, smaller
+from ..ledger.remember import remembered
 
 STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"
 
@@ -68,9 +67,8 @@ def step(
     `every`: forward has a beat for every stretch, not for the last alone. Rolled steps of plain
     numbers are remembered.
     """
-    numbers = (flight, micro_batches, head, embedding)
-    plain = not every and all(type(n) is int for n in (*numbers, *(s.count for s in stretches)))
-    return (_remembered if plain else _step)(stretches, *numbers, every)
+    made = _step if every else _rolled_step
+    return made(stretches, flight, micro_batches, head, embedding, every)
 
 
 def _step(
@@ -99,7 +97,7 @@ def _step(
     return (*beats, *later, end)
 
 
-_remembered = lru_cache(maxsize=64)(_step)
+_rolled_step = remembered(64)(_step)
 
 
 def _forward_ends(counts: tuple[Num, ...]) -> list[tuple[str, int, Num]]:

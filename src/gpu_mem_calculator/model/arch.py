@@ -8,6 +8,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from ..ledger.num import Num
+from ..ledger.remember import fields_only_ints
 from .blocks import Linear, Mixer, Mlp, Moe, Norm, Weight
 
 
@@ -61,6 +62,11 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     def norm(self, where: str) -> Norm | None:
         """The norm at one place, if the layer has it."""
         return next((norm for place, norm in self.norms if place == where), None)
+
+    @cached_property
+    def only_ints(self) -> bool:
+        """Whether all sizes are plain numbers."""
+        return fields_only_ints(self)
 
     @cached_property
     def linears(self) -> tuple[Linear, ...]:
@@ -175,6 +181,11 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
             return self.total
         stack = sum(layer.num_parameters for layer in self.layers)
         return self.embedding_parameters + stack + self.after_parameters
+
+    @cached_property
+    def only_ints(self) -> bool:
+        """Whether all sizes are plain numbers."""
+        return fields_only_ints(self)
 
     @cached_property
     def tower_parameters(self) -> int:

@@ -64,10 +64,8 @@ def cases(plan: Plan, model: Model) -> tuple[list[tuple[Tables, ...]], Any]:
     return found, which.reshape(pairs.shape[:-1])
 
 
-def highest(spot: Spot, mine: list[Table], which: Any, *, near: bool, plain: bool) -> Found:
-    """The highest of a spot's candidates. `near`: of the layers that wait one is on the GPU;
-    `plain`: all sizes are ints.
-    """
+def highest(spot: Spot, mine: list[Table], which: Any, *, near: bool) -> Found:
+    """The highest of a spot's candidates. `near`: of the layers that wait one is on the GPU."""
     pairs = mine[0].best
     if which is not None:
         pairs = tuple(sorted({pair for table in mine for pair in table.best}))
@@ -76,7 +74,7 @@ def highest(spot: Spot, mine: list[Table], which: Any, *, near: bool, plain: boo
         own = [(kept if waiting else 0) + heights[level] for waiting, level in pairs]
     else:
         own = [waiting * kept + heights[level] for waiting, level in pairs]
-    if which is not None or (not plain and any(hasattr(size, "astype") for size in own)):
+    if which is not None or hasattr(sum(own), "astype"):
         return _of_arrays(spot, mine, which, list(zip(pairs, own, strict=True)))
     totals = list(map(add, own, mine[0].heights))
     waiting, level = pairs[totals.index(max(totals))]
@@ -120,10 +118,9 @@ def beats_and_entries(
 ) -> tuple[tuple[Beat, ...], list[Entry]]:
     """The instants of a step, and what blocks and DeepSpeed hold at each of them."""
     run = plan.run
-    ints = all(type(n) is int for n in (run.batch, run.seq, run.arch.hidden))
-    found, which = cases(plan, model_of(plan, stack, done, limits, plain=ints))
+    found, which = cases(plan, model_of(plan, stack, done, limits))
     near = bool(run.options.get("cpu_checkpointing"))
-    here = tuple(spots(stack, done, plain=ints))
+    here = tuple(spots(stack, done))
     beats: list[Beat] = []
     entries: list[Entry] = []
     again = holds(run.micro_batches > 1)
@@ -137,7 +134,7 @@ def beats_and_entries(
                 continue
             usual = [several[later][spot.place] for several in found]
             high = highest(spot, [a or b for a, b in zip(mine, usual, strict=True)], which,
-                           near=near, plain=ints)  # fmt: skip
+                           near=near)  # fmt: skip
             beats.append(_beat(spot, high, tag, word, again if later else 1))
             entries += _entries(plan, spot, high, beats[-1])
     none = tuple(0 for _ in stack)

@@ -6,10 +6,10 @@ The bucket that a stage's first gradient makes, and the reduction at the end.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 from ...ledger.ledger import COMM, GRAD, Entry
 from ...ledger.num import Num, holds, larger, together
+from ...ledger.remember import remembered
 from ..activations import Walks
 from ..stack import Block
 from ..timeline import BACKWARD, OPTIMIZER, Beat
@@ -133,7 +133,7 @@ def _reduced(plan: Plan, order: Order) -> tuple[Num, Num]:
     return plan.run.scaled(most), plan.run.scaled(left)
 
 
-@lru_cache(maxsize=256)
+@remembered(256, always=True)
 def reduction(case: Case) -> tuple[int, int]:
     """Run the keeper's reduction of gradients that have all come."""
     plan, counter = case.plan, Counter()
