@@ -190,7 +190,7 @@ def _first_step(ledger: Ledger) -> dict[str, int]:
 
 def _lazy(entry: Entry, ledger: Ledger) -> bool:
     """Whether an entry is the optimizer's and not there at the end of start-up."""
-    if entry.kind != OPTIM and not entry.name.startswith("optimizer states"):
+    if entry.kind != OPTIM:
         return False
     starts = (i.name for i in ledger.instants if i.phase == STARTUP and i.present)
     return not any(int(entry.at(name)) for name in starts)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from ..ledger.ledger import COMM, OPTIM, PARAM, Entry, Instant, Ledger
+from ..ledger.ledger import BUCKETS, COMM, OLD_BUCKETS, OPTIM, PARAM, Entry, Instant, Ledger
 from ..ledger.num import holds
 from ..ledger.source import code, measured
 from ..memory.activations import (
@@ -15,7 +15,7 @@ from ..memory.activations import (
     setting,
     walks,
 )
-from ..memory.ddp import BUCKETS, OLD, BucketWriter, buckets, sent_bytes, sent_script
+from ..memory.ddp import BucketWriter, buckets, sent_bytes, sent_script
 from ..memory.engine import Engine
 from ..memory.optimizers import OPTIMIZERS, default_implementation
 from ..memory.play import plays
@@ -111,7 +111,8 @@ def _with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
     )  # fmt: skip
     entries = [_also(e, step if e.kind == OPTIM else names | step) for e in ledger.entries]
     old = Entry(
-        name=OLD, kind=COMM, bytes=trained_total(run) * bits // 8,
+        name="gradient buckets of the first micro-batch", kind=COMM, role=OLD_BUCKETS,
+        bytes=trained_total(run) * bits // 8,
         live=dict.fromkeys((*names.values(), *step.values()), 1),
         source=measured("NVIDIA H200, torch 2.11.0, NCCL: in 10 of 10 accumulating DDP runs until "
                         "the loss of the second micro-batch, in 5 through the first step"),
@@ -173,8 +174,9 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
         source=code("torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced"),
     )  # fmt: skip
     yield Entry(
-        name=BUCKETS,
+        name="gradient buckets",
         kind=COMM,
+        role=BUCKETS,
         bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
         live={**always(beats), "startup.wrapped": 1},
         source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),

@@ -24,6 +24,16 @@ GPU, CPU, NVME = "gpu", "cpu", "nvme"
 UNIFIED = "unified"  # CUDA unified memory: on the GPU while that has room, else on the host
 
 
+# What an entry is to code that treats it apart from others, whatever it is called.
+EMBEDDED = "embedding's output"
+CHECKPOINTED = "checkpointed inputs"
+IN_FLIGHT = "kept by other micro-batches in flight"
+INPUTS_IN_FLIGHT = "checkpointed inputs of other micro-batches in flight"
+PER_MICRO_BATCH = "each micro-batch in flight has one"
+TIED = "gradient of a table that head and embedding share"
+BUCKETS, OLD_BUCKETS = "gradient buckets", "gradient buckets of the first micro-batch"
+
+
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """Bytes on one rank, how many copies are alive at each instant, and the source."""
 
@@ -39,6 +49,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     cuda_stream: int = 0  # the stream that it is made on; 0 is torch's own
     script: Any = None  # how its tensors are made, where others come and go meanwhile
     formula: str = ""  # how `bytes` comes about, where it is not written with letters
+    role: str = ""  # one of those above, where other code looks for the entry
 
     def at(self, instant: str) -> Num:
         """Bytes alive at an instant."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ..ledger.ledger import ACT, GRAD, TEMP, Entry
+from ..ledger.ledger import ACT, CHECKPOINTED, GRAD, TEMP, Entry
 from ..ledger.num import Num, larger, nothing, smaller
 from ..ledger.remember import remembered
 from ..ledger.source import Source, code
@@ -198,6 +198,7 @@ def _kept(
         live={b.name: larger(b.saved[index] - one, 0) for b in beats},
         source=CHECKPOINT_CODE if full else source,
         parts=() if full else walk.saved,
+        role=CHECKPOINTED if full else "",
     )
     if first is not None:
         yield Entry(

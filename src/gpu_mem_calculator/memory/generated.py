@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ..ledger.ledger import PARAM, Ledger
+from ..ledger.ledger import EMBEDDED, PARAM, Ledger
 from .play import Play
 from .writer import Phase, Tensors, Writer
 
 LOAD, GENERATE, PLAIN = "load", "generate", "prefill"  # what ends at each mark
-EMBEDDED = "embedding: output"
 SCORES = -3  # a block: the next token is chosen
 
 
@@ -65,5 +64,5 @@ class GenerationWriter(Writer):
 
     def _embedded(self) -> int:
         """The number of the embedding's output."""
-        index = next(i for i in self.held if self.entries[i].name == EMBEDDED)
+        index = next(i for i in self.held if self.entries[i].role == EMBEDDED)
         return self.held[index][0][0]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ledger.ledger import ACT, Entry, Instant
+from ..ledger.ledger import ACT, IN_FLIGHT, INPUTS_IN_FLIGHT, Entry, Instant
 from ..ledger.num import Num, choose, holds, larger, nothing, smaller
 from ..ledger.source import Source
 from ..model.arch import Layer
@@ -178,4 +178,5 @@ def waiting_entries(
     yield Entry(
         name=f"{block.title}: kept by micro-batches in flight", kind=ACT, bytes=sum(sizes),
         live=live, source=checkpoint if full else kept, tensors=lambda: sizes,
+        role=INPUTS_IN_FLIGHT if full else IN_FLIGHT,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from math import prod
 
-from ..ledger.ledger import ACT, GRAD, TEMP, Entry
+from ..ledger.ledger import ACT, EMBEDDED, GRAD, TEMP, TIED, Entry
 from ..ledger.num import Num, holds, larger, nothing
 from ..ledger.source import code
 from ..model.adapters import linears
@@ -119,7 +119,7 @@ def _named(
     own = 0 if alone and not learnt else None
     inside = [b for b in beats if b.work in INSIDE and b.inside_forward and b.stretch != own]
     yield Entry(
-        name="embedding: output", kind=ACT, bytes=rows * how.hidden * how.bits // 8,
+        name="embedding: output", kind=ACT, bytes=rows * how.hidden * how.bits // 8, role=EMBEDDED,
         live={b.name: 1 for b in (beats if normed else inside) if b.work},
         source=code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward"),
     )  # fmt: skip
@@ -180,13 +180,14 @@ def embedding_entries(
     table = run.scaled(run.arch.embedding[0].numel) * how.weight_bits // 8
     if run.arch.tied and how.weight_bits == how.matmul_bits:
         yield Entry(name="embedding: its gradient and the head's, added", kind=GRAD,
-                    bytes=larger(table - grad - work, 0), live=live, source=buffer)  # fmt: skip
+                    bytes=larger(table - grad - work, 0), live=live, source=buffer,
+                    role=TIED)  # fmt: skip
     if run.arch.tied and not fresh:
         views = bool(run.options.get("gradient_as_bucket_view"))
         waits = {b.name: 1 for b in beats if (b.later or views) and b.instant.phase == BACKWARD
                  and b.work in ("layer", "embedding")}  # fmt: skip
         yield Entry(name="head: gradient that waits for the embedding's", kind=GRAD, bytes=table,
-                    live=waits, source=buffer)  # fmt: skip
+                    live=waits, source=buffer, role=TIED)  # fmt: skip
 
 
 def _autocast_cache(

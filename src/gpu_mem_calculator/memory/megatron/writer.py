@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ...ledger.ledger import Ledger
+from ...ledger.ledger import PER_MICRO_BATCH, Ledger
 from ..pipeline import Stage
 from ..run import Run
 from ..writer import Phase, Tensors, Writer
-from .surroundings import IN_FLIGHT, embedding_steps
+from .surroundings import embedding_steps
 
 FORWARD, BACKWARD = "fwd", "bwd"  # how the titles of phases end
 EPILOGUE = "epilogue"  # the instant at which DeepSpeed reduces gradients
@@ -34,7 +34,7 @@ class StageWriter(Writer):
     def __init__(self, ledger: Ledger, flight: int, front: tuple[int, ...]) -> None:
         super().__init__(ledger)
         self.flight, self.front = flight, front
-        self.each = {i for i, entry in enumerate(self.entries) if entry.name in IN_FLIGHT}
+        self.each = {i for i, entry in enumerate(self.entries) if entry.role == PER_MICRO_BATCH}
         self.waiting_blocks: list[dict[int, Tensors]] = []  # of each micro-batch, the oldest first
 
     def input(self, size: int) -> int:

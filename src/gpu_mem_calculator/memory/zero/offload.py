@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import COMM, CPU, GRAD, NVME, OPTIM, PARAM, Entry
+from ...ledger.ledger import CHECKPOINTED, COMM, CPU, GRAD, NVME, OPTIM, PARAM, Entry
 from ...ledger.num import (
     Num,
     ceil_div,
@@ -133,7 +133,7 @@ def checkpoints_on_host(
     later = choose(run.micro_batches > first, first, first - 1)
     full = iter([i for i, block in enumerate(stack) if block.recompute == "full"])
     for entry in entries:
-        if entry.name.endswith("checkpointed inputs"):
+        if entry.role == CHECKPOINTED:
             index = next(full)
             newest = {b.name: _newest(b, index, stack, later if b.later else first)
                       for b in plan.beats}  # fmt: skip

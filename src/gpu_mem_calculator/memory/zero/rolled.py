@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...ledger.ledger import ACT, COMM, GRAD, PARAM, TEMP, Entry, Instant
+from ...ledger.ledger import ACT, COMM, EMBEDDED, GRAD, PARAM, TEMP, Entry, Instant
 from ...ledger.num import Num, choose, holds, larger, nothing
 from ...ledger.source import code
 from ..activations import Walks, layer_code
@@ -34,7 +34,6 @@ GROUPS = tuple((name, kind, code(f"deepspeed 0.19.8 {where}")) for name, kind, w
     ("shards, come from the host", COMM,
      "runtime/zero/partition_parameters.py:1359 until the gather has begun"),
 ))  # fmt: skip
-EMBEDDED = "embedding: output"
 STEP = (("optimizer.norm", "gradient norm"), ("optimizer.cast", "gradients cast to fp32"),
         ("optimizer", "optimizer step"))  # fmt: skip
 TAGS = (("", ""), ("later.", ", later micro-batch"),
@@ -153,7 +152,7 @@ def first_layers_input(run: Run, entries: Iterable[Entry]) -> Iterator[Entry]:
     arch = run.arch
     apart = len(arch.embedding) > 1 or arch.embedding_norm is not None
     for entry in entries:
-        if entry.name == EMBEDDED and not apart:
+        if entry.role == EMBEDDED and not apart:
             entry = replace(entry, live={name: copies for name, copies in entry.live.items()
                                          if not name.endswith(("begin", ".first"))})  # fmt: skip
         yield entry

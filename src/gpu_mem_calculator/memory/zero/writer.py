@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from ...ledger.ledger import Ledger
+from ...ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, Ledger
 from ..play import EMBEDDING, Play
 from ..script import Script
 from ..writer import LATER, Writer
@@ -29,7 +29,7 @@ class ZeroWriter(Writer):
         self.away: set[int] = set()  # blocks whose input is on the host
         self.checkpointed: set[int] = set()
         self.in_flight = {i for i, entry in enumerate(self.entries)
-                          if entry.name.endswith("micro-batches in flight")}  # fmt: skip
+                          if entry.role in (IN_FLIGHT, INPUTS_IN_FLIGHT)}  # fmt: skip
         self.backs = False  # whether a backward has begun that is not over
         self.keeper = keeper(self)
 
