@@ -30,7 +30,7 @@ from ..memory.fsdp.gather import between_entries, buffer_entries, gathered_entri
 from ..memory.fsdp.offload import host_shard_entries, host_step_entries, staged_entries
 from ..memory.fsdp.plan import Plan, in_order, shard_rows
 from ..memory.fsdp.reduce import output_entries, reduced_entries, sharded_gradient_entries
-from ..memory.fsdp.timeline import FIRST, Course, ends_apart, spots
+from ..memory.fsdp.timeline import Course, ends_apart, spots
 from ..memory.fsdp.units import Piece, Unit, Widths, layer_pieces, root_pieces, unit
 from ..memory.optimizers import default_implementation
 from ..memory.play import Play, plays
@@ -115,7 +115,7 @@ def ledger(run: Run) -> Ledger:
     entries = (
         *held.shards,
         *between_entries(plan, done),
-        *workspace_entries(run, tuple(b for b in beats if not b.name.startswith(FIRST))),
+        *workspace_entries(run, tuple(b for b in beats if not b.instant.step)),
         *held.units,
         *activation_entries(inside, how, stack, beats, done),
     )

@@ -32,7 +32,7 @@ from ..memory.states import (
     optimizer_entries,
     parameter_entry,
 )
-from ..memory.timeline import STARTUP, Beat, step
+from ..memory.timeline import OPTIMIZER, STARTUP, Beat, step
 from ..memory.weights import (
     base_bytes,
     base_tensors,
@@ -98,15 +98,16 @@ def _with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
     ProcessGroupNCCL.cpp workEnqueue, shelvesToUnstash_; seen in an H200's allocator history): as
     a rule not before that micro-batch is over, and where the step then ends, not before that.
     """
-    step = {"optimizer": "first.optimizer"}
-    names = {i.name: f"first.{i.name}" for i in ledger.instants if i.name.startswith("later.")}
-    if not names:
+    last = [i for i in ledger.instants if i.phase == OPTIMIZER]
+    later = [i for i in ledger.instants if i.micro_batch]
+    if not later:
         return ledger
+    step, names = ({i.name: i.in_first_step().name for i in some} for some in (last, later))
     here = holds(run.mesh.dp > 1)
     two = here * holds(run.micro_batches == 2)
     again = tuple(
-        replace(i, name=(names | step)[i.name], title=f"{i.title}, first step",
-                present=i.present * (two if i.name in step else here))
+        i.in_first_step(title=f"{i.title}, first step",
+                        present=i.present * (here if i.micro_batch else two))
         for i in ledger.instants if i.name in names or i.name in step
     )  # fmt: skip
     entries = [_also(e, step if e.kind == OPTIM else names | step) for e in ledger.entries]

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .num import Num, larger
 from .source import Source
@@ -57,13 +58,55 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
         return 0 if copies is None else self.bytes * copies
 
 
+# Of an instant: the first step alone; a micro-batch after the first; the layer of a stretch.
+FIRST_STEP, LATER = "first", "later"
+FIRST, SECOND, LAST = "first", "second", "last"
+
+
 class Instant(Struct, frozen=True, kw_only=True, gc=False):
-    """A named moment of a step; `present` is 0 where a run does not have it."""
+    """A named moment of a step; `present` is 0 where a run does not have it.
+
+    `where`: the moment itself, in any step and micro-batch. `step`: FIRST_STEP, or "" for every
+    step. `micro_batch`: LATER, or "" for the first. `layer`: which of a stretch of equal layers is
+    at work, FIRST, SECOND or LAST, where that is known.
+    """
 
     name: str
     phase: str  # startup | forward | backward | optimizer
     title: str = ""
     present: Num = 1
+    where: str = ""
+    step: str = ""
+    micro_batch: str = ""
+    layer: str = ""
+
+    @property
+    def usual(self) -> str:
+        """The name of the same moment in every step."""
+        return _name("", self.micro_batch, self.where)
+
+    def moved(self, where: str, **changes: Any) -> Instant:
+        """Another moment of the same step and micro-batch."""
+        name = _name(self.step, self.micro_batch, where)
+        return replace(self, **{"name": name, "where": where, "layer": "", **changes})
+
+    def in_first_step(self, **changes: Any) -> Instant:
+        """The same moment in the first step alone."""
+        name = _name(FIRST_STEP, self.micro_batch, self.where)
+        return replace(self, name=name, step=FIRST_STEP, **changes)
+
+
+def instant(
+    where: str, phase: str, title: str, *, present: Num = 1, step: str = "",
+    micro_batch: str = "", layer: str = "",
+) -> Instant:  # fmt: skip
+    """An instant whose name says all of that."""
+    return Instant(name=_name(step, micro_batch, where), phase=phase, title=title, present=present,
+                   where=where, step=step, micro_batch=micro_batch, layer=layer)  # fmt: skip
+
+
+def _name(*words: str) -> str:
+    return ".".join(word for word in words if word)
 
 
 class Ledger(Struct, frozen=True, dict=True):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ..ledger.ledger import ACT, CHECKPOINTED, GRAD, TEMP, Entry
+from ..ledger.ledger import ACT, CHECKPOINTED, FIRST, GRAD, TEMP, Entry
 from ..ledger.num import Num, larger, nothing, smaller
 from ..ledger.remember import remembered
 from ..ledger.source import Source, code
@@ -69,7 +69,7 @@ class Walks(Struct, frozen=True):
     def at(self, index: int, block: Block, beat: Beat) -> Walk:
         """The walk of the layer that a beat is about: the first of all may be another."""
         alone = type(block.count) is int and block.count == 1
-        ends = beat.name.endswith(".first") or alone
+        ends = beat.instant.layer == FIRST or alone
         return self.first if index == 0 and ends and self.first else self.layers[index]
 
     def goes(self, beat: Beat) -> bool:

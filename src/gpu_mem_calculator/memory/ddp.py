@@ -7,7 +7,8 @@ from itertools import pairwise
 from ..ledger.ledger import BUCKETS, OLD_BUCKETS, Ledger
 from ..ledger.units import MIB
 from .script import Reel, Script
-from .writer import Writer
+from .timeline import FORWARD
+from .writer import Phase, Writer
 
 SENT_BYTES = 250 * MIB  # nn/parallel/distributed.py broadcast_bucket_size
 FIRST_BYTES, BUCKET_BYTES = MIB, 25 * MIB  # of the first bucket, of the others
@@ -69,10 +70,10 @@ class BucketWriter(Writer):
         super().__init__(ledger)
         self.forwards = 0
 
-    def begin(self, title: str) -> None:
+    def begin(self, phase: Phase) -> None:
         """Another phase."""
-        self.forwards += title.endswith("fwd")
-        if self.forwards == 2 and title.endswith("fwd"):
+        self.forwards += phase.kind == FORWARD
+        if self.forwards == 2 and phase.kind == FORWARD:
             roles = {entry.role: index for index, entry in enumerate(self.entries)}
             index, old = roles[BUCKETS], roles.get(OLD_BUCKETS, -1)
             if index in self.held and old >= 0 and self.first:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate
+from typing import NamedTuple
 
 from ..ledger.ledger import GPU, GRAD, OPTIM, Entry, Ledger
 from ..replay.stream import Stream
@@ -11,9 +12,19 @@ from .play import EMBEDDING, Play
 from .script import Script
 from .timeline import BACKWARD, OPTIMIZER, STARTUP
 
-LATER, FIRST = "later.", "first."  # how instants of later micro-batches, of the first step, begin
 Tensors = list[int]
-Phase = tuple[str, list[str]]  # what it is called, and its instants
+
+
+class Phase(NamedTuple):
+    """A part of the stream up to a mark: its title and the names of its instants.
+
+    `kind` is the phase of its instants, "" where it has several; `micro_batch` counts from 0.
+    """
+
+    title: str
+    names: list[str]
+    kind: str = ""
+    micro_batch: int = 0
 
 
 def tensor_bytes(entry: Entry, *, scaled: bool = False) -> list[int]:
@@ -41,6 +52,7 @@ class Writer:
         self.first = False
         self.entries = [e for e in ledger.entries if e.place == GPU]
         self.tables: dict[str, dict[int, int]] = {i.name: {} for i in ledger.instants if i.present}
+        self.special = {i.usual: i.name for i in ledger.instants if i.step and i.present}
         for index, entry in enumerate(self.entries):
             for name, copies in entry.live.items():
                 if name in self.tables and copies and int(entry.bytes):
@@ -63,7 +75,7 @@ class Writer:
         """The phases as they are run: micro-batch after micro-batch."""
         return phases
 
-    def begin(self, title: str) -> None:
+    def begin(self, phase: Phase) -> None:
         """A phase begins."""
 
     def make(self, size: int) -> int:
@@ -77,9 +89,9 @@ class Writer:
         """Tensors go, in this order."""
         self.stream.events.extend(~tensor for tensor in tensors)
 
-    def mark(self, name: str) -> None:
+    def mark(self, phase: Phase) -> None:
         """A phase ends."""
-        self.stream.marks.append((len(self.stream.events), name))
+        self.stream.marks.append((len(self.stream.events), phase.title))
 
     def zero_grad(self) -> None:
         """The step is over; the first parameter's gradient, which came last, goes first."""
@@ -88,8 +100,7 @@ class Writer:
 
     def known_as(self, name: str) -> str:
         """The name of an instant in this step: the first may have one of its own."""
-        special = FIRST + name
-        return special if self.first and special in self.tables else name
+        return self.special.get(name, name) if self.first else name
 
     def _table(self, name: str) -> dict[int, int]:
         """The entries of an instant; what the optimizer makes is not there before its step."""

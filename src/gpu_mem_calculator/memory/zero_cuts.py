@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ledger.ledger import COMM, CPU, GPU, GRAD, OPTIM, PARAM, TEMP, Entry, Instant
+from ..ledger.ledger import COMM, CPU, GPU, GRAD, OPTIM, PARAM, TEMP, Entry, instant
 from ..ledger.num import Num, choose, holds, larger, smaller
 from ..ledger.source import code
 from ..model.arch import Layer
@@ -89,8 +89,8 @@ class Cut(Struct, frozen=True, kw_only=True):
 def with_epilogue(beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
     """The same beats, with the moment after backward at which gradients are reduced."""
     end = beats[-1]
-    instant = Instant(name="epilogue", phase=BACKWARD, title="gradients reduced")
-    return (*beats[:-1], replace(end, instant=instant), end)
+    made = instant("epilogue", BACKWARD, "gradients reduced")
+    return (*beats[:-1], replace(end, instant=made), end)
 
 
 def zero_entries(cut: Cut) -> Iterator[Entry]:
@@ -229,7 +229,7 @@ def _gradient_entries(cut: Cut) -> Iterator[Entry]:
         there = {n: c for n, c in back.items() if n != "loss.backward"}
         yield cut.entry("gradient bucket", COMM, bucket, stays | there,
                         "zero/stage_1_and_2.py:3256")  # fmt: skip
-    flush = {b.name: 1 for b in cut.beats if b.name == "epilogue"
+    flush = {b.name: 1 for b in cut.beats if b.instant.where == "epilogue"
              or (cut.stage > 1 and b.name in cut.ends)}  # fmt: skip
     flat = cut.width * smaller(cut.bucket, cut.shard.total)
     yield cut.entry("bucket, flat copy for reduction", COMM, flat, flush,

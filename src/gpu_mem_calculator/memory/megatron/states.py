@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry, Instant
+from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry, instant
 from ...ledger.num import Num, ceil_div, larger, nothing, smaller
 from ...ledger.source import ARITHMETIC, code
 from ...model.blocks import Moe
@@ -49,8 +49,8 @@ def with_experts(run: Run, beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
     if not any(isinstance(layer.mlp, Moe) for layer in run.arch.layers):
         return beats
     end = beats[-1]
-    instant = Instant(name=EXPERTS, phase=OPTIMIZER, title="optimizer step of the experts")
-    return (*beats, replace(end, instant=instant))
+    made = instant(EXPERTS, OPTIMIZER, "optimizer step of the experts")
+    return (*beats, replace(end, instant=made))
 
 
 def implementation(run: Run) -> str:

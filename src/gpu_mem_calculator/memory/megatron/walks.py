@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ledger.ledger import LAST
 from ...ledger.num import Num, holds, nothing
 from ...ledger.remember import remembered
 from ...model.arch import Layer
@@ -41,7 +42,7 @@ def given(stage: Stage, beat: Beat) -> Num:
     if beat.instant.phase != BACKWARD:
         return 0
     other = 1 - stage.last
-    return other if beat.name.endswith(".last") else other * holds(stage.working[-1] == 1)
+    return other if beat.instant.layer == LAST else other * holds(stage.working[-1] == 1)
 
 
 def _layer(run: Run, block: Block, *, sent: bool = False) -> Walk:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import CHECKPOINTED, COMM, CPU, GRAD, NVME, OPTIM, PARAM, Entry
+from ...ledger.ledger import CHECKPOINTED, COMM, CPU, FIRST, GRAD, NVME, OPTIM, PARAM, SECOND, Entry
 from ...ledger.num import (
     Num,
     ceil_div,
@@ -161,12 +161,12 @@ def with_second(beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
     """Beats with one for the layer above a stretch's first, behind which an input is on the GPU."""
     found: list[Beat] = []
     for beat in beats:
-        if beat.name.endswith(".first"):
+        if beat.instant.layer == FIRST:
             at = beat.stretch
             saved = tuple(n + 1 if i == at else n for i, n in enumerate(beat.saved))
             grads = tuple(larger(n - 1, 0) if i == at else n for i, n in enumerate(beat.grads))
-            instant = replace(
-                beat.instant, name=beat.name.replace("first", "second"),
+            instant = beat.instant.moved(
+                f"backward.{at}.second", layer=SECOND,
                 title=beat.instant.title.replace("first", "second"),
                 present=beat.instant.present * holds(beat.grads[at] > 1),
             )  # fmt: skip

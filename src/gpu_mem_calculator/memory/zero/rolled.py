@@ -9,7 +9,20 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...ledger.ledger import ACT, COMM, EMBEDDED, GRAD, PARAM, TEMP, Entry, Instant
+from ...ledger.ledger import (
+    ACT,
+    COMM,
+    EMBEDDED,
+    FIRST,
+    FIRST_STEP,
+    GRAD,
+    LATER,
+    PARAM,
+    TEMP,
+    Entry,
+    Instant,
+    instant,
+)
 from ...ledger.num import Num, choose, holds, larger, nothing
 from ...ledger.source import code
 from ..activations import Walks, layer_code
@@ -36,9 +49,9 @@ GROUPS = tuple((name, kind, code(f"deepspeed 0.19.8 {where}")) for name, kind, w
 ))  # fmt: skip
 STEP = (("optimizer.norm", "gradient norm"), ("optimizer.cast", "gradients cast to fp32"),
         ("optimizer", "optimizer step"))  # fmt: skip
-TAGS = (("", ""), ("later.", ", later micro-batch"),
-        ("first.later.", ", second micro-batch of the first step"),
-        ("first.", ", first micro-batch of all"))  # fmt: skip
+TAGS = (("", "", ""), ("", LATER, ", later micro-batch"),
+        (FIRST_STEP, LATER, ", second micro-batch of the first step"),
+        (FIRST_STEP, "", ", first micro-batch of all"))  # fmt: skip
 
 
 class Found(Struct, frozen=True):
@@ -123,8 +136,8 @@ def beats_and_entries(
     beats: list[Beat] = []
     entries: list[Entry] = []
     again = holds(run.micro_batches > 1)
-    for number, (tag, word) in enumerate(TAGS):
-        later = "later" in tag
+    for number, (step, tag, word) in enumerate(TAGS):
+        later = bool(tag)
         if later and isinstance(again, int) and not again:
             continue
         for spot in here:
@@ -134,27 +147,32 @@ def beats_and_entries(
             usual = [several[later][spot.place] for several in found]
             high = highest(spot, [a or b for a, b in zip(mine, usual, strict=True)], which,
                            near=near)  # fmt: skip
-            beats.append(_beat(spot, high, tag, word, again if later else 1))
+            at = instant(spot.name, spot.phase, spot.title + word, step=step, micro_batch=tag,
+                         layer=spot.layer, present=again if later else 1)  # fmt: skip
+            beats.append(_beat(spot, high, at))
             entries += _entries(plan, spot, high, beats[-1])
     none = tuple(0 for _ in stack)
     entries.append(_left(plan, found, which))
     for name, title in STEP:
-        instant = Instant(name=name, phase=OPTIMIZER, title=title)
-        beats.append(Beat(instant=instant, saved=none, grads=none, later=True))
+        beats.append(Beat(instant=instant(name, OPTIMIZER, title), saved=none, grads=none,
+                          later=True))  # fmt: skip
     return tuple(beats), entries
 
 
-def first_layers_input(run: Run, entries: Iterable[Entry]) -> Iterator[Entry]:
+def first_layers_input(
+    run: Run, entries: Iterable[Entry], beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
     """Entries in which the first layer's input is not counted twice where that layer runs forward.
 
     Learnt positions are added to the embedding's output, and a norm behind it keeps it.
     """
     arch = run.arch
     apart = len(arch.embedding) > 1 or arch.embedding_norm is not None
+    out = {b.name for b in beats if b.instant.layer == FIRST or b.instant.where == "begin"}
     for entry in entries:
         if entry.role == EMBEDDED and not apart:
             entry = replace(entry, live={name: copies for name, copies in entry.live.items()
-                                         if not name.endswith(("begin", ".first"))})  # fmt: skip
+                                         if name not in out})  # fmt: skip
         yield entry
 
 
@@ -169,15 +187,13 @@ def _left(plan: Plan, found: list[tuple[Tables, ...]], which: Any) -> Entry:
                  source=source)  # fmt: skip
 
 
-def _beat(spot: Spot, high: Found, tag: str, word: str, present: Num) -> Beat:
+def _beat(spot: Spot, high: Found, at: Instant) -> Beat:
     saved = spot.saved
     if spot.work == "unit":
         saved = tuple(high.waiting if i == spot.stretch else n for i, n in enumerate(saved))
     return Beat(
-        instant=Instant(name=tag + spot.name, phase=spot.phase, title=spot.title + word,
-                        present=present),
-        saved=saved, grads=tuple(0 for _ in saved), work=spot.work, stretch=spot.stretch,
-        later="later" in tag, inside_forward=spot.phase == FORWARD,
+        instant=at, saved=saved, grads=tuple(0 for _ in saved), work=spot.work,
+        stretch=spot.stretch, later=bool(at.micro_batch), inside_forward=spot.phase == FORWARD,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from ...ledger.ledger import FIRST, LAST
 from ...ledger.num import Num
 from ..activations import Walks
 from ..moment import Moment
@@ -35,10 +36,11 @@ class Spot(Struct, frozen=True, kw_only=True):
     stretch: int = 0
     kept: Num = 0
     checkpoint: bool = False
+    layer: str = ""  # which of the stretch, as an instant has it
 
 
 def spots(stack: tuple[Block, ...], done: Walks) -> Iterator[Spot]:
-    """All of a micro-batch; `plain`: all sizes are ints."""
+    """All of a micro-batch."""
     none = tuple(0 for _ in stack)
     yield Spot(name="begin", title="forward begins", phase=FORWARD, place=("begin", 0, False),
                heights=IDLE, saved=none, label="")  # fmt: skip
@@ -62,7 +64,8 @@ def _forward(index: int, stack: tuple[Block, ...], done: Walks) -> Iterator[Spot
     name = "forward" if index == len(stack) - 1 else f"forward.{index}"
     if stack[index].count > 1:
         word = "first" if index == 0 else "lowest"
-        yield _layer(f"{name}.{word}", ("forward", index, True), stack, done)
+        end = FIRST if index == 0 else ""
+        yield _layer(f"{name}.{word}", ("forward", index, True), stack, done, end)
         yield _layer(name, ("forward", index, False), stack, done)
     else:
         yield _layer(name, ("forward", index, True), stack, done)
@@ -71,10 +74,10 @@ def _forward(index: int, stack: tuple[Block, ...], done: Walks) -> Iterator[Spot
 def _backward(index: int, stack: tuple[Block, ...], done: Walks) -> Iterator[Spot]:
     name = f"backward.{index}"
     if stack[index].count > 1:
-        yield _layer(f"{name}.last", ("backward", index, False), stack, done)
-        yield _layer(f"{name}.first", ("backward", index, True), stack, done)
+        yield _layer(f"{name}.last", ("backward", index, False), stack, done, LAST)
+        yield _layer(f"{name}.first", ("backward", index, True), stack, done, FIRST)
     else:
-        yield _layer(f"{name}.last", ("backward", index, True), stack, done)
+        yield _layer(f"{name}.last", ("backward", index, True), stack, done, LAST)
 
 
 def _head(stack: tuple[Block, ...], done: Walks) -> Iterator[Spot]:
@@ -87,7 +90,7 @@ def _head(stack: tuple[Block, ...], done: Walks) -> Iterator[Spot]:
                label=label, work="loss")  # fmt: skip
 
 
-def _layer(name: str, place: Place, stack: tuple[Block, ...], done: Walks) -> Spot:
+def _layer(name: str, place: Place, stack: tuple[Block, ...], done: Walks, layer: str = "") -> Spot:
     """The layers of a stretch, or its first one."""
     word, index, low = place
     walk, block = done.layers[index], stack[index]
@@ -102,5 +105,5 @@ def _layer(name: str, place: Place, stack: tuple[Block, ...], done: Walks) -> Sp
         name=name, title=f"{word}, {block.title}: {which}", place=place, heights=heights,
         phase=FORWARD if forward else BACKWARD, stretch=index, label=f"{block.title}: at work",
         saved=tuple(b.count if i < index else 0 for i, b in enumerate(stack)),
-        kept=walk.input_bytes if full else walk.saved_bytes, checkpoint=full,
+        kept=walk.input_bytes if full else walk.saved_bytes, checkpoint=full, layer=layer,
     )  # fmt: skip

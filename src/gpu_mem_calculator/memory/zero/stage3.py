@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ...ledger.num import Num, ceil_div, together
 from ..stack import Block
+from ..timeline import OPTIMIZER
 from .coordinator import ANEW, HELD, NEVER, Limits, Stack
 from .modules import after_modules, before_modules, layer_modules
 from .partition import largest_sub_groups, shard_elements
@@ -64,7 +65,7 @@ def _optimizer(plan: Plan, sizes: ZeroSizes, group: tuple[Num, Num, Num]) -> Ite
     yield plan.entry("gradient shards", GRAD, plan.width * sizes.own, always, f"{FILE}:791",
                      (SETUP,))  # fmt: skip
     yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states,
-                     lambda b: int(not b.name.startswith("first.")),
+                     lambda b: int(not b.instant.step),
                      "ops/adam/fused_adam.py:155")  # fmt: skip
     yield plan.entry("fp64 copy for the gradient norm", TEMP,
                      norm_bytes(ceil_div(plan.largest, plan.ranks)), named("optimizer.norm"),
@@ -100,5 +101,5 @@ def persistent_entry(plan: Plan, limits: Limits) -> Entry:
             whole = ceil_div(size, plan.ranks) * plan.ranks
             small = small + (whole * times * width if size <= limits.persist else 0)
     return plan.entry("persistent parameters", PARAM, plan.run.scaled(small),
-                      lambda b: int(not b.name.startswith(("optimizer", "first."))),
+                      lambda b: int(b.instant.phase != OPTIMIZER and not b.instant.step),
                       f"{FILE}:2878")  # fmt: skip

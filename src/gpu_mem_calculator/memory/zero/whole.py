@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ledger.ledger import COMM, GRAD, Entry
+from ...ledger.ledger import COMM, FIRST, GRAD, SECOND, Entry
 from ...ledger.num import Num, holds, larger, together
 from ...ledger.remember import remembered
 from ..activations import Walks
@@ -47,7 +47,7 @@ def _bucket_entries(
 
         def live(beat: Beat) -> Num:
             stays = beat.later and beat.instant.phase != OPTIMIZER
-            if stays or not in_bucket(beat) or beat.name == "epilogue":
+            if stays or not in_bucket(beat) or beat.instant.where == "epilogue":
                 return int(stays or in_bucket(beat))
             return 1 - _first_gradient(beat, order, stack)
 
@@ -92,9 +92,9 @@ def _first_gradient(beat: Beat, order: Order, stack: tuple[Block, ...]) -> Num:
     for block in stack if beat.work != "layer" else stack[beat.stretch + 1 :]:
         after = after + block.count
     alone = holds(after == 0)
-    if beat.name.endswith(".second"):
+    if beat.instant.layer == SECOND:
         return 0
-    if beat.name.endswith(".first"):
+    if beat.instant.layer == FIRST:
         return alone * holds(stack[beat.stretch].count == 1)
     return alone if beat.work in ("layer", "embedding") else 0
 
