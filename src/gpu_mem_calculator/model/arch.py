@@ -178,7 +178,8 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     def num_parameters(self) -> int:
         """Elements in the whole model."""
         if self.total is not None:
-            return self.total
+            letter: int = self.total
+            return letter
         stack = sum(layer.num_parameters for layer in self.layers)
         return self.embedding_parameters + stack + self.after_parameters
 

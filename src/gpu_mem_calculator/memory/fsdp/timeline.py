@@ -10,6 +10,7 @@ F/_fsdp_param_group.py:429-489, 584, 647).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -132,7 +133,7 @@ def _forward(beat: Beat, blocks: tuple[Block, ...], course: Course) -> Iterator[
                       for j, b in enumerate(blocks))  # fmt: skip
         word = "first" if layer == 0 else "last" if layer == last else f"{layer}"
         title = f"the {word} layer" if word in ("first", "last") else f"layer {layer}"
-        here = {"saved": saved, "stretch": stretch, "inside_forward": layer > 0}
+        here: dict[str, Any] = {"saved": saved, "stretch": stretch, "inside_forward": layer > 0}
         if course.every or course.offload:
             yield Spot(_other(beat, f"gather.{word}.flat", f"gather {title}, flat", **here),
                        "flat", layer)  # fmt: skip
