@@ -65,3 +65,11 @@ def test_starting_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+NAMES = re.compile(r'\.name\.(starts|ends)with\(\(?"(later|first|startup|\.?(first|last|second))')
+
+
+def test_no_code_reads_an_instants_name() -> None:
+    """Step, micro-batch, moment and layer are fields; a name is for people."""
+    assert not [path.name for path in FILES if NAMES.search(path.read_text(encoding="utf-8"))]

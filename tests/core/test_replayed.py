@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gpu_mem_calculator.core.calculator import estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.replayed import survives
+from gpu_mem_calculator.core.replayed import replayed, survives, with_blocks
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import MIB
 from tests.conftest import SMALL_LLAMA, small_run
+from tests.properties.test_engines import RUNS
 
 ROUNDED, SPLIT = "roundup_power2_divisions:2", "max_split_size_mb:40"
 
@@ -97,3 +103,38 @@ def test_large_runs_are_replayed_and_absurd_ones_are_not(batch: int) -> None:
     if made.replayed is not None:
         blocks = made.ledger.entries[-1]
         assert 0 <= int(blocks.bytes) < made.result.allocated_bytes // 100
+
+
+CONFS = ("backend:native", "expandable_segments:True", ROUNDED, SPLIT)
+SHAPES = st.tuples(
+    st.sampled_from(sorted(RUNS)),
+    st.integers(1, 5),
+    st.integers(1, 700),
+    st.integers(1, 6),
+    st.sampled_from(CONFS),
+)
+
+
+@given(SHAPES)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_blocks_are_larger_than_tensors_by_rounding_alone(shape: tuple[Any, ...]) -> None:
+    """Ledger and stream agree, so what is left between them is the allocator's rounding."""
+    name, batch, seq, micro, conf = shape
+    run = RUNS[name]
+    training = {**run["training"], "batch_size": batch, "seq_len": seq,
+                "gradient_accumulation_steps": micro, "pytorch_alloc_conf": conf}  # fmt: skip
+    made = full_estimate({**run, "training": training})
+    (blocks,) = (e for e in made.ledger.entries if e.name == "blocks larger than their tensors")
+    assert made.replayed is not None
+    assert 0 <= blocks.bytes <= made.replayed.slack_bytes
+
+
+@pytest.mark.parametrize("wrong", [-(2**26), 2**40])
+def test_a_ledger_that_its_stream_does_not_follow_is_an_error(wrong: int) -> None:
+    """A gap below nothing or above rounding is no entry."""
+    resolved = resolve(read(small_run()))
+    found = replayed(resolved, 0)
+    assert found is not None
+    far = msgspec.structs.replace(found, allocated_bytes=found.allocated_bytes + wrong)
+    with pytest.raises(AssertionError, match="blocks have"):
+        with_blocks(resolved.engine.ledger(resolved.run), far)

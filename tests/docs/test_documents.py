@@ -46,6 +46,14 @@ def test_documents_say_what_the_program_says_now() -> None:
     assert stale == []
 
 
+def test_the_readme_says_what_needs_is_on_runs_that_were_kept_aside() -> None:
+    """Beside the column of runs that were looked at."""
+    rest = README.partition("<!-- accuracy -->")[2]
+    errors = [abs(error) for error in evidence()["scores"].errors("needs", files=("kept",))]
+    said = f"{sum(errors) / len(errors):.2f} % in the mean and +{max(errors):.1f} % at worst"
+    assert said in rest.partition("<!-- end -->")[0]
+
+
 def test_the_figures_were_written_by_this_version() -> None:
     """A new version scores every run anew; the day is the one of the last change."""
     stored = evidence()["scores"].stored()

@@ -21,6 +21,7 @@ from gpu_mem_calculator.memory.megatron.tensors import stage_tensors, stepped
 from gpu_mem_calculator.memory.megatron.writer import StageWriter
 from gpu_mem_calculator.memory.pipeline import stage_of
 from gpu_mem_calculator.memory.stream import stream
+from gpu_mem_calculator.memory.writer import Phase
 from gpu_mem_calculator.replay.allocator import Footprint, replay
 from gpu_mem_calculator.replay.stream import Stream
 from tests.conftest import measured_runs
@@ -94,10 +95,10 @@ def test_reserved_memory_is_what_was_measured() -> None:
 def test_1f1b(flight: int, expected: str) -> None:
     """Warm-up forwards, one forward and one backward in turn, the backwards that are left."""
     ledger = ENGINE.ledger(run(unrolled=True, options=UNFUSED))
-    steps: list[tuple[str, list[str]]] = [("startup", [])]
+    steps = [Phase("startup", [])]
     for _ in range(2):
-        steps += [(f"{word}{n}", []) for n in range(3) for word in "FB"] + [("opt", [])]
-    found = [title for title, _ in StageWriter(ledger, flight, ()).order(steps, 3)]
+        steps += [Phase(f"{word}{n}", []) for n in range(3) for word in "FB"] + [Phase("opt", [])]
+    found = [phase.title for phase in StageWriter(ledger, flight, ()).order(steps, 3)]
     assert found == ["startup", *[*expected.split(), "opt"] * 2]
 
 

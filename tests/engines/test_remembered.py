@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from functools import _lru_cache_wrapper
 from itertools import permutations
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.explain import explain
+from gpu_mem_calculator.ledger.remember import forget
 from tests.conftest import small_run
 
 WINDOW = {"model_type": "mistral", "hidden_size": 256, "num_hidden_layers": 4,
@@ -30,14 +29,6 @@ ENGINES: list[dict[str, Any]] = [
     {"type": "fsdp", "sharding_strategy": "shard_grad_op"}, {"type": "fsdp", "cpu_offload": True},
     {"type": "megatron_lm"},
 ]  # fmt: skip
-
-
-def forget() -> None:
-    """As in a process that has just begun."""
-    for one in gc.get_objects():
-        ours = type(one) is _lru_cache_wrapper and one.__module__.startswith("gpu_mem_calc")
-        if ours:
-            one.cache_clear()
 
 
 def answer(run: dict[str, Any]) -> list[bytes]:

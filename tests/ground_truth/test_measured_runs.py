@@ -35,7 +35,7 @@ BUDGETS = {
     ("runs", "inference"): {
         "allocated": (0.01, 0.01), "reserved": (0.13, 0.46), "device": (0.07, 0.22),
     },
-    ("runs", "peft"): {"allocated": (0.01, 0.01), "reserved": (0.17, 0.6), "device": (0.16, 0.55)},
+    ("runs", "peft"): {"allocated": (0.01, 0.02), "reserved": (0.09, 0.21), "device": (0.08, 0.2)},
     ("runs", "deepspeed"): {
         "allocated": (0.01, 0.02), "reserved": (0.38, 2.5), "device": (0.33, 2.1),
     },

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.num import power_of_two
+from gpu_mem_calculator.ledger.remember import forget
+from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.memory.zero import case, rolled, whole
 from gpu_mem_calculator.memory.zero.coordinator import Limits, Stack, Trace
 from gpu_mem_calculator.memory.zero.counting import Counter
 from gpu_mem_calculator.memory.zero.gathering import Gathering, Reader
 from gpu_mem_calculator.memory.zero.modules import after_modules, before_modules, layer_modules
 from gpu_mem_calculator.memory.zero.partition import largest_owned, owned_elements, shard_elements
 from gpu_mem_calculator.memory.zero.pipeline import balanced, uniform
+from gpu_mem_calculator.memory.zero.plan import Plan
 from tests.engines.test_deepspeed import SEVEN, TINY
+from tests.properties.test_engines import RUNS
 
 
 def test_uniform_gives_the_first_parts_more() -> None:
@@ -64,3 +73,44 @@ def test_power_of_two_rounds_up() -> None:
     """Ints and arrays alike."""
     assert [power_of_two(n) for n in (0, 1, 2, 3, 1025)] == [0, 1, 2, 4, 2048]
     assert power_of_two(np.array([0, 1, 2, 3, 1025])).tolist() == [0, 1, 2, 4, 2048]
+
+
+READ = frozenset(("arch", "frozen", "scaled", "parameters_given"))  # by `Plan.table`, in the key
+
+
+@pytest.mark.parametrize("name", [n for n in RUNS if n.startswith("zero")])
+def test_the_key_of_a_count_has_all_that_a_keeper_reads(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A field that a key leaves out would give one plan the count of another."""
+    of_plan: set[str] = set()
+    of_run: set[str] = set()
+
+    class WatchedRun(Run, frozen=True, kw_only=True):
+        """Notes what is read of a run."""
+
+        def __getattribute__(self, name: str) -> Any:
+            of_run.add(name)
+            return super().__getattribute__(name)
+
+    class Watched(Plan, frozen=True, kw_only=True):
+        """Notes what is read of a plan."""
+
+        def __getattribute__(self, name: str) -> Any:
+            of_plan.add(name)
+            return super().__getattribute__(name)
+
+    def watched(*values: Any) -> Plan:
+        made = case.plain(*values)
+        run = WatchedRun(**{f: getattr(made.run, f) for f in made.run.__struct_fields__})
+        fields = {f: getattr(made, f) for f in made.__struct_fields__}
+        return Watched(**{**fields, "run": run})
+
+    for module in (rolled, whole):
+        monkeypatch.setattr(module, "plain", watched)
+    found = resolve(read(RUNS[name]))
+    forget()
+    found.engine.ledger(found.run)
+    assert of_plan
+    assert of_plan & case.UNREAD <= {"run"}
+    assert of_run & set(Run.__struct_fields__) <= READ | set(case.RUN)

@@ -114,6 +114,31 @@ def test_an_engine_that_takes_only_numbers_is_shown_with_numbers() -> None:
     assert all(entry.formula == f"{entry.bytes:,}" for entry in found.entries)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi", "tensorrt_llm", "llamacpp"])
+def test_a_server_is_shown_with_plain_numbers(engine: str) -> None:
+    """Its formulas are not written with letters, and the report says so."""
+    made = full_estimate({"model": {"name": "llama3.1-8b"}, "inference": {"engine": engine},
+                          "hardware": {"gpu": "h100-80gb-sxm"}})  # fmt: skip
+    found = explain(made)
+    assert not found.symbolic
+    assert found.letters == {}
+    text = plain(explanation_lines(made, found, show_parts=False))
+    assert "note: this engine's formulas are shown as plain numbers" in text
+
+
+def test_a_broken_formula_is_not_hidden() -> None:
+    """Only an operation that letters do not have makes an engine's formulas plain numbers."""
+    from msgspec.structs import replace
+
+    def broken(run: Any) -> Any:
+        raise LookupError("a wrong key")
+
+    made = full_estimate(_run("ddp"))
+    engine = replace(made.resolved.engine, ledger=broken)
+    with pytest.raises(LookupError, match="a wrong key"):
+        explain(replace(made, resolved=replace(made.resolved, engine=engine)))
+
+
 def test_mesh_axes_are_letters() -> None:
     """A cut over ranks shows in the formula."""
     found = explain(full_estimate(_run("fsdp")))

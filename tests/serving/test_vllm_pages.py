@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.memory.vllm.groups import group_size
 from gpu_mem_calculator.memory.vllm.layers import cache_dtype, first_block
-from gpu_mem_calculator.memory.vllm.pages import Pool, host_items, notes, plan, pool, problems
+from gpu_mem_calculator.memory.vllm.pages import Pool, notes, plan, pool, problems
 from tests.serving.vllm_runs import GIB, logs, made, pooled
 
 LOGS = logs()
@@ -230,15 +230,6 @@ def test_what_is_allocated_is_whole_blocks() -> None:
     total = sum(size for _, size in found.items)
     assert total == found.blocks * found.block_bytes
     assert 0 <= int(3.3 * GIB) - total < found.block_bytes
-
-
-def test_v0_swaps_to_blocks_of_the_host() -> None:
-    """Phi-1.5's log of 0.6.4: 1,365 blocks in the default 4 GiB."""
-    v0 = {"engine_version": "0.6.4", "engine_generation": "v0", "swap_space": 4}
-    ((name, size),) = host_items(*made("phi-1.5", **v0))
-    assert "1,365 blocks" in name
-    assert size == 1365 * 16 * 24 * 2 * 32 * 64 * 2
-    assert not host_items(*made("phi-1.5", swap_space=4))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from gpu_mem_calculator.trace.diff import (
 MIB = 2**20
 BACKWARD = Instant(name="later.bwd", phase="backward", title="backward of the loss")
 FORWARD = Instant(name="fwd", phase="forward", title="forward")
-ONLY_FIRST = Instant(name="first.bwd", phase="backward", title="first gradient")
+ONLY_FIRST = Instant(name="first.bwd", phase="backward", title="first gradient", step="first")
 
 
 def entry(name: str, kind: str, size: int, *at: str, line: str = "") -> Entry:

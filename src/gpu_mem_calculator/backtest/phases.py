@@ -22,14 +22,13 @@ from ..replay.allocator import Phase as Replay
 KINDS = {
     "fwd": (FORWARD,), "bwd": (BACKWARD,), "fwdbwd": (FORWARD, BACKWARD), "opt": (OPTIMIZER,),
 }  # fmt: skip
-PARTS = {"fwd": ("fwd",), "bwd": ("bwd",), "fwdbwd": ("fwd", "bwd")}
 NAME = re.compile(r"s(\d+)(?:\.[am](\d+))?\.(fwd|bwd|fwdbwd|sync|opt)")
 WORDS = {"fwd": "forward", "bwd": "backward", "fwdbwd": "forward and backward",
          "sync": "gradient sync", "opt": "optimizer"}  # fmt: skip
 # The phases of an inference run, by name.
 SERVED = {"load": (STARTUP,), "prefill": (PREFILL,), "generate": (PREFILL, DECODE)}
 # Names that engines give their instants.
-LATER, FIRST, STEP = "later.", "first.", "optimizer"
+STEP = "optimizer"
 BEFORE_BACKWARD = ("loss.backward", "gather.root")
 
 
@@ -160,12 +159,12 @@ def _instants(ledger: Ledger, phase: Phase, micro_batches: int) -> list[Instant]
     """The instants of a phase; none where the phase does nothing that the ledger tells."""
     kinds = KINDS.get(phase.kind, ())
     here = [i for i in ledger.instants if i.present and i.phase in kinds
-            and (phase.step == 0 or not i.name.startswith(FIRST))]  # fmt: skip
+            and (phase.step == 0 or not i.step)]  # fmt: skip
     if phase.micro_batch is None:
         return here
     if phase.kind == "opt":  # DeepSpeed's step() does nothing before the last micro-batch
         return here if phase.micro_batch == micro_batches - 1 else []
-    later = [i for i in here if i.name.removeprefix(FIRST).startswith(LATER)]
+    later = [i for i in here if i.micro_batch]
     if phase.micro_batch > 0:
         return later or here
     return [i for i in here if i not in later]
@@ -183,15 +182,16 @@ def _first_step(ledger: Ledger) -> dict[str, int]:
     for instant in ledger.instants:
         if instant.present and instant.phase != STARTUP and instant.name != STEP:
             heights[instant.name] -= sum(int(e.at(instant.name)) for e in lazy)
-        if instant.phase == FORWARD or instant.name in BEFORE_BACKWARD:
-            late = 0 if instant.name.removeprefix(FIRST).startswith(LATER) else 1
+        before = instant.where in BEFORE_BACKWARD and not instant.step
+        if instant.phase == FORWARD or before:
+            late = 0 if instant.micro_batch else 1
             heights[instant.name] -= late * sum(int(e.at(instant.name)) for e in halves)
     return heights
 
 
 def _lazy(entry: Entry, ledger: Ledger) -> bool:
     """Whether an entry is the optimizer's and not there at the end of start-up."""
-    if entry.kind != OPTIM and not entry.name.startswith("optimizer states"):
+    if entry.kind != OPTIM:
         return False
     starts = (i.name for i in ledger.instants if i.phase == STARTUP and i.present)
     return not any(int(entry.at(name)) for name in starts)

@@ -92,7 +92,7 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     found = replayed(resolved, busiest) if replay else None
     if found is not None:
         peaks[busiest] = found.allocated_bytes
-        whole = with_blocks(ledgers[busiest], found.allocated_bytes)
+        whole = with_blocks(ledgers[busiest], found)
         ledgers = (*ledgers[:busiest], whole, *ledgers[busiest + 1 :])
     outside = sum(size for _, size, _ in resolved.outside_torch)
     result = _result(file, resolved, ledgers, peaks, busiest, found, outside)

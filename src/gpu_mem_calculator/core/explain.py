@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
@@ -30,6 +31,7 @@ LETTERS = {
     "dp": "data-parallel ranks", "tp": "tensor-parallel ranks", "pp": "pipeline stages",
     "cp": "context-parallel ranks", "ep": "expert-parallel ranks",
 }  # fmt: skip
+LOG = logging.getLogger(__name__)
 AXES = ("dp", "tp", "pp", "cp", "ep")
 
 
@@ -58,7 +60,8 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """Every entry of the busiest stage's ledger; those alive at the peak first, largest first.
 
     `letters` are the sizes that formulas name, `meanings` what they stand for. `symbolic` is False
-    where the engine's formulas could not be written with letters; entries then show plain numbers.
+    where the engine's formulas are not written with letters, as a server's are not; entries then
+    show plain numbers.
     """
 
     peak: str
@@ -74,7 +77,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 def explain(estimate: Estimate) -> Explanation:
     """Explain an estimate's busiest stage."""
-    ledger = estimate.ledger if estimate.served else _symbolic_ledger(estimate)
+    ledger = None if estimate.served else _symbolic_ledger(estimate)
     shown = ledger or estimate.ledger
     peak = shown.peak_instant(phases=STEP)
     entries = _merged([_explained(e, shown, peak.name) for e in shown.entries])
@@ -104,15 +107,15 @@ def _beside(place: str, name: str, size: int, source: str) -> Explained:
 def _symbolic_ledger(estimate: Estimate) -> Ledger | None:
     """The ledger with letters, or None where it would not say what the plain one says."""
     run = replace(estimate.resolved.run, stage=estimate.result.busiest_stage)
-    plain = estimate.ledger
+    engine = estimate.resolved.engine
     try:
-        ledger = estimate.resolved.engine.ledger(_with_letters(run))
-        if estimate.replayed is not None:
-            ledger = with_blocks(ledger, estimate.replayed.allocated_bytes)
-        same = _heights(ledger) == _heights(plain)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        return None  # a formula that only numbers can go through
-    return ledger if same else None
+        ledger = engine.ledger(_with_letters(run))
+    except TypeError:  # an operation that letters do not have
+        LOG.info("%s: formulas take numbers only", engine.name, exc_info=True)
+        return None
+    if _heights(ledger) != _heights(engine.ledger(run)):
+        return None
+    return ledger if estimate.replayed is None else with_blocks(ledger, estimate.replayed)
 
 
 def _heights(ledger: Ledger) -> list[int]:
@@ -139,15 +142,10 @@ def _with_letters(run: Run) -> Run:
 
 def _arch(run: Run) -> Arch:
     """The architecture with letters; its own total is N where another one, P, is given."""
-    arch, given = run.arch, run.parameters_given
-    made = symbolic(arch)
+    arch, given = symbolic(run.arch), run.parameters_given
     if given is None:
-        return made
-    own = Sym.named(arch.own_parameters, "N")
-    if arch.share is None:  # a server's, whose formulas scale what they add up
-        vars(made)["num_parameters"] = own  # cached property
-        return made
-    return with_share(made, (Sym.named(given, "P"), own))
+        return arch
+    return with_share(arch, (Sym.named(given, "P"), Sym.named(run.arch.own_parameters, "N")))
 
 
 def _explained(entry: Entry, ledger: Ledger, peak: str) -> Explained:

@@ -14,6 +14,7 @@ from ..memory.timeline import STARTUP
 from ..replay.allocator import Phase, replay
 from ..replay.needs import needs_bytes
 from ..replay.settings import Settings
+from ..replay.slack import slack_bytes
 from ..replay.stream import Stream
 from .resolved import Resolved
 
@@ -45,6 +46,11 @@ class Replayed(Struct, frozen=True, kw_only=True, dict=True):
             return found
         return min(found, needs_bytes(self.asked.tight, self.allocator, self.reserved_bytes))
 
+    @cached_property
+    def slack_bytes(self) -> int:
+        """The most that the steps' live blocks can have beyond their tensors."""
+        return slack_bytes(self.asked.usual, self.allocator)
+
 
 class Asked(Struct, frozen=True, dict=True):
     """What a stage asks of the allocator: in the usual way, and in the one for a small GPU."""
@@ -68,7 +74,8 @@ def asked(resolved: Resolved, stage: int) -> Asked:
     run = resolved.run
     count = min(int(run.micro_batches), MICRO_BATCHES * int(run.mesh.pp))
     run = replace(run, stage=stage, unrolled=True, micro_batches=count)
-    return Asked(resolved.engine.ledger(run), count)
+    ledger = replace(resolved.engine.ledger(run), scaled=run.parameters_given is not None)
+    return Asked(ledger, count)
 
 
 def survives(resolved: Resolved, stage: int, cap: int) -> bool:
@@ -104,15 +111,19 @@ def _absurd(resolved: Resolved, stage: int) -> bool:
     return int(resolved.engine.ledger(replace(resolved.run, stage=stage)).peak()) > MOST_BYTES
 
 
-def with_blocks(ledger: Ledger, allocated: int) -> Ledger:
+def with_blocks(ledger: Ledger, found: Replayed) -> Ledger:
     """A ledger with what the allocator's blocks have beyond the bytes that were asked for.
 
-    The figure is the peak's, and stands at every instant of the steps.
+    The figure is the peak's, and stands at every instant of the steps. It is nothing but rounding:
+    never negative, never more than the blocks that are alive can have beyond their tensors.
     """
     steps = {i.name: 1 for i in ledger.instants if i.phase != STARTUP}
     peak = int(ledger.peak(phases={i.phase for i in ledger.instants} - {STARTUP}))
+    beyond = found.allocated_bytes - peak
+    most = found.slack_bytes
+    assert 0 <= beyond <= most, f"blocks have {beyond:,} B beyond tensors, at most {most:,}"
     blocks = Entry(
-        name="blocks larger than their tensors", kind=RUNTIME, bytes=allocated - peak, live=steps,
+        name="blocks larger than their tensors", kind=RUNTIME, bytes=beyond, live=steps,
         source=code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split, "
                     "replayed"),
     )  # fmt: skip

@@ -91,7 +91,7 @@ def _rolled(plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, cut
         done = replace(done, embedding=shared_table(table, alone=False) if shared else table)
     beats, at_work = beats_and_entries(plan, stack, done, _limits(run))
     plan = replace(plan, beats=beats)
-    kept = first_layers_input(run, activation_entries(run, how, stack, beats, done))
+    kept = first_layers_input(run, activation_entries(run, how, stack, beats, done), beats)
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
         kept = offload.checkpoints_on_host(plan, stack, kept, pinned=pinned)

@@ -14,7 +14,6 @@ the shards, their gradients and the optimizer are in host memory (`CPUOffloadPol
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -23,6 +22,7 @@ from msgspec.structs import replace
 from ..ledger.dtypes import BITS
 from ..ledger.ledger import PARAM, Entry, Instant, Ledger
 from ..ledger.num import Num, holds, larger, nothing, smaller
+from ..ledger.remember import remembered
 from ..ledger.source import code
 from ..memory.activations import UNIT, Walks, activation_entries, setting, walks
 from ..memory.engine import Engine
@@ -30,7 +30,7 @@ from ..memory.fsdp.gather import between_entries, buffer_entries, gathered_entri
 from ..memory.fsdp.offload import host_shard_entries, host_step_entries, staged_entries
 from ..memory.fsdp.plan import Plan, in_order, shard_rows
 from ..memory.fsdp.reduce import output_entries, reduced_entries, sharded_gradient_entries
-from ..memory.fsdp.timeline import FIRST, Course, ends_apart, spots
+from ..memory.fsdp.timeline import Course, ends_apart, spots
 from ..memory.fsdp.units import Piece, Unit, Widths, layer_pieces, root_pieces, tower_shards, unit
 from ..memory.optimizers import default_implementation
 from ..memory.play import Play, plays
@@ -118,7 +118,7 @@ def ledger(run: Run) -> Ledger:
     entries = (
         *held.shards,
         *between_entries(plan, done),
-        *workspace_entries(run, tuple(b for b in beats if not b.name.startswith(FIRST))),
+        *workspace_entries(run, tuple(b for b in beats if not b.instant.step)),
         *held.units,
         *activation_entries(inside, how, stack, beats, done),
     )
@@ -127,16 +127,15 @@ def ledger(run: Run) -> Ledger:
 
 
 def _held(run: Run, stack: tuple[Block, ...]) -> Held:
-    """What tokens do not change is remembered where all numbers are plain ones."""
-    plain = all(type(n) is int for n in (run.micro_batches, run.mesh.dp, run.arch.hidden))
-    if run.unrolled or not plain:
+    """What tokens do not change is remembered."""
+    if run.unrolled:
         return _made(run, stack)
     bare = replace(run, batch=0, seq=0, options=None)
-    return _remembered(bare, tuple(run.options.items()), stack)
+    return _rolled(bare, tuple(run.options.items()), stack)
 
 
-@lru_cache(maxsize=64)
-def _remembered(
+@remembered(64)
+def _rolled(
     bare: Run, options: tuple[tuple[str, Any], ...], stack: tuple[Block, ...]
 ) -> Held:  # fmt: skip
     return _made(replace(bare, options=dict(options)), stack)

@@ -21,7 +21,7 @@ from ..memory.pipeline import Stage, beats, stage_layers, stage_of, stretch_ends
 from ..memory.play import plays
 from ..memory.run import Run
 from ..memory.runtime import expert_streams, workspace_entries
-from ..memory.timeline import Beat
+from ..memory.timeline import STARTUP, Beat
 from ..memory.zero_cuts import STARTUP_BEATS, Cut, kept_gradients, with_epilogue, zero_entries
 
 TITLE = "Megatron+DeepSpeed"
@@ -82,7 +82,7 @@ def ledger(run: Run) -> Ledger:
     )
     embedding = embedding_shard(run).total * stage.first
     head = after_shard(run, stage.first).total * stage.last
-    steps = tuple(b for b in instants if not b.name.startswith("startup"))
+    steps = tuple(b for b in instants if b.instant.phase != STARTUP)
     entries = (
         *zero_entries(cut),
         *kept_gradients(cut, layers, embedding, head),

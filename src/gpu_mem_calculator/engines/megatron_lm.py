@@ -23,6 +23,7 @@ from ..memory.pipeline import beats, stage_layers, stage_of
 from ..memory.play import Play, plays
 from ..memory.run import Run
 from ..memory.runtime import expert_streams, workspace_entries
+from ..memory.timeline import STARTUP
 
 TITLE = "Megatron-LM"
 
@@ -37,7 +38,7 @@ def ledger(run: Run) -> Ledger:
     """One rank of the run's pipeline stage."""
     stage = stage_of(run)
     instants = with_experts(run, beats(stage, STARTUP_BEATS, every=run.unrolled))
-    steps = tuple(b for b in instants if not b.name.startswith("startup"))
+    steps = tuple(b for b in instants if b.instant.phase != STARTUP)
     done = walks(run, stage)
     entries = (
         *state_entries(run, stage, instants),

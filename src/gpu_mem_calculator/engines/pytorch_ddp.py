@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from ..ledger.ledger import COMM, OPTIM, PARAM, Entry, Instant, Ledger
+from ..ledger.ledger import BUCKETS, COMM, OLD_BUCKETS, OPTIM, PARAM, Entry, Instant, Ledger
 from ..ledger.num import holds
 from ..ledger.source import code, measured
 from ..memory.activations import (
@@ -15,7 +15,7 @@ from ..memory.activations import (
     setting,
     walks,
 )
-from ..memory.ddp import BUCKETS, OLD, BucketWriter, buckets, sent_bytes, sent_script
+from ..memory.ddp import BucketWriter, buckets, sent_bytes, sent_script
 from ..memory.engine import Engine
 from ..memory.optimizers import OPTIMIZERS, default_implementation
 from ..memory.play import plays
@@ -32,7 +32,7 @@ from ..memory.states import (
     optimizer_entries,
     parameter_entry,
 )
-from ..memory.timeline import STARTUP, Beat, step
+from ..memory.timeline import OPTIMIZER, STARTUP, Beat, step
 from ..memory.weights import (
     base_bytes,
     base_tensors,
@@ -99,20 +99,22 @@ def _with_first_step(run: Run, ledger: Ledger, bits: int) -> Ledger:
     ProcessGroupNCCL.cpp workEnqueue, shelvesToUnstash_; seen in an H200's allocator history): as
     a rule not before that micro-batch is over, and where the step then ends, not before that.
     """
-    step = {"optimizer": "first.optimizer"}
-    names = {i.name: f"first.{i.name}" for i in ledger.instants if i.name.startswith("later.")}
-    if not names:
+    last = [i for i in ledger.instants if i.phase == OPTIMIZER]
+    later = [i for i in ledger.instants if i.micro_batch]
+    if not later:
         return ledger
+    step, names = ({i.name: i.in_first_step().name for i in some} for some in (last, later))
     here = holds(run.mesh.dp > 1)
     two = here * holds(run.micro_batches == 2)
     again = tuple(
-        replace(i, name=(names | step)[i.name], title=f"{i.title}, first step",
-                present=i.present * (two if i.name in step else here))
+        i.in_first_step(title=f"{i.title}, first step",
+                        present=i.present * (here if i.micro_batch else two))
         for i in ledger.instants if i.name in names or i.name in step
     )  # fmt: skip
     entries = [_also(e, step if e.kind == OPTIM else names | step) for e in ledger.entries]
     old = Entry(
-        name=OLD, kind=COMM, bytes=trained_total(run) * bits // 8,
+        name="gradient buckets of the first micro-batch", kind=COMM, role=OLD_BUCKETS,
+        bytes=trained_total(run) * bits // 8,
         live=dict.fromkeys((*names.values(), *step.values()), 1),
         source=measured("NVIDIA H200, torch 2.11.0, NCCL: in 10 of 10 accumulating DDP runs until "
                         "the loss of the second micro-batch, in 5 through the first step"),
@@ -148,6 +150,7 @@ def _gradients(
 
 def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     trained, bits = trained_total(run), trained_bits(run, precision)
+    sizes = [n * bits // 8 for n, _ in trained_sizes(run)] if run.unrolled else []
     base = parameter_entry("parameters", base_bytes(run, precision), beats,
                            tensors=lambda: base_tensors(run, precision))  # fmt: skip
     if run.unrolled and run.quantization is not None:
@@ -157,7 +160,7 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
         yield from_start(tower_entry(run, precision, beats))
     if run.adapter is not None:
         made = parameter_entry("LoRA adapters", trained * bits // 8, beats,
-                               tensors=lambda: [n for n, _ in trained_sizes(run)])  # fmt: skip
+                               tensors=lambda: sizes)  # fmt: skip
         yield replace(made, live={**dict.fromkeys(STARTUPS[1:], 1), **made.live})
     yield from_start(buffer_entry(run, beats))
     yield from optimizer_entries(
@@ -168,7 +171,6 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
         neighbours=frozenset() if run.frozen else run.arch.neighbours,
     )  # fmt: skip
     yield from _once(run, precision)
-    sizes = [n * bits // 8 for n, _ in trained_sizes(run)] if run.unrolled else []
     yield Entry(
         name="parameters sent to the other ranks", kind=COMM,
         bytes=sent_bytes(sizes) * holds(run.mesh.dp > 1), live={"startup.sent": 1},
@@ -176,8 +178,9 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
         source=code("torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced"),
     )  # fmt: skip
     yield Entry(
-        name=BUCKETS,
+        name="gradient buckets",
         kind=COMM,
+        role=BUCKETS,
         bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
         live={**always(beats), "startup.wrapped": 1},
         source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from .num import Num
 
-TP, PP, CP, EP = "tp", "pp", "cp", "ep"
+TP, EP = "tp", "ep"
 
 
 class Mesh(Struct, frozen=True, kw_only=True):

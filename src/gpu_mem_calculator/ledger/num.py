@@ -1,8 +1,8 @@
 """Numbers that formulas are written in: an int, a numpy array, or a `Sym` that remembers.
 
-A formula never asks which it was given. Fed ints it is an estimate, fed arrays a whole search
-space at once, fed `Sym`s it writes itself down for `explain`. What plain operators cannot say
-for all three (a maximum, a choice) is here. numpy is used only when an array comes in.
+Fed ints a formula is an estimate, fed arrays one for each element (no command uses that yet), fed
+`Sym`s it writes itself down for `explain`. What plain operators cannot say for all three (a
+maximum, a choice) is here. numpy is used only when an array comes in.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ DeepSpeed differ in where parameters and gradients are, not in what a layer keep
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 from msgspec import Struct
 
-from ..ledger.ledger import ACT, GRAD, TEMP, Entry
+from ..ledger.ledger import ACT, CHECKPOINTED, FIRST, GRAD, TEMP, Entry
 from ..ledger.num import Num, larger, nothing, smaller
+from ..ledger.remember import remembered
 from ..ledger.source import Source, code
 from ..model.arch import Layer
 from .huggingface.head import head_walk
@@ -69,7 +69,7 @@ class Walks(Struct, frozen=True):
     def at(self, index: int, block: Block, beat: Beat) -> Walk:
         """The walk of the layer that a beat is about: the first of all may be another."""
         alone = type(block.count) is int and block.count == 1
-        ends = beat.name.endswith(".first") or alone
+        ends = beat.instant.layer == FIRST or alone
         return self.first if index == 0 and ends and self.first else self.layers[index]
 
     def goes(self, beat: Beat) -> bool:
@@ -118,12 +118,11 @@ def walks(run: Run, how: Setting, blocks: tuple[Block, ...]) -> Walks:
         own = (part_walk(record.layers[b.layer.part], b.recompute == "full") for b in blocks)
         table = table_script(record) if run.unrolled else None
         return Walks(tuple(own), part_walk(record.after, False), embedding=table)
-    walk = _remembered if how.plain else _walked
-    layers = tuple(walk(how, b.layer, b.window is not None, _policy(b), True) for b in blocks)
+    layers = tuple(_walked(how, b.layer, b.window is not None, _policy(b), True) for b in blocks)
     first = None
     if run.frozen and blocks[0].recompute != "full":
         block = blocks[0]
-        first = walk(how, block.layer, block.window is not None, _policy(block), False)
+        first = _walked(how, block.layer, block.window is not None, _policy(block), False)
     table = embedding_script(run, how) if run.unrolled and not run.frozen else None
     return Walks(layers, head_walk(how, run.arch), first, embedding=table)
 
@@ -135,15 +134,13 @@ def _policy(block: Block) -> str:
     return REENTRANT if block.reentrant else HOOKS
 
 
+@remembered(256)
 def _walked(how: Setting, layer: Layer, masked: bool, policy: str, grad: bool) -> Walk:
     whole = policy if policy in (HOOKS, REENTRANT) else ""
     core = policy == "selective"
     return layer_walk(
         how, layer, masked=masked, recompute_core=core, grad=grad, checkpoint=whole
     )  # fmt: skip
-
-
-_remembered = lru_cache(maxsize=256)(_walked)
 
 
 def activation_entries(
@@ -201,6 +198,7 @@ def _kept(
         live={b.name: larger(b.saved[index] - one, 0) for b in beats},
         source=CHECKPOINT_CODE if full else source,
         parts=() if full else walk.saved,
+        role=CHECKPOINTED if full else "",
     )
     if first is not None:
         yield Entry(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ..ledger.ledger import Ledger
+from ..ledger.ledger import BUCKETS, OLD_BUCKETS, Ledger
 from ..ledger.units import MIB
 from .script import Reel, Script
-from .writer import Writer
+from .timeline import FORWARD
+from .writer import Phase, Writer
 
-BUCKETS, OLD = "gradient buckets", "gradient buckets of the first micro-batch"
 SENT_BYTES = 250 * MIB  # nn/parallel/distributed.py broadcast_bucket_size
 FIRST_BYTES, BUCKET_BYTES = MIB, 25 * MIB  # of the first bucket, of the others
 
@@ -70,12 +70,12 @@ class BucketWriter(Writer):
         super().__init__(ledger)
         self.forwards = 0
 
-    def begin(self, title: str) -> None:
+    def begin(self, phase: Phase) -> None:
         """Another phase."""
-        self.forwards += title.endswith("fwd")
-        if self.forwards == 2 and title.endswith("fwd"):
-            names = {entry.name: index for index, entry in enumerate(self.entries)}
-            index, old = names[BUCKETS], names.get(OLD, -1)
+        self.forwards += phase.kind == FORWARD
+        if self.forwards == 2 and phase.kind == FORWARD:
+            roles = {entry.role: index for index, entry in enumerate(self.entries)}
+            index, old = roles[BUCKETS], roles.get(OLD_BUCKETS, -1)
             if index in self.held and old >= 0 and self.first:
                 self.held[old] = self.held.pop(index)
             self.keep(index, 0)
@@ -85,7 +85,7 @@ class BucketWriter(Writer):
     def keep(self, index: int, copies: int) -> None:
         """As any writer does, but for the first bucket, which is one."""
         entry = self.entries[index]
-        if entry.name == BUCKETS and copies and index not in self.held and self.forwards < 2:
+        if entry.role == BUCKETS and copies and index not in self.held and self.forwards < 2:
             self.held[index] = [[self.make(int(entry.bytes))]]
         super().keep(index, copies)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ..ledger.ledger import PARAM, Ledger
+from ..ledger.ledger import EMBEDDED, PARAM, Ledger
 from .play import Play
 from .writer import Phase, Tensors, Writer
 
 LOAD, GENERATE, PLAIN = "load", "generate", "prefill"  # what ends at each mark
-EMBEDDED = "embedding: output"
 SCORES = -3  # a block: the next token is chosen
 
 
@@ -35,16 +34,18 @@ class GenerationWriter(Writer):
 
     def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
         """The model is loaded; then everything else."""
-        starts = phases[0][1]
+        starts = phases[0].names
         rest = [name for name in self.tables if name not in starts]
         chooses = any(play.block == SCORES for play in self.plays.values())
-        return [(LOAD, starts), (GENERATE if chooses else PLAIN, rest)]
+        return [Phase(LOAD, starts), Phase(GENERATE if chooses else PLAIN, rest)]
 
-    def mark(self, name: str) -> None:
+    def mark(self, phase: Phase) -> None:
         """A phase ends; what packing weights has left behind goes back to the driver."""
-        if name == LOAD and any(e.kind == PARAM and e.script is not None for e in self.entries):
+        if phase.title == LOAD and any(
+            e.kind == PARAM and e.script is not None for e in self.entries
+        ):
             self.stream.empties.append(len(self.stream.events))
-        super().mark(name)
+        super().mark(phase)
 
     def forward(self, play: Play) -> None:
         """A block runs: its cache is made anew, its output is the next one's input."""
@@ -65,5 +66,5 @@ class GenerationWriter(Writer):
 
     def _embedded(self) -> int:
         """The number of the embedding's output."""
-        index = next(i for i in self.held if self.entries[i].name == EMBEDDED)
+        index = next(i for i in self.held if self.entries[i].role == EMBEDDED)
         return self.held[index][0][0]

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..ledger.ledger import ACT, Entry
+from ..ledger.ledger import ACT, EMBEDDED, Entry
 from ..ledger.num import Num, holds
 from ..ledger.source import code
-from .generated import EMBEDDED
 from .generation import MASKS, REORDER, TABLES, Beat
 from .huggingface.setting import Setting
 from .moment import High
@@ -122,8 +121,8 @@ def _embedded(run: Run, how: Setting, tokens: Num, here: list[Beat]) -> Entry:
     tables = (run.batch * each, rows * each)[: len(run.arch.embedding)]
     script = scaled_script(tables[0]) if "scaled" in how.names else None
     return Entry(
-        name=EMBEDDED, kind=ACT, bytes=sum(tables), live=live, tensors=lambda: tables,
-        script=script,
+        name="embedding: output", kind=ACT, bytes=sum(tables), live=live, tensors=lambda: tables,
+        script=script, role=EMBEDDED,
         source=code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward"),
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ledger.ledger import ACT, Entry, Instant
+from ..ledger.ledger import ACT, FIRST, IN_FLIGHT, INPUTS_IN_FLIGHT, LAST, Entry, Instant
 from ..ledger.num import Num, choose, holds, larger, nothing, smaller
 from ..ledger.source import Source
 from ..model.arch import Layer
@@ -148,7 +148,7 @@ def stretch_ends(stage: Stage, beats: tuple[Beat, ...], *, every: bool) -> froze
 
     return frozenset(
         b.name for b in beats
-        if b.name.endswith(".first") or (every and b.name.endswith(".last") and lowest(b.stretch))
+        if b.instant.layer == FIRST or (every and b.instant.layer == LAST and lowest(b.stretch))
     )  # fmt: skip
 
 
@@ -178,4 +178,5 @@ def waiting_entries(
     yield Entry(
         name=f"{block.title}: kept by micro-batches in flight", kind=ACT, bytes=sum(sizes),
         live=live, source=checkpoint if full else kept, tensors=lambda: sizes,
+        role=INPUTS_IN_FLIGHT if full else IN_FLIGHT,
     )  # fmt: skip

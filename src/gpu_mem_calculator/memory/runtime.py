@@ -63,11 +63,9 @@ CUDNN_SOURCE = measured(
 )
 STREAMS_SOURCE = measured("torch's pools of CUDA streams: 70 MiB with the first, however many")
 INT8_SOURCE = measured("the cuBLAS handle of bitsandbytes, where a matmul is in int8")
+# Measured: NCCL in a process that is alone: streams, kernels and one communicator of 64 channels;
+# 558 or 560 MiB in 18 of 18 DDP runs.
 NCCL_BYTES = 560 * MIB
-NCCL_SOURCE = measured(
-    "NCCL in a process that is alone: streams, kernels and one communicator of 64 channels; 558 "
-    "or 560 MiB in 18 of 18 DDP runs"
-)
 
 
 # The host's part: resident memory at its highest, less what there was before the engine started.

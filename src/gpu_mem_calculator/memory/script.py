@@ -7,15 +7,17 @@ tensors, `i` for one that is made, `~i` for one that is freed, as a stream of al
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 from msgspec import Struct
 
 from ..ledger.num import Num, nothing
+from ..ledger.remember import fields_only_ints
 
 Call = tuple[int, int, Num]
 
 
-class Script(Struct, frozen=True, kw_only=True, cache_hash=True):
+class Script(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True):
     """One block, forward and backward, its tensors numbered from 0.
 
     `entry` and `exit` are the block's input and output, `exit_grad` and `entry_grad` their
@@ -41,6 +43,11 @@ class Script(Struct, frozen=True, kw_only=True, cache_hash=True):
     calls: tuple[Call, ...] = ()
     back_calls: tuple[Call, ...] = ()
     work: tuple[int, ...] = ()  # tensors that are workspace
+
+    @cached_property
+    def only_ints(self) -> bool:
+        """Whether all sizes are plain numbers."""
+        return fields_only_ints(self)
 
     def later(self) -> tuple[int, ...]:
         """Backward where the weights' gradients are added to older ones and go, but for a shared

@@ -27,6 +27,7 @@ from .optimizers import (
 )
 from .run import Run
 from .timeline import OPTIMIZER, Beat
+from .weights import trained_shapes
 
 # The model, adapters; DDP sends the parameters, then makes its buckets.
 STARTUPS = ("startup", "startup.adapted", "startup.sent", "startup.wrapped")
@@ -112,7 +113,7 @@ def _state_entries(
     the GPU for the step and back to the host when the GPU is full.
     """
     if row.factored:
-        size = factored_bytes(run, bits)
+        size = run.scaled(sum(factored_states(run))) * bits // 8
     elif row.block and sizes:
         size = sum(n * tensor_state_bytes(row, one, bits) for one, n in sizes)
     else:
@@ -121,7 +122,8 @@ def _state_entries(
     yield Entry(
         name=f"{run.optimizer} states", kind=OPTIM, bytes=size - paged, live=always(beats),
         source=OPTIMIZER_CODE,
-        tensors=lambda: _listed(sizes, lambda n: tensor_states(row, n, bits)),
+        tensors=lambda: [n * bits // 8 for n in factored_states(run)] if row.factored
+        else _listed(sizes, lambda n: tensor_states(row, n, bits)),
     )  # fmt: skip
     if row.paged and sizes:
         yield Entry(
@@ -136,13 +138,20 @@ def _listed(sizes: tuple[tuple[int, int], ...], each: Callable[[int], list[Num]]
     return [size for elements, count in sizes for _ in range(count) for size in each(elements)]
 
 
-def factored_bytes(run: Run, bits: int) -> Num:
-    """Adafactor keeps a row and a column of second moments for a matrix, all of a vector."""
-    total = 0
-    for weight in run.arch.weights():
-        sizes = [size for _, size in weight.dims]
-        total += sum(sizes[-2:]) * prod(sizes[:-2]) if len(sizes) > 1 else sizes[0]
-    return run.scaled(total) * bits // 8
+def factored_states(run: Run) -> list[Num]:
+    """Elements of each second moment that Adafactor keeps for the parameters it steps.
+
+    A row's and a column's for each matrix, all of a vector (torch 2.11 optim/_adafactor.py
+    _init_group: row_var, col_var, variance).
+    """
+    found: list[Num] = []
+    for *stacked, last in trained_shapes(run):
+        if stacked:
+            *stacked, rows = stacked
+            found += [size * prod(stacked) for size in (rows, last)]
+        else:
+            found.append(last)
+    return found
 
 
 def gradient_entries(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from ..ledger.ledger import Instant, Ledger
 from ..replay.stream import Stream
 from .timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
-from .writer import FIRST, LATER, Phase, Writer
+from .writer import Phase, Writer
 
 STEPS = 3  # the second has the optimizer's states from its start, the third finds its blocks
 STARTUP_MARK = "startup"
@@ -27,17 +27,18 @@ def stream(
     usual = ledger.writer or Writer
     writer: Writer = (ledger.tight or usual if tight else usual)(ledger)
     phases = writer.order(list(_phases(ledger, micro_batches, steps)), micro_batches)
-    for number, (title, names) in enumerate(phases):
+    for number, phase in enumerate(phases):
+        steps = phase.kind == OPTIMIZER
         writer.first = number <= 2 * micro_batches + 1  # start-up, the first step's phases
-        writer.begin(title)
-        for name in names:
+        writer.begin(phase)
+        for name in phase.names:
             writer.visit(name)
-        after = next((name for _, more in phases[number + 1 :] for name in more), None)
-        writer.first = writer.first and not title.endswith("opt")
+        after = next((name for more in phases[number + 1 :] for name in more.names), None)
+        writer.first = writer.first and not steps
         if after is not None:
-            writer.leave(after, gradients=not title.endswith("opt"))
-        writer.mark(title)
-        if title.endswith("opt"):
+            writer.leave(after, gradients=not steps)
+        writer.mark(phase)
+        if steps:
             writer.zero_grad()
     if writer.elsewhere:
         everything = range(len(writer.stream.sizes))
@@ -47,14 +48,15 @@ def stream(
 
 def _phases(ledger: Ledger, micro_batches: int, steps: int) -> Iterator[Phase]:
     """Every phase."""
-    yield STARTUP_MARK, [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
+    starts = [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
+    yield Phase(STARTUP_MARK, starts, STARTUP)
     words = ((FORWARD, "fwd"), (BACKWARD, "bwd"))
-    micro = [(f"a{n}.{word}", list(_names(ledger, phase, later=n > 0)))
-             for n in range(micro_batches) for phase, word in words]  # fmt: skip
-    end = ("opt", list(_names(ledger, OPTIMIZER, later=False)))
+    each = [Phase(f"a{n}.{word}", list(_names(ledger, kind, later=n > 0)), kind, n)
+            for n in range(micro_batches) for kind, word in words]  # fmt: skip
+    end = Phase("opt", list(_names(ledger, OPTIMIZER, later=False)), OPTIMIZER)
     for step in range(steps):
-        for word, names in (*micro, end):
-            yield f"s{step}.{word}", names
+        for phase in (*each, end):
+            yield phase._replace(title=f"s{step}.{phase.title}")
 
 
 def _names(ledger: Ledger, phase: str, *, later: bool) -> Iterator[str]:
@@ -62,9 +64,7 @@ def _names(ledger: Ledger, phase: str, *, later: bool) -> Iterator[str]:
     where they have none of their own.
     """
     here = [i for i in ledger.instants if i.phase == phase and i.present]
-    tagged = [i for i in here if i.name.startswith(LATER)]
-    chosen: Iterable[Instant] = tagged if later and tagged else here
-    for instant in chosen:
-        name = instant.name
-        if not name.startswith(FIRST) and (later or not name.startswith(LATER)):
-            yield name
+    usual = [i for i in here if not i.step]
+    tagged = [i for i in usual if i.micro_batch]
+    chosen: Iterable[Instant] = tagged if later and tagged else usual
+    return (i.name for i in chosen if later or not i.micro_batch)

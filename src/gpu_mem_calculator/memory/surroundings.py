@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from math import prod
 
-from ..ledger.ledger import ACT, GRAD, TEMP, Entry
+from ..ledger.ledger import ACT, EMBEDDED, GRAD, TEMP, TIED, Entry
 from ..ledger.num import Num, holds, larger, nothing
 from ..ledger.source import code
 from ..model.adapters import linears
@@ -19,7 +20,7 @@ from .runtime import lt_entry
 from .script import Reel, Script
 from .stack import Block
 from .timeline import BACKWARD, Beat
-from .weights import embedding_tensors, trained_elements
+from .weights import adapter_shapes, embedding_tensors
 
 INSIDE = ("layer", "unit")  # a layer computes, or is waited for
 
@@ -118,7 +119,7 @@ def _named(
     own = 0 if alone and not learnt else None
     inside = [b for b in beats if b.work in INSIDE and b.inside_forward and b.stretch != own]
     yield Entry(
-        name="embedding: output", kind=ACT, bytes=rows * how.hidden * how.bits // 8,
+        name="embedding: output", kind=ACT, bytes=rows * how.hidden * how.bits // 8, role=EMBEDDED,
         live={b.name: 1 for b in (beats if normed else inside) if b.work},
         source=code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward"),
     )  # fmt: skip
@@ -168,7 +169,9 @@ def embedding_entries(
         return
     size = run.arch.embedding_parameters * how.weight_bits // 8
     yield Entry(name="embedding: gradient being made", kind=GRAD, bytes=size, live=live,
-                source=source, tensors=lambda: embedding_tensors(run))  # fmt: skip
+                source=source,
+                tensors=lambda: [n * how.weight_bits // 8 for n in embedding_tensors(run)],
+                )  # fmt: skip
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, how.hidden)
     if not nothing(work):
         yield Entry(name="embedding: sorted ids and partial sums", kind=TEMP, bytes=work, live=live,
@@ -177,13 +180,14 @@ def embedding_entries(
     table = run.arch.embedding[0].numel * how.weight_bits // 8
     if run.arch.tied and how.weight_bits == how.matmul_bits:
         yield Entry(name="embedding: its gradient and the head's, added", kind=GRAD,
-                    bytes=larger(table - grad - work, 0), live=live, source=buffer)  # fmt: skip
+                    bytes=larger(table - grad - work, 0), live=live, source=buffer,
+                    role=TIED)  # fmt: skip
     if run.arch.tied and not fresh:
         views = bool(run.options.get("gradient_as_bucket_view"))
         waits = {b.name: 1 for b in beats if (b.later or views) and b.instant.phase == BACKWARD
                  and b.work in ("layer", "embedding")}  # fmt: skip
         yield Entry(name="head: gradient that waits for the embedding's", kind=GRAD, bytes=table,
-                    live=waits, source=buffer)  # fmt: skip
+                    live=waits, source=buffer, role=TIED)  # fmt: skip
 
 
 def _autocast_cache(
@@ -199,23 +203,30 @@ def _autocast_cache(
     for block in blocks:
         if block.recompute != "full":
             continue
-        cast: Num = 0
-        if how.weight_bits != how.matmul_bits and not how.frozen:
-            cast = sum(_cast_sizes(block.layer))
-        if run.adapter is not None and run.adapter.bits != how.matmul_bits:
-            cast = trained_elements(run, block.layer)
+        cast = _cast_sizes(run, how, block.layer)
         yield Entry(
             name=f"{block.title}: 16-bit weights cached by autocast", kind=TEMP,
-            bytes=block.count * cast * 2, live=live,
-            tensors=partial(_cast_sizes, block.layer),
+            bytes=block.count * sum(cast) * 2, live=live,
+            tensors=partial(_doubled, cast, block.count),
             source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
         )  # fmt: skip
 
 
-def _cast_sizes(layer: Layer) -> list[int]:
-    """Elements of each matrix that autocast casts; it knows nothing of the stacked experts that
-    grouped matmuls read.
+def _doubled(elements: list[Num], layers: Num) -> list[Num]:
+    """Bytes of 16-bit tensors, layer after layer."""
+    return [n * 2 for n in elements] * int(layers)
+
+
+def _cast_sizes(run: Run, how: Setting, layer: Layer) -> list[Num]:
+    """Elements of each matrix of a layer that autocast casts: the adapters', or the model's.
+
+    It knows nothing of the stacked experts that grouped matmuls read.
     """
+    if run.adapter is not None:
+        casts = run.adapter.bits != how.matmul_bits
+        return [prod(shape) for shape in adapter_shapes(run, layer)] if casts else []
+    if how.weight_bits == how.matmul_bits or how.frozen:
+        return []
     mlp = layer.mlp
     grouped = mlp.experts if isinstance(mlp, Moe) and not mlp.all_tokens else ()
     experts = {weight.dims for weight in grouped}

@@ -8,12 +8,11 @@ every gradient there already, so only the top end of a stretch matters.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from msgspec import Struct
 
-from ..ledger.ledger import Instant
+from ..ledger.ledger import FIRST, LAST, LATER, Instant, instant
 from ..ledger.num import Num, choose, holds, larger, nothing, smaller
+from ..ledger.remember import remembered
 
 STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"
 
@@ -68,9 +67,8 @@ def step(
     `every`: forward has a beat for every stretch, not for the last alone. Rolled steps of plain
     numbers are remembered.
     """
-    numbers = (flight, micro_batches, head, embedding)
-    plain = not every and all(type(n) is int for n in (*numbers, *(s.count for s in stretches)))
-    return (_remembered if plain else _step)(stretches, *numbers, every)
+    made = _step if every else _rolled_step
+    return made(stretches, flight, micro_batches, head, embedding, every)
 
 
 def _step(
@@ -93,13 +91,13 @@ def _step(
             later=True, present=again, forwards=holds(micro_batches > flight), every=every,
         )  # fmt: skip
     end = Beat(
-        instant=Instant(name="optimizer", phase=OPTIMIZER, title="optimizer step"),
+        instant=instant("optimizer", OPTIMIZER, "optimizer step"),
         saved=nothing, grads=counts, head_grads=head, embedding_grads=embedding, later=True,
     )  # fmt: skip
     return (*beats, *later, end)
 
 
-_remembered = lru_cache(maxsize=64)(_step)
+_rolled_step = remembered(64)(_step)
 
 
 def _forward_ends(counts: tuple[Num, ...]) -> list[tuple[str, int, Num]]:
@@ -139,16 +137,18 @@ def _micro_batch(
 
     `forwards` is 0 where no forward comes after the first backward.
     """
-    tag = "later." if later else ""
+    tag = LATER if later else ""
     word = ", later micro-batch" if later else ""
     done = 1 if later else 0
     beats: list[Beat] = []
 
-    def beat(name: str, phase: str, title: str, here: Num, **rest: object) -> None:
-        instant = Instant(name=tag + name, phase=phase, title=title + word, present=here)
+    def beat(
+        where: str, phase: str, title: str, here: Num, layer: str = "", **rest: object
+    ) -> None:
+        made = instant(where, phase, title + word, present=here, micro_batch=tag, layer=layer)
         values: dict[str, object] = {"grads": before, "later": later}
         values |= {"head_grads": done * head, "embedding_grads": done * embedding}
-        beats.append(Beat(instant=instant, **values | rest))  # type: ignore[arg-type]
+        beats.append(Beat(instant=made, **values | rest))  # type: ignore[arg-type]
 
     last = len(stretches) - 1
     some = holds(flight > 0) * present
@@ -172,13 +172,13 @@ def _micro_batch(
         )
         above = tuple(counts[j] if later or j > i else 0 for j in range(len(full)))
         beat(f"backward.{i}.last", BACKWARD, f"{title}: last layer", here, saved=top, grads=above,
-             head_grads=head, work="layer", stretch=i)  # fmt: skip
+             head_grads=head, work="layer", stretch=i, layer=LAST)  # fmt: skip
         if not later and not every:
             low = tuple(full[j] - (counts[j] if j >= i else 0) for j in range(len(full)))
             under = tuple(counts[j] if j > i else (larger(counts[j] - 1, 0) if j == i else 0)
                           for j in range(len(full)))  # fmt: skip
             beat(f"backward.{i}.first", BACKWARD, f"{title}: first layer", here, saved=low,
-                 grads=under, head_grads=head, work="layer", stretch=i)  # fmt: skip
+                 grads=under, head_grads=head, work="layer", stretch=i, layer=FIRST)  # fmt: skip
     low = tuple(full[j] - counts[j] for j in range(len(full)))
     beat("embedding.backward", BACKWARD, "backward of the embedding", embedding * some, saved=low,
          grads=counts, head_grads=head, work="embedding")  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from ..ledger.num import Num
 from ..model.adapters import adapted, adapter_parameters, linears
@@ -93,14 +94,25 @@ def trained_sizes(run: Run) -> tuple[tuple[int, int], ...]:
 def _trained_in_order(run: Run) -> Iterator[int]:
     """Elements of each parameter that takes a gradient."""
     if run.adapter is None:
-        yield from (w.numel for w in run.arch.weights())
-        return
-    for layer in run.arch.layers:
-        for one in adapted(layer, run.adapter.targets):
-            yield run.adapter.rank * one.ins[1]
-            yield run.adapter.rank * one.outs[1]
-            if run.adapter.dora:
-                yield one.outs[1]
+        return (w.numel for w in run.arch.weights())
+    return (prod(shape) for shape in trained_shapes(run))
+
+
+def trained_shapes(run: Run) -> Iterator[tuple[Num, ...]]:
+    """The shape of each parameter that takes a gradient, in the model's order."""
+    if run.adapter is None:
+        return (tuple(size for _, size in weight.dims) for weight in run.arch.weights())
+    return (shape for layer in run.arch.layers for shape in adapter_shapes(run, layer))
+
+
+def adapter_shapes(run: Run, layer: Layer) -> Iterator[tuple[Num, ...]]:
+    """The shapes of one layer's adapters: A, B, DoRA's magnitude (PEFT 0.21.2 lora/layer.py)."""
+    assert run.adapter is not None
+    for one in adapted(layer, run.adapter.targets):
+        yield (run.adapter.rank, one.ins[1])
+        yield (one.outs[1], run.adapter.rank)
+        if run.adapter.dora:
+            yield (one.outs[1],)
 
 
 def quantized_bytes(run: Run, linear: Linear) -> Num:

@@ -4,29 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate
+from typing import NamedTuple
 
-from ..ledger.ledger import GPU, GRAD, OPTIM, Ledger
-from ..ledger.num import Num
+from ..ledger.ledger import GPU, GRAD, OPTIM, Entry, Ledger
 from ..replay.stream import Stream
 from .play import EMBEDDING, Play
 from .script import Script
 from .timeline import BACKWARD, OPTIMIZER, STARTUP
 
-LATER, FIRST = "later.", "first."  # how instants of later micro-batches, of the first step, begin
 Tensors = list[int]
-Phase = tuple[str, list[str]]  # what it is called, and its instants
 
 
-def adding_up(sizes: Iterable[Num], total: int) -> list[int]:
-    """Sizes in proportion, so that they add up: a published count may differ from the model's."""
-    given = [int(size) for size in sizes]
-    whole = sum(given)
-    if whole == total:
-        return given
-    if not whole:
-        return [total]
-    ends = [so_far * total // whole for so_far in accumulate(given)]
-    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+class Phase(NamedTuple):
+    """A part of the stream up to a mark: its title and the names of its instants.
+
+    `kind` is the phase of its instants, "" where it has several; `micro_batch` counts from 0.
+    """
+
+    title: str
+    names: list[str]
+    kind: str = ""
+    micro_batch: int = 0
+
+
+def tensor_bytes(entry: Entry, *, scaled: bool = False) -> list[int]:
+    """Bytes of each tensor of an entry; they sum to the entry's.
+
+    `scaled`: a given parameter count overrides the architecture's. It scales the entry's bytes, so
+    the tensors are scaled to them.
+    """
+    total = int(entry.bytes)
+    sizes = [total] if entry.tensors is None else [int(size) for size in entry.tensors()]
+    if scaled and (whole := sum(sizes)):
+        ends = [so_far * total // whole for so_far in accumulate(sizes)]
+        sizes = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+    assert sum(sizes) == total, f"{entry.name}: tensors of {sum(sizes):,} B, entry of {total:,} B"
+    return sizes
 
 
 class Writer:
@@ -35,9 +48,11 @@ class Writer:
     def __init__(self, ledger: Ledger) -> None:
         self.plays: dict[str, Play] = dict(ledger.plays)
         self.stream = Stream(sizes=[], events=[])
+        self.scaled = ledger.scaled
         self.first = False
         self.entries = [e for e in ledger.entries if e.place == GPU]
         self.tables: dict[str, dict[int, int]] = {i.name: {} for i in ledger.instants if i.present}
+        self.special = {i.usual: i.name for i in ledger.instants if i.step and i.present}
         for index, entry in enumerate(self.entries):
             for name, copies in entry.live.items():
                 if name in self.tables and copies and int(entry.bytes):
@@ -60,7 +75,7 @@ class Writer:
         """The phases as they are run: micro-batch after micro-batch."""
         return phases
 
-    def begin(self, title: str) -> None:
+    def begin(self, phase: Phase) -> None:
         """A phase begins."""
 
     def make(self, size: int) -> int:
@@ -74,9 +89,9 @@ class Writer:
         """Tensors go, in this order."""
         self.stream.events.extend(~tensor for tensor in tensors)
 
-    def mark(self, name: str) -> None:
+    def mark(self, phase: Phase) -> None:
         """A phase ends."""
-        self.stream.marks.append((len(self.stream.events), name))
+        self.stream.marks.append((len(self.stream.events), phase.title))
 
     def zero_grad(self) -> None:
         """The step is over; the first parameter's gradient, which came last, goes first."""
@@ -85,8 +100,7 @@ class Writer:
 
     def known_as(self, name: str) -> str:
         """The name of an instant in this step: the first may have one of its own."""
-        special = FIRST + name
-        return special if self.first and special in self.tables else name
+        return self.special.get(name, name) if self.first else name
 
     def _table(self, name: str) -> dict[int, int]:
         """The entries of an instant; what the optimizer makes is not there before its step."""
@@ -131,8 +145,8 @@ class Writer:
                 self._play(ids, entry.script.forward)
                 held.append([ids[tensor] for tensor in entry.script.left])
             else:
-                sizes = entry.tensors() if entry.tensors else ()
-                held.append([self.make(size) for size in adding_up(sizes, int(entry.bytes))])
+                sizes = tensor_bytes(entry, scaled=self.scaled)
+                held.append([self.make(size) for size in sizes])
             if entry.cuda_stream:
                 made = range(begin, len(self.stream.sizes))
                 self.elsewhere.update(dict.fromkeys(made, entry.cuda_stream))

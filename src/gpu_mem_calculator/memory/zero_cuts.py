@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..ledger.ledger import COMM, CPU, GPU, GRAD, OPTIM, PARAM, TEMP, Entry, Instant
+from ..ledger.ledger import COMM, CPU, GPU, GRAD, OPTIM, PARAM, TEMP, Entry, instant
 from ..ledger.num import Num, choose, holds, larger, smaller
 from ..ledger.source import code
 from ..model.arch import Layer
@@ -72,9 +72,9 @@ class Cut(Struct, frozen=True, kw_only=True):
         """Bytes of each parameter of the rank."""
         return [t.elements * self.width for t in stage_tensors(self.run)]
 
-    def states(self) -> list[Num]:
-        """Every state is one flat tensor, here of equal sizes."""
-        return [1] * OPTIMIZERS[self.run.optimizer].states
+    def states(self, elements: Num) -> Callable[[], list[Num]]:
+        """Bytes of each state of flat fp32 parameters: one flat tensor a state."""
+        return lambda: [4 * elements] * OPTIMIZERS[self.run.optimizer].states
 
     def during(self, *phases: str) -> dict[str, Num]:
         """Alive in some phases of a step."""
@@ -89,8 +89,8 @@ class Cut(Struct, frozen=True, kw_only=True):
 def with_epilogue(beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
     """The same beats, with the moment after backward at which gradients are reduced."""
     end = beats[-1]
-    instant = Instant(name="epilogue", phase=BACKWARD, title="gradients reduced")
-    return (*beats[:-1], replace(end, instant=instant), end)
+    made = instant("epilogue", BACKWARD, "gradients reduced")
+    return (*beats[:-1], replace(end, instant=made), end)
 
 
 def zero_entries(cut: Cut) -> Iterator[Entry]:
@@ -143,14 +143,14 @@ def _whole_entries(cut: Cut) -> Iterator[Entry]:
                     "engine.py:2091", tensors=cut.weights)  # fmt: skip
     if cut.width == 4:
         yield cut.entry(f"{cut.run.optimizer} states", OPTIM, state_bytes(row, count, 32),
-                        cut.always, "engine.py:2314", tensors=cut.states)  # fmt: skip
+                        cut.always, "engine.py:2314", tensors=cut.states(count))  # fmt: skip
         return
     piped = holds(cut.run.mesh.pp > 1) if cut.run.precision == "bf16_mixed" else 0
     mine = choose(piped, cut.slice, count)
     where = "bf16_optimizer.py:160-191, fp16/fused_optimizer.py:94-135"
     yield cut.entry("fp32 master weights", OPTIM, 4 * mine, cut.always | start, where)
     yield cut.entry(f"{cut.run.optimizer} states", OPTIM, state_bytes(row, mine, 32),
-                    cut.always | start, where, tensors=cut.states)  # fmt: skip
+                    cut.always | start, where, tensors=cut.states(mine))  # fmt: skip
     yield cut.entry("gradient buffer of the whole stage", GRAD, piped * cut.width * count,
                     cut.always | start, "bf16_optimizer.py:191")  # fmt: skip
     step = cut.during(OPTIMIZER)
@@ -191,7 +191,7 @@ def _slice_entries(cut: Cut) -> Iterator[Entry]:
                     cut.always | {STARTUP_BEATS[1][0]: 1}, where, place)  # fmt: skip
     yield cut.entry(f"{run.optimizer} states", OPTIM,
                     state_bytes(OPTIMIZERS[run.optimizer], mine, 32), cut.always,
-                    "../ops/adam/fused_adam.py:155", place, tensors=cut.states)  # fmt: skip
+                    "../ops/adam/fused_adam.py:155", place, tensors=cut.states(mine))  # fmt: skip
     step = cut.during(OPTIMIZER)
     if cut.offload:
         host = cut.always | {STARTUP_BEATS[1][0]: 1}
@@ -229,7 +229,7 @@ def _gradient_entries(cut: Cut) -> Iterator[Entry]:
         there = {n: c for n, c in back.items() if n != "loss.backward"}
         yield cut.entry("gradient bucket", COMM, bucket, stays | there,
                         "zero/stage_1_and_2.py:3256")  # fmt: skip
-    flush = {b.name: 1 for b in cut.beats if b.name == "epilogue"
+    flush = {b.name: 1 for b in cut.beats if b.instant.where == "epilogue"
              or (cut.stage > 1 and b.name in cut.ends)}  # fmt: skip
     flat = cut.width * smaller(cut.bucket, cut.shard.total)
     yield cut.entry("bucket, flat copy for reduction", COMM, flat, flush,

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from ..ledger.remember import fields_only_ints
 from .blocks import Linear, Mixer, Mlp, Moe, Norm, Share, Weight
 
 
@@ -60,6 +61,11 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     def norm(self, where: str) -> Norm | None:
         """The norm at one place, if the layer has it."""
         return next((norm for place, norm in self.norms if place == where), None)
+
+    @cached_property
+    def only_ints(self) -> bool:
+        """Whether all sizes are plain numbers."""
+        return fields_only_ints(self)
 
     @cached_property
     def linears(self) -> tuple[Linear, ...]:
@@ -180,6 +186,11 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     def own_parameters(self) -> int:
         """Elements in the whole model, before they were scaled."""
         return self.num_parameters if self.share is None else self.share[1]
+
+    @cached_property
+    def only_ints(self) -> bool:
+        """Whether all sizes are plain numbers."""
+        return fields_only_ints(self)
 
     @cached_property
     def tower_parameters(self) -> int:

@@ -8,13 +8,13 @@ Each GPU has some layers, as pipeline stages have. `quantization` is a GGUF file
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from math import inf
 from typing import Any
 
 from msgspec.structs import replace
 
 from ..ledger.ledger import CPU
+from ..ledger.remember import remembered
 from ..ledger.source import code
 from ..ledger.units import GIB
 from ..memory.engine import Engine
@@ -177,7 +177,7 @@ def _problem(plan: Plan, needs: int, gpu: int, run: Run) -> str:
     return f"GPU {gpu} needs {needs / GIB:.2f} GiB of {free / GIB:.2f}{said}"
 
 
-@lru_cache(maxsize=32)
+@remembered(32, always=True)
 def _ways(plan: Plan, free: int, own: int) -> list[str]:
     """Settings with which every GPU has room, the same for each that is short of it."""
     ways = []

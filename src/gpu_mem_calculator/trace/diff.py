@@ -19,7 +19,6 @@ LAYERS, ENDS, REST = "layers", "embedding, head and loss", "inputs, masks, rotar
 PLACES = (LAYERS, ENDS, REST)
 T = TypeVar("T")
 WRAPPERS = ("base_model", "base_model.model")  # PEFT's, around the model
-FIRST = "first."  # instants that only a first step has
 
 
 class Row(Struct, frozen=True):
@@ -86,7 +85,7 @@ def same_moment(estimate: Ledger, there: Instant) -> Instant:
     heights = estimate.heights()
     phases = (PREFILL, DECODE) if there.phase == DECODE else (there.phase,)
     wanted = [i for i in estimate.instants if i.present and i.phase in phases
-              and (first or not i.name.startswith(FIRST))]  # fmt: skip
+              and (first or not i.step)]  # fmt: skip
     return max(wanted, key=lambda i: int(heights[i.name]))
 
 

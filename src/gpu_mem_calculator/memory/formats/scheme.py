@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.num import ceil_div
+from ...ledger.remember import remembered
 from ..serving.shard import EXPERT, EXPERTS, HEAD, LINEAR, Held
 
 Stored = tuple[tuple[str, int], ...]
@@ -130,7 +130,7 @@ def _padded(pack: Pack, name: str, outs: int, ins: int) -> tuple[int, int]:
     )
 
 
-@lru_cache(maxsize=65536)
+@remembered(65536, always=True)
 def _skipped(module: str, skip: tuple[str, ...]) -> bool:
     """Whether a list of modules names this one, one above it, or a part of its name."""
     return any(_matches(module, pattern) for pattern in skip)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from itertools import accumulate
 
 from msgspec import Struct
 
 from ...ledger.ledger import Entry
 from ...ledger.num import Num, nothing
+from ...ledger.remember import remembered
 from ...ledger.source import Source
 from ..run import Run
 from ..script import Script
@@ -78,7 +79,7 @@ def layer_entries(
                 )  # fmt: skip
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def _alike(layers: tuple[int, ...], kind: int, unrolled: bool) -> list[list[int]]:
     """How many layers below each are of a kind, of all of them or of every other one."""
     turns = (0, 1) if unrolled else (None,)

@@ -10,16 +10,17 @@ F/_fsdp_param_group.py:429-489, 584, 647).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...ledger.ledger import FIRST, LAST
 from ...ledger.num import Num
 from ..stack import Block
 from ..timeline import BACKWARD, FORWARD, Beat, step
 
 UNIT = "unit"  # what runs where no block computes
-FIRST = "first."  # how the first step's own instants begin
 
 
 class Spot(Struct, frozen=True):
@@ -116,12 +117,14 @@ def _count(blocks: Iterable[Block]) -> int:
 def _forward(beat: Beat, blocks: tuple[Block, ...], course: Course) -> Iterator[Spot]:
     """The root is gathered, then layer after layer; `beat` is the last one's."""
     none = tuple(0 for _ in blocks)
-    for tag in ("", FIRST) if course.every and not beat.later else ("",):
+    alone = beat.instant.in_first_step()
+    both = course.every and not beat.later
+    for one in (beat, replace(beat, instant=alone)) if both else (beat,):
         if course.every or course.offload:
-            yield Spot(_other(beat, f"{tag}forward.root.flat", "gather the root, flat",
+            yield Spot(_other(one, "forward.root.flat", "gather the root, flat",
                               saved=none, work=""), "root.flat", -1)  # fmt: skip
         if course.every or course.alone:
-            yield Spot(_other(beat, f"{tag}forward.root", "gather the root", saved=none, work=""),
+            yield Spot(_other(one, "forward.root", "gather the root", saved=none, work=""),
                        "root", -1)  # fmt: skip
     last = _count(blocks) - 1
     for layer, stretch in _forward_layers(blocks, every=course.every):
@@ -130,11 +133,12 @@ def _forward(beat: Beat, blocks: tuple[Block, ...], course: Course) -> Iterator[
                       for j, b in enumerate(blocks))  # fmt: skip
         word = "first" if layer == 0 else "last" if layer == last else f"{layer}"
         title = f"the {word} layer" if word in ("first", "last") else f"layer {layer}"
-        here = {"saved": saved, "stretch": stretch, "inside_forward": layer > 0}
+        here: dict[str, Any] = {"saved": saved, "stretch": stretch, "inside_forward": layer > 0}
         if course.every or course.offload:
             yield Spot(_other(beat, f"gather.{word}.flat", f"gather {title}, flat", **here),
                        "flat", layer)  # fmt: skip
-        yield Spot(_other(beat, f"gather.{word}", f"gather {title}", **here), "gather", layer)
+        end = {"first": FIRST, "last": LAST}.get(word, "")
+        yield Spot(_other(beat, f"gather.{word}", f"gather {title}", end, **here), "gather", layer)
         if layer == last:
             yield Spot(beat, "forward", layer)
         else:
@@ -174,30 +178,34 @@ def _prefetch(beat: Beat, layer: int, course: Course, **changes: object) -> Iter
     """Below it no other layer is."""
     if course.prefetches and layer > 0 and (course.every or course.casts):
         title = f"{beat.instant.title}, gather the layer below"
-        yield Spot(_other(beat, f"{beat.name}.prefetch", title, **changes), "prefetch", layer)
+        yield Spot(_around_it(beat, "prefetch", title, **changes), "prefetch", layer)
 
 
 def _backward(beat: Beat, blocks: tuple[Block, ...], course: Course) -> Iterator[Spot]:
     """A layer at one end of its stretch."""
     low, count = _count(blocks[: beat.stretch]), int(blocks[beat.stretch].count)
-    top = beat.name.endswith(".last")
+    top = beat.instant.layer == LAST
     if not top and count == 1:
         return
     layer = low + count - 1 if top else low
-    name, title = beat.name, beat.instant.title
+    title = beat.instant.title
     if course.prefetches:
         kept = tuple(n + (j == beat.stretch) for j, n in enumerate(beat.saved))
-        yield Spot(_other(beat, f"{name}.gather", f"{title}, gather", saved=kept), "regather",
-                   layer)  # fmt: skip
+        yield Spot(_around_it(beat, "gather", f"{title}, gather", saved=kept), "regather", layer)
         yield from _prefetch(beat, layer, course, saved=kept)
     yield Spot(beat, "layer", layer)
-    yield Spot(_other(beat, f"{name}.reduce", f"{title}, reduce"), "reduce", layer)
-    yield Spot(_other(beat, f"{name}.scatter", f"{title}, scatter"), "scatter", layer)
+    yield Spot(_around_it(beat, "reduce", f"{title}, reduce"), "reduce", layer)
+    yield Spot(_around_it(beat, "scatter", f"{title}, scatter"), "scatter", layer)
 
 
-def _other(beat: Beat, name: str, title: str, **changes: object) -> Beat:
-    """A beat like this one at which no block computes."""
-    tag = "later." if beat.later and not name.startswith("later.") else ""
-    word = ", later micro-batch" if tag else ""
-    instant = replace(beat.instant, name=tag + name, title=title + word)
-    return replace(beat, instant=instant, **{"work": UNIT, **changes})
+def _other(beat: Beat, where: str, title: str, layer: str = "", **changes: object) -> Beat:
+    """A beat of the same micro-batch at which no block computes."""
+    word = ", later micro-batch" if beat.later else ""
+    made = beat.instant.moved(where, title=title + word, layer=layer)
+    return replace(beat, instant=made, **{"work": UNIT, **changes})
+
+
+def _around_it(beat: Beat, what: str, title: str, **changes: object) -> Beat:
+    """What FSDP does for the block of this beat, just before or after it computes."""
+    made = beat.instant.moved(f"{beat.instant.where}.{what}", title=title)
+    return replace(beat, instant=made, **{"work": UNIT, **changes})

@@ -107,8 +107,7 @@ def eager_inference(
 
     q and k are in fp32 where the family asks for it (modeling_gpt_neo.py:103, modeling_gptj.py).
     matmul copies operands whose batch and head dimensions cannot be merged; a q that was
-    concatenated head by head needs no copy. The softmax's backward makes grad · output for a
-    moment (SoftMax.cu, softmax_backward_cuda_out).
+    concatenated head by head needs no copy. There is no backward.
     """
     if heads.float_scores:
         q, k = tape.cast(q, 32), tape.cast(k, 32)

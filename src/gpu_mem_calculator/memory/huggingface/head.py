@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ...ledger.num import Num
+from ...ledger.remember import remembered
 from ...model.arch import Arch
 from ...model.blocks import Linear, Norm
 from ..tape import Tape
@@ -49,11 +48,10 @@ def head_walk(setting: Setting, arch: Arch, tape: Tape | None = None) -> Walk:
     of the engine's own, whose operations keep other things. Walks of plain sizes are remembered.
     """
     setting = replace(setting, quantization=None)  # bitsandbytes leaves the head as it is
-    if tape is None and setting.plain:
-        return _remembered(setting, _head(arch))
     return _walked(setting, _head(arch), tape)
 
 
+@remembered(256)
 def _walked(setting: Setting, head: Head, tape: Tape | None = None) -> Walk:
     own, tape = tape is None, tape or Tape()
     bits = 32 if head.wide else setting.bits
@@ -78,6 +76,3 @@ def _walked(setting: Setting, head: Head, tape: Tape | None = None) -> Walk:
     if own and not setting.frozen:
         tape.rest(head.parameters, setting.weight_bits)
     return walk(tape, x, loss)
-
-
-_remembered = lru_cache(maxsize=256)(_walked)

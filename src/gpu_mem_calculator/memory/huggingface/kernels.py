@@ -202,10 +202,4 @@ def _named_mask(tape: Tape, setting: Setting, heads: Heads, bits: int) -> list[V
     return [tape.op("attn.mask", source, elements=rows * setting.keys)]
 
 
-def _unmerged(tape: Tape, setting: Setting, q: Value) -> Value:
-    """The scaled q beside its copy for the matmul: with one sequence there is no copy."""
-    source = tape.value("attn.q_source", 0, q.bits, grad=False)
-    return tape.op("attn.q_named", source, elements=q.elements() * holds(setting.batch > 1))
-
-
 KERNELS = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient, "math": _math}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from msgspec import Struct
 
 from ...ledger.num import Num
+from ...ledger.remember import fields_only_ints
 
 
 class Adapter(Struct, frozen=True):
@@ -17,7 +20,7 @@ class Adapter(Struct, frozen=True):
     dora: bool = False
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class Setting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True):
     """How one rank runs a block. Sizes may be ints, arrays or `Sym`s."""
 
     batch: Num
@@ -40,6 +43,11 @@ class Setting(Struct, frozen=True, kw_only=True):
     names: frozenset[str] = frozenset()  # what the family's code names longer, see inference.py
     decoding: bool = False  # one token a sequence, with a cache: experts have a way of their own
 
+    @cached_property
+    def only_ints(self) -> bool:
+        """Whether all sizes are plain numbers."""
+        return fields_only_ints(self)
+
     @property
     def tokens(self) -> Num:
         """Tokens of one micro-batch on this rank."""
@@ -49,11 +57,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     def keys(self) -> Num:
         """Keys that each sequence's tokens attend to."""
         return self.seq if type(self.past) is int and self.past == 0 else self.seq + self.past
-
-    @property
-    def plain(self) -> bool:
-        """Whether all sizes are plain numbers."""
-        return type(self.batch) is type(self.seq) is type(self.hidden) is int
 
     @property
     def key_tokens(self) -> Num:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from ctypes import c_float
-from functools import lru_cache
 from itertools import accumulate
 
 from msgspec import Struct
 
+from ...ledger.remember import remembered
 from ...model.arch import Arch
 from ..formats import gguf
 from ..formats.ggml import BLOCKS
@@ -68,7 +68,7 @@ def _kind(size: int, elements: int) -> str | None:
     return None
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def devices(layers: int, gpus: int, offloaded: int, build: int, shares: Sequence[float] = (),
             only: int | None = None) -> tuple[int, ...]:  # fmt: skip
     """The device of each layer, and of the output behind them.

@@ -6,12 +6,13 @@ llama.cpp b10586 common/arg.cpp and tools/server/server.cpp for the defaults.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...ledger.remember import remembered
 from ...model.blocks import Attention, LatentAttention, Moe
 from ..formats import gguf
 from ..formats.ggml import BLOCKS
@@ -104,7 +105,7 @@ class Device(Struct, frozen=True):
         return self.weights + self.cache + self.compute + self.pool
 
 
-@lru_cache(maxsize=32)
+@remembered(32, always=True)
 def laid_out(plan: Plan, *, whole: bool = True) -> tuple[Device, ...]:
     """Every GPU, and the host last; not `whole`: equal layers once, for a search."""
     where = plan.where

@@ -5,10 +5,9 @@ llama.cpp b10586 src/llama-context.cpp sched_reserve.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from msgspec.structs import replace
 
+from ...ledger.remember import remembered
 from ...model.arch import Arch
 from .allocator import Allocation
 from .builds import FEW_DECODED, MANY_DECODED
@@ -20,7 +19,7 @@ from .setting import How, Where, slides
 EACH_END = 2  # equal layers of a device that are laid out at each end of a stretch
 
 
-@lru_cache(maxsize=256)
+@remembered(256, always=True)
 def compute_buffers(file: File, how: How, where: Where, *, whole: bool = False) -> tuple[int, ...]:
     """Bytes of each device's buffer, the host's last. `whole`: every layer, equal ones too."""
     kinds = file.kinds()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry, Instant
+from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry, instant
 from ...ledger.num import Num, ceil_div, larger, nothing, smaller
 from ...ledger.source import ARITHMETIC, code
 from ...model.blocks import Moe
@@ -48,8 +49,8 @@ def with_experts(run: Run, beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
     if not any(isinstance(layer.mlp, Moe) for layer in run.arch.layers):
         return beats
     end = beats[-1]
-    instant = Instant(name=EXPERTS, phase=OPTIMIZER, title="optimizer step of the experts")
-    return (*beats, replace(end, instant=instant))
+    made = instant(EXPERTS, OPTIMIZER, "optimizer step of the experts")
+    return (*beats, replace(end, instant=made))
 
 
 def implementation(run: Run) -> str:
@@ -155,6 +156,18 @@ def _each(
     return sizes
 
 
+def _matrices(run: Run, size: int, *, expert: bool) -> list[int]:
+    """Bytes of the fp32 temporaries of the matrices that are stepped, `size` in all.
+
+    The ledger spreads the vectors evenly over the parts of the distributed optimizer. The first
+    rank's own part may have a few more or fewer, so the last matrix ends where the ledger says.
+    """
+    found: list[int] = []
+    for one in _each(run, 4, expert=expert, vectors=False)():
+        found.append(min(one, size - sum(found)))
+    return [*found[:-1], size - sum(found[:-1])]
+
+
 def _step_entries(run: Run, shard: Shard, beats: tuple[Beat, ...]) -> Iterator[Entry]:
     """The step: norms and biases are a group of their own, so matrices alone set its height.
 
@@ -175,6 +188,6 @@ def _step_entries(run: Run, shard: Shard, beats: tuple[Beat, ...]) -> Iterator[E
             yield Entry(
                 name=f"{run.optimizer} {how} temporaries{title}", kind=TEMP, bytes=temp,
                 live={update: 1}, source=STEP_CODE,
-                tensors=_each(run, 4, expert=bool(title), vectors=False)
+                tensors=partial(_matrices, run, temp, expert=bool(title))
                 if how == FOREACH else None,
             )  # fmt: skip

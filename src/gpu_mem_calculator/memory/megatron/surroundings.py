@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ledger.ledger import ACT, COMM, GRAD, RUNTIME, TEMP, Entry
+from ...ledger.ledger import ACT, COMM, GRAD, PER_MICRO_BATCH, RUNTIME, TEMP, Entry
 from ...ledger.num import Num, holds, larger
 from ...ledger.source import code
 from ..pipeline import Stage
@@ -17,9 +17,6 @@ from .options import fused, option, setting
 from .walks import given
 
 EMBEDDING_CODE = code("megatron-core 0.19.2 tensor_parallel/layers.py:339 VocabParallelEmbedding")
-TOKENS, MASK, OUTPUTS = "token ids and positions", "attention mask", "stage outputs"
-MASKED, DROPPED = "embedding: masked token ids", "embedding: dropout mask"
-IN_FLIGHT = frozenset({TOKENS, MASK, OUTPUTS, MASKED, DROPPED})  # each micro-batch has its own
 PIPELINE_CODE = code("megatron-core 0.19.2 pipeline_parallel/schedules.py:2300-2440")
 
 
@@ -39,12 +36,13 @@ def _embedding(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) ->
     """Ids with a mask where the table is cut, a dropout mask; a dense gradient in backward."""
     live = dict.fromkeys(in_step(beats), stage.flight * stage.first)
     masked = holds(run.mesh.tp > 1) * 9 * how.tokens
-    yield Entry(name=MASKED, kind=ACT, bytes=masked, live=live,
-                source=EMBEDDING_CODE)  # fmt: skip
+    yield Entry(name="embedding: masked token ids", kind=ACT, bytes=masked, live=live,
+                role=PER_MICRO_BATCH, source=EMBEDDING_CODE)  # fmt: skip
     if run.arch.embedding_dropout:
         yield Entry(
-            name=DROPPED, kind=ACT, bytes=how.local_tokens * how.hidden,
-            live=live, source=code("torch 2.11 native_dropout keeps a boolean mask"),
+            name="embedding: dropout mask", kind=ACT, bytes=how.local_tokens * how.hidden,
+            live=live, role=PER_MICRO_BATCH,
+            source=code("torch 2.11 native_dropout keeps a boolean mask"),
         )  # fmt: skip
     yield from _embedding_backward(run, how, beats)
 
@@ -98,11 +96,13 @@ def _micro_batches(
     alone = holds(run.mesh.pp == 1)
     flight = {b.name: stage.flight if b.work else alone for b in beats
               if b.instant.phase != STARTUP}  # fmt: skip
-    yield Entry(name=TOKENS, kind=ACT, bytes=16 * how.tokens, live=flight,
+    yield Entry(name="token ids and positions", kind=ACT, bytes=16 * how.tokens, live=flight,
+                role=PER_MICRO_BATCH,
                 source=code("Megatron-LM core_r0.19.0 pretrain_gpt.py get_batch"))  # fmt: skip
     if not fused(run):
         yield Entry(
-            name=MASK, kind=ACT, bytes=run.seq * run.seq, live=flight,
+            name="attention mask", kind=ACT, bytes=run.seq * run.seq, live=flight,
+            role=PER_MICRO_BATCH,
             source=code("megatron-core 0.19.2 fusions/fused_softmax.py: boolean [1, 1, s, s]"),
         )  # fmt: skip
     if isinstance(run.mesh.pp, int) and run.mesh.pp == 1:
@@ -125,7 +125,8 @@ def _between_stages(
     alone = {b.name: stage.last * (1 if b.work == "head" else 1 - woven * steady) for b in beats}
     if not option(run, "deallocate_pipeline_outputs"):
         yield Entry(
-            name=OUTPUTS, kind=COMM, bytes=stream, source=PIPELINE_CODE,
+            name="stage outputs", kind=COMM, bytes=stream, source=PIPELINE_CODE,
+            role=PER_MICRO_BATCH,
             live={b.name: stage.flight - (1 if b.instant.phase == FORWARD else alone[b.name])
                   for b in beats if b.work},
         )  # fmt: skip

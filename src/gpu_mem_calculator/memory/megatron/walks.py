@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from ...ledger.ledger import LAST
 from ...ledger.num import Num, holds, nothing
+from ...ledger.remember import remembered
 from ...model.arch import Layer
 from ..activations import GO, Walks
 from ..pipeline import Stage
@@ -32,8 +32,7 @@ def walks(run: Run, stage: Stage) -> Walks:
     if run.unrolled and sent is not None:
         layers, sent = (*layers[:-1], sent), None
     how, vocab = setting(run, selective=False), local_vocab(run)
-    head = _remembered_head if _plain(how) and type(vocab) is int else head_walk
-    return Walks(layers, head(how, run.arch.final_norm, vocab), sent, GO)
+    return Walks(layers, _head(how, run.arch.final_norm, vocab), sent, GO)
 
 
 def given(stage: Stage, beat: Beat) -> Num:
@@ -43,23 +42,17 @@ def given(stage: Stage, beat: Beat) -> Num:
     if beat.instant.phase != BACKWARD:
         return 0
     other = 1 - stage.last
-    return other if beat.name.endswith(".last") else other * holds(stage.working[-1] == 1)
+    return other if beat.instant.layer == LAST else other * holds(stage.working[-1] == 1)
 
 
 def _layer(run: Run, block: Block, *, sent: bool = False) -> Walk:
     how = setting(run, selective=block.recompute == "selective")
-    walk = _remembered if _plain(how) else _walked
-    return walk(how, block.layer, block.recompute == "full", sent)
+    return _walked(how, block.layer, block.recompute == "full", sent)
 
 
-def _plain(how: Setting) -> bool:
-    """Whether all sizes are plain numbers."""
-    return all(type(n) is int for n in (how.batch, how.seq, how.hidden, how.tp, how.cp, how.ep))
-
-
+@remembered(256)
 def _walked(how: Setting, layer: Layer, checkpointed: bool, sent: bool) -> Walk:
     return layer_walk(how, layer, checkpointed=checkpointed, given=sent)
 
 
-_remembered = lru_cache(maxsize=256)(_walked)
-_remembered_head = lru_cache(maxsize=256)(head_walk)
+_head = remembered(256)(head_walk)

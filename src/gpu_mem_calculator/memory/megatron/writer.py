@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ...ledger.ledger import Ledger
+from ...ledger.ledger import PER_MICRO_BATCH, Ledger
 from ..pipeline import Stage
 from ..run import Run
+from ..timeline import BACKWARD, FORWARD
 from ..writer import Phase, Tensors, Writer
-from .surroundings import IN_FLIGHT, embedding_steps
+from .surroundings import embedding_steps
 
-FORWARD, BACKWARD = "fwd", "bwd"  # how the titles of phases end
 EPILOGUE = "epilogue"  # the instant at which DeepSpeed reduces gradients
 
 
@@ -34,7 +34,7 @@ class StageWriter(Writer):
     def __init__(self, ledger: Ledger, flight: int, front: tuple[int, ...]) -> None:
         super().__init__(ledger)
         self.flight, self.front = flight, front
-        self.each = {i for i, entry in enumerate(self.entries) if entry.name in IN_FLIGHT}
+        self.each = {i for i, entry in enumerate(self.entries) if entry.role == PER_MICRO_BATCH}
         self.waiting_blocks: list[dict[int, Tensors]] = []  # of each micro-batch, the oldest first
 
     def input(self, size: int) -> int:
@@ -50,33 +50,34 @@ class StageWriter(Writer):
         for start in range(1, len(phases), size):
             step = phases[start : start + size]
             forward, backward = step[:-1:2], step[1:-1:2]
-            for at, (title, names) in enumerate(backward[:-1] if warm else ()):
-                backward[at] = (title, [name for name in names if name != EPILOGUE])
+            for at, phase in enumerate(backward[:-1] if warm else ()):
+                names = [name for name in phase.names if name != EPILOGUE]
+                backward[at] = phase._replace(names=names)
             found += forward[:warm]
             for ahead, behind in zip(forward[warm:], backward, strict=False):
                 found += [ahead, behind]
             found += [*backward[micro_batches - warm :], step[-1]]
         return found
 
-    def begin(self, title: str) -> None:
+    def begin(self, phase: Phase) -> None:
         """A micro-batch joins, or the oldest one runs backward."""
-        if title.endswith(FORWARD):
+        if phase.kind == FORWARD:
             self.waiting_blocks.append({})
             self.kept = self.waiting_blocks[-1]
-        elif title.endswith(BACKWARD):
+        elif phase.kind == BACKWARD:
             self.kept = self.waiting_blocks[0]
 
-    def mark(self, name: str) -> None:
+    def mark(self, phase: Phase) -> None:
         """A phase ends: what is passed on to another stage is no block's input here."""
-        if name.endswith(FORWARD) and self.flow >= 0:
+        if phase.kind == FORWARD and self.flow >= 0:
             self.free((self.flow,))
             self.flow = -1
-        if name.endswith(BACKWARD):
+        if phase.kind == BACKWARD:
             self.waiting_blocks.pop(0)
             if self.back >= 0:
                 self.free((self.back,))
                 self.back = -1
-        super().mark(name)
+        super().mark(phase)
 
     def _table(self, name: str) -> dict[int, int]:
         """What each micro-batch has, as often as there are any now."""

@@ -6,11 +6,11 @@ Legend: t ranks that cut a tensor. Heads and feed-forwards are cut, norms and ro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 from msgspec import Struct
 
 from ...ledger.num import ceil_div
+from ...ledger.remember import remembered
 from ...ledger.rules import Dim
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, Mixer, Mlp, Moe, StateSpace, Weight
@@ -95,7 +95,7 @@ class Held(Struct, frozen=True):
         return copies, self.numel // (copies * ins), ins
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def held(arch: Arch, shard: Shard) -> tuple[Held, ...]:
     """Every parameter on the rank, in the model's order; pictures' tower goes with the embedding.
 

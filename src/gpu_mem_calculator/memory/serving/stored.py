@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import lru_cache
 from math import prod
 
+from ...ledger.remember import remembered
 from ...model.arch import Arch
 from ..run import StoredTensor
 from .shard import TOWER, Held, Shard, held
@@ -61,7 +61,7 @@ def _counted(parameters: Iterable[Held]) -> dict[Group, int]:
     return sizes
 
 
-@lru_cache(maxsize=8)
+@remembered(8, always=True)
 def stored_groups(stored: tuple[StoredTensor, ...], num_layers: int, bits: int) -> dict[Group, int]:
     """Bytes of a checkpoint by group, plain weights in so many bits."""
     sizes: dict[Group, int] = defaultdict(int)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 
+from ...ledger.remember import remembered
 from ...ledger.units import MIB
 from ...model.arch import Arch
 from ...model.blocks import Attention, LatentAttention, Moe
@@ -80,7 +80,7 @@ def _together(items: Iterable[Item]) -> list[Item]:
     return list(groups.items())
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def stored(arch: Arch, shard: Shard, how: Scheme, bits: int) -> tuple[Item, ...]:
     """Every tensor as a server makes it, q, k and v in one, gate and up in one: (group, bytes)."""
     joint: dict[tuple[int, str, str], int] = {}
@@ -109,7 +109,7 @@ def allocated_bytes(sizes: Iterable[int]) -> int:
     return _allocated(tuple(sizes))
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def _allocated(sizes: tuple[int, ...]) -> int:
     return replay(Stream(sizes=list(sizes), events=list(range(len(sizes))))).allocated_bytes
 

@@ -7,9 +7,9 @@ and layers/tensor_parallel.py TensorParallelEmbedding.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import groupby
 
+from ...ledger.remember import remembered
 from ...replay.allocator import history
 from ...replay.stream import Stream
 from ..formats import Scheme
@@ -41,7 +41,7 @@ def _load(tape: Tape, group: list[tuple[Held, int]]) -> None:
         tape.free(piece)
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def _left_over(sizes: tuple[int, ...], events: tuple[int, ...]) -> int:
     """Play it, empty the cache, and see."""
     end = len(events)

@@ -10,11 +10,10 @@ whose locals live until a layer returns.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from msgspec import Struct
 
 from ...ledger.num import ceil_div
+from ...ledger.remember import remembered
 from ...ledger.units import MIB
 from ...replay.allocator import history
 from ...replay.needs import needs_bytes
@@ -116,13 +115,13 @@ def _parts(run: Run) -> int:
     return AWQ_PARTS if own and run_scheme(run).name == "awq" else 1
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def _reserved(prefill: Prefill, cap: int | None = None) -> int:
     """At the end."""
     return history(_stream(prefill), cap=cap)[-1][1]
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def _least(prefill: Prefill) -> int:
     return needs_bytes(_stream(prefill))
 

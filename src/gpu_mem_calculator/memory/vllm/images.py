@@ -28,7 +28,6 @@ PADDED = ((0, 11, 0), (0, 13, 0))  # each output is copied into as many rows as 
 QWEN_TOKENS, QWEN_MERGED = 16384, 4  # max_pixels of their processors; patches of a token
 GEMMA3_SIDE, GEMMA3_AROUND = 896, 4  # marks and lines around a picture
 LLAMA4_SIDE, LLAMA4_TILES, LLAMA4_TOKENS = 336, 17, 144
-LLAVA_SIDE = 336
 PIXTRAL_SIDES = {14: 1540, 16: 1024}  # by the size of a patch
 
 

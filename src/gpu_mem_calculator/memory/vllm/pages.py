@@ -246,13 +246,6 @@ def outside_bytes(run: Run, shard: Shard) -> int:
     return int(run.options["max_num_seqs"]) * each
 
 
-def host_items(run: Run, shard: Shard) -> tuple[tuple[str, int], ...]:
-    """Blocks in the host's memory that V0 swaps sequences to (`swap_space`, GiB for each GPU)."""
-    room, size = int(float(run.options.get("swap_space") or 0) * GIB), plan(run, shard).block_bytes
-    count = room // size if size and not v1(run) else 0
-    return ((f"swap space: {count:,} blocks", count * size),) if count else ()
-
-
 def notes(run: Run, shard: Shard) -> tuple[str, ...]:
     """What people should know about the cache of this run."""
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,19 +10,25 @@ from msgspec.structs import replace
 from ...ledger.num import Num
 from .plan import Plan
 
+UNREAD = frozenset(("run", "beats", "frozen", "layers", "pinned"))
+"""Fields of a plan that no keeper reads while it counts; of the run, those of RUN are read."""
+RUN = ("micro_batches", "optimizer", "precision")
+FIELDS = tuple(name for name in Plan.__struct_fields__ if name not in UNREAD)
+
 
 class Case:
-    """A plan, and what else decides a count; equal ones have the same."""
+    """The key of a count: a plan, and what else decides the count. Equal keys have equal counts."""
 
     __slots__ = ("hash", "key", "more", "plan")
 
     def __init__(self, plan: Plan, more: Any) -> None:
         self.plan, self.more = plan, more
         self.key = (
-            more, plan.ranks, plan.run.micro_batches, plan.stage, plan.width, plan.trained_width,
-            plan.bucket, plan.overlap, plan.contiguous, plan.offload, plan.offload_param,
-            plan.runs, plan.trainable, int(plan.table),
-        )  # fmt: skip
+            more,
+            *(_hashable(getattr(plan, name)) for name in FIELDS),
+            *(getattr(plan.run, name) for name in RUN),
+            int(plan.table),
+        )
         self.hash = hash(self.key)
 
     def __hash__(self) -> int:
@@ -29,6 +36,11 @@ class Case:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Case) and self.key == other.key
+
+
+def _hashable(value: Any) -> Hashable:
+    """A field as part of a key."""
+    return tuple(value.items()) if isinstance(value, dict) else value
 
 
 def plain(plan: Plan, ranks: int, micro_batches: int, runs: Any = None) -> Plan:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from ...ledger.remember import remembered
 from ..script import Script
 
 Cue = tuple[int, str, int]  # events passed, what comes, its number
@@ -71,11 +72,13 @@ def all_cues(script: Script) -> list[Cue]:
     return sorted(made, key=lambda cue: cue[0])
 
 
+@remembered(512)
 def forward_part(script: Script) -> Part:
     """A block's forward."""
     return Part((_turn(sorted(forward_cues(script), key=lambda cue: cue[0]), forward=True),))
 
 
+@remembered(512)
 def backward_part(script: Script, *, again: bool) -> Part:
     """A block's backward; `again`: it runs forward before."""
     found = gradients(script)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import Entry
+from ...ledger.ledger import TIED, Entry
 from ...model.adapters import linears
 from ...model.arch import Arch
 from ..activations import Walks
@@ -72,6 +72,4 @@ def keeping(done: Walks, how: Setting, arch: Arch, blocks: tuple[Block, ...]) ->
 
 def without_sum(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Entries of a model whose head has a copy of the table: no gradient waits for another."""
-    out = ("embedding: its gradient and the head's, added",
-           "head: gradient that waits for the embedding's")  # fmt: skip
-    return (e for e in entries if e.name not in out)
+    return (e for e in entries if e.role != TIED)

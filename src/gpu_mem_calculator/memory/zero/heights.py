@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from ...ledger.num import Num
+from ...ledger.remember import remembered
 from ..moment import High, Moment
 from ..script import Script
 from .cues import Cue, all_cues, forward_cues, gradients
@@ -38,18 +37,22 @@ def _between(
     return tuple(found[:-1])
 
 
-def _forward(script: Script, more: Num = 0) -> Heights:
+@remembered(512)
+def forward_heights(script: Script, more: Num = 0) -> Heights:
+    """A forward; `more`: bytes that are there beside it."""
     cues = sorted(forward_cues(script), key=lambda cue: cue[0])
     return _between(script, script.forward, cues, script.sizes[script.entry] + more, ())
 
 
-def _backward(script: Script, again: bool, output: bool) -> Heights:
+@remembered(512)
+def backward_heights(script: Script, *, again: bool = False, output: bool = False) -> Heights:
+    """A backward; `again`: the block runs forward before, `output`: and holds what that gave."""
     given = script.sizes[script.exit_grad]
     if script.exit < 0:  # the embedding's
         return _between(script, script.backward, all_cues(script), given, gradients(script))
     act = given + (script.sizes[script.exit] if output else 0) + _kept(script)
     found = _between(script, script.backward, all_cues(script), act, gradients(script))
-    return (*_forward(script, given), *found) if again else found
+    return (*forward_heights(script, given), *found) if again else found
 
 
 def _kept(script: Script) -> Num:
@@ -58,19 +61,3 @@ def _kept(script: Script) -> Num:
     for event in script.forward:
         total = total + (script.sizes[event] if event >= 0 else -script.sizes[~event])
     return total
-
-
-_remembered_forward = lru_cache(maxsize=512)(_forward)
-_remembered_backward = lru_cache(maxsize=512)(_backward)
-
-
-def forward_heights(script: Script, *, plain: bool) -> Heights:
-    """A forward; `plain`: all sizes are ints."""
-    return (_remembered_forward if plain else _forward)(script)
-
-
-def backward_heights(
-    script: Script, *, plain: bool, again: bool = False, output: bool = False
-) -> Heights:
-    """A backward; `again`: the block runs forward before, `output`: and holds what that gave."""
-    return (_remembered_backward if plain else _backward)(script, again, output)

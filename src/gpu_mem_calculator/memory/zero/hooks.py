@@ -26,7 +26,7 @@ def hook_entries(plan: Plan, done: Walks) -> Iterator[Entry]:
     """
     first = first_hook(plan)
     for beat in plan.beats:
-        if beat.name.removeprefix("later.") != "head.gradient":
+        if beat.instant.where != "head.gradient":
             continue
         _, act = done.head.hooks[first]
         if not first:  # the final norm's backward comes behind it

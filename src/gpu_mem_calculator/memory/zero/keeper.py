@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Protocol
 
-from ..optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
+from ..optimizers import OPTIMIZERS
 from ..play import HEAD
 from .plan import Plan
+from .sizes import ZeroSizes
 
 GRADIENT = "gradient"  # what a tensor is for that backward has made
 
@@ -31,6 +32,7 @@ class Allocator(Protocol):
 class Keeper:
     """One rank of DeepSpeed: its tensors by name, and the gradients that blocks have made.
 
+    `rank` has the bytes of what the rank trains, `sizes` the elements of each trained parameter.
     `micro` is the micro-batch at work, `shared` the head's gradient of a table that waits for the
     embedding's.
     """
@@ -41,6 +43,7 @@ class Keeper:
         self.grads: dict[tuple[int, int], int] = {}
         self.micro = 0
         self.shared = -1
+        self.rank = plan.sizes
         self.sizes = [int(size) for sizes, units in plan.runs for _ in range(int(units))
                       for size in sizes]  # fmt: skip
 
@@ -75,16 +78,15 @@ class Keeper:
         if arch.tied and not plan.pipeline:
             self.moment(plan.width * int(arch.embedding[0].numel))
 
-    def states(self, number: int, count: int) -> None:
+    def states(self, number: int, sizes: ZeroSizes) -> None:
         """The optimizer's states of a tensor, made by its first step."""
         row, name = OPTIMIZERS[self.plan.run.optimizer], ("states", number)
         if row.states and name not in self.held:
-            self.make(name, *[int(state_bytes(row, count, 32)) // row.states] * row.states)
+            self.make(name, *[int(sizes.states) // row.states] * row.states)
 
-    def update(self, count: int) -> None:
-        """The update itself: nothing with FusedAdam, copies with torch's foreach."""
-        plan, row = self.plan, OPTIMIZERS[self.plan.run.optimizer]
-        self.moment(int(step_temp_bytes(row, plan.implementation, count, count, 32)))
+    def update(self, sizes: ZeroSizes) -> None:
+        """The update itself."""
+        self.moment(int(sizes.update))
 
     def gradient(self, block: int, number: int, tensor: int) -> None:
         """A weight's gradient has come to its hook; a shared table's waits for the other part."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .keeper import Keeper
-from .partition import padded, slice_elements
+from .sizes import FP32
 from .stage0 import REDUCE_ELEMENTS
 
 
@@ -28,17 +28,16 @@ class FusedKeeper(WholeKeeper):
 
     def startup(self) -> None:
         """Clones, the flat copy of them, masters, and a first step with zero gradients."""
-        plan = self.plan
-        width, count = plan.width, int(plan.trainable)
+        rank = self.rank
         self.model()
-        self.make("clones", *(width * size for size in self.sizes))
-        self.make("flat", width * count)
+        self.make("clones", *(rank.width * size for size in self.sizes))
+        self.make("flat", rank.flat)
         self.free("clones", "model")
-        self.make("clone", width * count)
-        self.make("masters", 4 * count)
+        self.make("clone", rank.clone)
+        self.make("masters", rank.masters)
         self.free("clone")
-        self.make("zeros", 4 * count)
-        self.states(0, count)
+        self.make("zeros", rank.step_grad)
+        self.states(0, rank)
         self.free("zeros")
 
     def step(self) -> None:
@@ -50,7 +49,7 @@ class FusedKeeper(WholeKeeper):
         self.make("grad", sum(sizes))
         self.free("wide")
         self.to.free(self.in_order())
-        self.update(sum(sizes) // 4)
+        self.update(self.rank.stepping(sum(sizes) // FP32))
         self.free("grad")
 
 
@@ -60,8 +59,8 @@ class PlainKeeper(WholeKeeper):
     def step(self) -> None:
         """States parameter by parameter, then the gradients go."""
         for number, size in enumerate(self.sizes):
-            self.states(number, size)
-        self.update(int(self.plan.trainable))
+            self.states(number, self.rank.stepping(size))
+        self.update(self.rank)
         super().step()
 
 
@@ -70,22 +69,19 @@ class PipelineKeeper(WholeKeeper):
 
     def startup(self) -> None:
         """The flat copy, masters, and a gradient buffer of the whole stage."""
-        plan = self.plan
-        whole = int(padded(plan.trainable, plan.ranks))
-        local = int(slice_elements(plan.trainable, plan.ranks))
+        rank = self.rank
         self.model()
-        self.make("flat", plan.width * whole)
+        self.make("flat", rank.flat)
         self.free("model")
-        self.make("clone", plan.width * local)
-        self.make("masters", 4 * local)
+        self.make("clone", rank.clone)
+        self.make("masters", rank.masters)
         self.free("clone")
-        self.make("buffer", plan.width * whole)
+        self.make("buffer", rank.flat)
 
     def step(self) -> None:
         """fp32 gradients of the slice."""
-        local = int(slice_elements(self.plan.trainable, self.plan.ranks))
         self.to.free(self.in_order())
-        self.make("grad", 4 * local)
-        self.states(0, local)
-        self.update(local)
+        self.make("grad", self.rank.step_grad)
+        self.states(0, self.rank)
+        self.update(self.rank)
         self.free("grad")

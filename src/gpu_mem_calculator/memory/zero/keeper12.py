@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .keeper import GRADIENT, Allocator, Keeper
-from .partition import padded, slice_elements
 from .plan import Plan
+from .sizes import FP32, norm_bytes
 
 REDUCTION = 1  # the CUDA stream that buckets are reduced on where that overlaps with backward
 
@@ -18,7 +18,7 @@ class SliceKeeper(Keeper):
     def __init__(self, plan: Plan, to: Allocator, *, tight: bool = False) -> None:
         super().__init__(plan, to)
         self.tight = tight
-        self.local = int(slice_elements(plan.trainable, plan.ranks))
+        self.local = int(self.rank.own)
         self.queue = REDUCTION if plan.overlap else 0
         self.place = 0  # where the parameters begin whose gradients have come
         self.inside: list[tuple[int, int, int]] = []  # in the bucket: begin, elements, tensor
@@ -31,24 +31,24 @@ class SliceKeeper(Keeper):
 
     def startup(self) -> None:
         """The flat copy beside the weights, then the slice's masters (lines 449 to 576)."""
-        plan, width = self.plan, self.plan.trained_width
+        rank = self.rank
         self.model()
         self.to.empty_cache()
         if self.tight:  # a scalar stays in the place of each
             self.free("model")
-            self.make("model", *[width] * len(self.sizes))
+            self.make("model", *[rank.width] * len(self.sizes))
             self.to.empty_cache()
-        self.make("flat", width * int(padded(plan.trainable, plan.ranks)))
+        self.make("flat", rank.flat)
         self.free("model")
-        self.make("clone", width * self.local)
-        if plan.offload != "none":
+        self.make("clone", rank.clone)
+        if self.plan.offload != "none":
             self.free("clone")
-            self.make("staging", width * int(plan.largest))
+            self.make("staging", rank.staging)
             return
-        if width < 4:
-            self.make("masters", 4 * self.local)
+        if rank.width < FP32:
+            self.make("masters", rank.masters)
             self.free("clone")
-        self.moment(4 * self.local)
+        self.moment(rank.step_grad)
 
     def begin(self) -> None:
         """A micro-batch meets the parameters from the last one on."""
@@ -58,8 +58,7 @@ class SliceKeeper(Keeper):
         """Line 2284: the first gradient of all makes the bucket; most go into it at once."""
         plan = self.plan
         if plan.contiguous and "bucket" not in self.held:
-            size = plan.width * plan.bucket
-            self.make("bucket", *[size] * (2 if plan.overlap else 1))
+            self.make("bucket", *[plan.bucket_bytes] * (2 if plan.overlap else 1))
         if plan.stage == 2:
             self.into_bucket(tensor)
             return
@@ -128,7 +127,7 @@ class SliceKeeper(Keeper):
         if plan.stage == 1 and not self.last:
             return
         if plan.pipeline and plan.contiguous:
-            self.make("bucket", plan.width * plan.bucket)
+            self.make("bucket", plan.bucket_bytes)
         if plan.stage == 1 and not plan.overlap:
             self.place = 0
             for tensor in self.in_order():
@@ -156,12 +155,13 @@ class SliceKeeper(Keeper):
         """Line 3040: the norm of each piece, then the slice's gradients, flat and in fp32."""
         if self.plan.offload != "none":
             return
-        width, local = self.plan.trained_width, self.local
-        self.moment(*(8 * min(size, local - begin) for begin, size in self.owned))
-        if width < 4 and len(self.owned) > 1:
-            self.make("flat grads", width * local)
-        self.make("grad", 4 * local)
+        rank = self.rank
+        pieces = (min(size, self.local - begin) for begin, size in self.owned)
+        self.moment(*map(norm_bytes, pieces))
+        if len(self.owned) > 1:
+            self.make("flat grads", rank.step_flat)
+        self.make("grad", rank.step_grad)
         self.free("flat grads", "sum")
-        self.states(0, local)
-        self.update(local)
+        self.states(0, rank)
+        self.update(rank)
         self.free("grad")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from ..play import EMBEDDING, HEAD
 from .coordinator import Limits, Stack, Trace
 from .gathering import GATHER, Gathering, Reader, Reads, modules_of
@@ -11,6 +13,7 @@ from .keeper import Allocator, Keeper
 from .keeper12 import REDUCTION
 from .partition import sub_groups
 from .plan import Plan
+from .sizes import FP32, norm_bytes
 
 NORM_PART = 250_000_000  # elements whose norm is taken at once, zero/stage3.py:1440
 
@@ -56,7 +59,7 @@ class BucketKeeper(Keeper):
         """Line 2024: a shard's gradient is copied back; the step's last one has its norm taken."""
         self.make("shard", self.plan.trained_width * shard, queue=self.queue)
         if self.last:
-            self.moment(8 * min(shard, NORM_PART), queue=self.queue)
+            self.moment(norm_bytes(min(shard, NORM_PART)), queue=self.queue)
             if self.plan.offload == "nvme":
                 self.make("swapped", 4 * shard, queue=self.queue)
             else:
@@ -78,6 +81,8 @@ class ShardKeeper(BucketKeeper):
         super().__init__(plan, to)
         self.zero_init = zero_init
         self.shards = [-(-size // self.ranks) for size in self.sizes]
+        own = sum(self.shards)  # as the model's configuration gives them
+        self.rank = replace(self.rank, own=own, whole=own)
         self.groups = sub_groups(self.shards, group)
         self.trace = Trace(stack)
         self.state = Gathering(
@@ -93,22 +98,23 @@ class ShardKeeper(BucketKeeper):
         """Parameters are cut, their shards laid out together, masters and buffers made."""
         plan, width = self.plan, self.plan.width
         self.cut_model()
-        local, mine = sum(self.shards), plan.offload == "none"
+        rank, mine = self.rank, plan.offload == "none"
         if plan.offload_param == "none":
             self.free("shards")
             self.to.empty_cache()
-            self.make("flat", plan.trained_width * local)
+            self.make("flat", rank.flat)
         if mine:
-            for number, group in enumerate(self.groups):  # one is bound to the last one's name
-                self.make(("cast", number), 4 * sum(group) * (width < 4))
+            steps = [rank.stepping(sum(group)) for group in self.groups]
+            for number, one in enumerate(steps):  # one is bound to the last one's name
+                self.make(("cast", number), one.masters * (width < FP32))
                 self.free(("cast", number - 1))
-                self.make("masters", 4 * sum(group))
+                self.make("masters", one.masters)
             self.free(("cast", len(self.groups) - 1))
-            self.moment(4 * max(map(sum, self.groups)))
+            self.moment(max(one.step_grad for one in steps))
         if plan.contiguous:
-            self.make("bucket", width * plan.bucket)
+            self.make("bucket", plan.bucket_bytes)
         if mine:
-            self.make("grads", width * local)
+            self.make("grads", width * rank.own)
         for shard in self.shards:
             self.make("whole", plan.trained_width * shard * self.ranks)
             if plan.offload_param != "none":
@@ -175,16 +181,16 @@ class ShardKeeper(BucketKeeper):
 
     def step(self) -> None:
         """All parameters go, then the norm shard by shard, then one sub-group after the other."""
-        plan, width = self.plan, self.plan.trained_width
         self.state.sweep(persistent=True)
-        if plan.offload == "none":
-            self.moment(*(8 * shard for shard in self.shards))
+        if self.plan.offload == "none":
+            self.moment(*map(norm_bytes, self.shards))
             for number, group in enumerate(self.groups):
-                if width < 4 and len(group) > 1:
-                    self.make("flat grads", width * sum(group))
-                self.make("grad", 4 * sum(group))
+                one = self.rank.stepping(sum(group))
+                if len(group) > 1:
+                    self.make("flat grads", one.step_flat)
+                self.make("grad", one.step_grad)
                 self.free("flat grads")
-                self.states(number, sum(group))
-                self.update(sum(group))
+                self.states(number, one)
+                self.update(one)
                 self.free("grad")
         self.state.gather_small()

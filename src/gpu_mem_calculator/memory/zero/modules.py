@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 
+from ...ledger.remember import remembered
 from ...model.arch import Arch, Layer
 from ...model.blocks import Mlp, Moe, Norm, Weight
 from ..huggingface.setting import Adapter
@@ -46,7 +46,7 @@ def _feed_forward(block: Mlp | Moe, adapter: Adapter | None) -> tuple[Module, ..
     return ((), *modules)
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def layer_modules(layer: Layer, adapter: Adapter | None = None) -> tuple[tuple[Module, ...], ...]:
     """The modules of one layer in the order of their forward calls, in groups.
 
@@ -71,7 +71,7 @@ def layer_modules(layer: Layer, adapter: Adapter | None = None) -> tuple[tuple[M
     return tuple(found)
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def before_modules(arch: Arch) -> tuple[Module, ...]:
     """What runs before the stack: the model, its base, embeddings, the rotary tables."""
     if arch.around:
@@ -85,7 +85,7 @@ def _norm(block: Norm | None) -> Iterator[Module]:
         yield tuple(int(w.numel) for w in block.weights())
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def after_modules(arch: Arch) -> tuple[Module, ...]:
     """What runs behind the stack: final norm, head. A tied head reads the embedding again."""
     if arch.around:
@@ -101,7 +101,7 @@ def head_module(arch: Arch) -> Module:
     return (*(int(w.numel) for w in arch.head.weights()), *extra)
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def layer_sizes(layer: Layer, adapter: Adapter | None = None) -> tuple[int, ...]:
     """Elements of each trainable parameter of a layer, in the order of registration."""
     if adapter is None:
@@ -119,7 +119,7 @@ def adapter_sizes(weight: Weight, adapter: Adapter) -> tuple[int, ...]:
     return (*pair, int(rows)) if adapter.dora else pair
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def trainable_runs(
     arch: Arch, adapter: Adapter | None = None
 ) -> tuple[tuple[tuple[int, ...], int, int], ...]:
@@ -139,7 +139,7 @@ def trainable_runs(
     return ((before, -1, 1), *stack, (after, -2, 1))
 
 
-@lru_cache(maxsize=64)
+@remembered(64, always=True)
 def size_counts(arch: Arch, adapter: Adapter | None = None) -> Mapping[int, int]:
     """How many trainable parameters there are of each size."""
     counts: Counter[int] = Counter()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import COMM, CPU, GRAD, NVME, OPTIM, PARAM, Entry
+from ...ledger.ledger import CHECKPOINTED, COMM, CPU, FIRST, GRAD, NVME, OPTIM, PARAM, SECOND, Entry
 from ...ledger.num import (
     Num,
     ceil_div,
@@ -22,10 +22,10 @@ from ...ledger.num import (
     smaller,
 )
 from ...ledger.units import MIB
-from ..optimizers import OPTIMIZERS, state_bytes
+from ..optimizers import OPTIMIZERS
 from ..stack import Block
 from ..timeline import Beat, in_flight
-from .partition import shard_elements, slice_elements
+from .partition import shard_elements
 from .plan import BIRTH, SETUP, Plan, always
 from .stage3 import sub_group
 from .stage12 import owned_here
@@ -47,15 +47,14 @@ def slice_entries(plan: Plan) -> Iterator[Entry]:
     With micro-batches to add up, every parameter that reaches into the slice has its whole
     gradient on the host as well.
     """
-    local, pin, width = slice_elements(plan.trainable, plan.ranks), plan.pinned, plan.width
-    row = OPTIMIZERS[plan.run.optimizer]
-    yield _host(plan, "fp32 master weights", OPTIM, 4 * local, f"{FILE12}:560", pinned=pin)
-    yield _host(plan, "fp32 gradients", GRAD, 4 * local, f"{FILE12}:937", pinned=pin)
-    yield _host(plan, f"{plan.run.optimizer} states", OPTIM, state_bytes(row, local, 32),
+    sizes, pin, width = plan.sizes, plan.pinned, plan.width
+    yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE12}:560", pinned=pin)
+    yield _host(plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE12}:937", pinned=pin)
+    yield _host(plan, f"{plan.run.optimizer} states", OPTIM, sizes.states,
                 "ops/adam/cpu_adam.py:158", pinned=False)  # fmt: skip
-    yield _host(plan, "16-bit weights to copy back", PARAM, width * local, f"{FILE12}:567",
+    yield _host(plan, "16-bit weights to copy back", PARAM, sizes.clone, f"{FILE12}:567",
                 pinned=pin)  # fmt: skip
-    yield _host(plan, "gradient staging", COMM, width * plan.largest, f"{FILE12}:653", pinned=pin)
+    yield _host(plan, "gradient staging", COMM, sizes.staging, f"{FILE12}:653", pinned=pin)
     owned = owned_here(plan)
     yield _host(plan, "gradients being added up", GRAD,
                 width * owned * holds(plan.run.micro_batches > 1), f"{FILE12}:1818",
@@ -64,12 +63,14 @@ def slice_entries(plan: Plan) -> Iterator[Entry]:
 
 def shard_entries(plan: Plan, group_limit: int) -> Iterator[Entry]:
     """Stage 3: the optimizer on the host or on NVMe, the parameters likewise."""
-    local = shard_elements(plan.counts, plan.ranks)
-    row = OPTIMIZERS[plan.run.optimizer]
+    sizes = plan.sizes
+    local = sizes.own
     if plan.offload == "cpu":
-        yield _host(plan, "fp32 master weights", OPTIM, 4 * local, f"{FILE3}:1157", pinned=False)
-        yield _host(plan, "fp32 gradients", GRAD, 4 * local, f"{FILE3}:1337", pinned=plan.pinned)
-        yield _host(plan, f"{plan.run.optimizer} states", OPTIM, state_bytes(row, local, 32),
+        yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE3}:1157",
+                    pinned=False)  # fmt: skip
+        yield _host(plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE3}:1337",
+                    pinned=plan.pinned)  # fmt: skip
+        yield _host(plan, f"{plan.run.optimizer} states", OPTIM, sizes.states,
                     "ops/adam/cpu_adam.py:158", pinned=False)  # fmt: skip
     if plan.offload != "none":
         yield _host(plan, "gradient shards", GRAD, plan.width * local, f"{FILE3}:791",
@@ -78,7 +79,7 @@ def shard_entries(plan: Plan, group_limit: int) -> Iterator[Entry]:
         yield from _optimizer_on_disk(plan, local, sub_group(plan, local, group_limit)[0])
     if plan.offload_param == "cpu":
         still = shard_elements(plan.frozen_counts, plan.ranks)
-        size = plan.trained_width * local + plan.width * still
+        size = sizes.flat + plan.width * still
         yield _host(plan, "parameter shards", PARAM, size, f"{FILE3}:891", pinned=True)
     if plan.offload_param == "nvme":
         yield from _parameters_on_disk(plan, local)
@@ -132,7 +133,7 @@ def checkpoints_on_host(
     later = choose(run.micro_batches > first, first, first - 1)
     full = iter([i for i, block in enumerate(stack) if block.recompute == "full"])
     for entry in entries:
-        if entry.name.endswith("checkpointed inputs"):
+        if entry.role == CHECKPOINTED:
             index = next(full)
             newest = {b.name: _newest(b, index, stack, later if b.later else first)
                       for b in plan.beats}  # fmt: skip
@@ -160,12 +161,12 @@ def with_second(beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
     """Beats with one for the layer above a stretch's first, behind which an input is on the GPU."""
     found: list[Beat] = []
     for beat in beats:
-        if beat.name.endswith(".first"):
+        if beat.instant.layer == FIRST:
             at = beat.stretch
             saved = tuple(n + 1 if i == at else n for i, n in enumerate(beat.saved))
             grads = tuple(larger(n - 1, 0) if i == at else n for i, n in enumerate(beat.grads))
-            instant = replace(
-                beat.instant, name=beat.name.replace("first", "second"),
+            instant = beat.instant.moved(
+                f"backward.{at}.second", layer=SECOND,
                 title=beat.instant.title.replace("first", "second"),
                 present=beat.instant.present * holds(beat.grads[at] > 1),
             )  # fmt: skip

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 from ...ledger.num import Num, ceil_div, choose, holds, larger, smaller
+from ...ledger.remember import remembered
 
 
 def padded(elements: Num, ranks: Num) -> Num:
@@ -90,7 +90,7 @@ def sub_groups(shards: Iterable[int], limit: int) -> list[list[int]]:
     return groups
 
 
-@lru_cache(maxsize=256)
+@remembered(256, always=True)
 def largest_sub_groups(
     runs: tuple[tuple[tuple[int, ...], int], ...], ranks: int, limit: int, flat_width: int
 ) -> tuple[int, int, int]:

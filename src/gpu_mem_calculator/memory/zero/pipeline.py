@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import pairwise
 
 from msgspec.structs import replace
 
 from ...ledger.ledger import ACT, COMM, Entry
 from ...ledger.num import Num, holds, take, together
+from ...ledger.remember import remembered
 from ...ledger.sym import Sym
 from ...model.arch import Arch
 from ..runtime import workspace_entries
@@ -18,7 +18,7 @@ from ..timeline import Beat, in_flight
 from .plan import Plan, always
 
 
-@lru_cache(maxsize=256)
+@remembered(256, always=True)
 def uniform(items: int, parts: int) -> tuple[int, ...]:
     """Equal shares, the first ones take one more (runtime/utils.py:606 partition_uniform)."""
     if items <= parts:
@@ -27,7 +27,7 @@ def uniform(items: int, parts: int) -> tuple[int, ...]:
     return tuple(part * share + min(part, more) for part in range(parts + 1))
 
 
-@lru_cache(maxsize=256)
+@remembered(256, always=True)
 def balanced(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
     """The cut with the least difference between the heaviest and the lightest part.
 

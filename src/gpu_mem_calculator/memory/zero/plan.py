@@ -12,6 +12,7 @@ from ...ledger.num import Num, holds, larger
 from ...ledger.source import code
 from ..run import Run
 from ..timeline import BACKWARD, OPTIMIZER, STARTUP, Beat
+from .sizes import ZeroSizes, bucket_bytes, replicated, sharded, sliced, zero_sizes
 
 BIRTH, SETUP = "startup", "startup.optimizer"
 
@@ -66,6 +67,24 @@ class Plan(Struct, frozen=True, kw_only=True):
             return 0
         return run.arch.embedding[0].numel * self.width
 
+    @property
+    def sizes(self) -> ZeroSizes:
+        """Bytes of what this rank trains."""
+        if self.stage == 3:
+            group = sharded(self.trainable, self.counts, self.ranks)
+        elif self.stage or (self.pipeline and self.run.precision == "bf16_mixed"):
+            group = sliced(self.trainable, self.ranks)
+        else:
+            group = replicated(self.trainable)
+        return zero_sizes([group], width=self.trained_width, largest=self.largest,
+                          optimizer=self.run.optimizer,
+                          implementation=self.implementation)  # fmt: skip
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Bytes of a gradient bucket."""
+        return int(bucket_bytes(self.width, self.bucket))
+
     def boundary(self, beat: Beat) -> Num:
         """1 in the micro-batch that the step follows, the only one where there is no other."""
         return 1 if beat.later else holds(self.run.micro_batches == 1)
@@ -88,13 +107,13 @@ def always(beat: Beat) -> Num:
 
 
 def named(*names: str) -> Callable[[Beat], Num]:
-    """Alive at the instants of these names, in later micro-batches too."""
-    return lambda beat: int(beat.name.removeprefix("later.") in names)
+    """Alive at these moments, in later micro-batches too, but not in the first step's own."""
+    return lambda beat: int(beat.instant.where in names and not beat.instant.step)
 
 
 def in_bucket(beat: Beat) -> bool:
     """Whether a gradient bucket that the first gradient makes is there."""
-    return beat.instant.phase == BACKWARD and not beat.name.endswith("loss.backward")
+    return beat.instant.phase == BACKWARD and beat.instant.where != "loss.backward"
 
 
 def startup_instants() -> tuple[Instant, ...]:
@@ -116,33 +135,25 @@ def with_hooks(beats: tuple[Beat, ...], *, head: bool) -> tuple[Beat, ...]:
     there: dict[str, Num] = {}  # whether a first, or a later, micro-batch runs backward here
     for beat in beats:
         if beat.work and beat.instant.phase == BACKWARD:
-            tag, _ = _split(beat.name)
+            tag = beat.instant.micro_batch
             there[tag] = larger(there.get(tag, 0), beat.instant.present)
     for beat in beats:
-        tag, name = _split(beat.name)
-        if name == "optimizer":
+        tag, where = beat.instant.micro_batch, beat.instant.where
+        if where == "optimizer":
             found.append(_like(beat, "optimizer.norm", OPTIMIZER, "gradient norm"))
             found.append(_like(beat, "optimizer.cast", OPTIMIZER, "gradients cast to fp32"))
         found.append(beat)
-        if name == "loss.backward" and head:
+        if where == "loss.backward" and head:
             made = _like(beat, "head.gradient", BACKWARD, "first gradient")
             found.append(replace(made, head_grads=end.head_grads))
-        if name == "embedding.backward":
+        if where == "embedding.backward":
             made = _like(beat, "epilogue", BACKWARD, "gradients reduced")
             instant = replace(made.instant, present=there[tag])
             found.append(replace(made, instant=instant, embedding_grads=end.embedding_grads))
     return tuple(found)
 
 
-def _split(name: str) -> tuple[str, str]:
-    """A beat's name without the word for later micro-batches, and that word."""
-    rest = name.removeprefix("later.")
-    return name[: len(name) - len(rest)], rest
-
-
-def _like(beat: Beat, name: str, phase: str, title: str) -> Beat:
-    tag = _split(beat.name)[0]
-    word = ", later micro-batch" if tag else ""
-    instant = Instant(name=tag + name, phase=phase, title=title + word,
-                      present=beat.instant.present)  # fmt: skip
-    return replace(beat, instant=instant, work="hook" if phase == BACKWARD else "")
+def _like(beat: Beat, where: str, phase: str, title: str) -> Beat:
+    word = ", later micro-batch" if beat.instant.micro_batch else ""
+    made = beat.instant.moved(where, phase=phase, title=title + word)
+    return replace(beat, instant=made, work="hook" if phase == BACKWARD else "")

@@ -9,7 +9,20 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...ledger.ledger import ACT, COMM, GRAD, PARAM, TEMP, Entry, Instant
+from ...ledger.ledger import (
+    ACT,
+    COMM,
+    EMBEDDED,
+    FIRST,
+    FIRST_STEP,
+    GRAD,
+    LATER,
+    PARAM,
+    TEMP,
+    Entry,
+    Instant,
+    instant,
+)
 from ...ledger.num import Num, choose, holds, larger, nothing
 from ...ledger.source import code
 from ..activations import Walks, layer_code
@@ -34,12 +47,11 @@ GROUPS = tuple((name, kind, code(f"deepspeed 0.19.8 {where}")) for name, kind, w
     ("shards, come from the host", COMM,
      "runtime/zero/partition_parameters.py:1359 until the gather has begun"),
 ))  # fmt: skip
-EMBEDDED = "embedding: output"
 STEP = (("optimizer.norm", "gradient norm"), ("optimizer.cast", "gradients cast to fp32"),
         ("optimizer", "optimizer step"))  # fmt: skip
-TAGS = (("", ""), ("later.", ", later micro-batch"),
-        ("first.later.", ", second micro-batch of the first step"),
-        ("first.", ", first micro-batch of all"))  # fmt: skip
+TAGS = (("", "", ""), ("", LATER, ", later micro-batch"),
+        (FIRST_STEP, LATER, ", second micro-batch of the first step"),
+        (FIRST_STEP, "", ", first micro-batch of all"))  # fmt: skip
 
 
 class Found(Struct, frozen=True):
@@ -64,10 +76,8 @@ def cases(plan: Plan, model: Model) -> tuple[list[tuple[Tables, ...]], Any]:
     return found, which.reshape(pairs.shape[:-1])
 
 
-def highest(spot: Spot, mine: list[Table], which: Any, *, near: bool, plain: bool) -> Found:
-    """The highest of a spot's candidates. `near`: of the layers that wait one is on the GPU;
-    `plain`: all sizes are ints.
-    """
+def highest(spot: Spot, mine: list[Table], which: Any, *, near: bool) -> Found:
+    """The highest of a spot's candidates. `near`: of the layers that wait one is on the GPU."""
     pairs = mine[0].best
     if which is not None:
         pairs = tuple(sorted({pair for table in mine for pair in table.best}))
@@ -76,7 +86,7 @@ def highest(spot: Spot, mine: list[Table], which: Any, *, near: bool, plain: boo
         own = [(kept if waiting else 0) + heights[level] for waiting, level in pairs]
     else:
         own = [waiting * kept + heights[level] for waiting, level in pairs]
-    if which is not None or (not plain and any(hasattr(size, "astype") for size in own)):
+    if which is not None or hasattr(sum(own), "astype"):
         return _of_arrays(spot, mine, which, list(zip(pairs, own, strict=True)))
     totals = list(map(add, own, mine[0].heights))
     waiting, level = pairs[totals.index(max(totals))]
@@ -120,15 +130,14 @@ def beats_and_entries(
 ) -> tuple[tuple[Beat, ...], list[Entry]]:
     """The instants of a step, and what blocks and DeepSpeed hold at each of them."""
     run = plan.run
-    ints = all(type(n) is int for n in (run.batch, run.seq, run.arch.hidden))
-    found, which = cases(plan, model_of(plan, stack, done, limits, plain=ints))
+    found, which = cases(plan, model_of(plan, stack, done, limits))
     near = bool(run.options.get("cpu_checkpointing"))
-    here = tuple(spots(stack, done, plain=ints))
+    here = tuple(spots(stack, done))
     beats: list[Beat] = []
     entries: list[Entry] = []
     again = holds(run.micro_batches > 1)
-    for number, (tag, word) in enumerate(TAGS):
-        later = "later" in tag
+    for number, (step, tag, word) in enumerate(TAGS):
+        later = bool(tag)
         if later and isinstance(again, int) and not again:
             continue
         for spot in here:
@@ -137,28 +146,33 @@ def beats_and_entries(
                 continue
             usual = [several[later][spot.place] for several in found]
             high = highest(spot, [a or b for a, b in zip(mine, usual, strict=True)], which,
-                           near=near, plain=ints)  # fmt: skip
-            beats.append(_beat(spot, high, tag, word, again if later else 1))
+                           near=near)  # fmt: skip
+            at = instant(spot.name, spot.phase, spot.title + word, step=step, micro_batch=tag,
+                         layer=spot.layer, present=again if later else 1)  # fmt: skip
+            beats.append(_beat(spot, high, at))
             entries += _entries(plan, spot, high, beats[-1])
     none = tuple(0 for _ in stack)
     entries.append(_left(plan, found, which))
     for name, title in STEP:
-        instant = Instant(name=name, phase=OPTIMIZER, title=title)
-        beats.append(Beat(instant=instant, saved=none, grads=none, later=True))
+        beats.append(Beat(instant=instant(name, OPTIMIZER, title), saved=none, grads=none,
+                          later=True))  # fmt: skip
     return tuple(beats), entries
 
 
-def first_layers_input(run: Run, entries: Iterable[Entry]) -> Iterator[Entry]:
+def first_layers_input(
+    run: Run, entries: Iterable[Entry], beats: tuple[Beat, ...]
+) -> Iterator[Entry]:
     """Entries in which the first layer's input is not counted twice where that layer runs forward.
 
     Learnt positions are added to the embedding's output, and a norm behind it keeps it.
     """
     arch = run.arch
     apart = len(arch.embedding) > 1 or arch.embedding_norm is not None
+    out = {b.name for b in beats if b.instant.layer == FIRST or b.instant.where == "begin"}
     for entry in entries:
-        if entry.name == EMBEDDED and not apart:
+        if entry.role == EMBEDDED and not apart:
             entry = replace(entry, live={name: copies for name, copies in entry.live.items()
-                                         if not name.endswith(("begin", ".first"))})  # fmt: skip
+                                         if name not in out})  # fmt: skip
         yield entry
 
 
@@ -173,15 +187,13 @@ def _left(plan: Plan, found: list[tuple[Tables, ...]], which: Any) -> Entry:
                  source=source)  # fmt: skip
 
 
-def _beat(spot: Spot, high: Found, tag: str, word: str, present: Num) -> Beat:
+def _beat(spot: Spot, high: Found, at: Instant) -> Beat:
     saved = spot.saved
     if spot.work == "unit":
         saved = tuple(high.waiting if i == spot.stretch else n for i, n in enumerate(saved))
     return Beat(
-        instant=Instant(name=tag + spot.name, phase=spot.phase, title=spot.title + word,
-                        present=present),
-        saved=saved, grads=tuple(0 for _ in saved), work=spot.work, stretch=spot.stretch,
-        later="later" in tag, inside_forward=spot.phase == FORWARD,
+        instant=at, saved=saved, grads=tuple(0 for _ in saved), work=spot.work,
+        stretch=spot.stretch, later=bool(at.micro_batch), inside_forward=spot.phase == FORWARD,
     )  # fmt: skip
 
 

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ...ledger.num import Num
-from ..optimizers import OPTIMIZERS, state_bytes
 from ..stack import Block
 from ..states import gradient_entries as made_gradients
 from .modules import layer_sizes
-from .partition import largest_owned, owned_elements, padded, slice_elements
+from .partition import largest_owned, owned_elements, slice_elements
 from .plan import BIRTH, SETUP, Plan, always, named
+from .sizes import FP32, norm_bytes
 from .stage0 import update_entry
 
 FILE = "runtime/zero/stage_1_and_2.py"
@@ -21,21 +21,20 @@ FILE = "runtime/zero/stage_1_and_2.py"
 
 def state_entries(plan: Plan) -> Iterator[Entry]:
     """Weights, masters, optimizer states and start-up."""
-    width, run = plan.width, plan.run
-    whole, local = padded(plan.trainable, plan.ranks), slice_elements(plan.trainable, plan.ranks)
-    yield plan.entry("parameters", PARAM, width * whole, always, f"{FILE}:441", (BIRTH, SETUP))
-    yield plan.entry("parameters before flattening", PARAM, width * plan.trainable, lambda b: 0,
+    sizes = plan.sizes
+    yield plan.entry("parameters", PARAM, sizes.flat, always, f"{FILE}:441", (BIRTH, SETUP))
+    yield plan.entry("parameters before flattening", PARAM, sizes.unflattened, lambda b: 0,
                      f"{FILE}:449 the flat copy is made beside them", (BIRTH,))  # fmt: skip
     if plan.offload == "none":
-        yield plan.entry("fp32 master weights", OPTIM, 4 * local, always, f"{FILE}:560", (SETUP,))
-        yield plan.entry("fp32 gradients at start-up", GRAD, 4 * local, lambda b: 0,
+        yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:560",
+                         (SETUP,))  # fmt: skip
+        yield plan.entry("fp32 gradients at start-up", GRAD, sizes.step_grad, lambda b: 0,
                          f"{FILE}:937", (SETUP,))  # fmt: skip
-        size = state_bytes(OPTIMIZERS[run.optimizer], local, 32)
-        yield plan.entry(f"{run.optimizer} states", OPTIM, size, always,
+        yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states, always,
                          "ops/adam/fused_adam.py:155")  # fmt: skip
-        yield update_entry(plan, local)
+        yield update_entry(plan, sizes)
     else:
-        yield plan.entry("gradient staging for offload", COMM, width * plan.largest, always,
+        yield plan.entry("gradient staging for offload", COMM, sizes.staging, always,
                          f"{FILE}:653", (SETUP,))  # fmt: skip
 
 
@@ -43,18 +42,14 @@ def step_entries(plan: Plan) -> Iterator[Entry]:
     """The step's copies of the slice's gradients."""
     if plan.offload != "none":
         return
-    local = slice_elements(plan.trainable, plan.ranks)
+    sizes = plan.sizes
     piece = largest_owned(plan.runs, slice_elements(plan.listed, plan.ranks))
-    yield from _step(plan, local, piece)
-
-
-def _step(plan: Plan, local: Num, piece: Num) -> Iterator[Entry]:
-    yield plan.entry("fp64 copy for the gradient norm", TEMP, 8 * piece, named("optimizer.norm"),
-                     f"{FILE}:2684, runtime/zero/utils.py:59")  # fmt: skip
-    if plan.width == 2:
-        yield plan.entry("slice's gradients, flat", GRAD, 2 * local, named("optimizer.cast"),
+    yield plan.entry("fp64 copy for the gradient norm", TEMP, norm_bytes(piece),
+                     named("optimizer.norm"), f"{FILE}:2684, runtime/zero/utils.py:59")  # fmt: skip
+    if sizes.width < FP32:
+        yield plan.entry("slice's gradients, flat", GRAD, sizes.step_flat, named("optimizer.cast"),
                          f"{FILE}:3103")  # fmt: skip
-    yield plan.entry("fp32 gradients", GRAD, 4 * local, named("optimizer.cast", "optimizer"),
+    yield plan.entry("fp32 gradients", GRAD, sizes.step_grad, named("optimizer.cast", "optimizer"),
                      f"{FILE}:3115")  # fmt: skip
 
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ...ledger.num import Num, ceil_div, together
-from ..optimizers import OPTIMIZERS, state_bytes
 from ..stack import Block
+from ..timeline import OPTIMIZER
 from .coordinator import ANEW, HELD, NEVER, Limits, Stack
 from .modules import after_modules, before_modules, layer_modules
 from .partition import largest_sub_groups, shard_elements
 from .plan import BIRTH, SETUP, Plan, always, named
+from .sizes import FP32, ZeroSizes, norm_bytes
 from .stage0 import update_entry
 
 FILE = "runtime/zero/stage3.py"
@@ -23,7 +24,7 @@ def sub_group(plan: Plan, local: Num, limit: int) -> tuple[Num, Num, Num]:
     highest when gradients are cast, and of that one's flat copy.
     """
     runs = tuple((sizes, int(units)) for sizes, units in plan.runs)
-    width = 2 if plan.width == 2 else 0
+    width = plan.trained_width if plan.trained_width < FP32 else 0
     found = together(lambda n: largest_sub_groups(runs, n, limit, width), plan.ranks)
     most, cast, flat = found
     if isinstance(most, int) and most == int(local):  # one group, with its formula
@@ -33,12 +34,11 @@ def sub_group(plan: Plan, local: Num, limit: int) -> tuple[Num, Num, Num]:
 
 def state_entries(plan: Plan, group_limit: int, zero_init: bool) -> Iterator[Entry]:
     """Shards of weights, masters, gradients and optimizer states, and start-up."""
-    width = plan.width
-    local = shard_elements(plan.counts, plan.ranks)
+    width, sizes = plan.width, plan.sizes
     still = shard_elements(plan.frozen_counts, plan.ranks)
     both = (BIRTH, SETUP)
     if plan.offload_param == "none":
-        yield plan.entry("parameter shards", PARAM, plan.trained_width * local, always,
+        yield plan.entry("parameter shards", PARAM, sizes.flat, always,
                          f"{FILE}:972", both)  # fmt: skip
         yield plan.entry("frozen parameter shards", PARAM, width * still, always,
                          "runtime/zero/partition_parameters.py:1817", both)  # fmt: skip
@@ -46,38 +46,38 @@ def state_entries(plan: Plan, group_limit: int, zero_init: bool) -> Iterator[Ent
     every = plan.trainable + plan.frozen if not zero_init else whole
     yield plan.entry("parameters before they are cut", PARAM, width * every, lambda b: 0,
                      "runtime/zero/partition_parameters.py:1242", (BIRTH,))  # fmt: skip
-    yield plan.entry("largest trained parameter, gathered", PARAM,
-                     plan.trained_width * plan.largest, lambda b: 0, f"{FILE}:1504",
-                     (SETUP,))  # fmt: skip
+    yield plan.entry("largest trained parameter, gathered", PARAM, sizes.staging, lambda b: 0,
+                     f"{FILE}:1504", (SETUP,))  # fmt: skip
     if plan.offload_param != "none":
         yield plan.entry("its shard, come from the host", COMM,
                          plan.trained_width * ceil_div(plan.largest, plan.ranks), lambda b: 0,
                          ON_ITS_WAY, (SETUP,))  # fmt: skip
     if plan.contiguous:
-        yield plan.entry("gradient bucket", COMM, width * plan.bucket, always, f"{FILE}:779",
+        yield plan.entry("gradient bucket", COMM, plan.bucket_bytes, always, f"{FILE}:779",
                          (SETUP,))  # fmt: skip
     if plan.offload == "none":
-        yield from _optimizer(plan, local, sub_group(plan, local, group_limit))
+        yield from _optimizer(plan, sizes, sub_group(plan, sizes.own, group_limit))
 
 
-def _optimizer(plan: Plan, local: Num, group: tuple[Num, Num, Num]) -> Iterator[Entry]:
+def _optimizer(plan: Plan, sizes: ZeroSizes, group: tuple[Num, Num, Num]) -> Iterator[Entry]:
     """Masters, gradients and states on the GPU, and the step over one sub-group at a time."""
-    row = OPTIMIZERS[plan.run.optimizer]
-    yield plan.entry("fp32 master weights", OPTIM, 4 * local, always, f"{FILE}:1157", (SETUP,))
-    yield plan.entry("gradient shards", GRAD, plan.width * local, always, f"{FILE}:791", (SETUP,))
-    yield plan.entry(f"{plan.run.optimizer} states", OPTIM, state_bytes(row, local, 32),
-                     lambda b: int(not b.name.startswith("first.")),
+    yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:1157", (SETUP,))
+    yield plan.entry("gradient shards", GRAD, plan.width * sizes.own, always, f"{FILE}:791",
+                     (SETUP,))  # fmt: skip
+    yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states,
+                     lambda b: int(not b.instant.step),
                      "ops/adam/fused_adam.py:155")  # fmt: skip
     yield plan.entry("fp64 copy for the gradient norm", TEMP,
-                     8 * ceil_div(plan.largest, plan.ranks), named("optimizer.norm"),
+                     norm_bytes(ceil_div(plan.largest, plan.ranks)), named("optimizer.norm"),
                      f"{FILE}:2457")  # fmt: skip
     most, cast, flat = group
-    if plan.width == 2:
-        yield plan.entry("sub-group's gradients, flat", GRAD, 2 * flat, named("optimizer.cast"),
-                         f"{FILE}:2683")  # fmt: skip
+    if sizes.width < FP32:
+        yield plan.entry("sub-group's gradients, flat", GRAD, sizes.stepping(flat).step_flat,
+                         named("optimizer.cast"), f"{FILE}:2683")  # fmt: skip
     for name, size in (("optimizer.cast", cast), ("optimizer", most)):
-        yield plan.entry("sub-group's fp32 gradients", GRAD, 4 * size, named(name), f"{FILE}:2690")
-    yield update_entry(plan, most)
+        yield plan.entry("sub-group's fp32 gradients", GRAD, sizes.stepping(size).step_grad,
+                         named(name), f"{FILE}:2690")  # fmt: skip
+    yield update_entry(plan, sizes.stepping(most))
 
 
 def shape(plan: Plan, blocks: tuple[Block, ...]) -> Stack:
@@ -101,5 +101,5 @@ def persistent_entry(plan: Plan, limits: Limits) -> Entry:
             whole = ceil_div(size, plan.ranks) * plan.ranks
             small = small + (whole * times * width if size <= limits.persist else 0)
     return plan.entry("persistent parameters", PARAM, small,
-                      lambda b: int(not b.name.startswith(("optimizer", "first."))),
+                      lambda b: int(b.instant.phase != OPTIMIZER and not b.instant.step),
                       f"{FILE}:2878")  # fmt: skip

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...ledger.remember import remembered
 from ..play import HEAD
 from .case import Case
 from .coordinator import Limits, Stack
@@ -104,7 +105,7 @@ Place = tuple[str, int, bool]  # what runs, which stretch, whether its first lay
 Tables = dict[Place, Table]
 
 
-@lru_cache(maxsize=48)
+@remembered(48, always=True)
 def tables(case: Case) -> tuple[Tables, Tables, Tables, Tables]:
     """Of a step's first micro-batch, and of those behind it (of the first where there is none).
 
@@ -158,7 +159,7 @@ def _gathered(plan: Plan, model: Model, *, small: bool, known: bool = True) -> t
     return _gathering(Case(bare, model), small, known)
 
 
-@lru_cache(maxsize=48)
+@remembered(48, always=True)
 def _gathering(case: Case, small: bool, known: bool) -> tuple[Levels, int]:
     model: Model = case.more
     assert model.stack is not None

@@ -9,9 +9,9 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import Entry, Instant, Ledger
+from ...ledger.ledger import INPUTS_IN_FLIGHT, Entry, Instant, Ledger
 from ...ledger.num import Num
-from ..activations import CHECKPOINT_CODE, STAY, Walks, activation_entries
+from ..activations import STAY, Walks, activation_entries
 from ..huggingface.setting import Setting
 from ..play import EMBEDDING, plays
 from ..script import Script
@@ -90,7 +90,7 @@ def unrolled_ledger(
                  for name, play in found.items()}  # fmt: skip
     on_host = bool(run.options.get("cpu_checkpointing"))
     if on_host:  # those of other micro-batches have gone there
-        entries = [e for e in entries if e.source is not CHECKPOINT_CODE]
+        entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]
     start = Instant(name=BIRTH, phase=STARTUP, title="start-up")
     return Ledger(
         (start, *(b.instant for b in plan.beats)), tuple(entries), found,

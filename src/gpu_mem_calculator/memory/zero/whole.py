@@ -6,10 +6,10 @@ The bucket that a stage's first gradient makes, and the reduction at the end.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
-from ...ledger.ledger import COMM, GRAD, Entry
+from ...ledger.ledger import COMM, FIRST, GRAD, SECOND, Entry
 from ...ledger.num import Num, holds, larger, together
+from ...ledger.remember import remembered
 from ..activations import Walks
 from ..stack import Block
 from ..timeline import BACKWARD, OPTIMIZER, Beat
@@ -43,11 +43,11 @@ def _bucket_entries(
 ) -> Iterator[Entry]:
     """Made by the first gradient of a step, freed when its last backward ends."""
     if plan.contiguous:
-        size = plan.width * plan.bucket
+        size = plan.bucket_bytes
 
         def live(beat: Beat) -> Num:
             stays = beat.later and beat.instant.phase != OPTIMIZER
-            if stays or not in_bucket(beat) or beat.name == "epilogue":
+            if stays or not in_bucket(beat) or beat.instant.where == "epilogue":
                 return int(stays or in_bucket(beat))
             return 1 - _first_gradient(beat, order, stack)
 
@@ -92,9 +92,9 @@ def _first_gradient(beat: Beat, order: Order, stack: tuple[Block, ...]) -> Num:
     for block in stack if beat.work != "layer" else stack[beat.stretch + 1 :]:
         after = after + block.count
     alone = holds(after == 0)
-    if beat.name.endswith(".second"):
+    if beat.instant.layer == SECOND:
         return 0
-    if beat.name.endswith(".first"):
+    if beat.instant.layer == FIRST:
         return alone * holds(stack[beat.stretch].count == 1)
     return alone if beat.work in ("layer", "embedding") else 0
 
@@ -133,7 +133,7 @@ def _reduced(plan: Plan, order: Order) -> tuple[Num, Num]:
     return most, left
 
 
-@lru_cache(maxsize=256)
+@remembered(256, always=True)
 def reduction(case: Case) -> tuple[int, int]:
     """Run the keeper's reduction of gradients that have all come."""
     plan, counter = case.plan, Counter()
@@ -143,5 +143,5 @@ def reduction(case: Case) -> tuple[int, int]:
         keeper.grads[0, number] = counter.make_on(0, size * plan.trained_width, GRADIENT)
     before = counter.total
     keeper.epilogue()
-    buckets = plan.width * plan.bucket * int(plan.stage > 0 and plan.pipeline and plan.contiguous)
+    buckets = plan.bucket_bytes * int(plan.stage > 0 and plan.pipeline and plan.contiguous)
     return max(counter.look()[0] - before - buckets, 0), counter.total

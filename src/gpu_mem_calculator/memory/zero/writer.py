@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from ...ledger.ledger import Ledger
+from ...ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, Ledger
 from ..play import EMBEDDING, Play
 from ..script import Script
-from ..writer import LATER, Writer
+from ..timeline import BACKWARD, FORWARD
+from ..writer import Phase, Writer
 from .cues import BEFORE, GRADIENT, Cue, backward_cues, forward_cues
 from .keeper import Keeper
 
@@ -29,7 +30,8 @@ class ZeroWriter(Writer):
         self.away: set[int] = set()  # blocks whose input is on the host
         self.checkpointed: set[int] = set()
         self.in_flight = {i for i, entry in enumerate(self.entries)
-                          if entry.name.endswith("micro-batches in flight")}  # fmt: skip
+                          if entry.role in (IN_FLIGHT, INPUTS_IN_FLIGHT)}  # fmt: skip
+        self.later = {i.name for i in ledger.instants if i.micro_batch and not i.step}
         self.backs = False  # whether a backward has begun that is not over
         self.keeper = keeper(self)
 
@@ -48,11 +50,10 @@ class ZeroWriter(Writer):
         """Everything cached goes back to the driver."""
         self.stream.empties.append(len(self.stream.events))
 
-    def begin(self, title: str) -> None:
-        """A phase begins: s<step>.a<micro-batch>.<word>."""
-        _, found, number = title.partition(".a")
-        if found:
-            self.keeper.micro = int(number.partition(".")[0])
+    def begin(self, phase: Phase) -> None:
+        """A phase of a micro-batch begins; a step belongs to the last one."""
+        if phase.kind in (FORWARD, BACKWARD):
+            self.keeper.micro = phase.micro_batch
 
     def leave(self, name: str, *, gradients: bool) -> None:
         """A phase is over; DeepSpeed's part of backward comes before the model lets go."""
@@ -67,7 +68,7 @@ class ZeroWriter(Writer):
     def visit(self, name: str) -> None:
         """Go on to an instant: entries first, then the block or DeepSpeed at work."""
         table, play = self._table(name), self.plays.get(name)
-        if self.keeper.micro and play is not None and play.forward and not name.startswith(LATER):
+        if self.keeper.micro and play is not None and play.forward and name not in self.later:
             # no forward comes behind the first backward: this one is among those that wait
             table = {i: n for i, n in table.items() if i not in self.in_flight}
         if self.back >= 0 and play is None and not self.kept:

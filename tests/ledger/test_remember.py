@@ -1,0 +1,86 @@
+"""Results of plain numbers are kept, all others are made anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+from msgspec import Struct
+
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.ledger.remember import forget, only_ints, remembered
+from gpu_mem_calculator.ledger.sym import Sym
+from gpu_mem_calculator.model.symbolic import symbolic
+from tests.properties.test_engines import RUNS
+
+
+class Sizes(Struct, frozen=True):
+    """Numbers in a structure, and in a tuple in it."""
+
+    one: Any
+    several: tuple[Any, ...] = ()
+
+
+def _counting(*, always: bool = False) -> tuple[Any, list[Any]]:
+    calls: list[Any] = []
+
+    @remembered(4, always=always)
+    def double(value: Any, *, times: int = 2) -> Any:
+        calls.append(value)
+        return value.one * times if isinstance(value, Sizes) else value * times
+
+    return double, calls
+
+
+@pytest.mark.parametrize("value", [3, Sizes(3), Sizes(3, (1, "a", None, 2.5))])
+def test_a_call_with_plain_numbers_is_made_once(value: Any) -> None:
+    """The second call has the first one's result."""
+    double, calls = _counting()
+    assert double(value) == double(value) == 6
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("wrap", [lambda n: n, Sizes, lambda n: Sizes(1, (n,))])
+@pytest.mark.parametrize("number", [Sym.named(3, "b"), numpy.array([3])])
+def test_a_call_with_letters_or_arrays_is_made_anew(wrap: Any, number: Any) -> None:
+    """Wherever in the arguments they are."""
+    double, calls = _counting()
+    double(wrap(number))
+    double(wrap(number))
+    assert len(calls) == 2
+
+
+def test_letters_do_not_get_the_result_of_their_numbers() -> None:
+    """Although a letter equals its number."""
+    double, _ = _counting()
+    assert double(3) == 6
+    assert double(Sym.named(3, "b")).formula == "2 × b"
+
+
+def test_named_arguments_count() -> None:
+    """Another value of one is another call."""
+    double, calls = _counting()
+    assert (double(3, times=2), double(3, times=3)) == (6, 9)
+    assert len(calls) == 2
+
+
+def test_forget_clears_everything() -> None:
+    """The next call is made anew."""
+    double, calls = _counting()
+    always, others = _counting(always=True)
+    for _ in range(2):
+        double(3)
+        always(3)
+        forget()
+    assert (len(calls), len(others)) == (2, 2)
+
+
+@pytest.mark.parametrize("name", sorted(RUNS))
+def test_a_model_of_plain_sizes_is_remembered(name: str) -> None:
+    """No field of a layer stands in the way; with letters a layer is not plain."""
+    arch = resolve(read(RUNS[name])).run.arch
+    assert only_ints(arch)
+    assert all(map(only_ints, arch.layers))
+    assert not any(map(only_ints, symbolic(arch).layers))

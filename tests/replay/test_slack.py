@@ -1,0 +1,77 @@
+"""What blocks may have beyond their tensors is a bound: never passed, and reached."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_mem_calculator.ledger.units import MIB
+from gpu_mem_calculator.replay.allocator import history
+from gpu_mem_calculator.replay.settings import Settings
+from gpu_mem_calculator.replay.slack import slack_bytes
+from gpu_mem_calculator.replay.stream import Stream
+
+CONFS = (
+    "", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4",
+    "max_split_size_mb:24,max_non_split_rounding_mb:40",
+)  # fmt: skip
+SIZES = st.one_of(st.integers(0, 4096), st.integers(1, 3 * MIB), st.integers(MIB, 100 * MIB))
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Stream:
+    """Tensors that are made, and freed in any order."""
+    sizes = draw(st.lists(SIZES, min_size=1, max_size=40))
+    events: list[int] = []
+    alive: list[int] = []
+    for tensor in range(len(sizes)):
+        events.append(tensor)
+        alive.append(tensor)
+        for _ in range(draw(st.integers(0, 2))):
+            if alive:
+                events.append(~alive.pop(draw(st.integers(0, len(alive) - 1))))
+    return Stream(sizes, events, marks=[(0, "startup"), (len(events), "step")])
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@given(stream=streams())
+@settings(deadline=None)
+def test_blocks_never_have_more(conf: str, stream: Stream) -> None:
+    """At every event, whatever the settings."""
+    chosen = Settings.parse(conf)
+    most = slack_bytes(stream, chosen)
+    requested = 0
+    for event, (allocated, _) in zip(stream.events, history(stream, chosen), strict=True):
+        requested += stream.sizes[event] if event >= 0 else -stream.sizes[~event]
+        assert 0 <= allocated - requested <= most
+
+
+def _slack(sizes: list[int], events: list[int], conf: str = "") -> int:
+    return slack_bytes(Stream(sizes, events, marks=[(0, "startup")]), Settings.parse(conf))
+
+
+def test_a_small_block_is_rounded_to_512_bytes() -> None:
+    """1 byte has 511 beyond it."""
+    assert _slack([1], [0]) == 511
+
+
+def test_a_large_block_may_keep_a_mebibyte() -> None:
+    """A rest of 1 MiB or less is not split off."""
+    assert _slack([30 * MIB, 29 * MIB], [0, ~0, 1]) == MIB
+
+
+def test_expandable_segments_split_everything() -> None:
+    """Only rounding is left."""
+    assert _slack([30 * MIB - 1], [0], "expandable_segments:True") == 1
+
+
+def test_only_what_is_alive_together_counts() -> None:
+    """Two blocks that follow each other have no more than one."""
+    assert _slack([1, 1], [0, ~0, 1, ~1]) == 511
+
+
+def test_start_up_counts_where_it_stays() -> None:
+    """What start-up leaves is alive in the steps; what it frees is not."""
+    stream = Stream([1, 1, 1], [0, 1, ~1, 2], marks=[(3, "startup"), (4, "step")])
+    assert slack_bytes(stream, Settings()) == 2 * 511
