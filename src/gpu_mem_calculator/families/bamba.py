@@ -11,11 +11,14 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Mixer, Mlp, Moe, Norm
-from .blocks import FULL, head_counts, stacked_moe, text
+from .attention import head_counts, separate_attention
 from .config import Config
-from .llama import decoder, gated_mlp, pre_norms, separate_attention
+from .frame import decoder
+from .hybrid_layers import LINEAR, indexed, mixed_types
 from .mamba2 import named_mixer
-from .mixed import LINEAR, indexed, mixed_types
+from .mlps import gated_mlp, stacked_moe
+from .norms import pre_norms
+from .windows import FULL
 
 MAMBA = "mamba"
 
@@ -30,7 +33,7 @@ def _attention(config: Config, hidden: int, *, rotary: float = 1.0, kv_heads: in
 
 def _feed_forward(config: Config, hidden: int, *, bias: str = "mlp_bias") -> Mlp:
     ffn = config.size("intermediate_size", default=14336)
-    activation = text(config, "hidden_act", "silu")
+    activation = config.text("hidden_act", "silu")
     return gated_mlp(hidden, ffn, bias=config.flag(bias, default=False), activation=activation)
 
 
@@ -91,7 +94,7 @@ def _granite_experts(config: Config, hidden: int) -> Moe | None:
     return stacked_moe(
         hidden, experts, config.size("num_experts_per_tok", default=2),
         config.size("intermediate_size", default=11008), router="router",
-        activation=text(config, "hidden_act", "silu"),
+        activation=config.text("hidden_act", "silu"),
     )  # fmt: skip
 
 
@@ -106,7 +109,7 @@ def _granite_shared(config: Config, hidden: int, *, default: int) -> Mlp | None:
         output=Linear("shared_mlp.output_linear", ("ffn", ffn), embed),
         ffn=ffn,
         gated=True,
-        activation=text(config, "hidden_act", "silu"),
+        activation=config.text("hidden_act", "silu"),
     )
 
 
