@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..model.arch import Arch, Buffer, Layer
@@ -76,6 +77,15 @@ def rotary_buffer(
     names = ("inv_freq", "original_inv_freq")
     return tuple(
         Buffer(f"{name}.{n}{i or ''}", (rotary_dim // 2,)) for i in range(copies) for n in names
+    )
+
+
+def typed_rotary_buffer(types: Sequence[str], rotary_dim: int) -> tuple[Buffer, ...]:
+    """One set of rotary frequencies for each kind of layer (Gemma 3, OLMo 3)."""
+    return tuple(
+        Buffer(f"model.rotary_emb.{kind}_{name}", (rotary_dim // 2,))
+        for kind in sorted(set(types))
+        for name in ("inv_freq", "original_inv_freq")
     )
 
 

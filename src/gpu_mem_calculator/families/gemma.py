@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from ..model.arch import Buffer
 from .attention import head_counts
 from .config import Config
-from .frame import rotary_buffer
+from .frame import rotary_buffer, typed_rotary_buffer
 from .llama import ATTENTION_ONLY
 from .llama_like import Counts, Fields, LlamaLike, Windows, readers
 from .norms import Norms, norms_at, rms_float
@@ -69,14 +69,8 @@ def gemma3_windows(config: Config, layers: int) -> Windows:
 def gemma3_frame(config: Config, hidden: int) -> Fields:
     """Gemma 3 keeps one set of frequencies for each kind of layer it has."""
     types = gemma3_types(config, config.size("num_hidden_layers", default=GEMMA3.layers))
-    half = _head_dim(config, GEMMA3, hidden) // 2
-    rotary = tuple(
-        Buffer(f"model.rotary_emb.{kind}_{name}", (half,))
-        for kind in sorted(set(types))
-        for name in ("inv_freq", "original_inv_freq")
-    )
     return {
-        "buffers": EMBED_SCALE + rotary,
+        "buffers": EMBED_SCALE + typed_rotary_buffer(types, _head_dim(config, GEMMA3, hidden)),
         "logit_softcap": config.optional_number("final_logit_softcapping", None),
     }
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from ..model.arch import Buffer, Layer
 from ..model.blocks import Norm, Weight
 from .config import Config, ConfigError
 from .llama_like import (
@@ -63,6 +65,13 @@ def exaone4_windows(config: Config, layers: int) -> Windows:
     return patterned(config, layers, window, lambda i: (i + 1) % every != 0)
 
 
+def exaone4_rotates(config: Config, windows: Windows, layers: int) -> list[bool]:
+    """Rotary embedding in the layers that slide; in all where there is no window."""
+    if config.nullable("sliding_window", 4096) is None:
+        return [True] * layers
+    return [window is not None for window in windows or (None,) * layers]
+
+
 def stablelm_attention(config: Config, counts: Counts) -> Fields:
     """`qk_layernorm`: a norm for each head of q and of k."""
     if not config.flag("qk_layernorm", default=False):
@@ -77,9 +86,23 @@ def stablelm_attention(config: Config, counts: Counts) -> Fields:
     }
 
 
+def stablelm_frame(config: Config, hidden: int) -> Fields:
+    """The norms of `qk_layernorm` run head by head, which the activations do not cover."""
+    return {"trains": not config.flag("qk_layernorm", default=False)}
+
+
+def xielu_buffers(config: Config, layers: Sequence[Layer]) -> tuple[Buffer, ...]:
+    """Two fixed numbers of Apertus's activation, in each layer."""
+    return tuple(
+        Buffer(f"model.layers.{i}.mlp.act_fn.{name}", ())
+        for i in range(len(layers))
+        for name in ("beta", "eps")
+    )
+
+
 def bare_norm(name: str, hidden: int) -> Norm:
-    """OLMo 1's layer norm, which has neither a weight nor a bias."""
-    return layer_norm(name, hidden, affine=False)
+    """OLMo 1's layer norm on an fp32 copy, which has neither a weight nor a bias."""
+    return Norm(name, ("embed", hidden), "layer_wide", affine=False)
 
 
 SIZES: dict[str, Any] = {"hidden": 4096, "layers": 32, "heads": 32}
@@ -89,50 +112,53 @@ LLAMA = LlamaLike(**SIZES, ffn=11008, kv_heads=None, vocab=32000, max_seq_len=20
 ROWS = {
     "llama": LLAMA,
     "mistral": MISTRAL,
-    "ministral": replace(MISTRAL, windows=typed(4096), trains=False),
+    "ministral": replace(MISTRAL, windows=typed(4096)),
     "ministral3": replace(MISTRAL, layers=34, head_dim=128, vocab=131072, max_seq_len=262144,
-                          windows=same(None), trains=False),
+                          windows=same(None)),
     "granite": replace(LLAMA, frame=granite_frame),
     "starcoder2": LlamaLike(hidden=3072, ffn=12288, layers=30, heads=24, kv_heads=2, vocab=49152,
                             max_seq_len=4096, tied=True, biases=(("use_bias", True),) * 3,
                             gated=False, mlp_names=("c_fc", "c_proj"), norm=layer_norm,
                             activation="gelu_pytorch_tanh", windows=same(None),
-                            dropout="residual_dropout", frame=starcoder2_frame),
+                            residual_dropout=("residual_dropout", 0.0),
+                            mlp_dropout=("residual_dropout", 0.0), frame=starcoder2_frame),
     "stablelm": LlamaLike(hidden=2560, ffn=6912, layers=32, heads=32, kv_heads=32, vocab=50304,
                           max_seq_len=4096, biases=(("use_qkv_bias", False), NEVER, NEVER),
                           norm=layer_norm, rotary=0.25, attention=stablelm_attention,
-                          parallel=("use_parallel_residual", False), trains=False),
-    "olmo": replace(LLAMA, vocab=50304, biases=ATTENTION_ONLY, norm=bare_norm, trains=False),
+                          parallel=("use_parallel_residual", False),
+                          mlp_dropout=("hidden_dropout", 0.0), frame=stablelm_frame),
+    "olmo": replace(LLAMA, vocab=50304, biases=ATTENTION_ONLY, norm=bare_norm),
     "smollm3": LlamaLike(hidden=2048, ffn=11008, layers=36, heads=16, kv_heads=4, vocab=128256,
                          max_seq_len=32768, tied=True, windows=smollm3_windows,
-                         rotates=smollm3_rotates, trains=False),
+                         rotates=smollm3_rotates),
     "seed_oss": LlamaLike(hidden=4096, ffn=27648, layers=64, heads=80, kv_heads=8, head_dim=128,
                           vocab=155136, max_seq_len=524288,
                           biases=(("attention_bias", True), ("attention_out_bias", False), MLP),
-                          trains=False),
+                          attention_dropout=0.1, residual_dropout=("residual_dropout", 0.1),
+                          mlp_dropout=("residual_dropout", 0.1)),
     "hunyuan_v1_dense": replace(LLAMA, vocab=290943, biases=ATTENTION_ONLY,
-                                qk_norms=("query_layernorm", "key_layernorm"), trains=False),
+                                qk_norms=("query_layernorm", "key_layernorm")),
     "exaone4": LlamaLike(**SIZES, ffn=16384, kv_heads=32, vocab=102400, max_seq_len=2048,
                          biases=NO_BIASES, qk_norms=("q_norm", "k_norm"), norms=POST,
-                         windows=exaone4_windows, trains=False),
+                         windows=exaone4_windows, rotates=exaone4_rotates),
     "apertus": LlamaLike(**SIZES, ffn=14336, kv_heads=None, vocab=131072, max_seq_len=65536,
                          biases=ATTENTION_ONLY, qk_norms=("q_norm", "k_norm"), gated=False,
                          mlp_names=PLAIN, activation="xielu",
                          norms=(("pre", "attention_layernorm"),
                                 ("pre_mlp", "feedforward_layernorm")),
-                         extra=("mlp.act_fn.alpha_p", "mlp.act_fn.alpha_n"), trains=False),
+                         extra=("mlp.act_fn.alpha_p", "mlp.act_fn.alpha_n"),
+                         buffers=xielu_buffers),
     "arcee": LlamaLike(hidden=2560, ffn=18432, layers=32, heads=32, kv_heads=None, vocab=32000,
-                       max_seq_len=4096, gated=False, mlp_names=PLAIN, activation="relu2",
-                       trains=False),
+                       max_seq_len=4096, gated=False, mlp_names=PLAIN, activation="relu2"),
     "nemotron": LlamaLike(hidden=6144, ffn=24576, layers=32, heads=48, kv_heads=None, rotary=0.5,
                           vocab=256000, max_seq_len=4096, gated=False, mlp_names=PLAIN,
-                          activation="relu2", norm=layer_norm, trains=False),
+                          activation="relu2", norm=layer_norm),
     "jais2": LlamaLike(hidden=3328, ffn=26624, layers=32, heads=26, kv_heads=None, head_dim=128,
                        vocab=150272, max_seq_len=8192, gated=False, mlp_names=PLAIN,
                        biases=(("attention_bias", True),) * 2 + (("mlp_bias", True),),
-                       activation="relu2", norm=layer_norm, trains=False),
+                       activation="relu2", norm=layer_norm),
     "ernie4_5": LlamaLike(hidden=1024, ffn=3072, layers=18, heads=16, kv_heads=2, head_dim=128,
                           vocab=103424, max_seq_len=131072, tied=True,
-                          biases=(("use_bias", False),) * 3, trains=False),
+                          biases=(("use_bias", False),) * 3, rotary_impl="ernie"),
 }  # fmt: skip
 FAMILIES = readers(ROWS)

@@ -6,25 +6,27 @@ biases, norms, the activation, rotary embedding, windows, experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..model.arch import Arch, Layer
+from ..model.arch import Arch, Buffer, Layer
 from ..model.blocks import Attention, Linear, Mlp, Moe, Weight
 from .attention import head_counts, partial_rotary, separate_attention
 from .config import Config
-from .frame import decoder
-from .mlps import fused_mlp
+from .frame import decoder, rotary_buffer
+from .mlps import fused_mlp, router_biases
 from .norms import PRE, MakeNorm, rms
 
 Counts = tuple[int, int, int]  # query heads, key-value heads, size of a head
 Windows = tuple[int | None, ...]  # one a layer, or none at all
 Fields = dict[str, Any]
 Switch = tuple[str, bool]  # a key that is true or false, and its default; "": no such key
+Rate = tuple[str, float]  # the key of a dropout rate, and its default; "": there is none
+NO_RATE = ("", 0.0)
 ATTENTION, MLP = ("attention_bias", False), ("mlp_bias", False)
 NEVER, ALWAYS = ("", False), ("", True)
 NO_BIASES = (NEVER, NEVER, NEVER)
@@ -33,6 +35,16 @@ NO_BIASES = (NEVER, NEVER, NEVER)
 def no_windows(config: Config, layers: int) -> Windows:
     """Full attention in every layer."""
     return ()
+
+
+def no_buffers(config: Config, layers: Sequence[Layer]) -> tuple[Buffer, ...]:
+    """No buffers in the layers."""
+    return ()
+
+
+def expert_biases(config: Config, layers: Sequence[Layer]) -> tuple[Buffer, ...]:
+    """The fp32 bias per expert that steers routing, in each layer that has experts."""
+    return router_biases(layers, "gate.e_score_correction_bias")
 
 
 def no_fields(config: Config, *sizes: Any) -> Fields:
@@ -62,13 +74,16 @@ class LlamaLike(Struct, frozen=True, kw_only=True):
     norms: tuple[tuple[str, str], ...] = PRE
     qk_norms: tuple[str, ...] = ()  # names of the norms over each head of q and k
     parallel: Switch = NEVER  # attention and MLP read the same norm
-    rotary: float = 1.0  # the default share of a head that is turned; 1: always the whole head
+    rotary: float | None = None  # the default share of a head that is turned; None: all of it
     rotary_impl: str = "half"
     rotates: Callable[[Config, Windows, int], list[bool]] | None = None  # None: in every layer
     windows: Callable[[Config, int], Windows] = no_windows
-    dropout: str = ""  # the key of the dropout after both branches
+    attention_dropout: float = 0.0
+    residual_dropout: Rate = NO_RATE  # after the attention
+    mlp_dropout: Rate = NO_RATE
     attention: Callable[[Config, Counts], Fields] = no_fields  # further fields of the attention
     frame: Callable[[Config, int], Fields] = no_fields  # further fields of the model
+    buffers: Callable[[Config, Sequence[Layer]], tuple[Buffer, ...]] = no_buffers  # of the layers
     extra: tuple[str, ...] = ()  # single numbers that a layer learns
     trains: bool = True
 
@@ -78,6 +93,11 @@ def switched(config: Config, switch: Switch) -> bool:
     return config.flag(switch[0], default=switch[1]) if switch[0] else switch[1]
 
 
+def rate(config: Config, dropout: Rate) -> float:
+    """A dropout rate."""
+    return config.number(dropout[0], default=dropout[1]) if dropout[0] else 0.0
+
+
 def width(config: Config, row: LlamaLike) -> int:
     """The hidden size."""
     return config.size("hidden_size", default=row.hidden)
@@ -85,7 +105,7 @@ def width(config: Config, row: LlamaLike) -> int:
 
 def rotary_width(config: Config, row: LlamaLike, head_dim: int) -> int:
     """Channels of a head that the rotary embedding turns."""
-    return head_dim if row.rotary == 1 else partial_rotary(config, head_dim, row.rotary)
+    return head_dim if row.rotary is None else partial_rotary(config, head_dim, row.rotary)
 
 
 def row_mlp(config: Config, row: LlamaLike, hidden: int) -> Mlp:
@@ -102,7 +122,7 @@ def row_mlp(config: Config, row: LlamaLike, hidden: int) -> Mlp:
         ffn=ffn,
         gated=row.gated,
         activation=activation,
-        dropout=config.number(row.dropout) if row.dropout else 0.0,
+        dropout=rate(config, row.mlp_dropout),
     )
 
 
@@ -116,8 +136,8 @@ def row_attention(config: Config, row: LlamaLike, hidden: int) -> Attention:
         "norms": tuple(replace(row.norm(n, size), size=("head_dim", size)) for n in row.qk_norms),
         "rotary_dim": rotary_width(config, row, size),
         "rotary_impl": row.rotary_impl,
-        "dropout": config.number("attention_dropout"),
-        "residual_dropout": config.number(row.dropout) if row.dropout else 0.0,
+        "dropout": config.number("attention_dropout", default=row.attention_dropout),
+        "residual_dropout": rate(config, row.residual_dropout),
     }
     bias, output_bias = (switched(config, switch) for switch in row.biases[:2])
     fields |= row.attention(config, counts)
@@ -158,11 +178,13 @@ def row_decoder(
         bare = {id(layer): without_rotary(layer) for layer in layers}
         pairs = zip(layers, flags, strict=True)
         layers = tuple(layer if flag else bare[id(layer)] for layer, flag in pairs)
-    fields: Fields = {"final_norm": row.norm("model.norm", hidden), "windows": windows}
-    fields |= row.frame(config, hidden)
+    fields: Fields = {"final_norm": row.norm("model.norm", hidden), "windows": windows,
+                      "trains": row.trains}  # fmt: skip
+    rotary = rotary_buffer(mixer.rotary_dim)
+    fields |= {"buffers": row.buffers(config, layers) + rotary} | row.frame(config, hidden)
     return decoder(
         config, family, hidden, layers, vocab=row.vocab, max_seq_len=row.max_seq_len,
-        tied=row.tied, rotary_dim=mixer.rotary_dim, trains=row.trains, **fields | rest,
+        tied=row.tied, rotary_dim=mixer.rotary_dim, **fields | rest,
     )  # fmt: skip
 
 

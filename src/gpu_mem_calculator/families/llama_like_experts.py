@@ -13,8 +13,17 @@ from .attention import whole_norms
 from .config import Config, ConfigError
 from .frame import biased_head
 from .llama import ATTENTION_ONLY, MISTRAL, ROWS
-from .llama_like import NO_BIASES, LlamaLike, Windows, read_row, row_decoder, row_layer, width
-from .mlps import routed_moe, shared_mlp, stacked_moe
+from .llama_like import (
+    NO_BIASES,
+    LlamaLike,
+    Windows,
+    expert_biases,
+    read_row,
+    row_decoder,
+    row_layer,
+    width,
+)
+from .mlps import routed_moe, router_biases, shared_mlp, stacked_moe
 from .windows import patterned, same
 
 
@@ -31,7 +40,7 @@ def minimax_m2_experts(config: Config, hidden: int) -> Moe:
     """MiniMax-M2's experts; none is shared."""
     return routed_moe(
         config, hidden, experts=256, top_k=8, ffn=1536, ffn_key="intermediate_size",
-        counts=("num_local_experts", "num_experts"), router_impl="float_sigmoid",
+        counts=("num_local_experts", "num_experts"), router_impl="sigmoid_wide",
     )  # fmt: skip
 
 
@@ -42,16 +51,19 @@ def dots_windows(config: Config, layers: int) -> Windows:
     return patterned(config, layers, window, lambda i: i >= first)
 
 
-HUNYUAN = ROWS["hunyuan_v1_dense"]
+# Their routers stay in fp32 whatever the model's dtype, which the activations do not cover.
+HUNYUAN = replace(ROWS["hunyuan_v1_dense"], trains=False)
 ERNIE = replace(ROWS["ernie4_5"], hidden=2560, ffn=12288, layers=28, heads=20, kv_heads=4,
-                head_dim=None)  # fmt: skip
+                head_dim=None, trains=False)  # fmt: skip
 DOTS = LlamaLike(hidden=4608, ffn=10944, layers=62, heads=32, kv_heads=32, vocab=152064,
                  max_seq_len=2048, biases=ATTENTION_ONLY, qk_norms=("q_norm", "k_norm"),
-                 windows=dots_windows, trains=False)  # fmt: skip
+                 windows=dots_windows, buffers=expert_biases)  # fmt: skip
 MIXTRAL = replace(MISTRAL, experts=mixtral_experts, windows=same(None))
 MINIMAX_M2 = LlamaLike(hidden=3072, ffn=1536, layers=62, heads=48, kv_heads=8, head_dim=128,
                        vocab=200064, max_seq_len=196608, biases=NO_BIASES, attention=whole_norms,
-                       experts=minimax_m2_experts, trains=False)  # fmt: skip
+                       rotary=1.0, rotary_impl="joined", experts=minimax_m2_experts,
+                       buffers=lambda config, layers: router_biases(
+                           layers, "e_score_correction_bias"))  # fmt: skip
 
 
 def read_mixtral(data: Mapping[str, Any]) -> Arch:

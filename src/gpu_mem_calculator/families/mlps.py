@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ..model.arch import Buffer
+from ..model.arch import Buffer, Layer
 from ..model.blocks import Linear, Mlp, Moe, Weight
 from .config import Config, ConfigError
 
@@ -95,6 +96,15 @@ def router_bias(first_moe: int, num_layers: int, num_experts: int) -> tuple[Buff
     return tuple(
         Buffer(f"model.layers.{i}.mlp.gate.e_score_correction_bias", (num_experts,))
         for i in range(first_moe, num_layers)
+    )
+
+
+def router_biases(layers: Sequence[Layer], name: str) -> tuple[Buffer, ...]:
+    """The fp32 bias per expert that steers routing, in each layer that has experts."""
+    return tuple(
+        Buffer(f"model.layers.{i}.mlp.{name}", (layer.mlp.num_experts,))
+        for i, layer in enumerate(layers)
+        if isinstance(layer.mlp, Moe)
     )
 
 

@@ -7,13 +7,14 @@ from functools import partial
 from msgspec.structs import replace
 
 from ..model.blocks import Moe, Norm
-from .attention import whole_norms
+from .attention import head_counts, whole_norms
 from .config import Config
+from .frame import typed_rotary_buffer
 from .llama import ATTENTION_ONLY, LLAMA
-from .llama_like import Counts, Fields, readers
+from .llama_like import Counts, Fields, Windows, readers
 from .mlps import routed_moe
 from .norms import POST, rms_float
-from .windows import typed
+from .windows import FULL, SLIDING, layer_types, typed_windows
 
 
 def olmoe_attention(config: Config, counts: Counts) -> Fields:
@@ -35,12 +36,29 @@ def olmoe_experts(config: Config, hidden: int) -> Moe:
     )  # fmt: skip
 
 
+def olmo3_types(config: Config, layers: int) -> tuple[str, ...]:
+    """`layer_types`, else three layers of four slide."""
+    return layer_types(config, layers, [SLIDING if (i + 1) % 4 else FULL for i in range(layers)])
+
+
+def olmo3_windows(config: Config, layers: int) -> Windows:
+    """The window of each sliding layer."""
+    return typed_windows(olmo3_types(config, layers), config.size("sliding_window", default=4096))
+
+
+def olmo3_frame(config: Config, hidden: int) -> Fields:
+    """OLMo 3 keeps one set of frequencies for each kind of layer it has."""
+    heads, kv_heads = OLMO2.heads, OLMO2.kv_heads
+    size = head_counts(config, hidden, heads=heads, kv_heads=kv_heads)[2]
+    types = olmo3_types(config, config.size("num_hidden_layers", default=OLMO2.layers))
+    return {"buffers": typed_rotary_buffer(types, size)}
+
+
 OLMO2 = replace(LLAMA, vocab=50304, biases=ATTENTION_ONLY, norm=rms_float, norms=POST,
                 attention=partial(whole_norms, impl="rms_float"))  # fmt: skip
 ROWS = {
     "olmo2": OLMO2,
-    # three layers of four under a window
-    "olmo3": replace(OLMO2, windows=typed(4096, lambda i: (i + 1) % 4 != 0), trains=False),
+    "olmo3": replace(OLMO2, windows=olmo3_windows, frame=olmo3_frame),
     "olmoe": replace(LLAMA, hidden=2048, layers=16, heads=16, vocab=50304, max_seq_len=4096,
                      attention=olmoe_attention, experts=olmoe_experts),
 }  # fmt: skip
