@@ -24,6 +24,10 @@ SMALL = {
     "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 640,
     "max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
+LATENT = {
+    "num_key_value_heads": 6, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16, "v_head_dim": 48, "head_dim": None,
+}  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layers": [1, 0], "tie_word_embeddings": True},
     "seed_oss": {},
@@ -43,14 +47,26 @@ MODELS: dict[str, dict[str, Any]] = {
         "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
         "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
     },
+    "glm4_moe_lite": {
+        **LATENT, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
+        "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+    },
+    "minicpm3": LATENT,
+    "granitemoe": {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 128},
+    "granitemoehybrid": {
+        "layer_types": ["attention"] * 2, "num_local_experts": 0, "num_experts_per_tok": 0,
+        "shared_intermediate_size": 640, "position_embedding_type": "rope",
+    },
+    "gpt_bigcode": {"n_positions": 512},
     "minimax_m2": {"num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 128},
 }  # fmt: skip
 
 
 def run(family: str, precision: str, attention: str) -> dict[str, Any]:
     """A run file of one GPU."""
+    config = {"model_type": family, **SMALL, **MODELS[family]}
     return {
-        "model": {"config": {"model_type": family, **SMALL, **MODELS[family]}},
+        "model": {"config": {key: value for key, value in config.items() if value is not None}},
         "training": {"batch_size": 2, "seq_len": 192, "optimizer": "sgd", "precision": precision,
                      "attention": attention, "gradient_clipping": 0.0},
         "engine": {"type": "pytorch_ddp"},
@@ -87,6 +103,18 @@ def test_a_router_that_stays_in_fp32_is_refused(case: str) -> None:
     file = run("seed_oss", "bf16_pure", "sdpa") | {"model": {"config": CASES[case]}}
     with pytest.raises(InputError, match=r"activations of \w+ models are not modelled"):
         resolve(read(file))
+
+
+def test_granite_4_trains_where_it_is_granite() -> None:
+    """Mamba layers, experts and a model without positions keep the refusal."""
+    dense = run("granitemoehybrid", "fp32", "sdpa")["model"]["config"]
+    assert read_config(dense).trains
+    for other in (
+        {"layer_types": ["mamba", "attention"], "mamba_n_heads": 12},
+        {"num_local_experts": 8, "num_experts_per_tok": 2},
+        {"position_embedding_type": None},
+    ):
+        assert not read_config(dense | other).trains
 
 
 def test_stablelm_with_norms_for_each_head_is_refused() -> None:

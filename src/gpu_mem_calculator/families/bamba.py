@@ -1,6 +1,6 @@
 """Bamba (Mamba-2 with some attention), Falcon-H1 (both in every layer), Granite 4 and Granite MoE.
 
-Parameters and cache; their activations are not modelled.
+Where a layer has Mamba or a shared MLP beside experts: parameters and cache only.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Mixer, Mlp, Moe, Norm
 from .attention import head_counts, separate_attention
 from .config import Config
-from .frame import decoder
+from .frame import decoder, rotary_buffer
 from .hybrid_layers import LINEAR, indexed, mixed_types
+from .llama import granite_frame
 from .mamba2 import named_mixer
 from .mlps import gated_mlp, stacked_moe
 from .norms import pre_norms
@@ -139,11 +140,15 @@ def read_granite_moe(family: str, data: Mapping[str, Any]) -> Arch:
     )
     layers = (layer,) * config.size("num_hidden_layers", default=32)
     return decoder(config, family, hidden, layers, vocab=32000, max_seq_len=2048, tied=False,
-                   rotary_dim=getattr(layer.mixer, "rotary_dim", 0), trains=False)  # fmt: skip
+                   rotary_dim=getattr(layer.mixer, "rotary_dim", 0), trains=not layer.extra,
+                   **granite_frame(config, hidden))  # fmt: skip
 
 
 def read_granite_hybrid(data: Mapping[str, Any]) -> Arch:
-    """Granite 4 (transformers 5.17 models/granitemoehybrid): `layer_types` mix both mixers."""
+    """Granite 4 (transformers 5.17 models/granitemoehybrid): `layer_types` mix both mixers.
+
+    Without Mamba and without experts it is Granite, and has a training estimate.
+    """
     config = Config(data)
     hidden = config.size("hidden_size", default=4096)
     layers = config.size("num_hidden_layers", default=32)
@@ -155,9 +160,14 @@ def read_granite_hybrid(data: Mapping[str, Any]) -> Arch:
         kind: _granite_layer(config, hidden, kind, mixer, shared=1024)
         for kind, mixer in mixers.items()
     }
+    rotary_dim = getattr(mixers[FULL], "rotary_dim", 0)
+    rope = config.get("position_embedding_type") == "rope"
     return decoder(
         config, "granitemoehybrid", hidden, tuple(made[kind] for kind in types), vocab=32000,
-        max_seq_len=2048, tied=False, rotary_dim=0, buffers=(), trains=False,
+        max_seq_len=2048, tied=False, rotary_dim=rotary_dim,
+        buffers=rotary_buffer(rotary_dim) if rope else (),
+        trains=rope and LINEAR not in types and made[FULL].kind == "dense",
+        **granite_frame(config, hidden),
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Latent attention after DeepSeek-V3: V3.2 and GLM-5 with an indexer, GLM-4.7-Flash without.
 
-Parameters and cache; their activations are not modelled.
+The activations of an indexer are not modelled: such a family has parameters and cache only.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ..model.arch import Arch, Layer
 from ..model.blocks import Indexer, LatentAttention, Linear, Norm
 from .config import Config, ConfigError
 from .deepseek import latent_attention, latent_layer
-from .frame import decoder, mtp_parameters
-from .mlps import gated_mlp, routed_moe
+from .frame import decoder, mtp_parameters, rotary_buffer
+from .mlps import gated_mlp, routed_moe, router_biases
 
 OWN, SHARED = "full", "shared"
 
@@ -128,8 +128,9 @@ def _read(family: str, sizes: Sizes, data: Mapping[str, Any]) -> Arch:
         mtp -= modules * 2 * vocab * hidden
     return decoder(
         config, family, hidden, stack, vocab=vocab, max_seq_len=sizes.max_seq_len, tied=False,
-        rotary_dim=plain.rope_dim, trains=False,
-        mtp_parameters=mtp,
+        rotary_dim=plain.rope_dim, trains=not sizes.index_heads, mtp_parameters=mtp,
+        buffers=router_biases(stack, "gate.e_score_correction_bias")
+        + rotary_buffer(plain.rope_dim),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""LongCat-Flash (two latent attentions a layer) and MiniCPM 3. Parameters and cache."""
+"""LongCat-Flash (two latent attentions a layer; parameters and cache only) and MiniCPM 3."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..model.arch import Arch, Layer
+from ..model.arch import Arch, Buffer, Layer
 from ..model.blocks import Moe, Norm, Weight
 from .config import Config
 from .deepseek import latent_attention
@@ -83,10 +83,11 @@ def read_minicpm3(data: Mapping[str, Any]) -> Arch:
     mlp = gated_mlp(hidden, ffn, bias=config.flag("mlp_bias", default=False),
                     activation=config.text("hidden_act", "silu"))  # fmt: skip
     layer = Layer(kind="dense", mixer=attention, mlp=mlp, norms=pre_norms(hidden))
+    scale = Buffer("model.embed_tokens.embed_scale", (), 64)
     return decoder(
         config, "minicpm3", hidden, (layer,) * config.size("num_hidden_layers", default=62),
-        vocab=73448, max_seq_len=32768, tied=True, rotary_dim=attention.rope_dim, trains=False,
-        buffers=rotary_buffer(attention.rope_dim),
+        vocab=73448, max_seq_len=32768, tied=True, rotary_dim=attention.rope_dim,
+        buffers=(scale, *rotary_buffer(attention.rope_dim)),
     )  # fmt: skip
 
 
