@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Weight
-from .blocks import text
+from .attention import separate_attention
 from .config import Config
-from .llama import separate_attention
-from .older import layer_norm, plain_mlp
+from .mlps import plain_mlp
+from .norms import layer_norm
 
 STACKS = ("encoder", "decoder")
 
@@ -63,7 +63,7 @@ def _layer(config: Config, frame: Frame, hidden: int, stack: str) -> Layer:
     """One layer; the decoder's have a second attention, on the encoder."""
     attention = _attention(config, frame, hidden, stack)
     ffn = config.size(f"{stack}_ffn_dim", default=frame.ffn)
-    activation = text(config, "activation_function", "gelu")
+    activation = config.text("activation_function", "gelu")
     norms = [("after", layer_norm("self_attn_layer_norm", hidden)),
              ("after_mlp", layer_norm("final_layer_norm", hidden))]  # fmt: skip
     if stack == "encoder":

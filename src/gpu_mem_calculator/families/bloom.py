@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.arch import Arch, Layer
+from .attention import fused_attention
 from .config import Config
-from .older import early_decoder, fused_attention, layer_norm, layer_norm_pair, plain_mlp
+from .frame import named_decoder
+from .mlps import plain_mlp
+from .norms import layer_norm, layer_norm_pair
 
 
 def bloom_layer(config: Config, hidden: int) -> Layer:
@@ -43,14 +46,14 @@ def read_bloom(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("n_embed", "hidden_size", default=64)
     layers = config.size("n_layer", "num_hidden_layers", default=2)
-    return early_decoder(
+    return named_decoder(
         config,
         "bloom",
         hidden,
         (bloom_layer(config, hidden),) * layers,
         words="transformer.word_embeddings",
         blocks="transformer.h",
-        norm=layer_norm("transformer.ln_f", hidden),
+        final_norm=layer_norm("transformer.ln_f", hidden),
         vocab=250880,
         max_seq_len=config.size("seq_length", "max_position_embeddings", default=2048),
         tied=True,

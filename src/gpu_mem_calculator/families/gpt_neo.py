@@ -8,24 +8,18 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Weight
-from .blocks import text
+from .attention import separate_attention
 from .config import Config, ConfigError
-from .llama import separate_attention
-from .older import (
-    early_decoder,
-    layer_buffers,
-    layer_norm,
-    layer_norm_pair,
-    per_layer,
-    plain_mlp,
-)
+from .frame import layer_buffers, named_decoder
+from .mlps import plain_mlp
+from .norms import layer_norm, layer_norm_pair
 
 KINDS = ("global", "local")
 
 
 def attention_kinds(config: Config, layers: int) -> list[str]:
     """`attention_types` written out: [[["global", "local"], 12]] is 24 layers."""
-    kinds = per_layer(config, "attention_layers", layers, [KINDS[i % 2] for i in range(layers)])
+    kinds = config.per_layer("attention_layers", layers, [KINDS[i % 2] for i in range(layers)])
     types = config.get("attention_types")
     if types is not None:
         try:
@@ -62,7 +56,7 @@ def gpt_neo_layer(config: Config, hidden: int) -> Layer:
         residual_dropout=dropout,
     )
     ffn = config.size("intermediate_size", default=4 * hidden)
-    activation = text(config, "activation_function", "gelu_new")
+    activation = config.text("activation_function", "gelu_new")
     return Layer(
         kind="dense",
         mixer=mixer,
@@ -81,14 +75,14 @@ def read_gpt_neo(data: Mapping[str, Any]) -> Arch:
     kinds = attention_kinds(config, layers)
     window = config.size("window_size", default=256)
     vocab, embed = config.size("vocab_size", default=50257), ("embed", hidden)
-    return early_decoder(
+    return named_decoder(
         config,
         "gpt_neo",
         hidden,
         (gpt_neo_layer(config, hidden),) * layers,
         words="transformer.wte",
         blocks="transformer.h",
-        norm=layer_norm("transformer.ln_f", hidden),
+        final_norm=layer_norm("transformer.ln_f", hidden),
         vocab=vocab,
         max_seq_len=length,
         tied=True,

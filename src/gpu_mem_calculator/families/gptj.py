@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.arch import Arch, Layer
-from .blocks import biased_head, text
+from .attention import separate_attention
 from .config import Config
-from .llama import separate_attention
-from .older import early_decoder, layer_buffers, layer_norm, plain_mlp
+from .frame import biased_head, layer_buffers, named_decoder
+from .mlps import plain_mlp
+from .norms import layer_norm
 
 
 def gptj_layer(config: Config, hidden: int, rotary_dim: int) -> Layer:
@@ -31,7 +32,7 @@ def gptj_layer(config: Config, hidden: int, rotary_dim: int) -> Layer:
         residual_dropout=dropout,
     )
     ffn = config.size("n_inner", default=4 * hidden)
-    activation = text(config, "activation_function", "gelu_new")
+    activation = config.text("activation_function", "gelu_new")
     return Layer(
         kind="dense",
         mixer=mixer,
@@ -51,14 +52,14 @@ def read_gptj(data: Mapping[str, Any]) -> Arch:
     vocab = config.size("vocab_size", default=50400)
     rotary_dim = config.size("rotary_dim", default=64)
     tied = config.flag("tie_word_embeddings", default=False)
-    return early_decoder(
+    return named_decoder(
         config,
         "gptj",
         hidden,
         (gptj_layer(config, hidden, rotary_dim),) * layers,
         words="transformer.wte",
         blocks="transformer.h",
-        norm=layer_norm("transformer.ln_f", hidden),
+        final_norm=layer_norm("transformer.ln_f", hidden),
         vocab=vocab,
         max_seq_len=length,
         tied=tied,

@@ -10,10 +10,12 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Mixer, Mlp, Moe, Norm, Recurrence, Weight
-from .blocks import FULL, head_counts, head_norms, stacked_moe
+from .attention import head_counts, head_norms, separate_attention
 from .config import Config
-from .llama import decoder, separate_attention
-from .mixed import LINEAR, indexed, mixed_types
+from .frame import decoder
+from .hybrid_layers import LINEAR, indexed, mixed_types
+from .mlps import stacked_moe
+from .windows import FULL
 
 
 def short_conv(config: Config, hidden: int) -> Recurrence:

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.arch import Arch, Layer
+from .attention import fused_attention
 from .config import Config
-from .older import early_decoder, fused_attention, layer_norm, plain_mlp, section
+from .frame import named_decoder
+from .mlps import plain_mlp
+from .norms import layer_norm
 
 
 def mpt_layer(config: Config, hidden: int) -> Layer:
     """Attention is eager only; every dropout is `attn_config.attn_pdrop`."""
     heads = config.size("n_heads", "num_attention_heads", default=16)
-    dropout = section(config, "attn_config").number("attn_pdrop")
+    dropout = config.section("attn_config").number("attn_pdrop")
     mixer = fused_attention(
         hidden,
         heads,
@@ -26,7 +29,7 @@ def mpt_layer(config: Config, hidden: int) -> Layer:
         sdpa=False,
         dropout=dropout,
         residual_dropout=dropout,
-        clipped=bool(section(config, "attn_config").get("clip_qkv")),
+        clipped=bool(config.section("attn_config").get("clip_qkv")),
     )
     up, down = "up_proj", "down_proj"
     return Layer(
@@ -50,14 +53,14 @@ def read_mpt(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("d_model", "hidden_size", default=2048)
     layers = config.size("n_layers", "num_hidden_layers", default=24)
-    return early_decoder(
+    return named_decoder(
         config,
         "mpt",
         hidden,
         (mpt_layer(config, hidden),) * layers,
         words="transformer.wte",
         blocks="transformer.blocks",
-        norm=layer_norm("transformer.norm_f", hidden, bias=False),
+        final_norm=layer_norm("transformer.norm_f", hidden, bias=False),
         vocab=50368,
         max_seq_len=config.size("max_seq_len", default=2048),
         tied=True,

@@ -17,7 +17,6 @@ from ..model.arch import Arch
 from ..model.blocks import Weight
 from . import audio, read_config, vision, vision_qwen
 from .config import Config, ConfigError
-from .older import section
 from .vision import Tower, linear, norm, two_linears
 
 Made = Callable[[Config, Config, int], Tower]  # the whole config, its vision part, text width
@@ -168,7 +167,7 @@ def gemma4(config: Config, eyes: Config, hidden: int) -> Tower:
     width = eyes.size("hidden_size", default=768)
     yield from linear("model.embed_vision.embedding_projection", width, hidden)
     if config.get("audio_config") is not None:
-        yield from audio.gemma4(section(config, "audio_config"), "model.audio_tower", hidden)
+        yield from audio.gemma4(config.section("audio_config"), "model.audio_tower", hidden)
 
 
 def internvl(config: Config, eyes: Config, hidden: int) -> Tower:

@@ -10,11 +10,11 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Mlp, Moe, Norm, StateSpace, Weight
-from .blocks import FULL, head_counts, text
+from .attention import head_counts, separate_attention
 from .config import Config, ConfigError
-from .llama import separate_attention
+from .hybrid_layers import LINEAR, mixed_types
 from .mamba2 import mamba2_block
-from .mixed import LINEAR, mixed_types
+from .windows import FULL
 
 PATTERN = {"M": LINEAR, "E": "moe", "*": FULL, "-": "mlp"}
 KNOWN = tuple(PATTERN.values())
@@ -60,7 +60,7 @@ def _plain_mlp(config: Config, hidden: int, ffn: int, prefix: str = "") -> Mlp:
         output=Linear(f"{prefix}down_proj", inner, embed, bias),
         ffn=ffn,
         gated=False,
-        activation=text(config, "mlp_hidden_act", "relu2"),
+        activation=config.text("mlp_hidden_act", "relu2"),
     )
 
 
@@ -88,7 +88,7 @@ def _moe(config: Config, hidden: int) -> Moe:
         top_k=config.size("num_experts_per_tok", default=2),
         ffn=ffn,
         gated=False,
-        activation=text(config, "mlp_hidden_act", "relu2"),
+        activation=config.text("mlp_hidden_act", "relu2"),
         shared=_plain_mlp(config, hidden, shared, "shared_experts."),
         router_impl="float_sigmoid",
     )

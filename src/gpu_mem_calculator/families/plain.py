@@ -7,8 +7,10 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Mlp, Moe, Norm, Weight
+from .attention import separate_attention
 from .config import Config, ConfigError
-from .llama import gated_mlp, rotary_buffer, separate_attention
+from .frame import rotary_buffer
+from .mlps import gated_mlp
 
 DEFAULTS: dict[str, Any] = {
     "gated_mlp": True,

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Norm, StateSpace, Weight
+from .attention import separate_attention
 from .config import Config
-from .llama import decoder, separate_attention
+from .frame import decoder
+from .hybrid_layers import HYBRID, LINEAR, mixed_types
 from .mamba2 import mamba2_block
-from .mixed import HYBRID, LINEAR, mixed_types
 
 BLOCK = "shared_transformer"
 

@@ -38,7 +38,7 @@ def surroundings(
         name="token ids and labels", kind=ACT, bytes=tokens * 24, live=live,
         source=code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels"),
     )  # fmt: skip
-    rotary = next((getattr(b.layer.mixer, "rotary_dim", 0) for b in blocks), 0)
+    rotary = max((getattr(b.layer.mixer, "rotary_dim", 0) for b in blocks), default=0)
     if rotary:
         bits = 32 if "wide_tables" in how.names else how.bits
         yield Entry(

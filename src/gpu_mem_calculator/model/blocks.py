@@ -71,6 +71,7 @@ class Norm(Struct, frozen=True):
     - `rms`: x.float(), x * rsqrt(mean(x²)), cast back, times the weight (Llama)
     - `rms_float`: the product with (1 + weight) is in fp32 and cast at the end (Gemma)
     - `layer`: torch's fused layer norm
+    - `layer_wide`: the same on an fp32 copy (OLMo)
     - `layer_float`: mean and variance by hand in fp32 (Cohere)
     """
 
@@ -113,7 +114,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     value_dim: int = 0  # of one head, where it differs from head_dim
     norms: tuple[Norm, ...] = ()  # on q and k
     rotary_dim: int = 0  # 0: no rotary embedding
-    rotary_impl: str = "half"  # half, interleaved, gptj, joined, float, complex
+    rotary_impl: str = "half"  # half, interleaved, gptj, joined, float, ernie, complex
     softcap: float | None = None
     alibi: bool = False
     sinks: bool = False  # a learnt logit per head that joins the softmax (gpt-oss)

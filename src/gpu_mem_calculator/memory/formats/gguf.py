@@ -165,9 +165,9 @@ def _layer(arch: Arch, layer: Layer, index: int) -> Iterator[Part]:
         yield from _mixer(mixer, split=arch.family == "baichuan")
     if isinstance(mlp, Moe):
         yield from _experts(mlp)
-        bias = f"{layer.mlp_name}.gate.e_score_correction_bias"
-        name = f"{arch.layer_prefix}.{index}.{bias}"
-        if any(buffer.name == name for buffer in arch.buffers):
+        block = f"{arch.layer_prefix}.{index}.{layer.mlp_name}."
+        bias = "e_score_correction_bias"
+        if any(b.name in (f"{block}gate.{bias}", f"{block}{bias}") for b in arch.buffers):
             yield Part("exp_probs_b.bias", mlp.num_experts)
     elif mlp is not None:
         yield from _feed_forward(mlp)

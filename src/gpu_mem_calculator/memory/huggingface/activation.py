@@ -62,9 +62,30 @@ def quick_gelu(tape: Tape, setting: Setting, x: Value) -> Value:
 
 
 def squared_relu(tape: Tape, setting: Setting, x: Value) -> Value:
-    """relu(x)²: activations.py:203; both steps keep relu(x)."""
+    """relu(x)²: activations.py:203; both steps keep relu(x), autocast's square in fp32."""
     positive = tape.op("act.relu", x, save_out=True)
-    return tape.op("act", positive, saves=(positive,), back_temp=positive.bytes)
+    base = tape.cast(positive, 32) if setting.autocast else positive
+    return tape.op("act", base, saves=(base,), back_temp=base.bytes)
+
+
+def xielu(tape: Tape, setting: Setting, x: Value) -> Value:
+    """XIELUActivation._xielu_python (activations.py:281); its two numbers take gradients.
+
+    They have one dimension, so under autocast a product with one of them is in fp32; expm1 runs
+    in fp32 there (autocast_mode.h).
+    """
+    bits = max(x.bits, setting.weight_bits)
+    above = tape.value("act.above", x.elements(), 8, grad=False)
+    slope = tape.op("act.slope", x, bits=bits, saves=(x,), back_temp=x.bytes * bits // x.bits)
+    square = multiply(tape, slope, x, "act.square")
+    right = add(tape, square, scale(tape, x, "act.beta"), "act.right")
+    low = tape.op("act.low", x, saves=(x,), back_temp=x.elements())
+    wide = tape.cast(low, 32) if setting.autocast else low
+    power = tape.op("act.expm1", wide, save_out=True)
+    bent = add(tape, power, x, "act.bent")
+    bent = tape.op("act.bent_slope", bent, bits=bits, saves=(bent,), back_temp=bent.bytes)
+    left = add(tape, bent, scale(tape, x, "act.beta_again"), "act.left")
+    return tape.op("act", right, left, saves=(above,))
 
 
 def bloom_gelu(tape: Tape, setting: Setting, x: Value) -> Value:
@@ -78,7 +99,7 @@ def bloom_gelu(tape: Tape, setting: Setting, x: Value) -> Value:
 WRITTEN_OUT: dict[str, Callable[[Tape, Setting, Value], Value]] = {
     "gelu_new": gelu_new, "gelu_accurate": gelu_new, "gelu_fast": gelu_fast,
     "gelu_python": gelu_python, "quick_gelu": quick_gelu, "relu2": squared_relu,
-    "bloom_gelu": bloom_gelu,
+    "bloom_gelu": bloom_gelu, "xielu": xielu,
 }  # fmt: skip
 
 

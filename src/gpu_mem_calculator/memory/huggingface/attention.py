@@ -25,7 +25,7 @@ def attention(
         size = setting.tokens * (block.heads * block.head_dim)
         k = tape.op("attn.k_expanded", k, elements=size)
         v = tape.op("attn.v_expanded", v, elements=size)
-    late = "early" not in setting.names and block.rotary_impl != "complex"
+    late = not setting.names & {"early", "turned"} and block.rotary_impl != "complex"
     if len(block.norms) == 2 and late:
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
     if block.clipped and len(block.inputs) > 1:
@@ -98,7 +98,7 @@ def _clamped_in_place(tape: Tape, x: Value) -> Value:
 def _positioned(
     tape: Tape, setting: Setting, q: Value, k: Value, block: Attention, parts: list[Value]
 ) -> tuple[Value, Value]:
-    """The rotary embedding, and Llama 4's norms on q and k, which stand behind it.
+    """The rotary embedding, and the norms on q and k that come after it (Llama 4, Hunyuan).
 
     `parts` gets what a family names beside: the part of each head that is turned.
     """
@@ -113,7 +113,8 @@ def _positioned(
         k = rotate(tape, setting, k, size, impl, tables)
         parts += tape.ops[-1].ins[:1] if "parts" in setting.names else ()
         tape.hold(*before)  # the caller names them until it has both
-    if len(block.norms) == 2 and block.rotary_impl == "complex":
+    after = block.rotary_impl == "complex" or "turned" in setting.names
+    if len(block.norms) == 2 and after:
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
     return q, k
 

@@ -46,6 +46,7 @@ class Turned(Pass, frozen=True, kw_only=True):
 # - wide_tables: rotary tables stay in fp32 (OLMo 2)
 # - tables: rotary tables are made for each kind of layer (Gemma 3)
 # - early: q has its norm before k is made (Qwen 3)
+# - turned: q and k have their norms after the rotary embedding (Hunyuan)
 # - scaled: the embedding's output is multiplied by a number (Gemma)
 # Whatever the family:
 # - grouped: experts stay in grouped matmuls while it decodes (_beam_search and _assisted_decoding
@@ -63,7 +64,12 @@ NAMES: dict[str, frozenset[str]] = {
     "qwen2_moe": frozenset({"masks"}),
     "llama4": frozenset({"mixed", "eager_masks"}),
     "olmo2": frozenset({"wide_tables", "early"}),
+    "olmo": frozenset({"wide_tables"}),
+    "olmo3": frozenset({"wide_tables", "early", "tables"}),
     "olmoe": frozenset({"early"}),
+    "minimax_m2": frozenset({"early"}),
+    "hunyuan_v1_dense": frozenset({"turned"}),
+    "ernie4_5": frozenset({"wide_tables"}),
     "qwen3": frozenset({"early"}),
     "qwen3_moe": frozenset({"early"}),
     "gemma": frozenset({"scaled"}),

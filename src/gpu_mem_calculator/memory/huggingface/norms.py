@@ -68,6 +68,11 @@ def layer_norm(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
     return tape.op(layer.name, x, *weights, saves=(x, stats))
 
 
+def layer_wide(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
+    """OlmoLayerNorm: torch's layer norm on an fp32 copy, cast back (modeling_olmo.py:58)."""
+    return tape.cast(layer_norm(tape, setting, tape.cast(x, 32), layer), x.bits)
+
+
 def layer_float(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
     """CohereLayerNorm: mean and variance by hand in fp32, times weight.float()."""
     x32 = tape.cast(x, 32)
@@ -90,5 +95,6 @@ IMPLEMENTATIONS = {
     "rms": rms,
     "rms_float": rms_float,
     "layer": layer_norm,
+    "layer_wide": layer_wide,
     "layer_float": layer_float,
 }

@@ -20,11 +20,13 @@ def rotate(
 
     Under autocast the tables are in the activations' dtype, so the result is too. `float` and
     `complex` work in fp32 (modeling_cohere.py:apply_rotary_pos_emb, modeling_llama4.py:
-    apply_rotary_emb). With `joined` the result is always a concatenation (modeling_phi3.py:195).
+    apply_rotary_emb), and so does `ernie`, with tables of each layer
+    (modeling_ernie4_5.py:apply_rotary_pos_emb). With `joined` the result is always a
+    concatenation (modeling_phi3.py:195).
     """
     part, whole = size
-    if impl in ("float", "complex"):
-        return _in_float(tape, x, impl)
+    if impl in ("float", "ernie", "complex"):
+        return _in_float(tape, x, impl, tables)
     bits = max(x.bits, setting.bits)
     count = x.elements() if part == whole else x.elements() * part // whole
     left = tape.op("rotary.cos", x, elements=count, bits=bits, saves=tables[:1])
@@ -36,23 +38,24 @@ def rotate(
     return tape.op("rotary.joined", turned, x, elements=x.elements(), bits=bits)
 
 
-def _in_float(tape: Tape, x: Value, impl: str) -> Value:
+def _in_float(tape: Tape, x: Value, impl: str, tables: Tables) -> Value:
     """The whole head in fp32, cast back."""
     wide = tape.cast(x, 32)
     if impl == "complex":
         turned = tape.op("rotary", wide)
     else:
-        left = tape.op("rotary.cos", wide)
+        left = tape.op("rotary.cos", wide, saves=tables[:1])
         half = tape.op("rotary.half", wide, temp=wide.bytes // 2)
-        turned = add(tape, left, tape.op("rotary.sin", half), "rotary")
+        turned = add(tape, left, tape.op("rotary.sin", half, saves=tables[1:]), "rotary")
     return tape.cast(turned, x.bits)
 
 
 def layer_tables(tape: Tape, setting: Setting, rotary_dim: int, impl: str) -> Tables:
     """cos and sin with every entry doubled, which these families make in each layer: GLM for q
-    and k together (modeling_glm.py:apply_rotary_pos_emb), GPT-J for each (modeling_gptj.py:63).
+    and k together (modeling_glm.py:apply_rotary_pos_emb), ERNIE 4.5 in fp32, GPT-J for each of
+    q and k (modeling_gptj.py:63).
     """
-    if impl not in ("interleaved", "gptj"):
+    if impl not in ("interleaved", "ernie", "gptj"):
         return ()
-    names = ("rotary.cos_table", "rotary.sin_table")
-    return tuple(tape.value(n, setting.seq * rotary_dim, setting.bits, grad=False) for n in names)
+    names, bits = ("rotary.cos_table", "rotary.sin_table"), 32 if impl == "ernie" else setting.bits
+    return tuple(tape.value(n, setting.seq * rotary_dim, bits, grad=False) for n in names)

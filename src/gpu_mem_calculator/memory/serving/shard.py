@@ -123,9 +123,10 @@ def _every(arch: Arch, shard: Shard) -> Iterator[Held]:
         for one in found[id(layer)]:
             yield Held(f"{name}.{one.name}", one.shape, one.role, place, one.part, one.ins,
                        joint=one.joint)  # fmt: skip
-        bias = f"{name}.{layer.mlp_name}.gate.e_score_correction_bias"
-        if bias in steering:
-            yield Held(bias, steering[bias].shape, ROUTER, place, EXPERTS, bits=steering[bias].bits)
+        for owner in ("gate.", ""):  # MiniMax-M2 keeps it beside its gate
+            bias = steering.get(f"{name}.{layer.mlp_name}.{owner}e_score_correction_bias")
+            if bias is not None:
+                yield Held(bias.name, bias.shape, ROUTER, place, EXPERTS, bits=bias.bits)
     if shard.head:
         yield from _behind(arch, shard)
 

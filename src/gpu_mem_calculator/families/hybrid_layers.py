@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .blocks import FULL
 from .config import Config, ConfigError
-from .older import per_layer
+from .windows import FULL
 
 LINEAR, HYBRID = "linear_attention", "hybrid"
 # Words of older configs (transformers 5.17 configuration_utils.py _LEGACY_LAYER_TYPE_REMAP).
@@ -17,7 +16,7 @@ def mixed_types(
     config: Config, key: str, layers: int, usual: Sequence[str], known: Sequence[str] = ()
 ) -> list[str]:
     """One word a layer, in today's words."""
-    found = per_layer(config, key, layers, list(usual))
+    found = config.per_layer(key, layers, list(usual))
     types = [OLD_WORDS.get(word, word) if isinstance(word, str) else word for word in found]
     allowed = known or (FULL, LINEAR)
     for word in types:

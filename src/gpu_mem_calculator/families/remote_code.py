@@ -10,10 +10,9 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Mlp, Norm
-from .blocks import head_counts
+from .attention import fused_attention, head_counts, separate_attention
 from .config import Config
-from .llama import separate_attention
-from .older import early_decoder, fused_attention
+from .frame import named_decoder
 
 
 def _mlp(hidden: int, ffn: int, gate: str, up: str, down: str) -> Mlp:
@@ -48,10 +47,11 @@ def read_qwen1(data: Mapping[str, Any]) -> Arch:
         mlp=_mlp(hidden, ffn, "w2", "w1", "c_proj"),
         norms=_norms(hidden, "ln_1", "ln_2"),
     )  # fmt: skip
-    return early_decoder(
+    return named_decoder(
         config, "qwen", hidden, (layer,) * config.size("num_hidden_layers", default=32),
         words="transformer.wte", blocks="transformer.h",
-        norm=Norm("transformer.ln_f", ("embed", hidden)), vocab=151936, tied=False, trains=False,
+        final_norm=Norm("transformer.ln_f", ("embed", hidden)), vocab=151936, tied=False,
+        trains=False,
         max_seq_len=config.size("seq_length", "max_position_embeddings", default=8192),
     )  # fmt: skip
 
@@ -72,9 +72,9 @@ def read_internlm2(data: Mapping[str, Any]) -> Arch:
         norms=_norms(hidden, "attention_norm", "ffn_norm"),
     )  # fmt: skip
     vocab, embed = config.size("vocab_size", default=103168), ("embed", hidden)
-    return early_decoder(
+    return named_decoder(
         config, "internlm2", hidden, (layer,) * config.size("num_hidden_layers", default=32),
-        words="model.tok_embeddings", blocks="model.layers", norm=Norm("model.norm", embed),
+        words="model.tok_embeddings", blocks="model.layers", final_norm=Norm("model.norm", embed),
         vocab=vocab, max_seq_len=config.size("max_position_embeddings", default=2048), tied=False,
         head=Linear("output", embed, ("vocab", vocab)), trains=False,
     )  # fmt: skip
@@ -93,11 +93,12 @@ def read_exaone(data: Mapping[str, Any]) -> Arch:
                  "c_fc_1", "c_proj"),
         norms=_norms(hidden, "ln_1", "ln_2"),
     )  # fmt: skip
-    return early_decoder(
+    return named_decoder(
         config, "exaone", hidden,
         (layer,) * config.size("num_layers", "num_hidden_layers", default=32),
         words="transformer.wte", blocks="transformer.h",
-        norm=Norm("transformer.ln_f", ("embed", hidden)), vocab=102400, tied=False, trains=False,
+        final_norm=Norm("transformer.ln_f", ("embed", hidden)), vocab=102400, tied=False,
+        trains=False,
         max_seq_len=config.size("max_position_embeddings", default=2048),
     )  # fmt: skip
 
@@ -122,10 +123,10 @@ def read_llada(data: Mapping[str, Any]) -> Arch:
     )  # fmt: skip
     vocab, embed = config.size("embedding_size", "vocab_size", default=126464), ("embed", hidden)
     prefix = "model.transformer"
-    return early_decoder(
+    return named_decoder(
         Config({**data, "vocab_size": vocab}), "llada", hidden,
         (layer,) * config.size("n_layers", "num_hidden_layers", default=32),
-        words=f"{prefix}.wte", blocks=f"{prefix}.blocks", norm=Norm(f"{prefix}.ln_f", embed),
+        words=f"{prefix}.wte", blocks=f"{prefix}.blocks", final_norm=Norm(f"{prefix}.ln_f", embed),
         vocab=vocab, tied=False, head=Linear(f"{prefix}.ff_out", embed, ("vocab", vocab)),
         max_seq_len=config.size("max_sequence_length", "max_position_embeddings", default=4096),
         trains=False,

@@ -1,6 +1,6 @@
 """Latent attention after DeepSeek-V3: V3.2 and GLM-5 with an indexer, GLM-4.7-Flash without.
 
-Parameters and cache; their activations are not modelled.
+The activations of an indexer are not modelled: such a family has parameters and cache only.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Indexer, LatentAttention, Linear, Norm
-from .blocks import mtp_parameters, text
 from .config import Config, ConfigError
-from .deepseek import latent_attention, latent_layer, shared_moe
-from .llama import decoder, gated_mlp
-from .older import per_layer
+from .deepseek import latent_attention, latent_layer
+from .frame import decoder, mtp_parameters, rotary_buffer
+from .mlps import gated_mlp, routed_moe, router_biases
 
 OWN, SHARED = "full", "shared"
 
@@ -78,10 +77,8 @@ def indexer_types(config: Config, layers: int) -> list[str]:
     freq = max(1, config.count("index_topk_freq", default=1))
     offset = config.count("index_skip_topk_offset", default=2)
     usual = [OWN if max(i - offset + 1, 0) % freq == 0 else SHARED for i in range(layers)]
-    found = per_layer(
-        Config({"indexer_types": config.get("indexer_types") or pattern}),
-        "indexer_types", layers, usual,
-    )  # fmt: skip
+    words = Config({"indexer_types": config.get("indexer_types") or pattern})
+    found = words.per_layer("indexer_types", layers, usual)
     if bad := [kind for kind in found if kind not in (OWN, SHARED)]:
         raise ConfigError(f"model.config.indexer_types holds {bad[0]!r}; use {OWN!r}, {SHARED!r}")
     return found
@@ -91,16 +88,16 @@ def _dense_layers(config: Config, layers: int, first: int) -> list[bool]:
     """`mlp_layer_types`, else the first `first_k_dense_replace` are dense."""
     first = config.count("first_k_dense_replace", default=first)
     usual = ["dense" if i < first else "sparse" for i in range(layers)]
-    return [kind == "dense" for kind in per_layer(config, "mlp_layer_types", layers, usual)]
+    return [kind == "dense" for kind in config.per_layer("mlp_layer_types", layers, usual)]
 
 
 def _stack(
     config: Config, hidden: int, sizes: Sizes, attention: Sequence[LatentAttention]
 ) -> tuple[Layer, ...]:
-    activation = text(config, "hidden_act", "silu")
+    activation = config.text("hidden_act", "silu")
     ffn = config.size("intermediate_size", default=sizes.ffn)
     mlp = gated_mlp(hidden, ffn, activation=activation)
-    moe = shared_moe(config, hidden, **sizes.moe, router_impl="float_sigmoid")
+    moe = routed_moe(config, hidden, **sizes.moe, router_impl="float_sigmoid")
     dense = _dense_layers(config, len(attention), sizes.first_dense)
     made = {
         (id(one), flag): latent_layer(hidden, one, mlp if flag else moe)
@@ -131,8 +128,9 @@ def _read(family: str, sizes: Sizes, data: Mapping[str, Any]) -> Arch:
         mtp -= modules * 2 * vocab * hidden
     return decoder(
         config, family, hidden, stack, vocab=vocab, max_seq_len=sizes.max_seq_len, tied=False,
-        rotary_dim=plain.rope_dim, trains=False,
-        mtp_parameters=mtp,
+        rotary_dim=plain.rope_dim, trains=not sizes.index_heads, mtp_parameters=mtp,
+        buffers=router_biases(stack, "gate.e_score_correction_bias")
+        + rotary_buffer(plain.rope_dim),
     )  # fmt: skip
 
 

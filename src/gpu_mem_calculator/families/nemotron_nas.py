@@ -10,10 +10,10 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Mlp, Norm, Weight
-from .blocks import text
+from .attention import separate_attention
 from .config import Config, ConfigError
-from .llama import decoder, gated_mlp, separate_attention
-from .older import per_layer, section
+from .frame import decoder
+from .mlps import gated_mlp
 
 
 def ffn_width(multiplier: float, hidden: int) -> int:
@@ -50,14 +50,14 @@ def _mlp(config: Config, block: Config, hidden: int) -> tuple[Mlp | None, list[W
         ffn = ffn_width(block.number("ffn_mult", default=1.0), hidden)
     width = Config({"intermediate_size": ffn}).size("intermediate_size")
     bias = config.flag("mlp_bias", default=False)
-    return gated_mlp(hidden, width, bias=bias, activation=text(config, "hidden_act", "silu")), []
+    return gated_mlp(hidden, width, bias=bias, activation=config.text("hidden_act", "silu")), []
 
 
 def nas_layer(config: Config, block: Config, hidden: int) -> Layer:
     """One layer; what is left out leaves its norm out too."""
     embed = ("embed", hidden)
-    attention, beside = _attention(config, section(block, "attention"), hidden)
-    mlp, more = _mlp(config, section(block, "ffn"), hidden)
+    attention, beside = _attention(config, block.section("attention"), hidden)
+    mlp, more = _mlp(config, block.section("ffn"), hidden)
     norms = []
     if attention is not None or beside:
         norms.append(("pre", Norm("input_layernorm", embed)))
@@ -77,7 +77,7 @@ def read_nas(data: Mapping[str, Any]) -> Arch:
     count = config.size("num_hidden_layers")
     made: dict[str, Layer] = {}
     stack = []
-    for block in per_layer(config, "block_configs", count, []) or [{}] * count:
+    for block in config.per_layer("block_configs", count, []) or [{}] * count:
         if not isinstance(block, Mapping):
             raise ConfigError(f"model.config.block_configs holds {block!r}, not an object")
         key = repr(block)

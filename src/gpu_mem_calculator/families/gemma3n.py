@@ -12,22 +12,12 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Mlp, Moe, Norm, Weight
-from .blocks import (
-    FULL,
-    SLIDING,
-    head_counts,
-    head_norms,
-    layer_types,
-    optional_number,
-    shared_mlp,
-    stacked_moe,
-    text,
-    typed_windows,
-)
+from .attention import head_counts, head_norms, separate_attention
 from .config import MOST, Config, ConfigError
+from .frame import decoder
 from .gemma import GELU, NORM, sandwich_norms
-from .llama import decoder, gated_mlp, separate_attention
-from .older import per_layer
+from .mlps import gated_mlp, shared_mlp, stacked_moe
+from .windows import FULL, SLIDING, layer_types, typed_windows
 
 
 def _norm(name: str, size: int) -> tuple[Weight, ...]:
@@ -98,7 +88,7 @@ def _widths(config: Config, layers: int, default: int) -> list[int]:
     """`intermediate_size`: one for all, or one a layer."""
     if not isinstance(config.get("intermediate_size"), list):
         return [config.size("intermediate_size", default=default)] * layers
-    found = per_layer(config, "intermediate_size", layers, [])
+    found = config.per_layer("intermediate_size", layers, [])
     return [Config({"intermediate_size": one}).size("intermediate_size") for one in found]
 
 
@@ -112,7 +102,7 @@ def read_gemma3n_text(data: Mapping[str, Any]) -> Arch:
     counts = head_counts(config, hidden, heads=8, kv_heads=2, head_dim=256)
     own, late = (attention := _gemma_attention(config, hidden, counts)), reading(attention)
     first = shared_from(config, layers, 15 if layers > 15 else 0)
-    activation = text(config, "hidden_activation", GELU)
+    activation = config.text("hidden_activation", GELU)
     extra = (*_altup(hidden, inputs), *_laurel(hidden, config.size("laurel_rank", default=64)),
              *per_layer_gate(hidden, small))  # fmt: skip
     stack = tuple(
@@ -128,7 +118,7 @@ def read_gemma3n_text(data: Mapping[str, Any]) -> Arch:
         config, "gemma3n", hidden, stack, vocab=vocab, max_seq_len=32768, tied=True,
         rotary_dim=counts[2], norm_impl=NORM, buffers=(), trains=False,
         windows=typed_windows(types, config.size("sliding_window", default=512)),
-        logit_softcap=optional_number(config, "final_logit_softcapping", 30.0),
+        logit_softcap=config.optional_number("final_logit_softcapping", 30.0),
         embedding=(
             Weight("model.embed_tokens.weight", (("vocab", vocab), ("embed", hidden))),
             *per_layer_tables(config, hidden, layers, small),
@@ -154,7 +144,7 @@ def _gemma4_attention(config: Config, hidden: int, kind: str) -> Attention:
 
 def _gemma4_mlp(config: Config, hidden: int, *, wide: bool) -> tuple[Mlp | Moe, str]:
     """A dense MLP; with experts beside it where `enable_moe_block` says so."""
-    activation = text(config, "hidden_activation", GELU)
+    activation = config.text("hidden_activation", GELU)
     ffn = config.size("intermediate_size", default=9216) * (1 + wide)
     if not config.flag("enable_moe_block", default=False):
         return gated_mlp(hidden, ffn, activation=activation), "mlp"
@@ -214,7 +204,7 @@ def read_gemma4_text(data: Mapping[str, Any]) -> Arch:
         config, "gemma4", hidden, tuple(made[kind, i >= first] for i, kind in enumerate(types)),
         vocab=vocab, max_seq_len=131072, tied=True, rotary_dim=0, norm_impl=NORM, buffers=(),
         trains=False, windows=typed_windows(types, window),
-        logit_softcap=optional_number(config, "final_logit_softcapping", None),
+        logit_softcap=config.optional_number("final_logit_softcapping", None),
         embedding=(
             Weight("model.embed_tokens.weight", (("vocab", vocab), ("embed", hidden))), *tables
         ),
