@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from gpu_mem_calculator.backtest.rows import read_rows
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.resolved import Resolved
-from gpu_mem_calculator.memory.stream import stream
 from gpu_mem_calculator.replay.allocator import replay
 from gpu_mem_calculator.replay.needs import needs_bytes
 from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.step.stream import stream
 from replay import sum_sizes
 
 ROOT = Path(__file__).parents[1]

@@ -10,14 +10,14 @@ from pathlib import Path
 from gpu_mem_calculator.core.model_source import find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.memory.formats import scheme
-from gpu_mem_calculator.memory.formats.config import READERS
-from gpu_mem_calculator.memory.formats.ftypes import FILE_TYPES, NEEDS_IMATRIX
-from gpu_mem_calculator.memory.formats.ggml import BLOCKS, PLAIN, bits_per_weight
-from gpu_mem_calculator.memory.formats.gguf import tensors
-from gpu_mem_calculator.memory.formats.recipes import RECIPES
-from gpu_mem_calculator.memory.serving.shard import Held, Shard, held
 from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.weights import scheme
+from gpu_mem_calculator.weights.ggml_types import BLOCKS, PLAIN, bits_per_weight
+from gpu_mem_calculator.weights.gguf import tensors
+from gpu_mem_calculator.weights.gguf_types import FILE_TYPES, NEEDS_IMATRIX
+from gpu_mem_calculator.weights.quantization_config import READERS
+from gpu_mem_calculator.weights.recipes import RECIPES
+from gpu_mem_calculator.weights.shards import Held, Shard, held
 
 TARGET = Path(__file__).with_name("formats.md")
 MATRIX = Held("layer.weight", (4096, 4096), "linear", 0)

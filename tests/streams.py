@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.ledger.ledger import Ledger
-from gpu_mem_calculator.memory.stream import stream
 from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.step.stream import stream
 
 
 def highest(asked: Stream) -> int:

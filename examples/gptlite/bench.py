@@ -32,7 +32,7 @@ from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read as read_run
 from gpu_mem_calculator.formats.deepspeed_reader import read
 from gpu_mem_calculator.jobs.function import run_without_model
-from gpu_mem_calculator.memory.record import Record, arithmetic
+from gpu_mem_calculator.run.record import Record, arithmetic
 
 HERE = Path(__file__).parent
 RANKS, CARD, GIB = 8, "h200", 2**30

@@ -20,8 +20,8 @@ from gpu_mem_calculator.backtest.rows import METRICS, Row, rows_from
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.replayed import replayed
+from gpu_mem_calculator.cuda.libraries import NCCL_BYTES, host_libraries
 from gpu_mem_calculator.ledger.ledger import CPU
-from gpu_mem_calculator.memory.runtime import NCCL_BYTES, host_libraries
 from tests.conftest import measured_runs, small_run
 
 from .conftest import measured_row

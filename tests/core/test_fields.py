@@ -16,8 +16,8 @@ from gpu_mem_calculator.core.models import LoraConfig
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import SECTIONS, hints, read, with_settings
 from gpu_mem_calculator.engines import engines
-from gpu_mem_calculator.memory.optimizers import OPTIMIZERS
 from gpu_mem_calculator.serving import servers
+from gpu_mem_calculator.step.optimizers import OPTIMIZERS
 from tests.conftest import small_run
 
 FIELDS = {field.path: field for field in fields()}

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_mem_calculator.engines.deepspeed import ENGINE
+from gpu_mem_calculator.engines.deepspeed.engine import ENGINE
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.ledger.ledger import CPU, GRAD, NVME, OPTIM, PARAM, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.memory.huggingface.setting import Adapter
-from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.model.adapters import Adapter
+from gpu_mem_calculator.run.run import Run
 
 STEPS = ("forward", "backward", "optimizer")
 

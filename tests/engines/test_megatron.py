@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_mem_calculator.engines.megatron_deepspeed import ENGINE as BOTH
-from gpu_mem_calculator.engines.megatron_lm import ENGINE
+from gpu_mem_calculator.engines.megatron_deepspeed.engine import ENGINE as BOTH
+from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
+from gpu_mem_calculator.engines.megatron_lm.options import LIBRARY
+from gpu_mem_calculator.engines.megatron_lm.shards import local_vocab
 from gpu_mem_calculator.families.plain import read_plain
 from gpu_mem_calculator.ledger.ledger import CPU, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.memory.huggingface.setting import Adapter
-from gpu_mem_calculator.memory.megatron.cuts import local_vocab
-from gpu_mem_calculator.memory.megatron.layer import layer_walk
-from gpu_mem_calculator.memory.megatron.ops import Setting
-from gpu_mem_calculator.memory.megatron.options import LIBRARY
-from gpu_mem_calculator.memory.pipeline import chunk_flight, chunks_in_flight
-from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.model.adapters import Adapter
 from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.modelling.megatron.layer import layer_walk
+from gpu_mem_calculator.modelling.megatron.ops import Setting
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.step.pipeline import chunk_flight, chunks_in_flight
 
 GPT: dict[str, Any] = {
     "num_layers": 24, "hidden_size": 2304, "num_attention_heads": 24, "num_key_value_heads": 24,

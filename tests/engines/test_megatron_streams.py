@@ -14,16 +14,16 @@ from gpu_mem_calculator.core.megatron_defaults import as_measured
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.engines.megatron_lm import ENGINE
-from gpu_mem_calculator.memory.megatron.states import owned, stage_shard
-from gpu_mem_calculator.memory.megatron.surroundings import embedding_steps
-from gpu_mem_calculator.memory.megatron.tensors import stage_tensors, stepped
-from gpu_mem_calculator.memory.megatron.writer import StageWriter
-from gpu_mem_calculator.memory.pipeline import stage_of
-from gpu_mem_calculator.memory.stream import stream
-from gpu_mem_calculator.memory.writer import Phase
+from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
+from gpu_mem_calculator.engines.megatron_lm.model_inputs import embedding_steps
+from gpu_mem_calculator.engines.megatron_lm.parameters import stage_tensors, stepped
+from gpu_mem_calculator.engines.megatron_lm.states import owned, stage_shard
+from gpu_mem_calculator.engines.megatron_lm.stream import StageWriter
 from gpu_mem_calculator.replay.allocator import Footprint, replay
 from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.step.pipeline import stage_of
+from gpu_mem_calculator.step.stream import stream
+from gpu_mem_calculator.step.stream_writer import Phase
 from tests.conftest import measured_runs
 from tests.engines.test_megatron import EXPERTS, GPT, UNFUSED, arch, run
 from tests.properties.test_megatron_stream import highest

@@ -9,9 +9,9 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.engines.deepspeed.options import OPTIONS
 from gpu_mem_calculator.jobs.deepspeed import ZERO_KEYS, config_json, refusals
 from gpu_mem_calculator.jobs.job import Job, World, run
-from gpu_mem_calculator.memory.zero.options import OPTIONS
 from tests.conftest import small_run
 
 # Options that are not keys of "zero_optimization", or not under their own names.

@@ -12,12 +12,8 @@ from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.jobs import job as jobs
 from gpu_mem_calculator.jobs.job import Job, World
 from gpu_mem_calculator.jobs.megatron import optimizer_arguments
-from gpu_mem_calculator.jobs.megatron_config import (
-    model_arguments,
-    refusals,
-    transformer_arguments,
-)
-from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.jobs.megatron_config import model_arguments, refusals, transformer_arguments
+from gpu_mem_calculator.run.run import Run
 from tests.conftest import small_run
 
 NUMBERS = {"num_layers": 8, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,

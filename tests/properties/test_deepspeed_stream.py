@@ -19,10 +19,10 @@ from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved import Resolved
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.memory.stream import stream
 from gpu_mem_calculator.replay.allocator import replay
 from gpu_mem_calculator.replay.needs import needs_bytes
 from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.step.stream import stream
 from tests.conftest import small_run
 from tests.streams import highest, rolled_and_written
 

@@ -15,7 +15,7 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines import engine_names
 from gpu_mem_calculator.ledger.ledger import CPU, GPU, NVME, Ledger
-from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.run.run import Run
 from tests.conftest import small_run
 
 # Runs that between them reach every engine's ways of keeping things.

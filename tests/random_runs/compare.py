@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.resolved import Resolved
-from gpu_mem_calculator.memory.stream import stream
 from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.step.stream import stream
 from gpu_mem_calculator.trace.run import trace
 
 from .runs import RunDict, run_file

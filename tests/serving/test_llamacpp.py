@@ -15,7 +15,11 @@ from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.serving import resolve_inference
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB, MIB
-from gpu_mem_calculator.memory.llamacpp.plan import (
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.run.served import POOL, WEIGHTS, Served
+from gpu_mem_calculator.serving.llamacpp.activations import compute_buffers
+from gpu_mem_calculator.serving.llamacpp.engine import serve
+from gpu_mem_calculator.serving.llamacpp.layout import (
     Device,
     Plan,
     fewest_on_host,
@@ -25,10 +29,6 @@ from gpu_mem_calculator.memory.llamacpp.plan import (
     most_layers,
     planned,
 )
-from gpu_mem_calculator.memory.llamacpp.reserve import compute_buffers
-from gpu_mem_calculator.memory.run import Run
-from gpu_mem_calculator.memory.serving.served import POOL, WEIGHTS, Served
-from gpu_mem_calculator.serving.llamacpp import serve
 
 ROWS = Path(__file__).parents[1] / "ground_truth"
 OWN_BYTES = 600 * MIB  # beside the buffers

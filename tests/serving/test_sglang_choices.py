@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator.ledger.units import MIB
-from gpu_mem_calculator.memory.sglang.defaults import (
+from gpu_mem_calculator.serving.sglang.defaults import (
     Card,
     chunked_prefill_size,
     cuda_graph_max_bs,
@@ -13,9 +13,9 @@ from gpu_mem_calculator.memory.sglang.defaults import (
     mem_fraction_static,
     prefill_sizes,
 )
-from gpu_mem_calculator.memory.sglang.segments import reserved_bytes
-from gpu_mem_calculator.memory.sglang.settings import vision_factor
-from gpu_mem_calculator.memory.sglang.versions import Version
+from gpu_mem_calculator.serving.sglang.options import vision_factor
+from gpu_mem_calculator.serving.sglang.segments import reserved_bytes
+from gpu_mem_calculator.serving.sglang.versions import Version
 
 H100, H200, L4, B200 = 81559, 143771, 23034, 183359  # MiB, as nvidia-smi says
 

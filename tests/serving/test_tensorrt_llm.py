@@ -14,8 +14,8 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import GIB, MIB
-from gpu_mem_calculator.memory.serving.served import Served
-from gpu_mem_calculator.serving.tensorrt_llm import serve, shard
+from gpu_mem_calculator.run.served import Served
+from gpu_mem_calculator.serving.tensorrt_llm.engine import serve, shard
 
 ROWS = [
     json.loads(line)

@@ -66,7 +66,7 @@ def traced(family: str, case: str) -> Stream:
     """What the program asks of the allocator."""
     from gpu_mem_calculator.jobs.inference import infer
     from gpu_mem_calculator.jobs.job import World
-    from gpu_mem_calculator.memory.runtime import cublas_bytes
+    from gpu_mem_calculator.step.workspaces import cublas_bytes
     from gpu_mem_calculator.trace.recorder import Recorder
 
     config = served(family, **{**CASES, **MORE}[case])

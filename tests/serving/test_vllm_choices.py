@@ -10,12 +10,12 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.memory.serving.served import ACTIVATION
-from gpu_mem_calculator.memory.vllm import graphs, sampler, versions
-from gpu_mem_calculator.memory.vllm.cuts import shard, stage_layers
-from gpu_mem_calculator.memory.vllm.defaults import settled
-from gpu_mem_calculator.memory.vllm.experts import workspace_bytes
-from gpu_mem_calculator.memory.vllm.trial_run import kinds
+from gpu_mem_calculator.run.served import ACTIVATION
+from gpu_mem_calculator.serving.vllm import graphs, sampler, versions
+from gpu_mem_calculator.serving.vllm.activations import kinds
+from gpu_mem_calculator.serving.vllm.defaults import settled
+from gpu_mem_calculator.serving.vllm.experts import workspace_bytes
+from gpu_mem_calculator.serving.vllm.shards import shard, stage_layers
 
 from .vllm_servers import R1, item, run, served
 

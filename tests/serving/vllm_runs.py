@@ -12,10 +12,10 @@ import msgspec
 from gpu_mem_calculator.core.model_source import find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.memory.run import Run
-from gpu_mem_calculator.memory.serving.shard import Shard
-from gpu_mem_calculator.memory.vllm.pages import Pool, pool
 from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.serving.vllm.cache import Pool, pool
+from gpu_mem_calculator.weights.shards import Shard
 
 GIB = 2**30
 OPTIONS: dict[str, Any] = {

@@ -7,9 +7,9 @@ from typing import Any
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.serving import resolve_inference
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.memory.run import Run
-from gpu_mem_calculator.memory.serving.served import Served
-from gpu_mem_calculator.serving.vllm import serve
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.run.served import Served
+from gpu_mem_calculator.serving.vllm.engine import serve
 
 R1 = {
     "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168,

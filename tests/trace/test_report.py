@@ -12,13 +12,7 @@ pytest.importorskip("torch")
 from gpu_mem_calculator.backtest.phases import phase_peaks
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.report.lines import plain
-from gpu_mem_calculator.report.tracing import (
-    Traced,
-    place,
-    shown,
-    tracing_data,
-    tracing_report,
-)
+from gpu_mem_calculator.report.tracing import Traced, place, shown, tracing_data, tracing_report
 from gpu_mem_calculator.trace.diff import difference
 from gpu_mem_calculator.trace.run import trace
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..generation.instants import DECODE, PREFILL
 from ..ledger.ledger import GPU, OPTIM, TEMP, Entry, Instant, Ledger
-from ..memory.generation import DECODE, PREFILL
-from ..memory.stream import STARTUP_MARK
-from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..replay.allocator import Phase as Replay
+from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+from ..step.stream import STARTUP_MARK
 
 KINDS = {
     "fwd": (FORWARD,), "bwd": (BACKWARD,), "fwdbwd": (FORWARD, BACKWARD), "opt": (OPTIMIZER,),

@@ -14,9 +14,9 @@ from ..core.record_file import load_record
 from ..core.replayed import replayed
 from ..core.resolved import Resolved
 from ..core.serving import serving_result
+from ..cuda.libraries import NCCL_BYTES, host_libraries
 from ..ledger.ledger import CPU, UNIFIED
-from ..memory.runtime import NCCL_BYTES, host_libraries
-from ..memory.timeline import STARTUP
+from ..run.phases import STARTUP
 from .phases import parse, phase_peaks, replayed_peaks
 from .rows import Row
 

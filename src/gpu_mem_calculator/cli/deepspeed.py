@@ -48,7 +48,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
-    from ..zero_tables import zero2_table, zero3_table
+    from ..published.zero_tables import zero2_table, zero3_table
 
     total, largest = _counts(args)
     setup = (args.gpus_per_node, args.nodes, args.buffer_factor)

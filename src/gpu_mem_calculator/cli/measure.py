@@ -20,16 +20,7 @@ from ..measure.runs_file import RunsFile
 from .conditions import check_options, conditions, run_name
 from .function import add_function, function_values
 from .output import show, write
-from .parser import (
-    Parser,
-    add_allocator,
-    add_output,
-    add_run,
-    natural,
-    positive,
-    run_data,
-    whole,
-)
+from .parser import Parser, add_allocator, add_output, add_run, natural, positive, run_data, whole
 from .progress import progress
 
 EXAMPLES = """\

@@ -9,14 +9,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..generation.instants import DECODE, PREFILL
 from ..ledger.ledger import ACT, CACHE, CPU, GRAD, NVME, OPTIM, PARAM, UNIFIED, Instant, Ledger
 from ..ledger.units import GIB
-from ..memory.generation import DECODE, PREFILL
-from ..memory.nccl import Part
-from ..memory.run import Run
-from ..memory.serving.served import SERVE, Served
-from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..model.adapters import total_adapter_parameters
+from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+from ..run.run import Run
+from ..run.served import SERVE, NamedBytes, Served
 from .errors import InputError
 from .models import (
     EngineConfig,
@@ -60,7 +59,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return self.resolved.run.new_tokens is not None
 
     @property
-    def outside_torch(self) -> tuple[Part, ...]:
+    def outside_torch(self) -> tuple[NamedBytes, ...]:
         """What CUDA takes beside torch on the busiest stage's cards."""
         if self.served:
             return self.served[self.result.busiest_stage].outside

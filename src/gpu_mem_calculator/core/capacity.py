@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from .. import catalog
-from ..memory.serving.served import Served
+from ..run.served import Served
 from .batches import Lines, lines
 from .calculator import Estimate, full_estimate
 from .errors import InputError

@@ -15,17 +15,19 @@ from msgspec import Struct
 
 from .. import catalog
 from ..engines import engine_names, engines
-from ..memory.formats.ftypes import FILE_TYPES
-from ..memory.formats.recipes import RECIPES
-from ..memory.llamacpp.plan import CACHE_TYPES
-from ..memory.optimizers import OPTIMIZERS
-from ..memory.serving.transformers_checks import CACHES, QUANTIZATIONS
-from ..memory.sglang.guessing import NAMES as SGLANG_SPECULATION
-from ..memory.tensorrt_llm.versions import ENGINES as TENSORRT
-from ..memory.tensorrt_llm.versions import TORCH
-from ..memory.vllm.speculative import METHODS as VLLM_SPECULATION
 from ..replay.settings import READERS, Settings, SettingsError
-from ..serving import server_names, servers, tensorrt_llm, tgi
+from ..serving import server_names, servers
+from ..serving.llamacpp.layout import CACHE_TYPES
+from ..serving.sglang.speculative import NAMES as SGLANG_SPECULATION
+from ..serving.tensorrt_llm import engine as tensorrt_llm
+from ..serving.tensorrt_llm.versions import ENGINES as TENSORRT
+from ..serving.tensorrt_llm.versions import TORCH
+from ..serving.tgi import engine as tgi
+from ..serving.transformers.checks import CACHES, QUANTIZATIONS
+from ..serving.vllm.speculative import METHODS as VLLM_SPECULATION
+from ..step.optimizers import OPTIMIZERS
+from ..weights.gguf_types import FILE_TYPES
+from ..weights.recipes import RECIPES
 from .errors import InputError
 from .models import TrainingConfig
 from .resolve import RECOMPUTE, resolve

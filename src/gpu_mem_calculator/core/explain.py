@@ -13,10 +13,10 @@ from ..ledger.ledger import CPU, GPU, Entry, Ledger
 from ..ledger.mesh import Mesh
 from ..ledger.num import Num
 from ..ledger.sym import Sym
-from ..memory.run import Run
 from ..model.arch import Arch
 from ..model.scaling import with_share
 from ..model.symbolic import symbolic
+from ..run.run import Run
 from .calculator import STEP, Estimate
 from .replayed import with_blocks
 

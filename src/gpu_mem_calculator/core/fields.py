@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from ..engines import ALIASES, engine_names, engines
-from ..memory.serving.transformers_checks import ONE_VALUE
 from ..serving import ALIASES as SERVER_ALIASES
 from ..serving import servers
+from ..serving.transformers.checks import ONE_VALUE
 from .choices import OPEN, Choice, choices, takes
 from .keys import DEFAULT, WORDS
 from .models import LoraConfig, Object, Parameters

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..engines import spellings
-from ..memory.megatron.options import LIBRARY, OPTIONS
+from ..engines.megatron_lm.options import LIBRARY, OPTIONS
 
 PACKAGE = ("megatron-core", "megatron_core", "mcore")  # its names in a row's environment
 

@@ -20,9 +20,9 @@ from ..hub.bounds import HubError
 from ..hub.checkpoint import Checkpoint
 from ..hub.names import hub_name, is_address, shown
 from ..hub.sources import local
-from ..memory.record import Record, RecordError, arch_of, read_record
-from ..memory.run import StoredTensor
 from ..model.arch import Arch
+from ..run.record import Record, RecordError, arch_of, read_record
+from ..run.run import StoredTensor
 from .belonging import misfit
 from .errors import InputError
 from .model_facts import SHAPE_ONLY, check_facts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..memory.engine import Engine
-from ..memory.record import WORDS, Record, arithmetic
+from ..run.engine import Engine
+from ..run.record import WORDS, Record, arithmetic
 from .hardware import Hardware
 from .models import TrainingConfig
 

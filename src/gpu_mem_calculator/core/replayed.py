@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import RUNTIME, Entry, Ledger
 from ..ledger.source import code
-from ..memory.stream import stream
-from ..memory.timeline import STARTUP
 from ..replay.allocator import Phase, replay
 from ..replay.needs import needs_bytes
 from ..replay.settings import Settings
 from ..replay.slack import slack_bytes
 from ..replay.stream import Stream
+from ..run.phases import STARTUP
+from ..step.stream import stream
 from .resolved import Resolved
 
 MICRO_BATCHES = 4

@@ -7,15 +7,14 @@ from typing import Any
 from ..engines import engine, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
-from ..memory.engine import Engine
-from ..memory.huggingface.setting import Adapter
-from ..memory.optimizers import OPTIMIZERS
-from ..memory.run import Run
-from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, linears, module_name
+from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
 from ..model.arch import Arch
 from ..model.scaling import scaled
 from ..replay.settings import Settings, SettingsError
+from ..run.engine import Engine
+from ..run.run import Run
 from ..serving import spellings as servers
+from ..step.optimizers import OPTIMIZERS
 from . import rules
 from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ..memory.engine import Engine
-from ..memory.run import Run
-from ..memory.runtime import host_libraries, outside_torch
+from ..cuda.libraries import host_libraries, outside_torch
 from ..replay.settings import Settings
+from ..run.engine import Engine
+from ..run.run import Run
 from .hardware import Hardware
 from .model_source import Model
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..memory.engine import Engine
-from ..memory.optimizers import OPTIMIZERS
-from ..memory.run import Run
+from ..run.engine import Engine
+from ..run.run import Run
+from ..step.optimizers import OPTIMIZERS
 from .models import RunFile
 
 

@@ -9,12 +9,12 @@ from typing import Any
 from ..hub.names import MAIN, hub_name
 from ..ledger.dtypes import dtype_name
 from ..ledger.mesh import Mesh
-from ..memory.engine import Engine
-from ..memory.run import Run
-from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, Served
 from ..model.arch import Arch
 from ..model.blocks import Attention, LatentAttention
 from ..model.scaling import scaled
+from ..run.engine import Engine
+from ..run.run import Run
+from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, Served
 from ..serving import server, spellings
 from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ..memory.engine import Engine
-from ..memory.formats import Scheme, ggml, gguf
-from ..memory.run import Run, StoredTensor
-from ..memory.serving.cache import Row, kept, plain_row
-from ..memory.serving.shard import EXPERT, Held, Shard, held
-from ..memory.serving.stored import stored_bytes
-from ..memory.serving.weights import BITS, run_scheme
+from ..generation.kv_cache import Row, kept, plain_row
 from ..model.arch import Arch
 from ..model.blocks import LatentAttention
+from ..run.engine import Engine
+from ..run.run import Run, StoredTensor
 from ..timing.card import QUANTIZED, SHORT_SUM
 from ..timing.mixing import mixings
 from ..timing.parts import Sized, parts
 from ..timing.work import Stage
+from ..weights import Scheme, ggml_types, gguf
+from ..weights.checkpoint import stored_bytes
+from ..weights.rank_weights import BITS, run_scheme
+from ..weights.shards import EXPERT, Held, Shard, held
 
 # Formats whose products run on a unit of their own; weights of the others are unpacked to 16 bits.
 UNITS = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp8"}
@@ -116,7 +116,7 @@ def _row(run: Run, name: str, bits: int) -> Row:
     types = [str(run.options.get(f"cache_type_{end}") or CACHE_TYPES.get(name, "F16")).upper()
              for end in "kv"]  # fmt: skip
     if "cache_type_k" in run.options:
-        return lambda elements: sum(ggml.bytes_of(kind, elements) for kind in types) // 2
+        return lambda elements: sum(ggml_types.bytes_of(kind, elements) for kind in types) // 2
     return plain_row(CACHE_BITS.get(name, bits))
 
 

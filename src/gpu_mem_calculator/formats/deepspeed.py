@@ -13,9 +13,9 @@ from ..core.errors import InputError
 from ..core.models import RunFile
 from ..core.resolved import Resolved
 from ..engines import engines
+from ..engines.deepspeed.options import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
-from ..memory.run import Run
-from ..memory.zero.options import OPTIONS
+from ..run.run import Run
 
 FILENAME = "ds_config.json"
 NVME_PATH = "/local_nvme"  # as DeepSpeed's documentation has it: the fast disk's own comes here

@@ -14,9 +14,9 @@ from ..core.errors import InputError
 from ..core.resolve import resolve
 from ..core.runfile import load_text, with_settings
 from ..core.runfile import read as read_run
+from ..engines.deepspeed.options import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
 from ..ledger.units import MIB
-from ..memory.zero.options import OPTIONS
 from .deepspeed_batch import MICRO, STEPS, TRAIN, complete
 from .deepspeed_check import OLD_FORM, Checked, shown
 from .deepspeed_keys import NVME

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..ledger.units import GIB, MIB
-from ..memory.formats.ggml import NUMBERS, bytes_of
+from ..weights.ggml_types import NUMBERS, bytes_of
 from .bounds import HubError
 from .reader import Read
 

@@ -12,7 +12,7 @@ from ..core.model_source import find_model
 from ..core.models import InferenceConfig, ModelConfig
 from ..core.runfile import section
 from ..core.serving import find_server, inference_options
-from ..memory.serving.transformers_checks import option_problems
+from ..serving.transformers.checks import option_problems
 from .job import World
 from .model import auto_config, needed
 from .quantized import Packing, packed

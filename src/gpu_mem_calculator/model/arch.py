@@ -31,7 +31,7 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     extra: tuple[Weight, ...] = ()
     fp32_residual: bool = False  # the residual stream is kept in fp32 (Mamba-2)
     part: int = -1  # which part of a module's record it is
-    modules: tuple[tuple[tuple[int, ...], ...], ...] = ()  # of that part: see memory/record.py
+    modules: tuple[tuple[tuple[int, ...], ...], ...] = ()  # of that part: see run/record.py
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter of the layer, names relative to it."""

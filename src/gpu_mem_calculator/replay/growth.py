@@ -11,13 +11,7 @@ from bisect import bisect_left
 from .blocks import ADDRESS, NEVER, SHIFT, SPREAD
 from .cache import Cache
 from .expandable import expand, unmap_free
-from .rounding import (
-    LEAST_OWN_SEGMENT,
-    ROUND_LARGE,
-    SMALL_SEGMENT,
-    UNIT,
-    segment_units,
-)
+from .rounding import LEAST_OWN_SEGMENT, ROUND_LARGE, SMALL_SEGMENT, UNIT, segment_units
 
 
 def grow(cache: Cache, tensor: int) -> int:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
 from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
-from ..memory.run import Options
+from ..run.run import Options
 from .bars import bar
 from .headline import card_bytes
 from .lines import BOLD, DIM, Line, count, gib, line

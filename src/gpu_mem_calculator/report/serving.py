@@ -11,7 +11,7 @@ from ..core.calculator import Estimate
 from ..core.capacity import Change, Matrix
 from ..core.inference_config import ServingResult
 from ..ledger.ledger import CPU
-from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
+from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
 from .bars import bar, stacked
 from .headline import remarks, server_words, setup_words
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, count, gib, line, size, wrapped

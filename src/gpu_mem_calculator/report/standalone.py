@@ -21,16 +21,7 @@ from .html_tables import text
 from .lines import gib
 from .patterns import patterns, titles
 from .picture import CHARACTER, TITLE, drawing
-from .serving_html import (
-    CAPTION,
-    LEAST_CELL,
-    LEFT,
-    RIGHT,
-    TITLES,
-    WIDTH,
-    drawn_map,
-    has_room,
-)  # fmt: skip
+from .serving_html import CAPTION, LEAST_CELL, LEFT, RIGHT, TITLES, WIDTH, drawn_map, has_room
 
 THEMES = ("light", "dark")
 TONES = {"fits": "good", "tight": "warn", "fails": "bad"}

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ..core.calculator import Estimate
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
-from ..memory.timeline import STARTUP
+from ..run.phases import STARTUP
 from ..trace.diff import Difference
 from .headline import OPTIMIZER_TITLES, headline, setup_words, verdict_lines
 from .lines import BOLD, DIM, WARN, WIDTH, Line, count, line, size, wrapped

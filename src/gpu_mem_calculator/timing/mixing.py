@@ -8,9 +8,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..ledger.num import ceil_div
-from ..memory.serving.shard import Shard
 from ..model.arch import Arch
 from ..model.blocks import Attention, LatentAttention, Mixer, Recurrence, StateSpace
+from ..weights.shards import Shard
 
 # Products with the whole state for each token: it is updated and read; the delta rule also reads
 # what it holds for the key before.

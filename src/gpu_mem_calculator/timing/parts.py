@@ -7,7 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..memory.serving.shard import (
+from ..model.arch import Arch
+from ..model.blocks import Moe
+from ..weights.shards import (
     EMBEDDING,
     EXPERT,
     EXPERTS,
@@ -20,8 +22,6 @@ from ..memory.serving.shard import (
     Shard,
     held,
 )
-from ..model.arch import Arch
-from ..model.blocks import Moe
 
 # When a part is used: with every token, with a sequence's last one, or with a prompt's only.
 ALWAYS, LAST, ENCODING = "always", "last", "encoding"

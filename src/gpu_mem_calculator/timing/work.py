@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..memory.serving.cache import LATENT, Kept
+from ..generation.kv_cache import LATENT, Kept
 from .mixing import Mixing
 from .parts import ALWAYS, ENCODING, LAST, Part, products, read_bytes
 

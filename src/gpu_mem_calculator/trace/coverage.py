@@ -8,7 +8,7 @@ from ..core.errors import InputError
 from ..core.resolved import Resolved
 from ..jobs.deepspeed import OPTIMIZERS as DEEPSPEED
 from ..jobs.optimizers import TORCH
-from ..memory.run import Run
+from ..run.run import Run
 
 ENGINES = ("pytorch_ddp", "fsdp", "deepspeed", "transformers")
 INSTEAD = "gpu-mem-calc calculate estimates it, and measure runs it on a GPU"

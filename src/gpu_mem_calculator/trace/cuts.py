@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from ..memory.record import Shape
+from ..run.record import Shape
 
 ONCE, STEP, BACK = "once", "step", "back"  # a forward without a graph, one with it, its backward
 Place = tuple[str, int]  # in which of them, and in which part

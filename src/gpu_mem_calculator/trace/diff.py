@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from ..generation.instants import DECODE, PREFILL
 from ..ledger.ledger import ACT, CACHE, GPU, KINDS, Entry, Instant, Ledger
-from ..memory.generation import DECODE, PREFILL
 
 LAYERS, ENDS, REST = "layers", "embedding, head and loss", "inputs, masks, rotary tables"
 PLACES = (LAYERS, ENDS, REST)

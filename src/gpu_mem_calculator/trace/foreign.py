@@ -12,7 +12,7 @@ from ..families import UnknownFamilyError, read_config
 from ..hub.access import access
 from ..jobs.function import STAND_IN, elements
 from ..jobs.model import made, recompute
-from ..memory.run import Run
+from ..run.run import Run
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 REMOTE = ("model_type={!r} is not part of transformers {}: its code comes with the model, and "

@@ -7,8 +7,8 @@ from math import prod
 
 from msgspec import Struct
 
-from ..memory.record import Groups, Part, Shape
-from ..memory.script import Call, Script
+from ..autograd.events import Call, Script
+from ..run.record import Groups, Part, Shape
 from .cuts import BACK, ONCE, STEP, Ends, Items, Mark, Place, Seen, cut
 
 

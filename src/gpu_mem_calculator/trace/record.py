@@ -1,4 +1,4 @@
-"""Runs a module once on fake tensors and writes down what its parts did: see memory/record.py."""
+"""Runs a module once on fake tensors and writes down what its parts did: see run/record.py."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_iter, tree_map
 from ..core.errors import InputError
 from ..core.resolved import Resolved
 from ..jobs.model import layers, loss_of
-from ..memory.record import Record, arithmetic
-from ..memory.runtime import cublas_bytes
 from ..replay.rounding import block_bytes
+from ..run.record import Record, arithmetic
+from ..step.workspaces import cublas_bytes
 from .attention import Kernels
 from .cuts import BACK, ONCE, STEP, Mark, Seen
 from .makers import Maker

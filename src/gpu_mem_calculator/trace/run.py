@@ -21,10 +21,10 @@ from ..jobs.inference import infer
 from ..jobs.job import FAKE, NONE, Job, World, run
 from ..jobs.model import NO_PROGRAM
 from ..ledger.ledger import Ledger
-from ..memory.runtime import cublas_bytes
 from ..replay.allocator import Footprint, Phase, Settings, replay
 from ..replay.needs import needs_bytes
 from ..replay.stream import Stream
+from ..step.workspaces import cublas_bytes
 from .attention import Kernels
 from .coverage import check_covered
 from .cuda import as_on_cuda

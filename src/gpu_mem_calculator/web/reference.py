@@ -23,10 +23,10 @@ from ..formats import deepspeed
 from ..ledger.dtypes import BITS
 from ..ledger.ledger import GPU
 from ..ledger.units import GIB
-from ..memory.optimizers import OPTIMIZERS
 from ..report.data import to_json, to_yaml
 from ..report.headline import OPTIMIZER_TITLES
 from ..report.lines import gib
+from ..step.optimizers import OPTIMIZERS
 from .reference_bodies import from_reference
 from .reference_inference import inference
 from .reference_models import fetched, preset, presets

@@ -1,0 +1,167 @@
+"""ZeRO 1 and 2, tensor by tensor: deepspeed 0.19.8 runtime/zero/stage_1_and_2.py."""
+
+from __future__ import annotations
+
+from .layout import Plan
+from .rank import GRADIENT, Allocator, Keeper
+from .sizes import FP32, norm_bytes
+
+REDUCTION = 1  # the CUDA stream that buckets are reduced on where that overlaps with backward
+
+
+class SliceKeeper(Keeper):
+    """The bucket, the gradients in it, and those of the slice.
+
+    `tight`: the GPU has no room for the flat copy beside the weights, which go to the host first.
+    """
+
+    def __init__(self, plan: Plan, to: Allocator, *, tight: bool = False) -> None:
+        super().__init__(plan, to)
+        self.tight = tight
+        self.local = int(self.rank.own)
+        self.queue = REDUCTION if plan.overlap else 0
+        self.place = 0  # where the parameters begin whose gradients have come
+        self.inside: list[tuple[int, int, int]] = []  # in the bucket: begin, elements, tensor
+        self.filled = 0  # elements in it
+        starts = [0]
+        for size in self.sizes:
+            starts.append(starts[-1] + size)
+        self.owned = [(begin, size) for begin, size in zip(starts, self.sizes, strict=False)
+                      if begin < self.local]  # fmt: skip
+
+    def startup(self) -> None:
+        """The flat copy beside the weights, then the slice's masters (lines 449 to 576)."""
+        rank = self.rank
+        self.model()
+        self.to.empty_cache()
+        if self.tight:  # a scalar stays in the place of each
+            self.free("model")
+            self.make("model", *[rank.width] * len(self.sizes))
+            self.to.empty_cache()
+        self.make("flat", rank.flat)
+        self.free("model")
+        self.make("clone", rank.clone)
+        if self.plan.offload != "none":
+            self.free("clone")
+            self.make("staging", rank.staging)
+            return
+        if rank.width < FP32:
+            self.make("masters", rank.masters)
+            self.free("clone")
+        self.moment(rank.step_grad)
+
+    def begin(self) -> None:
+        """A micro-batch meets the parameters from the last one on."""
+        self.place = sum(self.sizes)
+
+    def arrived(self, key: tuple[int, int], tensor: int) -> None:
+        """Line 2284: the first gradient of all makes the bucket; most go into it at once."""
+        plan = self.plan
+        if plan.contiguous and "bucket" not in self.held:
+            self.make("bucket", *[plan.bucket_bytes] * (2 if plan.overlap else 1))
+        if plan.stage == 2:
+            self.into_bucket(tensor)
+            return
+        self.added(key, tensor)
+        if plan.overlap and self.last:
+            self.into_bucket(self.grads.pop(key))
+
+    def into_bucket(self, tensor: int) -> None:
+        """Line 1415. A gradient that is larger than the bucket stays where it is."""
+        plan = self.plan
+        elements = self.to.size(tensor) // plan.trained_width
+        if self.filled + elements > plan.bucket:
+            self.reduce()
+        self.filled += elements
+        self.place -= elements
+        if plan.contiguous and elements <= plan.bucket:
+            self.to.free((tensor,))
+            tensor = -1
+        elif plan.contiguous and plan.offload != "none":
+            copy = self.to.make_on(0, self.to.size(tensor), GRADIENT)
+            self.to.free((tensor,))
+            tensor = copy
+        self.inside.append((self.place, elements, tensor))
+
+    def reduce(self) -> None:
+        """Line 2207: a flat copy is added up over the ranks, then the slice's own are laid out.
+
+        What belongs to one rank alone is added up where it is (line 1555 makes one piece for
+        each rank, and one piece is not copied). Gradients that are no part of a bucket stay for the
+        next reduction where that overlaps with backward (line 2264), in stage 1 to the end.
+        """
+        if not self.inside:
+            return
+        plan, width = self.plan, self.plan.trained_width
+        self.free("previous")
+        begins = [begin // self.local for begin, _, _ in self.inside]
+        ends = [(begin + size - 1) // self.local for begin, size, _ in self.inside]
+        pieces = len({*begins, *ends}) if plan.contiguous else len(self.inside)
+        if pieces > 1:
+            self.moment(width * self.filled, queue=self.queue)
+        for begin, size, tensor in self.inside:
+            own = begin < self.local
+            if own:
+                self.keep_own(min(size, self.local - begin))
+            if tensor >= 0 and own and not plan.contiguous:
+                self.held.setdefault("own", []).append(tensor)
+            elif tensor >= 0 and not plan.contiguous and (plan.overlap or plan.stage == 1):
+                name = "previous" if plan.stage == 2 else "reduced"
+                self.held.setdefault(name, []).append(tensor)
+            elif tensor >= 0:
+                self.to.free((tensor,))
+        self.inside, self.filled = [], 0
+
+    def keep_own(self, elements: int) -> None:
+        """A gradient of the slice: laid out with the others, or on its way to the host."""
+        plan, width = self.plan, self.plan.trained_width
+        if plan.offload != "none":
+            if self.last:
+                self.moment(8 * elements, 0 if width == 4 else 4 * elements, queue=self.queue)
+        elif plan.contiguous and "own" not in self.held:
+            self.make("own", width * sum(size for _, size in self.owned), queue=self.queue)
+
+    def epilogue(self) -> None:
+        """Line 1020: what is left is reduced; micro-batches add up; the bucket goes."""
+        plan = self.plan
+        if plan.stage == 1 and not self.last:
+            return
+        if plan.pipeline and plan.contiguous:
+            self.make("bucket", plan.bucket_bytes)
+        if plan.stage == 1 and not plan.overlap:
+            self.place = 0
+            for tensor in self.in_order():
+                self.into_bucket_in_order(tensor)
+        self.reduce()
+        if plan.run.arch.tower and plan.contiguous and not {"own", "sum"} & self.held.keys():
+            self.keep_own(0)  # the slice is the tower's, whose gradients are zeros: line 2708
+        if "sum" in self.held:
+            self.free("own")
+        elif "own" in self.held:
+            self.held["sum"] = self.held.pop("own")
+        self.free("bucket", "previous", "reduced")
+
+    def into_bucket_in_order(self, tensor: int) -> None:
+        """The same, from the first parameter on."""
+        elements = self.to.size(tensor) // self.plan.trained_width
+        self.place += elements
+        begin = self.place
+        self.into_bucket(tensor)
+        _, size, inside = self.inside[-1]
+        self.inside[-1] = (begin - elements, size, inside)
+        self.place = begin
+
+    def step(self) -> None:
+        """Line 3040: the norm of each piece, then the slice's gradients, flat and in fp32."""
+        if self.plan.offload != "none":
+            return
+        rank = self.rank
+        pieces = (min(size, self.local - begin) for begin, size in self.owned)
+        self.moment(*map(norm_bytes, pieces))
+        if len(self.owned) > 1:
+            self.make("flat grads", rank.step_flat)
+        self.make("grad", rank.step_grad)
+        self.free("flat grads", "sum")
+        self.states(0, rank)
+        self.update(rank)
+        self.free("grad")
