@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_mem_calculator.autograd.tape import Tape
-from gpu_mem_calculator.autograd.walk import HOOKS, REENTRANT, Moment, walk
+from gpu_mem_calculator.autograd.walk import HOOKS, REENTRANT, PeakParts, walk
 
 
 def test_a_linear_layer_keeps_its_input() -> None:
@@ -15,8 +15,8 @@ def test_a_linear_layer_keeps_its_input() -> None:
     y = tape.op("y", x, weight, elements=50, saves=(x, weight))
     made = walk(tape, x, y)
     assert made.saved == (("x", 200),)
-    assert made.forward == Moment(200 + 100)
-    assert made.backward == Moment(act=200 + 100 + 200, grad=60)
+    assert made.forward == PeakParts(200 + 100)
+    assert made.backward == PeakParts(act=200 + 100 + 200, grad=60)
     assert made.later.total == made.backward.total
 
 

@@ -16,7 +16,7 @@ from gpu_mem_calculator.backtest.predict import (
     ready,
     stage_of_rank,
 )
-from gpu_mem_calculator.backtest.rows import METRICS, Row, rows_from
+from gpu_mem_calculator.backtest.rows import METRICS, MeasuredRun, rows_from
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.replayed import replayed
@@ -32,7 +32,7 @@ OUTSIDE = (("CUDA context", 5, ""), ("NCCL", 7, ""))
 SEARCHED = {"allocated_bytes": 10**9, "survives_in_bytes": 10**9, "fits": True}
 
 
-def one(**rest: Any) -> Row:
+def one(**rest: Any) -> MeasuredRun:
     """A row with some keys of its own."""
     return rows_from([measured_row(**rest)])[0]
 

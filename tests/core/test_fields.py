@@ -10,7 +10,7 @@ import pytest
 
 from gpu_mem_calculator.core.choices import takes
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.fields import Field, fields, form
+from gpu_mem_calculator.core.fields import RunFileField, fields, form
 from gpu_mem_calculator.core.keys import DEFAULT, WORDS
 from gpu_mem_calculator.core.models import LoraConfig
 from gpu_mem_calculator.core.resolve import resolve
@@ -88,7 +88,7 @@ def test_choices_are_those_of_the_tables() -> None:
     assert "bf16_pure" not in _named("training.precision", "megatron_lm")
 
 
-def _bad(field: Field) -> list[float]:
+def _bad(field: RunFileField) -> list[float]:
     """Values just outside of a field's bounds."""
     found = [field.minimum - 1] if field.minimum is not None else []
     found += [field.maximum + 1] if field.maximum is not None else []

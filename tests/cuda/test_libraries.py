@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator.backtest.predict import outside_bytes
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import Resolved
+from gpu_mem_calculator.core.resolved import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.cuda.libraries import context_bytes, host_libraries
 from gpu_mem_calculator.ledger.units import MIB
@@ -31,7 +31,7 @@ CONTEXTS = (("t4", 103), ("v100-32gb-sxm", 310), ("v100-16gb-pcie", 311), ("a100
             ("h100-80gb-sxm", 527))  # fmt: skip
 
 
-def resolved(config: dict[str, Any]) -> Resolved:
+def resolved(config: dict[str, Any]) -> ResolvedRun:
     """A run file as a run."""
     return resolve(read(config))
 

@@ -13,7 +13,7 @@ from gpu_mem_calculator.cuda.nccl import (
     PEER_BYTES,
     SEND_BYTES,
     STREAMS_BYTES,
-    Group,
+    Communicator,
     group_bytes,
     groups,
     num_channels,
@@ -23,7 +23,7 @@ from gpu_mem_calculator.cuda.nccl import (
 from gpu_mem_calculator.ledger.units import GIB, MIB
 from tests.conftest import small_run
 
-ALONE, NODE, H100 = Group(1, 1), Group(8, 8), "9.0"
+ALONE, NODE, H100 = Communicator(1, 1), Communicator(8, 8), "9.0"
 
 
 @pytest.mark.parametrize(("channels", "measured"), [(1, 10), (2, 16), (8, 52), (64, 388)])
@@ -60,7 +60,7 @@ def test_a_world_group_on_a_node_is_what_was_reported() -> None:
 def test_sums_in_the_switch_need_a_buffer_for_each_rank() -> None:
     """32 MiB a rank on Hopper, from three ranks on; Ampere's switch does not add."""
     assert group_bytes(NODE, H100, sums=True) - group_bytes(NODE, H100, sums=False) == 256 * MIB
-    pair = Group(2, 2)
+    pair = Communicator(2, 2)
     assert group_bytes(pair, H100, sums=True) == group_bytes(pair, H100, sums=False)
     assert group_bytes(NODE, "8.0", sums=True) == group_bytes(NODE, "8.0", sums=False)
 
@@ -75,11 +75,15 @@ def test_groups_follow_the_order_of_ranks() -> None:
     """tp and dp inside a node of eight, stages on different nodes."""
     mesh = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "data_parallel_size": 4}
     run = resolve(read(small_run("megatron_lm", parallelism=mesh, gpus=16))).run
-    assert groups(run) == {"tp": Group(2, 2), "dp": Group(4, 4), "pp": Group(2, 1)}
+    assert groups(run) == {
+        "tp": Communicator(2, 2),
+        "dp": Communicator(4, 4),
+        "pp": Communicator(2, 1),
+    }
 
 
 def test_pairs_over_nodes_share_their_buffers() -> None:
     """Sending through the network takes one buffer each way, however many peers."""
-    far = Group(4, 1)
+    far = Communicator(4, 1)
     assert pairs_bytes(far, 1, H100) == pairs_bytes(far, 3, H100)
     assert pairs_bytes(NODE, 7, H100) - pairs_bytes(NODE, 6, H100) == 32 * PEER_BYTES

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import Resolved
+from gpu_mem_calculator.core.resolved import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.stream import AllocationStream
 from gpu_mem_calculator.step.stream import stream
 from tests.random_runs.runs import run_file
 
@@ -29,13 +29,13 @@ def runs(number: int) -> list[dict[str, Any]]:
     return found
 
 
-def written(resolved: Resolved) -> Stream:
+def written(resolved: ResolvedRun) -> AllocationStream:
     """The stream that the engine's ledger is written as."""
     ledger = resolved.engine.ledger(replace(resolved.run, unrolled=True))
     return stream(ledger, int(resolved.run.micro_batches))
 
 
-def live_peak(found: Stream) -> int:
+def live_peak(found: AllocationStream) -> int:
     """The most bytes that are alive after start-up."""
     alive = peak = 0
     begin = found.marks[0][0]
@@ -53,7 +53,7 @@ def test_a_stream_is_as_high_as_its_ledger(run: dict[str, Any]) -> None:
     assert live_peak(written(resolved)) == highest
 
 
-def small(**engine: Any) -> Resolved:
+def small(**engine: Any) -> ResolvedRun:
     """Three layers on four ranks."""
     config = {
         "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 4096,
@@ -72,7 +72,7 @@ LAYER = 4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512
 ROOT = 2 * 4096 * 512 + 512
 
 
-def on(found: Stream, number: int, phase: str) -> list[int]:
+def on(found: AllocationStream, number: int, phase: str) -> list[int]:
     """What one CUDA stream makes (positive) and frees in a phase, in order."""
     names = [name for _, name in found.marks]
     end = found.marks[names.index(phase)][0]

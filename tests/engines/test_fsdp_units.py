@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpu_mem_calculator.autograd.events import Script
+from gpu_mem_calculator.autograd.events import BlockEvents
 from gpu_mem_calculator.engines.fsdp.units import (
-    Widths,
+    UnitBits,
     alone_script,
     layer_pieces,
     shard_elements,
@@ -17,10 +17,10 @@ from gpu_mem_calculator.model.adapters import Adapter
 from gpu_mem_calculator.model.blocks import Weight
 from tests.engines.test_fsdp import make
 
-MIXED, WHOLE = Widths(32, 16, 16), Widths(32, 32, 32)
+MIXED, WHOLE = UnitBits(32, 16, 16), UnitBits(32, 32, 32)
 
 
-def highest(script: Script) -> int:
+def highest(script: BlockEvents) -> int:
     """The most bytes that a script has at once."""
     alive = peak = 0
     for event in script.forward:

@@ -17,7 +17,7 @@ from gpu_mem_calculator.ledger.mesh import Mesh
 from gpu_mem_calculator.model.adapters import Adapter
 from gpu_mem_calculator.model.arch import Arch
 from gpu_mem_calculator.modelling.megatron.layer import layer_walk
-from gpu_mem_calculator.modelling.megatron.ops import Setting
+from gpu_mem_calculator.modelling.megatron.ops import MegatronSetting
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.step.pipeline import chunk_flight, chunks_in_flight
 
@@ -99,8 +99,15 @@ def test_korthikanti_layer() -> None:
     s, b, h, a, t = 2048, 4, 6144, 64, 8
     numbers = {"hidden_size": h, "num_attention_heads": a, "num_key_value_heads": a}
     layer = read_plain(GPT | numbers | {"intermediate_size": 4 * h}).layers[0]
-    how = Setting(batch=b, seq=s, hidden=h, tp=t, sequence_parallel=True, fused_softmax=True,
-                  transformer_engine=False)  # fmt: skip
+    how = MegatronSetting(
+        batch=b,
+        seq=s,
+        hidden=h,
+        tp=t,
+        sequence_parallel=True,
+        fused_softmax=True,
+        transformer_engine=False,
+    )
     kept = layer_walk(how, layer)
     statistics = sum(size for name, size in kept.saved if "statistics" in name)
     assert kept.saved_bytes - statistics == 34 * s * b * h // t + 5 * a * s * s * b // t
@@ -164,8 +171,8 @@ def test_interleaving_holds_more() -> None:
 
 def test_sequence_parallel_cuts_what_lies_between() -> None:
     """Sequence parallelism divides a layer's input by tp; without it the input is whole."""
-    how = Setting(batch=1, seq=4096, hidden=4096, tp=4)
-    cut = Setting(batch=1, seq=4096, hidden=4096, tp=4, sequence_parallel=True)
+    how = MegatronSetting(batch=1, seq=4096, hidden=4096, tp=4)
+    cut = MegatronSetting(batch=1, seq=4096, hidden=4096, tp=4, sequence_parallel=True)
     layer = arch().layers[0]
     assert layer_walk(how, layer).input_bytes == 4 * layer_walk(cut, layer).input_bytes
     assert layer_walk(how, layer).saved_bytes > layer_walk(cut, layer).saved_bytes

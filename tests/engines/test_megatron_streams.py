@@ -12,15 +12,15 @@ from gpu_mem_calculator.backtest.predict import stage_of_rank
 from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.megatron_defaults import as_measured
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import Resolved
+from gpu_mem_calculator.core.resolved import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
 from gpu_mem_calculator.engines.megatron_lm.model_inputs import embedding_steps
 from gpu_mem_calculator.engines.megatron_lm.parameters import stage_tensors, stepped
 from gpu_mem_calculator.engines.megatron_lm.states import owned, stage_shard
-from gpu_mem_calculator.engines.megatron_lm.stream import StageWriter
+from gpu_mem_calculator.engines.megatron_lm.stream import PipelineStreamWriter
 from gpu_mem_calculator.replay.allocator import Footprint, replay
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.stream import AllocationStream
 from gpu_mem_calculator.step.pipeline import stage_of
 from gpu_mem_calculator.step.stream import stream
 from gpu_mem_calculator.step.stream_writer import Phase
@@ -39,7 +39,7 @@ ROWS = {
 }  # fmt: skip
 
 
-def resolved(row: str) -> tuple[Resolved, int]:
+def resolved(row: str) -> tuple[ResolvedRun, int]:
     """A measured run, and the stage it was measured on."""
     found = resolve(read(as_measured(ROWS[row]["config"], ROWS[row]["environment"])))
     pp = int(found.run.mesh.pp)
@@ -47,7 +47,7 @@ def resolved(row: str) -> tuple[Resolved, int]:
 
 
 @cache
-def asked(row: str) -> Stream:
+def asked(row: str) -> AllocationStream:
     """The stream of a measured run."""
     found, stage = resolved(row)
     ledger = found.engine.ledger(replace(found.run, stage=stage, unrolled=True))
@@ -98,7 +98,7 @@ def test_1f1b(flight: int, expected: str) -> None:
     steps = [Phase("startup", [])]
     for _ in range(2):
         steps += [Phase(f"{word}{n}", []) for n in range(3) for word in "FB"] + [Phase("opt", [])]
-    found = [phase.title for phase in StageWriter(ledger, flight, ()).order(steps, 3)]
+    found = [phase.title for phase in PipelineStreamWriter(ledger, flight, ()).order(steps, 3)]
     assert found == ["startup", *[*expected.split(), "opt"] * 2]
 
 

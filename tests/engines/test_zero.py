@@ -11,10 +11,10 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.deepspeed import cache_key as case
 from gpu_mem_calculator.engines.deepspeed import ledger, reduce_at_end
-from gpu_mem_calculator.engines.deepspeed.coordinator import Limits, Stack, Trace
-from gpu_mem_calculator.engines.deepspeed.gather import Gathering, Reader
-from gpu_mem_calculator.engines.deepspeed.layout import Plan
-from gpu_mem_calculator.engines.deepspeed.levels import Counter
+from gpu_mem_calculator.engines.deepspeed.coordinator import GatherLimits, ModuleStack, ModuleTrace
+from gpu_mem_calculator.engines.deepspeed.gather import GatherAllocator, WeightReader
+from gpu_mem_calculator.engines.deepspeed.layout import ZeroLayout
+from gpu_mem_calculator.engines.deepspeed.levels import CountingAllocator
 from gpu_mem_calculator.engines.deepspeed.modules import (
     after_modules,
     before_modules,
@@ -69,12 +69,15 @@ def test_gathered_at_the_end_of_forward_is_what_was_measured(again: bool, expect
     """TinyLlama without and Llama-2-7B with recompute, to the byte."""
     arch = SEVEN if again else TINY
     layers = ((layer_modules(arch.layers[0]), len(arch.layers), again),)
-    trace, counter = Trace(Stack(before_modules(arch), layers, after_modules(arch))), Counter()
-    state = Gathering(trace, Limits(), counter, ranks=8, lane=0, from_host=False)
+    trace, counter = (
+        ModuleTrace(ModuleStack(before_modules(arch), layers, after_modules(arch))),
+        CountingAllocator(),
+    )
+    state = GatherAllocator(trace, GatherLimits(), counter, ranks=8, lane=0, from_host=False)
     state.gather_small()
     state.traced = True
     counter.reset()
-    Reader(trace, state).advance(trace.ended)
+    WeightReader(trace, state).advance(trace.ended)
     assert 2 * counter.total == expected
 
 
@@ -102,14 +105,14 @@ def test_the_key_of_a_count_has_all_that_a_keeper_reads(
             of_run.add(name)
             return super().__getattribute__(name)
 
-    class Watched(Plan, frozen=True, kw_only=True):
+    class Watched(ZeroLayout, frozen=True, kw_only=True):
         """Notes what is read of a plan."""
 
         def __getattribute__(self, name: str) -> Any:
             of_plan.add(name)
             return super().__getattribute__(name)
 
-    def watched(*values: Any) -> Plan:
+    def watched(*values: Any) -> ZeroLayout:
         made = case.plain(*values)
         run = WatchedRun(**{f: getattr(made.run, f) for f in made.run.__struct_fields__})
         fields = {f: getattr(made, f) for f in made.__struct_fields__}

@@ -9,14 +9,14 @@ import pytest
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.generation.kv_cache import (
-    Kept,
+    LayerState,
     kept,
     plain_row,
     sequence_bytes,
     token_bytes,
 )
 from gpu_mem_calculator.model.arch import Arch
-from gpu_mem_calculator.weights.shards import Shard
+from gpu_mem_calculator.weights.shards import ServerShard
 
 
 def arch(name: str) -> Arch:
@@ -27,10 +27,10 @@ def arch(name: str) -> Arch:
 
 
 def cache(name: str | Arch, *, tp: int = 1, bits: int = 16, state_bits: int = 32
-          ) -> tuple[Kept, ...]:  # fmt: skip
+          ) -> tuple[LayerState, ...]:  # fmt: skip
     """What one rank keeps, elements stored by themselves."""
     model = arch(name) if isinstance(name, str) else name
-    shard = Shard(places=range(len(model.layers)), tp=tp, attention_tp=tp)
+    shard = ServerShard(places=range(len(model.layers)), tp=tp, attention_tp=tp)
     return kept(model, shard, plain_row(bits), state_bits=state_bits, conv_bits=16)
 
 
@@ -119,7 +119,7 @@ def test_every_preset_has_a_cache() -> None:
         assert 0 <= sequence_bytes(caches, 1) <= sequence_bytes(caches, 5000), row["name"]
 
 
-def states(caches: tuple[Kept, ...]) -> int:
+def states(caches: tuple[LayerState, ...]) -> int:
     """What a sequence keeps however long it is, cross-attention left aside."""
     return sum(one.state_bytes * len(one.places) for one in caches)
 

@@ -14,10 +14,10 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.explain import explain
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.generation.token_choice import Choice, choose_token
+from gpu_mem_calculator.generation.token_choice import TokenChoice, choose_token
 from gpu_mem_calculator.ledger.ledger import CACHE, Ledger
 from gpu_mem_calculator.modelling.huggingface.quantized import fused_rows
-from gpu_mem_calculator.modelling.huggingface.setting import Setting
+from gpu_mem_calculator.modelling.huggingface.setting import BlockSetting
 from tests.serving.conftest import assisted, served
 
 TOKEN = 3 * 2 * 2 * 32 * 2  # keys and values of 2 heads of 32 in 3 layers, 2 bytes each
@@ -92,7 +92,7 @@ def test_samples_of_one_prompt_are_sequences() -> None:
 )
 def test_what_the_first_token_is_chosen_from(given: dict[str, Any], width: int) -> None:
     """Bytes of each logit at the highest moment."""
-    choice = Choice(rows=4, vocab=100_000, bits=16, length=9, new=2, **given)
+    choice = TokenChoice(rows=4, vocab=100_000, bits=16, length=9, new=2, **given)
     moment = choose_token(choice, first=True).moment
     assert moment.total == pytest.approx(width * 400_000, rel=0.01)
 
@@ -139,7 +139,7 @@ def test_packed_weights() -> None:
 
 def test_few_rows_are_multiplied_by_packed_weights() -> None:
     """More than that take a copy of the weight in 16 bits."""
-    how = Setting(batch=1, seq=1, hidden=1, bits=16, matmul_bits=16, weight_bits=16)
+    how = BlockSetting(batch=1, seq=1, hidden=1, bits=16, matmul_bits=16, weight_bits=16)
     hopper = replace(how, hopper=True)
     assert fused_rows(how, 4096, 14336) == 4
     assert fused_rows(hopper, 4096, 14336) == 32

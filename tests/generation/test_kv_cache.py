@@ -12,13 +12,13 @@ from gpu_mem_calculator.generation.kv_cache import (
     LATENT,
     STATE,
     WINDOW,
-    Kept,
+    LayerState,
     kept,
     plain_row,
     sequence_bytes,
     token_bytes,
 )
-from gpu_mem_calculator.weights.shards import Shard
+from gpu_mem_calculator.weights.shards import ServerShard
 from tests.serving.vllm_runs import arch, logs
 
 MODELS = {row["id"]: row["model"] for row in logs()}
@@ -26,10 +26,10 @@ MODELS = {row["id"]: row["model"] for row in logs()}
 
 def caches(
     model: str | dict[str, Any], tp: int = 1, bits: int = 16, state_bits: int = 16
-) -> tuple[Kept, ...]:
+) -> tuple[LayerState, ...]:
     """The cache of a rank that has all layers."""
     one = arch(model)
-    shard = Shard(places=range(len(one.layers)), tp=tp, attention_tp=tp)
+    shard = ServerShard(places=range(len(one.layers)), tp=tp, attention_tp=tp)
     return kept(one, shard, plain_row(bits), state_bits=state_bits, conv_bits=16)
 
 

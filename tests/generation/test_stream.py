@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.autograd.events import Script
+from gpu_mem_calculator.autograd.events import BlockEvents
 from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import Resolved
+from gpu_mem_calculator.core.resolved import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.generation.decode_steps import STEPS, played
 from gpu_mem_calculator.generation.model_inputs import mask_script, table_script
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.stream import AllocationStream
 from tests.serving.conftest import FAMILIES, assisted, served
 from tests.streams import highest, rolled_and_written
 
@@ -39,17 +39,17 @@ MODES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def found(family: str = "llama", **inference: Any) -> Resolved:
+def found(family: str = "llama", **inference: Any) -> ResolvedRun:
     """A run of a small model, resolved."""
     return resolve(read(served(family, **inference)))
 
 
-def written(**inference: Any) -> Stream:
+def written(**inference: Any) -> AllocationStream:
     """What a small Llama asks of the allocator."""
     return rolled_and_written(found(**inference))[1]
 
 
-def agrees(resolved: Resolved) -> None:
+def agrees(resolved: ResolvedRun) -> None:
     """A stream is as high as the rolled ledger says."""
     rolled, asked = rolled_and_written(resolved)
     assert highest(asked) == int(rolled.peak(phases=STEP))
@@ -139,7 +139,7 @@ def test_few_steps_are_played_whole() -> None:
     assert max(gaps) - min(gaps) <= 2
 
 
-def alive(script: Script) -> int:
+def alive(script: BlockEvents) -> int:
     """Bytes that a script leaves."""
     left = sum(int(script.sizes[e]) if e >= 0 else -int(script.sizes[~e]) for e in script.forward)
     assert left == sum(int(script.sizes[tensor]) for tensor in script.left)

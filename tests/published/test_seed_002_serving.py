@@ -13,14 +13,14 @@ from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.serving import resolve_inference
 from gpu_mem_calculator.ledger.ledger import GPU
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.run.served import WEIGHTS, Served
+from gpu_mem_calculator.run.served import WEIGHTS, ServerMemory
 from gpu_mem_calculator.serving.vllm.engine import serve
 
 CARD_BYTES = 99_896_338_021  # (91,182.071808 - 21,254.635520) MB / 0.7
 PROCESS_BYTES = {0.2: 21_254_635_520, 0.9: 91_182_071_808}
 
 
-def served(share: float) -> Served:
+def served(share: float) -> ServerMemory:
     """The seed's server."""
     return serve(resolve_inference(read({
         "model": {"name": "phi-3-mini"},
@@ -30,7 +30,7 @@ def served(share: float) -> Served:
     })).run)  # fmt: skip
 
 
-def process_bytes(found: Served) -> int:
+def process_bytes(found: ServerMemory) -> int:
     """What nvidia-smi would show: everything on the card, and what lies outside the share."""
     return sum(one.bytes for one in found.items if one.place == GPU) + sum(
         size for _, size, _ in found.outside)  # fmt: skip

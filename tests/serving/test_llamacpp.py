@@ -16,12 +16,12 @@ from gpu_mem_calculator.core.serving import resolve_inference
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB, MIB
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.run.served import POOL, WEIGHTS, Served
+from gpu_mem_calculator.run.served import POOL, WEIGHTS, ServerMemory
 from gpu_mem_calculator.serving.llamacpp.activations import compute_buffers
 from gpu_mem_calculator.serving.llamacpp.engine import serve
 from gpu_mem_calculator.serving.llamacpp.layout import (
-    Device,
-    Plan,
+    DeviceBytes,
+    ServerLayout,
     fewest_on_host,
     fits,
     laid_out,
@@ -45,12 +45,12 @@ def run(model: str, gpus: int = 1, gpu: str = "h200", **inference: Any) -> Run:
     return resolve_inference(read(file(model, gpus, gpu, **inference))).run
 
 
-def plan(model: str, gpus: int = 1, **inference: Any) -> Plan:
+def plan(model: str, gpus: int = 1, **inference: Any) -> ServerLayout:
     """What a run comes to."""
     return planned(run(model, gpus, **inference))
 
 
-def served(model: str, gpus: int = 1, **inference: Any) -> list[Served]:
+def served(model: str, gpus: int = 1, **inference: Any) -> list[ServerMemory]:
     """Every GPU of a server."""
     one = run(model, gpus, **inference)
     return [serve(replace(one, stage=gpu)) for gpu in range(gpus)]
@@ -283,4 +283,4 @@ def test_a_newer_build_is_said() -> None:
 
 def test_devices_add_up() -> None:
     """A device's total is its parts."""
-    assert Device(1, 2, 3, 4).total == 10
+    assert DeviceBytes(1, 2, 3, 4).total == 10

@@ -8,12 +8,12 @@ from typing import Any
 import numpy
 import pytest
 
-from gpu_mem_calculator.autograd.walk import Walk
+from gpu_mem_calculator.autograd.walk import BlockWalk
 from gpu_mem_calculator.core.calculator import STEP, full_estimate
 from gpu_mem_calculator.ledger.ledger import GPU, OPTIM, UNIFIED, Ledger
 from gpu_mem_calculator.model.adapters import Adapter, linears
 from gpu_mem_calculator.modelling.huggingface.layer import layer_walk
-from gpu_mem_calculator.modelling.huggingface.setting import Setting
+from gpu_mem_calculator.modelling.huggingface.setting import BlockSetting
 from gpu_mem_calculator.step.weights import quantized_bytes, trained_sizes
 from tests.conftest import HERE, small_run
 
@@ -131,8 +131,8 @@ def test_a_frozen_fp32_weight_is_cast_at_every_use() -> None:
     adapter = Adapter(8, frozenset(TARGETS))
 
     def saved(bits: int) -> dict[str, Any]:
-        how = Setting(**shape, bits=bits, weight_bits=bits, frozen=True, adapter=adapter)  # type: ignore[arg-type]
-        walk: Walk = layer_walk(how, layer)
+        how = BlockSetting(**shape, bits=bits, weight_bits=bits, frozen=True, adapter=adapter)  # type: ignore[arg-type]
+        walk: BlockWalk = layer_walk(how, layer)
         return {name: size for name, size in walk.saved if name.endswith("weight.to")}
 
     assert saved(16) == {}
@@ -188,11 +188,11 @@ def test_many_batches_at_once_are_the_same_as_one_by_one(training: dict[str, Any
     assert [one.forward.total, three.forward.total] == both.forward.total.tolist()
 
 
-def _walked(training: dict[str, Any], batch: Any) -> Walk:
+def _walked(training: dict[str, Any], batch: Any) -> BlockWalk:
     lora = training.get("lora", {})
     adapter = Adapter(8, frozenset(TARGETS), 32, lora.get("dropout", 0.0), lora.get("dora", False))
     bits = 32 if training.get("upcast_unquantized") else 16
-    how = Setting(
+    how = BlockSetting(
         batch=batch, seq=512, hidden=256, bits=bits, matmul_bits=16, weight_bits=bits,
         autocast=True, frozen=True, adapter=adapter, quantization=training.get("quantization"),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator.run.phases import FORWARD
-from gpu_mem_calculator.step.instants import Stretch, in_flight, step
+from gpu_mem_calculator.step.instants import LayerRange, in_flight, step
 
 SIZES = {
     "layers": st.lists(st.tuples(st.integers(1, 5), st.integers(1, 99), st.integers(0, 99)),
@@ -58,7 +58,7 @@ def test_the_beats_have_the_peak_of_a_replayed_step(
     """Whatever the sizes, no instant that matters is missing and none is too high."""
     stage = min(stage, pp - 1)
     beats = step(
-        tuple(Stretch(str(i), count) for i, (count, _, _) in enumerate(layers)),
+        tuple(LayerRange(str(i), count) for i, (count, _, _) in enumerate(layers)),
         flight=in_flight(pp, stage, micro), micro_batches=micro,
     )  # fmt: skip
     highest = 0

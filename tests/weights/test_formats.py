@@ -7,20 +7,22 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.model.arch import Arch
-from gpu_mem_calculator.weights import FormatError, Scheme, scheme
+from gpu_mem_calculator.weights import FormatError, WeightFormat, scheme
 from gpu_mem_calculator.weights.recipes import RECIPES
-from gpu_mem_calculator.weights.shards import Held, Shard, held
+from gpu_mem_calculator.weights.shards import ServerShard, ShardedParameter, held
 from gpu_mem_calculator.weights.vllm_formats import loaded
 from tests.serving.vllm_runs import arch
 
-MATRIX = Held("model.layers.0.self_attn.q_proj.weight", (4096, 2048), "linear", 0)
-EXPERT = Held("model.layers.0.mlp.experts.down_proj", (8, 2048, 1024), "expert", 0, "experts")
+MATRIX = ShardedParameter("model.layers.0.self_attn.q_proj.weight", (4096, 2048), "linear", 0)
+EXPERT = ShardedParameter(
+    "model.layers.0.mlp.experts.down_proj", (8, 2048, 1024), "expert", 0, "experts"
+)
 N = 4096 * 2048
 
 
-def checkpoint(model: Arch, how: Scheme, bits: int = 16) -> int:
+def checkpoint(model: Arch, how: WeightFormat, bits: int = 16) -> int:
     """Bytes of the whole model as stored."""
-    whole = Shard(places=range(len(model.layers)))
+    whole = ServerShard(places=range(len(model.layers)))
     return sum(size for one in held(model, whole) for _, size in how.stored(one, bits))
 
 
@@ -71,7 +73,7 @@ def test_embeddings_heads_norms_routers_and_biases_stay_as_they_are(name: str) -
     """In every format."""
     for role, shape in (("embedding", (1000, 64)), ("head", (1000, 64)), ("norm", (64,)),
                         ("router", (8, 64)), ("other", (4, 1, 64))):  # fmt: skip
-        one = Held("x.weight", shape, role)
+        one = ShardedParameter("x.weight", shape, role)
         assert scheme(name).stored(one, 16) == (("", 2 * one.numel),)
 
 
@@ -106,7 +108,9 @@ def test_gpt_oss_is_exact_to_the_byte() -> None:
 def test_deepseek_has_a_scale_for_each_block() -> None:
     """128 x 128, in fp32, ragged blocks counted whole."""
     config = {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"}
-    odd = Held("model.layers.0.self_attn.kv_a_proj_with_mqa.weight", (576, 7168), "linear", 0)
+    odd = ShardedParameter(
+        "model.layers.0.self_attn.kv_a_proj_with_mqa.weight", (576, 7168), "linear", 0
+    )
     found = dict(scheme("fp8", config).stored(odd, 16))
     assert found == {"": 576 * 7168, "scales": 5 * 56 * 4}
     assert scheme("fp8", None, "deepseek_v3").stored(odd, 16) == tuple(found.items())
@@ -139,7 +143,7 @@ def test_kimi_packs_its_routed_experts_alone() -> None:
     group = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
     how = scheme("none", compressed(group, ignore=ignore))
     model = arch("kimi-k2")
-    whole = Shard(places=range(2))
+    whole = ServerShard(places=range(2))
     packed = {one.name for one in held(model, whole) if how.packs(one)}
     assert packed == {"model.layers.1.mlp.experts.gate_up_proj",
                       "model.layers.1.mlp.experts.down_proj"}  # fmt: skip
@@ -175,7 +179,7 @@ def test_modelopt_is_read_in_both_its_forms() -> None:
 
 def test_a_quantized_head_is_packed_where_the_config_says_so() -> None:
     """GPTQ's lm_head."""
-    head = Held("lm_head.weight", (1024, 2048), "head")
+    head = ShardedParameter("lm_head.weight", (1024, 2048), "head")
     assert scheme("none", {**gptq(4, 128), "lm_head": True}).packs(head)
     assert not scheme("none", gptq(4, 128)).packs(head)
 
@@ -216,7 +220,7 @@ def test_vllm_drops_what_its_kernels_do_not_read() -> None:
 
 def test_vllm_pads_experts_for_its_kernels() -> None:
     """MXFP4 on Ampere (Marlin), Hopper (a second copy of the scales, then one) and Blackwell."""
-    gate = Held("m.experts.gate_up_proj", (32, 2880, 5760), "expert", 0, "experts", 1)
+    gate = ShardedParameter("m.experts.gate_up_proj", (32, 2880, 5760), "expert", 0, "experts", 1)
     how = scheme("mxfp4")
     marlin = dict(loaded(how, (0, 11, 0), "8.0").stored(gate, 16))
     assert marlin[""] == 32 * 3072 * 5888 // 2
@@ -226,7 +230,7 @@ def test_vllm_pads_experts_for_its_kernels() -> None:
     freed = dict(loaded(how, (0, 25, 0), "9.0").stored(gate, 16))
     assert freed["scales"] == 32 * 5888 * 90
     blackwell = loaded(how, (0, 11, 0), "10.0")
-    bias = Held("m.experts.gate_up_proj_bias", (32, 5760), "other", 0, "experts")
+    bias = ShardedParameter("m.experts.gate_up_proj_bias", (32, 5760), "other", 0, "experts")
     assert blackwell.stored(bias, 16) == (("", 32 * 6144 * 4),)
 
 

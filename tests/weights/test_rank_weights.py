@@ -19,7 +19,7 @@ from gpu_mem_calculator.weights.rank_weights import (
     weight_items,
     weights_bytes,
 )
-from gpu_mem_calculator.weights.shards import Shard
+from gpu_mem_calculator.weights.shards import ServerShard
 from tests.serving.vllm_runs import GIB, made
 
 MIB = 2**20
@@ -31,13 +31,13 @@ LOGS = [
 ]
 
 
-def rank(model: str | dict[str, Any], **options: Any) -> tuple[Run, Shard]:
+def rank(model: str | dict[str, Any], **options: Any) -> tuple[Run, ServerShard]:
     """A run and its rank, the vocabulary padded as vLLM does."""
     run, shard = made(model, **options)
     return run, replace(shard, vocab_multiple=64)
 
 
-def logged(log: dict[str, Any]) -> tuple[Run, Shard]:
+def logged(log: dict[str, Any]) -> tuple[Run, ServerShard]:
     """The rank whose log it is."""
     known = ("tp", "pp", "quantized", "quantization", "engine_version")
     options: dict[str, Any] = {key: log[key] for key in known if key in log}

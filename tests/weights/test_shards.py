@@ -8,17 +8,17 @@ import pytest
 
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.model.arch import Arch
-from gpu_mem_calculator.weights.shards import Held, Shard, held
+from gpu_mem_calculator.weights.shards import ServerShard, ShardedParameter, held
 from tests.serving.every_family import NAMES, family
 from tests.serving.vllm_runs import arch
 
 
-def whole(model: Arch, **cut: Any) -> Shard:
+def whole(model: Arch, **cut: Any) -> ServerShard:
     """All layers."""
-    return Shard(places=range(len(model.layers)), **cut)
+    return ServerShard(places=range(len(model.layers)), **cut)
 
 
-def cut_by(model: Arch, ranks: int, **more: Any) -> dict[str, Held]:
+def cut_by(model: Arch, ranks: int, **more: Any) -> dict[str, ShardedParameter]:
     """Every parameter under tensor parallelism."""
     shard = whole(model, tp=ranks, attention_tp=ranks, expert_tp=ranks, **more)
     return {one.name: one for one in held(model, shard)}
@@ -51,8 +51,8 @@ def test_stages_of_a_pipeline_have_the_model_between_them(name: str) -> None:
     """A tied head is a copy on the last stage."""
     model = family(name)
     middle = len(model.layers) // 2
-    first = Shard(places=range(middle), head=False)
-    last = Shard(places=range(middle, len(model.layers)), embedding=False)
+    first = ServerShard(places=range(middle), head=False)
+    last = ServerShard(places=range(middle, len(model.layers)), embedding=False)
     found = sum(one.numel for shard in (first, last) for one in held(model, shard))
     copied = 0 if model.head is not None else model.vocab * model.hidden
     assert found == sum(one.numel for one in held(model, whole(model))) + copied
@@ -175,5 +175,5 @@ def test_a_vision_tower_is_cut_and_on_the_first_stage_alone() -> None:
     assert sum(one.numel for one in found) < model.tower_parameters
     patches = next(one for one in found if "patch_embedding.weight" in one.name)
     assert patches.shape[1:] == (3, 14, 14)
-    last = Shard(places=range(1), embedding=False)
+    last = ServerShard(places=range(1), embedding=False)
     assert not any(one.part == "vision tower" for one in held(model, last))

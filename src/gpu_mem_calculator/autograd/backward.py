@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..ledger.num import Num, larger
-from .events import Reel, Script
-from .peak import High
+from .events import BlockEvents, EventRecorder
+from .peak import PeakTracker
 from .tape import Op, Tape, Value
 
 
-class Flow:
+class PendingGradient:
     """A gradient on its way: its tensor, and how many operations it still waits for."""
 
     __slots__ = ("owners", "tensor")
@@ -17,36 +17,41 @@ class Flow:
         self.tensor, self.owners = tensor, 1
 
 
-class Rerun:
+class Recompute:
     """What runs forward again in the middle of a backward: nothing, unless a checkpoint says so."""
 
     again: tuple[int, ...] = ()  # what backward reads and forward has not kept
 
-    def before(self, op: Op, flows: list[Flow]) -> None:
+    def before(self, op: Op, flows: list[PendingGradient]) -> None:
         """Backward has come to an operation."""
 
     def behind(self, op: Op) -> None:
         """An operation is done."""
 
 
-class Backward:
+class BackwardPass:
     """The run of a tape backward: what is alive, which gradients wait, the highest moments."""
 
     def __init__(
-        self, reel: Reel, ids: dict[int, int], owners: dict[int, Value], kept: dict[int, int],
-        held: Value | None, exit_: Value,
-    ) -> None:  # fmt: skip
+        self,
+        reel: EventRecorder,
+        ids: dict[int, int],
+        owners: dict[int, Value],
+        kept: dict[int, int],
+        held: Value | None,
+        exit_: Value,
+    ) -> None:
         """`held` is the input that a checkpoint holds; hooks do not count it."""
         self.reel, self.ids, self.owners = reel, ids, owners
         self.kept = kept if held is None else kept | {held.index: kept.get(held.index, 0) + 1}
         self.outside: Num = 0 if held is None else held.bytes
         self.exit_grad = reel.number(exit_.bytes)
-        self.grads = {exit_.index: Flow(self.exit_grad)}
+        self.grads = {exit_.index: PendingGradient(self.exit_grad)}
         reel.act = exit_.bytes
         for index in self.kept:
             reel.act = reel.act + owners[index].bytes
         self.weights: Num = 0
-        self.high, self.later = High(reel.act), High(reel.act)
+        self.high, self.later = PeakTracker(reel.act), PeakTracker(reel.act)
         self.after: Num = 0
         self.hooks: list[tuple[Num, Num]] = []
         self.passed: list[int] = []  # events when each hook runs
@@ -54,7 +59,7 @@ class Backward:
         self.matmul = self.shared = -1
         self.waiting: Num = 0
 
-    def run(self, tape: Tape, rerun: Rerun, *, handed: bool) -> None:
+    def run(self, tape: Tape, rerun: Recompute, *, handed: bool) -> None:
         """From the last operation to the first.
 
         What `rerun` makes again is let go as used. `handed`: saved tensors are gone when an
@@ -72,10 +77,10 @@ class Backward:
             self._operation(op, flows, handed=handed)
             rerun.behind(op)
 
-    def _operation(self, op: Op, flows: list[Flow], *, handed: bool) -> None:
+    def _operation(self, op: Op, flows: list[PendingGradient], *, handed: bool) -> None:
         """Gradients of the inputs are made, the output's and what was saved go."""
         reel, begin = self.reel, len(self.reel.events)
-        made: list[tuple[Value, Flow]] = []
+        made: list[tuple[Value, PendingGradient]] = []
         new: list[Num] = []
         late: list[Value] = []
         if flows:
@@ -97,7 +102,7 @@ class Backward:
                     flows[0].owners += 1
                     made.append((value, flows[0]))
                 else:
-                    made.append((value, Flow(reel.make(value.bytes))))
+                    made.append((value, PendingGradient(reel.make(value.bytes))))
                 if self.matmul < 0 and any(value.weight for value in op.ins):
                     self.matmul = len(reel.events)
             work += reel.work(op.back_pieces) if op.inside else []
@@ -121,7 +126,7 @@ class Backward:
         self.passed += [len(reel.events)] * len(new)
         reel.called(begin, [v.elements() for v in op.ins if v.param and flows])
 
-    def let_go(self, flow: Flow) -> None:
+    def let_go(self, flow: PendingGradient) -> None:
         """One that waited for a gradient has it."""
         flow.owners -= 1
         if flow.owners == 0:
@@ -129,7 +134,7 @@ class Backward:
 
     def _moments(
         self, op: Op, now: Num, work: list[int], late: list[Value], *, handed: bool
-    ) -> list[Flow]:
+    ) -> list[PendingGradient]:
         """An operation at its highest: inside it and, where its results settle later, behind it.
 
         Returns the gradients that are cast then.
@@ -143,7 +148,7 @@ class Backward:
                 if self.holders[index] == sum(v.base == index for v in op.saves):
                     self.holders[index] = 0
                     self.reel.free(self.ids[index])
-        cast = [Flow(self.reel.make(value.bytes)) for value in late]
+        cast = [PendingGradient(self.reel.make(value.bytes)) for value in late]
         work += self.reel.work(() if op.settle is None else (op.settle,))
         self.see(now, op.back_temp)
         if self.hooks:
@@ -157,7 +162,7 @@ class Backward:
         self.high.see(self.reel.act, self.weights, temp)
         self.later.see(self.reel.act, now + self.waiting, temp)
 
-    def _accumulate(self, value: Value, flow: Flow) -> None:
+    def _accumulate(self, value: Value, flow: PendingGradient) -> None:
         """Add a gradient to what its tensor has already."""
         there = self.grads.get(value.index)
         if there is None:
@@ -165,17 +170,17 @@ class Backward:
         else:
             if there.owners > 1:  # shared: the sum is a new tensor
                 there.owners -= 1
-                self.grads[value.index] = Flow(self.reel.make(value.bytes))
+                self.grads[value.index] = PendingGradient(self.reel.make(value.bytes))
             self.see(0, 0)
             self.let_go(flow)
 
     def script(
         self, entry: Value, exit_: Value, forward: tuple[int, ...], pins: set[int], *, given: bool
-    ) -> Script:  # fmt: skip
+    ) -> BlockEvents:  # fmt: skip
         """Both directions, written down."""
         there = self.grads.get(entry.index)
         left = [self.ids[index] for index in sorted(pins)] + [self.exit_grad] * given
-        return Script(
+        return BlockEvents(
             sizes=tuple(self.reel.sizes), entry=self.ids[entry.index], exit=self.ids[exit_.base],
             forward=forward, backward=tuple(self.reel.events), exit_grad=self.exit_grad,
             entry_grad=-1 if there is None else there.tensor, drops=tuple(self.drops),

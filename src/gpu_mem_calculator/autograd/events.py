@@ -1,7 +1,7 @@
 """A block's tensors in the order in which torch makes and frees them.
 
-A `Reel` is what a walk writes while it runs; the `Script` is what stays of it: numbers of
-tensors, `i` for one that is made, `~i` for one that is freed, as a stream of allocations has them.
+A walk writes to an `EventRecorder`, which returns `BlockEvents`: numbers of tensors in order, `i`
+for an allocation and `~i` for its free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..ledger.remember import fields_only_ints
 Call = tuple[int, int, Num]
 
 
-class Script(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True):
+class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True):
     """One block, forward and backward, its tensors numbered from 0.
 
     `entry` and `exit` are the block's input and output, `exit_grad` and `entry_grad` their
@@ -63,7 +63,7 @@ class Script(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True):
         return (*events, *self.backward[done:])
 
 
-class Reel:
+class EventRecorder:
     """Writes a script, and counts the activations that are alive."""
 
     __slots__ = ("act", "before", "calls", "events", "sizes", "works")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from ..ledger.num import Num, nothing
-from .events import Reel, Script
-from .peak import High, Moment
+from .events import BlockEvents, EventRecorder
+from .peak import PeakParts, PeakTracker
 from .tape import Op, Tape, Value
 
 FOR_BACKWARD = ("attn.logsumexp", "ssm.")
@@ -26,9 +26,15 @@ def owners(tape: Tape, *outside: Value) -> dict[int, Value]:
 
 
 def forward(
-    reel: Reel, tape: Tape, outside: tuple[Value, ...], exit_: Value, own: dict[int, Value],
-    stays: set[int], *, saves: str,
-) -> tuple[Moment, dict[int, int]]:  # fmt: skip
+    reel: EventRecorder,
+    tape: Tape,
+    outside: tuple[Value, ...],
+    exit_: Value,
+    own: dict[int, Value],
+    stays: set[int],
+    *,
+    saves: str,
+) -> tuple[PeakParts, dict[int, int]]:
     """The highest moment of a forward after which `stays` are left, and its tensors' numbers.
 
     `outside` is there before it: the block's input, and whatever else the tape reads. `saves`
@@ -47,7 +53,7 @@ def forward(
     reel.act = 0
     for value in outside:
         reel.act = reel.act + value.bytes
-    high = High(reel.act)
+    high = PeakTracker(reel.act)
     for i, op in enumerate(tape.ops):
         more = _for_backward(op, ids) if saves == LET_GO and op.saves else []
         pieces = () if nothing(op.temp) else op.pieces
@@ -81,11 +87,11 @@ def _for_backward(op: Op, ids: dict[int, int]) -> list[Num]:
             and not value.name.startswith(FOR_BACKWARD)]  # fmt: skip
 
 
-class Pass(Struct, frozen=True, kw_only=True):
+class ForwardPass(Struct, frozen=True, kw_only=True):
     """A forward without a graph, and its tensors' numbers: what it found, and what it leaves."""
 
-    moment: Moment
-    script: Script
+    moment: PeakParts
+    script: BlockEvents
     given: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
 
@@ -93,18 +99,18 @@ class Pass(Struct, frozen=True, kw_only=True):
 def passing(
     tape: Tape, entry: Value, exit_: Value, *, given: Iterable[Value] = (),
     kept: Iterable[Value] = (),
-) -> Pass:  # fmt: skip
+) -> ForwardPass:  # fmt: skip
     """A forward pass under `torch.inference_mode`.
 
     Nothing is saved: a tensor lives until its last use. `given` is there before it beside its
     entry, `kept` outlives it beside its exit.
     """
-    reel, before, after = Reel(), tuple(given), tuple(kept)
+    reel, before, after = EventRecorder(), tuple(given), tuple(kept)
     outside = (entry, *before)
     moment, ids = forward(
         reel, tape, outside, exit_, owners(tape, *outside), {v.base for v in after}, saves=LET_GO
     )
-    script = Script(sizes=tuple(reel.sizes), entry=0, exit=ids[exit_.base],
+    script = BlockEvents(sizes=tuple(reel.sizes), entry=0, exit=ids[exit_.base],
                     forward=tuple(reel.events), work=tuple(reel.works))  # fmt: skip
-    return Pass(moment=moment, script=script, given=tuple(ids[v.index] for v in before),
+    return ForwardPass(moment=moment, script=script, given=tuple(ids[v.index] for v in before),
                 kept=tuple(ids[v.base] for v in after))  # fmt: skip

@@ -7,7 +7,7 @@ from msgspec import Struct
 from ..ledger.num import Num, choose
 
 
-class Moment(Struct, frozen=True, gc=False):
+class PeakParts(Struct, frozen=True, gc=False):
     """The highest moment of a walk, in parts: activations, parameter gradients, workspace."""
 
     act: Num = 0
@@ -19,14 +19,14 @@ class Moment(Struct, frozen=True, gc=False):
         """All of it."""
         return self.act + self.grad + self.temp
 
-    def or_higher(self, act: Num, grad: Num, temp: Num) -> Moment:
+    def or_higher(self, act: Num, grad: Num, temp: Num) -> PeakParts:
         """This moment, or another one where that is higher."""
-        high = High(self.act, self.grad, self.temp)
+        high = PeakTracker(self.act, self.grad, self.temp)
         high.see(act, grad, temp)
         return high.moment
 
 
-class High:
+class PeakTracker:
     """Keeps the highest of the moments it sees."""
 
     __slots__ = ("parts", "total")
@@ -47,6 +47,6 @@ class High:
             self.total = choose(higher, total, self.total)
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> PeakParts:
         """The highest one."""
-        return Moment(*self.parts)
+        return PeakParts(*self.parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .backward import Backward, Flow, Rerun
+from .backward import BackwardPass, PendingGradient, Recompute
 from .tape import Op, Tape
 
 
@@ -13,20 +13,20 @@ def dropped(tape: Tape) -> set[int]:
     return inside - outside
 
 
-class Core(Rerun):
+class AttentionRecompute(Recompute):
     """Core attention in a backward: before its last operation it runs forward again.
 
     Where `tape.core_held`, the checkpoint holds the output that this makes and the gradient that
     it was given until the first operation is done.
     """
 
-    def __init__(self, back: Backward, tape: Tape, again: tuple[int, ...]) -> None:
+    def __init__(self, back: BackwardPass, tape: Tape, again: tuple[int, ...]) -> None:
         """`again`: what its backward reads and forward has not kept."""
         self.back, self.again, self.holds = back, again, tape.core_held
         self.ops = [op for op in tape.ops if op.core]
-        self.held: list[tuple[int, Flow]] = []
+        self.held: list[tuple[int, PendingGradient]] = []
 
-    def before(self, op: Op, flows: list[Flow]) -> None:
+    def before(self, op: Op, flows: list[PendingGradient]) -> None:
         """Backward has come to an operation."""
         if not (flows and op.core and self.again):
             return

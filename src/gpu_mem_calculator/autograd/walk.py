@@ -14,17 +14,17 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..ledger.num import Num
-from .backward import Backward
-from .events import Reel, Script
+from .backward import BackwardPass
+from .events import BlockEvents, EventRecorder
 from .forward import KEPT, NOTHING, forward, owners
-from .peak import Moment
-from .recompute import Core, dropped
+from .peak import PeakParts
+from .recompute import AttentionRecompute, dropped
 from .tape import Tape, Value
 
 HOOKS, REENTRANT = "hooks", "reentrant"  # how a checkpoint around a block is made
 
 
-class Walk(Struct, frozen=True, kw_only=True):
+class BlockWalk(Struct, frozen=True, kw_only=True):
     """What a block costs: what it keeps, and its highest moment in each direction.
 
     Moments count everything the block itself holds then, its input and the gradient of its
@@ -36,16 +36,16 @@ class Walk(Struct, frozen=True, kw_only=True):
 
     saved: tuple[tuple[str, Num], ...]
     input_bytes: Num
-    forward: Moment
-    transient: Moment
-    backward: Moment
-    later: Moment
+    forward: PeakParts
+    transient: PeakParts
+    backward: PeakParts
+    later: PeakParts
     hooks: tuple[tuple[Num, Num], ...]  # each weight gradient made, and what is alive then
     after_first: Num  # the highest moment of backward after the first weight gradient
     pinned: Num = 0  # the part of what is kept that stays until all of backward is done
     holds_input: bool = False
-    once: Script  # a forward that keeps nothing
-    script: Script  # one that keeps what backward needs, and backward
+    once: BlockEvents  # a forward that keeps nothing
+    script: BlockEvents  # one that keeps what backward needs, and backward
 
     @property
     def saved_bytes(self) -> Num:
@@ -59,7 +59,7 @@ class Walk(Struct, frozen=True, kw_only=True):
 def walk(
     tape: Tape, entry: Value, exit_: Value, *, recompute_core: bool = False, checkpoint: str = "",
     given: bool = False,
-) -> Walk:  # fmt: skip
+) -> BlockWalk:  # fmt: skip
     """Run the tape forward, then backward.
 
     `recompute_core` is a checkpoint around core attention: it keeps what comes in and what
@@ -77,19 +77,19 @@ def walk(
     for index in sorted(pins):
         pinned = pinned + own[index].bytes
     held = entry if checkpoint else None
-    bare, reel = Reel(), Reel()
+    bare, reel = EventRecorder(), EventRecorder()
     stays = {entry.index} if checkpoint else set()
     transient, ids = forward(bare, tape, (entry,), exit_, own, stays, saves=NOTHING)
-    once = Script(sizes=tuple(bare.sizes), entry=0, exit=ids[exit_.base],
+    once = BlockEvents(sizes=tuple(bare.sizes), entry=0, exit=ids[exit_.base],
                   forward=tuple(bare.events), calls=tuple(bare.calls),
                   work=tuple(bare.works))  # fmt: skip
     ahead, ids = forward(reel, tape, (entry,), exit_, own, {*kept, *stays}, saves=KEPT)
     events = reel.turn()
-    back = Backward(reel, ids, own, kept | dict.fromkeys(pins, 1), held, exit_)
+    back = BackwardPass(reel, ids, own, kept | dict.fromkeys(pins, 1), held, exit_)
     if given:
         back.grads[exit_.index].owners += 1
-    back.run(tape, Core(back, tape, again), handed=checkpoint == HOOKS)
-    return Walk(
+    back.run(tape, AttentionRecompute(back, tape, again), handed=checkpoint == HOOKS)
+    return BlockWalk(
         saved=tuple((own[index].name, own[index].bytes) for index in kept),
         input_bytes=entry.bytes,
         forward=ahead,

@@ -10,7 +10,7 @@ from ..ledger.mesh import Mesh
 from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
 from ..model.arch import Arch
 from ..model.scaling import scaled
-from ..replay.settings import Settings, SettingsError
+from ..replay.settings import AllocatorSettings, AllocatorSettingsError
 from ..run.engine import Engine
 from ..run.run import Run
 from ..serving import spellings as servers
@@ -21,7 +21,7 @@ from .hardware import Hardware, find_hardware
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from .recorded import card_problems, recorded_problems
-from .resolved import Resolved
+from .resolved import ResolvedRun
 from .serving import resolve_inference
 
 # The seed's levels: a policy, and on how many quarters of the layers.
@@ -33,7 +33,7 @@ AXES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "cp": "con
         "ep": "expert_parallel_size"}  # fmt: skip
 
 
-def resolve(file: RunFile, *, headers: bool = True) -> Resolved:
+def resolve(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     """Turn a run file into a run, or raise every problem at once.
 
     `headers` says whether a server's checkpoint is looked into; training needs its config alone.
@@ -85,7 +85,7 @@ def resolve(file: RunFile, *, headers: bool = True) -> Resolved:
     problems += rules.problems(run, file, chosen)
     if problems:
         raise InputError(problems)
-    return Resolved(
+    return ResolvedRun(
         run=run, engine=chosen, hardware=hardware, model=model, allocator=allocator,
         assumed=(*model.assumed, *hardware.assumed),
         warnings=(*model.warnings, *rules.tower_note(run, chosen)),
@@ -186,13 +186,13 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
     }
 
 
-def _allocator(config: TrainingConfig) -> Settings:
+def _allocator(config: TrainingConfig) -> AllocatorSettings:
     """The settings of torch's allocator, as PYTORCH_ALLOC_CONF has them."""
     if not config.pytorch_alloc_conf:
-        return Settings()
+        return AllocatorSettings()
     try:
-        return Settings.parse(config.pytorch_alloc_conf)
-    except SettingsError as error:
+        return AllocatorSettings.parse(config.pytorch_alloc_conf)
+    except AllocatorSettingsError as error:
         raise InputError(
             f"training.pytorch_alloc_conf: {problem}" for problem in error.problems
         ) from None

@@ -5,21 +5,21 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..cuda.libraries import host_libraries, outside_torch
-from ..replay.settings import Settings
+from ..replay.settings import AllocatorSettings
 from ..run.engine import Engine
 from ..run.run import Run
 from .hardware import Hardware
-from .model_source import Model
+from .model_source import ResolvedModel
 
 
-class Resolved(Struct, frozen=True, kw_only=True):
+class ResolvedRun(Struct, frozen=True, kw_only=True):
     """A run, its engine and cards, and what was assumed on the way."""
 
     run: Run
     engine: Engine
     hardware: Hardware
-    model: Model
-    allocator: Settings = Settings()
+    model: ResolvedModel
+    allocator: AllocatorSettings = AllocatorSettings()
     assumed: tuple[str, ...]
     warnings: tuple[str, ...]
 

@@ -18,9 +18,9 @@ from ..ledger.source import measured
 from ..ledger.units import KIB, MIB
 from ..model.arch import Layer
 from ..model.blocks import Attention, LatentAttention, Moe
-from ..modelling.huggingface.attention_inputs import Heads
+from ..modelling.huggingface.attention_inputs import AttentionInputs
 from ..modelling.huggingface.attention_kernels import kernel
-from ..modelling.huggingface.setting import Setting
+from ..modelling.huggingface.setting import BlockSetting
 from ..run.run import Run
 from ..run.served import NamedBytes
 from .nccl import STREAMS_BYTES, nccl
@@ -106,7 +106,7 @@ def has_experts(run: Run) -> bool:
 def runs_cudnn(run: Run) -> bool:
     """Whether transformers' attention ends up in cuDNN's kernel in some layer."""
     bits = 32 if run.precision == "fp32" and not run.autocast else 16
-    how = Setting(
+    how = BlockSetting(
         batch=1, seq=1, hidden=run.arch.hidden, bits=bits, matmul_bits=bits, weight_bits=bits,
         attention=run.attention, cudnn=run.compute_capability in ("9.0", "10.0"),
     )  # fmt: skip
@@ -114,16 +114,16 @@ def runs_cudnn(run: Run) -> bool:
     return any(heads is not None and kernel(how, heads) == "cudnn" for heads in found)
 
 
-def _heads(layer: Layer) -> Heads | None:
+def _heads(layer: Layer) -> AttentionInputs | None:
     """What decides the kernel of a layer's attention; a mask does not, where cuDNN can run."""
     block = layer.mixer
     if isinstance(block, LatentAttention):
-        return Heads(heads=block.heads, kv_heads=block.heads, value_dim=block.value_dim,
+        return AttentionInputs(heads=block.heads, kv_heads=block.heads, value_dim=block.value_dim,
                      head_dim=block.nope_dim + block.rope_dim)  # fmt: skip
     if not isinstance(block, Attention):
         return None
     kv_heads = block.heads if block.expanded else block.kv_heads
-    return Heads(
+    return AttentionInputs(
         heads=block.heads, kv_heads=kv_heads, head_dim=block.head_dim,
         value_dim=block.value_dim or block.head_dim, broadcast=block.always_masked, sdpa=block.sdpa,
     )  # fmt: skip

@@ -44,7 +44,7 @@ GROUPS_SOURCE = measured(
 )
 
 
-class Group(Struct, frozen=True):
+class Communicator(Struct, frozen=True):
     """The ranks of one communicator, and how many of them share a node."""
 
     ranks: int
@@ -56,7 +56,7 @@ class Group(Struct, frozen=True):
         return -(-self.ranks // self.local)
 
 
-def num_channels(group: Group, *, nvlink: bool) -> int:
+def num_channels(group: Communicator, *, nvlink: bool) -> int:
     """Channels of a communicator; its topology decides them.
 
     One rank has all 64, and ranks of one card a node had 2 (both measured, over sockets). Logs of
@@ -78,7 +78,7 @@ def table_bytes(channels: int) -> int:
     return PAGE * (2 + 3 * channels)
 
 
-def ring_bytes(group: Group, channels: int, *, nvlink: bool) -> int:
+def ring_bytes(group: Communicator, channels: int, *, nvlink: bool) -> int:
     """A ring in each channel: every rank receives from one and sends to one.
 
     transport/generic.cc:19. Without NVLink the buffers are in the host's memory (shm.cc). Over
@@ -93,7 +93,7 @@ def ring_bytes(group: Group, channels: int, *, nvlink: bool) -> int:
     return 2 * channels * PEER_BYTES + channels * (NET_BYTES - PEER_BYTES) // group.local
 
 
-def switch_bytes(group: Group, channels: int, *, sums: bool) -> int:
+def switch_bytes(group: Communicator, channels: int, *, sums: bool) -> int:
     """NVLink SHARP: credits and a table a channel; two buffers a channel and rank for large sums.
 
     transport/nvls.cc:335-338 and :406; channel.cc:93. Two ranks are as fast in a ring.
@@ -104,7 +104,7 @@ def switch_bytes(group: Group, channels: int, *, sums: bool) -> int:
     return PAGE * (1 + channels) + (buffers if sums and group.local > 2 else 0)
 
 
-def group_bytes(group: Group, capability: str, *, sums: bool) -> int:
+def group_bytes(group: Communicator, capability: str, *, sums: bool) -> int:
     """One communicator that gathers, scatters, and sums where `sums` says so."""
     nvlink = capability in NVLINK
     channels = num_channels(group, nvlink=nvlink)
@@ -115,7 +115,7 @@ def group_bytes(group: Group, capability: str, *, sums: bool) -> int:
     return tables + rings + switch_bytes(group, SWITCH.get(capability, 0), sums=sums)
 
 
-def pairs_bytes(group: Group, peers: int, capability: str) -> int:
+def pairs_bytes(group: Communicator, peers: int, capability: str) -> int:
     """One communicator that sends to and receives from some of its ranks: stages, experts.
 
     enqueue.cc:2426: every channel of a peer is connected. Through the network all channels share
@@ -132,7 +132,7 @@ def pairs_bytes(group: Group, peers: int, capability: str) -> int:
     return total
 
 
-def groups(run: Run) -> dict[str, Group]:
+def groups(run: Run) -> dict[str, Communicator]:
     """The mesh axes with several ranks, innermost first: neighbours in the rank order are local.
 
     megatron-core 0.19.2 parallel_state.py, order tp-cp-ep-dp-pp; ep is cut out of dp.
@@ -141,7 +141,7 @@ def groups(run: Run) -> dict[str, Group]:
     for axis in ("tp", "cp", "ep", "dp", "pp"):
         ranks = int(getattr(run.mesh, axis))
         if ranks > 1:
-            found[axis] = Group(ranks, max(1, min(ranks, run.gpus_per_node // inner)))
+            found[axis] = Communicator(ranks, max(1, min(ranks, run.gpus_per_node // inner)))
         inner *= 1 if axis == "ep" else ranks
     return found
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ..ledger.source import code
 from ..run.run import Run
-from ..run.served import NON_TORCH, Item
+from ..run.served import NON_TORCH, ServerItem
 from .libraries import (
     CONTEXT_SOURCE,
     HANDLE_SOURCE,
@@ -22,7 +22,7 @@ from .nccl import nccl
 MEASURED = "9.0"  # the compute capability on which code and handles were measured
 
 
-def process(run: Run, *, as_measured: bool = False) -> Iterator[Item]:
+def process(run: Run, *, as_measured: bool = False) -> Iterator[ServerItem]:
     """Each part. `as_measured`: code and handles of the card they were measured on, for servers
     that load kernels beside torch's, of which nothing smaller is known.
     """
@@ -33,6 +33,6 @@ def process(run: Run, *, as_measured: bool = False) -> Iterator[Item]:
         ("cuBLAS handle", handle_bytes(loads), HANDLE_SOURCE),
     )
     for name, size, source in parts:
-        yield Item(figure=NON_TORCH, name=name, bytes=size, source=source)
+        yield ServerItem(figure=NON_TORCH, name=name, bytes=size, source=source)
     for name, size, text in nccl(run, streams=False):
-        yield Item(figure=NON_TORCH, name=name, bytes=size, source=code(text))
+        yield ServerItem(figure=NON_TORCH, name=name, bytes=size, source=code(text))

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.models import RunFile
-from ..core.resolved import Resolved
+from ..core.resolved import ResolvedRun
 from ..engines import engines
 from ..engines.deepspeed.options import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
@@ -24,7 +24,7 @@ CLIPPING = 1.0  # the norm, where a run says nothing of it
 TESTED = ("adam", "adamw", "lion")
 
 
-def write(file: RunFile, resolved: Resolved) -> dict[str, Any]:
+def write(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
     """The JSON for a run of DeepSpeed, or of Megatron with it."""
     problems = [_refusal(resolved), *_swap_problems(resolved.run)]
     if any(problems):
@@ -50,7 +50,7 @@ def write(file: RunFile, resolved: Resolved) -> dict[str, Any]:
     return data
 
 
-def _refusal(resolved: Resolved) -> str:
+def _refusal(resolved: ResolvedRun) -> str:
     """Why a run has no such file; empty where it has one."""
     engine = resolved.engine
     if engine.name not in engines():

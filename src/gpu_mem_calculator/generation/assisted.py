@@ -15,28 +15,28 @@ from itertools import chain
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..autograd.events import Script
+from ..autograd.events import BlockEvents
 from ..ledger.ledger import ACT, CACHE, Entry
 from ..ledger.num import Num, nothing, smaller
 from ..ledger.source import code
 from ..run.run import Run
 from ..step.block_events import HEAD
-from .decode_steps import Kind, Step
-from .entries import CACHE_CODE, Case, behind, cached_bytes, layers, walked, working
-from .instants import DECODE, PREFILL, Beat, beat, before_layers, every_layer, one_pass
+from .decode_steps import DecodeStep, LayerKind
+from .entries import CACHE_CODE, GenerationCase, behind, cached_bytes, layers, walked, working
+from .instants import DECODE, PREFILL, GenerationInstant, beat, before_layers, every_layer, one_pass
 from .model_inputs import first_beats, goes_in
-from .stream import SCORES, Turn
-from .token_choice import Choice, choose_token, named
+from .stream import SCORES, PassEvents
+from .token_choice import TokenChoice, choose_token, named
 
 ASSISTED_CODE = code("transformers 5.17.0 generation/utils.py _assisted_decoding")
 CANDIDATES_CODE = code("transformers 5.17.0 generation/candidate_generator.py _generate_candidates")
 STACK = "stack"  # the candidates' scores are joined
 OFFSET = 100_000  # of the small model's layers among the blocks
 IDS = 9  # of every token: ids, masks and positions of both models, and copies of them
-GONE = Script(sizes=(0,), entry=0, exit=-1, forward=(~0,))  # logits that have been read
+GONE = BlockEvents(sizes=(0,), entry=0, exit=-1, forward=(~0,))  # logits that have been read
 
 
-class Round(Struct, frozen=True, kw_only=True):
+class AssistedRound(Struct, frozen=True, kw_only=True):
     """One round: `tokens` there are before it, `count` candidates are proposed in it."""
 
     number: int
@@ -50,7 +50,7 @@ class Round(Struct, frozen=True, kw_only=True):
         return DECODE if self.number else PREFILL
 
 
-def rounds(run: Run, wanted: int) -> list[Round]:
+def rounds(run: Run, wanted: int) -> list[AssistedRound]:
     """The rounds that can be the highest: the first two, the last with all its candidates, the
     last; unrolled, those before them, too.
     """
@@ -60,45 +60,47 @@ def rounds(run: Run, wanted: int) -> list[Round]:
         picked |= {number - 1 for number in picked}
     left = run.new_tokens - 1
     return [
-        Round(number=number, tokens=run.seq + number, count=smaller(wanted, left - number),
+        AssistedRound(number=number, tokens=run.seq + number, count=smaller(wanted, left - number),
               before=smaller(wanted, left - number + 1))
         for number in sorted(picked) if 0 <= number <= last
     ]  # fmt: skip
 
 
-def draft_steps(every: list[Round], unrolled: bool) -> dict[str, Step]:
+def draft_steps(every: list[AssistedRound], unrolled: bool) -> dict[str, DecodeStep]:
     """The small model's passes: the prompt, later the last two tokens; then one by one."""
-    made: dict[str, Step] = {}
+    made: dict[str, DecodeStep] = {}
     for one in every:
         length, count = one.tokens, int(one.count)
         left = length + one.before - 2  # behind the round before, which began a token earlier
         for i in range(count) if unrolled else sorted({0, count - 1} if count else ()):
             if i:
-                step = Step(seq=1, past=length + i - 1, stored=length + i - 1, left=length + i)
+                step = DecodeStep(
+                    seq=1, past=length + i - 1, stored=length + i - 1, left=length + i
+                )
             elif one.number:
-                step = Step(seq=2, past=length - 2, stored=left, left=length, masked=True)
+                step = DecodeStep(seq=2, past=length - 2, stored=left, left=length, masked=True)
             else:
-                step = Step(seq=length, left=length)
+                step = DecodeStep(seq=length, left=length)
             made[f"draft.{one.number}.{i}"] = step
     return made
 
 
-def main_steps(every: list[Round]) -> dict[str, Step]:
+def main_steps(every: list[AssistedRound]) -> dict[str, DecodeStep]:
     """The large model's passes: the prompt with the first candidates, then candidates alone."""
-    made: dict[str, Step] = {}
+    made: dict[str, DecodeStep] = {}
     for one in every:
         length, count = one.tokens, one.count
         if not one.number:
-            step = Step(seq=length + count, left=length + count, logits=count + 1)
+            step = DecodeStep(seq=length + count, left=length + count, logits=count + 1)
         else:
             seq = 1 if int(count) == 0 else count + 1
-            step = Step(seq=seq, past=length - 1, stored=length - 1 + one.before,
+            step = DecodeStep(seq=seq, past=length - 1, stored=length - 1 + one.before,
                         left=length + count, masked=int(count) > 0, logits=seq)  # fmt: skip
         made[f"main.{one.number}"] = step
     return made
 
 
-def draft_beats(case: Case, every: list[Round]) -> Iterator[Beat]:
+def draft_beats(case: GenerationCase, every: list[AssistedRound]) -> Iterator[GenerationInstant]:
     """Instants of the small model."""
     for one in every:
         for i in range(int(one.count)):
@@ -110,13 +112,15 @@ def draft_beats(case: Case, every: list[Round]) -> Iterator[Beat]:
             yield beat(name, one.phase, STACK, "candidates, their scores", 1, STACK)
 
 
-def main_beats(case: Case, every: list[Round]) -> Iterator[Beat]:
+def main_beats(case: GenerationCase, every: list[AssistedRound]) -> Iterator[GenerationInstant]:
     """Instants of the large one."""
     for one, (name, step) in zip(every, case.passes[0].items(), strict=True):
         yield from _beats(case, name, step, one.phase, "check" if one.number else "prefill")
 
 
-def _beats(case: Case, name: str, step: Step, phase: str, title: str) -> Iterator[Beat]:
+def _beats(
+    case: GenerationCase, name: str, step: DecodeStep, phase: str, title: str
+) -> Iterator[GenerationInstant]:
     if case.run.unrolled:
         yield from every_layer(case.found, name, phase, title)
         return
@@ -126,30 +130,32 @@ def _beats(case: Case, name: str, step: Step, phase: str, title: str) -> Iterato
     yield from one_pass(case.found, name, phase, title)
 
 
-def in_order(draft: Iterable[Beat], main: Iterable[Beat]) -> list[Beat]:
+def in_order(
+    draft: Iterable[GenerationInstant], main: Iterable[GenerationInstant]
+) -> list[GenerationInstant]:
     """Round by round, the small model first."""
     both = chain(draft, main)
     return sorted(both, key=lambda b: (int(b.step.split(".")[1]), b.step.startswith("main")))
 
 
-class Pair(Struct, frozen=True, kw_only=True):
+class AssistedModels(Struct, frozen=True, kw_only=True):
     """Both models of an assisted generation, and its rounds."""
 
-    draft: Case
-    main: Case
-    every: list[Round]
+    draft: GenerationCase
+    main: GenerationCase
+    every: list[AssistedRound]
 
-    def at(self, beat: Beat) -> Round:
+    def at(self, beat: GenerationInstant) -> AssistedRound:
         """The round of an instant."""
         number = int(beat.step.split(".")[1])
         return next(one for one in self.every if one.number == number)
 
-    def choice(self, one: Round) -> Choice:
+    def choice(self, one: AssistedRound) -> TokenChoice:
         """What the large model checks in a round."""
         return replace(self.main.choice, rows=one.count + 1, before=one.before + 1)
 
 
-def entries(pair: Pair) -> Iterator[Entry]:
+def entries(pair: AssistedModels) -> Iterator[Entry]:
     """What is neither weights nor made for a pass, at the instants of a rolled ledger."""
     for case, other in ((pair.draft, pair.main), (pair.main, pair.draft)):
         yield from layers(case)
@@ -172,7 +178,7 @@ def entries(pair: Pair) -> Iterator[Entry]:
     yield from _named(pair)
 
 
-def shared(pair: Pair) -> Iterator[Entry]:
+def shared(pair: AssistedModels) -> Iterator[Entry]:
     """What comes and goes with the instants in both readings: ids, and the candidates' scores."""
     wide = 4 * pair.draft.choice.logits
     table = pair.draft.table
@@ -194,7 +200,7 @@ def shared(pair: Pair) -> Iterator[Entry]:
                     live={b.name: 1 for b in (*here, *checked)})  # fmt: skip
 
 
-def _own(case: Case) -> Iterator[Entry]:
+def _own(case: GenerationCase) -> Iterator[Entry]:
     """Caches of the layers that are not at work, before and behind a pass."""
     for kind, each in zip(case.found, case.passes, strict=True):
         for name, step in each.items():
@@ -208,7 +214,7 @@ def _own(case: Case) -> Iterator[Entry]:
                 yield _cache(case, kind, tokens, live)
 
 
-def _others(pair: Pair, case: Case, other: Case) -> Iterator[Entry]:
+def _others(pair: AssistedModels, case: GenerationCase, other: GenerationCase) -> Iterator[Entry]:
     """The cache of the model that waits."""
     for one in pair.every:
         here: dict[str, Num] = {b.name: 1 for b in case.table if pair.at(b) is one}
@@ -222,7 +228,7 @@ def _others(pair: Pair, case: Case, other: Case) -> Iterator[Entry]:
             yield _cache(other, kind, tokens, {k: len(kind.places) for k in here})
 
 
-def _cache(case: Case, kind: Kind, tokens: Num, live: dict[str, Num]) -> Entry:
+def _cache(case: GenerationCase, kind: LayerKind, tokens: Num, live: dict[str, Num]) -> Entry:
     parts = cached_bytes(case, kind, tokens)
     total: Num = 0
     for _, size in parts:
@@ -231,7 +237,7 @@ def _cache(case: Case, kind: Kind, tokens: Num, live: dict[str, Num]) -> Entry:
                  live=live, source=CACHE_CODE)  # fmt: skip
 
 
-def _named(pair: Pair) -> Iterator[Entry]:
+def _named(pair: AssistedModels) -> Iterator[Entry]:
     """What the large model's last check still names."""
     for one in pair.every:
         if not one.number:
@@ -248,27 +254,29 @@ def _named(pair: Pair) -> Iterator[Entry]:
                     source=ASSISTED_CODE)  # fmt: skip
 
 
-def turns(pair: Pair) -> dict[str, Turn]:
+def turns(pair: AssistedModels) -> dict[str, PassEvents]:
     """What each layer and head make and free, round after round."""
-    made: dict[str, Turn] = {}
+    made: dict[str, PassEvents] = {}
     for case, offset in ((pair.draft, OFFSET), (pair.main, 0)):
         done = walked(case)
         for one in case.table:
             if one.work == "layer":
                 turn = done[one.kind, one.step, one.work]
-                made[one.name] = Turn(
+                made[one.name] = PassEvents(
                     block=one.place + offset, script=turn.script, forward=True, given=turn.given,
                     kept=turn.kept, named=turn.named,
                     embedded=one.place == 0 and goes_in(case.run),
                 )  # fmt: skip
             elif one.work in ("norm", "logits"):
-                made[one.name] = Turn(block=HEAD, script=behind(case, one).script, forward=True)
+                made[one.name] = PassEvents(
+                    block=HEAD, script=behind(case, one).script, forward=True
+                )
             elif one.work == "scores" and case is pair.draft:
-                made[one.name] = Turn(block=HEAD, script=GONE, forward=True)
+                made[one.name] = PassEvents(block=HEAD, script=GONE, forward=True)
             elif one.work == "scores":
                 here = pair.at(one)
                 check = choose_token(pair.choice(here), first=not here.number)
-                made[one.name] = Turn(block=SCORES, script=check.script, forward=True,
+                made[one.name] = PassEvents(block=SCORES, script=check.script, forward=True,
                                       given=check.given,
                                       kept=(check.script.exit, *check.kept))  # fmt: skip
     return made

@@ -19,7 +19,7 @@ STEPS, ENDS = 32, 2  # decoding steps that are played, and how many of them at e
 PROMPT, FIRST, LAST = "prefill", "decode.first", "decode"  # which pass it is
 
 
-class Kind(Struct, frozen=True, kw_only=True):
+class LayerKind(Struct, frozen=True, kw_only=True):
     """Equal layers with equal windows, wherever they stand in the stack."""
 
     layer: Layer
@@ -28,7 +28,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     places: tuple[int, ...]
 
 
-class Manner(Struct, frozen=True, kw_only=True):
+class CacheMode(Struct, frozen=True, kw_only=True):
     """How generate keeps what it has seen: `room` tokens of a static cache (None: it grows), all
     of them read (`whole`) by eager attention; `beams` of each sequence, and `copies` of it, which
     beams are.
@@ -40,7 +40,7 @@ class Manner(Struct, frozen=True, kw_only=True):
     whole: bool = False
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class DecodeStep(Struct, frozen=True, kw_only=True):
     """One pass, as one kind of layer sees it: tokens a sequence.
 
     `seq` are new, `past` are read from the cache, `stored` has memory before it (None: empty),
@@ -63,7 +63,7 @@ class Step(Struct, frozen=True, kw_only=True):
     rolls: bool = False
 
 
-def kinds(arch: Arch, *, windows: bool = True) -> tuple[Kind, ...]:
+def kinds(arch: Arch, *, windows: bool = True) -> tuple[LayerKind, ...]:
     """The layers of a stack by shape and, where the cache knows of it, window."""
     widths = (arch.windows if windows else ()) or (None,) * len(arch.layers)
     found: list[tuple[Layer, int | None, list[int]]] = []
@@ -75,13 +75,15 @@ def kinds(arch: Arch, *, windows: bool = True) -> tuple[Kind, ...]:
         else:
             found.append((layer, window, [index]))
     return tuple(
-        Kind(layer=layer, window=window, places=tuple(places),
+        LayerKind(layer=layer, window=window, places=tuple(places),
              title=f"{layer.kind} layers" if window is None else f"windowed {layer.kind} layers")
         for layer, window, places in found
     )  # fmt: skip
 
 
-def steps(kind: Kind, prompt: Num, new_tokens: Num, manner: Manner) -> dict[str, Step]:
+def steps(
+    kind: LayerKind, prompt: Num, new_tokens: Num, manner: CacheMode
+) -> dict[str, DecodeStep]:
     """The passes: the prompt, the first decoding step, and the last one.
 
     The prompt's pass gives the first token, so new_tokens - 1 steps follow.
@@ -93,7 +95,9 @@ def steps(kind: Kind, prompt: Num, new_tokens: Num, manner: Manner) -> dict[str,
     }
 
 
-def every_step(kind: Kind, prompt: int, new_tokens: int, manner: Manner) -> dict[str, Step]:
+def every_step(
+    kind: LayerKind, prompt: int, new_tokens: int, manner: CacheMode
+) -> dict[str, DecodeStep]:
     """The passes that are played, each with the cache that the one before has left."""
     numbers = played(new_tokens)
     found = {PROMPT: prompt_step(kind, prompt, manner)}
@@ -118,22 +122,22 @@ def played(new_tokens: int) -> tuple[int, ...]:
     return (*range(1, ENDS + 1), *inner, *range(count - ENDS + 1, count + 1))
 
 
-def prompt_step(kind: Kind, prompt: Num, manner: Manner) -> Step:
+def prompt_step(kind: LayerKind, prompt: Num, manner: CacheMode) -> DecodeStep:
     """The prompt's pass."""
     if manner.room is not None:
         return _static_prompt(kind, prompt, manner)
-    return Step(seq=prompt, left=prompt, reordered=_viewed(kind, prompt),
+    return DecodeStep(seq=prompt, left=prompt, reordered=_viewed(kind, prompt),
                 masked=kind.window is not None and slides(prompt, kind.window))  # fmt: skip
 
 
-def _viewed(kind: Kind, tokens: Num) -> Num:
+def _viewed(kind: LayerKind, tokens: Num) -> Num:
     """Tokens that a growing cache shows: a window's is a view of its last `window - 1`
     (transformers 5.17.0 cache_utils.py DynamicSlidingWindowLayer.update).
     """
     return tokens if kind.window is None else smaller(tokens, kind.window - 1)
 
 
-def step(kind: Kind, prompt: Num, number: Num, before: Num, manner: Manner) -> Step:
+def step(kind: LayerKind, prompt: Num, number: Num, before: Num, manner: CacheMode) -> DecodeStep:
     """A decoding step behind another one (0: the prompt).
 
     Behind a step a window's cache has memory for `window` tokens, behind the prompt for all of it.
@@ -146,18 +150,18 @@ def step(kind: Kind, prompt: Num, number: Num, before: Num, manner: Manner) -> S
         stored = _viewed(kind, prompt + before)
     else:
         stored = choose(before > 0, smaller(prompt + before, kind.window), prompt)
-    return Step(
+    return DecodeStep(
         seq=1, past=past, stored=stored, left=past + 1, reordered=_viewed(kind, prompt + number),
         number=number, masked=kind.window is not None and slides(1 + past, kind.window),
     )  # fmt: skip
 
 
-def _room(kind: Kind, manner: Manner) -> Num:
+def _room(kind: LayerKind, manner: CacheMode) -> Num:
     """Tokens that a layer's static cache holds (StaticSlidingWindowLayer)."""
     return manner.room if kind.window is None else smaller(manner.room, kind.window)
 
 
-def _static_prompt(kind: Kind, prompt: Num, manner: Manner) -> Step:
+def _static_prompt(kind: LayerKind, prompt: Num, manner: CacheMode) -> DecodeStep:
     """A prompt fills a static cache. SDPA reads its own tokens alone where it needs no mask
     (integrations/sdpa_attention.py:142); else, and in eager attention, all there is room for is
     read. A prompt longer than a window reads its own keys (cache_utils.py
@@ -168,13 +172,13 @@ def _static_prompt(kind: Kind, prompt: Num, manner: Manner) -> Step:
     width = prompt if over else room
     masked = same_for_all(prompt == 1) or (kind.window is not None and slides(width, kind.window))
     keys = width if masked or manner.whole else prompt
-    return Step(seq=prompt, past=keys - prompt, left=room, reordered=room, masked=masked,
+    return DecodeStep(seq=prompt, past=keys - prompt, left=room, reordered=room, masked=masked,
                 room=room, over=over)  # fmt: skip
 
 
-def _static_step(kind: Kind, prompt: Num, number: Num, manner: Manner) -> Step:
+def _static_step(kind: LayerKind, prompt: Num, number: Num, manner: CacheMode) -> DecodeStep:
     """One token more in a static cache: all of it is read, behind a mask (masking_utils.py:921)."""
     room = _room(kind, manner)
     rolls = kind.window is not None and same_for_all(prompt + number > room)
-    return Step(seq=1, past=room - 1, stored=room, left=room, reordered=room, number=number,
+    return DecodeStep(seq=1, past=room - 1, stored=room, left=room, reordered=room, number=number,
                 masked=True, room=room, rolls=rolls)  # fmt: skip

@@ -11,20 +11,27 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..autograd.forward import Pass
-from ..autograd.peak import Moment
+from ..autograd.forward import ForwardPass
+from ..autograd.peak import PeakParts
 from ..ledger.ledger import ACT, CACHE, TEMP, Entry
 from ..ledger.num import Num, nothing
 from ..ledger.source import Source, code
-from ..modelling.huggingface.setting import Setting
+from ..modelling.huggingface.setting import BlockSetting
 from ..run.run import Run
 from ..step.block_events import HEAD
-from .decode_steps import FIRST, LAST, PROMPT, Kind, Manner, Step
-from .inference_layer import Turned, cached_parts, layer_pass, logits_pass, norm_pass, reorder_pass
-from .instants import REORDER, Beat
+from .decode_steps import FIRST, LAST, PROMPT, CacheMode, DecodeStep, LayerKind
+from .inference_layer import (
+    InferenceLayer,
+    cached_parts,
+    layer_pass,
+    logits_pass,
+    norm_pass,
+    reorder_pass,
+)
+from .instants import REORDER, GenerationInstant
 from .model_inputs import GENERATE_CODE, goes_in, plain
-from .stream import SCORES, Turn
-from .token_choice import Choice, choose_token, named
+from .stream import SCORES, PassEvents
+from .token_choice import TokenChoice, choose_token, named
 
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked without a graph")
 CACHE_CODE = code("transformers 5.17.0 cache_utils.py DynamicLayer.update: joined by torch.cat")
@@ -32,30 +39,30 @@ STATIC_CODE = code("transformers 5.17.0 cache_utils.py StaticLayer.lazy_initiali
 REORDER_CODE = code("transformers 5.17.0 cache_utils.py CacheLayerMixin.reorder_cache")
 
 
-class Case(Struct, frozen=True, kw_only=True, dict=True):
+class GenerationCase(Struct, frozen=True, kw_only=True, dict=True):
     """One model's part in a generation: how it runs, its kinds of layers, each one's passes, the
     instants, and how a token is chosen.
     """
 
     run: Run
-    how: Setting
-    manner: Manner
-    found: tuple[Kind, ...]
-    passes: list[dict[str, Step]]
-    table: tuple[Beat, ...]
-    choice: Choice
+    how: BlockSetting
+    manner: CacheMode
+    found: tuple[LayerKind, ...]
+    passes: list[dict[str, DecodeStep]]
+    table: tuple[GenerationInstant, ...]
+    choice: TokenChoice
 
-    def step(self, beat: Beat) -> Step:
+    def step(self, beat: GenerationInstant) -> DecodeStep:
         """A beat's pass, as its layer sees it."""
         return self.passes[max(beat.kind, 0)][beat.step]
 
-    def at(self, step: Step) -> Setting:
+    def at(self, step: DecodeStep) -> BlockSetting:
         """The setting of one pass."""
         one = type(step.seq) is int and step.seq == 1 and step.stored is not None
         return replace(self.how, seq=step.seq, past=step.past, decoding=one)
 
 
-def caches(case: Case) -> Iterator[Entry]:
+def caches(case: GenerationCase) -> Iterator[Entry]:
     """Keys and values of the layers that are not at work: behind the prompt, and in the steps."""
     source = CACHE_CODE if case.manner.room is None else STATIC_CODE
     for kind, each in zip(case.found, case.passes, strict=True):
@@ -69,14 +76,14 @@ def caches(case: Case) -> Iterator[Entry]:
                             live=counts, source=source, parts=parts)  # fmt: skip
 
 
-def cached_bytes(case: Case, kind: Kind, tokens: Num) -> tuple[tuple[str, Num], ...]:
+def cached_bytes(case: GenerationCase, kind: LayerKind, tokens: Num) -> tuple[tuple[str, Num], ...]:
     """What one layer of a kind caches for so many tokens a sequence."""
     parts = cached_parts(case.how, kind.layer, tokens)
     return tuple((name, elements * bits // 8) for name, elements, bits in parts)
 
 
 def _rows(
-    case: Case, kind: Kind, each: dict[str, Step]
+    case: GenerationCase, kind: LayerKind, each: dict[str, DecodeStep]
 ) -> Iterator[tuple[str, Num, dict[str, Num]]]:
     """What a kind's layers hold when another works: when, tokens, and how many layers where."""
     titles = {PROMPT: "prompt", FIRST: "first step", LAST: "last step"}
@@ -94,9 +101,9 @@ def _rows(
         yield f"of picked beams, {titles[name]}", step.reordered, picked
 
 
-def walked(case: Case) -> dict[tuple[int, str, str], Turned]:
+def walked(case: GenerationCase) -> dict[tuple[int, str, str], InferenceLayer]:
     """Each kind of layer in each pass, and the copying of its cache."""
-    done: dict[tuple[int, str, str], Turned] = {}
+    done: dict[tuple[int, str, str], InferenceLayer] = {}
     for beat in case.table:
         key = (beat.kind, beat.step, beat.work)
         if beat.work in ("layer", REORDER) and key not in done:
@@ -109,7 +116,7 @@ def walked(case: Case) -> dict[tuple[int, str, str], Turned]:
     return done
 
 
-def layers(case: Case) -> Iterator[Entry]:
+def layers(case: GenerationCase) -> Iterator[Entry]:
     """The layer at work, its own cache before and after included."""
     done = walked(case)
     for beat in case.table:
@@ -125,7 +132,11 @@ def layers(case: Case) -> Iterator[Entry]:
 
 
 def working(
-    name: str, moment: Moment, beat: Beat, source: Source = LAYER_CODE, what: str = ACT
+    name: str,
+    moment: PeakParts,
+    beat: GenerationInstant,
+    source: Source = LAYER_CODE,
+    what: str = ACT,
 ) -> Iterator[Entry]:
     """What is at work at a beat, and its workspace."""
     parts = ((name, what, moment.act), (f"{name}, kernel workspace", TEMP, moment.temp))
@@ -134,7 +145,7 @@ def working(
             yield Entry(name=title, kind=kind, bytes=size, live={beat.name: 1}, source=source)
 
 
-def behind(case: Case, beat: Beat) -> Pass:
+def behind(case: GenerationCase, beat: GenerationInstant) -> ForwardPass:
     """The final norm, or the logits: of the last token, but in a plain forward of all."""
     run, step = case.run, case.passes[0][beat.step]
     here = case.at(step)
@@ -143,7 +154,7 @@ def behind(case: Case, beat: Beat) -> Pass:
     return logits_pass(here, run.arch, here.seq if plain(run) else step.logits)
 
 
-def head(case: Case) -> Iterator[Entry]:
+def head(case: GenerationCase) -> Iterator[Entry]:
     """The final norm, the logits, and what the next token is chosen from, which generate names
     until the next choice has its own.
     """
@@ -166,21 +177,26 @@ def head(case: Case) -> Iterator[Entry]:
                 source=GENERATE_CODE, parts=parts)  # fmt: skip
 
 
-def turns(case: Case) -> dict[str, Turn]:
+def turns(case: GenerationCase) -> dict[str, PassEvents]:
     """What each layer and the head make and free, pass after pass."""
     done, made = walked(case), {}
     for beat in (b for b in case.table if b.instant.present):
         if beat.work in ("layer", REORDER):
             turn = done[beat.kind, beat.step, beat.work]
-            made[beat.name] = Turn(
+            made[beat.name] = PassEvents(
                 block=beat.place, script=turn.script, forward=True, given=turn.given,
                 kept=turn.kept, named=turn.named,
                 embedded=beat.work == "layer" and beat.place == 0 and goes_in(case.run),
             )  # fmt: skip
         elif beat.work == "scores":
             one = choose_token(case.choice, first=beat.step == PROMPT)
-            made[beat.name] = Turn(block=SCORES, script=one.script, forward=True, given=one.given,
-                                   kept=(one.script.exit, *one.kept))  # fmt: skip
+            made[beat.name] = PassEvents(
+                block=SCORES,
+                script=one.script,
+                forward=True,
+                given=one.given,
+                kept=(one.script.exit, *one.kept),
+            )
         else:
-            made[beat.name] = Turn(block=HEAD, script=behind(case, beat).script, forward=True)
+            made[beat.name] = PassEvents(block=HEAD, script=behind(case, beat).script, forward=True)
     return made

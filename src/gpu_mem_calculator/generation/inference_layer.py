@@ -6,22 +6,22 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ..autograd.forward import Pass, passing
-from ..autograd.peak import Moment
+from ..autograd.forward import ForwardPass, passing
+from ..autograd.peak import PeakParts
 from ..autograd.tape import Tape
 from ..ledger.num import Num
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, LatentAttention, Linear, StateSpace
-from ..modelling.huggingface.cache import Cache, Static
+from ..modelling.huggingface.cache import LayerCache, StaticLayerCache
 from ..modelling.huggingface.layer import run_layer
 from ..modelling.huggingface.norms import norm
 from ..modelling.huggingface.ops import linear
-from ..modelling.huggingface.setting import Setting
+from ..modelling.huggingface.setting import BlockSetting
 from ..modelling.huggingface.state_space import state_parts
-from .decode_steps import Step
+from .decode_steps import DecodeStep
 
 
-class Turned(Pass, frozen=True, kw_only=True):
+class InferenceLayer(ForwardPass, frozen=True, kw_only=True):
     """A layer at work, its own cache before (`given`) and after (`kept`) included.
 
     `named` is what the model's loop still names when the next layer runs.
@@ -30,15 +30,17 @@ class Turned(Pass, frozen=True, kw_only=True):
     named: tuple[int, ...] = ()
 
 
-def layer_pass(setting: Setting, layer: Layer, step: Step, *, slides: bool = False) -> Turned:
+def layer_pass(
+    setting: BlockSetting, layer: Layer, step: DecodeStep, *, slides: bool = False
+) -> InferenceLayer:
     """One layer that adds the tokens of a pass to its cache. `slides`: a window does."""
     tape = Tape()
     bits = 32 if layer.fp32_residual else setting.bits
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=False)
     old = () if step.stored is None else tuple(cached_parts(setting, layer, step.stored))
-    cache = Cache(tape, *old, slides=slides)
+    cache = LayerCache(tape, *old, slides=slides)
     if step.room is not None:
-        cache = Static(tape, *old, room=step.room, over=step.over, rolls=step.rolls)
+        cache = StaticLayerCache(tape, *old, room=step.room, over=step.over, rolls=step.rolls)
     y = run_layer(tape, setting, x, layer, masked=step.masked, cache=cache)
     tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
     named = [v for v in tape.returned if "outputs" in setting.names and v.base != y.base
@@ -46,13 +48,18 @@ def layer_pass(setting: Setting, layer: Layer, step: Step, *, slides: bool = Fal
     found = passing(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
     moment = found.moment
     for value in named:  # the layer before has left one
-        moment = Moment(moment.act + value.bytes, 0, moment.temp)
+        moment = PeakParts(moment.act + value.bytes, 0, moment.temp)
     count = len(cache.kept)
-    return Turned(moment=moment, script=found.script, given=found.given, kept=found.kept[:count],
-                named=found.kept[count:])  # fmt: skip
+    return InferenceLayer(
+        moment=moment,
+        script=found.script,
+        given=found.given,
+        kept=found.kept[:count],
+        named=found.kept[count:],
+    )
 
 
-def reorder_pass(setting: Setting, layer: Layer, step: Step) -> Turned:
+def reorder_pass(setting: BlockSetting, layer: Layer, step: DecodeStep) -> InferenceLayer:
     """A layer's cache is copied for the beams that go on, one part after the other
     (cache_utils.py CacheLayerMixin.reorder_cache: index_select).
     """
@@ -65,11 +72,13 @@ def reorder_pass(setting: Setting, layer: Layer, step: Step) -> Turned:
             for value, new, bits in pairs]  # fmt: skip
     none = tape.value("nothing", 0, 8, grad=False)
     found = passing(tape, none, none, given=old, kept=made)
-    return Turned(moment=found.moment, script=replace(found.script, entry=-1, exit=-1),
+    return InferenceLayer(moment=found.moment, script=replace(found.script, entry=-1, exit=-1),
                   given=found.given, kept=found.kept)  # fmt: skip
 
 
-def cached_parts(setting: Setting, layer: Layer, tokens: Num) -> Iterator[tuple[str, Num, int]]:
+def cached_parts(
+    setting: BlockSetting, layer: Layer, tokens: Num
+) -> Iterator[tuple[str, Num, int]]:
     """What one layer caches for so many tokens a sequence: name, elements, bits."""
     block, rows = layer.mixer, setting.batch * tokens
     if isinstance(block, Attention):
@@ -83,7 +92,7 @@ def cached_parts(setting: Setting, layer: Layer, tokens: Num) -> Iterator[tuple[
         yield from state_parts(setting, block)
 
 
-def norm_pass(setting: Setting, arch: Arch) -> Pass:
+def norm_pass(setting: BlockSetting, arch: Arch) -> ForwardPass:
     """The norm behind the stack, whose input the model names until it returns."""
     tape = Tape()
     bits = 32 if arch.layers[-1].fp32_residual else setting.bits
@@ -93,7 +102,7 @@ def norm_pass(setting: Setting, arch: Arch) -> Pass:
     return passing(tape, x, out)
 
 
-def logits_pass(setting: Setting, arch: Arch, rows: Num) -> Pass:
+def logits_pass(setting: BlockSetting, arch: Arch, rows: Num) -> ForwardPass:
     """The logits of so many tokens a sequence, from the normed output of all of them.
 
     generate asks for the last one (`logits_to_keep`), a plain forward gets them all.

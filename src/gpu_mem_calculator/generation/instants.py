@@ -15,14 +15,14 @@ from msgspec import Struct
 
 from ..ledger.ledger import Instant
 from ..ledger.num import Num, holds
-from .decode_steps import FIRST, LAST, PROMPT, Kind, played
+from .decode_steps import FIRST, LAST, PROMPT, LayerKind, played
 
 PREFILL, DECODE = "prefill", "decode"
 MASKS, TABLES = "masks", "tables"  # made before the first layer runs
 REORDER = "reorder"  # a layer's cache is copied for the beams that go on
 
 
-class Beat(Struct, frozen=True, kw_only=True):
+class GenerationInstant(Struct, frozen=True, kw_only=True):
     """An instant, its pass, and what is at work: MASKS or TABLES, "layer" (of a kind), "norm",
     "logits", "scores" or REORDER. `place` is the layer's in the stack, -1 before it, its length
     behind it.
@@ -39,18 +39,18 @@ class Beat(Struct, frozen=True, kw_only=True):
         """The instant's name."""
         return self.instant.name
 
-    def done(self, kind: Kind) -> int:
+    def done(self, kind: LayerKind) -> int:
         """Layers of a kind that have run in this pass."""
         return sum(place < self.place for place in kind.places)
 
-    def waiting(self, kind: Kind) -> int:
+    def waiting(self, kind: LayerKind) -> int:
         """Layers of a kind that have not run yet."""
         return sum(place > self.place for place in kind.places)
 
 
 def beats(
-    found: tuple[Kind, ...], new_tokens: Num, first: Iterable[str], *, beams: bool = False
-) -> tuple[Beat, ...]:
+    found: tuple[LayerKind, ...], new_tokens: Num, first: Iterable[str], *, beams: bool = False
+) -> tuple[GenerationInstant, ...]:
     """The instants of a generation in order; a plain forward (no new token) ends with logits.
 
     `first`: what the prompt's pass makes before its layers run. `beams`: caches are reordered.
@@ -71,15 +71,15 @@ def beats(
     return (*made, *(_reorders(found, LAST, DECODE, "decode", again) if beams else ()))
 
 
-def before_layers(step: str, title: str, first: Iterable[str]) -> list[Beat]:
+def before_layers(step: str, title: str, first: Iterable[str]) -> list[GenerationInstant]:
     """What a pass over the prompt makes before its layers run."""
     titles = {MASKS: "attention masks", TABLES: "rotary tables"}
     return [beat(step, PREFILL, work, f"{title}, {titles[work]}", 1, work) for work in first]
 
 
 def every_beat(
-    found: tuple[Kind, ...], new_tokens: int, *, beams: bool = False
-) -> tuple[Beat, ...]:
+    found: tuple[LayerKind, ...], new_tokens: int, *, beams: bool = False
+) -> tuple[GenerationInstant, ...]:
     """The same with each layer by itself, in every pass that is played."""
     made = every_layer(found, PROMPT, PREFILL, "prefill", new_tokens > 0, beams)
     for number in played(new_tokens):
@@ -88,13 +88,13 @@ def every_beat(
 
 
 def every_layer(
-    found: tuple[Kind, ...], step: str, phase: str, title: str, scores: bool = True,
+    found: tuple[LayerKind, ...], step: str, phase: str, title: str, scores: bool = True,
     beams: bool = False,
-) -> list[Beat]:  # fmt: skip
+) -> list[GenerationInstant]:  # fmt: skip
     """One forward pass, layer by layer."""
     order = sorted((place, i) for i, kind in enumerate(found) for place in kind.places)
 
-    def layers(work: str) -> list[Beat]:
+    def layers(work: str) -> list[GenerationInstant]:
         return [beat(step, phase, f"{work}.{place}", title, 1, work, i, place)
                 for place, i in order]  # fmt: skip
 
@@ -103,8 +103,8 @@ def every_layer(
 
 
 def _reorders(
-    found: tuple[Kind, ...], step: str, phase: str, title: str, present: Num
-) -> Iterable[Beat]:
+    found: tuple[LayerKind, ...], step: str, phase: str, title: str, present: Num
+) -> Iterable[GenerationInstant]:
     """A cache is copied, one layer after another: the first and the last of each kind."""
     for i, kind in enumerate(found):
         for place in sorted({kind.places[0], kind.places[-1]}):
@@ -113,8 +113,13 @@ def _reorders(
 
 
 def one_pass(
-    found: tuple[Kind, ...], step: str, phase: str, title: str, present: Num = 1, scores: Num = 1
-) -> list[Beat]:
+    found: tuple[LayerKind, ...],
+    step: str,
+    phase: str,
+    title: str,
+    present: Num = 1,
+    scores: Num = 1,
+) -> list[GenerationInstant]:
     """One forward pass through the whole model: the last layer of each kind."""
     order = sorted(range(len(found)), key=lambda i: found[i].places[-1])
     made = [
@@ -126,8 +131,8 @@ def one_pass(
 
 
 def _end(
-    found: tuple[Kind, ...], step: str, phase: str, title: str, present: Num, scores: Num
-) -> list[Beat]:
+    found: tuple[LayerKind, ...], step: str, phase: str, title: str, present: Num, scores: Num
+) -> list[GenerationInstant]:
     """What follows the stack."""
     length = sum(len(kind.places) for kind in found)
     rows = (("norm", "final norm", present), ("logits", "logits", present),
@@ -136,7 +141,7 @@ def _end(
             for work, what, there in rows]  # fmt: skip
 
 
-def _where(found: tuple[Kind, ...], kind: Kind) -> str:
+def _where(found: tuple[LayerKind, ...], kind: LayerKind) -> str:
     """`last layer`, or which kind of layer where there are several."""
     return "last layer" if len(found) == 1 else kind.title
 
@@ -144,7 +149,7 @@ def _where(found: tuple[Kind, ...], kind: Kind) -> str:
 def beat(
     step: str, phase: str, name: str, title: str, present: Num, work: str, kind: int = -1,
     place: int = -1,
-) -> Beat:  # fmt: skip
+) -> GenerationInstant:  # fmt: skip
     """An instant of a pass."""
     instant = Instant(name=f"{step}.{name}", phase=phase, title=title, present=present)
-    return Beat(instant=instant, step=step, work=work, kind=kind, place=place)
+    return GenerationInstant(instant=instant, step=step, work=work, kind=kind, place=place)

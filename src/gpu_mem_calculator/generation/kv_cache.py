@@ -12,14 +12,14 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Indexer, LatentAttention, Mixer, Recurrence, StateSpace
-from ..weights.shards import Shard
+from ..weights.shards import ServerShard
 
 FULL, WINDOW, LATENT, STATE = "full", "window", "latent", "state"
 INDEX, CROSS = "index", "cross"  # an indexer's small keys; what decoders keep of an encoder
 Row = Callable[[int], int]  # elements of one head's key or value to bytes
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class LayerState(Struct, frozen=True, kw_only=True):
     """What equal layers keep: of every token, of the last `window`, or of a sequence as a whole."""
 
     kind: str
@@ -45,10 +45,10 @@ def plain_row(bits: int) -> Row:
     return lambda elements: -(-elements * bits // 8)
 
 
-def kept(arch: Arch, shard: Shard, row: Row, *, state_bits: int, conv_bits: int
-         ) -> tuple[Kept, ...]:  # fmt: skip
+def kept(arch: Arch, shard: ServerShard, row: Row, *, state_bits: int, conv_bits: int
+         ) -> tuple[LayerState, ...]:  # fmt: skip
     """The cache of a rank's layers, equal ones together."""
-    groups: dict[Kept, list[int]] = {}
+    groups: dict[LayerState, list[int]] = {}
     for place in shard.places:
         window = arch.windows[place] if arch.windows else None
         for one in layer_cache(arch.layers[place], window, shard, row, state_bits, conv_bits):
@@ -63,13 +63,13 @@ def keeps(arch: Arch) -> bool:
     return any(
         True
         for layer, _, _ in arch.runs
-        for _ in layer_cache(layer, None, Shard(places=range(0)), plain_row(16), 16, 16)
+        for _ in layer_cache(layer, None, ServerShard(places=range(0)), plain_row(16), 16, 16)
     )
 
 
 def layer_cache(
-    layer: Layer, window: int | None, shard: Shard, row: Row, state_bits: int, conv_bits: int
-) -> Iterator[Kept]:
+    layer: Layer, window: int | None, shard: ServerShard, row: Row, state_bits: int, conv_bits: int
+) -> Iterator[LayerState]:
     """One layer's; an encoder's layers keep nothing."""
     if layer.kind == "encoder":
         return
@@ -77,28 +77,30 @@ def layer_cache(
         yield from mixer_cache(mixer, window, shard, row)
         state = state_bytes(mixer, shard, state_bits, conv_bits)
         if state:
-            yield Kept(kind=STATE, places=(), state_bytes=state)
+            yield LayerState(kind=STATE, places=(), state_bytes=state)
 
 
-def mixer_cache(mixer: Mixer, window: int | None, shard: Shard, row: Row) -> Iterator[Kept]:
+def mixer_cache(
+    mixer: Mixer, window: int | None, shard: ServerShard, row: Row
+) -> Iterator[LayerState]:
     """What one mixer keeps of a token."""
     index: Indexer | None = None
     if isinstance(mixer, Attention) and not mixer.reuses:
         both = row(mixer.head_dim) + row(mixer.value_dim or mixer.head_dim)
         kind = CROSS if mixer.cross else FULL if window is None else WINDOW
-        yield Kept(
+        yield LayerState(
             kind=kind, places=(), window=None if mixer.cross else window,
             token_bytes=shard.kv_heads(mixer.kv_heads) * both,
         )  # fmt: skip
         index = mixer.index
     elif isinstance(mixer, LatentAttention):
-        yield Kept(kind=LATENT, places=(), token_bytes=row(mixer.kv_rank + mixer.rope_dim))
+        yield LayerState(kind=LATENT, places=(), token_bytes=row(mixer.kv_rank + mixer.rope_dim))
         index = mixer.index
     if index is not None:
-        yield Kept(kind=INDEX, places=(), token_bytes=row(index.key_dim))
+        yield LayerState(kind=INDEX, places=(), token_bytes=row(index.key_dim))
 
 
-def state_bytes(mixer: Mixer, shard: Shard, state_bits: int, conv_bits: int) -> int:
+def state_bytes(mixer: Mixer, shard: ServerShard, state_bits: int, conv_bits: int) -> int:
     """What one mixer keeps of a sequence as a whole: a scanned state, and a convolution's inputs.
 
     Mamba-2's groups are cut with the heads, and repeated where there are more ranks than groups
@@ -116,12 +118,12 @@ def state_bytes(mixer: Mixer, shard: Shard, state_bits: int, conv_bits: int) -> 
     return scanned // ranks * state_bits // 8 + behind // ranks * conv_bits // 8
 
 
-def token_bytes(caches: tuple[Kept, ...]) -> int:
+def token_bytes(caches: tuple[LayerState, ...]) -> int:
     """One more token of a long sequence: windows are full, states as large as ever."""
     grow = (one for one in caches if one.window is None and one.kind != CROSS)
     return sum(one.token_bytes * len(one.places) for one in grow)
 
 
-def sequence_bytes(caches: tuple[Kept, ...], context: int) -> int:
+def sequence_bytes(caches: tuple[LayerState, ...], context: int) -> int:
     """One sequence, without pages."""
     return sum(one.sequence_bytes(context) for one in caches)

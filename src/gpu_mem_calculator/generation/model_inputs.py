@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..autograd.events import Reel, Script
-from ..autograd.peak import High
+from ..autograd.events import BlockEvents, EventRecorder
+from ..autograd.peak import PeakTracker
 from ..ledger.ledger import ACT, EMBEDDED, Entry
 from ..ledger.num import Num, holds
 from ..ledger.source import code
-from ..modelling.huggingface.setting import Setting
+from ..modelling.huggingface.setting import BlockSetting
 from ..run.run import Run
-from .decode_steps import Kind, Manner, Step
-from .instants import MASKS, REORDER, TABLES, Beat
+from .decode_steps import CacheMode, DecodeStep, LayerKind
+from .instants import MASKS, REORDER, TABLES, GenerationInstant
 
 BEAM_CODE = code("transformers 5.17.0 generation/utils.py _beam_search")
 GENERATE_CODE = code("transformers 5.17.0 generation/utils.py _sample")
@@ -25,7 +25,7 @@ MASK_CODE = code("transformers 5.17.0 masking_utils.py:373 sdpa_mask, :539 eager
 TABLE_CODE = code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward")
 INSIDE = ("layer", "norm")  # where the model's forward names what it has made
 BEHIND = ("scores", REORDER)  # what follows the model's forward
-Windows = dict[int | None, Step]
+Windows = dict[int | None, DecodeStep]
 
 
 def plain(run: Run) -> bool:
@@ -33,15 +33,17 @@ def plain(run: Run) -> bool:
     return type(run.new_tokens) is int and run.new_tokens == 0
 
 
-def first_beats(run: Run, how: Setting, found: tuple[Kind, ...], prompt: list[Step]) -> list[str]:
+def first_beats(
+    run: Run, how: BlockSetting, found: tuple[LayerKind, ...], prompt: list[DecodeStep]
+) -> list[str]:
     """What the prompt's pass makes before its layers run."""
     names = [MASKS] if _windows(run, how, found, prompt) else []
     return [*names, TABLES] if _rotary(found) else names
 
 
 def made_once(
-    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]],
-    table: tuple[Beat, ...], manner: Manner,
+    run: Run, how: BlockSetting, found: tuple[LayerKind, ...], passes: list[dict[str, DecodeStep]],
+    table: tuple[GenerationInstant, ...], manner: CacheMode,
 ) -> Iterator[Entry]:  # fmt: skip
     """Ids, the embedding's output and masks of each pass."""
     if manner.beams > 1:
@@ -54,8 +56,8 @@ def made_once(
 
 
 def inputs(
-    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]],
-    table: tuple[Beat, ...],
+    run: Run, how: BlockSetting, found: tuple[LayerKind, ...], passes: list[dict[str, DecodeStep]],
+    table: tuple[GenerationInstant, ...],
 ) -> Iterator[Entry]:  # fmt: skip
     """The embedding's output and the masks of each pass."""
     for name, step in passes[0].items():
@@ -65,7 +67,9 @@ def inputs(
             yield from _masks(run, how, found, [each[name] for each in passes], here)
 
 
-def _ids(run: Run, step: Step, here: list[Beat], manner: Manner) -> Iterator[Entry]:
+def _ids(
+    run: Run, step: DecodeStep, here: list[GenerationInstant], manner: CacheMode
+) -> Iterator[Entry]:
     """The prompt; a mask, positions and ids of all tokens, those that were chosen included.
 
     generate's own frame names those of the prompt to its end, and the ids of every sequence where
@@ -83,7 +87,7 @@ def _ids(run: Run, step: Step, here: list[Beat], manner: Manner) -> Iterator[Ent
     yield _tokens(behind, [b for b in here if b.work in BEHIND])
 
 
-def _tokens(sizes: list[Num], here: list[Beat]) -> Entry:
+def _tokens(sizes: list[Num], here: list[GenerationInstant]) -> Entry:
     total: Num = 0
     for size in sizes:
         total = total + size
@@ -92,7 +96,7 @@ def _tokens(sizes: list[Num], here: list[Beat]) -> Entry:
                  source=GENERATE_CODE)  # fmt: skip
 
 
-def _beams(run: Run, table: tuple[Beat, ...]) -> Entry:
+def _beams(run: Run, table: tuple[GenerationInstant, ...]) -> Entry:
     """The tokens of running and of finished beams, and which beam each came from."""
     tokens = 8 * run.batch * (run.seq + run.new_tokens)
     origins = 4 * run.batch * run.new_tokens
@@ -108,7 +112,7 @@ def goes_in(run: Run) -> bool:
     return alone and not arch.layers[0].fp32_residual
 
 
-def _embedded(run: Run, how: Setting, tokens: Num, here: list[Beat]) -> Entry:
+def _embedded(run: Run, how: BlockSetting, tokens: Num, here: list[GenerationInstant]) -> Entry:
     """The embedding's output, and learnt positions, which the model's forward names.
 
     A layer that it goes into has it as its input; unrolled it is the same tensor.
@@ -127,16 +131,18 @@ def _embedded(run: Run, how: Setting, tokens: Num, here: list[Beat]) -> Entry:
     )  # fmt: skip
 
 
-def scaled_script(size: Num) -> Script:
+def scaled_script(size: Num) -> BlockEvents:
     """An embedding's output that is multiplied by a number (modeling_gemma2.py:349)."""
-    reel = Reel()
+    reel = EventRecorder()
     bare, scaled = reel.make(size), reel.make(size)
     reel.free(bare)
-    return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
+    return BlockEvents(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
                   left=(scaled,))  # fmt: skip
 
 
-def _windows(run: Run, how: Setting, found: tuple[Kind, ...], passes: list[Step]) -> Windows:
+def _windows(
+    run: Run, how: BlockSetting, found: tuple[LayerKind, ...], passes: list[DecodeStep]
+) -> Windows:
     """The masks that the model makes for its layers, one for each kind of window.
 
     Eager attention always has one (masking_utils.py:539), SDPA where a window slides or the family
@@ -156,24 +162,28 @@ def _windows(run: Run, how: Setting, found: tuple[Kind, ...], passes: list[Step]
     return seen
 
 
-def reads_all(run: Run, found: tuple[Kind, ...]) -> bool:
+def reads_all(run: Run, found: tuple[LayerKind, ...]) -> bool:
     """Whether a prompt reads all of a static cache: eager attention, and families that have masks
     whatever the attention.
     """
     return _eager(run, found) or any(map(_asked, found))
 
 
-def _asked(kind: Kind) -> bool:
+def _asked(kind: LayerKind) -> bool:
     return getattr(kind.layer.mixer, "always_masked", False)
 
 
-def _eager(run: Run, found: tuple[Kind, ...]) -> bool:
+def _eager(run: Run, found: tuple[LayerKind, ...]) -> bool:
     mixers = (kind.layer.mixer for kind in found)
     return run.attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
 
 
 def _masks(
-    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[Step], here: list[Beat]
+    run: Run,
+    how: BlockSetting,
+    found: tuple[LayerKind, ...],
+    passes: list[DecodeStep],
+    here: list[GenerationInstant],
 ) -> Iterator[Entry]:
     """Masks: in the activations' dtype for eager attention, boolean ones for SDPA."""
     static = any(step.room is not None for step in passes)  # then generate makes and names them
@@ -194,12 +204,12 @@ def _masks(
     yield from _being_made("attention masks being made", made, here, MASKS)
 
 
-def mask_script(area: Num, padded: Num | None, wide: Num | None, *, slides: bool) -> Script:
+def mask_script(area: Num, padded: Num | None, wide: Num | None, *, slides: bool) -> BlockEvents:
     """A mask on its way, boolean map by boolean map (masking_utils.py:57 and_masks): the window,
     the triangle, each sequence's padding (`padded` bytes), and numbers for eager attention
     (`wide` bytes).
     """
-    reel = Reel()
+    reel = EventRecorder()
     found = reel.make(area)
     if slides:
         window, found = found, reel.make(area)
@@ -211,13 +221,13 @@ def mask_script(area: Num, padded: Num | None, wide: Num | None, *, slides: bool
     for size in (*(() if padded is None else (area, padded)), *(() if wide is None else (wide,))):
         before, found = found, reel.make(size)
         reel.free(before)
-    return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
+    return BlockEvents(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
                   left=(found,))  # fmt: skip
 
 
 def tables(
-    run: Run, how: Setting, found: tuple[Kind, ...], passes: list[dict[str, Step]],
-    table: tuple[Beat, ...],
+    run: Run, how: BlockSetting, found: tuple[LayerKind, ...], passes: list[dict[str, DecodeStep]],
+    table: tuple[GenerationInstant, ...],
 ) -> Iterator[Entry]:  # fmt: skip
     """cos and sin of every position, in each pass: for every kind of layer, or for all."""
     rotary = _rotary(found)
@@ -236,17 +246,17 @@ def tables(
             yield from _being_made("rotary tables being made", [script] * sets, here, TABLES)
 
 
-def _rotary(found: tuple[Kind, ...]) -> int:
+def _rotary(found: tuple[LayerKind, ...]) -> int:
     """The widest part of a head that is turned."""
     mixers = (kind.layer.mixer for kind in found)
     return max(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
 
 
-def table_script(elements: Num, narrow: int) -> Script:
+def table_script(elements: Num, narrow: int) -> BlockEvents:
     """Frequencies, twice over, their cos and sin, each times a scale, in fp32; then copies of
     `narrow` bits (modeling_llama.py:122).
     """
-    reel, size = Reel(), elements * 4
+    reel, size = EventRecorder(), elements * 4
     work = [reel.make(size // 2), reel.make(size)]
     turned = []
     for _ in ("cos", "sin"):
@@ -259,16 +269,16 @@ def table_script(elements: Num, narrow: int) -> Script:
         work += turned
     for done in work:
         reel.free(done)
-    return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
+    return BlockEvents(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
                   left=tuple(left))  # fmt: skip
 
 
 def _being_made(
-    name: str, scripts: Iterable[Script], here: list[Beat], work: str
+    name: str, scripts: Iterable[BlockEvents], here: list[GenerationInstant], work: str
 ) -> Iterator[Entry]:
     """The highest moment while they are made, one after another, in the prompt's pass."""
     live: dict[str, Num] = {b.name: 1 for b in here if b.work == work}
-    high, alive = High(), 0
+    high, alive = PeakTracker(), 0
     for script in scripts if live else ():
         for event in script.forward:
             size = script.sizes[event if event >= 0 else ~event]

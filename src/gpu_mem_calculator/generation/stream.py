@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ..ledger.ledger import EMBEDDED, PARAM, Ledger
-from ..step.block_events import Play
-from ..step.stream_writer import Phase, Tensors, Writer
+from ..step.block_events import BlockRun
+from ..step.stream_writer import Phase, StreamWriter, Tensors
 
 LOAD, GENERATE, PLAIN = "load", "generate", "prefill"  # what ends at each mark
 SCORES = -3  # a block: the next token is chosen
 
 
-class Turn(Play, frozen=True, kw_only=True):
+class PassEvents(BlockRun, frozen=True, kw_only=True):
     """One block's pass without a graph.
 
     `given` are the numbers of the cache that it finds, `kept` of the one that it leaves, `named`
@@ -24,7 +24,7 @@ class Turn(Play, frozen=True, kw_only=True):
     embedded: bool = False
 
 
-class GenerationWriter(Writer):
+class GenerationStreamWriter(StreamWriter):
     """Knows the cache of each layer, and what the last token was chosen from."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -47,9 +47,9 @@ class GenerationWriter(Writer):
             self.stream.empties.append(len(self.stream.events))
         super().mark(phase)
 
-    def forward(self, play: Play) -> None:
+    def forward(self, play: BlockRun) -> None:
         """A block runs: its cache is made anew, its output is the next one's input."""
-        assert isinstance(play, Turn)
+        assert isinstance(play, PassEvents)
         script, events = play.script, play.script.forward
         if play.embedded:
             self.flow = self._embedded()

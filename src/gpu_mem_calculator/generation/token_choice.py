@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..autograd.forward import Pass, passing
+from ..autograd.forward import ForwardPass, passing
 from ..autograd.tape import Tape, Value
 from ..ledger.num import Num, choose, holds
 
@@ -19,7 +19,7 @@ ROWS_ALONE, LONG = 128, 1_000_000  # rows from which on, length from which on, a
 GREEDY, SAMPLE, BEAMS, CHECK = "greedy", "sample", "beams", "check"
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class TokenChoice(Struct, frozen=True, kw_only=True):
     """What a token is chosen from, and how.
 
     `rows` sequences (all beams) of `vocab` logits of `bits` each; `length` tokens in the end, of
@@ -43,7 +43,7 @@ class Choice(Struct, frozen=True, kw_only=True):
         return self.rows * self.vocab
 
 
-def choose_token(choice: Choice, *, first: bool) -> Pass:
+def choose_token(choice: TokenChoice, *, first: bool) -> ForwardPass:
     """The choice of a token; `first`: there was none before it."""
     tape = Tape()
     x = tape.value("logits", choice.logits, choice.bits, grad=False)
@@ -54,7 +54,7 @@ def choose_token(choice: Choice, *, first: bool) -> Pass:
     return passing(tape, x, kept[0], given=old, kept=kept[1:])
 
 
-def named(choice: Choice) -> Iterator[tuple[str, Num, int]]:
+def named(choice: TokenChoice) -> Iterator[tuple[str, Num, int]]:
     """What still has a name when the next pass runs: name, elements, bits."""
     if choice.how == CHECK:
         yield "outputs.logits", choice.logits, choice.bits
@@ -76,7 +76,7 @@ def _replaced(tape: Tape, old: list[Value]) -> None:
         tape.hold(old.pop(0))
 
 
-def _greedy(tape: Tape, choice: Choice, x: Value, old: list[Value]) -> list[Value]:
+def _greedy(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) -> list[Value]:
     """An fp32 copy of the logits, and its highest (generation/utils.py:3042)."""
     logits = tape.op("next_token_logits", x, bits=32)
     _replaced(tape, old)
@@ -84,7 +84,7 @@ def _greedy(tape: Tape, choice: Choice, x: Value, old: list[Value]) -> list[Valu
     return [logits]
 
 
-def _sampled(tape: Tape, choice: Choice, x: Value, old: list[Value]) -> list[Value]:
+def _sampled(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) -> list[Value]:
     """The warpers, a softmax, and one draw, for which torch makes numbers of its own
     (torch 2.11 Distributions.cpp multinomial: q = exponential).
     """
@@ -104,7 +104,7 @@ def _sampled(tape: Tape, choice: Choice, x: Value, old: list[Value]) -> list[Val
     return [logits, *([] if scores is logits else [scores]), probs]
 
 
-def _top_k(tape: Tape, choice: Choice, scores: Value) -> Value:
+def _top_k(tape: Tape, choice: TokenChoice, scores: Value) -> Value:
     """What is below the k-th highest is removed (TopKLogitsWarper)."""
     best = tape.op("topk", scores, elements=choice.rows * choice.top_k,
                    temp=choice.rows * choice.top_k * 8)  # fmt: skip
@@ -114,7 +114,7 @@ def _top_k(tape: Tape, choice: Choice, scores: Value) -> Value:
     return kept
 
 
-def _top_p(tape: Tape, choice: Choice, scores: Value) -> Value:
+def _top_p(tape: Tape, choice: TokenChoice, scores: Value) -> Value:
     """Sorted logits, their cumulated probabilities, and the mask back in its old order
     (TopPLogitsWarper).
     """
@@ -129,7 +129,7 @@ def _top_p(tape: Tape, choice: Choice, scores: Value) -> Value:
     return kept
 
 
-def _sorted(tape: Tape, choice: Choice, scores: Value) -> tuple[Value, Value]:
+def _sorted(tape: Tape, choice: TokenChoice, scores: Value) -> tuple[Value, Value]:
     """torch.sort of every row.
 
     Between 2 and 127 rows are sorted as one, with two arrays of indices and rows, another of
@@ -146,7 +146,7 @@ def _sorted(tape: Tape, choice: Choice, scores: Value) -> tuple[Value, Value]:
     return values, index
 
 
-def _beam(tape: Tape, choice: Choice, x: Value, old: list[Value]) -> list[Value]:
+def _beam(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) -> list[Value]:
     """Log-probabilities, added to their beam's; twice as many beams as go on (_beam_search)."""
     logits = tape.op("logits", x, bits=32)
     _replaced(tape, old)
@@ -163,7 +163,7 @@ def _beam(tape: Tape, choice: Choice, x: Value, old: list[Value]) -> list[Value]
     return [logits, total, sequences, indices]
 
 
-def _checked(tape: Tape, choice: Choice, x: Value, old: list[Value]) -> list[Value]:
+def _checked(tape: Tape, choice: TokenChoice, x: Value, old: list[Value]) -> list[Value]:
     """The logits behind every candidate in fp32, twice; `outputs` keeps its name, too
     (_assisted_decoding).
     """
@@ -175,6 +175,6 @@ def _checked(tape: Tape, choice: Choice, x: Value, old: list[Value]) -> list[Val
     return [x, new, copy]
 
 
-WAYS: dict[str, Callable[[Tape, Choice, Value, list[Value]], list[Value]]] = {
+WAYS: dict[str, Callable[[Tape, TokenChoice, Value, list[Value]], list[Value]]] = {
     GREEDY: _greedy, SAMPLE: _sampled, BEAMS: _beam, CHECK: _checked,
 }  # fmt: skip

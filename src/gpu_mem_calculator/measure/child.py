@@ -29,7 +29,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 Tell = Callable[[Any], None]
 
 
-class Outcome(Struct, kw_only=True):
+class ChildOutcome(Struct, kw_only=True):
     """What became of a child.
 
     `value` is the answer; where there is none, `error` says why in one line. `kinds` are the names
@@ -46,7 +46,7 @@ class Outcome(Struct, kw_only=True):
 
 def in_child(
     function: Callable[[Any, Tell], Any], argument: Any, timeout: float, hear: Tell
-) -> Outcome:
+) -> ChildOutcome:
     """Run `function(argument, tell)` in a child; what it tells is heard here at once."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -68,7 +68,7 @@ def in_child(
     return outcome
 
 
-def _listen(reader: int, pid: int, timeout: float, hear: Tell) -> Outcome:
+def _listen(reader: int, pid: int, timeout: float, hear: Tell) -> ChildOutcome:
     """Read one message a line until the last one, the child's end, or the timeout."""
     end = time.monotonic() + timeout
     buffer = b""
@@ -80,13 +80,13 @@ def _listen(reader: int, pid: int, timeout: float, hear: Tell) -> Outcome:
             for line in lines:
                 message = json.loads(line)
                 if "told" not in message:
-                    return convert(message, Outcome)
+                    return convert(message, ChildOutcome)
                 hear(message["told"])
             if chunk:
                 continue
         if gone:
-            return Outcome(error=gone)
-    return Outcome(error=f"still running after {timeout:g} s, and stopped", kinds=("Timeout",))
+            return ChildOutcome(error=gone)
+    return ChildOutcome(error=f"still running after {timeout:g} s, and stopped", kinds=("Timeout",))
 
 
 def _status(pid: int) -> str:

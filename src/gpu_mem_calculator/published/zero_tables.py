@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from ..ledger.units import GIB
 
 __all__ = [
-    "Model",
+    "ParameterModel",
     "estimate_zero2_model_states_mem_needs",
     "estimate_zero2_model_states_mem_needs_all_cold",
     "estimate_zero2_model_states_mem_needs_all_live",
@@ -34,13 +34,13 @@ _ZERO3_ROWS: Final = ((True, True), (True, False), (False, False))
 """(cpu_offload, cpu_offload_params) in the order DeepSpeed prints them."""
 
 
-class Model(Protocol):
+class ParameterModel(Protocol):
     """What is needed of a ``torch.nn.Module``."""
 
     def parameters(self, recurse: bool = True) -> Iterable[Any]:
         """Yield the parameters; each has ``numel()`` and ``data_ptr()``."""
 
-    def modules(self) -> Iterator["Model"]:
+    def modules(self) -> Iterator["ParameterModel"]:
         """Yield the module itself and every module inside it."""
 
 
@@ -130,7 +130,7 @@ def estimate_zero3_model_states_mem_needs(
     return int(cpu * additional_buffer_factor), int(gpu), int(largest_layer)
 
 
-def model_to_params(model: Model) -> tuple[int, int]:
+def model_to_params(model: ParameterModel) -> tuple[int, int]:
     """Count a model's parameters and those of its largest single module, as stage3.py does.
 
     Shared parameters count once. DeepSpeed knows them by ``data_ptr()``; where there is no data
@@ -228,7 +228,7 @@ def zero3_table(
 
 
 def estimate_zero2_model_states_mem_needs_all_live(
-    model: Model,
+    model: ParameterModel,
     num_gpus_per_node: int = 1,
     num_nodes: int = 1,
     additional_buffer_factor: float = 1.5,
@@ -249,7 +249,7 @@ def estimate_zero2_model_states_mem_needs_all_cold(
 
 
 def estimate_zero3_model_states_mem_needs_all_live(
-    model: Model,
+    model: ParameterModel,
     num_gpus_per_node: int = 1,
     num_nodes: int = 1,
     additional_buffer_factor: float = 1.5,

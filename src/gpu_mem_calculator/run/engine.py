@@ -10,7 +10,7 @@ from msgspec import Struct
 from ..ledger.ledger import Ledger
 from ..ledger.num import Num
 from .run import Run
-from .served import Served
+from .served import ServerMemory
 
 
 def never(run: Run) -> bool:
@@ -41,4 +41,4 @@ class Engine(Struct, frozen=True, kw_only=True):
     stage_layers: Callable[[Run], list[int]] | None = None
     parameters: Callable[[Run], Num] | None = None  # elements of this rank's model shard
     tower: str = ""
-    serve: Callable[[Run], Served] | None = None  # a server with a pool for its cache
+    serve: Callable[[Run], ServerMemory] | None = None  # a server with a pool for its cache

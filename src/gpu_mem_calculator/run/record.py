@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, convert
 
-from ..autograd.events import Script
+from ..autograd.events import BlockEvents
 from ..model.arch import Arch, Buffer, Layer
 from ..model.blocks import Weight
 
@@ -26,7 +26,7 @@ WORDS = {
 """What a record may have been made in."""
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class RecordedPart(Struct, frozen=True, kw_only=True):
     """A layer, or what stands before or behind them.
 
     `once` is a forward that keeps nothing. `kept` names what forward keeps for backward. `modules`:
@@ -36,8 +36,8 @@ class Part(Struct, frozen=True, kw_only=True):
     kind: str
     weights: tuple[tuple[str, Shape], ...]
     modules: Groups
-    script: Script
-    once: Script
+    script: BlockEvents
+    once: BlockEvents
     kept: tuple[tuple[str, int], ...] = ()
 
     def named(self) -> tuple[Weight, ...]:
@@ -46,7 +46,7 @@ class Part(Struct, frozen=True, kw_only=True):
                      for name, shape in self.weights)  # fmt: skip
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class ModuleRecord(Struct, frozen=True, kw_only=True):
     """A module, a batch and an arithmetic.
 
     `layers` are those that differ, `order` says which one stands where. `held` is made before the
@@ -61,10 +61,10 @@ class Record(Struct, frozen=True, kw_only=True):
     batch_bytes: int
     tokens: int  # rows of what flows between layers, of one sample
     width: int  # and its columns
-    before: Part
-    layers: tuple[Part, ...]
+    before: RecordedPart
+    layers: tuple[RecordedPart, ...]
     order: tuple[int, ...]
-    after: Part
+    after: RecordedPart
     prefix: str = ""  # what the layers' names begin with
     buffers: tuple[tuple[str, Shape, int], ...] = ()
     held: tuple[tuple[str, int], ...] = ()
@@ -93,10 +93,10 @@ def under_init(options: Mapping[str, Any]) -> bool:
     return options.get("zero_stage") == 3 and bool(options.get("zero_init", True))
 
 
-def read_record(data: Mapping[str, Any]) -> Record:
+def read_record(data: Mapping[str, Any]) -> ModuleRecord:
     """A record from JSON, or a ValueError that says in a sentence what it is not."""
     try:
-        record = convert(data, Record)
+        record = convert(data, ModuleRecord)
     except ValidationError as error:
         raise RecordError(f"model.recorded is not a module's record, {error}") from None
     if record.arithmetic not in WORDS or not record.order or not record.layers:
@@ -117,7 +117,7 @@ class RecordError(ValueError):
     """A record that cannot be one."""
 
 
-def sound(script: Script, *, begins: bool) -> bool:
+def sound(script: BlockEvents, *, begins: bool) -> bool:
     """Whether a script frees what it has made, once, and names nothing that is not there."""
     count = len(script.sizes)
     named = (script.exit_grad, script.entry_grad, *(t for _, t in script.drops), *script.work)
@@ -136,7 +136,7 @@ def sound(script: Script, *, begins: bool) -> bool:
     return True
 
 
-def arch_of(record: Record) -> Arch:
+def arch_of(record: ModuleRecord) -> Arch:
     """The architecture, as far as engines ask for it: parameters, modules, buffers."""
     kinds = tuple(
         Layer(kind=part.kind, extra=part.named(), part=number, modules=part.modules)

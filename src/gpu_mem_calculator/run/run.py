@@ -15,7 +15,7 @@ from ..ledger.mesh import Mesh
 from ..ledger.num import Num
 from ..model.adapters import Adapter
 from ..model.arch import Arch
-from .record import Record
+from .record import ModuleRecord
 
 Options = Mapping[str, Any]
 # A checkpoint's tensor: name, bytes, and its elements where a server casts it to its own dtype.
@@ -68,7 +68,7 @@ class Run(Struct, frozen=True, kw_only=True):
     quantized: Mapping[str, Any] | None = None  # the model's own quantization_config
     stored: tuple[StoredTensor, ...] = ()  # the checkpoint's own tensors
     stored_form: str = ""  # safetensors or gguf, where they are known
-    record: Record | None = None  # of a module whose architecture is not known
+    record: ModuleRecord | None = None  # of a module whose architecture is not known
     draft: Arch | None = None  # a small model that speculates for the large one
 
     @property

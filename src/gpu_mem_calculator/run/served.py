@@ -23,7 +23,7 @@ LATER = {SERVING.name: 1}
 WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS, POOL = "weights", "activation", "non_torch", "graph", "pool"
 
 
-class Item(Struct, frozen=True, kw_only=True):
+class ServerItem(Struct, frozen=True, kw_only=True):
     """Bytes of a server, and the figure they belong to. `formula` is read by people."""
 
     figure: str
@@ -39,7 +39,7 @@ KINDS = {WEIGHTS: PARAM, ACTIVATION: ACT, NON_TORCH: RUNTIME, GRAPHS: TEMP, POOL
 ALIVE = {WEIGHTS: ALWAYS, ACTIVATION: RUNNING, NON_TORCH: RUNNING, GRAPHS: LATER, POOL: LATER}
 
 
-class Served(Struct, frozen=True, kw_only=True, dict=True):
+class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     """One rank of a server.
 
     - `items`: everything it holds, the pool of the cache among them.
@@ -54,7 +54,7 @@ class Served(Struct, frozen=True, kw_only=True, dict=True):
     - `notes`: what the user should know, a sentence each.
     """
 
-    items: tuple[Item, ...]
+    items: tuple[ServerItem, ...]
     tokens: int
     token_bytes: int
     max_seq_len: int
@@ -104,7 +104,7 @@ class Served(Struct, frozen=True, kw_only=True, dict=True):
         return Ledger(INSTANTS, tuple(_entries(self.items)))
 
 
-def _entries(items: Iterable[Item]) -> Iterable[Entry]:
+def _entries(items: Iterable[ServerItem]) -> Iterable[Entry]:
     for item in items:
         yield Entry(name=item.name, kind=KINDS[item.figure], bytes=max(0, item.bytes),
                     live=ALIVE[item.figure], source=item.source, parts=item.parts,

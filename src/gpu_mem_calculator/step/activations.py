@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ..autograd.events import Script
-from ..autograd.peak import Moment
-from ..autograd.walk import HOOKS, REENTRANT, Walk
+from ..autograd.events import BlockEvents
+from ..autograd.peak import PeakParts
+from ..autograd.walk import HOOKS, REENTRANT, BlockWalk
 from ..ledger.ledger import ACT, CHECKPOINTED, FIRST, GRAD, TEMP, Entry
 from ..ledger.num import Num, larger, nothing, smaller
 from ..ledger.remember import remembered
@@ -21,12 +21,12 @@ from ..model.arch import Layer
 from ..modelling.huggingface.head import head_walk
 from ..modelling.huggingface.layer import layer_walk
 from ..modelling.huggingface.quirks import QUIRKS
-from ..modelling.huggingface.setting import Setting
+from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD, FORWARD
 from ..run.record import under_init
 from ..run.run import Precision, Run
-from .instants import Beat
-from .layer_groups import Block
+from .instants import StepInstant
+from .layer_groups import LayerGroup
 from .model_inputs import embedding_entries, embedding_script, surroundings
 from .pipeline import waiting_entries
 from .recorded import RECORDED, bias_entries, part_walk, record_entries, table_entries, table_script
@@ -46,7 +46,7 @@ def layer_code(run: Run, *, head: bool = False) -> Source:
     return RECORDED if run.record is not None else LOSS_CODE if head else LAYER_CODE
 
 
-class Walks(Struct, frozen=True):
+class StageWalks(Struct, frozen=True):
     """The walks of one stage: one for each stretch, and the head's.
 
     `first` is the model's first layer where its input takes no gradient: a frozen embedding.
@@ -54,29 +54,29 @@ class Walks(Struct, frozen=True):
     script of its backward in an unrolled run.
     """
 
-    layers: tuple[Walk, ...]
-    head: Walk
-    first: Walk | None = None
+    layers: tuple[BlockWalk, ...]
+    head: BlockWalk
+    first: BlockWalk | None = None
     gradients: str = STAY
-    embedding: Script | None = None
+    embedding: BlockEvents | None = None
 
-    def at(self, index: int, block: Block, beat: Beat) -> Walk:
+    def at(self, index: int, block: LayerGroup, beat: StepInstant) -> BlockWalk:
         """The walk of the layer that a beat is about: the first of all may be another."""
         alone = type(block.count) is int and block.count == 1
         ends = beat.instant.layer == FIRST or alone
         return self.first if index == 0 and ends and self.first else self.layers[index]
 
-    def goes(self, beat: Beat) -> bool:
+    def goes(self, beat: StepInstant) -> bool:
         """Whether a gradient that this beat makes is gone as soon as it is added."""
         return self.gradients == GO or (self.gradients == STAY and beat.later)
 
-    def plays_embedding(self, beat: Beat) -> bool:
+    def plays_embedding(self, beat: StepInstant) -> bool:
         """Whether the embedding's backward is played as a script."""
         played = self.gradients != GO and self.embedding is not None
         return played and beat.work == "embedding"
 
 
-def setting(run: Run, precision: Precision) -> Setting:
+def setting(run: Run, precision: Precision) -> BlockSetting:
     """How the run's blocks are executed on one rank.
 
     Where everything that is not quantized is upcast (PEFT 0.21.2 utils/other.py
@@ -87,7 +87,7 @@ def setting(run: Run, precision: Precision) -> Setting:
     upcast = run.quantization is not None and run.upcast_unquantized
     bits, weights = (32, 32) if upcast else (precision.compute, precision.weights)
     matmul = 16 if autocast else bits
-    return Setting(
+    return BlockSetting(
         batch=run.batch,
         seq=run.seq,
         hidden=run.arch.hidden,
@@ -105,23 +105,23 @@ def setting(run: Run, precision: Precision) -> Setting:
     )
 
 
-def walks(run: Run, how: Setting, blocks: tuple[Block, ...]) -> Walks:
+def walks(run: Run, how: BlockSetting, blocks: tuple[LayerGroup, ...]) -> StageWalks:
     """Walk every distinct layer, and the head. Stages and what-ifs share walks of plain sizes."""
     if run.record is not None:
         record = run.record
         own = (part_walk(record.layers[b.layer.part], b.recompute == "full") for b in blocks)
         table = table_script(record) if run.unrolled else None
-        return Walks(tuple(own), part_walk(record.after, False), embedding=table)
+        return StageWalks(tuple(own), part_walk(record.after, False), embedding=table)
     layers = tuple(_walked(how, b.layer, b.window is not None, _policy(b), True) for b in blocks)
     first = None
     if run.frozen and blocks[0].recompute != "full":
         block = blocks[0]
         first = _walked(how, block.layer, block.window is not None, _policy(block), False)
     table = embedding_script(run, how) if run.unrolled and not run.frozen else None
-    return Walks(layers, head_walk(how, run.arch), first, embedding=table)
+    return StageWalks(layers, head_walk(how, run.arch), first, embedding=table)
 
 
-def _policy(block: Block) -> str:
+def _policy(block: LayerGroup) -> str:
     """What is made again in backward: "selective" is core attention, HOOKS and REENTRANT all."""
     if block.recompute != "full":
         return block.recompute
@@ -129,7 +129,7 @@ def _policy(block: Block) -> str:
 
 
 @remembered(256)
-def _walked(how: Setting, layer: Layer, masked: bool, policy: str, grad: bool) -> Walk:
+def _walked(how: BlockSetting, layer: Layer, masked: bool, policy: str, grad: bool) -> BlockWalk:
     whole = policy if policy in (HOOKS, REENTRANT) else ""
     core = policy == "selective"
     return layer_walk(
@@ -138,7 +138,11 @@ def _walked(how: Setting, layer: Layer, masked: bool, policy: str, grad: bool) -
 
 
 def activation_entries(
-    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks
+    run: Run,
+    how: BlockSetting,
+    blocks: tuple[LayerGroup, ...],
+    beats: tuple[StepInstant, ...],
+    done: StageWalks,
 ) -> Iterator[Entry]:
     """Kept activations, the working sets of layers and head, tables and masks.
 
@@ -175,9 +179,13 @@ def activation_entries(
 
 
 def _kept(
-    index: int, block: Block, walk: Walk, beats: tuple[Beat, ...], first: Walk | None,
+    index: int,
+    block: LayerGroup,
+    walk: BlockWalk,
+    beats: tuple[StepInstant, ...],
+    first: BlockWalk | None,
     source: Source,
-) -> Iterator[Entry]:  # fmt: skip
+) -> Iterator[Entry]:
     """What one layer keeps from forward to backward, times the layers that are waiting.
 
     The first layer is there whenever another one is. Under a checkpoint its input is made to take
@@ -202,7 +210,9 @@ def _kept(
         )  # fmt: skip
 
 
-def _pinned(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def _pinned(
+    index: int, block: LayerGroup, walk: BlockWalk, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
     """What bitsandbytes' int8 matmuls keep although a checkpoint or backward would let it go.
 
     Behind backward of a layer it stays until all of backward is done. A checkpoint that is not
@@ -226,7 +236,9 @@ def _pinned(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> It
     )  # fmt: skip
 
 
-def _layer_moment(block: Block, walk: Walk, done: Walks, beat: Beat) -> Moment:
+def _layer_moment(
+    block: LayerGroup, walk: BlockWalk, done: StageWalks, beat: StepInstant
+) -> PeakParts:
     """The layer at work: with a checkpoint it runs forward again before it runs backward.
 
     A reentrant checkpoint holds the output it has made again until its backward is done
@@ -238,19 +250,21 @@ def _layer_moment(block: Block, walk: Walk, done: Walks, beat: Beat) -> Moment:
     if block.recompute != "full":
         return back
     rerun = walk.forward
-    again = Moment(rerun.act + walk.input_bytes, 0, rerun.temp)  # its output's gradient waits
+    again = PeakParts(rerun.act + walk.input_bytes, 0, rerun.temp)  # its output's gradient waits
     output = walk.input_bytes if block.reentrant else 0
     held = 0 if walk.holds_input else walk.input_bytes
     return again.or_higher(back.act + held + output, back.grad, back.temp)
 
 
-def _head_moment(done: Walks, beat: Beat) -> Moment:
+def _head_moment(done: StageWalks, beat: StepInstant) -> PeakParts:
     if beat.instant.phase == FORWARD:
         return done.head.forward
     return done.head.later if done.goes(beat) else done.head.backward
 
 
-def _working(name: str, moment: Moment, beat: Beat, run: Run, source: Source) -> Iterator[Entry]:
+def _working(
+    name: str, moment: PeakParts, beat: StepInstant, run: Run, source: Source
+) -> Iterator[Entry]:
     parts = (
         (name, ACT, moment.act),
         (f"{name}, weight gradients", GRAD, moment.grad),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ..autograd.events import Script
-from ..autograd.walk import Walk
+from ..autograd.events import BlockEvents
+from ..autograd.walk import BlockWalk
 from ..run.phases import FORWARD
-from .activations import GO, Walks
-from .instants import Beat
-from .layer_groups import Block
+from .activations import GO, StageWalks
+from .instants import StepInstant
+from .layer_groups import LayerGroup
 
 HEAD, EMBEDDING = -1, -2
 
 
-class Play(Struct, frozen=True, kw_only=True):
+class BlockRun(Struct, frozen=True, kw_only=True):
     """One block at work.
 
     `block` finds what its forward has kept. A checkpointed one plays `once` in forward and
@@ -24,8 +24,8 @@ class Play(Struct, frozen=True, kw_only=True):
     """
 
     block: int
-    script: Script
-    once: Script | None = None
+    script: BlockEvents
+    once: BlockEvents | None = None
     forward: bool = False
     reentrant: bool = False
     goes: bool = False
@@ -33,9 +33,11 @@ class Play(Struct, frozen=True, kw_only=True):
     until: str = ""
 
 
-def plays(blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks) -> dict[str, Play]:
+def plays(
+    blocks: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...], done: StageWalks
+) -> dict[str, BlockRun]:
     """A play for each beat at which a layer or the head works."""
-    found: dict[str, Play] = {}
+    found: dict[str, BlockRun] = {}
     for beat in beats:
         if beat.work == "layer":
             block = blocks[beat.stretch]
@@ -44,13 +46,21 @@ def plays(blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks) -> di
         elif beat.work == "head":
             found[beat.name] = _play(done.head, beat, done, HEAD)
         elif done.embedding is not None and done.plays_embedding(beat):
-            found[beat.name] = Play(block=EMBEDDING, script=done.embedding, goes=done.goes(beat))
+            found[beat.name] = BlockRun(
+                block=EMBEDDING, script=done.embedding, goes=done.goes(beat)
+            )
     return found
 
 
-def _play(walk: Walk, beat: Beat, done: Walks, index: int, block: Block | None = None) -> Play:
+def _play(
+    walk: BlockWalk,
+    beat: StepInstant,
+    done: StageWalks,
+    index: int,
+    block: LayerGroup | None = None,
+) -> BlockRun:
     full = block is not None and block.recompute == "full"
-    return Play(
+    return BlockRun(
         block=index, script=walk.script, once=walk.once if full else None,
         forward=beat.instant.phase == FORWARD, reentrant=block is not None and block.reentrant,
         goes=done.goes(beat), waits=done.embedding is not None and done.gradients != GO,

@@ -16,14 +16,14 @@ from ..ledger.remember import remembered
 from ..run.phases import BACKWARD, FORWARD, OPTIMIZER
 
 
-class Stretch(Struct, frozen=True):
+class LayerRange(Struct, frozen=True):
     """Equal layers next to each other on one stage."""
 
     title: str
     count: Num
 
 
-class Beat(Struct, frozen=True, kw_only=True, gc=False):
+class StepInstant(Struct, frozen=True, kw_only=True, gc=False):
     """An instant, and what is alive then.
 
     `saved[i]` and `grads[i]`: whole layers of stretch i whose activations / gradients are alive,
@@ -53,14 +53,14 @@ def in_flight(pp: Num, stage: Num, micro_batches: Num) -> Num:
 
 
 def step(
-    stretches: tuple[Stretch, ...],
+    stretches: tuple[LayerRange, ...],
     *,
     flight: Num = 1,
     micro_batches: Num = 1,
     head: Num = 1,
     embedding: Num = 1,
     every: bool = False,
-) -> tuple[Beat, ...]:
+) -> tuple[StepInstant, ...]:
     """The beats of one step. `head` and `embedding` are 1 where the stage has them.
 
     `every`: forward has a beat for every stretch, not for the last alone. Rolled steps of plain
@@ -71,9 +71,9 @@ def step(
 
 
 def _step(
-    stretches: tuple[Stretch, ...], flight: Num, micro_batches: Num, head: Num, embedding: Num,
+    stretches: tuple[LayerRange, ...], flight: Num, micro_batches: Num, head: Num, embedding: Num,
     every: bool,
-) -> tuple[Beat, ...]:  # fmt: skip
+) -> tuple[StepInstant, ...]:  # fmt: skip
     counts = tuple(s.count for s in stretches)
     nothing = tuple(0 for _ in stretches)
     full = tuple(flight * n for n in counts)
@@ -82,14 +82,14 @@ def _step(
     again = holds(micro_batches > 1)
     more = choose(micro_batches > flight, flight, flight - 1)
     if isinstance(again, int) and not again:
-        later: tuple[Beat, ...] = ()
+        later: tuple[StepInstant, ...] = ()
     else:
         full = tuple(more * n for n in counts)
         later = _micro_batch(
             stretches, counts, full, more, head * again, embedding * again, counts,
             later=True, present=again, forwards=holds(micro_batches > flight), every=every,
         )  # fmt: skip
-    end = Beat(
+    end = StepInstant(
         instant=instant("optimizer", OPTIMIZER, "optimizer step"),
         saved=nothing, grads=counts, head_grads=head, embedding_grads=embedding, later=True,
     )  # fmt: skip
@@ -119,7 +119,7 @@ def _forward_ends(counts: tuple[Num, ...]) -> list[tuple[str, int, Num]]:
 
 
 def _micro_batch(
-    stretches: tuple[Stretch, ...],
+    stretches: tuple[LayerRange, ...],
     counts: tuple[Num, ...],
     full: tuple[Num, ...],
     flight: Num,
@@ -131,7 +131,7 @@ def _micro_batch(
     present: Num = 1,
     forwards: Num = 1,
     every: bool = False,
-) -> tuple[Beat, ...]:
+) -> tuple[StepInstant, ...]:
     """Forward, loss and backward of the micro-batch that stacks highest.
 
     `forwards` is 0 where no forward comes after the first backward.
@@ -139,7 +139,7 @@ def _micro_batch(
     tag = LATER if later else ""
     word = ", later micro-batch" if later else ""
     done = 1 if later else 0
-    beats: list[Beat] = []
+    beats: list[StepInstant] = []
 
     def beat(
         where: str, phase: str, title: str, here: Num, layer: str = "", **rest: object
@@ -147,7 +147,7 @@ def _micro_batch(
         made = instant(where, phase, title + word, present=here, micro_batch=tag, layer=layer)
         values: dict[str, object] = {"grads": before, "later": later}
         values |= {"head_grads": done * head, "embedding_grads": done * embedding}
-        beats.append(Beat(instant=made, **values | rest))  # type: ignore[arg-type]
+        beats.append(StepInstant(instant=made, **values | rest))  # type: ignore[arg-type]
 
     last = len(stretches) - 1
     some = holds(flight > 0) * present

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from ..ledger.num import Num, larger, smaller
 from ..model.arch import Arch, Layer, merged
 from ..run.run import Run
-from .instants import Stretch
+from .instants import LayerRange
 
 
-class Block(Struct, frozen=True, kw_only=True):
+class LayerGroup(Struct, frozen=True, kw_only=True):
     """Equal layers of one stage: how many, how they are recomputed, their attention window."""
 
     layer: Layer
@@ -22,9 +22,9 @@ class Block(Struct, frozen=True, kw_only=True):
     title: str = ""
 
     @property
-    def stretch(self) -> Stretch:
+    def stretch(self) -> LayerRange:
         """As the timeline sees it."""
-        return Stretch(self.title, self.count)
+        return LayerRange(self.title, self.count)
 
 
 def overlap(first: Num, count: Num, low: Num, high: Num) -> Num:
@@ -32,7 +32,7 @@ def overlap(first: Num, count: Num, low: Num, high: Num) -> Num:
     return larger(smaller(first + count, high) - larger(first, low), 0)
 
 
-def blocks(run: Run, low: Num, high: Num) -> tuple[Block, ...]:
+def blocks(run: Run, low: Num, high: Num) -> tuple[LayerGroup, ...]:
     """The layers [low, high) of a model, in stretches.
 
     A stretch ends where the layer's shape, its attention window or its recompute changes; in an
@@ -42,7 +42,7 @@ def blocks(run: Run, low: Num, high: Num) -> tuple[Block, ...]:
     limit = len(arch.layers) * run.recompute_quarters // 4
     if run.recompute != "full":
         limit = 0
-    found: list[Block] = []
+    found: list[LayerGroup] = []
     for layer, window, first, count in _runs(arch, run.seq):
         title = f"{layer.kind} layers"
         again = smaller(larger(limit - first, 0), count)
@@ -52,7 +52,7 @@ def blocks(run: Run, low: Num, high: Num) -> tuple[Block, ...]:
             if size > 0:
                 here = overlap(start, size, low, high)
                 found.append(
-                    Block(layer=layer, count=here, recompute=policy, reentrant=run.reentrant,
+                    LayerGroup(layer=layer, count=here, recompute=policy, reentrant=run.reentrant,
                           window=window, title=title)
                 )  # fmt: skip
     if run.unrolled:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from math import prod
 
-from ..autograd.events import Reel, Script
+from ..autograd.events import BlockEvents, EventRecorder
 from ..autograd.reductions import embedding_sort_workspace
 from ..ledger.ledger import ACT, EMBEDDED, GRAD, TEMP, TIED, Entry
 from ..ledger.num import Num, holds, larger, nothing
@@ -14,11 +14,11 @@ from ..ledger.source import code
 from ..model.adapters import linears
 from ..model.arch import Layer
 from ..model.blocks import Moe
-from ..modelling.huggingface.setting import Setting
+from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD
 from ..run.run import Run
-from .instants import Beat
-from .layer_groups import Block
+from .instants import StepInstant
+from .layer_groups import LayerGroup
 from .optimizers import OPTIMIZERS
 from .weights import adapter_shapes, embedding_tensors
 from .workspaces import lt_entry
@@ -28,9 +28,9 @@ INSIDE = ("layer", "unit")  # a layer computes, or is waited for
 
 def surroundings(
     run: Run,
-    how: Setting,
-    blocks: tuple[Block, ...],
-    beats: tuple[Beat, ...],
+    how: BlockSetting,
+    blocks: tuple[LayerGroup, ...],
+    beats: tuple[StepInstant, ...],
 ) -> Iterator[Entry]:
     """What the model makes once and every layer reads: token ids, rotary tables, masks."""
     live = {b.name: 1 for b in beats if b.work}
@@ -60,7 +60,7 @@ def surroundings(
 
 
 def _masks(
-    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
+    run: Run, how: BlockSetting, blocks: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """Masks that the model makes for its layers (transformers 5.17.0 masking_utils.py).
 
@@ -101,7 +101,7 @@ def _masks(
 
 
 def _named(
-    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
+    run: Run, how: BlockSetting, blocks: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """The embedding's output, which the model's forward names while the layers run.
 
@@ -126,9 +126,9 @@ def _named(
     )  # fmt: skip
 
 
-def embedding_script(run: Run, how: Setting) -> Script:
+def embedding_script(run: Run, how: BlockSetting) -> BlockEvents:
     """Backward of the embedding, as `embedding_entries` counts it, tensor by tensor."""
-    reel = Reel()
+    reel = EventRecorder()
     exit_grad = reel.number(run.batch * run.seq * how.hidden * how.bits // 8)
     made = [reel.weight(n * how.weight_bits // 8) for n in embedding_tensors(run)]
     work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, how.hidden)
@@ -144,7 +144,7 @@ def embedding_script(run: Run, how: Setting) -> Script:
         else:
             made[0] = shared
             reel.over((old,))
-    return Script(
+    return BlockEvents(
         sizes=tuple(reel.sizes), entry=shared, exit=-1, exit_grad=exit_grad, forward=(),
         backward=tuple(reel.events), drops=tuple((0, tensor) for tensor in made),
         work=tuple(reel.works),
@@ -152,7 +152,7 @@ def embedding_script(run: Run, how: Setting) -> Script:
 
 
 def embedding_entries(
-    run: Run, how: Setting, beats: tuple[Beat, ...], *, fresh: bool
+    run: Run, how: BlockSetting, beats: tuple[StepInstant, ...], *, fresh: bool
 ) -> Iterator[Entry]:
     """Backward of the embedding: its input's gradient, and a gradient of the whole table.
 
@@ -192,7 +192,7 @@ def embedding_entries(
 
 
 def _autocast_cache(
-    run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...]
+    run: Run, how: BlockSetting, blocks: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """16-bit copies of the weights that autocast keeps until forward ends.
 
@@ -218,7 +218,7 @@ def _doubled(elements: list[Num], layers: Num) -> list[Num]:
     return [n * 2 for n in elements] * int(layers)
 
 
-def _cast_sizes(run: Run, how: Setting, layer: Layer) -> list[Num]:
+def _cast_sizes(run: Run, how: BlockSetting, layer: Layer) -> list[Num]:
     """Elements of each matrix of a layer that autocast casts: the adapters', or the model's.
 
     It knows nothing of the stacked experts that grouped matmuls read.
@@ -234,7 +234,9 @@ def _cast_sizes(run: Run, how: Setting, layer: Layer) -> list[Num]:
     return [w.numel for w in layer.weights() if len(w.dims) > 1 and w.dims not in experts]
 
 
-def _lt_workspaces(run: Run, blocks: tuple[Block, ...], beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def _lt_workspaces(
+    run: Run, blocks: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
     """cuBLASLt's workspaces, beside cuBLAS's own: it multiplies where a bias is added (addmm).
 
     One for each thread that does so: forward's, which runs the optimizer too, and backward's where

@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..autograd.walk import Walk
+from ..autograd.walk import BlockWalk
 from ..ledger.ledger import ACT, FIRST, IN_FLIGHT, INPUTS_IN_FLIGHT, LAST, Entry, Instant
 from ..ledger.num import Num, choose, holds, larger, nothing, smaller
 from ..ledger.source import Source
 from ..model.arch import Layer
 from ..run.phases import OPTIMIZER, STARTUP
 from ..run.run import Run
-from .instants import Beat, in_flight, step
-from .layer_groups import Block, blocks, overlap
+from .instants import StepInstant, in_flight, step
+from .layer_groups import LayerGroup, blocks, overlap
 
 
-class Stage(Struct, frozen=True, kw_only=True):
+class PipelineStage(Struct, frozen=True, kw_only=True):
     """One stage: its stretches of equal layers, and what is in flight when it is fullest.
 
     For each block, `held` counts the layers of the stage, `opening` those of its first chunk,
@@ -31,7 +31,7 @@ class Stage(Struct, frozen=True, kw_only=True):
     alive.
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[LayerGroup, ...]
     held: tuple[Num, ...]
     opening: tuple[Num, ...]
     working: tuple[Num, ...]
@@ -59,12 +59,12 @@ def chunk_flight(flight: Num, pp: Num, chunks: Num, chunk: int) -> Num:
     return flight // turn * pp + smaller(rest, pp)
 
 
-def stage_of(run: Run) -> Stage:
+def stage_of(run: Run) -> PipelineStage:
     """The layers and micro-batches of the run's stage."""
     pp, at, chunks = run.mesh.pp, run.stage, run.virtual_stages
     size = len(run.arch.layers) // (pp * chunks)
     flight = chunks_in_flight(pp, at, run.micro_batches, chunks)
-    found: list[tuple[Block, Num, Num, Num, Num]] = []
+    found: list[tuple[LayerGroup, Num, Num, Num, Num]] = []
     first = 0
     for kind in blocks(replace(run, recompute="none"), 0, len(run.arch.layers)):
         for policy, start, end in _policies(run, size):
@@ -84,7 +84,7 @@ def stage_of(run: Run) -> Stage:
                 found.append((block, held, low_end, top, alive - top))
         first += kind.count
     rows = tuple(zip(*found, strict=True))
-    return Stage(
+    return PipelineStage(
         blocks=rows[0], held=rows[1], opening=rows[2], working=rows[3], waiting=rows[4],
         flight=flight, first=holds(at == 0), last=holds(at == pp - 1),
     )  # fmt: skip
@@ -112,15 +112,15 @@ def _most(chunks: Num) -> int:
 
 
 def beats(
-    stage: Stage, startup: tuple[tuple[str, str], ...], *, every: bool = False
-) -> tuple[Beat, ...]:
+    stage: PipelineStage, startup: tuple[tuple[str, str], ...], *, every: bool = False
+) -> tuple[StepInstant, ...]:
     """The instants of start-up, (name, title) each, then of a step with everything in flight.
 
     `every`: forward has one for each block of an unrolled run.
     """
     nothing = tuple(0 for _ in stage.blocks)
     begun = tuple(
-        Beat(instant=Instant(name=n, phase=STARTUP, title=t), saved=nothing, grads=nothing)
+        StepInstant(instant=Instant(name=n, phase=STARTUP, title=t), saved=nothing, grads=nothing)
         for n, t in startup
     )
     stretches = tuple(b.stretch for b in stage.blocks)
@@ -130,7 +130,7 @@ def beats(
     )
 
 
-def _with_waiting(beat: Beat, stage: Stage) -> Beat:
+def _with_waiting(beat: StepInstant, stage: PipelineStage) -> StepInstant:
     if beat.instant.phase == OPTIMIZER:
         return beat
     saved = tuple(a + b for a, b in zip(beat.saved, stage.waiting, strict=True))
@@ -140,7 +140,9 @@ def _with_waiting(beat: Beat, stage: Stage) -> Beat:
     return replace(beat, saved=saved, instant=replace(beat.instant, present=here))
 
 
-def stretch_ends(stage: Stage, beats: tuple[Beat, ...], *, every: bool) -> frozenset[str]:
+def stretch_ends(
+    stage: PipelineStage, beats: tuple[StepInstant, ...], *, every: bool
+) -> frozenset[str]:
     """The beats at which the lowest layer of a stretch of equal ones runs backward."""
 
     def lowest(index: int) -> bool:
@@ -160,14 +162,19 @@ def stage_layers(run: Run) -> list[int]:
 
 
 def waiting_entries(
-    index: int, block: Block, walk: Walk, beats: tuple[Beat, ...], kept: Source, checkpoint: Source
+    index: int,
+    block: LayerGroup,
+    walk: BlockWalk,
+    beats: tuple[StepInstant, ...],
+    kept: Source,
+    checkpoint: Source,
 ) -> Iterator[Entry]:
     """What other micro-batches in flight keep, beside the one whose blocks play their scripts.
 
     `kept` is the source of what a layer keeps, `checkpoint` of what a checkpointed one does.
     """
 
-    def own(b: Beat) -> int:
+    def own(b: StepInstant) -> int:
         runs = block.count and (b.work == "head" or (b.work == "layer" and index < b.stretch))
         return int(bool(runs))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..autograd.events import Reel, Script
+from ..autograd.events import BlockEvents, EventRecorder
 from ..ledger.num import ceil_div
 from ..model.adapters import linears
 from ..model.blocks import Linear
@@ -10,14 +10,14 @@ from ..run.run import Precision, Run
 from .weights import quantized_bytes
 
 
-def loading_script(run: Run, precision: Precision) -> Script:
+def loading_script(run: Run, precision: Precision) -> BlockEvents:
     """Projections are packed as they come, then the rest of the model is made.
 
     bitsandbytes 0.50.2: quantize_4bit (functional.py) has fp32 scales beside the packed weight
     until they are packed, too; Int8Params.cuda (nn/modules.py) has an fp16 copy. The 16-bit weight
     goes when the loop over the layers has the next one.
     """
-    reel = Reel()
+    reel = EventRecorder()
     left: list[int] = []
     before: list[int] = []
     for layer in run.arch.layers:
@@ -32,11 +32,11 @@ def loading_script(run: Run, precision: Precision) -> Script:
     for weight in run.arch.weights():
         if not any(weight.name.endswith(f".{name}") for name in packed):
             left.append(reel.weight(weight.numel * bits // 8))
-    return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
+    return BlockEvents(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
                   left=tuple(left))  # fmt: skip
 
 
-def _packed(reel: Reel, run: Run, one: Linear) -> list[int]:
+def _packed(reel: EventRecorder, run: Run, one: Linear) -> list[int]:
     """The packed weight of a projection, and what belongs to it."""
     count = one.numel
     if run.quantization != "int8" and not run.double_quant:  # scales, weight, code

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from ..autograd.events import Script
-from ..autograd.peak import High, Moment
-from ..autograd.walk import Walk
+from ..autograd.events import BlockEvents
+from ..autograd.peak import PeakParts, PeakTracker
+from ..autograd.walk import BlockWalk
 from ..ledger.ledger import ACT, GRAD, TEMP, Entry
 from ..ledger.num import Num
 from ..ledger.source import code
-from ..run.record import Part, Record
-from .instants import Beat
+from ..run.record import ModuleRecord, RecordedPart
+from .instants import StepInstant
 from .workspaces import lt_entry
 
 RECORDED = code("the module's own code, run once on fake tensors")
 
 
-def part_walk(part: Part, checkpoint: bool) -> Walk:
+def part_walk(part: RecordedPart, checkpoint: bool) -> BlockWalk:
     """What a part costs. `checkpoint`: it holds the part's input until the part is done."""
     script = _holding(part.script) if checkpoint else part.script
     once = _holding(part.once) if checkpoint else part.once
@@ -26,19 +26,19 @@ def part_walk(part: Part, checkpoint: bool) -> Walk:
     kept = tuple(part.kept)
     act = sum(size for _, size in kept) + script.sizes[script.exit_grad]
     act += entry if checkpoint and not _keeps_entry(part.script) else 0
-    high = _Backward(script, act)
-    return Walk(
+    high = _RecordedBackward(script, act)
+    return BlockWalk(
         saved=kept, input_bytes=entry, forward=_forward(script), transient=_forward(once),
         backward=high.high.moment, later=high.later.moment, hooks=tuple(high.hooks),
         after_first=high.after, holds_input=checkpoint, once=once, script=script,
     )  # fmt: skip
 
 
-def _keeps_entry(script: Script) -> bool:
+def _keeps_entry(script: BlockEvents) -> bool:
     return ~script.entry in script.backward
 
 
-def _holding(script: Script) -> Script:
+def _holding(script: BlockEvents) -> BlockEvents:
     """The same, but for its input, which is let go by who holds it."""
     free = ~script.entry
     cut = {"forward": script.forward, "backward": script.backward}
@@ -54,7 +54,7 @@ def _holding(script: Script) -> Script:
                 moved["hooks"] = tuple(hook - (hook > at) for hook in script.hooks)
                 moved["drops"] = tuple((pos - (pos > at), t) for pos, t in script.drops)
                 moved["matmul"] = script.matmul - (script.matmul > at)
-    return Script(**{name: getattr(script, name) for name in script.__struct_fields__} | moved)
+    return BlockEvents(**{name: getattr(script, name) for name in script.__struct_fields__} | moved)
 
 
 def _earlier(call: tuple[int, int, Num], at: int) -> tuple[int, int, Num]:
@@ -62,10 +62,10 @@ def _earlier(call: tuple[int, int, Num], at: int) -> tuple[int, int, Num]:
     return begin - (begin > at), end - (end > at), elements
 
 
-def _forward(script: Script) -> Moment:
+def _forward(script: BlockEvents) -> PeakParts:
     work = frozenset(script.work)
     act, temp = script.sizes[script.entry], 0
-    high = High(act)
+    high = PeakTracker(act)
     for event in script.forward:
         tensor = event if event >= 0 else ~event
         size = script.sizes[tensor] if event >= 0 else -script.sizes[tensor]
@@ -78,11 +78,11 @@ def _forward(script: Script) -> Moment:
     return high.moment
 
 
-class _Backward:
+class _RecordedBackward:
     """A script's backward, counted: activations, weights' gradients, workspace."""
 
-    def __init__(self, script: Script, act: Num) -> None:
-        self.high, self.later = High(act), High(act)
+    def __init__(self, script: BlockEvents, act: Num) -> None:
+        self.high, self.later = PeakTracker(act), PeakTracker(act)
         self.hooks: list[tuple[Num, Num]] = []
         self.after: Num = 0
         grads = {tensor for _, tensor in script.drops}
@@ -110,7 +110,7 @@ class _Backward:
         self.hooks += [(script.sizes[tensor], act) for _, (_, tensor) in waiting]
 
 
-def record_entries(record: Record, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def record_entries(record: ModuleRecord, beats: tuple[StepInstant, ...]) -> Iterator[Entry]:
     """What the module has beside its layers: the batch, and what is made before the stack."""
     working = {b.name: 1 for b in beats if b.work}
     inside = {b.name: 1 for b in beats if b.work and b.inside_forward}
@@ -127,7 +127,9 @@ def record_entries(record: Record, beats: tuple[Beat, ...]) -> Iterator[Entry]:
                         tensors=partial(_bytes, parts or ((name, size),)))  # fmt: skip
 
 
-def bias_entries(record: Record, beats: tuple[Beat, ...], *, again: bool) -> Iterator[Entry]:
+def bias_entries(
+    record: ModuleRecord, beats: tuple[StepInstant, ...], *, again: bool
+) -> Iterator[Entry]:
     """Workspaces of matmuls that add a bias. `again`: layers run forward in backward, too, whose
     thread has one of its own.
     """
@@ -140,17 +142,17 @@ def _bytes(parts: tuple[tuple[str, int], ...]) -> list[int]:
     return [size for _, size in parts]
 
 
-def table_script(record: Record) -> Script | None:
+def table_script(record: ModuleRecord) -> BlockEvents | None:
     """Backward of what stands before the stack; none where nothing there takes a gradient."""
     return record.before.script if record.before.script.exit_grad >= 0 else None
 
 
-def table_entries(record: Record, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def table_entries(record: ModuleRecord, beats: tuple[StepInstant, ...]) -> Iterator[Entry]:
     """Backward of what stands before the stack, where it is not played."""
     script = record.before.script
     live = {b.name: 1 for b in beats if b.work == "embedding"}
     grads = sum(script.sizes[tensor] for _, tensor in script.drops)
-    work = _Backward(script, script.sizes[script.exit_grad] if script.exit_grad >= 0 else 0)
+    work = _RecordedBackward(script, script.sizes[script.exit_grad] if script.exit_grad >= 0 else 0)
     high = work.high.moment
     for name, kind, size in (
         ("before the stack: at work", ACT, high.act),

@@ -14,7 +14,7 @@ from ..model.arch import Buffer
 from ..replay.rounding import block_bytes
 from ..run.phases import OPTIMIZER
 from ..run.run import Run
-from .instants import Beat
+from .instants import StepInstant
 from .optimizers import (
     FORLOOP,
     OPTIMIZERS,
@@ -35,7 +35,7 @@ STARTUPS = ("startup", "startup.adapted", "startup.sent", "startup.wrapped")
 OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
 
 
-def always(beats: tuple[Beat, ...]) -> dict[str, Num]:
+def always(beats: tuple[StepInstant, ...]) -> dict[str, Num]:
     """Alive at every instant."""
     return {beat.name: 1 for beat in beats}
 
@@ -46,7 +46,7 @@ def from_start(entry: Entry) -> Entry:
 
 
 def parameter_entry(
-    name: str, size: Num, beats: tuple[Beat, ...], place: str = GPU,
+    name: str, size: Num, beats: tuple[StepInstant, ...], place: str = GPU,
     tensors: Callable[[], Iterable[Num]] | None = None,
 ) -> Entry:  # fmt: skip
     """Weights that stay where they are."""
@@ -56,7 +56,7 @@ def parameter_entry(
     )  # fmt: skip
 
 
-def buffer_entry(run: Run, beats: tuple[Beat, ...], layers: Num = None) -> Entry:
+def buffer_entry(run: Run, beats: tuple[StepInstant, ...], layers: Num = None) -> Entry:
     """Tensors that are kept but not trained; torch rounds each to 512 bytes.
 
     `layers`: of a pipeline's stage, whose layers have their own and no others.
@@ -76,7 +76,7 @@ def _rounded(buffers: tuple[Buffer, ...]) -> list[int]:
 
 
 def optimizer_entries(
-    run: Run, elements: Num, bits: int, beats: tuple[Beat, ...], *, implementation: str,
+    run: Run, elements: Num, bits: int, beats: tuple[StepInstant, ...], *, implementation: str,
     largest: Num, tensors: Num, side: Num = 0, sizes: tuple[tuple[int, int], ...] = (),
     neighbours: frozenset[tuple[int, int, int, int]] = frozenset(),
 ) -> Iterator[Entry]:  # fmt: skip
@@ -105,7 +105,7 @@ def optimizer_entries(
 
 
 def _state_entries(
-    run: Run, row: Optimizer, elements: Num, bits: int, beats: tuple[Beat, ...],
+    run: Run, row: Optimizer, elements: Num, bits: int, beats: tuple[StepInstant, ...],
     sizes: tuple[tuple[int, int], ...],
 ) -> Iterator[Entry]:  # fmt: skip
     """The states; bitsandbytes' are counted tensor by tensor, since small ones are kept wide.
@@ -157,7 +157,7 @@ def factored_states(run: Run) -> list[Num]:
 
 def gradient_entries(
     run: Run, layers: tuple[tuple[str, Num], ...], embedding: Num, head: Num,
-    bits: int, beats: tuple[Beat, ...], shards: Num = 1,
+    bits: int, beats: tuple[StepInstant, ...], shards: Num = 1,
 ) -> Iterator[Entry]:  # fmt: skip
     """Gradients as backward makes them, layer by layer; `shards` cuts them flat.
 

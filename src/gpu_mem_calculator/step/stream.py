@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..ledger.ledger import Instant, Ledger
-from ..replay.stream import Stream
+from ..replay.stream import AllocationStream
 from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
-from .stream_writer import Phase, Writer
+from .stream_writer import Phase, StreamWriter
 
 STEPS = 3  # the second has the optimizer's states from its start, the third finds its blocks
 STARTUP_MARK = "startup"
@@ -19,13 +19,13 @@ STARTUP_MARK = "startup"
 
 def stream(
     ledger: Ledger, micro_batches: int, steps: int = STEPS, *, tight: bool = False
-) -> Stream:
+) -> AllocationStream:
     """What an unrolled ledger's rank asks of the allocator, with a mark behind every phase.
 
     `tight`: on a GPU that is too small for the engine's usual way, where it has another.
     """
-    usual = ledger.writer or Writer
-    writer: Writer = (ledger.tight or usual if tight else usual)(ledger)
+    usual = ledger.writer or StreamWriter
+    writer: StreamWriter = (ledger.tight or usual if tight else usual)(ledger)
     phases = writer.order(list(_phases(ledger, micro_batches, steps)), micro_batches)
     for number, phase in enumerate(phases):
         steps = phase.kind == OPTIMIZER

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import NamedTuple
 
-from ..autograd.events import Script
+from ..autograd.events import BlockEvents
 from ..ledger.ledger import GPU, GRAD, OPTIM, Entry, Ledger
-from ..replay.stream import Stream
+from ..replay.stream import AllocationStream
 from ..run.phases import BACKWARD, OPTIMIZER, STARTUP
-from .block_events import EMBEDDING, Play
+from .block_events import EMBEDDING, BlockRun
 
 Tensors = list[int]
 
@@ -42,12 +42,12 @@ def tensor_bytes(entry: Entry, *, scaled: bool = False) -> list[int]:
     return sizes
 
 
-class Writer:
+class StreamWriter:
     """Writes the stream, and knows which tensor of the ledger has which number."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self.plays: dict[str, Play] = dict(ledger.plays)
-        self.stream = Stream(sizes=[], events=[])
+        self.plays: dict[str, BlockRun] = dict(ledger.plays)
+        self.stream = AllocationStream(sizes=[], events=[])
         self.scaled = ledger.scaled
         self.first = False
         self.entries = [e for e in ledger.entries if e.place == GPU]
@@ -153,7 +153,7 @@ class Writer:
         if not held:
             del self.held[index]
 
-    def _bind(self, script: Script, entry: int) -> Tensors:
+    def _bind(self, script: BlockEvents, entry: int) -> Tensors:
         """Numbers for the tensors of a script."""
         begin = len(self.stream.sizes)
         self.stream.sizes.extend(map(int, script.sizes))
@@ -169,7 +169,7 @@ class Writer:
     def _play(self, ids: Tensors, events: Iterable[int]) -> None:
         self.stream.events.extend([ids[e] if e >= 0 else ~ids[~e] for e in events])
 
-    def forward(self, play: Play) -> None:
+    def forward(self, play: BlockRun) -> None:
         """A block runs forward: its output is the next one's input. Start-up's has none."""
         script = play.once or play.script
         ids = self._bind(script, self.flow)
@@ -178,7 +178,7 @@ class Writer:
             self.flow = ids[script.exit]
             self.kept[play.block] = ids
 
-    def backward(self, play: Play) -> None:
+    def backward(self, play: BlockRun) -> None:
         """A block runs backward; a checkpointed one runs forward again before."""
         script, ids = play.script, self.kept.pop(play.block)
         if self.flow >= 0:  # the loss itself
@@ -209,11 +209,11 @@ class Writer:
             if play.goes and not play.waits:
                 self.free((self.shared,))
 
-    def _gradients(self, play: Play) -> Tensors:
+    def _gradients(self, play: BlockRun) -> Tensors:
         """Where a block's weights have their gradients."""
         return self.waiting.setdefault(play.until, []) if play.until else self.grads
 
-    def embedding(self, play: Play) -> None:
+    def embedding(self, play: BlockRun) -> None:
         """Backward of the embedding; the gradient of a table that the head shares is there."""
         script, grads = play.script, self._gradients(play)
         ids = self._bind(script, self.shared)
@@ -228,7 +228,7 @@ class Writer:
         else:
             grads += made
 
-    def _backward(self, play: Play, ids: Tensors, events: tuple[int, ...]) -> None:
+    def _backward(self, play: BlockRun, ids: Tensors, events: tuple[int, ...]) -> None:
         """Its events, with what the first matmul makes between them."""
         done = 0
         if self.late and play.script.matmul >= 0:

@@ -11,7 +11,7 @@ from ..model.arch import Layer
 from ..model.blocks import Linear
 from ..run.run import Precision, Run
 from ..weights.recipes import INT8_ROW, NF4, NF4_PLAIN
-from ..weights.scheme import Pack
+from ..weights.scheme import MatrixFormat
 
 
 def trained_elements(run: Run, layer: Layer) -> Num:
@@ -127,7 +127,7 @@ def quantized_bytes(run: Run, linear: Linear) -> Num:
     return run.scaled(sum(size for _, size in packed))
 
 
-def _pack(run: Run) -> Pack:
+def _pack(run: Run) -> MatrixFormat:
     if run.quantization == "int8":
         return INT8_ROW
     return NF4 if run.double_quant else NF4_PLAIN

@@ -10,7 +10,7 @@ from ..ledger.source import code
 from ..ledger.units import KIB, MIB
 from ..run.phases import BACKWARD, FORWARD
 from ..run.run import Run
-from .instants import Beat
+from .instants import StepInstant
 
 WORKSPACES = "cuBLAS workspace"
 
@@ -20,7 +20,7 @@ def cublas_bytes(compute_capability: str) -> int:
     return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB
 
 
-def workspace_entries(run: Run, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def workspace_entries(run: Run, beats: tuple[StepInstant, ...]) -> Iterator[Entry]:
     """cuBLAS workspaces: one for the thread that runs forward, one for the one that runs
     backward; torch allocates them like tensors and never frees them. The second comes with the
     first matmul of the first backward.
@@ -34,7 +34,7 @@ def workspace_entries(run: Run, beats: tuple[Beat, ...]) -> Iterator[Entry]:
         )  # fmt: skip
 
 
-def lt_entry(count: Num, beats: tuple[Beat, ...]) -> Entry:
+def lt_entry(count: Num, beats: tuple[StepInstant, ...]) -> Entry:
     """cuBLASLt's workspaces, one for each thread that multiplies and adds a bias in one."""
     return Entry(
         name="cuBLASLt workspaces", kind=RUNTIME, bytes=count * MIB,

@@ -9,7 +9,7 @@ from typing import Any
 from .. import catalog
 from ..core.errors import InputError
 from ..core.model_facts import expert_facts
-from ..core.model_source import SAME_KEYS, Model, find_model
+from ..core.model_source import SAME_KEYS, ResolvedModel, find_model
 from ..core.models import ModelConfig
 from ..hub.names import is_hub_name
 from ..report.lines import count
@@ -64,7 +64,7 @@ def preset(name: str) -> dict[str, Any] | None:
             "engine": dict(ENGINE), "hardware": dict(HARDWARE)}  # fmt: skip
 
 
-def model_fields(model: Model) -> dict[str, Any]:
+def model_fields(model: ResolvedModel) -> dict[str, Any]:
     """The reference's fields, as the model's config.json has them; what that leaves open is left
     out.
     """

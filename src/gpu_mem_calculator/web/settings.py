@@ -23,7 +23,7 @@ Many = Annotated[int, Meta(ge=1, le=2**30, description="a whole number from 1 to
 Seconds = Annotated[float, Meta(gt=0, le=3600, description="seconds, above 0 and up to 3600")]
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class ServiceSettings(Struct, frozen=True, kw_only=True):
     """How the service is run; `WORDS` says what each is."""
 
     host: str = "127.0.0.1"
@@ -62,11 +62,11 @@ WORDS = {
 }
 
 
-def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
+def from_environment(environment: Mapping[str, str] = os.environ) -> ServiceSettings:
     """The settings that an environment gives; every problem at once."""
     given: dict[str, Any] = {}
     problems = []
-    for name in Settings.__struct_fields__:
+    for name in ServiceSettings.__struct_fields__:
         text = environment.get(PREFIX + name.upper())
         if text is None or text == "":
             continue
@@ -77,10 +77,10 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
             problems.append(f"{PREFIX}{name.upper()}={text!r}: {str(error).lower()}")
     if problems:
         raise InputError(problems)
-    return Settings(**given)
+    return ServiceSettings(**given)
 
 
-def environment(settings: Settings) -> dict[str, str]:
+def environment(settings: ServiceSettings) -> dict[str, str]:
     """The same as variables, for the processes that answer."""
     plain: dict[str, Any] = msgspec.to_builtins(settings)
     return {
@@ -90,4 +90,4 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 def _type(name: str) -> Any:
-    return get_type_hints(Settings, include_extras=True)[name]
+    return get_type_hints(ServiceSettings, include_extras=True)[name]

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from .gguf import file_type
 from .quantization_config import config_scheme
 from .recipes import ALSO, BLOCKED, FP8_BLOCK, RECIPES, FormatError
-from .scheme import Scheme
+from .scheme import WeightFormat
 
-__all__ = ["FormatError", "Scheme", "scheme"]
+__all__ = ["FormatError", "WeightFormat", "scheme"]
 
 
-def scheme(name: str, config: Mapping[str, Any] | None = None, family: str = "") -> Scheme:
+def scheme(name: str, config: Mapping[str, Any] | None = None, family: str = "") -> WeightFormat:
     """The format that a name means for a model; `none` is the checkpoint's own.
 
     A `quantization_config` wins for the details, and a name that contradicts it is refused.

@@ -14,7 +14,7 @@ from math import prod
 from ..ledger.remember import remembered
 from ..model.arch import Arch
 from ..run.run import StoredTensor
-from .shards import TOWER, Held, Shard, held
+from .shards import TOWER, ServerShard, ShardedParameter, held
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|blk)\.(\d+)\.")
 Group = tuple[int, str]  # layer (-1 beside the stack), and what is in it
@@ -46,7 +46,7 @@ def group(name: str, num_layers: int) -> Group | None:
     return layer, EXPERTS if spread else DENSE
 
 
-def _group(one: Held) -> Group:
+def _group(one: ShardedParameter) -> Group:
     if one.layer >= 0:
         return one.layer, EXPERTS if one.role == "expert" else DENSE
     if one.part == TOWER:
@@ -54,7 +54,7 @@ def _group(one: Held) -> Group:
     return BESIDE, one.role if one.role in ("embedding", "head") else "rest"
 
 
-def _counted(parameters: Iterable[Held]) -> dict[Group, int]:
+def _counted(parameters: Iterable[ShardedParameter]) -> dict[Group, int]:
     sizes: dict[Group, int] = defaultdict(int)
     for one in parameters:
         sizes[_group(one)] += prod(one.shape)
@@ -73,11 +73,11 @@ def stored_groups(stored: tuple[StoredTensor, ...], num_layers: int, bits: int) 
 
 
 def stored_bytes(
-    stored: tuple[StoredTensor, ...], arch: Arch, shard: Shard, bits: int
+    stored: tuple[StoredTensor, ...], arch: Arch, shard: ServerShard, bits: int
 ) -> dict[Group, int]:
     """What a rank has of each group of a checkpoint."""
     found = stored_groups(stored, len(arch.layers), bits)
-    whole = _counted(held(arch, Shard(places=range(len(arch.layers)))))
+    whole = _counted(held(arch, ServerShard(places=range(len(arch.layers)))))
     own = _counted(held(arch, shard))
     sizes = {}
     for where, elements in own.items():

@@ -35,7 +35,7 @@ UNREAD = frozenset({
 EXPERTS = "MXFP4"  # gpt-oss has its experts in it, and no file type changes them
 
 
-class Stored(Struct, frozen=True):
+class GgufTensor(Struct, frozen=True):
     """One tensor of a file. `layer` is -1 before the stack and the number of layers behind it."""
 
     name: str
@@ -45,7 +45,7 @@ class Stored(Struct, frozen=True):
     bytes: int
 
 
-class Part(Struct, frozen=True):
+class UntypedTensor(Struct, frozen=True):
     """A tensor before it has a type: its name without the block, and the elements of a row.
 
     An empty category stays F32.
@@ -74,7 +74,7 @@ def problem(arch: Arch) -> str:
 
 @cache
 def tensors(arch: Arch, ftype: str, imatrix: bool | None = None, build: int = gguf_types.NEWEST
-            ) -> tuple[Stored, ...]:  # fmt: skip
+            ) -> tuple[GgufTensor, ...]:  # fmt: skip
     """Every tensor of a file, layer by layer.
 
     `imatrix`: quantized with an importance matrix, by default only where the type needs one;
@@ -93,8 +93,13 @@ def tensors(arch: Arch, ftype: str, imatrix: bool | None = None, build: int = gg
 
 
 def _stored(
-    arch: Arch, ftype: str, layer: int, part: Part, model: gguf_types.Model, seen: dict[str, int]
-) -> Stored:
+    arch: Arch,
+    ftype: str,
+    layer: int,
+    part: UntypedTensor,
+    model: gguf_types.GgufModel,
+    seen: dict[str, int],
+) -> GgufTensor:
     within = 0 <= layer < len(arch.layers)
     name = f"blk.{layer}.{part.name}" if within else part.name
     if not part.category:
@@ -104,19 +109,19 @@ def _stored(
     else:
         before = seen.get(part.category, 0)
         seen[part.category] = before + 1
-        tensor = gguf_types.Tensor(part.category, layer, before, part.row, part.cube)
+        tensor = gguf_types.GgufTensorInfo(part.category, layer, before, part.row, part.cube)
         kind = gguf_types.tensor_type(ftype, tensor, model)
-    return Stored(name, layer, kind, part.elements, bytes_of(kind, part.elements))
+    return GgufTensor(name, layer, kind, part.elements, bytes_of(kind, part.elements))
 
 
-def _model(arch: Arch, values: int, imatrix: bool, build: int) -> gguf_types.Model:
+def _model(arch: Arch, values: int, imatrix: bool, build: int) -> gguf_types.GgufModel:
     mixer = next((m for layer in arch.layers if isinstance(m := layer.mixer, Attention)), None)
     experts = max((one.mlp.num_experts for one, _, _ in arch.runs if isinstance(one.mlp, Moe)),
                   default=0)  # fmt: skip
     queries = mixer.heads // mixer.kv_heads if mixer else 1
     grouped = queries > 1 or arch.family == "qwen2"
     known = arch.family in ("llama", "mistral", "plain", "qwen2")
-    return gguf_types.Model(
+    return gguf_types.GgufModel(
         falcon=arch.family == "falcon", queries=queries, experts=experts, values=values,
         seventy=known and grouped and len(arch.layers) == 80 and experts != 8,
         # glm4_moe files have the multi-token-prediction layer; it is counted but not loaded
@@ -129,37 +134,37 @@ def _numel(weights: Iterator[Weight]) -> int:
     return sum(weight.numel for weight in weights)
 
 
-def _matrix(name: str, linear: Linear, category: str = "other") -> Iterator[Part]:
+def _matrix(name: str, linear: Linear, category: str = "other") -> Iterator[UntypedTensor]:
     """A projection; `other` tensors are quantized, but no rule is about them."""
     ins, outs = linear.ins[1], linear.outs[1]
-    yield Part(f"{name}.weight", ins * outs, ins, category)
+    yield UntypedTensor(f"{name}.weight", ins * outs, ins, category)
     if linear.bias:
-        yield Part(f"{name}.bias", outs)
+        yield UntypedTensor(f"{name}.bias", outs)
 
 
-def _before(arch: Arch) -> Iterator[Part]:
+def _before(arch: Arch) -> Iterator[UntypedTensor]:
     for weight in arch.embedding:
         if "vocab" in dict(weight.dims):
-            yield Part("token_embd.weight", weight.numel, weight.dims[-1][1], "token_embd")
+            yield UntypedTensor("token_embd.weight", weight.numel, weight.dims[-1][1], "token_embd")
         else:
-            yield Part("position_embd.weight", weight.numel)
+            yield UntypedTensor("position_embd.weight", weight.numel)
     if arch.embedding_norm is not None:
-        yield Part("token_embd_norm", _numel(arch.embedding_norm.weights()))
+        yield UntypedTensor("token_embd_norm", _numel(arch.embedding_norm.weights()))
 
 
-def _behind(arch: Arch) -> Iterator[Part]:
+def _behind(arch: Arch) -> Iterator[UntypedTensor]:
     if arch.final_norm is not None:
-        yield Part("output_norm", _numel(arch.final_norm.weights()))
+        yield UntypedTensor("output_norm", _numel(arch.final_norm.weights()))
     if arch.head is not None:
         yield from _matrix("output", arch.head, "output")
-    yield from (Part(weight.name, weight.numel) for weight in arch.head_extra)
+    yield from (UntypedTensor(weight.name, weight.numel) for weight in arch.head_extra)
 
 
 NORMS = {"pre": "attn_norm", "post": "post_attention_norm", "pre_mlp": "ffn_norm",
          "post_mlp": "post_ffw_norm"}  # fmt: skip
 
 
-def _layer(arch: Arch, layer: Layer, index: int) -> Iterator[Part]:
+def _layer(arch: Arch, layer: Layer, index: int) -> Iterator[UntypedTensor]:
     mlp = layer.mlp
     for mixer in layer.mixers:
         yield from _mixer(mixer, split=arch.family == "baichuan")
@@ -168,15 +173,15 @@ def _layer(arch: Arch, layer: Layer, index: int) -> Iterator[Part]:
         block = f"{arch.layer_prefix}.{index}.{layer.mlp_name}."
         bias = "e_score_correction_bias"
         if any(b.name in (f"{block}gate.{bias}", f"{block}{bias}") for b in arch.buffers):
-            yield Part("exp_probs_b.bias", mlp.num_experts)
+            yield UntypedTensor("exp_probs_b.bias", mlp.num_experts)
     elif mlp is not None:
         yield from _feed_forward(mlp)
     for place, norm in layer.norms:
-        yield Part(NORMS.get(place, place), _numel(norm.weights()))
+        yield UntypedTensor(NORMS.get(place, place), _numel(norm.weights()))
     yield from (_listed("", weight) for weight in layer.extra)
 
 
-def _mixer(mixer: Mixer, *, split: bool) -> Iterator[Part]:
+def _mixer(mixer: Mixer, *, split: bool) -> Iterator[UntypedTensor]:
     if isinstance(mixer, StateSpace):
         yield from (_listed("ssm_", weight) for weight in mixer.weights())
     elif isinstance(mixer, Recurrence):
@@ -190,15 +195,17 @@ def _mixer(mixer: Mixer, *, split: bool) -> Iterator[Part]:
             yield from (_listed("indexer.", weight) for weight in mixer.index.weights())
 
 
-def _listed(prefix: str, weight: Weight) -> Part:
+def _listed(prefix: str, weight: Weight) -> UntypedTensor:
     """A parameter by itself: matrices are quantized, but for convolutions and tables."""
     matrix = len(weight.dims) == 2 and weight.name.endswith("weight")
     whole = matrix and not any(word in weight.name for word in ("norm", "conv", "weights_proj"))
     row = weight.dims[-1][1]
-    return Part(prefix + weight.name, weight.numel, row if whole else 0, "other" if whole else "")
+    return UntypedTensor(
+        prefix + weight.name, weight.numel, row if whole else 0, "other" if whole else ""
+    )
 
 
-def _attention(mixer: Attention, *, split: bool) -> Iterator[Part]:
+def _attention(mixer: Attention, *, split: bool) -> Iterator[UntypedTensor]:
     one, names = mixer.inputs[0], ("attn_q", "attn_k", "attn_v")
     fused = len(mixer.inputs) == 1 and not mixer.reuses
     if fused and split:  # conversion/baichuan.py takes W_pack apart
@@ -212,11 +219,11 @@ def _attention(mixer: Attention, *, split: bool) -> Iterator[Part]:
             yield from _matrix(name, linear, name)
     yield from _matrix("attn_output", mixer.output, "attn_output")
     for norm in mixer.norms:
-        yield Part(f"attn_{norm.name}", _numel(norm.weights()))
-    yield from (Part(f"attn_{weight.name}", weight.numel) for weight in mixer.extra)
+        yield UntypedTensor(f"attn_{norm.name}", _numel(norm.weights()))
+    yield from (UntypedTensor(f"attn_{weight.name}", weight.numel) for weight in mixer.extra)
 
 
-def _recurrence(mixer: Recurrence) -> Iterator[Part]:
+def _recurrence(mixer: Recurrence) -> Iterator[UntypedTensor]:
     """Linear attention: q, k and v by attention's names, the rest by those of states.
 
     conversion/qwen.py takes Qwen3-Next's in_proj_qkvz apart.
@@ -228,30 +235,32 @@ def _recurrence(mixer: Recurrence) -> Iterator[Part]:
         module, _, kind = weight.name.rpartition(".")
         row = weight.dims[-1][1]
         if module == "in_proj_qkvz":
-            yield Part("attn_qkv.weight", weight.numel - values * row, row, "attn_qkv")
-            yield Part("attn_gate.weight", values * row, row, "other")
+            yield UntypedTensor("attn_qkv.weight", weight.numel - values * row, row, "attn_qkv")
+            yield UntypedTensor("attn_gate.weight", values * row, row, "other")
         elif module in names and kind == "weight":
-            yield Part(f"{names[module]}.weight", weight.numel, row, names[module])
+            yield UntypedTensor(f"{names[module]}.weight", weight.numel, row, names[module])
         else:
             yield _listed("ssm_", weight)
 
 
-def _latent(mixer: LatentAttention) -> Iterator[Part]:
+def _latent(mixer: LatentAttention) -> Iterator[UntypedTensor]:
     """Keys' and values' parts of kv_b apart, the keys' transposed: rows of one head's size."""
     names = ("attn_q_a", "attn_q_b") if len(mixer.query) == 2 else ("attn_q",)
     for name, linear in zip(names, mixer.query, strict=True):
         yield from _matrix(name, linear, name if name == "attn_q" else "other")
     yield from _matrix("attn_kv_a_mqa", mixer.kv_a)
     rank, heads = mixer.kv_rank, mixer.heads
-    yield Part("attn_k_b.weight", heads * mixer.nope_dim * rank, mixer.nope_dim, "other", cube=True)
-    yield Part("attn_v_b.weight", heads * mixer.value_dim * rank, rank, "other", cube=True)
+    yield UntypedTensor(
+        "attn_k_b.weight", heads * mixer.nope_dim * rank, mixer.nope_dim, "other", cube=True
+    )
+    yield UntypedTensor("attn_v_b.weight", heads * mixer.value_dim * rank, rank, "other", cube=True)
     yield from _matrix("attn_output", mixer.output, "attn_output")
     for norm in (mixer.query_norm, mixer.kv_norm):
         if norm is not None:
-            yield Part(f"attn_{norm.name}", _numel(norm.weights()))
+            yield UntypedTensor(f"attn_{norm.name}", _numel(norm.weights()))
 
 
-def _feed_forward(mlp: Mlp, suffix: str = "") -> Iterator[Part]:
+def _feed_forward(mlp: Mlp, suffix: str = "") -> Iterator[UntypedTensor]:
     """gate and up; up alone, which may hold both (Phi-3, GLM)."""
     names = ("ffn_gate", "ffn_up") if len(mlp.inputs) == 2 else ("ffn_up",)
     for name, linear in zip(names, mlp.inputs, strict=True):
@@ -259,21 +268,21 @@ def _feed_forward(mlp: Mlp, suffix: str = "") -> Iterator[Part]:
     yield from _matrix(f"ffn_down{suffix}", mlp.output, "ffn_down")
 
 
-def _experts(moe: Moe) -> Iterator[Part]:
+def _experts(moe: Moe) -> Iterator[UntypedTensor]:
     """Experts in one tensor for each matrix, gate and up apart; the router stays F32."""
     for weight in moe.router:
-        yield Part(f"ffn_gate_inp.{weight.name.rpartition('.')[2]}", weight.numel)
+        yield UntypedTensor(f"ffn_gate_inp.{weight.name.rpartition('.')[2]}", weight.numel)
     for weight in moe.experts:
         sizes, down = dict(weight.dims), "down" in weight.name
         halves = ("ffn_down",) if down else ("ffn_gate", "ffn_up") if moe.gated else ("ffn_up",)
         each = weight.numel // len(halves)
         for name in halves:
             if len(sizes) == 2:
-                yield Part(f"{name}_exps.bias", each)
+                yield UntypedTensor(f"{name}_exps.bias", each)
             else:
                 row = sizes["expert_ffn"] if down else sizes["embed"]
-                yield Part(f"{name}_exps.weight", each, row, name, cube=True)
+                yield UntypedTensor(f"{name}_exps.weight", each, row, name, cube=True)
     if moe.shared is not None:
         yield from _feed_forward(moe.shared, "_shexp")
     if moe.shared_gate is not None:
-        yield Part("ffn_gate_inp_shexp.weight", _numel(moe.shared_gate.weights()))
+        yield UntypedTensor("ffn_gate_inp_shexp.weight", _numel(moe.shared_gate.weights()))

@@ -43,7 +43,7 @@ FALLBACK = {
 }  # fmt: skip
 
 
-class Model(Struct, frozen=True, kw_only=True):
+class GgufModel(Struct, frozen=True, kw_only=True):
     """What the rules ask of a model, and how it is quantized."""
 
     falcon: bool = False
@@ -67,7 +67,7 @@ def more_bits(place: int, count: int) -> bool:
     return place < count // 8 or place >= 7 * count // 8 or (place - count // 8) % 3 == 2
 
 
-class Tensor(Struct, frozen=True):
+class GgufTensorInfo(Struct, frozen=True):
     """What the rules ask of a tensor that may be quantized.
 
     `category` is the part of its name that llama.cpp looks at, `before` how many of that category
@@ -81,7 +81,7 @@ class Tensor(Struct, frozen=True):
     cube: bool = False
 
 
-def tensor_type(ftype: str, tensor: Tensor, model: Model) -> str:
+def tensor_type(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
     """The type of one tensor."""
     plain = FILE_TYPES[ftype]
     return plain if plain in PLAIN else fallback(_wanted(ftype, tensor, model), tensor.row)
@@ -95,7 +95,7 @@ def fallback(kind: str, row: int) -> str:
     return other if divides(other, row) else "F16"
 
 
-def _wanted(ftype: str, tensor: Tensor, model: Model) -> str:
+def _wanted(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
     plain, category = FILE_TYPES[ftype], tensor.category
     place = tensor.layer if model.experts > 1 else tensor.before  # of a feed-forward
     if category == "output" or (model.tied and category == "token_embd"):
@@ -126,7 +126,7 @@ def _wanted(ftype: str, tensor: Tensor, model: Model) -> str:
     return plain
 
 
-def _head(ftype: str, row: int, model: Model) -> str:
+def _head(ftype: str, row: int, model: GgufModel) -> str:
     """The output, or an embedding that is also the output."""
     plain = FILE_TYPES[ftype]
     if ftype == "MXFP4_MOE" or model.falcon or row % BLOCKS[plain][0]:
@@ -144,7 +144,7 @@ def _embedding(ftype: str) -> str:
     return "Q4_K" if ftype in ("TQ1_0", "TQ2_0", "Q2_0") else FILE_TYPES[ftype]
 
 
-def _tiny(ftype: str, category: str, place: int, model: Model) -> str:
+def _tiny(ftype: str, category: str, place: int, model: GgufModel) -> str:
     """File types of one and two bits."""
     better = "IQ3_S" if ftype in TWOS else "Q2_K"
     if is_value(category, model.build):
@@ -161,7 +161,7 @@ def _tiny(ftype: str, category: str, place: int, model: Model) -> str:
     return FILE_TYPES[ftype]
 
 
-def _value(ftype: str, place: int, model: Model) -> str:
+def _value(ftype: str, place: int, model: GgufModel) -> str:
     """Values, which are small where heads are grouped and hurt most."""
     grouped = model.queries >= 4
     kind = FILE_TYPES[ftype]
@@ -184,7 +184,7 @@ def _value(ftype: str, place: int, model: Model) -> str:
     return "Q8_0" if model.experts == 8 else kind
 
 
-def _down(ftype: str, place: int, model: Model) -> str:
+def _down(ftype: str, place: int, model: GgufModel) -> str:
     """The matrix out of a feed-forward."""
     first, more = place < model.layers // 8, more_bits(place, model.layers)
     sixteenth = place < model.layers // 16
@@ -214,7 +214,7 @@ def _down(ftype: str, place: int, model: Model) -> str:
     return kind
 
 
-def _joined(ftype: str, model: Model) -> str:
+def _joined(ftype: str, model: GgufModel) -> str:
     """The matrix behind the heads."""
     kind = FILE_TYPES[ftype]
     if model.falcon:

@@ -11,10 +11,10 @@ from msgspec import Struct
 from ..ledger.num import ceil_div
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, LatentAttention, Mixer, Mlp, Moe, Recurrence, StateSpace
-from .shards import Shard
+from .shards import ServerShard
 
 
-class Experts(Struct, frozen=True, kw_only=True):
+class ExpertWidths(Struct, frozen=True, kw_only=True):
     """A mixture of experts: rows for each token, and how wide they are."""
 
     top_k: int
@@ -23,7 +23,7 @@ class Experts(Struct, frozen=True, kw_only=True):
     act: int  # out of it
 
 
-class Widths(Struct, frozen=True, kw_only=True):
+class LayerWidths(Struct, frozen=True, kw_only=True):
     """One layer. `mixed` goes into attention (q, k, v together), `read` comes out of it."""
 
     hidden: int
@@ -31,21 +31,21 @@ class Widths(Struct, frozen=True, kw_only=True):
     read: int = 0
     up: int = 0  # of a feed-forward or a shared expert: into the activation, gate and up together
     act: int = 0  # out of it
-    experts: Experts | None = None
+    experts: ExpertWidths | None = None
 
 
-def widths(layer: Layer, hidden: int, shard: Shard) -> Widths:
+def widths(layer: Layer, hidden: int, shard: ServerShard) -> LayerWidths:
     """A layer's, after the cuts."""
     mixed = read = 0
     for mixer in layer.mixers:
         wide, out = mixer_widths(mixer, shard)
         mixed, read = max(mixed, wide), max(read, out)
     up, act = (0, 0) if layer.mlp is None else mlp_widths(layer.mlp, shard)
-    return Widths(hidden=hidden, mixed=mixed, read=read, up=up, act=act,
+    return LayerWidths(hidden=hidden, mixed=mixed, read=read, up=up, act=act,
                   experts=expert_widths(layer.mlp, shard))  # fmt: skip
 
 
-def mixer_widths(mixer: Mixer, shard: Shard) -> tuple[int, int]:
+def mixer_widths(mixer: Mixer, shard: ServerShard) -> tuple[int, int]:
     """What goes into attention or a scan, and what comes out."""
     ranks = shard.attention_tp
     if isinstance(mixer, Attention):
@@ -64,7 +64,7 @@ def mixer_widths(mixer: Mixer, shard: Shard) -> tuple[int, int]:
     return (mixer.channels + out) // ranks, out // ranks
 
 
-def mlp_widths(mlp: Mlp | Moe, shard: Shard) -> tuple[int, int]:
+def mlp_widths(mlp: Mlp | Moe, shard: ServerShard) -> tuple[int, int]:
     """Into the activation and out of it; of a mixture, its shared expert."""
     block = mlp.shared if isinstance(mlp, Moe) else mlp
     if block is None:
@@ -73,18 +73,18 @@ def mlp_widths(mlp: Mlp | Moe, shard: Shard) -> tuple[int, int]:
     return (2 if block.gated else 1) * wide, wide
 
 
-def expert_widths(mlp: Mlp | Moe | None, shard: Shard) -> Experts | None:
+def expert_widths(mlp: Mlp | Moe | None, shard: ServerShard) -> ExpertWidths | None:
     """Rows of experts; where they are spread, a rank may get all of them."""
     if not isinstance(mlp, Moe):
         return None
     wide = int(ceil_div(mlp.ffn, shard.expert_tp))
-    return Experts(top_k=mlp.top_k, count=mlp.num_experts, act=wide,
+    return ExpertWidths(top_k=mlp.top_k, count=mlp.num_experts, act=wide,
                    up=(2 if mlp.gated else 1) * wide)  # fmt: skip
 
 
-def kinds(arch: Arch, shard: Shard) -> tuple[Widths, ...]:
+def kinds(arch: Arch, shard: ServerShard) -> tuple[LayerWidths, ...]:
     """Every different kind of layer on the rank."""
-    found: dict[Widths, None] = {}
+    found: dict[LayerWidths, None] = {}
     for layer in shard.layers(arch):
         found.setdefault(widths(layer, arch.hidden, shard))
     return tuple(found)

@@ -9,11 +9,11 @@ from ..ledger.units import MIB
 from ..model.arch import Arch
 from ..model.blocks import Attention, LatentAttention, Moe
 from ..replay.allocator import replay
-from ..replay.stream import Stream
+from ..replay.stream import AllocationStream
 from ..run.run import Run
-from . import FormatError, Scheme, scheme
+from . import FormatError, WeightFormat, scheme
 from .checkpoint import Group, stored_bytes
-from .shards import EXPERTS, FEED_FORWARD, HEAD, NORM, NORMS, Held, Shard, held
+from .shards import EXPERTS, FEED_FORWARD, HEAD, NORM, NORMS, ServerShard, ShardedParameter, held
 
 BITS = {"fp32": 32, "bf16_pure": 16, "fp16_pure": 16}
 TITLES = {HEAD: "output head", EXPERTS: "experts", FEED_FORWARD: "feed-forward"}
@@ -22,7 +22,7 @@ Item = tuple[str, int]
 GEMMA_SCALED, GEMMA_FACTOR = 2560, 8  # hidden size of Gemma 3 4B; its config.json's rope_scaling
 
 
-def run_scheme(run: Run) -> Scheme:
+def run_scheme(run: Run) -> WeightFormat:
     """The format that a run names, or the checkpoint's own."""
     name = str(run.options.get("quantization") or "none")
     found = scheme(name, run.quantized, run.arch.family)
@@ -32,7 +32,7 @@ def run_scheme(run: Run) -> Scheme:
     return found
 
 
-def weight_items(run: Run, shard: Shard, scheme: Scheme | None = None, *,
+def weight_items(run: Run, shard: ServerShard, scheme: WeightFormat | None = None, *,
                  extra: Iterable[Item] = (), rounded: bool = True) -> list[Item]:  # fmt: skip
     """Bytes of a rank's weights by group, scales apart from what they scale.
 
@@ -54,7 +54,7 @@ def weight_items(run: Run, shard: Shard, scheme: Scheme | None = None, *,
     return found
 
 
-def _own(run: Run, shard: Shard, bits: int) -> list[Item]:
+def _own(run: Run, shard: ServerShard, bits: int) -> list[Item]:
     """The rank's share of a checkpoint's own tensors, where they are known."""
     if run.stored_form != "safetensors":
         return []
@@ -81,7 +81,7 @@ def _together(items: Iterable[Item]) -> list[Item]:
 
 
 @remembered(64, always=True)
-def stored(arch: Arch, shard: Shard, how: Scheme, bits: int) -> tuple[Item, ...]:
+def stored(arch: Arch, shard: ServerShard, how: WeightFormat, bits: int) -> tuple[Item, ...]:
     """Every tensor as a server makes it, q, k and v in one, gate and up in one: (group, bytes)."""
     joint: dict[tuple[int, str, str], int] = {}
     parts: dict[tuple[int, str, str], str] = {}
@@ -93,7 +93,7 @@ def stored(arch: Arch, shard: Shard, how: Scheme, bits: int) -> tuple[Item, ...]
     return tuple((parts[key], size) for key, size in joint.items())
 
 
-def _part(one: Held, suffix: str) -> str:
+def _part(one: ShardedParameter, suffix: str) -> str:
     part = NORMS if one.role == NORM and not one.name.endswith("bias") else one.part
     title = TITLES.get(part, part)
     return f"{title}: scales" if suffix else title
@@ -111,10 +111,12 @@ def allocated_bytes(sizes: Iterable[int]) -> int:
 
 @remembered(64, always=True)
 def _allocated(sizes: tuple[int, ...]) -> int:
-    return replay(Stream(sizes=list(sizes), events=list(range(len(sizes))))).allocated_bytes
+    return replay(
+        AllocationStream(sizes=list(sizes), events=list(range(len(sizes))))
+    ).allocated_bytes
 
 
-def rotary_tables(arch: Arch, shard: Shard, positions: int, bits: int) -> list[Item]:
+def rotary_tables(arch: Arch, shard: ServerShard, positions: int, bits: int) -> list[Item]:
     """Cosines and sines of every position, one table for each kind of rotary embedding.
 
     vLLM 0.11.0 rotary_embedding/base.py: (positions, rotary size), in the model's dtype, shared by

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from ..ledger.num import ceil_div
 from ..ledger.remember import remembered
-from .shards import EXPERT, EXPERTS, HEAD, LINEAR, Held
+from .shards import EXPERT, EXPERTS, HEAD, LINEAR, ShardedParameter
 
 Stored = tuple[tuple[str, int], ...]
 WEIGHT, SCALES, SECOND, ZEROS, INDEX, REST = (
     "", "scales", "swizzled scales", "zeros", "order", "constants")  # fmt: skip
 
 
-class Pack(Struct, frozen=True, kw_only=True):
+class MatrixFormat(Struct, frozen=True, kw_only=True):
     """How one matrix is stored.
 
     A scale belongs to `rows` outputs by `columns` inputs; 0 means all of them; or to `flat`
@@ -72,7 +72,7 @@ def _up(size: int, multiple: int) -> int:
     return int(ceil_div(size, multiple)) * multiple
 
 
-class Scheme(Struct, frozen=True, kw_only=True):
+class WeightFormat(Struct, frozen=True, kw_only=True):
     """A format over a whole model.
 
     Matrices of layers are packed, and nothing else; `skip` names modules that are not (a `re:`
@@ -82,13 +82,13 @@ class Scheme(Struct, frozen=True, kw_only=True):
 
     name: str
     title: str = ""
-    pack: Pack | None = None
+    pack: MatrixFormat | None = None
     skip: tuple[str, ...] = ()
     head: bool = False
     experts: bool = False
     bias_bits: int = 0
 
-    def packs(self, held: Held) -> bool:
+    def packs(self, held: ShardedParameter) -> bool:
         """Whether a parameter is quantized."""
         if self.pack is None or held.role not in (LINEAR, EXPERT, HEAD):
             return False
@@ -98,7 +98,7 @@ class Scheme(Struct, frozen=True, kw_only=True):
             return False
         return not _skipped(held.name.removesuffix(".weight"), self.skip)
 
-    def stored(self, held: Held, bits: int) -> Stored:
+    def stored(self, held: ShardedParameter, bits: int) -> Stored:
         """The tensors a parameter becomes: what is behind its name, and bytes."""
         pack = self.pack
         if pack is None or not self.packs(held):
@@ -108,20 +108,20 @@ class Scheme(Struct, frozen=True, kw_only=True):
             outs, ins = _padded(pack, held.name, outs, ins)
         return pack.stored(copies, outs, ins)
 
-    def _plain(self, held: Held, bits: int) -> int:
+    def _plain(self, held: ShardedParameter, bits: int) -> int:
         """A parameter that stays as it is; experts' biases are padded like the experts."""
         if self.pack is None or held.part != EXPERTS or "bias" not in held.name or held.bits:
             return held.numel * bits // 8
         outs, _ = _padded(self.pack, held.name, held.shape[-1], 1)
         return held.numel // held.shape[-1] * outs * (self.bias_bits or bits) // 8
 
-    def changed(self, **changes: object) -> Scheme:
+    def changed(self, **changes: object) -> WeightFormat:
         """The same with other packing."""
         assert self.pack is not None
         return replace(self, pack=replace(self.pack, **changes))
 
 
-def _padded(pack: Pack, name: str, outs: int, ins: int) -> tuple[int, int]:
+def _padded(pack: MatrixFormat, name: str, outs: int, ins: int) -> tuple[int, int]:
     """gate and up stand in one matrix, and each is padded."""
     if "down" in name:
         return _up(outs, pack.hidden_multiple), _up(ins, pack.inner_multiple)

@@ -23,7 +23,7 @@ ATTENTION, STATE, FEED_FORWARD, EXPERTS, NORMS, TOWER = (
     "attention", "state space", "feed-forward", "experts", "norms", "vision tower")  # fmt: skip
 
 
-class Shard(Struct, frozen=True, kw_only=True):
+class ServerShard(Struct, frozen=True, kw_only=True):
     """One rank's part: its layers, and along what they are cut.
 
     Attention may be cut over fewer ranks than feed-forwards (data-parallel attention), and so may
@@ -62,7 +62,7 @@ class Shard(Struct, frozen=True, kw_only=True):
         return int(ceil_div(padded, ranks or self.tp))
 
 
-class Held(Struct, frozen=True):
+class ShardedParameter(Struct, frozen=True):
     """A parameter as a rank holds it: its name in the model, its cut shape, and what it is.
 
     `part` is where it stands, `ins` which dimension of a matrix is multiplied with the input,
@@ -96,7 +96,7 @@ class Held(Struct, frozen=True):
 
 
 @remembered(64, always=True)
-def held(arch: Arch, shard: Shard) -> tuple[Held, ...]:
+def held(arch: Arch, shard: ServerShard) -> tuple[ShardedParameter, ...]:
     """Every parameter on the rank, in the model's order; pictures' tower goes with the embedding.
 
     Its heads and feed-forwards are cut like the model's own (vLLM 0.11.0 siglip.py, pixtral.py).
@@ -104,16 +104,19 @@ def held(arch: Arch, shard: Shard) -> tuple[Held, ...]:
     return tuple(_every(arch, shard))
 
 
-def _every(arch: Arch, shard: Shard) -> Iterator[Held]:
+def _every(arch: Arch, shard: ServerShard) -> Iterator[ShardedParameter]:
     if shard.embedding:
-        yield from (Held(w.name, _shape(w.dims, shard), OTHER, part=TOWER) for w in arch.tower)
+        yield from (
+            ShardedParameter(w.name, _shape(w.dims, shard), OTHER, part=TOWER) for w in arch.tower
+        )
         for weight in arch.embedding:
             role = EMBEDDING if "vocab" in dict(weight.dims) else OTHER
-            yield Held(weight.name, _shape(weight.dims, shard, shard.embedding_tp), role,
-                       part=EMBEDDING)  # fmt: skip
+            yield ShardedParameter(
+                weight.name, _shape(weight.dims, shard, shard.embedding_tp), role, part=EMBEDDING
+            )
         if arch.embedding_norm is not None:
             yield from (_norm(weight) for weight in arch.embedding_norm.weights())
-    found: dict[int, tuple[Held, ...]] = {}
+    found: dict[int, tuple[ShardedParameter, ...]] = {}
     steering = {buffer.name: buffer for buffer in arch.buffers if buffer.name.endswith("_bias")}
     for place in shard.places:
         name = arch.layer_names[place] if arch.layer_names else f"{arch.layer_prefix}.{place}"
@@ -121,40 +124,45 @@ def _every(arch: Arch, shard: Shard) -> Iterator[Held]:
         if id(layer) not in found:
             found[id(layer)] = tuple(_layer(layer, shard))
         for one in found[id(layer)]:
-            yield Held(f"{name}.{one.name}", one.shape, one.role, place, one.part, one.ins,
-                       joint=one.joint)  # fmt: skip
+            yield ShardedParameter(
+                f"{name}.{one.name}", one.shape, one.role, place, one.part, one.ins, joint=one.joint
+            )
         for owner in ("gate.", ""):  # MiniMax-M2 keeps it beside its gate
             bias = steering.get(f"{name}.{layer.mlp_name}.{owner}e_score_correction_bias")
             if bias is not None:
-                yield Held(bias.name, bias.shape, ROUTER, place, EXPERTS, bits=bias.bits)
+                yield ShardedParameter(
+                    bias.name, bias.shape, ROUTER, place, EXPERTS, bits=bias.bits
+                )
     if shard.head:
         yield from _behind(arch, shard)
 
 
-def _behind(arch: Arch, shard: Shard) -> Iterator[Held]:
+def _behind(arch: Arch, shard: ServerShard) -> Iterator[ShardedParameter]:
     """The final norm and the head; a tied head is a copy where another rank has the embedding."""
     if arch.final_norm is not None:
         yield from (_norm(weight) for weight in arch.final_norm.weights())
     if arch.head is not None:
         for weight in arch.head.weights():
-            yield Held(weight.name, _shape(weight.dims, shard, shard.head_tp), HEAD, part=HEAD)
+            yield ShardedParameter(
+                weight.name, _shape(weight.dims, shard, shard.head_tp), HEAD, part=HEAD
+            )
     elif not shard.embedding:
         rows = shard.vocab(arch.vocab, shard.head_tp)
-        yield Held("lm_head.weight", (rows, arch.hidden), HEAD, part=HEAD)
+        yield ShardedParameter("lm_head.weight", (rows, arch.hidden), HEAD, part=HEAD)
     for weight in arch.head_extra:
         shape = _shape(weight.dims, shard, shard.head_tp)
-        yield Held(weight.name, shape, OTHER if len(shape) > 1 else NORM, part=HEAD)
+        yield ShardedParameter(weight.name, shape, OTHER if len(shape) > 1 else NORM, part=HEAD)
 
 
 def _whole(weight: Weight) -> tuple[int, ...]:
     return tuple(int(size) for _, size in weight.dims)
 
 
-def _norm(weight: Weight) -> Held:
-    return Held(weight.name, _whole(weight), NORM, part=NORMS)
+def _norm(weight: Weight) -> ShardedParameter:
+    return ShardedParameter(weight.name, _whole(weight), NORM, part=NORMS)
 
 
-def _layer(layer: Layer, shard: Shard) -> Iterator[Held]:
+def _layer(layer: Layer, shard: ServerShard) -> Iterator[ShardedParameter]:
     parts = ((layer.mixer_name, layer.mixer), *layer.beside)
     for name, mixer in parts:
         if mixer is not None:
@@ -169,24 +177,26 @@ def _layer(layer: Layer, shard: Shard) -> Iterator[Held]:
         yield _held(weight, _shape(weight.dims, shard), ATTENTION)
 
 
-def _named(name: str, found: Iterator[Held]) -> Iterator[Held]:
+def _named(name: str, found: Iterator[ShardedParameter]) -> Iterator[ShardedParameter]:
     prefix = f"{name}." if name else ""
-    return (Held(prefix + h.name, h.shape, h.role, h.layer, h.part, h.ins,
+    return (ShardedParameter(prefix + h.name, h.shape, h.role, h.layer, h.part, h.ins,
                  joint=prefix + h.joint if h.joint else "") for h in found)  # fmt: skip
 
 
 def _held(weight: Weight, shape: tuple[int, ...], part: str, *, transposed: bool = False,
-          joint: str = "") -> Held:  # fmt: skip
+          joint: str = "") -> ShardedParameter:  # fmt: skip
     """A matrix that is multiplied with, or something that never is quantized."""
     dims = dict(weight.dims)
     matrix = len(shape) == 2 and weight.name.endswith("weight") and "position" not in dims
     role = NORM if len(shape) == 1 else LINEAR if matrix else OTHER
     if joint:
         joint = f"{joint}.{weight.name.rpartition('.')[2]}"
-    return Held(weight.name, shape, role, part=part, ins=0 if transposed else -1, joint=joint)
+    return ShardedParameter(
+        weight.name, shape, role, part=part, ins=0 if transposed else -1, joint=joint
+    )
 
 
-def _mixer(mixer: Mixer, shard: Shard) -> Iterator[Held]:
+def _mixer(mixer: Mixer, shard: ServerShard) -> Iterator[ShardedParameter]:
     if isinstance(mixer, StateSpace):
         yield from _state_space(mixer, shard)
         return
@@ -217,7 +227,7 @@ def _is_fused(mixer: Attention) -> bool:
     return len(mixer.inputs) == 1 and mixer.inputs[0].outs[1] == width
 
 
-def _heads(weight: Weight, mixer: Mixer, shard: Shard) -> tuple[int, ...]:
+def _heads(weight: Weight, mixer: Mixer, shard: ServerShard) -> tuple[int, ...]:
     """Keys' and values' heads are repeated where there are more ranks."""
     if not isinstance(mixer, Attention):
         return _shape(weight.dims, shard)
@@ -228,7 +238,7 @@ def _heads(weight: Weight, mixer: Mixer, shard: Shard) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-def _joined(weight: Weight, mixer: Attention, shard: Shard) -> tuple[int, ...]:
+def _joined(weight: Weight, mixer: Attention, shard: ServerShard) -> tuple[int, ...]:
     """q, k and v in one projection."""
     both = mixer.head_dim + (mixer.value_dim or mixer.head_dim)
     rows = int(ceil_div(mixer.heads, shard.attention_tp)) * mixer.head_dim
@@ -236,7 +246,7 @@ def _joined(weight: Weight, mixer: Attention, shard: Shard) -> tuple[int, ...]:
     return tuple(rows if dim == "heads" else int(size) for dim, size in weight.dims)
 
 
-def _state_space(mixer: StateSpace, shard: Shard) -> Iterator[Held]:
+def _state_space(mixer: StateSpace, shard: ServerShard) -> Iterator[ShardedParameter]:
     """z, x, B, C and dt come from one projection of Mamba-2, which B and C are not cut in alike."""
     wide, groups = mixer.inner // shard.attention_tp, shard.groups(mixer.groups)
     channels = wide + 2 * groups * mixer.state
@@ -249,10 +259,10 @@ def _state_space(mixer: StateSpace, shard: Shard) -> Iterator[Held]:
             shape = (joined[module], *shape[1:])
         matrix = module in ("in_proj", "x_proj", "out_proj") and len(shape) == 2
         role = LINEAR if matrix else NORM if len(shape) == 1 else OTHER
-        yield Held(weight.name, shape, role, part=STATE)
+        yield ShardedParameter(weight.name, shape, role, part=STATE)
 
 
-def _mlp(mlp: Mlp, shard: Shard, ranks: int, part: str) -> Iterator[Held]:
+def _mlp(mlp: Mlp, shard: ServerShard, ranks: int, part: str) -> Iterator[ShardedParameter]:
     for linear in (*mlp.inputs, mlp.output):
         for weight in linear.weights():
             shape = tuple(int(ceil_div(size, ranks)) if dim == "ffn" else int(size)
@@ -263,28 +273,28 @@ def _mlp(mlp: Mlp, shard: Shard, ranks: int, part: str) -> Iterator[Held]:
             yield _held(weight, shape, part, transposed=linear.transposed, joint=joint)
 
 
-def _moe(moe: Moe, shard: Shard) -> Iterator[Held]:
+def _moe(moe: Moe, shard: ServerShard) -> Iterator[ShardedParameter]:
     """Routers are whole on each rank, experts spread and cut."""
-    yield from (Held(w.name, _whole(w), ROUTER, part=EXPERTS) for w in moe.router)
+    yield from (ShardedParameter(w.name, _whole(w), ROUTER, part=EXPERTS) for w in moe.router)
     for weight in moe.experts:
         inner = "expert_ffn" if "down" in weight.name else "embed"
         names = [dim for dim, _ in weight.dims]
         ins = names.index(inner) if inner in names else -1
         role = EXPERT if len(names) > 2 else OTHER  # else a bias for each expert
-        yield Held(weight.name, _shape(weight.dims, shard), role, part=EXPERTS, ins=ins)
+        yield ShardedParameter(weight.name, _shape(weight.dims, shard), role, part=EXPERTS, ins=ins)
     if moe.shared is not None:
         yield from _mlp(moe.shared, shard, shard.shared_tp or shard.tp, FEED_FORWARD)
     if moe.shared_gate is not None:
         for weight in moe.shared_gate.weights():
-            yield Held(weight.name, _whole(weight), ROUTER, part=FEED_FORWARD)
+            yield ShardedParameter(weight.name, _whole(weight), ROUTER, part=FEED_FORWARD)
 
 
-def _shape(dims: tuple[Dim, ...], shard: Shard, vocab_tp: int = 0) -> tuple[int, ...]:
+def _shape(dims: tuple[Dim, ...], shard: ServerShard, vocab_tp: int = 0) -> tuple[int, ...]:
     """A tensor's dimensions after the cuts."""
     return tuple(_cut(dim, int(size), shard, vocab_tp) for dim, size in dims)
 
 
-def _cut(dim: str, size: int, shard: Shard, vocab_tp: int = 0) -> int:
+def _cut(dim: str, size: int, shard: ServerShard, vocab_tp: int = 0) -> int:
     if dim == "vocab":
         return shard.vocab(size, vocab_tp)
     ranks = {

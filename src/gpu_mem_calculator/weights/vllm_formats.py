@@ -8,13 +8,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from .recipes import NF4_PLAIN
-from .scheme import Scheme
+from .scheme import WeightFormat
 
 Version = tuple[int, int, int]
 TRITON, FREED = (0, 11, 0), (0, 25, 0)
 
 
-def loaded(scheme: Scheme, version: Version, capability: str) -> Scheme:
+def loaded(scheme: WeightFormat, version: Version, capability: str) -> WeightFormat:
     """The format on the GPU."""
     major = int(capability.partition(".")[0])
     if scheme.pack is None:
@@ -32,7 +32,7 @@ def loaded(scheme: Scheme, version: Version, capability: str) -> Scheme:
     return scheme
 
 
-def _gptq(scheme: Scheme) -> Scheme:
+def _gptq(scheme: WeightFormat) -> WeightFormat:
     """Marlin, 0.11.0 kernels/mixed_precision/marlin.py: symmetric zero points are dropped; the
     order is, too, unless activations are sorted by it, and then there are two of it.
     """
@@ -42,7 +42,7 @@ def _gptq(scheme: Scheme) -> Scheme:
     return scheme.changed(zero_bits=0, index=64 if pack.ordered else 0)
 
 
-def _mxfp4(scheme: Scheme, version: Version, major: int) -> Scheme:
+def _mxfp4(scheme: WeightFormat, version: Version, major: int) -> WeightFormat:
     """gpt-oss, by kernel (0.11.0 quantization/mxfp4.py get_mxfp4_backend, create_weights).
 
     - FlashInfer on Blackwell: both sizes up to 256, biases in fp32.

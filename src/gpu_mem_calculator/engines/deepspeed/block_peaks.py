@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from ...autograd.events import Script
-from ...autograd.peak import High, Moment
+from ...autograd.events import BlockEvents
+from ...autograd.peak import PeakParts, PeakTracker
 from ...ledger.num import Num
 from ...ledger.remember import remembered
 from .hook_points import Cue, all_cues, forward_cues, gradients
 
-Heights = tuple[tuple[Num, Moment], ...]  # in all, and in parts
+Heights = tuple[tuple[Num, PeakParts], ...]  # in all, and in parts
 
 
 def _between(
-    script: Script, events: tuple[int, ...], cues: list[Cue], act: Num, left_out: tuple[int, ...]
+    script: BlockEvents,
+    events: tuple[int, ...],
+    cues: list[Cue],
+    act: Num,
+    left_out: tuple[int, ...],
 ) -> Heights:
     """Two for every cue, the most before it and what is there at it, and one behind the last."""
     sizes, work, out = script.sizes, frozenset(script.work), frozenset(left_out)
-    found: list[tuple[Num, Moment]] = []
+    found: list[tuple[Num, PeakParts]] = []
     temp: Num = 0
     done = 0
     for position in (*(cue[0] for cue in cues), len(events)):
-        high = High(act, 0, temp)
+        high = PeakTracker(act, 0, temp)
         for event in events[done:position]:
             tensor = event if event >= 0 else ~event
             if tensor in out:
@@ -33,19 +37,19 @@ def _between(
             if event >= 0:
                 high.see(act, 0, temp)
         done = max(done, position)
-        found += [(high.total, high.moment), (act + temp, Moment(act, 0, temp))]
+        found += [(high.total, high.moment), (act + temp, PeakParts(act, 0, temp))]
     return tuple(found[:-1])
 
 
 @remembered(512)
-def forward_heights(script: Script, more: Num = 0) -> Heights:
+def forward_heights(script: BlockEvents, more: Num = 0) -> Heights:
     """A forward; `more`: bytes that are there beside it."""
     cues = sorted(forward_cues(script), key=lambda cue: cue[0])
     return _between(script, script.forward, cues, script.sizes[script.entry] + more, ())
 
 
 @remembered(512)
-def backward_heights(script: Script, *, again: bool = False, output: bool = False) -> Heights:
+def backward_heights(script: BlockEvents, *, again: bool = False, output: bool = False) -> Heights:
     """A backward; `again`: the block runs forward before, `output`: and holds what that gave."""
     given = script.sizes[script.exit_grad]
     if script.exit < 0:  # the embedding's
@@ -55,7 +59,7 @@ def backward_heights(script: Script, *, again: bool = False, output: bool = Fals
     return (*forward_heights(script, given), *found) if again else found
 
 
-def _kept(script: Script) -> Num:
+def _kept(script: BlockEvents) -> Num:
     """What forward leaves for backward; the output belongs to the next block."""
     total: Num = script.sizes[script.entry] - script.sizes[script.exit]
     for event in script.forward:

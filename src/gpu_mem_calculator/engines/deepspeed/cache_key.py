@@ -8,20 +8,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...ledger.num import Num
-from .layout import Plan
+from .layout import ZeroLayout
 
 UNREAD = frozenset(("run", "beats", "frozen", "layers", "pinned"))
 """Fields of a plan that no keeper reads while it counts; of the run, those of RUN are read."""
 RUN = ("micro_batches", "optimizer", "precision")
-FIELDS = tuple(name for name in Plan.__struct_fields__ if name not in UNREAD)
+FIELDS = tuple(name for name in ZeroLayout.__struct_fields__ if name not in UNREAD)
 
 
-class Case:
+class CacheKey:
     """The key of a count: a plan, and what else decides the count. Equal keys have equal counts."""
 
     __slots__ = ("hash", "key", "more", "plan")
 
-    def __init__(self, plan: Plan, more: Any) -> None:
+    def __init__(self, plan: ZeroLayout, more: Any) -> None:
         self.plan, self.more = plan, more
         self.key = (
             more,
@@ -35,7 +35,7 @@ class Case:
         return self.hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Case) and self.key == other.key
+        return isinstance(other, CacheKey) and self.key == other.key
 
 
 def _hashable(value: Any) -> Hashable:
@@ -43,7 +43,7 @@ def _hashable(value: Any) -> Hashable:
     return tuple(value.items()) if isinstance(value, dict) else value
 
 
-def plain(plan: Plan, ranks: int, micro_batches: int, runs: Any = None) -> Plan:
+def plain(plan: ZeroLayout, ranks: int, micro_batches: int, runs: Any = None) -> ZeroLayout:
     """The plan of one element. Micro-batches between the first and the last are alike.
 
     A keeper counts the elements that the model's configuration gives.

@@ -14,7 +14,7 @@ from msgspec import Struct
 from .modules import Module
 
 
-class Limits(Struct, frozen=True):
+class GatherLimits(Struct, frozen=True):
     """The options that decide what stays gathered, in elements."""
 
     prefetch: int = 50_000_000  # stage3_prefetch_bucket_size
@@ -26,7 +26,7 @@ class Limits(Struct, frozen=True):
 NEVER, ANEW, HELD = 0, 1, 2  # a layer's forward is not run again; it is; its weights are held
 
 
-class Stack(Struct, frozen=True):
+class ModuleStack(Struct, frozen=True):
     """Modules before, in and behind the stack. `layers`: (groups, how many, whether run again).
 
     HELD: a checkpoint with hooks keeps what its second forward saves as tensors of its own (torch
@@ -43,10 +43,10 @@ class Stack(Struct, frozen=True):
     other: int = 1
 
 
-class Trace:
+class ModuleTrace:
     """Parameters by number, modules in the order of their calls."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: ModuleStack) -> None:
         self.numel: list[int] = []
         self.bytes: list[int] = []
         self.widths = (stack.width, stack.wide, stack.other)
@@ -72,7 +72,7 @@ class Trace:
         self.modules.append(tuple(ids))
         return len(self.modules) - 1
 
-    def _build(self, stack: Stack) -> None:
+    def _build(self, stack: ModuleStack) -> None:
         before = [self._add(m) for m in stack.before]
         layers = [
             ([[self._add(m) for m in group] for group in groups], again)
@@ -122,10 +122,10 @@ class Trace:
                 self.events.append((ident, False))
 
 
-class Coordinator:
+class ParameterCoordinator:
     """The state that fetch and release work on."""
 
-    def __init__(self, trace: Trace, limits: Limits) -> None:
+    def __init__(self, trace: ModuleTrace, limits: GatherLimits) -> None:
         self.trace = trace
         self.limits = limits
         numel = trace.numel

@@ -12,21 +12,21 @@ from msgspec.structs import replace
 from ...ledger.ledger import Entry, Ledger
 from ...ledger.num import Num, holds, larger, smaller
 from ...modelling.huggingface.head import head_walk
-from ...modelling.huggingface.setting import Setting
+from ...modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine
 from ...run.run import Run
-from ...step.activations import Walks, activation_entries, setting, walks
+from ...step.activations import StageWalks, activation_entries, setting, walks
 from ...step.instants import in_flight, step
-from ...step.layer_groups import Block, blocks, overlap
+from ...step.layer_groups import LayerGroup, blocks, overlap
 from ...step.model_inputs import embedding_script
 from ...step.recorded import table_script
 from ...step.workspaces import workspace_entries
 from . import offload, pipeline, reduce_at_end, stage12
 from .checks import problems
-from .coordinator import Limits
+from .coordinator import GatherLimits
 from .first_gradient import first_hook, hook_entries
 from .frozen_weights import adapter_bits, keeping, without_sum
-from .layout import Plan, startup_instants, with_hooks
+from .layout import ZeroLayout, startup_instants, with_hooks
 from .ledger import beats_and_entries, first_layers_input
 from .modules import size_counts, trainable_runs
 from .options import OPTIONS, PRECISIONS, number, option, pipelined
@@ -80,7 +80,9 @@ def ledger(run: Run) -> Ledger:
     return _whole(replace(plan, beats=with_hooks(beats, head=several)), how, stack, done, tokens)
 
 
-def _rolled(plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, cut: bool) -> Ledger:
+def _rolled(
+    plan: ZeroLayout, how: BlockSetting, stack: tuple[LayerGroup, ...], done: StageWalks, cut: bool
+) -> Ledger:
     """ZeRO without a pipeline; `cut`: the model is built under zero.Init."""
     run = plan.run
     if run.record is not None:
@@ -99,7 +101,13 @@ def _rolled(plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, cut
     return Ledger((*startup_instants(), *(b.instant for b in beats)), entries)
 
 
-def _whole(plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, tokens: Num) -> Ledger:
+def _whole(
+    plan: ZeroLayout,
+    how: BlockSetting,
+    stack: tuple[LayerGroup, ...],
+    done: StageWalks,
+    tokens: Num,
+) -> Ledger:
     """Stage 0, or a stage of a pipeline: gradients stay where they are until backward is over."""
     run = plan.run
     kept = activation_entries(run, how, stack, plan.beats, done)
@@ -120,7 +128,7 @@ def _whole(plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, toke
     return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), tuple(entries))
 
 
-def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> Plan:
+def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroLayout:
     """Sizes of this rank's part of the model; a tied head on another stage is a copy.
 
     An offloaded optimizer of stages 1 and 2 has contiguous gradients (stage_1_and_2.py:300).
@@ -138,7 +146,7 @@ def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> Plan:
     elements: Num = sum(sum(sizes) * units for sizes, units in runs)
     frozen = arch.num_parameters + arch.tower_parameters if run.frozen else 0
     overlap_comm = option(run, "overlap_comm")
-    return Plan(
+    return ZeroLayout(
         run=run, stage=stage, width=width,
         trained_width=width if run.adapter is None else run.adapter.bits // 8,
         ranks=run.mesh.dp * run.mesh.cp,
@@ -155,12 +163,12 @@ def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> Plan:
     )  # fmt: skip
 
 
-def _limits(run: Run) -> Limits:
+def _limits(run: Run) -> GatherLimits:
     """What decides how many parameters of stage 3 are gathered."""
-    return Limits(*(number(run, name) for name in OPTIONS if name.startswith("stage3_")))
+    return GatherLimits(*(number(run, name) for name in OPTIONS if name.startswith("stage3_")))
 
 
-def _states(plan: Plan) -> Iterator[Entry]:
+def _states(plan: ZeroLayout) -> Iterator[Entry]:
     group, cut = number(plan.run, "sub_group_size"), bool(option(plan.run, "zero_init"))
     return state_entries(plan, _limits(plan.run), group, zero_init=cut)
 

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from ...ledger.ledger import ACT, GRAD, Entry
 from ...ledger.num import larger, nothing
 from ...ledger.source import code
-from ...step.activations import Walks
-from .layout import Plan
+from ...step.activations import StageWalks
+from .layout import ZeroLayout
 
 SOURCE = code("torch 2.11 autograd: a gradient's hook runs when its operation has let go")
 
 
-def first_hook(plan: Plan) -> int:
+def first_hook(plan: ZeroLayout) -> int:
     """Which of the head's gradients reaches its hook first: not a shared table's, which waits."""
     return 0 if nothing(plan.table) else 1
 
 
-def hook_entries(plan: Plan, done: Walks) -> Iterator[Entry]:
+def hook_entries(plan: ZeroLayout, done: StageWalks) -> Iterator[Entry]:
     """Activations at the first gradient; the head's is there while the final norm runs backward.
 
     Of a shared table the first micro-batch's gradient is among those that stay; that of a later

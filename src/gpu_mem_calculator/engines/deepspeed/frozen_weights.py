@@ -8,18 +8,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...autograd.tape import Tape, Value
-from ...autograd.walk import HOOKS, REENTRANT, Walk, walk
+from ...autograd.walk import HOOKS, REENTRANT, BlockWalk, walk
 from ...ledger.ledger import TIED, Entry
 from ...model.adapters import Adapter, linears
 from ...model.arch import Arch
 from ...modelling.huggingface.head import head_walk
 from ...modelling.huggingface.layer import run_layer
-from ...modelling.huggingface.setting import Setting
-from ...step.activations import Walks
-from ...step.layer_groups import Block
+from ...modelling.huggingface.setting import BlockSetting
+from ...step.activations import StageWalks
+from ...step.layer_groups import LayerGroup
 
 
-class KeepingTape(Tape):
+class Stage3Tape(Tape):
     """Projections of the given names keep what comes in.
 
     deepspeed 0.19.8 zero/partition_parameters.py:412 puts zero/linear.py:81
@@ -46,10 +46,10 @@ def adapter_bits(adapter: Adapter, bits: int, *, zero_init: bool) -> int:
     return max(adapter.bits, bits) if zero_init else bits
 
 
-def _layer_walk(how: Setting, block: Block, *, grad: bool) -> Walk:
+def _layer_walk(how: BlockSetting, block: LayerGroup, *, grad: bool) -> BlockWalk:
     """One layer, as modelling/huggingface/layer.py walks it. GPT-2's Conv1D calls addmm itself."""
     layer = block.layer
-    tape = KeepingTape(one.name for one in linears(layer) if not one.transposed)
+    tape = Stage3Tape(one.name for one in linears(layer) if not one.transposed)
     bits = 32 if layer.fp32_residual else how.bits
     x = tape.value("layer.input", how.tokens * how.hidden, bits, grad=grad)
     y = run_layer(tape, how, x, layer, masked=block.window is not None)
@@ -61,12 +61,14 @@ def _layer_walk(how: Setting, block: Block, *, grad: bool) -> Walk:
     )  # fmt: skip
 
 
-def keeping(done: Walks, how: Setting, arch: Arch, blocks: tuple[Block, ...]) -> Walks:
+def keeping(
+    done: StageWalks, how: BlockSetting, arch: Arch, blocks: tuple[LayerGroup, ...]
+) -> StageWalks:
     """The walks of a frozen model whose projections keep their inputs, the head's among them."""
     first = None if done.first is None else _layer_walk(how, blocks[0], grad=False)
     layers = tuple(_layer_walk(how, block, grad=True) for block in blocks)
     name = arch.head.name if arch.head is not None else "lm_head"
-    head = head_walk(how, arch, KeepingTape((name,)))
+    head = head_walk(how, arch, Stage3Tape((name,)))
     return replace(done, layers=layers, first=first, head=head)
 
 

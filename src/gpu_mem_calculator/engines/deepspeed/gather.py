@@ -9,21 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...autograd.events import Script
-from .coordinator import Coordinator, Limits, Trace
-from .rank import Allocator
+from ...autograd.events import BlockEvents
+from .coordinator import GatherLimits, ModuleTrace, ParameterCoordinator
+from .rank import TensorAllocator
 
 FROM_HOST = "from host"  # what a tensor is for that a gather is made of
 GATHER = 2  # the CUDA stream of gathers where they overlap with work
 
 
-class Gathering(Coordinator):
+class GatherAllocator(ParameterCoordinator):
     """A coordinator that makes and frees what it counts."""
 
     def __init__(
-        self, trace: Trace, limits: Limits, to: Allocator, *, ranks: int, lane: int,
+        self,
+        trace: ModuleTrace,
+        limits: GatherLimits,
+        to: TensorAllocator,
+        *,
+        ranks: int,
+        lane: int,
         from_host: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(trace, limits)
         self.to, self.ranks, self.lane = to, ranks, lane
         self.from_host = from_host
@@ -119,10 +125,10 @@ class Gathering(Coordinator):
             self.available[p] = True
 
 
-class Reader:
+class WeightReader:
     """Goes through a trace as operations read weights."""
 
-    def __init__(self, trace: Trace, state: Gathering) -> None:
+    def __init__(self, trace: ModuleTrace, state: GatherAllocator) -> None:
         self.trace, self.state = trace, state
         self.at = 0
         self.open: set[int] = set()
@@ -155,13 +161,13 @@ class Reader:
 Reads = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def reads(script: Script) -> Reads:
+def reads(script: BlockEvents) -> Reads:
     """Elements of the weights that each operation reads, in forward's and in backward's order."""
     calls, back_calls = script.calls, script.back_calls
     return tuple(int(n) for _, _, n in calls), tuple(int(n) for _, _, n in back_calls)
 
 
-def modules_of(found: Reads, ids: Sequence[int], trace: Trace) -> tuple[list[int], list[int]]:
+def modules_of(found: Reads, ids: Sequence[int], trace: ModuleTrace) -> tuple[list[int], list[int]]:
     """The module of each operation that reads weights, in forward's and in backward's order.
 
     Operations and modules are matched by their elements; where those do not agree, in proportion.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ...autograd.events import Script
+from ...autograd.events import BlockEvents
 from ...ledger.remember import remembered
 
 Cue = tuple[int, str, int]  # events passed, what comes, its number
@@ -15,7 +15,7 @@ WEIGHT = "weight"  # the gradient of a weight is made, or (~number) goes
 Turn = tuple[tuple[str, int, bool], ...]  # what comes, its number, whether in a forward
 
 
-class Part(Struct, frozen=True, cache_hash=True):
+class HookedBlock(Struct, frozen=True, cache_hash=True):
     """What DeepSpeed sees of a script: its cues, and the gradients of weights.
 
     `turns`: a checkpointed block runs forward again before it runs backward. `sizes` are those of
@@ -29,14 +29,14 @@ class Part(Struct, frozen=True, cache_hash=True):
     entry: int = -1
 
 
-def forward_cues(script: Script) -> Iterator[Cue]:
+def forward_cues(script: BlockEvents) -> Iterator[Cue]:
     """Before and behind each operation that reads weights."""
     for number, (begin, end, _) in enumerate(script.calls):
         yield begin, BEFORE, number
         yield end, BEHIND, number
 
 
-def backward_cues(script: Script) -> Iterator[Cue]:
+def backward_cues(script: BlockEvents) -> Iterator[Cue]:
     """The same in backward, with the hooks of the gradients that an operation has made."""
     hook = 0
     for number, (begin, end, _) in enumerate(script.back_calls):
@@ -47,7 +47,7 @@ def backward_cues(script: Script) -> Iterator[Cue]:
         yield end, BEHIND, number
 
 
-def gradients(script: Script) -> tuple[int, ...]:
+def gradients(script: BlockEvents) -> tuple[int, ...]:
     """The tensors of a script that are gradients of weights."""
     if script.exit >= 0:
         return tuple(tensor for _, tensor in script.drops)
@@ -55,7 +55,7 @@ def gradients(script: Script) -> tuple[int, ...]:
     return tuple(tensor for tensor in range(len(script.sizes)) if tensor not in rest)
 
 
-def all_cues(script: Script) -> list[Cue]:
+def all_cues(script: BlockEvents) -> list[Cue]:
     """Everything that comes in a backward, in order."""
     numbers = {tensor: number for number, tensor in enumerate(gradients(script))}
     made: list[Cue] = []
@@ -73,17 +73,17 @@ def all_cues(script: Script) -> list[Cue]:
 
 
 @remembered(512)
-def forward_part(script: Script) -> Part:
+def forward_part(script: BlockEvents) -> HookedBlock:
     """A block's forward."""
-    return Part((_turn(sorted(forward_cues(script), key=lambda cue: cue[0]), forward=True),))
+    return HookedBlock((_turn(sorted(forward_cues(script), key=lambda cue: cue[0]), forward=True),))
 
 
 @remembered(512)
-def backward_part(script: Script, *, again: bool) -> Part:
+def backward_part(script: BlockEvents, *, again: bool) -> HookedBlock:
     """A block's backward; `again`: it runs forward before."""
     found = gradients(script)
     turns = (_turn(all_cues(script), forward=False),)
-    return Part(
+    return HookedBlock(
         (*forward_part(script).turns, *turns) if again else turns,
         tuple(int(script.sizes[tensor]) for tensor in found),
         tuple(found.index(tensor) for _, tensor in script.drops),

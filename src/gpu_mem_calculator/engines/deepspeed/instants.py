@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ...autograd.peak import Moment
+from ...autograd.peak import PeakParts
 from ...ledger.ledger import FIRST, LAST
 from ...ledger.num import Num
 from ...run.phases import BACKWARD, FORWARD
-from ...step.activations import Walks
-from ...step.layer_groups import Block
+from ...step.activations import StageWalks
+from ...step.layer_groups import LayerGroup
 from .block_peaks import Heights, backward_heights, forward_heights
 from .peak_tables import Place
 
-IDLE: Heights = ((0, Moment()), (0, Moment()))
+IDLE: Heights = ((0, PeakParts()), (0, PeakParts()))
 
 
-class Spot(Struct, frozen=True, kw_only=True):
+class ZeroInstant(Struct, frozen=True, kw_only=True):
     """An instant before it is known which layer is at work.
 
     `heights` are the block's own tensors at each level of the table; `kept` are the bytes that one
@@ -39,27 +39,34 @@ class Spot(Struct, frozen=True, kw_only=True):
     layer: str = ""  # which of the stretch, as an instant has it
 
 
-def spots(stack: tuple[Block, ...], done: Walks) -> Iterator[Spot]:
+def spots(stack: tuple[LayerGroup, ...], done: StageWalks) -> Iterator[ZeroInstant]:
     """All of a micro-batch."""
     none = tuple(0 for _ in stack)
-    yield Spot(name="begin", title="forward begins", phase=FORWARD, place=("begin", 0, False),
-               heights=IDLE, saved=none, label="")  # fmt: skip
+    yield ZeroInstant(
+        name="begin",
+        title="forward begins",
+        phase=FORWARD,
+        place=("begin", 0, False),
+        heights=IDLE,
+        saved=none,
+        label="",
+    )
     for index in range(len(stack)):
         yield from _forward(index, stack, done)
     yield from _head(stack, done)
     for index in range(len(stack) - 1, -1, -1):
         yield from _backward(index, stack, done)
     table = done.embedding
-    yield Spot(name="embedding.backward", title="backward of the embedding", phase=BACKWARD,
+    yield ZeroInstant(name="embedding.backward", title="backward of the embedding", phase=BACKWARD,
                place=("embedding", 0, False), saved=none, work="embedding",
                heights=IDLE if table is None else backward_heights(table),
                label="embedding: at work")  # fmt: skip
-    yield Spot(name="epilogue", title="gradients reduced", phase=BACKWARD, heights=IDLE,
+    yield ZeroInstant(name="epilogue", title="gradients reduced", phase=BACKWARD, heights=IDLE,
                place=("epilogue", 0, False), saved=none, label="",
                work="embedding" if table is None else "hook")  # fmt: skip
 
 
-def _forward(index: int, stack: tuple[Block, ...], done: Walks) -> Iterator[Spot]:
+def _forward(index: int, stack: tuple[LayerGroup, ...], done: StageWalks) -> Iterator[ZeroInstant]:
     """The first layer of the stretch by itself, the others together."""
     name = "forward" if index == len(stack) - 1 else f"forward.{index}"
     if stack[index].count > 1:
@@ -71,7 +78,7 @@ def _forward(index: int, stack: tuple[Block, ...], done: Walks) -> Iterator[Spot
         yield _layer(name, ("forward", index, True), stack, done)
 
 
-def _backward(index: int, stack: tuple[Block, ...], done: Walks) -> Iterator[Spot]:
+def _backward(index: int, stack: tuple[LayerGroup, ...], done: StageWalks) -> Iterator[ZeroInstant]:
     name = f"backward.{index}"
     if stack[index].count > 1:
         yield _layer(f"{name}.last", ("backward", index, False), stack, done, LAST)
@@ -80,17 +87,34 @@ def _backward(index: int, stack: tuple[Block, ...], done: Walks) -> Iterator[Spo
         yield _layer(f"{name}.last", ("backward", index, True), stack, done, LAST)
 
 
-def _head(stack: tuple[Block, ...], done: Walks) -> Iterator[Spot]:
+def _head(stack: tuple[LayerGroup, ...], done: StageWalks) -> Iterator[ZeroInstant]:
     script, label = done.head.script, "final norm, logits and loss"
     saved = tuple(block.count for block in stack)
-    yield Spot(name="loss", title="loss", phase=FORWARD, place=("loss", 0, False), saved=saved,
-               heights=forward_heights(script), label=label, work="loss")  # fmt: skip
-    yield Spot(name="loss.backward", title="backward of the loss", phase=BACKWARD, saved=saved,
-               place=("head", 0, False), heights=backward_heights(script),
-               label=label, work="loss")  # fmt: skip
+    yield ZeroInstant(
+        name="loss",
+        title="loss",
+        phase=FORWARD,
+        place=("loss", 0, False),
+        saved=saved,
+        heights=forward_heights(script),
+        label=label,
+        work="loss",
+    )
+    yield ZeroInstant(
+        name="loss.backward",
+        title="backward of the loss",
+        phase=BACKWARD,
+        saved=saved,
+        place=("head", 0, False),
+        heights=backward_heights(script),
+        label=label,
+        work="loss",
+    )
 
 
-def _layer(name: str, place: Place, stack: tuple[Block, ...], done: Walks, layer: str = "") -> Spot:
+def _layer(
+    name: str, place: Place, stack: tuple[LayerGroup, ...], done: StageWalks, layer: str = ""
+) -> ZeroInstant:
     """The layers of a stretch, or its first one."""
     word, index, low = place
     walk, block = done.layers[index], stack[index]
@@ -101,7 +125,7 @@ def _layer(name: str, place: Place, stack: tuple[Block, ...], done: Walks, layer
         backward_heights(first.script, again=full, output=full and block.reentrant)
     )  # fmt: skip
     which = "first layer" if low else "highest layer"
-    return Spot(
+    return ZeroInstant(
         name=name, title=f"{word}, {block.title}: {which}", place=place, heights=heights,
         phase=FORWARD if forward else BACKWARD, stretch=index, label=f"{block.title}: at work",
         saved=tuple(b.count if i < index else 0 for i, b in enumerate(stack)),

@@ -12,13 +12,13 @@ from ...ledger.num import Num, holds, larger
 from ...ledger.source import code
 from ...run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ...run.run import Run
-from ...step.instants import Beat
+from ...step.instants import StepInstant
 from .sizes import ZeroSizes, bucket_bytes, replicated, sharded, sliced, zero_sizes
 
 BIRTH, SETUP = "startup", "startup.optimizer"
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class ZeroLayout(Struct, frozen=True, kw_only=True):
     """Sizes of one rank. `width`: bytes of a weight, `trained_width` of one that is trained;
     `counts`: trainable parameters by size.
     """
@@ -33,7 +33,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     runs: tuple[tuple[tuple[int, ...], Num], ...]  # trainable parameters in order
     counts: dict[int, Num]
     frozen_counts: dict[int, Num]
-    beats: tuple[Beat, ...]
+    beats: tuple[StepInstant, ...]
     bucket: int  # elements
     overlap: bool
     contiguous: bool
@@ -86,12 +86,12 @@ class Plan(Struct, frozen=True, kw_only=True):
         """Bytes of a gradient bucket."""
         return int(bucket_bytes(self.width, self.bucket))
 
-    def boundary(self, beat: Beat) -> Num:
+    def boundary(self, beat: StepInstant) -> Num:
         """1 in the micro-batch that the step follows, the only one where there is no other."""
         return 1 if beat.later else holds(self.run.micro_batches == 1)
 
     def entry(
-        self, name: str, kind: str, size: Num, live: Callable[[Beat], Num], source: str,
+        self, name: str, kind: str, size: Num, live: Callable[[StepInstant], Num], source: str,
         startup: tuple[str, ...] = (), place: str = GPU,
     ) -> Entry:  # fmt: skip
         """An entry alive where `live` says so, and in the given moments of start-up."""
@@ -102,17 +102,17 @@ class Plan(Struct, frozen=True, kw_only=True):
                      source=code(f"deepspeed 0.19.8 {source}"))  # fmt: skip
 
 
-def always(beat: Beat) -> Num:
+def always(beat: StepInstant) -> Num:
     """Alive at every instant of a step."""
     return 1
 
 
-def named(*names: str) -> Callable[[Beat], Num]:
+def named(*names: str) -> Callable[[StepInstant], Num]:
     """Alive at these moments, in later micro-batches too, but not in the first step's own."""
     return lambda beat: int(beat.instant.where in names and not beat.instant.step)
 
 
-def in_bucket(beat: Beat) -> bool:
+def in_bucket(beat: StepInstant) -> bool:
     """Whether a gradient bucket that the first gradient makes is there."""
     return beat.instant.phase == BACKWARD and beat.instant.where != "loss.backward"
 
@@ -125,13 +125,13 @@ def startup_instants() -> tuple[Instant, ...]:
     )
 
 
-def with_hooks(beats: tuple[Beat, ...], *, head: bool) -> tuple[Beat, ...]:
+def with_hooks(beats: tuple[StepInstant, ...], *, head: bool) -> tuple[StepInstant, ...]:
     """The beats of a step, with the moments at which DeepSpeed works on gradients.
 
     `head.gradient`: the first gradient of backward; `epilogue`: they are reduced; then the norm,
     the cast of the gradients and the update.
     """
-    found: list[Beat] = []
+    found: list[StepInstant] = []
     end = beats[-1]
     there: dict[str, Num] = {}  # whether a first, or a later, micro-batch runs backward here
     for beat in beats:
@@ -154,7 +154,7 @@ def with_hooks(beats: tuple[Beat, ...], *, head: bool) -> tuple[Beat, ...]:
     return tuple(found)
 
 
-def _like(beat: Beat, where: str, phase: str, title: str) -> Beat:
+def _like(beat: StepInstant, where: str, phase: str, title: str) -> StepInstant:
     word = ", later micro-batch" if beat.instant.micro_batch else ""
     made = beat.instant.moved(where, phase=phase, title=title + word)
     return replace(beat, instant=made, work="hook" if phase == BACKWARD else "")

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...autograd.peak import Moment
+from ...autograd.peak import PeakParts
 from ...ledger.ledger import (
     ACT,
     COMM,
@@ -28,15 +28,15 @@ from ...ledger.num import Num, choose, holds, larger, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD, OPTIMIZER
 from ...run.run import Run
-from ...step.activations import Walks, layer_code
-from ...step.instants import Beat
-from ...step.layer_groups import Block
-from .cache_key import Case, plain
-from .coordinator import Limits
-from .instants import Spot, spots
-from .layout import Plan
+from ...step.activations import StageWalks, layer_code
+from ...step.instants import StepInstant
+from ...step.layer_groups import LayerGroup
+from .cache_key import CacheKey, plain
+from .coordinator import GatherLimits
+from .instants import ZeroInstant, spots
+from .layout import ZeroLayout
 from .model_parts import model_of
-from .peak_tables import Model, Table, Tables, tables
+from .peak_tables import BlockTable, LevelTable, Tables, tables
 
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
 GROUPS = tuple((name, kind, code(f"deepspeed 0.19.8 {where}")) for name, kind, where in (
@@ -55,29 +55,29 @@ TAGS = (("", "", ""), ("", LATER, ", later micro-batch"),
         (FIRST_STEP, "", ", first micro-batch of all"))  # fmt: skip
 
 
-class Found(Struct, frozen=True):
+class PeakPoint(Struct, frozen=True):
     """The highest moment of a spot: how many layers of the stretch wait, and what is there."""
 
     waiting: Num
-    moment: Moment
+    moment: PeakParts
     parts: tuple[Num, ...]
 
 
-def cases(plan: Plan, model: Model) -> tuple[list[tuple[Tables, ...]], Any]:
+def cases(plan: ZeroLayout, model: BlockTable) -> tuple[list[tuple[Tables, ...]], Any]:
     """The tables of every pair of ranks and micro-batches, and which of them an element has."""
     ranks, micro = plan.ranks, plan.run.micro_batches
     if not (hasattr(ranks, "astype") or hasattr(micro, "astype")):
-        return [tables(Case(plain(plan, int(ranks), int(micro)), model))], None
+        return [tables(CacheKey(plain(plan, int(ranks), int(micro)), model))], None
     import numpy
 
     pairs = numpy.stack(numpy.broadcast_arrays(ranks, micro), axis=-1)
     unique, which = numpy.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
-    found: list[tuple[Tables, ...]] = [tables(Case(plain(plan, int(a), int(b)), model))
+    found: list[tuple[Tables, ...]] = [tables(CacheKey(plain(plan, int(a), int(b)), model))
                                        for a, b in unique]  # fmt: skip
     return found, which.reshape(pairs.shape[:-1])
 
 
-def highest(spot: Spot, mine: list[Table], which: Any, *, near: bool) -> Found:
+def highest(spot: ZeroInstant, mine: list[LevelTable], which: Any, *, near: bool) -> PeakPoint:
     """The highest of a spot's candidates. `near`: of the layers that wait one is on the GPU."""
     pairs = mine[0].best
     if which is not None:
@@ -91,25 +91,28 @@ def highest(spot: Spot, mine: list[Table], which: Any, *, near: bool) -> Found:
         return _of_arrays(spot, mine, which, list(zip(pairs, own, strict=True)))
     totals = list(map(add, own, mine[0].heights))
     waiting, level = pairs[totals.index(max(totals))]
-    return Found(waiting, spot.heights[level][1], mine[0].parts(waiting, level))
+    return PeakPoint(waiting, spot.heights[level][1], mine[0].parts(waiting, level))
 
 
 def _of_arrays(
-    spot: Spot, mine: list[Table], which: Any, candidates: list[tuple[tuple[int, int], Num]]
-) -> Found:
+    spot: ZeroInstant,
+    mine: list[LevelTable],
+    which: Any,
+    candidates: list[tuple[tuple[int, int], Num]],
+) -> PeakPoint:
     """The same, element by element."""
-    best: Found | None = None
+    best: PeakPoint | None = None
     top: Num = 0
     for (waiting, level), own in candidates:
         parts = _parts(mine, which, waiting, level)
-        new, total = Found(waiting, spot.heights[level][1], parts), own + sum(parts)
+        new, total = PeakPoint(waiting, spot.heights[level][1], parts), own + sum(parts)
         best = new if best is None else _either(total > top, new, best)
         top = larger(total, top)
     assert best is not None
     return best
 
 
-def _parts(mine: list[Table], which: Any, waiting: int, level: int) -> tuple[Num, ...]:
+def _parts(mine: list[LevelTable], which: Any, waiting: int, level: int) -> tuple[Num, ...]:
     """Bytes of each group; an array of the elements' own where they differ."""
     if which is None:
         return mine[0].parts(waiting, level)
@@ -119,22 +122,22 @@ def _parts(mine: list[Table], which: Any, waiting: int, level: int) -> tuple[Num
     return tuple(rows[:, group][which] for group in range(rows.shape[1]))
 
 
-def _either(higher: Any, new: Found, old: Found) -> Found:
+def _either(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
     parts = tuple(choose(higher, a, b) for a, b in zip(new.parts, old.parts, strict=True))
-    moment = Moment(choose(higher, new.moment.act, old.moment.act), 0,
+    moment = PeakParts(choose(higher, new.moment.act, old.moment.act), 0,
                     choose(higher, new.moment.temp, old.moment.temp))  # fmt: skip
-    return Found(choose(higher, new.waiting, old.waiting), moment, parts)
+    return PeakPoint(choose(higher, new.waiting, old.waiting), moment, parts)
 
 
 def beats_and_entries(
-    plan: Plan, stack: tuple[Block, ...], done: Walks, limits: Limits
-) -> tuple[tuple[Beat, ...], list[Entry]]:
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks, limits: GatherLimits
+) -> tuple[tuple[StepInstant, ...], list[Entry]]:
     """The instants of a step, and what blocks and DeepSpeed hold at each of them."""
     run = plan.run
     found, which = cases(plan, model_of(plan, stack, done, limits))
     near = bool(run.options.get("cpu_checkpointing"))
     here = tuple(spots(stack, done))
-    beats: list[Beat] = []
+    beats: list[StepInstant] = []
     entries: list[Entry] = []
     again = holds(run.micro_batches > 1)
     for number, (step, tag, word) in enumerate(TAGS):
@@ -155,13 +158,13 @@ def beats_and_entries(
     none = tuple(0 for _ in stack)
     entries.append(_left(plan, found, which))
     for name, title in STEP:
-        beats.append(Beat(instant=instant(name, OPTIMIZER, title), saved=none, grads=none,
+        beats.append(StepInstant(instant=instant(name, OPTIMIZER, title), saved=none, grads=none,
                           later=True))  # fmt: skip
     return tuple(beats), entries
 
 
 def first_layers_input(
-    run: Run, entries: Iterable[Entry], beats: tuple[Beat, ...]
+    run: Run, entries: Iterable[Entry], beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """Entries in which the first layer's input is not counted twice where that layer runs forward.
 
@@ -177,7 +180,7 @@ def first_layers_input(
         yield entry
 
 
-def _left(plan: Plan, found: list[tuple[Tables, ...]], which: Any) -> Entry:
+def _left(plan: ZeroLayout, found: list[tuple[Tables, ...]], which: Any) -> Entry:
     """Gradients that the step finds."""
     place = ("step", 0, False)
     last = [several[1] for several in found]
@@ -188,17 +191,19 @@ def _left(plan: Plan, found: list[tuple[Tables, ...]], which: Any) -> Entry:
                  source=source)  # fmt: skip
 
 
-def _beat(spot: Spot, high: Found, at: Instant) -> Beat:
+def _beat(spot: ZeroInstant, high: PeakPoint, at: Instant) -> StepInstant:
     saved = spot.saved
     if spot.work == "unit":
         saved = tuple(high.waiting if i == spot.stretch else n for i, n in enumerate(saved))
-    return Beat(
+    return StepInstant(
         instant=at, saved=saved, grads=tuple(0 for _ in saved), work=spot.work,
         stretch=spot.stretch, later=bool(at.micro_batch), inside_forward=spot.phase == FORWARD,
     )  # fmt: skip
 
 
-def _entries(plan: Plan, spot: Spot, high: Found, beat: Beat) -> Iterator[Entry]:
+def _entries(
+    plan: ZeroLayout, spot: ZeroInstant, high: PeakPoint, beat: StepInstant
+) -> Iterator[Entry]:
     source = layer_code(plan.run, head=spot.work == "loss")
     rows = [
         (spot.label, ACT, high.moment.act, source),

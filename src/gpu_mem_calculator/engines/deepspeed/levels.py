@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from ...step.block_events import EMBEDDING, HEAD
 from .gather import FROM_HOST
-from .hook_points import BEFORE, BEHIND, GRADIENT, WEIGHT, Part
+from .hook_points import BEFORE, BEHIND, GRADIENT, WEIGHT, HookedBlock
 from .rank import GRADIENT as MADE
-from .rank import Keeper
-from .rank_stage3 import BucketKeeper, ShardKeeper
-from .rank_stage12 import SliceKeeper
+from .rank import ZeroRank
+from .rank_stage3 import Stage3Bucket, Stage3Rank
+from .rank_stage12 import Stage12Rank
 
 GROUPS: dict[Hashable, int] = {
     MADE: 0, "bucket": 1, "own": 2, "sum": 2, "moment": 3, "padded": 3, "shard": 3, "swapped": 3,
@@ -26,7 +26,7 @@ Level = tuple[int, tuple[int, ...]]  # bytes, and the part of each group
 NOTHING: Level = (0, (0,) * 6)
 
 
-class Counter:
+class CountingAllocator:
     """An allocator that counts bytes by what they are for."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Counter:
         return high
 
 
-class Levels(Struct, frozen=True):
+class HookLevels(Struct, frozen=True):
     """A micro-batch: what is held between cues and, at its highest, at them.
 
     Each block has two levels for every cue (before it, and in it), and one behind the last.
@@ -91,16 +91,19 @@ class Levels(Struct, frozen=True):
     epilogue: list[Level]
 
 
-class Shape(Struct, frozen=True):
+class ModelShape(Struct, frozen=True):
     """The parts of a model: (forward, backward) of every layer, the head, the embedding."""
 
-    layers: tuple[tuple[Part, Part], ...]
-    head: tuple[Part, Part]
-    embedding: Part | None
+    layers: tuple[tuple[HookedBlock, HookedBlock], ...]
+    head: tuple[HookedBlock, HookedBlock]
+    embedding: HookedBlock | None
 
 
 def _levels(
-    part: Part, counter: Counter, kinds: tuple[str, str], act: Callable[[str, int, bool], None]
+    part: HookedBlock,
+    counter: CountingAllocator,
+    kinds: tuple[str, str],
+    act: Callable[[str, int, bool], None],
 ) -> list[Level]:
     """Two for every cue, and one behind the last; only those of two kinds change anything."""
     found: list[Level] = []
@@ -119,10 +122,10 @@ def _levels(
     return found
 
 
-def bucket_levels(keeper: Keeper, counter: Counter, shape: Shape) -> Levels:
+def bucket_levels(keeper: ZeroRank, counter: CountingAllocator, shape: ModelShape) -> HookLevels:
     """Gradients and the buckets they go through."""
 
-    def played(block: int, part: Part) -> list[Level]:
+    def played(block: int, part: HookedBlock) -> list[Level]:
         ids = [-1] * len(part.sizes)
         if part.entry >= 0:
             ids[part.entry], keeper.shared = keeper.shared, -1
@@ -145,24 +148,29 @@ def bucket_levels(keeper: Keeper, counter: Counter, shape: Shape) -> Levels:
     embedding = [counter.now()] if shape.embedding is None else played(EMBEDDING, shape.embedding)
     keeper.epilogue()
     forward = [[begin] * num_levels(part) for part, _ in shape.layers]
-    return Levels([begin], forward, [begin] * num_levels(shape.head[0]), head, backward[::-1],
+    return HookLevels([begin], forward, [begin] * num_levels(shape.head[0]), head, backward[::-1],
                   embedding, [counter.look(), counter.now()])  # fmt: skip
 
 
-def num_levels(part: Part) -> int:
+def num_levels(part: HookedBlock) -> int:
     """How many levels a part has."""
     return sum(2 * len(turn) + 1 for turn in part.turns)
 
 
 def gather_levels(
-    keeper: ShardKeeper, counter: Counter, shape: Shape, *, small: bool, known: bool = True
-) -> tuple[Levels, int]:
+    keeper: Stage3Rank,
+    counter: CountingAllocator,
+    shape: ModelShape,
+    *,
+    small: bool,
+    known: bool = True,
+) -> tuple[HookLevels, int]:
     """Stage 3's parameters in a micro-batch, and the bytes of small ones, which are left out.
 
     `small`: those that always stay are there; `known`: so is the order of modules.
     """
 
-    def played(block: int, part: Part) -> list[Level]:
+    def played(block: int, part: HookedBlock) -> list[Level]:
         def act(kind: str, number: int, forward: bool) -> None:
             (keeper.before if kind == BEFORE else keeper.behind)(block, number, forward=forward)
 
@@ -182,12 +190,14 @@ def gather_levels(
     before = counter.now()
     counter.look()
     keeper.epilogue()
-    levels = Levels([begin], forward, loss, head, backward[::-1], embedding,
+    levels = HookLevels([begin], forward, loss, head, backward[::-1], embedding,
                     [before, counter.look()])  # fmt: skip
     return levels, always
 
 
-def micro_batches(keeper: Keeper, counter: Counter, shape: Shape, count: int) -> list[Levels]:
+def micro_batches(
+    keeper: ZeroRank, counter: CountingAllocator, shape: ModelShape, count: int
+) -> list[HookLevels]:
     """The micro-batches of a step, of which those between the first and the last are alike."""
     found = []
     for micro in range(count):
@@ -196,4 +206,4 @@ def micro_batches(keeper: Keeper, counter: Counter, shape: Shape, count: int) ->
     return found
 
 
-BUCKETS: Sequence[type[Keeper]] = (Keeper, SliceKeeper, SliceKeeper, BucketKeeper)
+BUCKETS: Sequence[type[ZeroRank]] = (ZeroRank, Stage12Rank, Stage12Rank, Stage3Bucket)

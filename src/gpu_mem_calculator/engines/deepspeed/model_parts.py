@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from ...autograd.events import Script
-from ...step.activations import Walks
-from ...step.layer_groups import Block
-from .coordinator import Limits
+from ...autograd.events import BlockEvents
+from ...step.activations import StageWalks
+from ...step.layer_groups import LayerGroup
+from .coordinator import GatherLimits
 from .gather import reads
-from .hook_points import Part, backward_part, forward_part
-from .layout import Plan
-from .peak_tables import Model
+from .hook_points import HookedBlock, backward_part, forward_part
+from .layout import ZeroLayout
+from .peak_tables import BlockTable
 from .stage3 import shape
 
 
-def model_of(plan: Plan, stack: tuple[Block, ...], done: Walks, limits: Limits) -> Model:
+def model_of(
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks, limits: GatherLimits
+) -> BlockTable:
     """A model's parts."""
 
-    def both(script: Script, once: Script | None = None) -> tuple[Part, Part]:
+    def both(
+        script: BlockEvents, once: BlockEvents | None = None
+    ) -> tuple[HookedBlock, HookedBlock]:
         return forward_part(once or script), backward_part(script, again=once is not None)
 
     stretches = tuple(
@@ -27,7 +31,7 @@ def model_of(plan: Plan, stack: tuple[Block, ...], done: Walks, limits: Limits) 
     table = None if done.embedding is None else backward_part(done.embedding, again=False)
     head = both(done.head.script)
     if plan.stage < 3:
-        return Model(stretches, first, head, table)
+        return BlockTable(stretches, first, head, table)
     walks = (*done.layers, *((done.first,) if done.first else ()), done.head)
     read = tuple(reads(walk.script) for walk in walks)
-    return Model(stretches, first, head, table, shape(plan, stack), limits, read)
+    return BlockTable(stretches, first, head, table, shape(plan, stack), limits, read)

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from ...ledger.ledger import CHECKPOINTED, COMM, CPU, FIRST, GRAD, NVME, OPTIM, PARAM, SECOND, Entry
 from ...ledger.num import Num, ceil_div, choose, holds, larger, power_of_two, round_up, smaller
 from ...ledger.units import MIB
-from ...step.instants import Beat, in_flight
-from ...step.layer_groups import Block
+from ...step.instants import StepInstant, in_flight
+from ...step.layer_groups import LayerGroup
 from ...step.optimizers import OPTIMIZERS
-from .layout import BIRTH, SETUP, Plan, always
+from .layout import BIRTH, SETUP, ZeroLayout, always
 from .shards import shard_elements
 from .stage3 import sub_group
 from .stage12 import owned_here
@@ -26,13 +26,13 @@ SWAPPED = MIB  # smaller tensors are not swapped: max(1 MiB, aio.block_size)
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
 
 
-def _host(plan: Plan, name: str, kind: str, size: Num, source: str, *, pinned: bool) -> Entry:
+def _host(plan: ZeroLayout, name: str, kind: str, size: Num, source: str, *, pinned: bool) -> Entry:
     size = power_of_two(size) if pinned else size
     return plan.entry(f"{name}, {'pinned' if pinned else 'pageable'}", kind, size, always, source,
                       (SETUP,), CPU)  # fmt: skip
 
 
-def slice_entries(plan: Plan) -> Iterator[Entry]:
+def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """Stages 1 and 2: masters, their gradients, states, and the 16-bit copy that goes back.
 
     With micro-batches to add up, every parameter that reaches into the slice has its whole
@@ -52,7 +52,7 @@ def slice_entries(plan: Plan) -> Iterator[Entry]:
                 pinned=False)  # fmt: skip
 
 
-def shard_entries(plan: Plan, group_limit: int) -> Iterator[Entry]:
+def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
     """Stage 3: the optimizer on the host or on NVMe, the parameters likewise."""
     sizes = plan.sizes
     local = sizes.own
@@ -76,7 +76,7 @@ def shard_entries(plan: Plan, group_limit: int) -> Iterator[Entry]:
         yield from _parameters_on_disk(plan, local)
 
 
-def _optimizer_on_disk(plan: Plan, local: Num, group: Num) -> Iterator[Entry]:
+def _optimizer_on_disk(plan: ZeroLayout, local: Num, group: Num) -> Iterator[Entry]:
     """Four swap buffers of a sub-group in RAM; master, momentum, variance, gradient on disk."""
     where = "runtime/swap_tensor/optimizer_utils.py:180"
     tensors = 1 + OPTIMIZERS[plan.run.optimizer].states
@@ -92,7 +92,9 @@ def _optimizer_on_disk(plan: Plan, local: Num, group: Num) -> Iterator[Entry]:
                 "runtime/swap_tensor/partitioned_optimizer_swapper.py:79")  # fmt: skip
 
 
-def _parameters_on_disk(plan: Plan, local: Num, in_cpu: int = 1_000_000_000) -> Iterator[Entry]:
+def _parameters_on_disk(
+    plan: ZeroLayout, local: Num, in_cpu: int = 1_000_000_000
+) -> Iterator[Entry]:
     """Five swap buffers of 1e8 elements in RAM, up to max_in_cpu elements there, all on disk."""
     where = "runtime/swap_tensor/partitioned_param_swapper.py:125"
     yield _host(plan, "parameter swap buffers", PARAM, 5 * 100_000_000 * plan.width, where,
@@ -107,12 +109,12 @@ def _parameters_on_disk(plan: Plan, local: Num, in_cpu: int = 1_000_000_000) -> 
     yield _disk(plan, "parameter shards", PARAM, plan.width * large, where)
 
 
-def _disk(plan: Plan, name: str, kind: str, size: Num, source: str) -> Entry:
+def _disk(plan: ZeroLayout, name: str, kind: str, size: Num, source: str) -> Entry:
     return plan.entry(name, kind, size, always, source, (BIRTH, SETUP), NVME)
 
 
 def checkpoints_on_host(
-    plan: Plan, stack: tuple[Block, ...], entries: Iterator[Entry], *, pinned: bool
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], entries: Iterator[Entry], *, pinned: bool
 ) -> Iterator[Entry]:
     """cpu_checkpointing: the inputs that checkpoints keep go to the host, the newest one stays.
 
@@ -136,7 +138,7 @@ def checkpoints_on_host(
         yield entry
 
 
-def _newest(beat: Beat, index: int, stack: tuple[Block, ...], flight: Num) -> Num:
+def _newest(beat: StepInstant, index: int, stack: tuple[LayerGroup, ...], flight: Num) -> Num:
     """1 where the newest block that waits is of this stretch; other micro-batches in flight, which
     have all of theirs on the host, are not looked at.
     """
@@ -148,9 +150,9 @@ def _newest(beat: Beat, index: int, stack: tuple[Block, ...], flight: Num) -> Nu
     return found
 
 
-def with_second(beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
+def with_second(beats: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
     """Beats with one for the layer above a stretch's first, behind which an input is on the GPU."""
-    found: list[Beat] = []
+    found: list[StepInstant] = []
     for beat in beats:
         if beat.instant.layer == FIRST:
             at = beat.stretch

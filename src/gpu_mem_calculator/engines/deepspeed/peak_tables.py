@@ -10,40 +10,48 @@ from msgspec.structs import replace
 
 from ...ledger.remember import remembered
 from ...step.block_events import HEAD
-from .cache_key import Case
-from .coordinator import Limits, Stack
+from .cache_key import CacheKey
+from .coordinator import GatherLimits, ModuleStack
 from .gather import Reads
-from .hook_points import Part
-from .layout import Plan
-from .levels import BUCKETS, Counter, Level, Levels, Shape, gather_levels, micro_batches
-from .rank_stage3 import ShardKeeper
+from .hook_points import HookedBlock
+from .layout import ZeroLayout
+from .levels import (
+    BUCKETS,
+    CountingAllocator,
+    HookLevels,
+    Level,
+    ModelShape,
+    gather_levels,
+    micro_batches,
+)
+from .rank_stage3 import Stage3Rank
 
 
-class Model(Struct, frozen=True):
+class BlockTable(Struct, frozen=True):
     """Stretches as (forward, backward, layers), the first layer where it differs, head, embedding.
 
     `stack` and `reads` are for stage 3: its modules, and the elements that operations read, for
     each stretch, the first layer and the head.
     """
 
-    stretches: tuple[tuple[Part, Part, int], ...]
-    first: tuple[Part, Part] | None
-    head: tuple[Part, Part]
-    embedding: Part | None
-    stack: Stack | None = None
-    limits: Limits | None = None
+    stretches: tuple[tuple[HookedBlock, HookedBlock, int], ...]
+    first: tuple[HookedBlock, HookedBlock] | None
+    head: tuple[HookedBlock, HookedBlock]
+    embedding: HookedBlock | None
+    stack: ModuleStack | None = None
+    limits: GatherLimits | None = None
     reads: tuple[Reads, ...] = ()
 
-    def shape(self, counts: Iterable[int]) -> Shape:
+    def shape(self, counts: Iterable[int]) -> ModelShape:
         """With so many layers in each stretch."""
         layers = [part[:2] for part, count in zip(self.stretches, counts, strict=True)
                   for _ in range(count)]  # fmt: skip
         if self.first is not None:
             layers[0] = self.first
-        return Shape(tuple(layers), self.head, self.embedding)
+        return ModelShape(tuple(layers), self.head, self.embedding)
 
 
-class Table(Struct, frozen=True, dict=True):
+class LevelTable(Struct, frozen=True, dict=True):
     """Levels by the number of layers of the stretch that wait: those of buckets, in each of the
     micro-batches, and of gathered parameters.
     """
@@ -102,11 +110,11 @@ def _under(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
 
 
 Place = tuple[str, int, bool]  # what runs, which stretch, whether its first layer
-Tables = dict[Place, Table]
+Tables = dict[Place, LevelTable]
 
 
 @remembered(48, always=True)
-def tables(case: Case) -> tuple[Tables, Tables, Tables, Tables]:
+def tables(case: CacheKey) -> tuple[Tables, Tables, Tables, Tables]:
     """Of a step's first micro-batch, and of those behind it (of the first where there is none).
 
     Then of the first step's second and first micro-batch, where they may be higher: in stage 3 they
@@ -114,7 +122,7 @@ def tables(case: Case) -> tuple[Tables, Tables, Tables, Tables]:
     """
     plan, model = case.plan, case.more
     counts = [count for _, _, count in model.stretches]
-    counter = Counter()
+    counter = CountingAllocator()
     keeper = BUCKETS[plan.stage](plan, counter)
     found = micro_batches(keeper, counter, model.shape(counts), int(plan.run.micro_batches))
     if model.stack is None:
@@ -144,7 +152,9 @@ def _least(ranks: int) -> int:
     return next((n for n in range(2, ranks + 1) if ranks % n == 0), 1)
 
 
-def _gathered(plan: Plan, model: Model, *, small: bool, known: bool = True) -> tuple[Levels, int]:
+def _gathered(
+    plan: ZeroLayout, model: BlockTable, *, small: bool, known: bool = True
+) -> tuple[HookLevels, int]:
     """Stage 3's levels, and the bytes of small parameters.
 
     Where every parameter is a multiple of the ranks, and shards are here, their number changes
@@ -156,12 +166,12 @@ def _gathered(plan: Plan, model: Model, *, small: bool, known: bool = True) -> t
         plan, ranks=_least(plan.ranks) if alike else plan.ranks, bucket=0, overlap=False,
         contiguous=True, offload="none", run=replace(plan.run, micro_batches=1),
     )  # fmt: skip
-    return _gathering(Case(bare, model), small, known)
+    return _gathering(CacheKey(bare, model), small, known)
 
 
 @remembered(48, always=True)
-def _gathering(case: Case, small: bool, known: bool) -> tuple[Levels, int]:
-    model: Model = case.more
+def _gathering(case: CacheKey, small: bool, known: bool) -> tuple[HookLevels, int]:
+    model: BlockTable = case.more
     assert model.stack is not None
     assert model.limits is not None
     counts = [count for _, count, _ in model.stack.layers]
@@ -169,21 +179,21 @@ def _gathering(case: Case, small: bool, known: bool) -> tuple[Levels, int]:
     reads = dict(enumerate(r for r, count in zip(own, counts, strict=False) for _ in range(count)))
     if model.first is not None:
         reads[0] = own[-1]
-    counter = Counter()
-    keeper = ShardKeeper(case.plan, counter, model.stack, model.limits, {**reads, HEAD: head},
+    counter = CountingAllocator()
+    keeper = Stage3Rank(case.plan, counter, model.stack, model.limits, {**reads, HEAD: head},
                          group=1 << 62, zero_init=True)  # fmt: skip
     return gather_levels(keeper, counter, model.shape(counts), small=small, known=known)
 
 
-def _tables(buckets: Sequence[Levels], other: Levels | None, model: Model) -> Tables:
+def _tables(buckets: Sequence[HookLevels], other: HookLevels | None, model: BlockTable) -> Tables:
     """All tables of the micro-batches, which are not told apart."""
 
-    def table(word: str, places: Iterable[tuple[int, int]] | None = None) -> Table:
+    def table(word: str, places: Iterable[tuple[int, int]] | None = None) -> LevelTable:
         several = [getattr(one, word) for one in buckets]
         more = getattr(other, word) if other else None
         if places is None:
-            return Table({0: several}, {0: more} if more else {})
-        return Table({n: [one[at] for one in several] for n, at in places},
+            return LevelTable({0: several}, {0: more} if more else {})
+        return LevelTable({n: [one[at] for one in several] for n, at in places},
                      {n: more[at] for n, at in places} if more else {})  # fmt: skip
 
     tables: Tables = {}
@@ -196,5 +206,5 @@ def _tables(buckets: Sequence[Levels], other: Levels | None, model: Model) -> Ta
         low += count
     for word in ("begin", "loss", "head", "embedding", "epilogue"):
         tables[word, 0, False] = table(word)
-    tables["step", 0, False] = Table({0: [buckets[-1].epilogue[-1:]]}, {})
+    tables["step", 0, False] = LevelTable({0: [buckets[-1].epilogue[-1:]]}, {})
     return tables

@@ -12,10 +12,10 @@ from ...ledger.num import Num, holds, take, together
 from ...ledger.remember import remembered
 from ...ledger.sym import Sym
 from ...model.arch import Arch
-from ...step.instants import Beat, in_flight
-from ...step.layer_groups import Block
+from ...step.instants import StepInstant, in_flight
+from ...step.layer_groups import LayerGroup
 from ...step.workspaces import workspace_entries
-from .layout import Plan, always
+from .layout import ZeroLayout, always
 
 
 @remembered(256, always=True)
@@ -95,7 +95,7 @@ def layers_of_stages(arch: Arch, parts: int, method: str) -> list[int]:
             for low, high in pairwise(ends)]  # fmt: skip
 
 
-def workspaces(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
+def workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
     """cuBLAS workspaces; a stage that has the embedding alone multiplies nothing."""
     found = workspace_entries(plan.run, plan.beats)
     if not plan.pipeline:
@@ -108,13 +108,13 @@ def workspaces(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
         yield replace(entry, bytes=entry.bytes * holds(blocks > 0))
 
 
-def buffer_entries(plan: Plan, tokens_bytes: Num) -> Iterator[Entry]:
+def buffer_entries(plan: ZeroLayout, tokens_bytes: Num) -> Iterator[Entry]:
     """Tensors between stages: received inputs and their copies, received gradients, outputs."""
     run = plan.run
     first, last = holds(run.stage == 0), holds(run.stage == run.mesh.pp - 1)
     flight = in_flight(run.mesh.pp, run.stage, run.micro_batches)
 
-    def working(beat: Beat) -> Num:
+    def working(beat: StepInstant) -> Num:
         return flight * int(bool(beat.work))
 
     where = "runtime/pipe/engine.py"

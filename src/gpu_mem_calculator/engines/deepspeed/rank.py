@@ -7,13 +7,13 @@ from typing import Protocol
 
 from ...step.block_events import HEAD
 from ...step.optimizers import OPTIMIZERS
-from .layout import Plan
+from .layout import ZeroLayout
 from .sizes import ZeroSizes
 
 GRADIENT = "gradient"  # what a tensor is for that backward has made
 
 
-class Allocator(Protocol):
+class TensorAllocator(Protocol):
     """Where tensors come from."""
 
     def make_on(self, queue: int, size: int, name: Hashable = "") -> int:
@@ -29,7 +29,7 @@ class Allocator(Protocol):
         """Bytes of a tensor."""
 
 
-class Keeper:
+class ZeroRank:
     """One rank of DeepSpeed: its tensors by name, and the gradients that blocks have made.
 
     `rank` has the bytes of what the rank trains, `sizes` the elements of each trained parameter.
@@ -37,7 +37,7 @@ class Keeper:
     embedding's.
     """
 
-    def __init__(self, plan: Plan, to: Allocator) -> None:
+    def __init__(self, plan: ZeroLayout, to: TensorAllocator) -> None:
         self.plan, self.to = plan, to
         self.held: dict[Hashable, list[int]] = {}
         self.grads: dict[tuple[int, int], int] = {}

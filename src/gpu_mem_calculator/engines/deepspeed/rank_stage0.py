@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .rank import Keeper
+from .rank import ZeroRank
 from .sizes import FP32
 from .stage0 import REDUCE_ELEMENTS
 
 
-class WholeKeeper(Keeper):
+class Stage0Rank(ZeroRank):
     """Gradients stay until the step; all ranks' are added up in flat copies (engine.py:3795)."""
 
     def epilogue(self) -> None:
@@ -23,7 +23,7 @@ class WholeKeeper(Keeper):
         self.moment(filled if count > 1 else 0)
 
 
-class FusedKeeper(WholeKeeper):
+class Stage0FusedRank(Stage0Rank):
     """FP16_Optimizer around FusedAdam."""
 
     def startup(self) -> None:
@@ -53,7 +53,7 @@ class FusedKeeper(WholeKeeper):
         self.free("grad")
 
 
-class PlainKeeper(WholeKeeper):
+class Stage0Fp32Rank(Stage0Rank):
     """fp32: the optimizer steps on the weights themselves."""
 
     def step(self) -> None:
@@ -64,7 +64,7 @@ class PlainKeeper(WholeKeeper):
         super().step()
 
 
-class PipelineKeeper(WholeKeeper):
+class Stage0PipelineRank(Stage0Rank):
     """BF16_Optimizer under a pipeline: masters and states spread over dp, whole gradients."""
 
     def startup(self) -> None:

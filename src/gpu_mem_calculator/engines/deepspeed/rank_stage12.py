@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from .layout import Plan
-from .rank import GRADIENT, Allocator, Keeper
+from .layout import ZeroLayout
+from .rank import GRADIENT, TensorAllocator, ZeroRank
 from .sizes import FP32, norm_bytes
 
 REDUCTION = 1  # the CUDA stream that buckets are reduced on where that overlaps with backward
 
 
-class SliceKeeper(Keeper):
+class Stage12Rank(ZeroRank):
     """The bucket, the gradients in it, and those of the slice.
 
     `tight`: the GPU has no room for the flat copy beside the weights, which go to the host first.
     """
 
-    def __init__(self, plan: Plan, to: Allocator, *, tight: bool = False) -> None:
+    def __init__(self, plan: ZeroLayout, to: TensorAllocator, *, tight: bool = False) -> None:
         super().__init__(plan, to)
         self.tight = tight
         self.local = int(self.rank.own)

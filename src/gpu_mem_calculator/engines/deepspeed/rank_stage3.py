@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from ...step.block_events import EMBEDDING, HEAD
-from .coordinator import Limits, Stack, Trace
-from .gather import GATHER, Gathering, Reader, Reads, modules_of
-from .layout import Plan
-from .rank import Allocator, Keeper
+from .coordinator import GatherLimits, ModuleStack, ModuleTrace
+from .gather import GATHER, GatherAllocator, Reads, WeightReader, modules_of
+from .layout import ZeroLayout
+from .rank import TensorAllocator, ZeroRank
 from .rank_stage12 import REDUCTION
 from .shards import sub_groups
 from .sizes import FP32, norm_bytes
@@ -18,10 +18,10 @@ from .sizes import FP32, norm_bytes
 NORM_PART = 250_000_000  # elements whose norm is taken at once, zero/stage3.py:1440
 
 
-class BucketKeeper(Keeper):
+class Stage3Bucket(ZeroRank):
     """The bucket, and what becomes of the gradients in it."""
 
-    def __init__(self, plan: Plan, to: Allocator) -> None:
+    def __init__(self, plan: ZeroLayout, to: TensorAllocator) -> None:
         super().__init__(plan, to)
         self.ranks = int(plan.ranks)
         self.queue = REDUCTION if plan.overlap else 0
@@ -71,25 +71,32 @@ class BucketKeeper(Keeper):
         self.reduce()
 
 
-class ShardKeeper(BucketKeeper):
+class Stage3Rank(Stage3Bucket):
     """Shards of everything; parameters are gathered as modules need them."""
 
     def __init__(
-        self, plan: Plan, to: Allocator, stack: Stack, limits: Limits, scripts: Mapping[int, Reads],
-        *, group: int, zero_init: bool,
-    ) -> None:  # fmt: skip
+        self,
+        plan: ZeroLayout,
+        to: TensorAllocator,
+        stack: ModuleStack,
+        limits: GatherLimits,
+        scripts: Mapping[int, Reads],
+        *,
+        group: int,
+        zero_init: bool,
+    ) -> None:
         super().__init__(plan, to)
         self.zero_init = zero_init
         self.shards = [-(-size // self.ranks) for size in self.sizes]
         own = sum(self.shards)  # as the model's configuration gives them
         self.rank = replace(self.rank, own=own, whole=own)
         self.groups = sub_groups(self.shards, group)
-        self.trace = Trace(stack)
-        self.state = Gathering(
+        self.trace = ModuleTrace(stack)
+        self.state = GatherAllocator(
             self.trace, limits, to, ranks=self.ranks,
             lane=GATHER if plan.overlap else 0, from_host=plan.offload_param != "none",
         )  # fmt: skip
-        self.reader = Reader(self.trace, self.state)
+        self.reader = WeightReader(self.trace, self.state)
         ids = {**dict(enumerate(self.trace.layers)), HEAD: self.trace.after}
         self.places = {b: modules_of(found, ids[b], self.trace) for b, found in scripts.items()}
         self.backwards = False

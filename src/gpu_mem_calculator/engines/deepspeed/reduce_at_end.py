@@ -7,28 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...autograd.walk import Walk
+from ...autograd.walk import BlockWalk
 from ...ledger.ledger import COMM, FIRST, GRAD, SECOND, Entry
 from ...ledger.num import Num, holds, larger, together
 from ...ledger.remember import remembered
 from ...run.phases import BACKWARD, OPTIMIZER
-from ...step.activations import Walks
-from ...step.instants import Beat
-from ...step.layer_groups import Block
+from ...step.activations import StageWalks
+from ...step.instants import StepInstant
+from ...step.layer_groups import LayerGroup
 from ...step.weights import embedding_tensors
-from .cache_key import Case, plain
+from .cache_key import CacheKey, plain
 from .first_gradient import first_hook
-from .layout import Plan, in_bucket, named
-from .levels import Counter
+from .layout import ZeroLayout, in_bucket, named
+from .levels import CountingAllocator
 from .rank import GRADIENT
-from .rank_stage0 import WholeKeeper
-from .rank_stage12 import SliceKeeper
+from .rank_stage0 import Stage0Rank
+from .rank_stage12 import Stage12Rank
 
 FILE = "runtime/zero/stage_1_and_2.py"
 Order = tuple[tuple[tuple[int, ...], Num], ...]  # sizes of one unit, units
 
 
-def reduction_entries(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Iterator[Entry]:
+def reduction_entries(
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks
+) -> Iterator[Entry]:
     """What adding up over the ranks needs; stage 0 has no buckets of its own."""
     order = arrivals(plan, stack, done)
     if plan.stage:
@@ -40,13 +42,13 @@ def reduction_entries(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Iter
 
 
 def _bucket_entries(
-    plan: Plan, stack: tuple[Block, ...], done: Walks, order: Order
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks, order: Order
 ) -> Iterator[Entry]:
     """Made by the first gradient of a step, freed when its last backward ends."""
     if plan.contiguous:
         size = plan.bucket_bytes
 
-        def live(beat: Beat) -> Num:
+        def live(beat: StepInstant) -> Num:
             stays = beat.later and beat.instant.phase != OPTIMIZER
             if stays or not in_bucket(beat) or beat.instant.where == "epilogue":
                 return int(stays or in_bucket(beat))
@@ -72,11 +74,11 @@ def _bucket_entries(
                      f"{FILE}:973, :2183 a gradient in the bucket has no other copy")  # fmt: skip
 
 
-def arrivals(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Order:
+def arrivals(plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks) -> Order:
     """Elements of gradients in the order in which they are reduced: backward's turned round."""
     arch, width = plan.run.arch, plan.trained_width
 
-    def sizes(walk: Walk, first: int = 0) -> tuple[int, ...]:
+    def sizes(walk: BlockWalk, first: int = 0) -> tuple[int, ...]:
         return tuple(int(size) // width for size, _ in reversed(walk.hooks[first:]))
 
     layers = tuple((sizes(walk), b.count) for walk, b in zip(done.layers, stack, strict=True))
@@ -87,7 +89,7 @@ def arrivals(plan: Plan, stack: tuple[Block, ...], done: Walks) -> Order:
     return ((table, ends[0]), *layers, (sizes(done.head, first_hook(plan)), ends[1]))
 
 
-def _first_gradient(beat: Beat, order: Order, stack: tuple[Block, ...]) -> Num:
+def _first_gradient(beat: StepInstant, order: Order, stack: tuple[LayerGroup, ...]) -> Num:
     """1 where the stage's first gradient of all is made in the block at work."""
     after: Num = order[-1][1]
     for block in stack if beat.work != "layer" else stack[beat.stretch + 1 :]:
@@ -100,7 +102,7 @@ def _first_gradient(beat: Beat, order: Order, stack: tuple[Block, ...]) -> Num:
     return alone if beat.work in ("layer", "embedding") else 0
 
 
-def _more(walk: Walk, block: Block, size: Num) -> Num:
+def _more(walk: BlockWalk, block: LayerGroup, size: Num) -> Num:
     """What a bucket adds to a layer's highest moment, which may come before its first gradient."""
     script = walk.script
     held: Num = script.sizes[script.exit_grad] + (
@@ -122,23 +124,23 @@ def _more(walk: Walk, block: Block, size: Num) -> Num:
     return larger(highs[0], highs[1] + size) - larger(highs[0], highs[1])
 
 
-def _reduced(plan: Plan, order: Order) -> tuple[Num, Num]:
+def _reduced(plan: ZeroLayout, order: Order) -> tuple[Num, Num]:
     """What the reduction needs beside all gradients and the buckets, and what it leaves."""
 
     def one(ranks: int, *units: int) -> tuple[int, int]:
         here = tuple((row, n) for (row, _), n in zip(order, units, strict=False))
         own = tuple((row, n) for (row, _), n in zip(plan.runs, units[len(order) :], strict=True))
-        return reduction(Case(plain(plan, ranks, 1, own), here))
+        return reduction(CacheKey(plain(plan, ranks, 1, own), here))
 
     most, left = together(one, plan.ranks, *(n for _, n in order), *(n for _, n in plan.runs))
     return most, left
 
 
 @remembered(256, always=True)
-def reduction(case: Case) -> tuple[int, int]:
+def reduction(case: CacheKey) -> tuple[int, int]:
     """Run the keeper's reduction of gradients that have all come."""
-    plan, counter = case.plan, Counter()
-    keeper = SliceKeeper(plan, counter) if plan.stage else WholeKeeper(plan, counter)
+    plan, counter = case.plan, CountingAllocator()
+    keeper = Stage12Rank(plan, counter) if plan.stage else Stage0Rank(plan, counter)
     sizes = [size for row, units in case.more for _ in range(units) for size in row]
     for number, size in enumerate(reversed(sizes)):
         keeper.grads[0, number] = counter.make_on(0, size * plan.trained_width, GRADIENT)

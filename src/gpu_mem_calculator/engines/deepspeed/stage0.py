@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry
-from .layout import BIRTH, SETUP, Plan, always, named
+from .layout import BIRTH, SETUP, ZeroLayout, always, named
 from .sizes import ZeroSizes
 
 REDUCE_ELEMENTS = 500_000_000  # MEMORY_OPT_ALLREDUCE_SIZE, runtime/engine.py:151
 
 
-def fused_entries(plan: Plan) -> Iterator[Entry]:
+def fused_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """FP16_Optimizer around FusedAdam: 16-bit weights, fp32 masters, states from the start."""
     sizes, where = plan.sizes, "runtime/fp16/fused_optimizer.py"
     both = (BIRTH, SETUP)
@@ -27,7 +27,7 @@ def fused_entries(plan: Plan) -> Iterator[Entry]:
                      named("optimizer.cast", "optimizer"), f"{where}:290")  # fmt: skip
 
 
-def plain_entries(plan: Plan) -> Iterator[Entry]:
+def plain_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """fp32: the optimizer steps on the weights themselves."""
     sizes, where = plan.sizes, "runtime/engine.py:2314"
     yield plan.entry("parameters", PARAM, sizes.flat, always, where, (BIRTH, SETUP))
@@ -36,13 +36,13 @@ def plain_entries(plan: Plan) -> Iterator[Entry]:
     yield update_entry(plan, sizes)
 
 
-def update_entry(plan: Plan, sizes: ZeroSizes) -> Entry:
+def update_entry(plan: ZeroLayout, sizes: ZeroSizes) -> Entry:
     """What the update itself needs."""
     return plan.entry("optimizer temporaries", TEMP, sizes.update, named("optimizer"),
                       "runtime/engine.py:2380 torch_adam")  # fmt: skip
 
 
-def pipeline_entries(plan: Plan) -> Iterator[Entry]:
+def pipeline_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """BF16_Optimizer under a pipeline: masters and states spread over dp, whole gradients.
 
     The gradient buffer covers the whole stage and is kept from the start.

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ...ledger.num import Num
-from ...step.layer_groups import Block
+from ...step.layer_groups import LayerGroup
 from ...step.states import gradient_entries as made_gradients
-from .layout import BIRTH, SETUP, Plan, always, named
+from .layout import BIRTH, SETUP, ZeroLayout, always, named
 from .modules import layer_sizes
 from .shards import largest_owned, owned_elements, slice_elements
 from .sizes import FP32, norm_bytes
@@ -19,7 +19,7 @@ from .stage0 import update_entry
 FILE = "runtime/zero/stage_1_and_2.py"
 
 
-def state_entries(plan: Plan) -> Iterator[Entry]:
+def state_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """Weights, masters, optimizer states and start-up."""
     sizes = plan.sizes
     yield plan.entry("parameters", PARAM, sizes.flat, always, f"{FILE}:441", (BIRTH, SETUP))
@@ -38,7 +38,7 @@ def state_entries(plan: Plan) -> Iterator[Entry]:
                          f"{FILE}:653", (SETUP,))  # fmt: skip
 
 
-def step_entries(plan: Plan) -> Iterator[Entry]:
+def step_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """The step's copies of the slice's gradients."""
     if plan.offload != "none":
         return
@@ -53,13 +53,13 @@ def step_entries(plan: Plan) -> Iterator[Entry]:
                      f"{FILE}:3115")  # fmt: skip
 
 
-def owned_here(plan: Plan) -> Num:
+def owned_here(plan: ZeroLayout) -> Num:
     """Elements of the parameters that start in this rank's slice."""
     local = slice_elements(plan.listed, plan.ranks)
     return owned_elements(plan.runs, local)
 
 
-def kept_gradients(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
+def kept_gradients(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
     """Gradients that stay where autograd puts them until they are reduced (stages 0 and 1)."""
     run = plan.run
     table, head = run.arch.embedding_parameters, run.arch.after_parameters

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ...ledger.num import Num, ceil_div, together
 from ...run.phases import OPTIMIZER
-from ...step.layer_groups import Block
-from .coordinator import ANEW, HELD, NEVER, Limits, Stack
-from .layout import BIRTH, SETUP, Plan, always, named
+from ...step.layer_groups import LayerGroup
+from .coordinator import ANEW, HELD, NEVER, GatherLimits, ModuleStack
+from .layout import BIRTH, SETUP, ZeroLayout, always, named
 from .modules import after_modules, before_modules, layer_modules
 from .shards import largest_sub_groups, shard_elements
 from .sizes import FP32, ZeroSizes, norm_bytes
@@ -19,7 +19,7 @@ FILE = "runtime/zero/stage3.py"
 ON_ITS_WAY = "runtime/zero/partition_parameters.py:1359 until the gather has begun"
 
 
-def sub_group(plan: Plan, local: Num, limit: int) -> tuple[Num, Num, Num]:
+def sub_group(plan: ZeroLayout, local: Num, limit: int) -> tuple[Num, Num, Num]:
     """Elements of the largest sub-group, which the optimizer steps on at once; of the one that is
     highest when gradients are cast, and of that one's flat copy.
     """
@@ -32,7 +32,7 @@ def sub_group(plan: Plan, local: Num, limit: int) -> tuple[Num, Num, Num]:
     return most, cast, flat
 
 
-def state_entries(plan: Plan, group_limit: int, zero_init: bool) -> Iterator[Entry]:
+def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterator[Entry]:
     """Shards of weights, masters, gradients and optimizer states, and start-up."""
     width, sizes = plan.width, plan.sizes
     still = shard_elements(plan.frozen_counts, plan.ranks)
@@ -59,7 +59,7 @@ def state_entries(plan: Plan, group_limit: int, zero_init: bool) -> Iterator[Ent
         yield from _optimizer(plan, sizes, sub_group(plan, sizes.own, group_limit))
 
 
-def _optimizer(plan: Plan, sizes: ZeroSizes, group: tuple[Num, Num, Num]) -> Iterator[Entry]:
+def _optimizer(plan: ZeroLayout, sizes: ZeroSizes, group: tuple[Num, Num, Num]) -> Iterator[Entry]:
     """Masters, gradients and states on the GPU, and the step over one sub-group at a time."""
     yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:1157", (SETUP,))
     yield plan.entry("gradient shards", GRAD, plan.width * sizes.own, always, f"{FILE}:791",
@@ -80,7 +80,7 @@ def _optimizer(plan: Plan, sizes: ZeroSizes, group: tuple[Num, Num, Num]) -> Ite
     yield update_entry(plan, sizes.stepping(most))
 
 
-def shape(plan: Plan, blocks: tuple[Block, ...]) -> Stack:
+def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
     """The model for the coordinator."""
     arch, adapter = plan.run.arch, plan.run.adapter
     layers = tuple(
@@ -89,11 +89,18 @@ def shape(plan: Plan, blocks: tuple[Block, ...]) -> Stack:
         for b in blocks
     )  # fmt: skip
     wide = frozenset(plan.counts) - frozenset(plan.frozen_counts) if adapter else frozenset()
-    return Stack(before_modules(arch), layers, after_modules(arch), arch.tied, plan.width, wide,
-                 plan.trained_width)  # fmt: skip
+    return ModuleStack(
+        before_modules(arch),
+        layers,
+        after_modules(arch),
+        arch.tied,
+        plan.width,
+        wide,
+        plan.trained_width,
+    )
 
 
-def persistent_entry(plan: Plan, limits: Limits) -> Entry:
+def persistent_entry(plan: ZeroLayout, limits: GatherLimits) -> Entry:
     """Small parameters stay gathered from one step to the next, padded to the ranks."""
     small: Num = 0
     for counts, width in ((plan.counts, plan.trained_width), (plan.frozen_counts, plan.width)):

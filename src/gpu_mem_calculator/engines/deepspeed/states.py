@@ -9,11 +9,13 @@ from msgspec.structs import replace
 from ...ledger.ledger import Entry
 from ...step.states import buffer_entry
 from . import offload, stage0, stage3, stage12
-from .coordinator import Limits
-from .layout import BIRTH, SETUP, Plan, always
+from .coordinator import GatherLimits
+from .layout import BIRTH, SETUP, ZeroLayout, always
 
 
-def state_entries(plan: Plan, limits: Limits, group: int, *, zero_init: bool) -> Iterator[Entry]:
+def state_entries(
+    plan: ZeroLayout, limits: GatherLimits, group: int, *, zero_init: bool
+) -> Iterator[Entry]:
     """Weights, masters, optimizer states and the step; `group` and `zero_init` are stage 3's."""
     run = plan.run
     buffers = buffer_entry(run, plan.beats, plan.layers)

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from ...autograd.events import Script
+from ...autograd.events import BlockEvents
 from ...ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, Ledger
 from ...run.phases import BACKWARD, FORWARD
-from ...step.block_events import EMBEDDING, Play
-from ...step.stream_writer import Phase, Writer
+from ...step.block_events import EMBEDDING, BlockRun
+from ...step.stream_writer import Phase, StreamWriter
 from .hook_points import BEFORE, GRADIENT, Cue, backward_cues, forward_cues
-from .rank import Keeper
+from .rank import ZeroRank
 
 MATMUL = "matmul"
 
 
-class ZeroWriter(Writer):
+class ZeroStreamWriter(StreamWriter):
     """Plays blocks, and tells the keeper of every gradient and, where it asks, every module.
 
     Tensors may be made on other CUDA streams than torch's own: `queue` is their number.
     """
 
     def __init__(
-        self, ledger: Ledger, keeper: Callable[[ZeroWriter], Keeper], *, on_host: bool = False
+        self,
+        ledger: Ledger,
+        keeper: Callable[[ZeroStreamWriter], ZeroRank],
+        *,
+        on_host: bool = False,
     ) -> None:
         """`on_host`: checkpointed inputs go to the host, but for the newest."""
         super().__init__(ledger)
@@ -87,7 +91,7 @@ class ZeroWriter(Writer):
         elif play is not None:
             (self.forward if play.forward else self.backward)(play)
 
-    def forward(self, play: Play) -> None:
+    def forward(self, play: BlockRun) -> None:
         """A block runs forward: its output is the next one's input."""
         if not self.kept:
             self.keeper.begin()
@@ -103,7 +107,7 @@ class ZeroWriter(Writer):
         if play.once is not None:
             self.checkpointed.add(play.block)
 
-    def backward(self, play: Play) -> None:
+    def backward(self, play: BlockRun) -> None:
         """A block runs backward; a checkpointed one runs forward again before."""
         script, ids = play.script, self.kept.pop(play.block)
         self.backs = True
@@ -129,7 +133,7 @@ class ZeroWriter(Writer):
             self.free((*output, ids[script.entry]))
         self.back = ids[script.entry_grad] if script.entry_grad >= 0 else -1
 
-    def _bring_back(self, play: Play, ids: list[int]) -> None:
+    def _bring_back(self, play: BlockRun, ids: list[int]) -> None:
         """The block's own input comes from the host, and the next one's."""
         for block, tensors in ((play.block, ids), (play.block - 1, self.kept.get(play.block - 1))):
             if block in self.away and tensors is not None:
@@ -137,7 +141,7 @@ class ZeroWriter(Writer):
                 tensors[entry] = self.make(self.size(tensors[entry]))
                 self.away.remove(block)
 
-    def table(self, script: Script) -> None:
+    def table(self, script: BlockEvents) -> None:
         """Backward of the embedding; the gradient of a table that the head shares is there."""
         self.backs = True
         self.keeper.before(EMBEDDING, 0, forward=False)
@@ -151,7 +155,7 @@ class ZeroWriter(Writer):
         for number in range(len(script.drops) - 1, -1, -1):
             self.keeper.gradient(EMBEDDING, number, ids[script.drops[number][1]])
 
-    def _back_cues(self, script: Script) -> Iterator[Cue]:
+    def _back_cues(self, script: BlockEvents) -> Iterator[Cue]:
         """What comes between the events of backward, in order."""
         if self.late and script.matmul >= 0:
             yield script.matmul, MATMUL, 0

@@ -9,30 +9,35 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from ...autograd.events import Script
+from ...autograd.events import BlockEvents
 from ...ledger.ledger import INPUTS_IN_FLIGHT, Entry, Instant, Ledger
 from ...ledger.num import Num
-from ...modelling.huggingface.setting import Setting
+from ...modelling.huggingface.setting import BlockSetting
 from ...run.phases import STARTUP
-from ...step.activations import STAY, Walks, activation_entries
+from ...step.activations import STAY, StageWalks, activation_entries
 from ...step.block_events import EMBEDDING, plays
-from ...step.layer_groups import Block
+from ...step.layer_groups import LayerGroup
 from ...step.states import buffer_entry
 from . import pipeline
-from .coordinator import Limits
+from .coordinator import GatherLimits
 from .gather import reads
-from .layout import BIRTH, Plan
-from .rank import Keeper
-from .rank_stage0 import FusedKeeper, PipelineKeeper, PlainKeeper
-from .rank_stage3 import ShardKeeper
-from .rank_stage12 import SliceKeeper
+from .layout import BIRTH, ZeroLayout
+from .rank import ZeroRank
+from .rank_stage0 import Stage0Fp32Rank, Stage0FusedRank, Stage0PipelineRank
+from .rank_stage3 import Stage3Rank
+from .rank_stage12 import Stage12Rank
 from .stage3 import shape
-from .stream import ZeroWriter
+from .stream import ZeroStreamWriter
 
 
 def keeper_of(
-    plan: Plan, stack: tuple[Block, ...], done: Walks, limits: Limits, group: int, cut: bool
-) -> Callable[[ZeroWriter], Keeper]:
+    plan: ZeroLayout,
+    stack: tuple[LayerGroup, ...],
+    done: StageWalks,
+    limits: GatherLimits,
+    group: int,
+    cut: bool,
+) -> Callable[[ZeroStreamWriter], ZeroRank]:
     """The part of DeepSpeed that a run uses; stage 3 goes through the modules of a model.
 
     `limits`, `group` and `cut` are for stage 3: what is gathered, the elements of a sub-group, and
@@ -43,19 +48,19 @@ def keeper_of(
         scripts = {play.block: reads(play.script) for play in found}
         scripts.pop(EMBEDDING, None)
         modules = shape(plan, stack)
-        return lambda writer: ShardKeeper(plan, writer, modules, limits, scripts, group=group,
+        return lambda writer: Stage3Rank(plan, writer, modules, limits, scripts, group=group,
                                           zero_init=cut)  # fmt: skip
-    kind: type[Keeper] = FusedKeeper
+    kind: type[ZeroRank] = Stage0FusedRank
     if plan.stage:
-        kind = SliceKeeper
+        kind = Stage12Rank
     elif plan.run.precision == "fp32":
-        kind = PlainKeeper
+        kind = Stage0Fp32Rank
     elif plan.pipeline and plan.run.precision == "bf16_mixed":
-        kind = PipelineKeeper
+        kind = Stage0PipelineRank
     return lambda writer: kind(plan, writer)
 
 
-def shared_table(script: Script, *, alone: bool) -> Script:
+def shared_table(script: BlockEvents, *, alone: bool) -> BlockEvents:
     """Backward of an embedding that the head shares, where no sum of their gradients is made.
 
     The head's gradient takes the embedding's: deepspeed 0.19.8 zero/linear.py:129 makes it with a
@@ -70,9 +75,15 @@ def shared_table(script: Script, *, alone: bool) -> Script:
 
 
 def unrolled_ledger(
-    plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, tokens_bytes: Num,
-    keeper: Callable[[ZeroWriter], Keeper], *, in_place: bool,
-) -> Ledger:  # fmt: skip
+    plan: ZeroLayout,
+    how: BlockSetting,
+    stack: tuple[LayerGroup, ...],
+    done: StageWalks,
+    tokens_bytes: Num,
+    keeper: Callable[[ZeroStreamWriter], ZeroRank],
+    *,
+    in_place: bool,
+) -> Ledger:
     """Every layer by itself. `in_place`: gradients of a shared table are added in one of them."""
     run, done = plan.run, replace(done, gradients=STAY)
     beats = tuple(replace(b, later=False) for b in plan.beats)  # the keeper adds gradients up
@@ -94,7 +105,7 @@ def unrolled_ledger(
     start = Instant(name=BIRTH, phase=STARTUP, title="start-up")
     return Ledger(
         (start, *(b.instant for b in plan.beats)), tuple(entries), found,
-        partial(ZeroWriter, keeper=keeper, on_host=on_host),
-        partial(ZeroWriter, keeper=partial(SliceKeeper, plan, tight=True), on_host=on_host)
+        partial(ZeroStreamWriter, keeper=keeper, on_host=on_host),
+        partial(ZeroStreamWriter, keeper=partial(Stage12Rank, plan, tight=True), on_host=on_host)
         if plan.stage in (1, 2) else None,
     )  # fmt: skip

@@ -28,18 +28,18 @@ from ...model.arch import Layer
 from ...run.engine import Engine
 from ...run.phases import STARTUP
 from ...run.run import Precision, Run
-from ...step.activations import UNIT, Walks, activation_entries, setting, walks
-from ...step.block_events import Play, plays
-from ...step.layer_groups import Block, blocks
+from ...step.activations import UNIT, StageWalks, activation_entries, setting, walks
+from ...step.block_events import BlockRun, plays
+from ...step.layer_groups import LayerGroup, blocks
 from ...step.optimizers import default_implementation
 from ...step.states import buffer_entry, optimizer_entries
 from ...step.workspaces import workspace_entries
 from .gather import between_entries, buffer_entries, gathered_entries
-from .instants import Course, ends_apart, spots
-from .layout import Plan, in_order, shard_rows
+from .instants import StepShape, ends_apart, spots
+from .layout import FsdpLayout, in_order, shard_rows
 from .offload import host_shard_entries, host_step_entries, staged_entries
 from .reduce import output_entries, reduced_entries, sharded_gradient_entries
-from .units import Piece, Unit, Widths, layer_pieces, root_pieces, tower_shards, unit
+from .units import FsdpUnit, UnitBits, UnitParameter, layer_pieces, root_pieces, tower_shards, unit
 
 # Bits of the shards and of the arithmetic: MixedPrecisionPolicy(param_dtype) for mixed runs.
 PRECISIONS = {
@@ -58,10 +58,10 @@ OPTIONS: Mapping[str, Any] = {
 START = Instant(name="startup", phase=STARTUP, title="start-up: shards are made")
 
 
-class Held(Struct, frozen=True):
+class ShardEntries(Struct, frozen=True):
     """What a rank holds whatever the tokens: its shards, and what comes and goes with units."""
 
-    plan: Plan
+    plan: FsdpLayout
     shards: tuple[Entry, ...]
     units: tuple[Entry, ...]
 
@@ -126,7 +126,7 @@ def ledger(run: Run) -> Ledger:
     return Ledger(instants, entries, _plays(plan, stack, done) if run.unrolled else {})
 
 
-def _held(run: Run, stack: tuple[Block, ...]) -> Held:
+def _held(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
     """What tokens do not change is remembered."""
     if run.unrolled:
         return _made(run, stack)
@@ -136,12 +136,12 @@ def _held(run: Run, stack: tuple[Block, ...]) -> Held:
 
 @remembered(64)
 def _rolled(
-    bare: Run, options: tuple[tuple[str, Any], ...], stack: tuple[Block, ...]
-) -> Held:  # fmt: skip
+    bare: Run, options: tuple[tuple[str, Any], ...], stack: tuple[LayerGroup, ...]
+) -> ShardEntries:  # fmt: skip
     return _made(replace(bare, options=dict(options)), stack)
 
 
-def _made(run: Run, stack: tuple[Block, ...]) -> Held:
+def _made(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
     plan = _plan(run, stack)
     units = (
         *staged_entries(plan),
@@ -152,10 +152,14 @@ def _made(run: Run, stack: tuple[Block, ...]) -> Held:
         *(() if plan.offload else sharded_gradient_entries(plan)),
         *_step(plan),
     )
-    return Held(plan, tuple((_host_shards if plan.offload else _shards)(plan, START)), units)
+    return ShardEntries(
+        plan, tuple((_host_shards if plan.offload else _shards)(plan, START)), units
+    )
 
 
-def _plays(plan: Plan, stack: tuple[Block, ...], done: Walks) -> dict[str, Play]:
+def _plays(
+    plan: FsdpLayout, stack: tuple[LayerGroup, ...], done: StageWalks
+) -> dict[str, BlockRun]:
     """Scripts whose gradients stay until reduce-scatter has its input; the root reduces last."""
     found = plays(stack, tuple(spot.beat for spot in plan.spots), done)
     for spot in plan.spots:
@@ -178,18 +182,18 @@ def _as_computed(run: Run, stored: int, compute: int) -> Run:
     return replace(run, adapter=replace(run.adapter, bits=compute))
 
 
-def _widths(run: Run) -> tuple[Widths, Widths]:
+def _widths(run: Run) -> tuple[UnitBits, UnitBits]:
     """Of the base model, and of adapters."""
     stored, compute = PRECISIONS[run.precision]
     name = _option(run, "reduce_dtype")
-    base = Widths(stored, compute, BITS[name] if name else compute)
+    base = UnitBits(stored, compute, BITS[name] if name else compute)
     if run.adapter is None:
         return base, base
     inner = compute if stored != compute else run.adapter.bits
-    return base, Widths(run.adapter.bits, inner, BITS[name] if name else inner)
+    return base, UnitBits(run.adapter.bits, inner, BITS[name] if name else inner)
 
 
-def _plan(run: Run, stack: tuple[Block, ...]) -> Plan:
+def _plan(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
     base, extra = _widths(run)
     ranks, offload = shard_ranks(run), bool(_option(run, "cpu_offload"))
     strategy = _option(run, "sharding_strategy")
@@ -202,12 +206,12 @@ def _plan(run: Run, stack: tuple[Block, ...]) -> Plan:
     arch = run.arch
     head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
     several = holds(ranks > 1)
-    course = Course(
+    course = StepShape(
         root_again=not keeps if again is None else bool(again), prefetches=not keeps,
         casts=offload or base.stored != base.compute or extra.stored != extra.compute,
         alone=not nothing(1 - several), offload=offload, every=run.unrolled,
     )  # fmt: skip
-    return Plan(
+    return FsdpLayout(
         run=run,
         kinds=tuple(
             (title, unit(run, layer_pieces(run, layer, base, extra), ranks, offload=offload))
@@ -224,7 +228,7 @@ def _plan(run: Run, stack: tuple[Block, ...]) -> Plan:
     )
 
 
-def _shards(plan: Plan, start: Instant) -> Iterator[Entry]:
+def _shards(plan: FsdpLayout, start: Instant) -> Iterator[Entry]:
     """Parameters as they are stored, from start-up on."""
     run = plan.run
     beats = tuple(spot.beat for spot in plan.spots)
@@ -246,14 +250,14 @@ def _shards(plan: Plan, start: Instant) -> Iterator[Entry]:
         )  # fmt: skip
 
 
-def _twin(run: Run) -> Unit:
+def _twin(run: Run) -> FsdpUnit:
     """The tensor that a tied head is until it is the embedding again; nothing where it is not."""
     stored, _ = PRECISIONS[run.precision]
-    table = Piece(run.arch.embedding[0], Widths(stored, stored, stored), False)
+    table = UnitParameter(run.arch.embedding[0], UnitBits(stored, stored, stored), False)
     return unit(run, [table] if run.arch.tied else [], shard_ranks(run))
 
 
-def _host_shards(plan: Plan, start: Instant) -> Iterator[Entry]:
+def _host_shards(plan: FsdpLayout, start: Instant) -> Iterator[Entry]:
     """Parameters and gradients on the host; only buffers stay on the GPU."""
     beats = tuple(spot.beat for spot in plan.spots)
     buffers = buffer_entry(plan.run, beats)
@@ -261,7 +265,7 @@ def _host_shards(plan: Plan, start: Instant) -> Iterator[Entry]:
     yield from host_shard_entries(plan, start, _twin(plan.run).shard)
 
 
-def _step(plan: Plan) -> Iterator[Entry]:
+def _step(plan: FsdpLayout) -> Iterator[Entry]:
     """The optimizer's states and temporaries on this rank's shards, and gradient clipping."""
     run, (_, extra) = plan.run, _widths(plan.run)
     beats = tuple(spot.beat for spot in plan.spots)

@@ -12,25 +12,25 @@ from operator import attrgetter
 from ...ledger.ledger import ACT, COMM, PARAM, Entry
 from ...ledger.num import Num, nothing
 from ...ledger.source import code
-from ...step.activations import Walks
-from .instants import Spot
-from .layout import COPY_IN, NONE, Plan, layer_entries, one, only, root_entry
-from .units import Unit, alone_script, copies_script
+from ...step.activations import StageWalks
+from .instants import FsdpInstant
+from .layout import COPY_IN, NONE, FsdpLayout, layer_entries, one, only, root_entry
+from .units import FsdpUnit, alone_script, copies_script
 
 LOSS_BYTES = 4
 HERE = ("gather", "forward", "regather", "prefetch", "layer")  # a layer is gathered
 
 
-def gathered_entries(plan: Plan) -> Iterator[Entry]:
+def gathered_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """Whole parameters, one tensor each."""
     copied = code("torch 2.13 F/_fsdp_collectives.py:457: copied out of the gathered buffer")
 
-    def whole(spot: Spot) -> range:
+    def whole(spot: FsdpInstant) -> range:
         if plan.keeps:
             return range(spot.layer + (spot.at not in ("flat", "reduce", "scatter")))
         return one(spot.layer) if spot.at in HERE else NONE
 
-    def tensors(unit: Unit) -> Iterable[Num]:
+    def tensors(unit: FsdpUnit) -> Iterable[Num]:
         return (part.whole for part in unit.parts)
 
     alone = plan.run.unrolled and nothing(plan.several)
@@ -44,7 +44,7 @@ def gathered_entries(plan: Plan) -> Iterator[Entry]:
                              copied, tensors=tensors, script=script)  # fmt: skip
 
 
-def buffer_entries(plan: Plan) -> Iterator[Entry]:
+def buffer_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """The flat buffers that units are gathered into, and the cast shards that go into them."""
     source = code("torch 2.13 F/_fsdp_collectives.py:351; kept and freed as in "
                   "F/_fsdp_param_group.py:429-489, 584")  # fmt: skip
@@ -54,7 +54,7 @@ def buffer_entries(plan: Plan) -> Iterator[Entry]:
     own = {"forward", *(() if plan.keeps else ("regather",))}
     last = {"loss", *(() if plan.keeps else ("loss.backward",))}
 
-    def flat(spot: Spot) -> range:
+    def flat(spot: FsdpInstant) -> range:
         if spot.at in ("flat", "gather"):
             return range(spot.layer - 1, spot.layer + 1)
         if spot.at in last:
@@ -63,11 +63,11 @@ def buffer_entries(plan: Plan) -> Iterator[Entry]:
             return one(spot.layer - below.get(spot.at, 0))
         return NONE
 
-    def fresh(spot: Spot) -> range:
+    def fresh(spot: FsdpInstant) -> range:
         gathers = {"flat": spot.layer, "prefetch": spot.layer - 1}.get(spot.at)
         return NONE if gathers is None else one(gathers)
 
-    def root(spot: Spot) -> Num:
+    def root(spot: FsdpInstant) -> Num:
         first = spot.at in ("flat", "gather") and spot.layer == 0
         return int(first or spot.at in ("root.flat", "root"))
 
@@ -82,7 +82,7 @@ def buffer_entries(plan: Plan) -> Iterator[Entry]:
                              source, stream=COPY_IN)  # fmt: skip
 
 
-def between_entries(plan: Plan, done: Walks) -> Iterator[Entry]:
+def between_entries(plan: FsdpLayout, done: StageWalks) -> Iterator[Entry]:
     """Activations while no block computes: what the loss keeps, a gradient on its way down.
 
     In an unrolled run scripts have them, but for the first layer's input before it runs.
@@ -90,7 +90,7 @@ def between_entries(plan: Plan, done: Walks) -> Iterator[Entry]:
     size, top = done.layers[0].input_bytes, len(plan.layers)
     source = code("torch 2.13 F/_fsdp_state.py: hooks before and after each unit")
 
-    def entry(name: str, size: Num, holds: Callable[[Spot], bool]) -> Entry:
+    def entry(name: str, size: Num, holds: Callable[[FsdpInstant], bool]) -> Entry:
         live = {spot.beat.name: 1 for spot in plan.spots if holds(spot)}
         return Entry(name=name, kind=ACT, bytes=size, live=live, source=source)
 

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from ...ledger.ledger import FIRST, LAST
 from ...ledger.num import Num
 from ...run.phases import BACKWARD, FORWARD
-from ...step.instants import Beat, step
-from ...step.layer_groups import Block
+from ...step.instants import StepInstant, step
+from ...step.layer_groups import LayerGroup
 
 UNIT = "unit"  # what runs where no block computes
 
 
-class Spot(Struct, frozen=True):
+class FsdpInstant(Struct, frozen=True):
     """A beat, what FSDP does then, and at which layer of the stack.
 
     `at`, in forward: "root.flat" (the root's shards are gathered into a flat buffer), "root"
@@ -36,12 +36,12 @@ class Spot(Struct, frozen=True):
     Last "optimizer".
     """
 
-    beat: Beat
+    beat: StepInstant
     at: str
     layer: int
 
 
-class Course(Struct, frozen=True, kw_only=True):
+class StepShape(Struct, frozen=True, kw_only=True):
     """What decides which moments a step has.
 
     `root_again`: the root is resharded after forward; `prefetches`: layers are. `casts`: shards
@@ -57,14 +57,14 @@ class Course(Struct, frozen=True, kw_only=True):
     every: bool
 
 
-def ends_apart(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+def ends_apart(blocks: tuple[LayerGroup, ...]) -> tuple[LayerGroup, ...]:
     """The first and the last layer of a stretch as blocks of their own, where their neighbours
     are of another kind or there are none.
 
     The last of a stack has no reduce-scatter above it and the first no gather below it, so the
     highest instant of the stretch between them is at one of its ends again.
     """
-    found: list[Block] = []
+    found: list[LayerGroup] = []
     for index, block in enumerate(blocks):
         rest, name = int(block.count), block.title.removesuffix("s")
         before = blocks[index - 1].layer if index else None
@@ -80,10 +80,12 @@ def ends_apart(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     return tuple(found)
 
 
-def spots(blocks: tuple[Block, ...], micro_batches: Num, course: Course) -> list[Spot]:
+def spots(
+    blocks: tuple[LayerGroup, ...], micro_batches: Num, course: StepShape
+) -> list[FsdpInstant]:
     """The beats of a step with FSDP's own moments between them."""
     stretches = tuple(block.stretch for block in blocks)
-    found: list[Spot] = []
+    found: list[FsdpInstant] = []
     for beat in step(stretches, micro_batches=micro_batches):
         found += _around(beat, blocks, course)
     if course.every:  # scripts have what waits
@@ -93,7 +95,9 @@ def spots(blocks: tuple[Block, ...], micro_batches: Num, course: Course) -> list
     return found
 
 
-def _around(beat: Beat, blocks: tuple[Block, ...], course: Course) -> Iterator[Spot]:
+def _around(
+    beat: StepInstant, blocks: tuple[LayerGroup, ...], course: StepShape
+) -> Iterator[FsdpInstant]:
     """One beat of the step, with what FSDP does before or after it."""
     if beat.work == "layer" and beat.instant.phase == FORWARD:
         yield from _forward(beat, blocks, course)
@@ -102,30 +106,36 @@ def _around(beat: Beat, blocks: tuple[Block, ...], course: Course) -> Iterator[S
     elif beat.work == "head" and beat.instant.phase == BACKWARD:
         yield from _loss_backward(beat, _count(blocks), course)
     elif beat.work == "head":
-        yield Spot(beat, "loss", _count(blocks))
+        yield FsdpInstant(beat, "loss", _count(blocks))
     elif beat.work == "embedding":
-        yield Spot(beat, "embedding", -1)
-        yield Spot(_other(beat, "reduce.root", "reduce the root's gradients"), "reduce.root", -1)
-        yield Spot(_other(beat, "scatter.root", "scatter the root's gradients"), "scatter.root", -1)
+        yield FsdpInstant(beat, "embedding", -1)
+        yield FsdpInstant(
+            _other(beat, "reduce.root", "reduce the root's gradients"), "reduce.root", -1
+        )
+        yield FsdpInstant(
+            _other(beat, "scatter.root", "scatter the root's gradients"), "scatter.root", -1
+        )
     else:
-        yield Spot(beat, "optimizer", -1)
+        yield FsdpInstant(beat, "optimizer", -1)
 
 
-def _count(blocks: Iterable[Block]) -> int:
+def _count(blocks: Iterable[LayerGroup]) -> int:
     return sum(int(block.count) for block in blocks)
 
 
-def _forward(beat: Beat, blocks: tuple[Block, ...], course: Course) -> Iterator[Spot]:
+def _forward(
+    beat: StepInstant, blocks: tuple[LayerGroup, ...], course: StepShape
+) -> Iterator[FsdpInstant]:
     """The root is gathered, then layer after layer; `beat` is the last one's."""
     none = tuple(0 for _ in blocks)
     alone = beat.instant.in_first_step()
     both = course.every and not beat.later
     for one in (beat, replace(beat, instant=alone)) if both else (beat,):
         if course.every or course.offload:
-            yield Spot(_other(one, "forward.root.flat", "gather the root, flat",
+            yield FsdpInstant(_other(one, "forward.root.flat", "gather the root, flat",
                               saved=none, work=""), "root.flat", -1)  # fmt: skip
         if course.every or course.alone:
-            yield Spot(_other(one, "forward.root", "gather the root", saved=none, work=""),
+            yield FsdpInstant(_other(one, "forward.root", "gather the root", saved=none, work=""),
                        "root", -1)  # fmt: skip
     last = _count(blocks) - 1
     for layer, stretch in _forward_layers(blocks, every=course.every):
@@ -136,19 +146,22 @@ def _forward(beat: Beat, blocks: tuple[Block, ...], course: Course) -> Iterator[
         title = f"the {word} layer" if word in ("first", "last") else f"layer {layer}"
         here: dict[str, Any] = {"saved": saved, "stretch": stretch, "inside_forward": layer > 0}
         if course.every or course.offload:
-            yield Spot(_other(beat, f"gather.{word}.flat", f"gather {title}, flat", **here),
+            yield FsdpInstant(_other(beat, f"gather.{word}.flat", f"gather {title}, flat", **here),
                        "flat", layer)  # fmt: skip
         end = {"first": FIRST, "last": LAST}.get(word, "")
-        yield Spot(_other(beat, f"gather.{word}", f"gather {title}", end, **here), "gather", layer)
+        yield FsdpInstant(
+            _other(beat, f"gather.{word}", f"gather {title}", end, **here), "gather", layer
+        )
         if layer == last:
-            yield Spot(beat, "forward", layer)
+            yield FsdpInstant(beat, "forward", layer)
         else:
             own = {**here, "work": "layer", "inside_forward": True}
-            yield Spot(_other(beat, f"forward.{layer}", f"forward, {title}", **own), "forward",
-                       layer)  # fmt: skip
+            yield FsdpInstant(
+                _other(beat, f"forward.{layer}", f"forward, {title}", **own), "forward", layer
+            )
 
 
-def _forward_layers(blocks: tuple[Block, ...], *, every: bool) -> list[tuple[int, int]]:
+def _forward_layers(blocks: tuple[LayerGroup, ...], *, every: bool) -> list[tuple[int, int]]:
     """Layers whose forward has instants, each with its stretch.
 
     What is kept only grows, so of equal layers behind equal layers the last one is the highest.
@@ -164,25 +177,29 @@ def _forward_layers(blocks: tuple[Block, ...], *, every: bool) -> list[tuple[int
     return sorted(found.values())
 
 
-def _loss_backward(beat: Beat, top: int, course: Course) -> Iterator[Spot]:
+def _loss_backward(beat: StepInstant, top: int, course: StepShape) -> Iterator[FsdpInstant]:
     """The root is gathered again, the last layer's buffer is filled, the loss goes backward."""
     if course.root_again:
         if course.every or course.offload:
-            yield Spot(_other(beat, "gather.root.flat", "gather the root again, flat"),
+            yield FsdpInstant(_other(beat, "gather.root.flat", "gather the root again, flat"),
                        "root.flat", top)  # fmt: skip
-        yield Spot(_other(beat, "gather.root", "gather the root again"), "root", top)
+        yield FsdpInstant(_other(beat, "gather.root", "gather the root again"), "root", top)
     yield from _prefetch(beat, top, course)
-    yield Spot(beat, "loss.backward", top)
+    yield FsdpInstant(beat, "loss.backward", top)
 
 
-def _prefetch(beat: Beat, layer: int, course: Course, **changes: object) -> Iterator[Spot]:
+def _prefetch(
+    beat: StepInstant, layer: int, course: StepShape, **changes: object
+) -> Iterator[FsdpInstant]:
     """Below it no other layer is."""
     if course.prefetches and layer > 0 and (course.every or course.casts):
         title = f"{beat.instant.title}, gather the layer below"
-        yield Spot(_around_it(beat, "prefetch", title, **changes), "prefetch", layer)
+        yield FsdpInstant(_around_it(beat, "prefetch", title, **changes), "prefetch", layer)
 
 
-def _backward(beat: Beat, blocks: tuple[Block, ...], course: Course) -> Iterator[Spot]:
+def _backward(
+    beat: StepInstant, blocks: tuple[LayerGroup, ...], course: StepShape
+) -> Iterator[FsdpInstant]:
     """A layer at one end of its stretch."""
     low, count = _count(blocks[: beat.stretch]), int(blocks[beat.stretch].count)
     top = beat.instant.layer == LAST
@@ -192,21 +209,25 @@ def _backward(beat: Beat, blocks: tuple[Block, ...], course: Course) -> Iterator
     title = beat.instant.title
     if course.prefetches:
         kept = tuple(n + (j == beat.stretch) for j, n in enumerate(beat.saved))
-        yield Spot(_around_it(beat, "gather", f"{title}, gather", saved=kept), "regather", layer)
+        yield FsdpInstant(
+            _around_it(beat, "gather", f"{title}, gather", saved=kept), "regather", layer
+        )
         yield from _prefetch(beat, layer, course, saved=kept)
-    yield Spot(beat, "layer", layer)
-    yield Spot(_around_it(beat, "reduce", f"{title}, reduce"), "reduce", layer)
-    yield Spot(_around_it(beat, "scatter", f"{title}, scatter"), "scatter", layer)
+    yield FsdpInstant(beat, "layer", layer)
+    yield FsdpInstant(_around_it(beat, "reduce", f"{title}, reduce"), "reduce", layer)
+    yield FsdpInstant(_around_it(beat, "scatter", f"{title}, scatter"), "scatter", layer)
 
 
-def _other(beat: Beat, where: str, title: str, layer: str = "", **changes: object) -> Beat:
+def _other(
+    beat: StepInstant, where: str, title: str, layer: str = "", **changes: object
+) -> StepInstant:
     """A beat of the same micro-batch at which no block computes."""
     word = ", later micro-batch" if beat.later else ""
     made = beat.instant.moved(where, title=title + word, layer=layer)
     return replace(beat, instant=made, **{"work": UNIT, **changes})
 
 
-def _around_it(beat: Beat, what: str, title: str, **changes: object) -> Beat:
+def _around_it(beat: StepInstant, what: str, title: str, **changes: object) -> StepInstant:
     """What FSDP does for the block of this beat, just before or after it computes."""
     made = beat.instant.moved(f"{beat.instant.where}.{what}", title=title)
     return replace(beat, instant=made, **{"work": UNIT, **changes})

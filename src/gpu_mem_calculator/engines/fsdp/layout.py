@@ -8,38 +8,40 @@ from itertools import accumulate
 
 from msgspec import Struct
 
-from ...autograd.events import Script
+from ...autograd.events import BlockEvents
 from ...ledger.ledger import Entry
 from ...ledger.num import Num, nothing
 from ...ledger.remember import remembered
 from ...ledger.source import Source
 from ...run.run import Run
-from .instants import Spot
-from .units import Part, Unit
+from .instants import FsdpInstant
+from .units import FsdpUnit, ParameterBytes
 
 # FSDP's streams beside torch's own, each with a pool of blocks
 # (torch 2.13 F/_fsdp_param_group.py:75-104 FSDPCommContext)
 COPY_IN, SCATTER, ALL_REDUCE = 1, 2, 3
 
-Pick = Callable[[Spot], range]  # the layers that hold something; there are none below the first
-Tensors = Callable[[Unit], Iterable[Num]]
-Scripts = Callable[[Unit], Script]
+Pick = Callable[
+    [FsdpInstant], range
+]  # the layers that hold something; there are none below the first
+Tensors = Callable[[FsdpUnit], Iterable[Num]]
+Scripts = Callable[[FsdpUnit], BlockEvents]
 NONE = range(0)
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class FsdpLayout(Struct, frozen=True, kw_only=True):
     """The units of a run and the instants of its step."""
 
     run: Run
-    kinds: tuple[tuple[str, Unit], ...]  # the distinct layers: a title and their unit
+    kinds: tuple[tuple[str, FsdpUnit], ...]  # the distinct layers: a title and their unit
     layers: tuple[int, ...]  # for each layer of the stack, which of them it is
-    root: Unit
+    root: FsdpUnit
     head: Num  # bytes of the whole gradients that the root has once the loss is through
     several: Num  # 1 where a shard group has more than one rank: only then buffers are gathered
     keeps: bool  # layers stay gathered from forward to backward
     replicas: bool  # gradients are all-reduced after they are reduce-scattered
     offload: bool = False  # shards, their gradients and the optimizer are on the host
-    spots: tuple[Spot, ...]
+    spots: tuple[FsdpInstant, ...]
 
     @property
     def cast_stream(self) -> int:
@@ -53,10 +55,18 @@ def one(layer: int) -> range:
 
 
 def layer_entries(
-    plan: Plan, name: str, kind: str, size: Callable[[Unit], Num], pick: Pick, source: Source, *,
-    times: Callable[[Spot, Unit], Num] | None = None, stream: int = 0,
-    tensors: Tensors | None = None, script: Scripts | None = None,
-) -> Iterator[Entry]:  # fmt: skip
+    plan: FsdpLayout,
+    name: str,
+    kind: str,
+    size: Callable[[FsdpUnit], Num],
+    pick: Pick,
+    source: Source,
+    *,
+    times: Callable[[FsdpInstant, FsdpUnit], Num] | None = None,
+    stream: int = 0,
+    tensors: Tensors | None = None,
+    script: Scripts | None = None,
+) -> Iterator[Entry]:
     """One entry for each distinct layer; in an unrolled run two, of every other layer, so that
     what one layer lets go is freed before the next one makes its own.
     """
@@ -89,9 +99,17 @@ def _alike(layers: tuple[int, ...], kind: int, unrolled: bool) -> list[list[int]
 
 
 def root_entry(
-    plan: Plan, name: str, kind: str, size: Num, holds: Callable[[Spot], Num], source: Source, *,
-    stream: int = 0, tensors: Tensors | None = None, script: Scripts | None = None,
-) -> Entry:  # fmt: skip
+    plan: FsdpLayout,
+    name: str,
+    kind: str,
+    size: Num,
+    holds: Callable[[FsdpInstant], Num],
+    source: Source,
+    *,
+    stream: int = 0,
+    tensors: Tensors | None = None,
+    script: Scripts | None = None,
+) -> Entry:
     """What the root holds at some spots."""
     live = {s.beat.name: n for s in plan.spots if not nothing(n := holds(s))}
     return Entry(
@@ -101,13 +119,13 @@ def root_entry(
     )  # fmt: skip
 
 
-def only(*places: str) -> Callable[[Spot], Num]:
+def only(*places: str) -> Callable[[FsdpInstant], Num]:
     """Held at these places alone."""
     chosen = frozenset(places)
     return lambda spot: int(spot.at in chosen)
 
 
-def shard_rows(plan: Plan) -> Iterator[tuple[str, Num, Callable[[], list[Num]] | None]]:
+def shard_rows(plan: FsdpLayout) -> Iterator[tuple[str, Num, Callable[[], list[Num]] | None]]:
     """A title, bytes, and in an unrolled run the tensors, in the order of the model."""
     if plan.run.unrolled:
         parts = list(in_order(plan))
@@ -118,7 +136,7 @@ def shard_rows(plan: Plan) -> Iterator[tuple[str, Num, Callable[[], list[Num]] |
     yield "embedding and head", plan.root.shard, None
 
 
-def in_order(plan: Plan) -> Iterator[Part]:
+def in_order(plan: FsdpLayout) -> Iterator[ParameterBytes]:
     """Every parameter of the model: the embedding's, the layers', those behind them."""
     before = len(plan.root.parts) - sum(1 for _ in plan.run.arch.after_weights())
     yield from plan.root.parts[:before]

@@ -22,13 +22,13 @@ from ...ledger.source import code
 from ...run.phases import OPTIMIZER
 from ...step.optimizers import FORLOOP
 from ...step.states import optimizer_entries
-from .layout import Plan
-from .units import Unit
+from .layout import FsdpLayout
+from .units import FsdpUnit
 
 PINNED = "ATen/core/CachingHostAllocator.h:300"
 
 
-def staged_entries(plan: Plan) -> Iterator[Entry]:
+def staged_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """Shards cast (and copied to the GPU) while one rank alone gathers a unit, beyond what is
     gathered.
     """
@@ -47,14 +47,14 @@ def staged_entries(plan: Plan) -> Iterator[Entry]:
     )  # fmt: skip
 
 
-def _units(plan: Plan) -> Iterator[tuple[str, int, Unit]]:
+def _units(plan: FsdpLayout) -> Iterator[tuple[str, int, FsdpUnit]]:
     """A title, how many there are, and the unit."""
     for kind, (title, one) in enumerate(plan.kinds):
         yield title, plan.layers.count(kind), one
     yield "embedding and head", 1, plan.root
 
 
-def host_shard_entries(plan: Plan, start: Instant, twin: Num) -> Iterator[Entry]:
+def host_shard_entries(plan: FsdpLayout, start: Instant, twin: Num) -> Iterator[Entry]:
     """Parameters and gradients in pinned memory; `twin` is a tied head until it is tied again."""
     steady = {spot.beat.name: 1 for spot in plan.spots}
     for title, count, one in _units(plan):
@@ -78,7 +78,7 @@ def host_shard_entries(plan: Plan, start: Instant, twin: Num) -> Iterator[Entry]
     )  # fmt: skip
 
 
-def host_step_entries(plan: Plan, total: Num, largest: Num, tensors: Num, bits: int
+def host_step_entries(plan: FsdpLayout, total: Num, largest: Num, tensors: Num, bits: int
                       ) -> Iterator[Entry]:  # fmt: skip
     """The optimizer on the host: its states and temporaries, in pageable memory.
 

@@ -12,9 +12,9 @@ from ...ledger.ledger import COMM, GRAD, Entry
 from ...ledger.num import Num, holds, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD
-from .instants import Spot
-from .layout import NONE, SCATTER, Pick, Plan, layer_entries, one, only, root_entry
-from .units import Unit
+from .instants import FsdpInstant
+from .layout import NONE, SCATTER, FsdpLayout, Pick, layer_entries, one, only, root_entry
+from .units import FsdpUnit
 
 BEFORE = ("regather", "prefetch", "layer")  # a layer has not reduced yet
 
@@ -23,7 +23,7 @@ def _at(place: str) -> Pick:
     return lambda spot: one(spot.layer) if spot.at == place else NONE
 
 
-def reduced_entries(plan: Plan) -> Iterator[Entry]:
+def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """Whole gradients on their way into reduce-scatter, one unit at a time.
 
     The last gradient is named until its output is made (F/_fsdp_collectives.py foreach_reduce:
@@ -32,12 +32,12 @@ def reduced_entries(plan: Plan) -> Iterator[Entry]:
     source = code("torch 2.13 F/_fsdp_param_group.py:647-658: freed when the next unit reduces")
     made = code("torch 2.13 F/_fsdp_collectives.py:570-606 foreach_reduce")
 
-    def inputs(spot: Spot) -> range:
+    def inputs(spot: FsdpInstant) -> range:
         if spot.at in ("reduce", "scatter"):
             return one(spot.layer)
         return one(spot.layer + 1) if spot.at in BEFORE or spot.at == "embedding" else NONE
 
-    def last(unit: Unit) -> Num:
+    def last(unit: FsdpUnit) -> Num:
         return unit.last_grad * plan.several
 
     yield from layer_entries(plan, "reduce-scatter input", COMM, attrgetter("reduce_in"), inputs,
@@ -58,7 +58,7 @@ def reduced_entries(plan: Plan) -> Iterator[Entry]:
     yield root_entry(plan, "whole gradients", GRAD, plan.root.grads, only("reduce.root"), made)
 
 
-def output_entries(plan: Plan) -> Iterator[Entry]:
+def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """What reduce-scatter makes, and its cast to the dtype of the shards.
 
     In a first micro-batch one of them is the sharded gradient; in later ones both are added to
@@ -70,18 +70,18 @@ def output_entries(plan: Plan) -> Iterator[Entry]:
     top = len(plan.layers)
     behind = (*BEFORE, "reduce", "embedding", "reduce.root", "scatter.root")
 
-    def fresh(spot: Spot) -> bool:
+    def fresh(spot: FsdpInstant) -> bool:
         return spot.beat.later or plan.offload
 
-    def stays(spot: Spot, unit: Unit) -> Num:
+    def stays(spot: FsdpInstant, unit: FsdpUnit) -> Num:
         return 1 if fresh(spot) else holds(unit.converted > 0)
 
-    def outputs(spot: Spot) -> range:
+    def outputs(spot: FsdpInstant) -> range:
         if spot.at == "scatter":
             return range(spot.layer, top if plan.replicas else spot.layer + 1)
         return range(spot.layer + 1, top) if plan.replicas and spot.at in behind else NONE
 
-    def casts(spot: Spot) -> range:
+    def casts(spot: FsdpInstant) -> range:
         return one(spot.layer) if spot.at == "scatter" and fresh(spot) else NONE
 
     yield from layer_entries(plan, "reduce-scatter output", COMM, attrgetter("reduced"), outputs,
@@ -99,19 +99,19 @@ def output_entries(plan: Plan) -> Iterator[Entry]:
     )  # fmt: skip
 
 
-def sharded_gradient_entries(plan: Plan) -> Iterator[Entry]:
+def sharded_gradient_entries(plan: FsdpLayout) -> Iterator[Entry]:
     """Sharded gradients: a flat tensor for each unit, kept until zero_grad."""
     source = code("torch 2.13 F/_fsdp_collectives.py:696-709: views of the reduced output")
     top = len(plan.layers)
 
-    def there(spot: Spot) -> range:
+    def there(spot: FsdpInstant) -> range:
         if spot.beat.later or (spot.layer < 0 and spot.beat.instant.phase != FORWARD):
             return range(top)
         if spot.at in BEFORE or spot.at == "reduce":
             return range(spot.layer + 1, top)
         return range(spot.layer, top) if spot.at == "scatter" else NONE
 
-    def stream(unit: Unit) -> int:
+    def stream(unit: FsdpUnit) -> int:
         return SCATTER if nothing(unit.converted) else plan.cast_stream
 
     yield from layer_entries(

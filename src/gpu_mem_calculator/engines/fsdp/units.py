@@ -13,7 +13,7 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from ...autograd.events import Reel, Script
+from ...autograd.events import BlockEvents, EventRecorder
 from ...ledger.num import Num, ceil_div, larger, power_of_two
 from ...model.adapters import Adapter, adapted
 from ...model.arch import Layer
@@ -23,7 +23,7 @@ from ...run.run import Run
 IN_BLOCK = re.compile(r"\.(?:layers|blocks|resblocks|layer)\.\d+\.")
 
 
-class Widths(Struct, frozen=True):
+class UnitBits(Struct, frozen=True):
     """Bits of a shard, of the gathered parameter and its gradient, and of the reduction."""
 
     stored: int
@@ -31,15 +31,15 @@ class Widths(Struct, frozen=True):
     reduce: int
 
 
-class Piece(Struct, frozen=True):
+class UnitParameter(Struct, frozen=True):
     """One parameter of a unit: its dimensions, its widths, whether it is trained."""
 
     weight: Weight
-    widths: Widths
+    widths: UnitBits
     trained: bool
 
 
-class Part(Struct, frozen=True):
+class ParameterBytes(Struct, frozen=True):
     """Bytes of one parameter: its shard, the shard in the compute dtype, all of it."""
 
     shard: Num
@@ -50,7 +50,7 @@ class Part(Struct, frozen=True):
     casts: bool  # the dtype of the arithmetic is not that of the shard
 
 
-class Unit(Struct, frozen=True, kw_only=True):
+class FsdpUnit(Struct, frozen=True, kw_only=True):
     """Bytes of one unit on one rank."""
 
     shard: Num = 0  # the parameters it stores
@@ -67,7 +67,7 @@ class Unit(Struct, frozen=True, kw_only=True):
     pinned: Num = 0  # under offload: the host's blocks for the shards
     pinned_grads: Num = 0  # and for their gradients
     staged: Num = 0  # what one rank alone needs beyond `gathered` to make them
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ParameterBytes, ...] = ()
 
     @property
     def tensors(self) -> int:
@@ -75,7 +75,7 @@ class Unit(Struct, frozen=True, kw_only=True):
         return sum(part.trained for part in self.parts)
 
 
-SUMS = tuple(name for name in Unit.__struct_fields__ if name != "parts")
+SUMS = tuple(name for name in FsdpUnit.__struct_fields__ if name != "parts")
 
 
 def shard_elements(weight: Weight, ranks: Num) -> Num:
@@ -86,16 +86,18 @@ def shard_elements(weight: Weight, ranks: Num) -> Num:
     return count
 
 
-def _part(run: Run, piece: Piece, ranks: Num) -> Num:
+def _part(run: Run, piece: UnitParameter, ranks: Num) -> Num:
     """Elements of one rank's shard; adapters keep their size whatever count was given."""
     part = shard_elements(piece.weight, ranks)
     return part if run.frozen and piece.trained else run.scaled(part)
 
 
-def unit(run: Run, pieces: Sequence[Piece], ranks: Num, *, offload: bool = False) -> Unit:
+def unit(
+    run: Run, pieces: Sequence[UnitParameter], ranks: Num, *, offload: bool = False
+) -> FsdpUnit:
     """Add up the parameters that one `fully_shard` call owns."""
     sums: dict[str, Num] = dict.fromkeys(SUMS, 0)
-    parts: list[Part] = []
+    parts: list[ParameterBytes] = []
 
     def add(name: str, elements: Num, bits: int) -> None:
         sums[name] = sums[name] + elements * bits // 8
@@ -104,8 +106,11 @@ def unit(run: Run, pieces: Sequence[Piece], ranks: Num, *, offload: bool = False
         widths, part = piece.widths, _part(run, piece, ranks)
         shard, cast = part * widths.stored // 8, part * widths.compute // 8
         casts = widths.compute != widths.stored
-        parts.append(Part(shard, cast, part * ranks * widths.compute // 8, part, piece.trained,
-                          casts))  # fmt: skip
+        parts.append(
+            ParameterBytes(
+                shard, cast, part * ranks * widths.compute // 8, part, piece.trained, casts
+            )
+        )
         add("shard", part, widths.stored)
         if casts or offload:
             add("cast", part, widths.compute)
@@ -124,10 +129,10 @@ def unit(run: Run, pieces: Sequence[Piece], ranks: Num, *, offload: bool = False
     sums["staged"] = _staged(parts, offload=offload)
     if offload:
         sums |= _pinned(parts)
-    return Unit(**sums, parts=tuple(parts))
+    return FsdpUnit(**sums, parts=tuple(parts))
 
 
-def _staged(parts: Sequence[Part], *, offload: bool) -> Num:
+def _staged(parts: Sequence[ParameterBytes], *, offload: bool) -> Num:
     """The highest moment of a gather by one rank alone, beyond what it leaves.
 
     Each parameter is cast and copied into its gathered place, while the cast of the one before
@@ -145,9 +150,9 @@ def _staged(parts: Sequence[Part], *, offload: bool) -> Num:
     return highest - made
 
 
-def alone_script(one: Unit, *, offload: bool) -> Script:
+def alone_script(one: FsdpUnit, *, offload: bool) -> BlockEvents:
     """How one rank alone makes whole parameters: see `_staged`."""
-    reel = Reel()
+    reel = EventRecorder()
     named = -1
     left: list[int] = []
     for part in one.parts:
@@ -159,13 +164,13 @@ def alone_script(one: Unit, *, offload: bool) -> Script:
     return _written(reel, left)
 
 
-def copies_script(one: Unit) -> Script:
+def copies_script(one: FsdpUnit) -> BlockEvents:
     """How shards come to the GPU: copied as they are stored, and cast."""
-    reel = Reel()
+    reel = EventRecorder()
     return _written(reel, [_copied(reel, part, offload=True) for part in one.parts])
 
 
-def _copied(reel: Reel, part: Part, *, offload: bool) -> int:
+def _copied(reel: EventRecorder, part: ParameterBytes, *, offload: bool) -> int:
     """A shard in the compute dtype; negative where it is the shard itself."""
     copy = reel.weight(part.shard) if offload else -1
     if not part.casts:
@@ -175,16 +180,16 @@ def _copied(reel: Reel, part: Part, *, offload: bool) -> int:
     return cast
 
 
-def _over(reel: Reel, tensor: int) -> None:
+def _over(reel: EventRecorder, tensor: int) -> None:
     reel.over((tensor,) if tensor >= 0 else ())
 
 
-def _written(reel: Reel, left: list[int]) -> Script:
-    return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
+def _written(reel: EventRecorder, left: list[int]) -> BlockEvents:
+    return BlockEvents(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
                   left=tuple(left))  # fmt: skip
 
 
-def _pinned(parts: Sequence[Part]) -> dict[str, Num]:
+def _pinned(parts: Sequence[ParameterBytes]) -> dict[str, Num]:
     """Blocks of pinned host memory, which are powers of two
     (ATen/core/CachingHostAllocator.h:300).
     """
@@ -205,34 +210,38 @@ def adapter_weights(one: Linear, adapter: Adapter) -> Iterator[Weight]:
         yield Weight(f"{one.name}.magnitude", (one.outs,))
 
 
-def layer_pieces(run: Run, layer: Layer, base: Widths, extra: Widths) -> list[Piece]:
+def layer_pieces(run: Run, layer: Layer, base: UnitBits, extra: UnitBits) -> list[UnitParameter]:
     """A layer's parameters in torch's order; with adapters the base is sharded, too, but only
     they are trained.
     """
     if run.adapter is None:
-        return [Piece(weight, base, True) for weight in layer.weights()]
+        return [UnitParameter(weight, base, True) for weight in layer.weights()]
     rest = list(adapted(layer, run.adapter.targets))
-    pieces: list[Piece] = []
+    pieces: list[UnitParameter] = []
     for module, weights in groupby(layer.weights(), lambda w: w.name.rpartition(".")[0]):
-        pieces += [Piece(weight, base, False) for weight in weights]
+        pieces += [UnitParameter(weight, base, False) for weight in weights]
         here = next((one for one in rest if f".{module}".endswith(f".{one.name}")), None)
         if here is not None:
             rest.remove(here)
-            pieces += [Piece(weight, extra, True) for weight in adapter_weights(here, run.adapter)]
+            pieces += [
+                UnitParameter(weight, extra, True) for weight in adapter_weights(here, run.adapter)
+            ]
     for one in rest:
-        pieces += [Piece(weight, extra, True) for weight in adapter_weights(one, run.adapter)]
+        pieces += [
+            UnitParameter(weight, extra, True) for weight in adapter_weights(one, run.adapter)
+        ]
     return pieces
 
 
-def root_pieces(run: Run, base: Widths) -> list[Piece]:
+def root_pieces(run: Run, base: UnitBits) -> list[UnitParameter]:
     """Embedding, final norm and head, a tied table once; what a vision tower has beside its
     blocks, for which text has no gradient.
     """
     arch = run.arch
     norm = arch.embedding_norm
     weights = [*arch.embedding, *(norm.weights() if norm else ()), *arch.after_weights()]
-    eyes = [Piece(w, base, False) for w in arch.tower if not IN_BLOCK.search(w.name)]
-    return [*eyes, *(Piece(weight, base, not run.frozen) for weight in weights)]
+    eyes = [UnitParameter(w, base, False) for w in arch.tower if not IN_BLOCK.search(w.name)]
+    return [*eyes, *(UnitParameter(weight, base, not run.frozen) for weight in weights)]
 
 
 def tower_shards(run: Run, ranks: Num, bits: int) -> list[Num]:

@@ -13,8 +13,8 @@ from ...run.engine import Engine
 from ...run.phases import STARTUP
 from ...run.run import Run
 from ...step.block_events import plays
-from ...step.instants import Beat
-from ...step.pipeline import Stage, beats, stage_layers, stage_of, stretch_ends
+from ...step.instants import StepInstant
+from ...step.pipeline import PipelineStage, beats, stage_layers, stage_of, stretch_ends
 from ...step.workspaces import workspace_entries
 from ..megatron_lm.activations import activation_entries
 from ..megatron_lm.checks import PP, layout_problems, option_problems
@@ -23,7 +23,7 @@ from ..megatron_lm.shards import after_shard, embedding_shard, layer_shard
 from ..megatron_lm.states import stage_shard
 from ..megatron_lm.stream import stage_writer
 from ..megatron_lm.walks import walks
-from .states import STARTUP_BEATS, Cut, kept_gradients, with_epilogue, zero_entries
+from .states import STARTUP_BEATS, ShardedStates, kept_gradients, with_epilogue, zero_entries
 
 TITLE = "Megatron+DeepSpeed"
 OPTIONS: dict[str, Any] = {
@@ -94,9 +94,9 @@ def ledger(run: Run) -> Ledger:
     return Ledger(tuple(b.instant for b in instants), entries, played, stage_writer(run, stage))
 
 
-def _cut(run: Run, stage: Stage, instants: tuple[Beat, ...]) -> Cut:
+def _cut(run: Run, stage: PipelineStage, instants: tuple[StepInstant, ...]) -> ShardedStates:
     overlap, level = run.options["overlap_comm"], int(run.options["zero_stage"])
-    return Cut(
+    return ShardedStates(
         run=run, stage=level, width=bits(run) // 8, shard=stage_shard(run, stage), beats=instants,
         bucket=int(run.options["reduce_bucket_size"]),
         overlap=level == 3 if overlap is None else bool(overlap),

@@ -18,12 +18,12 @@ from ...ledger.source import code
 from ...model.arch import Layer
 from ...run.phases import BACKWARD, FORWARD, OPTIMIZER
 from ...run.run import Run
-from ...step.instants import Beat
-from ...step.layer_groups import Block
+from ...step.instants import StepInstant
+from ...step.layer_groups import LayerGroup
 from ...step.optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
 from ..deepspeed.shards import padded, slice_elements
 from ..megatron_lm.parameters import layer_tensors, stage_tensors
-from ..megatron_lm.shards import Shard
+from ..megatron_lm.shards import MegatronShard
 
 STARTUP_BEATS = (
     ("startup", "parameters are laid out"),
@@ -33,14 +33,14 @@ SUB_GROUP = 1_000_000_000  # elements of a stage-3 sub-group: zero/config.py sub
 LIVE = 1_000_000_000  # stage3_max_live_parameters
 
 
-class Cut(Struct, frozen=True, kw_only=True):
+class ShardedStates(Struct, frozen=True, kw_only=True):
     """One rank's sizes. `width`: bytes of a weight; `slice`: elements of its part of the rest."""
 
     run: Run
     stage: int
     width: int
-    shard: Shard
-    beats: tuple[Beat, ...]
+    shard: MegatronShard
+    beats: tuple[StepInstant, ...]
     bucket: int
     overlap: bool
     offload: bool
@@ -87,14 +87,14 @@ class Cut(Struct, frozen=True, kw_only=True):
         return self.during(FORWARD, BACKWARD, OPTIMIZER)
 
 
-def with_epilogue(beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
+def with_epilogue(beats: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
     """The same beats, with the moment after backward at which gradients are reduced."""
     end = beats[-1]
     made = instant("epilogue", BACKWARD, "gradients reduced")
     return (*beats[:-1], replace(end, instant=made), end)
 
 
-def zero_entries(cut: Cut) -> Iterator[Entry]:
+def zero_entries(cut: ShardedStates) -> Iterator[Entry]:
     """Weights, gradients, masters and states of any stage."""
     if cut.stage == 0:
         yield from _whole_entries(cut)
@@ -105,7 +105,7 @@ def zero_entries(cut: Cut) -> Iterator[Entry]:
 
 
 def kept_gradients(
-    cut: Cut, layers: tuple[tuple[Block, Num, Num], ...], embedding: Num, head: Num
+    cut: ShardedStates, layers: tuple[tuple[LayerGroup, Num, Num], ...], embedding: Num, head: Num
 ) -> Iterator[Entry]:
     """Gradients of every parameter that stay until they are reduced: stages 0 and 1.
 
@@ -131,12 +131,12 @@ def kept_gradients(
                         live | dict.fromkeys(last, 1), "zero/stage_1_and_2.py:2289")  # fmt: skip
 
 
-def _gradients(cut: Cut, layer: Layer) -> list[int]:
+def _gradients(cut: ShardedStates, layer: Layer) -> list[int]:
     """Bytes of each gradient of a layer, from its last parameter to its first."""
     return [t.elements * cut.width for t in layer_tensors(cut.run, layer)][::-1]
 
 
-def _whole_entries(cut: Cut) -> Iterator[Entry]:
+def _whole_entries(cut: ShardedStates) -> Iterator[Entry]:
     """Stage 0: FP16_Optimizer's whole copies; with bf16 in a pipeline BF16_Optimizer's slices."""
     count, row = cut.shard.total, OPTIMIZERS[cut.run.optimizer]
     start = dict.fromkeys((name for name, _ in STARTUP_BEATS), 1)
@@ -163,7 +163,7 @@ def _whole_entries(cut: Cut) -> Iterator[Entry]:
                     {"epilogue": 1}, "engine.py:3795")  # fmt: skip
 
 
-def _weight_entries(cut: Cut) -> Iterator[Entry]:
+def _weight_entries(cut: ShardedStates) -> Iterator[Entry]:
     """The 16-bit weights: a flat copy of all, or in stage 3 a slice and what is gathered."""
     names = [name for name, _ in STARTUP_BEATS]
     if cut.stage < 3:
@@ -183,7 +183,7 @@ def _weight_entries(cut: Cut) -> Iterator[Entry]:
                     "zero/partitioned_param_coordinator.py:355-537")  # fmt: skip
 
 
-def _slice_entries(cut: Cut) -> Iterator[Entry]:
+def _slice_entries(cut: ShardedStates) -> Iterator[Entry]:
     """Masters, states and the step's fp32 gradients of the slice, on the GPU or offloaded."""
     mine, run = cut.slice, cut.run
     place = CPU if cut.offload else GPU
@@ -212,7 +212,7 @@ def _slice_entries(cut: Cut) -> Iterator[Entry]:
     yield cut.entry("optimizer temporaries", TEMP, temp, step, "engine.py:2380")
 
 
-def _gradient_entries(cut: Cut) -> Iterator[Entry]:
+def _gradient_entries(cut: ShardedStates) -> Iterator[Entry]:
     """The slice's 16-bit gradients and the bucket they travel in."""
     size, run = cut.width * cut.slice, cut.run
     bucket = cut.width * cut.bucket * (2 if cut.overlap and cut.stage < 3 else 1)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...autograd.peak import Moment
-from ...autograd.walk import Walk
+from ...autograd.peak import PeakParts
+from ...autograd.walk import BlockWalk
 from ...ledger.ledger import ACT, GRAD, TEMP, Entry
 from ...ledger.num import Num, choose, nothing
 from ...ledger.source import Source, code
 from ...model.blocks import Moe
 from ...run.phases import FORWARD
 from ...run.run import Run
-from ...step.activations import Walks
-from ...step.instants import Beat
-from ...step.layer_groups import Block
-from ...step.pipeline import Stage, waiting_entries
+from ...step.activations import StageWalks
+from ...step.instants import StepInstant
+from ...step.layer_groups import LayerGroup
+from ...step.pipeline import PipelineStage, waiting_entries
 from .model_inputs import surroundings
 from .options import setting
 from .walks import given
@@ -26,7 +26,7 @@ CHECKPOINT_CODE = code("megatron-core 0.19.2 tensor_parallel/random.py: a layer'
 
 
 def activation_entries(
-    run: Run, stage: Stage, beats: tuple[Beat, ...], done: Walks
+    run: Run, stage: PipelineStage, beats: tuple[StepInstant, ...], done: StageWalks
 ) -> Iterator[Entry]:
     """Layers, head, embedding, what micro-batches in flight hold, buffers that stay.
 
@@ -47,7 +47,7 @@ def activation_entries(
     yield from surroundings(run, setting(run, selective=False), stage, beats)
 
 
-def _kept(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Entry:
+def _kept(index: int, block: LayerGroup, walk: BlockWalk, beats: tuple[StepInstant, ...]) -> Entry:
     full = block.recompute == "full"
     return Entry(
         name=f"{block.title}: {'checkpointed inputs' if full else 'kept for backward'}",
@@ -59,7 +59,9 @@ def _kept(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Entr
     )
 
 
-def _dispatched(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -> Entry:
+def _dispatched(
+    index: int, block: LayerGroup, walk: BlockWalk, beats: tuple[StepInstant, ...]
+) -> Entry:
     """What a recomputed layer with experts leaves behind until it runs again.
 
     Its dispatcher names the router's scores, and with them the graph that the checkpoint made:
@@ -72,7 +74,9 @@ def _dispatched(index: int, block: Block, walk: Walk, beats: tuple[Beat, ...]) -
     )  # fmt: skip
 
 
-def _at_work(index: int, stage: Stage, done: Walks, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def _at_work(
+    index: int, stage: PipelineStage, done: StageWalks, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
     """The layer at work, at each of its beats."""
     block, walk = stage.blocks[index], done.layers[index]
     for beat in beats:
@@ -83,7 +87,7 @@ def _at_work(index: int, stage: Stage, done: Walks, beats: tuple[Beat, ...]) -> 
             yield from _working(f"{block.title}: at work", moment, beat, LAYER_CODE)
 
 
-def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
+def _layer_moment(block: LayerGroup, walk: BlockWalk, beat: StepInstant) -> PeakParts:
     """The layer at work. A checkpoint runs it again beside the gradient it was given, and holds
     the output that this makes (tensor_parallel/random.py CheckpointFunction).
     """
@@ -93,17 +97,17 @@ def _layer_moment(block: Block, walk: Walk, beat: Beat) -> Moment:
     if not full:
         return walk.later
     again, back = walk.forward, walk.later
-    rerun = Moment(again.act + walk.input_bytes, 0, again.temp)
+    rerun = PeakParts(again.act + walk.input_bytes, 0, again.temp)
     return rerun.or_higher(back.act + walk.input_bytes, back.grad, back.temp)
 
 
-def _either(condition: Num, yes: Moment, no: Moment) -> Moment:
+def _either(condition: Num, yes: PeakParts, no: PeakParts) -> PeakParts:
     """One moment or the other."""
-    return Moment(choose(condition, yes.act, no.act), choose(condition, yes.grad, no.grad),
+    return PeakParts(choose(condition, yes.act, no.act), choose(condition, yes.grad, no.grad),
                   choose(condition, yes.temp, no.temp))  # fmt: skip
 
 
-def _working(name: str, moment: Moment, beat: Beat, source: Source) -> Iterator[Entry]:
+def _working(name: str, moment: PeakParts, beat: StepInstant, source: Source) -> Iterator[Entry]:
     parts = ((name, ACT, moment.act), (f"{name}, weight gradients", GRAD, moment.grad),
              (f"{name}, kernel workspace", TEMP, moment.temp))  # fmt: skip
     for title, kind, size in parts:
@@ -111,7 +115,7 @@ def _working(name: str, moment: Moment, beat: Beat, source: Source) -> Iterator[
             yield Entry(name=title, kind=kind, bytes=size, live={beat.name: 1}, source=source)
 
 
-def _head(walk: Walk, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def _head(walk: BlockWalk, beats: tuple[StepInstant, ...]) -> Iterator[Entry]:
     for beat in beats:
         if beat.work == "head":
             moment = walk.forward if beat.instant.phase == FORWARD else walk.later

@@ -9,7 +9,7 @@ from ...ledger.num import Num
 from ...run.engine import Engine
 from ...run.phases import STARTUP
 from ...run.run import Run
-from ...step.block_events import Play, plays
+from ...step.block_events import BlockRun, plays
 from ...step.pipeline import beats, stage_layers, stage_of
 from ...step.workspaces import workspace_entries
 from .activations import activation_entries
@@ -43,7 +43,7 @@ def ledger(run: Run) -> Ledger:
     played = {}
     if run.unrolled:
         played = plays(stage.blocks, instants, done)
-        played[STARTUP_BEATS[0][0]] = Play(block=START, script=opening(run), forward=True)
+        played[STARTUP_BEATS[0][0]] = BlockRun(block=START, script=opening(run), forward=True)
     return Ledger(tuple(b.instant for b in instants), entries, played, stage_writer(run, stage))
 
 

@@ -8,11 +8,11 @@ from ...autograd.reductions import embedding_sort_workspace
 from ...ledger.ledger import ACT, COMM, GRAD, PER_MICRO_BATCH, RUNTIME, TEMP, Entry
 from ...ledger.num import Num, holds, larger
 from ...ledger.source import code
-from ...modelling.megatron.ops import Setting
+from ...modelling.megatron.ops import MegatronSetting
 from ...run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ...run.run import Run
-from ...step.instants import Beat
-from ...step.pipeline import Stage
+from ...step.instants import StepInstant
+from ...step.pipeline import PipelineStage
 from .options import fused, option, setting
 from .shards import embedding_shard, local_vocab, matrices
 from .walks import given
@@ -21,19 +21,23 @@ EMBEDDING_CODE = code("megatron-core 0.19.2 tensor_parallel/layers.py:339 VocabP
 PIPELINE_CODE = code("megatron-core 0.19.2 pipeline_parallel/schedules.py:2300-2440")
 
 
-def in_step(beats: tuple[Beat, ...]) -> dict[str, Num]:
+def in_step(beats: tuple[StepInstant, ...]) -> dict[str, Num]:
     """Alive while micro-batches run."""
     return {b.name: 1 for b in beats if b.work}
 
 
-def surroundings(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def surroundings(
+    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
     """Everything that is not inside a layer or the head."""
     yield from _embedding(run, how, stage, beats)
     yield from _micro_batches(run, how, stage, beats)
     yield from _buffers(run, how, stage, beats)
 
 
-def _embedding(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def _embedding(
+    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
     """Ids with a mask where the table is cut, a dropout mask; a dense gradient in backward."""
     live = dict.fromkeys(in_step(beats), stage.flight * stage.first)
     masked = holds(run.mesh.tp > 1) * 9 * how.tokens
@@ -65,7 +69,9 @@ def embedding_steps(run: Run) -> tuple[int, ...]:
     return (*steps, *[local] * bool(run.arch.embedding_dropout))
 
 
-def _embedding_backward(run: Run, how: Setting, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def _embedding_backward(
+    run: Run, how: MegatronSetting, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
     """The gathered gradient of the output, turned to [b, s, h] where there are several samples,
     and a dense gradient of the table; that of learnt positions has gone by then.
     """
@@ -88,7 +94,7 @@ def _embedding_backward(run: Run, how: Setting, beats: tuple[Beat, ...]) -> Iter
 
 
 def _micro_batches(
-    run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]
+    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """Ids, labels and mask of each micro-batch in flight, and tensors between stages.
 
@@ -112,7 +118,7 @@ def _micro_batches(
 
 
 def _between_stages(
-    run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]
+    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """Tensors that stages send each other, one stream of hidden states each.
 
@@ -165,7 +171,9 @@ def idle_chunks(run: Run) -> Num:
     return most * holds(run.virtual_stages > 1) * holds(run.micro_batches > pp)
 
 
-def _buffers(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def _buffers(
+    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
     """Made in the first step and never freed."""
     live = {b.name: 1 for b in beats if b.instant.phase != STARTUP}
     gathered = how.full_bytes(how.hidden)
@@ -191,7 +199,7 @@ def _buffers(run: Run, how: Setting, stage: Stage, beats: tuple[Beat, ...]) -> I
         )  # fmt: skip
 
 
-def _dummies(run: Run, how: Setting, stage: Stage) -> Num:
+def _dummies(run: Run, how: MegatronSetting, stage: PipelineStage) -> Num:
     """One 16-bit tensor for each distinct weight shape that gradient fusion writes past."""
     sizes: dict[tuple[int, ...], Num] = {}
     for block, held in zip(stage.blocks, stage.held, strict=True):

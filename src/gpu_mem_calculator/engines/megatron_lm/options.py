@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...cuda.libraries import has_experts
-from ...modelling.megatron.ops import Setting
+from ...modelling.megatron.ops import MegatronSetting
 from ...run.run import Run
 
 LOCAL, ENGINE = "local", "transformer_engine"
@@ -57,10 +57,10 @@ def gradient_bits(run: Run) -> int:
     return 32 if wide else bits(run)
 
 
-def setting(run: Run, *, selective: bool) -> Setting:
+def setting(run: Run, *, selective: bool) -> MegatronSetting:
     """How the run's layers are executed on one rank."""
     engine = fused(run)
-    return Setting(
+    return MegatronSetting(
         batch=run.batch,
         seq=run.seq,
         hidden=run.arch.hidden,

@@ -16,7 +16,7 @@ from ...step.pipeline import chunk_layers
 from .shards import DENSE, embedding_shard, layer_shard, local_vocab, matrices
 
 
-class Tensor(Struct, frozen=True):
+class MegatronParameter(Struct, frozen=True):
     """A parameter: its elements, and how it is made and stepped.
 
     `moved`: torch.nn makes it on the host in fp32, and it is cast on the GPU. A `vector` is
@@ -31,31 +31,31 @@ class Tensor(Struct, frozen=True):
     chunk: int = 0
 
 
-def stage_tensors(run: Run) -> list[Tensor]:
+def stage_tensors(run: Run) -> list[MegatronParameter]:
     """Every parameter of the run's stage, chunk by chunk in the model's order.
 
     models/gpt/gpt_model.py: embeddings, layers, final norm, output layer; a tied one that is
     alone on its stage is a table of its own.
     """
-    found: list[Tensor] = []
+    found: list[MegatronParameter] = []
     pp, at, chunks = int(run.mesh.pp), int(run.stage), int(run.virtual_stages)
     table = int(run.scaled(local_vocab(run) * run.arch.hidden))
     for chunk in range(chunks):
-        made: list[Tensor] = []
+        made: list[MegatronParameter] = []
         if at == chunk == 0:
             rest = int(embedding_shard(run).dense) - table
-            made += [Tensor(table)] + [Tensor(rest, moved=True)] * (rest > 0)
+            made += [MegatronParameter(table)] + [MegatronParameter(rest, moved=True)] * (rest > 0)
         for layer in chunk_layers(run, chunk):
             made += layer_tensors(run, layer)
         if at == pp - 1 and chunk == chunks - 1:
-            made += [Tensor(int(w.numel), vector=True, moved=True)
+            made += [MegatronParameter(int(w.numel), vector=True, moved=True)
                      for w in run.arch.after_weights() if len(w.dims) == 1]  # fmt: skip
-            made += [Tensor(table)] * (not run.arch.tied or at > 0)
-        found += [Tensor(t.elements, t.vector, t.expert, t.moved, chunk) for t in made]
+            made += [MegatronParameter(table)] * (not run.arch.tied or at > 0)
+        found += [MegatronParameter(t.elements, t.vector, t.expert, t.moved, chunk) for t in made]
     return found
 
 
-def layer_tensors(run: Run, layer: Layer) -> Iterator[Tensor]:
+def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
     """One layer: its norms, attention with the projection back first, then the rest.
 
     transformer/attention.py makes the output projection in Attention.__init__, before the others.
@@ -68,17 +68,17 @@ def layer_tensors(run: Run, layer: Layer) -> Iterator[Tensor]:
     experts = sizes[count : count + 2] if isinstance(layer.mlp, Moe) else []
     dense = [size for size, _ in sizes[:count] + sizes[count + len(experts) :]]
     router = int(shard.dense) - sum(dense) - sum(vectors)
-    yield from (Tensor(size, vector=True, moved=True) for size in vectors)
+    yield from (MegatronParameter(size, vector=True, moved=True) for size in vectors)
     for size in (dense[count - 1], *dense[: count - 1]):
-        yield Tensor(size)
+        yield MegatronParameter(size)
     if router > 0:
-        yield Tensor(router)
+        yield MegatronParameter(router)
     for _ in range(experts[0][1] if experts else 0):
-        yield from (Tensor(size, expert=True) for size, _ in experts)
-    yield from (Tensor(size) for size in dense[count:])
+        yield from (MegatronParameter(size, expert=True) for size, _ in experts)
+    yield from (MegatronParameter(size) for size in dense[count:])
 
 
-def stepped(run: Run, *, split: bool) -> list[tuple[Tensor, int]]:
+def stepped(run: Run, *, split: bool) -> list[tuple[MegatronParameter, int]]:
     """What the optimizers of the rank step, in their order: parameters, and elements of each.
 
     Dense matrices, then vectors, then experts (optimizer/__init__.py _get_param_groups). `split`:
@@ -87,7 +87,7 @@ def stepped(run: Run, *, split: bool) -> list[tuple[Tensor, int]]:
     """
     made = stage_tensors(run)
     ranks = int(run.mesh.dp * run.mesh.cp)
-    parts: list[tuple[Tensor, int]] = []
+    parts: list[tuple[MegatronParameter, int]] = []
     for expert in (False, True):
         repeat = int(run.mesh.ep) if expert else 1
         before = end = 0
@@ -99,7 +99,7 @@ def stepped(run: Run, *, split: bool) -> list[tuple[Tensor, int]]:
     return sorted(parts, key=lambda part: (part[0].expert, part[0].vector))
 
 
-def _first(tensors: list[Tensor], left: int) -> Iterator[tuple[Tensor, int]]:
+def _first(tensors: list[MegatronParameter], left: int) -> Iterator[tuple[MegatronParameter, int]]:
     """The first elements of some tensors, so many of them."""
     for tensor in tensors:
         here = min(tensor.elements, left)

@@ -20,7 +20,7 @@ DENSE = Rules(dict.fromkeys(("vocab", "heads", "kv_heads", "ffn"), (TP,)))
 EXPERT = Rules({"expert": (EP,), "expert_ffn": (TP,)})
 
 
-class Shard(Struct, frozen=True):
+class MegatronShard(Struct, frozen=True):
     """Elements on one rank: what data parallelism repeats, what expert parallelism spreads.
 
     `vectors` of the dense ones are norms and biases, which the optimizer steps as a group of
@@ -37,17 +37,17 @@ class Shard(Struct, frozen=True):
         """All of them."""
         return self.dense + self.experts
 
-    def __add__(self, other: Shard) -> Shard:
-        return Shard(
+    def __add__(self, other: MegatronShard) -> MegatronShard:
+        return MegatronShard(
             self.dense + other.dense,
             self.experts + other.experts,
             self.vectors + other.vectors,
             larger(self.largest, other.largest),
         )
 
-    def times(self, count: Num) -> Shard:
+    def times(self, count: Num) -> MegatronShard:
         """So many of them; none of them has no largest one."""
-        return Shard(
+        return MegatronShard(
             self.dense * count,
             self.experts * count,
             self.vectors * count,
@@ -65,8 +65,10 @@ def local_vocab(run: Run) -> Num:
     return ceil_div(run.arch.vocab, multiple * run.mesh.tp) * multiple
 
 
-def _shard(run: Run, weights: Iterable[Weight], rules: Rules, *, expert: bool = False) -> Shard:
-    found = Shard()
+def _shard(
+    run: Run, weights: Iterable[Weight], rules: Rules, *, expert: bool = False
+) -> MegatronShard:
+    found = MegatronShard()
     for weight in weights:
         size = rules.local_elements(weight.dims, run.mesh)
         if expert and weight.dims[0][0] != "expert":
@@ -75,13 +77,13 @@ def _shard(run: Run, weights: Iterable[Weight], rules: Rules, *, expert: bool = 
             size = size // ceil_div(run.arch.vocab, run.mesh.tp) * local_vocab(run)
         size = run.scaled(size)
         if expert:
-            found += Shard(experts=size, largest=size)
+            found += MegatronShard(experts=size, largest=size)
         else:
-            found += Shard(size, 0, size if len(weight.dims) == 1 else 0, size)
+            found += MegatronShard(size, 0, size if len(weight.dims) == 1 else 0, size)
     return found
 
 
-def layer_shard(run: Run, layer: Layer) -> Shard:
+def layer_shard(run: Run, layer: Layer) -> MegatronShard:
     """One layer's parameters on one rank."""
     experts = layer.mlp.experts if isinstance(layer.mlp, Moe) else ()
     names = {f"{layer.mlp_name}.{w.name}" if layer.mlp_name else w.name for w in experts}
@@ -89,7 +91,7 @@ def layer_shard(run: Run, layer: Layer) -> Shard:
     return _shard(run, dense, DENSE) + _shard(run, experts, EXPERT, expert=True)
 
 
-def embedding_shard(run: Run) -> Shard:
+def embedding_shard(run: Run) -> MegatronShard:
     """Before the stack, on the first stage."""
     norm = run.arch.embedding_norm
     weights = [*run.arch.embedding, *(norm.weights() if norm else ())]
@@ -101,7 +103,7 @@ def word_table(arch: Arch) -> tuple[Weight, ...]:
     return tuple(w for w in arch.embedding if any(name == "vocab" for name, _ in w.dims))
 
 
-def after_shard(run: Run, first: Num) -> Shard:
+def after_shard(run: Run, first: Num) -> MegatronShard:
     """Behind the stack, on the last stage.
 
     A tied output layer is the embedding itself where the stage is the `first` one too, else the

@@ -8,13 +8,13 @@ from ...ledger.num import Num, ceil_div, choose, holds, larger, smaller
 from ...model.arch import Layer
 from ...model.blocks import LatentAttention, Moe
 from ...run.run import Run
-from ...step.pipeline import Stage
-from .shards import Shard, after_shard, embedding_shard, layer_shard, local_vocab, matrices
+from ...step.pipeline import PipelineStage
+from .shards import MegatronShard, after_shard, embedding_shard, layer_shard, local_vocab, matrices
 
 Units = list[tuple[list[Num], Num]]  # elements of the matrices of a unit, how many units
 
 
-def chunk_shards(run: Run, stage: Stage) -> tuple[Shard, Shard]:
+def chunk_shards(run: Run, stage: PipelineStage) -> tuple[MegatronShard, MegatronShard]:
     """The parameters of a stage's first and of its last chunk; all of them where there is one."""
     one = holds(run.virtual_stages == 1)
     front = embedding_shard(run).times(stage.first)
@@ -26,7 +26,7 @@ def chunk_shards(run: Run, stage: Stage) -> tuple[Shard, Shard]:
     return first, last
 
 
-def moving_bytes(run: Run, stage: Stage, total: Num, width: int, wide: int) -> Num:
+def moving_bytes(run: Run, stage: PipelineStage, total: Num, width: int, wide: int) -> Num:
     """Bytes at the highest moment of the distributed optimizer's buffers, beyond their end.
 
     Each chunk gets one buffer of weights and gradients for its dense parameters, then one for
@@ -40,7 +40,9 @@ def moving_bytes(run: Run, stage: Stage, total: Num, width: int, wide: int) -> N
     return larger(begin, end)
 
 
-def widening_bytes(run: Run, stage: Stage, shard: Shard, ranks: Num, *, split: bool) -> Num:
+def widening_bytes(
+    run: Run, stage: PipelineStage, shard: MegatronShard, ranks: Num, *, split: bool
+) -> Num:
     """Bytes of the 16-bit copy of a weight being widened, beyond what start-up ends with.
 
     optimizer.py:1012: `clone().float()`, dense matrices in the model's order, vectors after

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...autograd.events import Reel, Script
+from ...autograd.events import BlockEvents, EventRecorder
 from ...run.run import Run
 from .options import bits, gradient_bits, option
 from .parameters import stage_tensors, stepped
@@ -10,9 +10,9 @@ from .parameters import stage_tensors, stepped
 START = -3  # a block that no play of a layer has
 
 
-def opening(run: Run) -> Script:
+def opening(run: Run) -> BlockEvents:
     """From the first parameter to the last main weight; what is left stays for good."""
-    reel = Reel()
+    reel = EventRecorder()
     split = bool(option(run, "distributed_optimizer"))
     _buffers(run, reel, _weights(run, reel), split=split)
     if bits(run) < 32:
@@ -20,10 +20,10 @@ def opening(run: Run) -> Script:
             narrow = reel.make(elements * bits(run) // 8)
             reel.make(elements * 4)
             reel.free(narrow)
-    return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events))
+    return BlockEvents(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events))
 
 
-def _weights(run: Run, reel: Reel) -> list[int]:
+def _weights(run: Run, reel: EventRecorder) -> list[int]:
     """Each chunk is built, moved to the GPU and cast, which norms and learnt positions need."""
     width, found = bits(run) // 8, [-1] * len(stage_tensors(run))
     numbered = list(enumerate(stage_tensors(run)))
@@ -40,7 +40,7 @@ def _weights(run: Run, reel: Reel) -> list[int]:
     return found
 
 
-def _buffers(run: Run, reel: Reel, weights: list[int], *, split: bool) -> None:
+def _buffers(run: Run, reel: EventRecorder, weights: list[int], *, split: bool) -> None:
     """Each chunk's buffers of gradients, the dense ones' and the experts'.
 
     With the distributed optimizer also of weights, which then leave their own tensors

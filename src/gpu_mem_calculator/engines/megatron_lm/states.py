@@ -13,12 +13,12 @@ from ...ledger.source import ARITHMETIC, code
 from ...model.blocks import Moe
 from ...run.phases import OPTIMIZER, STARTUP
 from ...run.run import Run
-from ...step.instants import Beat
+from ...step.instants import StepInstant
 from ...step.optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes, step_temp_bytes
-from ...step.pipeline import Stage
+from ...step.pipeline import PipelineStage
 from .options import bits, fused, gradient_bits, option
 from .parameters import stepped
-from .shards import Shard, after_shard, embedding_shard, layer_shard
+from .shards import MegatronShard, after_shard, embedding_shard, layer_shard
 from .startup import moving_bytes, widening_bytes
 
 EXPERTS, EXPERT_STATES = "optimizer.experts", "states of the experts"
@@ -32,7 +32,7 @@ MAIN_CODE = code("megatron-core 0.19.2 optimizer/optimizer.py:1012, distrib_opti
 STEP_CODE = code("megatron-core 0.19.2 optimizer/__init__.py:544-620")
 
 
-def stage_shard(run: Run, stage: Stage) -> Shard:
+def stage_shard(run: Run, stage: PipelineStage) -> MegatronShard:
     """Every parameter of one rank of the stage."""
     found = embedding_shard(run).times(stage.first)
     found += after_shard(run, stage.first).times(stage.last)
@@ -41,7 +41,7 @@ def stage_shard(run: Run, stage: Stage) -> Shard:
     return found
 
 
-def with_experts(run: Run, beats: tuple[Beat, ...]) -> tuple[Beat, ...]:
+def with_experts(run: Run, beats: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
     """The same beats, and the step of the experts behind that of the dense parameters.
 
     optimizer.py ChainedOptimizer steps one after the other. In the first step of an unrolled
@@ -70,7 +70,7 @@ def optimizer_row(run: Run) -> Optimizer:
     return replace(row, foreach=1, forloop=1) if run.optimizer.startswith("sgd") else row
 
 
-def owned(run: Run, shard: Shard) -> Num:
+def owned(run: Run, shard: MegatronShard) -> Num:
     """Parameters that the rank steps.
 
     The distributed optimizer cuts each buffer evenly over dp × cp, that of the experts over the
@@ -80,7 +80,7 @@ def owned(run: Run, shard: Shard) -> Num:
     return dense + experts
 
 
-def owned_parts(run: Run, shard: Shard) -> tuple[Num, Num]:
+def owned_parts(run: Run, shard: MegatronShard) -> tuple[Num, Num]:
     """The dense ones of them, and the experts' weights: optimizers of their own, one by one."""
     if not option(run, "distributed_optimizer"):
         return shard.dense, shard.experts
@@ -88,7 +88,9 @@ def owned_parts(run: Run, shard: Shard) -> tuple[Num, Num]:
     return ceil_div(shard.dense, ranks), ceil_div(shard.experts * run.mesh.ep, ranks)
 
 
-def state_entries(run: Run, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def state_entries(
+    run: Run, stage: PipelineStage, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
     """2 + 4 + 4 + 8 bytes a parameter with Adam in bf16; 6 + 12 / (dp × cp) distributed.
 
     In an unrolled run start-up plays a script that leaves weights, main gradients and main
@@ -118,7 +120,7 @@ def state_entries(run: Run, stage: Stage, beats: tuple[Beat, ...]) -> Iterator[E
 
 
 def _startup_entries(
-    run: Run, stage: Stage, shard: Shard, after: dict[str, Num]
+    run: Run, stage: PipelineStage, shard: MegatronShard, after: dict[str, Num]
 ) -> Iterator[Entry]:
     """What start-up makes and leaves; one of the distributed optimizer's buffers has its
     parameters twice while it is made.
@@ -169,7 +171,9 @@ def _matrices(run: Run, size: int, *, expert: bool) -> list[int]:
     return [*found[:-1], size - sum(found[:-1])]
 
 
-def _step_entries(run: Run, shard: Shard, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def _step_entries(
+    run: Run, shard: MegatronShard, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
     """The step: norms and biases are a group of their own, so matrices alone set its height.
 
     Dense parameters and experts are stepped one after the other (optimizer.py ChainedOptimizer).

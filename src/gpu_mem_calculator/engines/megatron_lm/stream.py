@@ -8,23 +8,23 @@ from functools import partial
 from ...ledger.ledger import PER_MICRO_BATCH, Ledger
 from ...run.phases import BACKWARD, FORWARD
 from ...run.run import Run
-from ...step.pipeline import Stage
-from ...step.stream_writer import Phase, Tensors, Writer
+from ...step.pipeline import PipelineStage
+from ...step.stream_writer import Phase, StreamWriter, Tensors
 from .model_inputs import embedding_steps
 
 EPILOGUE = "epilogue"  # the instant at which DeepSpeed reduces gradients
 
 
-def stage_writer(run: Run, stage: Stage) -> Callable[[Ledger], Writer] | None:
+def stage_writer(run: Run, stage: PipelineStage) -> Callable[[Ledger], StreamWriter] | None:
     """Who writes a stage's stream; where chunks interleave, entries have what waits."""
     if not run.unrolled:
         return None
     front = embedding_steps(run)[:-1] if stage.first else ()
     flight = 1 if run.virtual_stages > 1 else int(stage.flight)
-    return partial(StageWriter, flight=flight, front=front)
+    return partial(PipelineStreamWriter, flight=flight, front=front)
 
 
-class StageWriter(Writer):
+class PipelineStreamWriter(StreamWriter):
     """Writes warm-up forwards, then one forward and one backward in turn, then the backwards left.
 
     megatron-core 0.19.2 pipeline_parallel/schedules.py:2243. The micro-batch that has waited

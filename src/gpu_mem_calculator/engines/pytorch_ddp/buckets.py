@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ...autograd.events import Reel, Script
+from ...autograd.events import BlockEvents, EventRecorder
 from ...ledger.ledger import BUCKETS, OLD_BUCKETS, Ledger
 from ...ledger.units import MIB
 from ...run.phases import FORWARD
-from ...step.stream_writer import Phase, Writer
+from ...step.stream_writer import Phase, StreamWriter
 
 SENT_BYTES = 250 * MIB  # nn/parallel/distributed.py broadcast_bucket_size
 FIRST_BYTES, BUCKET_BYTES = MIB, 25 * MIB  # of the first bucket, of the others
@@ -38,19 +38,19 @@ def sent(sizes: list[int]) -> list[int]:
     return [sum(one) if len(one) > 1 else 0 for one in filled(sizes, SENT_BYTES)]
 
 
-def sent_script(sizes: list[int]) -> Script:
+def sent_script(sizes: list[int]) -> BlockEvents:
     """Parameters on their way to the other ranks, two flat copies at a time.
 
     torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced.
     """
-    reel = Reel()
+    reel = EventRecorder()
     flying: list[int] = []
     for size in sent(sizes):
         flying.append(reel.make(size))
         if len(flying) == 2:
             reel.free(flying.pop(0))
     reel.over(flying)
-    return Script(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events))
+    return BlockEvents(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events))
 
 
 def sent_bytes(sizes: list[int]) -> int:
@@ -59,7 +59,7 @@ def sent_bytes(sizes: list[int]) -> int:
     return max(a + b for a, b in pairwise(chunks))
 
 
-class BucketWriter(Writer):
+class BucketStreamWriter(StreamWriter):
     """All gradients are one bucket until the second forward, which makes the real ones.
 
     torch 2.11 nn/parallel/distributed.py _ddp_init_helper: no limit while the order in which

@@ -14,8 +14,8 @@ from ...run.phases import OPTIMIZER, STARTUP
 from ...run.run import Precision, Run
 from ...step.activations import GO, activation_entries, setting, walks
 from ...step.block_events import plays
-from ...step.instants import Beat, step
-from ...step.layer_groups import Block, blocks
+from ...step.instants import StepInstant, step
+from ...step.layer_groups import LayerGroup, blocks
 from ...step.optimizers import OPTIMIZERS, default_implementation
 from ...step.quantization import loading_script
 from ...step.states import (
@@ -40,7 +40,7 @@ from ...step.weights import (
     trained_total,
 )
 from ...step.workspaces import workspace_entries
-from .buckets import BucketWriter, buckets, sent_bytes, sent_script
+from .buckets import BucketStreamWriter, buckets, sent_bytes, sent_script
 
 PRECISIONS = {
     "fp32": Precision(32, 32),
@@ -83,7 +83,7 @@ def ledger(run: Run) -> Ledger:
     )  # fmt: skip
     instants = (*starts, *(b.instant for b in beats))
     found = Ledger(instants, tuple(entries), plays(stack, beats, done) if run.unrolled else {},
-                   writer=BucketWriter)  # fmt: skip
+                   writer=BucketStreamWriter)  # fmt: skip
     return _with_first_step(run, found, trained_bits(run, precision))
 
 
@@ -125,7 +125,7 @@ def _also(entry: Entry, names: Mapping[str, str]) -> Entry:
 
 
 def _gradients(
-    run: Run, precision: Precision, stack: tuple[Block, ...], beats: tuple[Beat, ...]
+    run: Run, precision: Precision, stack: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """A tied table's gradient appears with the head's, an untied one's with the embedding's.
 
@@ -144,7 +144,7 @@ def _gradients(
     )
 
 
-def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator[Entry]:
+def _states(run: Run, precision: Precision, beats: tuple[StepInstant, ...]) -> Iterator[Entry]:
     trained, bits = trained_total(run), trained_bits(run, precision)
     sizes = [n * bits // 8 for n, _ in trained_sizes(run)] if run.unrolled else []
     base = parameter_entry("parameters", base_bytes(run, precision), beats,
@@ -184,7 +184,7 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
     )
 
 
-def tower_entry(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Entry:
+def tower_entry(run: Run, precision: Precision, beats: tuple[StepInstant, ...]) -> Entry:
     """The vision tower's weights: text gives them no gradient, and torch makes states with the
     first gradient. DDP refuses parameters that stay without one (reducer.cpp
     ensure_prior_reduction_finished), so they are frozen where there are several ranks.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ...autograd.tape import Tape, Value
 from .ops import add, multiply, scale
-from .setting import Setting
+from .setting import BlockSetting
 
 # What a fused function keeps: its input (True), or its output (False).
 KEEPS_INPUT = {
@@ -15,7 +15,7 @@ KEEPS_INPUT = {
 }  # fmt: skip
 
 
-def activation(tape: Tape, setting: Setting, x: Value, name: str) -> Value:
+def activation(tape: Tape, setting: BlockSetting, x: Value, name: str) -> Value:
     """An activation function by its name in the config: fused, or written out in Python."""
     if name in WRITTEN_OUT:
         return WRITTEN_OUT[name](tape, setting, x)
@@ -23,7 +23,7 @@ def activation(tape: Tape, setting: Setting, x: Value, name: str) -> Value:
     return tape.op("act", x, saves=(x,) if keeps_input else (), save_out=not keeps_input)
 
 
-def gelu_new(tape: Tape, setting: Setting, x: Value) -> Value:
+def gelu_new(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     """0.5 x (1 + tanh(c (x + 0.044715 x³))): activations.py:59, which keeps each step.
 
     Under autocast torch.pow runs in fp32 (autocast_mode.h), and so does what follows.
@@ -37,7 +37,7 @@ def gelu_new(tape: Tape, setting: Setting, x: Value) -> Value:
     return multiply(tape, half, one, "act")
 
 
-def gelu_fast(tape: Tape, setting: Setting, x: Value) -> Value:
+def gelu_fast(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     """0.5 x (1 + tanh(x c (1 + 0.044715 x x))): activations.py:106."""
     half = scale(tape, x, "act.half")
     left = scale(tape, x, "act.left")
@@ -47,7 +47,7 @@ def gelu_fast(tape: Tape, setting: Setting, x: Value) -> Value:
     return multiply(tape, half, one, "act")
 
 
-def gelu_python(tape: Tape, setting: Setting, x: Value) -> Value:
+def gelu_python(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     """x 0.5 (1 + erf(x / √2)): activations.py:82."""
     half = scale(tape, x, "act.half")
     divided = scale(tape, x, "act.divided")
@@ -55,20 +55,20 @@ def gelu_python(tape: Tape, setting: Setting, x: Value) -> Value:
     return multiply(tape, half, tape.op("act.one", erf, passes=True), "act")
 
 
-def quick_gelu(tape: Tape, setting: Setting, x: Value) -> Value:
+def quick_gelu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     """x · sigmoid(1.702 x): activations.py:117."""
     opened = tape.op("act.sigmoid", scale(tape, x, "act.scaled"), save_out=True)
     return multiply(tape, x, opened, "act")
 
 
-def squared_relu(tape: Tape, setting: Setting, x: Value) -> Value:
+def squared_relu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     """relu(x)²: activations.py:203; both steps keep relu(x), autocast's square in fp32."""
     positive = tape.op("act.relu", x, save_out=True)
     base = tape.cast(positive, 32) if setting.autocast else positive
     return tape.op("act", base, saves=(base,), back_temp=base.bytes)
 
 
-def xielu(tape: Tape, setting: Setting, x: Value) -> Value:
+def xielu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     """XIELUActivation._xielu_python (activations.py:281); its two numbers take gradients.
 
     They have one dimension, so under autocast a product with one of them is in fp32; expm1 runs
@@ -88,7 +88,7 @@ def xielu(tape: Tape, setting: Setting, x: Value) -> Value:
     return tape.op("act", right, left, saves=(above,))
 
 
-def bloom_gelu(tape: Tape, setting: Setting, x: Value) -> Value:
+def bloom_gelu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     """GeLUFunction (modeling_bloom.py:141) keeps its input and makes everything again.
 
     Forward has three maps beside x and the output; backward six (bloom_gelu_back, :123).
@@ -96,14 +96,14 @@ def bloom_gelu(tape: Tape, setting: Setting, x: Value) -> Value:
     return tape.op("act", x, saves=(x,), temp=(x.bytes,) * 3, back_temp=(x.bytes,) * 5)
 
 
-WRITTEN_OUT: dict[str, Callable[[Tape, Setting, Value], Value]] = {
+WRITTEN_OUT: dict[str, Callable[[Tape, BlockSetting, Value], Value]] = {
     "gelu_new": gelu_new, "gelu_accurate": gelu_new, "gelu_fast": gelu_fast,
     "gelu_python": gelu_python, "quick_gelu": quick_gelu, "relu2": squared_relu,
     "bloom_gelu": bloom_gelu, "xielu": xielu,
 }  # fmt: skip
 
 
-def gated(tape: Tape, setting: Setting, gate: Value, up: Value, name: str) -> Value:
+def gated(tape: Tape, setting: BlockSetting, gate: Value, up: Value, name: str) -> Value:
     """act(gate) · up; gpt-oss has a form of its own."""
     if name == "gpt_oss":
         return _clamped(tape, gate, up)

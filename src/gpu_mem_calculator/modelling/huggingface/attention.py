@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
 from ...model.blocks import Attention, LatentAttention
-from .attention_inputs import Heads
+from .attention_inputs import AttentionInputs
 from .attention_kernels import attend
-from .cache import Cache
+from .cache import LayerCache
 from .norms import norm
 from .ops import linear, maybe_dropout
 from .rotary import layer_tables, rotate
-from .setting import Setting
+from .setting import BlockSetting
 
 
 def attention(
-    tape: Tape, setting: Setting, x: Value, block: Attention, *, masked: bool = False,
-    cache: Cache | None = None,
+    tape: Tape, setting: BlockSetting, x: Value, block: Attention, *, masked: bool = False,
+    cache: LayerCache | None = None,
 ) -> Value:  # fmt: skip
     """Projections, norms on q and k, rotary embedding, the kernel, the output projection."""
     q, k, v = projected = _projected(tape, setting, x, block)
@@ -34,7 +34,7 @@ def attention(
     q, k = _positioned(tape, setting, q, k, block, parts)
     if cache is not None:
         k, v = cache.update(tape, setting, k, v)
-    heads = Heads(
+    heads = AttentionInputs(
         heads=block.heads,
         kv_heads=kv_heads,
         head_dim=block.head_dim,
@@ -63,7 +63,7 @@ def attention(
 
 
 def _projected(
-    tape: Tape, setting: Setting, x: Value, block: Attention
+    tape: Tape, setting: BlockSetting, x: Value, block: Attention
 ) -> tuple[Value, Value, Value]:
     """q, k and v from projections of their own, or as views of a fused one."""
     norms = block.norms if "early" in setting.names else ()
@@ -96,7 +96,7 @@ def _clamped_in_place(tape: Tape, x: Value) -> Value:
 
 
 def _positioned(
-    tape: Tape, setting: Setting, q: Value, k: Value, block: Attention, parts: list[Value]
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, block: Attention, parts: list[Value]
 ) -> tuple[Value, Value]:
     """The rotary embedding, and the norms on q and k that come after it (Llama 4, Hunyuan).
 
@@ -120,8 +120,8 @@ def _positioned(
 
 
 def latent_attention(
-    tape: Tape, setting: Setting, x: Value, block: LatentAttention, *, masked: bool = False,
-    cache: Cache | None = None,
+    tape: Tape, setting: BlockSetting, x: Value, block: LatentAttention, *, masked: bool = False,
+    cache: LayerCache | None = None,
 ) -> Value:  # fmt: skip
     """DeepSeek's MLA as transformers trains it: keys and values are made in full.
 
@@ -162,9 +162,15 @@ def latent_attention(
 
 
 def _cached_latent(
-    tape: Tape, setting: Setting, x: Value, q: Value, block: LatentAttention, cache: Cache, *,
+    tape: Tape,
+    setting: BlockSetting,
+    x: Value,
+    q: Value,
+    block: LatentAttention,
+    cache: LayerCache,
+    *,
     masked: bool,
-) -> Value:  # fmt: skip
+) -> Value:
     """The same with a cache, which holds the latents; keys and values are made from all of it
     (modeling_deepseek_v3.py, DeepseekV3Attention.forward and expand_kv).
     """
@@ -198,9 +204,9 @@ def _cached_latent(
     return out
 
 
-def _latent_heads(block: LatentAttention, masked: bool, *, cached: bool) -> Heads:
+def _latent_heads(block: LatentAttention, masked: bool, *, cached: bool) -> AttentionInputs:
     """Full heads; q is joined from its two parts, head by head."""
-    return Heads(
+    return AttentionInputs(
         heads=block.heads,
         kv_heads=block.heads,
         head_dim=block.nope_dim + block.rope_dim,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...autograd.tape import Tape, Value
-from .setting import Setting
+from .setting import BlockSetting
 
 
-class Heads(Struct, frozen=True, kw_only=True):
+class AttentionInputs(Struct, frozen=True, kw_only=True):
     """The sizes of one attention call, and how its family makes it."""
 
     heads: int
@@ -36,7 +36,9 @@ class Heads(Struct, frozen=True, kw_only=True):
         return self.heads != self.kv_heads
 
 
-def repeated(tape: Tape, setting: Setting, k: Value, v: Value, heads: Heads) -> tuple[Value, Value]:
+def repeated(
+    tape: Tape, setting: BlockSetting, k: Value, v: Value, heads: AttentionInputs
+) -> tuple[Value, Value]:
     """Keys and values copied for every query head (repeat_kv), where there are fewer of them.
 
     A single one is expanded without a copy: its reshape is a view.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, choose, holds, round_up
-from .attention_inputs import Heads, repeated
+from .attention_inputs import AttentionInputs, repeated
 from .eager_attention import eager
 from .ops import maybe_dropout, scale
-from .setting import Setting
+from .setting import BlockSetting
 
 
-def kernel(setting: Setting, heads: Heads) -> str:
+def kernel(setting: BlockSetting, heads: AttentionInputs) -> str:
     """The kernel that runs on an NVIDIA card: torch's SDPA choice, or what was asked for.
 
     aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: compute capability 9.0 and 10.0 prefer
@@ -41,7 +41,9 @@ def kernel(setting: Setting, heads: Heads) -> str:
     return "efficient"
 
 
-def attend(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+def attend(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
+) -> Value:
     """Attention in the kernel that runs; (batch, seq, heads, value_dim) comes out."""
     name = kernel(setting, heads)
     if name == "eager":
@@ -55,12 +57,12 @@ def attend(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
     return out
 
 
-def _out_elements(setting: Setting, heads: Heads) -> Num:
+def _out_elements(setting: BlockSetting, heads: AttentionInputs) -> Num:
     return setting.tokens * (heads.heads * heads.value_dim)
 
 
 def _fused(
-    tape: Tape, setting: Setting, values: tuple[Value, Value, Value], heads: Heads,
+    tape: Tape, setting: BlockSetting, values: tuple[Value, Value, Value], heads: AttentionInputs,
     rows: Num, saves: list[Value], work: tuple[Num, ...], lse_name: str = "attn.logsumexp",
 ) -> Value:  # fmt: skip
     """A fused kernel: keeps q, k, v, the output and one fp32 log-sum-exp a row and head."""
@@ -71,14 +73,16 @@ def _fused(
     )  # fmt: skip
 
 
-def _token_by_token(tape: Tape, out: Value, heads: Heads) -> Value:
+def _token_by_token(tape: Tape, out: Value, heads: AttentionInputs) -> Value:
     """The output has q's layout: where that is head by head, transformers copies it
     (`transpose(1, 2).contiguous()`, integrations/sdpa_attention.py:169).
     """
     return tape.op("attn.contiguous", out) if heads.head_major else out
 
 
-def _own_mask(tape: Tape, setting: Setting, q: Value, heads: Heads, width: Num) -> list[Value]:
+def _own_mask(
+    tape: Tape, setting: BlockSetting, q: Value, heads: AttentionInputs, width: Num
+) -> list[Value]:
     """The additive mask that SDPA makes from a boolean one, for this call alone
     (attention.cpp convert_boolean_attn_mask); of one with a row for every head (ALiBi), the copy
     that autocast makes.
@@ -91,7 +95,9 @@ def _own_mask(tape: Tape, setting: Setting, q: Value, heads: Heads, width: Num) 
     return [tape.value("attn.mask", setting.batch * setting.seq * width, q.bits, grad=False)]
 
 
-def _cudnn(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+def _cudnn(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
+) -> Value:
     """cuDNN's attention. Backward holds an fp32 dq, a row sum, 256 bytes, and with grouped heads
     dk and dv for every query head (measured on an H200, cuDNN of torch 2.11+cu130).
     """
@@ -102,7 +108,9 @@ def _cudnn(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
     return _token_by_token(tape, _fused(tape, setting, (q, k, v), heads, rows, mask, work), heads)
 
 
-def _flash(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+def _flash(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
+) -> Value:
     """FlashAttention-2: backward holds an fp32 accumulator for dq (rows rounded up to 128, head
     size to 32), a row sum, and with grouped heads dk and dv for every query head: flash_api.cpp,
     mha_bwd. Forward makes its log-sum-exp whether or not there is a backward (mha_fwd); what it
@@ -117,7 +125,9 @@ def _flash(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: He
     return _token_by_token(tape, out, heads)
 
 
-def _efficient(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+def _efficient(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
+) -> Value:
     """The memory-efficient kernel. Its output is token by token whatever q is.
 
     Backward has one fp32 number a row; in fp32 that is made outside the kernel, from grad · out
@@ -131,7 +141,9 @@ def _efficient(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads
     return _fused(tape, setting, (q, k, v), heads, rows, mask, work)
 
 
-def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+def _math(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
+) -> Value:
     """torch's reference path: every s × s map in full, and in fp32 whatever comes in
     (attention.cpp, _scaled_dot_product_attention_math). The softmax looks for rows without a key,
     which takes a boolean map (_safe_softmax).
@@ -175,7 +187,7 @@ def _math(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
     return tape.op("attn.out", tape.cast(out, bits))
 
 
-def _spread(tape: Tape, setting: Setting, x: Value, elements: Num) -> Value:
+def _spread(tape: Tape, setting: BlockSetting, x: Value, elements: Num) -> Value:
     """Keys or values for every query head, copied where batch and heads do not merge: with one
     sequence they are a view.
     """
@@ -183,13 +195,15 @@ def _spread(tape: Tape, setting: Setting, x: Value, elements: Num) -> Value:
     return tape.op(f"{x.name}.spread", x, elements=size)
 
 
-def _copied_query(tape: Tape, setting: Setting, q: Value) -> Value:
+def _copied_query(tape: Tape, setting: BlockSetting, q: Value) -> Value:
     """The scaled q, named beside its copy for the matmul; with one sequence there is no copy."""
     source = tape.value("attn.q_source", 0, q.bits, grad=False)
     return tape.op("attn.q_named", source, elements=q.elements() * holds(setting.batch > 1))
 
 
-def _named_mask(tape: Tape, setting: Setting, heads: Heads, bits: int) -> list[Value]:
+def _named_mask(
+    tape: Tape, setting: BlockSetting, heads: AttentionInputs, bits: int
+) -> list[Value]:
     """The mask in numbers, added to the scores and not kept: from a boolean one, or from
     `is_causal` (attention.cpp, ones().tril()), but not where an additive one is given.
     """

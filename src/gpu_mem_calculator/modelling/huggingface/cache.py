@@ -13,12 +13,12 @@ from collections.abc import Iterable
 
 from ...autograd.tape import Tape, Value
 from ...ledger.num import Num
-from .setting import Setting
+from .setting import BlockSetting
 
 NAMES = ("keys", "values")
 
 
-class Cache:
+class LayerCache:
     """One layer's cache: what is there before, and what is kept of a forward pass."""
 
     def __init__(self, tape: Tape, *old: tuple[str, Num, int], slides: bool = False) -> None:
@@ -32,7 +32,7 @@ class Cache:
             tape.value(f"{name}.old", elements, bits, grad=False) for name, elements, bits in old
         ]
 
-    def update(self, tape: Tape, setting: Setting, key: Value, value: Value) -> list[Value]:
+    def update(self, tape: Tape, setting: BlockSetting, key: Value, value: Value) -> list[Value]:
         """Keys and values with the new tokens' behind them."""
         new = [
             tape.op(f"cache.{name}", x, *old, elements=x.elements() // setting.seq * setting.keys)
@@ -42,7 +42,7 @@ class Cache:
         self.kept += new
         return new
 
-    def length(self, setting: Setting) -> Num:
+    def length(self, setting: BlockSetting) -> Num:
         """Tokens a sequence of what `update` gives back."""
         return setting.keys
 
@@ -56,7 +56,7 @@ class Cache:
         ]
 
 
-class Static(Cache):
+class StaticLayerCache(LayerCache):
     """A cache with room for so many tokens a sequence.
 
     `over`: a prompt is longer than a window, whose keys and values are copied in; attention reads
@@ -69,7 +69,7 @@ class Static(Cache):
         super().__init__(tape, *old)
         self.room, self.over, self.rolls = room, over, rolls
 
-    def update(self, tape: Tape, setting: Setting, key: Value, value: Value) -> list[Value]:
+    def update(self, tape: Tape, setting: BlockSetting, key: Value, value: Value) -> list[Value]:
         """All there is room for, or a prompt's own keys and values."""
         self.kept += self.old or [
             tape.op(f"cache.{name}", x, elements=x.elements() // setting.seq * self.room)
@@ -81,6 +81,6 @@ class Static(Cache):
         tape.hold(key, value, *self.kept)
         return [key, value] if self.over else list(self.kept)
 
-    def length(self, setting: Setting) -> Num:
+    def length(self, setting: BlockSetting) -> Num:
         """Whatever has been seen."""
         return setting.seq if self.over else self.room

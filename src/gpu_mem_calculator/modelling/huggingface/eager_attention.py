@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, holds
-from .attention_inputs import Heads, repeated
+from .attention_inputs import AttentionInputs, repeated
 from .ops import maybe_dropout, scale
-from .setting import Setting
+from .setting import BlockSetting
 
 
-def eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+def eager(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
+) -> Value:
     """eager_attention_forward (modeling_llama.py:191) and its kin.
 
     Autocast casts what a matmul reads, not what the function names: q and k stay as wide as their
@@ -50,7 +52,7 @@ def eager(tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Hea
 
 
 def _queries_and_keys(
-    tape: Tape, setting: Setting, q: Value, key: tuple[Value, Value], heads: Heads
+    tape: Tape, setting: BlockSetting, q: Value, key: tuple[Value, Value], heads: AttentionInputs
 ) -> tuple[Value, ...]:
     """q and k as the first matmul reads them, and what it keeps of them where they are views."""
     (k, keys), copied = key, heads.grouped and heads.kv_heads > 1
@@ -62,7 +64,7 @@ def _queries_and_keys(
 
 
 def _values(
-    tape: Tape, setting: Setting, q: Value, value: tuple[Value, Value], heads: Heads
+    tape: Tape, setting: BlockSetting, q: Value, value: tuple[Value, Value], heads: AttentionInputs
 ) -> tuple[Value, ...]:
     """v as the second matmul reads it; a view into a fused projection keeps all of that, where q
     is no view of it, too.
@@ -77,7 +79,7 @@ def _values(
 
 
 def _operand(
-    tape: Tape, setting: Setting, x: Value, elements: Num, stored: Num, *, whole: bool
+    tape: Tape, setting: BlockSetting, x: Value, elements: Num, stored: Num, *, whole: bool
 ) -> tuple[Value, ...]:
     """What a matmul reads: cast by autocast, and copied where batch and heads do not merge.
 
@@ -93,7 +95,7 @@ def _operand(
     return copy, kept
 
 
-def _with_bias(tape: Tape, setting: Setting, scores: Value, heads: Heads) -> Value:
+def _with_bias(tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs) -> Value:
     """The scores with what is added to them."""
     if heads.float_logits:
         return _falcon_alibi(tape, scores)
@@ -101,7 +103,7 @@ def _with_bias(tape: Tape, setting: Setting, scores: Value, heads: Heads) -> Val
 
 
 def eager_inference(
-    tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> Value:
     """The same without autograd or autocast; a cache has joined k and v.
 
@@ -138,7 +140,7 @@ def eager_inference(
 
 
 def _operands(
-    tape: Tape, setting: Setting, q: Value, k: Value, v: Value, heads: Heads
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> tuple[Value, Value, Value]:
     """q, k and v as matmul wants them."""
     rows = setting.key_tokens * heads.heads
@@ -149,7 +151,7 @@ def _operands(
     return q, k, tape.op("attn.v_contiguous", v, elements=rows * heads.value_dim)
 
 
-def _biased(tape: Tape, setting: Setting, scores: Value, heads: Heads) -> Value:
+def _biased(tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs) -> Value:
     """Scores times the scale, capped (modeling_gemma2.py:225), plus the mask.
 
     The mask has the dtype of the embedding's output (masking_utils.py eager_mask), which autocast
@@ -181,7 +183,9 @@ def _falcon_alibi(tape: Tape, scores: Value) -> Value:
     return narrow
 
 
-def _probabilities(tape: Tape, setting: Setting, scores: Value, heads: Heads) -> Value:
+def _probabilities(
+    tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs
+) -> Value:
     """The softmax, mostly in fp32; with sinks over one more column, which is then cut off.
 
     For fp16 the kernel itself widens what it reads (torch 2.11 SoftMax.cpp, `half_to_float`).
@@ -196,7 +200,9 @@ def _probabilities(tape: Tape, setting: Setting, scores: Value, heads: Heads) ->
     return probs
 
 
-def _with_sinks(tape: Tape, setting: Setting, scores: Value, heads: Heads, bits: int) -> Value:
+def _with_sinks(
+    tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs, bits: int
+) -> Value:
     """cat([scores, sinks]), less the row's maximum, softmax, all but the last column
     (modeling_gpt_oss.py:251).
     """

@@ -11,10 +11,10 @@ from ...model.blocks import Moe, Weight, in_share
 from .activation import activation, gated
 from .feedforward import halves, mlp
 from .ops import add, linear
-from .setting import Setting
+from .setting import BlockSetting
 
 
-def moe(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
+def moe(tape: Tape, setting: BlockSetting, x: Value, block: Moe) -> Value:
     """Router, experts, shared expert. Qwen2-MoE runs its shared expert first."""
     if block.all_tokens:
         return _every_expert(tape, setting, x, block)
@@ -40,7 +40,7 @@ def _jittered(tape: Tape, x: Value, name: str) -> Value:
     return jittered
 
 
-def route(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
+def route(tape: Tape, setting: BlockSetting, x: Value, block: Moe) -> Value:
     """The weight of each chosen expert, by the router's implementation:
 
     - `softmax`: over all experts in fp32, the best `top_k`, cast back (modeling_qwen3_moe.py:258)
@@ -74,19 +74,19 @@ def route(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
     return tape.cast(scores, logits.bits) if impl in ("softmax", "sparsemixer") else scores
 
 
-def _weights(tape: Tape, setting: Setting, block: Moe, bits: int) -> tuple[Value, Value]:
+def _weights(tape: Tape, setting: BlockSetting, block: Moe, bits: int) -> tuple[Value, Value]:
     """The stacked up and down projections, in the width that they are multiplied in."""
     stacked = [w for w in block.experts if len(w.dims) >= 2 and "bias" not in w.name]
     found = sorted(stacked, key=lambda w: -w.numel)
     return _one(tape, setting, found[0], bits), _one(tape, setting, found[-1], bits)
 
 
-def _one(tape: Tape, setting: Setting, weight: Weight, bits: int) -> Value:
+def _one(tape: Tape, setting: BlockSetting, weight: Weight, bits: int) -> Value:
     value = tape.param(weight.name, weight.numel, setting.weight_bits, grad=not setting.frozen)
     return value if value.bits == bits else tape.op(f"{weight.name}.to", value, bits=bits)
 
 
-def _grouped(tape: Tape, setting: Setting, x: Value, block: Moe, scores: Value) -> Value:
+def _grouped(tape: Tape, setting: BlockSetting, x: Value, block: Moe, scores: Value) -> Value:
     """All experts by grouped matmul (grouped_mm_experts_forward, integrations/moe.py:377).
 
     Tokens are gathered in the order of their experts, each `top_k` times. Counts are exact;
@@ -124,7 +124,7 @@ def _grouped(tape: Tape, setting: Setting, x: Value, block: Moe, scores: Value) 
     return tape.cast(total, x.bits)
 
 
-def _batched(tape: Tape, setting: Setting, x: Value, block: Moe, scores: Value) -> Value:
+def _batched(tape: Tape, setting: BlockSetting, x: Value, block: Moe, scores: Value) -> Value:
     """While it decodes, generate copies each token's experts for one batched matmul
     (generation/utils.py:2313 _optimize_model_for_decode, integrations/moe.py
     batched_mm_experts_forward). Names are given to the next copy only when that is made.
@@ -147,7 +147,7 @@ def _batched(tape: Tape, setting: Setting, x: Value, block: Moe, scores: Value) 
     return tape.cast(total, x.bits)
 
 
-def _read(setting: Setting, x: Value, weight: Value) -> tuple[Value, ...]:
+def _read(setting: BlockSetting, x: Value, weight: Value) -> tuple[Value, ...]:
     """What a matmul keeps: its input for the weight's gradient, which a frozen one has not."""
     return (weight,) if setting.frozen else (x, weight)
 
@@ -156,13 +156,13 @@ def _has_bias(block: Moe) -> bool:
     return any("bias" in w.name for w in block.experts)
 
 
-def _bias(tape: Tape, setting: Setting, elements: Num) -> Value:
+def _bias(tape: Tape, setting: BlockSetting, elements: Num) -> Value:
     """One row of the biases for every gathered token; named until the next are made."""
     source = tape.value("moe.biases", 0, setting.weight_bits, grad=False)
     return tape.op("moe.bias", source, elements=elements)
 
 
-def _inner(tape: Tape, setting: Setting, up: Value, block: Moe) -> Value:
+def _inner(tape: Tape, setting: BlockSetting, up: Value, block: Moe) -> Value:
     """What stands between the two projections."""
     if not block.gated:
         return activation(tape, setting, up, block.activation)
@@ -183,7 +183,7 @@ def _weighted(tape: Tape, down: Value, scores: Value) -> Value:
     )  # fmt: skip
 
 
-def _every_expert(tape: Tape, setting: Setting, x: Value, block: Moe) -> Value:
+def _every_expert(tape: Tape, setting: BlockSetting, x: Value, block: Moe) -> Value:
     """Llama4TextMoe (modeling_llama4.py): every expert on every token, scaled by its score."""
     tokens, bits = setting.tokens, setting.matmul_bits
     size = in_share(block.num_experts * setting.hidden, block.router[0].share)

@@ -6,10 +6,10 @@ from ...autograd.tape import Tape, Value
 from ...model.blocks import Mlp
 from .activation import activation, gated
 from .ops import linear, maybe_dropout, multiply
-from .setting import Setting
+from .setting import BlockSetting
 
 
-def mlp(tape: Tape, setting: Setting, x: Value, block: Mlp) -> Value:
+def mlp(tape: Tape, setting: BlockSetting, x: Value, block: Mlp) -> Value:
     """down(act(gate x) · up x), or down(act(up x)), in the order of Python's expressions."""
     first = linear(tape, setting, x, block.inputs[0])
     if not block.gated:

@@ -6,17 +6,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...autograd.tape import Tape
-from ...autograd.walk import Walk, walk
+from ...autograd.walk import BlockWalk, walk
 from ...ledger.num import Num
 from ...ledger.remember import remembered
 from ...model.arch import Arch
 from ...model.blocks import Linear, Norm
 from .norms import norm
 from .ops import linear
-from .setting import Setting
+from .setting import BlockSetting
 
 
-class Head(Struct, frozen=True):
+class OutputHead(Struct, frozen=True):
     """What stands behind the stack, and decides what its walk is."""
 
     norm: Norm | None
@@ -27,20 +27,20 @@ class Head(Struct, frozen=True):
     parameters: Num
 
 
-def _head(arch: Arch) -> Head:
+def _head(arch: Arch) -> OutputHead:
     """OPT-350M projects back to the embedding's width before it."""
     back = tuple(Linear(weight.name, weight.dims[1], weight.dims[0], share=weight.share)
                  for weight in arch.head_extra if len(weight.dims) == 2)  # fmt: skip
     table = arch.embedding[0]
     tied = Linear("lm_head", table.dims[1], ("vocab", arch.vocab), share=table.share)
-    return Head(
+    return OutputHead(
         norm=arch.final_norm, linears=(*back, arch.head or tied), tied=arch.tied,
         capped=bool(arch.logit_softcap), wide=arch.layers[-1].fp32_residual,
         parameters=arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0),
     )  # fmt: skip
 
 
-def head_walk(setting: Setting, arch: Arch, tape: Tape | None = None) -> Walk:
+def head_walk(setting: BlockSetting, arch: Arch, tape: Tape | None = None) -> BlockWalk:
     """Final norm, lm_head, and ForCausalLMLoss (loss/loss_utils.py:51).
 
     The logits are made in the matmul's dtype, copied to fp32, and cross_entropy keeps only the
@@ -52,7 +52,7 @@ def head_walk(setting: Setting, arch: Arch, tape: Tape | None = None) -> Walk:
 
 
 @remembered(256)
-def _walked(setting: Setting, head: Head, tape: Tape | None = None) -> Walk:
+def _walked(setting: BlockSetting, head: OutputHead, tape: Tape | None = None) -> BlockWalk:
     own, tape = tape is None, tape or Tape()
     bits = 32 if head.wide else setting.bits
     x = tape.value("stack.output", setting.tokens * setting.hidden, bits)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...autograd.walk import Walk, walk
+from ...autograd.walk import BlockWalk, walk
 from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, StateSpace
 from .attention import attention, latent_attention
-from .cache import Cache
+from .cache import LayerCache
 from .experts import moe
 from .feedforward import mlp
 from .norms import norm
 from .ops import add, maybe_dropout
-from .setting import Setting
+from .setting import BlockSetting
 from .state_space import state_space
 
 
 def _mix(
-    tape: Tape, setting: Setting, x: Value, layer: Layer, masked: bool, cache: Cache | None
+    tape: Tape,
+    setting: BlockSetting,
+    x: Value,
+    layer: Layer,
+    masked: bool,
+    cache: LayerCache | None,
 ) -> Value:
     block = layer.mixer
     if isinstance(block, Attention):
@@ -33,7 +38,7 @@ def _mix(
     return out
 
 
-def _feed(tape: Tape, setting: Setting, x: Value, layer: Layer) -> Value:
+def _feed(tape: Tape, setting: BlockSetting, x: Value, layer: Layer) -> Value:
     block = layer.mlp
     if isinstance(block, Mlp):
         out = mlp(tape, setting, x, block)
@@ -45,12 +50,12 @@ def _feed(tape: Tape, setting: Setting, x: Value, layer: Layer) -> Value:
     return out
 
 
-def _named(tape: Tape, setting: Setting, *values: Value) -> None:
+def _named(tape: Tape, setting: BlockSetting, *values: Value) -> None:
     """The layer's code names what it gives to a block until that returns."""
     tape.hold(*values)
 
 
-def _normed(tape: Tape, setting: Setting, x: Value, layer: Layer, where: str) -> Value:
+def _normed(tape: Tape, setting: BlockSetting, x: Value, layer: Layer, where: str) -> Value:
     found = layer.norm(where)
     if found is None:
         return x
@@ -60,8 +65,8 @@ def _normed(tape: Tape, setting: Setting, x: Value, layer: Layer, where: str) ->
 
 
 def run_layer(
-    tape: Tape, setting: Setting, x: Value, layer: Layer, *, masked: bool,
-    cache: Cache | None = None,
+    tape: Tape, setting: BlockSetting, x: Value, layer: Layer, *, masked: bool,
+    cache: LayerCache | None = None,
 ) -> Value:  # fmt: skip
     """The residual stream through one layer."""
     if layer.parallel:
@@ -91,9 +96,9 @@ def run_layer(
 
 
 def layer_walk(
-    setting: Setting, layer: Layer, *, masked: bool = False, recompute_core: bool = False,
+    setting: BlockSetting, layer: Layer, *, masked: bool = False, recompute_core: bool = False,
     grad: bool = True, checkpoint: str = "",
-) -> Walk:  # fmt: skip
+) -> BlockWalk:  # fmt: skip
     """What one layer keeps and its highest moments in both directions.
 
     `grad` is false where nothing in front of the layer takes a gradient; `checkpoint` says how

@@ -5,15 +5,15 @@ from __future__ import annotations
 from ...autograd.tape import Tape, Value
 from ...model.blocks import Norm, in_share
 from .ops import add, gain
-from .setting import Setting
+from .setting import BlockSetting
 
 
-def norm(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
+def norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     """Any norm, by its implementation's name."""
     return IMPLEMENTATIONS[layer.impl](tape, setting, x, layer)
 
 
-def _param(tape: Tape, setting: Setting, layer: Norm) -> Value:
+def _param(tape: Tape, setting: BlockSetting, layer: Norm) -> Value:
     return tape.param(
         f"{layer.name}.weight",
         in_share(layer.size[1], layer.share),
@@ -36,7 +36,7 @@ def _rsqrt_normed(tape: Tape, x: Value, layer: Norm) -> Value:
     return tape.op(f"{layer.name}.normed", x32, rsqrt, saves=(x32, rsqrt), back_temp=x32.bytes)
 
 
-def rms(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
+def rms(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     """LlamaRMSNorm: weight * normed.to(x.dtype)."""
     normed = _rsqrt_normed(tape, x, layer)
     back = tape.cast(normed, x.bits)
@@ -47,7 +47,7 @@ def rms(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
     return out
 
 
-def rms_float(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
+def rms_float(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     """GemmaRMSNorm: (normed * (1 + weight.float())).type_as(x)."""
     normed = _rsqrt_normed(tape, x, layer)
     weight = tape.op(f"{layer.name}.gain", _param(tape, setting, layer), bits=32)
@@ -55,7 +55,7 @@ def rms_float(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
     return tape.cast(scaled, x.bits)
 
 
-def layer_norm(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
+def layer_norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     """torch.nn.LayerNorm: keeps its input and two fp32 statistics a row (fp32 under autocast)."""
     x = tape.cast(x, 32) if setting.autocast else x
     rows = x.elements() // layer.size[1]
@@ -68,12 +68,12 @@ def layer_norm(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
     return tape.op(layer.name, x, *weights, saves=(x, stats))
 
 
-def layer_wide(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
+def layer_wide(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     """OlmoLayerNorm: torch's layer norm on an fp32 copy, cast back (modeling_olmo.py:58)."""
     return tape.cast(layer_norm(tape, setting, tape.cast(x, 32), layer), x.bits)
 
 
-def layer_float(tape: Tape, setting: Setting, x: Value, layer: Norm) -> Value:
+def layer_float(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     """CohereLayerNorm: mean and variance by hand in fp32, times weight.float()."""
     x32 = tape.cast(x, 32)
     rows = x.elements() // layer.size[1]

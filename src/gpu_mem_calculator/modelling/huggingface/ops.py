@@ -13,10 +13,10 @@ from ...ledger.num import Num, larger
 from ...model.adapters import Adapter
 from ...model.blocks import Linear
 from .quantized import NF4, eight_bits, four_bits
-from .setting import Setting
+from .setting import BlockSetting
 
 
-def linear(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:
+def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
     """torch.nn.Linear (GPT-2's Conv1D alike), with its adapter where there is one."""
     rows = x.elements() // layer.ins[1]
     out = rows * layer.outs[1]
@@ -40,7 +40,7 @@ def linear(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:
     )  # fmt: skip
 
 
-def _weight(tape: Tape, setting: Setting, name: str, elements: Num) -> Value:
+def _weight(tape: Tape, setting: BlockSetting, name: str, elements: Num) -> Value:
     """A weight, cast to the matmul's dtype where autocast does."""
     weight = tape.param(f"{name}.weight", elements, setting.weight_bits, grad=not setting.frozen)
     if setting.weight_bits == setting.matmul_bits:
@@ -48,7 +48,7 @@ def _weight(tape: Tape, setting: Setting, name: str, elements: Num) -> Value:
     return tape.op(f"{name}.weight.to", weight, elements=elements, bits=setting.matmul_bits)
 
 
-def _frozen(tape: Tape, setting: Setting, x: Value, layer: Linear, out: Num) -> Value:
+def _frozen(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num) -> Value:
     """A weight without a gradient: its input is not kept.
 
     Autocast keeps its casts of leaves that take gradients only (torch 2.11 autocast_mode.cpp
@@ -63,7 +63,7 @@ def _frozen(tape: Tape, setting: Setting, x: Value, layer: Linear, out: Num) -> 
     return tape.op(layer.name, *ins, elements=out, bits=bits, saves=ins[1:])
 
 
-def _four_bit(tape: Tape, setting: Setting, x: Value, layer: Linear, out: Num) -> Value:
+def _four_bit(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num) -> Value:
     """Linear4bit: 16 bits inside, the dtype of x outside, the weight unpacked both ways.
 
     bitsandbytes 0.50.2 nn/modules.py:626-637 casts x and casts the result back; autograd/
@@ -96,7 +96,7 @@ def _eight_bit(tape: Tape, x: Value, layer: Linear, out: Num) -> Value:
 
 
 def _adapted(
-    tape: Tape, setting: Setting, x: Value, y: Value, layer: Linear, adapter: Adapter
+    tape: Tape, setting: BlockSetting, x: Value, y: Value, layer: Linear, adapter: Adapter
 ) -> Value:
     """result + lora_B(lora_A(dropout(x))) * scaling (PEFT 0.21.2 tuners/lora/layer.py:1074).
 
@@ -115,7 +115,9 @@ def _adapted(
     return result
 
 
-def _low_rank(tape: Tape, setting: Setting, x: Value, layer: Linear, adapter: Adapter) -> Value:
+def _low_rank(
+    tape: Tape, setting: BlockSetting, x: Value, layer: Linear, adapter: Adapter
+) -> Value:
     """lora_B(lora_A(x)): autocast casts x for this projection alone."""
     rows = x.elements() // layer.ins[1]
     bits = setting.matmul_bits if setting.autocast else adapter.bits
@@ -133,7 +135,7 @@ def _low_rank(tape: Tape, setting: Setting, x: Value, layer: Linear, adapter: Ad
 
 
 def _dora(
-    tape: Tape, setting: Setting, x: Value, y: Value, layer: Linear, adapter: Adapter
+    tape: Tape, setting: BlockSetting, x: Value, y: Value, layer: Linear, adapter: Adapter
 ) -> Value:
     """y + (m - 1) · base + m · lora(x) · scaling, with m = magnitude / ‖W + scaling · BA‖.
 
@@ -182,7 +184,7 @@ def _by_column(tape: Tape, column: Value, x: Value, layer: Linear, name: str) ->
 
 
 def _dora_norm(
-    tape: Tape, setting: Setting, x: Value, layer: Linear, adapter: Adapter
+    tape: Tape, setting: BlockSetting, x: Value, layer: Linear, adapter: Adapter
 ) -> tuple[list[Value], int]:
     """‖W + scaling · BA‖ by rows; returns what stays named, the norm first, and W's width.
 
@@ -214,7 +216,7 @@ def dropout(tape: Tape, x: Value) -> Value:
     return tape.op(f"{x.name}.dropout", x, saves=(mask,))
 
 
-def maybe_dropout(tape: Tape, setting: Setting, x: Value, rate: float) -> Value:
+def maybe_dropout(tape: Tape, setting: BlockSetting, x: Value, rate: float) -> Value:
     """Dropout where its rate is above zero."""
     return dropout(tape, x) if rate > 0 and setting.training else x
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, ceil_div, choose
 from ...model.blocks import Linear
-from .setting import Setting
+from .setting import BlockSetting
 
 NF4, INT8 = "nf4", "int8"
 BLOCK = 64  # elements that share a scale
@@ -15,7 +15,7 @@ SMALL = 4 * 1024**2  # elements of a small weight
 TILE = 64  # outputs that one block of a kernel makes
 
 
-def four_bits(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:
+def four_bits(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
     """Linear4bit: the weight is unpacked for a matmul, but not for a few rows
     (backends/cuda/ops.py _dequant_linear_fallback). With packed scales they are unpacked first,
     then added to their offset.
@@ -30,7 +30,7 @@ def four_bits(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:
     return y
 
 
-def fused_rows(setting: Setting, ins: int, outs: int) -> int:
+def fused_rows(setting: BlockSetting, ins: int, outs: int) -> int:
     """The most rows that the fused 4-bit kernel takes (_gemm_4bit_use_custom_cuda).
 
     It was tuned card by card; here for Hopper, whose matmuls are fast. Elsewhere weights are taken
@@ -51,7 +51,7 @@ def fused_rows(setting: Setting, ins: int, outs: int) -> int:
     return (16, 32, 48, 64)[waves]
 
 
-def eight_bits(tape: Tape, setting: Setting, x: Value, layer: Linear) -> Value:
+def eight_bits(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
     """Linear8bitLt: x in fp16, its outliers looked for, in int8 with a scale a row; the product in
     int32, then in fp16, then in the dtype of x (autograd/_functions.py MatMul8bitLt,
     backends/cuda/ops.py int8_vectorwise_quant and int8_mm_dequant). None is an outlier: their

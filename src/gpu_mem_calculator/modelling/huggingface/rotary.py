@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
 from .ops import add
-from .setting import Setting
+from .setting import BlockSetting
 
 Tables = tuple[Value, ...]
 
 
 def rotate(
-    tape: Tape, setting: Setting, x: Value, size: tuple[int, int], impl: str, tables: Tables = ()
+    tape: Tape,
+    setting: BlockSetting,
+    x: Value,
+    size: tuple[int, int],
+    impl: str,
+    tables: Tables = (),
 ) -> Value:
     """x · cos + rotate_half(x) · sin on a part of each head: `size` is (part, whole).
 
@@ -50,7 +55,7 @@ def _in_float(tape: Tape, x: Value, impl: str, tables: Tables) -> Value:
     return tape.cast(turned, x.bits)
 
 
-def layer_tables(tape: Tape, setting: Setting, rotary_dim: int, impl: str) -> Tables:
+def layer_tables(tape: Tape, setting: BlockSetting, rotary_dim: int, impl: str) -> Tables:
     """cos and sin with every entry doubled, which these families make in each layer: GLM for q
     and k together (modeling_glm.py:apply_rotary_pos_emb), ERNIE 4.5 in fp32, GPT-J for each of
     q and k (modeling_gptj.py:63).

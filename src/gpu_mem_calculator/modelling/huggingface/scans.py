@@ -8,11 +8,11 @@ from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, round_up
 from ...model.blocks import StateSpace
 from .ops import add, multiply, scale
-from .setting import Setting
+from .setting import BlockSetting
 
 
 def token_scan(
-    tape: Tape, setting: Setting, into: Value, active: Value, block: StateSpace
+    tape: Tape, setting: BlockSetting, into: Value, active: Value, block: StateSpace
 ) -> Value:
     """mamba_selective_scan, token by token (modeling_jamba.py:316).
 
@@ -46,7 +46,7 @@ def token_scan(
     return tape.cast(multiply(tape, total, gate, "ssm.gated"), active.bits)
 
 
-class Chunks(NamedTuple):
+class ScanChunks(NamedTuple):
     """Elements of what a chunked scan makes: maps over heads of two widths, and chunk × chunk."""
 
     values: Num  # (b, s, heads, head_dim)
@@ -55,12 +55,12 @@ class Chunks(NamedTuple):
     ends: Num  # (b, chunks + 1, heads, head_dim, state)
 
 
-def chunks(setting: Setting, block: StateSpace) -> Chunks:
+def chunks(setting: BlockSetting, block: StateSpace) -> ScanChunks:
     """The sizes, with the sequence rounded up to whole chunks."""
     size = block.chunk or 256
     length = round_up(setting.seq, size)
     rows = setting.batch * length
-    return Chunks(
+    return ScanChunks(
         values=rows * block.inner,
         states=rows * (block.heads * block.state),
         area=rows * (size * block.heads),
@@ -69,7 +69,7 @@ def chunks(setting: Setting, block: StateSpace) -> Chunks:
 
 
 def chunk_scan(
-    tape: Tape, setting: Setting, into: Value, active: Value, block: StateSpace
+    tape: Tape, setting: BlockSetting, into: Value, active: Value, block: StateSpace
 ) -> Value:
     """mamba2_chunk_scan (modeling_mamba2.py:262) and the gated norm behind it.
 
@@ -103,7 +103,7 @@ def chunk_scan(
 
 
 def _across(
-    tape: Tape, keys: Value, queries: Value, values: Value, size: Chunks, state: int
+    tape: Tape, keys: Value, queries: Value, values: Value, size: ScanChunks, state: int
 ) -> Value:
     """From chunk to chunk: the states at their ends, and what later tokens read of them."""
     most = values.bytes * state
@@ -118,7 +118,7 @@ def _across(
 
 
 def _gated_norm(
-    tape: Tape, setting: Setting, into: Value, total: Value, block: StateSpace
+    tape: Tape, setting: BlockSetting, into: Value, total: Value, block: StateSpace
 ) -> Value:
     """MambaRMSNormGated (modeling_mamba2.py:105): all of it in fp32."""
     tokens = setting.tokens

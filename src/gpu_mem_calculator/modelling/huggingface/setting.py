@@ -11,7 +11,7 @@ from ...ledger.remember import fields_only_ints
 from ...model.adapters import Adapter
 
 
-class Setting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True):
+class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True):
     """How one rank runs a block. Sizes may be ints, arrays or `Sym`s."""
 
     batch: Num

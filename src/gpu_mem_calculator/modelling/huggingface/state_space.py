@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from ...autograd.tape import Tape, Value
 from ...ledger.num import Num
 from ...model.blocks import StateSpace
-from .cache import Cache
+from .cache import LayerCache
 from .ops import add
 from .scans import chunk_scan, token_scan
-from .setting import Setting
+from .setting import BlockSetting
 
 
 def state_space(
-    tape: Tape, setting: Setting, x: Value, block: StateSpace, cache: Cache | None = None
+    tape: Tape, setting: BlockSetting, x: Value, block: StateSpace, cache: LayerCache | None = None
 ) -> Value:
     """A Mamba-2 mixer, or Jamba's Mamba-1."""
     channels = block.inner + (2 * block.groups * block.state if block.version == 2 else 0)
@@ -43,7 +43,7 @@ def state_space(
     return project(tape, setting, mixed, block, "out_proj", x.elements() // setting.tokens)
 
 
-def state_parts(setting: Setting, block: StateSpace) -> Iterator[tuple[str, Num, int]]:
+def state_parts(setting: BlockSetting, block: StateSpace) -> Iterator[tuple[str, Num, int]]:
     """The states of a mixer, whatever the sequence: the convolution's last inputs, and one state a
     channel (cache_utils.py LinearAttentionLayer).
     """
@@ -52,7 +52,9 @@ def state_parts(setting: Setting, block: StateSpace) -> Iterator[tuple[str, Num,
     yield "cache.state", setting.batch * block.inner * block.state, 32
 
 
-def _one_token(tape: Tape, setting: Setting, x: Value, into: Value, block: StateSpace) -> Value:
+def _one_token(
+    tape: Tape, setting: BlockSetting, x: Value, into: Value, block: StateSpace
+) -> Value:
     """One step of the recurrence: the state decayed, what is added, and their sum, all in fp32."""
     size = setting.batch * (block.inner * block.state)
     decay = tape.op("ssm.decay", into, elements=size, bits=32)
@@ -63,7 +65,7 @@ def _one_token(tape: Tape, setting: Setting, x: Value, into: Value, block: State
     return project(tape, setting, mixed, block, "out_proj", x.elements() // setting.tokens)
 
 
-def _weight(tape: Tape, setting: Setting, block: StateSpace, name: str) -> Value:
+def _weight(tape: Tape, setting: BlockSetting, block: StateSpace, name: str) -> Value:
     """A projection's weight, by its name in the block."""
     found = next(w for w in block.parameters if w.name == f"{name}.weight")
     value = tape.param(found.name, found.numel, setting.weight_bits, grad=not setting.frozen)
@@ -73,7 +75,7 @@ def _weight(tape: Tape, setting: Setting, block: StateSpace, name: str) -> Value
 
 
 def project(
-    tape: Tape, setting: Setting, x: Value, block: StateSpace, name: str, width: Num
+    tape: Tape, setting: BlockSetting, x: Value, block: StateSpace, name: str, width: Num
 ) -> Value:
     """One linear map of the mixer."""
     x, weight = tape.cast(x, setting.matmul_bits), _weight(tape, setting, block, name)

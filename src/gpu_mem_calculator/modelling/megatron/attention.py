@@ -8,10 +8,10 @@ from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, choose, holds, larger, round_up
 from ...model.blocks import Attention, LatentAttention
 from .norms import norm
-from .ops import Setting, column_linear, row_linear, whole_linear
+from .ops import MegatronSetting, column_linear, row_linear, whole_linear
 
 
-class Heads(Struct, frozen=True):
+class MegatronHeads(Struct, frozen=True):
     """The attention call of one rank."""
 
     heads: Num
@@ -21,7 +21,7 @@ class Heads(Struct, frozen=True):
     dropout: float = 0.0
 
 
-def attention(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
+def attention(tape: Tape, how: MegatronSetting, x: Value, block: Attention) -> Value:
     """linear_qkv, norms, rotary embedding, core attention, linear_proj (attention.py:1387-1906).
 
     With fewer key-value heads than ranks the projection is gathered over the ranks and each
@@ -48,7 +48,7 @@ def attention(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
         q, k = (_rotate(tape, how, one, block) for one in (q, k))
     if how.transformer_engine and (block.rotary_dim or grouped):
         v = tape.op("attn.v_contiguous", v, passes=True)
-    sizes_here = Heads(heads, size, block.value_dim or size, grouped, block.dropout)
+    sizes_here = MegatronHeads(heads, size, block.value_dim or size, grouped, block.dropout)
     out = core_attention(tape, how, q, k, v, sizes_here)
     width = block.heads * (block.value_dim or size) // how.tp
     projected = row_linear(tape, how, out, "linear_proj", width, how.hidden)
@@ -56,7 +56,7 @@ def attention(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
     return projected
 
 
-def _rotate(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
+def _rotate(tape: Tape, how: MegatronSetting, x: Value, block: Attention) -> Value:
     """Rotary embedding: one fused kernel with Transformer Engine, else five operations.
 
     Unfused, the cosines and sines are made in fp32, cast to the activations' dtype for q and for
@@ -77,7 +77,9 @@ def _rotate(tape: Tape, how: Setting, x: Value, block: Attention) -> Value:
     return tape.op(name, turned, elements=x.elements(), passes=True)
 
 
-def core_attention(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+def core_attention(
+    tape: Tape, how: MegatronSetting, q: Value, k: Value, v: Value, heads: MegatronHeads
+) -> Value:
     """softmax(q kᵀ) v, the part that selective recompute runs again."""
     tape.core = True
     flash = how.transformer_engine and how.bits == 16  # fp32 has no fused kernel
@@ -86,7 +88,9 @@ def core_attention(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads
     return out
 
 
-def _fused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+def _fused(
+    tape: Tape, how: MegatronSetting, q: Value, k: Value, v: Value, heads: MegatronHeads
+) -> Value:
     """FlashAttention or cuDNN: keeps q, k, v, the output and an fp32 log-sum-exp a row and head.
 
     Backward holds an fp32 accumulator for dq and a row sum. With context parallelism the ring's
@@ -108,7 +112,9 @@ def _fused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads)
     )  # fmt: skip
 
 
-def _unfused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Heads) -> Value:
+def _unfused(
+    tape: Tape, how: MegatronSetting, q: Value, k: Value, v: Value, heads: MegatronHeads
+) -> Value:
     """baddbmm, mask and softmax, dropout, bmm (dot_product_attention.py:130-245).
 
     Grouped keys and values are repeated; they and `scores` are named to the end.
@@ -132,7 +138,7 @@ def _unfused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Head
     return out
 
 
-def softmax_kernel(how: Setting, heads: Num) -> Num:
+def softmax_kernel(how: MegatronSetting, heads: Num) -> Num:
     """1 where the fused softmax runs, else 0: 16 bits, and sizes it was built for.
 
     fusions/fused_softmax.py:256: 16 < s <= 4096, s and batch × heads multiples of 4.
@@ -143,7 +149,7 @@ def softmax_kernel(how: Setting, heads: Num) -> Num:
     return short * holds(how.seq % 4 == 0) * holds(how.batch * heads % 4 == 0)
 
 
-def _softmax(tape: Tape, how: Setting, scores: Value, kernel: Num) -> Value:
+def _softmax(tape: Tape, how: MegatronSetting, scores: Value, kernel: Num) -> Value:
     """The masked softmax: in fp32 between two casts, or where `kernel` is 1 in 16 bits, without.
 
     torch's softmax backward makes grad · output as a tensor of its own (ATen
@@ -163,7 +169,7 @@ def _softmax(tape: Tape, how: Setting, scores: Value, kernel: Num) -> Value:
     return probs
 
 
-def latent_attention(tape: Tape, how: Setting, x: Value, block: LatentAttention) -> Value:
+def latent_attention(tape: Tape, how: MegatronSetting, x: Value, block: LatentAttention) -> Value:
     """Multi-latent attention: small latents on every rank, heads cut by tensor parallelism.
 
     multi_latent_attention.py get_query_key_value_tensors: the up-projections' outputs are
@@ -190,7 +196,7 @@ def latent_attention(tape: Tape, how: Setting, x: Value, block: LatentAttention)
     query = tape.op("mla.query", q, elements=how.tokens * outs)
     key = tape.op("mla.key", kv, rope, elements=how.tokens * outs)
     value = tape.op("mla.value", kv, elements=how.tokens * heads * block.value_dim)
-    call = Heads(heads, width, block.value_dim, False, block.dropout)
+    call = MegatronHeads(heads, width, block.value_dim, False, block.dropout)
     out = core_attention(tape, how, query, key, value, call)
     projected = row_linear(tape, how, out, "linear_proj", heads * block.value_dim, how.hidden)
     tape.hold(query, key, value)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, holds
 from ...model.blocks import Mlp, Moe
-from .ops import Setting, bias_sum, column_linear, row_linear, weight
+from .ops import MegatronSetting, bias_sum, column_linear, row_linear, weight
 
 
-def mlp(tape: Tape, how: Setting, x: Value, block: Mlp) -> Value:
+def mlp(tape: Tape, how: MegatronSetting, x: Value, block: Mlp) -> Value:
     """linear_fc1, a fused activation that keeps its input, linear_fc2 (mlp.py:190-332).
 
     bias + gelu and bias + swiglu are one kernel each (bias_activation_fusion, on by default); the
@@ -23,7 +23,7 @@ def mlp(tape: Tape, how: Setting, x: Value, block: Mlp) -> Value:
     return row_linear(tape, how, acted, "linear_fc2", inner, how.hidden)
 
 
-def moe(tape: Tape, how: Setting, x: Value, block: Moe) -> Value:
+def moe(tape: Tape, how: MegatronSetting, x: Value, block: Moe) -> Value:
     """Router, all-to-all dispatch, experts, and back (moe/token_dispatcher.py).
 
     Tokens are taken as spread evenly over the experts, as the load-balancing loss wants them;
@@ -50,7 +50,7 @@ def moe(tape: Tape, how: Setting, x: Value, block: Moe) -> Value:
     return tape.op("moe.total", out, shared, passes=True)
 
 
-def _expert(tape: Tape, how: Setting, x: Value, block: Moe, rows: Num, count: Num) -> Value:
+def _expert(tape: Tape, how: MegatronSetting, x: Value, block: Moe, rows: Num, count: Num) -> Value:
     """The matmuls of `count` experts on `rows` tokens; gates are applied in the activation."""
     inner = block.ffn // how.tp
     wide = inner * (2 if block.gated else 1)
@@ -62,12 +62,12 @@ def _expert(tape: Tape, how: Setting, x: Value, block: Moe, rows: Num, count: Nu
     return tape.op("experts.fc2", acted, second, elements=rows * how.hidden, saves=(acted,))
 
 
-def _grouped(tape: Tape, how: Setting, x: Value, block: Moe, rows: Num) -> Value:
+def _grouped(tape: Tape, how: MegatronSetting, x: Value, block: Moe, rows: Num) -> Value:
     """Transformer Engine: one grouped matmul for all experts (moe/experts.py TEGroupedMLP)."""
     return _expert(tape, how, x, block, rows, block.num_experts // how.ep)
 
 
-def _one_by_one(tape: Tape, how: Setting, x: Value, block: Moe, rows: Num) -> Value:
+def _one_by_one(tape: Tape, how: MegatronSetting, x: Value, block: Moe, rows: Num) -> Value:
     """The local spec: expert after expert, their outputs joined (moe/experts.py SequentialMLP).
 
     In a search over cuts those that have fewer experts have empty ones.
@@ -82,7 +82,7 @@ def _one_by_one(tape: Tape, how: Setting, x: Value, block: Moe, rows: Num) -> Va
     return tape.op("experts.joined", *outs, elements=rows * how.hidden, passes=True)
 
 
-def _route(tape: Tape, how: Setting, x: Value, block: Moe) -> None:
+def _route(tape: Tape, how: MegatronSetting, x: Value, block: Moe) -> None:
     """Logits, scores and scattered scores in fp32, and a boolean map (moe/router.py).
 
     Their gradient is too small to matter, so only what they keep is on the tape.

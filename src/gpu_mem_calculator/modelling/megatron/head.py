@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape
-from ...autograd.walk import Walk, walk
+from ...autograd.walk import BlockWalk, walk
 from ...ledger.num import Num
 from ...model.blocks import Norm
 from .norms import norm
-from .ops import Setting, column_linear
+from .ops import MegatronSetting, column_linear
 
 
-def head_walk(how: Setting, final: Norm | None, vocab: Num) -> Walk:
+def head_walk(how: MegatronSetting, final: Norm | None, vocab: Num) -> BlockWalk:
     """`final` is the norm before it, `vocab` this rank's part of the vocabulary.
 
     The cross entropy turns an fp32 copy of the logits into the softmax in place and keeps it;

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
-from ...autograd.walk import REENTRANT, Walk, walk
+from ...autograd.walk import REENTRANT, BlockWalk, walk
 from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, Moe
 from .attention import attention, latent_attention
 from .feedforward import mlp, moe
 from .norms import norm
-from .ops import Setting, residual
+from .ops import MegatronSetting, residual
 
 
-def _normed(tape: Tape, how: Setting, x: Value, layer: Layer, where: str) -> Value:
+def _normed(tape: Tape, how: MegatronSetting, x: Value, layer: Layer, where: str) -> Value:
     found = layer.norm(where)
     return x if found is None else norm(tape, how, x, found)
 
 
-def _mixed(tape: Tape, how: Setting, inner: Value, layer: Layer) -> Value:
+def _mixed(tape: Tape, how: MegatronSetting, inner: Value, layer: Layer) -> Value:
     if isinstance(layer.mixer, LatentAttention):
         return latent_attention(tape, how, inner, layer.mixer)
     assert isinstance(layer.mixer, Attention)
     return attention(tape, how, inner, layer.mixer)
 
 
-def _fed(tape: Tape, how: Setting, inner: Value, layer: Layer) -> Value:
+def _fed(tape: Tape, how: MegatronSetting, inner: Value, layer: Layer) -> Value:
     if isinstance(layer.mlp, Moe):
         return moe(tape, how, inner, layer.mlp)
     assert isinstance(layer.mlp, Mlp)
     return mlp(tape, how, inner, layer.mlp)
 
 
-def run_layer(tape: Tape, how: Setting, x: Value, layer: Layer) -> Value:
+def run_layer(tape: Tape, how: MegatronSetting, x: Value, layer: Layer) -> Value:
     """Attention and MLP, each with its norm and a fused bias-dropout-add (transformer_layer.py).
 
     Each half names its norm's output until it is done.
@@ -49,8 +49,8 @@ def run_layer(tape: Tape, how: Setting, x: Value, layer: Layer) -> Value:
 
 
 def layer_walk(
-    how: Setting, layer: Layer, *, checkpointed: bool = False, given: bool = False
-) -> Walk:
+    how: MegatronSetting, layer: Layer, *, checkpointed: bool = False, given: bool = False
+) -> BlockWalk:
     """What one layer keeps and its highest moments in both directions.
 
     Weight gradients go into the main-gradient buffer as they are made, so none stays. A

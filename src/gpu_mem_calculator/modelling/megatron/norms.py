@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
 from ...model.blocks import Norm
-from .ops import Setting
+from .ops import MegatronSetting
 
 
-def norm(tape: Tape, how: Setting, x: Value, layer: Norm) -> Value:
+def norm(tape: Tape, how: MegatronSetting, x: Value, layer: Norm) -> Value:
     """Keeps its input and fp32 statistics a row: mean and deviation, or the latter alone.
 
     torch_norm.py (LayerNorm, RMSNorm), Transformer Engine module/layernorm_linear.py:445.

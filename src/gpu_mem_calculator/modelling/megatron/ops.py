@@ -15,7 +15,7 @@ from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, holds, together
 
 
-class Setting(Struct, frozen=True, kw_only=True):
+class MegatronSetting(Struct, frozen=True, kw_only=True):
     """How one rank runs a layer. Sizes may be ints, arrays or `Sym`s."""
 
     batch: Num
@@ -57,13 +57,13 @@ class Setting(Struct, frozen=True, kw_only=True):
         return self.tokens * width * self.bits // 8 * self.gathers
 
 
-def weight(tape: Tape, how: Setting, name: str, elements: Num) -> Value:
+def weight(tape: Tape, how: MegatronSetting, name: str, elements: Num) -> Value:
     """A weight; its gradient is a tensor for a moment unless the kernel adds it in place."""
     return tape.param(f"{name}.weight", elements, how.bits, grad=not how.fused_weight_gradients)
 
 
 def column_linear(
-    tape: Tape, how: Setting, x: Value, name: str, ins: Num, outs: Num, *,
+    tape: Tape, how: MegatronSetting, x: Value, name: str, ins: Num, outs: Num, *,
     core: bool = False, wide: Num = None, bias: bool = False,
 ) -> Value:  # fmt: skip
     """A matmul cut along its output; keeps its (sequence-cut) input. `wide`: of what comes out,
@@ -95,7 +95,7 @@ def bias_sum(rows: Num, columns: Num) -> Num:
     return together(lambda r, c: (row_sum_workspace(r, c),), rows, columns)[0]
 
 
-def row_linear(tape: Tape, how: Setting, x: Value, name: str, ins: Num, outs: Num) -> Value:
+def row_linear(tape: Tape, how: MegatronSetting, x: Value, name: str, ins: Num, outs: Num) -> Value:
     """A matmul cut along its input; the sum over ranks is reduce-scattered along the sequence.
 
     The full product, and in backward the gathered gradient, are there for a moment.
@@ -107,7 +107,9 @@ def row_linear(tape: Tape, how: Setting, x: Value, name: str, ins: Num, outs: Nu
     )  # fmt: skip
 
 
-def whole_linear(tape: Tape, how: Setting, x: Value, name: str, ins: Num, outs: Num) -> Value:
+def whole_linear(
+    tape: Tape, how: MegatronSetting, x: Value, name: str, ins: Num, outs: Num
+) -> Value:
     """A matmul that every rank of a tensor-parallel group repeats on its own tokens."""
     return tape.op(
         name, x, weight(tape, how, name, ins * outs), elements=how.local_tokens * outs, saves=(x,)

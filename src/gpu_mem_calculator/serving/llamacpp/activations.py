@@ -9,18 +9,20 @@ from msgspec.structs import replace
 
 from ...ledger.remember import remembered
 from ...model.arch import Arch
-from .allocator import Allocation
+from .allocator import GraphAllocation
 from .graph import graph
-from .graph_inputs import How, Where, slides
-from .placement import File
-from .scheduler import Schedule
+from .graph_inputs import GraphRun, LayerDevices, slides
+from .placement import ModelFile
+from .scheduler import GraphSchedule
 from .versions import FEW_DECODED, MANY_DECODED
 
 EACH_END = 2  # equal layers of a device that are laid out at each end of a stretch
 
 
 @remembered(256, always=True)
-def compute_buffers(file: File, how: How, where: Where, *, whole: bool = False) -> tuple[int, ...]:
+def compute_buffers(
+    file: ModelFile, how: GraphRun, where: LayerDevices, *, whole: bool = False
+) -> tuple[int, ...]:
     """Bytes of each device's buffer, the host's last. `whole`: every layer, equal ones too."""
     kinds = file.kinds()
     every = whole or not how.offload_kqv
@@ -33,13 +35,15 @@ def compute_buffers(file: File, how: How, where: Where, *, whole: bool = False) 
 
 
 def _laid_out(
-    arch: Arch, how: How, where: Where, kinds: dict[str, str], places: list[int] | range
+    arch: Arch, how: GraphRun, where: LayerDevices, kinds: dict[str, str], places: list[int] | range
 ) -> tuple[int, ...]:
-    cut = Schedule(graph(arch, how, where, kinds, places), where.gpus, pipelined=where.pipelined)
-    return tuple(Allocation(where.gpus).run(cut.leaves, cut.nodes))
+    cut = GraphSchedule(
+        graph(arch, how, where, kinds, places), where.gpus, pipelined=where.pipelined
+    )
+    return tuple(GraphAllocation(where.gpus).run(cut.leaves, cut.nodes))
 
 
-def kept_places(arch: Arch, where: Where, kinds: dict[str, str]) -> list[int]:
+def kept_places(arch: Arch, where: LayerDevices, kinds: dict[str, str]) -> list[int]:
     """Layers that show all there is: of equal ones on a device the first and the last."""
     types: dict[str, list[str]] = {}
     if where.host in (*where.layers, *where.experts):  # weights are copied to a GPU

@@ -10,13 +10,13 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 
-from .graph_tensors import IN_PLACE, LEAF, Tensor, quantized, strides
+from .graph_tensors import IN_PLACE, LEAF, GraphTensor, quantized, strides
 
 ENDLESS = 1 << 62
 ROW_PADDING = 512  # ggml-cuda: rows of quantized matrices are padded to so many elements
 
 
-class Space:
+class BufferSpace:
     """One device's memory, without an upper end."""
 
     def __init__(self, alignment: int) -> None:
@@ -65,7 +65,7 @@ class Space:
         insort(blocks, [address, size])
 
 
-def on_device(tensor: Tensor, device: int, host: int) -> int:
+def on_device(tensor: GraphTensor, device: int, host: int) -> int:
     """Bytes of a tensor in a device's buffer."""
     size = tensor.num_bytes
     if device != host:
@@ -76,14 +76,16 @@ def on_device(tensor: Tensor, device: int, host: int) -> int:
     return size
 
 
-class Allocation:
+class GraphAllocation:
     """One walk over a graph."""
 
     def __init__(self, devices: int, host_alignment: int = 32, alignment: int = 128) -> None:
         self.host = devices
-        self.spaces = [Space(alignment) for _ in range(devices)] + [Space(host_alignment)]
+        self.spaces = [BufferSpace(alignment) for _ in range(devices)] + [
+            BufferSpace(host_alignment)
+        ]
 
-    def run(self, leaves: Sequence[Tensor], nodes: Sequence[Tensor]) -> list[int]:
+    def run(self, leaves: Sequence[GraphTensor], nodes: Sequence[GraphTensor]) -> list[int]:
         """Bytes of each device's buffer, the host's last."""
         for tensor in (*leaves, *nodes):
             tensor.children = tensor.views = 0
@@ -105,10 +107,10 @@ class Allocation:
                 self._read(source)
         return [space.most for space in self.spaces]
 
-    def _bytes(self, tensor: Tensor) -> int:
+    def _bytes(self, tensor: GraphTensor) -> int:
         return on_device(tensor, tensor.held, self.host)
 
-    def _place(self, tensor: Tensor, device: int) -> None:
+    def _place(self, tensor: GraphTensor, device: int) -> None:
         if tensor.allocated or tensor.place is not None or tensor.view is not None:
             return
         tensor.allocated = True
@@ -117,7 +119,7 @@ class Allocation:
         tensor.held = device
         tensor.address = self.spaces[device].take(self._bytes(tensor))
 
-    def _taken_over(self, tensor: Tensor) -> bool:
+    def _taken_over(self, tensor: GraphTensor) -> bool:
         """Put a tensor where one of those it reads is, if that one is not needed any more."""
         for source in tensor.sources:
             if not source.allocated or source.kept or not tensor.alike(source):
@@ -128,7 +130,7 @@ class Allocation:
                 return True
         return False
 
-    def _read(self, source: Tensor) -> None:
+    def _read(self, source: GraphTensor) -> None:
         source.children -= 1
         if source.children or source.views:
             return

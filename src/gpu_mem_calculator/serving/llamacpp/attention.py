@@ -7,8 +7,18 @@ Legend: a heads, g key-value heads, d head size, t tokens, c cells, s streams.
 from __future__ import annotations
 
 from ...model.blocks import Attention, Linear, Norm
-from .graph_inputs import How, Site, slides
-from .graph_tensors import Tensor, alike, mul_mat, new, permute, quantized, reshape, view, written
+from .graph_inputs import GraphBuilder, GraphRun, slides
+from .graph_tensors import (
+    GraphTensor,
+    alike,
+    mul_mat,
+    new,
+    permute,
+    quantized,
+    reshape,
+    view,
+    written,
+)
 from .versions import ALL_VIEWS, FLASH_SPACE, ROTATED, SET_ROWS, SPLIT_VIEWS, VALUES_FIRST
 
 HEAD_SIZES = frozenset({40, 64, 72, 80, 96, 112, 128, 256})  # of CUDA's flash attention
@@ -20,7 +30,7 @@ TEMPERED = frozenset({"llama4", "llama4_text"})
 CACHE_KINDS = frozenset({"F32", "F16", "BF16", "Q8_0", "Q4_0"})  # in a build without ALL_QUANTS
 
 
-def normed(site: Site, x: Tensor, norm: Norm, index: int, name: str) -> Tensor:
+def normed(site: GraphBuilder, x: GraphTensor, norm: Norm, index: int, name: str) -> GraphTensor:
     """build_norm: normalize, times the gain, plus the bias."""
     impl = "rms_norm" if norm.impl.startswith("rms") else "norm"
     made = alike(impl, x)
@@ -34,14 +44,14 @@ def normed(site: Site, x: Tensor, norm: Norm, index: int, name: str) -> Tensor:
     return made
 
 
-def _norm_weight(site: Site, index: int, name: str, size: int, lead: int) -> Tensor:
+def _norm_weight(site: GraphBuilder, index: int, name: str, size: int, lead: int) -> GraphTensor:
     if index < 0:
         return site.weight(name, size, lead, place=site.where.output)
     return site.layer_weight(index, name, size, lead)
 
 
-def projected(site: Site, linear: Linear, x: Tensor, index: int, name: str, *,
-              share: int = 1) -> Tensor:  # fmt: skip
+def projected(site: GraphBuilder, linear: Linear, x: GraphTensor, index: int, name: str, *,
+              share: int = 1) -> GraphTensor:  # fmt: skip
     """A product with a weight, and its bias."""
     outs = linear.outs[1] // share
     made = mul_mat(site.layer_weight(index, f"{name}.weight", linear.ins[1], outs), x)
@@ -50,7 +60,7 @@ def projected(site: Site, linear: Linear, x: Tensor, index: int, name: str, *,
     return made
 
 
-def attended(site: Site, mixer: Attention, x: Tensor, index: int) -> Tensor:
+def attended(site: GraphBuilder, mixer: Attention, x: GraphTensor, index: int) -> GraphTensor:
     """One attention block on its normed input."""
     queries, keys, values, gate = _heads(site, mixer, x, index)
     if mixer.rotary_dim:
@@ -71,8 +81,8 @@ def attended(site: Site, mixer: Attention, x: Tensor, index: int) -> Tensor:
     return projected(site, mixer.output, cur, index, "attn_output")
 
 
-def _heads(site: Site, mixer: Attention, x: Tensor, index: int
-           ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
+def _heads(site: GraphBuilder, mixer: Attention, x: GraphTensor, index: int
+           ) -> tuple[GraphTensor, GraphTensor, GraphTensor, GraphTensor | None]:  # fmt: skip
     """Queries, keys and values by heads, normed where the model norms them; and a gate that is
     the other half of the queries' projection (Qwen3-Next).
     """
@@ -104,7 +114,9 @@ def _heads(site: Site, mixer: Attention, x: Tensor, index: int
     return found[0], found[1], found[2], gate
 
 
-def _part(site: Site, both: Tensor, which: int, heads: int, size: int, rotary: bool) -> Tensor:
+def _part(
+    site: GraphBuilder, both: GraphTensor, which: int, heads: int, size: int, rotary: bool
+) -> GraphTensor:
     """Queries, keys or values of a joined projection; older builds copy them out of it."""
     build, t = site.how.build, both.ne[1]
     views = SPLIT_VIEWS if rotary and which < 2 else ALL_VIEWS
@@ -113,18 +125,18 @@ def _part(site: Site, both: Tensor, which: int, heads: int, size: int, rotary: b
     return new("cont", (heads * size, t), (view(both, (heads * size, t), (both.nb[1],)),))
 
 
-def _turned(x: Tensor, matrix: Tensor) -> Tensor:
+def _turned(x: GraphTensor, matrix: GraphTensor) -> GraphTensor:
     """A product with a Hadamard matrix, block by block."""
     n = matrix.ne[0]
-    if x.nb == Tensor("", x.kind, x.ne).nb:
+    if x.nb == GraphTensor("", x.kind, x.ne).nb:
         flat = reshape(x, n, x.numel // n)
     else:
         flat = new("cont", (n, x.numel // n), (x,))
     return reshape(mul_mat(matrix, flat), *x.ne)
 
 
-def rotations(site: Site, head: int, value: int, end: str
-              ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+def rotations(site: GraphBuilder, head: int, value: int, end: str
+              ) -> tuple[GraphTensor | None, GraphTensor | None]:  # fmt: skip
     """Hadamard matrices for a quantized cache: the largest that a key head has, 64 for values."""
     how = site.how
     if how.build < ROTATED:
@@ -140,8 +152,14 @@ def rotations(site: Site, head: int, value: int, end: str
     return keys, values
 
 
-def _cached(site: Site, mixer: Attention, index: int, queries: Tensor, keys: Tensor,
-            values: Tensor) -> Tensor:  # fmt: skip
+def _cached(
+    site: GraphBuilder,
+    mixer: Attention,
+    index: int,
+    queries: GraphTensor,
+    keys: GraphTensor,
+    values: GraphTensor,
+) -> GraphTensor:
     """Write keys and values to the cache, and attend to all of it."""
     how, expand = site.how, site.graph.expand
     g, d, dv = mixer.kv_heads, mixer.head_dim, mixer.value_dim or mixer.head_dim
@@ -169,7 +187,9 @@ def _cached(site: Site, mixer: Attention, index: int, queries: Tensor, keys: Ten
     return _turned(cur, turn_v) if turn_v is not None else cur
 
 
-def shown_values(cache: Tensor, how: How, size: int, heads: int, cells: int) -> Tensor:
+def shown_values(
+    cache: GraphTensor, how: GraphRun, size: int, heads: int, cells: int
+) -> GraphTensor:
     """Values by token, or transposed where a product with the scores reads them."""
     if how.flash:
         return view(cache, (size, heads, cells, how.streams))
@@ -177,7 +197,9 @@ def shown_values(cache: Tensor, how: How, size: int, heads: int, cells: int) -> 
     return view(cache, (cells, heads, size, how.streams), (row * size, row, row * size * heads))
 
 
-def stored_rows(site: Site, cache: Tensor, x: Tensor, name: str, *, turned: bool = False) -> None:
+def stored_rows(
+    site: GraphBuilder, cache: GraphTensor, x: GraphTensor, name: str, *, turned: bool = False
+) -> None:
     """x into the cache: rows by their index; a transposed cache takes element by element."""
     how, t = site.how, x.ne[2]
     width = x.ne[0] * x.ne[1]
@@ -197,8 +219,17 @@ def stored_rows(site: Site, cache: Tensor, x: Tensor, name: str, *, turned: bool
     site.graph.expand(written(target, rows, idxs, target))
 
 
-def scored(site: Site, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, value: int, *,
-           sinks: Tensor | None = None, absorbed: Tensor | None = None) -> Tensor:  # fmt: skip
+def scored(
+    site: GraphBuilder,
+    q: GraphTensor,
+    k: GraphTensor,
+    v: GraphTensor,
+    mask: GraphTensor,
+    value: int,
+    *,
+    sinks: GraphTensor | None = None,
+    absorbed: GraphTensor | None = None,
+) -> GraphTensor:
     """build_attn_mha: flash attention in one op, or scores, softmax and their product."""
     how = site.how
     d, a, t, s = *q.ne[:3], how.streams
@@ -243,7 +274,7 @@ def flashes(keys: str, values: str, head: int, value: int, queries: int) -> bool
     return value == size and queries % least == 0
 
 
-def _space(site: Site, cur: Tensor, k: Tensor, v: Tensor) -> int:
+def _space(site: GraphBuilder, cur: GraphTensor, k: GraphTensor, v: GraphTensor) -> int:
     """A cache that is not fp16 is copied to it, behind the result."""
     how = site.how
     if how.build < FLASH_SPACE or how.keys == "F16" or not cur.on_gpu:

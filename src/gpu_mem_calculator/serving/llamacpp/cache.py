@@ -24,7 +24,7 @@ def padded(size: int, to: int) -> int:
     return -(-size // to) * to
 
 
-class Cells(Struct, frozen=True, kw_only=True):
+class CacheCells(Struct, frozen=True, kw_only=True):
     """The cells of a server: of one stream, and how many streams there are."""
 
     context: int  # n_ctx, of all slots
@@ -40,7 +40,7 @@ class Cells(Struct, frozen=True, kw_only=True):
 
 
 def cells(arch: Arch, build: int, *, context: int, slots: int, unified: bool, batch: int,
-          ubatch: int, flash: bool, swa_full: bool = False) -> Cells:  # fmt: skip
+          ubatch: int, flash: bool, swa_full: bool = False) -> CacheCells:  # fmt: skip
     """How a context is divided between slots."""
     pad = 256 if build >= PADDED_256 or flash else 32
     unified = unified or build < STREAMS
@@ -50,7 +50,7 @@ def cells(arch: Arch, build: int, *, context: int, slots: int, unified: bool, ba
         each = context // slots if unified else each
     if not unified:
         context = each * slots
-    made = Cells(context=context, each=each, slots=slots, streams=1 if unified else slots)
+    made = CacheCells(context=context, each=each, slots=slots, streams=1 if unified else slots)
     if not any(slides(arch, i) for i in range(len(arch.layers))):
         return made
     swa_full = swa_full or build < SLIDING_CACHE  # a mask of their own, all the cells
@@ -58,11 +58,13 @@ def cells(arch: Arch, build: int, *, context: int, slots: int, unified: bool, ba
     rows = window * (slots if unified else 1) + (ubatch if build >= WINDOW_UBATCH else batch)
     size = made.size
     kept = padded(min(size, rows), 256) if build >= WINDOW_256 else min(size, padded(rows, pad))
-    return Cells(context=context, each=each, slots=slots, streams=made.streams,
+    return CacheCells(context=context, each=each, slots=slots, streams=made.streams,
                  window=size if swa_full else kept)  # fmt: skip
 
 
-def layer_bytes(arch: Arch, place: int, found: Cells, build: int, keys: str, values: str) -> int:
+def layer_bytes(
+    arch: Arch, place: int, found: CacheCells, build: int, keys: str, values: str
+) -> int:
     """What a layer keeps: its tensors of keys and of values, or its states."""
     mixer = arch.layers[place].mixer
     if isinstance(mixer, StateSpace | Recurrence):

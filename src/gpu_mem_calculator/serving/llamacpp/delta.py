@@ -7,12 +7,12 @@ Legend: h value heads, g key heads, d size of a head, t tokens of each of q sequ
 from __future__ import annotations
 
 from ...model.blocks import Recurrence
-from .graph_inputs import Site
-from .graph_tensors import Tensor, alike, mul_mat, new, reshape, view, written
+from .graph_inputs import GraphBuilder
+from .graph_tensors import GraphTensor, alike, mul_mat, new, reshape, view, written
 from .state_space import convolved, state, state_rows
 
 
-def delta(site: Site, mixer: Recurrence, x: Tensor, index: int) -> Tensor:
+def delta(site: GraphBuilder, mixer: Recurrence, x: GraphTensor, index: int) -> GraphTensor:
     """One mixer on its normed input."""
     q, t = site.how.sequences, site.how.tokens // site.how.sequences
     hidden, h, d, wide = x.ne[0], mixer.heads, mixer.value_dim, mixer.channels
@@ -36,13 +36,15 @@ def delta(site: Site, mixer: Recurrence, x: Tensor, index: int) -> Tensor:
     return reshape(mul_mat(weight, reshape(normed, h * d, t, q)), hidden, t * q)
 
 
-def _gate_name(site: Site, index: int) -> str:
+def _gate_name(site: GraphBuilder, index: int) -> str:
     """As the file has it: apart, or taken out of one projection."""
     return next((name for name in ("attn_gate.weight", "ssm_in_proj_z.weight")
                  if f"blk.{index}.{name}" in site.kinds), "attn_gate.weight")  # fmt: skip
 
 
-def _rates(site: Site, mixer: Recurrence, x: Tensor, index: int) -> tuple[Tensor, Tensor]:
+def _rates(
+    site: GraphBuilder, mixer: Recurrence, x: GraphTensor, index: int
+) -> tuple[GraphTensor, GraphTensor]:
     """How much is written, and how much is forgotten."""
     q, t = site.how.sequences, site.how.tokens // site.how.sequences
     hidden, h, g = x.ne[0], mixer.heads, mixer.key_heads
@@ -62,7 +64,9 @@ def _rates(site: Site, mixer: Recurrence, x: Tensor, index: int) -> tuple[Tensor
     return beta, reshape(alpha, 1, h, t, q)
 
 
-def _parts(site: Site, mixer: Recurrence, conv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _parts(
+    site: GraphBuilder, mixer: Recurrence, conv: GraphTensor
+) -> tuple[GraphTensor, GraphTensor, GraphTensor]:
     """Queries and keys, normed; values. Qwen3-Next repeats the former for every value head."""
     t, q = conv.ne[1], conv.ne[2]
     h, g, dk, d = mixer.heads, mixer.key_heads, mixer.key_dim, mixer.value_dim

@@ -20,13 +20,13 @@ from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, Item, NamedBytes, Served
+from ...run.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory
 from .attention import CACHE_KINDS
-from .cache import Cells, layer_bytes, token_bytes
+from .cache import CacheCells, layer_bytes, token_bytes
 from .checks import CHECKED, cache_problems, model_problems
 from .layout import (
-    Device,
-    Plan,
+    DeviceBytes,
+    ServerLayout,
     alike,
     fewest_on_host,
     fits,
@@ -83,18 +83,18 @@ def _split_problems(run: Run) -> Iterator[str]:
         yield f"inference.main_gpu={options['main_gpu']} must be less than {gpus}"
 
 
-def _weights(plan: Plan, device: Device, gpu: int) -> Iterator[Item]:
+def _weights(plan: ServerLayout, device: DeviceBytes, gpu: int) -> Iterator[ServerItem]:
     where = plan.where
     count = sum(one == gpu for one in where.layers)
     text = f"{count} of {len(where.layers)} layers"
     if where.output == gpu:
         text += ", the output"
     form = "as stored" if plan.file.stored else plan.file.ftype
-    yield Item(figure=WEIGHTS, name="model buffer", bytes=device.weights, source=WEIGHTS_CODE,
+    yield ServerItem(figure=WEIGHTS, name="model buffer", bytes=device.weights, source=WEIGHTS_CODE,
                formula=f"{text}; {form}")  # fmt: skip
 
 
-def _items(plan: Plan, all_of: tuple[Device, ...], gpu: int) -> tuple[Item, ...]:
+def _items(plan: ServerLayout, all_of: tuple[DeviceBytes, ...], gpu: int) -> tuple[ServerItem, ...]:
     """One GPU's buffers, and its share of the host's."""
     own, host, found = all_of[gpu], all_of[-1], plan.cells
     share = max(1, plan.gpus)
@@ -105,29 +105,58 @@ def _items(plan: Plan, all_of: tuple[Device, ...], gpu: int) -> tuple[Item, ...]
     shape += ", flash attention" if plan.flash else ", scores in fp32"
     items = (
         *_weights(plan, own, gpu),
-        Item(figure=ACTIVATION, name="compute buffer", bytes=own.compute, source=COMPUTE_CODE,
-             formula=shape),
-        Item(figure=POOL, name="KV buffer", bytes=own.cache, source=CACHE_CODE, formula=cached),
-        Item(figure=NON_TORCH, name="CUDA pool", bytes=own.pool, source=POOL_CODE),
-        Item(figure=WEIGHTS, name="model buffer of the host", bytes=host.weights // share,
-             source=WEIGHTS_CODE, place=CPU, formula="embedding, layers behind -ngl, experts kept"),
-        Item(figure=POOL, name="KV buffer of the host", bytes=host.cache // share,
-             source=CACHE_CODE, place=CPU),
-        Item(figure=ACTIVATION, name="compute buffer of the host", bytes=host.compute // share,
-             source=COMPUTE_CODE, place=CPU, formula="inputs of the graph, layers that run there"),
-    )  # fmt: skip
+        ServerItem(
+            figure=ACTIVATION,
+            name="compute buffer",
+            bytes=own.compute,
+            source=COMPUTE_CODE,
+            formula=shape,
+        ),
+        ServerItem(
+            figure=POOL, name="KV buffer", bytes=own.cache, source=CACHE_CODE, formula=cached
+        ),
+        ServerItem(figure=NON_TORCH, name="CUDA pool", bytes=own.pool, source=POOL_CODE),
+        ServerItem(
+            figure=WEIGHTS,
+            name="model buffer of the host",
+            bytes=host.weights // share,
+            source=WEIGHTS_CODE,
+            place=CPU,
+            formula="embedding, layers behind -ngl, experts kept",
+        ),
+        ServerItem(
+            figure=POOL,
+            name="KV buffer of the host",
+            bytes=host.cache // share,
+            source=CACHE_CODE,
+            place=CPU,
+        ),
+        ServerItem(
+            figure=ACTIVATION,
+            name="compute buffer of the host",
+            bytes=host.compute // share,
+            source=COMPUTE_CODE,
+            place=CPU,
+            formula="inputs of the graph, layers that run there",
+        ),
+    )
     return tuple(one for one in items if one.bytes or one.place != CPU)
 
 
-def _sequence_bytes(plan: Plan, layers: tuple[tuple[int, int], ...], context: int) -> int:
+def _sequence_bytes(plan: ServerLayout, layers: tuple[tuple[int, int], ...], context: int) -> int:
     """What one sequence takes of the cells of some layers: the first of each kind, its number."""
-    one = Cells(context=context, each=context, slots=1, streams=1,
-                window=min(context, plan.cells.window) if plan.cells.window else 0)  # fmt: skip
+    one = CacheCells(
+        context=context,
+        each=context,
+        slots=1,
+        streams=1,
+        window=min(context, plan.cells.window) if plan.cells.window else 0,
+    )
     return sum(count * layer_bytes(plan.file.arch, place, one, plan.build, plan.keys, plan.values)
                for place, count in layers)  # fmt: skip
 
 
-def serve(run: Run) -> Served:
+def serve(run: Run) -> ServerMemory:
     """One GPU of the server."""
     plan, gpu = planned(run), int(run.stage)
     all_of = laid_out(plan)
@@ -137,7 +166,7 @@ def serve(run: Run) -> Served:
     used = own.total > 0
     cached = alike(plan, gpu if own.cache else plan.gpus)  # the host comes last
     needs = own.total + (own_bytes(run) if used else 0)
-    return Served(
+    return ServerMemory(
         items=_items(plan, all_of, gpu),
         tokens=found.context,
         token_bytes=token_bytes(run.arch, places, plan.build, plan.keys, plan.values),
@@ -163,7 +192,7 @@ def own_bytes(run: Run) -> int:
     return sum(size for _, size, _ in _outside(run))
 
 
-def _problem(plan: Plan, needs: int, gpu: int, run: Run) -> str:
+def _problem(plan: ServerLayout, needs: int, gpu: int, run: Run) -> str:
     """What is short, and the nearest ways out."""
     ways, free = _ways(plan, run.free_bytes, own_bytes(run)), run.free_bytes
     said = f"; try inference.{' or '.join(ways)}" if ways else "; use a larger GPU, or more of them"
@@ -171,7 +200,7 @@ def _problem(plan: Plan, needs: int, gpu: int, run: Run) -> str:
 
 
 @remembered(32, always=True)
-def _ways(plan: Plan, free: int, own: int) -> list[str]:
+def _ways(plan: ServerLayout, free: int, own: int) -> list[str]:
     """Settings with which every GPU has room, the same for each that is short of it."""
     ways = []
     experts = fewest_on_host(plan, free, own)
@@ -190,7 +219,7 @@ def _ways(plan: Plan, free: int, own: int) -> list[str]:
     return ways
 
 
-def _command(run: Run, plan: Plan) -> Iterator[str]:
+def _command(run: Run, plan: ServerLayout) -> Iterator[str]:
     options = run.options
     layers = "all" if plan.offloaded >= ALL else str(plan.offloaded)
     file = "MODEL" if plan.file.stored else "MODEL.gguf"
@@ -214,7 +243,7 @@ def _command(run: Run, plan: Plan) -> Iterator[str]:
     yield from (word for key, word in flags if options[key])
 
 
-def _notes(run: Run, plan: Plan) -> Iterator[str]:
+def _notes(run: Run, plan: ServerLayout) -> Iterator[str]:
     asked = build_number(str(run.options["engine_version"])) or NEWEST
     if asked > NEWEST:
         yield f"llama.cpp b{asked} is newer than what is modelled; b{NEWEST} is taken"

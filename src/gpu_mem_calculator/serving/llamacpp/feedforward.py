@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ...model.blocks import Mlp, Moe
 from .attention import projected
-from .graph_inputs import Site
-from .graph_tensors import Tensor, alike, get_rows, mul_mat, mul_mat_id, new, reshape, view
+from .graph_inputs import GraphBuilder
+from .graph_tensors import GraphTensor, alike, get_rows, mul_mat, mul_mat_id, new, reshape, view
 from .versions import EARLY_WEIGHTS, FUSED_GATE, GROUPED
 
 # Families whose router's weights are divided by their sum.
@@ -18,7 +18,9 @@ SCALED = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "nemotr
 GROUPS = {"deepseek_v3": (8, 4)}  # groups of experts, and how many of them a token may use
 
 
-def dense(site: Site, mlp: Mlp, x: Tensor, index: int, suffix: str = "") -> Tensor:
+def dense(
+    site: GraphBuilder, mlp: Mlp, x: GraphTensor, index: int, suffix: str = ""
+) -> GraphTensor:
     """down(act(up x)), or down(act(gate x) up x)."""
     *gate, up = mlp.inputs
     made = projected(site, up, x, index, f"ffn_up{suffix}")
@@ -34,14 +36,14 @@ def dense(site: Site, mlp: Mlp, x: Tensor, index: int, suffix: str = "") -> Tens
     return projected(site, mlp.output, made, index, f"ffn_down{suffix}")
 
 
-def _gated(site: Site, gate: Tensor, up: Tensor) -> Tensor:
+def _gated(site: GraphBuilder, gate: GraphTensor, up: GraphTensor) -> GraphTensor:
     """The gate's activation times the other half."""
     if site.how.build >= FUSED_GATE:
         return alike("glu", gate, up)
     return alike("mul", alike("unary", gate), up)
 
 
-def _halved(site: Site, both: Tensor) -> Tensor:
+def _halved(site: GraphBuilder, both: GraphTensor) -> GraphTensor:
     """The same where both halves are one tensor."""
     half = both.ne[0] // 2
     if site.how.build >= FUSED_GATE:
@@ -51,7 +53,7 @@ def _halved(site: Site, both: Tensor) -> Tensor:
     return alike("mul", alike("unary", first), second)
 
 
-def experts(site: Site, moe: Moe, x: Tensor, index: int) -> Tensor:
+def experts(site: GraphBuilder, moe: Moe, x: GraphTensor, index: int) -> GraphTensor:
     """A token's experts, their sum, and the expert that all tokens use."""
     chosen, weights = _routed(site, moe, x, index)
     if site.how.build >= EARLY_WEIGHTS:
@@ -68,7 +70,9 @@ def experts(site: Site, moe: Moe, x: Tensor, index: int) -> Tensor:
     return alike("add", made, alike("mul", dense(site, moe.shared, x, index, "_shexp"), share))
 
 
-def _routed(site: Site, moe: Moe, x: Tensor, index: int) -> tuple[Tensor, Tensor]:
+def _routed(
+    site: GraphBuilder, moe: Moe, x: GraphTensor, index: int
+) -> tuple[GraphTensor, GraphTensor]:
     """The experts of each token, and what each counts."""
     family, n, k, t = site.arch.family, moe.num_experts, moe.top_k, x.ne[1]
     logits = mul_mat(site.layer_weight(index, "ffn_gate_inp.weight", x.ne[0], n), x)
@@ -98,7 +102,7 @@ def _routed(site: Site, moe: Moe, x: Tensor, index: int) -> tuple[Tensor, Tensor
     return chosen, weights
 
 
-def _masked(picked: Tensor, n: int, t: int, groups: int, used: int) -> Tensor:
+def _masked(picked: GraphTensor, n: int, t: int, groups: int, used: int) -> GraphTensor:
     """Only the best groups of experts."""
     each = n // groups
     grouped = reshape(picked, each, groups, t)
@@ -110,16 +114,22 @@ def _masked(picked: Tensor, n: int, t: int, groups: int, used: int) -> Tensor:
     kept = view(ranks, (used, t), (ranks.nb[1],))
     rows = get_rows(grouped, kept)
     empty = alike("fill", grouped)
-    filled = Tensor("set_rows", "F32", empty.ne, (rows, kept, empty), view=empty)
+    filled = GraphTensor("set_rows", "F32", empty.ne, (rows, kept, empty), view=empty)
     return reshape(filled, n, t)
 
 
-def _experts(site: Site, moe: Moe, x: Tensor, index: int, chosen: Tensor, weights: Tensor
-             ) -> Tensor:  # fmt: skip
+def _experts(
+    site: GraphBuilder,
+    moe: Moe,
+    x: GraphTensor,
+    index: int,
+    chosen: GraphTensor,
+    weights: GraphTensor,
+) -> GraphTensor:
     h, t, n, f = x.ne[0], x.ne[1], moe.num_experts, moe.ffn
     biased = any("bias" in one.name for one in moe.experts)
 
-    def product(name: str, ins: int, outs: int, of: Tensor) -> Tensor:
+    def product(name: str, ins: int, outs: int, of: GraphTensor) -> GraphTensor:
         weight = site.layer_weight(index, f"ffn_{name}_exps.weight", ins, outs, n)
         made = mul_mat_id(weight, of, chosen)
         if biased:
@@ -136,7 +146,7 @@ def _experts(site: Site, moe: Moe, x: Tensor, index: int, chosen: Tensor, weight
     return made if moe.all_tokens else alike("mul", made, weights)
 
 
-def _summed(site: Site, moe: Moe, each: Tensor) -> Tensor:
+def _summed(site: GraphBuilder, moe: Moe, each: GraphTensor) -> GraphTensor:
     """The experts of a token, added one by one."""
     h, k, t = each.ne[:3]
     expand = site.graph.expand

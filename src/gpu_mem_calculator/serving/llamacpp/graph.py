@@ -12,8 +12,8 @@ from ...model.blocks import Attention, LatentAttention, Moe, Recurrence, StateSp
 from .attention import attended, normed
 from .delta import delta
 from .feedforward import dense, experts
-from .graph_inputs import How, Site, Where
-from .graph_tensors import Graph, Tensor, alike, get_rows, mul_mat
+from .graph_inputs import GraphBuilder, GraphRun, LayerDevices
+from .graph_tensors import ComputeGraph, GraphTensor, alike, get_rows, mul_mat
 from .latent import latent
 from .state_space import scanned
 from .versions import FIRST_NORM, LATE, TWO_EMBEDDINGS
@@ -27,10 +27,11 @@ LATE_OUTPUTS = frozenset({"gpt_oss"})
 LATER_OUTPUTS = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_moe", "nemotron_h"})
 
 
-def graph(arch: Arch, how: How, where: Where, kinds: Mapping[str, str], places: Sequence[int]
-          ) -> Graph:  # fmt: skip
+def graph(
+    arch: Arch, how: GraphRun, where: LayerDevices, kinds: Mapping[str, str], places: Sequence[int]
+) -> ComputeGraph:
     """The graph of the layers at `places`; equal ones in between may be left out."""
-    site = Site(arch, how, where, kinds)
+    site = GraphBuilder(arch, how, where, kinds)
     x = _embedded(site)
     rows = site.given("out_ids", how.outputs)
     late = arch.family in LATE_OUTPUTS and how.build >= LATE
@@ -55,14 +56,14 @@ def graph(arch: Arch, how: How, where: Where, kinds: Mapping[str, str], places: 
     return site.graph
 
 
-def _head(site: Site) -> Tensor:
+def _head(site: GraphBuilder) -> GraphTensor:
     """The output's weight; a tied one is a copy of the embedding."""
     arch, where = site.arch, site.where
     name = "output.weight" if arch.head is not None else "token_embd.weight"
     return site.weight(name, arch.hidden, arch.vocab, place=where.output)
 
 
-def _embedded(site: Site) -> Tensor:
+def _embedded(site: GraphBuilder) -> GraphTensor:
     """Rows of the embedding, which stays on the host."""
     arch, how, where, host = site.arch, site.how, site.where, site.where.host
     table = site.weight("token_embd.weight", arch.hidden, arch.vocab, place=host)
@@ -87,7 +88,7 @@ def _embedded(site: Site) -> Tensor:
     return x
 
 
-def _mixed(site: Site, layer: Layer, x: Tensor, place: int) -> Tensor:
+def _mixed(site: GraphBuilder, layer: Layer, x: GraphTensor, place: int) -> GraphTensor:
     mixer = layer.mixer
     if isinstance(mixer, LatentAttention):
         return latent(site, mixer, x, place)
@@ -100,14 +101,16 @@ def _mixed(site: Site, layer: Layer, x: Tensor, place: int) -> Tensor:
     return attended(site, mixer, x, place)
 
 
-def _fed(site: Site, layer: Layer, x: Tensor, place: int) -> Tensor:
+def _fed(site: GraphBuilder, layer: Layer, x: GraphTensor, place: int) -> GraphTensor:
     if isinstance(layer.mlp, Moe):
         return experts(site, layer.mlp, x, place)
     assert layer.mlp is not None
     return dense(site, layer.mlp, x, place)
 
 
-def _layer(site: Site, layer: Layer, x: Tensor, place: int, rows: Tensor | None) -> Tensor:
+def _layer(
+    site: GraphBuilder, layer: Layer, x: GraphTensor, place: int, rows: GraphTensor | None
+) -> GraphTensor:
     """One layer; `rows` are the tokens that go on behind the last attention."""
     before = layer.norm("pre")
     if layer.mixer is None or layer.mlp is None:
@@ -137,7 +140,9 @@ def _layer(site: Site, layer: Layer, x: Tensor, place: int, rows: Tensor | None)
     return alike("add", made, x)
 
 
-def _single(site: Site, layer: Layer, x: Tensor, place: int, rows: Tensor | None) -> Tensor:
+def _single(
+    site: GraphBuilder, layer: Layer, x: GraphTensor, place: int, rows: GraphTensor | None
+) -> GraphTensor:
     """A layer that is a mixer or a feed-forward alone, or was cut out (Nemotron Ultra)."""
     if layer.mixer is None and layer.mlp is None:
         return x if rows is None else get_rows(x, rows)
@@ -150,8 +155,15 @@ def _single(site: Site, layer: Layer, x: Tensor, place: int, rows: Tensor | None
     return alike("add", made, x)
 
 
-def _beside(site: Site, layer: Layer, x: Tensor, fed: Tensor | None, cur: Tensor, place: int,
-            rows: Tensor | None) -> Tensor:  # fmt: skip
+def _beside(
+    site: GraphBuilder,
+    layer: Layer,
+    x: GraphTensor,
+    fed: GraphTensor | None,
+    cur: GraphTensor,
+    place: int,
+    rows: GraphTensor | None,
+) -> GraphTensor:
     """Attention and feed-forward side by side; `fed` is what the latter reads, if not its own."""
     if rows is not None:
         cur, x = get_rows(cur, rows), get_rows(x, rows)

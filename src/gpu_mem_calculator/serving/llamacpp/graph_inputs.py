@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from ...model.arch import Arch
-from .graph_tensors import Graph, Tensor, graph_input, new, stored
+from .graph_tensors import ComputeGraph, GraphTensor, graph_input, new, stored
 from .versions import HALF_MASK, NEWEST, PLAIN_MASK
 
 
-class How(Struct, frozen=True, kw_only=True):
+class GraphRun(Struct, frozen=True, kw_only=True):
     """The run of one graph."""
 
     build: int = NEWEST
@@ -27,7 +27,7 @@ class How(Struct, frozen=True, kw_only=True):
     offload_kqv: bool = True
 
 
-class Where(Struct, frozen=True, kw_only=True):
+class LayerDevices(Struct, frozen=True, kw_only=True):
     """Devices: GPUs from 0 on, then the host; of each layer, its experts, and the output."""
 
     gpus: int
@@ -47,36 +47,38 @@ class Where(Struct, frozen=True, kw_only=True):
         return self.host not in (*self.layers, self.output)
 
 
-class Site:
+class GraphBuilder:
     """A graph in the making: its inputs, its weights, its cache.
 
     `kinds` are ggml's types of the weights, by name.
     """
 
-    def __init__(self, arch: Arch, how: How, where: Where, kinds: Mapping[str, str]) -> None:
+    def __init__(
+        self, arch: Arch, how: GraphRun, where: LayerDevices, kinds: Mapping[str, str]
+    ) -> None:
         self.arch, self.how, self.where, self.kinds = arch, how, where, kinds
-        self.graph = Graph()
-        self._inputs: dict[str, Tensor] = {}
+        self.graph = ComputeGraph()
+        self._inputs: dict[str, GraphTensor] = {}
 
-    def given(self, name: str, *sizes: int, kind: str = "I32") -> Tensor:
+    def given(self, name: str, *sizes: int, kind: str = "I32") -> GraphTensor:
         """An input, made once."""
         if name not in self._inputs:
             self._inputs[name] = graph_input(name, sizes, kind)
         return self._inputs[name]
 
-    def weight(self, name: str, *sizes: int, place: int) -> Tensor:
+    def weight(self, name: str, *sizes: int, place: int) -> GraphTensor:
         """A weight; what has no type of its own is fp32."""
         kind = self.kinds.get(name, "F32")
         return stored(name, kind, sizes, place, weight=True)
 
-    def layer_weight(self, index: int, name: str, *sizes: int) -> Tensor:
+    def layer_weight(self, index: int, name: str, *sizes: int) -> GraphTensor:
         """A weight of a layer, where the layer is."""
         place = self.where.layers[index]
         if "_exps." in name:
             place = self.where.experts[index]
         return self.weight(f"blk.{index}.{name}", *sizes, place=place)
 
-    def cache(self, index: int, name: str, kind: str, *sizes: int) -> Tensor:
+    def cache(self, index: int, name: str, kind: str, *sizes: int) -> GraphTensor:
         """A part of the cache, where the layer is or on the host."""
         full = f"cache_{name}_l{index}"
         if full not in self._inputs:
@@ -84,19 +86,19 @@ class Site:
             self._inputs[full] = stored(full, kind, sizes, place, weight=False)
         return self._inputs[full]
 
-    def once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+    def once(self, name: str, make: Callable[[], GraphTensor]) -> GraphTensor:
         """A tensor that several layers read, made once."""
         if name not in self._inputs:
             self._inputs[name] = make()
         return self._inputs[name]
 
-    def pin(self, tensor: Tensor, index: int) -> Tensor:
+    def pin(self, tensor: GraphTensor, index: int) -> GraphTensor:
         """Norms of a layer stay with it where all layers are in GPUs."""
         if index >= 0 and (self.where.full or self.how.tokens < 32):
             self.graph.fixed[tensor] = self.where.layers[index]
         return tensor
 
-    def mask(self, cells: int, name: str) -> Tensor:
+    def mask(self, cells: int, name: str) -> GraphTensor:
         """Which cells each token sees: fp16 for flash attention."""
         how = self.how
         rows = how.tokens // how.streams

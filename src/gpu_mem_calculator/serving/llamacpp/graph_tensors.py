@@ -20,7 +20,7 @@ IN_PLACE = frozenset({
 LEAF, VIEW = "", "view"
 
 
-class Tensor:
+class GraphTensor:
     """One tensor. `place`: the device whose buffer has it before the graph runs; `view`: the
     tensor whose bytes it shows; `given` and `kept`: an input of the graph, an output of it.
     """
@@ -30,11 +30,11 @@ class Tensor:
         "name", "nb", "ne", "on_gpu", "op", "place", "sources", "view", "views", "weight",
     )  # fmt: skip
 
-    view: Tensor | None
+    view: GraphTensor | None
 
     def __init__(
-        self, op: str, kind: str, ne: Sizes, sources: Sequence[Tensor] = (), *,
-        nb: Sizes | None = None, view: Tensor | None = None, name: str = "",
+        self, op: str, kind: str, ne: Sizes, sources: Sequence[GraphTensor] = (), *,
+        nb: Sizes | None = None, view: GraphTensor | None = None, name: str = "",
     ) -> None:  # fmt: skip
         self.op, self.kind, self.ne, self.name = op, kind, ne, name
         self.nb = nb or strides(kind, ne)
@@ -61,7 +61,7 @@ class Tensor:
         """Elements."""
         return self.ne[0] * self.ne[1] * self.ne[2] * self.ne[3]
 
-    def alike(self, other: Tensor) -> bool:
+    def alike(self, other: GraphTensor) -> bool:
         """Whether both have the same type, sizes and strides."""
         return self.ne == other.ne and self.nb == other.nb and self.kind == other.kind
 
@@ -79,76 +79,78 @@ def four(sizes: Iterable[int]) -> Sizes:
     return a, b, c, d
 
 
-def new(op: str, sizes: Iterable[int], sources: Sequence[Tensor] = (), kind: str = "F32",
-        name: str = "") -> Tensor:  # fmt: skip
+def new(op: str, sizes: Iterable[int], sources: Sequence[GraphTensor] = (), kind: str = "F32",
+        name: str = "") -> GraphTensor:  # fmt: skip
     """The result of an op: without gaps, in its own memory."""
-    return Tensor(op, kind, four(sizes), sources, name=name)
+    return GraphTensor(op, kind, four(sizes), sources, name=name)
 
 
-def alike(op: str, *sources: Tensor) -> Tensor:
+def alike(op: str, *sources: GraphTensor) -> GraphTensor:
     """A result of the first source's sizes."""
-    return Tensor(op, sources[0].kind, sources[0].ne, sources)
+    return GraphTensor(op, sources[0].kind, sources[0].ne, sources)
 
 
-def graph_input(name: str, sizes: Iterable[int], kind: str = "I32") -> Tensor:
+def graph_input(name: str, sizes: Iterable[int], kind: str = "I32") -> GraphTensor:
     """What the host writes before the graph runs."""
     made = new(LEAF, sizes, kind=kind, name=name)
     made.given = True
     return made
 
 
-def stored(name: str, kind: str, sizes: Iterable[int], place: int, *, weight: bool) -> Tensor:
+def stored(name: str, kind: str, sizes: Iterable[int], place: int, *, weight: bool) -> GraphTensor:
     """A weight, or a part of the cache: in a buffer of its own."""
     made = new(LEAF, sizes, kind=kind, name=name)
     made.place, made.weight = place, weight
     return made
 
 
-def view(of: Tensor, sizes: Iterable[int], nb: Sequence[int] = ()) -> Tensor:
+def view(of: GraphTensor, sizes: Iterable[int], nb: Sequence[int] = ()) -> GraphTensor:
     """A window on a tensor; `nb` from the second dimension on, by default as if without gaps."""
     ne = four(sizes)
     plain = strides(of.kind, ne)
     if not nb:
-        return Tensor(VIEW, of.kind, ne, (of,), nb=plain, view=of)
+        return GraphTensor(VIEW, of.kind, ne, (of,), nb=plain, view=of)
     given = list(nb)
     while len(given) < 3:
         given.append(given[-1] * ne[len(given)])
-    return Tensor(VIEW, of.kind, ne, (of,), nb=(plain[0], given[0], given[1], given[2]), view=of)
+    return GraphTensor(
+        VIEW, of.kind, ne, (of,), nb=(plain[0], given[0], given[1], given[2]), view=of
+    )
 
 
-def reshape(of: Tensor, *sizes: int) -> Tensor:
+def reshape(of: GraphTensor, *sizes: int) -> GraphTensor:
     """The same bytes in other dimensions."""
     return view(of, sizes)
 
 
-def permute(of: Tensor, *axes: int) -> Tensor:
+def permute(of: GraphTensor, *axes: int) -> GraphTensor:
     """Dimension i becomes dimension axes[i]."""
     ne, nb = [0] * 4, [0] * 4
     for i, axis in enumerate(axes):
         ne[axis], nb[axis] = of.ne[i], of.nb[i]
-    return Tensor(VIEW, of.kind, four(ne), (of,), nb=four(nb), view=of)
+    return GraphTensor(VIEW, of.kind, four(ne), (of,), nb=four(nb), view=of)
 
 
-def mul_mat(weight: Tensor, x: Tensor) -> Tensor:
+def mul_mat(weight: GraphTensor, x: GraphTensor) -> GraphTensor:
     """weight x x: rows of the weight against rows of x."""
     return new("mul_mat", (weight.ne[1], x.ne[1], x.ne[2], x.ne[3]), (weight, x))
 
 
-def mul_mat_id(weights: Tensor, x: Tensor, ids: Tensor) -> Tensor:
+def mul_mat_id(weights: GraphTensor, x: GraphTensor, ids: GraphTensor) -> GraphTensor:
     """The same for the experts that each token has."""
     return new("mul_mat_id", (weights.ne[1], ids.ne[0], x.ne[2]), (weights, x, ids))
 
 
-def get_rows(table: Tensor, rows: Tensor) -> Tensor:
+def get_rows(table: GraphTensor, rows: GraphTensor) -> GraphTensor:
     """Rows of a table; whole numbers stay what they are, the rest becomes fp32."""
     kind = "I32" if table.kind == "I32" else "F32"
     sizes = (table.ne[0], rows.ne[0], rows.ne[1], rows.ne[2])
     return new("get_rows", sizes, (table, rows), kind)
 
 
-def written(target: Tensor, *sources: Tensor, op: str = "set_rows") -> Tensor:
+def written(target: GraphTensor, *sources: GraphTensor, op: str = "set_rows") -> GraphTensor:
     """An op whose result is in a tensor that is there already."""
-    return Tensor(op, target.kind, target.ne, sources, nb=target.nb, view=target)
+    return GraphTensor(op, target.kind, target.ne, sources, nb=target.nb, view=target)
 
 
 def quantized(kind: str) -> bool:
@@ -156,16 +158,16 @@ def quantized(kind: str) -> bool:
     return kind not in PLAIN
 
 
-class Graph:
+class ComputeGraph:
     """Tensors in the order in which they are computed, and what they read that is not."""
 
     def __init__(self) -> None:
-        self.nodes: list[Tensor] = []
-        self.leaves: list[Tensor] = []
-        self.fixed: dict[Tensor, int] = {}  # tensors that were told a device
-        self._seen: set[Tensor] = set()
+        self.nodes: list[GraphTensor] = []
+        self.leaves: list[GraphTensor] = []
+        self.fixed: dict[GraphTensor, int] = {}  # tensors that were told a device
+        self._seen: set[GraphTensor] = set()
 
-    def expand(self, tensor: Tensor) -> Tensor:
+    def expand(self, tensor: GraphTensor) -> GraphTensor:
         """Add a tensor and all that it reads."""
         if tensor in self._seen:
             return tensor

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from ...model.blocks import LatentAttention
 from .attention import normed, projected, scored, shown_values, stored_rows
-from .graph_inputs import Site
-from .graph_tensors import Tensor, alike, mul_mat, new, permute, reshape, view
+from .graph_inputs import GraphBuilder
+from .graph_tensors import GraphTensor, alike, mul_mat, new, permute, reshape, view
 from .versions import NO_VALUES, VALUES_FIRST
 
 
-def latent(site: Site, mixer: LatentAttention, x: Tensor, index: int) -> Tensor:
+def latent(site: GraphBuilder, mixer: LatentAttention, x: GraphTensor, index: int) -> GraphTensor:
     """Multi-head latent attention with the up-projections absorbed: one key head, no values."""
     t, h = x.ne[1], mixer.heads
     rank, rope, nope = mixer.kv_rank, mixer.rope_dim, mixer.nope_dim
@@ -40,8 +40,14 @@ def latent(site: Site, mixer: LatentAttention, x: Tensor, index: int) -> Tensor:
     return projected(site, mixer.output, cur, index, "attn_output")
 
 
-def _latent_cached(site: Site, mixer: LatentAttention, index: int, queries: Tensor, keys: Tensor,
-                   values: Tensor) -> Tensor:  # fmt: skip
+def _latent_cached(
+    site: GraphBuilder,
+    mixer: LatentAttention,
+    index: int,
+    queries: GraphTensor,
+    keys: GraphTensor,
+    values: GraphTensor,
+) -> GraphTensor:
     how, expand = site.how, site.graph.expand
     rank, width, c, s = mixer.kv_rank, mixer.kv_rank + mixer.rope_dim, how.cells, how.streams
     first = (queries, values, keys) if how.build >= VALUES_FIRST else (queries, keys, values)

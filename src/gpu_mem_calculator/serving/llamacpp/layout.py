@@ -19,9 +19,9 @@ from ...weights import gguf
 from ...weights.ggml_types import BLOCKS
 from .activations import compute_buffers
 from .attention import flashes
-from .cache import Cells, cells, layer_bytes, padded
-from .graph_inputs import How, Where, slides
-from .placement import ALL, File, devices, model_buffers
+from .cache import CacheCells, cells, layer_bytes, padded
+from .graph_inputs import GraphRun, LayerDevices, slides
+from .placement import ALL, ModelFile, devices, model_buffers
 from .versions import FEW_OUTPUTS, FLASH_AUTO, NEWEST, PADDED_256, build_number
 
 SLOTS = 4  # of a server that is not told, which then share one cache
@@ -31,10 +31,10 @@ POOL_PAGE = 2 << 20  # ggml-cuda's pool grows in pages of cuMemCreate
 TILE = 128  # columns of its largest matrix tile
 
 
-class Plan(Struct, frozen=True, kw_only=True, dict=True):
+class ServerLayout(Struct, frozen=True, kw_only=True, dict=True):
     """Every choice made."""
 
-    file: File
+    file: ModelFile
     build: int
     gpus: int
     offloaded: int  # -ngl
@@ -54,7 +54,7 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
     outputs: int = 0  # tokens with logits; 0: a whole micro-batch
 
     @cached_property
-    def where(self) -> Where:
+    def where(self) -> LayerDevices:
         """The devices of its layers."""
         arch = self.file.arch
         found = devices(len(arch.layers), self.gpus, self.offloaded, self.build, self.shares,
@@ -64,11 +64,11 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
                         for i, layer in enumerate(arch.layers))  # fmt: skip
         pipelined = (used > 1 and self.offloaded > len(layers) and self.offload_kqv
                      and not self.on_host)  # fmt: skip
-        return Where(gpus=self.gpus, layers=layers, output=found[-1], experts=experts,
+        return LayerDevices(gpus=self.gpus, layers=layers, output=found[-1], experts=experts,
                      pipelined=pipelined)  # fmt: skip
 
     @cached_property
-    def cells(self) -> Cells:
+    def cells(self) -> CacheCells:
         """How its context is divided."""
         return cells(self.file.arch, self.build, context=self.context, slots=self.slots,
                      unified=self.unified, batch=min(self.batch, self.context), ubatch=self.tokens,
@@ -80,10 +80,10 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
         return min(self.context, self.batch, self.ubatch)
 
     @cached_property
-    def how(self) -> How:
+    def how(self) -> GraphRun:
         """Its largest graph."""
         found, tokens = self.cells, padded(self.tokens, self.slots)
-        return How(
+        return GraphRun(
             build=self.build, tokens=tokens, sequences=self.slots,
             outputs=min(tokens, self.outputs or tokens), cells=found.size,
             window_cells=found.window, streams=found.streams, flash=self.flash, keys=self.keys,
@@ -91,7 +91,7 @@ class Plan(Struct, frozen=True, kw_only=True, dict=True):
         )  # fmt: skip
 
 
-class Device(Struct, frozen=True):
+class DeviceBytes(Struct, frozen=True):
     """Bytes of one device."""
 
     weights: int
@@ -106,16 +106,16 @@ class Device(Struct, frozen=True):
 
 
 @remembered(32, always=True)
-def laid_out(plan: Plan, *, whole: bool = True) -> tuple[Device, ...]:
+def laid_out(plan: ServerLayout, *, whole: bool = True) -> tuple[DeviceBytes, ...]:
     """Every GPU, and the host last; not `whole`: equal layers once, for a search."""
     where = plan.where
     weights, caches = loaded(plan)
     compute = compute_buffers(plan.file, plan.how, where, whole=whole)
-    return tuple(Device(weights[i], caches[i], compute[i], _pool(plan, where, i))
+    return tuple(DeviceBytes(weights[i], caches[i], compute[i], _pool(plan, where, i))
                  for i in range(plan.gpus + 1))  # fmt: skip
 
 
-def loaded(plan: Plan) -> tuple[list[int], list[int]]:
+def loaded(plan: ServerLayout) -> tuple[list[int], list[int]]:
     """Weights and cache of every GPU, and of the host last."""
     where, caches = plan.where, [0] * (plan.gpus + 1)
     weights = model_buffers(plan.file, (*where.layers, where.output), plan.gpus, plan.on_host)
@@ -127,7 +127,7 @@ def loaded(plan: Plan) -> tuple[list[int], list[int]]:
     return weights, caches
 
 
-def alike(plan: Plan, device: int) -> tuple[tuple[int, int], ...]:
+def alike(plan: ServerLayout, device: int) -> tuple[tuple[int, int], ...]:
     """Layers whose cache is on a device: the first of each kind, and how many there are of it."""
     arch, found = plan.file.arch, dict[tuple[int, bool], list[int]]()
     for place, own in enumerate(plan.where.layers):
@@ -136,7 +136,7 @@ def alike(plan: Plan, device: int) -> tuple[tuple[int, int], ...]:
     return tuple((places[0], len(places)) for places in found.values())
 
 
-def _pool(plan: Plan, where: Where, device: int) -> int:
+def _pool(plan: ServerLayout, where: LayerDevices, device: int) -> int:
     """Where a product's activations are turned to int8 or 16 bits (ggml-cuda/mmq.cu).
 
     Outside the compute buffer; as large as the widest product wants it.
@@ -179,7 +179,7 @@ def cache_types(run: Run) -> tuple[str, str]:
                  for end in "kv")  # type: ignore[return-value]  # fmt: skip
 
 
-def planned(run: Run) -> Plan:
+def planned(run: Run) -> ServerLayout:
     """A run's options, with llama-server's defaults where they are left out."""
     options, arch, gpus = run.options, run.arch, int(run.mesh.pp)
     build = min(build_number(str(options["engine_version"])) or NEWEST, NEWEST)
@@ -193,8 +193,8 @@ def planned(run: Run) -> Plan:
     asked = options["n_gpu_layers"]
     count = options["n_cpu_moe"] or 0
     stored = run.stored if run.stored_form == "gguf" else ()
-    plan = Plan(
-        file=File(arch, file_type(run) or "Q4_K_M", build, stored), build=build, gpus=gpus,
+    plan = ServerLayout(
+        file=ModelFile(arch, file_type(run) or "Q4_K_M", build, stored), build=build, gpus=gpus,
         offloaded=ALL if asked is None else int(asked), on_host=min(int(count), len(arch.layers)),
         shares=tuple(options["tensor_split"] or ()),
         only=int(options["main_gpu"] or 0) if options["split_mode"] == "none" else None,
@@ -209,7 +209,7 @@ def planned(run: Run) -> Plan:
     return plan
 
 
-def has_flash(plan: Plan) -> bool:
+def has_flash(plan: ServerLayout) -> bool:
     """Whether CUDA has a flash kernel for every layer that is in a GPU."""
     where = plan.where
     for place, layer in enumerate(plan.file.arch.layers):
@@ -228,7 +228,7 @@ def has_flash(plan: Plan) -> bool:
     return True
 
 
-def fits(plan: Plan, free: int, outside: int) -> bool:
+def fits(plan: ServerLayout, free: int, outside: int) -> bool:
     """Whether every GPU has room; most that do not have none for weights and cache already."""
     weights, caches = loaded(plan)
     if any(weight + cache > free for weight, cache in zip(weights[:-1], caches, strict=False)):
@@ -237,7 +237,7 @@ def fits(plan: Plan, free: int, outside: int) -> bool:
     return all(one.total + (outside if one.total else 0) <= free for one in used)
 
 
-def most_layers(plan: Plan, free: int, outside: int) -> int | None:
+def most_layers(plan: ServerLayout, free: int, outside: int) -> int | None:
     """The largest -ngl with which it fits; None where not even one layer does."""
     low, high = 0, len(plan.file.arch.layers) + 1
     if not fits(replace(plan, offloaded=0), free, outside):
@@ -251,7 +251,7 @@ def most_layers(plan: Plan, free: int, outside: int) -> int | None:
     return low
 
 
-def fewest_on_host(plan: Plan, free: int, outside: int) -> int | None:
+def fewest_on_host(plan: ServerLayout, free: int, outside: int) -> int | None:
     """The smallest --n-cpu-moe with which it fits; None where it does not with all of them."""
     layers = plan.file.arch.layers
     if not any(isinstance(layer.mlp, Moe) for layer in layers):
@@ -268,7 +268,7 @@ def fewest_on_host(plan: Plan, free: int, outside: int) -> int | None:
     return low
 
 
-def longest(plan: Plan, free: int, outside: int) -> int:
+def longest(plan: ServerLayout, free: int, outside: int) -> int:
     """The longest context with which it fits, in steps of 256; 0 where none does."""
     low, high = 0, plan.context // 256
     while low < high:

@@ -23,7 +23,7 @@ ALIGNMENT = 128  # of a tensor in a CUDA buffer
 ALL = 10**6  # -ngl all
 
 
-class File(Struct, frozen=True):
+class ModelFile(Struct, frozen=True):
     """A model's tensors: as llama-quantize makes them, or as a file has them."""
 
     arch: Arch
@@ -31,12 +31,12 @@ class File(Struct, frozen=True):
     build: int
     stored: tuple[StoredTensor, ...] = ()
 
-    def tensors(self) -> tuple[gguf.Stored, ...]:
+    def tensors(self) -> tuple[gguf.GgufTensor, ...]:
         """Every tensor, with its layer."""
         if not self.stored:
             return gguf.tensors(self.arch, self.ftype, None, self.build)
         last = len(self.arch.layers)
-        return tuple(gguf.Stored(name, _layer(name, last), "", 0, size)
+        return tuple(gguf.GgufTensor(name, _layer(name, last), "", 0, size)
                      for name, size, _ in self.stored)  # fmt: skip
 
     def kinds(self) -> dict[str, str]:
@@ -101,7 +101,9 @@ def expert(name: str) -> bool:
     return "_exps" in name
 
 
-def model_buffers(file: File, where: tuple[int, ...], gpus: int, on_host: int = 0) -> list[int]:
+def model_buffers(
+    file: ModelFile, where: tuple[int, ...], gpus: int, on_host: int = 0
+) -> list[int]:
     """Bytes of weights on each device, the host last; the experts of the first layers stay there.
 
     A tied head is a copy of the embedding where the output is in a GPU.

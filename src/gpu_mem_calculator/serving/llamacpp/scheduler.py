@@ -8,23 +8,23 @@ with its copy. With pipeline parallelism every copy and every input is there fou
 
 from __future__ import annotations
 
-from .graph_tensors import LEAF, VIEW, Graph, Tensor
+from .graph_tensors import LEAF, VIEW, ComputeGraph, GraphTensor
 
 COPIES = 4  # GGML_SCHED_MAX_COPIES
 OFFLOADED = 32  # a GPU takes an op over from the host from so many tokens on
 NO_BATCH = ("get_rows",)  # ggml-cuda get_op_batch_size: never taken over
 
 
-class Schedule:
+class GraphSchedule:
     """A graph cut into splits."""
 
-    def __init__(self, graph: Graph, devices: int, *, pipelined: bool, offload: bool = True
+    def __init__(self, graph: ComputeGraph, devices: int, *, pipelined: bool, offload: bool = True
                  ) -> None:  # fmt: skip
         self.graph, self.host = graph, devices
         self.copies = COPIES if pipelined else 1
         self.offload = offload
-        self.nodes: list[Tensor] = []
-        self.leaves: list[Tensor] = []
+        self.nodes: list[GraphTensor] = []
+        self.leaves: list[GraphTensor] = []
         self._assign()
         self._expand()
         self._settle()
@@ -36,7 +36,7 @@ class Schedule:
         for tensor in (*self.graph.leaves, *self.graph.nodes):
             tensor.backend = fixed[tensor] if tensor in fixed else self._known(tensor)
 
-    def _known(self, tensor: Tensor) -> int:
+    def _known(self, tensor: GraphTensor) -> int:
         root = tensor.view or tensor
         if root.place is not None:
             return root.place
@@ -51,7 +51,7 @@ class Schedule:
                 return source.place if self._runs(tensor, source.place) else -1
         return -1
 
-    def _taken(self, tensor: Tensor) -> int:
+    def _taken(self, tensor: GraphTensor) -> int:
         """The GPU that takes an op with a weight on the host, else the host."""
         ne = tensor.ne
         batch = {"mul_mat": ne[1], "mul_mat_id": ne[2]}.get(tensor.op, ne[1] * ne[2] * ne[3])
@@ -61,7 +61,7 @@ class Schedule:
                     return device
         return self.host
 
-    def _runs(self, tensor: Tensor, device: int) -> bool:
+    def _runs(self, tensor: GraphTensor, device: int) -> bool:
         """Whether a device has a kernel for an op, and nothing it reads is in another GPU."""
         if device == self.host:
             return True
@@ -94,7 +94,7 @@ class Schedule:
                 if source.backend == -1:
                     source.backend = source.view.backend if source.view else node.backend
 
-    def _at(self, tensor: Tensor, device: int) -> bool:
+    def _at(self, tensor: GraphTensor, device: int) -> bool:
         root = tensor.view or tensor
         where = root.place if root.place is not None else (
             tensor.backend if tensor.backend != -1 else root.backend)  # fmt: skip
@@ -102,10 +102,10 @@ class Schedule:
 
     def _split(self) -> None:
         """Walk the graph; where the device changes copy what is read from elsewhere."""
-        inputs: list[Tensor] = []
-        copied: dict[tuple[Tensor, int], list[Tensor]] = {}
-        splits: list[tuple[int, list[Tensor], list[Tensor]]] = []
-        waiting: list[Tensor] = []
+        inputs: list[GraphTensor] = []
+        copied: dict[tuple[GraphTensor, int], list[GraphTensor]] = {}
+        splits: list[tuple[int, list[GraphTensor], list[GraphTensor]]] = []
+        waiting: list[GraphTensor] = []
         for node in self.graph.nodes:
             if node.op == VIEW:
                 (splits[-1][2] if splits else waiting).append(node)
@@ -127,24 +127,32 @@ class Schedule:
             splits[-1][2].append(node)
         self._listed(splits, inputs, copied)
 
-    def _begins(self, node: Tensor, split: tuple[int, list[Tensor], list[Tensor]]) -> bool:
+    def _begins(
+        self, node: GraphTensor, split: tuple[int, list[GraphTensor], list[GraphTensor]]
+    ) -> bool:
         """A weight from elsewhere begins a split of its own, so that its copies go early."""
         if not split[1]:
             return False
         return any(s.weight and not self._at(s, split[0]) for s in node.sources)
 
-    def _copy(self, source: Tensor, device: int) -> Tensor:
-        made = Tensor(LEAF, source.kind, source.ne, nb=source.nb, name=source.name)
+    def _copy(self, source: GraphTensor, device: int) -> GraphTensor:
+        made = GraphTensor(LEAF, source.kind, source.ne, nb=source.nb, name=source.name)
         made.backend = device
         made.given = made.kept = self.copies > 1
         return made
 
-    def _listed(self, splits: list[tuple[int, list[Tensor], list[Tensor]]], inputs: list[Tensor],
-                copied: dict[tuple[Tensor, int], list[Tensor]]) -> None:  # fmt: skip
+    def _listed(
+        self,
+        splits: list[tuple[int, list[GraphTensor], list[GraphTensor]]],
+        inputs: list[GraphTensor],
+        copied: dict[tuple[GraphTensor, int], list[GraphTensor]],
+    ) -> None:
         """The graph with its copies, as it is allocated."""
         for device, sources, nodes in splits:
             for source in sources:
-                until = Tensor(LEAF, source.kind, source.ne, (source,), nb=source.nb, view=source)
+                until = GraphTensor(
+                    LEAF, source.kind, source.ne, (source,), nb=source.nb, view=source
+                )
                 until.backend = source.backend
                 self.nodes += [until, copied[source, device][0]]
             self.nodes += nodes

@@ -8,8 +8,18 @@ q sequences, t tokens of each.
 from __future__ import annotations
 
 from ...model.blocks import Recurrence, StateSpace
-from .graph_inputs import Site
-from .graph_tensors import Tensor, alike, get_rows, mul_mat, new, permute, reshape, view, written
+from .graph_inputs import GraphBuilder
+from .graph_tensors import (
+    GraphTensor,
+    alike,
+    get_rows,
+    mul_mat,
+    new,
+    permute,
+    reshape,
+    view,
+    written,
+)
 
 RMS = ("dt_layernorm.weight", "b_layernorm.weight", "c_layernorm.weight")
 
@@ -22,7 +32,7 @@ def row_sizes(mixer: StateSpace | Recurrence) -> tuple[int, int]:
     return (mixer.conv - 1) * (mixer.inner + 2 * groups * mixer.state), mixer.state * mixer.inner
 
 
-def scanned(site: Site, mixer: StateSpace, x: Tensor, index: int) -> Tensor:
+def scanned(site: GraphBuilder, mixer: StateSpace, x: GraphTensor, index: int) -> GraphTensor:
     """One Mamba mixer on its normed input."""
     how = site.how
     q, t = how.sequences, how.tokens // how.sequences
@@ -45,7 +55,7 @@ def scanned(site: Site, mixer: StateSpace, x: Tensor, index: int) -> Tensor:
     return _gated(site, mixer, index, made, gate, parts[0], conv)
 
 
-def state_rows(site: Site, index: int, name: str, size: int) -> Tensor:
+def state_rows(site: GraphBuilder, index: int, name: str, size: int) -> GraphTensor:
     """What each sequence of the batch has kept (build_rs)."""
     q = site.how.sequences
     states = cleared(site, index, name, size)
@@ -54,18 +64,18 @@ def state_rows(site: Site, index: int, name: str, size: int) -> Tensor:
     return rows
 
 
-def state(site: Site, index: int, name: str, size: int) -> Tensor:
+def state(site: GraphBuilder, index: int, name: str, size: int) -> GraphTensor:
     """The states of a layer: one row a sequence."""
     return site.cache(index, name, "F32", size, site.how.sequences)
 
 
-def copied(site: Site) -> Tensor:
+def copied(site: GraphBuilder) -> GraphTensor:
     """Which state each sequence goes on from."""
     q = site.how.sequences
     return site.once("s_copy_main", lambda: view(site.given("s_copy", q), (q,)))
 
 
-def cleared(site: Site, index: int, name: str, size: int) -> Tensor:
+def cleared(site: GraphBuilder, index: int, name: str, size: int) -> GraphTensor:
     """The states of all sequences; nothing is cleared when memory is reserved."""
     states = reshape(state(site, index, name, size), size, site.how.sequences)
     zero = view(states, (0,))
@@ -73,7 +83,9 @@ def cleared(site: Site, index: int, name: str, size: int) -> Tensor:
     return states
 
 
-def _rest(site: Site, states: Tensor, size: int, index: int, name: str, q: int) -> None:
+def _rest(
+    site: GraphBuilder, states: GraphTensor, size: int, index: int, name: str, q: int
+) -> None:
     """States of sequences that are not in the batch: none when memory is reserved."""
     none = site.once("s_copy_extra", lambda: view(site.given("s_copy", q), (0,)))
     extra = get_rows(states, none)
@@ -81,7 +93,7 @@ def _rest(site: Site, states: Tensor, size: int, index: int, name: str, q: int) 
     site.graph.expand(written(target, extra, target, op="cpy"))
 
 
-def convolved(site: Site, index: int, x: Tensor, conv: int, size: int) -> Tensor:
+def convolved(site: GraphBuilder, index: int, x: GraphTensor, conv: int, size: int) -> GraphTensor:
     """Inputs of a convolution behind those that were kept; the last of them are kept next."""
     wide, t, q = x.ne[0], x.ne[1], x.ne[2]
     past = reshape(state_rows(site, index, "r", size), conv - 1, wide, q)
@@ -95,8 +107,8 @@ def convolved(site: Site, index: int, x: Tensor, conv: int, size: int) -> Tensor
     return made
 
 
-def _steps(site: Site, mixer: StateSpace, index: int, conv: Tensor, both: Tensor
-           ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def _steps(site: GraphBuilder, mixer: StateSpace, index: int, conv: GraphTensor, both: GraphTensor
+           ) -> tuple[GraphTensor, GraphTensor, GraphTensor, GraphTensor]:  # fmt: skip
     """x, time steps, B and C."""
     t, q, n, i = conv.ne[1], conv.ne[2], mixer.state, mixer.inner
     if mixer.version == 2:
@@ -120,13 +132,14 @@ def _steps(site: Site, mixer: StateSpace, index: int, conv: Tensor, both: Tensor
     return reshape(conv, 1, i, t, q), dt, b, c
 
 
-def _normed(site: Site, x: Tensor, index: int, name: str) -> Tensor:
+def _normed(site: GraphBuilder, x: GraphTensor, index: int, name: str) -> GraphTensor:
     made = site.pin(alike("rms_norm", x), index)
     return alike("mul", made, site.layer_weight(index, f"ssm_{name}_norm.weight", x.ne[0]))
 
 
-def _scan(site: Site, mixer: StateSpace, index: int, parts: tuple[Tensor, ...], size: int
-          ) -> Tensor:  # fmt: skip
+def _scan(
+    site: GraphBuilder, mixer: StateSpace, index: int, parts: tuple[GraphTensor, ...], size: int
+) -> GraphTensor:
     """y and the last states in one tensor."""
     x, dt, b, c = parts
     q = x.ne[3]
@@ -145,8 +158,15 @@ def _scan(site: Site, mixer: StateSpace, index: int, parts: tuple[Tensor, ...], 
     return y
 
 
-def _gated(site: Site, mixer: StateSpace, index: int, y: Tensor, gate: Tensor, x: Tensor,
-           conv: Tensor) -> Tensor:  # fmt: skip
+def _gated(
+    site: GraphBuilder,
+    mixer: StateSpace,
+    index: int,
+    y: GraphTensor,
+    gate: GraphTensor,
+    x: GraphTensor,
+    conv: GraphTensor,
+) -> GraphTensor:
     """y + D x, times the gate, normed, projected."""
     t, q, i = conv.ne[1], conv.ne[2], mixer.inner
     if mixer.version == 2:

@@ -16,7 +16,7 @@ from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention, Mlp, Moe, Recurrence, StateSpace
 from ...step.workspaces import cublas_bytes
 from . import speculative
-from .options import EXTRA_CONTEXT, FLASHINFER, TRITON, TRTLLM, Settings
+from .options import EXTRA_CONTEXT, FLASHINFER, TRITON, TRTLLM, SglangOptions
 from .versions import ONE_LOGITS_BUFFER
 
 Named = tuple[str, int, str, Source]  # name, bytes, how they come about, who says so
@@ -43,13 +43,13 @@ INT_WORKSPACE = 8 * MIB  # of each of FlashInfer's wrappers, one for each decode
 KV_SPLITS = 8  # server_args.py triton_attention_num_kv_splits
 
 
-def row_bytes(how: Settings) -> int:
+def row_bytes(how: SglangOptions) -> int:
     """One request's row of the table that says where its tokens lie."""
     drafted = speculative.ahead(how.run).tokens if speculative.method(how.run) else 0
     return (how.context + EXTRA_CONTEXT + drafted) * 4
 
 
-def beside(how: Settings, requests: int) -> Iterator[Named]:
+def beside(how: SglangOptions, requests: int) -> Iterator[Named]:
     """Everything but graphs."""
     row = row_bytes(how)
     yield TABLE, (requests + 1) * row, f"({requests:,} requests + 1) × {row:,}", REQUESTS
@@ -61,7 +61,7 @@ def beside(how: Settings, requests: int) -> Iterator[Named]:
            f"2 × {rows:,} rows × {how.run.arch.vocab:,} × 4", LOGITS)  # fmt: skip
 
 
-def workspaces(how: Settings) -> Iterator[Named]:
+def workspaces(how: SglangOptions) -> Iterator[Named]:
     """Scratch memory that attention and cuBLAS keep."""
     sizes = {FLASHINFER: 384 * MIB, TRTLLM: 150 * MIB if how.latent else 512 * MIB}
     own = sizes.get(how.backend, 0)
@@ -72,7 +72,7 @@ def workspaces(how: Settings) -> Iterator[Named]:
     yield "cuBLAS workspace", cublas_bytes(how.run.compute_capability), "", CUBLAS
 
 
-def layer_peak(how: Settings, layer: Layer, tokens: int) -> int:
+def layer_peak(how: SglangOptions, layer: Layer, tokens: int) -> int:
     """The most that one layer's forward holds at once beside its input and the residual."""
     size = 4 if how.run.precision == "fp32" else 2
     hidden, tp = how.run.arch.hidden, how.shard.attention_tp
@@ -100,7 +100,7 @@ def _latent(mixer: LatentAttention, tp: int) -> int:
     return heads * (2 * whole + mixer.nope_dim + 2 * mixer.value_dim) + mixer.kv_rank
 
 
-def _feed_forward(how: Settings, layer: Layer) -> int:
+def _feed_forward(how: SglangOptions, layer: Layer) -> int:
     """Elements a token: gate and up, their product, and the output.
 
     Experts run on k copies of a token, and on those of every rank that has attention of its own;
@@ -119,19 +119,19 @@ def _feed_forward(how: Settings, layer: Layer) -> int:
     return 0
 
 
-def activations(how: Settings) -> int:
+def activations(how: SglangOptions) -> int:
     """The peak of a prefill: the layer that needs most, with its input and the residual."""
     layers = {id(layer): layer for layer in how.shard.layers(how.run.arch)}.values()
     return max((layer_peak(how, layer, how.chunk) for layer in layers), default=0)
 
 
-def sampled_rows(how: Settings, requests: int) -> int:
+def sampled_rows(how: SglangOptions, requests: int) -> int:
     """Rows of logits of the largest batch; SGLang gathers the vocabulary."""
     rows = min(requests, how.largest_graph) * speculative.ahead(how.run).tokens
     return rows if how.shard.head else 0
 
 
-def graph_parts(how: Settings, requests: int) -> Iterator[Named]:
+def graph_parts(how: SglangOptions, requests: int) -> Iterator[Named]:
     """What decode and prefill graphs hold."""
     sizes = how.decode_sizes(requests)
     layers = len(how.shard.places)
@@ -144,7 +144,7 @@ def graph_parts(how: Settings, requests: int) -> Iterator[Named]:
         yield "CUDA graphs", FIRST_GRAPH + count * each, f"{said} × {each:,}", GRAPHS_MEASURED
 
 
-def _graph_buffers(how: Settings, sizes: tuple[int, ...]) -> Iterator[Named]:
+def _graph_buffers(how: SglangOptions, sizes: tuple[int, ...]) -> Iterator[Named]:
     """Logits of each graph until 0.4.9, then of the largest; where the tokens of its sequences
     lie; FlashInfer's wrappers.
     """

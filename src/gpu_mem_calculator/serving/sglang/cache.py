@@ -12,11 +12,20 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from ...generation.kv_cache import INDEX, LATENT, STATE, WINDOW, Kept, kept, layer_cache, plain_row
+from ...generation.kv_cache import (
+    INDEX,
+    LATENT,
+    STATE,
+    WINDOW,
+    LayerState,
+    kept,
+    layer_cache,
+    plain_row,
+)
 from ...ledger.num import round_up
 from ...model.blocks import Attention, Indexer, LatentAttention
 from . import speculative
-from .options import Settings
+from .options import SglangOptions
 from .segments import STEP
 from .versions import COUNTED_DRAFT, HALF_REQUESTS, SPARE_STATE, SPLIT_WINDOWS
 
@@ -30,7 +39,7 @@ OVERLAP_FAMILIES = ("qwen3_next", "qwen3_5", "kimi_linear", "falcon_h1", "granit
                     "nemotron_h", "bailing_moe")  # fmt: skip
 
 
-class Cell(Struct, frozen=True, kw_only=True):
+class CacheCell(Struct, frozen=True, kw_only=True):
     """One token, or one request, on the rank."""
 
     full: int  # F
@@ -40,7 +49,7 @@ class Cell(Struct, frozen=True, kw_only=True):
     draft: int = 0  # a token in the draft's layers
 
 
-class Pool(Struct, frozen=True, kw_only=True):
+class SglangPool(Struct, frozen=True, kw_only=True):
     """What was allocated, and what one sequence takes of it.
 
     `share(context)`: the largest part that one sequence takes of any of the buffers.
@@ -52,7 +61,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     requests: int
     parts: tuple[tuple[str, int, str], ...]  # name, bytes, how they come about
     share: Callable[[int], float]
-    cell: Cell
+    cell: CacheCell
     draft_bytes: int = 0
 
     @property
@@ -61,14 +70,14 @@ class Pool(Struct, frozen=True, kw_only=True):
         return sum(size for _, size, _ in self.parts)
 
 
-def splits_windows(how: Settings) -> bool:
+def splits_windows(how: SglangOptions) -> bool:
     """Whether layers with a window have a pool of their own; else they keep every token."""
     arch = how.run.arch
     known = arch.family.startswith(SPLIT_FAMILIES)
     return how.version >= SPLIT_WINDOWS and known and any(arch.windows)
 
 
-def cell(how: Settings) -> Cell:
+def cell(how: SglangOptions) -> CacheCell:
     """Bytes of a token in the layers of this rank, and of a request."""
     run, shard = how.run, how.shard
     caches = kept(run.arch, shard, plain_row(how.cache_bits), state_bits=STATE_BITS,
@@ -83,14 +92,14 @@ def cell(how: Settings) -> Cell:
         for layer in speculative.draft_layers(run)
         for one in layer_cache(layer, None, shard, plain_row(how.cache_bits), 0, 0)
     ]
-    return Cell(
+    return CacheCell(
         full=full, windowed=sum(one.token_bytes * len(one.places) for one in slid),
         window=max((one.window or 0 for one in slid), default=0), state=state,
         draft=sum(_token_bytes(how, one) for one in drafts) if shard.head else 0,
     )  # fmt: skip
 
 
-def _token_bytes(how: Settings, one: Kept) -> int:
+def _token_bytes(how: SglangOptions, one: LayerState) -> int:
     """A token of one layer: latents and an indexer's keys have layouts of their own.
 
     memory_pool.py DSATokenToKVPool; kv_cache_configurator.py calculate_mla_kv_cache_dim: in fp8
@@ -106,12 +115,12 @@ def _token_bytes(how: Settings, one: Kept) -> int:
     return one.token_bytes
 
 
-def _indexer(how: Settings) -> Indexer:
+def _indexer(how: SglangOptions) -> Indexer:
     return next(m.index for layer in how.run.arch.layers for m in layer.mixers
                 if isinstance(m, Attention | LatentAttention) and m.index is not None)  # fmt: skip
 
 
-def max_requests(how: Settings, tokens: int) -> int:
+def max_requests(how: SglangOptions, tokens: int) -> int:
     """`max_running_requests` of this rank: kv_cache_configurator.py resolve_max_num_reqs."""
     given = how.run.options["max_num_seqs"]
     if given is not None:
@@ -122,7 +131,7 @@ def max_requests(how: Settings, tokens: int) -> int:
     return min(wanted, tokens // 2) if how.version >= HALF_REQUESTS else wanted
 
 
-def slots_of_a_request(how: Settings) -> int:
+def slots_of_a_request(how: SglangOptions) -> int:
     """States that one running request may hold: its own, and those of its prefix."""
     if how.run.options["disable_radix_cache"]:
         return 1
@@ -130,7 +139,7 @@ def slots_of_a_request(how: Settings) -> int:
     return SLOTS + (OVERLAP_SLOTS if overlaps else 0)
 
 
-def _slots(how: Settings, rest: int, state: int) -> int:
+def _slots(how: SglangOptions, rest: int, state: int) -> int:
     """States in `rest` bytes: their share, or one a request where no prefix is kept."""
     options = how.run.options
     if options["disable_radix_cache"] and options["max_num_seqs"] is not None:
@@ -139,7 +148,7 @@ def _slots(how: Settings, rest: int, state: int) -> int:
     return int(rest * ratio / (1 + ratio)) // state - (how.version >= SPARE_STATE)
 
 
-def cut(how: Settings, rest: int) -> Pool:
+def cut(how: SglangOptions, rest: int) -> SglangPool:
     """The pool in `rest` bytes."""
     one, page = cell(how), how.page
     slots = 0
@@ -157,7 +166,7 @@ def cut(how: Settings, rest: int) -> Pool:
     return sized(how, one, tokens, max(0, slots))
 
 
-def sized(how: Settings, one: Cell, tokens: int, slots: int) -> Pool:
+def sized(how: SglangOptions, one: CacheCell, tokens: int, slots: int) -> SglangPool:
     """The buffers for so many tokens and states."""
     page, ratio = how.page, float(how.run.options["swa_full_tokens_ratio"])
     slid = int(tokens * ratio) // page * page if one.windowed else 0
@@ -183,12 +192,12 @@ def sized(how: Settings, one: Cell, tokens: int, slots: int) -> Pool:
             shares.append(held_slots / slots if slots else float("inf"))
         return max(shares)
 
-    return Pool(tokens=tokens, window_tokens=slid, slots=slots, requests=requests,
+    return SglangPool(tokens=tokens, window_tokens=slid, slots=slots, requests=requests,
                 parts=parts, share=share, cell=one,
                 draft_bytes=(tokens + page) * one.draft)  # fmt: skip
 
 
-def gaps(how: Settings, pool: Pool) -> int:
+def gaps(how: SglangOptions, pool: SglangPool) -> int:
     """What lies between the pool's buffers: keys and values of each layer have one each, in whole
     steps of the allocator.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import speculative
-from .options import Settings
+from .options import SglangOptions
 from .versions import COUNTED_DRAFT
 
 # A key of the run file, its flag, and the value that needs none.
@@ -36,12 +36,12 @@ ONLINE = {"fp8": ("--quantization", "fp8"), "int8": ("--quantization", "w8a8_int
           "nf4": ("--quantization", "bitsandbytes", "--load-format", "bitsandbytes")}  # fmt: skip
 
 
-def command(how: Settings) -> tuple[str, ...]:
+def command(how: SglangOptions) -> tuple[str, ...]:
     """The command."""
     return ("python", "-m", "sglang.launch_server", "--model-path", "MODEL", *_flags(how))
 
 
-def _flags(how: Settings) -> Iterator[str]:
+def _flags(how: SglangOptions) -> Iterator[str]:
     options = how.run.options
     for key, flag, default in VALUES:
         if options[key] is not None and options[key] != default:
@@ -63,7 +63,7 @@ def _flags(how: Settings) -> Iterator[str]:
     yield from _guessing(how)
 
 
-def _guessing(how: Settings) -> Iterator[str]:
+def _guessing(how: SglangOptions) -> Iterator[str]:
     name, options = speculative.method(how.run), how.run.options
     if not name:
         return

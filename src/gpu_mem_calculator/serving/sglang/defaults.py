@@ -15,7 +15,7 @@ GIB_IN_MIB = 1024
 CHOICES = code("sglang 0.5.18 srt/server_args.py _handle_gpu_memory_settings")
 
 
-class Card(Struct, frozen=True, kw_only=True):
+class CardMemory(Struct, frozen=True, kw_only=True):
     """What the choices depend on."""
 
     version: Version
@@ -28,7 +28,7 @@ class Card(Struct, frozen=True, kw_only=True):
     prefill_graphs: bool = True
 
 
-def chunked_prefill_size(card: Card) -> int:
+def chunked_prefill_size(card: CardMemory) -> int:
     """Tokens of a prefill at once."""
     limits: tuple[tuple[int, int], ...] = ((35, 2048), (60, 4096), (160, 8192))
     if card.version < GRAPH_TABLES:
@@ -39,7 +39,7 @@ def chunked_prefill_size(card: Card) -> int:
     return next((size for most, size in limits if card.mib < most * GIB_IN_MIB), 16384)
 
 
-def cuda_graph_max_bs(card: Card) -> int:
+def cuda_graph_max_bs(card: CardMemory) -> int:
     """Sequences of the largest decode graph."""
     few = card.tp < 4
     if card.version >= RESERVED_BY_SUM:
@@ -56,7 +56,7 @@ def cuda_graph_max_bs(card: Card) -> int:
     return 256 if card.mib <= 160_000 else 512
 
 
-def decode_sizes(card: Card, most: int, requests: int) -> tuple[int, ...]:
+def decode_sizes(card: CardMemory, most: int, requests: int) -> tuple[int, ...]:
     """Batch sizes that decode graphs are captured for."""
     most = min(most, requests)
     if card.version >= RESERVED_BY_SUM:
@@ -82,7 +82,7 @@ def prefill_sizes(most: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= most)
 
 
-def mem_fraction_static(card: Card, chunk: int, graph: int, captured: int) -> float:
+def mem_fraction_static(card: CardMemory, chunk: int, graph: int, captured: int) -> float:
     """The share of the memory for weights and cache. `graph`: sequences of the largest graph,
     `captured`: prefill graphs.
     """
@@ -93,7 +93,7 @@ def mem_fraction_static(card: Card, chunk: int, graph: int, captured: int) -> fl
     return round((card.mib - reserved) / max(1, card.mib), 3)
 
 
-def _by_ranks(card: Card) -> float:
+def _by_ranks(card: CardMemory) -> float:
     """Until 0.4.7; from 0.4.6 on larger cards keep less free."""
     ranks = card.tp * (card.pp if card.version >= (0, 4, 6) else 1)
     shares = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87))
@@ -111,7 +111,7 @@ def _by_ranks(card: Card) -> float:
     return share * 0.95 if card.speculates else share
 
 
-def _reserved_by_table(card: Card) -> float:
+def _reserved_by_table(card: CardMemory) -> float:
     """From 0.4.8 to 0.5.2."""
     ranks = card.tp * card.pp
     limits = ((35, 2.8 + ranks / 10), (90, 9.5 + ranks / 2), (160, 12 + ranks / 2))
@@ -121,7 +121,7 @@ def _reserved_by_table(card: Card) -> float:
     return (kept + (4 if card.dp > 1 else 0)) * GIB_IN_MIB
 
 
-def _reserved_by_sum(card: Card, chunk: int, graph: int, captured: int) -> float:
+def _reserved_by_sum(card: CardMemory, chunk: int, graph: int, captured: int) -> float:
     """From 0.5.3: 1.5 MiB a token of a prefill, 2 a sequence of the largest graph."""
     kept = 512 + max(chunk, 2048) * 1.5 + graph * 2 + card.tp * card.pp / 8 * GIB_IN_MIB
     if card.dp > 1:

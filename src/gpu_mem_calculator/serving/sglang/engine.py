@@ -29,13 +29,22 @@ from ...ledger.units import GIB
 from ...model.blocks import Recurrence, StateSpace
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, NamedBytes, Served
+from ...run.served import (
+    ACTIVATION,
+    GRAPHS,
+    NON_TORCH,
+    POOL,
+    WEIGHTS,
+    NamedBytes,
+    ServerItem,
+    ServerMemory,
+)
 from ...weights import FormatError
 from ...weights.rank_weights import run_scheme
 from . import activations, speculative, versions, weights
-from .cache import Pool, cell, cut, gaps, sized, slots_of_a_request
+from .cache import SglangPool, cell, cut, gaps, sized, slots_of_a_request
 from .command import command
-from .options import Settings, stage_layers
+from .options import SglangOptions, stage_layers
 from .versions import COUNTED_DRAFT, NEWEST, SPARE_STATE, said, warm
 
 POOL_CODE = code("sglang 0.5.18 srt/mem_cache/kv_cache_configurator.py _profile_available_bytes: "
@@ -91,9 +100,9 @@ def _pool_problems(run: Run) -> Iterator[str]:
             yield f"inference.{key} is for {what}; {run.arch.family} has none: leave it out"
 
 
-def serve(run: Run) -> Served:
+def serve(run: Run) -> ServerMemory:
     """The rank of a pipeline stage."""
-    how = Settings(run=run)
+    how = SglangOptions(run=run)
     outside = tuple(_outside(how))
     before = _before(how, outside)
     weights = tuple(_weights(how))
@@ -103,7 +112,7 @@ def serve(run: Run) -> Served:
     pool_items = tuple(_pool(how, pool))
     items = (*weights, *pool_items, *beside, *_host(how, pool))
     total = _bytes(pool_items)
-    return Served(
+    return ServerMemory(
         items=items, tokens=pool.tokens, token_bytes=pool.cell.full, max_seq_len=how.context,
         most_sequences=pool.requests, needs_bytes=_needs(how, weights, beside, outside),
         sequence_bytes=lambda context: _taken(pool, total, context), outside=outside,
@@ -112,17 +121,17 @@ def serve(run: Run) -> Served:
     )  # fmt: skip
 
 
-def _bytes(items: tuple[Item, ...]) -> int:
+def _bytes(items: tuple[ServerItem, ...]) -> int:
     return sum(item.bytes for item in items if item.place != CPU)
 
 
-def _taken(pool: Pool, total: int, context: int) -> int:
+def _taken(pool: SglangPool, total: int, context: int) -> int:
     """What one sequence takes of the pool, by the buffer that it fills most."""
     share = pool.share(context)
     return 2**62 if share == float("inf") else -int(-share * total // 1)
 
 
-def _outside(how: Settings) -> Iterator[NamedBytes]:
+def _outside(how: SglangOptions) -> Iterator[NamedBytes]:
     """What is there before the weights: CUDA's context, torch's kernels where another part runs
     one, and NCCL for the ranks of a model; copies of it do not talk.
     """
@@ -134,7 +143,7 @@ def _outside(how: Settings) -> Iterator[NamedBytes]:
     yield from nccl(alone, streams=False)
 
 
-def _before(how: Settings, outside: tuple[NamedBytes, ...]) -> int:
+def _before(how: SglangOptions, outside: tuple[NamedBytes, ...]) -> int:
     """SGLang's "avail mem" before loading: what was given, else what is free on an idle card."""
     run = how.run
     if run.free_bytes < run.card_bytes:
@@ -142,32 +151,32 @@ def _before(how: Settings, outside: tuple[NamedBytes, ...]) -> int:
     return run.card_bytes - sum(size for _, size, _ in outside)
 
 
-def _weights(how: Settings) -> Iterator[Item]:
+def _weights(how: SglangOptions) -> Iterator[ServerItem]:
     """What loading adds, as "mem usage" has it."""
     for name, size, source in weights.loaded(how):
         if size:
-            yield Item(figure=WEIGHTS, name=name, bytes=size, source=source)
+            yield ServerItem(figure=WEIGHTS, name=name, bytes=size, source=source)
 
 
-def _pool(how: Settings, pool: Pool) -> Iterator[Item]:
+def _pool(how: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     counted = how.version >= COUNTED_DRAFT
     for name, size, formula in pool.parts:
-        yield Item(figure=POOL, name=name, bytes=size, source=POOL_CODE, formula=formula)
+        yield ServerItem(figure=POOL, name=name, bytes=size, source=POOL_CODE, formula=formula)
     if counted and pool.draft_bytes:
-        yield Item(figure=POOL, name="draft: keys and values", bytes=pool.draft_bytes,
+        yield ServerItem(figure=POOL, name="draft: keys and values", bytes=pool.draft_bytes,
                    source=DRAFT_CODE)  # fmt: skip
 
 
-def _drafted(how: Settings, pool: Pool) -> Iterator[Item]:
+def _drafted(how: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     """Before 0.5.14 a draft came out of what the pool had left."""
     if how.version < COUNTED_DRAFT and pool.draft_bytes:
-        yield Item(figure=WEIGHTS, name="draft: parameters", bytes=weights.draft_bytes(how),
+        yield ServerItem(figure=WEIGHTS, name="draft: parameters", bytes=weights.draft_bytes(how),
                    source=ARITHMETIC)  # fmt: skip
-        yield Item(figure=POOL, name="draft: keys and values", bytes=pool.draft_bytes,
+        yield ServerItem(figure=POOL, name="draft: keys and values", bytes=pool.draft_bytes,
                    source=DRAFT_CODE)  # fmt: skip
 
 
-def _beside(how: Settings, pool: Pool) -> Iterator[Item]:
+def _beside(how: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     """What mem_fraction_static leaves room for."""
     rows = (
         *((ACTIVATION, *named) for named in activations.beside(how, pool.requests)),
@@ -177,25 +186,27 @@ def _beside(how: Settings, pool: Pool) -> Iterator[Item]:
     )  # fmt: skip
     for figure, name, size, formula, source in rows:
         if size:
-            yield Item(figure=figure, name=name, bytes=size, formula=formula, source=source)
+            yield ServerItem(figure=figure, name=name, bytes=size, formula=formula, source=source)
 
 
-def _host(how: Settings, pool: Pool) -> Iterator[Item]:
+def _host(how: SglangOptions, pool: SglangPool) -> Iterator[ServerItem]:
     """What lies in the host's memory."""
     away = weights.offloaded(how)
     if away:
-        yield Item(figure=WEIGHTS, name="offloaded parameters", bytes=away, place=CPU,
+        yield ServerItem(figure=WEIGHTS, name="offloaded parameters", bytes=away, place=CPU,
                    source=OFFLOAD)  # fmt: skip
     ratio = how.run.options["hicache_ratio"]
     if ratio:
         size = int(float(ratio) * pool.bytes)
-        yield Item(figure=POOL, name="cache on the host", bytes=size, place=CPU, source=HICACHE)
+        yield ServerItem(
+            figure=POOL, name="cache on the host", bytes=size, place=CPU, source=HICACHE
+        )
 
 
 def _needs(
-    how: Settings,
-    weights: tuple[Item, ...],
-    beside: tuple[Item, ...],
+    how: SglangOptions,
+    weights: tuple[ServerItem, ...],
+    beside: tuple[ServerItem, ...],
     outside: tuple[NamedBytes, ...],
 ) -> int:
     """Room for one sequence of the context; more where the share is given and leaves less."""
@@ -211,7 +222,7 @@ def _needs(
     return least + sum(size for _, size, _ in outside)
 
 
-def _shared(how: Settings, one: Pool) -> int:
+def _shared(how: SglangOptions, one: SglangPool) -> int:
     """The least pool whose part for states, and whose rest, hold those of one sequence."""
     ratio = float(how.run.options["mamba_full_memory_ratio"])
     states = one.slots * one.cell.state
@@ -222,7 +233,9 @@ def _shared(how: Settings, one: Pool) -> int:
     return ceil((1 + ratio) * max((states + spare) / ratio, rest))
 
 
-def _problem(how: Settings, before: int, weights: int, rest: int, pool: Pool, beside: int) -> str:
+def _problem(
+    how: SglangOptions, before: int, weights: int, rest: int, pool: SglangPool, beside: int
+) -> str:
     """Why it would not start, in SGLang's words where it has some."""
     if weights > before:
         return (f"CUDA out of memory while loading: the weights take {_gib(weights)} GiB of "
@@ -248,7 +261,7 @@ def _gib(size: int) -> str:
     return f"{size / GIB:.2f}"
 
 
-def _notes(how: Settings, pool: Pool) -> Iterator[str]:
+def _notes(how: SglangOptions, pool: SglangPool) -> Iterator[str]:
     yield from versions.notes(how.run)
     if how.run.options["gpu_memory_utilization"] is None:
         yield f"mem_fraction_static is {how.fraction:.3g}, SGLang's choice for this card"

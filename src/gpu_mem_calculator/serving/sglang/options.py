@@ -9,10 +9,10 @@ from msgspec import Struct
 from ...ledger.units import MIB
 from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
-from ...weights.shards import Shard
+from ...weights.shards import ServerShard
 from . import speculative
 from .defaults import (
-    Card,
+    CardMemory,
     chunked_prefill_size,
     cuda_graph_max_bs,
     decode_sizes,
@@ -28,7 +28,7 @@ EXTRA_CONTEXT = 4  # tokens that a request's row has beyond the context
 SPARSE_PAGE = TRTLLM_PAGE = 64
 
 
-class Settings(Struct, frozen=True, kw_only=True, dict=True):
+class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
     """A run with SGLang's names for things."""
 
     run: Run
@@ -49,14 +49,14 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True):
         return int(self.run.mesh.dp) if self.run.options["enable_dp_attention"] else 1
 
     @cached_property
-    def shard(self) -> Shard:
+    def shard(self) -> ServerShard:
         """This rank's part. The embedding is cut as attention is (vocab_parallel_embedding.py
         get_embedding_tp_kwargs), the head over all ranks.
         """
         run, stage = self.run, int(self.run.stage)
         counts, ep = stage_layers(run), int(run.mesh.ep)
         start, attention_tp = sum(counts[:stage]), self.tp // self.attention_dp
-        return Shard(
+        return ServerShard(
             places=range(start, start + counts[stage]), embedding=stage == 0,
             head=stage == len(counts) - 1, tp=self.tp, attention_tp=attention_tp, ep=ep,
             expert_tp=self.tp // ep, vocab_multiple=VOCAB_MULTIPLE, embedding_tp=attention_tp,
@@ -104,9 +104,9 @@ class Settings(Struct, frozen=True, kw_only=True, dict=True):
         return int(self.run.options["max_seq_len"] or self.run.arch.max_seq_len)
 
     @cached_property
-    def card(self) -> Card:
+    def card(self) -> CardMemory:
         """What SGLang's choices depend on."""
-        return Card(
+        return CardMemory(
             version=self.version, mib=self.run.smi_bytes // MIB, tp=self.tp,
             pp=int(self.run.mesh.pp), dp=self.attention_dp, latent=self.latent,
             speculates=speculative.method(self.run),

@@ -18,7 +18,7 @@ from ...ledger.num import ceil_div
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
-from ...weights.shards import Held, Shard, held
+from ...weights.shards import ServerShard, ShardedParameter, held
 
 EAGLE, EAGLE3, NEXTN, STANDALONE, NGRAM = "eagle", "eagle3", "nextn", "standalone", "ngram"
 NAMES = {EAGLE: EAGLE, EAGLE3: EAGLE3, NEXTN: NEXTN, "mtp": NEXTN, STANDALONE: STANDALONE,
@@ -28,7 +28,7 @@ FLAGS = {EAGLE: "EAGLE", EAGLE3: "EAGLE3", NEXTN: "NEXTN", STANDALONE: "STANDALO
 EAGLE3_VOCAB = 32000  # rows of an EAGLE-3 head's own output, in every head that is published
 
 
-class Ahead(Struct, frozen=True):
+class DraftDepth(Struct, frozen=True):
     """How far a draft runs: its steps, branches of a step, tokens that the model then checks."""
 
     steps: int = 0
@@ -44,14 +44,14 @@ def method(run: Run) -> str:
     return STANDALONE if run.draft is not None else ""
 
 
-def ahead(run: Run) -> Ahead:
+def ahead(run: Run) -> DraftDepth:
     """What is given, else SGLang's choice for the model."""
     if not method(run):
-        return Ahead()
+        return DraftDepth()
     given = run.options.get("num_speculative_tokens")
     if given:
-        return Ahead(max(1, int(given) - 1), 1, int(given))
-    return Ahead(5, 4, 8) if run.arch.family == "llama" else Ahead(3, 1, 4)
+        return DraftDepth(max(1, int(given) - 1), 1, int(given))
+    return DraftDepth(5, 4, 8) if run.arch.family == "llama" else DraftDepth(3, 1, 4)
 
 
 def problems(run: Run) -> Iterator[str]:
@@ -81,7 +81,7 @@ def draft_layers(run: Run) -> tuple[Layer, ...]:
     return (next(with_cache),)
 
 
-def draft_held(run: Run, shard: Shard) -> Iterator[Held]:
+def draft_held(run: Run, shard: ServerShard) -> Iterator[ShardedParameter]:
     """The rank's part of the draft's parameters."""
     name = method(run)
     if name in ("", NGRAM) or not shard.head:
@@ -99,16 +99,18 @@ def draft_held(run: Run, shard: Shard) -> Iterator[Held]:
 
 
 def _head(
-    arch: Arch, shard: Shard, layers: tuple[Layer, ...], width: int, *, third: bool = False
-) -> Iterator[Held]:
+    arch: Arch, shard: ServerShard, layers: tuple[Layer, ...], width: int, *, third: bool = False
+) -> Iterator[ShardedParameter]:
     """A projection onto h, the layers, and EAGLE-3's output; its q, k and v read 2h."""
     alone = replace(arch, layers=layers, windows=(), layer_names=(), embedding=(), tower=(),
                     embedding_norm=None, final_norm=None, head=None, head_extra=())  # fmt: skip
     part = replace(shard, places=range(len(layers)), embedding=True, head=False)
-    yield Held("fc.weight", (arch.hidden, width), "other")
+    yield ShardedParameter("fc.weight", (arch.hidden, width), "other")
     for one in held(alone, part):
         wide = third and any(f"{name}_proj.weight" in one.name for name in "qkv")
         shape = (one.shape[0], 2 * one.shape[1]) if wide else one.shape
-        yield Held(one.name, shape, one.role, one.layer)
+        yield ShardedParameter(one.name, shape, one.role, one.layer)
     if third:
-        yield Held("lm_head.weight", (int(ceil_div(EAGLE3_VOCAB, shard.tp)), arch.hidden), "head")
+        yield ShardedParameter(
+            "lm_head.weight", (int(ceil_div(EAGLE3_VOCAB, shard.tp)), arch.hidden), "head"
+        )

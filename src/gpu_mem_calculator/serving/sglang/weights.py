@@ -23,7 +23,7 @@ from ...weights.rank_weights import (
     weights_bytes,
 )
 from ...weights.shards import LINEAR, held
-from .options import Settings
+from .options import SglangOptions
 from .segments import reserved_bytes
 from .speculative import draft_held
 from .versions import COUNTED_DRAFT, warm
@@ -37,7 +37,7 @@ SEGMENTS = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp get_allocation_siz
 MAX_LORAS = 8  # server_args.py max_loras_per_batch
 
 
-def loaded(how: Settings) -> Iterator[Named]:
+def loaded(how: SglangOptions) -> Iterator[Named]:
     """Everything that "mem usage" counts, and what follows before the pool is cut."""
     run, shard, bits = how.run, how.shard, BITS[how.run.precision]
     tables = [size for _, size in rotary(how)]
@@ -58,7 +58,7 @@ def loaded(how: Settings) -> Iterator[Named]:
         yield "draft: parameters", draft_bytes(how), ARITHMETIC
 
 
-def offloaded(how: Settings) -> int:
+def offloaded(how: SglangOptions) -> int:
     """Weights that stay on the host: `cpu_offload_gb` of each rank, all of them at most."""
     wanted = int(float(how.run.options["cpu_offload_gb"] or 0) * GIB)
     return (
@@ -68,13 +68,13 @@ def offloaded(how: Settings) -> int:
     )
 
 
-def rotary(how: Settings) -> list[tuple[str, int]]:
+def rotary(how: SglangOptions) -> list[tuple[str, int]]:
     """Cosines and sines of every position."""
     positions = max(how.run.arch.max_seq_len, how.context)
     return rotary_tables(how.run.arch, how.shard, positions, 32)
 
 
-def absorbed(how: Settings) -> Iterator[int]:
+def absorbed(how: SglangOptions) -> Iterator[int]:
     """Two factors of each latent attention's kv_b, so that decode works on latents."""
     for layer in how.shard.layers(how.run.arch):
         for mixer in layer.mixers:
@@ -84,7 +84,7 @@ def absorbed(how: Settings) -> Iterator[int]:
                 yield heads * mixer.value_dim * mixer.kv_rank * 2
 
 
-def adapter_bytes(how: Settings) -> int:
+def adapter_bytes(how: SglangOptions) -> int:
     """Buffers for n adapters of rank r on every projection but the experts': A is (n, c r, in),
     with c parts that SGLang joins, B (n, out, r), both cut where the layer is.
     """
@@ -97,7 +97,7 @@ def adapter_bytes(how: Settings) -> int:
     return count * int(rank) * wide * BITS[how.run.precision] // 8
 
 
-def draft_bytes(how: Settings) -> int:
+def draft_bytes(how: SglangOptions) -> int:
     """The draft's parameters, in the model's 16 bits."""
     elements = sum(one.numel for one in draft_held(how.run, how.shard))
     return elements * BITS[how.run.precision] // 8

@@ -12,7 +12,7 @@ from ...generation.kv_cache import CROSS, INDEX, STATE, Row, layer_cache, plain_
 from ...ledger.num import ceil_div
 from ...model.arch import Arch
 from ...run.run import Run
-from ...weights.shards import Shard
+from ...weights.shards import ServerShard
 from .versions import TORCH, backend, beams, max_seq_len, tokens_per_block, version
 
 BITS = {"bf16": 16, "fp16": 16, "fp32": 32, "fp8": 8, "int8": 8}
@@ -20,17 +20,17 @@ NEVER = 1 << 62  # bytes of a sequence where there is no block for it
 SCALED = 16  # elements of NVFP4 that share an fp8 scale
 
 
-class Window(Struct, frozen=True):
+class WindowLayers(Struct, frozen=True):
     """Layers with one window: tokens they keep at most, and bytes of a token in all of them."""
 
     tokens: int
     token_bytes: int
 
 
-class Pool(Struct, frozen=True, kw_only=True):
+class WindowPools(Struct, frozen=True, kw_only=True):
     """Blocks for each window, and what they take. `cross`: of the encoder's keys and values."""
 
-    windows: tuple[Window, ...]
+    windows: tuple[WindowLayers, ...]
     blocks: tuple[int, ...]
     block: int  # tokens
     beams: int
@@ -83,7 +83,9 @@ def row(run: Run) -> Row:
     return plain_row(BITS[name])
 
 
-def layer_bytes(run: Run, arch: Arch, place: int, shard: Shard, *, cross: bool = False) -> int:
+def layer_bytes(
+    run: Run, arch: Arch, place: int, shard: ServerShard, *, cross: bool = False
+) -> int:
     """One token in one layer; an indexer's key is fp8 with a scale for every 128 elements."""
     total = 0
     for one in layer_cache(arch.layers[place], None, shard, row(run), 16, 16):
@@ -94,7 +96,7 @@ def layer_bytes(run: Run, arch: Arch, place: int, shard: Shard, *, cross: bool =
     return total
 
 
-def windows(run: Run, shard: Shard) -> tuple[Window, ...]:
+def windows(run: Run, shard: ServerShard) -> tuple[WindowLayers, ...]:
     """The rank's layers by window, shortest first; a draft's layers are beside the longest.
 
     `max_attention_window` is a pattern that repeats over the layers.
@@ -111,15 +113,15 @@ def windows(run: Run, shard: Shard) -> tuple[Window, ...]:
         more = sum(layer_bytes(run, run.draft, place, shard)
                    for place in range(len(run.draft.layers)))  # fmt: skip
         found[max(found)] += more
-    return tuple(Window(tokens, found[tokens]) for tokens in sorted(found))
+    return tuple(WindowLayers(tokens, found[tokens]) for tokens in sorted(found))
 
 
-def cross_bytes(run: Run, shard: Shard) -> int:
+def cross_bytes(run: Run, shard: ServerShard) -> int:
     """One token of the encoder in all layers."""
     return sum(layer_bytes(run, run.arch, place, shard, cross=True) for place in shard.places)
 
 
-def pool(run: Run, shard: Shard, available: int) -> Pool:
+def pool(run: Run, shard: ServerShard, available: int) -> WindowPools:
     """What `available` bytes are cut into: equal shares for each window, whole blocks in each.
 
     The PyTorch backend rounds down since 1.2.0, and up before, as engines always do. `max_tokens`
@@ -138,11 +140,17 @@ def pool(run: Run, shard: Shard, available: int) -> Pool:
         blocks.append(int(tokens // block if down else ceil_div(tokens, block)))
     taken = sum(w.token_bytes * n * block for w, n in zip(found, blocks, strict=True))
     other = int(max(0, available) * share) // (cross * block) * cross * block if cross else 0
-    return Pool(windows=found, blocks=tuple(blocks), block=block, beams=beams(run), bytes=taken,
-                cross_bytes=other)  # fmt: skip
+    return WindowPools(
+        windows=found,
+        blocks=tuple(blocks),
+        block=block,
+        beams=beams(run),
+        bytes=taken,
+        cross_bytes=other,
+    )
 
 
-def sequence_needs(run: Run, shard: Shard, context: int) -> int:
+def sequence_needs(run: Run, shard: ServerShard, context: int) -> int:
     """The least pool that holds one sequence: every window has an equal share."""
     block, found = tokens_per_block(run), windows(run, shard)
     each = [window.token_bytes * block * int(ceil_div(min(context, window.tokens), block))

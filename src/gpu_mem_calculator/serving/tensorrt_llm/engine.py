@@ -18,10 +18,10 @@ from ...ledger.source import code
 from ...model.blocks import Recurrence, StateSpace
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import POOL, Item, Served
+from ...run.served import POOL, ServerItem, ServerMemory
 from ...weights import FormatError
 from ...weights.rank_weights import run_scheme
-from ...weights.shards import Shard
+from ...weights.shards import ServerShard
 from . import cache, tensorrt_backend, torch_backend, weights
 from .command import command, settings_note
 from .versions import (
@@ -145,19 +145,19 @@ def stage_layers(run: Run) -> list[int]:
     return [less + (stage < more) for stage in range(int(run.mesh.pp))]
 
 
-def shard(run: Run) -> Shard:
+def shard(run: Run) -> ServerShard:
     """The rank's part."""
     counts, stage = stage_layers(run), int(run.stage)
     first = sum(counts[:stage])
     tp, ep = int(run.mesh.tp), int(run.mesh.ep)
-    return Shard(
+    return ServerShard(
         places=range(first, first + counts[stage]), embedding=stage == 0,
         head=stage == len(counts) - 1, tp=tp, attention_tp=tp, ep=ep, expert_tp=tp // ep,
         vocab_multiple=tp,
     )  # fmt: skip
 
 
-def held_items(run: Run, own: Shard) -> tuple[Item, ...]:
+def held_items(run: Run, own: ServerShard) -> tuple[ServerItem, ...]:
     """Everything but the cache."""
     found = [
         *weights.weights(run, own),
@@ -173,7 +173,7 @@ def held_items(run: Run, own: Shard) -> tuple[Item, ...]:
     )  # fmt: skip
 
 
-def serve(run: Run) -> Served:
+def serve(run: Run) -> ServerMemory:
     """One rank, started."""
     own = shard(run)
     found = held_items(run, own)
@@ -184,15 +184,17 @@ def serve(run: Run) -> Served:
     source = POOL_CODE if backend(run) == TORCH else FREE_CODE
     said = f"{share:g} x {max(0, free):,} bytes free, in blocks of {pool.block}"
     caches = [
-        Item(figure=POOL, name="keys and values", bytes=pool.bytes, source=source, formula=said)
+        ServerItem(
+            figure=POOL, name="keys and values", bytes=pool.bytes, source=source, formula=said
+        )
     ]
     if pool.cross_bytes:
-        caches.append(Item(figure=POOL, name="keys and values of the encoder",
+        caches.append(ServerItem(figure=POOL, name="keys and values of the encoder",
                            bytes=pool.cross_bytes, source=FREE_CODE))  # fmt: skip
     whole = sum(item.bytes for item in (*found, *caches) if item.figure == POOL)
     longest = max_seq_len(run)
     one = cache.sequence_needs(run, own, longest)
-    return Served(
+    return ServerMemory(
         items=(*found, *caches), tokens=pool.tokens, token_bytes=pool.token_bytes,
         max_seq_len=longest, most_sequences=max_batch_size(run),
         sequence_bytes=lambda context: pool.sequence_bytes(context, whole),
@@ -201,7 +203,7 @@ def serve(run: Run) -> Served:
     )  # fmt: skip
 
 
-def _problem(run: Run, free: int, pool: cache.Pool) -> str:
+def _problem(run: Run, free: int, pool: cache.WindowPools) -> str:
     """Why it would not start; blocks for a part of max_seq_len are enough for that."""
     if free <= 0:
         return (f"weights, buffers and the trial run need {-free:,} bytes more than are free; use "
@@ -211,7 +213,7 @@ def _problem(run: Run, free: int, pool: cache.Pool) -> str:
     return ""
 
 
-def _notes(run: Run, pool: cache.Pool) -> Iterator[str]:
+def _notes(run: Run, pool: cache.WindowPools) -> Iterator[str]:
     asked = parsed(str(run.options["engine_version"]))
     if asked is not None and asked > NEWEST:
         yield (f"TensorRT-LLM {run.options['engine_version']} is modelled as "

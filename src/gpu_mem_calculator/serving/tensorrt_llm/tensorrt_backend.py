@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from ...ledger.source import Source, code, measured
 from ...ledger.units import MIB
 from ...run.run import Run
-from ...run.served import ACTIVATION, NON_TORCH, Item
-from ...weights.layer_widths import Widths, kinds
-from ...weights.shards import Shard
+from ...run.served import ACTIVATION, NON_TORCH, ServerItem
+from ...weights.layer_widths import LayerWidths, kinds
+from ...weights.shards import ServerShard
 from .versions import beams, max_batch_size, max_num_tokens, max_seq_len, since, version
 
 GEMM_BYTES = 32 * MIB  # workspace of the GEMM plugin
@@ -40,7 +40,7 @@ LISTS = (((1, 0, 0), 3), ((0, 17, 0), 5), ((0, 0, 0), 6))
 WIDE = ("awq", "gptq_int4", "int4", "nvfp4")  # inputs are scaled in copies
 
 
-def token_bytes(run: Run, wide: Widths) -> int:
+def token_bytes(run: Run, wide: LayerWidths) -> int:
     """One token of a layer: gate and up (or what is before and behind an activation) are alive
     together with the residual and the input.
     """
@@ -53,7 +53,7 @@ def token_bytes(run: Run, wide: Widths) -> int:
     return max(feed, size * (2 * wide.hidden + wide.mixed + wide.read))
 
 
-def context(run: Run, shard: Shard) -> Iterator[Item]:
+def context(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """The execution context: the layers of the largest pass, and a block for what fits in none of
     theirs, the GEMM workspace beside gate and up or the logits.
     """
@@ -65,13 +65,13 @@ def context(run: Run, shard: Shard) -> Iterator[Item]:
     block = tokens * size * max((wide.act for wide in found), default=0)
     gated = any(wide.up > wide.act or wide.experts for wide in found)
     more = max(GEMM_BYTES if gated else 0, logits if logits > block else 0)
-    yield Item(
+    yield ServerItem(
         figure=ACTIVATION, name="execution context", bytes=tokens * each + more, source=PLANNED,
         formula=f"{tokens:,} tokens x {each:,} bytes + {more:,}",
     )  # fmt: skip
 
 
-def runtime(run: Run, shard: Shard) -> Iterator[Item]:
+def runtime(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """Buffers of the runtime and of its decoder, for B sequences: logits, ids, log probabilities,
     biases, penalties (twice with beams), the workspace of sampling.
     """
@@ -87,5 +87,5 @@ def runtime(run: Run, shard: Shard) -> Iterator[Item]:
     yield _item("decoder", lists + vocab + penalties + sampling, DECODER)
 
 
-def _item(name: str, size: int, source: Source) -> Item:
-    return Item(figure=NON_TORCH, name=name, bytes=size, source=source)
+def _item(name: str, size: int, source: Source) -> ServerItem:
+    return ServerItem(figure=NON_TORCH, name=name, bytes=size, source=source)

@@ -17,10 +17,10 @@ from ...ledger.source import code, measured
 from ...ledger.units import MIB
 from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
-from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item
-from ...weights.layer_widths import Widths, kinds
+from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem
+from ...weights.layer_widths import LayerWidths, kinds
 from ...weights.rank_weights import run_scheme
-from ...weights.shards import Shard
+from ...weights.shards import ServerShard
 from .versions import beams, max_batch_size, max_num_tokens, max_seq_len, tokens_per_block, version
 from .weights import ALIGNED, MXFP4
 
@@ -39,7 +39,7 @@ LIBRARIES_SOURCE = measured(
 SHARED_BYTES = (((1, 2, 0), 64 * MIB), ((0, 0, 0), 0))
 
 
-def layer_bytes(run: Run, wide: Widths, tokens: int) -> int:
+def layer_bytes(run: Run, wide: LayerWidths, tokens: int) -> int:
     """The highest moment of one layer.
 
     Alive throughout: what the layer was given, the residual, and what its half is given; they are
@@ -66,21 +66,21 @@ def _padded(size: int) -> int:
     return int(ceil_div(size, ALIGNED)) * ALIGNED
 
 
-def activation(run: Run, shard: Shard) -> Iterator[Item]:
+def activation(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """The trial run's highest moment: a layer, or the logits of each prompt's last token."""
     tokens = max_num_tokens(run)
     size = 2 if run.precision != "fp32" else 4
     layers = max((layer_bytes(run, wide, tokens) for wide in kinds(run.arch, shard)), default=0)
     prompts = int(ceil_div(tokens, max(1, max_seq_len(run) - 1)))
     logits = prompts * run.arch.vocab * (size + 4) if shard.head else 0
-    yield Item(
+    yield ServerItem(
         figure=ACTIVATION, name="trial run: one layer at work", bytes=max(layers, logits),
         source=MOE_CODE if any(wide.experts for wide in kinds(run.arch, shard)) else LAYER_CODE,
         formula=f"{tokens:,} tokens through the widest layer",
     )  # fmt: skip
 
 
-def buffers(run: Run, shard: Shard) -> Iterator[Item]:
+def buffers(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """What is made with the model and stays; the log counts it as loaded (inside torch)."""
     tokens, batch = max_num_tokens(run), max_batch_size(run) * beams(run)
     pages = int(ceil_div(max_seq_len(run) + 1, tokens_per_block(run)))
@@ -95,7 +95,7 @@ def buffers(run: Run, shard: Shard) -> Iterator[Item]:
     )  # fmt: skip
     for name, size, where in rows:
         if size:
-            yield Item(figure=WEIGHTS, name=name, bytes=size,
+            yield ServerItem(figure=WEIGHTS, name=name, bytes=size,
                        source=code(f"TensorRT-LLM 1.2.1 {where}"))  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def graph_sizes(run: Run) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= max_batch_size(run))
 
 
-def graphs(run: Run, shard: Shard) -> Iterator[Item]:
+def graphs(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """The pool that the graphs share: the largest batch's layers and logits."""
     sizes = graph_sizes(run)
     if not sizes:
@@ -128,7 +128,7 @@ def graphs(run: Run, shard: Shard) -> Iterator[Item]:
     tokens = max(sizes) * beams(run) * (1 + ahead)
     layers = max((layer_bytes(run, wide, tokens) for wide in kinds(run.arch, shard)), default=0)
     logits = tokens * run.arch.vocab * 6 if shard.head else 0
-    yield Item(
+    yield ServerItem(
         figure=GRAPHS, name="CUDA graphs", bytes=layers + logits,
         source=code("TensorRT-LLM 1.2.1 _torch/pyexecutor/cuda_graph_runner.py: one pool, largest "
                     "batch first; its logits in 16 and 32 bits"),
@@ -136,22 +136,22 @@ def graphs(run: Run, shard: Shard) -> Iterator[Item]:
     )  # fmt: skip
 
 
-def outside(run: Run) -> Iterator[Item]:
+def outside(run: Run) -> Iterator[ServerItem]:
     """What is not torch's beside the CUDA context: kernels and handles, all-reduce's buffers."""
-    yield Item(figure=NON_TORCH, name="kernels and handles", bytes=LIBRARIES_BYTES,
+    yield ServerItem(figure=NON_TORCH, name="kernels and handles", bytes=LIBRARIES_BYTES,
                source=LIBRARIES_SOURCE)  # fmt: skip
     ranks = int(run.mesh.tp)
     if ranks > 1:
         each = next(size for first, size in SHARED_BYTES if version(run) >= first)
         each = each or (16_000_000 if ranks <= 2 else 8_000_000)
-        yield Item(
+        yield ServerItem(
             figure=NON_TORCH, name="buffers of all-reduce", bytes=4 * each * ranks,
             source=code("TensorRT-LLM 1.2.1 plugin/plugin.py CustomAllReduceHelper: one for each "
                         "rank, and three to take turns"),
         )  # fmt: skip
 
 
-def states(run: Run, shard: Shard) -> Iterator[Item]:
+def states(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """States of Mamba and linear attention, for every sequence that may run."""
     bits = 32 if run.precision == "fp32" else 16
     size = sum(
@@ -161,7 +161,7 @@ def states(run: Run, shard: Shard) -> Iterator[Item]:
         if one.kind == STATE
     )
     if size:
-        yield Item(
+        yield ServerItem(
             figure=POOL, name="states", bytes=size * max_batch_size(run),
             source=code("TensorRT-LLM 1.2.1 _torch/pyexecutor/mamba_cache_manager.py: for "
                         "max_batch_size sequences"),

@@ -17,14 +17,14 @@ from ...ledger.remember import remembered
 from ...ledger.units import MIB
 from ...replay.allocator import history
 from ...replay.needs import needs_bytes
-from ...replay.stream import Stream
+from ...replay.stream import AllocationStream
 from ...run.run import Run
 from ...step.workspaces import cublas_bytes
-from ...weights.layer_widths import Widths, kinds
+from ...weights.layer_widths import LayerWidths, kinds
 from ...weights.rank_weights import run_scheme
-from ...weights.shards import Shard
-from .events import Tape
-from .images import Picture, look, picture
+from ...weights.shards import ServerShard
+from .events import EventTape
+from .images import PromptImage, look, picture
 from .versions import (
     MARLIN,
     attention,
@@ -58,14 +58,14 @@ def warm_tokens(run: Run) -> int:
     return requests(run) * int(ceil_div(most - 1, block)) * block
 
 
-class Prefill(Struct, frozen=True, kw_only=True):
+class WarmupPrefill(Struct, frozen=True, kw_only=True):
     """What the stream is made of: layers of each kind, tokens, and rows of logits.
 
     `copied`: log probabilities do not take the logits' place. `parts`: sums of a matmul that are
     kept apart. `query`: queries are copied for the kernel.
     """
 
-    layers: tuple[Widths, ...]
+    layers: tuple[LayerWidths, ...]
     tokens: int
     rows: int
     vocab: int
@@ -73,10 +73,10 @@ class Prefill(Struct, frozen=True, kw_only=True):
     copied: bool = False
     parts: int = 1
     query: bool = False
-    seen: Picture | None = None
+    seen: PromptImage | None = None
 
 
-def warm_up_bytes(run: Run, shard: Shard, room: int | None = None) -> int:
+def warm_up_bytes(run: Run, shard: ServerShard, room: int | None = None) -> int:
     """What torch has reserved for the prefill when it is over. Where there is less `room`, the
     allocator gives cached segments back and tries again.
     """
@@ -87,7 +87,7 @@ def warm_up_bytes(run: Run, shard: Shard, room: int | None = None) -> int:
     return plain + _reserved(prefill, room - plain)
 
 
-def least_bytes(run: Run, shard: Shard) -> int:
+def least_bytes(run: Run, shard: ServerShard) -> int:
     """What the prefill gets by with."""
     return _workspaces(run) + _least(_prefill(run, shard))
 
@@ -97,11 +97,11 @@ def _workspaces(run: Run) -> int:
     return cublas_bytes(run.compute_capability) + flashinfer
 
 
-def _prefill(run: Run, shard: Shard) -> Prefill:
+def _prefill(run: Run, shard: ServerShard) -> WarmupPrefill:
     every = version(run) < (3, 0, 0) or bool(run.options.get("enable_prefill_logprobs"))
     tokens, count = prefill_tokens(run), requests(run)
     each = min(max_input_tokens(run) or tokens, tokens)
-    return Prefill(
+    return WarmupPrefill(
         layers=kinds(run.arch, shard), tokens=tokens, rows=tokens if every else count,
         vocab=run.arch.vocab, ranks=shard.tp, copied=every and version(run) < IN_PLACE,
         parts=_parts(run), query=attention(run) == "flashinfer",
@@ -116,19 +116,19 @@ def _parts(run: Run) -> int:
 
 
 @remembered(64, always=True)
-def _reserved(prefill: Prefill, cap: int | None = None) -> int:
+def _reserved(prefill: WarmupPrefill, cap: int | None = None) -> int:
     """At the end."""
     return history(_stream(prefill), cap=cap)[-1][1]
 
 
 @remembered(64, always=True)
-def _least(prefill: Prefill) -> int:
+def _least(prefill: WarmupPrefill) -> int:
     return needs_bytes(_stream(prefill))
 
 
-def _stream(one: Prefill) -> Stream:
+def _stream(one: WarmupPrefill) -> AllocationStream:
     """The layers, then the head: logits, and perhaps a copy of them."""
-    tape, row = Tape(), one.tokens * (one.layers[0].hidden if one.layers else 0) * SIZE
+    tape, row = EventTape(), one.tokens * (one.layers[0].hidden if one.layers else 0) * SIZE
     masks = [] if one.seen is None else look(tape, one.seen)
     given: list[int] = [tape.make(row)]
     for wide in (wide for wide in one.layers for _ in range(TURNS)):
@@ -147,10 +147,10 @@ def _stream(one: Prefill) -> Stream:
     if one.copied:
         tape.free(tape.make(one.rows * one.vocab * SIZE))
     tape.free(logits)
-    return Stream(sizes=tape.sizes, events=tape.events)
+    return AllocationStream(sizes=tape.sizes, events=tape.events)
 
 
-def _linear(tape: Tape, size: int, parts: int) -> int:
+def _linear(tape: EventTape, size: int, parts: int) -> int:
     """A matmul, perhaps in parts that are added up."""
     if parts == 1:
         return tape.make(size)
@@ -160,7 +160,7 @@ def _linear(tape: Tape, size: int, parts: int) -> int:
     return out
 
 
-def _layer(tape: Tape, wide: Widths, one: Prefill, *, first: bool) -> list[int]:
+def _layer(tape: EventTape, wide: LayerWidths, one: WarmupPrefill, *, first: bool) -> list[int]:
     """One layer: its output and the residual outlive it. The first has no residual to add."""
     tokens, parts, row = one.tokens, one.parts, one.tokens * wide.hidden * SIZE
     normed = [tape.make(row) for _ in range(1 if first else 2)]
@@ -187,7 +187,7 @@ def _layer(tape: Tape, wide: Widths, one: Prefill, *, first: bool) -> list[int]:
     return [out, rest]
 
 
-def _experts(tape: Tape, wide: Widths, tokens: int) -> int:
+def _experts(tape: EventTape, wide: LayerWidths, tokens: int) -> int:
     """fused_moe: what goes into the activation, what comes out, and the rows behind, in chunks."""
     assert wide.experts is not None
     rows = min(tokens, CHUNK) * wide.experts.top_k

@@ -21,10 +21,10 @@ from ...model.adapters import linears
 from ...model.blocks import Attention, LatentAttention
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, Item, Served
-from ...weights import FormatError, Scheme
+from ...run.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, ServerItem, ServerMemory
+from ...weights import FormatError, WeightFormat
 from ...weights.rank_weights import BITS, run_scheme, weight_items
-from ...weights.shards import Shard
+from ...weights.shards import ServerShard
 from .activations import least_bytes, warm_tokens, warm_up_bytes
 from .command import command, notes
 from .graphs import ahead, graphs
@@ -122,16 +122,16 @@ def _model_problems(run: Run) -> Iterator[str]:
                "give both or none")  # fmt: skip
 
 
-def shard(run: Run) -> Shard:
+def shard(run: Run) -> ServerShard:
     """The rank's part; a head whose vocabulary cannot be cut evenly is whole on every rank."""
     tp = int(run.mesh.tp)
-    return Shard(
+    return ServerShard(
         places=range(len(run.arch.layers)), tp=tp, attention_tp=tp, expert_tp=tp,
         head_tp=1 if run.arch.vocab % tp else tp,
     )  # fmt: skip
 
 
-def _format(run: Run) -> Scheme:
+def _format(run: Run) -> WeightFormat:
     """fp8 that TGI makes itself leaves attention and the first and last layer in 16 bits.
 
     flash_llama_modeling.py no_fp8.
@@ -143,7 +143,7 @@ def _format(run: Run) -> Scheme:
     return replace(how, skip=(*how.skip, "self_attn", f"{prefix}.0", f"{prefix}.{last}"))
 
 
-def _weights(run: Run, own: Shard) -> Iterator[Item]:
+def _weights(run: Run, own: ServerShard) -> Iterator[ServerItem]:
     """The model, a row of zeros in the embedding, and a head of its own where it is tied."""
     hidden, size = run.arch.hidden, BITS[run.precision] // 8
     extra = [("embedding", hidden * size)]
@@ -154,20 +154,20 @@ def _weights(run: Run, own: Shard) -> Iterator[Item]:
         extra.append(("Medusa heads", ahead(run) * hidden * hidden * size // own.tp))
     how = _format(run)
     for name, number in weight_items(run, own, how, extra=extra):
-        yield Item(figure=WEIGHTS, name=name, bytes=number, source=ARITHMETIC)
-    yield Item(figure=NON_TORCH, name="left over from loading", source=LOAD_CODE,
+        yield ServerItem(figure=WEIGHTS, name=name, bytes=number, source=ARITHMETIC)
+    yield ServerItem(figure=NON_TORCH, name="left over from loading", source=LOAD_CODE,
                bytes=left_over_bytes(run, own, how))  # fmt: skip
     rank = run.options.get("max_lora_rank")
     if rank is not None:
         count = int(run.options.get("max_loras") or 1)
         wide = sum(int(ceil_div(one.ins[1] + one.outs[1], own.tp))
                    for layer in own.layers(run.arch) for one in linears(layer))  # fmt: skip
-        yield Item(figure=WEIGHTS, name="adapters", bytes=count * int(rank) * wide * size,
+        yield ServerItem(figure=WEIGHTS, name="adapters", bytes=count * int(rank) * wide * size,
                    source=code("text-generation-inference 3.3.7 server/adapters/lora.py"),
                    formula=f"{count} of rank {rank}")  # fmt: skip
 
 
-def token_bytes(run: Run, own: Shard) -> int:
+def token_bytes(run: Run, own: ServerShard) -> int:
     """One token in every layer, whatever its window; latents are kept as keys and values."""
     bits = 8 if run.options["kv_cache_dtype"] == "fp8" else BITS[run.precision]
     total = 0
@@ -181,7 +181,7 @@ def token_bytes(run: Run, own: Shard) -> int:
     return total * bits // 8
 
 
-def serve(run: Run) -> Served:
+def serve(run: Run) -> ServerMemory:
     """One rank, started."""
     own, block = shard(run), block_size(run)
     token, share = token_bytes(run, own), float(run.options["gpu_memory_utilization"])
@@ -189,7 +189,7 @@ def serve(run: Run) -> Served:
     held = [*_weights(run, own), *process(run)]
     warm, used = warm_tokens(run) * token, sum(item.bytes for item in held)
     prefill = warm_up_bytes(run, own, run.free_bytes - used - warm)
-    held.append(Item(figure=ACTIVATION, name="warm-up prefill", bytes=prefill,
+    held.append(ServerItem(figure=ACTIVATION, name="warm-up prefill", bytes=prefill,
                      source=WARM_CODE, formula=f"{tokens:,} tokens"))  # fmt: skip
     left = run.free_bytes - used - warm - prefill
     room, of_card = wiggle(run), version(run) >= OF_CARD
@@ -201,9 +201,9 @@ def serve(run: Run) -> Served:
     said = f"{free:,} bytes in blocks of {block}, and {warm:,} of the warm-up"
     items = (
         *held,
-        Item(figure=POOL, name="keys and values", bytes=pool, source=POOL_CODE, formula=said),
+        ServerItem(figure=POOL, name="keys and values", bytes=pool, source=POOL_CODE, formula=said),
     )
-    return Served(
+    return ServerMemory(
         items=(*items, *graphs(run, own, most)), tokens=pool // token if token else 0,
         token_bytes=token, max_seq_len=most, most_sequences=int(run.options["max_num_seqs"]),
         sequence_bytes=lambda context: _slots(context, block) * token,

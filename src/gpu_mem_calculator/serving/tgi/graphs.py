@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from ...ledger.num import ceil_div
 from ...ledger.source import code
 from ...run.run import Run
-from ...run.served import GRAPHS, Item
+from ...run.served import GRAPHS, ServerItem
 from ...weights.layer_widths import kinds
 from ...weights.rank_weights import BITS
-from ...weights.shards import Shard
+from ...weights.shards import ServerShard
 from .versions import BY_MODEL, block_size, version
 
 GRAPH_CODE = code(
@@ -40,7 +40,7 @@ def ahead(run: Run) -> int:
     return int(run.options["num_speculative_tokens"] or default)
 
 
-def graphs(run: Run, own: Shard, length: int) -> Iterator[Item]:
+def graphs(run: Run, own: ServerShard, length: int) -> Iterator[ServerItem]:
     """Logits of each batch size, tables and layers of the largest."""
     sizes = graph_sizes(run)
     if not sizes:
@@ -49,5 +49,5 @@ def graphs(run: Run, own: Shard, length: int) -> Iterator[Item]:
     wide = max((8 * w.hidden + 2 * w.up + w.mixed for w in kinds(run.arch, own)), default=0)
     logits, tables = sum(sizes) * run.arch.vocab * size, most * int(
         ceil_div(length, block_size(run))) * 4  # fmt: skip
-    yield Item(figure=GRAPHS, name="CUDA graphs", bytes=most * wide * size + logits + tables,
+    yield ServerItem(figure=GRAPHS, name="CUDA graphs", bytes=most * wide * size + logits + tables,
                source=GRAPH_CODE, formula=f"batches of {', '.join(map(str, sizes))}")  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...run.run import Run
-from .events import Tape
+from .events import EventTape
 from .versions import version
 
 SINCE = (3, 3, 0)
@@ -19,18 +19,18 @@ PATCHES, HEADS = 4096, 16  # of the tower, which all of its sizes have
 SPARE = 4  # masks of one byte that are there at once, beside the one that is kept
 
 
-class Picture(Struct, frozen=True):
+class PromptImage(Struct, frozen=True):
     """Pairs of patches in all heads of a rank, and pairs of tokens."""
 
     patches: int
     tokens: int
 
 
-def picture(run: Run, ranks: int, requests: int, tokens: int) -> Picture | None:
+def picture(run: Run, ranks: int, requests: int, tokens: int) -> PromptImage | None:
     """What is seen; `tokens` of the longest request."""
     if version(run) < SINCE or not seen_by(run):
         return None
-    return Picture(HEADS * PATCHES * PATCHES // ranks, requests * tokens * tokens)
+    return PromptImage(HEADS * PATCHES * PATCHES // ranks, requests * tokens * tokens)
 
 
 def seen_by(run: Run) -> bool:
@@ -38,7 +38,7 @@ def seen_by(run: Run) -> bool:
     return bool(run.arch.tower) and run.arch.family.startswith(FAMILY)
 
 
-def look(tape: Tape, seen: Picture) -> list[int]:
+def look(tape: EventTape, seen: PromptImage) -> list[int]:
     """The tower's attention, which is over when the text begins, and masks that are kept."""
     scores = tape.make(2 * seen.patches)
     scaled = tape.make(2 * seen.patches)

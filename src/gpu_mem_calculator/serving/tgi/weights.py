@@ -11,23 +11,23 @@ from itertools import groupby
 
 from ...ledger.remember import remembered
 from ...replay.allocator import history
-from ...replay.stream import Stream
+from ...replay.stream import AllocationStream
 from ...run.run import Run
-from ...weights import Scheme
+from ...weights import WeightFormat
 from ...weights.rank_weights import BITS
-from ...weights.shards import EMBEDDING, EXPERT, Held, Shard, held
-from .events import Tape
+from ...weights.shards import EMBEDDING, EXPERT, ServerShard, ShardedParameter, held
+from .events import EventTape
 
 
-def left_over_bytes(run: Run, shard: Shard, how: Scheme) -> int:
+def left_over_bytes(run: Run, shard: ServerShard, how: WeightFormat) -> int:
     """Reserved but not in use when the model is loaded and the cache was emptied."""
-    tape, bits = Tape(), BITS[run.precision]
+    tape, bits = EventTape(), BITS[run.precision]
     for _, group in groupby(held(run.arch, shard), lambda one: (one.layer, one.joint or one.name)):
         _load(tape, [(one, sum(size for _, size in how.stored(one, bits))) for one in group])
     return _left_over(tuple(tape.sizes), tuple(tape.events))
 
 
-def _load(tape: Tape, group: list[tuple[Held, int]]) -> None:
+def _load(tape: EventTape, group: list[tuple[ShardedParameter, int]]) -> None:
     """One tensor, or several that become one. An embedding is copied to have a row more."""
     pieces = [tape.make(size) for _, size in group]
     if len(group) > 1:
@@ -45,6 +45,6 @@ def _load(tape: Tape, group: list[tuple[Held, int]]) -> None:
 def _left_over(sizes: tuple[int, ...], events: tuple[int, ...]) -> int:
     """Play it, empty the cache, and see."""
     end = len(events)
-    stream = Stream(sizes=[*sizes, 512], events=[*events, len(sizes)], empties=[end])
+    stream = AllocationStream(sizes=[*sizes, 512], events=[*events, len(sizes)], empties=[end])
     allocated, reserved = history(stream)[-1]
     return reserved - allocated

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from ...generation.assisted import (
-    Pair,
+    AssistedModels,
     draft_beats,
     draft_steps,
     entries,
@@ -22,12 +22,12 @@ from ...generation.assisted import (
     shared,
 )
 from ...generation.assisted import turns as assisted_turns
-from ...generation.decode_steps import PROMPT, Manner, Step, every_step, kinds, steps
-from ...generation.entries import Case, caches, head, layers, turns
-from ...generation.instants import MASKS, Beat, beats, every_beat
+from ...generation.decode_steps import PROMPT, CacheMode, DecodeStep, every_step, kinds, steps
+from ...generation.entries import GenerationCase, caches, head, layers, turns
+from ...generation.instants import MASKS, GenerationInstant, beats, every_beat
 from ...generation.model_inputs import first_beats, inputs, made_once, reads_all, tables
-from ...generation.stream import GenerationWriter
-from ...generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, Choice
+from ...generation.stream import GenerationStreamWriter
+from ...generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, TokenChoice
 from ...ledger.ledger import PARAM, RUNTIME, Entry, Instant, Ledger
 from ...ledger.num import Num, larger
 from ...ledger.source import ARITHMETIC, code
@@ -35,7 +35,7 @@ from ...ledger.units import MIB
 from ...model.adapters import linears
 from ...model.arch import Arch
 from ...modelling.huggingface.quirks import QUIRKS
-from ...modelling.huggingface.setting import Setting
+from ...modelling.huggingface.setting import BlockSetting
 from ...replay.rounding import block_bytes
 from ...run.engine import Engine
 from ...run.phases import STARTUP
@@ -63,7 +63,7 @@ def ledger(run: Run) -> Ledger:
     shared = (*_weights(case, always), *made_once(*what, case.manner),
               *_workspaces(case, case.table), *tables(*what))  # fmt: skip
     if run.unrolled:
-        return Ledger(instants, shared, plays=turns(case), writer=GenerationWriter)
+        return Ledger(instants, shared, plays=turns(case), writer=GenerationStreamWriter)
     return Ledger(instants, (*shared, *caches(case), *layers(case), *head(case)))
 
 
@@ -75,7 +75,7 @@ def _assisted(run: Run, draft: Arch) -> Ledger:
     large = _part(run, main_steps(every), beams=True)
     small = replace(small, table=tuple(draft_beats(small, every)))
     large = replace(large, table=tuple(main_beats(large, every)))
-    pair = Pair(draft=small, main=large, every=every)
+    pair = AssistedModels(draft=small, main=large, every=every)
     table = in_order(small.table, large.table)
     first = Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU")
     second = Instant(name="startup.draft", phase=STARTUP, title="start-up: assistant on the GPU")
@@ -87,21 +87,30 @@ def _assisted(run: Run, draft: Arch) -> Ledger:
     both += [*shared(pair), *_workspaces(large, table)]
     instants = (first, second, *(b.instant for b in table))
     if run.unrolled:
-        return Ledger(instants, tuple(both), plays=assisted_turns(pair), writer=GenerationWriter)
+        return Ledger(
+            instants, tuple(both), plays=assisted_turns(pair), writer=GenerationStreamWriter
+        )
     return Ledger(instants, (*both, *entries(pair)))
 
 
-def _part(run: Run, passes: dict[str, Step], *, beams: bool = False) -> Case:
+def _part(run: Run, passes: dict[str, DecodeStep], *, beams: bool = False) -> GenerationCase:
     """One of two models, its instants still to come."""
     how = setting(run, beams=beams)
     found = kinds(run.arch)
     way = CHECK if beams else GREEDY
-    choice = Choice(how=way, rows=1, vocab=run.arch.vocab, bits=how.bits)
-    return Case(run=run, how=how, manner=Manner(), found=found, table=(), choice=choice,
-                passes=[passes for _ in found])  # fmt: skip
+    choice = TokenChoice(how=way, rows=1, vocab=run.arch.vocab, bits=how.bits)
+    return GenerationCase(
+        run=run,
+        how=how,
+        manner=CacheMode(),
+        found=found,
+        table=(),
+        choice=choice,
+        passes=[passes for _ in found],
+    )
 
 
-def prepared(run: Run) -> Case:
+def prepared(run: Run) -> GenerationCase:
     """How the model is run, pass by pass; beams and several answers are sequences of their own."""
     given = run.options
     beams, many = given["num_beams"], given["num_return_sequences"]
@@ -112,7 +121,7 @@ def prepared(run: Run) -> Case:
     room = None
     if given["cache_implementation"] == "static":
         room = larger(run.seq + run.new_tokens - 1, given["max_seq_len"] or 0)
-    manner = Manner(room=room, beams=beams, copies=copies, whole=reads_all(run, found))
+    manner = CacheMode(room=room, beams=beams, copies=copies, whole=reads_all(run, found))
     walk = every_step if run.unrolled else steps
     passes = [walk(kind, run.seq, run.new_tokens, manner) for kind in found]
     if run.unrolled:
@@ -120,26 +129,26 @@ def prepared(run: Run) -> Case:
     else:
         first = first_beats(run, how, found, [each[PROMPT] for each in passes])
         table = beats(found, run.new_tokens, first, beams=beams > 1)
-    return Case(run=run, how=how, manner=manner, found=found, passes=passes, table=table,
+    return GenerationCase(run=run, how=how, manner=manner, found=found, passes=passes, table=table,
                 choice=_choice(run, how))  # fmt: skip
 
 
-def _choice(run: Run, how: Setting) -> Choice:
+def _choice(run: Run, how: BlockSetting) -> TokenChoice:
     given = run.options
     way = BEAMS if given["num_beams"] > 1 else SAMPLE if given["do_sample"] else GREEDY
     top_k, top_p = given["top_k"], given["top_p"]
-    return Choice(
+    return TokenChoice(
         how=way, rows=run.batch, vocab=run.arch.vocab, bits=how.bits, new=run.new_tokens,
         length=run.seq + run.new_tokens, top_k=TOP_K if top_k is None else top_k,
         top_p=TOP_P if top_p is None else top_p,
     )  # fmt: skip
 
 
-def setting(run: Run, *, beams: bool = False) -> Setting:
+def setting(run: Run, *, beams: bool = False) -> BlockSetting:
     """How the model runs: in the dtype of its weights, with nothing kept for backward."""
     bits = BITS[run.precision]
     names = QUIRKS.get(run.arch.family, frozenset())
-    return Setting(
+    return BlockSetting(
         batch=run.batch, seq=run.seq, hidden=run.arch.hidden, bits=bits, matmul_bits=bits,
         weight_bits=bits, half=run.precision.startswith("fp16"), attention=run.attention,
         cudnn=run.compute_capability in ("9.0", "10.0"), training=False,
@@ -149,7 +158,7 @@ def setting(run: Run, *, beams: bool = False) -> Setting:
 
 
 def _weights(
-    case: Case, instants: set[str], title: str = "", startup: str = "startup"
+    case: GenerationCase, instants: set[str], title: str = "", startup: str = "startup"
 ) -> Iterator[Entry]:
     """Parameters and buffers; quantized ones are packed as they come.
 
@@ -174,7 +183,7 @@ def _weights(
         )  # fmt: skip
 
 
-def _workspaces(case: Case, table: Iterable[Beat]) -> Iterator[Entry]:
+def _workspaces(case: GenerationCase, table: Iterable[GenerationInstant]) -> Iterator[Entry]:
     """cuBLAS has one workspace for the one thread that runs; cuBLASLt, which adds biases, another
     of 1 MiB. Both stay.
     """

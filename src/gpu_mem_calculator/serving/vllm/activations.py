@@ -1,7 +1,7 @@
 """The highest moment of the trial run that vLLM measures before it cuts its pool.
 
 As many tokens as a step takes pass through the layers, then as many sequences as the server takes
-are sampled. `Peak` is the increase of torch's allocated peak, the log's "peak activation".
+are sampled. `ProfilePeak` is the increase of torch's allocated peak, the log's "peak activation".
 
 Compiled layers (V1) are cut at attention into pieces. A piece's caller keeps what goes in:
 attention's output and the residual. Inside, the widest moment is the activation of the
@@ -27,12 +27,12 @@ from ...model.arch import Layer
 from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
 from ...step.workspaces import cublas_bytes
-from ...weights.layer_widths import Widths, mixer_widths, widths
-from ...weights.shards import Shard
+from ...weights.layer_widths import LayerWidths, mixer_widths, widths
+from ...weights.shards import ServerShard
 from . import images
 from .cache import outside_bytes
 from .experts import KEPT_FROM, WORKSPACE, workspace_bytes
-from .sampler import Part, rows, sampling
+from .sampler import SourcedBytes, rows, sampling
 from .speculative import logit_rows
 from .versions import second_runner, v1, version
 
@@ -53,11 +53,11 @@ L2_MIB = {"7.0": 6, "7.5": 4, "8.0": 40, "8.6": 6, "8.9": 72, "9.0": 50, "10.0":
 H200_L2_MIB, H200_BYTES = 60, 100 * GIB
 
 
-class Peak(Struct, frozen=True):
+class ProfilePeak(Struct, frozen=True):
     """What is alive at the highest moment, and which it is."""
 
     moment: str
-    parts: tuple[Part, ...]
+    parts: tuple[SourcedBytes, ...]
 
     @property
     def bytes(self) -> int:
@@ -75,17 +75,19 @@ def compiled(run: Run) -> bool:
     return v1(run) and not run.options["enforce_eager"]
 
 
-def peak(run: Run, shard: Shard) -> Peak:
+def peak(run: Run, shard: ServerShard) -> ProfilePeak:
     """The trial run of a rank."""
     always, size = tuple(_always(run, shard)), element_bytes(run)
     seen = tuple(images.kept(run, size)) if shard.embedding else ()
-    found = [Peak(moment, (*parts, *always, *seen)) for moment, parts in _moments(run, shard)]
+    found = [
+        ProfilePeak(moment, (*parts, *always, *seen)) for moment, parts in _moments(run, shard)
+    ]
     if seen:
-        found.append(Peak("the vision tower", (*images.tower(run, size, shard.tp), *always)))
+        found.append(ProfilePeak("the vision tower", (*images.tower(run, size, shard.tp), *always)))
     return max(found, key=lambda one: one.bytes)
 
 
-def _moments(run: Run, shard: Shard) -> Iterator[tuple[str, tuple[Part, ...]]]:
+def _moments(run: Run, shard: ServerShard) -> Iterator[tuple[str, tuple[SourcedBytes, ...]]]:
     seen = set()
     for layer in shard.layers(run.arch):
         if id(layer) not in seen:
@@ -95,7 +97,7 @@ def _moments(run: Run, shard: Shard) -> Iterator[tuple[str, tuple[Part, ...]]]:
         yield "sampling", tuple(_sampling(run))
 
 
-def _always(run: Run, shard: Shard) -> Iterator[Part]:
+def _always(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     """What is there from the first matmul on."""
     tokens, size = int(run.options["max_num_batched_tokens"]), element_bytes(run)
     yield "cuBLAS workspace", cublas_bytes(run.compute_capability), WORKSPACES
@@ -110,12 +112,12 @@ def _always(run: Run, shard: Shard) -> Iterator[Part]:
         yield "states of sequences", states, STATES
 
 
-def kinds(run: Run, shard: Shard) -> tuple[Widths, ...]:
+def kinds(run: Run, shard: ServerShard) -> tuple[LayerWidths, ...]:
     """Every different kind of layer on the rank."""
     return tuple({widths(layer, run.arch.hidden, shard): None for layer in shard.layers(run.arch)})
 
 
-def _sampling(run: Run) -> Iterator[Part]:
+def _sampling(run: Run) -> Iterator[SourcedBytes]:
     """Hidden states of the step; those of the sampled tokens, V1's once more as noise."""
     size, hidden = element_bytes(run), run.arch.hidden
     copies = 2 if v1(run) and not second_runner(run) else 1
@@ -127,7 +129,9 @@ def _sampling(run: Run) -> Iterator[Part]:
         yield "logits of guessed tokens", drafted, STEP
 
 
-def _layer(run: Run, layer: Layer, shard: Shard) -> Iterator[tuple[str, tuple[Part, ...]]]:
+def _layer(
+    run: Run, layer: Layer, shard: ServerShard
+) -> Iterator[tuple[str, tuple[SourcedBytes, ...]]]:
     size, tokens = element_bytes(run), int(run.options["max_num_batched_tokens"])
     wide, each = widths(layer, run.arch.hidden, shard), tokens * size
     source, tuned = (PIECE, _tuned(run)) if compiled(run) else (EAGER, ())
@@ -140,14 +144,14 @@ def _layer(run: Run, layer: Layer, shard: Shard) -> Iterator[tuple[str, tuple[Pa
     yield "attention", tuple(_attention(run, layer, shard, each, source))
 
 
-def _tuned(run: Run) -> tuple[Part, ...]:
+def _tuned(run: Run) -> tuple[SourcedBytes, ...]:
     size = L2_MIB.get(run.compute_capability, L2_MIB["9.0"])
     if run.compute_capability == "9.0" and run.card_bytes > H200_BYTES:
         size = H200_L2_MIB
     return (("buffer of inductor's benchmark", size * MIB, TUNED),)
 
 
-def piece(wide: Widths) -> Iterator[tuple[str, int]]:
+def piece(wide: LayerWidths) -> Iterator[tuple[str, int]]:
     """Elements a token at each moment of a compiled piece."""
     inputs, residual = wide.read + wide.hidden, wide.hidden
     if wide.up:
@@ -157,7 +161,7 @@ def piece(wide: Widths) -> Iterator[tuple[str, int]]:
         yield "experts", inputs + residual + 2 * wide.hidden + shared + wide.experts.count
 
 
-def _named(wide: Widths, *, summed: bool) -> Iterator[tuple[str, int]]:
+def _named(wide: LayerWidths, *, summed: bool) -> Iterator[tuple[str, int]]:
     """Elements a token at each moment of an eager layer."""
     outputs = (2 if summed else 1) * wide.hidden
     if wide.up:
@@ -167,7 +171,9 @@ def _named(wide: Widths, *, summed: bool) -> Iterator[tuple[str, int]]:
         yield "experts", 3 * wide.hidden + shared + wide.experts.count + (outputs - wide.hidden)
 
 
-def _attention(run: Run, layer: Layer, shard: Shard, each: int, source: Source) -> Iterator[Part]:
+def _attention(
+    run: Run, layer: Layer, shard: ServerShard, each: int, source: Source
+) -> Iterator[SourcedBytes]:
     """q, k and v as projected and as turned, the output, the residual (eager: the input too)."""
     kept = run.arch.hidden * (1 if compiled(run) else 3)
     elements = 0
@@ -181,7 +187,7 @@ def _attention(run: Run, layer: Layer, shard: Shard, each: int, source: Source) 
         yield "attention: earlier keys and values", _chunk(run, latent, shard), LATENT
 
 
-def _chunk(run: Run, mixer: LatentAttention, shard: Shard) -> int:
+def _chunk(run: Run, mixer: LatentAttention, shard: ServerShard) -> int:
     options = run.options
     tokens = max(8 * int(options["max_seq_len"]), 4 * int(options["max_num_seqs"]) * 16)
     tokens = min(tokens, (64 if version(run) >= (0, 11, 0) else 128) * 1024)

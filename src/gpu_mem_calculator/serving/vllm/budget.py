@@ -11,16 +11,16 @@ from ...ledger.ledger import CPU, GPU
 from ...ledger.source import Source, code
 from ...ledger.units import GIB
 from ...run.run import Run
-from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, Item
+from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, ServerItem
 from ...weights.rank_weights import ROUNDED, run_scheme
-from ...weights.shards import Shard
+from ...weights.shards import ServerShard
 from ...weights.vllm_formats import loaded
 from .activations import element_bytes, peak
-from .cache import Pool
+from .cache import BlockPool
 from .graphs import COUNTED_FROM, graph_parts
 from .lora import slots
 from .non_torch import before, counted
-from .sampler import Part
+from .sampler import SourcedBytes
 from .shards import shard
 from .speculative import draft
 from .versions import v1, version
@@ -34,11 +34,11 @@ NOT_LAYERS = ("embedding", "output head", "rotary tables", ROUNDED)
 LOOKED_FROM = (0, 9, 1)  # V1 refuses to start where less is free than it asks for
 
 
-class Rank(Struct, frozen=True, kw_only=True):
+class RankBudget(Struct, frozen=True, kw_only=True):
     """A rank before its pool: what it holds, and what is left of its share of the card."""
 
-    shard: Shard
-    items: tuple[Item, ...]
+    shard: ServerShard
+    items: tuple[ServerItem, ...]
     moment: str  # the highest of the trial run
     requested: int
     pool_bytes: int
@@ -49,7 +49,7 @@ class Rank(Struct, frozen=True, kw_only=True):
         return sum(i.bytes for i in self.items if i.figure == name and i.place == GPU)
 
 
-def rank(run: Run, stage: int) -> Rank:
+def rank(run: Run, stage: int) -> RankBudget:
     """The rank of a stage. `run` has every choice made."""
     part = shard(run, stage)
     trial = peak(run, part)
@@ -58,15 +58,21 @@ def rank(run: Run, stage: int) -> Rank:
         *_items(GRAPHS, (*graph_parts(run, part), *forgotten(run, part))),
     )  # fmt: skip
     requested = ceil(run.options["gpu_memory_utilization"] * run.card_bytes)
-    made = Rank(shard=part, items=items, moment=trial.moment, requested=requested, pool_bytes=0,
-                outside=sum(size for _, size, _ in before(run)))  # fmt: skip
+    made = RankBudget(
+        shard=part,
+        items=items,
+        moment=trial.moment,
+        requested=requested,
+        pool_bytes=0,
+        outside=sum(size for _, size, _ in before(run)),
+    )
     given = run.options["kv_cache_memory_bytes"]
     left = requested - taken(run, made)
-    return Rank(shard=part, items=items, moment=trial.moment, requested=requested,
+    return RankBudget(shard=part, items=items, moment=trial.moment, requested=requested,
                 pool_bytes=left if given is None else int(given), outside=made.outside)  # fmt: skip
 
 
-def taken(run: Run, one: Rank) -> int:
+def taken(run: Run, one: RankBudget) -> int:
     """What is taken off the share before the cache gets the rest."""
     figures = [WEIGHTS, ACTIVATION, NON_TORCH]
     if counts_graphs(run):
@@ -79,12 +85,12 @@ def counts_graphs(run: Run) -> bool:
     return v1(run) and version(run) >= COUNTED_FROM
 
 
-def _items(figure: str, parts: Iterable[Part]) -> tuple[Item, ...]:
-    return tuple(Item(figure=figure, name=name, bytes=size, source=source)
+def _items(figure: str, parts: Iterable[SourcedBytes]) -> tuple[ServerItem, ...]:
+    return tuple(ServerItem(figure=figure, name=name, bytes=size, source=source)
                  for name, size, source in parts if size)  # fmt: skip
 
 
-def _weights(run: Run, part: Shard) -> tuple[Item, ...]:
+def _weights(run: Run, part: ServerShard) -> tuple[ServerItem, ...]:
     """Parameters, adapters and a draft; some of the layers' may lie in the host's memory."""
     rows: list[tuple[str, int, Source]] = [
         (name, size, LOADED) for name, size in _without(weights(run, part), _away(run, part))
@@ -92,16 +98,19 @@ def _weights(run: Run, part: Shard) -> tuple[Item, ...]:
     rows.append(("draft: parameters", _drafted(run, part), LOADED))
     if v1(run):
         rows += [(name, size, ADAPTERS) for name, size in slots(run, part)]
-    found = [Item(figure=WEIGHTS, name=name, bytes=size, source=source)
+    found = [ServerItem(figure=WEIGHTS, name=name, bytes=size, source=source)
              for name, size, source in rows if size]  # fmt: skip
     away = _away(run, part)
     if away:
-        found.append(Item(figure=WEIGHTS, name="offloaded parameters", bytes=away, source=OFFLOAD,
-                          place=CPU))  # fmt: skip
+        found.append(
+            ServerItem(
+                figure=WEIGHTS, name="offloaded parameters", bytes=away, source=OFFLOAD, place=CPU
+            )
+        )
     return tuple(found)
 
 
-def _away(run: Run, part: Shard) -> int:
+def _away(run: Run, part: ServerShard) -> int:
     """What lies in the host's memory: `cpu_offload_gb`, all of the weights at most."""
     wanted = int(run.options["cpu_offload_gb"] * GIB)
     return min(wanted, sum(size for _, size in weights(run, part))) if wanted else 0
@@ -115,7 +124,7 @@ def _without(rows: list[tuple[str, int]], away: int) -> Iterator[tuple[str, int]
         yield name, kept
 
 
-def _drafted(run: Run, part: Shard) -> int:
+def _drafted(run: Run, part: ServerShard) -> int:
     """Predictors of further tokens are stored as the model is, another model in its own dtype."""
     guess, bits = draft(run, part), 8 * element_bytes(run)
     if not guess.quantized:
@@ -124,14 +133,14 @@ def _drafted(run: Run, part: Shard) -> int:
     return sum(size for one in guess.held for _, size in how.stored(one, bits))
 
 
-def forgotten(run: Run, part: Shard) -> Iterator[Part]:
+def forgotten(run: Run, part: ServerShard) -> Iterator[SourcedBytes]:
     """Tensors of the worker that its budget leaves out: buffers of a draft, V0's adapters."""
     yield from ((name, size, BUFFERS) for name, size in draft(run, part).buffers)
     if not v1(run):
         yield from ((name, size, ADAPTERS) for name, size in slots(run, part))
 
 
-def problem(run: Run, one: Rank, pool_problem: str) -> str:
+def problem(run: Run, one: RankBudget, pool_problem: str) -> str:
     """Why the rank would not start, in a sentence."""
     share, free = run.options["gpu_memory_utilization"], run.free_bytes - one.outside
     given = run.options["kv_cache_memory_bytes"]
@@ -159,12 +168,12 @@ def problem(run: Run, one: Rank, pool_problem: str) -> str:
     return ""
 
 
-def every(one: Rank) -> int:
+def every(one: RankBudget) -> int:
     """Everything but the pool."""
     return sum(one.figure(name) for name in (WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS))
 
 
-def needs_bytes(run: Run, one: Rank, pool: Pool) -> int:
+def needs_bytes(run: Run, one: RankBudget, pool: BlockPool) -> int:
     """The least card on which the rank starts and its pool has room for max_model_len."""
     share = float(run.options["gpu_memory_utilization"])
     cache = pool.needs_bytes(int(run.options["max_seq_len"])) + pool.spare_bytes

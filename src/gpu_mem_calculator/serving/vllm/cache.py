@@ -14,18 +14,18 @@ from ...generation.kv_cache import LATENT, STATE
 from ...ledger.units import GIB
 from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
-from ...weights.shards import Shard
+from ...weights.shards import ServerShard
 from .cache_groups import (
-    Group,
-    Needs,
-    RefusedError,
+    BlockNeeds,
+    CacheGroup,
+    UnsupportedCacheError,
     block_bytes,
     blocks,
     groups,
     manages_hybrids,
     needs,
 )
-from .cache_layers import GROWING, Page, Slot, first_block, pages, slots
+from .cache_layers import GROWING, CacheSlot, LayerPage, first_block, pages, slots
 from .versions import v1, version
 
 # Caches with scales of their own, and since when (vllm/v1/kv_cache_interface.py KVQuantMode).
@@ -34,7 +34,7 @@ STATES_FROM = (0, 20, 0)  # graphs of decode steps need a state for every sequen
 PREFIX_NOTE = "prefix caching takes no more memory: blocks that are no longer used are kept"
 
 
-class Pool(Struct, frozen=True, kw_only=True):
+class BlockPool(Struct, frozen=True, kw_only=True):
     """The pool of one rank.
 
     - `blocks`, `block_size` (tokens of a block of the attention layers), `block_bytes`
@@ -64,19 +64,21 @@ class Pool(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class PoolLayout(Struct, frozen=True, kw_only=True):
     """How a rank's pool is cut: what does not depend on its size."""
 
-    groups: tuple[Group, ...]  # of the whole model
-    here: tuple[Group, ...]  # the rank's layers of each
-    each: tuple[Slot, ...]  # the rank's layers, before windows are promoted or pages made equal
-    how: Needs
+    groups: tuple[CacheGroup, ...]  # of the whole model
+    here: tuple[CacheGroup, ...]  # the rank's layers of each
+    each: tuple[
+        CacheSlot, ...
+    ]  # the rank's layers, before windows are promoted or pages made equal
+    how: BlockNeeds
     block_bytes: int
     block_size: int
 
 
-def plan(run: Run, shard: Shard) -> Plan:
-    """Raises `RefusedError` where vLLM has no pages for the model."""
+def plan(run: Run, shard: ServerShard) -> PoolLayout:
+    """Raises `UnsupportedCacheError` where vLLM has no pages for the model."""
     whole, now = slots(run, shard), version(run)
     behind = range(len(run.arch.layers), _end(whole)) if shard.head else ()  # a draft's
     places = {*shard.places, *behind}
@@ -84,7 +86,7 @@ def plan(run: Run, shard: Shard) -> Plan:
     made = groups(run, whole if now >= (0, 11, 0) else each)
     here = tuple(group.of(places) for group in made)
     block = min((g.page.block for g in made if g.page.kind != STATE), default=first_block(run))
-    return Plan(groups=made, here=here, each=each, how=needs(run),
+    return PoolLayout(groups=made, here=here, each=each, how=needs(run),
                 block_bytes=block_bytes(here, now), block_size=block)  # fmt: skip
 
 
@@ -114,15 +116,15 @@ def problems(run: Run) -> Iterator[str]:
                "that")  # fmt: skip
 
 
-def _end(whole: tuple[Slot, ...]) -> int:
+def _end(whole: tuple[CacheSlot, ...]) -> int:
     return max((slot.place for slot in whole), default=-1) + 1
 
 
-def pool(run: Run, shard: Shard, pool_bytes: int, num_blocks: int | None = None) -> Pool:
+def pool(run: Run, shard: ServerShard, pool_bytes: int, num_blocks: int | None = None) -> BlockPool:
     """The rank's pool. `num_blocks`: where another rank of the pipeline has room for fewer."""
     try:
         found = plan(run, shard)
-    except RefusedError as refusal:
+    except UnsupportedCacheError as refusal:
         return _nothing(f"vLLM {run.options['engine_version']} has no cache for "
                         f"{run.arch.family}: {refusal}")  # fmt: skip
     size, length = found.block_bytes, int(run.options["max_seq_len"])
@@ -136,7 +138,7 @@ def pool(run: Run, shard: Shard, pool_bytes: int, num_blocks: int | None = None)
     most = pool_bytes - spare
     longest = _longest(asked, most, length)
     concurrency = count * size / sequence(length)
-    return Pool(
+    return BlockPool(
         blocks=count, block_size=found.block_size, block_bytes=size,
         tokens=_tokens(run, found, count, concurrency, length), concurrency=concurrency,
         token_bytes=token_bytes(found), sequence_bytes=sequence, needs_bytes=asked,
@@ -146,7 +148,7 @@ def pool(run: Run, shard: Shard, pool_bytes: int, num_blocks: int | None = None)
     )  # fmt: skip
 
 
-def _states(run: Run, found: Plan) -> int:
+def _states(run: Run, found: PoolLayout) -> int:
     """Blocks that decode steps of every sequence need: graphs are captured with a state each.
 
     vllm 0.20.0 vllm/config/compilation.py resolve_cudagraph_mode_and_sizes.
@@ -156,7 +158,7 @@ def _states(run: Run, found: Plan) -> int:
     return int(run.options["max_num_seqs"]) if kept and whole else 0
 
 
-def _stateless(run: Run, found: Plan, count: int) -> str:
+def _stateless(run: Run, found: PoolLayout, count: int) -> str:
     needed = _states(run, found)
     if needed <= count:
         return ""
@@ -164,14 +166,23 @@ def _stateless(run: Run, found: Plan, count: int) -> str:
             f"use max_num_seqs={max(1, count)}")  # fmt: skip
 
 
-def _nothing(problem: str) -> Pool:
+def _nothing(problem: str) -> BlockPool:
     """A pool without blocks."""
-    return Pool(blocks=0, block_size=0, block_bytes=0, tokens=0, concurrency=0.0, token_bytes=0,
-                sequence_bytes=lambda _: 0, needs_bytes=lambda _: 0, longest=0,
-                problem=problem)  # fmt: skip
+    return BlockPool(
+        blocks=0,
+        block_size=0,
+        block_bytes=0,
+        tokens=0,
+        concurrency=0.0,
+        token_bytes=0,
+        sequence_bytes=lambda _: 0,
+        needs_bytes=lambda _: 0,
+        longest=0,
+        problem=problem,
+    )
 
 
-def _sequence_bytes(found: Plan) -> Callable[[int], int]:
+def _sequence_bytes(found: PoolLayout) -> Callable[[int], int]:
     kinds = [group.page for group in found.groups]
 
     def sequence(context: int) -> int:
@@ -180,7 +191,9 @@ def _sequence_bytes(found: Plan) -> Callable[[int], int]:
     return sequence
 
 
-def _needs_bytes(run: Run, found: Plan, sequence: Callable[[int], int]) -> Callable[[int], int]:
+def _needs_bytes(
+    run: Run, found: PoolLayout, sequence: Callable[[int], int]
+) -> Callable[[int], int]:
     """Before 0.14.0 each layer by itself, windows as such; then, until 0.17.0, the whole model
     whatever the stages of a pipeline.
     """
@@ -189,7 +202,7 @@ def _needs_bytes(run: Run, found: Plan, sequence: Callable[[int], int]) -> Calla
     if version(run) >= (0, 14, 0):
         whole = block_bytes(found.groups, version(run))
         return lambda context: sequence(context) // found.block_bytes * whole
-    kinds: dict[Page, int] = {}
+    kinds: dict[LayerPage, int] = {}
     for slot in found.each:
         kinds[slot.page] = kinds.get(slot.page, 0) + 1
 
@@ -209,7 +222,7 @@ def _longest(asked: Callable[[int], int], room: int, most: int) -> int:
     return low
 
 
-def _tokens(run: Run, found: Plan, count: int, concurrency: float, length: int) -> int:
+def _tokens(run: Run, found: PoolLayout, count: int, concurrency: float, length: int) -> int:
     """What the log says: before 0.20.1 blocks of one group, since then sequences x their length."""
     if version(run) >= (0, 20, 1) and v1(run):
         return int(concurrency * length)
@@ -218,13 +231,13 @@ def _tokens(run: Run, found: Plan, count: int, concurrency: float, length: int) 
     return count // max(1, len(sizes)) * block * found.how.context_ranks
 
 
-def token_bytes(found: Plan) -> int:
+def token_bytes(found: PoolLayout) -> int:
     """A token more takes a part of a block in every group of full attention."""
     grows = [group.page.block for group in found.groups if group.page.kind in GROWING]
     return sum(-(-found.block_bytes // (block * found.how.context_ranks)) for block in grows)
 
 
-def _name(found: Plan, count: int) -> str:
+def _name(found: PoolLayout, count: int) -> str:
     name = f"keys and values: {count:,} blocks of {found.block_size:,} tokens"
     if len(found.groups) < 2:
         return name
@@ -242,7 +255,7 @@ def _problem(length: int, asked: int, room: int, longest: int) -> str:
             f"{room / GIB:.2f} GiB are left{least}")  # fmt: skip
 
 
-def outside_bytes(run: Run, shard: Shard) -> int:
+def outside_bytes(run: Run, shard: ServerShard) -> int:
     """States of Mamba layers that V0 keeps beside the pool, one for each sequence it runs.
 
     vllm 0.7.3 vllm/model_executor/models/mamba_cache.py; made in the trial run.
@@ -255,7 +268,7 @@ def outside_bytes(run: Run, shard: Shard) -> int:
     return int(run.options["max_num_seqs"]) * each
 
 
-def notes(run: Run, shard: Shard) -> tuple[str, ...]:
+def notes(run: Run, shard: ServerShard) -> tuple[str, ...]:
     """What people should know about the cache of this run."""
     found = []
     if run.options.get("enable_prefix_caching") is not False:

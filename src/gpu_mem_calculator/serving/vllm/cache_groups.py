@@ -15,30 +15,30 @@ from msgspec.structs import replace
 from ...generation.kv_cache import CROSS, FULL, LATENT, STATE, WINDOW
 from ...ledger.num import ceil_div
 from ...run.run import Run
-from .cache_layers import CHUNK, GROWING, Page, Slot, state_mode
+from .cache_layers import CHUNK, GROWING, CacheSlot, LayerPage, state_mode
 from .speculative import EAGLE, method, tokens_ahead
 from .versions import Version, second_runner, version
 
 LOCAL = (WINDOW, CHUNK)
 
 
-class RefusedError(Exception):
+class UnsupportedCacheError(Exception):
     """vLLM has no pages for these layers; the message says why."""
 
 
-class Group(Struct, frozen=True):
+class CacheGroup(Struct, frozen=True):
     """Layers that share a table of blocks."""
 
-    slots: tuple[Slot, ...]
-    page: Page  # of each layer, as far as the number of blocks goes
+    slots: tuple[CacheSlot, ...]
+    page: LayerPage  # of each layer, as far as the number of blocks goes
 
-    def of(self, places: Iterable[int]) -> Group:
+    def of(self, places: Iterable[int]) -> CacheGroup:
         """The part on a worker."""
         here = frozenset(places)
-        return Group(tuple(slot for slot in self.slots if slot.place in here), self.page)
+        return CacheGroup(tuple(slot for slot in self.slots if slot.place in here), self.page)
 
 
-class Needs(Struct, frozen=True, kw_only=True):
+class BlockNeeds(Struct, frozen=True, kw_only=True):
     """What decides how many blocks a sequence takes.
 
     `in_flight`: tokens that are computed and may not be given back yet; since 0.26.0 those of every
@@ -51,7 +51,7 @@ class Needs(Struct, frozen=True, kw_only=True):
     encoder: int
 
 
-def needs(run: Run) -> Needs:
+def needs(run: Run) -> BlockNeeds:
     """Of one run."""
     options, now, ahead = run.options, version(run), tokens_ahead(run)
     batches = 1
@@ -61,7 +61,7 @@ def needs(run: Run) -> Needs:
         batches = int(run.mesh.pp) + early
     mode = state_mode(run)
     extra = ahead if now >= (0, 15, 0) else 0
-    return Needs(
+    return BlockNeeds(
         in_flight=batches * int(options["max_num_batched_tokens"]),
         context_ranks=int(options.get("decode_context_parallel_size") or 1),
         states={"none": 1 + extra, "align": 2 + extra, "all": 0}[mode],
@@ -69,7 +69,7 @@ def needs(run: Run) -> Needs:
     )
 
 
-def blocks(page: Page, context: int, how: Needs) -> int:
+def blocks(page: LayerPage, context: int, how: BlockNeeds) -> int:
     """Blocks that one sequence of so many tokens takes in a group with this page."""
     if page.kind in GROWING:
         own = -(-context // how.context_ranks)
@@ -83,7 +83,7 @@ def blocks(page: Page, context: int, how: Needs) -> int:
     return how.states or -(-context // page.block)
 
 
-def groups(run: Run, slots: tuple[Slot, ...]) -> tuple[Group, ...]:
+def groups(run: Run, slots: tuple[CacheSlot, ...]) -> tuple[CacheGroup, ...]:
     """The groups of a model; one where all layers always need the same number of blocks."""
     now = version(run)
     if not manages_hybrids(run, slots):
@@ -91,11 +91,11 @@ def groups(run: Run, slots: tuple[Slot, ...]) -> tuple[Group, ...]:
     if not slots:
         return ()
     if len({slot.page.sort for slot in slots}) == 1:
-        return (Group(slots, slots[0].page),)
+        return (CacheGroup(slots, slots[0].page),)
     return tuple(_split(equal_pages(slots, now), now))
 
 
-def manages_hybrids(run: Run, slots: Iterable[Slot]) -> bool:
+def manages_hybrids(run: Run, slots: Iterable[CacheSlot]) -> bool:
     """Whether windows are given back; else they take blocks as full attention does.
 
     Since 0.9.1; not with chunked attention since 0.10.1 (vllm/config/__init__.py: slower), and
@@ -107,17 +107,17 @@ def manages_hybrids(run: Run, slots: Iterable[Slot]) -> bool:
     return now >= (0, 9, 1) and not off
 
 
-def promoted(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+def promoted(slots: tuple[CacheSlot, ...]) -> tuple[CacheSlot, ...]:
     """Windows as full attention, where a model has both (unify_hybrid_kv_cache_specs)."""
     if not any(slot.page.kind in GROWING for slot in slots):
         return slots
     return tuple(
-        Slot(s.place, replace(s.page, kind=FULL, window=0)) if s.page.kind in LOCAL else s
+        CacheSlot(s.place, replace(s.page, kind=FULL, window=0)) if s.page.kind in LOCAL else s
         for s in slots
     )
 
 
-def equal_pages(slots: tuple[Slot, ...], now: Version) -> tuple[Slot, ...]:
+def equal_pages(slots: tuple[CacheSlot, ...], now: Version) -> tuple[CacheSlot, ...]:
     """Pages of one size: the smaller ones hold more tokens, or are padded.
 
     Since 0.12.0 (unify_kv_cache_spec_page_size); padded since 0.24.0.
@@ -129,10 +129,12 @@ def equal_pages(slots: tuple[Slot, ...], now: Version) -> tuple[Slot, ...]:
         if page.bytes != largest:
             whole = largest % page.bytes == 0 and page.kind != STATE
             if now < (0, 12, 0) or not (whole or (now >= (0, 24, 0) and page.kind != LATENT)):
-                raise RefusedError(f"pages of {page.bytes} and {largest} bytes cannot share a pool")
+                raise UnsupportedCacheError(
+                    f"pages of {page.bytes} and {largest} bytes cannot share a pool"
+                )
             page = (replace(page, block=page.block * (largest // page.bytes)) if whole else
                     replace(page, padded=largest))  # fmt: skip
-        found.append(Slot(slot.place, page))
+        found.append(CacheSlot(slot.place, page))
     return tuple(found)
 
 
@@ -146,17 +148,17 @@ def group_size(counts: list[int], now: Version) -> int:
     return many if alike else few
 
 
-def _split(slots: tuple[Slot, ...], now: Version) -> Iterable[Group]:
-    kinds: dict[Page, list[Slot]] = {}
+def _split(slots: tuple[CacheSlot, ...], now: Version) -> Iterable[CacheGroup]:
+    kinds: dict[LayerPage, list[CacheSlot]] = {}
     for slot in slots:
         kinds.setdefault(slot.page, []).append(slot)
     size = group_size([len(found) for found in kinds.values()], now)
     for page, found in kinds.items():
         count = int(ceil_div(len(found), size))
-        yield from (Group(tuple(found[first::count]), page) for first in range(count))
+        yield from (CacheGroup(tuple(found[first::count]), page) for first in range(count))
 
 
-def block_bytes(parts: Iterable[Group], now: Version) -> int:
+def block_bytes(parts: Iterable[CacheGroup], now: Version) -> int:
     """Bytes of one block on a worker, all its layers together.
 
     Since 0.28.0 the largest group; before, a page for each layer of the longest.

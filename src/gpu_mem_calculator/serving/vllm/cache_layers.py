@@ -30,7 +30,7 @@ from ...ledger.num import ceil_div
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention, Mixer, Recurrence, StateSpace
 from ...run.run import Run
-from ...weights.shards import Shard
+from ...weights.shards import ServerShard
 from .speculative import draft_layers, tokens_ahead
 from .versions import v1, version
 
@@ -48,7 +48,7 @@ WIDE_STATES = (("qwen3_5", (0, 17, 0), 32), ("nemotron_h", (0, 20, 0), 32),
 NO_CHUNK = 2048  # tokens of a chunk where a state-space model has none
 
 
-class Page(Struct, frozen=True, kw_only=True):
+class LayerPage(Struct, frozen=True, kw_only=True):
     """One block of one layer. `window` is the chunk where kind is `chunk`."""
 
     kind: str
@@ -71,11 +71,11 @@ class Page(Struct, frozen=True, kw_only=True):
         return kind, self.window, self.block
 
 
-class Slot(Struct, frozen=True):
+class CacheSlot(Struct, frozen=True):
     """A layer of the model (a draft's come behind) and its page."""
 
     place: int
-    page: Page
+    page: LayerPage
 
 
 def cache_dtype(run: Run) -> str:
@@ -124,7 +124,7 @@ def sparse_row(run: Run) -> Row:
     return (lambda _: SPARSE_FP8) if fp8 and not flashinfer else row(run)
 
 
-def latent_bytes(run: Run, mixer: LatentAttention, shard: Shard) -> int:
+def latent_bytes(run: Run, mixer: LatentAttention, shard: ServerShard) -> int:
     """One token of latent attention.
 
     Until 0.7.0 keys and values of every head were kept (vllm 0.6.6 vllm/config.py get_head_size:
@@ -173,7 +173,9 @@ def state_mode(run: Run) -> str:
     return "all" if every and not ahead and now < (0, 28, 0) else "align"
 
 
-def pages(run: Run, arch: Arch, layer: Layer, window: int | None, shard: Shard) -> Iterator[Page]:
+def pages(
+    run: Run, arch: Arch, layer: Layer, window: int | None, shard: ServerShard
+) -> Iterator[LayerPage]:
     """One layer's, before pages are made equal; a block has as many tokens as was asked for."""
     if layer.kind == "encoder":
         return
@@ -187,25 +189,27 @@ def pages(run: Run, arch: Arch, layer: Layer, window: int | None, shard: Shard) 
                 size = mixer.index.key_dim + mixer.index.key_dim // 128 * 4
             elif kind == WINDOW and arch.family.startswith("llama4"):
                 kind = CHUNK
-            yield Page(kind=kind, block=block, token_bytes=size, window=kept.window or 0)
+            yield LayerPage(kind=kind, block=block, token_bytes=size, window=kept.window or 0)
         state = state_bytes(widened(run, mixer), shard, state_bits(run), bits)
         if state:
-            yield Page(kind=STATE, block=block, state_bytes=state)
+            yield LayerPage(kind=STATE, block=block, state_bytes=state)
 
 
-def slots(run: Run, shard: Shard) -> tuple[Slot, ...]:
+def slots(run: Run, shard: ServerShard) -> tuple[CacheSlot, ...]:
     """Every layer of the whole model on the rank's cut, a draft's behind them."""
     arch, found = run.arch, []
-    known: dict[tuple[int, int | None], tuple[Page, ...]] = {}  # equal layers are one object
+    known: dict[tuple[int, int | None], tuple[LayerPage, ...]] = {}  # equal layers are one object
     for place, layer in enumerate(arch.layers):
         key = (id(layer), arch.windows[place] if arch.windows else None)
         if key not in known:
             known[key] = tuple(pages(run, arch, layer, key[1], shard))
-        found += [Slot(place, page) for page in known[key]]
+        found += [CacheSlot(place, page) for page in known[key]]
     for place, (layer, window) in enumerate(draft_layers(run), len(arch.layers)):
-        found += [Slot(place, page) for page in pages(run, run.draft or arch, layer, window, shard)]
+        found += [
+            CacheSlot(place, page) for page in pages(run, run.draft or arch, layer, window, shard)
+        ]
     if not v1(run):  # states are outside the pool, and windows have blocks for every token
-        return tuple(Slot(s.place, replace(s.page, kind=FULL, window=0))
+        return tuple(CacheSlot(s.place, replace(s.page, kind=FULL, window=0))
                      for s in found if s.page.kind != STATE)  # fmt: skip
     return matched(run, tuple(found))
 
@@ -233,7 +237,7 @@ def first_block(run: Run) -> int:
     return 16
 
 
-def matched(run: Run, found: tuple[Slot, ...]) -> tuple[Slot, ...]:
+def matched(run: Run, found: tuple[CacheSlot, ...]) -> tuple[CacheSlot, ...]:
     """Blocks of attention are raised until a page holds a state; states are padded to it.
 
     vllm 0.11.0 models/config.py HybridAttentionMambaModelConfig, 0.27.0 platforms/interface.py
@@ -246,21 +250,21 @@ def matched(run: Run, found: tuple[Slot, ...]) -> tuple[Slot, ...]:
     mode, length = state_mode(run), int(run.options["max_seq_len"])
     if not grows:
         block = first_block(run) if mode != "none" else length
-        return tuple(Slot(s.place, replace(s.page, block=block)) for s in found)
+        return tuple(CacheSlot(s.place, replace(s.page, block=block)) for s in found)
     token, largest = grows[0].token_bytes, max(states)
     step = _alignment(run, grows[0])
     if mode == "all":
         step = lcm(_chunk(run.arch), step)
     block = max(first_block(run), step * int(ceil_div(int(ceil_div(largest, token)), step)))
     return tuple(
-        Slot(slot.place, replace(slot.page, block=length if mode == "none" else block,
+        CacheSlot(slot.place, replace(slot.page, block=length if mode == "none" else block,
                                  padded=block * token)
              if slot.page.kind == STATE else replace(slot.page, block=block))
         for slot in found
     )  # fmt: skip
 
 
-def _alignment(run: Run, page: Page) -> int:
+def _alignment(run: Run, page: LayerPage) -> int:
     """Blocks of attention are multiples of this many tokens."""
     now, latent = version(run), page.kind == LATENT
     if now >= (0, 18, 0):

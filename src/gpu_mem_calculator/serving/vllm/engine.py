@@ -18,12 +18,12 @@ from ...ledger.source import code
 from ...ledger.units import GIB
 from ...run.engine import Engine
 from ...run.run import Run
-from ...run.served import POOL, Item, Served
+from ...run.served import POOL, ServerItem, ServerMemory
 from ...weights import FormatError
 from ...weights.rank_weights import run_scheme
 from . import cache, lora, shards, speculative, versions
-from .budget import Rank, counts_graphs, needs_bytes, problem, rank
-from .cache import Pool, pool
+from .budget import RankBudget, counts_graphs, needs_bytes, problem, rank
+from .cache import BlockPool, pool
 from .command import command
 from .defaults import settled
 from .images import pictures
@@ -79,7 +79,7 @@ def _choices(run: Run) -> Iterator[str]:
                f"{how['max_num_seqs']}; set max_num_seqs to {tokens}")  # fmt: skip
 
 
-def serve(run: Run) -> Served:
+def serve(run: Run) -> ServerMemory:
     """The rank of a pipeline stage; the one with the least room decides the number of blocks."""
     how, stage = settled(run), int(run.stage)
     ranks = [rank(how, number) for number in range(int(how.mesh.pp))]
@@ -90,7 +90,7 @@ def serve(run: Run) -> Served:
     if not cache.block_bytes:  # a model that keeps nothing, or one that vLLM has no pages for
         here = replace(here, pool_bytes=0)
     length = int(how.options["max_seq_len"])
-    return Served(
+    return ServerMemory(
         items=(*here.items, *_pool(here, cache), *_host(how)), tokens=cache.tokens,
         token_bytes=cache.token_bytes, max_seq_len=length,
         most_sequences=int(how.options["max_num_seqs"]), sequence_bytes=cache.sequence_bytes,
@@ -101,23 +101,23 @@ def serve(run: Run) -> Served:
     )  # fmt: skip
 
 
-def _pool(here: Rank, cache: Pool) -> Iterator[Item]:
+def _pool(here: RankBudget, cache: BlockPool) -> Iterator[ServerItem]:
     """The pool as vLLM announces it; less than a block of it stays unused."""
     allocated = sum(size for _, size in cache.items)
     whole = max(0, here.pool_bytes)
     parts = (*cache.items, ("not used", whole - allocated))
     name = cache.items[0][0] if cache.items else "keys and values"
-    yield Item(figure=POOL, name=name, bytes=whole, source=PAGES, parts=parts,
+    yield ServerItem(figure=POOL, name=name, bytes=whole, source=PAGES, parts=parts,
                formula="share of the card - weights - activations - non-torch")  # fmt: skip
 
 
-def _host(how: Run) -> Iterator[Item]:
+def _host(how: Run) -> Iterator[ServerItem]:
     swapped = int(how.options["swap_space"] * GIB)
     if swapped:
-        yield Item(figure=POOL, name="swap space", bytes=swapped, source=SWAPPED, place=CPU)
+        yield ServerItem(figure=POOL, name="swap space", bytes=swapped, source=SWAPPED, place=CPU)
 
 
-def _notes(how: Run, here: Rank) -> Iterator[str]:
+def _notes(how: Run, here: RankBudget) -> Iterator[str]:
     """What the user should know."""
     options, now = how.options, versions.version(how)
     newest = versions.parsed(versions.NEWEST) or now

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ...ledger.source import code
 from ...run.run import Run
-from ...weights.layer_widths import Widths
+from ...weights.layer_widths import LayerWidths
 from .versions import Version, version
 
 WORKSPACE = code("vllm 0.19.0 vllm/model_executor/layers/fused_moe/fused_moe.py TritonExperts "
@@ -25,7 +25,7 @@ CHUNKS: tuple[tuple[Version, int | None], ...] = (
 OTHER_KERNELS = ("mxfp4", "nvfp4")  # keep their rows inside the kernel's own workspace
 
 
-def workspace_bytes(run: Run, wide: Widths, size: int) -> int:
+def workspace_bytes(run: Run, wide: LayerWidths, size: int) -> int:
     """A layer's. With data parallelism every rank runs the tokens of all."""
     experts = wide.experts
     if experts is None or run.options["quantization"] in OTHER_KERNELS:

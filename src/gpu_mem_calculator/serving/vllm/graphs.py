@@ -15,9 +15,9 @@ from ...ledger.units import MIB
 from ...model.blocks import Attention, LatentAttention, Moe
 from ...run.run import Run
 from ...step.workspaces import cublas_bytes
-from ...weights.shards import Shard
+from ...weights.shards import ServerShard
 from .activations import element_bytes, kinds, piece
-from .sampler import Part
+from .sampler import SourcedBytes
 from .speculative import tokens_ahead
 from .versions import v1, version
 
@@ -74,7 +74,7 @@ def count(run: Run) -> int:
     return len(found) + sum(size <= most for size in found)
 
 
-def graph_parts(run: Run, shard: Shard) -> Iterator[Part]:
+def graph_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     """What capturing takes on a rank."""
     top, size = largest(run), element_bytes(run)
     if not top:
@@ -91,7 +91,7 @@ def graph_parts(run: Run, shard: Shard) -> Iterator[Part]:
         yield "splits of attention", splits, SPLIT_SOURCE
 
 
-def split_bytes(run: Run, shard: Shard, tokens: int) -> int:
+def split_bytes(run: Run, shard: ServerShard, tokens: int) -> int:
     """Sums of every split, head and token of a decode step."""
     if (not v1(run) or version(run) < WHOLE_FROM or run.compute_capability != "9.0"
             or run.precision == "fp32" or run.arch.family.startswith(NO_SPLITS)):  # fmt: skip

@@ -19,7 +19,7 @@ from ...ledger.source import code
 from ...model.arch import Arch
 from ...model.blocks import Weight
 from ...run.run import Run
-from .sampler import Part
+from .sampler import SourcedBytes
 from .versions import v1, version
 
 TRIAL = code("vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py profile_run, "
@@ -31,7 +31,7 @@ LLAMA4_SIDE, LLAMA4_TILES, LLAMA4_TOKENS = 336, 17, 144
 PIXTRAL_SIDES = {14: 1540, 16: 1024}  # by the size of a patch
 
 
-class Picture(Struct, frozen=True):
+class LargestImage(Struct, frozen=True):
     """The largest one."""
 
     tokens: int  # of a step's budget
@@ -40,7 +40,7 @@ class Picture(Struct, frozen=True):
     elements: int  # that the processor makes
 
 
-def picture(arch: Arch) -> Picture | None:
+def picture(arch: Arch) -> LargestImage | None:
     """The largest picture of a model; none where it sees nothing, or it is not known."""
     tower = {weight.name.rpartition("model.")[2]: weight for weight in arch.tower}
     shape = [size for _, size in _first(arch, "patch").dims] if arch.tower else []
@@ -48,19 +48,19 @@ def picture(arch: Arch) -> Picture | None:
         patches = QWEN_TOKENS * QWEN_MERGED
         read = 1 + sum("deepstack" in name and name.endswith("fc2.weight") for name in tower)
         elements = patches * shape[1] * shape[2] * shape[3] * shape[4]
-        return Picture(QWEN_TOKENS, QWEN_TOKENS * read, patches, elements)
+        return LargestImage(QWEN_TOKENS, QWEN_TOKENS * read, patches, elements)
     if arch.family.startswith("llama4") and arch.tower:
         tile = (LLAMA4_SIDE // 14) ** 2 + 1
         rows = LLAMA4_TILES * LLAMA4_TOKENS
-        return Picture(rows, rows, LLAMA4_TILES * tile, LLAMA4_TILES * 3 * LLAMA4_SIDE**2)
+        return LargestImage(rows, rows, LLAMA4_TILES * tile, LLAMA4_TILES * 3 * LLAMA4_SIDE**2)
     if arch.family.startswith("gemma3") and len(shape) == 4:
         patches = (GEMMA3_SIDE // shape[2]) ** 2
-        return Picture(256 + GEMMA3_AROUND, 256, patches, 3 * GEMMA3_SIDE**2)
+        return LargestImage(256 + GEMMA3_AROUND, 256, patches, 3 * GEMMA3_SIDE**2)
     if "vision_tower.patch_conv.weight" in tower:
         side = PIXTRAL_SIDES.get(shape[2], PIXTRAL_SIDES[14])
         merged = 2 if any("patch_merger" in name for name in tower) else 1
         grid = side // (shape[2] * merged)
-        return Picture(grid * (grid + 1), grid**2, (side // shape[2]) ** 2, 3 * side**2)
+        return LargestImage(grid * (grid + 1), grid**2, (side // shape[2]) ** 2, 3 * side**2)
     return None
 
 
@@ -73,7 +73,7 @@ def pictures(run: Run) -> int:
     return max(1, min(_budget(run, one) // one.tokens, int(options["max_num_seqs"]) * fits))
 
 
-def kept(run: Run, size: int) -> Iterator[Part]:
+def kept(run: Run, size: int) -> Iterator[SourcedBytes]:
     """What stays while the language model runs."""
     one, count = picture(run.arch), pictures(run)
     if one is None or not count:
@@ -84,7 +84,7 @@ def kept(run: Run, size: int) -> Iterator[Part]:
     yield "what the tower makes of them", count * rows * run.arch.hidden * size, TRIAL
 
 
-def tower(run: Run, size: int, ranks: int) -> tuple[Part, ...]:
+def tower(run: Run, size: int, ranks: int) -> tuple[SourcedBytes, ...]:
     """The tower's own highest moment, in a feed-forward: 2w + 2f a patch, 3f where it is gated."""
     one, count = picture(run.arch), pictures(run)
     if one is None or not count:
@@ -99,7 +99,7 @@ def tower(run: Run, size: int, ranks: int) -> tuple[Part, ...]:
     )
 
 
-def _budget(run: Run, one: Picture) -> int:
+def _budget(run: Run, one: LargestImage) -> int:
     return max(int(run.options["max_num_batched_tokens"]), one.tokens)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from ...ledger.num import ceil_div
 from ...model.blocks import Moe
 from ...run.run import Run
-from ...weights.shards import LINEAR, ROUTER, Shard, held
+from ...weights.shards import LINEAR, ROUTER, ServerShard, held
 from .versions import version
 
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -44,7 +44,7 @@ def problems(run: Run) -> Iterator[str]:
         yield "inference.max_loras needs inference.max_lora_rank; set it to 16 (vLLM's default)"
 
 
-def slots(run: Run, shard: Shard) -> tuple[tuple[str, int], ...]:
+def slots(run: Run, shard: ServerShard) -> tuple[tuple[str, int], ...]:
     """What is made for adapters on the rank, by where it stands; nothing without a rank."""
     rank = run.options.get("max_lora_rank")
     if not rank:
@@ -59,7 +59,7 @@ def slots(run: Run, shard: Shard) -> tuple[tuple[str, int], ...]:
     return tuple((f"adapters: {part}", total) for part, total in found.items() if total)
 
 
-def _matrices(run: Run, shard: Shard) -> Iterator[tuple[str, int]]:
+def _matrices(run: Run, shard: ServerShard) -> Iterator[tuple[str, int]]:
     """Rows and columns of every matrix on the rank, experts' since 0.11.1 (fused_moe.py)."""
     for one in held(run.arch, shard):
         if one.layer >= 0 and one.role in (LINEAR, ROUTER) and len(one.shape) == 2:
@@ -71,7 +71,7 @@ def _matrices(run: Run, shard: Shard) -> Iterator[tuple[str, int]]:
             yield "experts", _experts(run, layer.mlp, shard)
 
 
-def _experts(run: Run, moe: Moe, shard: Shard) -> int:
+def _experts(run: Run, moe: Moe, shard: ServerShard) -> int:
     """Gate and up each have their own A, but where adapters hold them as one."""
     hidden, inner = run.arch.hidden, int(ceil_div(moe.ffn, shard.expert_tp))
     own = int(ceil_div(moe.num_experts, shard.ep))
@@ -87,7 +87,7 @@ def embedded(run: Run) -> bool:
     return any(name.startswith(family) and now >= since for family, since in EMBEDDED)
 
 
-def _vocabulary(run: Run, shard: Shard, each: int, size: int) -> int:
+def _vocabulary(run: Run, shard: ServerShard, each: int, size: int) -> int:
     """Slots beside the embedding and the head, of the whole vocabulary on every rank.
 
     Before 0.12.0 adapters could bring words of their own: room for them in every slot, and rows

@@ -19,7 +19,7 @@ from ...run.run import Run
 from ...run.served import NamedBytes
 from .activations import compiled
 from .cache_layers import first_block
-from .sampler import Part
+from .sampler import SourcedBytes
 from .versions import Version, v1, version
 
 ALL, SINCE_START, SINCE_NCCL = "all", "since start", "since nccl"
@@ -62,7 +62,7 @@ def ranks(run: Run) -> int:
     return int(run.mesh.tp * run.mesh.pp * run.mesh.dp)
 
 
-def counted(run: Run) -> Iterator[Part]:
+def counted(run: Run) -> Iterator[SourcedBytes]:
     """What comes behind the first look."""
     when = look(run)
     if when == ALL:
@@ -88,7 +88,7 @@ def counted(run: Run) -> Iterator[Part]:
 
 def before(run: Run) -> tuple[NamedBytes, ...]:
     """What lies before it."""
-    found: list[Part] = []
+    found: list[SourcedBytes] = []
     if look(run) != ALL:
         found.append(("CUDA context", context_bytes(run), CONTEXT_SOURCE))
     if look(run) == SINCE_NCCL and ranks(run) > 1:
@@ -96,14 +96,14 @@ def before(run: Run) -> tuple[NamedBytes, ...]:
     return tuple((name, size, str(source)) for name, size, source in found)
 
 
-def _alone(run: Run) -> Iterator[Part]:
+def _alone(run: Run) -> Iterator[SourcedBytes]:
     size = ALONE.get(run.compute_capability, ALONE["9.0"])
     yield "torch's kernels and handles", int(size * GIB), ALONE_SOURCE
     if v1(run) and version(run) >= MORE_FROM:
         yield "kernels of newer versions", int(MORE * GIB), MORE_SOURCE
 
 
-def _nccl(run: Run) -> Iterator[Part]:
+def _nccl(run: Run) -> Iterator[SourcedBytes]:
     """vLLM makes a communicator for each group of several ranks, and sums once in it.
 
     vllm 0.11.0 vllm/distributed/device_communicators/pynccl.py.

@@ -22,7 +22,7 @@ from ...ledger.source import Source, code, measured
 from ...run.run import Run
 from .versions import FIRST_V1, second_runner, v1, version
 
-Part = tuple[str, int, Source]
+SourcedBytes = tuple[str, int, Source]
 SORTED = measured("NVIDIA H200, torch 2.11: torch.sort of fp32 rows, n = 15 shapes, within 1 % "
                   "of 32 bytes a logit for 128 rows and more, 2 % of 44 for 2 to 127")  # fmt: skip
 IN_PLACE = code("vllm 0.17.0 vllm/v1/sample/ops/topk_topp_triton.py apply_top_k_top_p_triton, "
@@ -54,7 +54,7 @@ def kernel(run: Run) -> str:
     return IN_ROWS if v1(run) and now >= SORT_UNTIL and rows(run) >= LEAST_ROWS else SORTS
 
 
-def sampling(run: Run, size: int) -> Iterator[Part]:
+def sampling(run: Run, size: int) -> Iterator[SourcedBytes]:
     """Everything of a logit that is alive at the highest moment; `size` bytes in the model."""
     count = rows(run) * run.arch.vocab
     if second_runner(run):
@@ -77,7 +77,7 @@ def sampling(run: Run, size: int) -> Iterator[Part]:
         yield "masked logits and probabilities", count * 8, MASKED
 
 
-def _newer(run: Run, size: int, count: int) -> Iterator[Part]:
+def _newer(run: Run, size: int, count: int) -> Iterator[SourcedBytes]:
     tp, copied = int(run.mesh.tp), version(run) < (0, 26, 0)
     gathered = (count // tp + 2 * count) * size if tp > 1 else 0
     if gathered > count * (size + 4 * copied):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ...model.blocks import Moe
 from ...run.run import Run
-from ...weights.shards import Shard
+from ...weights.shards import ServerShard
 from .versions import version
 
 VOCAB_MULTIPLE = 64
@@ -30,7 +30,7 @@ def stage_layers(run: Run) -> list[int]:
     return found
 
 
-def shard(run: Run, stage: int) -> Shard:
+def shard(run: Run, stage: int) -> ServerShard:
     """The rank's part of a stage.
 
     Ranks of several data-parallel copies share experts: each has whole ones with expert
@@ -40,7 +40,7 @@ def shard(run: Run, stage: int) -> Shard:
     start = sum(counts[:stage])
     ranks = tp * int(run.mesh.dp)
     spread = run.mesh.ep > 1
-    return Shard(
+    return ServerShard(
         places=range(start, start + counts[stage]), embedding=stage == 0,
         head=stage == len(counts) - 1, tp=tp, attention_tp=tp, ep=ranks if spread else 1,
         expert_tp=1 if spread else ranks, vocab_multiple=VOCAB_MULTIPLE,

@@ -17,7 +17,7 @@ from ...ledger.num import ceil_div
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
-from ...weights.shards import Held, Shard, held
+from ...weights.shards import ServerShard, ShardedParameter, held
 from .versions import v1, version
 
 METHODS = ("ngram", "draft_model", "eagle", "eagle3", "mtp")
@@ -27,14 +27,14 @@ ONE_MTP_LAYER = ("qwen3_next", "qwen3_5")  # published, though their config.json
 EAGLE3_VOCAB = 32000  # rows of an EAGLE-3 head's own output, in every head that is published
 
 
-class Draft(Struct, frozen=True, kw_only=True):
+class DraftModel(Struct, frozen=True, kw_only=True):
     """What a rank holds to guess ahead.
 
     `held`: its parameters; they are stored as the model's own are where `quantized`, else in the
     model's dtype. `buffers`: what stays on the GPU beside them, made before the model is loaded.
     """
 
-    held: tuple[Held, ...] = ()
+    held: tuple[ShardedParameter, ...] = ()
     quantized: bool = False
     buffers: tuple[tuple[str, int], ...] = ()
 
@@ -95,30 +95,32 @@ def draft_layers(run: Run) -> Iterator[tuple[Layer, int | None]]:
         yield from zip(run.draft.layers, windows, strict=True)
 
 
-def draft(run: Run, shard: Shard) -> Draft:
+def draft(run: Run, shard: ServerShard) -> DraftModel:
     """The rank's part of the draft: with the last stage of a pipeline."""
     name = method(run)
     if not shard.head or name not in METHODS or name == "ngram":
-        return Draft()
+        return DraftModel()
     if name == "mtp":
-        return Draft(held=tuple(_mtp(run, shard)), quantized=True,
+        return DraftModel(held=tuple(_mtp(run, shard)), quantized=True,
                      buffers=buffers(run, run.arch.hidden))  # fmt: skip
     assert run.draft is not None
     whole = replace(shard, places=range(len(run.draft.layers)), embedding=True)
     if name == "draft_model":
-        return Draft(held=tuple(held(run.draft, whole)), buffers=buffers(run, run.draft.hidden))
-    return Draft(held=tuple(_eagle(run, run.draft, whole, third=name == "eagle3")),
+        return DraftModel(
+            held=tuple(held(run.draft, whole)), buffers=buffers(run, run.draft.hidden)
+        )
+    return DraftModel(held=tuple(_eagle(run, run.draft, whole, third=name == "eagle3")),
                  buffers=buffers(run, run.draft.hidden))  # fmt: skip
 
 
-def _eagle(run: Run, head: Arch, shard: Shard, *, third: bool) -> Iterator[Held]:
+def _eagle(run: Run, head: Arch, shard: ServerShard, *, third: bool) -> Iterator[ShardedParameter]:
     """vllm 0.11.0 models/llama_eagle.py and llama_eagle3.py: the projection is not cut.
 
     The first lacks its layer's input norm and the final norm, and uses the model's head. The third
     reads three of the model's layers, and q, k and v two vectors side by side.
     """
     width = 3 * run.arch.hidden if third else 2 * head.hidden
-    yield Held("fc.weight", (head.hidden, width), "other")
+    yield ShardedParameter("fc.weight", (head.hidden, width), "other")
     for one in held(head, shard):
         if one.role == "embedding":
             if (head.vocab, head.hidden) != (run.arch.vocab, run.arch.hidden) or run.mesh.pp > 1:
@@ -129,11 +131,13 @@ def _eagle(run: Run, head: Arch, shard: Shard, *, third: bool) -> Iterator[Held]
             yield one
     if third:
         rows = int(ceil_div(EAGLE3_VOCAB, shard.tp))
-        yield from (Held(name, (head.hidden,), "norm") for name in ("hidden_norm", "norm"))
-        yield Held("lm_head.weight", (rows, head.hidden), "head")
+        yield from (
+            ShardedParameter(name, (head.hidden,), "norm") for name in ("hidden_norm", "norm")
+        )
+        yield ShardedParameter("lm_head.weight", (rows, head.hidden), "head")
 
 
-def _mtp(run: Run, shard: Shard) -> Iterator[Held]:
+def _mtp(run: Run, shard: ServerShard) -> Iterator[ShardedParameter]:
     """vllm 0.11.0 models/deepseek_mtp.py: a layer, two norms before it and one behind, and a
     projection that is not cut.
 
@@ -148,14 +152,20 @@ def _mtp(run: Run, shard: Shard) -> Iterator[Held]:
     for index in range(num_mtp_layers(arch)):
         for one in held(alone, part):
             yield replace(one, layer=place + index)
-        yield Held("eh_proj.weight", (arch.hidden, 2 * arch.hidden), "other", place + index)
+        yield ShardedParameter(
+            "eh_proj.weight", (arch.hidden, 2 * arch.hidden), "other", place + index
+        )
         for name in ("enorm", "hnorm", "shared_head.norm"):
-            yield Held(f"{name}.weight", (arch.hidden,), "norm", place + index)
+            yield ShardedParameter(f"{name}.weight", (arch.hidden,), "norm", place + index)
         if version(run) < OWN_HEADS_UNTIL and arch.family.startswith(OWN_HEADS):
             rows = shard.vocab(arch.vocab)
-            yield Held("shared_head.head.weight", (rows, arch.hidden), "head", place + index)
+            yield ShardedParameter(
+                "shared_head.head.weight", (rows, arch.hidden), "head", place + index
+            )
     if run.mesh.pp > 1:
-        yield Held("embed_tokens.weight", (shard.vocab(arch.vocab), arch.hidden), "embedding")
+        yield ShardedParameter(
+            "embed_tokens.weight", (shard.vocab(arch.vocab), arch.hidden), "embedding"
+        )
 
 
 def buffers(run: Run, hidden: int) -> tuple[tuple[str, int], ...]:

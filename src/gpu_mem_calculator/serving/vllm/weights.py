@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from ...model.arch import Arch
 from ...model.blocks import LatentAttention
 from ...run.run import Run
-from ...weights import Scheme
+from ...weights import WeightFormat
 from ...weights.rank_weights import BITS, Item, rotary_tables, run_scheme, weight_items
-from ...weights.shards import Shard, held
+from ...weights.shards import ServerShard, held
 from ...weights.vllm_formats import loaded
 from .versions import Version, version
 
@@ -29,7 +29,7 @@ LATENT = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2"})  # these, too, bef
 UNPACKED, ABSORBED = "latent attention: unpacked", "latent attention: absorbed"
 
 
-def weights(run: Run, shard: Shard) -> list[Item]:
+def weights(run: Run, shard: ServerShard) -> list[Item]:
     """Everything that is on the GPU when the model is loaded, by group."""
     arch, which, bits = run.arch, version(run), BITS[run.precision]
     how = loaded(run_scheme(run), which, run.compute_capability)
@@ -45,7 +45,9 @@ def _every_stage(arch: Arch, which: Version) -> bool:
     return arch.family in HEADS or (arch.family in LATENT and which < (0, 8, 0))
 
 
-def absorbed(arch: Arch, shard: Shard, how: Scheme, bits: int, which: Version) -> Iterator[Item]:
+def absorbed(
+    arch: Arch, shard: ServerShard, how: WeightFormat, bits: int, which: Version
+) -> Iterator[Item]:
     """What is kept of latent attention's projections beside them.
 
     Since 0.8.0 (attention/backends/mla/common.py process_weights_after_loading) 16-bit W_UV and
