@@ -1,4 +1,4 @@
-"""BART and its kin, and Whisper: an encoder, and a decoder that reads it.
+"""BART and the families like it, and Whisper: an encoder, and a decoder that reads it.
 
 Parameters and cache; their activations are not modelled.
 """
@@ -82,7 +82,7 @@ def _layer(config: Config, frame: Frame, hidden: int, stack: str) -> Layer:
 
 
 def _tables(config: Config, frame: Frame, hidden: int, rows: dict[str, int]) -> list[Weight]:
-    """Positions and the norms behind them, for each stack."""
+    """Positions and the norms after them, for each stack."""
     found: list[Weight] = []
     for stack in STACKS:
         if frame.position_rows is not None:
