@@ -1,4 +1,4 @@
-"""Attention blocks: head counts, rotary width, projections of their own or one for all."""
+"""Attention blocks: head counts, rotary width, separate projections or one for all."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def head_counts(
     unless the family has a fixed one.
     """
     heads = config.size("num_attention_heads", default=heads)
-    found = config.nullable("num_key_value_heads", heads if kv_heads is None else kv_heads)
-    kv_heads = heads if found is None else found
+    given = config.nullable("num_key_value_heads", heads if kv_heads is None else kv_heads)
+    kv_heads = heads if given is None else given
     config.divided(heads, "key-value heads", kv_heads)
     if config.get("head_dim") is None and head_dim is None:
         head_dim = config.divided(hidden, "heads", heads)
@@ -36,7 +36,7 @@ def separate_attention(
     output: str = "o_proj",
     **rest: Any,
 ) -> Attention:
-    """q, k and v each with a projection of their own."""
+    """An attention block with one projection each for q, k and v."""
     embed = ("embed", hidden)
     q, kv = ("heads", heads * head_dim), ("kv_heads", kv_heads * head_dim)
     return Attention(

@@ -13,7 +13,7 @@ from .norms import layer_norm
 
 
 def bert_layer(config: Config, hidden: int) -> Layer:
-    """Norms stand behind each residual sum."""
+    """One layer; its norms come after each residual sum."""
     heads = config.size("num_attention_heads", default=12)
     embed, inner = ("embed", hidden), ("heads", hidden)
     dropout = config.number("hidden_dropout_prob", default=0.1)

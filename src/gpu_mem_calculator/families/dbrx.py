@@ -1,21 +1,20 @@
-"""DBRX and StarCoder 1 (gpt_bigcode): fused q, k, v. DBRX has parameters and cache only."""
+"""DBRX: fused q, k, v and experts. Parameters and cache; its activations are not modelled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Buffer, Layer
+from ..model.arch import Arch, Layer
 from ..model.blocks import Moe, Norm, Weight
 from .attention import fused_attention
 from .config import Config
-from .frame import learned_positions, named_decoder
-from .mlps import plain_mlp
-from .norms import layer_norm, layer_norm_pair
+from .frame import named_decoder
+from .norms import layer_norm
 
 
 def read_dbrx(data: Mapping[str, Any]) -> Arch:
-    """DBRX (transformers 5.17 models/dbrx): each expert's rows lie one behind the other."""
+    """DBRX (transformers 5.17 models/dbrx): the rows of all experts are in one matrix."""
     config = Config(data)
     hidden = config.size("d_model", "hidden_size", default=2048)
     heads = config.size("n_heads", "num_attention_heads", default=16)
@@ -53,40 +52,4 @@ def read_dbrx(data: Mapping[str, Any]) -> Arch:
     )  # fmt: skip
 
 
-def read_gpt_bigcode(data: Mapping[str, Any]) -> Arch:
-    """StarCoder and SantaCoder (transformers 5.17 models/gpt_bigcode): one key-value head.
-
-    The model keeps a causal mask of all positions, whatever the attention.
-    """
-    config = Config(data)
-    hidden = config.size("n_embd", "hidden_size", default=768)
-    heads = config.size("n_head", "num_attention_heads", default=12)
-    kv_heads = 1 if config.flag("multi_query", default=True) else heads
-    ffn = config.size("n_inner", default=4 * hidden)
-    positions = config.size("n_positions", "max_position_embeddings", default=1024)
-    vocab = config.size("vocab_size", default=50257)
-    dropout = config.number("resid_pdrop", default=0.1)
-    layer = Layer(
-        kind="dense",
-        mixer=fused_attention(
-            hidden, heads, kv_heads, config.divided(hidden, "heads", heads), name="c_attn",
-            output="c_proj", bias=True, output_bias=True, residual_dropout=dropout,
-            dropout=config.number("attn_pdrop", default=0.1),
-        ),
-        mixer_name="attn",
-        mlp=plain_mlp(hidden, ffn, config.text("activation_function", "gelu_pytorch_tanh"),
-                      up="c_fc", down="c_proj", dropout=dropout),
-        norms=layer_norm_pair(hidden, "ln_1", "ln_2"),
-    )  # fmt: skip
-    return named_decoder(
-        config, "gpt_bigcode", hidden,
-        (layer,) * config.size("n_layer", "num_hidden_layers", default=12),
-        words="transformer.wte", blocks="transformer.h", vocab=vocab,
-        final_norm=layer_norm("transformer.ln_f", hidden), max_seq_len=positions, tied=True,
-        embedding=learned_positions("transformer", vocab, positions, hidden),
-        embedding_dropout=config.number("embd_pdrop", default=0.1),
-        buffers=(Buffer("transformer.bias", (positions, positions), 8),),
-    )  # fmt: skip
-
-
-FAMILIES = {"dbrx": read_dbrx, "gpt_bigcode": read_gpt_bigcode}
+FAMILIES = {"dbrx": read_dbrx}

@@ -108,7 +108,7 @@ def read_deepseek_v3(data: Mapping[str, Any], family: str = "deepseek_v3") -> Ar
 
 
 def read_kimi_k2(data: Mapping[str, Any]) -> Arch:
-    """Kimi K2: DeepSeek-V3's code and defaults under a name of its own."""
+    """Kimi K2: DeepSeek-V3's code and defaults under another name."""
     return read_deepseek_v3(data, "kimi_k2")
 
 

@@ -69,7 +69,7 @@ def indexer(config: Config, hidden: int, query_rank: int, heads: int) -> Indexer
 
 
 def indexer_types(config: Config, layers: int) -> list[str]:
-    """Layers with an indexer of their own; "shared" ones read an earlier layer's choice."""
+    """Which layers have an indexer; "shared" ones read an earlier layer's choice."""
     pattern = config.get("index_topk_pattern")
     if isinstance(pattern, str):
         words = {"F": OWN, "S": SHARED}
@@ -77,11 +77,11 @@ def indexer_types(config: Config, layers: int) -> list[str]:
     freq = max(1, config.count("index_topk_freq", default=1))
     offset = config.count("index_skip_topk_offset", default=2)
     usual = [OWN if max(i - offset + 1, 0) % freq == 0 else SHARED for i in range(layers)]
-    words = Config({"indexer_types": config.get("indexer_types") or pattern})
-    found = words.per_layer("indexer_types", layers, usual)
-    if bad := [kind for kind in found if kind not in (OWN, SHARED)]:
+    kinds = Config({"indexer_types": config.get("indexer_types") or pattern})
+    types = kinds.per_layer("indexer_types", layers, usual)
+    if bad := [kind for kind in types if kind not in (OWN, SHARED)]:
         raise ConfigError(f"model.config.indexer_types holds {bad[0]!r}; use {OWN!r}, {SHARED!r}")
-    return found
+    return types
 
 
 def _dense_layers(config: Config, layers: int, first: int) -> list[bool]:

@@ -21,7 +21,7 @@ def rotary_width(config: Config, head_dim: int) -> int:
 
 
 def gpt_neox_layer(config: Config, hidden: int, heads: int, rotary_dim: int) -> Layer:
-    """Parallel branches read the same input, each through a norm of its own."""
+    """Parallel branches read the same input, each through a separate norm."""
     bias = config.flag("attention_bias", default=True)
     dropout = config.number("hidden_dropout")
     mixer = fused_attention(

@@ -16,8 +16,8 @@ def mixed_types(
     config: Config, key: str, layers: int, usual: Sequence[str], known: Sequence[str] = ()
 ) -> list[str]:
     """One word a layer, in today's words."""
-    found = config.per_layer(key, layers, list(usual))
-    types = [OLD_WORDS.get(word, word) if isinstance(word, str) else word for word in found]
+    words = config.per_layer(key, layers, list(usual))
+    types = [OLD_WORDS.get(word, word) if isinstance(word, str) else word for word in words]
     allowed = known or (FULL, LINEAR)
     for word in types:
         if word not in allowed:
@@ -33,9 +33,9 @@ def every(layers: int, period: int) -> list[str]:
 
 def indexed(config: Config, key: str, layers: int, usual: Sequence[int]) -> list[str]:
     """Attention in the layers that a list names by number."""
-    found = config.get(key)
-    if found is None:
-        found = list(usual)
-    if not isinstance(found, list) or not all(isinstance(index, int) for index in found):
-        raise ConfigError(f"model.config.{key}={found!r} must be a list of layer numbers")
-    return [FULL if i in found else LINEAR for i in range(layers)]
+    numbers = config.get(key)
+    if numbers is None:
+        numbers = list(usual)
+    if not isinstance(numbers, list) or not all(isinstance(index, int) for index in numbers):
+        raise ConfigError(f"model.config.{key}={numbers!r} must be a list of layer numbers")
+    return [FULL if i in numbers else LINEAR for i in range(layers)]

@@ -40,7 +40,7 @@ def swiglu(hidden: int, ffn: int) -> Mlp:
 
 
 def feed_forward(config: Config, hidden: int) -> Mlp:
-    """The width is two thirds of `intermediate_size`, rounded up, unless told otherwise."""
+    """The width is two thirds of `intermediate_size`, rounded up where the config says so."""
     ffn = config.size("block_ff_dim", "intermediate_size", default=12288)
     if config.flag("block_auto_adjust_ff_dim", default=True):
         ffn = int(2 * ffn / 3)

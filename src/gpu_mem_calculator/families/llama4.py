@@ -32,12 +32,16 @@ def rotary_layers(config: Config, layers: int) -> list[bool]:
 def expert_layers(config: Config, layers: int) -> set[int]:
     """`moe_layers`, else every `interleave_moe_layer_step`-th."""
     step = config.size("interleave_moe_layer_step", default=1)
-    found = config.get("moe_layers")
-    if found is None:
+    layer_numbers = config.get("moe_layers")
+    if layer_numbers is None:
         return set(range(step - 1, layers, step))
-    if not isinstance(found, list) or not all(isinstance(index, int) for index in found):
-        raise ConfigError(f"model.config.moe_layers={found!r} must be a list of layer numbers")
-    return set(found)
+    if not isinstance(layer_numbers, list) or not all(
+        isinstance(index, int) for index in layer_numbers
+    ):
+        raise ConfigError(
+            f"model.config.moe_layers={layer_numbers!r} must be a list of layer numbers"
+        )
+    return set(layer_numbers)
 
 
 def windows(config: Config, rotary: list[bool]) -> tuple[int | None, ...]:

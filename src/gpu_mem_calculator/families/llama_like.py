@@ -22,7 +22,7 @@ from .mlps import fused_mlp, router_biases
 from .norms import PRE, MakeNorm, rms
 
 Counts = tuple[int, int, int]  # query heads, key-value heads, size of a head
-Windows = tuple[int | None, ...]  # one a layer, or none at all
+Windows = tuple[int | None, ...]  # one for each layer, or empty
 Fields = dict[str, Any]
 Switch = tuple[str, bool]  # a key that is true or false, and its default; "": no such key
 Rate = tuple[str, float]  # the key of a dropout rate, and its default; "": there is none

@@ -37,7 +37,7 @@ def read_mimo(data: Mapping[str, Any]) -> Arch:
 
 
 def _attention(config: Config, hidden: int, kind: str) -> Attention:
-    """Sliding layers have key-value heads of their own number, and sinks."""
+    """Sliding layers have another number of key-value heads, and sinks."""
     keys = {
         "num_attention_heads": "swa_num_attention_heads",
         "head_dim": "swa_head_dim",
@@ -45,16 +45,16 @@ def _attention(config: Config, hidden: int, kind: str) -> Attention:
         "v_head_dim": "swa_v_head_dim",
     }
     slides = kind == SLIDING
-    found = {
+    sizes = {
         name: config.get(other) if slides else config.get(name) for name, other in keys.items()
     }
     if slides:  # what is not said of them is as in the full layers, but for the heads of k and v
-        found |= {
+        sizes |= {
             name: config.get(name)
-            for name, value in found.items()
+            for name, value in sizes.items()
             if value is None and name != "num_key_value_heads"
         }
-    plain = Config({name: value for name, value in found.items() if value is not None})
+    plain = Config({name: value for name, value in sizes.items() if value is not None})
     heads, kv_heads, size = head_counts(
         plain, hidden, heads=64, kv_heads=8 if slides else 4, head_dim=192
     )

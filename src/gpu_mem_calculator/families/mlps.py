@@ -57,7 +57,7 @@ def plain_mlp(
 
 
 def shared_mlp(name: str, hidden: int, ffn: int, *, bias: bool = False, activation: str) -> Mlp:
-    """The expert that every token uses, under a name of its own."""
+    """The expert that every token uses, under its name in the layer."""
     embed, inner = ("embed", hidden), ("ffn", ffn)
     return Mlp(
         inputs=tuple(Linear(f"{name}.{n}", embed, inner, bias) for n in ("gate_proj", "up_proj")),

@@ -27,7 +27,7 @@ SHORT = {"layers": ("num_hidden_layers", "depth"), "hidden": ("hidden_size", "em
          "patch": ("patch_size",), "image": ("image_size",),
          "global_layers": ("num_global_layers",), "max_tiles": ("max_num_tiles",)}  # fmt: skip
 LEFT_OUT = "the parameters of the tower for pictures and sound are not counted"
-# Text models that have a name of their own inside: whose they are, and what they assume.
+# Text models with another name inside: the family that each is, and its defaults.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_vl_text": ("qwen2", {
         "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80,

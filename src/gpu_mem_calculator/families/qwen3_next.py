@@ -26,7 +26,7 @@ WIDTHS = {"ffn": 512, "shared_ffn": 512}
 
 
 def gated_attention(config: Config, hidden: int, *, heads: int, kv_heads: int) -> Attention:
-    """Qwen3NextAttention: the query projection gives a gate of its own size beside the query."""
+    """Qwen3NextAttention: the query projection gives a gate as wide as the query beside it."""
     counts = head_counts(config, hidden, heads=heads, kv_heads=kv_heads, head_dim=256)
     bias = config.flag("attention_bias", default=False)
     plain = separate_attention(

@@ -40,12 +40,12 @@ def norm(name: str, size: int, impl: str = "layer") -> Tower:
 
 
 def linear(name: str, ins: int, outs: int, *, bias: bool = False) -> Tower:
-    """A projection that no rank cuts."""
+    """A projection that is not sharded."""
     yield from Linear(name, ("vision", ins), ("vision", outs), bias).weights()
 
 
 def two_linears(names: tuple[str, str], ins: int, mid: int, outs: int, *, bias: bool) -> Tower:
-    """A projector: one projection cut by its outputs, the next by its inputs."""
+    """A projector: one projection sharded by its outputs, the next by its inputs."""
     yield from Linear(names[0], ("vision", ins), ("ffn", mid), bias).weights()
     yield from Linear(names[1], ("ffn", mid), ("vision", outs), bias).weights()
 
@@ -104,7 +104,7 @@ CLIP = TowerBlock()
 
 
 def clip(vision: Config, prefix: str) -> Tower:
-    """CLIPVisionModel: a class token, a norm before the blocks and one behind."""
+    """CLIPVisionModel: a class token, a norm before the blocks and one after."""
     hidden = vision.size("hidden_size", default=768)
     ffn = vision.size("intermediate_size", default=3072)
     count, size = patches(vision, 224, 32)

@@ -46,9 +46,9 @@ def _attention(config: Config, hidden: int) -> Attention:
     return replace(plain, output=Linear("o_proj", ("heads", 2 * hidden), ("embed", hidden)))
 
 
-def _adapter(name: str, ins: int, rank: int, outs: int, cut: str) -> Iterator[Weight]:
+def _adapter(name: str, ins: int, rank: int, outs: int, dim: str) -> Iterator[Weight]:
     yield Weight(f"{name}.0.weight", (("rank", rank), ("embed", ins)))
-    yield Weight(f"{name}.1.weight", ((cut, outs), ("rank", rank)))
+    yield Weight(f"{name}.1.weight", ((dim, outs), ("rank", rank)))
 
 
 def _block(config: Config, hidden: int, block: int, blocks: int, places: int) -> Iterator[Weight]:
