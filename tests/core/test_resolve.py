@@ -172,7 +172,7 @@ def test_problems_of_several_sections_come_together() -> None:
 
 
 def test_a_dtype_alone_means_mixed_precision() -> None:
-    """As in the seed."""
+    """As documented."""
     found = resolve(read(small_run(training={"precision": None, "dtype": "float16"})))
     assert found.run.precision == "fp16_mixed"
 
@@ -181,7 +181,7 @@ def test_a_dtype_alone_means_mixed_precision() -> None:
     ("level", "policy", "quarters"),
     [(0, "none", 4), (1, "selective", 4), (2, "full", 2), (3, "full", 3), (4, "full", 4)],
 )
-def test_the_seeds_checkpointing_levels(level: int, policy: str, quarters: int) -> None:
+def test_the_documented_checkpointing_levels(level: int, policy: str, quarters: int) -> None:
     """0 none, 1 selective, 2 and 3 full on a half and on three quarters, 4 full."""
     run = resolve(read(small_run(training={"activation_checkpointing": level}))).run
     assert (run.recompute, run.recompute_quarters) == (policy, quarters)

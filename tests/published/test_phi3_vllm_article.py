@@ -1,4 +1,4 @@
-"""Seed 002: Phi-3-mini-4k on vLLM, on an H100 NVL, with a share of 0.2 and with the default of 0.9.
+"""A public article: Phi-3-mini-4k on vLLM, on an H100 NVL, with a share of 0.2 and with the default of 0.9.
 
 What the process held differs by 69,927 MB, 0.7 of a card of 99,896 MB (93.04 GiB): an H100 NVL. So
 vLLM takes its share of the card, and beside it 1,275 MB in both: CUDA's context and the graphs. The
@@ -21,7 +21,7 @@ PROCESS_BYTES = {0.2: 21_254_635_520, 0.9: 91_182_071_808}
 
 
 def served(share: float) -> ServerMemory:
-    """The seed's server."""
+    """The documented server."""
     return serve(resolve_inference(read({
         "model": {"name": "phi-3-mini"},
         "inference": {"engine": "vllm", "engine_version": "0.5.0", "engine_generation": "v0",
@@ -38,7 +38,7 @@ def process_bytes(found: ServerMemory) -> int:
 
 @pytest.mark.parametrize("share", PROCESS_BYTES)
 def test_weights_as_the_log_prints_them(share: float) -> None:
-    """7.1183 GiB, which the seed calls GB; ours are within 0.05 %."""
+    """7.1183 GiB, which the article calls GB; ours are within 0.05 %."""
     assert served(share).figure(WEIGHTS) / GIB == pytest.approx(7.1183, rel=5e-4)
 
 
