@@ -32,6 +32,7 @@ class Turned(Pass, frozen=True, kw_only=True):
 
 # What the code of a family names longer than Llama's does, beside what every one names:
 # - mixed: a layer names its attention's output to its end (GPT2Block: attn_output)
+# - given: the same for its attention's input (StableLmDecoderLayer: hidden_states)
 # - normed: of two norms in front of parallel branches both have names (FalconDecoderLayer)
 # - late: the second of them runs behind the attention (GPTNeoXLayer)
 # - outputs: the model's loop names what the layer before returned, its attention map among it
@@ -60,6 +61,7 @@ NAMES: dict[str, frozenset[str]] = {
     "gptj": frozenset({"mixed", "outputs", "parts"}),
     "gpt_neo": frozenset({"mixed", "outputs", "windows"}),
     "phi": frozenset({"mixed", "parts"}),
+    "stablelm": frozenset({"mixed", "given", "parts"}),
     "opt": frozenset({"inline", "positions"}),
     "qwen2_moe": frozenset({"masks"}),
     "llama4": frozenset({"mixed", "eager_masks"}),
