@@ -62,13 +62,13 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def run(family: str, precision: str, attention: str) -> dict[str, Any]:
+def run(family: str, precision: str, attention: str, **training: Any) -> dict[str, Any]:
     """A run file of one GPU."""
     config = {"model_type": family, **SMALL, **MODELS[family]}
     return {
         "model": {"config": {key: value for key, value in config.items() if value is not None}},
         "training": {"batch_size": 2, "seq_len": 192, "optimizer": "sgd", "precision": precision,
-                     "attention": attention, "gradient_clipping": 0.0},
+                     "attention": attention, "gradient_clipping": 0.0, **training},
         "engine": {"type": "pytorch_ddp"},
         "hardware": {"gpu": "h200", "num_gpus": 1},
     }  # fmt: skip

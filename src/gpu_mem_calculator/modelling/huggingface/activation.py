@@ -65,7 +65,9 @@ def squared_relu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     """relu(x)²: activations.py:203; both steps keep relu(x), autocast's square in fp32."""
     positive = tape.op("act.relu", x, save_out=True)
     base = tape.cast(positive, 32) if setting.autocast else positive
-    return tape.op("act", base, saves=(base,), back_temp=base.bytes)
+    out = tape.op("act", base, saves=(base,), back_temp=(base.bytes, base.bytes))
+    tape.hold(x, positive)  # named until the function returns
+    return out
 
 
 def xielu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
@@ -75,17 +77,23 @@ def xielu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     in fp32 there (autocast_mode.h).
     """
     bits = max(x.bits, setting.weight_bits)
-    above = tape.value("act.above", x.elements(), 8, grad=False)
-    slope = tape.op("act.slope", x, bits=bits, saves=(x,), back_temp=x.bytes * bits // x.bits)
+    source = tape.value("act.zero", 0, 8, grad=False)
+    above = tape.op("act.above", source, elements=x.elements())
+    learns = not setting.frozen  # a product with a number that does not keeps nothing
+    work = x.bytes * bits // x.bits if learns else 0
+    slope = tape.op("act.slope", x, bits=bits, saves=(x,) if learns else (), back_temp=work)
     square = multiply(tape, slope, x, "act.square")
     right = add(tape, square, scale(tape, x, "act.beta"), "act.right")
     low = tape.op("act.low", x, saves=(x,), back_temp=x.elements())
     wide = tape.cast(low, 32) if setting.autocast else low
     power = tape.op("act.expm1", wide, save_out=True)
     bent = add(tape, power, x, "act.bent")
-    bent = tape.op("act.bent_slope", bent, bits=bits, saves=(bent,), back_temp=bent.bytes)
+    kept, work = ((bent,), bent.bytes) if learns else ((), 0)
+    bent = tape.op("act.bent_slope", bent, bits=bits, saves=kept, back_temp=work)
     left = add(tape, bent, scale(tape, x, "act.beta_again"), "act.left")
-    return tape.op("act", right, left, saves=(above,))
+    out = tape.op("act", right, left, above, saves=(above,))
+    tape.hold(x)  # named until the function returns
+    return out
 
 
 def bloom_gelu(tape: Tape, setting: BlockSetting, x: Value) -> Value:

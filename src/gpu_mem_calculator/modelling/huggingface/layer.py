@@ -35,6 +35,8 @@ def _mix(
     _named(tape, setting, x)
     if "mixed" in setting.names:
         tape.returned.append(out)
+    if "given" in setting.names:
+        tape.returned.append(x)
     return out
 
 

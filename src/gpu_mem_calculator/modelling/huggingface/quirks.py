@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # What the code of a family names longer than Llama's does, beside what every one names:
 # - mixed: a layer names its attention's output to its end (GPT2Block: attn_output)
+# - given: the same for its attention's input (StableLmDecoderLayer: hidden_states)
 # - normed: of two norms in front of parallel branches both have names (FalconDecoderLayer)
 # - late: the second of them runs behind the attention (GPTNeoXLayer)
 # - outputs: the model's loop names what the layer before returned, its attention map among it
@@ -32,6 +33,7 @@ QUIRKS: dict[str, frozenset[str]] = {
     "gptj": frozenset({"mixed", "outputs", "parts"}),
     "gpt_neo": frozenset({"mixed", "outputs", "windows"}),
     "phi": frozenset({"mixed", "parts"}),
+    "stablelm": frozenset({"mixed", "given", "parts"}),
     "opt": frozenset({"inline", "positions"}),
     "qwen2_moe": frozenset({"masks"}),
     "llama4": frozenset({"mixed", "eager_masks"}),
