@@ -1,4 +1,4 @@
-"""A public article: Phi-3-mini-4k on vLLM, on an H100 NVL, with a share of 0.2 and of 0.9 (default).
+"""A public article: Phi-3-mini-4k on vLLM, on an H100 NVL, with a share of 0.2 and of 0.9.
 
 What the process held differs by 69,927 MB, 0.7 of a card of 99,896 MB (93.04 GiB): an H100 NVL. So
 vLLM takes its share of the card, and beside it 1,275 MB in both: CUDA's context and the graphs. The
