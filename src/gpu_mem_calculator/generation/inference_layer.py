@@ -43,7 +43,7 @@ def layer_pass(
         cache = StaticLayerCache(tape, *old, room=step.room, over=step.over, rolls=step.rolls)
     y = run_layer(tape, setting, x, layer, masked=step.masked, cache=cache)
     tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
-    named = [v for v in tape.returned if "outputs" in setting.names and v.base != y.base
+    named = [v for v in tape.returned if setting.quirks.layer_outputs_named and v.base != y.base
              and v.name.startswith("attn")]  # fmt: skip
     found = passing(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
     moment = found.moment

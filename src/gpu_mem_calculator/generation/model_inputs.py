@@ -120,10 +120,10 @@ def _embedded(run: Run, how: BlockSetting, tokens: Num, here: list[GenerationIns
     apart = run.unrolled or not goes_in(run)
     live = {b.name: 1 for b in here if b.work in (*INSIDE, MASKS, TABLES)
             and (apart or b.work != "layer" or b.place > 0)}  # fmt: skip
-    rows = run.batch if "positions" in how.names or not plain(run) else 1
+    rows = run.batch if how.quirks.positions_per_sequence or not plain(run) else 1
     each = tokens * how.hidden * how.bits // 8
     tables = (run.batch * each, rows * each)[: len(run.arch.embedding)]
-    script = scaled_script(tables[0]) if "scaled" in how.names else None
+    script = scaled_script(tables[0]) if how.quirks.scaled_embedding else None
     return Entry(
         name="embedding: output", kind=ACT, bytes=sum(tables), live=live, tensors=lambda: tables,
         script=script, role=EMBEDDED,
@@ -155,8 +155,8 @@ def _windows(
             eager or _asked(kind) or (run.attention == "sdpa" and step.masked)
         ):
             seen.setdefault(kind.window, step)
-    if ("masks" in how.names and run.attention != "flash_attention_2") or (
-        "eager_masks" in how.names and eager
+    if (how.quirks.unused_mask and run.attention != "flash_attention_2") or (
+        how.quirks.unused_eager_mask and eager
     ):
         seen.setdefault(0 if None in seen else None, passes[0])
     return seen
@@ -231,8 +231,8 @@ def tables(
 ) -> Iterator[Entry]:  # fmt: skip
     """cos and sin of every position, in each pass: for every kind of layer, or for all."""
     rotary = _rotary(found)
-    sets = len({k.window for k in found}) if "tables" in how.names else 1
-    narrow = 0 if "wide_tables" in how.names or how.bits == 32 else how.bits
+    sets = len({k.window for k in found}) if how.quirks.rotary_tables_per_kind else 1
+    narrow = 0 if how.quirks.fp32_rotary_tables or how.bits == 32 else how.bits
     for name, step in passes[0].items() if rotary else ():
         here = [b for b in table if b.step == name]
         if here:

@@ -20,7 +20,7 @@ from ..ledger.source import Source, code
 from ..model.arch import Layer
 from ..modelling.huggingface.head import head_walk
 from ..modelling.huggingface.layer import layer_walk
-from ..modelling.huggingface.quirks import QUIRKS
+from ..modelling.huggingface.quirks import family_quirks
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD, FORWARD
 from ..run.record import under_init
@@ -101,7 +101,7 @@ def setting(run: Run, precision: Precision) -> BlockSetting:
         frozen=run.frozen,
         adapter=run.adapter,
         quantization=run.quantization,
-        names=QUIRKS.get(run.arch.family, frozenset()),
+        quirks=family_quirks(run.arch.family),
     )
 
 

@@ -41,7 +41,7 @@ def surroundings(
     )  # fmt: skip
     rotary = max((getattr(b.layer.mixer, "rotary_dim", 0) for b in blocks), default=0)
     if rotary:
-        bits = 32 if "wide_tables" in how.names else how.bits
+        bits = 32 if how.quirks.fp32_rotary_tables else how.bits
         yield Entry(
             name="rotary tables", kind=ACT, bytes=2 * run.seq * rotary * bits // 8, live=live,
             source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),

@@ -25,7 +25,7 @@ def attention(
         size = setting.tokens * (block.heads * block.head_dim)
         k = tape.op("attn.k_expanded", k, elements=size)
         v = tape.op("attn.v_expanded", v, elements=size)
-    late = not setting.names & {"early", "turned"} and block.rotary_impl != "complex"
+    late = not (setting.quirks.query_norm_early or _norms_after_rotary(setting, block))
     if len(block.norms) == 2 and late:
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
     if block.clipped and len(block.inputs) > 1:
@@ -57,7 +57,7 @@ def attention(
     mixed = attend(tape, setting, q, k, v, heads)
     out = linear(tape, setting, mixed, block.output)
     tape.hold(q, k, v)  # named until the block returns
-    if "parts" in setting.names or (len(block.inputs) == 1 and not setting.training):
+    if setting.quirks.rotary_parts_named or (len(block.inputs) == 1 and not setting.training):
         tape.hold(*projected[:2], *parts)  # the fused projection, or views of it, have names
     return maybe_dropout(tape, setting, out, block.residual_dropout)
 
@@ -66,7 +66,7 @@ def _projected(
     tape: Tape, setting: BlockSetting, x: Value, block: Attention
 ) -> tuple[Value, Value, Value]:
     """q, k and v from projections of their own, or as views of a fused one."""
-    norms = block.norms if "early" in setting.names else ()
+    norms = block.norms if setting.quirks.query_norm_early else ()
     projected = []
     for index, layer in enumerate(block.inputs):
         out = linear(tape, setting, x, layer)
@@ -107,16 +107,19 @@ def _positioned(
         tables = layer_tables(tape, setting, block.rotary_dim, impl)
         before = (q, k)
         q = rotate(tape, setting, q, size, impl, tables)
-        parts += tape.ops[-1].ins[:1] if "parts" in setting.names else ()
+        parts += tape.ops[-1].ins[:1] if setting.quirks.rotary_parts_named else ()
         if impl == "gptj":
             tables = layer_tables(tape, setting, block.rotary_dim, impl)
         k = rotate(tape, setting, k, size, impl, tables)
-        parts += tape.ops[-1].ins[:1] if "parts" in setting.names else ()
+        parts += tape.ops[-1].ins[:1] if setting.quirks.rotary_parts_named else ()
         tape.hold(*before)  # the caller names them until it has both
-    after = block.rotary_impl == "complex" or "turned" in setting.names
-    if len(block.norms) == 2 and after:
+    if len(block.norms) == 2 and _norms_after_rotary(setting, block):
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
     return q, k
+
+
+def _norms_after_rotary(setting: BlockSetting, block: Attention) -> bool:
+    return block.rotary_impl == "complex" or setting.quirks.norms_after_rotary
 
 
 def latent_attention(

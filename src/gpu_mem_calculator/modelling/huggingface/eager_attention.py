@@ -133,7 +133,7 @@ def eager_inference(
     tape.hold(out, probs, *([biased] if heads.float_bias else []))
     named = (k, v) if heads.grouped and not heads.broadcast else ()
     tape.hold(*named, *(wide if heads.float_scores else ()))  # the repeated ones, those in fp32
-    tape.hold(*([q] if "query" in setting.names else []))
+    tape.hold(*([q] if setting.quirks.query_copy_named else []))
     if heads.in_place and not heads.broadcast:  # BloomAttention: attention_scores, attn_weights
         tape.hold(scores, biased)
     return contiguous

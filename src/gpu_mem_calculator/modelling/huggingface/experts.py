@@ -94,7 +94,7 @@ def _grouped(tape: Tape, setting: BlockSetting, x: Value, block: Moe, scores: Va
     backward of an indexing makes zeros, then a copy with the gradient put in. Autocast knows
     nothing of grouped matmuls: they run in the weights' dtype (integrations/moe.py:325).
     """
-    if setting.decoding and "grouped" not in setting.names:
+    if setting.decoding and not setting.grouped_experts:
         return _batched(tape, setting, x, block, scores)
     bits = setting.weight_bits
     picked = setting.tokens * block.top_k

@@ -33,9 +33,9 @@ def _mix(
         assert isinstance(block, StateSpace)
         out = state_space(tape, setting, x, block, cache)
     _named(tape, setting, x)
-    if "mixed" in setting.names:
+    if setting.quirks.attention_output_named:
         tape.returned.append(out)
-    if "given" in setting.names:
+    if setting.quirks.attention_input_named:
         tape.returned.append(x)
     return out
 
@@ -47,7 +47,7 @@ def _feed(tape: Tape, setting: BlockSetting, x: Value, layer: Layer) -> Value:
     else:
         assert block is not None
         out = moe(tape, setting, x, block)
-    if "inline" not in setting.names:
+    if not setting.quirks.inline_mlp:
         _named(tape, setting, x)
     return out
 
@@ -73,7 +73,7 @@ def run_layer(
     """The residual stream through one layer."""
     if layer.parallel:
         pre = _normed(tape, setting, x, layer, "pre")
-        two, late = layer.norm("pre_mlp") is not None, "late" in setting.names
+        two, late = layer.norm("pre_mlp") is not None, setting.quirks.second_norm_late
         mlp_in = _normed(tape, setting, x, layer, "pre_mlp") if two and not late else pre
         mixed = _mix(tape, setting, pre, layer, masked, cache)
         mixed = maybe_dropout(tape, setting, mixed, layer.dropout)
@@ -81,7 +81,7 @@ def run_layer(
             mlp_in = _normed(tape, setting, x, layer, "pre_mlp")
         fed = _feed(tape, setting, mlp_in, layer)
         fed = maybe_dropout(tape, setting, fed, layer.dropout)
-        if "normed" in setting.names:
+        if setting.quirks.both_norms_named:
             tape.hold(pre)
         return add(tape, add(tape, mixed, fed, "branches"), x)
     if layer.mixer is not None:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from ...ledger.num import Num
 from ...ledger.remember import fields_only_ints
 from ...model.adapters import Adapter
+from .quirks import LLAMA, Quirks
 
 
 class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True):
@@ -31,8 +32,11 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
     double_quant: bool = False  # the scales of packed weights are packed, too
     hopper: bool = False  # the card is one
     past: Num = 0  # tokens of a cache that attention reads beside its own
-    names: frozenset[str] = frozenset()  # what the family's code names longer, see inference.py
-    decoding: bool = False  # one token a sequence, with a cache: experts have a way of their own
+    quirks: Quirks = LLAMA
+    decoding: bool = False  # one token per sequence, with a cache
+    # Experts stay in grouped matmuls while decoding: _beam_search and _assisted_decoding do not
+    # call _optimize_model_for_decode.
+    grouped_experts: bool = False
 
     @cached_property
     def only_ints(self) -> bool:

@@ -34,7 +34,7 @@ from ...ledger.source import ARITHMETIC, code
 from ...ledger.units import MIB
 from ...model.adapters import linears
 from ...model.arch import Arch
-from ...modelling.huggingface.quirks import QUIRKS
+from ...modelling.huggingface.quirks import family_quirks
 from ...modelling.huggingface.setting import BlockSetting
 from ...replay.rounding import block_bytes
 from ...run.engine import Engine
@@ -117,7 +117,7 @@ def prepared(run: Run) -> GenerationCase:
     copies = max(beams, many)
     run = replace(run, batch=run.batch * copies)
     how = setting(run, beams=beams > 1)
-    found = kinds(run.arch, windows="windows" not in how.names)
+    found = kinds(run.arch, windows=not how.quirks.buffer_windows)
     room = None
     if given["cache_implementation"] == "static":
         room = larger(run.seq + run.new_tokens - 1, given["max_seq_len"] or 0)
@@ -147,13 +147,13 @@ def _choice(run: Run, how: BlockSetting) -> TokenChoice:
 def setting(run: Run, *, beams: bool = False) -> BlockSetting:
     """How the model runs: in the dtype of its weights, with nothing kept for backward."""
     bits = BITS[run.precision]
-    names = QUIRKS.get(run.arch.family, frozenset())
     return BlockSetting(
         batch=run.batch, seq=run.seq, hidden=run.arch.hidden, bits=bits, matmul_bits=bits,
         weight_bits=bits, half=run.precision.startswith("fp16"), attention=run.attention,
         cudnn=run.compute_capability in ("9.0", "10.0"), training=False,
         quantization=run.quantization, double_quant=run.double_quant,
-        hopper=run.compute_capability == "9.0", names=names | {"grouped"} if beams else names,
+        hopper=run.compute_capability == "9.0", grouped_experts=beams,
+        quirks=family_quirks(run.arch.family),
     )  # fmt: skip
 
 
