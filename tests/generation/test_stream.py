@@ -15,7 +15,7 @@ from gpu_mem_calculator import estimate
 from gpu_mem_calculator.autograd.events import BlockEvents
 from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.generation.decode_steps import STEPS, played
 from gpu_mem_calculator.generation.model_inputs import mask_script, table_script

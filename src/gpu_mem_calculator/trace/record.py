@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_iter, tree_map
 
 from ..core.errors import InputError
-from ..core.resolved import ResolvedRun
+from ..core.resolved_run import ResolvedRun
 from ..jobs.model import layers, loss_of
 from ..replay.rounding import block_bytes
 from ..run.record import ModuleRecord, arithmetic

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..core.errors import InputError
 from ..core.models import RunFile
 from ..core.resolve import resolve
-from ..core.resolved import ResolvedRun
+from ..core.resolved_run import ResolvedRun
 from ..core.runfile import read
 from ..jobs.inference import infer
 from ..jobs.job import FAKE, NONE, Job, World, run

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from ..core.answers import Answers
 from ..core.explain import Explanation
 from ..core.fields import RunFileField
 from ..core.models import MemoryBreakdown, MemoryResult
+from ..core.serving_answers import Answers
 
 
 class ProblemsBody(Struct, frozen=True):

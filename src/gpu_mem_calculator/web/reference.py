@@ -16,7 +16,7 @@ from ..core.errors import InputError, nearest
 from ..core.explain import ExplainedEntry, explain
 from ..core.models import MemoryResult, RunFile, TrainingConfig
 from ..core.resolve import resolve
-from ..core.resolved import ResolvedRun
+from ..core.resolved_run import ResolvedRun
 from ..core.runfile import as_dict, hints, parts, read
 from ..engines import engines as every_engine
 from ..formats import deepspeed

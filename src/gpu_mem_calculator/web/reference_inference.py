@@ -14,13 +14,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.calculator import STEP, Estimate, full_estimate
-from ..core.capacity import matrix
 from ..core.errors import InputError
 from ..core.inference_config import InferenceConfig
 from ..core.model_source import find_model
 from ..core.models import GPUConfig, RunFile
 from ..core.runfile import read
-from ..core.speed import find_card, no_speed, serving_of
+from ..core.serving_capacity import matrix
+from ..core.serving_speed import find_card, no_speed, serving_of
 from ..ledger.ledger import ACT, CACHE, PARAM
 from ..ledger.units import GIB
 from ..serving import server, spellings

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..core.answers import Answers, answers
 from ..core.calculator import Estimate, full_estimate
-from ..core.changes import all_changes
 from ..core.errors import InputError
 from ..core.explain import explain
+from ..core.run_changes import all_changes
 from ..core.runfile import with_settings
+from ..core.serving_answers import Answers, answers
 from ..report.data import answers_data
 from ..report.html import html_report
 from ..report.live import look
-from ..report.room import room_words
+from ..report.longest_sequence import room_words
 from ..report.serving_html import serving_page
 from ..report.standalone import standalone
 from .frames import TaskReply, TaskRequest

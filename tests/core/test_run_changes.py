@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.calculator import estimate, full_estimate
-from gpu_mem_calculator.core.changes import TrainingChange, all_changes, changes
 from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.run_changes import TrainingChange, all_changes, changes
 from gpu_mem_calculator.core.runfile import read, with_settings
 from gpu_mem_calculator.ledger.units import GIB
 from tests.conftest import small_run

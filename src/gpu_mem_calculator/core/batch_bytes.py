@@ -13,7 +13,7 @@ from fractions import Fraction
 from msgspec.structs import replace
 
 from .calculator import STEP
-from .resolved import ResolvedRun
+from .resolved_run import ResolvedRun
 
 Line = tuple[int, int]  # bytes of one sequence, and of each one more
 Lines = tuple[Line, ...]  # by instant

@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from ..ledger.units import GIB
 from .calculator import STEP, Estimate, full_estimate
-from .candidates import NODES, Candidate, further, savings, wanted
-from .capacity import changed, what_ifs
+from .change_candidates import NODES, Candidate, further, savings, wanted
 from .errors import InputError
 from .models import MemoryResult
 from .runfile import read, with_settings
+from .serving_capacity import changed, what_ifs
 
 MOST_SAVING, MOST_WANTED = 12, 2
 

@@ -30,9 +30,10 @@ from ..weights.gguf_types import FILE_TYPES
 from ..weights.recipes import RECIPES
 from .errors import InputError
 from .models import TrainingConfig
-from .resolve import RECOMPUTE, resolve
+from .resolve import resolve
+from .resolve_inference import PRECISIONS
+from .resolve_training import RECOMPUTE
 from .runfile import hints, parts, read, with_settings
-from .serving import PRECISIONS
 
 FEW = 5  # whole numbers that are shown as a choice
 SAMPLES = ("True", "0.8", "4", "128")  # for settings of torch's allocator

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.answers import answers
-from gpu_mem_calculator.core.batches import lines, own_lines
+from gpu_mem_calculator.core.batch_bytes import lines, own_lines
 from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.capacity import (
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.core.serving_answers import answers
+from gpu_mem_calculator.core.serving_capacity import (
     CONTEXTS,
     changed,
     fewest_gpus,
@@ -17,7 +18,6 @@ from gpu_mem_calculator.core.capacity import (
     matrix,
     what_ifs,
 )
-from gpu_mem_calculator.core.runfile import read
 
 
 def served(engine: str = "sglang", model: str = "llama3.1-8b", **keys: Any) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from .calculator import Estimate
-from .capacity import CapacityMatrix, ServingChange, fewest_gpus, matrix, what_ifs
 from .inference_config import SpeedResult
 from .runfile import read
-from .speed import no_speed, speed
+from .serving_capacity import CapacityMatrix, ServingChange, fewest_gpus, matrix, what_ifs
+from .serving_speed import no_speed, speed
 
 
 class Answers(Struct, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate, busiest_stage, needed_bytes
-from ..core.replayed import survives
-from ..core.resolved import ResolvedRun
+from ..core.resolved_run import ResolvedRun
+from ..core.stage_replay import survives
 from .lines import Line, line
 
 STEP = 128  # sequences are tried in steps of so many tokens

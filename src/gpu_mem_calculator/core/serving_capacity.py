@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from .. import catalog
 from ..run.served import ServerMemory
-from .batches import Lines, lines
+from .batch_bytes import Lines, lines
 from .calculator import Estimate, full_estimate
 from .errors import InputError
 from .models import RunFile
+from .resolve_inference import find_server
 from .runfile import as_dict, read, with_settings
-from .serving import find_server
 
 CONTEXTS = tuple(2**power for power in range(10, 21))
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -11,8 +11,8 @@ from .calculator import Estimate
 from .hardware import Hardware
 from .inference_config import DecodeSpeed, SpeedResult
 from .models import GPUConfig
-from .resolved import ResolvedRun
-from .stages import stages
+from .resolved_run import ResolvedRun
+from .roofline_stages import stages
 
 PROMPT, ANSWER = 1024, 256  # tokens, where a run does not say
 # Switches that sum what cards send them (NVLink SHARP), by the links to them.

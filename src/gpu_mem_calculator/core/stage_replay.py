@@ -16,7 +16,7 @@ from ..replay.slack import slack_bytes
 from ..replay.stream import AllocationStream
 from ..run.phases import STARTUP
 from ..step.stream import stream
-from .resolved import ResolvedRun
+from .resolved_run import ResolvedRun
 
 MICRO_BATCHES = 4
 """So many a pipeline stage are replayed of a step's: those that follow find the same blocks. All of

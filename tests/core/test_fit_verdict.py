@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.core.verdict import SPREAD_PERCENT, spread_bytes, verdict
+from gpu_mem_calculator.core.fit_verdict import SPREAD_PERCENT, spread_bytes, verdict
 from gpu_mem_calculator.ledger.units import GIB
 from tests.conftest import small_run
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.models import ModelConfig
-from gpu_mem_calculator.core.published import completed
+from gpu_mem_calculator.core.published_config import completed
+from gpu_mem_calculator.core.resolve_inference import resolve_inference
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.serving import resolve_inference
 from gpu_mem_calculator.run.run import Run
 
 LLAMA: dict[str, Any] = {

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator.core.calculator import estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.replayed import replayed, survives, with_blocks
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.core.stage_replay import replayed, survives, with_blocks
 from gpu_mem_calculator.ledger.units import MIB
 from tests.conftest import SMALL_LLAMA, small_run
 from tests.properties.test_engines import RUNS
