@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..core.resolved_run import ResolvedRun
 from ..jobs.model import needed
-from .places import GPU, DeviceNames
+from .device_names import GPU, DeviceNames
 from .recorder import Recorder
 
 MENDED = {

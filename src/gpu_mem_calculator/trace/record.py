@@ -16,12 +16,12 @@ from ..replay.rounding import block_bytes
 from ..run.record import ModuleRecord, arithmetic
 from ..step.workspaces import cublas_bytes
 from .attention import AttentionKernels
-from .cuts import BACK, ONCE, STEP, RecordedRun, TraceMark
-from .makers import StorageMaker
-from .parts import found_in
+from .module_parts import found_in
 from .recordable import check_count, check_layers
+from .recorded_run import BACK, ONCE, STEP, RecordedRun, TraceMark
 from .recorder import CUBLAS, CUBLAS_LT, Recorder, owners
 from .run import staged
+from .storage_makers import StorageMaker
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Build = Callable[[], tuple[Any, Any]]

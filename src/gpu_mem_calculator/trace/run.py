@@ -29,8 +29,8 @@ from .attention import AttentionKernels
 from .coverage import check_covered
 from .cuda import as_on_cuda
 from .huggingface import as_if_real, generating, quiet
-from .kinds import KindWatcher, kinds
 from .ledger import ledger_of
+from .memory_kinds import KindWatcher, kinds
 from .modules import convertible
 from .recorder import Recorder, StorageMaker
 

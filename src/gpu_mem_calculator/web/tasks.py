@@ -24,11 +24,11 @@ from ..report.live import look
 from ..report.longest_sequence import room_words
 from ..report.serving_html import serving_page
 from ..report.standalone import standalone
-from .frames import TaskReply, TaskRequest
+from .compat import REFERENCE
+from .compat_bodies import from_reference
 from .options import REPLAYS, THEMES, Options, numbers, one_of, width
-from .pasted import pasted
-from .reference import REFERENCE
-from .reference_bodies import from_reference
+from .pasted_text import pasted
+from .worker_messages import TaskReply, TaskRequest
 
 Task = Callable[[Any, Options], Any]
 SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.measure.child import ChildOutcome, Tell, in_child
+from gpu_mem_calculator.measure.child_process import ChildOutcome, Tell, in_child
 
 
 def outcome(function: Any, argument: Any = None, timeout: float = 20.0) -> ChildOutcome:
@@ -147,7 +147,7 @@ def test_a_child_ends_with_a_killed_parent(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     code = (
         "import os, time, sys\n"
-        "from gpu_mem_calculator.measure.child import in_child\n"
+        "from gpu_mem_calculator.measure.child_process import in_child\n"
         "def work(path, tell):\n"
         "    tell(os.getpid()); time.sleep(60)\n"
         f"in_child(work, None, 60, lambda pid: open({str(note)!r}, 'w').write(str(pid)))\n"

@@ -10,11 +10,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ..ledger.units import KIB
-from .frames import JSON, TaskReply, TaskRequest, refusal
-from .known import ReplyCache
-from .observe import OUTCOMES
+from .observability import OUTCOMES
 from .pool import ProcessLane, QueueFullError, TimeLimitError
+from .reply_cache import ReplyCache
 from .settings import ServiceSettings
+from .worker_messages import JSON, TaskReply, TaskRequest, refusal
 
 MOST_OPTIONS, MOST_TEXT = 200, 64 * KIB  # of an address
 SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a picture carries its own styles

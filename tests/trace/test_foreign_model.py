@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.trace.foreign import foreign
+from gpu_mem_calculator.trace.foreign_model import foreign
 from gpu_mem_calculator.trace.run import trace
 
 CONFIG = {

@@ -27,9 +27,9 @@ from ..report.data import to_json, to_yaml
 from ..report.headline import OPTIMIZER_TITLES
 from ..report.lines import gib
 from ..step.optimizers import OPTIMIZERS
-from .reference_bodies import from_reference
-from .reference_inference import inference
-from .reference_models import fetched, preset, presets
+from .compat_bodies import from_reference
+from .compat_inference import inference
+from .compat_models import fetched, preset, presets
 
 __all__ = (
     "REFERENCE",

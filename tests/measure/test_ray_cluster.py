@@ -12,8 +12,8 @@ import pytest
 
 from gpu_mem_calculator.cli import main as cli
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.measure import over_ray
-from gpu_mem_calculator.measure.over_ray import ClusterShape, RayNode, command, run_over_ray
+from gpu_mem_calculator.measure import ray_cluster
+from gpu_mem_calculator.measure.ray_cluster import ClusterShape, RayNode, command, run_over_ray
 
 
 class RayError(Exception):
@@ -93,14 +93,14 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setitem(sys.modules, "ray.util.placement_group", groups)
     monkeypatch.setitem(sys.modules, "ray.util.scheduling_strategies", strategies)
-    monkeypatch.setattr(over_ray, "find_spec", lambda name: ModuleType(name))
+    monkeypatch.setattr(ray_cluster, "find_spec", lambda name: ModuleType(name))
     return ray
 
 
 def says(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Every node runs this in place of torchrun; its number is sys.argv[1]."""
     monkeypatch.setattr(
-        over_ray,
+        ray_cluster,
         "command",
         lambda shape, node, meet, words: [sys.executable, "-c", script, str(node)],
     )
@@ -155,7 +155,7 @@ def test_a_command_that_does_not_end_when_asked_is_made_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """torchrun may wait for a rank that hangs."""
-    monkeypatch.setattr(over_ray, "GRACE", 0.2)
+    monkeypatch.setattr(ray_cluster, "GRACE", 0.2)
     node = RayNode()
     lines = node.run([sys.executable, "-c", "import signal, time;"
                       "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -174,7 +174,7 @@ def test_a_node_that_is_lost_is_a_failure(capsys: pytest.CaptureFixture[str]) ->
         threading.Event().wait(60)
         yield "code", 0
 
-    assert over_ray.follow(ray, [[RayError("the actor died\nmore")], waits()]) == 1
+    assert ray_cluster.follow(ray, [[RayError("the actor died\nmore")], waits()]) == 1
     assert capsys.readouterr().err == "gpu-mem-calc: node 0 is lost: the actor died\n"
 
 
@@ -232,7 +232,7 @@ def test_the_verb_refuses_with_a_sentence(
     sentence: str,
 ) -> None:  # fmt: skip
     """Before a GPU is taken."""
-    monkeypatch.setattr(over_ray, "find_spec", lambda name: None)
+    monkeypatch.setattr(ray_cluster, "find_spec", lambda name: None)
     assert cli.main([*RUN, *words]) == 2
     assert sentence in capsys.readouterr().err
 

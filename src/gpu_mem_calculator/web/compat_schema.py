@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.schema import RUN, definitions, nullable
-from .reference_inference import COMMON, OWN, ReferenceField
+from .compat_inference import COMMON, OWN, ReferenceField
 
 Schema = dict[str, Any]
 INFERENCE = "InferenceRun"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.measure.case import MeasureCase, fresh_id, read_cases
+from gpu_mem_calculator.measure.cases_file import MeasureCase, fresh_id, read_cases
 from tests.conftest import HERE, small_run
 
 

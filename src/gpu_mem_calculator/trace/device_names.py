@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device, checkpoint
 
-from .sides import HostStorages
+from .host_storages import HostStorages
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
 COMPARED = checkpoint._default_meta_extractor

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ..autograd.events import BlockEvents, Call
 from ..run.record import Groups, RecordedPart, Shape
-from .cuts import BACK, ONCE, STEP, Items, Place, RecordedRun, TensorEnds, TraceMark, cut
+from .recorded_run import BACK, ONCE, STEP, Items, Place, RecordedRun, TensorEnds, TraceMark, cut
 
 
 class ModuleParts(Struct, kw_only=True):

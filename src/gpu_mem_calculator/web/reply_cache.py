@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from .frames import TaskReply
+from .worker_messages import TaskReply
 
 ENTRY_BYTES = 500  # what an entry takes beside its bytes
 

@@ -25,7 +25,7 @@ from ..ledger.ledger import ACT, CACHE, PARAM
 from ..ledger.units import GIB
 from ..serving import server, spellings
 from ..timing.serving import step_rates
-from .reference_bodies import among, from_reference
+from .compat_bodies import among, from_reference
 
 DEFAULT_ENGINE = "transformers"  # the reference's where a body names none
 EXAMPLE = '{"model": {"name": "llama2-7b"}, "inference": {"engine_type": "vllm"}}'

@@ -15,7 +15,7 @@ from gpu_mem_calculator.core.models import MemoryResult
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.web.reference import (
+from gpu_mem_calculator.web.compat import (
     PROJECTS,
     UnsupportedFieldError,
     dtypes,
