@@ -164,7 +164,7 @@ def test_validate_tells_every_problem(client: httpx.Client) -> None:
         ("GET", "/api/calculate", b"", 405, "does not take GET"),
         ("GET", "/api/nothing", b"", 404, "there is no /api/nothing"),
         ("GET", "/api/preset/nothing", b"", 404, "is not a preset"),
-        ("POST", "/api/multinode/calculate", b"{}", 501, "not calculated yet"),
+        ("POST", "/api/multinode/calculate", b"{}", 501, "is not supported"),
         ("POST", "/api/export/axolotl", json.dumps(RUN).encode(), 501, "axolotl"),
     ],
 )  # fmt: skip
