@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -226,6 +227,13 @@ def test_the_service_describes_itself(client: httpx.Client) -> None:
     }
     body = document["paths"]["/api/calculate"]["post"]["requestBody"]["content"]
     assert body["application/json"]["schema"] == {"$ref": "#/components/schemas/RunFile"}
+
+
+def test_every_reference_of_the_description_is_defined(client: httpx.Client) -> None:
+    """A generated client finds the schema of each body, answer and refusal."""
+    document = client.get("/openapi.json")
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', document.text))
+    assert named <= document.json()["components"]["schemas"].keys()
 
 
 def test_large_answers_are_packed(client: httpx.Client) -> None:

@@ -31,7 +31,7 @@ EXAMPLES = {
     ANYTHING: EXAMPLE,
     INFERENCE: {**SERVED, "inference": {"engine_type": "vllm", "batch_size": 8}},
     "HubModel": {"model_id": "llama2-7b"},
-    "Pasted": {"text": "model_type: llama"},
+    "PastedText": {"text": "model_type: llama"},
 }
 FAILURES = {
     404: "no such thing",
@@ -71,7 +71,7 @@ def operation(doc: RouteDocument, name: str) -> dict[str, Any]:
         "responses": {
             "200": {"description": "done", "content": {doc.media: {"schema": _schema(doc.answer)}}},
             **{str(code): {"description": FAILURES[code],
-                           "content": {JSON: {"schema": _schema("Problems")}}}
+                           "content": {JSON: {"schema": _schema("ProblemsBody")}}}
                for code in doc.fails},
         },
     }  # fmt: skip
