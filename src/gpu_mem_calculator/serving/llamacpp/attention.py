@@ -74,10 +74,10 @@ def attention(builder: GraphBuilder, mixer: Attention, x: GraphTensor, index: in
         else:
             scale = builder.input_tensor("attn_scale", 1, 1, builder.setting.tokens, kind="F32")
             queries = op_like("mul", queries, scale)
-    cur = _cached_attention(builder, mixer, index, queries, keys, values)
+    out = _cached_attention(builder, mixer, index, queries, keys, values)
     if gate is not None:
-        cur = op_like("mul", cur, op_like("unary", new_op("cont", cur.ne, (gate,))))
-    return project(builder, mixer.output, cur, index, "attn_output")
+        out = op_like("mul", out, op_like("unary", new_op("cont", out.ne, (gate,))))
+    return project(builder, mixer.output, out, index, "attn_output")
 
 
 def _heads(builder: GraphBuilder, mixer: Attention, x: GraphTensor, index: int
@@ -89,8 +89,8 @@ def _heads(builder: GraphBuilder, mixer: Attention, x: GraphTensor, index: int
     names = ("attn_q", "attn_k", "attn_v")
     counts = ((mixer.heads, d), (mixer.kv_heads, d), (mixer.kv_heads, dv))
     if len(mixer.inputs) == 1 and builder.arch.family != "baichuan":
-        both = project(builder, mixer.inputs[0], x, index, "attn_qkv")
-        flat = [_head_view(builder, both, i, n, size, bool(mixer.rotary_dim))
+        fused = project(builder, mixer.inputs[0], x, index, "attn_qkv")
+        flat = [_head_view(builder, fused, i, n, size, bool(mixer.rotary_dim))
                 for i, (n, size) in enumerate(counts)]  # fmt: skip
     elif len(mixer.inputs) == 1:
         flat = [project(builder, mixer.inputs[0], x, index, name, share=3) for name in names]
@@ -114,14 +114,14 @@ def _heads(builder: GraphBuilder, mixer: Attention, x: GraphTensor, index: int
 
 
 def _head_view(
-    builder: GraphBuilder, both: GraphTensor, which: int, heads: int, size: int, rotary: bool
+    builder: GraphBuilder, fused: GraphTensor, which: int, heads: int, size: int, rotary: bool
 ) -> GraphTensor:
     """Queries, keys or values of a fused projection; older builds copy them out of it."""
-    build, t = builder.setting.build, both.ne[1]
+    build, t = builder.setting.build, fused.ne[1]
     views = SPLIT_VIEWS if rotary and which < 2 else ALL_VIEWS
     if build >= views:
-        return view(both, (size, heads, t), (size * 4, both.nb[1]))
-    return new_op("cont", (heads * size, t), (view(both, (heads * size, t), (both.nb[1],)),))
+        return view(fused, (size, heads, t), (size * 4, fused.nb[1]))
+    return new_op("cont", (heads * size, t), (view(fused, (heads * size, t), (fused.nb[1],)),))
 
 
 def _rotate(x: GraphTensor, matrix: GraphTensor) -> GraphTensor:
@@ -183,5 +183,5 @@ def _cached_attention(
     v = value_view(cache_v, setting, dv, g, c)
     mask = builder.mask(c, f"mask{end}")
     sinks = builder.layer_weight(index, "attn_sinks.weight", mixer.heads) if mixer.sinks else None
-    cur = attend(builder, queries, k, v, mask, dv, sinks=sinks)
-    return _rotate(cur, rotate_v) if rotate_v is not None else cur
+    out = attend(builder, queries, k, v, mask, dv, sinks=sinks)
+    return _rotate(out, rotate_v) if rotate_v is not None else out

@@ -72,14 +72,14 @@ def attend(
     k, v = permute(k, 0, 2, 1, 3), permute(v, 0, 2, 1, 3)
     extra = (sinks,) if sinks is not None else ()
     if setting.flash:
-        cur = new_op("flash_attn", (value, a, t // s, s), (q, k, v, mask, *extra))
-        cur.on_gpu = has_flash_kernel(setting.keys, setting.values, d, value, a // k.ne[2])
-        cur.extra = _workspace_bytes(builder, cur, k, v)
+        out = new_op("flash_attn", (value, a, t // s, s), (q, k, v, mask, *extra))
+        out.on_gpu = has_flash_kernel(setting.keys, setting.values, d, value, a // k.ne[2])
+        out.extra = _workspace_bytes(builder, out, k, v)
         if absorbed is not None:
-            cur = mul_mat(absorbed, permute(cur, 0, 2, 1, 3))
-            back = permute(cur, 0, 2, 1, 3)
-            cur = new_op("cont", back.ne, (back,))
-        cur = reshape(cur, cur.ne[0] * cur.ne[1], cur.ne[2] * cur.ne[3])
+            out = mul_mat(absorbed, permute(out, 0, 2, 1, 3))
+            back = permute(out, 0, 2, 1, 3)
+            out = new_op("cont", back.ne, (back,))
+        out = reshape(out, out.ne[0] * out.ne[1], out.ne[2] * out.ne[3])
     else:
         kq = op_like("soft_max", mul_mat(k, q), mask, *extra)
         if by_token:
@@ -89,10 +89,10 @@ def attend(
         if absorbed is not None:
             kqv = mul_mat(absorbed, kqv)
         back = permute(kqv, 0, 2, 1, 3)
-        cur = new_op("cont", (back.ne[0] * back.ne[1], back.ne[2] * back.ne[3]), (back,))
+        out = new_op("cont", (back.ne[0] * back.ne[1], back.ne[2] * back.ne[3]), (back,))
         if not setting.offload_kqv:
-            builder.graph.fixed[cur] = builder.devices.host
-    return builder.graph.expand(cur)
+            builder.graph.fixed[out] = builder.devices.host
+    return builder.graph.expand(out)
 
 
 def has_flash_kernel(keys: str, values: str, head: int, value: int, queries: int) -> bool:
@@ -112,14 +112,14 @@ def has_flash_kernel(keys: str, values: str, head: int, value: int, queries: int
 
 
 def _workspace_bytes(
-    builder: GraphBuilder, cur: GraphTensor, k: GraphTensor, v: GraphTensor
+    builder: GraphBuilder, out: GraphTensor, k: GraphTensor, v: GraphTensor
 ) -> int:
     """Bytes after the result in which a cache that is not fp16 is converted to it."""
     setting = builder.setting
-    if setting.build < FLASH_SPACE or setting.keys == "F16" or not cur.on_gpu:
+    if setting.build < FLASH_SPACE or setting.keys == "F16" or not out.on_gpu:
         return 0
-    end = cur.num_bytes
+    end = out.num_bytes
     end = -(-end // 128) * 128 + k.numel * 2
     if v.view is not k.view:
         end = -(-end // 128) * 128 + v.numel * 2
-    return end - cur.num_bytes
+    return end - out.num_bytes

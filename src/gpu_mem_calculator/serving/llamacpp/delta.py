@@ -15,17 +15,17 @@ from .state_space import convolve, state, state_rows
 def delta_net(builder: GraphBuilder, mixer: Recurrence, x: GraphTensor, index: int) -> GraphTensor:
     """The mixer's output for x, which is the norm's output."""
     q, t = builder.setting.sequences, builder.setting.tokens // builder.setting.sequences
-    hidden, h, d, wide = x.ne[0], mixer.heads, mixer.value_dim, mixer.channels
-    mixed = reshape(mul_mat(builder.layer_weight(index, "attn_qkv.weight", hidden, wide), x),
-                    wide, t, q)  # fmt: skip
+    hidden, h, d, channels = x.ne[0], mixer.heads, mixer.value_dim, mixer.channels
+    mixed = reshape(mul_mat(builder.layer_weight(index, "attn_qkv.weight", hidden, channels), x),
+                    channels, t, q)  # fmt: skip
     gate = mul_mat(builder.layer_weight(index, _gate_name(builder, index), hidden, h * d), x)
     beta, decay = _rates(builder, mixer, x, index)
     conv = convolve(builder, index, mixed, mixer.conv, mixer.conv_elements)
-    kept = reshape(state_rows(builder, index, "s", mixer.state_elements), d, d, h, q)
+    states = reshape(state_rows(builder, index, "s", mixer.state_elements), d, d, h, q)
     conv = op_like("unary", conv)
     queries, keys, values = _parts(builder, mixer, conv)
     result = new_op("gated_delta_net", (d * h, t * q + d * q),
-               (queries, keys, values, decay, beta, kept))  # fmt: skip
+               (queries, keys, values, decay, beta, states))  # fmt: skip
     shown, after = view(result, (d, h, t, q)), view(result, (d, d, h, q))
     target = view(state(builder, index, "s", mixer.state_elements), (mixer.state_elements, q))
     builder.graph.expand(write_into(target, after, target, op="cpy"))
@@ -49,9 +49,9 @@ def _rates(
     q, t = builder.setting.sequences, builder.setting.tokens // builder.setting.sequences
     hidden, h, g = x.ne[0], mixer.heads, mixer.key_heads
     if builder.arch.family == "qwen3_next":
-        both = mul_mat(builder.layer_weight(index, "ssm_in_proj_ba.weight", hidden, 2 * h), x)
-        both = reshape(both, 2 * h // g, g, t, q)
-        first, second = (view(both, (h // g, g, t, q), both.nb[1:]) for _ in range(2))
+        fused = mul_mat(builder.layer_weight(index, "ssm_in_proj_ba.weight", hidden, 2 * h), x)
+        fused = reshape(fused, 2 * h // g, g, t, q)
+        first, second = (view(fused, (h // g, g, t, q), fused.nb[1:]) for _ in range(2))
         beta = reshape(op_like("unary", new_op("cont", first.ne, (first,))), 1, h, t, q)
         alpha = new_op("cont", (h, t, q), (second,))
     else:

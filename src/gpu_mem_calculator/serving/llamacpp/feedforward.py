@@ -52,12 +52,12 @@ def _gated(builder: GraphBuilder, gate: GraphTensor, up: GraphTensor) -> GraphTe
     return op_like("mul", op_like("unary", gate), up)
 
 
-def _split_gate(builder: GraphBuilder, both: GraphTensor) -> GraphTensor:
+def _split_gate(builder: GraphBuilder, fused: GraphTensor) -> GraphTensor:
     """The same where gate and up are halves of one tensor."""
-    half = both.ne[0] // 2
+    half = fused.ne[0] // 2
     if builder.setting.build >= FUSED_GATE:
-        return new_op("glu", (half, both.ne[1]), (both,))
-    parts = [view(both, (half, both.ne[1]), (both.nb[1],)) for _ in range(2)]
+        return new_op("glu", (half, fused.ne[1]), (fused,))
+    parts = [view(fused, (half, fused.ne[1]), (fused.nb[1],)) for _ in range(2)]
     first, second = (new_op("cont", part.ne, (part,)) for part in parts)
     return op_like("mul", op_like("unary", first), second)
 

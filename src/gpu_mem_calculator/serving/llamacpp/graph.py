@@ -136,17 +136,17 @@ def _layer(
     second = layer.norm("pre_mlp")
     if layer.parallel and second and builder.arch.family == "falcon":
         # two norms in parallel: the first is the feed-forward's, the second attention's
-        cur = _mixer(builder, layer, apply_norm(builder, x, second, place, "attn_norm_2"), place)
-        return _parallel(builder, layer, x, x_normed, cur, place, rows)
-    cur = _mixer(builder, layer, x_normed, place)
+        attn = _mixer(builder, layer, apply_norm(builder, x, second, place, "attn_norm_2"), place)
+        return _parallel(builder, layer, x, x_normed, attn, place, rows)
+    attn = _mixer(builder, layer, x_normed, place)
     if layer.parallel:
-        return _parallel(builder, layer, x, None if second else x_normed, cur, place, rows)
+        return _parallel(builder, layer, x, None if second else x_normed, attn, place, rows)
     if rows is not None:
-        cur, x = get_rows(cur, rows), get_rows(x, rows)
+        attn, x = get_rows(attn, rows), get_rows(x, rows)
     after = layer.norm("post")
     if after:
-        cur = apply_norm(builder, cur, after, place, "post_attention_norm")
-    x = op_like("add", x, cur) if builder.arch.family == "jamba" else op_like("add", cur, x)
+        attn = apply_norm(builder, attn, after, place, "post_attention_norm")
+    x = op_like("add", x, attn) if builder.arch.family == "jamba" else op_like("add", attn, x)
     out = apply_norm(builder, x, second, place, "ffn_norm") if second else x
     out = _feed_forward(builder, layer, out, place)
     last_norm = layer.norm("post_mlp")
@@ -177,7 +177,7 @@ def _parallel(
     layer: Layer,
     x: GraphTensor,
     mlp_input: GraphTensor | None,
-    cur: GraphTensor,
+    attn: GraphTensor,
     place: int,
     rows: GraphTensor | None,
 ) -> GraphTensor:
@@ -186,7 +186,7 @@ def _parallel(
     `mlp_input`: what the feed-forward reads; None: x after the layer's own second norm.
     """
     if rows is not None:
-        cur, x = get_rows(cur, rows), get_rows(x, rows)
+        attn, x = get_rows(attn, rows), get_rows(x, rows)
         mlp_input = get_rows(mlp_input, rows) if mlp_input is not None else None
     if mlp_input is None:
         norm = layer.norm("pre_mlp")
@@ -194,7 +194,7 @@ def _parallel(
         mlp_input = apply_norm(builder, x, norm, place, "ffn_norm")
     out = _feed_forward(builder, layer, mlp_input, place)
     if builder.arch.family == "phi":
-        return op_like("add", op_like("add", cur, out), x)
+        return op_like("add", op_like("add", attn, out), x)
     if builder.arch.family == "falcon":
-        return op_like("add", op_like("add", out, cur), x)
-    return op_like("add", op_like("add", out, x), cur)
+        return op_like("add", op_like("add", out, attn), x)
+    return op_like("add", op_like("add", out, x), attn)

@@ -28,9 +28,9 @@ def latent_attention(
     else:
         q = project(builder, mixer.query[0], q, index, "attn_q")
     q = reshape(q, nope + rope, h, t)
-    both = project(builder, mixer.kv_a, x, index, "attn_kv_a_mqa")
-    compressed = view(both, (rank, t), (both.nb[1],))
-    k_rope = op_like("rope", view(both, (rope, 1, t), (both.nb[1], both.nb[1])), positions)
+    fused = project(builder, mixer.kv_a, x, index, "attn_kv_a_mqa")
+    compressed = view(fused, (rank, t), (fused.nb[1],))
+    k_rope = op_like("rope", view(fused, (rope, 1, t), (fused.nb[1], fused.nb[1])), positions)
     compressed = apply_norm(builder, compressed, mixer.kv_norm, index, "attn_kv_a_norm")
     q_nope = view(q, (nope, h, t), (q.nb[1], q.nb[2]))
     q_rope = op_like("rope", view(q, (rope, h, t), (q.nb[1], q.nb[2])), positions)
@@ -39,8 +39,8 @@ def latent_attention(
     queries = new_op("concat", (rank + rope, h, t), (q_nope, q_rope))
     values = reshape(compressed, rank, 1, t)
     keys = new_op("concat", (rank + rope, 1, t), (values, k_rope))
-    cur = _cached_latents(builder, mixer, index, queries, keys, values)
-    return project(builder, mixer.output, cur, index, "attn_output")
+    out = _cached_latents(builder, mixer, index, queries, keys, values)
+    return project(builder, mixer.output, out, index, "attn_output")
 
 
 def _cached_latents(

@@ -41,18 +41,18 @@ def state_space(
     names = {weight.name for weight in mixer.parameters}
     conv_size, size = row_sizes(mixer)
     x = reshape(x, x.ne[0], t, q)
-    wide = mixer.inner + (2 * mixer.groups * mixer.state if mixer.version == 2 else 0)
-    ins = mixer.inner + wide + mixer.heads if mixer.version == 2 else 2 * mixer.inner
-    both = mul_mat(builder.layer_weight(index, "ssm_in_proj.weight", x.ne[0], ins), x)
-    part = view(both, (wide, t, q), (both.nb[1], both.nb[2]))
+    channels = mixer.inner + (2 * mixer.groups * mixer.state if mixer.version == 2 else 0)
+    ins = mixer.inner + channels + mixer.heads if mixer.version == 2 else 2 * mixer.inner
+    fused = mul_mat(builder.layer_weight(index, "ssm_in_proj.weight", x.ne[0], ins), x)
+    part = view(fused, (channels, t, q), (fused.nb[1], fused.nb[2]))
     each = mixer.inner // mixer.heads
-    gate = view(both, (mixer.inner, t, q), both.nb[1:3]) if mixer.version == 1 else (
-        view(both, (each, mixer.heads, t, q), (each * 4, *both.nb[1:3])))  # fmt: skip
+    gate = view(fused, (mixer.inner, t, q), fused.nb[1:3]) if mixer.version == 1 else (
+        view(fused, (each, mixer.heads, t, q), (each * 4, *fused.nb[1:3])))  # fmt: skip
     conv = convolve(builder, index, part, mixer.conv, conv_size)
     if "conv1d.bias" in names:
-        conv = op_like("add", conv, builder.layer_weight(index, "ssm_conv1d.bias", wide))
+        conv = op_like("add", conv, builder.layer_weight(index, "ssm_conv1d.bias", channels))
     conv = op_like("unary", conv)
-    parts = _scan_inputs(builder, mixer, index, conv, both)
+    parts = _scan_inputs(builder, mixer, index, conv, fused)
     out = _scan(builder, mixer, index, parts, size)
     return _output(builder, mixer, index, out, gate, parts[0], conv)
 
@@ -99,20 +99,20 @@ def convolve(
     builder: GraphBuilder, index: int, x: GraphTensor, conv: int, size: int
 ) -> GraphTensor:
     """The convolution of x and the inputs before it; the last inputs are stored in the state."""
-    wide, t, q = x.ne[0], x.ne[1], x.ne[2]
-    past = reshape(state_rows(builder, index, "r", size), conv - 1, wide, q)
-    joined = new_op("concat", (conv - 1 + t, wide, q), (past, permute(x, 1, 0, 2, 3)))
-    last = view(joined, (conv - 1, wide, q), (joined.nb[1], joined.nb[2]))
+    channels, t, q = x.ne[0], x.ne[1], x.ne[2]
+    past = reshape(state_rows(builder, index, "r", size), conv - 1, channels, q)
+    joined = new_op("concat", (conv - 1 + t, channels, q), (past, permute(x, 1, 0, 2, 3)))
+    last = view(joined, (conv - 1, channels, q), (joined.nb[1], joined.nb[2]))
     target = view(state(builder, index, "r", size), (size * q,))
     builder.graph.expand(write_into(target, last, target, op="cpy"))
-    out = new_op("ssm_conv", (wide, t, q), (
-        joined, builder.layer_weight(index, "ssm_conv1d.weight", conv, wide)))  # fmt: skip
-    out.on_gpu = wide % 128 == 0
+    out = new_op("ssm_conv", (channels, t, q), (
+        joined, builder.layer_weight(index, "ssm_conv1d.weight", conv, channels)))  # fmt: skip
+    out.on_gpu = channels % 128 == 0
     return out
 
 
 def _scan_inputs(
-    builder: GraphBuilder, mixer: StateSpace, index: int, conv: GraphTensor, both: GraphTensor
+    builder: GraphBuilder, mixer: StateSpace, index: int, conv: GraphTensor, fused: GraphTensor
 ) -> tuple[GraphTensor, GraphTensor, GraphTensor, GraphTensor]:
     """The inputs of the scan: x, time steps, B and C."""
     t, q, n, i = conv.ne[1], conv.ne[2], mixer.state, mixer.inner
@@ -121,7 +121,7 @@ def _scan_inputs(
         x = view(conv, (head, mixer.heads, t, q), (head * 4, conv.nb[1], conv.nb[2]))
         b, c = (view(conv, (n, mixer.groups, t, q), (n * 4, conv.nb[1], conv.nb[2]))
                 for _ in range(2))  # fmt: skip
-        dt = view(both, (mixer.heads, t, q), (both.nb[1], both.nb[2]))
+        dt = view(fused, (mixer.heads, t, q), (fused.nb[1], fused.nb[2]))
         dt = op_like("add", new_op("cont", dt.ne, (dt,)),
                    builder.layer_weight(index, "ssm_dt.bias", mixer.heads))  # fmt: skip
         return x, dt, b, c
@@ -129,9 +129,9 @@ def _scan_inputs(
     low = mul_mat(weight, conv)
     dt = view(low, (mixer.dt_rank, t, q), (low.nb[1], low.nb[2]))
     b, c = (view(low, (n, 1, t, q), (n * 4, low.nb[1], low.nb[2])) for _ in range(2))
-    if RMS[0] in {one.name for one in mixer.parameters}:
-        dt, b, c = (_apply_norm(builder, one, index, name)
-                    for one, name in zip((dt, b, c), ("dt", "b", "c"), strict=True))  # fmt: skip
+    if RMS[0] in {parameter.name for parameter in mixer.parameters}:
+        inputs = zip((dt, b, c), ("dt", "b", "c"), strict=True)
+        dt, b, c = (_apply_norm(builder, x, index, name) for x, name in inputs)
     dt = mul_mat(builder.layer_weight(index, "ssm_dt_proj.weight", mixer.dt_rank, i), dt)
     dt = op_like("add", dt, builder.layer_weight(index, "ssm_dt.bias", i))
     return reshape(conv, 1, i, t, q), dt, b, c
@@ -181,7 +181,7 @@ def _output(
         y_view = view(y, (i, t, q))
         skip = op_like("mul", conv, builder.layer_weight(index, "ssm_d", i))
     out = op_like("glu", new_op("cont", gate.ne, (gate,)), op_like("add", y_view, skip))
-    if mixer.version == 2 and "norm.weight" in {one.name for one in mixer.parameters}:
+    if mixer.version == 2 and "norm.weight" in {parameter.name for parameter in mixer.parameters}:
         out = builder.pin(op_like("rms_norm", reshape(out, i // mixer.groups, mixer.groups, t, q)),
                         index)  # fmt: skip
         gain = builder.layer_weight(index, "ssm_norm.weight", i // mixer.groups, mixer.groups)
