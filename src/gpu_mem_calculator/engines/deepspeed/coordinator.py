@@ -139,9 +139,9 @@ class ParameterCoordinator:
             self.passed.append(self.passed[-1] + sum(numel[p] for p in trace.modules[m]))
             for p in trace.modules[m]:
                 self.uses[p].append(i)
-        self.again()
+        self.restart()
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """A forward begins: the queue starts anew; what is gathered stays."""
         self.handles: dict[int, list[int]] = {}  # in flight: how many parameters wait
         self.recent = [-1] * len(self.persistent)

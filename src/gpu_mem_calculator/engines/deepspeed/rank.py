@@ -118,7 +118,7 @@ class ZeroRank:
     def before(self, block: int, number: int, *, forward: bool) -> None:
         """An operation of a block is about to read weights."""
 
-    def behind(self, block: int, number: int, *, forward: bool) -> None:
+    def after(self, block: int, number: int, *, forward: bool) -> None:
         """It has read them."""
 
     def arrived(self, key: tuple[int, int], tensor: int) -> None:

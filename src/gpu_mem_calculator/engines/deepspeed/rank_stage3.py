@@ -157,7 +157,7 @@ class Stage3Rank(Stage3Bucket):
         self.reader.at = 0
         self.reader.open = set()
         self.backwards = False
-        self.state.again()
+        self.state.restart()
         self.reader.advance(self.trace.begun)
 
     def before(self, block: int, number: int, *, forward: bool) -> None:
@@ -169,7 +169,7 @@ class Stage3Rank(Stage3Bucket):
         places = self.places[block][0 if forward else 1]
         self.reader.until(places[number], fetched=True)
 
-    def behind(self, block: int, number: int, *, forward: bool) -> None:
+    def after(self, block: int, number: int, *, forward: bool) -> None:
         """And let go behind its last operation; a forward that is made again stops before."""
         places = self.places[block][0 if forward else 1]
         module = places[number]

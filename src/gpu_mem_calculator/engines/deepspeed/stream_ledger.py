@@ -20,7 +20,7 @@ from ...step.layer_groups import LayerGroup
 from ...step.states import buffer_entry
 from . import pipeline
 from .coordinator import GatherLimits
-from .gather import reads
+from .gather import weight_reads
 from .layout import BIRTH, ZeroLayout
 from .rank import ZeroRank
 from .rank_stage0 import Stage0Fp32Rank, Stage0FusedRank, Stage0PipelineRank
@@ -45,7 +45,7 @@ def keeper_of(
     """
     if plan.stage == 3:
         found = plays(stack, plan.beats, done).values()
-        scripts = {play.block: reads(play.script) for play in found}
+        scripts = {play.block: weight_reads(play.script) for play in found}
         scripts.pop(EMBEDDING, None)
         modules = shape(plan, stack)
         return lambda writer: Stage3Rank(plan, writer, modules, limits, scripts, group=group,
@@ -105,7 +105,7 @@ def unrolled_ledger(
     start = Instant(name=BIRTH, phase=STARTUP, title="start-up")
     return Ledger(
         (start, *(b.instant for b in plan.beats)), tuple(entries), found,
-        partial(ZeroStreamWriter, keeper=keeper, on_host=on_host),
-        partial(ZeroStreamWriter, keeper=partial(Stage12Rank, plan, tight=True), on_host=on_host)
+        partial(ZeroStreamWriter, rank=keeper, on_host=on_host),
+        partial(ZeroStreamWriter, rank=partial(Stage12Rank, plan, tight=True), on_host=on_host)
         if plan.stage in (1, 2) else None,
     )  # fmt: skip
