@@ -1,5 +1,5 @@
-"""The ledger of an unrolled run: what models share as entries, blocks as plays, a keeper for all
-that DeepSpeed makes.
+"""The ledger of an unrolled run: entries for what models share, events for the blocks, and a
+`ZeroRank` for all tensors of DeepSpeed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def keeper_of(
     group: int,
     cut: bool,
 ) -> Callable[[ZeroStreamWriter], ZeroRank]:
-    """The part of DeepSpeed that a run uses; stage 3 goes through the modules of a model.
+    """A function that makes the `ZeroRank` of a run on a stream writer.
 
-    `limits`, `group` and `cut` are for stage 3: what is gathered, the elements of a sub-group, and
-    whether the model is built under zero.Init.
+    For stage 3: `limits` of gathered parameters, `group`: elements of a sub-group, `cut`: the model
+    is built under zero.Init.
     """
     if plan.stage == 3:
         found = plays(stack, plan.beats, done).values()
@@ -61,11 +61,11 @@ def keeper_of(
 
 
 def shared_table(script: BlockEvents, *, alone: bool) -> BlockEvents:
-    """Backward of an embedding that the head shares, where no sum of their gradients is made.
+    """Backward of an embedding that the head shares, where no third tensor is made for the sum.
 
-    The head's gradient takes the embedding's: deepspeed 0.19.8 zero/linear.py:129 makes it with a
-    matmul of its own, and torch 2.11 sums out of place only where the first is a transposed view.
-    `alone`: the head has a copy on another stage.
+    The embedding's gradient is added to the head's in place: deepspeed 0.19.8 zero/linear.py:129
+    makes it with a matmul of its own, and torch 2.11 sums out of place only where the first is a
+    transposed view. `alone`: the head has a copy on another stage.
     """
     *events, _, _, old = script.backward
     rest = script.drops[1:]
