@@ -117,7 +117,7 @@ class StreamWriter:
 
     def visit(self, name: str) -> None:
         """Go on to an instant."""
-        table, play = self._table(name), self.plays.get(name)
+        table, play = self.alive_at(name), self.plays.get(name)
         still = play is not None and not play.forward
         if self.back >= 0 and not (still or self.kept or self.waiting):
             self.free((self.back,))  # the embedding's entry has it
@@ -127,6 +127,14 @@ class StreamWriter:
             self.keep(index, 0)
         for index, copies in table.items():
             self.keep(index, copies)
+        self.work(name, play)
+
+    def alive_at(self, name: str) -> dict[int, int]:
+        """The copies of each entry while an instant is visited; an engine may leave some out."""
+        return self._table(name)
+
+    def work(self, name: str, play: BlockRun | None) -> None:
+        """Run the block of an instant; an engine may do its own work at one."""
         if play is not None and play.block == EMBEDDING:
             self.embedding(play)
         elif play is not None:
@@ -173,7 +181,7 @@ class StreamWriter:
         """A block runs forward: its output is the next one's input. Start-up's has none."""
         script = play.once or play.script
         ids = self._bind(script, self.flow)
-        self._play(ids, script.forward)
+        self._forward(play, ids, script)
         if script.exit >= 0:
             self.flow = ids[script.exit]
             self.kept[play.block] = ids
@@ -186,11 +194,12 @@ class StreamWriter:
             self.flow = -1
         if self.back < 0:
             self.back = self.make(int(script.sizes[script.exit_grad]))
+        self.before_backward(play, ids)
         output: Tensors = []
         if play.once is not None:
             held = ids[play.once.entry]
             ids = self._bind(script, held)
-            self._play(ids, script.forward)
+            self._forward(play, ids, script)
             output = [ids[script.exit]]
             if not play.reentrant:
                 self.free(output)
@@ -202,6 +211,14 @@ class StreamWriter:
         if play.once is not None:
             self.free((*output, ids[script.entry]))
         self.back = ids[script.entry_grad] if script.entry_grad >= 0 else -1
+        self.keep_gradients(play, ids)
+
+    def before_backward(self, play: BlockRun, ids: Tensors) -> None:
+        """Called before a block runs backward, or forward again; an engine may prepare it."""
+
+    def keep_gradients(self, play: BlockRun, ids: Tensors) -> None:
+        """Weights' gradients stay where the engine keeps them, or are freed if they were added."""
+        script = play.script
         if not play.goes:
             self._gradients(play).extend(ids[t] for _, t in script.drops)
         if script.shared >= 0:
@@ -227,6 +244,10 @@ class StreamWriter:
             self.free(made)
         else:
             grads += made
+
+    def _forward(self, play: BlockRun, ids: Tensors, script: BlockEvents) -> None:
+        """The events of a forward; an engine may work between them."""
+        self._play(ids, script.forward)
 
     def _backward(self, play: BlockRun, ids: Tensors, events: tuple[int, ...]) -> None:
         """Its events, with what the first matmul makes between them."""
