@@ -14,6 +14,7 @@ from ..autograd.peak import PeakTracker
 from ..ledger.ledger import ACT, EMBEDDED, Entry
 from ..ledger.num import Num, holds
 from ..ledger.source import code
+from ..model.blocks import Mixer
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.run import Run
 from .decode_steps import CacheMode, DecodeStep, LayerKind
@@ -170,12 +171,11 @@ def reads_all(run: Run, found: tuple[LayerKind, ...]) -> bool:
 
 
 def _asked(kind: LayerKind) -> bool:
-    return getattr(kind.layer.mixer, "always_masked", False)
+    return kind.layer.mixer is not None and kind.layer.mixer.always_masked
 
 
 def _eager(run: Run, found: tuple[LayerKind, ...]) -> bool:
-    mixers = (kind.layer.mixer for kind in found)
-    return run.attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
+    return run.attention == "eager" or not all(mixer.sdpa for mixer in _mixers(found))
 
 
 def _masks(
@@ -248,8 +248,11 @@ def tables(
 
 def _rotary(found: tuple[LayerKind, ...]) -> int:
     """The widest part of a head that is turned."""
-    mixers = (kind.layer.mixer for kind in found)
-    return max(getattr(m, "rotary_dim", 0) or getattr(m, "rope_dim", 0) for m in mixers)
+    return max((mixer.rotary_width for mixer in _mixers(found)), default=0)
+
+
+def _mixers(found: tuple[LayerKind, ...]) -> list[Mixer]:
+    return [kind.layer.mixer for kind in found if kind.layer.mixer is not None]
 
 
 def table_script(elements: Num, narrow: int) -> BlockEvents:

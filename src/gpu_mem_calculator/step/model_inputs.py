@@ -13,7 +13,7 @@ from ..ledger.num import Num, holds, larger, nothing
 from ..ledger.source import code
 from ..model.adapters import linears
 from ..model.arch import Layer
-from ..model.blocks import Moe
+from ..model.blocks import Mixer, Moe
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD
 from ..run.run import Run
@@ -39,7 +39,7 @@ def surroundings(
         name="token ids and labels", kind=ACT, bytes=tokens * 24, live=live,
         source=code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels"),
     )  # fmt: skip
-    rotary = max((getattr(b.layer.mixer, "rotary_dim", 0) for b in blocks), default=0)
+    rotary = max((mixer.rotary_dim for mixer in _mixers(blocks)), default=0)
     if rotary:
         bits = 32 if how.quirks.fp32_rotary_tables else how.bits
         yield Entry(
@@ -59,6 +59,10 @@ def surroundings(
     yield from _lt_workspaces(run, blocks, beats)
 
 
+def _mixers(blocks: tuple[LayerGroup, ...]) -> list[Mixer]:
+    return [b.layer.mixer for b in blocks if b.layer.mixer is not None]
+
+
 def _masks(
     run: Run, how: BlockSetting, blocks: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
@@ -72,20 +76,20 @@ def _masks(
     its own boolean (modeling_mpt.py:324), and masked_fill keeps it.
     """
     kinds = {b.window is not None for b in blocks}
-    mixers = [b.layer.mixer for b in blocks]
-    eager = run.attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
-    asked = any(getattr(m, "always_masked", False) for m in mixers)
+    mixers = _mixers(blocks)
+    eager = run.attention == "eager" or not all(mixer.sdpa for mixer in mixers)
+    asked = any(mixer.always_masked for mixer in mixers)
     limit = len(run.arch.layers) * run.recompute_quarters // 4 if run.recompute == "full" else 0
     made = [window is not None for window in run.arch.windows] or [False] * len(run.arch.layers)
     kept = len(set(made[:limit]))
     area, bits, count = run.seq * run.seq, 8, 1
-    if asked and getattr(mixers[0], "alibi", False):
-        area, bits = area * run.batch * getattr(mixers[0], "heads", 1), how.bits
+    if asked and mixers[0].alibi:
+        area, bits = area * run.batch * mixers[0].heads, how.bits
         kept = kept if eager or how.autocast else 1  # autocast casts it in every layer
     elif eager:
         own = any(b.name.endswith("attention.bias") for b in run.arch.buffers)
         area, bits, count = area * run.batch, how.bits, 1 if own else len(set(made))
-        if any(getattr(m, "float_bias", False) for m in mixers):
+        if any(mixer.float_bias for mixer in mixers):
             bits, kept = 8, 1
     elif run.attention != "sdpa" or not (asked or True in kinds):
         return

@@ -11,7 +11,7 @@ from .ops import MegatronSetting, column_linear
 
 
 def head_walk(setting: MegatronSetting, final: Norm | None, vocab: Num) -> BlockWalk:
-    """The walk over the head, after the norm `final`, with this rank's `vocab` columns.
+    """The walk over final norm (`final`), output layer and loss; `vocab`: columns of this rank.
 
     The cross entropy turns an fp32 copy of the logits into the softmax in place and saves it;
     backward turns that into the gradient in place and autograd casts it to the logits' dtype

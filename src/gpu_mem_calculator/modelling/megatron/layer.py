@@ -39,12 +39,13 @@ def run_layer(tape: Tape, setting: MegatronSetting, x: Value, layer: Layer) -> V
     """
     inner = _run_norm(tape, setting, x, layer, "pre")
     mixed = _run_norm(tape, setting, _run_mixer(tape, setting, inner, layer), layer, "post")
-    inside = getattr(layer.mixer, "residual_dropout", 0.0)
+    inside = 0.0 if layer.mixer is None else layer.mixer.residual_dropout
     x = residual(tape, x, mixed, layer.dropout or inside)
     tape.hold(inner)
     inner = _run_norm(tape, setting, x, layer, "pre_mlp")
+    inside = layer.mlp.dropout if isinstance(layer.mlp, Mlp) else 0.0
     mlp_out = _run_norm(tape, setting, _run_mlp(tape, setting, inner, layer), layer, "post_mlp")
-    x = residual(tape, x, mlp_out, layer.dropout or getattr(layer.mlp, "dropout", 0.0))
+    x = residual(tape, x, mlp_out, layer.dropout or inside)
     tape.hold(inner)
     return x
 
