@@ -1,6 +1,6 @@
 """A slow and simple model of the allocator, with linked blocks as in torch, to check the fast one
-on streams that were never recorded. Sizes are in bytes. It shares only rounding and the addresses of
-segments with the fast one.
+on streams that were never recorded. Sizes are in bytes. It shares only rounding and the addresses
+of segments with the fast one.
 """
 
 from __future__ import annotations
