@@ -79,7 +79,9 @@ def cases(plan: ZeroLayout, model: BlockTable) -> tuple[list[tuple[Tables, ...]]
 
     pairs = numpy.stack(numpy.broadcast_arrays(ranks, micro), axis=-1)
     unique, which = numpy.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
-    each = [tables(CacheKey(plain(plan, int(a), int(b)), model)) for a, b in unique]
+    each: list[tuple[Tables, ...]] = [
+        tables(CacheKey(plain(plan, int(a), int(b)), model)) for a, b in unique
+    ]
     return each, which.reshape(pairs.shape[:-1])
 
 

@@ -15,7 +15,9 @@ MIXED = ("bf16_mixed", "fp16_mixed", "fp32")
 
 
 def near(whole: int, value: int) -> str:
-    """The divisors of a number that are nearest to a value, as words; far ones are not sought."""
+    """The divisors of `whole` nearest below and above a value, as words. At most 10,000 numbers
+    each way are tried.
+    """
     reach = 10_000
     down = range(min(value - 1, whole), max(0, value - reach), -1)
     up = range(value + 1, min(whole, value + reach) + 1)
@@ -31,7 +33,7 @@ def undivided(key: str, value: int, whole: int, what: str) -> Iterator[str]:
 
 
 def option_problems(run: Run, title: str) -> Iterator[str]:
-    """Precision, adapters and options."""
+    """Problems with precision, adapters and options."""
     if run.precision not in MIXED:
         kind = run.precision.partition("_")[0]
         yield (f"training.precision={run.precision!r}: {title} steps on fp32 main weights; "
@@ -54,10 +56,10 @@ def option_problems(run: Run, title: str) -> Iterator[str]:
 
 
 def layout_problems(run: Run, title: str) -> Iterator[str]:
-    """The model, and how it is cut."""
+    """The model, and how it is sharded."""
     yield from _model_problems(run.arch, title)
-    found = [text for layer, _, _ in run.arch.runs for text in _layer_problems(run, layer)]
-    yield from dict.fromkeys(found)
+    texts = [text for layer, _, _ in run.arch.runs for text in _layer_problems(run, layer)]
+    yield from dict.fromkeys(texts)
     yield from _stage_problems(run)
     yield from _sequence_problems(run, title)
     yield from _expert_problems(run, title)
