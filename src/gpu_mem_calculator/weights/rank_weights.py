@@ -36,18 +36,18 @@ def run_scheme(run: Run) -> WeightFormat:
     return weight_format
 
 
-def weight_items(run: Run, shard: ServerShard, scheme: WeightFormat | None = None, *,
+def weight_items(run: Run, shard: ServerShard, stored_format: WeightFormat | None = None, *,
                  extra: Iterable[Item] = (), rounded: bool = True) -> list[Item]:  # fmt: skip
     """Name and bytes of a rank's weights by group, with scales as separate groups.
 
-    - `scheme`: the format as the server stores it, by default the checkpoint's
+    - `stored_format`: the format as the server stores it, by default the checkpoint's
     - `extra`: tensors that the server allocates in addition
     - `rounded`: add what torch's allocator rounds up
 
     Bytes of a checkpoint are used if its headers were read; a parameter count in the run file
     scales them.
     """
-    weight_format = run_scheme(run) if scheme is None else scheme
+    weight_format = run_scheme(run) if stored_format is None else stored_format
     bits = BITS[run.precision]
     tensors, extra_tensors = stored(run.arch, shard, weight_format, bits), list(extra)
     checkpoint = _checkpoint_items(run, shard, bits) if weight_format == run_scheme(run) else []

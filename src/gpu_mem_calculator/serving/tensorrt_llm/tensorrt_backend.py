@@ -41,23 +41,19 @@ LISTS = (((1, 0, 0), 3), ((0, 17, 0), 5), ((0, 0, 0), 6))
 SCALED_INPUTS = ("awq", "gptq_int4", "int4", "nvfp4")  # formats whose inputs are scaled into copies
 
 
-def token_bytes(run: Run, layer_width: LayerWidths) -> int:
+def token_bytes(run: Run, widths: LayerWidths) -> int:
     """Bytes of one token in a layer.
 
     Gate and up (or the activation's input and output) are alive with the residual and the input.
     """
     size, quantization = 4 if run.precision == "fp32" else 2, run.options.get("quantization")
-    rows, activation_size = (
-        5 if quantization in SCALED_INPUTS else 2,
-        1 if quantization == "fp8" else size,
-    )
-    after_activation = 0 if layer_width.up > layer_width.act else activation_size * layer_width.act
-    feed_forward = size * (layer_width.up + rows * layer_width.hidden) + after_activation
-    if layer_width.experts is not None:
-        feed_forward += (
-            size * layer_width.experts.top_k * (layer_width.experts.up + layer_width.hidden)
-        )
-    return max(feed_forward, size * (2 * layer_width.hidden + layer_width.mixed + layer_width.read))
+    rows = 5 if quantization in SCALED_INPUTS else 2
+    activation_size = 1 if quantization == "fp8" else size
+    after_activation = 0 if widths.up > widths.act else activation_size * widths.act
+    feed_forward = size * (widths.up + rows * widths.hidden) + after_activation
+    if widths.experts is not None:
+        feed_forward += size * widths.experts.top_k * (widths.experts.up + widths.hidden)
+    return max(feed_forward, size * (2 * widths.hidden + widths.mixed + widths.read))
 
 
 def context_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
@@ -67,13 +63,11 @@ def context_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """
     tokens, batch = max_num_tokens(run), max_batch_size(run) * beams(run)
     layer_widths = distinct_widths(run.arch, shard)
-    token_size = max((token_bytes(run, layer_width) for layer_width in layer_widths), default=0)
+    token_size = max((token_bytes(run, widths) for widths in layer_widths), default=0)
     size = 4 if run.precision == "fp32" else 2
     logits = batch * shard.vocab(run.arch.vocab) * size if shard.head else 0
-    block = tokens * size * max((layer_width.act for layer_width in layer_widths), default=0)
-    gated = any(
-        layer_width.up > layer_width.act or layer_width.experts for layer_width in layer_widths
-    )
+    block = tokens * size * max((widths.act for widths in layer_widths), default=0)
+    gated = any(widths.up > widths.act or widths.experts for widths in layer_widths)
     extra = max(GEMM_BYTES if gated else 0, logits if logits > block else 0)
     yield ServerItem(
         figure=ACTIVATION,

@@ -40,7 +40,7 @@ LIBRARIES_SOURCE = measured(
 SHARED_BYTES = (((1, 2, 0), 64 * MIB), ((0, 0, 0), 0))
 
 
-def layer_bytes(run: Run, layer_width: LayerWidths, tokens: int) -> int:
+def layer_bytes(run: Run, widths: LayerWidths, tokens: int) -> int:
     """Bytes of one layer's peak.
 
     Alive throughout: the layer's input, the residual, and the input of its attention or
@@ -49,22 +49,18 @@ def layer_bytes(run: Run, layer_width: LayerWidths, tokens: int) -> int:
     row for each token they get, before and after each of their two products; with MXFP4 they are
     padded, and so are their input and output.
     """
-    hidden, size = layer_width.hidden, 2 if run.precision != "fp32" else 4
+    hidden, size = widths.hidden, 2 if run.precision != "fp32" else 4
     activation_size = 1 if run.options.get("quantization") == "fp8" else size
-    attention = size * (3 * hidden + layer_width.mixed + layer_width.read)
-    feed_forward = size * (4 * hidden + layer_width.up) + activation_size * layer_width.act
+    attention = size * (3 * hidden + widths.mixed + widths.read)
+    feed_forward = size * (4 * hidden + widths.up) + activation_size * widths.act
     experts = 0
-    if layer_width.experts is not None:
-        widths, padded = layer_width.experts, run_scheme(run).name == MXFP4
+    if widths.experts is not None:
+        moe, padded = widths.experts, run_scheme(run).name == MXFP4
         row = _aligned(hidden) if padded else hidden
-        up, act = (
-            (2 * _aligned(widths.up // 2), _aligned(widths.act))
-            if padded
-            else (widths.up, widths.act)
-        )
-        rows = 4 * hidden + (2 * row if padded else 0) + (hidden if layer_width.up else 0)
-        experts = size * (rows + widths.top_k * (max(row, act) + max(up, row)))
-        experts += widths.top_k * 8 + widths.count * 8  # logits, indices of the rows
+        up, act = (2 * _aligned(moe.up // 2), _aligned(moe.act)) if padded else (moe.up, moe.act)
+        rows = 4 * hidden + (2 * row if padded else 0) + (hidden if widths.up else 0)
+        experts = size * (rows + moe.top_k * (max(row, act) + max(up, row)))
+        experts += moe.top_k * 8 + moe.count * 8  # logits, indices of the rows
     return tokens * max(attention, feed_forward, experts)
 
 
@@ -77,7 +73,7 @@ def activation_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     tokens = max_num_tokens(run)
     size = 2 if run.precision != "fp32" else 4
     layers = max(
-        (layer_bytes(run, layer_width, tokens) for layer_width in distinct_widths(run.arch, shard)),
+        (layer_bytes(run, widths, tokens) for widths in distinct_widths(run.arch, shard)),
         default=0,
     )
     prompts = int(ceil_div(tokens, max(1, max_seq_len(run) - 1)))
@@ -87,7 +83,7 @@ def activation_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         name="trial run: one layer at work",
         bytes=max(layers, logits),
         source=MOE_CODE
-        if any(layer_width.experts for layer_width in distinct_widths(run.arch, shard))
+        if any(widths.experts for widths in distinct_widths(run.arch, shard))
         else LAYER_CODE,
         formula=f"{tokens:,} tokens through the widest layer",
     )
@@ -106,7 +102,7 @@ def buffer_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         (
             "attention workspace",
             tokens
-            * max((layer_width.read for layer_width in distinct_widths(run.arch, shard)), default=0)
+            * max((widths.read for widths in distinct_widths(run.arch, shard)), default=0)
             * 2,
             "cpp/tensorrt_llm/common/attentionOp.cpp getWorkspaceSizeForContext: q by itself",
         ),
@@ -155,7 +151,7 @@ def graph_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     drafts = int(run.options.get("num_speculative_tokens") or 0)
     tokens = max(sizes) * beams(run) * (1 + drafts)
     layers = max(
-        (layer_bytes(run, layer_width, tokens) for layer_width in distinct_widths(run.arch, shard)),
+        (layer_bytes(run, widths, tokens) for widths in distinct_widths(run.arch, shard)),
         default=0,
     )
     logits = tokens * run.arch.vocab * 6 if shard.head else 0

@@ -142,16 +142,13 @@ def _needed_bytes(prefill: WarmupPrefill) -> int:
 
 def _stream(prefill: WarmupPrefill) -> AllocationStream:
     """The layers, then the head: logits, and a copy of them if `copied`."""
-    recorder, hidden_bytes = (
-        StreamRecorder(),
-        prefill.tokens * (prefill.layers[0].hidden if prefill.layers else 0) * ELEMENT_BYTES,
-    )
+    recorder = StreamRecorder()
+    hidden = prefill.layers[0].hidden if prefill.layers else 0
+    hidden_bytes = prefill.tokens * hidden * ELEMENT_BYTES
     masks = [] if prefill.image is None else record_image(recorder, prefill.image)
     inputs: list[int] = [recorder.allocate(hidden_bytes)]
-    for layer_width in (
-        layer_width for layer_width in prefill.layers for _ in range(LAYERS_PER_KIND)
-    ):
-        outputs = _record_layer(recorder, layer_width, prefill, first=len(inputs) == 1)
+    for widths in (layer for layer in prefill.layers for _ in range(LAYERS_PER_KIND)):
+        outputs = _record_layer(recorder, widths, prefill, first=len(inputs) == 1)
         recorder.free(*inputs)
         inputs = outputs
     norm = recorder.allocate(hidden_bytes)
@@ -182,32 +179,27 @@ def _record_linear(recorder: StreamRecorder, size: int, parts: int) -> int:
 
 
 def _record_layer(
-    recorder: StreamRecorder, layer_width: LayerWidths, prefill: WarmupPrefill, *, first: bool
+    recorder: StreamRecorder, widths: LayerWidths, prefill: WarmupPrefill, *, first: bool
 ) -> list[int]:
     """One layer; its output and the residual are returned. The first has no residual to add."""
-    tokens, parts, hidden_bytes = (
-        prefill.tokens,
-        prefill.parts,
-        prefill.tokens * layer_width.hidden * ELEMENT_BYTES,
-    )
+    tokens, parts = prefill.tokens, prefill.parts
+    hidden_bytes = tokens * widths.hidden * ELEMENT_BYTES
     input_norm = [recorder.allocate(hidden_bytes) for _ in range(1 if first else 2)]
-    qkv = _record_linear(recorder, tokens * layer_width.mixed * ELEMENT_BYTES, parts)
-    queries = (
-        [recorder.allocate(tokens * layer_width.read * ELEMENT_BYTES)] if prefill.query else []
-    )
-    attention_output = recorder.allocate(tokens * layer_width.read * ELEMENT_BYTES)
+    qkv = _record_linear(recorder, tokens * widths.mixed * ELEMENT_BYTES, parts)
+    queries = [recorder.allocate(tokens * widths.read * ELEMENT_BYTES)] if prefill.query else []
+    attention_output = recorder.allocate(tokens * widths.read * ELEMENT_BYTES)
     recorder.free(*queries)
     attended = _record_linear(recorder, hidden_bytes, parts)
     recorder.free(qkv, attention_output)
     norm_output, residual = recorder.allocate(hidden_bytes), recorder.allocate(hidden_bytes)
     outputs = []
-    if layer_width.experts is not None:
-        outputs.append(_record_experts(recorder, layer_width, tokens))
-    if layer_width.up:
-        up = _record_linear(recorder, tokens * layer_width.up * ELEMENT_BYTES, parts)
-        act = recorder.allocate(tokens * layer_width.act * ELEMENT_BYTES)
-        gated = layer_width.up > layer_width.act
-        product = recorder.allocate(tokens * layer_width.act * ELEMENT_BYTES) if gated else act
+    if widths.experts is not None:
+        outputs.append(_record_experts(recorder, widths, tokens))
+    if widths.up:
+        up = _record_linear(recorder, tokens * widths.up * ELEMENT_BYTES, parts)
+        act = recorder.allocate(tokens * widths.act * ELEMENT_BYTES)
+        gated = widths.up > widths.act
+        product = recorder.allocate(tokens * widths.act * ELEMENT_BYTES) if gated else act
         recorder.free(*((act,) if gated else ()))
         outputs.append(_record_linear(recorder, hidden_bytes, parts))
         recorder.free(up, product)
@@ -216,15 +208,15 @@ def _record_layer(
     return [out, residual]
 
 
-def _record_experts(recorder: StreamRecorder, layer_width: LayerWidths, tokens: int) -> int:
+def _record_experts(recorder: StreamRecorder, widths: LayerWidths, tokens: int) -> int:
     """fused_moe: inputs and outputs of the activation, and the rows after it, in chunks."""
-    assert layer_width.experts is not None
-    rows = min(tokens, CHUNK) * layer_width.experts.top_k
-    logits = recorder.allocate(tokens * layer_width.experts.count * ELEMENT_BYTES)
+    assert widths.experts is not None
+    rows = min(tokens, CHUNK) * widths.experts.top_k
+    logits = recorder.allocate(tokens * widths.experts.count * ELEMENT_BYTES)
     caches = [
         recorder.allocate(rows * width * ELEMENT_BYTES)
-        for width in (layer_width.experts.up, layer_width.experts.act, layer_width.hidden)
+        for width in (widths.experts.up, widths.experts.act, widths.hidden)
     ]
-    out = recorder.allocate(tokens * layer_width.hidden * ELEMENT_BYTES)
+    out = recorder.allocate(tokens * widths.hidden * ELEMENT_BYTES)
     recorder.free(logits, *caches)
     return out

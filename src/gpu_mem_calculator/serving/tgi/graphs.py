@@ -50,15 +50,13 @@ def graph_items(run: Run, shard: ServerShard, length: int) -> Iterator[ServerIte
     size, largest = BITS[run.precision] // 8, max(sizes)
     token_elements = max(
         (
-            8 * layer_width.hidden + 2 * layer_width.up + layer_width.mixed
-            for layer_width in distinct_widths(run.arch, shard)
+            8 * widths.hidden + 2 * widths.up + widths.mixed
+            for widths in distinct_widths(run.arch, shard)
         ),
         default=0,
     )
-    logits, tables = (
-        sum(sizes) * run.arch.vocab * size,
-        largest * int(ceil_div(length, block_size(run))) * 4,
-    )
+    logits = sum(sizes) * run.arch.vocab * size
+    tables = largest * int(ceil_div(length, block_size(run))) * 4
     yield ServerItem(
         figure=GRAPHS,
         name="CUDA graphs",
