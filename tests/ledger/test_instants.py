@@ -42,8 +42,12 @@ def _words(name: str) -> dict[str, Any]:
     if name.startswith("later."):
         micro, name = LATER, name.removeprefix("later.")
     end = name.rpartition(".")[2]
-    return {"step": step, "micro_batch": micro, "where": name,
-            "layer": end if end in (FIRST, LAST) else ""}  # fmt: skip
+    return {
+        "step": step,
+        "micro_batch": micro,
+        "where": name,
+        "layer": end if end in (FIRST, LAST) else "",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(RUNS))

@@ -65,10 +65,13 @@ def tolerance(row: dict[str, Any]) -> tuple[float, float, float]:
 def resolved(row: dict[str, Any], **sizes: Any) -> Run:
     """The row's run on one GPU."""
     return Run(
-        arch=read_config(row["config"]), mesh=Mesh(), micro_batches=1,
-        precision=row["precision"], attention=row["attention"],
+        arch=read_config(row["config"]),
+        mesh=Mesh(),
+        micro_batches=1,
+        precision=row["precision"],
+        attention=row["attention"],
         **{"batch": row["batch"], "seq": row["seq"], **sizes},
-    )  # fmt: skip
+    )
 
 
 def kept_by_a_layer(run: Run) -> float:

@@ -67,10 +67,14 @@ def _run(data: dict[str, Any]) -> Run:
     """A run, with its numbers summed up from differences."""
     events, pages = accumulate(data["events"]), accumulate(data["reserved"])
     return Run(
-        data["name"], data["alloc_conf"], data["cap_bytes"], data["retries"],
+        data["name"],
+        data["alloc_conf"],
+        data["cap_bytes"],
+        data["retries"],
         {name: (peak, alive, reserved) for name, (peak, alive, reserved) in data["phases"].items()},
-        list(zip(events, pages, strict=True)), list(accumulate(data["pages"])),
-    )  # fmt: skip
+        list(zip(events, pages, strict=True)),
+        list(accumulate(data["pages"])),
+    )
 
 
 def differences(numbers: list[int]) -> list[int]:
@@ -110,10 +114,14 @@ def pack(raw: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     index = {size: i for i, size in enumerate(table)}
     rank = {stream: i for i, stream in enumerate(sorted(set(streams)))}
     whole = {
-        "torch": raw["torch"], "gpu": GPU, "sizes": table,
-        "tensors": [index[size] for size in sizes], "marks": marks, "events": back,
+        "torch": raw["torch"],
+        "gpu": GPU,
+        "sizes": table,
+        "tensors": [index[size] for size in sizes],
+        "marks": marks,
+        "events": back,
         "streams": [rank[stream] for stream in streams] if len(rank) > 1 else [],
-    }  # fmt: skip
+    }
     lowest = min(bases, default=0)
     run = {
         "alloc_conf": raw["case"].get("alloc_conf") or "",

@@ -13,9 +13,12 @@ from gpu_mem_calculator.replay.slack import slack_bytes
 from gpu_mem_calculator.replay.stream import AllocationStream
 
 CONFS = (
-    "", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4",
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "roundup_power2_divisions:4",
     "max_split_size_mb:24,max_non_split_rounding_mb:40",
-)  # fmt: skip
+)
 SIZES = st.one_of(st.integers(0, 4096), st.integers(1, 3 * MIB), st.integers(MIB, 100 * MIB))
 
 

@@ -14,8 +14,8 @@ from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, LatentAttention, Linear, StateSpace
 from ..modelling.huggingface.cache import LayerCache, StaticLayerCache
 from ..modelling.huggingface.layer import run_layer
+from ..modelling.huggingface.linear import linear
 from ..modelling.huggingface.norms import norm
-from ..modelling.huggingface.ops import linear
 from ..modelling.huggingface.setting import BlockSetting
 from ..modelling.huggingface.state_space import state_parts
 from .decode_steps import DecodeStep
