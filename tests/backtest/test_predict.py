@@ -12,8 +12,8 @@ from gpu_mem_calculator.backtest.predict import (
     Prediction,
     by_estimate,
     by_trace,
+    check_rung,
     outside_bytes,
-    ready,
     stage_of_rank,
 )
 from gpu_mem_calculator.backtest.rows import METRICS, MeasuredRun, rows_from
@@ -191,4 +191,4 @@ def test_without_torch_the_trace_names_the_extra(monkeypatch: pytest.MonkeyPatch
     """Once, before any row."""
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(InputError, match=r'pip install "gpu-mem-calculator\[torch\]"'):
-        ready("trace")
+        check_rung("trace")

@@ -14,10 +14,10 @@ from gpu_mem_calculator.core.runfile import read, with_settings
 from gpu_mem_calculator.core.stage_replay import survives
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.advice import remedies
-from gpu_mem_calculator.report.bars import bar, gauge, stacked
+from gpu_mem_calculator.report.bars import bar, gauge, stack_widths
 from gpu_mem_calculator.report.headline import card_bytes, sentence
 from gpu_mem_calculator.report.lines import coloured, command, count, plain, size, wrapped
-from gpu_mem_calculator.report.longest_sequence import longest_sequence, room_lines
+from gpu_mem_calculator.report.longest_sequence import length_lines, longest_sequence
 from gpu_mem_calculator.report.parts import parts
 from gpu_mem_calculator.report.text import text_report
 
@@ -170,7 +170,7 @@ def test_the_longest_sequence_fits_and_more_does_not(model: str, seq: int) -> No
 
 def test_where_no_sequence_fits_the_report_says_so() -> None:
     """States alone are more than the card has."""
-    assert plain(room_lines(_made("one gpu"))) == "room: no sequence length fits"
+    assert plain(length_lines(_made("one gpu"))) == "room: no sequence length fits"
 
 
 def _on_a_card(percent: int) -> Estimate:
@@ -231,7 +231,7 @@ def test_gauge(share: float, filled: int) -> None:
 
 def test_stacked_parts_sum_to_the_rounded_whole() -> None:
     """Rounding parts one by one does not change the length of their sum."""
-    assert sum(stacked([1, 1, 1, 1, 1], 10, 9)) == round(9 * 5 / 10)
+    assert sum(stack_widths([1, 1, 1, 1, 1], 10, 9)) == round(9 * 5 / 10)
 
 
 @pytest.mark.parametrize(
