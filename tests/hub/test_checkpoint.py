@@ -20,7 +20,7 @@ from gpu_mem_calculator.hub.bounds import HubError
 from gpu_mem_calculator.hub.headers import gguf, safetensors
 from gpu_mem_calculator.hub.names import is_hub_name
 from gpu_mem_calculator.hub.reader import file_reader
-from gpu_mem_calculator.hub.sources import local, on_hub
+from gpu_mem_calculator.hub.sources import hub_checkpoint, local
 from tests.hub.servers import Ranges
 
 CONFIG = {
@@ -213,7 +213,7 @@ def asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def test_the_hub_is_asked_for_headers_only(asked: list[str], folder: Path) -> None:
     """The config and the index whole, of each shard two ranges."""
-    found = on_hub("owner/tiny", headers=True)
+    found = hub_checkpoint("owner/tiny", headers=True)
     assert found.config == CONFIG
     assert [t.num_bytes for t in found.tensors] == [32768, 256, 73984, 73984]
     ranges = [one for one in asked if "bytes=" in one]
@@ -224,7 +224,7 @@ def test_the_hub_is_asked_for_headers_only(asked: list[str], folder: Path) -> No
 def test_a_gguf_file_on_the_hub(asked: list[str], folder: Path) -> None:
     """Named by its path in the repository."""
     (folder / "tiny-Q8_0.gguf").write_bytes(gguf_bytes())
-    assert on_hub("owner/tiny/tiny-Q8_0.gguf").title == "Tiny"
+    assert hub_checkpoint("owner/tiny/tiny-Q8_0.gguf").title == "Tiny"
 
 
 def test_what_the_hub_does_not_have_is_a_sentence(asked: list[str], folder: Path) -> None:
@@ -238,7 +238,7 @@ def test_offline_means_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """HF_HUB_OFFLINE keeps every request away."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(HubError, match="HF_HUB_OFFLINE=1"):
-        on_hub("owner/model")
+        hub_checkpoint("owner/model")
 
 
 def test_which_names_are_the_hubs() -> None:

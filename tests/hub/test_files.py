@@ -167,4 +167,4 @@ def test_a_config_on_disk_is_read_up_to_a_bound(
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.setattr("gpu_mem_calculator.hub.reader.MOST_JSON", 10)
     with pytest.raises(HubError, match=r"config.json: it is larger than 10 bytes"):
-        LocalFolder(tmp_path).whole("config.json")
+        LocalFolder(tmp_path).read_all("config.json")

@@ -12,12 +12,12 @@ from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.hub import peer
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.bounds import HubError
-from gpu_mem_calculator.hub.sources import on_hub
+from gpu_mem_calculator.hub.sources import hub_checkpoint
 from tests.hub.local_hub import CONFIG_BYTES, LOCAL, SECRET, TABLE, WEIGHTS, hub, online, why
 from tests.hub.servers import Asked, serving
 from tests.hub.test_checkpoint import CONFIG
 
-WAY = peer.Way("https://huggingface.co/owner/tiny")
+ROUTE = peer.RequestRoute("https://huggingface.co/owner/tiny")
 __all__ = ["hub", "online"]  # fixtures
 
 
@@ -139,7 +139,7 @@ def test_a_name_that_leads_inside_is_not_connected_to(
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
     with pytest.raises(HubError, match="lies inside"):
-        peer.connected("huggingface.co", 443, 1.0, WAY)
+        peer.connect_to("huggingface.co", 443, 1.0, ROUTE)
     assert not connections
 
 
@@ -153,7 +153,7 @@ def test_the_address_that_was_judged_is_the_one_connected_to(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(socket.socket, "connect", lambda _, place: connections.append(place))
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
-    peer.connected("huggingface.co", 443, 1.0, WAY).close()
+    peer.connect_to("huggingface.co", 443, 1.0, ROUTE).close()
     assert connections == [("8.8.8.8", 443)]
     assert len(answers) == 1
 
@@ -182,7 +182,7 @@ def test_the_token_stays_with_the_hub(
         hub[0]["/model.safetensors"] = f"{address}/stored?signature=1"
         hub[0]["/renamed"] = CONFIG_BYTES
         hub[0]["/config.json"] = "/owner/renamed"
-        assert len(on_hub("owner/tiny", headers=True).tensors) == 1
+        assert len(hub_checkpoint("owner/tiny", headers=True).tensors) == 1
     assert asked == [("/stored?signature=1", None)] * 2
     assert dict(hub[1])["/owner/renamed"] == f"Bearer {SECRET}"
 
@@ -212,10 +212,10 @@ def test_a_first_host_that_moves_inside_is_not_followed(monkeypatch: pytest.Monk
     answers = [[(socket.AF_INET, 1, 6, "", (place, 443))] for place in ("8.8.8.8", "10.0.0.7")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(socket.socket, "connect", lambda *_: None)
-    way = peer.Way("https://evil.example/config.json")
-    peer.connected("evil.example", 443, 1.0, way).close()
+    way = peer.RequestRoute("https://evil.example/config.json")
+    peer.connect_to("evil.example", 443, 1.0, way).close()
     with pytest.raises(HubError, match="not a public address"):
-        peer.connected("evil.example", 443, 1.0, way)
+        peer.connect_to("evil.example", 443, 1.0, way)
 
 
 def test_a_private_mirror_redirects_to_its_own_network(
@@ -224,7 +224,7 @@ def test_a_private_mirror_redirects_to_its_own_network(
     """A command line's HF_ENDPOINT may be inside, and have its files on another host there."""
     with serving({"/stored": CONFIG_BYTES}) as (address, _):
         hub[0]["/config.json"] = f"{address}/stored"
-        assert on_hub("owner/tiny").config == CONFIG
+        assert hub_checkpoint("owner/tiny").config == CONFIG
 
 
 @pytest.mark.parametrize("place", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]"])
@@ -275,7 +275,7 @@ def test_a_proxy_of_the_operator_is_used(monkeypatch: pytest.MonkeyPatch) -> Non
     with serving(TABLE) as (address, asked):
         monkeypatch.setenv("http_proxy", address)
         allow(Access(files=False, hosts=frozenset({"mirror.example"})))
-        assert on_hub("owner/tiny").config == CONFIG
+        assert hub_checkpoint("owner/tiny").config == CONFIG
         assert all(path.startswith("http://mirror.example/owner/tiny/") for path, _ in asked)
         asked.clear()
         allow(Access(files=False, hosts=frozenset({"other.example"})))
@@ -287,7 +287,7 @@ def test_a_connection_asks_for_itself(dialled: list[Any]) -> None:
     """The host that is connected to is checked, whatever an address looked like before."""
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
     with pytest.raises(HubError, match="may not ask"):
-        peer.connected("elsewhere.example", 443, 1.0, WAY)
+        peer.connect_to("elsewhere.example", 443, 1.0, ROUTE)
     assert not dialled
 
 

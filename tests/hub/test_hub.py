@@ -13,7 +13,7 @@ from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.hub.access import Access, allow
-from gpu_mem_calculator.hub.sources import on_hub
+from gpu_mem_calculator.hub.sources import hub_checkpoint
 from tests.hub.models import GGUF, MANY, ONE, OWN_CODE
 from tests.hub.servers import Hub, commit, hub
 from tests.hub.test_checkpoint import CONFIG
@@ -90,13 +90,13 @@ def test_no_weights_are_fetched(there: Hub) -> None:
     held = dict(MODELS["owner/many"])
     there.models = {"owner/many": {k: v + bytes(10**6) if "safetensors" in k and "index" not in k
                                    else v for k, v in held.items()}}  # fmt: skip
-    assert len(on_hub("owner/many", headers=True).tensors) == 12
+    assert len(hub_checkpoint("owner/many", headers=True).tensors) == 12
     assert there.sent == sum(map(len, held.values()))
 
 
 def test_the_order_is_the_index_s(there: Hub) -> None:
     """However many are read at once."""
-    names = [one.name for one in on_hub("owner/many", headers=True).tensors]
+    names = [one.name for one in hub_checkpoint("owner/many", headers=True).tensors]
     assert names == [f"model.layers.{i}.weight" for i in range(12)]
 
 
@@ -111,7 +111,7 @@ def test_the_token_opens_what_is_its_owners(there: Hub, monkeypatch: pytest.Monk
     """A private model, and a gated one whose terms were accepted; the CDN never sees it."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     for name in ("owner/private", "owner/let-in"):
-        assert len(on_hub(name, headers=True).tensors) == 1
+        assert len(hub_checkpoint(name, headers=True).tensors) == 1
     assert {token for _, token in there.asked} == {f"Bearer {TOKEN}"}
     assert {token for _, token in there.cdn_asked} == {None}
 
@@ -191,4 +191,4 @@ def test_numbers_beside_a_name_still_win(there: Hub) -> None:
     """A run file's own numbers over those of the config."""
     model = find_model(ModelConfig(name="owner/one@v1.0", num_layers=1))
     assert (len(model.arch.layers), model.arch.vocab) == (1, 512)
-    assert on_hub("owner/one").config == CONFIG
+    assert hub_checkpoint("owner/one").config == CONFIG

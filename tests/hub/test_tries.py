@@ -13,7 +13,7 @@ from gpu_mem_calculator.hub import request
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.bounds import Allowance, HubError
 from gpu_mem_calculator.hub.refusals import MOST_WAIT
-from gpu_mem_calculator.hub.sources import on_hub
+from gpu_mem_calculator.hub.sources import hub_checkpoint
 from tests.hub.models import MANY, ONE
 from tests.hub.servers import Hub, Trouble, hub, hung_up, instead, slow, status, truncated
 from tests.hub.test_checkpoint import CONFIG
@@ -39,7 +39,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def why(name: str = "owner/one") -> str:
     """What is said in the end."""
     with pytest.raises(HubError) as caught:
-        on_hub(name, headers=True)
+        hub_checkpoint(name, headers=True)
     return str(caught.value).partition(": ")[2]
 
 
@@ -50,7 +50,7 @@ def test_three_times_trouble_and_then_an_answer(
 ) -> None:
     """Each pause is longer than half of the one before it could be, and none is longer than 2 s."""
     there.trouble("/config.json", trouble, trouble, trouble)
-    assert on_hub("owner/one").config == CONFIG
+    assert hub_checkpoint("owner/one").config == CONFIG
     assert len(pauses) == 3
     assert all(0.25 * 2**n <= pause <= 0.5 * 2**n for n, pause in enumerate(pauses))
 
@@ -87,7 +87,7 @@ def test_a_server_says_how_long(there: Hub, pauses: list[float]) -> None:
     there.trouble("/config.json", status(429, Retry_After="7"),
                   status(503, Retry_After=formatdate(time.time() + 20, usegmt=True)),
                   status(503, Retry_After="soon"))  # fmt: skip
-    assert on_hub("owner/one").config == CONFIG
+    assert hub_checkpoint("owner/one").config == CONFIG
     assert pauses[0] == 7
     assert 15 < pauses[1] <= 20
     assert pauses[2] < 3
@@ -173,13 +173,13 @@ def test_headers_that_are_cut_are_asked_for_again(there: Hub) -> None:
     """Of many files at once, each by itself."""
     for number in range(6):
         there.trouble(f"/model-{number:02}.safetensors", truncated(3), status(500))
-    assert len(on_hub("owner/many", headers=True).tensors) == 12
+    assert len(hub_checkpoint("owner/many", headers=True).tensors) == 12
 
 
 def test_an_older_checkpoint_has_no_headers(there: Hub) -> None:
     """Without safetensors files its config says how large it is."""
     there.models = {"owner/one": {"config.json": ONE["config.json"]}}
-    assert on_hub("owner/one", headers=True).tensors == ()
+    assert hub_checkpoint("owner/one", headers=True).tensors == ()
 
 
 def test_bytes_of_all_files_are_counted_together(there: Hub) -> None:
