@@ -1,4 +1,4 @@
-"""Buckets for tests: a real S3 server (moto's) on this machine, behind a door that checks keys.
+"""Buckets for tests: a real S3 server (moto's) on this machine, and a proxy that checks keys.
 
 with bucket("models", {"tiny/config.json": b"{}"}) as there:
     subprocess.run(command, env={**os.environ, **there.environment})
@@ -26,7 +26,7 @@ SIGNED = re.compile(
     r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/(?P<date>\d+)/(?P<region>[^/]+)/s3/aws4_request, ?"
     r"SignedHeaders=(?P<names>[^,]+), ?Signature=(?P<sum>\w+)"
 )
-# What the server behind the door lets in: it looks at who asks, not at the signature.
+# What moto's server accepts: it reads the key, and does not check the signature.
 ADMITTED = {"Host": "s3.amazonaws.com", "Authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/"
             "us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"}  # fmt: skip
 REASONS = {"InvalidAccessKeyId": 403, "SignatureDoesNotMatch": 403, "AccessDenied": 403,
@@ -46,11 +46,11 @@ class Bucket:
     endpoint: str = ""
     asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)  # error codes of the next answers
-    cuts: int = 0  # so many of the next answers end early
+    cuts: int = 0  # how many of the next answers end early
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a program needs to be told."""
+        """The variables that a program needs."""
         given = {"AWS_ENDPOINT_URL_S3": self.endpoint}
         if not self.public:
             given |= {"AWS_ACCESS_KEY_ID": self.key, "AWS_SECRET_ACCESS_KEY": self.secret}
@@ -58,7 +58,7 @@ class Bucket:
 
 
 class _Door(BaseHTTPRequestHandler):
-    """Checks the signature as S3 does, and hands the request on to the server behind."""
+    """Checks the signature as S3 does, and forwards the request to moto's server."""
 
     protocol_version = "HTTP/1.1"
 
@@ -129,7 +129,7 @@ class _Door(BaseHTTPRequestHandler):
 def _asked(
     place: tuple[str, int], method: str, path: str, body: bytes, headers: Mapping[str, str]
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request of the server behind."""
+    """One request to moto's server."""
     connection = http.client.HTTPConnection(*place, timeout=20)
     try:
         connection.request(method, path, body, dict(headers))

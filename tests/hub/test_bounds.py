@@ -60,7 +60,7 @@ def test_a_slow_answer_ends_with_the_time(
 def test_a_failure_is_told_again_for_a_minute_only(
     hub: tuple[dict[str, bytes | str], Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the hub is asked anew; what was found is not asked for twice."""
+    """Then the hub is asked again; a result is not asked for twice."""
     del hub[0]["/config.json"]
     clock = [1000.0]
     monkeypatch.setattr(sources, "monotonic", lambda: clock[0])
@@ -78,7 +78,7 @@ def test_a_failure_is_told_again_for_a_minute_only(
 def test_what_was_found_is_not_told_to_those_who_may_not_ask(
     hub: tuple[dict[str, bytes | str], Asked],
 ) -> None:
-    """An answer that is kept is one of its own time's rules."""
+    """A cached answer holds for the access of its look-up only."""
     assert hub_checkpoint("owner/tiny").config == CONFIG
     allow(Access(files=False, hosts=frozenset()))
     assert "look-ups are off" in why()

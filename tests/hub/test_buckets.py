@@ -134,7 +134,7 @@ def test_what_is_said_of_keys_and_places(
 
 
 def test_keys_with_the_end_of_a_line(there: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As secrets made from files have it."""
+    """White space around keys, address and region is ignored: secrets made from files have it."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"{KEY}\n")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"{SECRET}\n")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"{there.endpoint}/\n")
@@ -152,7 +152,7 @@ def test_an_open_bucket_needs_no_keys(variable: str, monkeypatch: pytest.MonkeyP
         assert {key for *_, key in there.asked} == {None}
 
 
-def test_a_region_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_region_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """AWS_REGION is what is signed for."""
     with bucket("far-bucket", FILES, region="eu-west-1") as there:
         for name, value in there.environment.items():
@@ -290,7 +290,7 @@ def test_a_panic_of_obstore_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_password_in_the_storages_address_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host stays in the sentence, for whoever looks for the mistake."""
+    """The host stays in the sentence, to find the mistake by."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://name:hunter2@127.0.0.1:9")
     monkeypatch.setattr("gpu_mem_calculator.hub.bucket.TRIES", 0)
     heard = why("s3://default-bucket/config.json")

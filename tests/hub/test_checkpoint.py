@@ -1,4 +1,4 @@
-"""Headers of checkpoints: in a folder, in a GGUF file, and behind an address by range."""
+"""Headers of checkpoints: in a folder, in a GGUF file, and at an address by range."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHOLE = {"model.weight": ("BF16", [90_432], 180_864)}  # the same in one
 
 
 def safetensors_bytes(tensors: dict[str, tuple[str, list[int], int]]) -> bytes:
-    """A file's header, and no weights behind it."""
+    """A file's header without the weights after it."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, (dtype, shape, size) in tensors.items():
@@ -149,7 +149,7 @@ def test_a_split_gguf_model_is_all_of_its_files(tmp_path: Path) -> None:
      (b"\x0c" + bytes(7) + b'{"a": [1,2]}', "header is broken")],
 )  # fmt: skip
 def test_a_broken_safetensors_file_is_a_sentence(tmp_path: Path, data: bytes, said: str) -> None:
-    """No traceback, whatever is in it."""
+    """No traceback for any content."""
     path = tmp_path / "x.safetensors"
     path.write_bytes(data)
     with pytest.raises(HubError, match=said):
@@ -175,7 +175,7 @@ def test_a_gguf_file_that_asks_for_the_moon_is_a_sentence(tmp_path: Path, value:
 
 @pytest.mark.parametrize("cut", [2, 4, 10, 60, 100_000])
 def test_a_cut_gguf_file_is_a_sentence(tmp_path: Path, cut: int) -> None:
-    """At whatever place it ends."""
+    """A header may end at any place."""
     path = tmp_path / "x.gguf"
     path.write_bytes(gguf_bytes()[: cut if cut < 100_000 else -8])
     with pytest.raises(HubError, match="ends too early"):

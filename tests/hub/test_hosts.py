@@ -1,4 +1,4 @@
-"""Which hosts a look-up reaches, and what they are told."""
+"""Which hosts a look-up reaches, and what it sends them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_being_sent_to_another_host_ends_there(
 def test_another_port_of_this_machine_is_another_server(
     hub: tuple[dict[str, bytes | str], Asked],
 ) -> None:
-    """The operator named one of them: what else runs beside the mirror is not reached."""
+    """The operator named one of them: other ports of the mirror's host are not reached."""
     allow(LOCAL)
     with serving(TABLE) as (address, asked):
         hub[0]["/config.json"] = f"{address}/config.json"
@@ -270,7 +270,7 @@ def test_a_password_in_an_endpoint_without_a_scheme_is_not_told(
 
 
 def test_a_proxy_of_the_operator_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may lie inside; it is asked for configured hosts only."""
+    """It may be on a private network; it is asked for configured hosts only."""
     monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
     with serving(TABLE) as (address, asked):
         monkeypatch.setenv("http_proxy", address)
@@ -284,7 +284,7 @@ def test_a_proxy_of_the_operator_is_used(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_connection_asks_for_itself(dialled: list[Any]) -> None:
-    """The host that is connected to is checked, whatever an address looked like before."""
+    """The host that is connected to is checked, independently of its address."""
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
     with pytest.raises(HubError, match="may not ask"):
         peer.connect_to("elsewhere.example", 443, 1.0, ROUTE)

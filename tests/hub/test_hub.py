@@ -57,10 +57,10 @@ def why(name: str, revision: str | None = None) -> str:
     ("owner/one", commit("owner/one@v1.0"), 512),
 ])  # fmt: skip
 def test_branches_tags_and_commits(there: Hub, name: str, revision: str | None, vocab: int) -> None:
-    """In the name or beside it; a slash in one does not make a folder."""
+    """In the name or in `revision`; a slash in one does not make a folder."""
     model = found(name, revision)
     assert (model.arch.vocab, model.title, model.source) == (vocab, "one", "from the hub")
-    assert model.address == "owner/one"  # what a server is told
+    assert model.address == "owner/one"  # what a server's command has
 
 
 @pytest.mark.parametrize("revision", ["", "../x", "a b", "a?b", "a//b", "%2e", "v1@v2", "a\nb"])
@@ -171,7 +171,7 @@ def test_code_of_a_repository_is_never_run(there: Hub) -> None:
 
 
 def test_a_revision_is_looked_up_even_of_a_preset(there: Hub) -> None:
-    """The preset is one state of it: another is not guessed, whatever the hub says."""
+    """The preset is one state of it: another is looked up, never guessed."""
     assert found("meta-llama/Llama-2-7b-hf").source == "a preset"
     assert "there is no such model" in why("meta-llama/Llama-2-7b-hf", "v1")
 

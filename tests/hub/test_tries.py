@@ -94,7 +94,7 @@ def test_a_server_says_how_long(there: Hub, pauses: list[float]) -> None:
 
 
 def test_a_server_that_wants_to_be_left_alone_is(there: Hub, pauses: list[float]) -> None:
-    """Longer than the bound is not waited for, and is told."""
+    """A longer wait than the bound is refused, in a sentence."""
     there.trouble("/config.json", status(429, Retry_After=f"{MOST_WAIT + 90:.0f}"))
     assert why().endswith("(HTTP 429); try again later, in 120 seconds as it says")
     assert not pauses

@@ -66,8 +66,8 @@ def test_public_logs() -> None:
         assert max(found) <= worst, name
 
 
-def test_what_is_left_behind_the_pool() -> None:
-    """Llama-3.2-1B, H100, 2025-02: 78.81 GiB free, 7.43 behind the pool and the requests' table."""
+def test_what_is_free_after_the_pool() -> None:
+    """Llama-3.2-1B, H100, 2025-02: 78.81 GiB free, 7.43 after the pool and the requests' table."""
     found = served("llama3.2-1b", engine_version="0.4.3", gpu_memory_utilization=0.88, free=78.81)
     taken = found.figure(WEIGHTS) + found.pool_bytes + item(found, "table of requests")
     taken += item(found, "between the pool's buffers")
@@ -87,7 +87,7 @@ def test_a_cap_is_exact() -> None:
     assert found.pool_bytes == 20481 * 32 * 2 * 8 * 128 * 2
 
 
-def test_latents_are_not_cut() -> None:
+def test_latents_are_replicated() -> None:
     """DeepSeek-V3: 61 layers of 576 elements on every rank; 35,136 bytes in fp8."""
     for tp, dtype, size in ((8, "auto", 2), (8, "fp8", 1), (16, "fp8", 1)):
         found = served("deepseek-v3", "b200-180gb-sxm", tensor_parallel_size=tp,
@@ -111,7 +111,7 @@ def test_heads_are_repeated_where_there_are_more_ranks() -> None:
     assert served(tensor_parallel_size=16).token_bytes == 32 * 2 * 128 * 2
 
 
-def test_layers_with_a_window_have_a_pool_of_their_own() -> None:
+def test_layers_with_a_window_have_a_separate_pool() -> None:
     """gpt-oss from 0.5.8 on: 0.8 tokens there for each of the others; before, all alike."""
     found = served("gpt-oss-20b", gpu_memory_utilization=0.8)
     whole = served("gpt-oss-20b", gpu_memory_utilization=0.8, engine_version="0.5.7")
@@ -151,7 +151,7 @@ def test_one_state_a_request_where_no_prefix_is_kept() -> None:
 def test_adapters() -> None:
     """Two adapters of rank 256 on every projection of Llama-3.1-8B: 2.5 GiB.
 
-    A log of 2026-06: 63.48 GiB free behind the weights, 58.26 behind adapters, pool and table.
+    A log of 2026-06: 63.48 GiB free after the weights, 58.26 after adapters, pool and table.
     """
     found = served(max_lora_rank=256, max_loras=2, max_total_tokens=20480, max_num_seqs=128)
     assert item(found, "adapters") / GIB == pytest.approx(2.5, abs=0.001)
@@ -161,8 +161,8 @@ def test_adapters() -> None:
 
 
 @pytest.mark.parametrize("dp", [1, 2])
-def test_attention_that_is_not_cut(dp: int) -> None:
-    """With data-parallel attention a rank has all heads, and its experts are cut as before."""
+def test_data_parallel_attention_is_not_sharded(dp: int) -> None:
+    """With data-parallel attention a rank has all heads, and its experts are sharded as before."""
     inference: dict[str, Any] = {"tensor_parallel_size": 2, "expert_parallel_size": 2}
     if dp > 1:
         inference |= {"enable_dp_attention": True, "data_parallel_size": dp}
@@ -174,7 +174,7 @@ def test_attention_that_is_not_cut(dp: int) -> None:
 
 
 def test_a_draft_is_counted_from_0_5_14() -> None:
-    """Its layers are part of a token's bytes then; before, they come out of what is left."""
+    """Its layers are part of a token's bytes then; before, they use memory outside the pool."""
     head = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 4096,
             "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
             "vocab_size": 128256}  # fmt: skip
@@ -201,7 +201,7 @@ def test_multi_token_prediction_is_a_layer_more() -> None:
 
 
 def test_weights_that_stay_on_the_host() -> None:
-    """cpu_offload_gb of each rank; the pool has them instead."""
+    """cpu_offload_gb of each rank are in host RAM; the pool grows by as much."""
     plain, found = served(enforce_eager=True), served(cpu_offload_gb=4, enforce_eager=True)
     away = sum(one.bytes for one in found.items if one.place == CPU)
     assert away == 4 * GIB
@@ -234,7 +234,7 @@ def test_a_longer_chunk_needs_more() -> None:
 
 
 def test_stages() -> None:
-    """What does not divide goes to the last stages, one each; before 0.5.6 all to the last."""
+    """A remainder of layers is spread over the last stages; before 0.5.6 the last has all of it."""
     given: dict[str, Any] = {"tensor_parallel_size": 8, "pipeline_parallel_size": 3,
                              "quantization": "fp8"}  # fmt: skip
     file = {"model": {"name": "deepseek-v3"}, "hardware": {"gpu": "h200-141gb-sxm"},

@@ -69,7 +69,7 @@ def test_chunks_of_a_prompt_follow_each_other_through_the_stages() -> None:
 
 
 def test_a_request_is_its_prompt_and_its_steps() -> None:
-    """Alone one behind the other; of several, prompts are computed while caches are read."""
+    """One request computes its prompt, then its steps; of several, prompts overlap with steps."""
     one = served("llama3.1-8b")
     prompt = prompts(one, 2048, 1).seconds
     steps = requests(one, 2048, 99, 1, prompted=True).seconds

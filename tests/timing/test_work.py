@@ -33,7 +33,7 @@ def test_a_tied_table_is_the_head_and_is_read() -> None:
 
 
 def test_a_second_table_is_looked_up_only() -> None:
-    """Gemma 3n has one for its layers: 262,144 rows of 35 x 256 beside 262,400 of 2,048."""
+    """Gemma 3n has one for its layers: 262,144 rows of 35 x 256, and 262,400 of 2,048."""
     stage = served("gemma3n-e4b").stages[0]
     (head,) = (part for part in stage.parts if part.used == "last" and part.elements)
     assert head.elements == 262_400 * 2048
@@ -99,7 +99,7 @@ def test_sparse_attention_reads_what_its_indexer_picks() -> None:
 
 
 def test_states_are_read_and_written() -> None:
-    """Mamba-2 2.7B: a state of fixed size, both ways, whatever the context."""
+    """Mamba-2 2.7B: a state of fixed size is read and written at any context."""
     stage = served("mamba2-2.7b").stages[0]
     assert cache_bytes(stage, 10) == cache_bytes(stage, 100_000)
     scanned = 64 * 80 * 64 * 128
@@ -134,7 +134,7 @@ def test_ranks_send_two_sums_a_layer() -> None:
     assert step_work(stage, 0, 1).messages == 65
     assert step_work(served("llama3.1-8b").stages[0], 0, 1).messages == 0
     beside = served("gpt-j-6b", 2, tensor_parallel_size=2).stages[0]
-    assert beside.sums == 28 + 1  # attention and feed-forward stand side by side
+    assert beside.sums == 28 + 1  # attention and feed-forward run in parallel
 
 
 def test_data_parallel_attention_shares_experts() -> None:
