@@ -51,10 +51,10 @@ class Bucket:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that a program needs."""
-        given = {"AWS_ENDPOINT_URL_S3": self.endpoint}
+        variables = {"AWS_ENDPOINT_URL_S3": self.endpoint}
         if not self.public:
-            given |= {"AWS_ACCESS_KEY_ID": self.key, "AWS_SECRET_ACCESS_KEY": self.secret}
-        return given
+            variables |= {"AWS_ACCESS_KEY_ID": self.key, "AWS_SECRET_ACCESS_KEY": self.secret}
+        return variables
 
 
 class _Door(BaseHTTPRequestHandler):
@@ -62,8 +62,8 @@ class _Door(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, there: Bucket, behind: tuple[str, int], *rest: Any) -> None:
-        self.there, self.behind = there, behind
+    def __init__(self, there: Bucket, backend: tuple[str, int], *rest: Any) -> None:
+        self.there, self.backend = there, backend
         super().__init__(*rest)
 
     def do_GET(self) -> None:
@@ -73,11 +73,11 @@ class _Door(BaseHTTPRequestHandler):
         there.asked.append((self.path, self.headers.get("Range"), signed and signed["key"]))
         code = there.troubles.pop(0) if there.troubles else self._refused(signed)
         if code:
-            said = f"<Error><Code>{code}</Code><Message>{code}, says the door</Message></Error>"
-            self._send(REASONS[code], {"Content-Type": "application/xml"}, said.encode())
+            message = f"<Error><Code>{code}</Code><Message>{code}, says the door</Message></Error>"
+            self._send(REASONS[code], {"Content-Type": "application/xml"}, message.encode())
             return
         passed = {**ADMITTED, **{n: self.headers[n] for n in ("Range",) if self.headers.get(n)}}
-        self._send(*_asked(self.behind, self.command, self.path, b"", passed))
+        self._send(*_asked(self.backend, self.command, self.path, b"", passed))
 
     do_HEAD = do_GET  # noqa: N815 (the name that http.server calls)
 
@@ -162,16 +162,16 @@ def bucket(
     public: bool = False,
 ) -> Iterator[Bucket]:
     """A bucket with files, reached by path style over plain http; `public` needs no keys."""
-    behind = _server()
-    made = _asked(behind, "PUT", f"/{name}", b"", ADMITTED)
+    backend = _server()
+    made = _asked(backend, "PUT", f"/{name}", b"", ADMITTED)
     assert made[0] == 200, made
     for path, data in files.items():
-        made = _asked(behind, "PUT", f"/{name}/{quote(path)}", data, ADMITTED)
+        made = _asked(backend, "PUT", f"/{name}/{quote(path)}", data, ADMITTED)
         assert made[0] == 200, made
     there = Bucket(name, key, secret, region, public)
-    with listening(partial(_Door, there, behind)) as address:
+    with listening(partial(_Door, there, backend)) as address:
         there.endpoint = address
         yield there
     for path in files:
-        _asked(behind, "DELETE", f"/{name}/{quote(path)}", b"", ADMITTED)
-    _asked(behind, "DELETE", f"/{name}", b"", ADMITTED)
+        _asked(backend, "DELETE", f"/{name}/{quote(path)}", b"", ADMITTED)
+    _asked(backend, "DELETE", f"/{name}", b"", ADMITTED)

@@ -63,13 +63,13 @@ class Answers(Ranges):
     def do_GET(self) -> None:
         """What the table has under the end of the path."""
         self.asked.append((self.path, self.headers.get("Authorization")))
-        found = next((v for k, v in self.table.items() if self.path.endswith(k)), None)
-        if found is None:
+        content = next((v for k, v in self.table.items() if self.path.endswith(k)), None)
+        if content is None:
             self.send_error(404)
-        elif isinstance(found, str):
-            self.refuse(302, Location=found)
+        elif isinstance(content, str):
+            self.refuse(302, Location=content)
         else:
-            self.send(found)
+            self.send(content)
 
 
 class Quiet(ThreadingHTTPServer):
@@ -156,8 +156,8 @@ class Hub:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that a program needs."""
-        given = {"HF_ENDPOINT": self.address, "HF_HUB_OFFLINE": "0"}
-        return given | ({"HF_TOKEN": self.token} if self.token else {})
+        variables = {"HF_ENDPOINT": self.address, "HF_HUB_OFFLINE": "0"}
+        return variables | ({"HF_TOKEN": self.token} if self.token else {})
 
     def trouble(self, ending: str, *what: Trouble) -> None:
         """The next requests of a file whose path has this ending get these troubles, in order."""

@@ -43,8 +43,8 @@ def test_a_look_up_is_bounded(
 ) -> None:
     """In bytes and in time, all its requests together."""
     allow(Access(files=False, hosts=LOCAL.hosts, **limits))
-    said = why()
-    assert "larger than 100 bytes" in said or "longer than 0 seconds" in said
+    message = why()
+    assert "larger than 100 bytes" in message or "longer than 0 seconds" in message
 
 
 def test_a_slow_answer_ends_with_the_time(

@@ -48,9 +48,9 @@ def test_where_the_cache_is(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
     keep(tmp_path / below, "owner/kept", ONE)
-    found = hub_checkpoint("owner/kept", headers=True)
-    assert (found.title, len(found.tensors)) == ("kept", 1)
-    assert found.source == "from the hub's cache on this machine"
+    checkpoint = hub_checkpoint("owner/kept", headers=True)
+    assert (checkpoint.title, len(checkpoint.tensors)) == ("kept", 1)
+    assert checkpoint.source == "from the hub's cache on this machine"
 
 
 def test_huggingface_hub_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

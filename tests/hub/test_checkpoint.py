@@ -93,9 +93,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folders_files_are_all_read(folder: Path) -> None:
     """Every shard that the index names, and no tensor's data."""
-    found = local(str(folder), headers=True)
-    assert found is not None
-    assert [(t.name, t.num_bytes) for t in found.tensors] == [
+    checkpoint = local(str(folder), headers=True)
+    assert checkpoint is not None
+    assert [(t.name, t.num_bytes) for t in checkpoint.tensors] == [
         ("model.embed_tokens.weight", 32768), ("model.norm.weight", 256),
         ("model.layers.0.weight", 73984), ("model.layers.1.weight", 73984),
     ]  # fmt: skip
@@ -115,9 +115,9 @@ def test_a_gguf_file_says_what_model_it_is(tmp_path: Path) -> None:
     """Sizes from the metadata, bytes from the types of the tensors; tokens are skipped."""
     path = tmp_path / "tiny.gguf"
     path.write_bytes(gguf_bytes())
-    found = gguf(file_reader(path), "tiny")
-    assert found.metadata["tokenizer.ggml.tokens"] is None
-    assert [(t.dtype, t.num_bytes) for t in found.tensors] == [
+    checkpoint = gguf(file_reader(path), "tiny")
+    assert checkpoint.metadata["tokenizer.ggml.tokens"] is None
+    assert [(t.dtype, t.num_bytes) for t in checkpoint.tensors] == [
         ("Q8_0", 64 * 256 // 32 * 34), ("Q4_K", 289 * 144), ("F32", 256),
     ]  # fmt: skip
     model = find_model(ModelConfig(name=str(path)))
@@ -130,9 +130,9 @@ def test_a_split_gguf_model_is_all_of_its_files(tmp_path: Path) -> None:
     names = [f"tiny-{part:05}-of-00002.gguf" for part in (1, 2)]
     for part, name in enumerate(names, 1):
         (tmp_path / name).write_bytes(gguf_bytes(parts=2, part=part))
-    found = local(str(tmp_path / names[0]))
-    assert found is not None
-    assert {one.name for one in found.tensors} == {
+    checkpoint = local(str(tmp_path / names[0]))
+    assert checkpoint is not None
+    assert {one.name for one in checkpoint.tensors} == {
         "token_embd.weight", "blk.0.ffn_up.weight", "output_norm.weight",
     }  # fmt: skip
     with pytest.raises(HubError, match=r"one of 2 parts; give the first.*-00001-of-00002.gguf"):
@@ -143,16 +143,16 @@ def test_a_split_gguf_model_is_all_of_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [(b"", "not a safetensors file"), (b"\xff" * 16, "not a safetensors file"),
      (b"\x03" + bytes(7) + b"{x}", "header is broken"),
      (b"\x0c" + bytes(7) + b'{"a": [1,2]}', "header is broken")],
 )  # fmt: skip
-def test_a_broken_safetensors_file_is_a_sentence(tmp_path: Path, data: bytes, said: str) -> None:
+def test_a_broken_safetensors_file_is_a_sentence(tmp_path: Path, data: bytes, message: str) -> None:
     """No traceback for any content."""
     path = tmp_path / "x.safetensors"
     path.write_bytes(data)
-    with pytest.raises(HubError, match=said):
+    with pytest.raises(HubError, match=message):
         safetensors(file_reader(path), "x")
 
 
@@ -213,9 +213,9 @@ def asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def test_the_hub_is_asked_for_headers_only(asked: list[str], folder: Path) -> None:
     """The config and the index whole, of each shard two ranges."""
-    found = hub_checkpoint("owner/tiny", headers=True)
-    assert found.config == CONFIG
-    assert [t.num_bytes for t in found.tensors] == [32768, 256, 73984, 73984]
+    checkpoint = hub_checkpoint("owner/tiny", headers=True)
+    assert checkpoint.config == CONFIG
+    assert [t.num_bytes for t in checkpoint.tensors] == [32768, 256, 73984, 73984]
     ranges = [one for one in asked if "bytes=" in one]
     assert len(ranges) == 4
     assert all("safetensors" in one for one in ranges)

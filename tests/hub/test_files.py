@@ -88,9 +88,9 @@ def test_what_is_there_sounds_like_what_is_not(
     allow(NO_FILES)
     here, gone = str(folder / place), str(folder.parent / "gone" / place)
     touched.clear()
-    found = problem(run(here))
-    assert found.replace(here, gone) == problem(run(gone))
-    assert "this service opens no files" in found
+    message = problem(run(here))
+    assert message.replace(here, gone) == problem(run(gone))
+    assert "this service opens no files" in message
     assert not touched
 
 

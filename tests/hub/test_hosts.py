@@ -38,8 +38,8 @@ def dialled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_configured_host_is_asked(hub: tuple[dict[str, bytes | str], Asked]) -> None:
     """HF_ENDPOINT may be on this machine or over plain http, where the operator says so."""
     allow(LOCAL)
-    found = find_model(ModelConfig(name="owner/tiny"), headers=True)
-    assert (found.title, len(found.stored)) == ("tiny", 1)
+    model = find_model(ModelConfig(name="owner/tiny"), headers=True)
+    assert (model.title, len(model.stored)) == ("tiny", 1)
     assert {token for _, token in hub[1]} == {f"Bearer {SECRET}"}
 
 
@@ -65,9 +65,9 @@ def test_a_host_that_is_not_configured_is_not_asked(
     if endpoint:
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
     allow(Access(files=False, hosts=frozenset({"other.example"})))
-    said = why()
-    assert "may not ask" in said or "https is read" in said
-    assert "mirror.example" not in said
+    message = why()
+    assert "may not ask" in message or "https is read" in message
+    assert "mirror.example" not in message
     assert not dialled
 
 
@@ -104,10 +104,10 @@ def test_being_sent_to_another_host_ends_there(
     monkeypatch.setattr(socket, "getaddrinfo", watched)
     hub[0][file] = onward
     allow(LOCAL)
-    said = why()
-    assert "may not ask" in said or "https is read" in said
-    assert "elsewhere" not in said
-    assert "169.254" not in said
+    message = why()
+    assert "may not ask" in message or "https is read" in message
+    assert "elsewhere" not in message
+    assert "169.254" not in message
     assert set(names) == {"127.0.0.1"}
 
 

@@ -55,21 +55,21 @@ def test_three_times_trouble_and_then_an_answer(
     assert all(0.25 * 2**n <= pause <= 0.5 * 2**n for n, pause in enumerate(pauses))
 
 
-@pytest.mark.parametrize(("trouble", "said"), [
+@pytest.mark.parametrize(("trouble", "message"), [
     (status(503), "the server has trouble (HTTP 503); try again later"),
     (status(429), "the server is asked too often (HTTP 429); try again later"),
     (hung_up, "cannot be reached, Remote end closed connection without response"),
     (truncated(7), f"it ends after 7 of {len(ONE['config.json'])} bytes"),
 ])  # fmt: skip
 def test_trouble_that_stays_is_a_sentence(
-    there: Hub, trouble: Trouble, said: str, pauses: list[float]
+    there: Hub, trouble: Trouble, message: str, pauses: list[float]
 ) -> None:
     """After four tries; the next look-up within a minute says the same and asks nobody."""
     there.trouble("/config.json", *[trouble] * 4)
-    assert why() == said
+    assert why() == message
     asked = len(there.asked)
     assert asked == 8  # each is sent on once
-    assert why() == said
+    assert why() == message
     assert len(there.asked) == asked
     assert len(pauses) == 3
 
@@ -126,7 +126,7 @@ def test_a_silent_server_ends_in_time(there: Hub, monkeypatch: pytest.MonkeyPatc
     assert time.monotonic() - began < 3
 
 
-@pytest.mark.parametrize(("file", "data", "said"), [
+@pytest.mark.parametrize(("file", "data", "message"), [
     ("/config.json", b"<!doctype html><title>Sign in</title>", "a web page and not JSON"),
     ("/config.json", b"[1, 2]", "not a JSON object"),
     ("/config.json", b'{"model_type": "lla', "not valid JSON"),
@@ -138,11 +138,11 @@ def test_a_silent_server_ends_in_time(there: Hub, monkeypatch: pytest.MonkeyPatc
     ("/model.safetensors", b"", "not a safetensors file"),
 ])  # fmt: skip
 def test_wrong_content_is_a_sentence(
-    there: Hub, file: str, data: bytes, said: str, pauses: list[float]
+    there: Hub, file: str, data: bytes, message: str, pauses: list[float]
 ) -> None:
     """Said at once: asking again would bring the same."""
     there.trouble(file, *[instead(data)] * 2)
-    assert said in why()
+    assert message in why()
     assert not pauses
 
 

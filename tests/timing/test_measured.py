@@ -34,11 +34,11 @@ def test_figures_that_were_left_out_are_above_it() -> None:
 
 def test_figures_are_many_and_of_every_engine() -> None:
     """Six engines, prompts, one sequence and many; each with its version and source."""
-    found = script()["compared"]()
-    assert len(found) >= 400
-    assert {one.engine for one in found} == set(server_names())
-    assert min(Counter(one.regime for one in found).values()) > 100
-    assert all(one.row["version"] and one.row["source"] for one in found)
+    comparisons = script()["compared"]()
+    assert len(comparisons) >= 400
+    assert {one.engine for one in comparisons} == set(server_names())
+    assert min(Counter(one.regime for one in comparisons).values()) > 100
+    assert all(one.row["version"] and one.row["source"] for one in comparisons)
 
 
 def test_the_page_and_the_table_are_up_to_date() -> None:
