@@ -70,7 +70,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> ZeroSizes:
-        """Bytes of what this rank trains."""
+        """Bytes of the states that this rank trains."""
         if self.stage == 3:
             group = sharded(self.trainable, self.counts, self.ranks)
         elif self.stage or (self.pipeline and self.run.precision == "bf16_mixed"):

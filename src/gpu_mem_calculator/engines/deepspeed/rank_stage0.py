@@ -81,7 +81,7 @@ class Stage0PipelineRank(Stage0Rank):
         self.make("buffer", rank.flat)
 
     def step(self) -> None:
-        """fp32 gradients of the slice."""
+        """fp32 gradients of the slice, states, update."""
         self.to.free(self.in_order())
         self.make("grad", self.rank.step_grad)
         self.states(0, self.rank)

@@ -35,7 +35,7 @@ class Stage12Rank(ZeroRank):
         rank = self.rank
         self.model()
         self.to.empty_cache()
-        if self.tight:  # a scalar stays in the place of each
+        if self.tight:  # a scalar takes the place of each
             self.free("model")
             self.make("model", *[rank.width] * len(self.sizes))
             self.to.empty_cache()

@@ -76,7 +76,7 @@ def _bucket_entries(
 
 
 def arrivals(plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks) -> Order:
-    """Elements of gradients in the order in which they are reduced: backward's turned round."""
+    """Elements of gradients in the order in which they are reduced, the reverse of backward's."""
     arch, width = plan.run.arch, plan.trained_width
 
     def sizes(walk: BlockWalk, first: int = 0) -> tuple[int, ...]:
