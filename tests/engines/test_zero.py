@@ -113,13 +113,13 @@ def test_a_cache_key_has_every_field_that_a_rank_reads(
             return super().__getattribute__(name)
 
     def watched(*values: Any) -> ZeroLayout:
-        layout = case.plain_layout(*values)
+        layout = case.plain(*values)
         run = WatchedRun(**{f: getattr(layout.run, f) for f in layout.run.__struct_fields__})
         fields = {f: getattr(layout, f) for f in layout.__struct_fields__}
         return Watched(**{**fields, "run": run})
 
     for module in (ledger, reduce_at_end):
-        monkeypatch.setattr(module, "plain_layout", watched)
+        monkeypatch.setattr(module, "plain", watched)
     resolved = resolve(read(RUNS[name]))
     forget()
     resolved.engine.ledger(resolved.run)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.engines.deepspeed.cache_key import CacheKey, plain_layout
+from gpu_mem_calculator.engines.deepspeed.cache_key import CacheKey, plain
 from gpu_mem_calculator.engines.deepspeed.coordinator import (
     HELD,
     NEVER,
@@ -66,7 +66,7 @@ def needed(sizes: tuple[int, ...], bucket: int) -> int:
     """Bytes that two ranks of stage 1 need beyond gradients of these sizes and the bucket."""
     run = resolve(read(small_run("deepspeed", engine={"zero_stage": 1}))).run
     order = ((sizes, 1),)
-    plan = plain_layout(_plan(run, 2, (0, 1, 1, 1)), 2, 1, order)
+    plan = plain(_plan(run, 2, (0, 1, 1, 1)), 2, 1, order)
     return reduction(CacheKey(replace(plan, bucket=bucket), order))[0]
 
 

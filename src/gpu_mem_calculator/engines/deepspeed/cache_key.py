@@ -43,7 +43,7 @@ def _hashable(value: Any) -> Hashable:
     return tuple(value.items()) if isinstance(value, dict) else value
 
 
-def plain_layout(plan: ZeroLayout, ranks: int, micro_batches: int, runs: Any = None) -> ZeroLayout:
+def plain(plan: ZeroLayout, ranks: int, micro_batches: int, runs: Any = None) -> ZeroLayout:
     """The plan of one element of an array, with plain ints.
 
     Micro-batches between the first and the last are alike, so there are at most three. The

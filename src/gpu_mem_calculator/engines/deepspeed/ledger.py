@@ -31,7 +31,7 @@ from ...run.run import Run
 from ...step.activations import StageWalks, layer_code
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
-from .cache_key import CacheKey, plain_layout
+from .cache_key import CacheKey, plain
 from .coordinator import GatherLimits
 from .instants import ZeroInstant, zero_instants
 from .layout import ZeroLayout
@@ -74,13 +74,13 @@ def cases(plan: ZeroLayout, model: BlockTable) -> tuple[list[tuple[Tables, ...]]
     """
     ranks, micro = plan.ranks, plan.run.micro_batches
     if not (hasattr(ranks, "astype") or hasattr(micro, "astype")):
-        return [tables(CacheKey(plain_layout(plan, int(ranks), int(micro)), model))], None
+        return [tables(CacheKey(plain(plan, int(ranks), int(micro)), model))], None
     import numpy
 
     pairs = numpy.stack(numpy.broadcast_arrays(ranks, micro), axis=-1)
     unique, which = numpy.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
     each: list[tuple[Tables, ...]] = [
-        tables(CacheKey(plain_layout(plan, int(a), int(b)), model)) for a, b in unique
+        tables(CacheKey(plain(plan, int(a), int(b)), model)) for a, b in unique
     ]
     return each, which.reshape(pairs.shape[:-1])
 

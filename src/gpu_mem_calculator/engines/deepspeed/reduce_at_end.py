@@ -16,7 +16,7 @@ from ...step.activations import StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.weights import embedding_tensors
-from .cache_key import CacheKey, plain_layout
+from .cache_key import CacheKey, plain
 from .first_gradient import first_hook
 from .layout import ZeroLayout, in_bucket, named
 from .levels import CountingAllocator
@@ -134,7 +134,7 @@ def _reduced(plan: ZeroLayout, order: Order) -> tuple[Num, Num]:
     def one(ranks: int, *units: int) -> tuple[int, int]:
         gradients = tuple((row, n) for (row, _), n in zip(order, units, strict=False))
         runs = tuple((row, n) for (row, _), n in zip(plan.runs, units[len(order) :], strict=True))
-        return reduction(CacheKey(plain_layout(plan, ranks, 1, runs), gradients))
+        return reduction(CacheKey(plain(plan, ranks, 1, runs), gradients))
 
     most, left = together(one, plan.ranks, *(n for _, n in order), *(n for _, n in plan.runs))
     return most, left
