@@ -1,4 +1,4 @@
-"""Megatron-LM and Megatron+DeepSpeed: shards, stages, refusals, and the measured runs."""
+"""Megatron-LM and Megatron+DeepSpeed: cuts, stages, refusals, and the measured runs."""
 
 from __future__ import annotations
 
@@ -273,12 +273,12 @@ MODELS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("numbers", "settings", "sentence"), MODELS)
-def test_model_refusal(numbers: dict[str, Any], settings: dict[str, Any], sentence: str) -> None:
-    """A model that cannot be sharded so is refused, too."""
-    problems = list(ENGINE.problems(run(read_plain(numbers), **settings)))
+@pytest.mark.parametrize(("numbers", "how", "said"), MODELS)
+def test_model_refusal(numbers: dict[str, Any], how: dict[str, Any], said: str) -> None:
+    """A model that the cuts do not fit is refused, too."""
+    problems = list(ENGINE.problems(run(read_plain(numbers), **how)))
     assert len(problems) == 1
-    assert sentence in problems[0]
+    assert said in problems[0]
 
 
 def test_zero_stages_shrink() -> None:
@@ -308,9 +308,9 @@ ZERO = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "sentence"), ZERO)
-def test_zero_refusal(settings: dict[str, Any], sentence: str) -> None:
+@pytest.mark.parametrize(("how", "said"), ZERO)
+def test_zero_refusal(how: dict[str, Any], said: str) -> None:
     """ZeRO with a pipeline is stage 0 or 1, without interleaving."""
-    problems = list(BOTH.problems(run(**settings)))
+    problems = list(BOTH.problems(run(**how)))
     assert len(problems) == 1
-    assert sentence in problems[0]
+    assert said in problems[0]
