@@ -15,16 +15,15 @@ from msgspec.structs import replace
 
 from ..autograd.events import BlockEvents
 from ..autograd.forward import ForwardPass
-from ..ledger.ledger import ACT, CACHE, Entry
-from ..ledger.num import Num, nothing, smaller
+from ..ledger.ledger import ACT, Entry
+from ..ledger.num import Num, smaller
 from ..ledger.source import code
 from ..run.run import Run
 from ..step.block_events import HEAD
-from .decode_steps import DecodeStep, LayerKind
+from .assisted_entries import cache_entry, running_caches, tensor_entry
+from .decode_steps import DecodeStep
 from .entries import (
-    CACHE_CODE,
     GenerationCase,
-    cached_bytes,
     choice_events,
     head_pass,
     layer_events,
@@ -35,6 +34,7 @@ from .entries import (
 from .instants import (
     DECODE,
     PREFILL,
+    STACK,
     GenerationInstant,
     before_layers,
     every_layer,
@@ -47,7 +47,6 @@ from .token_choice import TokenChoice, choose_token, named_tensors
 
 ASSISTED_CODE = code("transformers 5.17.0 generation/utils.py _assisted_decoding")
 CANDIDATES_CODE = code("transformers 5.17.0 generation/candidate_generator.py _generate_candidates")
-STACK = "stack"  # work: the candidates' scores are joined into one tensor
 DRAFT_OFFSET = 100_000  # added to the block numbers of the small model's layers
 ID_TENSORS = 9  # with 8 bytes a token: ids, masks, positions of both models, and their copies
 FREE_LOGITS = BlockEvents(sizes=(0,), entry=0, exit=-1, forward=(~0,))  # after they are read
@@ -194,7 +193,7 @@ def entries(pair: AssistedModels) -> Iterator[Entry]:
     """
     for case, other in ((pair.draft, pair.main), (pair.main, pair.draft)):
         yield from layers(case)
-        yield from _running_caches(case)
+        yield from running_caches(case)
         yield from _waiting_caches(pair, case, other)
         for instant in case.table:
             if instant.work in ("norm", "logits"):
@@ -203,13 +202,7 @@ def entries(pair: AssistedModels) -> Iterator[Entry]:
     for instant in pair.draft.table:
         if instant.work == "scores":
             size = pair.draft.choice.logits * pair.draft.how.bits // 8
-            yield Entry(
-                name="logits",
-                kind=ACT,
-                bytes=size,
-                live={instant.name: 1},
-                source=CANDIDATES_CODE,
-            )
+            yield tensor_entry("logits", size, [instant], CANDIDATES_CODE)
     for instant in pair.main.table:
         if instant.work == "scores":
             peak = _check(pair, instant).moment
@@ -239,34 +232,10 @@ def shared(pair: AssistedModels) -> Iterator[Entry]:
         joined = [i for i in proposing if i.work == STACK]
         rows = ((one.count, [*joined, *checking]), (one.before, proposing if one.number else []))
         for count, where in rows:
-            yield Entry(
-                name="candidate logits",
-                kind=ACT,
-                bytes=row * count,
-                live={i.name: 1 for i in where},
-                source=ASSISTED_CODE,
-            )
-        yield Entry(
-            name="token ids, masks and positions",
-            kind=ACT,
-            bytes=8 * ID_TENSORS * (one.tokens + one.count),
-            source=ASSISTED_CODE,
-            live={i.name: 1 for i in (*proposing, *checking)},
-        )
-
-
-def _running_caches(case: GenerationCase) -> Iterator[Entry]:
-    """Caches of the model that runs, of the layers that do not: before and after their pass."""
-    for kind, each in zip(case.found, case.passes, strict=True):
-        for name, step in each.items():
-            in_pass = [i for i in case.table if i.step == name and i.work != STACK]
-            joining = [i for i in case.table if i.step == name and i.work == STACK]
-            rows = [(step.left, {i.name: i.layers_before(kind) for i in in_pass})]
-            rows.append((step.left, {i.name: len(kind.places) for i in joining}))
-            if step.stored is not None:
-                rows.append((step.stored, {i.name: i.layers_after(kind) for i in in_pass}))
-            for tokens, live in rows:
-                yield _cache_entry(case, kind, tokens, live)
+            yield tensor_entry("candidate logits", row * count, where, ASSISTED_CODE)
+        ids = 8 * ID_TENSORS * (one.tokens + one.count)
+        in_round = (*proposing, *checking)
+        yield tensor_entry("token ids, masks and positions", ids, in_round, ASSISTED_CODE)
 
 
 def _waiting_caches(
@@ -282,21 +251,7 @@ def _waiting_caches(
             if int(one.count) == 0:
                 tokens = one.tokens + one.before - 2 if one.number else 0
         for kind in other.found:
-            yield _cache_entry(other, kind, tokens, dict.fromkeys(names, len(kind.places)))
-
-
-def _cache_entry(case: GenerationCase, kind: LayerKind, tokens: Num, live: dict[str, Num]) -> Entry:
-    parts = cached_bytes(case, kind, tokens)
-    total: Num = 0
-    for _, size in parts:
-        total = total + size
-    return Entry(
-        name=f"{kind.title}: cache",
-        kind=CACHE,
-        bytes=0 if nothing(tokens) else total,
-        live=live,
-        source=CACHE_CODE,
-    )
+            yield cache_entry(other, kind, tokens, dict.fromkeys(names, len(kind.places)))
 
 
 def _last_check(pair: AssistedModels) -> Iterator[Entry]:
@@ -304,22 +259,16 @@ def _last_check(pair: AssistedModels) -> Iterator[Entry]:
     for one in pair.every:
         if not one.number:
             continue
-        live: dict[str, Num] = {
-            i.name: 1
+        before_check = [
+            i
             for i in (*pair.draft.table, *pair.main.table)
             if pair.at(i) is one and not (i.step.startswith("main") and i.work == "scores")
-        }
+        ]
         last = replace(pair.choice(one), rows=one.before + 1)
         total: Num = 0
         for _, size, bits in named_tensors(last):
             total = total + size * bits // 8
-        yield Entry(
-            name="what the check before named",
-            kind=ACT,
-            bytes=total,
-            live=live,
-            source=ASSISTED_CODE,
-        )
+        yield tensor_entry("what the check before named", total, before_check, ASSISTED_CODE)
 
 
 def turns(pair: AssistedModels) -> dict[str, PassEvents]:

@@ -19,6 +19,7 @@ from .decode_steps import FIRST, LAST, PROMPT, LayerKind, played
 
 PREFILL, DECODE = "prefill", "decode"
 MASKS, TABLES = "masks", "tables"  # made before the first layer runs
+STACK = "stack"  # the scores of an assistant's candidates are joined into one tensor
 REORDER = "reorder"  # a layer's cache is copied for the beams that continue
 
 
