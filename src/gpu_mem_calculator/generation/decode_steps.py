@@ -107,14 +107,14 @@ def every_step(
     kind: LayerKind, prompt: int, new_tokens: int, mode: CacheMode
 ) -> dict[str, DecodeStep]:
     """The passes that are replayed, by name; each has the cache that the one before has left."""
-    numbers = played(new_tokens)
+    numbers = replayed_steps(new_tokens)
     passes = {PROMPT: prompt_step(kind, prompt, mode)}
     for before, number in pairwise((0, *numbers)):
         passes[f"{LAST}.{number}"] = step(kind, prompt, number, before, mode)
     return passes
 
 
-def played(new_tokens: int) -> tuple[int, ...]:
+def replayed_steps(new_tokens: int) -> tuple[int, ...]:
     """Numbers of the decoding steps that are replayed: all of up to `STEPS`, else two at each end
     and the rest at even distances.
 

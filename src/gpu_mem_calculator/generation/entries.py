@@ -211,19 +211,19 @@ def layer_events(layer: InferenceLayer, block: int, *, embedded: bool) -> PassEv
         block=block,
         script=layer.script,
         forward=True,
-        given=layer.given,
-        kept=layer.kept,
+        cache_before=layer.given,
+        cache_after=layer.kept,
         named=layer.named,
         embedded=embedded,
     )
 
 
 def choice_events(choice: ForwardPass) -> PassEvents:
-    """The events of choosing a token; what it refers to afterwards is kept for the next choice."""
+    """The events of choosing a token; tensors to which variables still refer are its cache."""
     return PassEvents(
         block=SCORES,
         script=choice.script,
         forward=True,
-        given=choice.given,
-        kept=(choice.script.exit, *choice.kept),
+        cache_before=choice.given,
+        cache_after=(choice.script.exit, *choice.kept),
     )

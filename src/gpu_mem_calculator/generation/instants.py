@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ..ledger.ledger import Instant
 from ..ledger.num import Num, holds
-from .decode_steps import FIRST, LAST, PROMPT, LayerKind, played
+from .decode_steps import FIRST, LAST, PROMPT, LayerKind, replayed_steps
 
 PREFILL, DECODE = "prefill", "decode"
 MASKS, TABLES = "masks", "tables"  # made before the first layer runs
@@ -86,7 +86,7 @@ def every_beat(
 ) -> tuple[GenerationInstant, ...]:
     """The instants of an unrolled generation: each layer, in every pass that is replayed."""
     instants = every_layer(kinds, PROMPT, PREFILL, "prefill", new_tokens > 0, beams)
-    for number in played(new_tokens):
+    for number in replayed_steps(new_tokens):
         instants += every_layer(kinds, f"{LAST}.{number}", DECODE, "decode", True, beams)
     return tuple(instants)
 

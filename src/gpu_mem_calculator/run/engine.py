@@ -25,7 +25,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     - `fixed`: options of which only the default value is modelled.
     - `generations`: for each generation of the framework that has ended, its newest version.
     - `axes`: mesh axes that it can shard along, besides dp.
-    - `side_streams`: whether it creates CUDA streams of its own.
+    - `side_streams`: whether it creates CUDA streams.
     - `transformers`: it runs Hugging Face's modelling code.
     - `optimizers`: those that it supports.
     - `problems`: one sentence for each setting that the framework refuses, too.
