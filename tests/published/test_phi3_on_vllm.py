@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:tests/published/test_phi3_vllm_article.py
-"""A public article: Phi-3-mini-4k on vLLM, on an H100 NVL, with a share of 0.2 and of 0.9.
-========
 """The memory-consumption article: Phi-3-mini-4k on vLLM on an H100 NVL, with shares 0.2 and 0.9.
->>>>>>>> w-servers:tests/published/test_phi3_on_vllm.py
 
 What the process held differs by 69,927 MB, 0.7 of a card of 99,896 MB (93.04 GiB): an H100 NVL. So
 vLLM takes its share of the card, and 1,275 MB outside it in both: CUDA's context and the graphs.
@@ -12,8 +8,8 @@ The version is not named; weights of 7.1183 GiB and a separate process date it t
 from __future__ import annotations
 
 import pytest
+from gpu_mem_calculator.core.serving import resolve_inference
 
-from gpu_mem_calculator.core.resolve_inference import resolve_inference
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import GPU
 from gpu_mem_calculator.ledger.units import GIB
@@ -25,11 +21,7 @@ PROCESS_BYTES = {0.2: 21_254_635_520, 0.9: 91_182_071_808}
 
 
 def served(share: float) -> ServerMemory:
-<<<<<<<< HEAD:tests/published/test_phi3_vllm_article.py
-    """The documented server."""
-========
     """The article's server."""
->>>>>>>> w-servers:tests/published/test_phi3_on_vllm.py
     return serve(resolve_inference(read({
         "model": {"name": "phi-3-mini"},
         "inference": {"engine": "vllm", "engine_version": "0.5.0", "engine_generation": "v0",
