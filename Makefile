@@ -19,7 +19,7 @@ run: $(VENV)/base
 serve: $(VENV)/web
 	$(BIN)/gpu-mem-calc serve
 
-test: lint $(VENV)/reference $(VENV)/browser $(VENV)/sandbox
+test: lint $(VENV)/reference $(VENV)/browser $(VENV)/sandbox $(VENV)/helm
 	$(BIN)/python -m pytest -n auto -m "not long" --cov --cov-report=term
 	$(BIN)/python tests/architecture/coverage_floor.py
 	$(BIN)/python -m pytest -n auto -m long
@@ -46,6 +46,7 @@ compare-traces: $(VENV)/reference
 gptlite-bench: $(VENV)/reference
 	cd examples/gptlite && ../../$(BIN)/python bench.py predict ../../docs/gptlite
 	cd examples/gptlite && ../../$(BIN)/python bench.py measure ../../docs/gptlite
+	cd examples/gptlite && ../../$(BIN)/python bench.py records ../../docs/gptlite
 	$(BIN)/python docs/gptlite_page.py
 
 clean:
@@ -85,4 +86,9 @@ $(VENV)/sandbox: $(VENV)/dev
 	{ command -v bwrap && command -v mmdebstrap; } \
 	  || { apt-get update -qq && apt-get install -qq -y bubblewrap mmdebstrap; } \
 	  || echo "no sandbox could be installed: pods run without one, and the image is not built"
+	@touch $@
+
+# Helm itself, which the chart's tests ask beside gotpl, where it can be had and runs
+$(VENV)/helm: $(VENV)/dev
+	$(BIN)/python -m tests.deploy.fetch_helm $(BIN)/helm
 	@touch $@

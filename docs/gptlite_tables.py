@@ -55,7 +55,8 @@ def close() -> str:
     found = list(gptlite_rows.memories())
     worst = max(found, key=lambda one: abs(one.off))
     traced = max(found, key=lambda one: abs(one.traced_off))
-    return (f"Over {len(found)} configurations the estimate is off by at most {worst.off:+.2f} % "
+    return (f"Over these {len(found)} configurations the estimate is off by at most "
+            f"{worst.off:+.2f} % "
             f"(`{worst.name}`), the trace by at most {traced.traced_off:+.2f} % "
             f"(`{traced.name}`).")  # fmt: skip
 
@@ -97,8 +98,11 @@ def score() -> str:
     both = [one for one in found if one.below and one.above and not one.wrong]
     wrong = sum(one.wrong for one in found)
     rest = [f"`{one.name}`" for one in found if one not in both and not one.wrong]
+    capped = sum(one.room is not None for one in both)
     said = (f"{len(both)} of {len(found)} predictions were tried on both sides and are right: the "
-            f"size trains, the next does not. {wrong or 'None'} turned out wrong.")  # fmt: skip
+            f"size trains, the next does not. {len(both) - capped} of them, on the whole card, "
+            f"were computed before the trial; {capped}, under a cap, afterwards. "
+            f"{wrong or 'None'} turned out wrong.")  # fmt: skip
     return f"{said} Not tried on both sides: {', '.join(rest)}." if rest else said
 
 
@@ -138,7 +142,10 @@ def changed() -> str:
     off = {name: gptlite_rows.error(then[name], one.measured) for name, one in now.items()}
     worst = max(off, key=lambda name: abs(off[name]))
     other = [f"`{name}`" for name, one in now.items() if one.estimated != then[name]]
-    said = f"{VERSION.capitalize()} was off by at most {off[worst]:+.2f} % (`{worst}`). "
+    said = (
+        f"They were estimated before they were measured: {VERSION} was off by at most "
+        f"{off[worst]:+.2f} % (`{worst}`). "
+    )
     if not other:
         return f"{said}Nothing has changed since."
     return f"{said}Estimates that have changed since: {', '.join(other)}."

@@ -2,6 +2,7 @@
 
     python bench.py predict FOLDER    estimates and traces; needs no GPU
     python bench.py measure FOLDER    the same on a GPU, and whether the largest models fit
+    python bench.py records FOLDER    what backtest needs to predict the measured rows without torch
 
 One GPU plays rank 0 of 8; a pipeline's ranks share it. The largest model is looked for on a ladder:
 as many layers as heads of 64, so that rung 12 is GPT-3 Small. It is predicted first; then it must
@@ -20,6 +21,7 @@ from typing import Any
 
 import bench_model
 from msgspec import to_builtins
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from gpu_mem_calculator.backtest.predict import outside_bytes
@@ -235,7 +237,27 @@ def measure(folder: Path) -> None:
     (folder / "cases.jsonl").unlink()
 
 
-COMMANDS: dict[str, Callable[[Path], None]] = {"predict": predict, "measure": measure}
+def records(folder: Path) -> None:
+    """Write the record of each measured model, and name it in its rows.
+
+    Not of a model that makes its own checkpoints: its run does not say so.
+    """
+    rows = read_rows(folder / "measured.jsonl")
+    (folder / "records").mkdir(exist_ok=True)
+    for row in rows:
+        if "failed" not in row and row["function"].endswith(":plain"):
+            found = record_of(row["config"], row["with"]["number"], row["with"]["batch_size"])
+            name = f"{found.arithmetic}-{row['with']['number']}-b{row['with']['batch_size']}.json"
+            (folder / "records" / name).write_bytes(encode(found) + b"\n")
+            row["record"] = f"records/{name}"
+    write_rows(folder / "measured.jsonl", rows)
+
+
+COMMANDS: dict[str, Callable[[Path], None]] = {
+    "predict": predict,
+    "measure": measure,
+    "records": records,
+}
 
 
 if __name__ == "__main__":

@@ -32,6 +32,14 @@ def test_the_chart_s_table(command: Command, stage: str) -> None:
                           "parameters without its output head\n")  # fmt: skip
 
 
+def test_a_vision_tower_is_counted(command: Command) -> None:
+    """DeepSpeed counts all parameters of the module, those for pictures among them."""
+    answer = command("deepspeed", "--stage", "2", "--model-path", "qwen2.5-vl-7b")
+    assert "Model with 7747M total params" in answer.out
+    assert answer.err == ("gpu-mem-calc: qwen2.5-vl-7b, a preset: 7,747,169,280 parameters without "
+                          "its output head, 676,550,144 of them in the vision tower\n")  # fmt: skip
+
+
 def test_stage_3_from_numbers(command: Command) -> None:
     """Stage 3 prints what the table function makes of the same numbers."""
     words = ["deepspeed", "--stage", "3", "--num-parameters", "70e9"]

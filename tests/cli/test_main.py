@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from socketserver import BaseRequestHandler, TCPServer
 
 import pytest
 
 from gpu_mem_calculator import __version__
 from gpu_mem_calculator.cli.main import VERBS
+from gpu_mem_calculator.cli.output import write
 
 from .conftest import Command
 
@@ -136,3 +139,64 @@ def test_starting_imports_neither_rich_nor_numpy() -> None:
         "print([m for m in ('rich', 'numpy', 'yaml', 'torch') if m in sys.modules])"
     )
     assert _shell(f'"$PY" -c "{script}"').stdout.endswith("[]\n")
+
+
+def test_a_terminal_gets_no_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe gets the text as it is."""
+    write("a\x9b2J\n\tb")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    write("a\x9b2J\n\tb")
+    assert capsys.readouterr().out == "a\x9b2J\n\tb\na\\u009b2J\n\tb\n"
+
+
+def test_a_servers_status_line_cannot_steer_the_terminal(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not HTTP is quoted without its control bytes."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("gpu_mem_calculator.hub.request.TRIES", 1)
+
+    class Rude(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(4096)
+            self.request.sendall(b"\x1b[2J\x9b31mhello\r\n\r\n")
+
+    with TCPServer(("127.0.0.1", 0), Rude) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+        answer = command("quick", "owner/model")
+    assert answer.code == 2
+    assert "hello" in answer.err
+    assert answer.err.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["calculate", "--function", "m:f", "--record", "no/x"],
+        ["calculate", "--preset", "gpt2", "--output", "no/x"],
+        ["explain", "--function", "m:f", "--record", "no/x"],
+        ["quick", "gpt2", "--output", "no/x"],
+        ["infer", "gpt2", "--output", "no/x"],
+        ["trace", "--preset", "gpt2", "--snapshot", "no/x"],
+        ["measure", "--preset", "gpt2", "--snapshot", "no/x"],
+        ["backtest", "runs.jsonl", "--picture", "no/x"],
+        ["deepspeed", "--num-parameters", "7B", "--output", "no/x"],
+        ["presets", "--output", "no/x"],
+        ["gpus", "--output", "no/x"],
+        ["schema", "--output", "no/x"],
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    words: list[str], command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every command, with the option and the path in the sentence."""
+
+    def work(_: object) -> int:
+        raise AssertionError("it has begun")
+
+    monkeypatch.setattr(f"gpu_mem_calculator.cli.{words[0]}.run", work)
+    why = f"gpu-mem-calc: {words[-2]} no/x: cannot be written, No such file or directory\n"
+    assert command(*words) == (2, "", why)

@@ -252,6 +252,15 @@ def test_without_a_gpu_there_is_one_sentence(
     assert 'pip install "gpu-mem-calculator[measure]"' in answer.err
 
 
+def test_without_a_gpu_no_file_is_left(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--append makes its file with the first row."""
+    monkeypatch.setattr(card, "find_spec", lambda name: None)
+    assert command("measure", "--preset", "gpt2", "--append", tmp_path / "runs.jsonl").code == 2
+    assert not list(tmp_path.iterdir())
+
+
 def test_sizes_are_binary() -> None:
     """A card sold as 24 GB has 24 GiB."""
     sizes = [verb.memory_size(text) for text in ("24GiB", "24GB", "24", "0.5g", "500MiB", "9B")]

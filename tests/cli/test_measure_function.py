@@ -50,7 +50,7 @@ def test_a_function_is_measured(command: Command, tmp_path: Path) -> None:
     assert (row["id"], row["function"]) == ("my_project.train.make", "my_project.train:make")
     assert row["with"] == {"n_layer": 24, "text": "abc"}
     assert row["config"] == {"engine": {"type": "deepspeed"}, "hardware": {"num_gpus": 8}}
-    assert "it needs --function" in " ".join(command("backtest", kept).out.split())
+    assert "which backtest does not run" in " ".join(command("backtest", kept).out.split())
 
 
 def test_a_case_has_a_function_of_its_own(command: Command, tmp_path: Path) -> None:

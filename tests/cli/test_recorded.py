@@ -92,7 +92,7 @@ def test_every_zero_stage_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
     (["--function", "own_net:broken"], "no such file"),
     (["--function", "own_net:nothing"], "has no function 'nothing'"),
     ([*FUNCTION, "--preset", "gpt2"], "--function brings the model"),
-    (["--record", "missing.json"], "--record missing.json: cannot be read"),
+    (["--record", "missing.json"], "--record missing.json: no such file"),
     (["--record", "own_net.py"], "it is not JSON"),
     (["--with", "layers=3"], "--with is for the arguments of --function"),
     ([*FUNCTION, "--set", "training.lora.r=8"], "lora"),

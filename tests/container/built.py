@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from bare_image import build, lacking
+
+from .bare_image import build, lacking
 
 
 def image_root(factory: pytest.TempPathFactory) -> Path:

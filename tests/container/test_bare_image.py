@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import bare_image
 import pytest
-from bare_image import STEPS, Image, begun, lacking, size
-from bare_run import entry
-from dockerfile import DockerfileError, Stage, steps
 
 from tests.conftest import ROOT
+
+from . import bare_image
+from .bare_image import STEPS, Image, begun, lacking, size
+from .bare_run import entry
+from .dockerfile import DockerfileError, Stage, steps
 
 
 def played(root: Path, text: str, **images: Image) -> Image:
@@ -80,15 +81,15 @@ def test_a_build_argument_that_nobody_reads_is_refused(tmp_path: Path) -> None:
 
 def test_every_instruction_that_is_read_is_done() -> None:
     """None is accepted and ignored."""
-    from dockerfile import FLAGS
+    from .dockerfile import FLAGS
 
     assert STEPS.keys() == FLAGS.keys() - {"FROM"}
 
 
 def test_a_machine_that_cannot_build_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence with all that is missing."""
-    monkeypatch.setattr(bare_image.shutil, "which", lambda name: None)
-    monkeypatch.setattr(bare_image.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert lacking() == (
         "building without an engine needs mmdebstrap and bwrap and the right to be root"
     )

@@ -10,11 +10,12 @@ from typing import Any
 
 import components
 import pytest
-from dockerfile import read
 from packaging.requirements import Requirement
 
 from gpu_mem_calculator import __version__
 from tests.conftest import ROOT
+
+from .dockerfile import read
 
 LISTED: dict[str, Any] = json.loads((ROOT / "deploy/sbom.cdx.json").read_text(encoding="utf-8"))
 PURL = re.compile(r"pkg:(deb/debian|pypi|cargo)/[a-z0-9._+%-]+@[^@?#]+(\?\S+)?", re.IGNORECASE)

@@ -9,10 +9,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from dockerfile import Stage, read
 
 from gpu_mem_calculator import __version__
 from tests.conftest import ROOT
+
+from .dockerfile import Stage, read
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 TEXT = DOCKERFILE.read_text(encoding="utf-8")
@@ -29,7 +30,7 @@ def last(stage: Stage, name: str) -> str:
 
 def broken(text: str) -> list[str]:
     """Our own rules that a Dockerfile breaks, one sentence each."""
-    from dockerfile import steps
+    from .dockerfile import steps
 
     found = []
     names: set[str] = {"scratch"}
@@ -105,7 +106,7 @@ def test_each_of_our_rules_can_be_broken(line: str) -> None:
 
 def test_instructions_that_hide_something_are_refused() -> None:
     """ADD fetches and unpacks; it is not among the instructions that are read."""
-    from dockerfile import DockerfileError, steps
+    from .dockerfile import DockerfileError, steps
 
     with pytest.raises(DockerfileError, match="ADD is not understood"):
         list(steps("FROM scratch\nADD https://example.org/x /"))

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import components
 import pytest
-from bare_image import size
-from bare_run import configured, entry, inside
 
 from gpu_mem_calculator import __version__
 from tests.conftest import ROOT, small_run
-from tests.container.built import image_root
 from tests.services import free_port
+
+from .bare_image import size
+from .bare_run import configured, entry, inside
+from .built import image_root
 
 pytestmark = pytest.mark.long
 PYTHON = "/usr/bin/python3.13"

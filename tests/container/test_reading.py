@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from build_context import left_out, rules, sent
-from dockerfile import DockerfileError, expanded, needed, read, steps
 
 from tests.conftest import ROOT
+
+from .build_context import left_out, rules, sent
+from .dockerfile import DockerfileError, expanded, needed, read, steps
 
 SAMPLE = r"""
 # a comment

@@ -7,15 +7,13 @@ written.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from .render import render
 
 KAIWO = {"kaiwo": {"enabled": True}}
-PYTORCHJOB = ("kubeflow.org/v1", "kubeflow.org/v1/PyTorchJob")
-RAY = ("ray.io/v1", "ray.io/v1/RayJob")
 
 
 @dataclass(frozen=True)
@@ -27,12 +25,10 @@ class Case:
     sets: tuple[str, ...] = ()
     name: str = "release"
     namespace: str = "default"
-    api_versions: tuple[str, ...] = ()
 
     def options(self) -> dict[str, Any]:
         """What `render` takes besides values and files."""
-        return {"name": self.name, "sets": self.sets, "namespace": self.namespace,
-                "api_versions": self.api_versions}  # fmt: skip
+        return {"name": self.name, "sets": self.sets, "namespace": self.namespace}
 
 
 SEED = {
@@ -67,6 +63,10 @@ SMALL_RUN = {
 }
 # Keys of every pod, each with a value of its own.
 PODS = {
+    "serviceAccountName": "reader",
+    "automountServiceAccountToken": True,
+    "priorityClassName": "low",
+    "podSecurity": {"runAsUser": 1001, "runAsGroup": 1002, "fsGroup": 1003},
     "imagePullPolicy": "Always",
     "imagePullSecrets": [{"name": "our-registry"}],
     "podLabels": {"team": "training"},
@@ -80,6 +80,11 @@ PODS = {
     "extraVolumes": [{"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}}],
     "extraVolumeMounts": [{"name": "cache", "mountPath": "/cache"}],
 }  # fmt: skip
+# Keys of every Job.
+JOBS = {
+    "jobLabels": {"kueue.x-k8s.io/queue-name": "gpus", "app.kubernetes.io/name": "not-this"},
+    "jobAnnotations": {"example.com/asked-by": "ada"},
+}
 WEB_ALL = {
     "mode": "web",
     "hfTokenSecret": {"name": "hf-token", "key": "token"},
@@ -118,12 +123,11 @@ MEASURE_ALL = {
 }  # fmt: skip
 
 
-def measuring(nodes: int, *apis: str, kaiwo: bool = False, **measure: Any) -> Case:
-    """A measured run of every rank on so many nodes, eight GPUs each."""
+def measuring(nodes: int, kaiwo: bool = False, **measure: Any) -> Case:
+    """A measured run of every rank on these nodes, eight GPUs each."""
     run = {**SMALL_RUN, "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 8 * nodes}}
     values = {"mode": "measure", "run": run, "nodes": nodes, "kaiwo": {"enabled": kaiwo}}
-    return Case({**values, "measure": {"ranks": "all", **measure}}, (), (), "measured", "default",
-                apis)  # fmt: skip
+    return Case({**values, "measure": {"ranks": "all", **measure}}, name="measured")
 
 
 CASES: dict[str, Case] = {
@@ -133,16 +137,23 @@ CASES: dict[str, Case] = {
         {"stage": 3, "numParameters": "70e9", "largestLayerParameters": 1050673152, "nodes": 4}
     ),
     "deepspeed-all": Case(
-        {**PODS, "stage": 2, "gpusPerNode": 4, "nodes": 2, "bufferFactor": 2, "cpuForPod": "2",
+        {**PODS, **JOBS, "stage": 2, "gpusPerNode": 4, "nodes": 2, "bufferFactor": 2,
          "modelPath": "s3://bucket/a/model", "trustRemoteCode": True, "memoryForPod": "2Gi",
          "image": "example/gpu-mem-calculator:0.7.0", "ttlSecondsAfterFinished": 60,
          "activeDeadlineSeconds": 120, "bucketStorageHost": "http://s3.example:9000",
+         "bucketRegion": "eu-west-1", "cpuForPod": "2",
          "bucketCredentialsSecret": {"name": "keys", "accessKeyKey": "a", "secretKeyKey": "s"},
          "hfTokenSecret": {"name": "hub", "key": "token"}, "hfEndpoint": "https://hub.example"},
         name="all", namespace="training",
     ),
-    "deepspeed-kaiwo": Case(KAIWO, sets=("modelPath=meta-llama/Llama-3.1-8B",), name="kaiwo"),
+    "deepspeed-kaiwo": Case(
+        {**KAIWO, **JOBS, "modelPath": "meta-llama/Llama-3.1-8B"}, name="kaiwo"
+    ),
     "override-deepseek-v3": Case({}, ("overrides/deepseek-v3.yaml",)),
+    "override-openshift": Case(
+        {"numParameters": "70e9"}, ("overrides/openshift.yaml",)
+    ),
+    "override-aws": Case({"modelPath": "s3://bucket/a/model"}, ("overrides/aws.yaml",)),
     "override-deepspeed": Case({}, ("overrides/deepspeed.yaml",)),
     "override-estimate": Case({}, ("overrides/estimate.yaml",)),
     "override-estimate-serving": Case({}, ("overrides/estimate-serving.yaml",)),
@@ -162,18 +173,12 @@ CASES: dict[str, Case] = {
     "measure-node": measuring(1),
     "measure-job": measuring(2, launcher="job"),
     "measure-job-all": measuring(4, **MEASURE_ALL, launcher="job"),
-    "measure-pytorchjob": measuring(2, launcher="pytorchjob"),
-    "measure-pytorchjob-all": measuring(4, **MEASURE_ALL, launcher="pytorchjob"),
-    "measure-ray": measuring(2, launcher="ray"),
-    "measure-ray-all": measuring(
-        4, **MEASURE_ALL, launcher="ray", backoffLimit=1,
-        ray={"version": "2.61.0", "cpu": "2", "memory": "8Gi"},
+    "measure-job-kaiwo": measuring(2, kaiwo=True),
+    "measure-trainjob": measuring(2, launcher="trainjob"),
+    "measure-trainjob-all": replace(
+        trained := measuring(4, **{**MEASURE_ALL, "port": 29500}, launcher="trainjob"),
+        values={**trained.values, **PODS, **JOBS},
     ),
-    "measure-auto-none": measuring(2),
-    "measure-auto-pytorchjob": measuring(2, *RAY, *PYTORCHJOB),
-    "measure-auto-ray": measuring(2, *RAY),
-    "measure-auto-kaiwo": measuring(2, *RAY, *PYTORCHJOB, kaiwo=True),
-    "measure-kaiwo-ray": measuring(2, kaiwo=True, launcher="ray"),
     "override-measure": Case({}, ("overrides/measure.yaml",)),
     "override-measure-all": Case(
         {}, ("overrides/measure.yaml", "overrides/measure-all.yaml")

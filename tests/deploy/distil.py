@@ -19,11 +19,12 @@ import yaml
 CORE, META = "io.k8s.api.core.v1", "io.k8s.apimachinery.pkg.apis.meta.v1"
 # Keys under which Kubernetes' own objects are held: (the object's name, or a list of it).
 OWN: dict[str, str | list[str]] = {
-    "template": f"{CORE}.PodTemplateSpec",
-    "submitterPodTemplate": f"{CORE}.PodTemplateSpec",
     "metadata": f"{META}.ObjectMeta",
     "job": "io.k8s.api.batch.v1.Job",
     "headService": f"{CORE}.Service",
+    "affinity": f"{CORE}.Affinity",
+    "tolerations": [f"{CORE}.Toleration"],
+    "volumes": [f"{CORE}.Volume"],
     "resources": f"{CORE}.ResourceRequirements",
     "securityContext": f"{CORE}.SecurityContext",
     "env": [f"{CORE}.EnvVar"],
@@ -56,9 +57,17 @@ def structure(schema: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
+def template(schema: dict[str, Any]) -> str | None:
+    """Which template of Kubernetes' own a schema is, by the keys of its spec."""
+    keys = schema.get("properties", {}).get("spec", {}).get("properties", {})
+    if "containers" in keys and "restartPolicy" in keys:
+        return f"{CORE}.PodTemplateSpec"
+    return "io.k8s.api.batch.v1.JobTemplateSpec" if "backoffLimit" in keys else None
+
+
 def under(key: str, schema: dict[str, Any]) -> dict[str, Any]:
     """What a key holds: a reference where that is Kubernetes' own."""
-    own = OWN.get(key)
+    own = OWN.get(key) or template(schema)
     named = bool(schema.get("properties")) or "items" in schema or key in ("metadata", "job")
     if own is None or not named:
         return structure(schema)

@@ -1,18 +1,18 @@
-"""Helm itself, where a `helm` is on the PATH."""
+"""Helm itself: a `helm` on the PATH, or the one that fetch_helm.py puts beside this Python."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 from .cases import Case, rendered
-from .go_yaml import load_all, plain_numbers
-from .render import CHART, KUBERNETES, ChartError
+from .render import CHART, KUBERNETES, ChartError, objects
 
-HELM = shutil.which("helm")
+HELM = shutil.which("helm") or shutil.which("helm", path=str(Path(sys.prefix, "bin")))
 
 
 def with_helm(case: Case, folder: Path) -> list[dict[str, Any]]:
@@ -24,18 +24,11 @@ def with_helm(case: Case, folder: Path) -> list[dict[str, Any]]:
     command += [part for file in case.files for part in ("--values", str(CHART / file))]
     command += ["--values", str(given)]
     command += [part for line in case.sets for part in ("--set", line)]
-    command += [part for one in case.api_versions for part in ("--api-versions", one)]
-    if (
-        "kube-version"
-        in subprocess.run(
-            [HELM, "template", "--help"], capture_output=True, text=True, check=False
-        ).stdout
-    ):
-        command += ["--kube-version", KUBERNETES]
+    command += ["--kube-version", KUBERNETES]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ChartError(done.stderr.strip())
-    return [dict(plain_numbers(one)) for one in load_all(done.stdout)]  # type: ignore[call-overload]
+    return objects(done.stdout)
 
 
 def in_process(case: Case, _: Path) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """A rendered pod's container run as the kubelet would: its user, its variables and no others, its
 volumes, a root that is read-only, no capability, no way to gain one.
 
-The image is the folder that GPU_MEM_CALC_ROOT names (`python deploy/bare_image.py --root FOLDER`),
-or else this machine's own root with the tests' Python as the entry point. Bubblewrap makes the
+The image is the folder that GPU_MEM_CALC_ROOT names (tests/container/bare_image.py makes it), or
+else this machine's own root with the tests' Python as the entry point. Bubblewrap makes the
 pod; where there is none, setpriv gives the user alone, and where that cannot be, nothing does: a
 test's id says which.
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .policies import Document, pods
+from .policies import Document, pods, without_tests
 
 HERE = Path(__file__).parents[2]
 IMAGE = os.environ.get("GPU_MEM_CALC_ROOT")
@@ -56,6 +56,7 @@ class Pod:
     read_only: set[str]
     work: str
     grace: int
+    user: tuple[int, int] = (1000, 1000)
     extra: list[str] = field(default_factory=list)  # more options of bubblewrap
 
     @property
@@ -120,12 +121,17 @@ def volume(spec: Document, mount: Document, objects: Objects, at: Path) -> Path:
     return folder / mount["subPath"] if "subPath" in mount else folder
 
 
+def whom(security: Document) -> tuple[int, int]:
+    """User and group; where a pod does not say, what OpenShift chooses: a high number, group 0."""
+    return security.get("runAsUser", 1_000_650_000), security.get("runAsGroup", 0)
+
+
 @contextmanager
 def made(
     documents: list[Document], objects: Objects, fields: Mapping[str, str] | None = None
 ) -> Iterator[Pod]:
     """The pod of a case's documents with these secrets; its volumes go at the end."""
-    (pod,) = pods(documents)
+    (pod,) = pods(without_tests(documents) or documents)
     (container,) = pod.spec["containers"]
     own = {("ConfigMap", one["metadata"]["name"]): one["data"]
            for one in documents if one["kind"] == "ConfigMap"}  # fmt: skip
@@ -142,6 +148,7 @@ def made(
             [expanded(word, given) for word in [*entry, *container.get("args", [])]], given,
             folders, {one["mountPath"] for one in mounts if one.get("readOnly")},
             container["workingDir"], pod.spec.get("terminationGracePeriodSeconds", 30),
+            whom(pod.spec["securityContext"]),
         )  # fmt: skip
     finally:
         shutil.rmtree(at)
@@ -153,7 +160,8 @@ def made(
 def bubblewrap(pod: Pod) -> list[str]:
     """The command line of a pod in its own namespaces, its first process being the command."""
     root = Path(IMAGE or "/")
-    line = ["bwrap", "--unshare-user", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"]
+    line = ["bwrap", "--unshare-user", "--cap-drop", "ALL"]
+    line += ["--uid", str(pod.user[0]), "--gid", str(pod.user[1])]
     line += ["--unshare-pid", "--as-pid-1", "--unshare-ipc", "--unshare-uts", "--new-session"]
     line += ["--hostname", pod.variables["HOSTNAME"], "--die-with-parent", "--tmpfs", "/"]
     for one in sorted(root.iterdir()):
@@ -185,8 +193,8 @@ def moved(pod: Pod, text: str) -> str:
 def setpriv(pod: Pod) -> list[str]:
     """The same with the pod's user, no capability and no way to one; the root is its own guard."""
     given = [f"{name}={moved(pod, value)}" for name, value in pod.variables.items()]
-    user = ["setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "--no-new-privs",
-            "--bounding-set=-all", "--inh-caps=-all"]  # fmt: skip
+    user = ["setpriv", "--reuid", str(pod.user[0]), "--regid", str(pod.user[1]), "--clear-groups",
+            "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]  # fmt: skip
     return [*user, *plain(pod, given)]
 
 

@@ -17,10 +17,12 @@ OWN_LABELS = {f"app.kubernetes.io/{key}" for key in STANDARD} | {"helm.sh/chart"
 # Kinds that live in a namespace; all that the chart may make.
 NAMESPACED = {
     "ConfigMap", "Deployment", "HorizontalPodAutoscaler", "Ingress", "Job", "KaiwoJob",
-    "NetworkPolicy", "PodDisruptionBudget", "PyTorchJob", "RayJob", "Service",
+    "NetworkPolicy", "Pod", "PodDisruptionBudget", "Service", "TrainJob", "TrainingRuntime",
 }  # fmt: skip
 VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim",
            "projected", "secret"}  # fmt: skip
+TEST_HOOK = {"helm.sh/hook": "test",
+             "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded"}  # fmt: skip
 POLICIES: dict[str, Policy] = {}
 
 
@@ -69,13 +71,11 @@ def containers(documents: list[Document]) -> Iterator[tuple[Pod, Document]]:
 
 @policy
 def not_root(documents: list[Document]) -> Iterator[str]:
-    """Pods run as 1000:1000, and no container as another."""
+    """No pod runs as root, and no container as another than its pod."""
     for pod in pods(documents):
         given = pod.spec.get("securityContext", {})
-        if not given.get("runAsNonRoot") or given.get("runAsUser") != 1000:
-            yield "a pod does not say runAsNonRoot and runAsUser 1000"
-        if given.get("runAsGroup") != 1000:
-            yield "a pod's runAsGroup is not 1000"
+        if given.get("runAsNonRoot") is not True or given.get("runAsUser") == 0:
+            yield "a pod may run as root"
     for _, one in containers(documents):
         if {"runAsUser", "runAsGroup", "runAsNonRoot"} & set(one.get("securityContext", {})):
             yield f"container {one['name']} says anew whom it runs as"
@@ -130,16 +130,16 @@ def probes(documents: list[Document]) -> Iterator[str]:
 
 @policy
 def no_cluster_rights(documents: list[Document]) -> Iterator[str]:
-    """No role, no account, no token, no word of other services."""
+    """No role and no account is made; no token but by an account that is named; no links."""
     for document in documents:
         if re.search("Role|ServiceAccount|Webhook|CustomResourceDefinition", document["kind"]):
             yield f"the chart makes a {document['kind']}"
     for pod in pods(documents):
-        for key in ("automountServiceAccountToken", "enableServiceLinks"):
-            if pod.spec.get(key) is not False:
-                yield f"a pod's {key} is not false"
-        if "serviceAccountName" in pod.spec:
-            yield "a pod has a service account"
+        if pod.spec.get("enableServiceLinks") is not False:
+            yield "a pod's enableServiceLinks is not false"
+        token = pod.spec.get("automountServiceAccountToken")
+        if token is not False and not (token and pod.spec.get("serviceAccountName")):
+            yield "a pod has the token of an account that is not named"
 
 
 @policy
@@ -159,7 +159,7 @@ def nothing_of_the_node(documents: list[Document]) -> Iterator[str]:
 
 @policy
 def goes_with_the_release(documents: list[Document]) -> Iterator[str]:
-    """In one namespace; no hook and nothing kept, so that uninstalling removes it."""
+    """In one namespace; nothing kept, so that uninstalling removes it; no hook but a test's."""
     spaces = {document["metadata"].get("namespace") for document in documents}
     if len(spaces) > 1:
         yield f"the objects are in the namespaces {sorted(map(str, spaces))}"
@@ -167,9 +167,19 @@ def goes_with_the_release(documents: list[Document]) -> Iterator[str]:
         if document["kind"] not in NAMESPACED:
             yield f"the chart makes a {document['kind']}"
     for document in documents:
-        for key in document["metadata"].get("annotations", {}):
-            if key.startswith("helm.sh/"):
-                yield f"{document['kind']} has the annotation {key}"
+        held = document["metadata"].get("annotations", {})
+        own = {key: value for key, value in held.items() if key.startswith("helm.sh/")}
+        if own not in ({}, TEST_HOOK):
+            yield f"{document['kind']} has the annotations {own}"
+
+
+def without_tests(documents: list[Document]) -> list[Document]:
+    """What a release makes: all but what `helm test` makes later."""
+
+    def is_test(document: Document) -> bool:
+        return "helm.sh/hook" in document["metadata"].get("annotations", {})
+
+    return [document for document in documents if not is_test(document)]
 
 
 @policy

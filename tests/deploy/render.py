@@ -40,16 +40,15 @@ class ApiVersions(tuple[str, ...]):
         return name in self
 
 
-class Files(dict[str, str]):
+class Files:
     """`.Files`: what the chart holds besides its templates."""
+
+    def __init__(self, held: Mapping[str, str]) -> None:
+        self.held = held
 
     def Get(self, name: str) -> str:  # noqa: N802 - templates call it so
         """A file's text, or none."""
-        return self.get(name, "")
-
-    def Glob(self, pattern: str) -> Files:  # noqa: N802 - templates call it so
-        """Those whose paths match."""
-        return Files({k: v for k, v in self.items() if fnmatch.fnmatchcase(k, pattern)})
+        return self.held.get(name, "")
 
 
 def kept_files(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -77,9 +76,9 @@ def ignored(path: Path, name: Path, rules: Iterable[str]) -> bool:
 
 
 @cache
-def chart_files(folder: Path) -> Files:
+def chart_files(folder: Path) -> dict[str, str]:
     """Every file of the chart by its path, read once."""
-    return Files({name: path.read_text(encoding="utf-8") for name, path in kept_files(folder)})
+    return {name: path.read_text(encoding="utf-8") for name, path in kept_files(folder)}
 
 
 @cache
@@ -227,8 +226,13 @@ def render(
 ) -> list[Values]:
     """Every document of the chart; ChartError where Helm would refuse. Takes what `texts` does."""
     made = texts(values, *files, **more).values()
-    found = [document for text in made for document in load_all(text)]
-    return [dict(plain_numbers(one)) for one in found]  # type: ignore[call-overload]
+    return [document for text in made for document in objects(text)]
+
+
+def objects(text: str) -> list[Values]:
+    """Every object of a manifest; those of a List one by one, as a cluster gets them."""
+    found = [dict(plain_numbers(one)) for one in load_all(text)]  # type: ignore[call-overload]
+    return [item for one in found for item in (one["items"] if one["kind"] == "List" else [one])]
 
 
 def cause(problem: BaseException) -> str:

@@ -62,10 +62,19 @@ REFUSED: dict[str, tuple[Case, tuple[str, ...]]] = {
         Case({**measuring(2).values, "nodes": 3}), ("num_gpus=16", "24 ranks")),
     "an unknown launcher": (measuring(2, launcher="mpi"), ("launcher",)),
     "a minimum of every rank": (measuring(2, findMinimum=True), ("findMinimum",)),
-    "a PyTorchJob for Kaiwo": (
-        measuring(2, kaiwo=True, launcher="pytorchjob"), ("kaiwo", "PyTorchJob")),
-    "a shell's words for Ray": (
-        measuring(2, launcher="ray", settings=["model.name=$(id)"]), ("$(id)", "entrypoint")),
+    "a launcher that is gone": (measuring(2, launcher="pytorchjob"), ("launcher",)),
+    "a TrainJob for Kaiwo": (
+        measuring(2, kaiwo=True, launcher="trainjob"), ("kaiwo", "TrainJob")),
+    "another port for a TrainJob": (
+        measuring(2, launcher="trainjob", port=29501), ("port=29501", "29500")),
+    "root": (Case({**MODEL, "podSecurity": {"runAsUser": 0}}), ("runAsUser",)),
+    "a user in words": (Case({**MODEL, "podSecurity": {"runAsUser": "me"}}), ("runAsUser",)),
+    "a queue for the page": (
+        Case({"mode": "web", "jobLabels": {"kueue.x-k8s.io/queue-name": "a"}}),
+        ("jobLabels", "podLabels")),
+    "a token without an account": (
+        Case({**MODEL, "automountServiceAccountToken": True}),
+        ("automountServiceAccountToken", "serviceAccountName")),
     "a key without a value": (Case(MODEL, sets=("nodes",)), ("nodes", "has no value")),
 }  # fmt: skip
 

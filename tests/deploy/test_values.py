@@ -125,8 +125,7 @@ DEFAULTS = dict(leaves(load((CHART / "values.yaml").read_text(encoding="utf-8"))
 USED_BY = {
     "estimate.": ["estimate-all", "override-estimate"],
     "run": ["estimate-configmap", "override-estimate"],
-    "measure.ray.": ["measure-ray"],
-    "measure.": ["measure-one", "measure-node", "measure-job", "measure-ray", "measure-one-all"],
+    "measure.": ["measure-one", "measure-node", "measure-job", "measure-one-all"],
     "web.": ["web-all", "web-default", "web-least"],
     "hfEndpoint": ["seed-hub", "web-all"],
     "": ["seed-hub", "seed-number", "seed-bucket", "stage-3-numbers", "web-all", "measure-job"],
@@ -163,7 +162,7 @@ OTHER = {
     "measure.cap": "8GiB",
     "measure.format": "json",
     "measure.gpuResource": "amd.com/gpu",
-    "measure.launcher": "ray",
+    "measure.launcher": "trainjob",
     "measure.ranks": "all",
     "mode": "web",
     "runConfigMap.key": "other.json",

@@ -16,8 +16,8 @@ from tests.hub.servers import hub
 from tests.services import free_port
 
 from .cases import CASES, SMALL_RUN, documents, rendered
-from .pods import BEST, WHERE, Pod, Running, made, running, written
-from .policies import pods
+from .pods import BEST, IMAGE, WHERE, Pod, Running, made, run, running, written
+from .policies import pods, without_tests
 
 # Asks from within the pod's network, as the kubelet and the Service do: first whether it is ready,
 # then each question; prints the answers.
@@ -77,7 +77,7 @@ def asked(there: Running, port: str, *questions: tuple[Any, ...]) -> list[Answer
 def test_the_page_lives_and_ends(where: str, name: str, workers: int) -> None:
     """Probes, page and estimate answer; SIGTERM ends it in time and well."""
     found = rendered(replace(CASES[name], sets=(f"web.workers={workers}",)))
-    ((container,),) = [pod.spec["containers"] for pod in pods(found)]
+    ((container,),) = [pod.spec["containers"] for pod in pods(without_tests(found))]
     probes = {container[kind]["httpGet"]["path"] for kind in container if kind.endswith("Probe")}
     paths = [*((path,) for path in sorted(probes)), ("/",), ("/api/calculate", SMALL_RUN)]
     objects = {("Secret", "hf-token"): {"token": "hf_aVerySecretToken"}}
@@ -96,6 +96,26 @@ def test_the_page_lives_and_ends(where: str, name: str, workers: int) -> None:
     assert "Traceback" not in log
     assert "hf_aVerySecretToken" not in log + page[2]
     assert left == []
+
+
+@pytest.mark.parametrize("where", [WHERE])
+def test_helm_test_asks_the_page(where: str) -> None:
+    """Its pod's own command ends well against the page, and not where nothing answers."""
+    found = rendered(replace(CASES["web-least"], sets=("web.workers=1",)))
+    (test,) = [one for one in found if one["kind"] == "Pod"]
+    with made(found, {}) as page, made([test], {}) as pod:
+        python, option, script, _ = pod.command
+        pod.command = [python if IMAGE else sys.executable, option, script]
+        pod.command.append(f"http://127.0.0.1:{prepared(page, alone=False)}")
+        with running(page):
+            answered = run(pod)
+        pod.command[-2] = script.replace("+ 60", "+ 0")  # nobody waits a minute here
+        refused = run(pod)
+    assert answered.code == 0, answered.log
+    assert "answers: llama2-7b on 8 GPUs allocates" in answered.log
+    assert refused.code == 1
+    assert "is not ready after a minute" in refused.log
+    assert "Traceback" not in refused.log
 
 
 @pytest.mark.parametrize("where", [WHERE])
@@ -122,7 +142,7 @@ def test_visitors_may_ask_the_hub(where: str) -> None:
 def test_probes_ask_what_answers() -> None:
     """The two addresses that the service has for it."""
     for name in (name for name in CASES if name.startswith("web")):
-        for pod in pods(documents(name)):
+        for pod in pods(without_tests(documents(name))):
             (container,) = pod.spec["containers"]
             kinds = ("startupProbe", "readinessProbe", "livenessProbe")
             asked_at = [container[kind]["httpGet"]["path"] for kind in kinds]

@@ -74,6 +74,25 @@ def test_the_answer_that_is_shown_is_the_one_that_is_compared() -> None:
     assert shown == f"{one.estimated:.2f}"
 
 
+def test_the_readme_claims_what_the_page_shows() -> None:
+    """Which figures were predicted before they were measured, how far off the first ones were, and
+    how many of the largest models were tried on both sides.
+    """
+    tables = page()["tables"]
+    (first,) = re.findall(r"at most (\+[\d.]+ %)", tables.changed())
+    (today,) = re.findall(r"at most (\+[\d.]+ %)", tables.close())
+    (pipelines,) = re.findall(r"was (\d+ to \d+ %)", tables.before())
+    both, every = re.findall(r"^(\d+) of (\d+)", tables.score())[0]
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    for words in (
+        f"{every} configurations were estimated before they were measured: the worst was "
+        f"{first} off, {today} today",
+        f"Two pipelines were {pipelines} off at first sight",
+        f"Of the {every} largest models {both} were tried on both sides, and all {both}",
+    ):
+        assert words in readme
+
+
 def test_a_rungs_parameters() -> None:
     """GPT-3 Small has as many as the module has."""
     assert rows().parameters(12) == 86_701_056

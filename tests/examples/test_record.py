@@ -115,6 +115,122 @@ def test_parts_that_share_tensors(build: Callable[[], Any]) -> None:
     assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.02)
 
 
+class Encoder(torch.nn.Module):
+    """nn.TransformerEncoderLayer, whose attention reads the weights of an out_proj that is never
+    called; `unused` and `frozen` add a layer that nothing calls, and freeze the first norms.
+    """
+
+    def __init__(self, *, unused: bool = False, frozen: bool = False) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(1000, 256)
+        self.layers = torch.nn.ModuleList(
+            torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True) for _ in range(3)
+        )
+        self.head = torch.nn.Linear(256, 1000)
+        if unused:
+            self.extra = torch.nn.Linear(256, 1024)
+        for layer in self.layers if frozen else ():
+            layer.linear1.requires_grad_(False)
+
+    def forward(self, x: Any) -> Any:
+        """The head's weight is read here, not by the head."""
+        x = self.table(x)
+        for layer in self.layers:
+            x = layer(x)
+        return torch.nn.functional.linear(x, self.head.weight, self.head.bias).square().mean()
+
+
+def encoder(**options: bool) -> Callable[[], Any]:
+    """Makes an encoder and its batch."""
+    return lambda: (Encoder(**options), (torch.zeros(2, 128, dtype=torch.long),))
+
+
+def deepspeed_run(stage: int) -> dict[str, Any]:
+    """A run under ZeRO."""
+    return run_file(
+        {"type": "deepspeed", "reduce_bucket_size": 50_000, "zero_stage": stage},
+        8,
+        precision="bf16_mixed",
+    )
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_weights_that_another_module_reads(name: str) -> None:
+    """A child's weight that its parent reads is counted, whatever the engine."""
+    estimate, traced = both(encoder(), RUNS[name])
+    parameters = list(encoder()()[0].parameters())
+    assert estimate.result.num_parameters == sum(p.numel() for p in parameters)
+    assert estimate.result.allocated_bytes == pytest.approx(
+        traced.allocated_bytes - STEPS_BYTES * len(parameters), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(("stage", "near"), [(0, 1e-3), (1, 2e-3), (2, 1e-3), (3, 0.02)])
+def test_weights_that_another_module_reads_under_deepspeed(stage: int, near: float) -> None:
+    """DeepSpeed, too; ZeRO 3 gathers them with the module that reads them."""
+    pytest.importorskip("deepspeed")
+    estimate, traced = both(encoder(), deepspeed_run(stage))
+    assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=near)
+
+
+@pytest.mark.parametrize(("stage", "near"), [(1, 2e-3), (2, 1e-3), (3, 0.02)])
+def test_an_unused_layer_under_zero(stage: int, near: float) -> None:
+    """It is sharded with the rest, and has a master weight and a state."""
+    pytest.importorskip("deepspeed")
+    estimate, traced = both(encoder(unused=True), deepspeed_run(stage))
+    assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=near)
+
+
+@pytest.mark.parametrize(
+    "data", [RUNS["fp32"], RUNS["ddp"], deepspeed_run(2)], ids=["fp32", "ddp", "zero 2"]
+)
+def test_frozen_weights_are_held(data: dict[str, Any]) -> None:
+    """Without a gradient and a state."""
+    if data["engine"]["type"] == "deepspeed":
+        pytest.importorskip("deepspeed")
+    estimate, traced = both(encoder(frozen=True), data)
+    assert estimate.result.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "data", "sentence"),
+    [
+        ({"unused": True}, RUNS["fp32"], "extra.weight is trained and not in the loss"),
+        ({"unused": True}, RUNS["fsdp"], "extra.weight is trained and not in the loss"),
+        ({"frozen": True}, RUNS["fsdp"], "layers.0.linear1.weight is frozen, and"),
+        ({"frozen": True}, deepspeed_run(3), "layers.0.linear1.weight is frozen, and"),
+    ],
+)
+def test_weights_without_a_gradient_that_are_not_modelled(
+    options: dict[str, bool], data: dict[str, Any], sentence: str
+) -> None:
+    """Refused in a sentence."""
+    with pytest.raises(InputError) as error:
+        full_estimate(recorded(encoder(**options), data))
+    assert any(problem.startswith(sentence) for problem in error.value.problems)
+
+
+def test_a_module_that_every_layer_calls_is_refused() -> None:
+    """It would be counted once a layer."""
+
+    class Shared(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            norm = torch.nn.LayerNorm(8)
+            self.layers = torch.nn.ModuleList(
+                torch.nn.Sequential(torch.nn.Linear(8, 8)) for _ in range(2)
+            )
+            self.norm = norm
+
+        def forward(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = self.norm(layer(x))
+            return x.mean()
+
+    with pytest.raises(InputError, match="and it trains 160"):
+        recorded(lambda: (Shared(), (torch.randn(4, 8),)), RUNS["fp32"])
+
+
 FULL = {"activation_checkpointing": "full", "checkpoint_reentrant": True}
 
 

@@ -12,11 +12,11 @@ from gpu_mem_calculator.core.model_source import find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.hub.access import Access
 from tests.hub.servers import Asked, serving
-from tests.hub.test_checkpoint import CONFIG, safetensors_bytes
+from tests.hub.test_checkpoint import CONFIG, WHOLE, safetensors_bytes
 
 SECRET = "hf_not_to_be_told"
 CONFIG_BYTES = json.dumps(CONFIG).encode()
-WEIGHTS = safetensors_bytes({"model.norm.weight": ("F32", [64], 256)})
+WEIGHTS = safetensors_bytes(WHOLE)
 TABLE: dict[str, bytes | str] = {"/config.json": CONFIG_BYTES, "/model.safetensors": WEIGHTS}
 LOCAL = Access(files=False, hosts=frozenset({"127.0.0.1"}))
 

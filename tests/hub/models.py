@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from tests.hub.test_checkpoint import CONFIG, gguf_bytes, safetensors_bytes
+from tests.hub.test_checkpoint import CONFIG, WHOLE, gguf_bytes, safetensors_bytes
 
 CONFIG_BYTES = json.dumps(CONFIG).encode()
 ONE = {
     "config.json": CONFIG_BYTES,
-    "model.safetensors": safetensors_bytes({"model.norm.weight": ("F32", [64], 256)}),
+    "model.safetensors": safetensors_bytes(WHOLE),
 }
 # Twelve files with a tensor each, and an index.
 SHARDS = {f"model-{i:02}.safetensors": f"model.layers.{i}.weight" for i in range(12)}
@@ -18,7 +18,7 @@ MANY = {
     "model.safetensors.index.json": json.dumps(
         {"weight_map": {tensor: file for file, tensor in SHARDS.items()}}
     ).encode(),
-    **{file: safetensors_bytes({tensor: ("BF16", [64, 64], 8192)})
+    **{file: safetensors_bytes({tensor: ("BF16", [64, 118], 15104)})
        for file, tensor in SHARDS.items()},
 }  # fmt: skip
 GGUF = {"tiny-Q8_0.gguf": gguf_bytes()}

@@ -239,3 +239,12 @@ def test_keys_that_are_to_be_had_elsewhere(
         monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "word"))
         assert found("models/mine.json").arch.vocab == 256
     assert asked == [("/keys", "let me in")]
+
+
+def test_a_password_in_the_storages_address_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host stays in the sentence, for whoever looks for the mistake."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://name:hunter2@127.0.0.1:9")
+    monkeypatch.setattr("gpu_mem_calculator.hub.bucket.TRIES", 0)
+    heard = why("s3://default-bucket/config.json")
+    assert "the storage at http://127.0.0.1:9 cannot be reached" in heard
+    assert "hunter2" not in heard

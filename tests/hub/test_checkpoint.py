@@ -28,6 +28,11 @@ CONFIG = {
     "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256,
     "tie_word_embeddings": True, "max_position_embeddings": 512,
 }  # fmt: skip
+# Its parameters; those of a layer are one tensor.
+TABLE, NORM = {"model.embed_tokens.weight": ("BF16", [256, 64], 32768)}, {
+    "model.norm.weight": ("F32", [64], 256)}  # fmt: skip
+LAYERS = {f"model.layers.{i}.weight": ("BF16", [36_992], 73_984) for i in range(2)}
+WHOLE = {"model.weight": ("BF16", [90_432], 180_864)}  # the same in one
 
 
 def safetensors_bytes(tensors: dict[str, tuple[str, list[int], int]]) -> bytes:
@@ -41,8 +46,8 @@ def safetensors_bytes(tensors: dict[str, tuple[str, list[int], int]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def gguf_bytes() -> bytes:
-    """A GGUF header: some metadata, a long list of tokens, three tensors."""
+def gguf_bytes(*, parts: int = 1, part: int = 1) -> bytes:
+    """A GGUF header: some metadata, a long list of tokens, three tensors; those of a part."""
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()
@@ -60,8 +65,11 @@ def gguf_bytes() -> bytes:
         number("llama.feed_forward_length", 128), number("llama.context_length", 512),
         number("llama.attention.head_count", 4), number("llama.attention.head_count_kv", 2),
     ]  # fmt: skip
-    tensors = [("token_embd.weight", (64, 256), 8), ("blk.0.ffn_up.weight", (256, 4), 12),
+    tensors = [("token_embd.weight", (64, 256), 8), ("blk.0.ffn_up.weight", (256, 289), 12),
                ("output_norm.weight", (64,), 0)]  # fmt: skip
+    if parts > 1:
+        values.append(number("split.count", parts))
+        tensors = tensors[part - 1 :: parts]
     rows = [
         text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, 0)
         for name, shape, kind in tensors
@@ -74,10 +82,7 @@ def gguf_bytes() -> bytes:
 def folder(tmp_path: Path) -> Path:
     """A checkpoint of two files with an index, on disk."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    parts = {
-        "model-1.safetensors": {"model.embed_tokens.weight": ("BF16", [256, 64], 32768)},
-        "model-2.safetensors": {"model.norm.weight": ("F32", [64], 256)},
-    }
+    parts = {"model-1.safetensors": TABLE, "model-2.safetensors": NORM | LAYERS}
     names = {}
     for file, tensors in parts.items():
         (tmp_path / file).write_bytes(safetensors_bytes(tensors))
@@ -92,10 +97,11 @@ def test_a_folders_files_are_all_read(folder: Path) -> None:
     assert found is not None
     assert [(t.name, t.num_bytes) for t in found.tensors] == [
         ("model.embed_tokens.weight", 32768), ("model.norm.weight", 256),
+        ("model.layers.0.weight", 73984), ("model.layers.1.weight", 73984),
     ]  # fmt: skip
     model = find_model(ModelConfig(name=str(folder)), headers=True)
-    assert model.stored == (("model.embed_tokens.weight", 32768, 16384),
-                            ("model.norm.weight", 256, 64))  # fmt: skip
+    assert model.stored[:2] == (("model.embed_tokens.weight", 32768, 16384),
+                                ("model.norm.weight", 256, 64))  # fmt: skip
     assert model.form == "safetensors"
 
 
@@ -112,11 +118,28 @@ def test_a_gguf_file_says_what_model_it_is(tmp_path: Path) -> None:
     found = gguf(file_reader(path), "tiny")
     assert found.metadata["tokenizer.ggml.tokens"] is None
     assert [(t.dtype, t.num_bytes) for t in found.tensors] == [
-        ("Q8_0", 64 * 256 // 32 * 34), ("Q4_K", 4 * 144), ("F32", 256),
+        ("Q8_0", 64 * 256 // 32 * 34), ("Q4_K", 289 * 144), ("F32", 256),
     ]  # fmt: skip
     model = find_model(ModelConfig(name=str(path)))
     assert (model.title, model.form, len(model.arch.layers)) == ("Tiny", "gguf", 2)
     assert (model.arch.vocab, model.arch.tied) == (256, True)
+
+
+def test_a_split_gguf_model_is_all_of_its_files(tmp_path: Path) -> None:
+    """The first names their number; another alone is a sentence, as is one that is not there."""
+    names = [f"tiny-{part:05}-of-00002.gguf" for part in (1, 2)]
+    for part, name in enumerate(names, 1):
+        (tmp_path / name).write_bytes(gguf_bytes(parts=2, part=part))
+    found = local(str(tmp_path / names[0]))
+    assert found is not None
+    assert {one.name for one in found.tensors} == {
+        "token_embd.weight", "blk.0.ffn_up.weight", "output_norm.weight",
+    }  # fmt: skip
+    with pytest.raises(HubError, match=r"one of 2 parts; give the first.*-00001-of-00002.gguf"):
+        local(str(tmp_path / names[1]))
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(HubError, match="00002-of-00002"):
+        local(str(tmp_path / names[0]))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +215,7 @@ def test_the_hub_is_asked_for_headers_only(asked: list[str], folder: Path) -> No
     """The config and the index whole, of each shard two ranges."""
     found = on_hub("owner/tiny", headers=True)
     assert found.config == CONFIG
-    assert [t.num_bytes for t in found.tensors] == [32768, 256]
+    assert [t.num_bytes for t in found.tensors] == [32768, 256, 73984, 73984]
     ranges = [one for one in asked if "bytes=" in one]
     assert len(ranges) == 4
     assert all("safetensors" in one for one in ranges)

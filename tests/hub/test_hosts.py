@@ -17,6 +17,7 @@ from tests.hub.local_hub import CONFIG_BYTES, LOCAL, SECRET, TABLE, WEIGHTS, hub
 from tests.hub.servers import Asked, serving
 from tests.hub.test_checkpoint import CONFIG
 
+WAY = peer.Way("https://huggingface.co/owner/tiny")
 __all__ = ["hub", "online"]  # fixtures
 
 
@@ -138,7 +139,7 @@ def test_a_name_that_leads_inside_is_not_connected_to(
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
     with pytest.raises(HubError, match="lies inside"):
-        peer.connected("huggingface.co", 443, 1.0)
+        peer.connected("huggingface.co", 443, 1.0, WAY)
     assert not connections
 
 
@@ -152,7 +153,7 @@ def test_the_address_that_was_judged_is_the_one_connected_to(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(socket.socket, "connect", lambda _, place: connections.append(place))
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
-    peer.connected("huggingface.co", 443, 1.0).close()
+    peer.connected("huggingface.co", 443, 1.0, WAY).close()
     assert connections == [("8.8.8.8", 443)]
     assert len(answers) == 1
 
@@ -186,6 +187,88 @@ def test_the_token_stays_with_the_hub(
     assert dict(hub[1])["/owner/renamed"] == f"Bearer {SECRET}"
 
 
+@pytest.mark.parametrize("inside", ["169.254.169.254", "10.0.0.7", "::1"])
+def test_a_public_hub_cannot_redirect_a_command_line_inside(
+    inside: str, hub: tuple[dict[str, bytes | str], Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first host may be anywhere; a redirect reaches public addresses alone."""
+    real = peer.is_public
+    monkeypatch.setattr(peer, "is_public", lambda one: one == "127.0.0.1" or real(one))
+    family = socket.AF_INET6 if ":" in inside else socket.AF_INET
+    look_up = socket.getaddrinfo
+
+    def answered(host: str, port: int, **rest: Any) -> Any:
+        if host != "inside.example":
+            return look_up(host, port, **rest)
+        return [(family, 1, 6, "", (inside, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answered)
+    hub[0]["/config.json"] = "http://inside.example/config.json"
+    assert "it is redirected to inside.example, which is not a public address" in why()
+
+
+def test_a_first_host_that_moves_inside_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that changes its mind between two requests earns nothing."""
+    answers = [[(socket.AF_INET, 1, 6, "", (place, 443))] for place in ("8.8.8.8", "10.0.0.7")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.pop(0))
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: None)
+    way = peer.Way("https://evil.example/config.json")
+    peer.connected("evil.example", 443, 1.0, way).close()
+    with pytest.raises(HubError, match="not a public address"):
+        peer.connected("evil.example", 443, 1.0, way)
+
+
+def test_a_private_mirror_redirects_to_its_own_network(
+    hub: tuple[dict[str, bytes | str], Asked],
+) -> None:
+    """A command line's HF_ENDPOINT may be inside, and have its files on another host there."""
+    with serving({"/stored": CONFIG_BYTES}) as (address, _):
+        hub[0]["/config.json"] = f"{address}/stored"
+        assert on_hub("owner/tiny").config == CONFIG
+
+
+@pytest.mark.parametrize("place", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]"])
+def test_a_private_mirror_does_not_redirect_to_link_local_addresses(
+    place: str, hub: tuple[dict[str, bytes | str], Asked]
+) -> None:
+    """A cloud's metadata is there, and no mirror."""
+    hub[0]["/config.json"] = f"http://{place}/latest/meta-data/"
+    assert "which is not a public address" in why()
+
+
+def test_a_redirect_to_an_ip_address_is_judged_in_front_of_a_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A proxy looks names up, but an address that is spelled out is not passed to it."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
+    with serving({"/config.json": "http://169.254.169.254/x"}) as (address, asked):
+        monkeypatch.setenv("http_proxy", address)
+        assert "which is not a public address" in why()
+    assert [path for path, _ in asked] == [
+        "http://mirror.example/owner/tiny/resolve/main/config.json"
+    ]
+
+
+@pytest.mark.parametrize("login", ["name:hunter2", "hunter2", "name:hun/hunter2", "n:h#hunter2"])
+def test_a_password_in_hf_endpoint_is_not_told(
+    login: str, monkeypatch: pytest.MonkeyPatch, dialled: list[Any]
+) -> None:
+    """It is not sent either; the sentence says so where the address can be read at all."""
+    monkeypatch.setenv("HF_ENDPOINT", f"https://{login}@mirror.example:8443")
+    heard = why()
+    assert "hunter2" not in heard
+    assert "https://mirror.example:8443/owner/tiny/resolve/main/config.json: " in heard
+    assert not any("hunter2" in str(one) for one in dialled)
+
+
+def test_a_password_in_an_endpoint_without_a_scheme_is_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sentence names what is wrong, which is not the password."""
+    monkeypatch.setenv("HF_ENDPOINT", "name:hunter2@mirror.example")
+    assert "hunter2" not in why()
+
+
 def test_a_proxy_of_the_operator_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may lie inside; it is asked for configured hosts only."""
     monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
@@ -204,7 +287,7 @@ def test_a_connection_asks_for_itself(dialled: list[Any]) -> None:
     """The host that is connected to is checked, whatever an address looked like before."""
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
     with pytest.raises(HubError, match="may not ask"):
-        peer.connected("elsewhere.example", 443, 1.0)
+        peer.connected("elsewhere.example", 443, 1.0, WAY)
     assert not dialled
 
 

@@ -64,6 +64,16 @@ def test_the_certificate_is_that_of_the_name(port: int, monkeypatch: pytest.Monk
         on_hub("owner/tiny")
 
 
+def test_a_command_line_does_not_follow_a_redirect_to_plain_http(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither does a service."""
+    monkeypatch.setenv("HF_ENDPOINT", f"https://{NAME}:{port}")
+    monkeypatch.setitem(TABLE, "/config.json", f"http://{NAME}/config.json")
+    with pytest.raises(HubError, match="redirected from https to plain http; https is read"):
+        on_hub("owner/tiny")
+
+
 def test_plain_http_is_not_read_where_the_hub_is_https(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

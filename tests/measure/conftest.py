@@ -24,7 +24,6 @@ class FakeCuda:
         self.events: list[dict[str, Any]] = []
         self.memory = SimpleNamespace(
             _record_memory_history=self._record,
-            _dump_snapshot=lambda path: self.history.append(path),
             _snapshot=lambda: {"device_traces": [self.events]},
         )
 

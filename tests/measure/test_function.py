@@ -123,7 +123,7 @@ def test_a_run_file_does_not_predict_it(rung: Any) -> None:
     """The stand-in for its model would be a wrong figure."""
     row = {"id": "a", "group": "ddp", "config": run_file(), "function": "m:f", "with": {},
            "measured": {"allocated_bytes": 1}}  # fmt: skip
-    with pytest.raises(InputError, match="its model is made by m:f: it needs --function"):
+    with pytest.raises(InputError, match="its model is made by m:f, which backtest does not run"):
         rung(rows_from([row])[0])
 
 

@@ -123,10 +123,10 @@ def pods_of_the_chart(
               "measure": measure}  # fmt: skip
     path = folder / "run.json"
     path.write_text(json.dumps(values["run"]))
-    here = {"python": sys.executable, "/run/run.json": str(path), "29500": str(free_port()),
-            "release-0.release-ranks": "127.0.0.1", "release-master-0": "127.0.0.1"}  # fmt: skip
+    here = {"python": sys.executable, "/run/run.json": str(path), "29500": str(free_port())}
+    here |= dict.fromkeys(("release-0.release-ranks", "release-node-0-0.release"), "127.0.0.1")
     documents = {one["kind"]: one["spec"] for one in render(values) if "spec" in one}
-    found = indexed(documents["Job"]) if launcher == "job" else replicas(documents["PyTorchJob"])
+    found = indexed(documents["Job"]) if launcher == "job" else trained(documents)
     pods = []
     for words, variables in found:
         if script is not None:
@@ -146,24 +146,31 @@ def indexed(job: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, str]]]:
         yield [word.replace("$(JOB_COMPLETION_INDEX)", number) for word in pod["command"]], {}
 
 
-def replicas(job: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """The pods of a PyTorchJob, with the variables that Kubeflow's operator 1.9.0 adds.
+def trained(objects: dict[str, dict[str, Any]]) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The pods of a TrainJob, with the variables that Kubeflow Trainer 2.3.0 adds.
 
-    pkg/controller.v1/pytorch/envvar.go and master.go.
+    pkg/runtime/framework/plugins/torch/torch.go and pkg/constants/constants.go: to the container
+    `node` of the Job `node`, which the ancestor's label marks.
     """
-    specs = job["pytorchReplicaSpecs"]
-    assert [specs[kind]["replicas"] for kind in ("Master", "Worker")] == [1, 1]
-    for rank, kind in enumerate(("Master", "Worker")):
-        (pod,) = specs[kind]["template"]["spec"]["containers"]
-        assert pod["name"] == "pytorch"
-        (port,) = (str(one["containerPort"]) for one in pod["ports"])
-        variables = {
-            "MASTER_ADDR": "release-master-0", "PET_MASTER_ADDR": "release-master-0",
-            "MASTER_PORT": port, "PET_MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank),
-            "PET_NODE_RANK": str(rank), "PET_NPROC_PER_NODE": job["nprocPerNode"],
-            "PET_NNODES": "2",
-        }  # fmt: skip
-        yield list(pod["command"]), variables
+    trainer, runtime = objects["TrainJob"]["trainer"], objects["TrainingRuntime"]
+    assert runtime["mlPolicy"]["torch"] == {}
+    (job,) = runtime["template"]["spec"]["replicatedJobs"]
+    assert job["name"] == "node"
+    ancestor = job["template"]["metadata"]["labels"]["trainer.kubeflow.org/trainjob-ancestor-step"]
+    assert ancestor == "trainer"
+    (pod,) = job["template"]["spec"]["template"]["spec"]["containers"]
+    assert pod["name"] == "node"
+    for rank in range(trainer["numNodes"]):
+        yield (
+            list(pod["command"]),
+            {
+                "PET_NNODES": str(trainer["numNodes"]),
+                "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
+                "PET_NODE_RANK": str(rank),
+                "PET_MASTER_ADDR": "release-node-0-0.release",
+                "PET_MASTER_PORT": "29500",
+            },
+        )
 
 
 def free_port() -> int:
@@ -193,7 +200,7 @@ def test_the_pods_of_an_indexed_job_say_it_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cpu_torch")
-@pytest.mark.parametrize("launcher", ["job", "pytorchjob"])
+@pytest.mark.parametrize("launcher", ["job", "trainjob"])
 def test_pods_find_each_other_and_end_together(tmp_path: Path, launcher: str) -> None:
     """Ranks and nodes are right, and a launcher that is killed leaves no rank behind."""
     script = tmp_path / "where.py"

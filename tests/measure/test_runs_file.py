@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,3 +70,30 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         RunsFile(tmp_path / "missing" / "runs.jsonl")
     with pytest.raises(InputError, match="cannot be read, Is a directory"):
         RunsFile(tmp_path)
+
+
+def test_opening_a_new_file_leaves_nothing(tmp_path: Path) -> None:
+    """The file is there with its first row."""
+    RunsFile(tmp_path / "runs.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_short_write_is_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full in the middle of a line: one sentence, and the file is as it was."""
+    path = tmp_path / "runs.jsonl"
+    path.write_text('{"id": "a"}\n')
+    file = RunsFile(path)
+    pieces = [5]
+
+    class Full(FileIO):
+        def write(self, data: Any) -> int:
+            if not pieces:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data[: pieces.pop()])
+
+    monkeypatch.setattr(Path, "open", lambda self, mode, **_: Full(self, mode.replace("b", "")))
+    with pytest.raises(InputError, match="cannot be written, No space left on device"):
+        file.add({"id": "b"})
+    monkeypatch.undo()
+    assert path.read_text() == '{"id": "a"}\n'
+    assert file.done() == {"a"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,15 +110,16 @@ def test_allocator_settings_reach_torch(
         measured(alloc_conf="nonsense:1")
 
 
-def test_a_snapshot_is_written_however_the_run_ends(cuda: FakeCuda) -> None:
+def test_a_snapshot_is_written_however_the_run_ends(cuda: FakeCuda, tmp_path: Path) -> None:
     """Also when it runs out of memory, where it is wanted most."""
 
     def fail() -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        worker.recorded(fail, "run.pickle")
-    assert cuda.history == ["recording", "run.pickle"]
+        worker.recorded(fail, str(tmp_path / "run.pickle"))
+    assert cuda.history == ["recording"]
+    assert pickle.loads((tmp_path / "run.pickle").read_bytes()) == cuda.memory._snapshot()
 
 
 def test_a_rank_is_one_of_the_jobs(worlds: list[World]) -> None:

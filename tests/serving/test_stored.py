@@ -18,11 +18,11 @@ def written(folder: Path, preset: str, *, dtype: str = "BF16", more: int = 0) ->
     """A checkpoint of a preset: every parameter, and `more` bytes in the first layer's scales."""
     row = catalog.find("index", preset)
     assert row is not None
-    (folder / "config.json").write_text(json.dumps(catalog.preset_config(row["config"])))
+    (folder / "config.json").write_text(json.dumps(catalog.row_config(row)))
     arch = find_model(ModelConfig(name=preset)).arch
     width = 4 if dtype == "F32" else 2
     tensors = {w.name: (dtype, [int(size) for _, size in w.dims], width * int(w.numel))
-               for w in arch.weights()}  # fmt: skip
+               for w in (*arch.weights(), *arch.tower)}  # fmt: skip
     if more:
         tensors["model.layers.0.mlp.up_proj.weight_scale"] = ("F32", [more // 4], more)
     (folder / "model.safetensors").write_bytes(safetensors_bytes(tensors))
@@ -38,7 +38,9 @@ def weights(name: str, tp: int = 1) -> int:
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
-@pytest.mark.parametrize("preset", ["qwen3-0.6b", "llama3.2-1b", "olmoe-1b-7b"])
+@pytest.mark.parametrize(
+    "preset", ["qwen3-0.6b", "llama3.2-1b", "olmoe-1b-7b", "gemma3-4b-it", "qwen2.5-vl-7b"]
+)
 def test_a_whole_checkpoint_is_what_the_architecture_says(
     tmp_path: Path, preset: str, tp: int
 ) -> None:
@@ -65,7 +67,9 @@ def test_what_the_architecture_does_not_know_of_is_counted(tmp_path: Path) -> No
      ("model.norm.weight", (-1, "rest")), ("model.layers.3.mlp.up_proj.weight", (3, "dense")),
      ("model.layers.3.mlp.experts.7.up_proj.weight", (3, "experts")),
      ("blk.2.ffn_up_exps.weight", (2, "experts")), ("model.layers.61.eh_proj.weight", None),
-     ("model.layers.0.self_attn.rotary_emb.inv_freq", None)],
+     ("model.layers.0.self_attn.rotary_emb.inv_freq", None),
+     ("visual.blocks.3.mlp.up_proj.weight", (-1, "vision tower")),
+     ("multi_modal_projector.linear_1.weight", (-1, "vision tower"))],
 )  # fmt: skip
 def test_where_a_stored_tensor_belongs(name: str, where: tuple[int, str] | None) -> None:
     """By layer and by what it is; layers behind the last are not served."""

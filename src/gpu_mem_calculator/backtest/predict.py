@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from ..core.calculator import STEP, Estimate, full_estimate
 from ..core.errors import InputError
+from ..core.record_file import load_record
 from ..core.replayed import replayed
 from ..core.resolved import Resolved
 from ..core.serving import serving_result
@@ -81,17 +82,27 @@ def host_bytes(resolved: Resolved, process_group: str | None) -> int:
     return host_libraries(resolved.run, resolved.engine.name, nccl=one_rank)[1]
 
 
-def check_own(row: Row) -> None:
-    """A model that a function made is in no run file."""
+def run_of(row: Row) -> dict[str, Any]:
+    """The run file of a row, with the record of a model that a function made.
+
+    The function itself is never run: a file of measurements is no program.
+    """
+    if row.record is not None:
+        return {**row.config, "model": {"recorded": load_record(row.record, "record")}}
     if row.function is not None:
-        raise InputError([f"its model is made by {row.function}: it needs --function, which "
-                          "backtest does not have"])  # fmt: skip
+        raise InputError(
+            [
+                f"its model is made by {row.function}, which backtest does not run; "
+                f"write calculate --function {row.function} --record FILE, and name "
+                "FILE as the row's 'record'"
+            ]
+        )
+    return row.config
 
 
 def by_estimate(row: Row) -> Prediction:
     """The estimate for the rank that was measured, and whether that rank fits."""
-    check_own(row)
-    estimate = full_estimate(row.config, replay=False)
+    estimate = full_estimate(run_of(row), replay=False)
     resolved, run = estimate.resolved, estimate.resolved.run
     stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, run.mesh.pp)
     if estimate.served:
@@ -136,7 +147,13 @@ def by_server(estimate: Estimate, stage: int) -> Prediction:
 
 def by_trace(row: Row) -> Prediction:
     """The run itself on fake tensors; what it dies of is why the row is refused."""
-    check_own(row)
+    if row.function is not None:
+        raise InputError(
+            [
+                f"its model is made by {row.function}, which backtest does not run; use "
+                "--rung estimate, or trace --function"
+            ]
+        )
     trace = _trace_module()
     try:
         found = trace.trace(row.config, rank=row.rank)

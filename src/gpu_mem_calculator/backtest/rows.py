@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..core.errors import InputError, nearest
+from ..core.files import MOST_RUNS_BYTES, read_text
 
 # Each figure that is scored, and the key of `measured` that it is scored against.
 METRICS = {
@@ -24,8 +25,8 @@ UNSCORED = ("fails_in_bytes", "context_bytes", "step_seconds", "average_bytes",
             "utilization_pct")  # fmt: skip
 NUMBERS = ("step_seconds", "utilization_pct")  # with a point
 NEEDED = {"id": '"my-run-1"', "group": '"fsdp"', "config": "a run file", "measured": "an object"}
-KEYS = (*NEEDED, "function", "with", "rank", "num_parameters", "rank_parameters", "phases",
-        "environment", "failed")  # fmt: skip
+KEYS = (*NEEDED, "function", "with", "record", "rank", "num_parameters", "rank_parameters",
+        "phases", "environment", "failed")  # fmt: skip
 GROUPS = ("none", "fake", "nccl, 1 rank", "nccl")
 MOST_SENTENCES = 20
 
@@ -41,6 +42,7 @@ class Row(Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     measured: dict[str, Any]
     function: str | None = None  # what made the model and the batch, where no run file did
+    record: str | None = None  # the file that has a record of that model
     rank: int = 0
     phases: dict[str, int] = {}
     process_group: str | None = None
@@ -49,18 +51,16 @@ class Row(Struct, frozen=True, kw_only=True):
 
 def read_rows(path: str | Path) -> list[Row]:
     """The runs of a file; raises every problem at once."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError([f"{path}: no such file"]) from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError([f"{path}: cannot be read, {reason}"]) from None
-    return parse_rows(text, str(path))
+    return parse_rows(
+        read_text(path, most=MOST_RUNS_BYTES, encoding="utf-8-sig"), str(path), Path(path).parent
+    )
 
 
-def parse_rows(text: str, where: str = "runs") -> list[Row]:
-    """The runs in a text; empty lines are skipped, and so is a run that failed and was repeated."""
+def parse_rows(text: str, where: str = "runs", folder: Path = Path()) -> list[Row]:
+    """The runs in a text; empty lines are skipped, and so is a run that failed and was repeated.
+
+    A row names its record relative to `folder`.
+    """
     problems: list[str] = []
     rows: dict[str, Row] = {}
     seen: dict[str, int] = {}
@@ -74,7 +74,7 @@ def parse_rows(text: str, where: str = "runs") -> list[Row]:
         if found is not None and not wrong:
             seen[found["id"]] = number
             rows.pop(found["id"], None)
-            rows[found["id"]] = _row(found)
+            rows[found["id"]] = _row(found, folder)
     if problems and _whole(text):
         problems = [f"{where}: this is one JSON value over several lines or a list; "
                     "write each run as an object on a line of its own"]  # fmt: skip
@@ -123,13 +123,15 @@ def rows_from(objects: Iterable[Mapping[str, Any]]) -> list[Row]:
     return parse_rows("\n".join(json.dumps(one) for one in objects))
 
 
-def _row(data: Mapping[str, Any]) -> Row:
+def _row(data: Mapping[str, Any], folder: Path) -> Row:
     measured = {k: v for k, v in data["measured"].items() if v is not None}
     phases = {k: v["peak_bytes"] for k, v in (data.get("phases") or {}).items()}
     around = data.get("environment") or {}
     return Row(
         id=data["id"], group=data["group"], config=_config(data, around), measured=measured,
-        function=data.get("function"), rank=data.get("rank") or 0, phases=phases,
+        function=data.get("function"),
+        record=str(folder / data["record"]) if data.get("record") else None,
+        rank=data.get("rank") or 0, phases=phases,
         process_group=around.get("process_group"), failed=str(data.get("failed") or ""),
     )  # fmt: skip
 
@@ -152,7 +154,7 @@ def row_problems(data: Mapping[str, Any]) -> Iterator[str]:
         hint = "" if key in KEYS else nearest(key, KEYS)
         if hint:
             yield f"{key!r} is not a known key{hint}"
-    for key in ("id", "group", "function"):
+    for key in ("id", "group", "function", "record"):
         value = data.get(key)
         if value is not None and (not isinstance(value, str) or not value.strip()):
             yield f"{key}={_short(value)} must be a text"

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..core.errors import InputError
+from ..core.errors import InputError, printable
 from .output import show, write
 from .parser import Parser, add_output, whole
 
@@ -56,25 +56,18 @@ def run(args: argparse.Namespace) -> int:
 
         show(list(text_score(report, args.runs, phases=args.phases)), args.output)
     if args.picture is not None:
-        from ..report.backtest_picture import picture
+        from ..report.backtest_picture import page, picture
 
-        _write_picture(picture(report, Path(args.runs).name), args.picture)
+        drawn = picture(report, Path(args.runs).name)
+        html = args.picture.lower().endswith(".html")
+        write(page(drawn) if html else drawn, args.picture, "--picture")
     return 0
-
-
-def _write_picture(drawn: str, path: str) -> None:
-    from ..report.backtest_picture import page
-
-    try:
-        write(page(drawn) if path.lower().endswith(".html") else drawn, path)
-    except InputError as error:
-        raise InputError(p.replace("--output", "--picture", 1) for p in error.problems) from None
 
 
 def _progress(done: int, total: int, name: str) -> None:
     """One line that is written over, on a terminal only."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{done}/{total}  {name}"[:80])
+        sys.stderr.write(f"\r\x1b[K{done}/{total}  {printable(name)}"[:80])
         sys.stderr.flush()
 
 

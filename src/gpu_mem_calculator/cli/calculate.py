@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate, full_estimate
+from ..core.errors import tell
 from .output import show, write
 from .parser import Parser, Source, add_output, add_run
 from .recorded import add_recorded, recorded_source, recorded_words
@@ -74,7 +74,7 @@ def answer(
     if args.format == "table" or args.output:
         write(text)
     else:  # the data on stdout stays as it is
-        print(text, file=sys.stderr)
+        tell(text, begins="")
     return 0 if estimate.result.fits_on_gpu else 1
 
 

@@ -133,7 +133,10 @@ def base_model_counts(name: str, settings: list[str]) -> Counted:
     extra = tuple(w for w in found.arch.head_extra if not w.name.startswith("lm_head"))
     base = replace(found.arch, head=None, head_extra=extra)
     own, largest = base.num_parameters, base.largest_layer_parameters
+    tower = base.tower_parameters
     if found.parameters_given:
         return Counted(found.parameters_given, largest, found, ", as --set says")
     whole = own == found.arch.num_parameters
-    return Counted(own, largest, found, "" if whole else " without its output head")
+    note = "" if whole else " without its output head"
+    note += f", {tower:,} of them in the vision tower" if tower else ""
+    return Counted(own + tower, largest, found, note)

@@ -75,6 +75,7 @@ def _verb(verb: str, words: list[str]) -> int:
         what = "option" if verb.startswith("-") else "command"
         hint = nearest(verb, [*VERBS, "--help", "--version"]) or f"; see {PROG} --help"
         raise InputError([f"{verb!r} is not a known {what}{hint}"])
+    from .output import check_files
     from .parser import Parser
 
     module = import_module(f".{verb}", __package__)
@@ -84,6 +85,7 @@ def _verb(verb: str, words: list[str]) -> int:
         args = parser.parse_args(words)
     except SystemExit as done:  # --help has printed itself
         return int(done.code or 0)
+    check_files(args)
     code: int = module.run(args)
     return code
 

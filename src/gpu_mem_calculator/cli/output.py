@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TextIO
 
-from ..core.errors import InputError
+from ..core.errors import printable
+from ..core.files import check_writable, write_file
 from ..report.lines import Line, coloured, plain
 
 # For streams that cannot show them.
@@ -16,6 +17,8 @@ ASCII = str.maketrans({
     "█": "#", "▓": "%", "▒": "+", "░": ".", "│": "|", "×": "x", "·": "-", "✓": "ok:", "►": ">",
     "²": "^2", "ᵀ": "^T", "…": "...",
 })  # fmt: skip
+
+WRITTEN = ("output", "record", "snapshot", "picture")  # options that name a file to write
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -26,17 +29,36 @@ def wants_colour(stream: TextIO) -> bool:
 def show(lines: Sequence[Line], output: str | None = None) -> None:
     """Write laid-out lines: plain into a file or a pipe, in colour on a terminal."""
     if output is None and wants_colour(sys.stdout):
-        write(coloured(lines))
+        _write_stdout(coloured(lines))
     else:
         write(plain(lines), output)
 
 
-def write(text: str, output: str | None = None) -> None:
-    """Write a text to a file or to stdout; a reader that has gone away is no error."""
+def check_files(args: argparse.Namespace) -> None:
+    """Raise a sentence for a file that the options name and that cannot be written, before any
+    work; the ranks of a launcher, and Ray's nodes, have files of their own.
+    """
+    if getattr(args, "ray", None) is not None or os.environ.get("RANK", "0") != "0":
+        return
+    given = {name: getattr(args, name, None) for name in WRITTEN}
+    if not getattr(args, "function", None):
+        given.pop("record")  # alone it is read
+    for name, path in given.items():
+        if path:
+            check_writable(path, f"--{name}")
+
+
+def write(text: str, output: str | None = None, option: str = "--output") -> None:
+    """Write a text to a file or to stdout; a terminal gets no control characters."""
     text = text if text.endswith("\n") else text + "\n"
     if output is not None:
-        _write_file(text, output)
-        return
+        write_file(output, text.encode("utf-8"), option)
+    else:
+        _write_stdout(printable(text, kept="\n\t") if sys.stdout.isatty() else text)
+
+
+def _write_stdout(text: str) -> None:
+    """Write to stdout as its encoding can; a reader that has gone away is no error."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -47,11 +69,3 @@ def write(text: str, output: str | None = None) -> None:
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
-
-
-def _write_file(text: str, output: str) -> None:
-    try:
-        Path(output).write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError([f"--output {output}: cannot be written, {reason}"]) from None

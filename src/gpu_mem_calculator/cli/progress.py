@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ..core.errors import printable, tell
 from ..measure.case import Case
 from .output import write
 
@@ -23,7 +24,7 @@ def progress(
 
     def plainly(text: str) -> None:
         if aside:
-            print(text, file=sys.stderr, flush=True)
+            tell(text, begins="")
         else:
             write(text)
 
@@ -37,10 +38,10 @@ def progress(
              TimeElapsedColumn())  # fmt: skip
     # No thread of its own: a fork while it draws would leave its lock taken in the child.
     with Progress(*parts, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task(cases[0].id, total=len(cases))
+        task = bar.add_task(printable(cases[0].id), total=len(cases))
 
         def heard(case: Case, phase: str) -> None:
-            bar.update(task, description=f"{case.id} {phase}", refresh=True)
+            bar.update(task, description=printable(f"{case.id} {phase}"), refresh=True)
 
         def finished(text: str) -> None:
             if aside or sys.stdout.isatty():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.files import write_file
+from ..core.record_file import load_record
 from .function import add_function, function_values, function_words
 from .parser import Parser, Source, run_source, run_words
 
@@ -38,7 +39,11 @@ def recorded_source(args: argparse.Namespace) -> Source:
         option = "--function" if args.function else "--record"
         raise InputError([f"{option} brings the model, and the run names one, too; leave one of "
                           "them out"])  # fmt: skip
-    found = _record(args, source.data, values) if args.function else _read(args.record)
+    found = (
+        _record(args, source.data, values)
+        if args.function
+        else load_record(args.record, "--record")
+    )
     assumed = tuple(text for text in source.assumed if SEQUENCES not in text)
     return source._replace(data={**source.data, "model": {"recorded": found}}, assumed=assumed)
 
@@ -63,17 +68,5 @@ def _record(
     with users_own(args.function):
         found: dict[str, Any] = to_builtins(record(maker, resolved, args.function))
     if args.record:
-        Path(args.record).write_text(json.dumps(found), encoding="utf-8")
-    return found
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is not JSON"
-        raise InputError([f"--record {path}: cannot be read, {why}"]) from None
-    if not isinstance(found, dict):
-        raise InputError([f"--record {path}: it is not a module's record; make one with "
-                          "--function"])  # fmt: skip
+        write_file(args.record, json.dumps(found).encode("utf-8"), "--record")
     return found

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from ..core.calculator import Estimate
+from ..core.errors import tell
 from .output import show, write
 
 
@@ -38,5 +38,5 @@ def serving_answer(
     if args.format == "table" or args.output:
         write(sentence(estimate))
     else:  # the data on stdout stays as it is
-        print(sentence(estimate), file=sys.stderr)
+        tell(sentence(estimate), begins="")
     return 0 if estimate.result.fits_on_gpu else 1

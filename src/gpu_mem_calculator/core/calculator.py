@@ -183,7 +183,7 @@ def _result(
         disk_bytes_per_node=disk,
         peak_phase=peak.phase,
         peak_instant=peak.title,
-        num_parameters=run.parameters_given or run.arch.num_parameters,
+        num_parameters=_parameters(run),
         trainable_parameters=_trainable(resolved),
         busiest_stage=busiest,
         stages=_stages(resolved, highest, peaks),
@@ -194,12 +194,18 @@ def _result(
     )
 
 
+def _parameters(run: Run) -> int:
+    """Of the whole model in training, of the text model where it is served."""
+    tower = run.arch.tower_parameters if run.new_tokens is None else 0
+    return run.parameters_given or run.arch.num_parameters + tower
+
+
 def _trainable(resolved: Resolved) -> int:
     run = resolved.run
     if run.new_tokens is not None:
         return 0
     if run.adapter is None:
-        return run.parameters_given or run.arch.num_parameters
+        return _parameters(run)
     adapter = run.adapter
     return total_adapter_parameters(run.arch, adapter.rank, adapter.targets, dora=adapter.dora)
 

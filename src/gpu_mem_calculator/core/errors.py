@@ -3,9 +3,11 @@ a sentence is told beside the answer."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
+from unicodedata import category
 
 MOST = 400  # characters of a sentence
 SAYS = "gpu-mem-calc: "  # how each begins that is told
@@ -24,10 +26,28 @@ def _short(problem: str) -> str:
     return problem if len(problem) <= MOST else f"{problem[: MOST // 2]}...{problem[-MOST // 3 :]}"
 
 
-def tell(*sentences: str) -> None:
+def printable(text: str, kept: str = "") -> str:
+    """A text for a terminal: control and formatting characters, which a server's answer or a
+    model's name may have, as JSON escapes them; those in `kept` stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char in kept or not _controls(char) else json.dumps(char)[1:-1] for char in text
+    )
+
+
+def _controls(char: str) -> bool:
+    """Whether a character can steer a terminal, reorder a line, begin one, or is none at all:
+    Unicode's categories C (other), Zl and Zp (separators of lines and paragraphs).
+    """
+    return not char.isprintable() and category(char) != "Zs"
+
+
+def tell(*sentences: str, begins: str = SAYS) -> None:
     """Sentences beside the answer, a line each on stderr."""
     for sentence in sentences:
-        print(f"{SAYS}{sentence}", file=sys.stderr, flush=True)
+        print(f"{begins}{printable(sentence)}", file=sys.stderr, flush=True)
 
 
 class Problems(list[str]):

@@ -23,6 +23,7 @@ from ..hub.sources import local
 from ..memory.record import Record, RecordError, arch_of, read_record
 from ..memory.run import StoredTensor
 from ..model.arch import Arch
+from .belonging import misfit
 from .errors import InputError
 from .model_name import config_file, fetched, own_code, spelled, unknown
 from .models import ModelConfig
@@ -184,7 +185,9 @@ def _from_checkpoint(found: Checkpoint, numbers: Mapping[str, Any], given: int |
     model = _from_config(found.title, found.config, numbers, given, ())
     stored = tuple((one.name, one.num_bytes, one.cast_elements) for one in found.tensors)
     form = found.form if stored else ""
-    return replace(model, stored=stored, form=form, source=found.source)
+    doubt = misfit(found, model.arch)
+    warnings = (*model.warnings, *([doubt] if doubt else ()))
+    return replace(model, stored=stored, form=form, source=found.source, warnings=warnings)
 
 
 @lru_cache(maxsize=256)

@@ -36,9 +36,30 @@ def recorded_problems(
                f"module was recorded in {WORDS[record.arithmetic]}; {AGAIN}")  # fmt: skip
     if training["recompute"] == "selective":
         yield SELECTIVE
+    yield from _not_trained(record, engine, options)
     for key in IN_THE_FUNCTION:
         if getattr(given, key) not in (None, "none"):
             yield f"training.{key} is not done to a module; do it in the function, and {AGAIN}"
+
+
+def _not_trained(record: Record, engine: Engine, options: Mapping[str, Any]) -> Iterator[str]:
+    """Parameters that no gradient reaches, where an engine does not hold them as all others.
+
+    ZeRO 1 to 3 put what is unused into the flat buffers of the rest; torch makes neither a gradient
+    nor a state of it, and DDP stops (2.11 csrc/distributed/c10d/reducer.cpp).
+    """
+    stage = options["zero_stage"] if engine.name == "deepspeed" else 0
+    if record.unused and not stage:
+        yield (
+            f"{record.unused[0]} is trained and not in the loss, so that it has no gradient, "
+            f"which is not modelled under {engine.title} without ZeRO 1 to 3; freeze it "
+            f"(requires_grad=False) or take it out of the module, and {AGAIN}"
+        )
+    if record.frozen and (engine.name == "fsdp" or stage == 3):
+        yield (
+            f"{record.frozen[0][0]} is frozen, and {engine.title} shards it; an estimate from a "
+            "record shards what is trained alone: trace the function"
+        )
 
 
 def card_problems(record: Record, hardware: Hardware) -> Iterator[str]:

@@ -87,7 +87,8 @@ def resolve(file: RunFile, *, headers: bool = True) -> Resolved:
         raise InputError(problems)
     return Resolved(
         run=run, engine=chosen, hardware=hardware, model=model, allocator=allocator,
-        assumed=(*model.assumed, *hardware.assumed), warnings=model.warnings,
+        assumed=(*model.assumed, *hardware.assumed),
+        warnings=(*model.warnings, *rules.tower_note(run, chosen)),
     )  # fmt: skip
 
 

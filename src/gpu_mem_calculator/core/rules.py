@@ -17,6 +17,15 @@ def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     yield from engine.problems(run)
 
 
+def tower_note(run: Run, engine: Engine) -> Iterator[str]:
+    """What is assumed of a model that sees, a sentence."""
+    if run.arch.tower:
+        held = engine.tower if run.adapter is None else "frozen, and adapters are the text model's"
+        count = f"{run.arch.tower_parameters:,}"
+        yield ("batches of text alone are assumed: images add activations that are not modelled; "
+               f"the {count} parameters of the vision tower are {held}")  # fmt: skip
+
+
 def _meaningless(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
     """Keys that would change nothing: refused, never ignored."""
     given = file.training
@@ -40,6 +49,9 @@ def _meaningless(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
 def _rules(run: Run, engine: Engine) -> Iterator[str]:
     """Rules that hold for every engine."""
     arch = run.arch
+    if arch.tower and not engine.tower:
+        yield (f"model: the vision tower of this model is not modelled under {engine.title}; try "
+               "engine deepspeed, fsdp or pytorch_ddp, or the text model alone")  # fmt: skip
     if run.optimizer not in engine.optimizers:
         yield (f"training.optimizer={run.optimizer!r} is not one {engine.title} has; try "
                f"{', '.join(sorted(engine.optimizers)[:3])}")  # fmt: skip

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ..hub.access import access
 from .errors import InputError, nearest
+from .files import read_text
 from .inference_config import InferenceConfig
 from .json_text import parse_json
 from .models import (
@@ -26,6 +27,7 @@ from .models import (
     RunFile,
     TrainingConfig,
 )
+from .yaml_text import parse_yaml
 
 T = TypeVar("T", bound=Struct)
 
@@ -53,23 +55,14 @@ def load_text(path: str | Path) -> Any:
     if not access().files:
         raise InputError([f"{str(path)!r} is a path, and this service opens no files; send what "
                           "is in it"])  # fmt: skip
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError([f"{path}: no such file"]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError([f"{path}: cannot be read, {reason}"]) from None
-    return parse_text(text, path.suffix.lower(), str(path))
+    return parse_text(read_text(path), path.suffix.lower(), str(path))
 
 
 def parse_text(text: str, ending: str, where: str) -> Any:
     """Parse a run file's text."""
     try:
         if ending in (".yaml", ".yml"):
-            import yaml
-
-            return yaml.safe_load(text)
+            return parse_yaml(text)
         if ending == ".toml":
             import tomllib
 

@@ -26,7 +26,7 @@ from ..memory.zero import offload, pipeline, stage12, whole
 from ..memory.zero.coordinator import Limits
 from ..memory.zero.frozen import adapter_bits, keeping, without_sum
 from ..memory.zero.hooks import first_hook, hook_entries
-from ..memory.zero.modules import size_counts, trainable_runs
+from ..memory.zero.modules import size_counts, tower_problems, trainable_runs
 from ..memory.zero.plan import Plan, startup_instants, with_hooks
 from ..memory.zero.rolled import beats_and_entries, first_layers_input
 from ..memory.zero.states import state_entries
@@ -78,9 +78,8 @@ def problems(run: Run) -> Iterator[str]:
     stage = number(run, "zero_stage")
     if stage not in (0, 1, 2, 3):
         yield f"engine.zero_stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3"
-    yield from _precision_problems(run, stage)
-    yield from _offload_problems(run, stage)
-    yield from _pipeline_problems(run, stage)
+    for refused in (_precision_problems, _offload_problems, _pipeline_problems, tower_problems):
+        yield from refused(run, stage)
     if run.options.get("amp"):
         yield "engine.amp is gone from DeepSpeed 0.19.8; try precision bf16_mixed"
     if number(run, "allgather_bucket_size") % 2:
@@ -252,7 +251,7 @@ def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> Plan:
     if arch.tied and run.adapter is None:
         runs.append(((arch.embedding[0].numel,), last * (1 - first)))
     elements: Num = sum(sum(sizes) * units for sizes, units in runs)
-    frozen = arch.num_parameters if run.frozen else 0
+    frozen = arch.num_parameters + arch.tower_parameters if run.frozen else 0
     overlap_comm = option(run, "overlap_comm")
     return Plan(
         run=run, stage=stage, width=width,
@@ -289,6 +288,7 @@ def stage_layers(run: Run) -> list[int]:
 
 ENGINE = Engine(
     name="deepspeed",
+    tower="trained: DeepSpeed makes masters, gradients and optimizer states for all parameters",
     title="DeepSpeed",
     side_streams=zero_streams,
     options=OPTIONS,

@@ -31,7 +31,7 @@ from ..memory.fsdp.offload import host_shard_entries, host_step_entries, staged_
 from ..memory.fsdp.plan import Plan, in_order, shard_rows
 from ..memory.fsdp.reduce import output_entries, reduced_entries, sharded_gradient_entries
 from ..memory.fsdp.timeline import Course, ends_apart, spots
-from ..memory.fsdp.units import Piece, Unit, Widths, layer_pieces, root_pieces, unit
+from ..memory.fsdp.units import Piece, Unit, Widths, layer_pieces, root_pieces, tower_shards, unit
 from ..memory.optimizers import default_implementation
 from ..memory.play import Play, plays
 from ..memory.run import Precision, Run
@@ -84,6 +84,9 @@ def problems(run: Run) -> Iterator[str]:
     if run.autocast:
         yield ("training.autocast=true: FSDP casts by its own policy; leave it out and set "
                "training.precision to bf16_mixed")  # fmt: skip
+    if run.arch.tower and _option(run, "cpu_offload"):
+        yield ("engine.cpu_offload=true is not modelled for a model with a vision tower; leave it "
+               "out, or try engine deepspeed with offload_param cpu")  # fmt: skip
     hybrid = _option(run, "sharding_strategy") == "hybrid_shard"
     given = _option(run, "hybrid_shard_size")
     if given and not hybrid:
@@ -230,6 +233,10 @@ def _shards(plan: Plan, start: Instant) -> Iterator[Entry]:
     for title, size, tensors in shard_rows(plan):
         yield Entry(name=f"{title}: sharded parameters", kind=PARAM, bytes=size, live=live,
                     source=source, tensors=tensors)  # fmt: skip
+    if run.arch.tower:
+        eyes = tower_shards(run, shard_ranks(run), PRECISIONS[run.precision][0])
+        yield Entry(name="vision tower: sharded parameters", kind=PARAM, bytes=sum(eyes), live=live,
+                    source=source, tensors=lambda: eyes)  # fmt: skip
     yield replace(buffer_entry(run, beats), live=live)
     if run.arch.tied:
         yield Entry(
@@ -276,6 +283,7 @@ def _step(plan: Plan) -> Iterator[Entry]:
 
 ENGINE = Engine(
     name="fsdp",
+    tower="sharded weights alone: without a gradient torch makes no optimizer states for them",
     title="PyTorch FSDP",
     side_streams=always,
     options=OPTIONS,

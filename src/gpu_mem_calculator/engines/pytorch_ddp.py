@@ -38,6 +38,7 @@ from ..memory.weights import (
     base_tensors,
     largest_trained,
     shorter_side,
+    tower_tensors,
     trained_bits,
     trained_elements,
     trained_sizes,
@@ -155,6 +156,8 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
     if run.unrolled and run.quantization is not None:
         base = replace(base, script=loading_script(run, precision))
     yield from_start(base)
+    if run.arch.tower:
+        yield from_start(tower_entry(run, precision, beats))
     if run.adapter is not None:
         made = parameter_entry("LoRA adapters", trained * bits // 8, beats,
                                tensors=lambda: sizes)  # fmt: skip
@@ -185,6 +188,16 @@ def _states(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Iterator
     )
 
 
+def tower_entry(run: Run, precision: Precision, beats: tuple[Beat, ...]) -> Entry:
+    """The vision tower's weights: text gives them no gradient, and torch makes states with the
+    first gradient. DDP refuses parameters that stay without one (reducer.cpp
+    ensure_prior_reduction_finished), so they are frozen where there are several ranks.
+    """
+    sizes = list(tower_tensors(run, precision))
+    made = parameter_entry("vision tower", sum(sizes), beats, tensors=lambda: sizes)
+    return replace(made, source=code("torch 2.11 optim/adam.py _init_group: p.grad is not None"))
+
+
 def _once(run: Run, precision: Precision) -> Iterator[Entry]:
     """What is there for a moment while the model is made."""
     if run.quantization is not None and run.upcast_unquantized:
@@ -204,6 +217,7 @@ def _once(run: Run, precision: Precision) -> Iterator[Entry]:
 
 ENGINE = Engine(
     name="pytorch_ddp",
+    tower="weights alone: without a gradient torch makes no optimizer states for them",
     title="PyTorch DDP",
     options={"gradient_as_bucket_view": False},
     optimizers=frozenset(OPTIMIZERS),

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from threading import Event, Lock
 from time import monotonic
 
 from .access import Access, access, endpoint
+
+# A name and a password in an address: up to the last @ before the path, or, where a password has
+# a slash that should have been escaped, up to the last @ after what is not a port.
+USERINFO = re.compile(r"(?:(?<=://)(?:[^/]*|[^/@:\[]*:(?!\d+/).*)|^[^/]*)@")
+NO_LOGIN = "a name and a password in an address are not sent; leave them out"
 
 
 class HubError(ValueError):
@@ -56,10 +62,9 @@ class Allowance:
 
 
 def said(address: str) -> str:
-    """An address in a sentence, without what may be signed; whoever may not choose hosts is told
-    of none.
+    """An address in a sentence, without a name, a password or a query, which may be signed; where
+    the hosts are limited, without the hub's address.
     """
-    address = address.partition("?")[0].partition("#")[0]
-    if access().hosts is None:
-        return address
-    return address.removeprefix(f"{endpoint()}/").replace("/resolve/main/", "/", 1)
+    if access().hosts is not None:
+        address = address.removeprefix(f"{endpoint()}/").replace("/resolve/main/", "/", 1)
+    return USERINFO.sub("", address).partition("?")[0].partition("#")[0]

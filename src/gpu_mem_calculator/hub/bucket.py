@@ -11,7 +11,7 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from .bounds import AbsentError, Allowance, HubError
+from .bounds import AbsentError, Allowance, HubError, said
 from .reader import MOST_JSON, Read
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Bucket:
         code = found[1] if found else ""
         if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
             return AbsentError(f"{where}: {ABSENT}")
-        at = f" at {self.endpoint}" if self.endpoint else ""
+        at = f" at {said(self.endpoint)}" if self.endpoint else ""
         if code in WORDS:
             return HubError(f"{where}: {WORDS[code]}{self._hint(WORDS[code], at)}")
         if "redirect without LOCATION" in text:

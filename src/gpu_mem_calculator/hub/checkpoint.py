@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from .bounds import AbsentError, HubError
 from .gguf_config import gguf_config
-from .headers import Stored, gguf, safetensors
+from .headers import Gguf, Stored, gguf, safetensors
 from .names import climbs
 from .reader import Folder
 
 CONFIG, INDEX, ONE = "config.json", "model.safetensors.index.json", "model.safetensors"
 SHARD = re.compile(r"[^\x00-\x1f\x7f\\?#%:]+")
 AT_ONCE = 8  # files whose headers are read at the same time
+PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")  # llama.cpp's llama_split_path
 POINTER = b"version https://git-lfs"
 
 
@@ -49,13 +50,28 @@ def weighed(found: Checkpoint, folder: Folder) -> Checkpoint:
 
 
 def from_gguf(folder: Folder, file: str, source: str) -> Checkpoint:
-    """The model of a GGUF file: its header says all."""
+    """The model of a GGUF file: its header says all, with those of its other parts."""
     where = folder.where(file)
     found = gguf(folder.reader(file), where)
+    found = Gguf(found.metadata, (*found.tensors, *_other_parts(folder, file, found)))
     title = file.rpartition("/")[2].removesuffix(".gguf")
     return Checkpoint(title=str(found.metadata.get("general.name") or title), form="gguf",
                       config=gguf_config(found, where), tensors=found.tensors,
                       source=source)  # fmt: skip
+
+
+def _other_parts(folder: Folder, file: str, first: Gguf) -> Iterator[Stored]:
+    """The tensors of a split model's other files, which llama.cpp loads with the first."""
+    count = first.metadata.get("split.count") or 1
+    if count == 1:
+        return
+    name = PART.fullmatch(file)
+    if name is None or int(name[2]) != 1 or int(name[3]) != count:
+        raise HubError(f"{folder.where(file)}: it is one of {count} parts; give the first, whose "
+                       f"name ends in -00001-of-{count:05}.gguf")  # fmt: skip
+    for part in range(2, count + 1):
+        other = f"{name[1]}-{part:05}-of-{count:05}.gguf"
+        yield from gguf(folder.reader(other), folder.where(other)).tensors
 
 
 def _shards(folder: Folder) -> list[str]:

@@ -27,6 +27,8 @@ PLAIN = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q"
 STRING, ARRAY = 8, 9
 FLOATS = ("F64", "F32", "F16", "BF16")
 SCALES = ("scale", "zeros", "absmax", "quant_map")
+PACKED = ("I8", "U8", "I16", "U16", "I32", "U32")  # weights of 1 to 8 bits, several to an integer
+INDICES = ("I64", "U64", "BOOL")
 
 
 class Stored(Struct, frozen=True):
@@ -45,6 +47,15 @@ class Stored(Struct, frozen=True):
         """
         plain = self.dtype in FLOATS and not any(word in self.name for word in SCALES)
         return prod(self.shape) if plain else 0
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """Fewest and most parameters that it may hold; scales and indices are none."""
+        if self.dtype in INDICES or any(word in self.name for word in SCALES):
+            return 0, 0
+        if self.dtype in PACKED:
+            return self.num_bytes, 8 * self.num_bytes
+        return prod(self.shape), prod(self.shape)
 
 
 def safetensors(read: Read, where: str) -> tuple[Stored, ...]:

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from .access import HUB, access, endpoint
-from .bounds import HubError, said
+from .bounds import NO_LOGIN, HubError, said
 
 HUB_NAME = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:/([\w./-]+\.gguf))?", re.ASCII)
 REVISION = re.compile(r"\w[\w.+/-]{0,254}", re.ASCII)
@@ -69,11 +69,7 @@ def is_address(name: str) -> bool:
 
 def shown(name: str) -> str:
     """A name in a sentence or a title: without what an address may have that is secret."""
-    if not name.lower().startswith(SCHEMES):
-        return name
-    scheme, _, rest = said(name).partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    return said(name) if name.lower().startswith(SCHEMES) else name
 
 
 def checked(address: str) -> str:
@@ -86,7 +82,7 @@ def checked(address: str) -> str:
     except ValueError:
         raise HubError("it is not an address; check its host and port") from None
     if "@" in parts.netloc:
-        raise HubError("a name and a password in an address are not sent; leave them out")
+        raise HubError(NO_LOGIN)
     if not parts.hostname:
         raise HubError("it is not an address; it has no host")
     return address

@@ -56,7 +56,10 @@ class Local:
 
     def whole(self, file: str) -> bytes:
         """A small file."""
-        return file_reader(self.path / file)(0, MOST_JSON)
+        data = file_reader(self.path / file)(0, MOST_JSON + 1)
+        if len(data) > MOST_JSON:
+            raise HubError(f"{self.where(file)}: it is larger than {MOST_JSON:,} bytes")
+        return data
 
     def reader(self, file: str) -> Read:
         """Ranges of a file."""

@@ -16,19 +16,12 @@ from http.client import HTTPException
 from random import uniform
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
-from urllib.request import (
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-    getproxies,
-)
+from urllib.request import OpenerDirector, ProxyHandler, getproxies
 
 from .access import access, endpoint
-from .bounds import Allowance, HubError, PassingError, said
+from .bounds import NO_LOGIN, Allowance, HubError, PassingError, said
 from .environment import token
-from .peer import CheckedHandler, CheckedTlsHandler, origin
+from .peer import CheckedHandler, CheckedTlsHandler, Way, WayRequest, origin
 from .refusals import refusal
 
 SECONDS = 10
@@ -56,11 +49,12 @@ def get(address: str, headers: dict[str, str], most: int, allowance: Allowance) 
 def _got(
     address: str, headers: dict[str, str], most: int, allowance: Allowance, where: str
 ) -> bytes:
-    """One try, through all that it is sent on to."""
+    """One try, with every redirect."""
+    way = Way(address)
     try:
         for _ in range(REDIRECTS + 1):
-            _check(address, where)
-            with _answer(address, headers, allowance.seconds(where)) as answer:
+            _check(address, way, where)
+            with _answer(address, way, headers, allowance.seconds(where)) as answer:
                 onward = answer.headers.get("Location") if answer.status in MOVED else None
                 if onward is None:
                     ranged = "Range" in headers
@@ -87,38 +81,38 @@ def _unreached(error: Exception, where: str) -> HubError:
     return (HubError if lasting else PassingError)(f"{where}: cannot be reached{why}")
 
 
-def _check(address: str, where: str) -> None:
+def _check(address: str, way: Way, where: str) -> None:
     """Raise a sentence for an address that may not be asked."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https"):
         raise HubError(f"{where}: its address begins with {parts.scheme!r}; https is read")
+    if parts.scheme == "http" and urlsplit(way.start).scheme != "http":
+        raise HubError(f"{where}: it is redirected from https to plain http; https is read")
     if access().hosts is None:
+        if "@" in parts.netloc:
+            raise HubError(f"{where}: {NO_LOGIN}")
         return
-    if parts.scheme == "http" and urlsplit(endpoint()).scheme != "http":
-        raise HubError(f"{where}: the hub sends it over plain http; https is read")
     plain = PLAIN_HOST.fullmatch(parts.netloc.lower()) is not None
     if not plain or not access().reaches(parts.hostname or ""):
         raise HubError(f"{where}: the hub has it on a host that this service may not ask")
 
 
-def _answer(address: str, headers: dict[str, str], seconds: float) -> Any:
+def _answer(address: str, way: Way, headers: dict[str, str], seconds: float) -> Any:
     """A server's answer, whatever it is."""
     found = token() if origin(address) == origin(endpoint()) else None
     own = {"Authorization": f"Bearer {found.value}"} if found and found.value else {}
-    request = Request(address, headers={**headers, **own})
-    opener = _opener(access().hosts is not None, tuple(getproxies().items()))
-    return opener.open(request, timeout=min(SECONDS, seconds))
+    request = WayRequest(address, way, {**headers, **own})
+    return _opener(tuple(getproxies().items())).open(request, timeout=min(SECONDS, seconds))
 
 
 @cache
-def _opener(checked: bool, proxies: tuple[tuple[str, str], ...]) -> OpenerDirector:
-    """What asks over http and https, and follows nothing by itself.
+def _opener(proxies: tuple[tuple[str, str], ...]) -> OpenerDirector:
+    """An opener for http and https that follows no redirect.
 
-    A proxy that the environment names is used; it then looks the names up that may be asked.
+    A proxy that the environment names is used; it then looks up the names that may be asked.
     """
     opener = OpenerDirector()
-    asking = (CheckedHandler(), CheckedTlsHandler()) if checked else (HTTPHandler(), HTTPSHandler())
-    for handler in (ProxyHandler(dict(proxies)), *asking):
+    for handler in (ProxyHandler(dict(proxies)), CheckedHandler(), CheckedTlsHandler()):
         opener.add_handler(handler)
     return opener
 

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..core.errors import InputError
+from ..core.files import MOST_RUNS_BYTES, read_text
 
 STEPS = 3  # optimizer state is there from the second on; the third is the steady one
 TIMEOUT = 900.0  # seconds; the first run of a fused optimizer compiles it
@@ -37,11 +38,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
 def read_cases(path: str | Path) -> list[Case]:
     """The cases of a file, one JSON object a line; measured runs are cases too."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InputError([f"--cases {path}: cannot be read, {reason}"]) from None
+    text = read_text(path, "--cases", most=MOST_RUNS_BYTES)
     problems: list[str] = []
     cases: dict[str, Case] = {}
     for number, line in enumerate(text.splitlines(), 1):

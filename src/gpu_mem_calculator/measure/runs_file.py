@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.files import check_writable
 
 Row = dict[str, Any]
 
@@ -29,10 +31,11 @@ class RunsFile:
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
-            self._try_to_write(b"")
+            check_writable(self.path, "--append")
             return []
         except OSError as error:
             raise InputError([f"--append {self.path}: cannot be read, {error.strerror}"]) from None
+        check_writable(self.path, "--append")
         whole, _, rest = data.rpartition(b"\n")
         if rest.strip():
             if _parsed(rest) is None:
@@ -69,11 +72,22 @@ class RunsFile:
         """One write in append mode, so that lines of several processes do not mix."""
         try:
             with self.path.open("ab", buffering=0) as file:
-                file.write(data)
-                os.fsync(file.fileno())
+                self._append(file, data)
         except OSError as error:
             reason = error.strerror
             raise InputError([f"--append {self.path}: cannot be written, {reason}"]) from None
+
+    def _append(self, file: FileIO, data: bytes) -> None:
+        """Write all of it, or leave the file as it was: a full disk takes a part of a line."""
+        written = 0
+        try:
+            while written < len(data):
+                written += file.write(data[written:]) or 0
+            os.fsync(file.fileno())
+        except OSError:
+            if written < len(data) and file.tell() == os.fstat(file.fileno()).st_size:
+                os.ftruncate(file.fileno(), file.tell() - written)
+            raise
 
 
 def _parsed(line: bytes) -> Row | None:

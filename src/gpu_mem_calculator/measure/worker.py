@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from ..core.errors import InputError
+from ..core.files import write_file
 from ..core.runfile import as_dict
 from ..jobs.job import FAKE, NCCL, World
 from . import environment
@@ -48,7 +50,7 @@ def recorded(job: Callable[[], None], snapshot: str | None) -> None:
     try:
         job()
     finally:
-        memory._dump_snapshot(snapshot)
+        write_file(snapshot, pickle.dumps(memory._snapshot()), "--snapshot")
 
 
 def finished(case: Case, group: str, probe: Probe, around: dict[str, Any]) -> Row:

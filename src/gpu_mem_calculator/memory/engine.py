@@ -19,7 +19,8 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     `options` maps an option's name to its default at the version that is modelled; an option
     that is not in it is refused. `axes` are the mesh axes it can cut along besides dp.
-    `problems` yields one sentence for each thing the framework would refuse, too.
+    `problems` yields one sentence for each thing the framework would refuse, too. `tower` says
+    what it holds of a vision tower that text alone never passes; an engine without it has none.
     """
 
     name: str
@@ -34,4 +35,5 @@ class Engine(Struct, frozen=True, kw_only=True):
     ledger: Callable[[Run], Ledger]
     stage_layers: Callable[[Run], list[int]] | None = None
     parameters: Callable[[Run], Num] | None = None  # elements of this rank's model shard
+    tower: str = ""
     serve: Callable[[Run], Served] | None = None  # a server with a pool for its cache

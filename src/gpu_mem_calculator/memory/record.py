@@ -50,7 +50,8 @@ class Record(Struct, frozen=True, kw_only=True):
     """A module, a batch and an arithmetic.
 
     `layers` are those that differ, `order` says which one stands where. `held` is made before the
-    stack and named until forward is over, `kept` until its backward is.
+    stack and named until forward is over, `kept` until its backward is. Frozen parameters are held
+    as buffers are: `buffers` and `frozen` have a name, a shape and bits each.
     """
 
     title: str
@@ -68,6 +69,8 @@ class Record(Struct, frozen=True, kw_only=True):
     buffers: tuple[tuple[str, Shape, int], ...] = ()
     held: tuple[tuple[str, int], ...] = ()
     kept: tuple[tuple[str, int], ...] = ()
+    frozen: tuple[tuple[str, Shape, int], ...] = ()  # parameters that are not trained
+    unused: tuple[str, ...] = ()  # trained ones that no gradient reaches
     biases: int = 0  # threads that multiply and add a bias in one
 
 
@@ -144,7 +147,8 @@ def arch_of(record: Record) -> Arch:
         layers=tuple(kinds[number] for number in record.order),
         layer_prefix=record.prefix,
         embedding=record.before.named(), head_extra=record.after.named(),
-        buffers=tuple(Buffer(name, shape, bits) for name, shape, bits in record.buffers),
+        buffers=tuple(Buffer(name, shape, bits)
+                      for name, shape, bits in (*record.buffers, *record.frozen)),
         around=(_flat(record.before.modules), _flat(record.after.modules)),
     )  # fmt: skip
 

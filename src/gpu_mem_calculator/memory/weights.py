@@ -10,6 +10,7 @@ from ..model.adapters import adapted, adapter_parameters, linears
 from ..model.arch import Layer
 from ..model.blocks import Linear
 from .formats.recipes import INT8_ROW, NF4, NF4_PLAIN
+from .formats.scheme import Pack
 from .run import Precision, Run
 
 
@@ -122,8 +123,29 @@ def quantized_bytes(run: Run, linear: Linear) -> Num:
     fp32 values, and one scale for 64 elements in fp32; with double quantization the scales have
     8 bits, with one fp32 scale for 256 of them and one offset.
     """
-    pack = INT8_ROW if run.quantization == "int8" else NF4 if run.double_quant else NF4_PLAIN
-    return sum(size for _, size in pack.stored(1, linear.outs[1], linear.ins[1]))
+    return sum(size for _, size in _pack(run).stored(1, linear.outs[1], linear.ins[1]))
+
+
+def _pack(run: Run) -> Pack:
+    if run.quantization == "int8":
+        return INT8_ROW
+    return NF4 if run.double_quant else NF4_PLAIN
+
+
+def tower_tensors(run: Run, precision: Precision) -> Iterator[int]:
+    """Bytes of each tensor of the vision tower, in order.
+
+    bitsandbytes packs every nn.Linear but the head (transformers 5.17.0
+    integrations/bitsandbytes.py replace_with_bnb_linear); the other parameters stay as they are.
+    """
+    rest = 32 if run.upcast_unquantized else precision.weights
+    for weight in run.arch.tower:
+        names, sizes = zip(*weight.dims, strict=True)
+        linear = len(sizes) == 2 and weight.name.endswith(".weight") and "position" not in names
+        if run.quantization is None or not linear:
+            yield weight.numel * (precision.weights if run.quantization is None else rest) // 8
+        else:
+            yield from (int(size) for _, size in _pack(run).stored(1, *sizes))
 
 
 def base_tensors(run: Run, precision: Precision) -> Iterator[int]:

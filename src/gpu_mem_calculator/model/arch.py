@@ -238,7 +238,7 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
         """Most elements that one module owns directly, DeepSpeed's "largest layer"."""
         sizes: dict[str, int] = {}
         seen = {id(layer): layer for layer in self.layers}.values()
-        groups = [("", w) for w in (*self.embedding, *self.after_weights())]
+        groups = [("", w) for w in (*self.tower, *self.embedding, *self.after_weights())]
         groups += [(f"layer{i}.", w) for i, layer in enumerate(seen) for w in layer.weights()]
         for prefix, weight in groups:
             module = prefix + weight.name.rpartition(".")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from ..core.errors import printable
 from ..ledger.units import GIB, KIB, MIB
 
 Span: TypeAlias = tuple[str, str]  # text, and a style that rich knows ("" for none)
@@ -21,7 +22,7 @@ def line(text: str = "", style: str = "") -> Line:
 
 def plain(lines: Iterable[Line]) -> str:
     """The lines as text without any escape codes."""
-    return "\n".join("".join(text for text, _ in spans).rstrip() for spans in lines)
+    return "\n".join("".join(printable(text) for text, _ in spans).rstrip() for spans in lines)
 
 
 def coloured(lines: Sequence[Line]) -> str:
@@ -33,7 +34,9 @@ def coloured(lines: Sequence[Line]) -> str:
 
     console = Console(file=io.StringIO(), force_terminal=True, width=WIDTH, highlight=False)
     for spans in lines:
-        console.print(Text.assemble(*spans), soft_wrap=True)
+        console.print(
+            Text.assemble(*((printable(text), style) for text, style in spans)), soft_wrap=True
+        )
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
 

@@ -45,7 +45,9 @@ class Seen(Struct, kw_only=True):
     flows: list[int]
     grads: list[int]
     arrived: dict[str, int]  # the gradient of each weight
-    owned: dict[str, dict[str, Shape]]  # the trained parameters that each module owns itself
+    owned: dict[str, dict[str, Shape]]  # the trained parameters that each module reads itself
+    readers: dict[str, str]  # and the module that reads each of them
+    unused: dict[str, Shape]  # trained parameters that no gradient has reached
     stack: list[str]  # the layers' names
     kind: str  # and their class
 
@@ -55,7 +57,7 @@ class Seen(Struct, kw_only=True):
         return len(self.stack) + 1
 
     def elements(self, module: str) -> int:
-        """Of the weights that a module owns itself."""
+        """Of the weights that a module reads itself."""
         return sum(map(prod, self.owned.get(module, {}).values()))
 
 

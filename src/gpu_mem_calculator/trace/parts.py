@@ -7,7 +7,7 @@ from math import prod
 
 from msgspec import Struct
 
-from ..memory.record import Groups, Part
+from ..memory.record import Groups, Part, Shape
 from ..memory.script import Call, Script
 from .cuts import BACK, ONCE, STEP, Ends, Items, Mark, Place, Seen, cut
 
@@ -110,7 +110,7 @@ class Back:
         if mark.word == "in":
             self._begun.setdefault(mark.name, len(self.events))
         elif mark.word == "weight":
-            module = mark.name.rpartition(".")[0]
+            module = self.lines.seen.readers[mark.name]
             self._come.setdefault(module, []).append(mark.name)
             if len(self._come[module]) == len(self.lines.seen.owned[module]):
                 self._complete(module)
@@ -130,11 +130,8 @@ def _part(seen: Seen, pieces: dict[Place, Items], ends: Ends, number: int) -> Pa
     script = _script(seen, pieces, ends, number) if number else _before(seen, pieces, ends)
     return Part(
         kind={0: "before", seen.last: "after"}.get(number, seen.kind),
-        weights=tuple(
-            (name.removeprefix(prefix), shape)
-            for module in _called(pieces[STEP, number])
-            for name, shape in seen.owned.get(module, {}).items()
-        ),
+        weights=tuple((name.removeprefix(prefix), shape)
+                      for name, shape in _weights(seen, pieces, number)),
         modules=_groups(seen, pieces[STEP, number], prefix), script=script,
         once=_once(seen, pieces[ONCE, number], script.sizes[script.entry]) if number else script,
         kept=_kept(seen, pieces, ends, number, prefix),
@@ -211,6 +208,25 @@ def _kept(
          seen.labels[t].removeprefix(prefix).removeprefix(f"{layer}: "), seen.sizes[t])
         for t in found
     )  # fmt: skip
+
+
+def _weights(seen: Seen, pieces: dict[Place, Items], number: int) -> Iterator[tuple[str, Shape]]:
+    """Parameters of a part: those of the modules that it calls, but for one that a module reads in
+    another part, where its gradient arrives; at last those that nothing reads.
+    """
+    called = dict.fromkeys(_called(pieces[STEP, number]))
+    here = {i.name for i in pieces[BACK, number] if isinstance(i, Mark) and i.word == "weight"}
+    for module in called:
+        for name, shape in seen.owned.get(module, {}).items():
+            if name in here or name.rpartition(".")[0] == module:
+                yield name, shape
+    for name in seen.arrived:
+        module = seen.readers[name]
+        if name in here and module not in called and name.rpartition(".")[0] != module:
+            yield name, seen.owned[module][name]
+    yield from (
+        (name, shape) for name, shape in seen.unused.items() if seen.readers[name] in called
+    )
 
 
 def _called(items: Items) -> Iterator[str]:

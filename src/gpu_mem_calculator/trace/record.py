@@ -19,6 +19,7 @@ from .attention import Kernels
 from .cuts import BACK, ONCE, STEP, Mark, Seen
 from .makers import Maker
 from .parts import found_in
+from .recordable import check_count, check_layers
 from .recorder import CUBLAS, CUBLAS_LT, Recorder, owners
 from .run import staged
 
@@ -34,7 +35,7 @@ def record(build: Build, resolved: Resolved, title: str) -> Record:
     with staged(resolved, Kernels()), recorder.recording():
         model, batch = _made(build, how)
         stack = layers(model)
-        _check(model, stack, title)
+        check_layers(model, stack, title)
         watch = Watch(recorder, model, stack)
         with watch.hooks():
             with torch.no_grad():
@@ -42,6 +43,7 @@ def record(build: Build, resolved: Resolved, title: str) -> Record:
             watch.run(batch, STEP, how)
         seen = watch.seen()
     found = found_in(seen)
+    check_count(model, found, title)
     rows, width = watch.shape
     return Record(
         title=title, arithmetic=how, compute_capability=capability,
@@ -49,22 +51,9 @@ def record(build: Build, resolved: Resolved, title: str) -> Record:
         tokens=rows // _samples(batch),
         width=width, before=found.before, layers=found.layers, order=found.order,
         after=found.after, prefix=seen.stack[0].rpartition(".")[0], buffers=_buffers(model),
-        held=found.held, kept=found.kept,
+        held=found.held, kept=found.kept, frozen=_frozen(model), unused=tuple(seen.unused),
         biases=watch.biases(),
     )  # fmt: skip
-
-
-def _check(model: Any, stack: list[Any], title: str) -> None:
-    """Refuse what a record has no place for."""
-    if not stack:
-        raise InputError([f"{title}: the module has no list of layers; put them into a "
-                          "torch.nn.ModuleList or a torch.nn.Sequential"])  # fmt: skip
-    names: dict[int, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        other = names.setdefault(id(parameter), name)
-        if other != name:
-            raise InputError([f"{title}: {other} and {name} are one weight, whose gradients wait "
-                              "for each other; trace it, or untie them"])  # fmt: skip
 
 
 def _made(build: Build, how: str) -> tuple[Any, Any]:
@@ -106,6 +95,11 @@ def _buffers(model: Any) -> tuple[tuple[str, tuple[int, ...], int], ...]:
                  for name, one in model.named_buffers())  # fmt: skip
 
 
+def _frozen(model: Any) -> tuple[tuple[str, tuple[int, ...], int], ...]:
+    frozen = ((name, p) for name, p in model.named_parameters() if not p.requires_grad)
+    return tuple((name, tuple(p.shape), 8 * p.element_size()) for name, p in frozen)
+
+
 class Watch:
     """Marks where modules and layers begin and end, and where gradients arrive."""
 
@@ -119,6 +113,8 @@ class Watch:
         self.flows: dict[int, int] = {}  # what comes into each layer, and out of the last
         self.grads: dict[int, int] = {}  # its gradient
         self.arrived: dict[str, int] = {}
+        self.called: set[str] = set()  # modules whose forward has run
+        self.readers: dict[str, str] = {}  # the module that reads each trained parameter
         self.shape: tuple[int, int] = (1, 1)
 
     def mark(self, word: str, name: object = "") -> None:
@@ -129,6 +125,8 @@ class Watch:
         """Forward, and backward where there is a graph."""
         self.begun = self.begun or len(self.recorder.sizes)
         self.where, self.layer = where, -1
+        named = self.model.named_parameters()
+        self.readers = {name: self._reader(name) for name, p in named if p.requires_grad}
         self.mark("begin")
         with _autocast(how):
             found = self.model(**batch) if isinstance(batch, dict) else self.model(*batch)
@@ -142,6 +140,15 @@ class Watch:
             self.mark("begin")
             loss.backward()
             self.mark("end")
+
+    def _reader(self, name: str) -> str:
+        """The module that reads a parameter: its owner, or the nearest one around it whose forward
+        has run (nn.MultiheadAttention reads the weights of its out_proj, which is never called).
+        """
+        module = name.rpartition(".")[0]
+        while module and module not in self.called:
+            module = module.rpartition(".")[0]
+        return module
 
     def _number(self, tensor: Any) -> int:
         number = self.recorder.number_of(tensor)
@@ -170,6 +177,7 @@ class Watch:
         if self.where != BACK and name is not None:
             self.inside.append(self.recorder.module)
             self.recorder.module = name
+            self.called.add(name)
             self.mark("in", name)
 
     def _leave(self, module: Any, args: Any, output: Any) -> None:
@@ -180,7 +188,7 @@ class Watch:
         if module is self.stack[-1]:
             self._boundary(len(self.stack), _first(output))
         self.mark("out", name)
-        if module._parameters and torch.is_grad_enabled():
+        if torch.is_grad_enabled() and name in self.readers.values():
             first = next((one for one in _tensors(output) if one.requires_grad), None)
             if first is not None:
                 first.register_hook(lambda _: self.mark("in", name))
@@ -233,14 +241,17 @@ class Watch:
         owner = owners(recorder.events, recorder.sums)
         stream = recorder.recorded()
         parts = range(len(self.stack) + 2)
+        shapes = {name: tuple(p.shape) for name, p in self.model.named_parameters()}
+        trained = {name: shapes[name] for name in self.readers}
         owned: dict[str, dict[str, tuple[int, ...]]] = {}
-        for name, p in self.model.named_parameters():
-            if p.requires_grad:
-                owned.setdefault(name.rpartition(".")[0], {})[name] = tuple(p.shape)
+        for name in trained:
+            if name in self.arrived:
+                owned.setdefault(self.readers[name], {})[name] = trained[name]
         labels = [_label(maker) for maker in recorder.makers]
         return Seen(
             items=_items(stream.events, stream.marks), sizes=recorder.sizes, labels=labels,
-            owned=owned,
+            owned=owned, readers=self.readers,
+            unused={name: shape for name, shape in trained.items() if name not in self.arrived},
             work=frozenset(n for n, m in enumerate(recorder.makers) if m.op.endswith("workspace")),
             outside=frozenset(range(self.begun)),
             handles=frozenset(n for n, m in enumerate(recorder.makers)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import pickle
 from bisect import bisect_right, insort
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
-from ..core.errors import InputError
+from ..core.files import write_file
 from ..replay.allocator import Player, Settings
 from ..replay.blocks import ADDRESS, SHIFT, SPREAD
 from ..replay.expandable import SPAN
@@ -47,11 +46,7 @@ def write_snapshot(
 ) -> None:
     """Write the snapshot that torch would have after this run."""
     data = snapshot(stream, makers, settings)
-    try:
-        Path(file).write_bytes(pickle.dumps(data, protocol=PROTOCOL))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError([f"--snapshot {file}: cannot be written, {reason}"]) from None
+    write_file(file, pickle.dumps(data, protocol=PROTOCOL), "--snapshot")
 
 
 def snapshot(

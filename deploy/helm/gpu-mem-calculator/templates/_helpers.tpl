@@ -13,6 +13,20 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/*
+Name, labels and annotations of a Job or of what stands for one: the user's and ours; ours win.
+In: dict "root" $ "component" "measure".
+*/}}
+{{- define "gpu-mem-calculator.jobMetadata" -}}
+name: {{ include "gpu-mem-calculator.jobName" .root }}
+labels:
+  {{- toYaml (merge (include "gpu-mem-calculator.labels" . | fromYaml) .root.Values.jobLabels) | nindent 2 }}
+{{- with .root.Values.jobAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{/* Labels of a pod: the user's and ours; ours win. In: dict "root" $ "component" "web". */}}
 {{- define "gpu-mem-calculator.podLabels" -}}
 {{- toYaml (merge (include "gpu-mem-calculator.labels" . | fromYaml) .root.Values.podLabels) }}
@@ -43,9 +57,7 @@ In: dict "root" $ "job" <the text of a whole Job, from apiVersion on> "component
 apiVersion: kaiwo.silogen.ai/v1alpha1
 kind: KaiwoJob
 metadata:
-  name: {{ include "gpu-mem-calculator.jobName" .root }}
-  labels:
-    {{- include "gpu-mem-calculator.labels" . | nindent 4 }}
+  {{- include "gpu-mem-calculator.jobMetadata" . | nindent 2 }}
 spec:
   job:
     {{- .job | nindent 4 }}

@@ -8,9 +8,7 @@ a run file is mounted>.
 apiVersion: batch/v1
 kind: Job
 metadata:
-  name: {{ include "gpu-mem-calculator.jobName" .root }}
-  labels:
-    {{- include "gpu-mem-calculator.labels" . | nindent 4 }}
+  {{- include "gpu-mem-calculator.jobMetadata" . | nindent 2 }}
 spec:
   backoffLimit: 0
   activeDeadlineSeconds: {{ int64 $values.activeDeadlineSeconds }}

@@ -1,17 +1,11 @@
 {{/*
-What starts the ranks: none (one rank alone), torchrun (one node), job (an indexed Job), pytorchjob
-or ray. In: $.
+What starts the ranks: none (one rank alone), torchrun (one node), job (an indexed Job) or trainjob.
+In: $.
 */}}
 {{- define "gpu-mem-calculator.measureLauncher" -}}
-{{- $asked := .Values.measure.launcher }}
-{{- $has := .Capabilities.APIVersions }}
 {{- if eq .Values.measure.ranks "one" }}none
-{{- else if and (eq (int .Values.nodes) 1) (has $asked (list "auto" "job")) }}torchrun
-{{- else if ne $asked "auto" }}{{ $asked }}
-{{- else if .Values.kaiwo.enabled }}job
-{{- else if $has.Has "kubeflow.org/v1/PyTorchJob" }}pytorchjob
-{{- else if and .Values.measure.ray.version ($has.Has "ray.io/v1/RayJob") }}ray
-{{- else }}job
+{{- else if and (eq (int .Values.nodes) 1) (eq .Values.measure.launcher "job") }}torchrun
+{{- else }}{{ .Values.measure.launcher }}
 {{- end }}
 {{- end }}
 
@@ -72,9 +66,9 @@ runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- end }}
 
-{{/* Its volumes; the results are for pods with GPUs. In: dict "root" $ "gpus" <number>. */}}
+{{/* Its volumes. In: $. */}}
 {{- define "gpu-mem-calculator.measureVolumes" -}}
-{{- $values := .root.Values -}}
+{{- $values := .Values -}}
 - name: tmp
   emptyDir:
     sizeLimit: {{ $values.measure.tmpSize | quote }}
@@ -82,8 +76,8 @@ runtimeClassName: {{ . | quote }}
   emptyDir:
     medium: Memory
     sizeLimit: {{ $values.measure.shmSize | quote }}
-{{ include "gpu-mem-calculator.runVolume" .root }}
-{{- if and .gpus $values.measure.resultsClaim }}
+{{ include "gpu-mem-calculator.runVolume" . }}
+{{- if $values.measure.resultsClaim }}
 - name: results
   persistentVolumeClaim:
     claimName: {{ $values.measure.resultsClaim | quote }}
@@ -93,23 +87,21 @@ runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- end }}
 
-{{/* Where they are mounted. In: the same. */}}
+{{/* Where they are mounted. In: $. */}}
 {{- define "gpu-mem-calculator.measureMounts" -}}
 - name: shm
   mountPath: /dev/shm
-{{- if and .gpus .root.Values.measure.resultsClaim }}
+{{- if .Values.measure.resultsClaim }}
 - name: results
   mountPath: /results
 {{- end }}
-{{ include "gpu-mem-calculator.mounts" .root }}
-{{ include "gpu-mem-calculator.runMount" .root }}
+{{ include "gpu-mem-calculator.mounts" . }}
+{{ include "gpu-mem-calculator.runMount" . }}
 {{- end }}
 
 {{/*
-A pod that measures, or (gpus 0) one of Ray's that only directs.
-In: dict "root" $ "container" <its name> "gpus" <number> "cpu" <quantity> "memory" <quantity>
-"restart" <restartPolicy>, and where wanted "command" <list> "variables" <list> "subdomain" <name>
-"ports" <list> "probes" <dict of livenessProbe and readinessProbe>.
+A pod that measures. In: dict "root" $ "gpus" <number> "command" <list>, and where wanted
+"container" <its name> "variables" <list> "subdomain" <name> "ports" <list>.
 */}}
 {{- define "gpu-mem-calculator.measurePod" -}}
 {{- $values := .root.Values }}
@@ -124,30 +116,22 @@ metadata:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  restartPolicy: {{ .restart }}
+  restartPolicy: Never
   {{- with .subdomain }}
   subdomain: {{ . }}
   {{- end }}
   {{- include "gpu-mem-calculator.podDefaults" .root | nindent 2 }}
-  {{- if .gpus }}
   {{- with include "gpu-mem-calculator.measurePlacement" .root | trim }}
   {{- . | nindent 2 }}
   {{- end }}
-  {{- else }}
-  {{- with include "gpu-mem-calculator.placement" .root | trim }}
-  {{- . | nindent 2 }}
-  {{- end }}
-  {{- end }}
   containers:
-    - name: {{ .container }}
+    - name: {{ .container | default "measure" }}
       image: {{ $values.measure.image | quote }}
       imagePullPolicy: {{ $values.imagePullPolicy }}
-      {{- with .command }}
       command:
-        {{- range . }}
+        {{- range .command }}
         - {{ . | quote }}
         {{- end }}
-      {{- end }}
       workingDir: /tmp
       {{- with .ports }}
       ports:
@@ -156,22 +140,17 @@ spec:
       env:
         {{- include "gpu-mem-calculator.env" (dict "root" .root "hub" true "model" $model "own" $own) | nindent 8 }}
       resources:
-        {{- $gpus := .gpus }}{{ $cpu := .cpu }}{{ $memory := .memory }}
+        {{- $gpus := .gpus }}
         {{- range list "requests" "limits" }}
         {{ . }}:
-          cpu: {{ $cpu | quote }}
-          memory: {{ $memory | quote }}
-          {{- if $gpus }}
+          cpu: {{ $values.measure.cpu | quote }}
+          memory: {{ $values.measure.memory | quote }}
           {{ $values.measure.gpuResource }}: {{ $gpus }}
-          {{- end }}
         {{- end }}
-      {{- with .probes }}
-      {{- toYaml . | nindent 6 }}
-      {{- end }}
       securityContext:
         {{- include "gpu-mem-calculator.containerSecurity" .root | nindent 8 }}
       volumeMounts:
-        {{- include "gpu-mem-calculator.measureMounts" . | nindent 8 }}
+        {{- include "gpu-mem-calculator.measureMounts" .root | nindent 8 }}
   volumes:
-    {{- include "gpu-mem-calculator.measureVolumes" . | nindent 4 }}
+    {{- include "gpu-mem-calculator.measureVolumes" .root | nindent 4 }}
 {{- end }}

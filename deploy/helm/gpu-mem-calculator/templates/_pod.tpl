@@ -1,13 +1,24 @@
 {{/* What every pod has, beside its containers and volumes. In: $. */}}
 {{- define "gpu-mem-calculator.podDefaults" -}}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ .Values.automountServiceAccountToken }}
 enableServiceLinks: false
+{{- with .Values.serviceAccountName }}
+serviceAccountName: {{ . | quote }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
 securityContext:
   runAsNonRoot: true
-  runAsUser: 1000
-  runAsGroup: 1000
-  fsGroup: 1000
+  {{- range $key := list "runAsUser" "runAsGroup" "fsGroup" }}
+  {{- $number := get $.Values.podSecurity $key }}
+  {{- if has (kindOf $number) (list "float64" "int64" "int") }}
+  {{ $key }}: {{ int64 $number }}
+  {{- if eq $key "fsGroup" }}
   fsGroupChangePolicy: OnRootMismatch
+  {{- end }}
+  {{- end }}
+  {{- end }}
   seccompProfile:
     type: RuntimeDefault
 {{- with .Values.imagePullSecrets }}
@@ -68,14 +79,22 @@ In: dict "root" $ "model" <the model's name or address> "hub" <whether the hub m
 {{- end }}
 {{- end }}
 {{- if hasPrefix "s3://" (.model | toString) }}
+{{- with $values.bucketStorageHost }}
 - name: AWS_ENDPOINT_URL_S3
-  value: {{ $values.bucketStorageHost | quote }}
+  value: {{ . | quote }}
+{{- end }}
+{{- with $values.bucketRegion }}
+- name: AWS_REGION
+  value: {{ . | quote }}
+{{- end }}
+{{- if $values.bucketCredentialsSecret.name }}
 {{- range $name, $key := dict "AWS_ACCESS_KEY_ID" "accessKeyKey" "AWS_SECRET_ACCESS_KEY" "secretKeyKey" }}
 - name: {{ $name }}
   valueFrom:
     secretKeyRef:
       name: {{ $values.bucketCredentialsSecret.name | quote }}
       key: {{ get $values.bucketCredentialsSecret $key | quote }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

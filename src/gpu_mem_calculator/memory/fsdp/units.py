@@ -7,6 +7,7 @@ experts) costs more than its share. torch 2.13 distributed/fsdp/_fully_shard: `F
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -19,6 +20,8 @@ from ...model.blocks import Linear, Weight
 from ..huggingface.setting import Adapter
 from ..run import Run
 from ..script import Reel, Script
+
+IN_BLOCK = re.compile(r"\.(?:layers|blocks|resblocks|layer)\.\d+\.")
 
 
 class Widths(Struct, frozen=True):
@@ -224,8 +227,19 @@ def layer_pieces(run: Run, layer: Layer, base: Widths, extra: Widths) -> list[Pi
 
 
 def root_pieces(run: Run, base: Widths) -> list[Piece]:
-    """Embedding, final norm and head; a tied table is there once."""
+    """Embedding, final norm and head, a tied table once; what a vision tower has beside its
+    blocks, for which text has no gradient.
+    """
     arch = run.arch
     norm = arch.embedding_norm
     weights = [*arch.embedding, *(norm.weights() if norm else ()), *arch.after_weights()]
-    return [Piece(weight, base, not run.frozen) for weight in weights]
+    eyes = [Piece(w, base, False) for w in arch.tower if not IN_BLOCK.search(w.name)]
+    return [*eyes, *(Piece(weight, base, not run.frozen) for weight in weights)]
+
+
+def tower_shards(run: Run, ranks: Num, bits: int) -> list[Num]:
+    """Bytes of the shards of a vision tower's blocks, which text never gathers: units like the
+    layers (transformers 5.17.0 `_no_split_modules` names both).
+    """
+    blocks = (weight for weight in run.arch.tower if IN_BLOCK.search(weight.name))
+    return [shard_elements(weight, ranks) * bits // 8 for weight in blocks]

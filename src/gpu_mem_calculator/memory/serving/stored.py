@@ -14,21 +14,24 @@ from math import prod
 from ...ledger.remember import remembered
 from ...model.arch import Arch
 from ..run import StoredTensor
-from .shard import Held, Shard, held
+from .shard import TOWER, Held, Shard, held
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|blk)\.(\d+)\.")
 Group = tuple[int, str]  # layer (-1 beside the stack), and what is in it
 BESIDE, EXPERTS, DENSE = -1, "experts", "dense"
-LEFT_OUT = ("rotary_emb", "rope_freqs", "inv_freq", "masked_bias", "vision", "mm_projector")
+LEFT_OUT = ("rotary_emb", "rope_freqs", "inv_freq", "masked_bias")
+SIGHT = ("vision", "visual", "mm_projector", "multi_modal_projector", "audio")  # in towers' names
 
 
 def group(name: str, num_layers: int) -> Group | None:
-    """Where a stored tensor belongs; None for what is no part of the text model on a rank.
+    """Where a stored tensor belongs; None for what a rank does not hold.
 
     Layers behind the last are for predicting several tokens.
     """
     if any(word in name for word in LEFT_OUT):
         return None
+    if any(word in name for word in SIGHT):
+        return BESIDE, TOWER
     found = LAYER.search(name)
     if found is None:
         lower = name.lower()
@@ -46,6 +49,8 @@ def group(name: str, num_layers: int) -> Group | None:
 def _group(one: Held) -> Group:
     if one.layer >= 0:
         return one.layer, EXPERTS if one.role == "expert" else DENSE
+    if one.part == TOWER:
+        return BESIDE, TOWER
     return BESIDE, one.role if one.role in ("embedding", "head") else "rest"
 
 

@@ -71,7 +71,7 @@ class Keeper:
     def model(self) -> None:
         """The model as transformers builds it: weights in order, a head that is tied at the end."""
         plan, arch = self.plan, self.plan.run.arch
-        base = [int(w.numel) for w in arch.weights()] if plan.run.frozen else self.sizes
+        base = [int(w.numel) for w in (*arch.tower, *arch.weights())]
         if plan.run.frozen:
             self.make("frozen", *(plan.width * size for size in base))
         self.make("model", *(plan.trained_width * size for size in self.sizes))

@@ -42,7 +42,9 @@ class FusedKeeper(WholeKeeper):
 
     def step(self) -> None:
         """fp32 copies one by one, then flat; the gradients themselves go when both are there."""
-        sizes = [2 * self.to.size(tensor) for tensor in list(self.grads.values())[::-1]]
+        tower = () if self.plan.run.frozen else self.plan.run.arch.tower  # zeros: line 285
+        sizes = [4 * int(weight.numel) for weight in tower]
+        sizes += [2 * self.to.size(tensor) for tensor in list(self.grads.values())[::-1]]
         self.make("wide", *sizes)
         self.make("grad", sum(sizes))
         self.free("wide")

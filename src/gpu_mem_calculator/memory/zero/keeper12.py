@@ -133,6 +133,8 @@ class SliceKeeper(Keeper):
             for tensor in self.in_order():
                 self.into_bucket_in_order(tensor)
         self.reduce()
+        if plan.run.arch.tower and plan.contiguous and not {"own", "sum"} & self.held.keys():
+            self.keep_own(0)  # the slice is the tower's, whose gradients are zeros: line 2708
         if "sum" in self.held:
             self.free("own")
         elif "own" in self.held:

@@ -124,7 +124,8 @@ class ShardKeeper(BucketKeeper):
     def cut_model(self) -> None:
         """Each parameter is made whole, then cut: at once under zero.Init, else all at the end."""
         plan = self.plan
-        base = [int(w.numel) for w in plan.run.arch.weights()] if plan.run.frozen else []
+        arch = plan.run.arch
+        base = [int(w.numel) for w in (*arch.tower, *arch.weights())] if plan.run.frozen else []
         there = plan.offload_param == "none"
         parts = (("frozen", plan.width, base), ("shards", plan.trained_width, self.sizes))
         if not self.zero_init:

@@ -13,6 +13,7 @@ from ...ledger.remember import remembered
 from ...model.arch import Arch, Layer
 from ...model.blocks import Mlp, Moe, Norm, Weight
 from ..huggingface.setting import Adapter
+from ..run import Run
 
 Module = tuple[int, ...]  # elements of the parameters that a module owns directly
 
@@ -124,13 +125,16 @@ def trainable_runs(
 ) -> tuple[tuple[tuple[int, ...], int, int], ...]:
     """Trainable parameters in order: (sizes of one unit, first layer, units).
 
-    What stands before and behind the stack comes as one unit with the first layer -1 and -2.
+    What stands before and behind the stack comes as one unit with the first layer -1 and -2; a
+    vision tower is the first of all (transformers 5.17.0: `visual` or `vision_tower`, then
+    `language_model`), and DeepSpeed flattens or shards all that requires a gradient
+    (0.19.8 zero/stage_1_and_2.py:449, zero/stage3.py:972), whether one comes or not.
     """
     stack = [(layer_sizes(layer, adapter), first, count) for layer, first, count in arch.runs]
     if adapter is not None:
         return tuple(stack)
     norm = arch.embedding_norm.weights() if arch.embedding_norm else ()
-    before = tuple(int(w.numel) for w in (*arch.embedding, *norm))
+    before = tuple(int(w.numel) for w in (*arch.tower, *arch.embedding, *norm))
     after = tuple(int(w.numel) for w in arch.after_weights())
     return ((before, -1, 1), *stack, (after, -2, 1))
 
@@ -143,3 +147,14 @@ def size_counts(arch: Arch, adapter: Adapter | None = None) -> Mapping[int, int]
         for size, times in Counter(sizes).items():
             counts[size] += times * units
     return counts
+
+
+def tower_problems(run: Run, stage: int) -> Iterator[str]:
+    """Runs in which a vision tower is not counted: stages of a pipeline, and fp32 without ZeRO,
+    where the optimizer passes over parameters without a gradient.
+    """
+    said = "model: the vision tower of this model is not modelled"
+    if run.arch.tower and not (isinstance(run.mesh.pp, int) and run.mesh.pp == 1):
+        yield f"{said} in a DeepSpeed pipeline; try pipeline_parallel_size 1"
+    if run.arch.tower and stage == 0 and run.precision == "fp32":
+        yield f"{said} at zero_stage 0 in fp32; try zero_stage 1, or engine pytorch_ddp"

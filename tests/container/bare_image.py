@@ -1,7 +1,10 @@
 """Makes what an image would hold, without an engine: the Dockerfile's steps in a bare Debian.
 
-python deploy/bare_image.py --root FOLDER                 the stage `tool`, with its FOLDER.json
-python deploy/bare_image.py --root FOLDER --run quick 7   its entry point, as its user, read-only
+    python -m tests.container.bare_image --root FOLDER
+    python -m tests.container.bare_image --root FOLDER --run quick 7
+
+The first makes the stage `tool` and FOLDER.json beside it; the second runs its entry point, as its
+user, on read-only files.
 
 Needs root, mmdebstrap and bubblewrap (apt-get install mmdebstrap bubblewrap). The base is not the
 pinned image, which no registry here could give, but what Debian's own archive holds for its suite:
@@ -24,14 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+from . import build_context
+from .bare_run import entry
+from .dockerfile import DockerfileError, Stage, Step, expanded, needed, read
 
-import build_context
-from bare_run import entry
-from dockerfile import DockerfileError, Stage, Step, expanded, needed, read
-
-HERE = Path(__file__).parent
-CONTEXT = HERE.parent
+CONTEXT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "gpu-mem-calculator")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What this machine's pip and apt need to reach the network, by variable; a value that is a file
@@ -79,7 +79,7 @@ def build(
         if folder.exists():
             shutil.rmtree(folder)
     images: dict[str, Image] = {}
-    stages = needed(read(HERE / "Dockerfile"), target)
+    stages = needed(read(CONTEXT / "deploy/Dockerfile"), target)
     every = [step for stage in stages for step in stage.steps if step.name == "ARG"]
     if unknown := (given or {}).keys() - {name for step in every for name in step.pairs({})}:
         raise DockerfileError(f"{target} has no ARG {', '.join(sorted(unknown))}")

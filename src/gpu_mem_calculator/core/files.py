@@ -1,0 +1,141 @@
+"""Reading files within a bound, and writing them whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from stat import S_IMODE, S_ISREG
+
+from .errors import InputError
+
+MOST_BYTES = 8 * 2**20  # of a configuration file, and of a module's record
+MOST_RUNS_BYTES = 256 * 2**20  # of a file of cases or of measured runs
+
+
+def read_text(
+    path: str | Path, option: str = "", *, most: int = MOST_BYTES, encoding: str = "utf-8"
+) -> str:
+    """The text of a file, a pipe or a device, of which `most` bytes are read; what cannot be read
+    is a sentence that begins with the option and the path.
+    """
+    where = f"{option} {path}".lstrip()
+    try:
+        with open(path, "rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise InputError([f"{where}: it is larger than {most:,} bytes; give a smaller file"])
+        return io.StringIO(data.decode(encoding), newline=None).read()
+    except FileNotFoundError:
+        raise InputError([f"{where}: no such file"]) from None
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise InputError([f"{where}: cannot be read, {reason}"]) from None
+
+
+def check_writable(path: str | Path, option: str) -> None:
+    """Raise the sentence of `write_file` before there is anything to write; nothing changes."""
+    with _in_a_sentence(path, option):
+        if not os.path.exists(path):
+            target = os.path.realpath(path)
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            os.unlink(target)
+        elif os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        elif os.path.isfile(path):
+            os.close(os.open(path, os.O_WRONLY))
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def write_file(path: str | Path, data: bytes, option: str) -> None:
+    """Write a file as a whole: until all of it is on disk, the old file stays.
+
+    The bytes go into a new file beside the old one, which is then renamed. A symbolic link stays,
+    and so do permissions. What cannot be replaced so is written in place: a pipe, a device,
+    standard output, a file with a second name, one whose owner cannot be kept or whose folder takes
+    no new file.
+    """
+    with _in_a_sentence(path, option):
+        stream = _stream(path)
+        if stream is not None:
+            _write_all(stream, data)
+        elif not _replaced(path, data):
+            with open(path, "wb") as file:
+                file.write(data)
+
+
+@contextmanager
+def _in_a_sentence(path: str | Path, option: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError([f"{option} {path}: cannot be written, {reason}"]) from None
+
+
+def _stream(path: str | Path) -> int | None:
+    """The descriptor of standard output or error where a path such as /dev/stdout names it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if os.path.samestat(os.stat(path), os.fstat(stream.fileno())):
+                stream.flush()
+                return stream.fileno()
+        except (OSError, ValueError):  # no such file, or a stream that is no file
+            continue
+    return None
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _replaced(path: str | Path, data: bytes) -> bool:
+    """Whether a new file with the data could take the old one's place."""
+    target = os.path.realpath(path)
+    old = os.stat(target) if os.path.exists(target) else None
+    if old is None and os.path.exists(path):  # a descriptor's link, such as /dev/fd/5 to a pipe
+        return False
+    if old is not None and not (S_ISREG(old.st_mode) and old.st_nlink == 1):
+        return False
+    try:
+        descriptor, beside = tempfile.mkstemp(prefix=".gpu-mem-calc-", dir=os.path.dirname(target))
+    except OSError:
+        return False  # the write in place says what is wrong
+    try:
+        with open(descriptor, "wb") as file:
+            _adopt(beside, old)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, target)
+    except BaseException as error:
+        os.unlink(beside)
+        if isinstance(error, OSError) and error.errno in (errno.EBUSY, errno.EPERM):
+            return False  # a mount point, or another owner's
+        raise
+    return True
+
+
+def _adopt(path: str, old: os.stat_result | None) -> None:
+    """Give a new file the owner and the permissions of the old one, else those of any new file."""
+    new = os.stat(path)
+    if old is not None and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        os.chown(path, old.st_uid, old.st_gid)
+    os.chmod(path, S_IMODE(old.st_mode) if old is not None else 0o666 & ~_umask())
+
+
+def _umask() -> int:
+    """The mask of a new file's permissions, which can be read only by being set."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,22 @@
+"""A module's record as a file, which calculate --function F --record FILE writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+from .files import read_text
+
+
+def load_record(path: str | Path, key: str) -> dict[str, Any]:
+    """The record in a file; `key` is what names the file, for the sentence that refuses it."""
+    text = read_text(path, key)
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError([f"{key} {path}: cannot be read, it is not JSON"]) from None
+    if not isinstance(record, dict):
+        raise InputError([f"{key} {path}: it is not a module's record; make one with --function"])
+    return record

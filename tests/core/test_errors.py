@@ -1,0 +1,43 @@
+"""How a sentence reaches a terminal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpu_mem_calculator.core.errors import printable, tell
+from gpu_mem_calculator.report.lines import coloured, line, plain
+
+
+@pytest.mark.parametrize(
+    "char", ["\x1b", "\x07", "\r", "\n", "\x7f", "\x9b", "\u202e", "\u2028", "\U000e0001", "\udc80"]
+)
+def test_a_control_character_is_shown_as_json_escapes_it(char: str) -> None:
+    """Nothing that steers a terminal is left, and nothing is lost."""
+    shown = printable(f"a{char}b")
+    assert shown.isprintable()
+    assert json.loads(f'"{shown}"') == f"a{char}b"
+
+
+def test_text_stays_as_it_is() -> None:
+    """Letters of every script, signs and spaces, also those that do not break."""
+    text = "a b\xa0c ✓ × é 模型 🙂"
+    assert printable(text) == text
+    assert printable("a\n\tb", kept="\n\t") == "a\n\tb"
+
+
+def test_a_sentence_is_one_line_whatever_it_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server cannot write a line of its own."""
+    tell("the server says \x1b]0;title\x07\nall is well")
+    assert capsys.readouterr().err == (
+        "gpu-mem-calc: the server says \\u001b]0;title\\u0007\\nall is well\n"
+    )
+
+
+def test_a_report_has_no_escape_codes_but_its_colours() -> None:
+    """A model's name, which a file brings, is no exception."""
+    lines = [line("tiny\x1b[2J", "bold")]
+    assert plain(lines) == "tiny\\u001b[2J"
+    assert "\x1b[2J" not in coloured(lines)
+    assert "\x1b[1m" in coloured(lines)

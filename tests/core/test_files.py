@@ -1,0 +1,145 @@
+"""Files that are read within a bound, and written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpu_mem_calculator.backtest.rows import read_rows
+from gpu_mem_calculator.core import files
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.files import check_writable, read_text, write_file
+from gpu_mem_calculator.core.runfile import load_text
+from gpu_mem_calculator.measure.case import read_cases
+
+
+@pytest.mark.parametrize("read", [load_text, read_rows, read_cases])
+def test_a_device_without_an_end_is_refused(read: object) -> None:
+    """Reading stops at the bound."""
+    with pytest.raises(InputError, match=r"it is larger than .* bytes; give a smaller file"):
+        read("/dev/zero")  # type: ignore[operator]
+
+
+def test_a_file_is_read_up_to_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte more is refused in a sentence with the path."""
+    file = tmp_path / "run.json"
+    file.write_text(f'"{"x" * 8}"')
+    assert len(read_text(file, most=10)) == 10
+    with pytest.raises(InputError, match=r"run.json: it is larger than 9 bytes"):
+        read_text(file, most=9)
+    assert files.MOST_BYTES == 8 * 2**20
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    """As `--config <(...)` gives one, whatever the pieces in which it comes."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with pipe.open("w") as file:
+            for piece in ('{"model": ', '{"name": "gpt2"}', "}"):
+                file.write(piece)
+                file.flush()
+
+    threading.Thread(target=write, daemon=True).start()
+    assert load_text(pipe) == {"model": {"name": "gpt2"}}
+
+
+def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:
+    """Nothing is left beside it; a new file gets those of any new file."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("before")
+    old.chmod(0o640)
+    before = old.stat().st_ino
+    mask = os.umask(0o027)
+    try:
+        for file in (old, new):
+            write_file(file, b"after", "--output")
+    finally:
+        os.umask(mask)
+    assert [file.read_text() for file in (old, new)] == ["after", "after"]
+    assert [file.stat().st_mode & 0o777 for file in (old, new)] == [0o640, 0o640]
+    assert old.stat().st_ino != before
+    assert sorted(os.listdir(tmp_path)) == ["new", "old"]
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence says why, and nothing is left beside it."""
+    file = tmp_path / "report"
+    file.write_text("before")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=r"--output .*: cannot be written, No space left"):
+        write_file(file, b"after", "--output")
+    assert file.read_text() == "before"
+    assert os.listdir(tmp_path) == ["report"]
+
+
+def test_links_stay_links(tmp_path: Path) -> None:
+    """A symbolic link's target is replaced; a file with a second name is written in place."""
+    target, link, second = tmp_path / "target", tmp_path / "link", tmp_path / "second"
+    link.symlink_to(target)
+    write_file(link, b"one", "--output")
+    assert link.is_symlink()
+    assert target.read_text() == "one"
+    os.link(target, second)
+    write_file(link, b"two", "--output")
+    assert second.read_text() == "two"
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    """It is not replaced by a file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    heard: list[bytes] = []
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    check_writable(pipe, "--output")
+    write_file(pipe, b"text", "--output")
+    reader.join(10)
+    assert heard == [b"text"]
+
+
+@pytest.mark.parametrize("into", ["> out", "| cat > out", ">> out"])
+def test_standard_output_is_written_to_by_its_name(into: str, tmp_path: Path) -> None:
+    """What else is printed comes after it, and what a file had before stays where it is appended
+    to.
+    """
+    script = (
+        "import sys; from gpu_mem_calculator.core.files import write_file; print('a');"
+        "write_file('/dev/stdout', b'b\\n', '--output'); print('c')"
+    )
+    (tmp_path / "out").write_text("before\n")
+    subprocess.run(
+        ["bash", "-c", f'"$PY" -c "$SCRIPT" {into}'],
+        env={**os.environ, "PY": sys.executable, "SCRIPT": script},
+        cwd=tmp_path,
+        check=True,
+    )
+    begins = "before\n" if ">>" in into else ""
+    assert (tmp_path / "out").read_text() == f"{begins}a\nb\nc\n"
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", ".", "x" * 300, "a\0b", "/dev/full"])
+def test_what_cannot_be_written_is_one_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check and the write say the same, and the check leaves nothing."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"--output .*: cannot be written, ") as caught:
+        write_file(name, b"text", "--output")
+    if name != "/dev/full":
+        with pytest.raises(InputError) as checked:
+            check_writable(name, "--output")
+        assert str(checked.value) == str(caught.value)
+    check_writable("new", "--output")
+    assert not os.listdir(tmp_path)

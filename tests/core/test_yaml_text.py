@@ -1,0 +1,76 @@
+"""YAML within bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_mem_calculator.core import yaml_text
+from gpu_mem_calculator.core.yaml_text import parse_yaml
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9)
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}\n" for i in range(1, 9)
+)
+
+
+@pytest.fixture(params=["libyaml", "Python"])
+def loader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both of PyYAML's loaders."""
+    if request.param == "Python":
+        monkeypatch.delattr("yaml.CSafeLoader", raising=False)
+
+
+@pytest.mark.usefixtures("loader")
+@pytest.mark.parametrize("text", [BOMB, MERGES])
+def test_aliases_that_grow_beyond_the_bound_are_refused(text: str) -> None:
+    """A kilobyte that stands for gigabytes is not written out."""
+    with pytest.raises(ValueError, match="more than 50,000 values, aliases written out"):
+        parse_yaml(text)
+
+
+@pytest.mark.usefixtures("loader")
+def test_aliases_within_the_bound_are_read() -> None:
+    """Anchors and merges save a user's words."""
+    text = "base: &b {seq_len: 512, list: &l [1, 2]}\ntraining: {<<: *b, again: *l}"
+    assert parse_yaml(text)["training"] == {"seq_len": 512, "list": [1, 2], "again": [1, 2]}
+
+
+@pytest.mark.usefixtures("loader")
+def test_an_alias_inside_what_it_stands_for_is_refused() -> None:
+    """It has no end."""
+    with pytest.raises(ValueError, match=r"\*a is part of what it stands for; write it out"):
+        parse_yaml("a: &a [1, *a]")
+
+
+@pytest.mark.usefixtures("loader")
+def test_deep_nesting_is_a_sentence() -> None:
+    """The process is not ended by it."""
+    with pytest.raises(ValueError, match="nested deeper than 100 levels"):
+        parse_yaml("[" * 200_000)
+
+
+def test_values_are_counted_without_aliases_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long file stops at the same bound."""
+    monkeypatch.setattr(yaml_text, "MOST_VALUES", 10)
+    assert parse_yaml("[1, 2, 3, 4, 5, 6, 7, 8, 9]") == list(range(1, 10))
+    with pytest.raises(ValueError, match="more than 10 values"):
+        parse_yaml("[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]")
+
+
+def test_libyaml_reads_where_pyyaml_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is about ten times as fast."""
+    yaml = pytest.importorskip("yaml")
+    if not yaml.__with_libyaml__:
+        pytest.skip("PyYAML has no libyaml here")
+    loaders: list[type] = []
+    real = yaml.load
+
+    def load(text: str, Loader: type) -> object:  # noqa: N803
+        loaders.append(Loader)
+        return real(text, Loader=Loader)
+
+    monkeypatch.setattr(yaml, "load", load)
+    parse_yaml("a: 1")
+    assert loaders == [yaml.CSafeLoader]
