@@ -6,6 +6,7 @@ The ledger is for rank 0 of a data-parallel group, whose slice starts with the e
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,14 +21,15 @@ from ..memory.recorded import table_script
 from ..memory.run import Precision, Run
 from ..memory.runtime import workspace_entries, zero_streams
 from ..memory.stack import Block, blocks, overlap
+from ..memory.states import buffer_entry
 from ..memory.surroundings import embedding_script
-from ..memory.timeline import in_flight, step
+from ..memory.timeline import Beat, in_flight, step
 from ..memory.zero import offload, pipeline, stage12, whole
 from ..memory.zero.coordinator import Limits
 from ..memory.zero.frozen import adapter_bits, keeping, without_sum
 from ..memory.zero.hooks import first_hook, hook_entries
 from ..memory.zero.modules import size_counts, tower_problems, trainable_runs
-from ..memory.zero.plan import Plan, startup_instants, with_hooks
+from ..memory.zero.plan import BIRTH, Plan, startup_instants, with_hooks
 from ..memory.zero.rolled import beats_and_entries, first_layers_input
 from ..memory.zero.states import state_entries
 from ..memory.zero.unrolled import keeper_of, shared_table, unrolled_ledger
@@ -188,11 +190,26 @@ def ledger(run: Run) -> Ledger:
     if run.unrolled:
         plan = replace(plan, beats=beats)
         keeper = keeper_of(plan, stack, done, _limits(run), number(run, "sub_group_size"), cut)
-        return unrolled_ledger(plan, how, stack, done, tokens, keeper, in_place=cut)
+        if (cut or plan.pipeline) and done.embedding is not None and run.arch.tied:
+            table = shared_table(done.embedding, alone=plan.pipeline)
+            done = replace(done, embedding=table)
+        return unrolled_ledger(plan, stack, done, partial(_beside, plan, how, stack, tokens),
+                               keeper)  # fmt: skip
     several = len(done.head.hooks) > first_hook(plan)
     if option(run, "cpu_checkpointing"):
         beats = offload.with_second(beats)
     return _whole(replace(plan, beats=with_hooks(beats, head=several)), how, stack, done, tokens)
+
+
+def _beside(
+    plan: Plan, how: Setting, stack: tuple[Block, ...], tokens: Num, beats: tuple[Beat, ...],
+    done: Walks,
+) -> Iterator[Entry]:  # fmt: skip
+    """What an unrolled run has beside layers, head and DeepSpeed's own tensors."""
+    buffers = buffer_entry(plan.run, plan.beats, plan.layers)
+    yield replace(buffers, live={**buffers.live, BIRTH: 1})
+    yield from activation_entries(plan.run, how, stack, beats, done)
+    yield from pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()
 
 
 def _rolled(plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, cut: bool) -> Ledger:
@@ -267,6 +284,7 @@ def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> Plan:
         offload_param=str(option(run, "offload_param")),
         pinned=bool(option(run, "pin_memory")), implementation=run.implementation or "fused",
         pipeline=pipelined(run), layers=high - low if pipelined(run) else None,
+        first=first, last=last,
     )  # fmt: skip
 
 

@@ -1,28 +1,41 @@
-"""Megatron+DeepSpeed: Megatron's cuts of the model, ZeRO's flat cuts of its states."""
+"""Megatron-DeepSpeed: Megatron's shards of the model, ZeRO's of their states.
+
+deepspeedai/Megatron-DeepSpeed 6acc370a with DeepSpeed 0.19.8. Its training script runs ZeRO 0 and 1
+under DeepSpeed's PipelineEngine, with one stage or more, and ZeRO 2 and 3 without
+(--no-pipeline-parallel).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from ..ledger.ledger import Ledger
+from ..ledger.ledger import Entry, Ledger
 from ..ledger.num import Num
+from ..memory.activations import Walks, block_entries
 from ..memory.engine import Engine
 from ..memory.megatron.checks import PP, layout_problems, option_problems
-from ..memory.megatron.cuts import after_shard, embedding_shard, layer_shard
-from ..memory.megatron.entries import activation_entries
-from ..memory.megatron.options import LOCAL, bits
+from ..memory.megatron.options import LOCAL
 from ..memory.megatron.states import stage_shard
-from ..memory.megatron.walks import walks
-from ..memory.megatron.writer import stage_writer
-from ..memory.pipeline import Stage, beats, stage_layers, stage_of, stretch_ends
-from ..memory.play import plays
+from ..memory.megatron_deepspeed.beside import beside_entries
+from ..memory.megatron_deepspeed.checks import model_problems
+from ..memory.megatron_deepspeed.plan import GROUP, LIMITS, piped, plan_of
+from ..memory.megatron_deepspeed.rank import rank_layer, rank_run
+from ..memory.megatron_deepspeed.walks import walks
+from ..memory.pipeline import Stage, stage_layers, stage_of
 from ..memory.run import Run
-from ..memory.runtime import expert_streams, workspace_entries
-from ..memory.timeline import STARTUP, Beat
-from ..memory.zero_cuts import STARTUP_BEATS, Cut, kept_gradients, with_epilogue, zero_entries
+from ..memory.runtime import workspace_entries, zero_streams
+from ..memory.stack import Block
+from ..memory.timeline import Beat, step
+from ..memory.zero import pipeline, stage12, whole
+from ..memory.zero.hooks import first_hook, hook_entries
+from ..memory.zero.plan import Plan, startup_instants, with_hooks
+from ..memory.zero.rolled import beats_and_entries
+from ..memory.zero.states import state_entries
+from ..memory.zero.unrolled import keeper_of, unrolled_ledger
 
 TITLE = "Megatron+DeepSpeed"
 OPTIONS: dict[str, Any] = {
@@ -48,6 +61,7 @@ def problems(run: Run) -> Iterator[str]:
     run = _with_defaults(run)
     yield from option_problems(run, TITLE)
     yield from layout_problems(run, TITLE)
+    yield from model_problems(run, TITLE)
     stage, place = run.options["zero_stage"], run.options["offload_optimizer"]
     if stage not in (0, 1, 2, 3):
         yield f"engine.zero_stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3"
@@ -62,50 +76,67 @@ def problems(run: Run) -> Iterator[str]:
                "not interleave; set it to 1")  # fmt: skip
 
 
-def implementation(run: Run) -> str:
-    """DeepSpeed's fused Adam, or its CPU one where it is offloaded."""
-    if run.options.get("offload_optimizer") == "cpu":
-        return "cpu"
-    return run.implementation or "fused"
-
-
 def ledger(run: Run) -> Ledger:
     """One rank of the run's pipeline stage."""
     run = _with_defaults(run)
-    stage = stage_of(run)
-    instants = with_epilogue(beats(stage, STARTUP_BEATS, every=run.unrolled))
-    done = walks(run, stage)
-    cut = _cut(run, stage, instants)
-    layers = tuple(
-        (b, layer_shard(run, b.layer).total, held)
-        for b, held in zip(stage.blocks, stage.held, strict=True)
-    )
-    embedding = embedding_shard(run).total * stage.first
-    head = after_shard(run, stage.first).total * stage.last
-    steps = tuple(b for b in instants if b.instant.phase != STARTUP)
-    entries = (
-        *zero_entries(cut),
-        *kept_gradients(cut, layers, embedding, head),
-        *activation_entries(run, stage, instants, done),
-        *workspace_entries(run, steps),
-    )
-    played = plays(stage.blocks, instants, done) if run.unrolled else {}
-    return Ledger(tuple(b.instant for b in instants), entries, played, stage_writer(run, stage))
-
-
-def _cut(run: Run, stage: Stage, instants: tuple[Beat, ...]) -> Cut:
-    overlap, level = run.options["overlap_comm"], int(run.options["zero_stage"])
-    return Cut(
-        run=run, stage=level, width=bits(run) // 8, shard=stage_shard(run, stage), beats=instants,
-        bucket=int(run.options["reduce_bucket_size"]),
-        overlap=level == 3 if overlap is None else bool(overlap),
-        offload=run.options["offload_optimizer"] == "cpu", implementation=implementation(run),
-        ends=stretch_ends(stage, instants, every=run.unrolled),
+    stage, rank = stage_of(run), rank_run(run)
+    done = walks(run, stage, piped=piped(run))
+    stack = tuple(replace(b, layer=rank_layer(run, b.layer)) for b in stage.blocks)
+    plan = plan_of(run, rank, stage)
+    if not piped(run) and not run.unrolled:
+        return _rolled(run, plan, stage, stack, done)
+    beats = step(
+        tuple(b.stretch for b in stack), micro_batches=run.micro_batches, head=stage.last,
+        embedding=stage.first, flight=stage.flight, every=run.unrolled,
     )  # fmt: skip
+    if run.unrolled:
+        plan = replace(plan, beats=beats)
+        keeper = keeper_of(plan, stack, done, LIMITS, GROUP, cut=True)
+        return unrolled_ledger(plan, stack, done, partial(_beside, run, plan, stage, stack), keeper)
+    several = len(done.head.hooks) > first_hook(plan)
+    plan = replace(plan, beats=with_hooks(beats, head=several))
+    return _whole(run, plan, stage, stack, done)
+
+
+def _beside(
+    run: Run, plan: Plan, stage: Stage, stack: tuple[Block, ...], beats: tuple[Beat, ...],
+    done: Walks,
+) -> Iterator[Entry]:  # fmt: skip
+    """What an unrolled run has beside the scripts of its blocks and DeepSpeed's own tensors."""
+    yield from block_entries(plan.run, stack, beats, done)
+    yield from beside_entries(run, plan, stage, beats, played=True)
+
+
+def _rolled(run: Run, plan: Plan, stage: Stage, stack: tuple[Block, ...], done: Walks) -> Ledger:
+    """ZeRO 2 and 3: gradients go into buckets as they are made."""
+    beats, at_work = beats_and_entries(plan, stack, done, LIMITS)
+    plan = replace(plan, beats=beats)
+    entries = (
+        *state_entries(plan, LIMITS, GROUP, zero_init=True),
+        *block_entries(plan.run, stack, beats, done),
+        *beside_entries(run, plan, stage, beats, played=True),
+        *at_work,
+        *workspace_entries(run, beats),
+    )
+    return Ledger((*startup_instants(), *(b.instant for b in beats)), entries)
+
+
+def _whole(run: Run, plan: Plan, stage: Stage, stack: tuple[Block, ...], done: Walks) -> Ledger:
+    """ZeRO 0 and 1 in the PipelineEngine: gradients stay until all of backward is over."""
+    entries = (
+        *state_entries(plan, LIMITS, GROUP, zero_init=True),
+        *stage12.kept_gradients(plan, stack),
+        *whole.reduction_entries(plan, stack, done),
+        *block_entries(plan.run, stack, plan.beats, done),
+        *hook_entries(plan, done),
+        *beside_entries(run, plan, stage, plan.beats, played=False),
+        *pipeline.workspaces(plan, stack),
+    )
+    return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), entries)
 
 
 def parameters(run: Run) -> Num:
-    """Elements of this rank's part of the model, before ZeRO cuts it."""
+    """Elements of this rank's part of the model, before ZeRO shards it."""
     run = _with_defaults(run)
     return stage_shard(run, stage_of(run)).total
 
@@ -114,9 +145,9 @@ ENGINE = Engine(
     name="megatron_deepspeed",
     title=TITLE,
     transformers=False,
-    side_streams=expert_streams,
+    side_streams=zero_streams,
     options=OPTIONS,
-    axes=frozenset({"tp", "pp", "ep"}),
+    axes=frozenset({"tp", "pp"}),
     optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),
     problems=problems,
     ledger=ledger,

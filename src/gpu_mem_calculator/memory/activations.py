@@ -47,9 +47,12 @@ CHECKPOINT_CODE = code("torch 2.11 utils/checkpoint.py: a checkpoint keeps the l
 STAY, GO, UNIT = "stay", "go", "unit"
 
 
-def layer_code(run: Run, *, head: bool = False) -> Source:
-    """Where it is written what a layer does, or the head."""
-    return RECORDED if run.record is not None else LOSS_CODE if head else LAYER_CODE
+class Codes(Struct, frozen=True):
+    """Where it is written what a layer does, the head, and a checkpoint around a layer."""
+
+    layer: Source = LAYER_CODE
+    head: Source = LOSS_CODE
+    checkpoint: Source = CHECKPOINT_CODE
 
 
 class Walks(Struct, frozen=True):
@@ -65,6 +68,7 @@ class Walks(Struct, frozen=True):
     first: Walk | None = None
     gradients: str = STAY
     embedding: Script | None = None
+    codes: Codes = Codes()
 
     def at(self, index: int, block: Block, beat: Beat) -> Walk:
         """The walk of the layer that a beat is about: the first of all may be another."""
@@ -117,7 +121,8 @@ def walks(run: Run, how: Setting, blocks: tuple[Block, ...]) -> Walks:
         record = run.record
         own = (part_walk(record.layers[b.layer.part], b.recompute == "full") for b in blocks)
         table = table_script(record) if run.unrolled else None
-        return Walks(tuple(own), part_walk(record.after, False), embedding=table)
+        return Walks(tuple(own), part_walk(record.after, False), embedding=table,
+                     codes=Codes(RECORDED, RECORDED))  # fmt: skip
     layers = tuple(_walked(how, b.layer, b.window is not None, _policy(b), True) for b in blocks)
     first = None
     if run.frozen and blocks[0].recompute != "full":
@@ -146,27 +151,8 @@ def _walked(how: Setting, layer: Layer, masked: bool, policy: str, grad: bool) -
 def activation_entries(
     run: Run, how: Setting, blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks
 ) -> Iterator[Entry]:
-    """Kept activations, the working sets of layers and head, tables and masks.
-
-    In an unrolled run layers and head play scripts instead, and what they keep and need is in
-    those.
-    """
-    source, head = layer_code(run), layer_code(run, head=True)
-    for i, block in enumerate(blocks if run.unrolled else ()):
-        yield from _pinned(i, block, done.layers[i], beats)
-        yield from waiting_entries(i, block, done.layers[i], beats, source, CHECKPOINT_CODE)
-    for i, block in enumerate(() if run.unrolled else blocks):
-        yield from _kept(i, block, done.layers[i], beats, done.first if i == 0 else None,
-                         source)  # fmt: skip
-        yield from _pinned(i, block, done.layers[i], beats)
-        for beat in beats:
-            if beat.work == "layer" and beat.stretch == i:
-                moment = _layer_moment(block, done.at(i, block, beat), done, beat)
-                yield from _working(f"{block.title}: at work", moment, beat, run, source)
-    for beat in () if run.unrolled else beats:
-        if beat.work == "head":
-            moment = _head_moment(done, beat)
-            yield from _working("final norm, logits and loss", moment, beat, run, head)
+    """Kept activations, the working sets of layers and head, tables and masks."""
+    yield from block_entries(run, blocks, beats, done)
     if run.record is not None:
         again = any(b.recompute == "full" for b in blocks)
         if not under_init(run.options):
@@ -180,9 +166,34 @@ def activation_entries(
         yield from embedding_entries(run, how, beats, fresh=done.gradients == UNIT)
 
 
+def block_entries(
+    run: Run, blocks: tuple[Block, ...], beats: tuple[Beat, ...], done: Walks
+) -> Iterator[Entry]:
+    """What layers and head keep and need.
+
+    In an unrolled run layers and head play scripts instead, and what they keep and need is in
+    those.
+    """
+    codes = done.codes
+    for i, block in enumerate(blocks if run.unrolled else ()):
+        yield from _pinned(i, block, done.layers[i], beats)
+        yield from waiting_entries(i, block, done.layers[i], beats, codes.layer, codes.checkpoint)
+    for i, block in enumerate(() if run.unrolled else blocks):
+        yield from _kept(i, block, done.layers[i], beats, done.first if i == 0 else None, codes)
+        yield from _pinned(i, block, done.layers[i], beats)
+        for beat in beats:
+            if beat.work == "layer" and beat.stretch == i:
+                moment = _layer_moment(block, done.at(i, block, beat), done, beat)
+                yield from _working(f"{block.title}: at work", moment, beat, run, codes.layer)
+    for beat in () if run.unrolled else beats:
+        if beat.work == "head":
+            moment = _head_moment(done, beat)
+            yield from _working("final norm, logits and loss", moment, beat, run, codes.head)
+
+
 def _kept(
     index: int, block: Block, walk: Walk, beats: tuple[Beat, ...], first: Walk | None,
-    source: Source,
+    codes: Codes,
 ) -> Iterator[Entry]:  # fmt: skip
     """What one layer keeps from forward to backward, times the layers that are waiting.
 
@@ -196,14 +207,14 @@ def _kept(
         kind=ACT,
         bytes=walk.input_bytes if full else walk.saved_bytes,
         live={b.name: larger(b.saved[index] - one, 0) for b in beats},
-        source=CHECKPOINT_CODE if full else source,
+        source=codes.checkpoint if full else codes.layer,
         parts=() if full else walk.saved,
         role=CHECKPOINTED if full else "",
     )
     if first is not None:
         yield Entry(
             name=f"{block.title}: kept for backward by the first, whose input takes no gradient",
-            kind=ACT, bytes=first.saved_bytes, source=source, parts=first.saved,
+            kind=ACT, bytes=first.saved_bytes, source=codes.layer, parts=first.saved,
             live={b.name: smaller(b.saved[index], 1) for b in beats},
         )  # fmt: skip
 

@@ -121,7 +121,7 @@ def _unfused(tape: Tape, how: Setting, q: Value, k: Value, v: Value, heads: Head
     context = rows * heads.value_dim
     area = how.batch * heads.heads * how.seq * how.seq
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k))
-    probs = _softmax(tape, how, scores, softmax_kernel(how, heads.heads))
+    probs = softmax(tape, how, scores, softmax_kernel(how, heads.heads))
     if heads.dropout:
         mask = tape.op("attn.dropout_mask", probs, elements=area, bits=8)
         mask.grad = False
@@ -143,7 +143,7 @@ def softmax_kernel(how: Setting, heads: Num) -> Num:
     return short * holds(how.seq % 4 == 0) * holds(how.batch * heads % 4 == 0)
 
 
-def _softmax(tape: Tape, how: Setting, scores: Value, kernel: Num) -> Value:
+def softmax(tape: Tape, how: Setting, scores: Value, kernel: Num) -> Value:
     """The masked softmax: in fp32 between two casts, or where `kernel` is 1 in 16 bits, without.
 
     torch's softmax backward makes grad · output as a tensor of its own (ATen

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .keeper import GRADIENT, Allocator, Keeper
 from .plan import Plan
 from .sizes import FP32, norm_bytes
 
 REDUCTION = 1  # the CUDA stream that buckets are reduced on where that overlaps with backward
+
+
+class Piece(NamedTuple):
+    """A gradient in the bucket: its parameter group, its place there, and its tensor or -1."""
+
+    group: int
+    begin: int
+    elements: int
+    tensor: int
 
 
 class SliceKeeper(Keeper):
@@ -18,16 +29,24 @@ class SliceKeeper(Keeper):
     def __init__(self, plan: Plan, to: Allocator, *, tight: bool = False) -> None:
         super().__init__(plan, to)
         self.tight = tight
-        self.local = int(self.rank.own)
+        self.local = [int(group.own) for group in plan.groups]
         self.queue = REDUCTION if plan.overlap else 0
-        self.place = 0  # where the parameters begin whose gradients have come
-        self.inside: list[tuple[int, int, int]] = []  # in the bucket: begin, elements, tensor
+        self.place = [0] * len(self.local)  # where parameters begin whose gradients have come
+        self.inside: list[Piece] = []  # in the bucket
         self.filled = 0  # elements in it
-        starts = [0]
+        self.owned: list[int] = []  # elements of each parameter's part in this rank's slices
+        self.touched = 0  # elements of those parameters
+        starts = [0] * len(self.local)
         for size in self.sizes:
-            starts.append(starts[-1] + size)
-        self.owned = [(begin, size) for begin, size in zip(starts, self.sizes, strict=False)
-                      if begin < self.local]  # fmt: skip
+            group = self.group(size)
+            if starts[group] < self.local[group]:
+                self.owned.append(min(size, self.local[group] - starts[group]))
+                self.touched += size
+            starts[group] += size
+
+    def group(self, elements: int) -> int:
+        """Which of the optimizer's groups a parameter belongs to."""
+        return int(elements in self.plan.apart)
 
     def startup(self) -> None:
         """The flat copy beside the weights, then the slice's masters (lines 449 to 576)."""
@@ -52,7 +71,9 @@ class SliceKeeper(Keeper):
 
     def begin(self) -> None:
         """A micro-batch meets the parameters from the last one on."""
-        self.place = sum(self.sizes)
+        self.place = [0] * len(self.local)
+        for size in self.sizes:
+            self.place[self.group(size)] += size
 
     def arrived(self, key: tuple[int, int], tensor: int) -> None:
         """Line 2284: the first gradient of all makes the bucket; most go into it at once."""
@@ -73,7 +94,8 @@ class SliceKeeper(Keeper):
         if self.filled + elements > plan.bucket:
             self.reduce()
         self.filled += elements
-        self.place -= elements
+        group = self.group(elements)
+        self.place[group] -= elements
         if plan.contiguous and elements <= plan.bucket:
             self.to.free((tensor,))
             tensor = -1
@@ -81,7 +103,7 @@ class SliceKeeper(Keeper):
             copy = self.to.make_on(0, self.to.size(tensor), GRADIENT)
             self.to.free((tensor,))
             tensor = copy
-        self.inside.append((self.place, elements, tensor))
+        self.inside.append(Piece(group, self.place[group], elements, tensor))
 
     def reduce(self) -> None:
         """Line 2207: a flat copy is added up over the ranks, then the slice's own are laid out.
@@ -94,15 +116,15 @@ class SliceKeeper(Keeper):
             return
         plan, width = self.plan, self.plan.trained_width
         self.free("previous")
-        begins = [begin // self.local for begin, _, _ in self.inside]
-        ends = [(begin + size - 1) // self.local for begin, size, _ in self.inside]
-        pieces = len({*begins, *ends}) if plan.contiguous else len(self.inside)
+        spread = {(one.group, at // self.local[one.group]) for one in self.inside
+                  for at in (one.begin, one.begin + one.elements - 1)}  # fmt: skip
+        pieces = len(spread) if plan.contiguous else len(self.inside)
         if pieces > 1:
             self.moment(width * self.filled, queue=self.queue)
-        for begin, size, tensor in self.inside:
-            own = begin < self.local
+        for group, begin, size, tensor in self.inside:
+            own = begin < self.local[group]
             if own:
-                self.keep_own(min(size, self.local - begin))
+                self.keep_own(min(size, self.local[group] - begin))
             if tensor >= 0 and own and not plan.contiguous:
                 self.held.setdefault("own", []).append(tensor)
             elif tensor >= 0 and not plan.contiguous and (plan.overlap or plan.stage == 1):
@@ -119,7 +141,7 @@ class SliceKeeper(Keeper):
             if self.last:
                 self.moment(8 * elements, 0 if width == 4 else 4 * elements, queue=self.queue)
         elif plan.contiguous and "own" not in self.held:
-            self.make("own", width * sum(size for _, size in self.owned), queue=self.queue)
+            self.make("own", width * self.touched, queue=self.queue)
 
     def epilogue(self) -> None:
         """Line 1020: what is left is reduced; micro-batches add up; the bucket goes."""
@@ -129,8 +151,8 @@ class SliceKeeper(Keeper):
         if plan.pipeline and plan.contiguous:
             self.make("bucket", plan.bucket_bytes)
         if plan.stage == 1 and not plan.overlap:
-            self.place = 0
-            for tensor in self.in_order():
+            self.place = [0] * len(self.local)
+            for tensor in sorted(self.in_order(), key=self._group_of):
                 self.into_bucket_in_order(tensor)
         self.reduce()
         if plan.run.arch.tower and plan.contiguous and not {"own", "sum"} & self.held.keys():
@@ -141,23 +163,25 @@ class SliceKeeper(Keeper):
             self.held["sum"] = self.held.pop("own")
         self.free("bucket", "previous", "reduced")
 
+    def _group_of(self, tensor: int) -> int:
+        return self.group(self.to.size(tensor) // self.plan.trained_width)
+
     def into_bucket_in_order(self, tensor: int) -> None:
-        """The same, from the first parameter on."""
+        """The same, from the first parameter of each group on."""
         elements = self.to.size(tensor) // self.plan.trained_width
-        self.place += elements
-        begin = self.place
+        group = self.group(elements)
+        begin = self.place[group]
+        self.place[group] += elements
         self.into_bucket(tensor)
-        _, size, inside = self.inside[-1]
-        self.inside[-1] = (begin - elements, size, inside)
-        self.place = begin
+        self.inside[-1] = self.inside[-1]._replace(begin=begin)
+        self.place[group] = begin + elements
 
     def step(self) -> None:
         """Line 3040: the norm of each piece, then the slice's gradients, flat and in fp32."""
         if self.plan.offload != "none":
             return
         rank = self.rank
-        pieces = (min(size, self.local - begin) for begin, size in self.owned)
-        self.moment(*map(norm_bytes, pieces))
+        self.moment(*map(norm_bytes, self.owned))
         if len(self.owned) > 1:
             self.make("flat grads", rank.step_flat)
         self.make("grad", rank.step_grad)

@@ -101,7 +101,7 @@ def workspaces(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
     if not plan.pipeline:
         yield from found
         return
-    blocks: Num = plan.runs[len(plan.run.arch.runs) + 1][1]  # the head
+    blocks: Num = plan.last  # the head
     for block in stack:
         blocks = blocks + block.count
     for entry in found:

@@ -25,7 +25,7 @@ from ...ledger.ledger import (
 )
 from ...ledger.num import Num, choose, holds, larger, nothing
 from ...ledger.source import code
-from ..activations import Walks, layer_code
+from ..activations import Codes, Walks
 from ..moment import Moment
 from ..run import Run
 from ..stack import Block
@@ -150,7 +150,7 @@ def beats_and_entries(
             at = instant(spot.name, spot.phase, spot.title + word, step=step, micro_batch=tag,
                          layer=spot.layer, present=again if later else 1)  # fmt: skip
             beats.append(_beat(spot, high, at))
-            entries += _entries(plan, spot, high, beats[-1])
+            entries += _entries(plan, spot, high, beats[-1], done.codes)
     none = tuple(0 for _ in stack)
     entries.append(_left(plan, found, which))
     for name, title in STEP:
@@ -197,8 +197,8 @@ def _beat(spot: Spot, high: Found, at: Instant) -> Beat:
     )  # fmt: skip
 
 
-def _entries(plan: Plan, spot: Spot, high: Found, beat: Beat) -> Iterator[Entry]:
-    source = layer_code(plan.run, head=spot.work == "loss")
+def _entries(plan: Plan, spot: Spot, high: Found, beat: Beat, codes: Codes) -> Iterator[Entry]:
+    source = codes.head if spot.work == "loss" else codes.layer
     rows = [
         (spot.label, ACT, high.moment.act, source),
         (f"{spot.label}, kernel workspace", TEMP, high.moment.temp, source),

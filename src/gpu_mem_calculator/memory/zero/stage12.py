@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
-from ...ledger.num import Num
+from ...ledger.num import Num, larger
 from ..stack import Block
 from ..states import gradient_entries as made_gradients
 from .modules import layer_sizes
 from .partition import largest_owned, owned_elements, slice_elements
-from .plan import BIRTH, SETUP, Plan, always, named
+from .plan import BIRTH, SETUP, Plan, Runs, always, listed, named
 from .sizes import FP32, norm_bytes
 from .stage0 import update_entry
 
@@ -43,7 +43,9 @@ def step_entries(plan: Plan) -> Iterator[Entry]:
     if plan.offload != "none":
         return
     sizes = plan.sizes
-    piece = plan.run.scaled(largest_owned(plan.runs, slice_elements(plan.listed, plan.ranks)))
+    piece: Num = 0
+    for runs, local in _slices(plan):
+        piece = larger(piece, plan.run.scaled(largest_owned(runs, local)))
     yield plan.entry("fp64 copy for the gradient norm", TEMP, norm_bytes(piece),
                      named("optimizer.norm"), f"{FILE}:2684, runtime/zero/utils.py:59")  # fmt: skip
     if sizes.width < FP32:
@@ -53,10 +55,18 @@ def step_entries(plan: Plan) -> Iterator[Entry]:
                      f"{FILE}:3115")  # fmt: skip
 
 
+def _slices(plan: Plan) -> Iterator[tuple[Runs, Num]]:
+    """The parameters of each group, and the elements of this rank's slice of them."""
+    for runs in plan.parameter_groups:
+        yield runs, slice_elements(listed(runs), plan.ranks)
+
+
 def owned_here(plan: Plan) -> Num:
-    """Elements of the parameters that start in this rank's slice, in the run's own scale."""
-    local = slice_elements(plan.listed, plan.ranks)
-    return plan.run.scaled(owned_elements(plan.runs, local))
+    """Elements of the parameters that start in this rank's slices, in the run's own scale."""
+    total: Num = 0
+    for runs, local in _slices(plan):
+        total = total + owned_elements(runs, local)
+    return plan.run.scaled(total)
 
 
 def kept_gradients(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
@@ -65,7 +75,7 @@ def kept_gradients(plan: Plan, stack: tuple[Block, ...]) -> Iterator[Entry]:
     table, head = run.arch.embedding_parameters, run.arch.after_parameters
     if run.arch.tied:  # stages of a pipeline have a copy each
         shared = run.arch.embedding[0].numel
-        table, head = table - (0 if plan.pipeline else shared), head + shared
+        table, head = table - (0 if plan.copied else shared), head + shared
     if run.frozen:
         table = head = 0
     layers = tuple((b.title, run.scaled(sum(layer_sizes(b.layer, run.adapter)))) for b in stack)

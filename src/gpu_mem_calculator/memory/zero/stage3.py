@@ -89,8 +89,8 @@ def shape(plan: Plan, blocks: tuple[Block, ...]) -> Stack:
         for b in blocks
     )  # fmt: skip
     wide = frozenset(plan.counts) - frozenset(plan.frozen_counts) if adapter else frozenset()
-    return Stack(before_modules(arch), layers, after_modules(arch), arch.tied, plan.width, wide,
-                 plan.trained_width)  # fmt: skip
+    return Stack(before_modules(arch), layers, after_modules(arch), arch.tied or plan.root_head,
+                 plan.width, wide, plan.trained_width, plan.root_head)  # fmt: skip
 
 
 def persistent_entry(plan: Plan, limits: Limits) -> Entry:

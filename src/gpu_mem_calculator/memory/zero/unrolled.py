@@ -4,20 +4,17 @@ that DeepSpeed makes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from msgspec.structs import replace
 
 from ...ledger.ledger import INPUTS_IN_FLIGHT, Entry, Instant, Ledger
-from ...ledger.num import Num
-from ..activations import STAY, Walks, activation_entries
-from ..huggingface.setting import Setting
+from ..activations import STAY, Walks
 from ..play import EMBEDDING, plays
 from ..script import Script
 from ..stack import Block
-from ..states import buffer_entry
-from ..timeline import STARTUP
+from ..timeline import STARTUP, Beat
 from . import pipeline
 from .coordinator import Limits
 from .gathering import reads
@@ -69,25 +66,21 @@ def shared_table(script: Script, *, alone: bool) -> Script:
     return replace(script, backward=(*events, old), drops=((0, script.entry), *rest))
 
 
+Entries = Callable[[tuple[Beat, ...], Walks], Iterable[Entry]]
+
+
 def unrolled_ledger(
-    plan: Plan, how: Setting, stack: tuple[Block, ...], done: Walks, tokens_bytes: Num,
-    keeper: Callable[[ZeroWriter], Keeper], *, in_place: bool,
+    plan: Plan, stack: tuple[Block, ...], done: Walks, entries_of: Entries,
+    keeper: Callable[[ZeroWriter], Keeper],
 ) -> Ledger:  # fmt: skip
-    """Every layer by itself. `in_place`: gradients of a shared table are added in one of them."""
+    """The ledger that a stream is written from: every layer by itself.
+
+    `entries_of` gives what is beside layers, head and DeepSpeed's own tensors, at some beats.
+    """
     run, done = plan.run, replace(done, gradients=STAY)
     beats = tuple(replace(b, later=False) for b in plan.beats)  # the keeper adds gradients up
-    buffers = buffer_entry(run, plan.beats, plan.layers)
-    entries: list[Entry] = [
-        replace(buffers, live={**buffers.live, BIRTH: 1}),
-        *activation_entries(run, how, stack, beats, done),
-        *(pipeline.buffer_entries(plan, tokens_bytes) if plan.pipeline else ()),
-        *pipeline.workspaces(plan, stack),
-    ]
+    entries = [*entries_of(beats, done), *pipeline.workspaces(plan, stack)]
     found = plays(stack, beats, done)
-    if (in_place or plan.pipeline) and done.embedding is not None and run.arch.tied:
-        script = shared_table(done.embedding, alone=plan.pipeline)
-        found = {name: replace(play, script=script) if play.block == EMBEDDING else play
-                 for name, play in found.items()}  # fmt: skip
     on_host = bool(run.options.get("cpu_checkpointing"))
     if on_host:  # those of other micro-batches have gone there
         entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]
