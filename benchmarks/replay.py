@@ -17,8 +17,8 @@ from tests.replay.recorded import load
 
 from gpu_mem_calculator.replay.allocator import replay
 from gpu_mem_calculator.replay.needs import needs_bytes
-from gpu_mem_calculator.replay.settings import Settings
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.settings import AllocatorSettings
+from gpu_mem_calculator.replay.stream import AllocationStream
 
 ROUNDS = 5
 EVENTS = 50_000
@@ -43,7 +43,7 @@ def least_seconds(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def sum_sizes(stream: Stream) -> int:
+def sum_sizes(stream: AllocationStream) -> int:
     """The least that any replay does: follow what is alive."""
     sizes, alive, peak = stream.sizes, 0, 0
     for event in stream.events:
@@ -56,20 +56,20 @@ def sum_sizes(stream: Stream) -> int:
     return peak
 
 
-def repeated(stream: Stream, times: int) -> Stream:
+def repeated(stream: AllocationStream, times: int) -> AllocationStream:
     """A stream over and over, with everything freed in between."""
     count = len(stream.sizes)
     alive = set(range(count)) - {~event for event in stream.events if event < 0}
     once = [*stream.events, *(~tensor for tensor in sorted(alive))]
     events = [e + i * count if e >= 0 else e - i * count for i in range(times) for e in once]
-    return Stream(stream.sizes * times, events)
+    return AllocationStream(stream.sizes * times, events)
 
 
 def main() -> None:
     """Print the table."""
     for name, run in CASES:
         stream, runs = load(name)
-        settings, cap = Settings.parse(runs[run].alloc_conf), runs[run].cap_bytes
+        settings, cap = AllocatorSettings.parse(runs[run].alloc_conf), runs[run].cap_bytes
         ours = least_seconds(lambda s=stream, c=settings, m=cap: replay(s, c, m))  # type: ignore[misc]
         plain = least_seconds(lambda s=stream: sum_sizes(s))  # type: ignore[misc]
         ms = ours * 1e3 * EVENTS / len(stream.events)

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.backtest.rows import read_rows
 from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.resolved import Resolved
-from gpu_mem_calculator.memory.stream import stream
+from gpu_mem_calculator.core.resolved import ResolvedRun
 from gpu_mem_calculator.replay.allocator import replay
 from gpu_mem_calculator.replay.needs import needs_bytes
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.stream import AllocationStream
+from gpu_mem_calculator.step.stream import stream
 from replay import sum_sizes
 
 ROOT = Path(__file__).parents[1]
@@ -43,13 +43,13 @@ def least_seconds(work: Callable[[], Any], rounds: int) -> tuple[float, Any]:
     return best, found
 
 
-def written(resolved: Resolved) -> Stream:
+def written(resolved: ResolvedRun) -> AllocationStream:
     """The stream of the first stage."""
     run = replace(resolved.run, unrolled=True)
     return stream(resolved.engine.ledger(run), int(run.micro_batches))
 
 
-def timed(resolved: Resolved, rounds: int) -> tuple[Times, int]:
+def timed(resolved: ResolvedRun, rounds: int) -> tuple[Times, int]:
     """Seconds of each part for one run, and the number of its events."""
     made, asked = least_seconds(lambda: written(resolved), rounds)
     parts = {

@@ -18,7 +18,7 @@ import group_pages
 import scores
 import served
 
-from gpu_mem_calculator.backtest.score import Compared, Refused, Scored, summary
+from gpu_mem_calculator.backtest.score import Comparison, Refusal, RowScore, summary
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.report.headline import headline, setup_words
 
@@ -94,14 +94,14 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _every() -> Iterator[tuple[str, Scored]]:
+def _every() -> Iterator[tuple[str, RowScore]]:
     """(file, run) of every measured run, then of every server's log."""
     yield from scores.rows()
     for name in served.reports():
         yield from ((name, row) for row in served.rows(None, name))
 
 
-def _refused() -> Iterator[Refused]:
+def _refused() -> Iterator[Refusal]:
     reports = [*map(scores.report, scores.FILES), *served.reports().values()]
     return (one for report in reports for one in report.refused)
 
@@ -120,7 +120,7 @@ def _kind(kind: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _by_group(rows: list[Scored], metric: str) -> dict[str, Any]:
+def _by_group(rows: list[RowScore], metric: str) -> dict[str, Any]:
     groups = dict.fromkeys(row.group for row in rows)
     found = {group: _figures([row for row in rows if row.group == group], metric)
              for group in groups}  # fmt: skip
@@ -128,7 +128,7 @@ def _by_group(rows: list[Scored], metric: str) -> dict[str, Any]:
             "groups": {group: made for group, made in found.items() if made["n"]}}  # fmt: skip
 
 
-def _figures(rows: list[Scored], metric: str) -> dict[str, Any]:
+def _figures(rows: list[RowScore], metric: str) -> dict[str, Any]:
     """Number, mean, median and worst, which has its sign; of a verdict, how many are right."""
     found = [row.metrics[metric] for row in rows if metric in row.metrics]
     if metric == "fits":
@@ -199,7 +199,7 @@ def _peers(errors: Errors, answers: Mapping[str, Mapping[str, float]]) -> dict[s
     return {"file": COMPARED, "metric": "allocated", "tools": tools}
 
 
-def _row(name: str, row: Scored, phrases: Phrases, phases: Phrases) -> list[Any]:
+def _row(name: str, row: RowScore, phrases: Phrases, phases: Phrases) -> list[Any]:
     """One run, in the order of `COLUMNS`."""
     raw = _raw(name)[row.id]
     metrics = KINDS["training" if row.group in scores.GROUPS else "serving"][0]
@@ -216,7 +216,7 @@ def _row(name: str, row: Scored, phrases: Phrases, phases: Phrases) -> list[Any]
     return made
 
 
-def _figure(metric: str, one: Compared | None) -> list[float] | int:
+def _figure(metric: str, one: Comparison | None) -> list[float] | int:
     """What was measured, and by how much the prediction is off."""
     if one is None:
         return 0
@@ -230,7 +230,7 @@ def _short(value: float, digits: int) -> float:
     return int(value) if value == int(value) else value
 
 
-def _phases(row: Scored, phases: Phrases) -> list[Any] | int:
+def _phases(row: RowScore, phases: Phrases) -> list[Any] | int:
     if not row.phases:
         return 0
     apart = [round((one.predicted - one.measured) / MIB) for one in row.phases.values()]
@@ -239,7 +239,7 @@ def _phases(row: Scored, phases: Phrases) -> list[Any] | int:
             {index: size for index, size in enumerate(apart) if size}]  # fmt: skip
 
 
-def _reasons(row: Scored) -> Iterator[tuple[str, str]]:
+def _reasons(row: RowScore) -> Iterator[tuple[str, str]]:
     """Each figure and phase of a run that documents list as off, and why."""
     for one in _off(row.group):
         if one.run == row.id:

@@ -25,7 +25,7 @@ import scores
 import served
 from scores import FILES, GROUPS, METRICS, ROOT
 
-from gpu_mem_calculator.backtest.score import Report, summary
+from gpu_mem_calculator.backtest.score import BacktestReport, summary
 from gpu_mem_calculator.cli.main import main as command
 from gpu_mem_calculator.report.backtest_picture import picture
 
@@ -182,7 +182,7 @@ def _more(group: str) -> list[str]:
 def score() -> str:
     """The picture: every run of every file, predicted against measured."""
     every = tuple(row for _, row in scores.rows())
-    return picture(Report(rung="estimate", rows=every, refused=()), "every measured run")
+    return picture(BacktestReport(rung="estimate", rows=every, refused=()), "every measured run")
 
 
 def sample() -> str:

@@ -10,18 +10,18 @@ from pathlib import Path
 from gpu_mem_calculator.core.model_source import find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.memory.formats import scheme
-from gpu_mem_calculator.memory.formats.config import READERS
-from gpu_mem_calculator.memory.formats.ftypes import FILE_TYPES, NEEDS_IMATRIX
-from gpu_mem_calculator.memory.formats.ggml import BLOCKS, PLAIN, bits_per_weight
-from gpu_mem_calculator.memory.formats.gguf import tensors
-from gpu_mem_calculator.memory.formats.recipes import RECIPES
-from gpu_mem_calculator.memory.serving.shard import Held, Shard, held
 from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.weights import scheme
+from gpu_mem_calculator.weights.ggml_types import BLOCKS, PLAIN, bits_per_weight
+from gpu_mem_calculator.weights.gguf import tensors
+from gpu_mem_calculator.weights.gguf_types import FILE_TYPES, NEEDS_IMATRIX
+from gpu_mem_calculator.weights.quantization_config import READERS
+from gpu_mem_calculator.weights.recipes import RECIPES
+from gpu_mem_calculator.weights.shards import ServerShard, ShardedParameter, held
 
 TARGET = Path(__file__).with_name("formats.md")
-MATRIX = Held("layer.weight", (4096, 4096), "linear", 0)
-EXPERT = Held("layer.experts.down_proj", (1, 4096, 4096), "expert", 0, "experts")
+MATRIX = ShardedParameter("layer.weight", (4096, 4096), "linear", 0)
+EXPERT = ShardedParameter("layer.experts.down_proj", (1, 4096, 4096), "expert", 0, "experts")
 
 
 def arch(name: str) -> Arch:
@@ -31,7 +31,7 @@ def arch(name: str) -> Arch:
 
 def stored(model: Arch, name: str) -> int:
     """A whole model in a format."""
-    how, whole = scheme(name, None, model.family), Shard(places=range(len(model.layers)))
+    how, whole = scheme(name, None, model.family), ServerShard(places=range(len(model.layers)))
     return sum(size for one in held(model, whole) for _, size in how.stored(one, 16))
 
 

@@ -20,11 +20,11 @@ from gpu_mem_calculator.formats.deepspeed_keys import (
     SWITCHED,
     TOP,
     VERSION,
-    Free,
-    Gone,
-    Only,
-    Read,
-    Same,
+    AliasKey,
+    FixedKey,
+    MemoryFreeKey,
+    MemoryKey,
+    RemovedKey,
     Table,
 )
 from gpu_mem_calculator.formats.deepspeed_optimizer import OTHERS, PARAMS, SCHEDULES
@@ -128,14 +128,14 @@ def home(path: str) -> str:
 def tables() -> list[str]:
     """Read; may have one value; takes no memory; gone."""
     read = [(path, home(path)) for path, rule in rows(TOP)
-            if isinstance(rule, Read) and path not in SWITCHED]  # fmt: skip
+            if isinstance(rule, MemoryKey) and path not in SWITCHED]  # fmt: skip
     only = [(path, f"{', '.join(json.dumps(value) for value in rule.values) or 'nothing'}",
-             rule.why) for path, rule in rows(TOP) if isinstance(rule, Only)]  # fmt: skip
+             rule.why) for path, rule in rows(TOP) if isinstance(rule, FixedKey)]  # fmt: skip
     only += [(f"{path}.{switch}", ", ".join(map(json.dumps, values)), why)
              for path, (switch, values, why) in SWITCHED.items()]  # fmt: skip
-    free = [(path, rule.why) for path, rule in rows(TOP) if isinstance(rule, Free)]
-    gone = [path for path, rule in rows(TOP) if isinstance(rule, Gone)]
-    same = [f"`{path}`" for path, rule in rows(TOP) if isinstance(rule, Same)]
+    free = [(path, rule.why) for path, rule in rows(TOP) if isinstance(rule, MemoryFreeKey)]
+    gone = [path for path, rule in rows(TOP) if isinstance(rule, RemovedKey)]
+    same = [f"`{path}`" for path, rule in rows(TOP) if isinstance(rule, AliasKey)]
     return [
         "## Read", "", "| key | becomes |", "|---|---|",
         *(f"| `{path}` | {what} |" for path, what in read), "",

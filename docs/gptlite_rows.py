@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_mem_calculator import zero_tables
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.formats.deepspeed_reader import read
+from gpu_mem_calculator.published import zero_tables
 
 FOLDER = Path(__file__).with_name("gptlite")
 CONFIGS = FOLDER.parents[1] / "examples" / "gptlite" / "configs"

@@ -12,7 +12,7 @@ import scores
 from msgspec import Struct
 from scores import FILES, GROUPS, METRICS
 
-from gpu_mem_calculator.backtest.score import Scored, summary
+from gpu_mem_calculator.backtest.score import RowScore, summary
 
 CAUSES = Path(__file__).with_name("causes.toml")
 LIMITS = {"phase": 3.0, "allocated": 0.3, "startup": 0.5, "reserved": 3.0, "needs": 1.0,
@@ -53,7 +53,7 @@ def causes() -> list[dict[str, str]]:
     return found
 
 
-def why(row: Scored, what: str) -> str:
+def why(row: RowScore, what: str) -> str:
     """Why a figure is off: a cause that is known, else what the trace of the same run tells."""
     for cause in causes():
         here = cause.get("group", row.group) == row.group
@@ -138,7 +138,7 @@ def every_run(group: str) -> str:
     return _table(head, lines)
 
 
-def _furthest(row: Scored) -> float:
+def _furthest(row: RowScore) -> float:
     return max((abs(scores.error(row, metric) or 0) for metric in SHOWN), default=0.0)
 
 

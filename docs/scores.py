@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu_mem_calculator import __version__
 from gpu_mem_calculator.backtest.rows import read_rows
-from gpu_mem_calculator.backtest.score import Report, Scored, backtest, summary
+from gpu_mem_calculator.backtest.score import BacktestReport, RowScore, backtest, summary
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "tests" / "ground_truth"
@@ -67,7 +67,7 @@ ROUNDING = 0.005  # percent; what a figure may differ by and still be printed th
 
 
 @cache
-def report(name: str) -> Report:
+def report(name: str) -> BacktestReport:
     """One file's runs against the estimate."""
     jobs = 1 if "PYTEST_CURRENT_TEST" in os.environ else os.cpu_count() or 1
     return backtest(read_rows(RUNS / f"{name}.jsonl"), jobs=jobs)
@@ -94,7 +94,7 @@ def trace_all(groups: Iterable[str]) -> None:
     traced.cache_clear()
 
 
-def rows(group: str | None = None, files: Iterable[str] = FILES) -> Iterator[tuple[str, Scored]]:
+def rows(group: str | None = None, files: Iterable[str] = FILES) -> Iterator[tuple[str, RowScore]]:
     """(file, run) of every run, or of a group's."""
     for name in files:
         for row in report(name).rows:
@@ -102,7 +102,7 @@ def rows(group: str | None = None, files: Iterable[str] = FILES) -> Iterator[tup
                 yield name, row
 
 
-def error(row: Scored, metric: str) -> float | None:
+def error(row: RowScore, metric: str) -> float | None:
     """A figure's error in percent; None where one side has no such figure."""
     one = row.metrics.get(metric)
     return None if one is None else one.error_pct

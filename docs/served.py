@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from gpu_mem_calculator.backtest.rows import read_rows
-from gpu_mem_calculator.backtest.score import Report, Scored, backtest, summary
+from gpu_mem_calculator.backtest.score import BacktestReport, RowScore, backtest, summary
 from gpu_mem_calculator.cli.main import main as command
 
 ROOT = Path(__file__).parents[1]
@@ -36,31 +36,31 @@ MOST = 3.0  # percent: what is further off stands on the page by name
 
 
 @cache
-def reports() -> dict[str, Report]:
+def reports() -> dict[str, BacktestReport]:
     """Every file that there is, scored."""
     there = (name for name in FILES if (RUNS / f"{name}.jsonl").exists())
     return {name: backtest(read_rows(RUNS / f"{name}.jsonl")) for name in there}
 
 
-def rows(engine: str | None = None, name: str | None = None) -> list[Scored]:
+def rows(engine: str | None = None, name: str | None = None) -> list[RowScore]:
     """The rows of an engine, of a file, of both or of all."""
     return [row for file, report in reports().items() if name in (None, file)
             for row in report.rows if engine in (None, row.group)]  # fmt: skip
 
 
-def _errors(found: Iterable[Scored], metric: str) -> list[float]:
+def _errors(found: Iterable[RowScore], metric: str) -> list[float]:
     wanted = (row.metrics.get(metric) for row in found)
     return [one.error_pct for one in wanted if one is not None and one.error_pct is not None]
 
 
-def _cell(found: Iterable[Scored], metric: str) -> str:
+def _cell(found: Iterable[RowScore], metric: str) -> str:
     """Mean, and how many rows show it."""
     errors = _errors(found, metric)
     mean = summary(errors).mean_abs_pct
     return "-" if mean is None else f"{mean:.2f} % ({len(errors)})"
 
 
-def _verdicts(found: Iterable[Scored]) -> str:
+def _verdicts(found: Iterable[RowScore]) -> str:
     told = [row.metrics["fits"] for row in found if "fits" in row.metrics]
     return f"{sum(one.predicted == one.measured for one in told)} of {len(told)}" if told else "-"
 

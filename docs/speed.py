@@ -19,8 +19,8 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.speed import find_card, serving_of
 from gpu_mem_calculator.serving import servers
-from gpu_mem_calculator.timing.measured import ALONE, PROMPTS, TOGETHER, Share
-from gpu_mem_calculator.timing.serving import Serving, prompts, requests
+from gpu_mem_calculator.timing.measured import ALONE, PROMPTS, TOGETHER, ReachedShare
+from gpu_mem_calculator.timing.serving import ServingReplica, prompts, requests
 from gpu_mem_calculator.timing.work import cache_bytes, step_work
 
 ROOT = Path(__file__).parents[1]
@@ -88,7 +88,7 @@ def compare(row: Row) -> Compared:
     return Compared(row, copies * rate(serving, row, each), read_bytes)
 
 
-def rate(serving: Serving, row: Row, sequences: float) -> float:
+def rate(serving: ServingReplica, row: Row, sequences: float) -> float:
     """Tokens a second of one replica at most."""
     prompt, new = row["prompt"], row["new"]
     if row["what"] == "prefill":
@@ -98,7 +98,7 @@ def rate(serving: Serving, row: Row, sequences: float) -> float:
     return float(sequences * tokens / found.seconds)
 
 
-def room(serving: Serving, card_bytes: int, context: int) -> float:
+def room(serving: ServingReplica, card_bytes: int, context: int) -> float:
     """Sequences that there could be if all memory beside the weights were cache."""
     return min(
         max(1.0, (card_bytes - sum(part.bytes for part in stage.parts))
@@ -119,15 +119,17 @@ def left_out() -> tuple[Compared, ...]:
     return tuple(compare(row) for row in rows() if "left_out" in row)
 
 
-def share_of(found: Iterable[Compared]) -> Share | None:
+def share_of(found: Iterable[Compared]) -> ReachedShare | None:
     """Median, least and most, in whole percents."""
     values = sorted(one.share for one in found)
     if not values:
         return None
-    return Share(*(round(v, 2) for v in (median(values), values[0], values[-1])), len(values))
+    return ReachedShare(
+        *(round(v, 2) for v in (median(values), values[0], values[-1])), len(values)
+    )
 
 
-def shares() -> dict[str, dict[str, Share]]:
+def shares() -> dict[str, dict[str, ReachedShare]]:
     """By engine and regime."""
     found = {
         engine.name: {
@@ -141,7 +143,7 @@ def shares() -> dict[str, dict[str, Share]]:
             for name, regimes in found.items() if any(regimes.values())}  # fmt: skip
 
 
-def said(share: Share | None) -> str:
+def said(share: ReachedShare | None) -> str:
     """A cell: the median, the range and how many."""
     if share is None:
         return "-"
@@ -241,9 +243,9 @@ def module() -> str:
         lines.append(f'    "{name}": {{')
         for regime, s in found.items():
             lines.append(f"        {words[regime]}: "
-                         f"Share({s.median}, {s.least}, {s.most}, {s.count}),")  # fmt: skip
+                         f"ReachedShare({s.median}, {s.least}, {s.most}, {s.count}),")  # fmt: skip
         lines.append("    },")
-    table = "\n".join(["SHARES: Mapping[str, Mapping[str, Share]] = {", *lines, "}"])
+    table = "\n".join(["SHARES: Mapping[str, Mapping[str, ReachedShare]] = {", *lines, "}"])
     text = TABLE.read_text("utf-8")
     return re.sub(r"SHARES: .*?\n}", lambda _: table, text, flags=re.DOTALL)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpu_mem_calculator.web.settings import PREFIX, WORDS, Settings
+from gpu_mem_calculator.web.settings import PREFIX, WORDS, ServiceSettings
 
 PAGE = Path(__file__).with_name("web.md")
 PICTURE = Path(__file__).with_name("page.png")
@@ -24,7 +24,7 @@ PORT = 8765
 
 def table() -> str:
     """Each setting, its default, what it is."""
-    plain = msgspec.to_builtins(Settings())
+    plain = msgspec.to_builtins(ServiceSettings())
     rows = ["| variable | default | |", "|---|---|---|"]
     for name, value in plain.items():
         shown = ",".join(value) if isinstance(value, list) else str(value).lower()

@@ -78,9 +78,9 @@ def run_file() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def service() -> Iterator[str]:
     """The address of a service with the default settings."""
-    from gpu_mem_calculator.web.settings import Settings
+    from gpu_mem_calculator.web.settings import ServiceSettings
 
     from .services import running
 
-    with running(Settings(log_level="error")) as address:
+    with running(ServiceSettings(log_level="error")) as address:
         yield address

@@ -12,7 +12,7 @@ import httpx
 import uvicorn
 
 from gpu_mem_calculator.web.app import create_app
-from gpu_mem_calculator.web.settings import Settings
+from gpu_mem_calculator.web.settings import ServiceSettings
 
 
 def free_port() -> int:
@@ -23,7 +23,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(settings: Settings, port: int | None = None) -> Iterator[str]:
+def running(settings: ServiceSettings, port: int | None = None) -> Iterator[str]:
     """The address of a service with these settings."""
     port = port or free_port()
     app = create_app(settings)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.resolved import Resolved
+from gpu_mem_calculator.core.resolved import ResolvedRun
 from gpu_mem_calculator.ledger.ledger import Ledger
-from gpu_mem_calculator.memory.stream import stream
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.stream import AllocationStream
+from gpu_mem_calculator.step.stream import stream
 
 
-def highest(asked: Stream) -> int:
+def highest(asked: AllocationStream) -> int:
     """The most bytes alive behind start-up; nothing is freed that is not there."""
     begin = asked.marks[0][0]
     alive: set[int] = set()
@@ -27,7 +27,9 @@ def highest(asked: Stream) -> int:
     return peak
 
 
-def rolled_and_written(found: Resolved, stage: int = 0, steps: int = 2) -> tuple[Ledger, Stream]:
+def rolled_and_written(
+    found: ResolvedRun, stage: int = 0, steps: int = 2
+) -> tuple[Ledger, AllocationStream]:
     """A stage's ledger, and what its unrolled one asks of the allocator."""
     run = replace(found.run, stage=stage)
     unrolled = found.engine.ledger(replace(run, unrolled=True))

@@ -28,11 +28,11 @@ from gpu_mem_calculator.backtest.predict import outside_bytes
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.replayed import replayed, survives
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import Resolved
+from gpu_mem_calculator.core.resolved import ResolvedRun
 from gpu_mem_calculator.core.runfile import read as read_run
 from gpu_mem_calculator.formats.deepspeed_reader import read
 from gpu_mem_calculator.jobs.function import run_without_model
-from gpu_mem_calculator.memory.record import Record, arithmetic
+from gpu_mem_calculator.run.record import ModuleRecord, arithmetic
 
 HERE = Path(__file__).parent
 RANKS, CARD, GIB = 8, "h200", 2**30
@@ -51,7 +51,7 @@ card a step of ZeRO-3 takes minutes.
 PIPELINES = {"pipeline_fp32": (2, 4, 8), "pipeline_zero1_bf16": (4,)}
 """Numbers of stages."""
 CHECKPOINTS = ("activation_checkpointing", "partition_activations")
-RECORDS: dict[tuple[str, int, int], Record] = {}  # by arithmetic, rung and batch
+RECORDS: dict[tuple[str, int, int], ModuleRecord] = {}  # by arithmetic, rung and batch
 KEYS = ("allocated_bytes", "startup_bytes", "reserved_bytes", "needs_bytes")
 
 
@@ -73,13 +73,13 @@ def without_checkpoints(data: dict[str, Any]) -> dict[str, Any]:
             for key, section in data.items()}  # fmt: skip
 
 
-def module_run(data: dict[str, Any]) -> Resolved:
+def module_run(data: dict[str, Any]) -> ResolvedRun:
     """The run without a model, and whole: a module is recorded before it is cut."""
     given, _ = run_without_model({**without_checkpoints(data), "parallelism": {}})
     return resolve(read_run(given))
 
 
-def record_of(data: dict[str, Any], number: int, batch_size: int = 1) -> Record:
+def record_of(data: dict[str, Any], number: int, batch_size: int = 1) -> ModuleRecord:
     """The record of a rung. Equal blocks do the same: two are run, and stand for all."""
     from gpu_mem_calculator.trace.record import record
 
@@ -93,7 +93,7 @@ def record_of(data: dict[str, Any], number: int, batch_size: int = 1) -> Record:
     return deep(RECORDS[key], number)
 
 
-def deep(found: Record, layers: int) -> Record:
+def deep(found: ModuleRecord, layers: int) -> ModuleRecord:
     """The same module with more blocks like its last."""
     first, last = found.order
     own = [(name.removeprefix("blocks.1."), *rest) for name, *rest in found.buffers
@@ -102,7 +102,7 @@ def deep(found: Record, layers: int) -> Record:
     return replace(found, order=(first, *[last] * (layers - 1)), buffers=(*found.buffers, *masks))
 
 
-def with_record(data: dict[str, Any], found: Record) -> dict[str, Any]:
+def with_record(data: dict[str, Any], found: ModuleRecord) -> dict[str, Any]:
     """A run of a recorded module."""
     return {**data, "model": {"recorded": to_builtins(found)}}
 

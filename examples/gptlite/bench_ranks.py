@@ -22,7 +22,7 @@ import train
 from deepspeed.accelerator import get_accelerator
 from torch import Tensor, distributed
 
-from gpu_mem_calculator.measure.averages import History
+from gpu_mem_calculator.measure.averages import AllocationHistory
 
 BACKEND: Any = import_module("deepspeed.comm.torch")
 
@@ -35,7 +35,7 @@ def main() -> int:
     if file is not None:
         import torch
 
-        history = History(torch.cuda)
+        history = AllocationHistory(torch.cuda)
         train.step_of = averaged(train.step_of, history)
     code = train.main()
     if history is not None and code == 0:

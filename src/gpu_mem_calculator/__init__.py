@@ -1,4 +1,4 @@
-"""How much GPU memory a large language model takes to train, exactly and explained."""
+"""How much GPU memory a large language model takes to train or to serve, exactly and explained."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .core.calculator import GPUMemoryCalculator, estimate
     from .core.errors import InputError
-    from .estimator import Estimator
-    from .zero_tables import (
+    from .published.estimator import Estimator
+    from .published.zero_tables import (
         estimate_zero2_model_states_mem_needs,
         estimate_zero2_model_states_mem_needs_all_cold,
         estimate_zero2_model_states_mem_needs_all_live,
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 __version__ = "0.7.0"
 
 _HOME = {
-    "Estimator": "estimator",
+    "Estimator": "published.estimator",
     "GPUMemoryCalculator": "core.calculator",
     "InputError": "core.errors",
     "estimate": "core.calculator",
-    "estimate_zero2_model_states_mem_needs": "zero_tables",
-    "estimate_zero2_model_states_mem_needs_all_cold": "zero_tables",
-    "estimate_zero2_model_states_mem_needs_all_live": "zero_tables",
-    "estimate_zero3_model_states_mem_needs": "zero_tables",
-    "estimate_zero3_model_states_mem_needs_all_cold": "zero_tables",
-    "estimate_zero3_model_states_mem_needs_all_live": "zero_tables",
+    "estimate_zero2_model_states_mem_needs": "published.zero_tables",
+    "estimate_zero2_model_states_mem_needs_all_cold": "published.zero_tables",
+    "estimate_zero2_model_states_mem_needs_all_live": "published.zero_tables",
+    "estimate_zero3_model_states_mem_needs": "published.zero_tables",
+    "estimate_zero3_model_states_mem_needs_all_cold": "published.zero_tables",
+    "estimate_zero3_model_states_mem_needs_all_live": "published.zero_tables",
 }
 
 __all__ = [

@@ -22,6 +22,13 @@ def functions(path: Path) -> list[tuple[str, int]]:
     ]
 
 
+def test_units_are_in_one_place() -> None:
+    """Only ledger/units.py knows how many bytes KiB, MiB and GiB have."""
+    unit = re.compile(r"[*/] ?2\*\*[123]0\b|[KMG]IB\b[^=\n]*= ?2\*\*|1 << [123]0\b")
+    others = [p for p in FILES if p != SOURCE / "ledger" / "units.py"]
+    assert [p.name for p in others if unit.search(p.read_text(encoding="utf-8"))] == []
+
+
 def test_no_file_is_longer_than_300_lines() -> None:
     """A file that grows past 300 lines is two things."""
     long = {p.name: n for p in FILES if (n := len(p.read_text().splitlines())) > 300}

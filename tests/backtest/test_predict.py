@@ -16,12 +16,12 @@ from gpu_mem_calculator.backtest.predict import (
     ready,
     stage_of_rank,
 )
-from gpu_mem_calculator.backtest.rows import METRICS, Row, rows_from
+from gpu_mem_calculator.backtest.rows import METRICS, MeasuredRun, rows_from
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.replayed import replayed
+from gpu_mem_calculator.cuda.libraries import NCCL_BYTES, host_libraries
 from gpu_mem_calculator.ledger.ledger import CPU
-from gpu_mem_calculator.memory.runtime import NCCL_BYTES, host_libraries
 from tests.conftest import measured_runs, small_run
 
 from .conftest import measured_row
@@ -32,7 +32,7 @@ OUTSIDE = (("CUDA context", 5, ""), ("NCCL", 7, ""))
 SEARCHED = {"allocated_bytes": 10**9, "survives_in_bytes": 10**9, "fits": True}
 
 
-def one(**rest: Any) -> Row:
+def one(**rest: Any) -> MeasuredRun:
     """A row with some keys of its own."""
     return rows_from([measured_row(**rest)])[0]
 

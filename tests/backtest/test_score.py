@@ -8,8 +8,8 @@ import pytest
 
 from gpu_mem_calculator.backtest.phases import title
 from gpu_mem_calculator.backtest.predict import Prediction
-from gpu_mem_calculator.backtest.rows import METRICS, Row, rows_from
-from gpu_mem_calculator.backtest.score import Compared, Report, as_data, backtest, summary
+from gpu_mem_calculator.backtest.rows import METRICS, MeasuredRun, rows_from
+from gpu_mem_calculator.backtest.score import BacktestReport, Comparison, as_data, backtest, summary
 from gpu_mem_calculator.core.errors import InputError
 from tests.conftest import measured_runs
 
@@ -33,7 +33,7 @@ FOUND = {
 }
 
 
-def rung(row: Row) -> Prediction:
+def rung(row: MeasuredRun) -> Prediction:
     """Predictions of the rows above; what is not there is refused."""
     if row.id not in FOUND:
         raise InputError(["one thing is wrong", "and another"])
@@ -41,12 +41,12 @@ def rung(row: Row) -> Prediction:
 
 
 @pytest.fixture
-def report() -> Report:
+def report() -> BacktestReport:
     """The rows above, scored."""
     return backtest(ROWS, rung)
 
 
-def test_summaries_of_a_metric(report: Report) -> None:
+def test_summaries_of_a_metric(report: BacktestReport) -> None:
     """Errors +1, -3 and 0 %: mean, median, worst, bias and one dangerous underestimate."""
     found = report.summary("allocated")
     assert found.n == 3
@@ -61,13 +61,13 @@ def test_two_percent_under_is_not_yet_dangerous() -> None:
     assert summary([-2.0, -2.001, 9.0]).under_by_more_than_2_pct == 1
 
 
-def test_groups_are_summed_up_by_themselves(report: Report) -> None:
+def test_groups_are_summed_up_by_themselves(report: BacktestReport) -> None:
     """Only groups that have rows are listed."""
     groups = as_data(report)["metrics"]["allocated"]["groups"]
     assert {name: group["n"] for name, group in groups.items()} == {"x": 2, "y": 1}
 
 
-def test_every_metric_is_there(report: Report) -> None:
+def test_every_metric_is_there(report: BacktestReport) -> None:
     """One without rows has n 0 and nulls."""
     metrics = as_data(report)["metrics"]
     assert list(metrics) == list(METRICS)
@@ -78,7 +78,7 @@ def test_every_metric_is_there(report: Report) -> None:
     }  # fmt: skip
 
 
-def test_verdicts_are_right_or_wrong(report: Report) -> None:
+def test_verdicts_are_right_or_wrong(report: BacktestReport) -> None:
     """`fits` has a share of right answers instead of an error."""
     fits = as_data(report)["metrics"]["fits"]
     assert fits == {"overall": {"n": 2, "right_pct": 50.0},
@@ -88,7 +88,7 @@ def test_verdicts_are_right_or_wrong(report: Report) -> None:
     }  # fmt: skip
 
 
-def test_rows_have_predicted_measured_and_error(report: Report) -> None:
+def test_rows_have_predicted_measured_and_error(report: BacktestReport) -> None:
     """Only what is both predicted and measured is in a row."""
     rows = as_data(report)["rows"]
     assert rows[1]["allocated"] == {"predicted": 194, "measured": 200, "error_pct": -3.0}
@@ -97,14 +97,14 @@ def test_rows_have_predicted_measured_and_error(report: Report) -> None:
     assert report.unpredicted() == {"reserved": 1}
 
 
-def test_a_measured_zero_has_no_error_unless_zero_was_predicted(report: Report) -> None:
+def test_a_measured_zero_has_no_error_unless_zero_was_predicted(report: BacktestReport) -> None:
     """A share of nothing is nothing, and is not averaged."""
     assert as_data(report)["rows"][1]["graph"]["error_pct"] is None
     assert report.summary("graph").n == 0
-    assert Compared(0, 0).error_pct == 0
+    assert Comparison(0, 0).error_pct == 0
 
 
-def test_refused_rows_have_one_sentence(report: Report) -> None:
+def test_refused_rows_have_one_sentence(report: BacktestReport) -> None:
     """Every problem of a row, joined; a row without figures says so."""
     refused = {one["id"]: one["why"] for one in as_data(report)["refused"]}
     assert refused["d"] == "one thing is wrong; and another"
@@ -112,7 +112,7 @@ def test_refused_rows_have_one_sentence(report: Report) -> None:
     assert refused["f"] == "the measured run did not end: out of memory after model"
 
 
-def test_phases_are_added_when_asked_for(report: Report) -> None:
+def test_phases_are_added_when_asked_for(report: BacktestReport) -> None:
     """Each phase that is predicted, with its error."""
     assert "phases" not in as_data(report)["rows"][2]
     phases = as_data(report, phases=True)["rows"][2]["phases"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from gpu_mem_calculator.web.settings import Settings
+from gpu_mem_calculator.web.settings import ServiceSettings
 from tests.services import running
 
 from .chrome import Visit, launched
@@ -116,7 +116,7 @@ def main() -> None:
     """Every view that was asked for, else all of them."""
     folder, asked = Path(sys.argv[1]), sys.argv[2:] or list(SHOTS)
     folder.mkdir(parents=True, exist_ok=True)
-    with running(Settings(log_level="error")) as address, sync_playwright() as playwright:
+    with running(ServiceSettings(log_level="error")) as address, sync_playwright() as playwright:
         browser = launched(playwright)
         for name, width, theme in itertools.product(asked, (1440, 768, 390), ("light", "dark")):
             shot(browser, address, name, width, theme, folder / f"{name}-{width}-{theme}.png")

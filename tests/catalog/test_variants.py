@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.catalog.variants import variant
-from gpu_mem_calculator.memory.formats import scheme
+from gpu_mem_calculator.weights import scheme
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ SEED_CONFIGS = ["llama2_7b_deepspeed", "gpt3_175b_megatron", "pytorch_ddp_exampl
 
 
 @pytest.mark.parametrize("name", SEED_CONFIGS)
-def test_the_seed_commands_run(command: Command, configs: Path, name: str) -> None:
+def test_the_documented_commands_run(command: Command, configs: Path, name: str) -> None:
     """`calculate --config` works on every run file that the README shows."""
     answer = command("calculate", "--config", configs / f"{name}.json")
     assert (answer.code, answer.err) == (0, "")

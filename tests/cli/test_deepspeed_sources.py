@@ -44,7 +44,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with the seed's model for those who have a token, and one that brings code."""
+    """A hub with the documented model for those who have a token, and one that brings code."""
     own = json.loads(llama()) | {"auto_map": {"AutoModel": "modeling_own.Own"}}
     models = {"meta-llama/Llama-3.1-70B@v1": {"config.json": llama()},
               "owner/llama": {"config.json": llama()}, "owner/mystery": OWN_CODE,
@@ -57,7 +57,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """The seed's bucket."""
+    """The documented bucket."""
     files = {"models/meta-llama/Llama-3.1-70B/config.json": llama()}
     with bucket("default-bucket", files) as running:
         for name, value in running.environment.items():
@@ -67,7 +67,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 
 @pytest.mark.parametrize("name", ["owner/llama", "meta-llama/Llama-3.1-70B@v1"])
 def test_a_model_on_the_hub(command: Command, there: Hub, name: str) -> None:
-    """The seed's table, and on stderr what was counted; one file was asked for."""
+    """The documented table, and on stderr what was counted; one file was asked for."""
     assert command(*STAGE_2, name) == (
         0, LLAMA_70B, f"gpu-mem-calc: {name}, from the hub: {COUNTED}\n"
     )  # fmt: skip
@@ -75,7 +75,7 @@ def test_a_model_on_the_hub(command: Command, there: Hub, name: str) -> None:
 
 
 def test_a_model_in_a_bucket(command: Command, kept: Bucket) -> None:
-    """The seed's second command."""
+    """The documented second command."""
     name = "s3://default-bucket/models/meta-llama/Llama-3.1-70B"
     said = f"gpu-mem-calc: {name}, from a bucket: {COUNTED}\n"
     assert command(*STAGE_2, name) == (0, LLAMA_70B, said)
@@ -90,7 +90,7 @@ def test_an_address(command: Command, there: Hub) -> None:
     )  # fmt: skip
 
 
-def test_a_count_is_the_seed_s_third_command(command: Command) -> None:
+def test_a_count_is_the_documented_third_command(command: Command) -> None:
     """As Helm writes it, with the chart's default for what is not given."""
     for count in ("70e9", "7e+10"):
         words = ["deepspeed", "--stage", "1", "--num-parameters", count]
@@ -104,7 +104,7 @@ def test_a_count_is_the_seed_s_third_command(command: Command) -> None:
 
 
 def test_the_model_wins_over_the_count(command: Command, there: Hub) -> None:
-    """As the seed says, and a line says so."""
+    """As documented, and a line says so."""
     answer = command(*STAGE_2, "owner/llama", "--num-parameters", "7e9")
     assert answer.out == LLAMA_70B
     assert answer.err.splitlines()[1:] == [

@@ -14,7 +14,7 @@ from gpu_mem_calculator.cli import measure as verb
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.measure import card, ranks, worker
-from gpu_mem_calculator.measure.case import Case
+from gpu_mem_calculator.measure.case import MeasureCase
 from gpu_mem_calculator.measure.child import Tell
 from gpu_mem_calculator.measure.program import program
 from tests.conftest import small_run
@@ -28,7 +28,7 @@ class OutOfMemoryError(RuntimeError):
     """As torch's."""
 
 
-def fake_job(case: Case, tell: Tell) -> dict[str, Any]:
+def fake_job(case: MeasureCase, tell: Tell) -> dict[str, Any]:
     """A rank that takes exactly what the estimate says; what `id` names goes wrong."""
     estimate = full_estimate(case.config)
     peak = estimate.result.allocated_bytes
@@ -58,7 +58,9 @@ def fake_job(case: Case, tell: Tell) -> dict[str, Any]:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A card with 80 GiB on which jobs take what is estimated."""
-    monkeypatch.setattr(card, "find_card", lambda: card.Card(name="Fake", memory_bytes=80 * GIB))
+    monkeypatch.setattr(
+        card, "find_card", lambda: card.DriverCard(name="Fake", memory_bytes=80 * GIB)
+    )
     monkeypatch.setattr(card, "import_once", lambda: None)
     monkeypatch.setattr(worker, "measure_case", fake_job)
 
@@ -201,7 +203,7 @@ def test_ctrl_c_says_where_it_stopped(
 
     real = module.measure_one
 
-    def interrupted(case: Case, *rest: Any) -> Any:
+    def interrupted(case: MeasureCase, *rest: Any) -> Any:
         if case.id == "b":
             raise KeyboardInterrupt
         return real(case, *rest)
@@ -275,7 +277,9 @@ def test_under_a_launcher_every_rank_is_reported(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr("gpu_mem_calculator.cli.ranks.require_torch", lambda: None)
 
-    def real_job(case: Case, place: ranks.Place, append: str | None) -> list[dict[str, Any]]:
+    def real_job(
+        case: MeasureCase, place: ranks.RankPlace, append: str | None
+    ) -> list[dict[str, Any]]:
         row = fake_job(case, lambda message: None)
         return [{**row, "rank": i, "id": f"{case.id}.rank{i}"} for i in range(place.ranks)]
 

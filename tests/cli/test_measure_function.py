@@ -11,7 +11,7 @@ import pytest
 from gpu_mem_calculator.cli import ranks
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.measure import card, worker
-from gpu_mem_calculator.measure.case import Case
+from gpu_mem_calculator.measure.case import MeasureCase
 from gpu_mem_calculator.measure.child import Tell
 from tests.conftest import small_run
 
@@ -22,7 +22,7 @@ OWN = ("measure", "--function", "my_project.train:make", "--with", "n_layer=24",
        "text=abc", "--set", "engine.type=deepspeed", "--set", "hardware.num_gpus=8")  # fmt: skip
 
 
-def own_model(case: Case, tell: Tell) -> dict[str, Any]:
+def own_model(case: MeasureCase, tell: Tell) -> dict[str, Any]:
     """A rank that trains what a function made."""
     measured = {"allocated_bytes": GIB, "reserved_bytes": GIB, "step_seconds": 0.5,
                 "average_bytes": GIB // 2, "utilization_pct": 97.6}  # fmt: skip
@@ -33,7 +33,9 @@ def own_model(case: Case, tell: Tell) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A card with 80 GiB."""
-    monkeypatch.setattr(card, "find_card", lambda: card.Card(name="Fake", memory_bytes=80 * GIB))
+    monkeypatch.setattr(
+        card, "find_card", lambda: card.DriverCard(name="Fake", memory_bytes=80 * GIB)
+    )
     monkeypatch.setattr(card, "import_once", lambda: None)
     monkeypatch.setattr(worker, "measure_case", own_model)
 

@@ -47,7 +47,7 @@ def test_a_short_model_keeps_its_own_length(command: Command) -> None:
 
 
 def test_deepspeed_means_stage_2(command: Command) -> None:
-    """The seed's command: 7B on eight GPUs with DeepSpeed is ZeRO-2."""
+    """The documented command: 7B on eight GPUs with DeepSpeed is ZeRO-2."""
     answer = command("quick", "7", "--gpus", "8", "--engine", "deepspeed")
     assert (answer.code, answer.err) == (0, "")
     assert "ZeRO-2 on 8 ×" in answer.out
@@ -61,7 +61,7 @@ def test_set_wins_over_what_quick_chooses(command: Command) -> None:
 
 
 def test_megatron_gets_a_mesh_that_fits(command: Command) -> None:
-    """The seed's command: 70B on 64 GPUs with Megatron gets a TP within a node, then PP."""
+    """The documented command: 70B on 64 GPUs with Megatron gets a TP within a node, then PP."""
     words = ["70", "--gpus", "64", "--gpu-mem", "80", "--engine", "megatron"]
     answer = command("quick", *words)
     assert answer.code == 0

@@ -149,7 +149,7 @@ def test_a_function_s_error_is_its_own(
 
 def test_models_that_only_transformers_knows(command: Command, file: Write) -> None:
     """Any causal model of transformers is traced; there is no estimate to compare with."""
-    config = {**TINY, "model_type": "stablelm"}
+    config = {**TINY, "model_type": "stablelm", "qk_layernorm": True}
     path = file(model={"name": "mine", "config": config})
     answer = command("trace", "--config", path, "--steps", "1")
     assert answer.out.startswith("mine  107 K parameters, bf16 mixed, AdamW, micro-batch 2 × 128\n")

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.model_source import Model, find_model
+from gpu_mem_calculator.core.model_source import ResolvedModel, find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.model.arch import Arch
 from tests.hub.test_checkpoint import safetensors_bytes
@@ -43,14 +43,14 @@ def plain(preset: str, *, tower: bool = True) -> Tensors:
     return {w.name: tensor("BF16", *(int(size) for _, size in w.dims)) for w in weights}
 
 
-def read(folder: Path, config: dict[str, object], tensors: Tensors) -> Model:
+def read(folder: Path, config: dict[str, object], tensors: Tensors) -> ResolvedModel:
     """The model of a folder."""
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(safetensors_bytes(tensors))
     return find_model(ModelConfig(name=str(folder)), headers=True)
 
 
-def about_weights(model: Model) -> list[str]:
+def about_weights(model: ResolvedModel) -> list[str]:
     """Warnings on them."""
     return [one for one in model.warnings if "weights of" in one]
 

@@ -1,4 +1,4 @@
-"""The documented face: the seed's sample, and what a result says."""
+"""The documented face: the documented sample, and what a result says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_mem_calculator.ledger.ledger import CPU
 from tests.conftest import ROOT, small_run
 
 
-def test_the_seeds_sample_runs_unchanged() -> None:
+def test_the_documented_sample_runs_unchanged() -> None:
     """Config objects in, a result with the documented fields out."""
     calculator = GPUMemoryCalculator(
         model_config=ModelConfig(
@@ -41,7 +41,7 @@ def test_the_seeds_sample_runs_unchanged() -> None:
 
 
 def test_a_calculator_from_a_file_is_the_same() -> None:
-    """The example file of the seed."""
+    """The example file of the documentation."""
     path = ROOT / "configs" / "llama2_7b_deepspeed.json"
     assert GPUMemoryCalculator.from_config_file(path).calculate() == estimate(str(path))
 

@@ -10,14 +10,14 @@ import pytest
 
 from gpu_mem_calculator.core.choices import takes
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.fields import Field, fields, form
+from gpu_mem_calculator.core.fields import RunFileField, fields, form
 from gpu_mem_calculator.core.keys import DEFAULT, WORDS
 from gpu_mem_calculator.core.models import LoraConfig
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import SECTIONS, hints, read, with_settings
 from gpu_mem_calculator.engines import engines
-from gpu_mem_calculator.memory.optimizers import OPTIMIZERS
 from gpu_mem_calculator.serving import servers
+from gpu_mem_calculator.step.optimizers import OPTIMIZERS
 from tests.conftest import small_run
 
 FIELDS = {field.path: field for field in fields()}
@@ -88,7 +88,7 @@ def test_choices_are_those_of_the_tables() -> None:
     assert "bf16_pure" not in _named("training.precision", "megatron_lm")
 
 
-def _bad(field: Field) -> list[float]:
+def _bad(field: RunFileField) -> list[float]:
     """Values just outside of a field's bounds."""
     found = [field.minimum - 1] if field.minimum is not None else []
     found += [field.maximum + 1] if field.maximum is not None else []

@@ -10,7 +10,7 @@ from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.core.published import completed
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.serving import resolve_inference
-from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.run.run import Run
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,

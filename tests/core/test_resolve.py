@@ -12,6 +12,7 @@ from gpu_mem_calculator.core.calculator import estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.core.schema import schema
 from tests.conftest import SMALL_LLAMA, small_run
 
 
@@ -81,6 +82,24 @@ def problems(run: dict[str, Any]) -> list[str]:
          "give one of them"),
         ({"model": {"gated_mlp": False}},
          "model.gated_mlp=False contradicts the llama model, which has True; leave it out"),
+        ({"model": {"top_k": 2}}, "model.top_k=2: the llama model has no experts; leave it out"),
+        ({"model": {"expert_intermediate_size": 1024}},
+         "model.expert_intermediate_size=1024: the llama model has no experts; leave it out"),
+        ({"model": {"shared_expert_intermediate_size": 512}},
+         "model.shared_expert_intermediate_size=512 contradicts the llama model, which has 0; "
+         "leave it out"),
+        ({"model": {"normalization": "layernorm"}},
+         "model.normalization=layernorm contradicts the llama model, which has rmsnorm; "
+         "leave it out"),
+        ({"model": {"position_embedding": "alibi"}},
+         "model.position_embedding=alibi contradicts the llama model, which has rope; "
+         "leave it out"),
+        ({"model": {"dropout": 0.1}},
+         "model.dropout=0.1 is for a model of plain numbers; llama has its own: leave it out"),
+        ({"training": {"lora": {"target_modules": []}}},
+         "training.lora.target_modules=[] adapts nothing; leave it out for q_proj, v_proj"),
+        ({"hardware": {"num_gpus": 7, "num_nodes": 2}},
+         "hardware: num_gpus=7 does not divide by num_nodes=2; set num_gpus=8, or num_nodes=1"),
         ({"model": {"config": None, "name": "gpt2"}, "training": {"seq_len": 2048}},
          "training.seq_len=2048 is longer than the model's 1024 learned positions; "
          "use at most 1024"),
@@ -94,6 +113,58 @@ def test_a_rule_that_is_broken_is_one_sentence(sections: dict[str, Any], sentenc
     assert problems(small_run(**sections)) == [sentence]
 
 
+DENSE = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize(
+    "key", ["num_experts", "top_k", "expert_intermediate_size", "shared_expert_intermediate_size"]
+)
+def test_experts_of_a_dense_model_are_refused(key: str) -> None:
+    """A number of experts beside moe_enabled=false would change nothing."""
+    model = {"config": None, **DENSE, "moe_enabled": False, key: 8}
+    sentence = f"model.{key}=8 needs experts; set model.moe_enabled=true, or leave it out"
+    assert problems(small_run(model=model)) == [sentence]
+
+
+def test_experts_that_a_family_has_may_be_repeated() -> None:
+    """What the family says already is no contradiction."""
+    numbers = {"moe_enabled": True, "num_experts": 8, "top_k": 2, "normalization": "rmsnorm"}
+    model = {"name": "mixtral-8x7b", **numbers, "shared_expert_intermediate_size": 0}
+    assert resolve(read({"model": model})).run.arch.family == "mixtral"
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"lora": {}, "quantization": "int8", "double_quant": False},
+        {"upcast_unquantized": False},
+        {"checkpoint_reentrant": False},
+    ],
+)
+def test_what_is_set_to_off_asks_for_nothing(training: dict[str, Any]) -> None:
+    """An explicit off is what a run without the key has."""
+    key = list(training)[-1]
+    without = {k: v for k, v in training.items() if k != key}
+    found, usual = (estimate(small_run(training=given)) for given in (training, without))
+    assert (found.allocated_bytes, found.needs_bytes) == (usual.allocated_bytes, usual.needs_bytes)
+
+
+def test_autocast_set_to_off_goes_with_every_engine() -> None:
+    """Megatron has no autocast, so false is true of it."""
+    found = resolve(read(small_run("megatron_lm", training={"autocast": False})))
+    assert not found.run.autocast
+
+
+def test_the_schema_allows_as_many_layers_as_the_check() -> None:
+    """An editor and the program refuse the same run files."""
+    limit = schema()["$defs"]["ModelConfig"]["properties"]["num_layers"]["anyOf"][0]["maximum"]
+    model = {"config": None, **DENSE}
+    assert resolve(read(small_run(model={**model, "num_layers": limit}))).run.arch.layers
+    assert problems(small_run(model={**model, "num_layers": limit + 1})) == [
+        "model.num_layers=10001 must be a whole number from 1 to 10,000"
+    ]
+
+
 def test_problems_of_several_sections_come_together() -> None:
     """Everything that can be checked is checked."""
     run = small_run(engine={"type": "x"}, training={"optimizer": "y"}, hardware={"gpu": "z"})
@@ -101,7 +172,7 @@ def test_problems_of_several_sections_come_together() -> None:
 
 
 def test_a_dtype_alone_means_mixed_precision() -> None:
-    """As in the seed."""
+    """As documented."""
     found = resolve(read(small_run(training={"precision": None, "dtype": "float16"})))
     assert found.run.precision == "fp16_mixed"
 
@@ -110,7 +181,7 @@ def test_a_dtype_alone_means_mixed_precision() -> None:
     ("level", "policy", "quarters"),
     [(0, "none", 4), (1, "selective", 4), (2, "full", 2), (3, "full", 3), (4, "full", 4)],
 )
-def test_the_seeds_checkpointing_levels(level: int, policy: str, quarters: int) -> None:
+def test_the_documented_checkpointing_levels(level: int, policy: str, quarters: int) -> None:
     """0 none, 1 selective, 2 and 3 full on a half and on three quarters, 4 full."""
     run = resolve(read(small_run(training={"activation_checkpointing": level}))).run
     assert (run.recompute, run.recompute_quarters) == (policy, quarters)

@@ -38,7 +38,8 @@ def test_all_problems_are_reported_at_once() -> None:
     problems = list(
         check({
             "model": {"name": 7, "num_layres": 3},
-            "training": {"batch_size": 0, "lora": {"rank": 8}, "attention": "flash"},
+            "training": {"batch_size": 0, "lora": {"rank": 8}, "attention": "flash",
+                         "precision": "bf16_mixd"},
             "engin": {},
             "hardware": [],
         })
@@ -49,6 +50,8 @@ def test_all_problems_are_reported_at_once() -> None:
         "training.batch_size=0 must be a whole number, 1 or more",
         "training.lora.rank is not a known key",
         "training.attention='flash' must be 'eager', 'sdpa' or 'flash_attention_2'",
+        "training.precision='bf16_mixd' must be 'fp32', 'bf16_mixed', 'fp16_mixed', 'bf16_pure' or "
+        "'fp16_pure'; did you mean 'bf16_mixed'?",
         "'engin' is not a section of a run file; did you mean 'engine'?",
         "hardware=[] must be an object",
     ]

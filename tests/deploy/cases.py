@@ -1,6 +1,6 @@
 """The chart's cases: every mode and override, with everything on and with the least.
 
-A case is what a person gives to `helm template`; the seed's three commands are kept as they were
+A case is what a person gives to `helm template`; the guide's three commands are kept as they were
 written.
 """
 
@@ -31,15 +31,15 @@ class Case:
         return {"name": self.name, "sets": self.sets, "namespace": self.namespace}
 
 
-SEED = {
-    "seed-hub": "helm template . --set modelPath=meta-llama/Llama-3.1-70B"
+GUIDE = {
+    "guide-hub": "helm template . --set modelPath=meta-llama/Llama-3.1-70B"
     ' --values overrides/hf-token --name-template "llama-70b-ds-estimate"',
-    "seed-hub-yaml": "helm template . --set modelPath=meta-llama/Llama-3.1-70B"
+    "guide-hub-yaml": "helm template . --set modelPath=meta-llama/Llama-3.1-70B"
     ' --values overrides/hf-token.yaml --name-template "llama-70b-ds-estimate"',
-    "seed-bucket": "helm template ."
+    "guide-bucket": "helm template ."
     " --set modelPath=s3://default-bucket/models/meta-llama/Llama-3.1-70B"
     ' --name-template "llama-70b-ds-estimate"',
-    "seed-number": "helm template . --set numParameters=70e9"
+    "guide-number": "helm template . --set numParameters=70e9"
     ' --name-template "generic-70b-ds-estimate"',
 }
 
@@ -131,7 +131,7 @@ def measuring(nodes: int, kaiwo: bool = False, **measure: Any) -> Case:
 
 
 CASES: dict[str, Case] = {
-    **{name: command_case(line) for name, line in SEED.items()},
+    **{name: command_case(line) for name, line in GUIDE.items()},
     "number-in-a-file": Case({"numParameters": 70e9}),
     "stage-3-numbers": Case(
         {"stage": 3, "numParameters": "70e9", "largestLayerParameters": 1050673152, "nodes": 4}

@@ -1,4 +1,4 @@
-"""The Jobs' pods, run: the seed's commands against a hub and a bucket, a run file, mistakes."""
+"""The Jobs' pods, run: the guide's commands against a hub and a bucket, a run file, mistakes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pytest
 
 from tests.hub.buckets import KEY, SECRET, bucket
 from tests.hub.servers import hub
-from tests.published.test_seed_000 import PRINTED
+from tests.published.test_zero2_llama31_70b import PRINTED
 
 from .cases import CASES, SMALL_RUN, Case, documents, rendered
 from .pods import RUNNERS, WHERE, Ended, Objects, PodError, expanded, made, run, setpriv
 
-# A model that is on this test's hub alone; the seed's own is a preset and needs no hub.
+# A model that is on this test's hub alone; the guide's own is a preset and needs no hub.
 OURS = "our-team/Llama-3.1-70B-tuned"
 CONFIG = (files("gpu_mem_calculator") / "catalog/models/llama3.1-70b.json").read_bytes()
 TOKEN = "hf_aVerySecretToken"
@@ -48,8 +48,8 @@ def given(name: str, *sets: str) -> Case:
 
 
 def from_hub(address: str) -> Case:
-    """The seed's first command with our model and this test's hub."""
-    return given("seed-hub", f"modelPath={OURS}", f"hfEndpoint={address}")
+    """The guide's first command with our model and this test's hub."""
+    return given("guide-hub", f"modelPath={OURS}", f"hfEndpoint={address}")
 
 
 def keys(access: str = KEY, secret: str = SECRET) -> Objects:
@@ -79,13 +79,13 @@ def one_sentence(done: Ended) -> None:
     assert not any(secret in done.log for secret in (TOKEN, KEY, SECRET, OTHER)), done.log
 
 
-# --- the seed's three commands ---------------------------------------------------------------
+# --- the guide's three commands ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["seed-hub", "seed-hub-yaml"])
+@pytest.mark.parametrize("name", ["guide-hub", "guide-hub-yaml"])
 @pytest.mark.parametrize("where", [WHERE])
-def test_the_seeds_first_command(where: str, name: str) -> None:
-    """The log ends in the seed's table; the model is a preset, so no network is needed."""
+def test_the_guides_first_command(where: str, name: str) -> None:
+    """The log ends in the guide's table; the model is a preset, so no network is needed."""
     options = ("--unshare-net",) if where.startswith("bwrap") else ()
     done = ended(CASES[name], token(), *options)
     assert (done.code, log_end(done.log)) == (0, PRINTED)
@@ -105,11 +105,11 @@ def test_a_model_of_ones_own_on_the_hub(where: str) -> None:
 
 
 @pytest.mark.parametrize("where", [WHERE])
-def test_the_seeds_second_command(where: str) -> None:
+def test_the_guides_second_command(where: str) -> None:
     """A model in a bucket; its config.json is all that is asked for."""
     path = "models/meta-llama/Llama-3.1-70B/config.json"
     with bucket("default-bucket", {path: CONFIG}) as there:
-        done = ended(given("seed-bucket", f"bucketStorageHost={there.endpoint}"), keys())
+        done = ended(given("guide-bucket", f"bucketStorageHost={there.endpoint}"), keys())
     assert (done.code, log_end(done.log)) == (0, PRINTED)
     assert {asked[0] for asked in there.asked} == {f"/default-bucket/{path}"}
     assert {asked[2] for asked in there.asked} == {KEY}
@@ -118,9 +118,9 @@ def test_the_seeds_second_command(where: str) -> None:
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_the_seeds_third_command(runner: str) -> None:
+def test_the_guides_third_command(runner: str) -> None:
     """A number alone, with every way to run a pod that there is."""
-    with made(documents("seed-number"), {}) as pod:
+    with made(documents("guide-number"), {}) as pod:
         done = run(pod, runner)
     assert (done.code, log_end(done.log)) == (0, GENERIC)
     assert done.written == []
@@ -180,7 +180,7 @@ def test_a_wrong_token() -> None:
 def test_wrong_keys_of_a_bucket(pair: tuple[str, str]) -> None:
     """Neither key is shown."""
     with bucket("default-bucket", {"models/meta-llama/Llama-3.1-70B/config.json": CONFIG}) as there:
-        done = ended(given("seed-bucket", f"bucketStorageHost={there.endpoint}"), keys(*pair))
+        done = ended(given("guide-bucket", f"bucketStorageHost={there.endpoint}"), keys(*pair))
     one_sentence(done)
     assert "s3://default-bucket" in done.log
 
@@ -188,17 +188,17 @@ def test_wrong_keys_of_a_bucket(pair: tuple[str, str]) -> None:
 def test_a_model_that_is_not_there() -> None:
     """In a bucket that is."""
     with bucket("default-bucket", {"other/config.json": CONFIG}) as there:
-        done = ended(given("seed-bucket", f"bucketStorageHost={there.endpoint}"), keys())
+        done = ended(given("guide-bucket", f"bucketStorageHost={there.endpoint}"), keys())
     one_sentence(done)
 
 
-@pytest.mark.parametrize("name", ["seed-hub", "seed-bucket"])
+@pytest.mark.parametrize("name", ["guide-hub", "guide-bucket"])
 @pytest.mark.parametrize("where", [WHERE])
 def test_no_network(where: str, name: str) -> None:
     """A pod that reaches nothing says so (without bubblewrap: where nothing listens)."""
     closed = "http://127.0.0.1:9"
     options = ("--unshare-net",) if where.startswith("bwrap") else ()
-    case = from_hub(closed) if name == "seed-hub" else given(name, f"bucketStorageHost={closed}")
+    case = from_hub(closed) if name == "guide-hub" else given(name, f"bucketStorageHost={closed}")
     done = ended(case, {**keys(), **token()}, *options)
     one_sentence(done)
     assert closed.removeprefix("http://") in done.log
@@ -208,7 +208,7 @@ def test_a_secret_that_is_not_there() -> None:
     """The kubelet does not start the container."""
     with (
         pytest.raises(PodError, match="minio-access-key"),
-        made(documents("seed-bucket"), token()),
+        made(documents("guide-bucket"), token()),
     ):
         pass
 
@@ -303,7 +303,7 @@ print(json.dumps({
 @pytest.mark.skipif(WHERE != "bwrap-machine", reason="looks at the pod that bubblewrap makes here")
 def test_the_pod_is_what_it_says() -> None:
     """User 1000, process 1, its own variables only, nothing to write to but /tmp."""
-    with made(documents("seed-hub"), token()) as pod:
+    with made(documents("guide-hub"), token()) as pod:
         pod.command = [sys.executable, "-c", LOOK]
         found = json.loads(run(pod).log)
     assert found == {
@@ -315,7 +315,7 @@ def test_the_pod_is_what_it_says() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_without_bubblewrap_the_user_is_the_pods() -> None:
     """What is run instead: user 1000 and no capability, in the volume's folder."""
-    with made(documents("seed-number"), {}) as pod:
+    with made(documents("guide-number"), {}) as pod:
         pod.command = ["sh", "-c", "id -u; id -g; pwd; grep -h Cap.*f /proc/self/status"]
         done = subprocess.run(setpriv(pod), capture_output=True, text=True, check=True)
         user, group, folder, effective = done.stdout.splitlines()

@@ -14,9 +14,9 @@ from .policies import POLICIES, Document, pods, without_tests
 
 # What a case's pods need that its chart does not make: named in its values, or their defaults.
 OUTSIDE = {
-    "seed-hub": {("Secret", "hf-token")},
-    "seed-hub-yaml": {("Secret", "hf-token")},
-    "seed-bucket": {("Secret", "minio-credentials")},
+    "guide-hub": {("Secret", "hf-token")},
+    "guide-hub-yaml": {("Secret", "hf-token")},
+    "guide-bucket": {("Secret", "minio-credentials")},
     "deepspeed-all": {("Secret", "hub"), ("Secret", "keys"), ("Secret", "our-registry")},
     "estimate-all": {("Secret", "minio-credentials"), ("Secret", "our-registry")},
     "estimate-configmap": {("ConfigMap", "my-run")},

@@ -114,9 +114,9 @@ def test_helm_knows_of_everything() -> None:
 def test_the_model_refuses() -> None:
     """A Job whose name stays cannot become another; what is kept is left behind."""
     cluster = Cluster()
-    cluster.release(revision("seed-number", 1))
+    cluster.release(revision("guide-number", 1))
     with pytest.raises(RefusedError, match=r"spec\.template is immutable"):
-        cluster.release(revision("seed-hub", 1))
+        cluster.release(revision("guide-hub", 1))
     kept = copy.deepcopy(revision("web-default", 1))
     kept[0]["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
     cluster = Cluster()

@@ -101,14 +101,14 @@ def test_a_key_twice_is_refused() -> None:
 
 
 def test_every_override_is_a_case() -> None:
-    """Both spellings of the seed's, too."""
+    """Both spellings of the guide's, too."""
     there = {f"overrides/{path.name}" for path in (CHART / "overrides").iterdir()}
     assert there == {file for case in CASES.values() for file in case.files}
 
 
-def test_both_spellings_of_the_seeds_override_say_the_same() -> None:
-    """`overrides/hf-token`, as the seed has it, and with its ending."""
-    assert rendered(CASES["seed-hub"]) == rendered(CASES["seed-hub-yaml"])
+def test_both_spellings_of_the_guides_override_say_the_same() -> None:
+    """`overrides/hf-token`, as the guide has it, and with its ending."""
+    assert rendered(CASES["guide-hub"]) == rendered(CASES["guide-hub-yaml"])
 
 
 def leaves(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -127,8 +127,8 @@ USED_BY = {
     "run": ["estimate-configmap", "override-estimate"],
     "measure.": ["measure-one", "measure-node", "measure-job", "measure-one-all"],
     "web.": ["web-all", "web-default", "web-least"],
-    "hfEndpoint": ["seed-hub", "web-all"],
-    "": ["seed-hub", "seed-number", "seed-bucket", "stage-3-numbers", "web-all", "measure-job"],
+    "hfEndpoint": ["guide-hub", "web-all"],
+    "": ["guide-hub", "guide-number", "guide-bucket", "stage-3-numbers", "web-all", "measure-job"],
 }
 # Values that a key might take besides its default, by the default's type ...
 OTHERS: dict[type, list[Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import runpy
 
-from gpu_mem_calculator.web.settings import WORDS, Settings
+from gpu_mem_calculator.web.settings import WORDS, ServiceSettings
 from tests.conftest import ROOT
 
 
@@ -16,4 +16,4 @@ def test_the_settings_are_up_to_date() -> None:
 
 def test_every_setting_is_described() -> None:
     """No more and no fewer."""
-    assert WORDS.keys() == set(Settings.__struct_fields__)
+    assert WORDS.keys() == set(ServiceSettings.__struct_fields__)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_mem_calculator.engines.deepspeed import ENGINE
+from gpu_mem_calculator.engines.deepspeed.engine import ENGINE
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.ledger.ledger import CPU, GRAD, NVME, OPTIM, PARAM, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.memory.huggingface.setting import Adapter
-from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.model.adapters import Adapter
+from gpu_mem_calculator.run.run import Run
 
 STEPS = ("forward", "backward", "optimizer")
 
@@ -299,3 +299,20 @@ def test_shards_from_the_host_are_gone_when_the_loss_is_made() -> None:
     """They are on the GPU only until their gather begins."""
     ledger, name = book(zero_stage=3, offload_param="cpu"), "shards, come from the host"
     assert total(ledger, "loss", name) == 0 < total(ledger, "begin", name)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_an_array_of_pipelines_gives_what_single_runs_give(stage: int) -> None:
+    """Sizes above 1 are one structure, and so are runs of one stage."""
+    for sizes in ([2, 4], [1, 1]):
+        pp = np.array(sizes, dtype=np.int64)
+        many = np.broadcast_to(book(TINY, pp=pp, zero_stage=stage).peak(), pp.shape)
+        alone = [int(book(TINY, pp=one, zero_stage=stage).peak()) for one in sizes]
+        assert many.tolist() == alone
+
+
+def test_an_array_that_mixes_one_stage_with_several_is_refused() -> None:
+    """One stage and several are two engines: no single ledger is right for both."""
+    run = make(TINY, pp=np.array([1, 2, 4], dtype=np.int64), zero_stage=1)
+    with pytest.raises(ValueError, match="mixes 1 with larger sizes"):
+        ENGINE.ledger(run)

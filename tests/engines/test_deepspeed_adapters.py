@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_mem_calculator.memory.huggingface.setting import Adapter
+from gpu_mem_calculator.model.adapters import Adapter
 from tests.engines.test_deepspeed import book
 
 

@@ -8,14 +8,14 @@ import numpy
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.engines.fsdp import ENGINE, problems
+from gpu_mem_calculator.engines.fsdp.engine import ENGINE, problems
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.ledger.ledger import GRAD, OPTIM, PARAM, RUNTIME, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.memory.huggingface.setting import Adapter
-from gpu_mem_calculator.memory.run import Run
-from gpu_mem_calculator.memory.stream import stream
+from gpu_mem_calculator.model.adapters import Adapter
 from gpu_mem_calculator.replay.allocator import replay
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.step.stream import stream
 
 STEP = ("forward", "backward", "optimizer")
 LLAMA2_7B = {

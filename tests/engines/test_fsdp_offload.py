@@ -7,10 +7,10 @@ from typing import Any
 import numpy
 import pytest
 
-from gpu_mem_calculator.engines.fsdp import ENGINE, problems
+from gpu_mem_calculator.engines.fsdp.engine import ENGINE, problems
 from gpu_mem_calculator.ledger.ledger import CPU, GPU, GRAD, OPTIM, PARAM, TEMP, Ledger
-from gpu_mem_calculator.memory.huggingface.setting import Adapter
-from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.model.adapters import Adapter
+from gpu_mem_calculator.run.run import Run
 from tests.engines.test_fsdp import LLAMA2_7B, LLAMA32_1B, STEP, make, strategy
 
 SHARE = 6_738_415_616 // 8  # elements of one of eight shards

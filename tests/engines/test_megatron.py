@@ -7,17 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_mem_calculator.engines.megatron_deepspeed import ENGINE as BOTH
-from gpu_mem_calculator.engines.megatron_lm import ENGINE
+from gpu_mem_calculator.engines.megatron_deepspeed.engine import ENGINE as BOTH
+from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
+from gpu_mem_calculator.engines.megatron_lm.options import LIBRARY
+from gpu_mem_calculator.engines.megatron_lm.shards import local_vocab
 from gpu_mem_calculator.families.plain import read_plain
 from gpu_mem_calculator.ledger.ledger import CPU, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.memory.huggingface.setting import Adapter
-from gpu_mem_calculator.memory.megatron.layer import layer_walk
-from gpu_mem_calculator.memory.megatron.ops import Setting
-from gpu_mem_calculator.memory.pipeline import chunk_flight, chunks_in_flight
-from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.model.adapters import Adapter
 from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.modelling.megatron.layer import layer_walk
+from gpu_mem_calculator.modelling.megatron.ops import MegatronSetting
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.step.pipeline import chunk_flight, chunks_in_flight
 
 GPT: dict[str, Any] = {
     "num_layers": 24, "hidden_size": 2304, "num_attention_heads": 24, "num_key_value_heads": 24,
@@ -34,6 +36,7 @@ UNFUSED = {
     "transformer_implementation": "local",
     "masked_softmax_fusion": False,
     "gradient_accumulation_fusion": False,
+    **LIBRARY,
 }
 
 
@@ -96,8 +99,15 @@ def test_korthikanti_layer() -> None:
     s, b, h, a, t = 2048, 4, 6144, 64, 8
     numbers = {"hidden_size": h, "num_attention_heads": a, "num_key_value_heads": a}
     layer = read_plain(GPT | numbers | {"intermediate_size": 4 * h}).layers[0]
-    how = Setting(batch=b, seq=s, hidden=h, tp=t, sequence_parallel=True, fused_softmax=True,
-                  transformer_engine=False)  # fmt: skip
+    how = MegatronSetting(
+        batch=b,
+        seq=s,
+        hidden=h,
+        tp=t,
+        sequence_parallel=True,
+        fused_softmax=True,
+        transformer_engine=False,
+    )
     kept = layer_walk(how, layer)
     statistics = sum(size for name, size in kept.saved if "statistics" in name)
     assert kept.saved_bytes - statistics == 34 * s * b * h // t + 5 * a * s * s * b // t
@@ -123,11 +133,19 @@ def test_tied_copy_on_the_last_stage() -> None:
 
 
 def test_vocabulary_padding() -> None:
-    """The vocabulary is padded to a multiple of the option × tp, and only if it is set."""
+    """The script pads the vocabulary to a multiple of 128 × tp, megatron-core does not."""
     model = arch(vocab_size=50257)
-    plain = ENGINE.parameters(run(model))
-    padded = ENGINE.parameters(run(model, options={"make_vocab_size_divisible_by": 128}))
-    assert padded - plain == 2 * (50304 - 50257) * 4096
+    plain = ENGINE.parameters(run(model, options=LIBRARY))
+    assert ENGINE.parameters(run(model)) - plain == 2 * (50304 - 50257) * 4096
+
+
+@pytest.mark.parametrize("engine", [ENGINE, BOTH])
+def test_gpt3_at_tp_8_is_padded(engine: Any) -> None:
+    """50,257 tokens do not divide by 8: each rank has 6,400 rows of 51,200."""
+    gpt3 = read_plain(GPT | {"vocab_size": 50257})
+    case = run(gpt3, tp=8, seq=2048)
+    assert list(engine.problems(case)) == []
+    assert local_vocab(case) == 51200 // 8
 
 
 def test_first_stage_is_busiest() -> None:
@@ -153,8 +171,8 @@ def test_interleaving_holds_more() -> None:
 
 def test_sequence_parallel_cuts_what_lies_between() -> None:
     """Sequence parallelism divides a layer's input by tp; without it the input is whole."""
-    how = Setting(batch=1, seq=4096, hidden=4096, tp=4)
-    cut = Setting(batch=1, seq=4096, hidden=4096, tp=4, sequence_parallel=True)
+    how = MegatronSetting(batch=1, seq=4096, hidden=4096, tp=4)
+    cut = MegatronSetting(batch=1, seq=4096, hidden=4096, tp=4, sequence_parallel=True)
     layer = arch().layers[0]
     assert layer_walk(how, layer).input_bytes == 4 * layer_walk(cut, layer).input_bytes
     assert layer_walk(how, layer).saved_bytes > layer_walk(cut, layer).saved_bytes
@@ -193,10 +211,10 @@ def test_fp16_gradients() -> None:
     assert named(ENGINE.ledger(told), "main gradients") == 2 * half
 
 
-def test_stage_outputs_can_be_deallocated() -> None:
-    """deallocate_pipeline_outputs saves one residual stream a micro-batch in flight."""
-    freed = {"deallocate_pipeline_outputs": True}
-    kept, less = (ENGINE.ledger(run(pp=4, micro_batches=8, options=o)).peak() for o in ({}, freed))
+def test_stage_outputs_are_deallocated() -> None:
+    """Megatron-LM's default saves one residual stream a micro-batch in flight."""
+    keep = {"deallocate_pipeline_outputs": False}
+    kept, less = (ENGINE.ledger(run(pp=4, micro_batches=8, options=o)).peak() for o in (keep, {}))
     assert kept - less == 4 * 2 * 4096 * 4096
 
 
@@ -245,7 +263,6 @@ def test_refusal(how: dict[str, Any], said: str) -> None:
 
 
 MODELS = [
-    (LLAMA | {"vocab_size": 50257}, {"tp": 2}, "divisible_by=128 to pad it to 50432"),
     (LLAMA | {"intermediate_size": 11001}, {"tp": 2}, "does not divide 11001 MLP columns"),
     (LLAMA | {"position_embedding": "alibi"}, {}, "ALiBi"),
     (LLAMA | {"num_attention_heads": 48, "num_key_value_heads": 6, "hidden_size": 6144}, {"tp": 4},

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.engines.megatron_lm import ENGINE
+from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
+from gpu_mem_calculator.engines.megatron_lm.model_inputs import idle_chunks
+from gpu_mem_calculator.engines.megatron_lm.states import stage_shard
 from gpu_mem_calculator.ledger.ledger import Ledger
-from gpu_mem_calculator.memory.megatron.states import stage_shard
-from gpu_mem_calculator.memory.megatron.surroundings import idle_chunks
-from gpu_mem_calculator.memory.pipeline import stage_of
-from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.step.pipeline import stage_of
 from tests.engines.test_megatron import EXPERTS, UNFUSED, arch, named, run
 
 STEPS = ("forward", "backward", "optimizer")

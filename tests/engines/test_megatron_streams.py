@@ -10,19 +10,20 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.backtest.predict import stage_of_rank
 from gpu_mem_calculator.core.calculator import STEP
+from gpu_mem_calculator.core.megatron_defaults import as_measured
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import Resolved
+from gpu_mem_calculator.core.resolved import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.engines.megatron_lm import ENGINE
-from gpu_mem_calculator.memory.megatron.states import owned, stage_shard
-from gpu_mem_calculator.memory.megatron.surroundings import embedding_steps
-from gpu_mem_calculator.memory.megatron.tensors import stage_tensors, stepped
-from gpu_mem_calculator.memory.megatron.writer import StageWriter
-from gpu_mem_calculator.memory.pipeline import stage_of
-from gpu_mem_calculator.memory.stream import stream
-from gpu_mem_calculator.memory.writer import Phase
+from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
+from gpu_mem_calculator.engines.megatron_lm.model_inputs import embedding_steps
+from gpu_mem_calculator.engines.megatron_lm.parameters import stage_tensors, stepped
+from gpu_mem_calculator.engines.megatron_lm.states import owned, stage_shard
+from gpu_mem_calculator.engines.megatron_lm.stream import PipelineStreamWriter
 from gpu_mem_calculator.replay.allocator import Footprint, replay
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.stream import AllocationStream
+from gpu_mem_calculator.step.pipeline import stage_of
+from gpu_mem_calculator.step.stream import stream
+from gpu_mem_calculator.step.stream_writer import Phase
 from tests.conftest import measured_runs
 from tests.engines.test_megatron import EXPERTS, GPT, UNFUSED, arch, run
 from tests.properties.test_megatron_stream import highest
@@ -38,15 +39,15 @@ ROWS = {
 }  # fmt: skip
 
 
-def resolved(row: str) -> tuple[Resolved, int]:
+def resolved(row: str) -> tuple[ResolvedRun, int]:
     """A measured run, and the stage it was measured on."""
-    found = resolve(read(ROWS[row]["config"]))
+    found = resolve(read(as_measured(ROWS[row]["config"], ROWS[row]["environment"])))
     pp = int(found.run.mesh.pp)
     return found, stage_of_rank(ROWS[row]["rank"], found.hardware.num_gpus, pp)
 
 
 @cache
-def asked(row: str) -> Stream:
+def asked(row: str) -> AllocationStream:
     """The stream of a measured run."""
     found, stage = resolved(row)
     ledger = found.engine.ledger(replace(found.run, stage=stage, unrolled=True))
@@ -97,7 +98,7 @@ def test_1f1b(flight: int, expected: str) -> None:
     steps = [Phase("startup", [])]
     for _ in range(2):
         steps += [Phase(f"{word}{n}", []) for n in range(3) for word in "FB"] + [Phase("opt", [])]
-    found = [phase.title for phase in StageWriter(ledger, flight, ()).order(steps, 3)]
+    found = [phase.title for phase in PipelineStreamWriter(ledger, flight, ()).order(steps, 3)]
     assert found == ["startup", *[*expected.split(), "opt"] * 2]
 
 

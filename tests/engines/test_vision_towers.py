@@ -12,7 +12,7 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import GRAD, OPTIM, PARAM, Ledger
-from gpu_mem_calculator.memory.timeline import OPTIMIZER
+from gpu_mem_calculator.run.phases import OPTIMIZER
 
 TEXT = {
     "model_type": "qwen2_5_vl_text", "hidden_size": 512, "intermediate_size": 1024,

@@ -19,7 +19,7 @@ from gpu_mem_calculator.core.resolve import resolve  # noqa: E402
 from gpu_mem_calculator.core.runfile import read  # noqa: E402
 from gpu_mem_calculator.jobs.function import run_without_model  # noqa: E402
 from gpu_mem_calculator.trace.record import record  # noqa: E402
-from gpu_mem_calculator.trace.run import Trace, trace  # noqa: E402
+from gpu_mem_calculator.trace.run import RunTrace, trace  # noqa: E402
 
 SIZES = {"n_layer": 3, "n_embd": 96, "n_head": 3, "block_size": 256}
 TINY = {
@@ -82,7 +82,7 @@ def recorded(build: Callable[[], Any], data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "model": {"recorded": to_builtins(found)}}
 
 
-def both(build: Callable[[], Any], data: dict[str, Any]) -> tuple[Estimate, Trace]:
+def both(build: Callable[[], Any], data: dict[str, Any]) -> tuple[Estimate, RunTrace]:
     """The estimate from a record, and a trace."""
     given, _ = run_without_model(data)
     return full_estimate(recorded(build, data)), trace(given, build=build)

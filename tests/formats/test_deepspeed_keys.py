@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.keys import DEFAULT
-from gpu_mem_calculator.engines.deepspeed import OPTIONS
+from gpu_mem_calculator.engines.deepspeed.options import OPTIONS
 from gpu_mem_calculator.formats import deepspeed_keys as keys
 from gpu_mem_calculator.formats.deepspeed_optimizer import OTHERS, PARAMS, SCHEDULES
 from gpu_mem_calculator.formats.deepspeed_reader import read
@@ -122,10 +122,10 @@ MODELS = [
 def test_every_field_of_a_section(module: str, kind: str, table: keys.Table) -> None:
     """By its name and by its alias; and what is refused is refused above DeepSpeed's default."""
     found = fields(module, kind)
-    gone = {key for key, rule in table.items() if isinstance(rule, keys.Gone)}
+    gone = {key for key, rule in table.items() if isinstance(rule, keys.RemovedKey)}
     assert set(table) - gone == set(found)
     for key, rule in table.items():
-        if not isinstance(rule, keys.Only) or key == "leaf_module":
+        if not isinstance(rule, keys.FixedKey) or key == "leaf_module":
             continue
         if rule.values:
             assert found[key] in rule.values, key
@@ -140,7 +140,9 @@ def test_keys_that_deepspeed_refuses_are_gone() -> None:
         (keys.TOP, module._REMOVED_TOP_LEVEL_CONFIG_KEYS),
         (keys.ZERO, module._REMOVED_ZERO_CONFIG_KEYS),
     ):
-        assert {key for key, rule in table.items() if isinstance(rule, keys.Gone)} == set(removed)
+        assert {key for key, rule in table.items() if isinstance(rule, keys.RemovedKey)} == set(
+            removed
+        )
 
 
 @pytest.mark.parametrize(
@@ -156,15 +158,15 @@ def test_keys_that_deepspeed_refuses_are_gone() -> None:
 def test_sections_that_take_no_memory(name: str, module: str, kind: str) -> None:
     """Their keys are DeepSpeed's."""
     rule = keys.TOP[name]
-    assert isinstance(rule, keys.Free)
+    assert isinstance(rule, keys.MemoryFreeKey)
     assert set(rule.keys or ()) == set(fields(module, kind))
 
 
 def test_the_flops_profiler_and_checkpoints() -> None:
     """Sections that DeepSpeed reads without a model of them."""
     profiler, checkpoint = keys.TOP["flops_profiler"], keys.TOP["checkpoint"]
-    assert isinstance(profiler, keys.Free)
-    assert isinstance(checkpoint, keys.Free)
+    assert isinstance(profiler, keys.MemoryFreeKey)
+    assert isinstance(checkpoint, keys.MemoryFreeKey)
     seen = Seen()
     of_deepspeed("profiling.config").DeepSpeedFlopsProfilerConfig({"flops_profiler": seen})
     assert set(profiler.keys or ()) == seen.asked
@@ -182,7 +184,7 @@ def test_pipelines_have_deepspeed_s_keys_and_defaults() -> None:
     found = of_deepspeed("runtime.config").get_pipeline_config({})
     assert set(keys.PIPELINE) == {*found, "use_reentrant"}
     interval = keys.PIPELINE["activation_checkpoint_interval"]
-    assert isinstance(interval, keys.Only)
+    assert isinstance(interval, keys.FixedKey)
     assert found["activation_checkpoint_interval"] in interval.values
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mem_calculator.backtest.rows import read_rows
-from gpu_mem_calculator.backtest.score import Report, backtest
+from gpu_mem_calculator.backtest.score import BacktestReport, backtest
 from gpu_mem_calculator.core.calculator import full_estimate
 from tests.conftest import measured_runs
 
@@ -131,7 +131,7 @@ CASES = [(*key, metric) for key, budgets in BUDGETS.items() for metric in budget
 
 
 @cache
-def report(name: str) -> Report:
+def report(name: str) -> BacktestReport:
     """One file against the estimate."""
     return backtest(read_rows(HERE / f"{name}.jsonl"))
 

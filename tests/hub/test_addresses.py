@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.model_source import Model, find_model
+from gpu_mem_calculator.core.model_source import ResolvedModel, find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.names import page
@@ -38,7 +38,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield running
 
 
-def found(name: str) -> Model:
+def found(name: str) -> ResolvedModel:
     """A model by an address."""
     return find_model(ModelConfig(name=name))
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.model_source import Model, find_model
+from gpu_mem_calculator.core.model_source import ResolvedModel, find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.bounds import Allowance
@@ -37,7 +37,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
         yield running
 
 
-def found(path: str, headers: bool = False) -> Model:
+def found(path: str, headers: bool = False) -> ResolvedModel:
     """A model in the bucket."""
     return find_model(ModelConfig(name=f"s3://default-bucket/{path}"), headers)
 

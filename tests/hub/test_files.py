@@ -22,7 +22,7 @@ from gpu_mem_calculator.core.explain import explain
 from gpu_mem_calculator.core.runfile import load_text
 from gpu_mem_calculator.hub.access import Access, access, allow
 from gpu_mem_calculator.hub.bounds import HubError
-from gpu_mem_calculator.hub.reader import Local, file_reader
+from gpu_mem_calculator.hub.reader import LocalFolder, file_reader
 from tests.hub.test_checkpoint import CONFIG, gguf_bytes, safetensors_bytes
 
 PACKAGE = str(Path(gpu_mem_calculator.__file__).parent)
@@ -167,4 +167,4 @@ def test_a_config_on_disk_is_read_up_to_a_bound(
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.setattr("gpu_mem_calculator.hub.reader.MOST_JSON", 10)
     with pytest.raises(HubError, match=r"config.json: it is larger than 10 bytes"):
-        Local(tmp_path).whole("config.json")
+        LocalFolder(tmp_path).whole("config.json")

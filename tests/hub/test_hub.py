@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.model_source import Model, find_model
+from gpu_mem_calculator.core.model_source import ResolvedModel, find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
@@ -37,7 +37,7 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield running
 
 
-def found(name: str, revision: str | None = None) -> Model:
+def found(name: str, revision: str | None = None) -> ResolvedModel:
     """A model without its headers."""
     return find_model(ModelConfig(name=name, revision=revision))
 

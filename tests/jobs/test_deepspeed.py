@@ -9,7 +9,7 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.engines.deepspeed import OPTIONS
+from gpu_mem_calculator.engines.deepspeed.options import OPTIONS
 from gpu_mem_calculator.jobs.deepspeed import ZERO_KEYS, config_json, refusals
 from gpu_mem_calculator.jobs.job import Job, World, run
 from tests.conftest import small_run

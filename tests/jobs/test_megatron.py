@@ -12,12 +12,8 @@ from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.jobs import job as jobs
 from gpu_mem_calculator.jobs.job import Job, World
 from gpu_mem_calculator.jobs.megatron import optimizer_arguments
-from gpu_mem_calculator.jobs.megatron_config import (
-    model_arguments,
-    refusals,
-    transformer_arguments,
-)
-from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.jobs.megatron_config import model_arguments, refusals, transformer_arguments
+from gpu_mem_calculator.run.run import Run
 from tests.conftest import small_run
 
 NUMBERS = {"num_layers": 8, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
@@ -62,7 +58,7 @@ def test_a_llama() -> None:
     }  # fmt: skip
     assert {key: made[key] for key in wanted} == wanted
     assert model_arguments(resolved()) == {
-        "vocab_size": 1000, "max_sequence_length": 512, "position_embedding_type": "rope",
+        "vocab_size": 1024, "max_sequence_length": 512, "position_embedding_type": "rope",
         "share_embeddings_and_output_weights": False, "rotary_percent": 1.0,
     }  # fmt: skip
 
@@ -102,9 +98,10 @@ def test_axes() -> None:
 
 def test_the_vocabulary_is_padded_for_the_ranks() -> None:
     """As Megatron-LM pads it: to a multiple of the option times tp."""
-    run = resolved(engine={"make_vocab_size_divisible_by": 128},
-                   parallelism={"tensor_parallel_size": 4})  # fmt: skip
-    assert model_arguments(run)["vocab_size"] == 1024
+    axes = {"tensor_parallel_size": 4}
+    assert model_arguments(resolved(parallelism=axes))["vocab_size"] == 1024
+    less = resolved(engine={"make_vocab_size_divisible_by": 1}, parallelism=axes)
+    assert model_arguments(less)["vocab_size"] == 1000
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.engines import engine
 from gpu_mem_calculator.jobs import quantized
-from gpu_mem_calculator.memory.optimizers import OPTIMIZERS
+from gpu_mem_calculator.step.optimizers import OPTIMIZERS
 
 
 def test_there_is_a_class_for_every_optimizer_that_torch_lacks() -> None:

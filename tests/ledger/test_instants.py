@@ -9,7 +9,7 @@ import pytest
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import FIRST, FIRST_STEP, LAST, LATER, instant
-from gpu_mem_calculator.memory.timeline import STARTUP
+from gpu_mem_calculator.run.phases import STARTUP
 from tests.properties.test_engines import RUNS
 
 

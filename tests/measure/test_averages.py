@@ -12,7 +12,7 @@ import pytest
 
 from gpu_mem_calculator.backtest.rows import rows_from
 from gpu_mem_calculator.measure import averages
-from gpu_mem_calculator.measure.averages import Busy, mean_bytes
+from gpu_mem_calculator.measure.averages import UtilizationSampler, mean_bytes
 from gpu_mem_calculator.measure.probe import Probe
 
 from .conftest import FakeCuda
@@ -131,7 +131,7 @@ def test_utilisation_is_the_mean_of_enough_readings(
     nvml = FakeNvml(readings)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: nvml)
     monkeypatch.setattr(averages, "PERIOD", 0.001)
-    busy = Busy(cuda)
+    busy = UtilizationSampler(cuda)
     busy.start()
     busy.start()  # as every phase does
     assert nvml.done.wait(10)
@@ -143,10 +143,10 @@ def test_a_card_that_the_driver_does_not_know_is_not_read(
 ) -> None:
     """A part of a card has no such figure; nor has a machine without the driver."""
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeNvml(100, "MIG"))
-    busy = Busy(cuda)
+    busy = UtilizationSampler(cuda)
     busy.start()
     assert busy.stop() is None
     monkeypatch.undo()
-    busy = Busy(cuda, "libno_such_driver.so")
+    busy = UtilizationSampler(cuda, "libno_such_driver.so")
     busy.start()
     assert busy.stop() is None

@@ -23,7 +23,7 @@ def refusal() -> str:
 
 def test_the_card_is_looked_at_from_a_child(cuda: FakeCuda) -> None:
     """Its name and memory come back."""
-    assert card.find_card() == card.Card(name="Fake GPU", memory_bytes=TOTAL)
+    assert card.find_card() == card.DriverCard(name="Fake GPU", memory_bytes=TOTAL)
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

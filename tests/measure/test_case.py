@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.measure.case import Case, fresh_id, read_cases
+from gpu_mem_calculator.measure.case import MeasureCase, fresh_id, read_cases
 from tests.conftest import HERE, small_run
 
 
@@ -30,9 +30,9 @@ def test_a_case_has_what_its_line_says(tmp_path: Path) -> None:
          "alloc_conf": "expandable_segments:True", "timeout": 7},
     )  # fmt: skip
     assert read_cases(path) == [
-        Case(id="a", config=run),
-        Case(id="c", config={}, function="m:f", values={"n_layer": 24, "text": None}),
-        Case(id="b", group="fsdp", config=run, rank=3, steps=2, cap_bytes=5,
+        MeasureCase(id="a", config=run),
+        MeasureCase(id="c", config={}, function="m:f", values={"n_layer": 24, "text": None}),
+        MeasureCase(id="b", group="fsdp", config=run, rank=3, steps=2, cap_bytes=5,
              alloc_conf="expandable_segments:True", timeout=7),
     ]  # fmt: skip
 

@@ -13,8 +13,8 @@ import pytest
 
 from gpu_mem_calculator.backtest.rows import rows_from
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.measure.case import Case
-from gpu_mem_calculator.measure.cases import Result, measure_cases, measure_one
+from gpu_mem_calculator.measure.case import MeasureCase
+from gpu_mem_calculator.measure.cases import CaseResult, measure_cases, measure_one
 from gpu_mem_calculator.measure.child import Tell
 from gpu_mem_calculator.measure.runs_file import Row, RunsFile
 from gpu_mem_calculator.measure.worker import beginning
@@ -28,7 +28,7 @@ class OutOfMemoryError(RuntimeError):
     """As torch's."""
 
 
-def job(case: Case, tell: Tell) -> Row:
+def job(case: MeasureCase, tell: Tell) -> Row:
     """A job that does what its case's name says; under a cap it may run out of memory."""
     tell({"environment": {"gpu": "none", "process_group": "fake"}, "group": "fsdp",
           "context_bytes": 7})  # fmt: skip
@@ -52,12 +52,12 @@ def job(case: Case, tell: Tell) -> Row:
             "measured": {"allocated_bytes": 10 * GIB, "reserved_bytes": 14 * GIB}}  # fmt: skip
 
 
-def case(name: str, **rest: Any) -> Case:
+def case(name: str, **rest: Any) -> MeasureCase:
     """A case of a small run."""
-    return Case(id=name, config=small_run("fsdp"), timeout=20.0, **rest)
+    return MeasureCase(id=name, config=small_run("fsdp"), timeout=20.0, **rest)
 
 
-def measured(name: str, **rest: Any) -> Result:
+def measured(name: str, **rest: Any) -> CaseResult:
     """What came of one case."""
     return measure_one(case(name, **rest), job)
 
@@ -100,7 +100,7 @@ def test_a_job_that_dies_or_breaks_is_a_result(name: str, why: str) -> None:
 
 def test_a_job_that_hangs_is_a_result() -> None:
     """After its own timeout."""
-    result = measure_one(Case(id="hangs", config=small_run("fsdp"), timeout=1.0), job)
+    result = measure_one(MeasureCase(id="hangs", config=small_run("fsdp"), timeout=1.0), job)
     assert result.failed == "still running after 1 s, and stopped (after s0.a0.fwd)"
 
 
@@ -120,7 +120,7 @@ def test_each_row_is_on_disk_before_the_next_case_starts(tmp_path: Path) -> None
     """The child of every case sees the rows of those before it."""
     path = tmp_path / "runs.jsonl"
 
-    def look(case: Case, tell: Tell) -> Row:
+    def look(case: MeasureCase, tell: Tell) -> Row:
         return {"id": case.id, "seen": path.read_text().count("\n")}
 
     results = measure_cases([case("a"), case("b"), case("c")], look, file=RunsFile(path))
@@ -131,7 +131,7 @@ def test_an_interrupt_leaves_whole_lines(tmp_path: Path) -> None:
     """What was finished is in the file; what was at work is not."""
     path = tmp_path / "runs.jsonl"
 
-    def heard(case: Case, phase: str) -> None:
+    def heard(case: MeasureCase, phase: str) -> None:
         if case.id == "b":
             raise KeyboardInterrupt
 
@@ -159,7 +159,7 @@ def test_the_least_memory_is_found_with_fresh_processes() -> None:
 def test_a_try_that_dies_ends_the_search() -> None:
     """A bisection rests on memory alone; anything else leaves the row without the two ends."""
 
-    def fragile(case: Case, tell: Tell) -> Row:
+    def fragile(case: MeasureCase, tell: Tell) -> Row:
         return job(case, tell) if case.cap_bytes is None else os._exit(3)
 
     (result,) = measure_cases([case("fine")], fragile, minimum=True)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.measure.child import Outcome, Tell, in_child
+from gpu_mem_calculator.measure.child import ChildOutcome, Tell, in_child
 
 
-def outcome(function: Any, argument: Any = None, timeout: float = 20.0) -> Outcome:
+def outcome(function: Any, argument: Any = None, timeout: float = 20.0) -> ChildOutcome:
     """What became of a function in a child."""
     return in_child(function, argument, timeout, lambda _: None)
 

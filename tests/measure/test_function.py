@@ -16,7 +16,7 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.jobs.job import World
 from gpu_mem_calculator.measure import program as module
 from gpu_mem_calculator.measure import worker
-from gpu_mem_calculator.measure.case import Case, read_cases
+from gpu_mem_calculator.measure.case import MeasureCase, read_cases
 from gpu_mem_calculator.measure.program import program
 
 from .conftest import FakeCuda
@@ -108,7 +108,7 @@ def test_the_row_keeps_the_function(
     monkeypatch.setattr(module, "run", start)
     monkeypatch.setattr(module, "Function", lambda *words, **rest: words)
     config = run_file("deepspeed", 8)
-    case = Case(id="a", config=config, function="measured_model:make", values={"layers": 3})
+    case = MeasureCase(id="a", config=config, function="measured_model:make", values={"layers": 3})
     row = worker.measure_case(case, lambda message: None)
     assert (row["function"], row["with"], row["config"]) == (case.function, {"layers": 3}, config)
     assert seen == [("measured_model:make", "fp32", {"layers": 3})]
@@ -129,5 +129,5 @@ def test_a_run_file_does_not_predict_it(rung: Any) -> None:
 
 def test_rows_of_run_files_have_no_function() -> None:
     """Nothing is added to what was there."""
-    row = worker.beginning(Case(id="a", config={}), "ddp")
+    row = worker.beginning(MeasureCase(id="a", config={}), "ddp")
     assert set(row) == {"id", "group", "config", "rank"}

@@ -13,7 +13,7 @@ import pytest
 from gpu_mem_calculator.cli import main as cli
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.measure import over_ray
-from gpu_mem_calculator.measure.over_ray import Node, Shape, command, run_over_ray
+from gpu_mem_calculator.measure.over_ray import ClusterShape, RayNode, command, run_over_ray
 
 
 class RayError(Exception):
@@ -108,7 +108,9 @@ def says(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 def test_each_node_runs_torchrun_with_its_number() -> None:
     """Node 0's address and port are where all meet."""
-    words = command(Shape(2, 8), 1, ("10.0.0.5", 4242), ["-m", "gpu_mem_calculator", "measure"])
+    words = command(
+        ClusterShape(2, 8), 1, ("10.0.0.5", 4242), ["-m", "gpu_mem_calculator", "measure"]
+    )
     assert words[1:] == [
         "-m", "gpu_mem_calculator.measure.torchrun", "--nnodes", "2", "--nproc-per-node", "8",
         "--node-rank", "1", "--master-addr", "10.0.0.5", "--master-port", "4242",
@@ -122,7 +124,7 @@ def test_what_the_nodes_say_is_passed_on(
     """To the same streams; a sentence that several have to say comes once."""
     says(monkeypatch, "import sys; print('out', sys.argv[1]);"
                       "print('gpu-mem-calc: no', file=sys.stderr)")  # fmt: skip
-    assert run_over_ray(Shape(2, 2), ["script.py"]) == 0
+    assert run_over_ray(ClusterShape(2, 2), ["script.py"]) == 0
     found = capsys.readouterr()
     assert sorted(found.out.splitlines()) == ["out 0", "out 1"]
     assert found.err == "gpu-mem-calc: no\n"
@@ -135,7 +137,7 @@ def test_the_first_node_that_fails_ends_the_others(
 ) -> None:
     """With its exit code; a node that waits for it is stopped."""
     says(monkeypatch, "import sys, time; sys.exit(5) if sys.argv[1] == '1' else time.sleep(60)")
-    assert run_over_ray(Shape(2, 2), ["script.py"]) == 5
+    assert run_over_ray(ClusterShape(2, 2), ["script.py"]) == 5
     waits, fails = (node.process for node in fake.actors)
     assert waits is None or waits.poll() == -15  # it may not have begun
     assert fails.poll() == 5
@@ -144,7 +146,7 @@ def test_the_first_node_that_fails_ends_the_others(
 
 def test_a_node_that_is_stopped_does_not_begin() -> None:
     """The others may fail while it is still on its way."""
-    node = Node()
+    node = RayNode()
     node.stop()
     assert list(node.run(["no such program"])) == [("code", -15)]
 
@@ -154,7 +156,7 @@ def test_a_command_that_does_not_end_when_asked_is_made_to(
 ) -> None:
     """torchrun may wait for a rank that hangs."""
     monkeypatch.setattr(over_ray, "GRACE", 0.2)
-    node = Node()
+    node = RayNode()
     lines = node.run([sys.executable, "-c", "import signal, time;"
                       "signal.signal(signal.SIGTERM, signal.SIG_IGN);"
                       "print('deaf', flush=True); time.sleep(60)"])  # fmt: skip
@@ -177,12 +179,16 @@ def test_a_node_that_is_lost_is_a_failure(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(("shape", "gpus", "sentence"), [
-    (Shape(3, 2), [0, 2, 2], "--ray 3x2: the Ray cluster has 2 of 3 nodes with 2 GPUs "
+    (ClusterShape(3, 2), [0, 2, 2], "--ray 3x2: the Ray cluster has 2 of 3 nodes with 2 GPUs "
                              r"\(GPUs by node: 2, 2, 0\); add nodes or ask for fewer"),
-    (Shape(1, 2), [2], "--ray 1x2: the Ray cluster's GPUs are in use by others"),
+    (ClusterShape(1, 2), [2], "--ray 1x2: the Ray cluster's GPUs are in use by others"),
 ])  # fmt: skip
 def test_too_few_nodes_are_a_sentence(
-    fake: FakeRay, monkeypatch: pytest.MonkeyPatch, shape: Shape, gpus: list[int], sentence: str
+    fake: FakeRay,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: ClusterShape,
+    gpus: list[int],
+    sentence: str,
 ) -> None:
     """What is there, or that others have it; what was reserved is given back."""
     groups = sys.modules["ray.util.placement_group"]
@@ -208,7 +214,7 @@ def test_the_verb_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
                "--output", "o.json"]  # fmt: skip
     assert cli.main([*RUN, "--ray", "2x8", "--cap", "24GiB", *options]) == 3
     ((shape, words),) = given
-    assert shape == Shape(2, 8)
+    assert shape == ClusterShape(2, 8)
     assert words == ["-m", "gpu_mem_calculator", *RUN, *options, "--cap", f"{24 * 2**30}B"]
 
 

@@ -14,9 +14,9 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.jobs.job import World
 from gpu_mem_calculator.measure import ranks
-from gpu_mem_calculator.measure.case import Case
-from gpu_mem_calculator.measure.program import Program
-from gpu_mem_calculator.measure.ranks import Place, launched, measure_rank
+from gpu_mem_calculator.measure.case import MeasureCase
+from gpu_mem_calculator.measure.program import MeasuredProgram
+from gpu_mem_calculator.measure.ranks import RankPlace, launched, measure_rank
 from tests.conftest import small_run
 
 from .conftest import FakeCuda
@@ -25,7 +25,7 @@ from .conftest import FakeCuda
 def test_a_launcher_is_known_by_its_environment() -> None:
     """torchrun and deepspeed set the same names; one rank needs no launcher."""
     found = launched({"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1"})
-    assert found == Place(rank=5, ranks=8, local_rank=1, local_ranks=2)
+    assert found == RankPlace(rank=5, ranks=8, local_rank=1, local_ranks=2)
     found = launched({"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
     assert found is not None
     assert found.local_ranks == 4
@@ -48,32 +48,32 @@ def jobs(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> list[World]:
     def gather(rows: list[Any], row: Any) -> None:
         rows[:] = [{**row, "rank": number} for number in range(len(rows))]
 
-    monkeypatch.setattr(ranks, "program", lambda *of_case: Program(
+    monkeypatch.setattr(ranks, "program", lambda *of_case: MeasuredProgram(
         start=start, group="fsdp", num_ranks=8, process_group="fake"))  # fmt: skip
     dist = SimpleNamespace(all_gather_object=gather, destroy_process_group=lambda: None)
     monkeypatch.setattr(sys.modules["torch"], "distributed", dist, raising=False)
     return found
 
 
-CASE = Case(id="run", config=small_run("fsdp"))
+CASE = MeasureCase(id="run", config=small_run("fsdp"))
 
 
 def test_every_rank_runs_with_real_nccl_and_rank_0_has_all_rows(
     jobs: list[World], cuda: FakeCuda
 ) -> None:
     """Ids say the rank; ranks other than 0 have nothing to report."""
-    rows = measure_rank(CASE, Place(rank=0, ranks=8, local_rank=0), None)
+    rows = measure_rank(CASE, RankPlace(rank=0, ranks=8, local_rank=0), None)
     assert [row["rank"] for row in rows] == list(range(8))
     assert rows[0]["id"] == "run.rank0"
     assert rows[0]["environment"]["process_group"] == "nccl"
-    assert measure_rank(CASE, Place(rank=5, ranks=8, local_rank=1), None) == []
+    assert measure_rank(CASE, RankPlace(rank=5, ranks=8, local_rank=1), None) == []
     assert (jobs[1].rank, jobs[1].process_group, cuda.device) == (5, "nccl", 1)
 
 
 def test_the_launcher_must_start_as_many_as_the_run_has(jobs: list[World]) -> None:
     """One sentence with both numbers."""
     with pytest.raises(InputError, match="num_gpus=8, but the launcher starts 4 processes"):
-        measure_rank(CASE, Place(rank=0, ranks=4, local_rank=0), None)
+        measure_rank(CASE, RankPlace(rank=0, ranks=4, local_rank=0), None)
 
 
 @pytest.mark.parametrize(("shown", "sentence"), [
@@ -87,7 +87,7 @@ def test_every_process_of_a_node_has_a_gpu(
     """Said by all of them, rather than as CUDA's own error by those without one."""
     monkeypatch.setattr(cuda, "device_count", lambda: shown)
     with pytest.raises(InputError, match=sentence):
-        measure_rank(CASE, Place(rank=0, ranks=8, local_rank=0, local_ranks=8), None)
+        measure_rank(CASE, RankPlace(rank=0, ranks=8, local_rank=0, local_ranks=8), None)
 
 
 def test_a_rank_that_fails_and_cannot_keep_its_row_says_both(
@@ -101,7 +101,7 @@ def test_a_rank_that_fails_and_cannot_keep_its_row_says_both(
 
     monkeypatch.setattr(os, "_exit", leave)
     with pytest.raises(SystemExit):
-        measure_rank(CASE, Place(rank=6, ranks=8, local_rank=0), str(tmp_path / "no" / "runs"))
+        measure_rank(CASE, RankPlace(rank=6, ranks=8, local_rank=0), str(tmp_path / "no" / "runs"))
     failed, lost = capsys.readouterr().err.splitlines()
     assert "rank 6: out of memory" in failed
     assert "cannot be written" in lost
@@ -119,7 +119,7 @@ def test_a_rank_that_fails_keeps_its_row_and_ends(
 
     monkeypatch.setattr(os, "_exit", leave)
     with pytest.raises(SystemExit):
-        measure_rank(CASE, Place(rank=6, ranks=8, local_rank=0), str(path))
+        measure_rank(CASE, RankPlace(rank=6, ranks=8, local_rank=0), str(path))
     row = json.loads(path.read_text())
     assert (row["id"], row["rank"]) == ("run.rank6", 6)
     assert row["failed"].startswith("out of memory after s0.opt")

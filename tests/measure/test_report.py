@@ -6,8 +6,8 @@ from typing import Any
 
 from gpu_mem_calculator.backtest.predict import by_estimate
 from gpu_mem_calculator.backtest.rows import rows_from
-from gpu_mem_calculator.measure.case import Case
-from gpu_mem_calculator.measure.cases import Result
+from gpu_mem_calculator.measure.case import MeasureCase
+from gpu_mem_calculator.measure.cases import CaseResult
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.measurement import case_line, compared, measurement_report
 from tests.conftest import small_run
@@ -15,7 +15,7 @@ from tests.conftest import small_run
 GIB = 2**30
 
 
-def result(config: Any = None, log: str = "", **rest: Any) -> Result:
+def result(config: Any = None, log: str = "", **rest: Any) -> CaseResult:
     """A result whose row has these keys over a run that went well."""
     config = config or small_run("fsdp")
     row = {
@@ -23,10 +23,10 @@ def result(config: Any = None, log: str = "", **rest: Any) -> Result:
         "measured": {"allocated_bytes": 3 * GIB, "reserved_bytes": 4 * GIB, "context_bytes": 1},
         "phases": {"s1.opt": {"peak_bytes": 3 * GIB}}, "environment": {"gpu": "Fake GPU"}, **rest,
     }  # fmt: skip
-    return Result(case=Case(id="a", config=config), row=row, log=log)
+    return CaseResult(case=MeasureCase(id="a", config=config), row=row, log=log)
 
 
-def shown(found: Result) -> str:
+def shown(found: CaseResult) -> str:
     """The report as text, no line too wide."""
     text = plain(list(measurement_report(found, None)))
     assert max(map(len, text.splitlines())) <= 80

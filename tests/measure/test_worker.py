@@ -13,8 +13,8 @@ from gpu_mem_calculator.backtest.rows import rows_from
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.jobs.job import World
 from gpu_mem_calculator.measure import environment, worker
-from gpu_mem_calculator.measure.case import Case
-from gpu_mem_calculator.measure.program import Program, program
+from gpu_mem_calculator.measure.case import MeasureCase
+from gpu_mem_calculator.measure.program import MeasuredProgram, program
 from tests.conftest import small_run
 
 from .conftest import TOTAL, FakeCuda
@@ -34,9 +34,9 @@ def worlds(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> list[World]:
         cuda.use(GIB, 4 * GIB, 5 * GIB)
         world.mark("s0.opt")
 
-    def fake(*of_case: Any) -> Program:
+    def fake(*of_case: Any) -> MeasuredProgram:
         real = program(*of_case)
-        return Program(start=start, group=real.group, num_ranks=real.num_ranks,
+        return MeasuredProgram(start=start, group=real.group, num_ranks=real.num_ranks,
                        process_group=real.process_group)  # fmt: skip
 
     monkeypatch.setattr(worker, "program", fake)
@@ -46,7 +46,16 @@ def worlds(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> list[World]:
 def measured(**rest: Any) -> dict[str, Any]:
     """The row of a small run."""
     values: dict[str, Any] = {"id": "a", "config": small_run("fsdp"), **rest}
-    return worker.measure_case(Case(**values), lambda message: None)
+    return worker.measure_case(MeasureCase(**values), lambda message: None)
+
+
+def test_a_row_of_megatron_states_what_the_job_was_given(worlds: list[World]) -> None:
+    """megatron-core's own defaults are others, so the row does not leave these two open."""
+    row = measured(config=small_run("megatron_lm", engine={"make_vocab_size_divisible_by": 64}))
+    engine = row["config"]["engine"]
+    assert engine["make_vocab_size_divisible_by"] == 64
+    assert engine["deallocate_pipeline_outputs"] is True
+    assert "make_vocab_size_divisible_by" not in measured()["config"]["engine"]
 
 
 def test_the_row_is_complete_and_backtest_reads_it(worlds: list[World]) -> None:

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.conftest import small_run
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.memory.zero.sizes import (
+from gpu_mem_calculator.engines.deepspeed.sizes import (
     ZeroSizes,
     replicated,
     sharded,
     sliced,
     zero_sizes,
 )
-from tests.conftest import small_run
 
 
 def _sizes(*groups: Any, width: int = 2, **options: Any) -> ZeroSizes:

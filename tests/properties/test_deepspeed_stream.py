@@ -17,12 +17,12 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import Resolved
+from gpu_mem_calculator.core.resolved import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.memory.stream import stream
 from gpu_mem_calculator.replay.allocator import replay
 from gpu_mem_calculator.replay.needs import needs_bytes
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.stream import AllocationStream
+from gpu_mem_calculator.step.stream import stream
 from tests.conftest import small_run
 from tests.streams import highest, rolled_and_written
 
@@ -43,13 +43,13 @@ def measured() -> Iterator[dict[str, Any]]:
 ROWS = {row["id"]: row for row in measured()}
 
 
-def written(resolved: Resolved, stage: int = 0, *, tight: bool = False) -> Stream:
+def written(resolved: ResolvedRun, stage: int = 0, *, tight: bool = False) -> AllocationStream:
     """The stream of one stage."""
     run = replace(resolved.run, stage=stage, unrolled=True)
     return stream(resolved.engine.ledger(run), int(run.micro_batches), tight=tight)
 
 
-def heights(found: Stream) -> list[int]:
+def heights(found: AllocationStream) -> list[int]:
     """Bytes alive after each event."""
     sizes = found.sizes
     return list(accumulate(sizes[e] if e >= 0 else -sizes[~e] for e in found.events))

@@ -15,7 +15,7 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines import engine_names
 from gpu_mem_calculator.ledger.ledger import CPU, GPU, NVME, Ledger
-from gpu_mem_calculator.memory.run import Run
+from gpu_mem_calculator.run.run import Run
 from tests.conftest import small_run
 
 # Runs that between them reach every engine's ways of keeping things.
@@ -121,7 +121,7 @@ def test_more_layers_never_cost_less(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_parts_add_up_to_the_whole(name: str) -> None:
-    """Kinds add up to an instant, the seed's breakdown to what the card must have."""
+    """Kinds add up to an instant, the documented breakdown to what the card must have."""
     found = full_estimate(RUNS[name])
     for instant in found.ledger.instants:
         assert sum(found.ledger.parts(instant).values()) == found.ledger.at(instant)

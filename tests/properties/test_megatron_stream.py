@@ -10,7 +10,7 @@ import pytest
 from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import Resolved
+from gpu_mem_calculator.core.resolved import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from tests.streams import highest, rolled_and_written
 
@@ -79,7 +79,7 @@ def drawn(rng: Random, engine: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def random_run(engine: str, index: int) -> Resolved:
+def random_run(engine: str, index: int) -> ResolvedRun:
     """Run `index` of an engine, always the same one; what is refused is drawn again."""
     rng = Random(f"{engine}/{index}")
     while True:

@@ -21,12 +21,12 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.inference_config import ServingResult
 from gpu_mem_calculator.ledger.ledger import GPU
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.memory.serving.served import WEIGHTS
-from gpu_mem_calculator.memory.serving.weights import ROUNDED
 from gpu_mem_calculator.model.blocks import Attention
 from gpu_mem_calculator.report.data import answers_data, to_json, to_yaml
 from gpu_mem_calculator.report.serving_html import serving_page
+from gpu_mem_calculator.run.served import WEIGHTS
 from gpu_mem_calculator.serving import server, server_names
+from gpu_mem_calculator.weights.rank_weights import ROUNDED
 
 from .serving_choices import CARDS, CHOICES, FIXED, NAMED, VERSIONS
 

@@ -6,9 +6,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.resolved import Resolved
-from gpu_mem_calculator.memory.stream import stream
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.replay.stream import AllocationStream
+from gpu_mem_calculator.step.stream import stream
 from gpu_mem_calculator.trace.run import trace
 
 from .runs import RunDict, run_file
@@ -52,7 +52,7 @@ def percent(ours: int, theirs: int) -> float:
     return 100 * (ours - theirs) / theirs
 
 
-def asked_peaks(asked: Stream) -> Peaks:
+def asked_peaks(asked: AllocationStream) -> Peaks:
     """The most bytes of tensors alive in each phase of the steps, as asked for."""
     peaks: Peaks = {}
     alive = start = 0
@@ -65,7 +65,7 @@ def asked_peaks(asked: Stream) -> Peaks:
     return {name: peak for name, peak in peaks.items() if name not in STARTUP}
 
 
-def estimated_peaks(resolved: Resolved) -> Peaks:
+def estimated_peaks(resolved: ResolvedRun) -> Peaks:
     """The same for the stream that the estimate writes."""
     run = replace(resolved.run, unrolled=True)
     return asked_peaks(stream(resolved.engine.ledger(run), int(run.micro_batches)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from .llama_rows import LLAMA_ROWS
 from .older import bloom, falcon, gpt2, gpt_neo, gpt_neox, gptj, mpt, opt
 from .sizes import (
     RATES,
@@ -259,6 +260,6 @@ MODELS: dict[str, Callable[[Random, int], Config]] = {
         llama, mistral, mixtral, qwen2, qwen3, qwen2_moe, qwen3_moe, gemma, gemma2, gemma3_text,
         phi, phi3, phimoe, glm, glm4, glm4_moe, deepseek_v2, deepseek_v3, cohere, cohere2, olmo2,
         olmoe, starcoder2, granite, gpt_oss, llama4_text, jamba, mamba2, gpt2, gpt_neo, gpt_neox,
-        gptj, opt, bloom, falcon, mpt,
+        gptj, opt, bloom, falcon, mpt, *LLAMA_ROWS,
     )
 }  # fmt: skip

@@ -17,7 +17,7 @@ MOST_TOKENS = 8192  # of a micro-batch
 SLOW = {"jamba": 96, "mamba2": 512}  # scans that Python runs token by token, chunk by chunk
 EXPERTS = (
     "mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "glm4_moe", "deepseek_v2", "deepseek_v3",
-    "olmoe", "gpt_oss", "llama4_text", "jamba",
+    "olmoe", "gpt_oss", "llama4_text", "jamba", "dots1", "minimax_m2",
 )  # fmt: skip
 OPTIMIZERS = ("adamw", "adamw", "adam", "sgd", "sgd_momentum", "adafactor", "muon")
 PRECISIONS = ("fp32", "bf16_mixed", "bf16_mixed", "fp16_mixed", "bf16_pure", "fp16_pure")

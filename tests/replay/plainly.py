@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpu_mem_calculator.replay.addresses import Addresses
+from gpu_mem_calculator.replay.addresses import AddressSpace
 from gpu_mem_calculator.replay.rounding import UNIT, round_units, segment_units
-from gpu_mem_calculator.replay.settings import Settings
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.settings import AllocatorSettings
+from gpu_mem_calculator.replay.stream import AllocationStream
 
 MIB = 2**20
 SPACE = 2**40
@@ -46,13 +46,13 @@ class Block:
 class Device:
     """All blocks of a device, and torch's rules for them."""
 
-    settings: Settings
+    settings: AllocatorSettings
     cap: int | None
     blocks: list[Block] = field(default_factory=list)
     reserved: int = 0
     lookups: int = 0
     segments: int = 0
-    addresses: Addresses = field(default_factory=Addresses)
+    addresses: AddressSpace = field(default_factory=AddressSpace)
 
     def cached(self, pool: tuple[int, bool], mapped: bool = True) -> list[Block]:
         """Free blocks of a pool by size and address."""
@@ -226,7 +226,9 @@ class Device:
             self.blocks.remove(block)
 
 
-def steps(stream: Stream, settings: Settings, cap: int | None) -> list[tuple[int, int]]:
+def steps(
+    stream: AllocationStream, settings: AllocatorSettings, cap: int | None
+) -> list[tuple[int, int]]:
     """(allocated, reserved) bytes after each event, as `history` has them."""
     device, allocated = Device(settings, cap), 0
     alive: dict[int, Block] = {}

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.stream import AllocationStream
 
 HISTORIES = Path(__file__).parent / "histories"
 PAGE = 2 * 2**20
@@ -46,7 +46,7 @@ class Run(Struct):
         return steps
 
 
-def load(name: str) -> tuple[Stream, dict[str, Run]]:
+def load(name: str) -> tuple[AllocationStream, dict[str, Run]]:
     """A stream and its recorded runs by name."""
     data = json.loads(gzip.decompress((HISTORIES / f"{name}.json.gz").read_bytes()))
     events: list[int] = []
@@ -54,7 +54,7 @@ def load(name: str) -> tuple[Stream, dict[str, Run]]:
     for back in data["events"]:
         events.append(~(made - back) if back else made)
         made += not back
-    stream = Stream(
+    stream = AllocationStream(
         sizes=[data["sizes"][index] for index in data["tensors"]],
         events=events,
         streams=data["streams"],

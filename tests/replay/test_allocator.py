@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator.replay.allocator import Footprint, history, replay
-from gpu_mem_calculator.replay.settings import Settings
-from gpu_mem_calculator.replay.stream import UNTIL_MARK, Stream
+from gpu_mem_calculator.replay.settings import AllocatorSettings
+from gpu_mem_calculator.replay.stream import UNTIL_MARK, AllocationStream
 
 MIB = 2**20
 
@@ -15,7 +15,9 @@ def reserved(
     sizes: list[int], events: list[int], conf: str = "", cap: int | None = None
 ) -> list[int]:
     """MiB reserved after each event."""
-    steps = history(Stream([s * MIB for s in sizes], events), Settings.parse(conf), cap)
+    steps = history(
+        AllocationStream([s * MIB for s in sizes], events), AllocatorSettings.parse(conf), cap
+    )
     return [step // MIB for _, step in steps]
 
 
@@ -37,13 +39,13 @@ def test_a_large_block_is_split_when_over_1_mib_is_left() -> None:
 
 def test_what_is_not_split_off_is_allocated() -> None:
     """A request of 29 MiB that gets a block of 30 counts as 30."""
-    stream = Stream([30 * MIB, 29 * MIB], [0, ~0, 1])
+    stream = AllocationStream([30 * MIB, 29 * MIB], [0, ~0, 1])
     assert history(stream)[-1] == (30 * MIB, 30 * MIB)
 
 
 def test_small_blocks_share_a_segment_to_the_last_512_bytes() -> None:
     """4096 blocks of 512 bytes fill 2 MiB; the next one needs another segment."""
-    stream = Stream([512] * 4097, list(range(4097)))
+    stream = AllocationStream([512] * 4097, list(range(4097)))
     steps = history(stream)
     assert (steps[4095][1], steps[4096][1]) == (2 * MIB, 4 * MIB)
 
@@ -66,13 +68,13 @@ def test_the_smallest_block_that_fits_is_taken() -> None:
 
 def test_streams_do_not_share_blocks() -> None:
     """A block that was made on one stream does not serve another."""
-    stream = Stream([30 * MIB, 30 * MIB], [0, ~0, 1], streams=[0, 7])
+    stream = AllocationStream([30 * MIB, 30 * MIB], [0, ~0, 1], streams=[0, 7])
     assert history(stream)[-1][1] == 60 * MIB
 
 
 def used(end: int, events: list[int], marks: list[tuple[int, str]]) -> int:
     """MiB reserved for two tensors of 30 MiB, the first of them used on stream 7."""
-    stream = Stream([30 * MIB] * 2, events, marks=marks, uses=[(0, 7, end)])
+    stream = AllocationStream([30 * MIB] * 2, events, marks=marks, uses=[(0, 7, end)])
     return replay(stream).reserved_bytes // MIB
 
 
@@ -87,19 +89,19 @@ def test_a_block_used_on_another_stream_comes_back_when_that_is_done() -> None:
 
 def test_kept_blocks_are_not_allocated() -> None:
     """torch counts a block as freed when the free is asked for."""
-    stream = Stream([30 * MIB] * 2, [0, ~0, 1], uses=[(0, 7, UNTIL_MARK)])
+    stream = AllocationStream([30 * MIB] * 2, [0, ~0, 1], uses=[(0, 7, UNTIL_MARK)])
     assert replay(stream).allocated_bytes == 30 * MIB
 
 
 def test_use_on_its_own_stream_keeps_nothing_back() -> None:
     """`record_stream` with the stream that made the tensor does nothing."""
-    stream = Stream([30 * MIB] * 2, [0, ~0, 1], streams=[7, 7], uses=[(0, 7, UNTIL_MARK)])
+    stream = AllocationStream([30 * MIB] * 2, [0, ~0, 1], streams=[7, 7], uses=[(0, 7, UNTIL_MARK)])
     assert replay(stream).reserved_bytes == 30 * MIB
 
 
 def test_a_cap_brings_kept_blocks_back() -> None:
     """When memory runs short, the allocator waits for all streams."""
-    stream = Stream([30 * MIB] * 2, [0, ~0, 1], uses=[(0, 7, UNTIL_MARK)])
+    stream = AllocationStream([30 * MIB] * 2, [0, ~0, 1], uses=[(0, 7, UNTIL_MARK)])
     found = replay(stream, cap=50 * MIB)
     assert (found.retries, found.failed_at, found.reserved_bytes) == (1, None, 30 * MIB)
 
@@ -111,7 +113,7 @@ def test_at_the_cap_free_segments_go_back_to_the_driver() -> None:
 
 def test_a_segment_in_use_does_not_go_back() -> None:
     """What is split and partly alive stays, and the run fails where that is too much."""
-    stream = Stream([s * MIB for s in (60, 30, 60)], [0, ~0, 1, 2])
+    stream = AllocationStream([s * MIB for s in (60, 30, 60)], [0, ~0, 1, 2])
     found = replay(stream, cap=100 * MIB)
     assert found.failed_at == 3
     assert found.retries == 1
@@ -134,14 +136,14 @@ def test_oversize_blocks_are_not_split() -> None:
 def test_rounding_of_oversize_blocks_is_a_setting() -> None:
     """`max_non_split_rounding_mb:40` lets 30 MiB have a block of 60 whole."""
     conf = "max_split_size_mb:20,max_non_split_rounding_mb:40"
-    stream = Stream([60 * MIB, 30 * MIB], [0, ~0, 1])
-    assert history(stream, Settings.parse(conf))[-1] == (60 * MIB, 60 * MIB)
+    stream = AllocationStream([60 * MIB, 30 * MIB], [0, ~0, 1])
+    assert history(stream, AllocatorSettings.parse(conf))[-1] == (60 * MIB, 60 * MIB)
 
 
 def test_at_the_cap_oversize_blocks_go_first() -> None:
     """One oversize block that is enough is freed, and the others stay cached, without a retry."""
-    stream = Stream([s * MIB for s in (100, 60, 30)], [0, 1, ~0, ~1, 2])
-    found = replay(stream, Settings.parse("max_split_size_mb:20"), cap=170 * MIB)
+    stream = AllocationStream([s * MIB for s in (100, 60, 30)], [0, 1, ~0, ~1, 2])
+    found = replay(stream, AllocatorSettings.parse("max_split_size_mb:20"), cap=170 * MIB)
     steps = reserved([100, 60, 30], [0, 1, ~0, ~1, 2], "max_split_size_mb:20", 170 * MIB)
     assert (steps[-1], found.retries) == (130, 0)
 
@@ -167,7 +169,7 @@ def test_the_size_of_shared_segments_is_a_setting() -> None:
 
 def test_phases_have_the_numbers_of_torchs_statistics() -> None:
     """At each mark: the peak since the last, what is alive, and the peak of what was reserved."""
-    stream = Stream(
+    stream = AllocationStream(
         [30 * MIB, 20 * MIB], [0, 1, ~1, ~0], marks=[(1, "model"), (3, "fwd"), (4, "bwd")]
     )
     found = replay(stream)
@@ -181,7 +183,7 @@ def test_phases_have_the_numbers_of_torchs_statistics() -> None:
 
 def test_tensors_without_bytes_are_passed_over() -> None:
     """torch asks for nothing where a tensor is empty."""
-    stream = Stream([0, 30 * MIB, 0], [0, 1, 2, ~0, ~2, ~1], marks=[(3, "fwd")])
+    stream = AllocationStream([0, 30 * MIB, 0], [0, 1, 2, ~0, ~2, ~1], marks=[(3, "fwd")])
     found = replay(stream)
     assert (found.allocated_bytes, found.reserved_bytes) == (30 * MIB, 30 * MIB)
     assert found.phases["fwd"].start_next_bytes == 30 * MIB
@@ -190,10 +192,10 @@ def test_tensors_without_bytes_are_passed_over() -> None:
 
 def test_nothing_asked_is_nothing_taken() -> None:
     """An empty stream has an empty footprint."""
-    assert replay(Stream([], [])) == Footprint(0, 0, {})
+    assert replay(AllocationStream([], [])) == Footprint(0, 0, {})
 
 
 @pytest.mark.parametrize("cap", [0, 10 * MIB])
 def test_a_cap_below_the_first_request_fails_at_once(cap: int) -> None:
     """The event that could not be served is named."""
-    assert replay(Stream([30 * MIB], [0]), cap=cap).failed_at == 0
+    assert replay(AllocationStream([30 * MIB], [0]), cap=cap).failed_at == 0

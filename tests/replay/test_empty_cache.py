@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_mem_calculator.replay.allocator import replay
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.stream import AllocationStream
 
 MIB = 2**20
 
@@ -12,6 +12,8 @@ def test_what_is_not_in_use_goes_back() -> None:
     """40 MiB are freed and given back, so 60 more do not come on top of them."""
     events = [0, ~0, 1]
     marks = [(3, "end")]
-    kept = replay(Stream(sizes=[40 * MIB, 60 * MIB], events=events, marks=marks))
-    given = replay(Stream(sizes=[40 * MIB, 60 * MIB], events=events, marks=marks, empties=[2]))
+    kept = replay(AllocationStream(sizes=[40 * MIB, 60 * MIB], events=events, marks=marks))
+    given = replay(
+        AllocationStream(sizes=[40 * MIB, 60 * MIB], events=events, marks=marks, empties=[2])
+    )
     assert (kept.reserved_bytes, given.reserved_bytes) == (100 * MIB, 60 * MIB)

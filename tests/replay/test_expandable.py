@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from gpu_mem_calculator.replay.advice import advise
 from gpu_mem_calculator.replay.allocator import history, replay
-from gpu_mem_calculator.replay.settings import Settings
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.settings import AllocatorSettings
+from gpu_mem_calculator.replay.stream import AllocationStream
 
 MIB = 2**20
-EXPANDABLE = Settings(expandable_segments=True)
+EXPANDABLE = AllocatorSettings(expandable_segments=True)
 
 
 def reserved(
     sizes: list[int], events: list[int], cap: int | None = None, streams: list[int] | None = None
 ) -> list[int]:
     """MiB reserved after each event."""
-    stream = Stream([s * MIB for s in sizes], events, streams=streams or [])
+    stream = AllocationStream([s * MIB for s in sizes], events, streams=streams or [])
     return [step // MIB for _, step in history(stream, EXPANDABLE, cap)]
 
 
@@ -36,7 +36,7 @@ def test_a_free_end_is_extended() -> None:
 
 def test_blocks_are_split_to_the_last_512_bytes() -> None:
     """Nothing is left unsplit, so allocated is what was asked for."""
-    stream = Stream([40 * MIB, 40 * MIB - 512], [0, ~0, 1])
+    stream = AllocationStream([40 * MIB, 40 * MIB - 512], [0, ~0, 1])
     assert history(stream, EXPANDABLE)[-1] == (40 * MIB - 512, 40 * MIB)
 
 
@@ -63,7 +63,10 @@ def test_a_page_in_use_is_not_unmapped() -> None:
     """A block of 10 MiB holds its page of 20, at either end of what is free."""
     sizes, events = [10, 40, 10, 60], [0, 1, 2, ~1, 3]
     assert reserved(sizes, events, cap=100 * MIB)[-1] == 100
-    assert replay(Stream([s * MIB for s in sizes], events), EXPANDABLE, 98 * MIB).failed_at == 4
+    assert (
+        replay(AllocationStream([s * MIB for s in sizes], events), EXPANDABLE, 98 * MIB).failed_at
+        == 4
+    )
 
 
 def test_the_last_page_may_pass_the_cap() -> None:
@@ -79,12 +82,12 @@ def test_advice_says_what_it_saves() -> None:
         first = len(sizes)
         sizes += [size * MIB, (size - 60) * MIB]
         events += [first, ~first, first + 1]
-    text = advise(Stream(sizes, events))
+    text = advise(AllocationStream(sizes, events))
     assert text == "`expandable_segments:True` lets this run survive in 0.6 instead of 0.9 GiB"
 
 
 def test_no_advice_where_nothing_is_saved() -> None:
     """A run that fits, or has the setting already, is left alone."""
-    stream = Stream([100 * MIB], [0])
+    stream = AllocationStream([100 * MIB], [0])
     assert advise(stream) == ""
     assert advise(stream, EXPANDABLE) == ""

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from gpu_mem_calculator.replay.allocator import Player, history, replay
+from gpu_mem_calculator.replay.allocator import ReplayRun, history, replay
 from gpu_mem_calculator.replay.needs import needs_bytes
-from gpu_mem_calculator.replay.plan import Plan
+from gpu_mem_calculator.replay.plan import ReplayPlan
 from gpu_mem_calculator.replay.rounding import UNIT
-from gpu_mem_calculator.replay.settings import Settings
+from gpu_mem_calculator.replay.settings import AllocatorSettings
 from tests.conftest import HERE
 from tests.replay.recorded import HISTORIES, load
 
@@ -49,7 +49,7 @@ def test_every_reserved_step_is_that_of_the_gpu(name: str, run: str) -> None:
     """After each of a run's events, as many bytes are reserved as on the GPU."""
     stream, runs = load(name)
     there = runs[run]
-    here = history(stream, Settings.parse(there.alloc_conf), there.cap_bytes)
+    here = history(stream, AllocatorSettings.parse(there.alloc_conf), there.cap_bytes)
     assert [reserved for _, reserved in here] == there.reserved_steps(len(stream.events))
 
 
@@ -58,7 +58,9 @@ def test_with_the_gpus_addresses_ties_go_the_gpus_way(name: str, run: str) -> No
     """Where segments lie as on the GPU, every step, retry and phase is the GPU's."""
     stream, runs = load(name)
     there = runs[run]
-    player = Player(Plan(stream, Settings.parse(there.alloc_conf)), there.cap_bytes)
+    player = ReplayRun(
+        ReplayPlan(stream, AllocatorSettings.parse(there.alloc_conf)), there.cap_bytes
+    )
     player.cache.addresses = Recorded(there.pages)  # type: ignore[assignment]
     steps = []
     for event in range(len(stream.events)):
@@ -77,7 +79,7 @@ def test_without_them_the_peak_is_still_the_gpus(name: str, run: str) -> None:
     """A tie that goes another way moves the peak of reserved memory by less than 0.1 %."""
     stream, runs = load(name)
     there = runs[run]
-    found = replay(stream, Settings.parse(there.alloc_conf), there.cap_bytes)
+    found = replay(stream, AllocatorSettings.parse(there.alloc_conf), there.cap_bytes)
     peak = max(there.reserved_steps(len(stream.events)))
     assert found.reserved_bytes == pytest.approx(peak, rel=1e-3)
     assert found.retries == pytest.approx(there.retries, abs=1)
@@ -88,7 +90,7 @@ def test_phases_and_retries_are_what_torch_reported(name: str, run: str) -> None
     """Peaks and retries are those of torch's statistics; blocks of 1 MiB may tie otherwise."""
     stream, runs = load(name)
     there = runs[run]
-    found = replay(stream, Settings.parse(there.alloc_conf), there.cap_bytes)
+    found = replay(stream, AllocatorSettings.parse(there.alloc_conf), there.cap_bytes)
     assert found.failed_at is None
     assert found.retries == there.retries
     for phase, (peak, alive, reserved) in there.phases.items():

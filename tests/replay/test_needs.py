@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator.replay.allocator import history, replay
 from gpu_mem_calculator.replay.needs import needs_bytes
-from gpu_mem_calculator.replay.settings import Settings
-from gpu_mem_calculator.replay.stream import UNTIL_MARK, Stream
+from gpu_mem_calculator.replay.settings import AllocatorSettings
+from gpu_mem_calculator.replay.stream import UNTIL_MARK, AllocationStream
 from tests.replay.plainly import steps
 
 MIB = 2**20
@@ -25,7 +25,7 @@ PLAIN = [conf for conf in CONFS if "garbage" not in conf and "expandable" not in
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> Stream:
+def streams(draw: st.DrawFn) -> AllocationStream:
     """Tensors of all sorts of sizes on up to two streams, freed in any order, or not at all."""
     size = st.one_of(
         st.integers(0, 4096), st.integers(1, 40 * MIB), st.integers(1, 20).map(MIB.__mul__)
@@ -44,28 +44,30 @@ def streams(draw: st.DrawFn) -> Stream:
     ends = [draw(st.one_of(st.just(UNTIL_MARK), st.integers(0, len(events)))) for _ in used]
     uses = [(tensor, 5, end) for tensor, end in zip(used, ends, strict=True)]
     marks = [(len(events) // 2, "half"), (len(events), "end")]
-    return Stream(sizes, events, streams=homes, marks=marks, uses=uses)
+    return AllocationStream(sizes, events, streams=homes, marks=marks, uses=uses)
 
 
-def freed(stream: Stream) -> Stream:
+def freed(stream: AllocationStream) -> AllocationStream:
     """The same, and then everything that is alive is freed."""
     alive = set(stream.events) - {~event for event in stream.events if event < 0}
     rest = [~tensor for tensor in sorted(t for t in alive if t >= 0)]
-    return Stream(stream.sizes, [*stream.events, *rest], streams=stream.streams, uses=stream.uses)
+    return AllocationStream(
+        stream.sizes, [*stream.events, *rest], streams=stream.streams, uses=stream.uses
+    )
 
 
 @given(streams(), st.sampled_from(CONFS))
-def test_allocated_is_never_more_than_reserved(stream: Stream, conf: str) -> None:
+def test_allocated_is_never_more_than_reserved(stream: AllocationStream, conf: str) -> None:
     """At each step, and reserved memory is whole pages."""
-    for allocated, reserved in history(stream, Settings.parse(conf), 2**40):
+    for allocated, reserved in history(stream, AllocatorSettings.parse(conf), 2**40):
         assert 0 <= allocated <= reserved
         assert reserved % (2 * MIB) == 0
 
 
 @given(streams(), st.sampled_from(CONFS))
-def test_a_replay_is_the_same_each_time(stream: Stream, conf: str) -> None:
+def test_a_replay_is_the_same_each_time(stream: AllocationStream, conf: str) -> None:
     """The same stream, chosen and cap give the same footprint, step by step or at once."""
-    chosen, cap = Settings.parse(conf), 200 * MIB
+    chosen, cap = AllocatorSettings.parse(conf), 200 * MIB
     found = replay(stream, chosen, cap)
     assert found == replay(stream, chosen, cap)
     steps = history(stream, chosen, cap)
@@ -73,33 +75,37 @@ def test_a_replay_is_the_same_each_time(stream: Stream, conf: str) -> None:
 
 
 @given(streams(), st.sampled_from(CONFS))
-def test_when_everything_is_freed_nothing_is_allocated(stream: Stream, conf: str) -> None:
+def test_when_everything_is_freed_nothing_is_allocated(stream: AllocationStream, conf: str) -> None:
     """No byte is lost."""
-    assert history(freed(stream), Settings.parse(conf))[-1][0] == 0
+    assert history(freed(stream), AllocatorSettings.parse(conf))[-1][0] == 0
 
 
 @given(streams())
-def test_when_everything_is_freed_one_cap_hit_gives_everything_back(stream: Stream) -> None:
+def test_when_everything_is_freed_one_cap_hit_gives_everything_back(
+    stream: AllocationStream,
+) -> None:
     """Merging leaves whole segments, so what only just fits the cap fits when all else goes."""
     whole = freed(stream)
     last = len(whole.sizes)
-    big = Stream(
+    big = AllocationStream(
         [*whole.sizes, 2**40], [*whole.events, last], streams=[*whole.streams, 0], uses=whole.uses
     )
     assert history(big, cap=2**40)[-1] == (2**40, 2**40)
 
 
 @given(streams(), st.sampled_from(CONFS))
-def test_a_replay_at_the_least_cap_survives(stream: Stream, conf: str) -> None:
+def test_a_replay_at_the_least_cap_survives(stream: AllocationStream, conf: str) -> None:
     """What is said to be enough is enough."""
-    chosen = Settings.parse(conf)
+    chosen = AllocatorSettings.parse(conf)
     assert replay(stream, chosen, needs_bytes(stream, chosen)).failed_at is None
 
 
 @given(streams(), st.sampled_from(PLAIN))
-def test_the_least_cap_lies_between_allocated_and_reserved(stream: Stream, conf: str) -> None:
+def test_the_least_cap_lies_between_allocated_and_reserved(
+    stream: AllocationStream, conf: str
+) -> None:
     """No run needs more than it reserves without a cap, nor less than what is alive at once."""
-    chosen = Settings.parse(conf)
+    chosen = AllocatorSettings.parse(conf)
     free = replay(stream, chosen)
     needs = needs_bytes(stream, chosen)
     assert replay(stream, chosen, needs).allocated_bytes <= needs <= free.reserved_bytes
@@ -107,26 +113,28 @@ def test_the_least_cap_lies_between_allocated_and_reserved(stream: Stream, conf:
 
 def test_an_empty_stream_needs_nothing() -> None:
     """Nothing asked, nothing needed."""
-    assert needs_bytes(Stream([], [])) == 0
+    assert needs_bytes(AllocationStream([], [])) == 0
 
 
 def test_a_run_whose_cache_can_go_needs_only_what_is_alive() -> None:
     """Segments freed whole are given back when the next does not fit."""
-    stream = Stream([100 * MIB, 120 * MIB], [0, ~0, 1])
+    stream = AllocationStream([100 * MIB, 120 * MIB], [0, ~0, 1])
     assert replay(stream).reserved_bytes == 220 * MIB
     assert needs_bytes(stream) == pytest.approx(120 * MIB, rel=0.002)
 
 
 def test_fragments_that_stay_are_needed() -> None:
     """A segment with a block in use cannot go, so the run needs it beside the next one."""
-    stream = Stream([s * MIB for s in (100, 20, 100)], [0, ~0, 1, 2])
+    stream = AllocationStream([s * MIB for s in (100, 20, 100)], [0, ~0, 1, 2])
     assert needs_bytes(stream) == pytest.approx(200 * MIB, rel=0.002)
 
 
 @settings(max_examples=300)
 @given(streams(), st.sampled_from(CONFS), st.one_of(st.none(), st.integers(2, 150)))
-def test_the_fast_model_is_the_plain_one(stream: Stream, conf: str, cap: int | None) -> None:
+def test_the_fast_model_is_the_plain_one(
+    stream: AllocationStream, conf: str, cap: int | None
+) -> None:
     """At each step, under any cap, the fast model has what linked blocks as in torch have."""
     stream.uses = []
-    chosen, most = Settings.parse(conf), None if cap is None else cap * 2 * MIB
+    chosen, most = AllocatorSettings.parse(conf), None if cap is None else cap * 2 * MIB
     assert history(stream, chosen, most) == steps(stream, chosen, most)

@@ -4,45 +4,52 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.replay.settings import Settings, SettingsError
+from gpu_mem_calculator.replay.settings import AllocatorSettings, AllocatorSettingsError
 
 MIB = 2**20
 
 
 def test_no_text_is_torchs_defaults() -> None:
     """An empty variable changes nothing."""
-    assert Settings.parse("") == Settings()
+    assert AllocatorSettings.parse("") == AllocatorSettings()
 
 
 def test_settings_are_read_as_torch_reads_them() -> None:
     """Keys, MiB, shares and flags, with spaces anywhere."""
     text = "expandable_segments:True, max_split_size_mb: 128,garbage_collection_threshold:0.6"
-    assert Settings.parse(text) == Settings(
+    assert AllocatorSettings.parse(text) == AllocatorSettings(
         expandable_segments=True, max_split_bytes=128 * MIB, garbage_collection_threshold=0.6
     )
 
 
 def test_sizes_of_segments_and_rounding_are_read() -> None:
     """The rarer sizes are settings too."""
-    found = Settings.parse("max_non_split_rounding_mb:64,large_segment_size_mb:12")
+    found = AllocatorSettings.parse("max_non_split_rounding_mb:64,large_segment_size_mb:12")
     assert found.max_non_split_rounding_bytes == 64 * MIB
     assert found.large_segment_bytes == 12 * MIB
 
 
 def test_one_number_of_divisions_is_for_all_sizes() -> None:
     """`roundup_power2_divisions:4` fills all sixteen intervals."""
-    assert Settings.parse("roundup_power2_divisions:4").roundup_power2_divisions == (4,) * 16
+    assert (
+        AllocatorSettings.parse("roundup_power2_divisions:4").roundup_power2_divisions == (4,) * 16
+    )
 
 
 def test_a_list_of_divisions_fills_below_its_first_and_above_its_last() -> None:
     """`[64:8,256:4,>:1]`: what is below 64 MiB too, nothing for 128 MiB, and the rest."""
-    found = Settings.parse("roundup_power2_divisions:[64:8,256:4,>:1]").roundup_power2_divisions
+    found = AllocatorSettings.parse(
+        "roundup_power2_divisions:[64:8,256:4,>:1]"
+    ).roundup_power2_divisions
     assert found == (8,) * 7 + (0, 4) + (1,) * 7
 
 
 def test_settings_that_move_no_device_memory_are_taken() -> None:
     """Pinned memory and locks are not the device's memory."""
-    assert Settings.parse("pinned_use_background_threads:True,backend:native") == Settings()
+    assert (
+        AllocatorSettings.parse("pinned_use_background_threads:True,backend:native")
+        == AllocatorSettings()
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,14 +78,14 @@ def test_settings_that_move_no_device_memory_are_taken() -> None:
 )
 def test_what_torch_would_not_take_is_one_sentence(text: str, sentence: str) -> None:
     """A wrong setting names itself, the rule and the nearest fix."""
-    with pytest.raises(SettingsError) as caught:
-        Settings.parse(text)
+    with pytest.raises(AllocatorSettingsError) as caught:
+        AllocatorSettings.parse(text)
     (problem,) = caught.value.problems
     assert sentence in problem
 
 
 def test_all_problems_come_at_once() -> None:
     """Two wrong settings are two sentences."""
-    with pytest.raises(SettingsError) as caught:
-        Settings.parse("expandable_segments:yes,max_split_size_mb:1")
+    with pytest.raises(AllocatorSettingsError) as caught:
+        AllocatorSettings.parse("expandable_segments:yes,max_split_size_mb:1")
     assert len(caught.value.problems) == 2

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator.ledger.units import MIB
 from gpu_mem_calculator.replay.allocator import history
-from gpu_mem_calculator.replay.settings import Settings
+from gpu_mem_calculator.replay.settings import AllocatorSettings
 from gpu_mem_calculator.replay.slack import slack_bytes
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.stream import AllocationStream
 
 CONFS = (
     "", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4",
@@ -20,7 +20,7 @@ SIZES = st.one_of(st.integers(0, 4096), st.integers(1, 3 * MIB), st.integers(MIB
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> Stream:
+def streams(draw: st.DrawFn) -> AllocationStream:
     """Tensors that are made, and freed in any order."""
     sizes = draw(st.lists(SIZES, min_size=1, max_size=40))
     events: list[int] = []
@@ -31,15 +31,15 @@ def streams(draw: st.DrawFn) -> Stream:
         for _ in range(draw(st.integers(0, 2))):
             if alive:
                 events.append(~alive.pop(draw(st.integers(0, len(alive) - 1))))
-    return Stream(sizes, events, marks=[(0, "startup"), (len(events), "step")])
+    return AllocationStream(sizes, events, marks=[(0, "startup"), (len(events), "step")])
 
 
 @pytest.mark.parametrize("conf", CONFS)
 @given(stream=streams())
 @settings(deadline=None)
-def test_blocks_never_have_more(conf: str, stream: Stream) -> None:
+def test_blocks_never_have_more(conf: str, stream: AllocationStream) -> None:
     """At every event, whatever the settings."""
-    chosen = Settings.parse(conf)
+    chosen = AllocatorSettings.parse(conf)
     most = slack_bytes(stream, chosen)
     requested = 0
     for event, (allocated, _) in zip(stream.events, history(stream, chosen), strict=True):
@@ -48,7 +48,9 @@ def test_blocks_never_have_more(conf: str, stream: Stream) -> None:
 
 
 def _slack(sizes: list[int], events: list[int], conf: str = "") -> int:
-    return slack_bytes(Stream(sizes, events, marks=[(0, "startup")]), Settings.parse(conf))
+    return slack_bytes(
+        AllocationStream(sizes, events, marks=[(0, "startup")]), AllocatorSettings.parse(conf)
+    )
 
 
 def test_a_small_block_is_rounded_to_512_bytes() -> None:
@@ -73,5 +75,5 @@ def test_only_what_is_alive_together_counts() -> None:
 
 def test_start_up_counts_where_it_stays() -> None:
     """What start-up leaves is alive in the steps; what it frees is not."""
-    stream = Stream([1, 1, 1], [0, 1, ~1, 2], marks=[(3, "startup"), (4, "step")])
-    assert slack_bytes(stream, Settings()) == 2 * 511
+    stream = AllocationStream([1, 1, 1], [0, 1, ~1, 2], marks=[(3, "startup"), (4, "step")])
+    assert slack_bytes(stream, AllocatorSettings()) == 2 * 511

@@ -10,7 +10,7 @@ from gpu_mem_calculator.core.answers import answers
 from gpu_mem_calculator.core.calculator import Estimate, full_estimate
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.html import html_report
-from gpu_mem_calculator.report.instants import Slice
+from gpu_mem_calculator.report.instants import KindSlice
 from gpu_mem_calculator.report.live import LISTED, entries_of, look
 from gpu_mem_calculator.report.serving_html import serving_page
 from tests.report.test_html import RUNS, SMALL, read
@@ -134,10 +134,10 @@ def test_columns_add_up(name: str) -> None:
 def test_long_lists_of_entries_end_with_the_rest() -> None:
     """The largest are named, the others counted."""
     entries = tuple((f"e{i}", 100 - i) for i in range(LISTED + 3))
-    listed = entries_of(Slice("act", sum(size for _, size in entries), entries))
+    listed = entries_of(KindSlice("act", sum(size for _, size in entries), entries))
     assert listed[:2] == [["e0", 100], ["e1", 99]]
     assert listed[LISTED:] == [["3 more", 88 + 87 + 86]]
-    assert len(entries_of(Slice("act", 1, entries[:LISTED]))) == LISTED
+    assert len(entries_of(KindSlice("act", 1, entries[:LISTED]))) == LISTED
 
 
 def test_what_a_replay_knows_is_on_its_way() -> None:

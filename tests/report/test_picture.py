@@ -7,7 +7,7 @@ import pytest
 from gpu_mem_calculator.ledger.ledger import ACT, GPU, PARAM, RUNTIME, Entry, Instant, Ledger
 from gpu_mem_calculator.ledger.source import ARITHMETIC
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.report.instants import Column, Slice, column, note
+from gpu_mem_calculator.report.instants import InstantColumn, KindSlice, column, note
 from gpu_mem_calculator.report.patterns import PATTERNS
 from gpu_mem_calculator.report.picture import frame, peak_words, short, ticks, timeline
 
@@ -20,7 +20,7 @@ def test_patterns_tell_kinds_apart_without_colour() -> None:
 
 def test_far_limit_leaves_the_scale() -> None:
     """A small run stays readable: the limit is a note above the chart."""
-    one = Column("loss", "forward", (Slice("act", GIB, (("a", GIB),)),))
+    one = InstantColumn("loss", "forward", (KindSlice("act", GIB, (("a", GIB),)),))
     assert frame([one], 80 * GIB, width=1000, wide=True).top_bytes < 2 * GIB
     assert "↑ this card’s limit 80.00 GiB, far above" in timeline([one], 0, 80 * GIB)
     assert "↑" not in timeline([one], 0, 2 * GIB)
@@ -30,7 +30,9 @@ def test_far_limit_leaves_the_scale() -> None:
 @pytest.mark.parametrize("width", [360, 1000])
 def test_columns_stay_inside_the_picture(num_columns: int, width: int) -> None:
     """However many instants, columns lie side by side between the margins."""
-    columns = [Column(f"t{i}", "forward", (Slice("act", GIB, ()),)) for i in range(num_columns)]
+    columns = [
+        InstantColumn(f"t{i}", "forward", (KindSlice("act", GIB, ()),)) for i in range(num_columns)
+    ]
     picture = timeline(columns, 0, 2 * GIB, width=width)
     found = re.findall(r'class="slice".*? x="([\d.]+)".*? width="([\d.]+)"', picture)
     edges = [float(n) for x, w in found for n in (x, float(x) + float(w))]
@@ -57,7 +59,9 @@ def test_ticks_are_few_and_round(top: float) -> None:
 
 def test_words_of_the_picture() -> None:
     """Titles are shortened by the phase that is written under them; the peak says all."""
-    one = Column("backward, dense layers: last layer", "backward", (Slice("act", 3 * GIB, ()),))
+    one = InstantColumn(
+        "backward, dense layers: last layer", "backward", (KindSlice("act", 3 * GIB, ()),)
+    )
     assert short(one) == "dense layers: last layer"
     assert peak_words(one) == "peak 3.00 GiB: backward, dense layers: last layer"
 
@@ -85,7 +89,7 @@ def test_column_holds_what_is_alive_on_the_gpu() -> None:
 def test_note_names_the_largest_entries() -> None:
     """Pointing at a slice says what it is, how much, exactly, and of what."""
     entries = tuple((name, GIB) for name in "abcde")
-    one = Column("loss", "forward", (Slice(ACT, 5 * GIB, entries),))
+    one = InstantColumn("loss", "forward", (KindSlice(ACT, 5 * GIB, entries),))
     said = note(one, one.slices[0])
     assert said.startswith("loss\nactivations: 5.00 GiB (5,368,709,120 bytes)\n")
     assert said.endswith("a 1.00, b 1.00, c 1.00 and 2 more")
@@ -93,6 +97,8 @@ def test_note_names_the_largest_entries() -> None:
 
 def test_long_peak_titles_are_cut_where_there_is_no_room() -> None:
     """A narrow picture keeps the size and leaves the title to the list below."""
-    one = Column("backward of the loss, later micro-batch", "backward", (Slice(ACT, GIB, ()),))
+    one = InstantColumn(
+        "backward of the loss, later micro-batch", "backward", (KindSlice(ACT, GIB, ()),)
+    )
     assert f">{peak_words(one)}</text>" in timeline([one], 0, GIB, width=1000)
     assert ">peak 1.00 GiB</text>" in timeline([one], 0, GIB, width=360)

@@ -15,9 +15,13 @@ from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.serving import resolve_inference
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB, MIB
-from gpu_mem_calculator.memory.llamacpp.plan import (
-    Device,
-    Plan,
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.run.served import POOL, WEIGHTS, ServerMemory
+from gpu_mem_calculator.serving.llamacpp.activations import compute_buffers
+from gpu_mem_calculator.serving.llamacpp.engine import serve
+from gpu_mem_calculator.serving.llamacpp.layout import (
+    DeviceBytes,
+    ServerLayout,
     fewest_on_host,
     fits,
     laid_out,
@@ -25,10 +29,6 @@ from gpu_mem_calculator.memory.llamacpp.plan import (
     most_layers,
     planned,
 )
-from gpu_mem_calculator.memory.llamacpp.reserve import compute_buffers
-from gpu_mem_calculator.memory.run import Run
-from gpu_mem_calculator.memory.serving.served import POOL, WEIGHTS, Served
-from gpu_mem_calculator.serving.llamacpp import serve
 
 ROWS = Path(__file__).parents[1] / "ground_truth"
 OWN_BYTES = 600 * MIB  # beside the buffers
@@ -45,12 +45,12 @@ def run(model: str, gpus: int = 1, gpu: str = "h200", **inference: Any) -> Run:
     return resolve_inference(read(file(model, gpus, gpu, **inference))).run
 
 
-def plan(model: str, gpus: int = 1, **inference: Any) -> Plan:
+def plan(model: str, gpus: int = 1, **inference: Any) -> ServerLayout:
     """What a run comes to."""
     return planned(run(model, gpus, **inference))
 
 
-def served(model: str, gpus: int = 1, **inference: Any) -> list[Served]:
+def served(model: str, gpus: int = 1, **inference: Any) -> list[ServerMemory]:
     """Every GPU of a server."""
     one = run(model, gpus, **inference)
     return [serve(replace(one, stage=gpu)) for gpu in range(gpus)]
@@ -283,4 +283,4 @@ def test_a_newer_build_is_said() -> None:
 
 def test_devices_add_up() -> None:
     """A device's total is its parts."""
-    assert Device(1, 2, 3, 4).total == 10
+    assert DeviceBytes(1, 2, 3, 4).total == 10

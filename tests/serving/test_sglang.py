@@ -12,14 +12,7 @@ from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.memory.serving.served import (
-    ACTIVATION,
-    GRAPHS,
-    POOL,
-    SERVING,
-    WEIGHTS,
-    Served,
-)
+from gpu_mem_calculator.run.served import ACTIVATION, GRAPHS, POOL, SERVING, WEIGHTS, ServerMemory
 
 ROWS = Path(__file__).parents[1] / "ground_truth" / "serving_sglang.jsonl"
 # Mean and worst of the absolute error over public logs, in percent. A pool of 0.24 GiB is printed
@@ -38,7 +31,7 @@ SPARSE = {
 
 def served(
     model: str | dict[str, Any] = "llama3.1-8b", gpu: str = "h100-80gb-sxm", **inference: Any
-) -> Served:
+) -> ServerMemory:
     """One server, by default on an idle H100."""
     free = inference.pop("free", None)
     hardware: dict[str, Any] = {"gpu": gpu}
@@ -50,7 +43,7 @@ def served(
     return found.served[0]
 
 
-def item(found: Served, name: str) -> int:
+def item(found: ServerMemory, name: str) -> int:
     """Bytes of one item."""
     return sum(one.bytes for one in found.items if one.name == name)
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from gpu_mem_calculator.ledger.units import MIB
-from gpu_mem_calculator.memory.sglang.defaults import (
-    Card,
+from gpu_mem_calculator.serving.sglang.defaults import (
+    CardMemory,
     chunked_prefill_size,
     cuda_graph_max_bs,
     decode_sizes,
     mem_fraction_static,
     prefill_sizes,
 )
-from gpu_mem_calculator.memory.sglang.segments import reserved_bytes
-from gpu_mem_calculator.memory.sglang.settings import vision_factor
-from gpu_mem_calculator.memory.sglang.versions import Version
+from gpu_mem_calculator.serving.sglang.options import vision_factor
+from gpu_mem_calculator.serving.sglang.segments import reserved_bytes
+from gpu_mem_calculator.serving.sglang.versions import Version
 
 H100, H200, L4, B200 = 81559, 143771, 23034, 183359  # MiB, as nvidia-smi says
 
 
 def share(version: Version, mib: int, graph: int | None = None, tp: int = 1) -> float:
     """mem_fraction_static of a plain server."""
-    card = Card(version=version, mib=mib, tp=tp)
+    card = CardMemory(version=version, mib=mib, tp=tp)
     chunk = chunked_prefill_size(card)
     captured = len(prefill_sizes(chunk)) if version >= (0, 5, 10) else 0
     return mem_fraction_static(card, chunk, graph or cuda_graph_max_bs(card), captured)
@@ -60,15 +60,18 @@ def test_the_share_of_logs(version: Version, mib: int, graph: int, tp: int, prin
 )
 def test_chunks_and_graphs(version: Version, mib: int, tp: int, chunk: int, graph: int) -> None:
     """chunked_prefill_size and cuda_graph_max_bs by the card."""
-    card = Card(version=version, mib=mib, tp=tp)
+    card = CardMemory(version=version, mib=mib, tp=tp)
     assert (chunked_prefill_size(card), cuda_graph_max_bs(card)) == (chunk, graph)
 
 
 def test_graphs_of_logs() -> None:
     """13 of QwQ-32B on L4s, 4 of a 24 GB card, 36 and 52 of large ones, 58 of prefill."""
-    old, new = Card(version=(0, 4, 3), mib=L4, tp=4), Card(version=(0, 5, 3), mib=H200, tp=8)
+    old, new = (
+        CardMemory(version=(0, 4, 3), mib=L4, tp=4),
+        CardMemory(version=(0, 5, 3), mib=H200, tp=8),
+    )
     assert len(decode_sizes(old, 80, 2049)) == 13
-    assert decode_sizes(Card(version=(0, 4, 9), mib=L4, tp=1), 8, 2048) == (1, 2, 4, 8)
+    assert decode_sizes(CardMemory(version=(0, 4, 9), mib=L4, tp=1), 8, 2048) == (1, 2, 4, 8)
     assert len(decode_sizes(new, 256, 4096)) == 36
     assert len(decode_sizes(new, 512, 4096)) == 52
     assert max(decode_sizes(new, 512, 100)) == 100

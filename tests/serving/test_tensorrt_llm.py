@@ -14,8 +14,8 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import GIB, MIB
-from gpu_mem_calculator.memory.serving.served import Served
-from gpu_mem_calculator.serving.tensorrt_llm import serve, shard
+from gpu_mem_calculator.run.served import ServerMemory
+from gpu_mem_calculator.serving.tensorrt_llm.engine import serve, shard
 
 ROWS = [
     json.loads(line)
@@ -34,12 +34,12 @@ def config(model: str, gpu: str = "h100-80gb-sxm", **inference: Any) -> dict[str
     }
 
 
-def served(model: str, gpu: str = "h100-80gb-sxm", **inference: Any) -> Served:
+def served(model: str, gpu: str = "h100-80gb-sxm", **inference: Any) -> ServerMemory:
     """One rank of it."""
     return serve(resolve(read(config(model, gpu, **inference))).run)
 
 
-def item(found: Served, name: str) -> int:
+def item(found: ServerMemory, name: str) -> int:
     """Bytes of one item."""
     return next(one.bytes for one in found.items if one.name == name)
 

@@ -13,12 +13,12 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.memory.run import Run
-from gpu_mem_calculator.memory.serving.served import Served
-from gpu_mem_calculator.memory.tgi.graphs import graph_sizes
-from gpu_mem_calculator.memory.tgi.versions import attention, prefill_tokens, wiggle
-from gpu_mem_calculator.memory.tgi.warmup import least_bytes, warm_tokens, warm_up_bytes
-from gpu_mem_calculator.serving.tgi import serve, shard
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.run.served import ServerMemory
+from gpu_mem_calculator.serving.tgi.activations import least_bytes, warm_tokens, warm_up_bytes
+from gpu_mem_calculator.serving.tgi.engine import serve, shard
+from gpu_mem_calculator.serving.tgi.graphs import graph_sizes
+from gpu_mem_calculator.serving.tgi.versions import attention, prefill_tokens, wiggle
 
 ROWS = [
     json.loads(line)
@@ -36,7 +36,9 @@ def run(model: str = "llama3.1-8b", gpu: str = "h100-80gb-sxm", **inference: Any
     return resolve(read(file)).run
 
 
-def served(model: str = "llama3.1-8b", gpu: str = "h100-80gb-sxm", **inference: Any) -> Served:
+def served(
+    model: str = "llama3.1-8b", gpu: str = "h100-80gb-sxm", **inference: Any
+) -> ServerMemory:
     """One rank of it."""
     return serve(run(model, gpu, **inference))
 

@@ -11,8 +11,8 @@ import pytest
 
 from gpu_mem_calculator import estimate
 from gpu_mem_calculator.replay.allocator import replay
-from gpu_mem_calculator.replay.settings import Settings
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.settings import AllocatorSettings
+from gpu_mem_calculator.replay.stream import AllocationStream
 from tests.serving.conftest import FAMILIES, assisted, served
 
 pytest.importorskip("torch")
@@ -49,24 +49,30 @@ def on_a_gpu() -> Iterator[None]:
     """torch and generate as on a GPU, for a program on fake tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from gpu_mem_calculator.trace.attention import Kernels
+    from gpu_mem_calculator.trace.attention import AttentionKernels
     from gpu_mem_calculator.trace.cuda import as_on_cuda
     from gpu_mem_calculator.trace.huggingface import as_if_real, generating, quiet
     from gpu_mem_calculator.trace.modules import convertible
 
     with ExitStack() as stack:
-        for one in (quiet(), FakeTensorMode(allow_non_fake_inputs=True), as_if_real(),
-                    generating(), convertible(), as_on_cuda("9.0", Kernels())):  # fmt: skip
+        for one in (
+            quiet(),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            as_if_real(),
+            generating(),
+            convertible(),
+            as_on_cuda("9.0", AttentionKernels()),
+        ):
             stack.enter_context(one)
         yield
 
 
 @cache
-def traced(family: str, case: str) -> Stream:
+def traced(family: str, case: str) -> AllocationStream:
     """What the program asks of the allocator."""
     from gpu_mem_calculator.jobs.inference import infer
     from gpu_mem_calculator.jobs.job import World
-    from gpu_mem_calculator.memory.runtime import cublas_bytes
+    from gpu_mem_calculator.step.workspaces import cublas_bytes
     from gpu_mem_calculator.trace.recorder import Recorder
 
     config = served(family, **{**CASES, **MORE}[case])
@@ -78,7 +84,7 @@ def traced(family: str, case: str) -> Stream:
     return recorder.recorded()
 
 
-def highest(stream: Stream) -> int:
+def highest(stream: AllocationStream) -> int:
     """The most bytes of tensors after the model is loaded, each in steps of 512 bytes."""
     loaded, alive, peak = stream.marks[0][0], 0, 0
     for index, event in enumerate(stream.events):
@@ -124,4 +130,7 @@ def test_an_estimate_reserves_what_a_trace_does(family: str, case: str) -> None:
     """Within one of the allocator's small segments."""
     reserved = estimate(served(family, **CASES[case])).reserved_bytes
     assert reserved is not None
-    assert abs(reserved - replay(traced(family, case), Settings()).reserved_bytes) <= SEGMENT_BYTES
+    assert (
+        abs(reserved - replay(traced(family, case), AllocatorSettings()).reserved_bytes)
+        <= SEGMENT_BYTES
+    )

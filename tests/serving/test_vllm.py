@@ -13,14 +13,8 @@ from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.serving import resolve_inference, serving_result
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB, MIB
-from gpu_mem_calculator.memory.serving.served import (
-    ACTIVATION,
-    GRAPHS,
-    NON_TORCH,
-    POOL,
-    WEIGHTS,
-)
-from gpu_mem_calculator.serving.vllm import serve
+from gpu_mem_calculator.run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS
+from gpu_mem_calculator.serving.vllm.engine import serve
 
 from .vllm_servers import item, run, served
 

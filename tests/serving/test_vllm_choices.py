@@ -6,14 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.memory.serving.served import ACTIVATION
-from gpu_mem_calculator.memory.vllm import graphs, sampler, versions
-from gpu_mem_calculator.memory.vllm.cuts import shard, stage_layers
-from gpu_mem_calculator.memory.vllm.defaults import settled
-from gpu_mem_calculator.memory.vllm.experts import workspace_bytes
-from gpu_mem_calculator.memory.vllm.trial_run import kinds
+from gpu_mem_calculator.run.served import ACTIVATION
+from gpu_mem_calculator.serving.vllm import graphs, sampler, versions
+from gpu_mem_calculator.serving.vllm.activations import kinds
+from gpu_mem_calculator.serving.vllm.defaults import settled
+from gpu_mem_calculator.serving.vllm.experts import workspace_bytes
+from gpu_mem_calculator.serving.vllm.shards import shard, stage_layers
 
 from .vllm_servers import R1, item, run, served
 
@@ -121,6 +123,17 @@ def test_versions_that_there_are_not() -> None:
         run(engine_version="0.6.3", engine_generation="v1")
     with pytest.raises(InputError, match="'newest' is not a version"):
         run(engine_version="newest")
+
+
+def test_v0_without_a_version_is_the_newest_that_has_it() -> None:
+    """The run names the version that it took; V1 has the newest of all."""
+    file = {"model": {"name": "llama3-8b"}, "hardware": {"gpu": "h200-141gb-sxm"}}
+    asked = {"engine": "vllm", "engine_generation": "v0"}
+    found = resolve(read({**file, "inference": asked}))
+    assert found.run.options["engine_version"] == "0.10.2"
+    assert "inference.engine_version=0.10.2" in found.assumed
+    newer = resolve(read({**file, "inference": {**asked, "engine_generation": "v1"}}))
+    assert newer.run.options["engine_version"] == versions.NEWEST
 
 
 @pytest.mark.parametrize(

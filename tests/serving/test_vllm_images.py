@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.memory.vllm.defaults import settled
-from gpu_mem_calculator.memory.vllm.images import pictures
+from gpu_mem_calculator.serving.vllm.defaults import settled
+from gpu_mem_calculator.serving.vllm.images import pictures
 
 from .vllm_servers import item, run, served
 

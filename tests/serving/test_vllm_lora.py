@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpu_mem_calculator.memory.vllm.lora import embedded, problems, slots
+from gpu_mem_calculator.serving.vllm.lora import embedded, problems, slots
 from tests.serving.vllm_runs import made
 
 

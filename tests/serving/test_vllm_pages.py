@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.memory.vllm.groups import group_size
-from gpu_mem_calculator.memory.vllm.layers import cache_dtype, first_block
-from gpu_mem_calculator.memory.vllm.pages import Pool, notes, plan, pool, problems
+from gpu_mem_calculator.serving.vllm.cache import BlockPool, notes, plan, pool, problems
+from gpu_mem_calculator.serving.vllm.cache_groups import group_size
+from gpu_mem_calculator.serving.vllm.cache_layers import cache_dtype, first_block
 from tests.serving.vllm_runs import GIB, logs, made, pooled
 
 LOGS = logs()
 
 
-def logged(row: dict[str, Any], gib: float) -> Pool:
+def logged(row: dict[str, Any], gib: float) -> BlockPool:
     """What a log's run would have in so many GiB."""
     options = {**row.get("options", {}), "engine_version": row["engine_version"],
                "engine_generation": row["engine_generation"]}  # fmt: skip

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.memory.vllm.pages import pool
-from gpu_mem_calculator.memory.vllm.speculative import (
+from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.serving.vllm.cache import pool
+from gpu_mem_calculator.serving.vllm.speculative import (
     draft,
     logit_rows,
     notes,
@@ -16,7 +17,6 @@ from gpu_mem_calculator.memory.vllm.speculative import (
     problems,
     tokens_ahead,
 )
-from gpu_mem_calculator.model.arch import Arch
 from tests.serving.vllm_runs import GIB, arch, made
 
 GUESS = {"num_speculative_tokens": 3}

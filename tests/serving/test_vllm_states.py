@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_mem_calculator.memory.serving.cache import STATE
-from gpu_mem_calculator.memory.vllm.pages import outside_bytes, plan, pool
+from gpu_mem_calculator.generation.kv_cache import STATE
+from gpu_mem_calculator.serving.vllm.cache import outside_bytes, plan, pool
 from tests.serving.vllm_runs import GIB, logs, made, pooled
 
 MODELS = {row["id"]: row["model"] for row in logs()}

@@ -12,10 +12,10 @@ import msgspec
 from gpu_mem_calculator.core.model_source import find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.ledger.mesh import Mesh
-from gpu_mem_calculator.memory.run import Run
-from gpu_mem_calculator.memory.serving.shard import Shard
-from gpu_mem_calculator.memory.vllm.pages import Pool, pool
 from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.serving.vllm.cache import BlockPool, pool
+from gpu_mem_calculator.weights.shards import ServerShard
 
 GIB = 2**30
 OPTIONS: dict[str, Any] = {
@@ -43,7 +43,7 @@ def made(
     model: str | dict[str, Any], *, tp: int = 1, pp: int = 1, card: str = "9.0",
     precision: str = "bf16_pure", draft: Arch | None = None,
     quantized: dict[str, Any] | None = None, places: range | None = None, **options: Any,
-) -> tuple[Run, Shard]:  # fmt: skip
+) -> tuple[Run, ServerShard]:  # fmt: skip
     """A run, and the rank that holds `places` of its layers (all, unless told)."""
     one = arch(model)
     run = Run(
@@ -53,11 +53,11 @@ def made(
     )  # fmt: skip
     here = range(len(one.layers)) if places is None else places
     last = here.stop == len(one.layers)
-    return run, Shard(places=here, tp=tp, attention_tp=tp, expert_tp=tp, head=last,
+    return run, ServerShard(places=here, tp=tp, attention_tp=tp, expert_tp=tp, head=last,
                       embedding=here.start == 0)  # fmt: skip
 
 
-def pooled(model: str | dict[str, Any], gib: float = 10.0, **options: Any) -> Pool:
+def pooled(model: str | dict[str, Any], gib: float = 10.0, **options: Any) -> BlockPool:
     """A pool of so many GiB."""
     run, shard = made(model, **options)
     return pool(run, shard, int(gib * GIB))

@@ -7,9 +7,9 @@ from typing import Any
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.serving import resolve_inference
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.memory.run import Run
-from gpu_mem_calculator.memory.serving.served import Served
-from gpu_mem_calculator.serving.vllm import serve
+from gpu_mem_calculator.run.run import Run
+from gpu_mem_calculator.run.served import ServerMemory
+from gpu_mem_calculator.serving.vllm.engine import serve
 
 R1 = {
     "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168,
@@ -34,11 +34,11 @@ def run(
     return resolve_inference(read(file)).run
 
 
-def served(*args: Any, **inference: Any) -> Served:
+def served(*args: Any, **inference: Any) -> ServerMemory:
     """The first stage of a server."""
     return serve(run(*args, **inference))
 
 
-def item(found: Served, name: str) -> int:
+def item(found: ServerMemory, name: str) -> int:
     """Bytes of one item."""
     return sum(one.bytes for one in found.items if one.name == name)

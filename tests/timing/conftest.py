@@ -8,10 +8,10 @@ from gpu_mem_calculator.core.models import RunFile
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.speed import serving_of
-from gpu_mem_calculator.timing.card import Card
-from gpu_mem_calculator.timing.serving import Serving
+from gpu_mem_calculator.timing.card import CardRates
+from gpu_mem_calculator.timing.serving import ServingReplica
 
-CARD = Card(flops={"bf16": 1e15, "fp16": 1e15, "fp8": 2e15, "int8": 2e15},
+CARD = CardRates(flops={"bf16": 1e15, "fp16": 1e15, "fp8": 2e15, "int8": 2e15},
             memory_bytes_per_second=4e12, link_bytes_per_second=4e11,
             link_seconds=1e-6)  # fmt: skip
 
@@ -24,6 +24,6 @@ def run_file(model: str, gpus: int = 1, **inference: Any) -> RunFile:
     })  # fmt: skip
 
 
-def served(model: str, gpus: int = 1, card: Card = CARD, **inference: Any) -> Serving:
+def served(model: str, gpus: int = 1, card: CardRates = CARD, **inference: Any) -> ServingReplica:
     """The same as the roofline sees it."""
     return serving_of(resolve(run_file(model, gpus, **inference)), card)

@@ -58,7 +58,7 @@ def test_reports_say_what_an_engine_reached(engine: str) -> None:
 
 def test_the_seeds_speeds() -> None:
     """Phi-3-mini on an H100 NVL: 163.8 of 514 tokens/s at best, 26.3 ms for what takes 4.5."""
-    seed = [one for one in script()["compared"]() if one.row["config"]["model"]["name"] ==
+    article = [one for one in script()["compared"]() if one.row["config"]["model"]["name"] ==
             "phi-3-mini"]  # fmt: skip
-    assert [round(one.bound) for one in seed] == [113689, 514]
-    assert [round(one.share, 2) for one in seed] == [0.17, 0.32]
+    assert [round(one.bound) for one in article] == [113689, 514]
+    assert [round(one.share, 2) for one in article] == [0.17, 0.32]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.models import GPUConfig
 from gpu_mem_calculator.core.speed import find_card, no_speed, speed
-from gpu_mem_calculator.timing.card import QUANTIZED, SHORT_SUM, Card
+from gpu_mem_calculator.timing.card import QUANTIZED, SHORT_SUM, CardRates
 from gpu_mem_calculator.timing.serving import (
     COMPUTE,
     LINK,
@@ -94,7 +94,7 @@ def test_units_that_a_card_lacks_are_its_16_bit_ones() -> None:
     oldest = find_card(GPUConfig(gpu="gtx-1080-ti"))  # no 16-bit products, dp4a
     assert oldest is not None
     assert (oldest.rate(SHORT_SUM), oldest.rate(QUANTIZED)) == (11.3e12, 45.2e12)
-    assert Card(flops={}, memory_bytes_per_second=1, link_bytes_per_second=1,
+    assert CardRates(flops={}, memory_bytes_per_second=1, link_bytes_per_second=1,
                 link_seconds=0).rate("bf16") == 0  # fmt: skip
 
 

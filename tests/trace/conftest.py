@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from gpu_mem_calculator.trace.run import Trace
+    from gpu_mem_calculator.trace.run import RunTrace
 
 TINY = {
     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128,
@@ -25,7 +25,7 @@ def tiny_run(**training: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def traced() -> Trace:
+def traced() -> RunTrace:
     """The tiny run, three steps."""
     pytest.importorskip("torch")
     from gpu_mem_calculator.trace.run import trace

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_mem_calculator.trace.attention import Kernels, chosen  # noqa: E402
+from gpu_mem_calculator.trace.attention import AttentionKernels, chosen  # noqa: E402
 from gpu_mem_calculator.trace.cuda import as_on_cuda  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -42,17 +42,17 @@ def test_the_kernel_that_a_gpu_takes(
     assert chosen(q, k, k, given, gqa=kv != 8, compute_capability=card) == kernel
 
 
-def fake(program: Any, kernels: Kernels | None = None) -> Any:
+def fake(program: Any, kernels: AttentionKernels | None = None) -> Any:
     """Run on fake tensors with a GPU's choices."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode(), as_on_cuda("9.0", kernels or Kernels()):
+    with FakeTensorMode(), as_on_cuda("9.0", kernels or AttentionKernels()):
         return program()
 
 
 def test_users_are_told_of_the_math_path() -> None:
     """fp32 with grouped heads holds every s × s map, and torch does not say so."""
-    kernels = Kernels()
+    kernels = AttentionKernels()
 
     def program() -> None:
         q, k = torch.zeros(1, 8, 64, 32), torch.zeros(1, 2, 64, 32)

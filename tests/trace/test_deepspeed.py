@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("deepspeed")
 
-from gpu_mem_calculator.trace.run import Trace, trace  # noqa: E402
+from gpu_mem_calculator.trace.run import RunTrace, trace  # noqa: E402
 
 GPUS = 4
 PARAMETERS = 106_816  # of the tiny Llama
@@ -31,7 +31,7 @@ def run_of(stage: int, *, precision: str = "bf16_mixed", **engine: Any) -> dict[
     }  # fmt: skip
 
 
-def held(found: Trace, kind: str) -> int:
+def held(found: RunTrace, kind: str) -> int:
     """Bytes of one kind that are there when the run ends."""
     alive: set[int] = set()
     for event in found.stream.events[: found.stream.marks[-1][0]]:

@@ -10,7 +10,7 @@ from gpu_mem_calculator.trace.diff import (
     ENDS,
     LAYERS,
     REST,
-    Row,
+    DiffRow,
     difference,
     place_of_estimate,
     place_of_trace,
@@ -85,8 +85,10 @@ def test_a_kind_names_its_entries() -> None:
 def test_places_are_compared() -> None:
     """Activations inside the layers, around them, and of the inputs."""
     assert FOUND.places == (
-        Row(LAYERS, 60 * MIB, 65 * MIB), Row(ENDS, 30 * MIB, 28 * MIB), Row(REST, 0, 2 * MIB),
-    )  # fmt: skip
+        DiffRow(LAYERS, 60 * MIB, 65 * MIB),
+        DiffRow(ENDS, 30 * MIB, 28 * MIB),
+        DiffRow(REST, 0, 2 * MIB),
+    )
 
 
 @pytest.mark.parametrize(

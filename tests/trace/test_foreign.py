@@ -16,8 +16,9 @@ from gpu_mem_calculator.trace.foreign import foreign
 from gpu_mem_calculator.trace.run import trace
 
 CONFIG = {
-    "model_type": "smollm3", "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 128,
+    "model_type": "stablelm", "num_hidden_layers": 4, "hidden_size": 64, "intermediate_size": 128,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256, "pad_token_id": 0,
+    "qk_layernorm": True,
 }  # fmt: skip
 
 

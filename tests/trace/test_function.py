@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.jobs.function import (
-    Function,
+    UserFunction,
     check_values,
     elements,
     load,
@@ -72,7 +72,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def traced(name: str, precision: str = "fp32", **sections: Any) -> Any:
     """A trace of a function, one step."""
     data, _ = run_without_model({"training": {"precision": precision}, **sections})
-    return trace(data, steps=1, build=Function(f"users_model:{name}", precision))
+    return trace(data, steps=1, build=UserFunction(f"users_model:{name}", precision))
 
 
 def problem(name: str, precision: str = "fp32") -> str:
@@ -92,7 +92,7 @@ def test_batches_and_losses(name: str) -> None:
 
 def test_parameters_are_the_module_s() -> None:
     """They are counted, not estimated."""
-    function = Function("users_model:tensor", "fp32")
+    function = UserFunction("users_model:tensor", "fp32")
     data, _ = run_without_model({"training": {"precision": "fp32"}})
     trace(data, steps=1, build=function)
     assert function.num_parameters == function.num_trained == 3 * (64 * 64 + 64)
@@ -185,7 +185,7 @@ def test_keys_that_would_change_the_model_are_refused() -> None:
 
 def made(name: str, values: dict[str, Any] | None = None, **rest: Any) -> Any:
     """What a function returns, on real tensors."""
-    return Function(f"users_model:{name}", "fp32", values, **rest)()
+    return UserFunction(f"users_model:{name}", "fp32", values, **rest)()
 
 
 def test_values_are_arguments_of_the_function() -> None:

@@ -13,7 +13,7 @@ from gpu_mem_calculator.backtest.phases import phase_peaks
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.tracing import (
-    Traced,
+    TraceReport,
     place,
     shown,
     tracing_data,
@@ -25,30 +25,36 @@ from gpu_mem_calculator.trace.run import trace
 from .conftest import tiny_run
 
 if TYPE_CHECKING:
-    from gpu_mem_calculator.trace.run import Trace
+    from gpu_mem_calculator.trace.run import RunTrace
 
 
-def report_of(found: Trace, *, diff: bool = False, advice: str = "") -> Traced:
+def report_of(found: RunTrace, *, diff: bool = False, advice: str = "") -> TraceReport:
     """The tiny run's report."""
     estimate = full_estimate(tiny_run())
     peaks = phase_peaks(estimate.ledger, tuple(found.phases), 1)
     compared = difference(estimate.ledger, found.ledger, found.peak_phase, peaks) if diff else None
-    return Traced(trace=found, estimate=estimate, advice=advice, num_parameters=1, num_trained=1,
-                  difference=compared)  # fmt: skip
+    return TraceReport(
+        trace=found,
+        estimate=estimate,
+        advice=advice,
+        num_parameters=1,
+        num_trained=1,
+        difference=compared,
+    )
 
 
-def text_of(found: Trace, *, diff: bool = False, advice: str = "") -> str:
+def text_of(found: RunTrace, *, diff: bool = False, advice: str = "") -> str:
     """The tiny run's report as text."""
     return plain(tracing_report(report_of(found, diff=diff, advice=advice)))
 
 
-def test_it_is_80_columns_wide(traced: Trace) -> None:
+def test_it_is_80_columns_wide(traced: RunTrace) -> None:
     """No line is longer, with everything that can be in it."""
     text = text_of(traced, diff=True, advice="`expandable_segments:True` lets " + "x" * 70)
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_four_numbers_are_there(traced: Trace) -> None:
+def test_the_four_numbers_are_there(traced: RunTrace) -> None:
     """Each in a row, under the names that an estimate has, too."""
     figures = {"allocated": traced.allocated_bytes, "reserved": traced.reserved_bytes,
                "torch needs": traced.needs_bytes, "nvidia-smi": traced.device_bytes}  # fmt: skip
@@ -57,14 +63,14 @@ def test_the_four_numbers_are_there(traced: Trace) -> None:
         assert f" {size / 2**30:,.2f}  " in line
 
 
-def test_the_verdict_counts_what_cuda_takes(traced: Trace) -> None:
+def test_the_verdict_counts_what_cuda_takes(traced: RunTrace) -> None:
     """What torch needs, and what lies beside it."""
     found = report_of(traced)
     assert found.card_bytes == traced.needs_bytes + found.outside_torch_bytes
     assert f"needs {found.card_bytes / 2**30:.1f} of 79.1 GiB per GPU" in text_of(traced)
 
 
-def test_the_timeline_has_the_first_and_the_last_step(traced: Trace) -> None:
+def test_the_timeline_has_the_first_and_the_last_step(traced: RunTrace) -> None:
     """Start-up and three phases of both; the one between them is like the last."""
     names = [instant.name for instant in shown(traced.ledger, "s2.a0.bwd")]
     assert names == ["model", "s0.a0.fwd", "s0.a0.bwd", "s0.opt", "s2.a0.fwd", "s2.a0.bwd",
@@ -78,14 +84,14 @@ def test_of_many_micro_batches_two_are_shown() -> None:
     assert len([name for name in names if name.endswith("bwd")]) == 2
 
 
-def test_exactly_one_peak_is_marked(traced: Trace) -> None:
+def test_exactly_one_peak_is_marked(traced: RunTrace) -> None:
     """And it is in the last step, which the steps after it are like."""
     marked = [line for line in text_of(traced).splitlines() if line.startswith("►")]
     assert len(marked) == 1
     assert report_of(traced).peak.name.startswith("s2.")
 
 
-def test_the_largest_have_module_operation_and_line(traced: Trace) -> None:
+def test_the_largest_have_module_operation_and_line(traced: RunTrace) -> None:
     """Ten of them, each in two lines."""
     lines = text_of(traced).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("largest at the peak"))
@@ -102,7 +108,7 @@ def test_kernels_that_cost_memory_are_told() -> None:
     assert "note: attention runs in torch's math path" in text_of(found)
 
 
-def test_the_difference_has_signs_and_no_empty_rows(traced: Trace) -> None:
+def test_the_difference_has_signs_and_no_empty_rows(traced: RunTrace) -> None:
     """Rows that do not differ are named in a line."""
     text = text_of(traced, diff=True)
     assert "the estimate against this trace, in MiB" in text
@@ -110,7 +116,7 @@ def test_the_difference_has_signs_and_no_empty_rows(traced: Trace) -> None:
     assert "+0.00" not in text
 
 
-def test_data_has_every_entry(traced: Trace) -> None:
+def test_data_has_every_entry(traced: RunTrace) -> None:
     """The entries alive at the peak add up to what is allocated."""
     data = tracing_data(report_of(traced, diff=True))
     assert sum(e["bytes_at_peak"] for e in data["entries"]) == data["allocated_bytes"]

@@ -11,24 +11,24 @@ from .conftest import tiny_run
 pytest.importorskip("torch")
 
 if TYPE_CHECKING:
-    from gpu_mem_calculator.trace.run import Trace
+    from gpu_mem_calculator.trace.run import RunTrace
 
 STEP = ("forward", "backward", "optimizer")
 
 
-def test_the_ledger_adds_up_to_the_peak(traced: Trace) -> None:
+def test_the_ledger_adds_up_to_the_peak(traced: RunTrace) -> None:
     """Entries at the highest instant are the allocated bytes, to the byte."""
     assert traced.ledger.peak(phases=STEP) == traced.allocated_bytes
     assert traced.ledger.peak_instant(phases=STEP).name == traced.peak_phase
 
 
-def test_the_four_numbers_are_in_order(traced: Trace) -> None:
+def test_the_four_numbers_are_in_order(traced: RunTrace) -> None:
     """Allocated fits in needs, needs in reserved, reserved in what the card shows."""
     assert traced.allocated_bytes <= traced.needs_bytes <= traced.reserved_bytes
     assert traced.reserved_bytes < traced.device_bytes
 
 
-def test_states_are_told_apart(traced: Trace) -> None:
+def test_states_are_told_apart(traced: RunTrace) -> None:
     """Adam has two fp32 states for every parameter; gradients are as large as the parameters."""
     last = next(i for i in traced.ledger.instants if i.name == "s2.opt")
     parts = traced.ledger.parts(last)
@@ -37,7 +37,7 @@ def test_states_are_told_apart(traced: Trace) -> None:
     assert parts["grad"] == parts["param"] - tables
 
 
-def test_every_phase_is_marked(traced: Trace) -> None:
+def test_every_phase_is_marked(traced: RunTrace) -> None:
     """Three steps of one micro-batch, after start-up."""
     steps = [f"s{i}{end}" for i in range(3) for end in (".a0.fwd", ".a0.bwd", ".opt")]
     assert list(traced.phases) == ["model", *steps]

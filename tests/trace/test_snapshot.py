@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.replay.allocator import Settings, replay
-from gpu_mem_calculator.replay.stream import Stream
+from gpu_mem_calculator.replay.allocator import AllocatorSettings, replay
+from gpu_mem_calculator.replay.stream import AllocationStream
 from gpu_mem_calculator.trace.snapshot import snapshot, write_snapshot
 
 if TYPE_CHECKING:
-    from gpu_mem_calculator.trace.run import Trace
+    from gpu_mem_calculator.trace.run import RunTrace
 
 MIB = 2**20
 # The opcodes that the memory viewer's reader knows.
@@ -39,8 +39,8 @@ class Maker(NamedTuple):
 
 def made(sizes: list[int], events: list[int], conf: str = "", **rest: Any) -> dict[str, Any]:
     """The snapshot of a stream whose tensors are all made at one line."""
-    stream = Stream(sizes, events, **rest)
-    return snapshot(stream, [Maker()] * len(sizes), Settings.parse(conf))
+    stream = AllocationStream(sizes, events, **rest)
+    return snapshot(stream, [Maker()] * len(sizes), AllocatorSettings.parse(conf))
 
 
 def actions(data: dict[str, Any]) -> list[str]:
@@ -117,7 +117,7 @@ def test_phases_are_annotations() -> None:
     ]  # fmt: skip
 
 
-def test_a_trace_adds_up_to_what_the_replay_reserved(traced: Trace) -> None:
+def test_a_trace_adds_up_to_what_the_replay_reserved(traced: RunTrace) -> None:
     """Segments sum to the reserved bytes, and no block is given twice."""
     data = snapshot(traced.stream, traced.makers)
     assert sum(s["total_size"] for s in data["segments"]) == replay(traced.stream).reserved_bytes
@@ -133,7 +133,7 @@ def test_a_trace_adds_up_to_what_the_replay_reserved(traced: Trace) -> None:
     assert used == alive
 
 
-def test_torch_reads_it(traced: Trace, tmp_path: Path) -> None:
+def test_torch_reads_it(traced: RunTrace, tmp_path: Path) -> None:
     """torch's own tools accept the file: its checks of sums pass, and every line has a place."""
     viz = pytest.importorskip("torch.cuda._memory_viz")
     file = tmp_path / "run.pickle"
@@ -145,7 +145,7 @@ def test_torch_reads_it(traced: Trace, tmp_path: Path) -> None:
     assert "local_files" in viz.trace_plot(data)
 
 
-def test_the_viewer_reads_it(traced: Trace, tmp_path: Path) -> None:
+def test_the_viewer_reads_it(traced: RunTrace, tmp_path: Path) -> None:
     """The memory viewer's own reader of pickles knows every opcode in the file."""
     file = tmp_path / "run.pickle"
     write_snapshot(str(file), traced.stream, traced.makers)
@@ -156,4 +156,4 @@ def test_the_viewer_reads_it(traced: Trace, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     """The folder does not exist."""
     with pytest.raises(InputError, match=r"--snapshot .* cannot be written"):
-        write_snapshot(str(tmp_path / "no" / "run.pickle"), Stream([], []), [])
+        write_snapshot(str(tmp_path / "no" / "run.pickle"), AllocationStream([], []), [])

@@ -13,7 +13,7 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.web.reference import REFERENCE, from_reference
 
 Body = dict[str, Any]
-# The sample of the seed's README.
+# The sample of the reference calculator's README.
 README: Body = {
     "model": {"name": "llama2-7b", "num_parameters": "7B", "num_layers": 32, "hidden_size": 4096,
               "num_attention_heads": 32, "vocab_size": 32000, "max_seq_len": 4096},

@@ -16,10 +16,10 @@ from gpu_mem_calculator.serving import server_names
 from gpu_mem_calculator.web.app import create_app
 from gpu_mem_calculator.web.reference import LATER
 from gpu_mem_calculator.web.routes import CALCULATED, SLOW
-from gpu_mem_calculator.web.settings import Settings
+from gpu_mem_calculator.web.settings import ServiceSettings
 from tests.web.bodies import PAGE, SERVED, Body
 
-DOCUMENT = create_app(Settings(log_level="error")).openapi()
+DOCUMENT = create_app(ServiceSettings(log_level="error")).openapi()
 NOT_MADE = ("/api/multinode/calculate", "/api/export/{format}")  # these say 501
 RUN = {"$ref": "#/components/schemas/RunFile"}
 GPT2: Body = {"model": {"name": "gpt2"}, "hardware": {"gpu": "h100-80gb-sxm", "num_gpus": 1}}

@@ -16,29 +16,29 @@ import httpx
 import msgspec
 import pytest
 
-from gpu_mem_calculator.web.frames import HEAD, Ask, Reply, frame
-from gpu_mem_calculator.web.known import Known
-from gpu_mem_calculator.web.pool import BusyError, Lane, LateError
-from gpu_mem_calculator.web.settings import Settings
-from gpu_mem_calculator.web.worker import Interrupted, Process
+from gpu_mem_calculator.web.frames import HEAD, TaskReply, TaskRequest, frame
+from gpu_mem_calculator.web.known import ReplyCache
+from gpu_mem_calculator.web.pool import ProcessLane, QueueFullError, TimeLimitError
+from gpu_mem_calculator.web.settings import ServiceSettings
+from gpu_mem_calculator.web.worker import TaskInterrupted, WorkerProcess
 
 from ..services import running
 
-QUICK = Ask("calculate", b'{"model": {"name": "gpt2"}}', {})
+QUICK = TaskRequest("calculate", b'{"model": {"name": "gpt2"}}', {})
 # a thousand layers: a replay of many seconds
 LONG_RUN = {
     "model": {"num_layers": 2000, "hidden_size": 1024, "num_attention_heads": 16},
     "hardware": {"num_gpus": 8},
     "engine": {"type": "deepspeed", "zero_stage": 3},
 }
-LONG = Ask("replay", msgspec.json.encode(LONG_RUN), {})
+LONG = TaskRequest("replay", msgspec.json.encode(LONG_RUN), {})
 
 
 def on_a_lane(work: Any, *, seconds: float = 60, waiting: int = 8, size: int = 1) -> Any:
     """What happens on a lane of its own."""
 
     async def lived() -> Any:
-        lane = Lane("test", size, seconds=seconds, waiting=waiting)
+        lane = ProcessLane("test", size, seconds=seconds, waiting=waiting)
         await lane.start()
         try:
             made: Coroutine[Any, Any, Any] = work(lane)
@@ -52,8 +52,8 @@ def on_a_lane(work: Any, *, seconds: float = 60, waiting: int = 8, size: int = 1
 def test_a_question_over_the_limit_ends_and_the_next_is_answered() -> None:
     """The process is interrupted, not replaced."""
 
-    async def work(lane: Lane) -> tuple[Reply, int]:
-        with pytest.raises(LateError):
+    async def work(lane: ProcessLane) -> tuple[TaskReply, int]:
+        with pytest.raises(TimeLimitError):
             await lane.run(LONG)
         lane.seconds = 60
         return await lane.run(QUICK), lane.replaced
@@ -66,7 +66,7 @@ def test_a_question_over_the_limit_ends_and_the_next_is_answered() -> None:
 def test_work_that_nobody_waits_for_ends() -> None:
     """The process is free again long before it would have been done."""
 
-    async def work(lane: Lane) -> float:
+    async def work(lane: ProcessLane) -> float:
         task = asyncio.create_task(lane.run(LONG))
         await asyncio.sleep(0.5)
         task.cancel()
@@ -82,7 +82,7 @@ def test_work_that_nobody_waits_for_ends() -> None:
 def test_a_process_that_dies_is_replaced_and_its_question_asked_again() -> None:
     """Nobody notices but the log."""
 
-    async def work(lane: Lane) -> tuple[Reply, int]:
+    async def work(lane: ProcessLane) -> tuple[TaskReply, int]:
         (one,) = lane._all
         task = asyncio.create_task(lane.run(QUICK))
         await asyncio.sleep(0)
@@ -98,11 +98,11 @@ def test_a_process_that_dies_is_replaced_and_its_question_asked_again() -> None:
 def test_a_process_that_will_not_stop_is_replaced() -> None:
     """One that is stopped does not hear an interrupt."""
 
-    async def work(lane: Lane) -> tuple[Reply, int]:
+    async def work(lane: ProcessLane) -> tuple[TaskReply, int]:
         (one,) = lane._all
         assert one.transport is not None
         os.kill(one.transport.get_pid(), signal.SIGSTOP)
-        with pytest.raises(LateError):
+        with pytest.raises(TimeLimitError):
             await lane.run(QUICK)
         lane.seconds = 60
         return await lane.run(QUICK), lane.replaced
@@ -115,21 +115,21 @@ def test_a_process_that_will_not_stop_is_replaced() -> None:
 def test_who_comes_when_too_many_wait_is_told() -> None:
     """And those who wait are answered."""
 
-    async def work(lane: Lane) -> list[Any]:
+    async def work(lane: ProcessLane) -> list[Any]:
         tasks = [asyncio.create_task(lane.run(QUICK)) for _ in range(8)]
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     found = on_a_lane(work, waiting=2)
-    busy = [one for one in found if isinstance(one, BusyError)]
+    busy = [one for one in found if isinstance(one, QueueFullError)]
     assert len(busy) == 5
-    assert all(one.status == 200 for one in found if isinstance(one, Reply))
+    assert all(one.status == 200 for one in found if isinstance(one, TaskReply))
 
 
 def test_a_client_that_leaves_frees_the_lane() -> None:
     """A replay of minutes, its client gone: the next replay is answered soon."""
     body = msgspec.json.encode(LONG_RUN)
     head = f"POST /api/replay HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    with running(Settings(log_level="error")) as address:
+    with running(ServiceSettings(log_level="error")) as address:
         port = int(address.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)) as leaver:
             leaver.sendall(head.encode() + body)
@@ -143,7 +143,9 @@ def test_a_client_that_leaves_frees_the_lane() -> None:
 
 def test_limits_are_sentences() -> None:
     """The time of a calculation, the time and the size of a body."""
-    settings = Settings(log_level="error", slow_seconds=0.5, body_seconds=0.5, body_bytes=1000)
+    settings = ServiceSettings(
+        log_level="error", slow_seconds=0.5, body_seconds=0.5, body_bytes=1000
+    )
     with running(settings) as address:
         late = httpx.post(f"{address}/api/replay", json=LONG_RUN, timeout=60)
         assert late.status_code == 504
@@ -159,13 +161,17 @@ def test_limits_are_sentences() -> None:
 
 def test_a_process_answers_until_its_pipe_closes() -> None:
     """One reply for each question; what goes wrong is a sentence, too."""
-    asks = [QUICK, Ask("calculate", b"{", {}), Ask("multinode/calculate", b"{}", {})]
+    asks = [
+        QUICK,
+        TaskRequest("calculate", b"{", {}),
+        TaskRequest("multinode/calculate", b"{}", {}),
+    ]
     source, target = io.BytesIO(b"".join(map(frame, asks))), io.BytesIO()
-    Process(source, target).run()
+    WorkerProcess(source, target).run()
     found, data = [], target.getvalue()
     while data:
         (length,) = HEAD.unpack(data[: HEAD.size])
-        found.append(msgspec.msgpack.decode(data[HEAD.size :][:length], type=Reply).status)
+        found.append(msgspec.msgpack.decode(data[HEAD.size :][:length], type=TaskReply).status)
         data = data[HEAD.size + length :]
     assert found == [200, 422, 501]
 
@@ -184,28 +190,28 @@ def test_what_goes_wrong_inside_is_told_without_its_inside(
 
     monkeypatch.setitem(tasks.TASKS, "broken", broken)
     monkeypatch.setitem(tasks.TASKS, "hungry", hungry)
-    reply = worker.guarded(Ask("broken", b"", {}))
+    reply = worker.guarded(TaskRequest("broken", b"", {}))
     assert reply.status == 500
     assert b"secret" not in reply.body
     assert "a secret" in capsys.readouterr().err
-    assert worker.guarded(Ask("hungry", b"", {})).status == 413
+    assert worker.guarded(TaskRequest("hungry", b"", {})).status == 413
 
 
 def test_an_interrupt_ends_only_what_is_at_hand() -> None:
     """One that comes too late does nothing."""
-    process = Process(io.BytesIO(), io.BytesIO())
+    process = WorkerProcess(io.BytesIO(), io.BytesIO())
     process.interrupt(2, None)
     process.busy = True
-    with pytest.raises(Interrupted):
+    with pytest.raises(TaskInterrupted):
         process.interrupt(2, None)
 
 
 def test_answers_are_kept_within_their_bytes() -> None:
     """The ones not asked for longest go first."""
-    known = Known(4000)
+    known = ReplyCache(4000)
     questions = [("calculate", b"%d" % i, ()) for i in range(10)]
     for question in questions:
-        known.keep(question, Reply(200, b"x" * 500))
+        known.keep(question, TaskReply(200, b"x" * 500))
         known.get(questions[0])
     assert known.bytes <= 4000
     assert known.get(questions[0]) is not None

@@ -10,7 +10,7 @@ import pytest
 from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.web import run
-from gpu_mem_calculator.web.settings import PREFIX, Settings, environment, from_environment
+from gpu_mem_calculator.web.settings import PREFIX, ServiceSettings, environment, from_environment
 
 
 def test_the_defaults_are_safe() -> None:
@@ -30,7 +30,7 @@ def test_an_environment_is_read() -> None:
 
 def test_settings_go_to_other_processes_unchanged() -> None:
     """What one process was told, the next reads."""
-    settings = Settings(port=1234, hub=True, slow_seconds=2.5, hub_hosts=["x.example"])
+    settings = ServiceSettings(port=1234, hub=True, slow_seconds=2.5, hub_hosts=["x.example"])
     assert from_environment(environment(settings)) == settings
 
 
@@ -66,5 +66,5 @@ def test_a_port_that_is_taken_is_a_sentence(capsys: pytest.CaptureFixture[str]) 
 
 def test_an_address_is_what_a_browser_takes() -> None:
     """Also where it listens everywhere, or on IPv6."""
-    assert run.address(Settings(host="0.0.0.0", port=80)) == "http://localhost:80"
-    assert run.address(Settings(host="::1", port=80)) == "http://[::1]:80"
+    assert run.address(ServiceSettings(host="0.0.0.0", port=80)) == "http://localhost:80"
+    assert run.address(ServiceSettings(host="::1", port=80)) == "http://[::1]:80"

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..generation.instants import DECODE, PREFILL
 from ..ledger.ledger import GPU, OPTIM, TEMP, Entry, Instant, Ledger
-from ..memory.generation import DECODE, PREFILL
-from ..memory.stream import STARTUP_MARK
-from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
-from ..replay.allocator import Phase as Replay
+from ..replay.allocator import ReplayPhase as Replay
+from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+from ..step.stream import STARTUP_MARK
 
 KINDS = {
     "fwd": (FORWARD,), "bwd": (BACKWARD,), "fwdbwd": (FORWARD, BACKWARD), "opt": (OPTIMIZER,),
@@ -32,7 +32,7 @@ STEP = "optimizer"
 BEFORE_BACKWARD = ("loss.backward", "gather.root")
 
 
-class Phase(Struct, frozen=True):
+class StepPhase(Struct, frozen=True):
     """A phase of the steps: which step, which micro-batch (None: all of them), what runs."""
 
     step: int
@@ -40,12 +40,12 @@ class Phase(Struct, frozen=True):
     kind: str
 
 
-def parse(name: str) -> Phase | None:
+def parse(name: str) -> StepPhase | None:
     """`s1.a0.bwd` in its parts; None for a phase of start-up."""
     found = NAME.fullmatch(name)
     if found is None:
         return None
-    return Phase(int(found[1]), None if found[2] is None else int(found[2]), found[3])
+    return StepPhase(int(found[1]), None if found[2] is None else int(found[2]), found[3])
 
 
 def title(name: str) -> str:
@@ -86,7 +86,7 @@ def replayed_peaks(
     return found
 
 
-def _words(phase: Phase, micro_batches: int, latest: int) -> Iterator[str]:
+def _words(phase: StepPhase, micro_batches: int, latest: int) -> Iterator[str]:
     """What a replay, whose last micro-batch is `latest`, calls the parts of a phase."""
     if phase.kind == "opt":  # DeepSpeed's step() does nothing before the last micro-batch
         if phase.micro_batch in (None, micro_batches - 1):
@@ -121,14 +121,14 @@ def phase_peaks(ledger: Ledger, names: tuple[str, ...], micro_batches: int) -> d
     return found
 
 
-def _whole(name: str, phase: Phase, names: tuple[str, ...]) -> Phase:
+def _whole(name: str, phase: StepPhase, names: tuple[str, ...]) -> StepPhase:
     """A backward whose forward was not marked has both in it."""
     if phase.kind == "bwd" and name.removesuffix("bwd") + "fwd" not in names:
         return replace(phase, kind="fwdbwd")
     return phase
 
 
-def _follows_step(phase: Phase, names: tuple[str, ...]) -> bool:
+def _follows_step(phase: StepPhase, names: tuple[str, ...]) -> bool:
     """Whether the gradients of the step before are still there when a phase starts.
 
     They are set to None after the optimizer's phase has ended; an optimizer phase that belongs
@@ -155,7 +155,7 @@ def _startup_peak(ledger: Ledger, name: str, names: tuple[str, ...]) -> int | No
     return max((int(ledger.at(i)) for i in here), default=None)
 
 
-def _instants(ledger: Ledger, phase: Phase, micro_batches: int) -> list[Instant]:
+def _instants(ledger: Ledger, phase: StepPhase, micro_batches: int) -> list[Instant]:
     """The instants of a phase; none where the phase does nothing that the ledger tells."""
     kinds = KINDS.get(phase.kind, ())
     here = [i for i in ledger.instants if i.present and i.phase in kinds

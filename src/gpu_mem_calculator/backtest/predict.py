@@ -12,13 +12,13 @@ from ..core.calculator import STEP, Estimate, full_estimate
 from ..core.errors import InputError
 from ..core.record_file import load_record
 from ..core.replayed import replayed
-from ..core.resolved import Resolved
+from ..core.resolved import ResolvedRun
 from ..core.serving import serving_result
+from ..cuda.libraries import NCCL_BYTES, host_libraries
 from ..ledger.ledger import CPU, UNIFIED
-from ..memory.runtime import NCCL_BYTES, host_libraries
-from ..memory.timeline import STARTUP
+from ..run.phases import STARTUP
 from .phases import parse, phase_peaks, replayed_peaks
-from .rows import Row
+from .rows import MeasuredRun
 
 NEEDS_TORCH = ('--rung trace runs the model with torch, and {} is not installed; '
                'pip install "gpu-mem-calculator[torch]"')  # fmt: skip
@@ -47,7 +47,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
 
 SEARCHED = {"survives_in_bytes", "fits"}  # what only a search for the least memory answers
-Rung = Callable[[Row], Prediction]
+Rung = Callable[[MeasuredRun], Prediction]
 
 
 def stage_of_rank(rank: int, ranks: int, stages: int) -> int:
@@ -74,7 +74,7 @@ def outside_bytes(outside: Iterable[tuple[str, int, str]], process_group: str | 
     return rest + (NCCL_BYTES if process_group == "nccl, 1 rank" else 0)
 
 
-def host_bytes(resolved: Resolved, process_group: str | None) -> int:
+def host_bytes(resolved: ResolvedRun, process_group: str | None) -> int:
     """What libraries take on the host in a measured process, NCCL's only where it was there."""
     if process_group in (None, "nccl"):
         return resolved.host_libraries[1]
@@ -82,7 +82,7 @@ def host_bytes(resolved: Resolved, process_group: str | None) -> int:
     return host_libraries(resolved.run, resolved.engine.name, nccl=one_rank)[1]
 
 
-def run_of(row: Row) -> dict[str, Any]:
+def run_of(row: MeasuredRun) -> dict[str, Any]:
     """The run file of a row, with the record of a model that a function made.
 
     The function itself is never run: a file of measurements is no program.
@@ -100,7 +100,7 @@ def run_of(row: Row) -> dict[str, Any]:
     return row.config
 
 
-def by_estimate(row: Row) -> Prediction:
+def by_estimate(row: MeasuredRun) -> Prediction:
     """The estimate for the rank that was measured, and whether that rank fits."""
     estimate = full_estimate(run_of(row), replay=False)
     resolved, run = estimate.resolved, estimate.resolved.run
@@ -145,7 +145,7 @@ def by_server(estimate: Estimate, stage: int) -> Prediction:
     )
 
 
-def by_trace(row: Row) -> Prediction:
+def by_trace(row: MeasuredRun) -> Prediction:
     """The run itself on fake tensors; what it dies of is why the row is refused."""
     if row.function is not None:
         raise InputError(

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ..core.errors import InputError, nearest
 from ..core.files import MOST_RUNS_BYTES, read_text
+from ..core.megatron_defaults import as_measured
 
 # Each figure that is scored, and the key of `measured` that it is scored against.
 METRICS = {
@@ -31,7 +32,7 @@ GROUPS = ("none", "fake", "nccl, 1 rank", "nccl")
 MOST_SENTENCES = 20
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class MeasuredRun(Struct, frozen=True, kw_only=True):
     """One measured run. `phases` has the peak of each phase, in bytes.
 
     `failed` says of what a run died that did not come to its end.
@@ -49,20 +50,20 @@ class Row(Struct, frozen=True, kw_only=True):
     failed: str = ""
 
 
-def read_rows(path: str | Path) -> list[Row]:
+def read_rows(path: str | Path) -> list[MeasuredRun]:
     """The runs of a file; raises every problem at once."""
     return parse_rows(
         read_text(path, most=MOST_RUNS_BYTES, encoding="utf-8-sig"), str(path), Path(path).parent
     )
 
 
-def parse_rows(text: str, where: str = "runs", folder: Path = Path()) -> list[Row]:
+def parse_rows(text: str, where: str = "runs", folder: Path = Path()) -> list[MeasuredRun]:
     """The runs in a text; empty lines are skipped, and so is a run that failed and was repeated.
 
     A row names its record relative to `folder`.
     """
     problems: list[str] = []
-    rows: dict[str, Row] = {}
+    rows: dict[str, MeasuredRun] = {}
     seen: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -85,7 +86,7 @@ def parse_rows(text: str, where: str = "runs", folder: Path = Path()) -> list[Ro
     return list(rows.values())
 
 
-def _repeated(before: Row | None) -> bool:
+def _repeated(before: MeasuredRun | None) -> bool:
     """Whether an id was there already; a run that failed may be tried again under its id."""
     return before is not None and not before.failed
 
@@ -118,16 +119,16 @@ def _cut(problems: list[str], where: str) -> Iterator[str]:
         yield f"{where}: {len(problems) - MOST_SENTENCES} more problems; mend these first"
 
 
-def rows_from(objects: Iterable[Mapping[str, Any]]) -> list[Row]:
+def rows_from(objects: Iterable[Mapping[str, Any]]) -> list[MeasuredRun]:
     """Runs from plain data, checked like those of a file."""
     return parse_rows("\n".join(json.dumps(one) for one in objects))
 
 
-def _row(data: Mapping[str, Any], folder: Path) -> Row:
+def _row(data: Mapping[str, Any], folder: Path) -> MeasuredRun:
     measured = {k: v for k, v in data["measured"].items() if v is not None}
     phases = {k: v["peak_bytes"] for k, v in (data.get("phases") or {}).items()}
     around = data.get("environment") or {}
-    return Row(
+    return MeasuredRun(
         id=data["id"], group=data["group"], config=_config(data, around), measured=measured,
         function=data.get("function"),
         record=str(folder / data["record"]) if data.get("record") else None,
@@ -137,8 +138,8 @@ def _row(data: Mapping[str, Any], folder: Path) -> Row:
 
 
 def _config(data: Mapping[str, Any], around: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file, with the allocator's settings that a training run was measured with."""
-    config: dict[str, Any] = data["config"]
+    """The run file, with the allocator's settings and defaults that a run was measured with."""
+    config = as_measured(data["config"], around)
     settings, training = around.get("alloc_conf"), config.get("training") or {}
     if not settings or "inference" in config or not isinstance(training, dict):
         return config

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ..core.errors import InputError
 from .predict import RUNGS, Prediction, Rung, ready
-from .rows import METRICS, Row
+from .rows import METRICS, MeasuredRun
 
 DANGEROUS_PCT = -2.0  # an estimate further below than this promises a run that may die
 NOTHING_MEASURED = "measured has no figure to compare with; add one, such as allocated_bytes"
@@ -18,7 +18,7 @@ NOTHING_MEASURED = "measured has no figure to compare with; add one, such as all
 Progress = Callable[[int, int, str], None]  # done, all, the row that is next
 
 
-class Compared(Struct, frozen=True):
+class Comparison(Struct, frozen=True):
     """One figure beside what was measured; `error_pct` is None where 0 was measured."""
 
     predicted: int
@@ -32,17 +32,17 @@ class Compared(Struct, frozen=True):
         return 100 * (self.predicted - self.measured) / self.measured
 
 
-class Scored(Struct, frozen=True, kw_only=True):
+class RowScore(Struct, frozen=True, kw_only=True):
     """One row: its metrics, its phases, and the metrics that were measured but not predicted."""
 
     id: str
     group: str
-    metrics: dict[str, Compared]
-    phases: dict[str, Compared]
+    metrics: dict[str, Comparison]
+    phases: dict[str, Comparison]
     unpredicted: tuple[str, ...]
 
 
-class Refused(Struct, frozen=True):
+class Refusal(Struct, frozen=True):
     """A row that the rung cannot predict, and why."""
 
     id: str
@@ -60,12 +60,12 @@ class Summary(Struct, frozen=True, kw_only=True):
     under_by_more_than_2_pct: int | None = None
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class BacktestReport(Struct, frozen=True, kw_only=True):
     """Every row's comparison; summaries are made of them."""
 
     rung: str
-    rows: tuple[Scored, ...]
-    refused: tuple[Refused, ...]
+    rows: tuple[RowScore, ...]
+    refused: tuple[Refusal, ...]
 
     @property
     def groups(self) -> list[str]:
@@ -113,25 +113,25 @@ def summary(errors: Sequence[float]) -> Summary:
 
 
 def backtest(
-    rows: Sequence[Row], rung: str | Rung = "estimate", *, jobs: int = 1,
+    rows: Sequence[MeasuredRun], rung: str | Rung = "estimate", *, jobs: int = 1,
     progress: Progress | None = None,
-) -> Report:  # fmt: skip
+) -> BacktestReport:  # fmt: skip
     """Predict every row and compare. `rung` is a name of `RUNGS`, or a function like theirs."""
     if isinstance(rung, str):
         ready(rung)
-    scored: list[Scored] = []
-    refused: list[Refused] = []
+    scored: list[RowScore] = []
+    refused: list[Refusal] = []
     for row, found in zip(rows, _predictions(rows, rung, jobs, progress), strict=True):
         if isinstance(found, Prediction):
             scored.append(_scored(row, found))
         else:
-            refused.append(Refused(row.id, found))
+            refused.append(Refusal(row.id, found))
     name = rung if isinstance(rung, str) else getattr(rung, "__name__", "own")
-    return Report(rung=name, rows=tuple(scored), refused=tuple(refused))
+    return BacktestReport(rung=name, rows=tuple(scored), refused=tuple(refused))
 
 
 def _predictions(
-    rows: Sequence[Row], rung: str | Rung, jobs: int, progress: Progress | None
+    rows: Sequence[MeasuredRun], rung: str | Rung, jobs: int, progress: Progress | None
 ) -> Iterator[Prediction | str]:
     """Each row's prediction, or the sentence that refuses it, in order."""
     if jobs > 1 and isinstance(rung, str):
@@ -144,7 +144,7 @@ def _predictions(
 
 
 def _in_processes(
-    rows: Sequence[Row], rung: str, jobs: int, progress: Progress | None
+    rows: Sequence[MeasuredRun], rung: str, jobs: int, progress: Progress | None
 ) -> Iterator[Prediction | str]:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
@@ -157,7 +157,7 @@ def _in_processes(
             yield answer
 
 
-def predicted(row: Row, rung: str | Rung) -> Prediction | str:
+def predicted(row: MeasuredRun, rung: str | Rung) -> Prediction | str:
     """A row's prediction, or the sentence that refuses it."""
     if not any(key in row.measured for key in METRICS.values()):
         reason = row.failed.partition("\n")[0]
@@ -169,19 +169,19 @@ def predicted(row: Row, rung: str | Rung) -> Prediction | str:
         return "; ".join(error.problems)
 
 
-def _scored(row: Row, found: Prediction) -> Scored:
+def _scored(row: MeasuredRun, found: Prediction) -> RowScore:
     measured = {m: row.measured[key] for m, key in METRICS.items() if key in row.measured}
     values = {m: getattr(found, m) for m in measured}
-    return Scored(
+    return RowScore(
         id=row.id, group=row.group,
-        metrics={m: Compared(v, measured[m]) for m, v in values.items() if v is not None},
-        phases={n: Compared(found.phases[n], peak) for n, peak in row.phases.items()
+        metrics={m: Comparison(v, measured[m]) for m, v in values.items() if v is not None},
+        phases={n: Comparison(found.phases[n], peak) for n, peak in row.phases.items()
                 if n in found.phases},
         unpredicted=tuple(m for m, v in values.items() if v is None),
     )  # fmt: skip
 
 
-def as_data(report: Report, *, phases: bool = False) -> dict[str, Any]:
+def as_data(report: BacktestReport, *, phases: bool = False) -> dict[str, Any]:
     """The report as plain data: every metric, every row, every refusal."""
     return {
         "metrics": {metric: _metric(report, metric) for metric in METRICS},
@@ -190,7 +190,7 @@ def as_data(report: Report, *, phases: bool = False) -> dict[str, Any]:
     }
 
 
-def _metric(report: Report, metric: str) -> dict[str, Any]:
+def _metric(report: BacktestReport, metric: str) -> dict[str, Any]:
     make = right if metric == "fits" else _figures
     groups = {group: make(report, metric, group) for group in report.groups}
     return {
@@ -199,12 +199,12 @@ def _metric(report: Report, metric: str) -> dict[str, Any]:
     }
 
 
-def _figures(report: Report, metric: str, group: str | None) -> dict[str, Any]:
+def _figures(report: BacktestReport, metric: str, group: str | None) -> dict[str, Any]:
     found = report.summary(metric, group)
     return {name: getattr(found, name) for name in found.__struct_fields__}
 
 
-def right(report: Report, metric: str = "fits", group: str | None = None) -> dict[str, Any]:
+def right(report: BacktestReport, metric: str = "fits", group: str | None = None) -> dict[str, Any]:
     """Of verdicts, how many are right."""
     found = [row.metrics[metric] for row in report.rows
              if (group is None or row.group == group) and metric in row.metrics]  # fmt: skip
@@ -212,7 +212,7 @@ def right(report: Report, metric: str = "fits", group: str | None = None) -> dic
     return {"n": len(found), "right_pct": 100 * good / len(found) if found else None}
 
 
-def _row_data(row: Scored, phases: bool) -> dict[str, Any]:
+def _row_data(row: RowScore, phases: bool) -> dict[str, Any]:
     data: dict[str, Any] = {"id": row.id, "group": row.group}
     for metric, one in row.metrics.items():
         if metric == "fits":
@@ -225,5 +225,5 @@ def _row_data(row: Scored, phases: bool) -> dict[str, Any]:
     return data
 
 
-def _compared(one: Compared) -> dict[str, Any]:
+def _compared(one: Comparison) -> dict[str, Any]:
     return {"predicted": one.predicted, "measured": one.measured, "error_pct": one.error_pct}

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ..core.calculator import Estimate, full_estimate
 from ..core.errors import tell
 from .output import show, write
-from .parser import Parser, Source, add_output, add_run
+from .parser import Parser, RunSource, add_output, add_run
 from .recorded import add_recorded, recorded_source, recorded_words
 from .serving import serving_answer
 
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return answer(args, estimate, ["explain", *recorded_words(args)], name)
 
 
-def estimated(source: Source) -> Estimate:
+def estimated(source: RunSource) -> Estimate:
     """The estimate of a run, with what was assumed on the way to it."""
     found = full_estimate(source.data)
     assumed = [*source.assumed, *found.result.assumed]

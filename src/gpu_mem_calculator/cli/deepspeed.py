@@ -14,7 +14,7 @@ from .output import write
 from .parser import Parser, add_settings, positive, whole
 
 if TYPE_CHECKING:
-    from ..core.model_source import Model
+    from ..core.model_source import ResolvedModel
 
 EXAMPLES = """\
 examples:
@@ -48,7 +48,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
-    from ..zero_tables import zero2_table, zero3_table
+    from ..published.zero_tables import zero2_table, zero3_table
 
     total, largest = _counts(args)
     setup = (args.gpus_per_node, args.nodes, args.buffer_factor)
@@ -93,7 +93,7 @@ def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
     return total, largest
 
 
-def _tell(args: argparse.Namespace, counted: Counted) -> None:
+def _tell(args: argparse.Namespace, counted: BaseModelCount) -> None:
     """What was counted, on stderr: the table is all there is on stdout."""
     from ..hub.names import shown
 
@@ -108,16 +108,16 @@ def _tell(args: argparse.Namespace, counted: Counted) -> None:
     tell(*lines)
 
 
-class Counted(NamedTuple):
+class BaseModelCount(NamedTuple):
     """A base model: its parameters, those of its largest module, and what is not among them."""
 
     total: int
     largest: int
-    model: Model
+    model: ResolvedModel
     note: str = ""
 
 
-def base_model_counts(name: str, settings: list[str]) -> Counted:
+def base_model_counts(name: str, settings: list[str]) -> BaseModelCount:
     """Parameters of the base model and of its largest module.
 
     DeepSpeed's users build the model with transformers' `AutoModel`, which leaves an untied output
@@ -135,8 +135,8 @@ def base_model_counts(name: str, settings: list[str]) -> Counted:
     own, largest = base.num_parameters, base.largest_layer_parameters
     tower = base.tower_parameters
     if found.parameters_given:
-        return Counted(found.parameters_given, largest, found, ", as --set says")
+        return BaseModelCount(found.parameters_given, largest, found, ", as --set says")
     whole = own == found.arch.num_parameters
     note = "" if whole else " without its output head"
     note += f", {tower:,} of them in the vision tower" if tower else ""
-    return Counted(own + tower, largest, found, note)
+    return BaseModelCount(own + tower, largest, found, note)

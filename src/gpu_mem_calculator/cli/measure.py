@@ -13,23 +13,14 @@ from msgspec.structs import replace
 from ..core.errors import InputError, tell
 from ..core.runfile import with_settings
 from ..ledger.units import GIB, KIB, MIB
-from ..measure.case import STEPS, TIMEOUT, Case, fresh_id, read_cases
-from ..measure.cases import Result, measure_cases
-from ..measure.over_ray import Shape
+from ..measure.case import STEPS, TIMEOUT, MeasureCase, fresh_id, read_cases
+from ..measure.cases import CaseResult, measure_cases
+from ..measure.over_ray import ClusterShape
 from ..measure.runs_file import RunsFile
 from .conditions import check_options, conditions, run_name
 from .function import add_function, function_values
 from .output import show, write
-from .parser import (
-    Parser,
-    add_allocator,
-    add_output,
-    add_run,
-    natural,
-    positive,
-    run_data,
-    whole,
-)
+from .parser import Parser, add_allocator, add_output, add_run, natural, positive, run_data, whole
 from .progress import progress
 
 EXAMPLES = """\
@@ -76,12 +67,12 @@ def arguments(parser: Parser) -> None:
     add_output(parser, "table", "json")
 
 
-def nodes_and_gpus(text: str) -> Shape:
+def nodes_and_gpus(text: str) -> ClusterShape:
     """`2x8`: two nodes of eight GPUs."""
     found = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", text.strip())
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} must be nodes x GPUs on each, such as 2x8")
-    return Shape(int(found[1]), int(found[2]))
+    return ClusterShape(int(found[1]), int(found[2]))
 
 
 def memory_size(text: str) -> int:
@@ -126,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     return run_many(args, todo, file) if args.cases else run_one(args, todo, file)
 
 
-def one_case(args: argparse.Namespace, file: RunsFile | None) -> Case:
+def one_case(args: argparse.Namespace, file: RunsFile | None) -> MeasureCase:
     """The run of --config or --preset, checked before anything starts."""
     from ..measure.program import program
     from ..measure.worker import check_rank
@@ -137,11 +128,11 @@ def one_case(args: argparse.Namespace, file: RunsFile | None) -> Case:
     if args.id is None and args.rank:
         name += f".rank{args.rank}"
     name = fresh_id(name, file.done() if file else ())
-    return Case(id=name, config=data, function=args.function, values=values,
+    return MeasureCase(id=name, config=data, function=args.function, values=values,
                 snapshot=args.snapshot, **conditions(args))  # fmt: skip
 
 
-def many_cases(args: argparse.Namespace) -> list[Case]:
+def many_cases(args: argparse.Namespace) -> list[MeasureCase]:
     """The cases of a file, with --set and the other options over them."""
     return [
         replace(case, config=with_settings(dict(case.config), args.settings), **conditions(args))
@@ -149,7 +140,7 @@ def many_cases(args: argparse.Namespace) -> list[Case]:
     ]
 
 
-def tell_unused(cases: list[Case]) -> None:
+def tell_unused(cases: list[MeasureCase]) -> None:
     """Keys of a run file that a function takes the place of, said once."""
     from ..jobs.function import not_used, run_without_model
 
@@ -159,7 +150,9 @@ def tell_unused(cases: list[Case]) -> None:
         tell(not_used(list(found)))
 
 
-def remaining(args: argparse.Namespace, cases: list[Case], file: RunsFile | None) -> list[Case]:
+def remaining(
+    args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile | None
+) -> list[MeasureCase]:
     """The cases that the file does not have yet."""
     done = file.done(failed=not args.again) if file is not None and args.cases else set()
     todo = [case for case in cases if case.id not in done]
@@ -169,7 +162,7 @@ def remaining(args: argparse.Namespace, cases: list[Case], file: RunsFile | None
     return todo
 
 
-def run_one(args: argparse.Namespace, cases: list[Case], file: RunsFile | None) -> int:
+def run_one(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile | None) -> int:
     """One case, with a whole report; 1 where the run did not come to its end."""
     from ..measure.worker import measure_case
 
@@ -189,13 +182,13 @@ def run_one(args: argparse.Namespace, cases: list[Case], file: RunsFile | None) 
     return 1 if result.failed else 0
 
 
-def run_many(args: argparse.Namespace, cases: list[Case], file: RunsFile | None) -> int:
+def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile | None) -> int:
     """Many cases, a line each; cases that fail are results too."""
     from ..measure.worker import measure_case
     from ..report.lines import plain
     from ..report.measurement import case_line
 
-    results: list[Result] = []
+    results: list[CaseResult] = []
     lines: list[str] = []
     aside = args.format == "json" or args.output is not None
     try:

@@ -12,7 +12,7 @@ from ..core.errors import InputError, nearest, tell
 from ..core.runfile import with_settings
 
 
-class Help(argparse.RawDescriptionHelpFormatter):
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Help with examples as written, 80 columns wide like everything else."""
 
     def __init__(self, prog: str) -> None:
@@ -23,7 +23,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are `InputError`s and whose help shows examples as written."""
 
     def __init__(self, **rest: Any) -> None:
-        super().__init__(formatter_class=Help, allow_abbrev=False, **rest)
+        super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **rest)
 
     def error(self, message: str) -> NoReturn:
         """One sentence instead of the usage and an exit."""
@@ -120,7 +120,7 @@ def add_output(parser: Parser, *formats: str) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file")
 
 
-class Source(NamedTuple):
+class RunSource(NamedTuple):
     """A run as plain data, and what was assumed for it on the way."""
 
     data: dict[str, Any]
@@ -137,7 +137,7 @@ def run_data(args: argparse.Namespace) -> dict[str, Any]:
     return source.data
 
 
-def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> Source:
+def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSource:
     """The run that --config or --preset, --model and --set describe; --set alone, where something
     else brings the model (`needs_model` is false).
     """
@@ -145,7 +145,7 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> Source:
     from ..formats.deepspeed_keys import is_deepspeed
 
     if not needs_model and args.config is None and args.preset is None:
-        return Source(with_settings({}, args.settings))
+        return RunSource(with_settings({}, args.settings))
     if (args.config is None) == (args.preset is None):
         raise InputError(["give one of --config FILE and --preset NAME"])
     data = None if args.preset else load_text(args.config)
@@ -155,19 +155,19 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> Source:
         raise InputError([f"--model {args.model} is for DeepSpeed's JSON, which names none; leave "
                           "it out, or use --set model.name=NAME"])  # fmt: skip
     if args.preset is not None:
-        return Source(with_settings({"model": {"name": args.preset}}, args.settings))
+        return RunSource(with_settings({"model": {"name": args.preset}}, args.settings))
     if not isinstance(data, dict):
         kind = {"list": "a list", "NoneType": "empty"}.get(type(data).__name__, "a single value")
         raise InputError([f"{args.config}: a run file is an object with a 'model' section, "
                           f"this one is {kind}"])  # fmt: skip
-    return Source(with_settings(data, args.settings))
+    return RunSource(with_settings(data, args.settings))
 
 
-def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> Source:
+def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> RunSource:
     """DeepSpeed's JSON with the model of --model."""
     from ..formats.deepspeed_reader import run_file
 
-    found = Source(*run_file(data, model=args.model, settings=args.settings), deepspeed=True)
+    found = RunSource(*run_file(data, model=args.model, settings=args.settings), deepspeed=True)
     if needs_model and "model" not in found.data:
         raise InputError([f"{args.config} is DeepSpeed's configuration, which names no model; add "
                           "--model NAME"])  # fmt: skip

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..core.errors import printable, tell
-from ..measure.case import Case
+from ..measure.case import MeasureCase
 from .output import write
 
-Heard = Callable[[Case, str], None]
+Heard = Callable[[MeasureCase, str], None]
 
 
 @contextmanager
 def progress(
-    cases: list[Case], *, aside: bool = False
+    cases: list[MeasureCase], *, aside: bool = False
 ) -> Iterator[tuple[Heard, Callable[[str], None]]]:
     """On a terminal a bar with the phase at work; a line for each finished case everywhere.
 
@@ -40,7 +40,7 @@ def progress(
     with Progress(*parts, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task(printable(cases[0].id), total=len(cases))
 
-        def heard(case: Case, phase: str) -> None:
+        def heard(case: MeasureCase, phase: str) -> None:
             bar.update(task, description=printable(f"{case.id} {phase}"), refresh=True)
 
         def finished(text: str) -> None:

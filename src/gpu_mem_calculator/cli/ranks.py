@@ -6,10 +6,10 @@ import argparse
 
 from ..core.errors import InputError
 from ..measure.card import require_torch
-from ..measure.case import Case, fresh_id
+from ..measure.case import MeasureCase, fresh_id
 from ..measure.over_ray import run_over_ray
 from ..measure.program import program
-from ..measure.ranks import Place, check_ranks, measure_rank
+from ..measure.ranks import RankPlace, check_ranks, measure_rank
 from ..measure.runs_file import RunsFile
 from ..measure.torchrun import begin, refused
 from .conditions import check_options, conditions, run_name
@@ -21,7 +21,7 @@ from .parser import run_data, run_words
 HANDED_ON = ("steps", "alloc_conf", "append", "id", "snapshot", "format", "output")
 
 
-def run_ranks(args: argparse.Namespace, place: Place) -> int:
+def run_ranks(args: argparse.Namespace, place: RankPlace) -> int:
     """The real job under a launcher: this process is one of its ranks."""
     begin()
     try:
@@ -48,10 +48,10 @@ def check_launched(args: argparse.Namespace) -> None:
                           "leave it out"])  # fmt: skip
 
 
-def run_rank(args: argparse.Namespace, place: Place) -> int:
+def run_rank(args: argparse.Namespace, place: RankPlace) -> int:
     """One rank; rank 0 keeps and reports what all measured."""
     require_torch()
-    case = Case(
+    case = MeasureCase(
         id=run_name(args), config=run_data(args), function=args.function,
         values=function_values(args), snapshot=args.snapshot, **conditions(args),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from ..core.errors import InputError
 from ..core.files import write_file
 from ..core.record_file import load_record
 from .function import add_function, function_values, function_words
-from .parser import Parser, Source, run_source, run_words
+from .parser import Parser, RunSource, run_source, run_words
 
 SEQUENCES = "(training.seq_len)"  # which are the batch's own
 
@@ -29,7 +29,7 @@ def recorded_words(args: argparse.Namespace) -> list[str]:
     return [*run_words(args), *own]
 
 
-def recorded_source(args: argparse.Namespace) -> Source:
+def recorded_source(args: argparse.Namespace) -> RunSource:
     """The run of the options, with a module's record where one is asked for."""
     values = function_values(args)
     if not (args.function or args.record):
@@ -59,12 +59,12 @@ def _record(
 
     from ..core.resolve import resolve
     from ..core.runfile import read
-    from ..jobs.function import Function, run_without_model, users_own
+    from ..jobs.function import UserFunction, run_without_model, users_own
     from ..trace.record import record
 
     given, _ = run_without_model(data)
     resolved = resolve(read(given))
-    maker = Function(args.function, resolved.run.precision, values)
+    maker = UserFunction(args.function, resolved.run.precision, values)
     with users_own(args.function):
         found: dict[str, Any] = to_builtins(record(maker, resolved, args.function))
     if args.record:

@@ -20,14 +20,14 @@ LONGEST = 4096  # tokens; a model's own limit where that is lower
 NEAR = 0.10  # a size this near to a well-known model's means that model
 
 
-class Choice(Struct, frozen=True):
+class QuickChoice(Struct, frozen=True):
     """A preset and the settings over it, with a sentence for each thing that was chosen."""
 
     preset: str
     settings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def with_settings(self, *settings: str) -> Choice:
+    def with_settings(self, *settings: str) -> QuickChoice:
         """More settings; a later one wins."""
         return replace(self, settings=(*self.settings, *settings))
 
@@ -36,24 +36,24 @@ class Choice(Struct, frozen=True):
         return with_settings({"model": {"name": self.preset}}, self.settings)
 
 
-def choose_model(text: str) -> Choice:
+def choose_model(text: str) -> QuickChoice:
     """The model that a size or a name means, at a sequence people train with."""
     size = _size(text)
     if size is None:
-        return _with_sequence(Choice(text))
+        return _with_sequence(QuickChoice(text))
     row = nearest_by_size(size)
     known = row["num_parameters"]
     if abs(size - known) <= NEAR * known:
         note = f"{text} stands for {row['title']}, the nearest well-known model."
-        return _with_sequence(Choice(row["name"], notes=(note,)))
+        return _with_sequence(QuickChoice(row["name"], notes=(note,)))
     note = (
         f"{text} is far from any well-known model: the layers of {row['title']}, "
         "with its parameter bytes scaled."
     )
-    return _with_sequence(Choice(row["name"], (f"model.num_parameters={size}",), (note,)))
+    return _with_sequence(QuickChoice(row["name"], (f"model.num_parameters={size}",), (note,)))
 
 
-def choose_precision(choice: Choice) -> Choice:
+def choose_precision(choice: QuickChoice) -> QuickChoice:
     """Adapters sit on a 16-bit base with autocast around it, as PEFT's users run them."""
     data = choice.data()
     training, engine = data.get("training", {}), str(data["engine"]["type"]).lower()
@@ -78,7 +78,7 @@ def _size(text: str) -> int | None:
                           "350M"]) from None  # fmt: skip
 
 
-def _with_sequence(choice: Choice) -> Choice:
+def _with_sequence(choice: QuickChoice) -> QuickChoice:
     model = find_model(ModelConfig(name=choice.preset))
     seq = min(model.arch.max_seq_len, LONGEST)
     note = f"Sequence {seq:,}"
@@ -92,7 +92,7 @@ def _with_sequence(choice: Choice) -> Choice:
     )
 
 
-def choose_mesh(choice: Choice, fixed: tuple[str, ...]) -> Choice:
+def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> QuickChoice:
     """The smallest tensor parallelism within a node that fits, then pipeline parallelism.
 
     With a pipeline, as many micro-batches as stages: the fewest that keep every stage busy. What
@@ -103,7 +103,7 @@ def choose_mesh(choice: Choice, fixed: tuple[str, ...]) -> Choice:
     hardware = choice.data()["hardware"]
     num_gpus = whole_number(hardware.get("num_gpus"), 1)
     per_node = whole_number(hardware.get("gpus_per_node"), 8)
-    best: Choice | None = None
+    best: QuickChoice | None = None
     refusal: InputError | None = None
     for tp, pp in _meshes(num_gpus, per_node):
         tried = _meshed(choice, tp, pp, num_gpus, fixed)
@@ -120,7 +120,7 @@ def choose_mesh(choice: Choice, fixed: tuple[str, ...]) -> Choice:
     return _ending(best, ", the most that this model can be cut into; it does not fit.")
 
 
-def _ending(choice: Choice, text: str) -> Choice:
+def _ending(choice: QuickChoice, text: str) -> QuickChoice:
     """A choice with an end for its last note."""
     return replace(choice, notes=(*choice.notes[:-1], choice.notes[-1] + text))
 
@@ -142,7 +142,9 @@ def _meshes(num_gpus: int, gpus_per_node: int) -> Iterator[tuple[int, int]]:
     yield from ((tp, pp) for pp in range(2, min(rest, DEEPEST) + 1) if rest % pp == 0)
 
 
-def _meshed(choice: Choice, tp: int, pp: int, num_gpus: int, fixed: tuple[str, ...]) -> Choice:
+def _meshed(
+    choice: QuickChoice, tp: int, pp: int, num_gpus: int, fixed: tuple[str, ...]
+) -> QuickChoice:
     settings = [
         f"parallelism.tensor_parallel_size={tp}",
         f"parallelism.pipeline_parallel_size={pp}",

@@ -19,11 +19,11 @@ from .parser import Parser, add_allocator, add_output, add_run, natural, run_dat
 
 if TYPE_CHECKING:
     from ..core.calculator import Estimate
-    from ..jobs.function import Function
-    from ..report.tracing import Traced
-    from ..trace.diff import Difference
-    from ..trace.foreign import Foreign
-    from ..trace.run import Trace
+    from ..jobs.function import UserFunction
+    from ..report.tracing import TraceReport
+    from ..trace.diff import LedgerDiff
+    from ..trace.foreign import ForeignModel
+    from ..trace.run import RunTrace
 
 EXAMPLES = """\
 examples:
@@ -76,16 +76,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-class Given(NamedTuple):
+class TraceInput(NamedTuple):
     """What is traced: the run, its estimate, the model's maker where it is not the run file's."""
 
     data: dict[str, Any]
     estimate: Estimate
-    maker: Function | Foreign | None = None
+    maker: UserFunction | ForeignModel | None = None
     notes: tuple[str, ...] = ()
 
 
-def job_of(args: argparse.Namespace) -> Given:
+def job_of(args: argparse.Namespace) -> TraceInput:
     """The run of the options, whoever makes its model."""
     values = function_values(args)
     data = run_data(args)
@@ -99,27 +99,29 @@ def job_of(args: argparse.Namespace) -> Given:
     with _in_a_sentence():
         maker = foreign(data.get("model"), trust=args.trust_remote_code)
     if maker is None:
-        return Given(data, estimate_of(data, exact=args.diff))
+        return TraceInput(data, estimate_of(data, exact=args.diff))
     _no_diff(args, maker.title)
     data = maker.run_file(data)
     estimate = estimate_of(data, exact=False)
     maker.run = estimate.resolved.run
     engine = estimate.resolved.engine.name
     maker.device = "meta" if engine == "fsdp" else device_of(estimate.resolved)
-    return Given(data, estimate, maker)
+    return TraceInput(data, estimate, maker)
 
 
-def _with_function(args: argparse.Namespace, data: dict[str, Any], values: dict[str, Any]) -> Given:
-    from ..jobs.function import Function, called_with, not_used, run_without_model
+def _with_function(
+    args: argparse.Namespace, data: dict[str, Any], values: dict[str, Any]
+) -> TraceInput:
+    from ..jobs.function import UserFunction, called_with, not_used, run_without_model
     from ..trace.run import device_of
 
     _no_diff(args, "the model of --function")
     data, unused = run_without_model(data)
     notes = (*([called_with(values)] if values else []), *([not_used(unused)] if unused else []))
     estimate = estimate_of(data, exact=False)
-    maker = Function(args.function, estimate.resolved.run.precision, values,
+    maker = UserFunction(args.function, estimate.resolved.run.precision, values,
                      device=device_of(estimate.resolved))  # fmt: skip
-    return Given(data, estimate, maker, notes)
+    return TraceInput(data, estimate, maker, notes)
 
 
 def _no_diff(args: argparse.Namespace, what: str) -> None:
@@ -153,13 +155,15 @@ def needs_torch(what: str) -> None:
             raise InputError([NEEDS_TORCH.format(what, error.name or name)]) from None
 
 
-def traced_run(args: argparse.Namespace, job: Given) -> Trace:
+def traced_run(args: argparse.Namespace, job: TraceInput) -> RunTrace:
     """Trace it, with the phases on a terminal; what breaks in a model is told in a sentence."""
-    from ..jobs.function import Function, users_own
+    from ..jobs.function import UserFunction, users_own
     from ..trace.run import trace
 
     with _phases() as progress:
-        around = users_own(job.maker.spec) if isinstance(job.maker, Function) else _in_a_sentence()
+        around = (
+            users_own(job.maker.spec) if isinstance(job.maker, UserFunction) else _in_a_sentence()
+        )
         with around:
             return trace(job.data, rank=args.rank, steps=args.steps, build=job.maker,
                          progress=progress)  # fmt: skip
@@ -205,13 +209,13 @@ def _phases() -> Iterator[Callable[[str], None] | None]:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def report_of(args: argparse.Namespace, job: Given, found: Trace) -> Traced:
+def report_of(args: argparse.Namespace, job: TraceInput, found: RunTrace) -> TraceReport:
     """The trace with what is said beside it."""
     from ..replay.advice import advise
-    from ..report.tracing import Traced
+    from ..report.tracing import TraceReport
 
     maker, result, run = job.maker, job.estimate.result, job.estimate.resolved.run
-    return Traced(
+    return TraceReport(
         trace=found,
         estimate=job.estimate,
         advice=advise(found.stream, found.resolved.allocator, found.needs_bytes),
@@ -224,7 +228,7 @@ def report_of(args: argparse.Namespace, job: Given, found: Trace) -> Traced:
     )
 
 
-def _difference(estimate: Estimate, found: Trace) -> Difference:
+def _difference(estimate: Estimate, found: RunTrace) -> LedgerDiff:
     from ..backtest.phases import phase_peaks, replayed_peaks
     from ..report.tracing import peak_of
     from ..trace.diff import difference

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from .calculator import Estimate
-from .capacity import Change, Matrix, fewest_gpus, matrix, what_ifs
+from .capacity import CapacityMatrix, ServingChange, fewest_gpus, matrix, what_ifs
 from .inference_config import SpeedResult
 from .runfile import read
 from .speed import no_speed, speed
@@ -16,11 +16,11 @@ from .speed import no_speed, speed
 class Answers(Struct, frozen=True, kw_only=True):
     """The table of contexts and sequences, how fast it could be, and what changes would bring."""
 
-    matrix: Matrix
+    matrix: CapacityMatrix
     speed: SpeedResult | None
     no_speed: str  # why there is none
-    what_ifs: list[Change]
-    fewest_gpus: Change | None = None  # asked where it does not fit as it is
+    what_ifs: list[ServingChange]
+    fewest_gpus: ServingChange | None = None  # asked where it does not fit as it is
 
 
 def answers(

@@ -13,21 +13,21 @@ from fractions import Fraction
 from msgspec.structs import replace
 
 from .calculator import STEP
-from .resolved import Resolved
+from .resolved import ResolvedRun
 
 Line = tuple[int, int]  # bytes of one sequence, and of each one more
 Lines = tuple[Line, ...]  # by instant
 FEW = 5  # contexts: what a parabola and its proof take
 
 
-def lines(resolved: Resolved, contexts: Sequence[int]) -> list[Lines]:
+def lines(resolved: ResolvedRun, contexts: Sequence[int]) -> list[Lines]:
     """For each context, the line of every instant."""
     known: dict[int, Lines] = {}
     _fill(resolved, sorted(set(contexts)), known)
     return [known[context] for context in contexts]
 
 
-def _fill(resolved: Resolved, wanted: Sequence[int], known: dict[int, Lines]) -> None:
+def _fill(resolved: ResolvedRun, wanted: Sequence[int], known: dict[int, Lines]) -> None:
     """One parabola for a stretch of contexts, or one for each half of it."""
     last = len(wanted) - 1
     places = {0, last // 2, last, last // 4, 3 * last // 4} if last >= FEW else range(last + 1)
@@ -45,7 +45,7 @@ def _fill(resolved: Resolved, wanted: Sequence[int], known: dict[int, Lines]) ->
         _fill(resolved, wanted[last // 2 :], known)
 
 
-def own_lines(resolved: Resolved, context: int) -> Lines:
+def own_lines(resolved: ResolvedRun, context: int) -> Lines:
     """The ledgers of one sequence and of two."""
     new = min(int(resolved.run.new_tokens), context - 1)
     heights = []

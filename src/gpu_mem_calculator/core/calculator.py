@@ -9,14 +9,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..generation.instants import DECODE, PREFILL
 from ..ledger.ledger import ACT, CACHE, CPU, GRAD, NVME, OPTIM, PARAM, UNIFIED, Instant, Ledger
 from ..ledger.units import GIB
-from ..memory.generation import DECODE, PREFILL
-from ..memory.nccl import Part
-from ..memory.run import Run
-from ..memory.serving.served import SERVE, Served
-from ..memory.timeline import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..model.adapters import total_adapter_parameters
+from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+from ..run.run import Run
+from ..run.served import SERVE, NamedBytes, ServerMemory
 from .errors import InputError
 from .models import (
     EngineConfig,
@@ -29,9 +28,9 @@ from .models import (
     StageResult,
     TrainingConfig,
 )
-from .replayed import Replayed, replayed, with_blocks
+from .replayed import StageReplay, replayed, with_blocks
 from .resolve import resolve
-from .resolved import Resolved
+from .resolved import ResolvedRun
 from .runfile import as_dict, gathered, read
 from .serving import asked_for, serving_result
 from .verdict import FITS, SHORT, verdict
@@ -44,10 +43,12 @@ class Estimate(Struct, frozen=True, kw_only=True):
     """A result with the ledgers it comes from, one for each pipeline stage."""
 
     result: MemoryResult
-    resolved: Resolved
+    resolved: ResolvedRun
     ledgers: tuple[Ledger, ...]
-    replayed: Replayed | None = None  # the busiest stage; None where only the ledger was asked for
-    served: tuple[Served, ...] = ()  # each stage of a server with a pool for its cache
+    replayed: StageReplay | None = (
+        None  # the busiest stage; None where only the ledger was asked for
+    )
+    served: tuple[ServerMemory, ...] = ()  # each stage of a server with a pool for its cache
 
     @property
     def ledger(self) -> Ledger:
@@ -60,7 +61,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return self.resolved.run.new_tokens is not None
 
     @property
-    def outside_torch(self) -> tuple[Part, ...]:
+    def outside_torch(self) -> tuple[NamedBytes, ...]:
         """What CUDA takes beside torch on the busiest stage's cards."""
         if self.served:
             return self.served[self.result.busiest_stage].outside
@@ -99,7 +100,7 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, replayed=found)
 
 
-def _served(file: RunFile, resolved: Resolved) -> Estimate:
+def _served(file: RunFile, resolved: ResolvedRun) -> Estimate:
     """A server fills its pool: it fits where it starts. The stage with least room decides."""
     assert resolved.engine.serve is not None
     served = tuple(map(resolved.engine.serve, _stage_runs(resolved)))
@@ -119,27 +120,27 @@ def _served(file: RunFile, resolved: Resolved) -> Estimate:
     return Estimate(result=result, resolved=resolved, ledgers=ledgers, served=served)
 
 
-def _room(one: Served) -> tuple[bool, bool, int, int]:
+def _room(one: ServerMemory) -> tuple[bool, bool, int, int]:
     """Less for a rank that decides: it has a problem, keeps something, holds fewer tokens."""
     return not one.problem, not one.room_bytes, one.tokens, -one.needs_bytes
 
 
-def _stage_runs(resolved: Resolved) -> Iterator[Run]:
+def _stage_runs(resolved: ResolvedRun) -> Iterator[Run]:
     return (replace(resolved.run, stage=stage) for stage in range(resolved.run.mesh.pp))
 
 
-def _ledgers(resolved: Resolved) -> tuple[Ledger, ...]:
+def _ledgers(resolved: ResolvedRun) -> tuple[Ledger, ...]:
     """One for each pipeline stage."""
     return tuple(map(resolved.engine.ledger, _stage_runs(resolved)))
 
 
-def busiest_stage(resolved: Resolved) -> int:
+def busiest_stage(resolved: ResolvedRun) -> int:
     """The stage whose ledger is highest."""
     peaks = [int(ledger.peak(phases=STEP)) for ledger in _ledgers(resolved)]
     return peaks.index(max(peaks))
 
 
-def needed_bytes(resolved: Resolved, run: Run) -> int:
+def needed_bytes(resolved: ResolvedRun, run: Run) -> int:
     """What the card must have for a run by its ledger alone: the busiest stage's peak, and what
     CUDA takes beside.
     """
@@ -149,9 +150,14 @@ def needed_bytes(resolved: Resolved, run: Run) -> int:
 
 
 def _result(
-    file: RunFile, resolved: Resolved, ledgers: tuple[Ledger, ...], peaks: list[int], busiest: int,
-    found: Replayed | None, outside: int,
-) -> MemoryResult:  # fmt: skip
+    file: RunFile,
+    resolved: ResolvedRun,
+    ledgers: tuple[Ledger, ...],
+    peaks: list[int],
+    busiest: int,
+    found: StageReplay | None,
+    outside: int,
+) -> MemoryResult:
     run, hardware = resolved.run, resolved.hardware
     ledger = ledgers[busiest]
     highest = [one.peak_instant(phases=STEP) for one in ledgers]
@@ -200,7 +206,7 @@ def _parameters(run: Run) -> int:
     return run.parameters_given or run.arch.num_parameters + tower
 
 
-def _trainable(resolved: Resolved) -> int:
+def _trainable(resolved: ResolvedRun) -> int:
     run = resolved.run
     if run.new_tokens is not None:
         return 0
@@ -229,7 +235,7 @@ def _most(ledgers: tuple[Ledger, ...], place: str) -> int:
     return max(int(ledger.peak(place)) for ledger in ledgers)
 
 
-def _stages(resolved: Resolved, highest: list[Instant], peaks: list[int]) -> list[StageResult]:
+def _stages(resolved: ResolvedRun, highest: list[Instant], peaks: list[int]) -> list[StageResult]:
     run, engine = resolved.run, resolved.engine
     layers = engine.stage_layers(run) if engine.stage_layers else [len(run.arch.layers)]
     return [

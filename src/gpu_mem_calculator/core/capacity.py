@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from .. import catalog
-from ..memory.serving.served import Served
+from ..run.served import ServerMemory
 from .batches import Lines, lines
 from .calculator import Estimate, full_estimate
 from .errors import InputError
@@ -28,7 +28,7 @@ Used = Callable[[int], int]  # sequences to bytes
 Room = tuple[Used, int, int]
 
 
-class Matrix(Struct, frozen=True, kw_only=True):
+class CapacityMatrix(Struct, frozen=True, kw_only=True):
     """Context by concurrency: the share of the room that is taken, row by row.
 
     Above 1 it does not fit; None where the server would not run so many at once. `most` is the
@@ -43,7 +43,7 @@ class Matrix(Struct, frozen=True, kw_only=True):
 
 def matrix(
     estimate: Estimate, contexts: Sequence[int] = (), concurrencies: Sequence[int] = ()
-) -> Matrix:
+) -> CapacityMatrix:
     """The whole table; without contexts, those of the model up to its longest."""
     longest = _longest(estimate)
     wanted = tuple(contexts) or (*(c for c in CONTEXTS if c < longest), longest)
@@ -54,7 +54,9 @@ def matrix(
         rows.append(tuple(share if count <= at_once else None
                           for count, share in zip(counts, each, strict=True)))  # fmt: skip
         most.append(_most(used, limit, at_once))
-    return Matrix(contexts=wanted, concurrencies=counts, shares=tuple(rows), most=tuple(most))
+    return CapacityMatrix(
+        contexts=wanted, concurrencies=counts, shares=tuple(rows), most=tuple(most)
+    )
 
 
 def _share(used: int, limit: int) -> float:
@@ -98,7 +100,7 @@ def _rooms(estimate: Estimate, contexts: Sequence[int]) -> Iterator[Room]:
         yield used, resolved.hardware.memory_bytes, AT_ONCE
 
 
-def _pool(served: Sequence[Served], context: int) -> Room:
+def _pool(served: Sequence[ServerMemory], context: int) -> Room:
     """A server: the stage with the least room decides."""
     tightest = max(served, key=lambda one: _share(one.sequence_bytes(context), one.room_bytes))
     each = tightest.sequence_bytes(context)
@@ -110,7 +112,7 @@ def _whole(each: Lines, outside: int, count: int) -> int:
     return outside + max((first + (count - 1) * more for first, more in each), default=0)
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class ServingChange(Struct, frozen=True, kw_only=True):
     """One thing changed, and what comes of it; `problem` where it is not possible."""
 
     title: str
@@ -133,7 +135,7 @@ TRIED: tuple[tuple[str, dict[str, str]], ...] = (
 SPREAD = "expert_parallel_size"
 
 
-def what_ifs(file: RunFile) -> list[Change]:
+def what_ifs(file: RunFile) -> list[ServingChange]:
     """One change at a time: a smaller cache, smaller weights, experts spread, more GPUs or fewer;
     those that change something.
     """
@@ -173,21 +175,21 @@ def _ranks(file: RunFile) -> int:
     return file.inference.tensor_parallel_size or 1 if file.inference else 1
 
 
-def changed(file: RunFile, title: str, settings: tuple[str, ...]) -> Change:
+def changed(file: RunFile, title: str, settings: tuple[str, ...]) -> ServingChange:
     """A run with some keys changed."""
     try:
         result = full_estimate(_with(file, settings), replay=False).result
     except InputError as error:
-        return Change(title=title, setting=settings, problem=error.problems[0])
+        return ServingChange(title=title, setting=settings, problem=error.problems[0])
     taken, serving = result.allocated_bytes + result.outside_torch_bytes, result.serving
-    return Change(
+    return ServingChange(
         title=title, setting=settings, device_bytes=taken, fits=result.fits_on_gpu,
         kv_tokens=0 if serving is None else serving.kv_tokens,
         max_concurrency=0.0 if serving is None else serving.max_concurrency,
     )  # fmt: skip
 
 
-def fewest_gpus(file: RunFile) -> Change | None:
+def fewest_gpus(file: RunFile) -> ServingChange | None:
     """The smallest number of GPUs, a power of two, over which tensor parallelism starts."""
     tp = 1
     while tp <= MOST_TP:
@@ -222,7 +224,7 @@ def _with(file: RunFile, settings: Sequence[str]) -> dict[str, Any]:
     return with_settings(data, settings)
 
 
-def largest_models(data: dict[str, Any], most: int = 10) -> list[Change]:
+def largest_models(data: dict[str, Any], most: int = 10) -> list[ServingChange]:
     """The largest presets that this card serves, largest first."""
     rows = [catalog.find("index", name) for name in catalog.names("index")]
     sized = sorted((row for row in rows if row), key=lambda row: -row["num_parameters"])

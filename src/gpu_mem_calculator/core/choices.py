@@ -15,17 +15,19 @@ from msgspec import Struct
 
 from .. import catalog
 from ..engines import engine_names, engines
-from ..memory.formats.ftypes import FILE_TYPES
-from ..memory.formats.recipes import RECIPES
-from ..memory.llamacpp.plan import CACHE_TYPES
-from ..memory.optimizers import OPTIMIZERS
-from ..memory.serving.transformers_checks import CACHES, QUANTIZATIONS
-from ..memory.sglang.guessing import NAMES as SGLANG_SPECULATION
-from ..memory.tensorrt_llm.versions import ENGINES as TENSORRT
-from ..memory.tensorrt_llm.versions import TORCH
-from ..memory.vllm.speculative import METHODS as VLLM_SPECULATION
-from ..replay.settings import READERS, Settings, SettingsError
-from ..serving import server_names, servers, tensorrt_llm, tgi
+from ..replay.settings import READERS, AllocatorSettings, AllocatorSettingsError
+from ..serving import server_names, servers
+from ..serving.llamacpp.layout import CACHE_TYPES
+from ..serving.sglang.speculative import NAMES as SGLANG_SPECULATION
+from ..serving.tensorrt_llm import engine as tensorrt_llm
+from ..serving.tensorrt_llm.versions import ENGINES as TENSORRT
+from ..serving.tensorrt_llm.versions import TORCH
+from ..serving.tgi import engine as tgi
+from ..serving.transformers.checks import CACHES, QUANTIZATIONS
+from ..serving.vllm.speculative import METHODS as VLLM_SPECULATION
+from ..step.optimizers import OPTIMIZERS
+from ..weights.gguf_types import FILE_TYPES
+from ..weights.recipes import RECIPES
 from .errors import InputError
 from .models import TrainingConfig
 from .resolve import RECOMPUTE, resolve
@@ -75,7 +77,7 @@ BESIDE: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Choice(Struct, frozen=True, omit_defaults=True):
+class AllowedValue(Struct, frozen=True, omit_defaults=True):
     """A value and its name; `engines`: those that take it, where not all do that have the key."""
 
     value: Any
@@ -111,7 +113,7 @@ def _resolves(engine: str, path: str, settings: tuple[str, ...]) -> bool:
     return True
 
 
-def choices(path: str, kind: Any, known: Iterable[str] | None) -> tuple[Choice, ...]:
+def choices(path: str, kind: Any, known: Iterable[str] | None) -> tuple[AllowedValue, ...]:
     """Every value of a key that is offered; `known`: the engines that have the key."""
     if path in SETS:
         return tuple(_choice(path, value, names) for value, names in SETS[path]().items())
@@ -129,8 +131,8 @@ def _deciding(path: str) -> tuple[str, ...]:
     return engine_names() if path.startswith("training.") and "lora." not in path else ()
 
 
-def _choice(path: str, value: Any, names: Iterable[str]) -> Choice:
-    return Choice(value, TITLES.get(path, {}).get(value) or spelt(value), tuple(names))
+def _choice(path: str, value: Any, names: Iterable[str]) -> AllowedValue:
+    return AllowedValue(value, TITLES.get(path, {}).get(value) or spelt(value), tuple(names))
 
 
 def spelt(value: Any) -> str:
@@ -203,8 +205,8 @@ def _alloc_confs() -> dict[Any, tuple[str, ...]]:
 
 def _read(text: str) -> bool:
     try:
-        Settings.parse(text)
-    except SettingsError:
+        AllocatorSettings.parse(text)
+    except AllocatorSettingsError:
         return False
     return True
 

@@ -13,9 +13,10 @@ from ..ledger.ledger import CPU, GPU, Entry, Ledger
 from ..ledger.mesh import Mesh
 from ..ledger.num import Num
 from ..ledger.sym import Sym
-from ..memory.run import Run
 from ..model.arch import Arch
+from ..model.scaling import with_share
 from ..model.symbolic import symbolic
+from ..run.run import Run
 from .calculator import STEP, Estimate
 from .replayed import with_blocks
 
@@ -34,7 +35,7 @@ LOG = logging.getLogger(__name__)
 AXES = ("dp", "tp", "pp", "cp", "ep")
 
 
-class Explained(Struct, frozen=True, kw_only=True):
+class ExplainedEntry(Struct, frozen=True, kw_only=True):
     """One entry: what it is, its formula with letters and with numbers, when, and who says so.
 
     `alive` gives the copies at each instant, by the instant's title, in the order of a step;
@@ -71,7 +72,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     symbolic: bool
     letters: dict[str, int]
     meanings: dict[str, str]
-    entries: tuple[Explained, ...]
+    entries: tuple[ExplainedEntry, ...]
 
 
 def explain(estimate: Estimate) -> Explanation:
@@ -94,9 +95,9 @@ def explain(estimate: Estimate) -> Explanation:
     )  # fmt: skip
 
 
-def _beside(place: str, name: str, size: int, source: str) -> Explained:
+def _beside(place: str, name: str, size: int, source: str) -> ExplainedEntry:
     """What a process takes beside torch's memory, on the card or on the host."""
-    return Explained(
+    return ExplainedEntry(
         name=name, kind="outside torch", place=place, bytes=size, formula=f"{size:,}",
         numbers=f"{size:,}", copies_at_peak=1, bytes_at_peak=size, alive={}, always=True,
         source=source,
@@ -129,7 +130,7 @@ def _with_letters(run: Run) -> Run:
     given = run.parameters_given
     return replace(
         run,
-        arch=_arch(run, letter_total=given is not None),
+        arch=_arch(run),
         batch=Sym.named(run.batch, "b"),
         seq=Sym.named(run.seq, "s"),
         new_tokens=Sym.named(run.new_tokens, "n") if run.new_tokens else run.new_tokens,
@@ -139,13 +140,15 @@ def _with_letters(run: Run) -> Run:
     )
 
 
-def _arch(run: Run, *, letter_total: bool) -> Arch:
-    """The architecture with letters; its own total is N where another one is given."""
-    total = Sym.named(run.arch.num_parameters, "N") if letter_total else None
-    return replace(symbolic(run.arch), total=total)
+def _arch(run: Run) -> Arch:
+    """The architecture with letters; its own total is N where another one, P, is given."""
+    arch, given = symbolic(run.arch), run.parameters_given
+    if given is None:
+        return arch
+    return with_share(arch, (Sym.named(given, "P"), Sym.named(run.arch.own_parameters, "N")))
 
 
-def _explained(entry: Entry, ledger: Ledger, peak: str) -> Explained:
+def _explained(entry: Entry, ledger: Ledger, peak: str) -> ExplainedEntry:
     present = [i for i in ledger.instants if int(i.present)]
     alive: dict[str, int] = {}
     for instant in present:
@@ -154,7 +157,7 @@ def _explained(entry: Entry, ledger: Ledger, peak: str) -> Explained:
             alive[instant.title] = max(copies, alive.get(instant.title, 0))
     step = {i.title for i in present if i.phase in STEP}
     copies = int(entry.live.get(peak, 0))
-    return Explained(
+    return ExplainedEntry(
         name=entry.name, kind=entry.kind, place=entry.place, bytes=int(entry.bytes),
         formula=entry.formula or _formula(entry.bytes), numbers=_numbers(entry.bytes),
         copies_at_peak=copies,
@@ -165,9 +168,9 @@ def _explained(entry: Entry, ledger: Ledger, peak: str) -> Explained:
     )  # fmt: skip
 
 
-def _merged(entries: list[Explained]) -> list[Explained]:
+def _merged(entries: list[ExplainedEntry]) -> list[ExplainedEntry]:
     """Entries without bytes left out; the same one at several instants becomes one."""
-    found: dict[tuple[Any, ...], Explained] = {}
+    found: dict[tuple[Any, ...], ExplainedEntry] = {}
     for entry in entries:
         key = (entry.name, entry.kind, entry.place, entry.formula, entry.source)
         if entry.bytes == 0 or not entry.alive:

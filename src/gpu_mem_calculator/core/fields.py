@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from ..engines import ALIASES, engine_names, engines
-from ..memory.serving.transformers_checks import ONE_VALUE
 from ..serving import ALIASES as SERVER_ALIASES
 from ..serving import servers
-from .choices import OPEN, Choice, choices, takes
+from ..serving.transformers.checks import ONE_VALUE
+from .choices import OPEN, AllowedValue, choices, takes
 from .keys import DEFAULT, WORDS
 from .models import LoraConfig, Object, Parameters
 from .resolve import AXES
@@ -40,7 +40,7 @@ OF = {"training": TRAINING, "parallelism": TRAINING, "engine": TRAINING, "infere
 KINDS = {int: "count", float: "number", bool: "flag", str: "text"}
 
 
-class Field(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunFileField(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A key of a run file.
 
     - `kind`: count, size (a count that may be 0 or very large), number, flag, choice, text, list,
@@ -57,7 +57,7 @@ class Field(Struct, frozen=True, kw_only=True, omit_defaults=True):
     meaning: str
     kind: str
     level: str
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[AllowedValue, ...] = ()
     open: bool = False
     minimum: float | None = None
     maximum: float | None = None
@@ -67,13 +67,13 @@ class Field(Struct, frozen=True, kw_only=True, omit_defaults=True):
     default: Any = None
 
 
-def fields() -> list[Field]:
+def fields() -> list[RunFileField]:
     """Every key of every section, those of training.lora behind it."""
     return list(_fields())
 
 
 @cache
-def _fields() -> tuple[Field, ...]:
+def _fields() -> tuple[RunFileField, ...]:
     found = []
     for section, struct in SECTIONS.items():
         for key, kind in hints(struct).items():
@@ -89,7 +89,7 @@ def _adapter_default(key: str) -> Any:
     return None if key == "r" else getattr(LoraConfig(), key)
 
 
-def _field(section: str, key: str, kind: Any, default: Any) -> Field:
+def _field(section: str, key: str, kind: Any, default: Any) -> RunFileField:
     path = f"{section}.{key}"
     level, label, meaning = WORDS[path]
     defaults = _defaults(path, section, key, default)
@@ -97,7 +97,7 @@ def _field(section: str, key: str, kind: Any, default: Any) -> Field:
     name = _kind(kind)
     if offered and path not in OPEN and name != "list":
         name = "choice"
-    return Field(
+    return RunFileField(
         path=path, section=section, key=key, label=label, meaning=meaning, kind=name, level=level,
         choices=offered, open=path in OPEN, defaults=defaults,
         default=default if defaults is None else None, **({} if offered else _bounds(kind)),

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from stat import S_IMODE, S_ISREG
 
+from ..ledger.units import MIB
 from .errors import InputError
 
-MOST_BYTES = 8 * 2**20  # of a configuration file, and of a module's record
-MOST_RUNS_BYTES = 256 * 2**20  # of a file of cases or of measured runs
+MOST_BYTES = 8 * MIB  # of a configuration file, and of a module's record
+MOST_RUNS_BYTES = 256 * MIB  # of a file of cases or of measured runs
 
 
 def read_text(

@@ -121,4 +121,8 @@ def _nodes(config: GPUConfig, count: int) -> tuple[int, int]:
     if per_node * nodes < count or per_node * (nodes - 1) >= count:
         raise InputError([f"hardware: {nodes} nodes of {per_node} GPUs are not num_gpus={count}; "
                           f"set num_nodes={-(-count // per_node)}"])  # fmt: skip
+    if config.num_nodes is not None and count % nodes:
+        whole = -(-count // nodes) * nodes
+        given = f"hardware: num_gpus={count} does not divide by num_nodes={nodes}"
+        raise InputError([f"{given}; set num_gpus={whole}, or num_nodes=1"])
     return per_node, nodes

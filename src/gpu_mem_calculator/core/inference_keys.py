@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-MAIN, MORE, EXPERT = "main", "more", "expert"
+MAIN, MORE, EXPERT = "main", "more", "expert"  # how soon a form shows a key
+Row = tuple[str, str, str]
 
-INFERENCE: Mapping[str, tuple[str, str, str]] = {
+INFERENCE: Mapping[str, Row] = {
     "engine": (MAIN, "engine", "What serves the model."),
     "engine_version": (MORE, "version", "Which release, where that changes the answer; one that is "
                        "newer than what is modelled is taken for the newest that is."),

@@ -11,11 +11,8 @@ from typing import Any
 
 from ..families.plain import DEFAULTS as PLAIN
 from .hardware import DEFAULT_MEMORY_GB
-from .inference_keys import INFERENCE
+from .inference_keys import EXPERT, INFERENCE, MAIN, MORE, Row
 from .resolve import AXES
-
-MAIN, MORE, EXPERT = "main", "more", "expert"
-Row = tuple[str, str, str]
 
 MODEL: Mapping[str, Row] = {
     "name": (MAIN, "model", "A preset, a name on the hub such as owner/model, a path to a "
@@ -183,13 +180,14 @@ ENGINE: Mapping[str, Row] = {
     "gradient_accumulation_fusion": (EXPERT, "fused gradient sums", "Weight gradients are added to "
                                      "the main gradients by the matmul itself."),
     "make_vocab_size_divisible_by": (EXPERT, "vocabulary multiple", "The vocabulary is padded to a "
-                                     "multiple of this times tp; unset: it is as it is."),
+                                     "multiple of this times tp; 1 pads it for tp alone."),
     "accumulate_allreduce_grads_in_fp32": (EXPERT, "fp32 main gradients", "Gradients are added up "
                                            "and reduced in fp32; unset: for bf16, not for fp16."),
     "attention_softmax_in_fp32": (EXPERT, "fp32 softmax", "Softmax of attention in fp32, where "
                                   "layers are local."),
-    "deallocate_pipeline_outputs": (EXPERT, "free sent outputs", "A stage's output is let go once "
-                                    "it was sent on."),
+    "deallocate_pipeline_outputs": (EXPERT, "free sent outputs", "A stage's output is freed once "
+                                    "it was sent on, as Megatron-LM's script always does; "
+                                    "megatron-core's own default is false."),
 }  # fmt: skip
 HARDWARE: Mapping[str, Row] = {
     "gpu": (MAIN, "GPU", "A name from `gpu-mem-calc gpus`, short where that is unique."),

@@ -20,11 +20,12 @@ from ..hub.bounds import HubError
 from ..hub.checkpoint import Checkpoint
 from ..hub.names import hub_name, is_address, shown
 from ..hub.sources import local
-from ..memory.record import Record, RecordError, arch_of, read_record
-from ..memory.run import StoredTensor
 from ..model.arch import Arch
+from ..run.record import ModuleRecord, RecordError, arch_of, read_record
+from ..run.run import StoredTensor
 from .belonging import misfit
 from .errors import InputError
+from .model_facts import SHAPE_ONLY, check_facts
 from .model_name import config_file, fetched, own_code, spelled, unknown
 from .models import ModelConfig
 from .runfile import load_text, parameter_count
@@ -41,15 +42,10 @@ SAME_KEYS = {
     "max_seq_len": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
     "tie_word_embeddings": ("tie_word_embeddings",),
 }
-SHAPE_ONLY = ("gated_mlp", "normalization", "position_embedding", "bias", "dropout",
-              "moe_enabled", "num_experts", "top_k", "expert_intermediate_size",
-              "shared_expert_intermediate_size")  # fmt: skip
-
-
 CORE = ("num_layers", "hidden_size", "num_attention_heads")
 
 
-class Model(Struct, frozen=True, kw_only=True):
+class ResolvedModel(Struct, frozen=True, kw_only=True):
     """A model that was found, and what had to be assumed for it."""
 
     arch: Arch
@@ -58,14 +54,14 @@ class Model(Struct, frozen=True, kw_only=True):
     parameters_given: int | None = None
     address: str = "MODEL"  # what servers call it: its name on the hub, or where it lies
     stored: tuple[StoredTensor, ...] = ()  # the checkpoint's tensors
-    record: Record | None = None  # where it is a module's
+    record: ModuleRecord | None = None  # where it is a module's
     form: str = ""  # of the checkpoint: safetensors or gguf
     source: str = ""  # where it was, in words
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
-def find_model(model: ModelConfig, headers: bool = False) -> Model:
+def find_model(model: ModelConfig, headers: bool = False) -> ResolvedModel:
     """The architecture that a model section means.
 
     `headers` asks for the tensors of its checkpoint, too, as servers load them; without, what is
@@ -88,7 +84,7 @@ def find_model(model: ModelConfig, headers: bool = False) -> Model:
 
 def _found(
     model: ModelConfig, name: str, numbers: dict[str, Any], given: int | None, headers: bool
-) -> Model:
+) -> ResolvedModel:
     title = shown(name) or "custom model"
     if model.recorded is not None:
         return _from_record(model.recorded, name, numbers, given)
@@ -115,17 +111,17 @@ def _found(
 
 def _from_record(
     data: Mapping[str, Any], name: str, numbers: Mapping[str, Any], given: int | None
-) -> Model:
+) -> ResolvedModel:
     """A module that was seen to run; nothing of it can be changed beside it."""
     beside = [*(["name"] if name else []), *numbers, *(["num_parameters"] if given else [])]
     if beside:
         raise InputError([f"model.{key} says what model.recorded says already; leave it out"
                           for key in beside])  # fmt: skip
     record = read_record(data)
-    return Model(arch=arch_of(record), title=record.title, record=record, source="a record")
+    return ResolvedModel(arch=arch_of(record), title=record.title, record=record, source="a record")
 
 
-def _by_numbers(title: str, numbers: dict[str, Any], given: int | None) -> Model | None:
+def _by_numbers(title: str, numbers: dict[str, Any], given: int | None) -> ResolvedModel | None:
     """A model of plain numbers, where there are enough."""
     if all(key in numbers for key in CORE):
         assumed = tuple(
@@ -135,7 +131,7 @@ def _by_numbers(title: str, numbers: dict[str, Any], given: int | None) -> Model
     return None if given is None else _by_size(title, numbers, given)
 
 
-def _by_name(name: str, numbers: dict[str, Any], given: int | None, headers: bool) -> Model:
+def _by_name(name: str, numbers: dict[str, Any], given: int | None, headers: bool) -> ResolvedModel:
     """A model that is neither here nor made of numbers."""
     if name and hub_name(name) is not None:
         return _from_elsewhere(name, numbers, given, headers)
@@ -146,7 +142,7 @@ def _by_name(name: str, numbers: dict[str, Any], given: int | None, headers: boo
 
 
 @lru_cache(maxsize=256)
-def _preset(name: str) -> Model:
+def _preset(name: str) -> ResolvedModel:
     """A preset as it is published."""
     row = catalog.find("index", name)
     assert row is not None
@@ -160,7 +156,7 @@ def _plain(key: str) -> Arch:
 
 def _from_elsewhere(
     name: str, numbers: Mapping[str, Any], given: int | None, headers: bool
-) -> Model:
+) -> ResolvedModel:
     """A model on the hub, in a bucket or at an address; where the hub is out of reach, the preset
     that its name is a copy of.
     """
@@ -180,7 +176,9 @@ def _from_elsewhere(
     return replace(model, address=address, source="a preset, as its name says")
 
 
-def _from_checkpoint(found: Checkpoint, numbers: Mapping[str, Any], given: int | None) -> Model:
+def _from_checkpoint(
+    found: Checkpoint, numbers: Mapping[str, Any], given: int | None
+) -> ResolvedModel:
     """The model that a checkpoint holds, with its tensors' bytes as they are stored."""
     model = _from_config(found.title, found.config, numbers, given, ())
     stored = tuple((one.name, one.num_bytes, one.cast_elements) for one in found.tensors)
@@ -201,7 +199,7 @@ def _from_config(
     numbers: Mapping[str, Any],
     given: int | None,
     assumed: tuple[str, ...],
-) -> Model:
+) -> ResolvedModel:
     if not isinstance(config, Mapping):
         raise ConfigError("a config.json is an object with a 'model_type'")
     changed = dict(config)
@@ -222,27 +220,8 @@ def _from_config(
         arch = _read_cached(text)
     except UnknownFamilyError as error:
         raise ConfigError(own_code(changed) or str(error)) from None
-    _contradictions(arch, numbers)
+    check_facts(arch, numbers)
     return replace(_checked(title, arch, given, assumed), config=changed)
-
-
-def _contradictions(arch: Arch, numbers: Mapping[str, Any]) -> None:
-    """Numbers that a family fixes may repeat what it says, not change it."""
-    if not any(key in SHAPE_ONLY for key in numbers):
-        return
-    layer = arch.layers[-1]
-    mlp = layer.mlp
-    facts: dict[str, Any] = {
-        "gated_mlp": getattr(mlp, "gated", None),
-        "num_experts": getattr(mlp, "num_experts", None),
-        "top_k": getattr(mlp, "top_k", None),
-        "expert_intermediate_size": getattr(mlp, "ffn", None),
-        "moe_enabled": any(one.kind == "moe" for one in arch.layers),
-    }
-    for key, value in numbers.items():
-        if key in SHAPE_ONLY and facts.get(key, value) != value:
-            raise InputError([f"model.{key}={value} contradicts the {arch.family} model, which has "
-                              f"{facts[key]}; leave it out"])  # fmt: skip
 
 
 def _plain_assumptions(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,7 +230,7 @@ def _plain_assumptions(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in DEFAULTS.items() if key not in numbers}
 
 
-def _by_size(title: str, numbers: Mapping[str, Any], given: int) -> Model:
+def _by_size(title: str, numbers: Mapping[str, Any], given: int) -> ResolvedModel:
     """The nearest well-known architecture stands in where only a size is known."""
     row = nearest_by_size(given)
     config = catalog.preset_config(row["config"])
@@ -265,10 +244,10 @@ def nearest_by_size(count: int) -> Mapping[str, Any]:
     return min(known, key=lambda row: abs(math.log(row["num_parameters"] / count)))
 
 
-def _checked(title: str, arch: Arch, given: int | None, assumed: tuple[str, ...]) -> Model:
+def _checked(title: str, arch: Arch, given: int | None, assumed: tuple[str, ...]) -> ResolvedModel:
     own = arch.num_parameters
     if given in (None, own, own + arch.tower_parameters):
-        return Model(arch=arch, title=title, assumed=assumed, warnings=arch.left_out)
+        return ResolvedModel(arch=arch, title=title, assumed=assumed, warnings=arch.left_out)
     if not own // 10 <= given <= own * 10:
         raise InputError(
             [f"model.num_parameters={given:,} cannot be this architecture's, which has {own:,}; "
@@ -278,7 +257,7 @@ def _checked(title: str, arch: Arch, given: int | None, assumed: tuple[str, ...]
         f"model.num_parameters={given:,} differs from the architecture's {arch.num_parameters:,}: "
         "parameter, gradient and optimizer bytes are scaled to it"
     )
-    return Model(
+    return ResolvedModel(
         arch=arch, title=title, parameters_given=given, assumed=assumed,
         warnings=(warning, *arch.left_out),
     )  # fmt: skip

@@ -11,10 +11,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from ..families.config import MOST_LAYERS
 from .inference_config import InferenceConfig as InferenceConfig
 from .inference_config import ServingResult
 
 Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number, 1 or more")]
+Layers = Annotated[
+    int, Meta(ge=1, le=MOST_LAYERS, description=f"a whole number from 1 to {MOST_LAYERS:,}")
+]
 Size = Annotated[int, Meta(ge=0, le=10**15, description="a whole number, 0 or more")]
 Rate = Annotated[float, Meta(ge=0.0, lt=1.0, description="a number from 0 up to, but not, 1")]
 
@@ -42,7 +46,7 @@ class ModelConfig(Struct, kw_only=True, omit_defaults=True):
     config: Object | None = None
     recorded: Object | None = None
     num_parameters: Parameters | None = None
-    num_layers: Count | None = None
+    num_layers: Layers | None = None
     hidden_size: Count | None = None
     num_attention_heads: Count | None = None
     num_key_value_heads: Count | None = None

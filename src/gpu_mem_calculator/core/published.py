@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from .. import catalog
-from ..memory.formats import FormatError, scheme
+from ..weights import FormatError, scheme
 from .models import ModelConfig
 
 POSITIONS = "max_position_embeddings"

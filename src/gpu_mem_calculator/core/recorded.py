@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..memory.engine import Engine
-from ..memory.record import WORDS, Record, arithmetic
+from ..run.engine import Engine
+from ..run.record import WORDS, ModuleRecord, arithmetic
 from .hardware import Hardware
 from .models import TrainingConfig
 
@@ -17,7 +17,7 @@ IN_THE_FUNCTION = ("attention", "lora", "quantization")  # what is done to a mod
 
 
 def recorded_problems(
-    given: TrainingConfig, training: Mapping[str, Any], record: Record, engine: Engine,
+    given: TrainingConfig, training: Mapping[str, Any], record: ModuleRecord, engine: Engine,
     options: Mapping[str, Any],
 ) -> Iterator[str]:  # fmt: skip
     """A record has its own batch, and is of one arithmetic; `training` is what `given` means."""
@@ -42,7 +42,7 @@ def recorded_problems(
             yield f"training.{key} is not done to a module; do it in the function, and {AGAIN}"
 
 
-def _not_trained(record: Record, engine: Engine, options: Mapping[str, Any]) -> Iterator[str]:
+def _not_trained(record: ModuleRecord, engine: Engine, options: Mapping[str, Any]) -> Iterator[str]:
     """Parameters that no gradient reaches, where an engine does not hold them as all others.
 
     ZeRO 1 to 3 put what is unused into the flat buffers of the rest; torch makes neither a gradient
@@ -62,7 +62,7 @@ def _not_trained(record: Record, engine: Engine, options: Mapping[str, Any]) -> 
         )
 
 
-def card_problems(record: Record, hardware: Hardware) -> Iterator[str]:
+def card_problems(record: ModuleRecord, hardware: Hardware) -> Iterator[str]:
     """Kernels are chosen by the card."""
     if hardware.compute_capability != record.compute_capability:
         yield (f"hardware.gpu has compute capability {hardware.compute_capability}, the module was "

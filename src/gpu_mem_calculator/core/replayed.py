@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from ..ledger.ledger import RUNTIME, Entry, Ledger
 from ..ledger.source import code
-from ..memory.stream import stream
-from ..memory.timeline import STARTUP
-from ..replay.allocator import Phase, replay
+from ..replay.allocator import ReplayPhase, replay
 from ..replay.needs import needs_bytes
-from ..replay.settings import Settings
+from ..replay.settings import AllocatorSettings
 from ..replay.slack import slack_bytes
-from ..replay.stream import Stream
-from .resolved import Resolved
+from ..replay.stream import AllocationStream
+from ..run.phases import STARTUP
+from ..step.stream import stream
+from .resolved import ResolvedRun
 
 MICRO_BATCHES = 4
 """So many a pipeline stage are replayed of a step's: those that follow find the same blocks. All of
@@ -25,15 +25,15 @@ MOST_BYTES, MOST_LAYERS = 2**46, 2**11
 """A run with more is no one's, and is not replayed."""
 
 
-class Replayed(Struct, frozen=True, kw_only=True, dict=True):
+class StageReplay(Struct, frozen=True, kw_only=True, dict=True):
     """What the allocator makes of one pipeline stage; `phases` as torch's statistics have them."""
 
     allocated_bytes: int
     startup_bytes: int
     reserved_bytes: int
-    phases: dict[str, Phase]
-    asked: Asked
-    allocator: Settings
+    phases: dict[str, ReplayPhase]
+    asked: StageRequests
+    allocator: AllocatorSettings
 
     @cached_property
     def needs_bytes(self) -> int:
@@ -52,33 +52,33 @@ class Replayed(Struct, frozen=True, kw_only=True, dict=True):
         return slack_bytes(self.asked.usual, self.allocator)
 
 
-class Asked(Struct, frozen=True, dict=True):
+class StageRequests(Struct, frozen=True, dict=True):
     """What a stage asks of the allocator: in the usual way, and in the one for a small GPU."""
 
     ledger: Ledger
     micro_batches: int
 
     @cached_property
-    def usual(self) -> Stream:
+    def usual(self) -> AllocationStream:
         """As the engine does it."""
         return stream(self.ledger, self.micro_batches)
 
     @cached_property
-    def tight(self) -> Stream:
+    def tight(self) -> AllocationStream:
         """As it does it when the GPU is too small for that."""
         return stream(self.ledger, self.micro_batches, tight=True)
 
 
-def asked(resolved: Resolved, stage: int) -> Asked:
+def asked(resolved: ResolvedRun, stage: int) -> StageRequests:
     """What a stage asks, its ledger unrolled."""
     run = resolved.run
     count = min(int(run.micro_batches), MICRO_BATCHES * int(run.mesh.pp))
     run = replace(run, stage=stage, unrolled=True, micro_batches=count)
     ledger = replace(resolved.engine.ledger(run), scaled=run.parameters_given is not None)
-    return Asked(ledger, count)
+    return StageRequests(ledger, count)
 
 
-def survives(resolved: Resolved, stage: int, cap: int) -> bool:
+def survives(resolved: ResolvedRun, stage: int, cap: int) -> bool:
     """Whether a stage gets through with so many bytes for torch."""
     found, settings = asked(resolved, stage), resolved.allocator
     if replay(found.usual, settings, cap).failed_at is None:
@@ -86,7 +86,7 @@ def survives(resolved: Resolved, stage: int, cap: int) -> bool:
     return found.ledger.tight is not None and replay(found.tight, settings, cap).failed_at is None
 
 
-def replayed(resolved: Resolved, stage: int) -> Replayed | None:
+def replayed(resolved: ResolvedRun, stage: int) -> StageReplay | None:
     """Replay a stage; None for an absurd run."""
     if _absurd(resolved, stage):
         return None
@@ -94,7 +94,7 @@ def replayed(resolved: Resolved, stage: int) -> Replayed | None:
     found = replay(own.usual, resolved.allocator)
     _, startup = own.usual.marks[0]
     steps = [phase.peak_bytes for name, phase in found.phases.items() if name != startup]
-    return Replayed(
+    return StageReplay(
         allocated_bytes=max(steps),
         startup_bytes=found.phases[startup].peak_bytes,
         reserved_bytes=found.reserved_bytes,
@@ -104,14 +104,14 @@ def replayed(resolved: Resolved, stage: int) -> Replayed | None:
     )
 
 
-def _absurd(resolved: Resolved, stage: int) -> bool:
+def _absurd(resolved: ResolvedRun, stage: int) -> bool:
     """Whether a run is larger than the model of the allocator can say anything about."""
     if len(resolved.run.arch.layers) > MOST_LAYERS:
         return True
     return int(resolved.engine.ledger(replace(resolved.run, stage=stage)).peak()) > MOST_BYTES
 
 
-def with_blocks(ledger: Ledger, found: Replayed) -> Ledger:
+def with_blocks(ledger: Ledger, found: StageReplay) -> Ledger:
     """A ledger with what the allocator's blocks have beyond the bytes that were asked for.
 
     The figure is the peak's, and stands at every instant of the steps. It is nothing but rounding:
@@ -120,9 +120,8 @@ def with_blocks(ledger: Ledger, found: Replayed) -> Ledger:
     steps = {i.name: 1 for i in ledger.instants if i.phase != STARTUP}
     peak = int(ledger.peak(phases={i.phase for i in ledger.instants} - {STARTUP}))
     beyond = found.allocated_bytes - peak
-    if not found.asked.ledger.scaled:
-        most = found.slack_bytes
-        assert 0 <= beyond <= most, f"blocks have {beyond:,} B beyond tensors, at most {most:,}"
+    most = found.slack_bytes
+    assert 0 <= beyond <= most, f"blocks have {beyond:,} B beyond tensors, at most {most:,}"
     blocks = Entry(
         name="blocks larger than their tensors", kind=RUNTIME, bytes=beyond, live=steps,
         source=code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split, "

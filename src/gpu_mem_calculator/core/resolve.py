@@ -7,21 +7,21 @@ from typing import Any
 from ..engines import engine, spellings
 from ..ledger.dtypes import BITS, dtype_name
 from ..ledger.mesh import Mesh
-from ..memory.engine import Engine
-from ..memory.huggingface.setting import Adapter
-from ..memory.optimizers import OPTIMIZERS
-from ..memory.run import Run
-from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, linears, module_name
+from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
 from ..model.arch import Arch
-from ..replay.settings import Settings, SettingsError
+from ..model.scaling import scaled
+from ..replay.settings import AllocatorSettings, AllocatorSettingsError
+from ..run.engine import Engine
+from ..run.run import Run
 from ..serving import spellings as servers
+from ..step.optimizers import OPTIMIZERS
 from . import rules
 from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware
 from .model_source import find_model
 from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from .recorded import card_problems, recorded_problems
-from .resolved import Resolved
+from .resolved import ResolvedRun
 from .serving import resolve_inference
 
 # The seed's levels: a policy, and on how many quarters of the layers.
@@ -33,7 +33,7 @@ AXES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "cp": "con
         "ep": "expert_parallel_size"}  # fmt: skip
 
 
-def resolve(file: RunFile, *, headers: bool = True) -> Resolved:
+def resolve(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     """Turn a run file into a run, or raise every problem at once.
 
     `headers` says whether a server's checkpoint is looked into; training needs its config alone.
@@ -67,7 +67,7 @@ def resolve(file: RunFile, *, headers: bool = True) -> Resolved:
     if problems:
         raise InputError(problems)
     run = Run(
-        arch=model.arch,
+        arch=scaled(model.arch, model.parameters_given),
         mesh=mesh,
         seq=file.training.seq_len or model.arch.max_seq_len,
         adapter=adapter,
@@ -85,7 +85,7 @@ def resolve(file: RunFile, *, headers: bool = True) -> Resolved:
     problems += rules.problems(run, file, chosen)
     if problems:
         raise InputError(problems)
-    return Resolved(
+    return ResolvedRun(
         run=run, engine=chosen, hardware=hardware, model=model, allocator=allocator,
         assumed=(*model.assumed, *hardware.assumed),
         warnings=(*model.warnings, *rules.tower_note(run, chosen)),
@@ -186,13 +186,13 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
     }
 
 
-def _allocator(config: TrainingConfig) -> Settings:
+def _allocator(config: TrainingConfig) -> AllocatorSettings:
     """The settings of torch's allocator, as PYTORCH_ALLOC_CONF has them."""
     if not config.pytorch_alloc_conf:
-        return Settings()
+        return AllocatorSettings()
     try:
-        return Settings.parse(config.pytorch_alloc_conf)
-    except SettingsError as error:
+        return AllocatorSettings.parse(config.pytorch_alloc_conf)
+    except AllocatorSettingsError as error:
         raise InputError(
             f"training.pytorch_alloc_conf: {problem}" for problem in error.problems
         ) from None
@@ -229,9 +229,13 @@ def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     if not known:
         raise InputError([f"training.lora: {arch.family} has no projection that PEFT adapts"])
     wanted = config.lora.target_modules
+    usual = DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS)
+    if wanted == []:
+        nothing = "training.lora.target_modules=[] adapts nothing; leave it out for"
+        raise InputError([f"{nothing} {', '.join(sorted(usual))}"])
     if wanted == "all-linear":
         wanted = sorted(known)
-    targets = frozenset(wanted or DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS))
+    targets = frozenset(wanted or usual)
     missing = sorted(targets - known)
     if missing:
         raise InputError(

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ..memory.engine import Engine
-from ..memory.run import Run
-from ..memory.runtime import host_libraries, outside_torch
-from ..replay.settings import Settings
+from ..cuda.libraries import host_libraries, outside_torch
+from ..replay.settings import AllocatorSettings
+from ..run.engine import Engine
+from ..run.run import Run
 from .hardware import Hardware
-from .model_source import Model
+from .model_source import ResolvedModel
 
 
-class Resolved(Struct, frozen=True, kw_only=True):
+class ResolvedRun(Struct, frozen=True, kw_only=True):
     """A run, its engine and cards, and what was assumed on the way."""
 
     run: Run
     engine: Engine
     hardware: Hardware
-    model: Model
-    allocator: Settings = Settings()
+    model: ResolvedModel
+    allocator: AllocatorSettings = AllocatorSettings()
     assumed: tuple[str, ...]
     warnings: tuple[str, ...]
 

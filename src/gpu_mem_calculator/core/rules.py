@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..memory.engine import Engine
-from ..memory.optimizers import OPTIMIZERS
-from ..memory.run import Run
+from ..run.engine import Engine
+from ..run.run import Run
+from ..step.optimizers import OPTIMIZERS
 from .models import RunFile
 
 
@@ -27,18 +27,18 @@ def tower_note(run: Run, engine: Engine) -> Iterator[str]:
 
 
 def _meaningless(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
-    """Keys that would change nothing: refused, never ignored."""
+    """Keys that would change nothing: refused, never ignored. What is set to off asks nothing."""
     given = file.training
     if not engine.transformers:
         for key in ("attention", "checkpoint_reentrant", "autocast"):
-            if getattr(given, key) is not None:
+            if getattr(given, key):
                 yield (f"training.{key} is for engines that run transformers; {engine.title} has "
                        "its own way: leave it out")  # fmt: skip
-    elif given.checkpoint_reentrant is not None and run.recompute != "full":
+    elif given.checkpoint_reentrant and run.recompute != "full":
         yield "training.checkpoint_reentrant needs activation_checkpointing 'full'; leave it out"
-    if given.double_quant is not None and run.quantization != "nf4":
+    if given.double_quant and run.quantization != "nf4":
         yield "training.double_quant applies to quantization 'nf4' only; leave it out"
-    if given.upcast_unquantized is not None and run.quantization is None:
+    if given.upcast_unquantized and run.quantization is None:
         yield "training.upcast_unquantized applies to a quantized base only; leave it out"
     if run.autocast and run.precision == "fp32":
         yield "training.autocast=true with precision 'fp32' is 'bf16_mixed'; set that instead"

@@ -205,8 +205,8 @@ def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]
             try:
                 _convert(value, types[key])
             except (msgspec.ValidationError, OverflowError):
-                yield f"{where}.{key}={_short(value)} must be {rule(types[key])}"
-                # the nearest allowed word, where words are allowed
+                hint = nearest(value, words(types[key])) if isinstance(value, str) else ""
+                yield f"{where}.{key}={_short(value)} must be {rule(types[key])}{hint}"
 
 
 def _short(value: Any) -> str:
@@ -216,20 +216,26 @@ def _short(value: Any) -> str:
 
 def rule(kind: Any) -> str:
     """What a type allows, in words."""
-    words: list[str] = []
+    found: list[str] = []
     for part in parts(kind):
         for meta in getattr(part, "__metadata__", ()):
             if isinstance(meta, msgspec.Meta) and meta.description:
-                words.append(meta.description)
+                found.append(meta.description)
             elif isinstance(meta, msgspec.Meta) and meta.ge is not None and meta.le is not None:
-                words.append(f"a whole number from {meta.ge} to {meta.le}")
+                found.append(f"a whole number from {meta.ge} to {meta.le}")
         if typing.get_origin(part) is typing.Literal:
-            words.append(_or(typing.get_args(part)))
+            found.append(_or(typing.get_args(part)))
         elif part in (list[str],):
-            words.append("a list of texts")
+            found.append("a list of texts")
         elif isinstance(part, type) and issubclass(part, Struct):
-            words.append("an object")
-    return " or ".join(dict.fromkeys(words))
+            found.append("an object")
+    return " or ".join(dict.fromkeys(found))
+
+
+def words(kind: Any) -> list[str]:
+    """The words that a type allows."""
+    choices = [part for part in parts(kind) if typing.get_origin(part) is typing.Literal]
+    return [word for one in choices for word in typing.get_args(one) if isinstance(word, str)]
 
 
 def parts(kind: Any) -> Iterable[Any]:

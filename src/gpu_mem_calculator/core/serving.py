@@ -9,19 +9,20 @@ from typing import Any
 from ..hub.names import MAIN, hub_name
 from ..ledger.dtypes import dtype_name
 from ..ledger.mesh import Mesh
-from ..memory.engine import Engine
-from ..memory.run import Run
-from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, Served
 from ..model.arch import Arch
 from ..model.blocks import Attention, LatentAttention
+from ..model.scaling import scaled
+from ..run.engine import Engine
+from ..run.run import Run
+from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, ServerMemory
 from ..serving import server, spellings
 from .errors import InputError, Problems, nearest
 from .hardware import Hardware, find_hardware
 from .inference_config import InferenceConfig, ServingResult
-from .model_source import Model, find_model
+from .model_source import ResolvedModel, find_model
 from .models import ModelConfig, RunFile
 from .published import completed
-from .resolved import Resolved
+from .resolved import ResolvedRun
 
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
 PLACEHOLDER = "MODEL"  # in the commands of engines
@@ -44,6 +45,9 @@ def inference_options(config: InferenceConfig) -> dict[str, Any]:
              and (value := getattr(config, key)) is not None}  # fmt: skip
     found = {**engine.options, **given}
     found["dtype"] = dtype_name(found["dtype"])
+    last = engine.generations.get(str(config.engine_generation).lower())
+    if config.engine_version is None and last is not None:
+        found["engine_version"] = last
     if config.max_seq_len is not None:
         _shorten(config, found, config.max_seq_len)
     problems = list(_problems(engine, given, found))
@@ -75,7 +79,7 @@ def _problems(engine: Engine, given: Mapping[str, Any], found: Mapping[str, Any]
         yield f"inference.prompt_len + new_tokens is {length}, more than max_seq_len={most}"
 
 
-def resolve_inference(file: RunFile, *, headers: bool = True) -> Resolved:
+def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     """Turn a run file with an inference section into a run, or raise every problem at once.
 
     Weights are counted as they are stored, where `headers` of the checkpoint are asked for.
@@ -102,7 +106,9 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> Resolved:
     if problems:
         raise InputError(problems)
     chosen = [key for key in SIZES if engine.serve is None]
-    return Resolved(
+    if options.get("engine_version") != engine.options.get("engine_version"):
+        chosen.append("engine_version")
+    return ResolvedRun(
         run=run, engine=engine, hardware=hardware, model=model,
         assumed=(*_assumed(given, run.options, chosen), *as_published, *model.assumed,
                  *hardware.assumed),
@@ -146,12 +152,16 @@ def _draft(config: InferenceConfig) -> Arch | None:
 
 
 def _run(
-    model: Model, hardware: Hardware, options: dict[str, Any], engine: Engine, draft: Arch | None
+    model: ResolvedModel,
+    hardware: Hardware,
+    options: dict[str, Any],
+    engine: Engine,
+    draft: Arch | None,
 ) -> Run:
     spread = engine.name == "llamacpp"  # its GPUs have layers each, like pipeline stages
     config = _quantization_config(model)
     return Run(
-        arch=model.arch,
+        arch=model.arch if engine.serve else scaled(model.arch, model.parameters_given),
         mesh=Mesh(
             dp=options.get("data_parallel_size") or 1,
             tp=options.get("tensor_parallel_size") or 1,
@@ -182,7 +192,7 @@ def _run(
     )
 
 
-def _quantization_config(model: Model) -> dict[str, Any]:
+def _quantization_config(model: ResolvedModel) -> dict[str, Any]:
     """How the checkpoint's weights are stored, as its config.json says."""
     found = (model.config or {}).get("quantization_config") or {}
     inner = found if isinstance(found, dict) else {"": found}
@@ -248,7 +258,7 @@ def _cuts(run: Run) -> Iterator[str]:
             return
 
 
-def asked_for(run: Run, served: Sequence[Served]) -> Iterator[str]:
+def asked_for(run: Run, served: Sequence[ServerMemory]) -> Iterator[str]:
     """How much of the cache the sequences take that a run names: a sentence, where it does."""
     count = run.options.get("batch_size")
     if count is None or any(one.problem for one in served):
@@ -265,7 +275,7 @@ def asked_for(run: Run, served: Sequence[Served]) -> Iterator[str]:
 
 
 def serving_result(
-    served: Served, address: str = PLACEHOLDER, every: Sequence[Served] = ()
+    served: ServerMemory, address: str = PLACEHOLDER, every: Sequence[ServerMemory] = ()
 ) -> ServingResult:
     """What a rank of a server says, as the result has it; `address` is where the model lies.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .. import catalog
-from ..timing.card import Card
-from ..timing.serving import Serving, first_token, prompt_rate, step_rates
+from ..timing.card import CardRates
+from ..timing.serving import ServingReplica, first_token, prompt_rate, step_rates
 from .calculator import Estimate
 from .hardware import Hardware
 from .inference_config import DecodeSpeed, SpeedResult
 from .models import GPUConfig
-from .resolved import Resolved
+from .resolved import ResolvedRun
 from .stages import stages
 
 PROMPT, ANSWER = 1024, 256  # tokens, where a run does not say
@@ -24,7 +24,7 @@ CHUNK = ("max_num_batched_tokens", 2048)
 UNKNOWN_LINK = {"bandwidth_gb_per_s": 63, "latency_us": 1.0}  # PCI Express 5.0, x16
 
 
-def find_card(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> Card | None:
+def find_card(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> CardRates | None:
     """The rates of the card that a hardware section names; None where it names none.
 
     `interconnect` is what joins the ranks of a layer, unless it is a network and they are in one
@@ -37,7 +37,7 @@ def find_card(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> Card | No
     if given is not None and given["scope"] == "node" and ranks <= per_node:
         given = None
     link = given or catalog.find("links", row.get("link") or "") or UNKNOWN_LINK
-    return Card(
+    return CardRates(
         flops={name: 1e12 * rate for name, rate in row["tflops"].items()},
         memory_bytes_per_second=1e9 * row["bandwidth_gb_per_s"],
         link_bytes_per_second=1e9 * link["bandwidth_gb_per_s"],
@@ -54,7 +54,7 @@ def no_speed(estimate: Estimate) -> str:
     return f"no speed: {held}, whose bandwidth is not known" if held else ""
 
 
-def _on_host(resolved: Resolved) -> Iterator[str]:
+def _on_host(resolved: ResolvedRun) -> Iterator[str]:
     """What a pass reads from the host's memory."""
     options, layers = resolved.run.options, len(resolved.run.arch.layers)
     asked = options.get("n_gpu_layers")
@@ -68,10 +68,10 @@ def _on_host(resolved: Resolved) -> Iterator[str]:
         yield f"{options['cpu_offload_gb']:g} GiB of weights are in the host's memory"
 
 
-def serving_of(resolved: Resolved, card: Card) -> Serving:
+def serving_of(resolved: ResolvedRun, card: CardRates) -> ServingReplica:
     """One replica: a rank of each stage, on its card."""
     name = resolved.engine.name
-    return Serving(card=card, stages=stages(resolved.run, resolved.engine),
+    return ServingReplica(card=card, stages=stages(resolved.run, resolved.engine),
                    overlapped=name != "llamacpp")  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def _section(estimate: Estimate) -> GPUConfig:
     return GPUConfig(**estimate.result.run.get("hardware", {}))
 
 
-def _decode(estimate: Estimate, serving: Serving, context: int) -> Iterator[DecodeSpeed]:
+def _decode(estimate: Estimate, serving: ServingReplica, context: int) -> Iterator[DecodeSpeed]:
     copies = int(estimate.resolved.run.mesh.dp)
     for sequences in _batches(estimate, context):
         many, who = (copies, serving) if sequences > 1 else (1, serving.alone)
@@ -128,7 +128,7 @@ def _batches(estimate: Estimate, context: int) -> list[int]:
     return sorted({1, most}) if most else [1]
 
 
-def _notes(resolved: Resolved, hardware: Hardware) -> Iterator[str]:
+def _notes(resolved: ResolvedRun, hardware: Hardware) -> Iterator[str]:
     """What the figures leave out, a sentence each."""
     run = resolved.run
     if run.options.get("speculative_method") or run.draft is not None:

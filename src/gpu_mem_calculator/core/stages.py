@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ..memory.engine import Engine
-from ..memory.formats import Scheme, ggml, gguf
-from ..memory.run import Run, StoredTensor
-from ..memory.serving.cache import Row, kept, plain_row
-from ..memory.serving.shard import EXPERT, Held, Shard, held
-from ..memory.serving.stored import stored_bytes
-from ..memory.serving.weights import BITS, run_scheme
+from ..generation.kv_cache import Row, kept, plain_row
 from ..model.arch import Arch
 from ..model.blocks import LatentAttention
+from ..run.engine import Engine
+from ..run.run import Run, StoredTensor
 from ..timing.card import QUANTIZED, SHORT_SUM
 from ..timing.mixing import mixings
 from ..timing.parts import Sized, parts
-from ..timing.work import Stage
+from ..timing.work import StageWork
+from ..weights import WeightFormat, ggml_types, gguf
+from ..weights.checkpoint import stored_bytes
+from ..weights.rank_weights import BITS, run_scheme
+from ..weights.shards import EXPERT, ServerShard, ShardedParameter, held
 
 # Formats whose products run on a unit of their own; weights of the others are unpacked to 16 bits.
 UNITS = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp8"}
@@ -25,7 +25,7 @@ CACHE_BITS = {"bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4, "nvfp4": 4
 CACHE_TYPES = {"bf16": "BF16", "fp16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
 
 
-def stages(run: Run, engine: Engine) -> tuple[Stage, ...]:
+def stages(run: Run, engine: Engine) -> tuple[StageWork, ...]:
     """One rank of each."""
     counts = _counts(run, engine)
     starts = [sum(counts[:number]) for number in range(len(counts))]
@@ -46,14 +46,14 @@ def _counts(run: Run, engine: Engine) -> list[int]:
     return [less + (number < more) for number in range(pp)]
 
 
-def shard(run: Run, engine: Engine, places: range, layers: int) -> Shard:
+def shard(run: Run, engine: Engine, places: range, layers: int) -> ServerShard:
     """What a rank has of a stage. vLLM's replicas share their experts."""
     tp, ep = int(run.mesh.tp), int(run.mesh.ep)
     if run.options.get("split_mode") == "row":
         tp = int(run.mesh.pp)
     shared = tp * (int(run.mesh.dp) if engine.name == "vllm" else 1)
     spread = shared if engine.name == "vllm" and ep > 1 else ep
-    return Shard(
+    return ServerShard(
         places=places, embedding=places.start == 0, head=places.stop == layers, tp=tp,
         attention_tp=tp // _copies(run), ep=spread, expert_tp=max(1, shared // spread),
     )  # fmt: skip
@@ -64,12 +64,12 @@ def _copies(run: Run) -> int:
     return int(run.mesh.dp) if run.options.get("enable_dp_attention") else 1
 
 
-def _stage(run: Run, engine: Engine, own: Shard) -> Stage:
+def _stage(run: Run, engine: Engine, own: ServerShard) -> StageWork:
     arch, bits = run.arch, BITS[run.precision]
     local = engine.name == "llamacpp"
     plain = SHORT_SUM if local and bits == 16 else run.precision.removesuffix("_pure")
     cached = _cache_name(run)
-    return Stage(
+    return StageWork(
         parts=parts(arch, own, _sized(run, own, plain, local=local), gathered=_copies(run),
                     sharing=int(run.mesh.dp) if engine.name == "vllm" else 1),
         mixings=mixings(arch, own),
@@ -86,7 +86,7 @@ def _chosen(arch: Arch) -> int:
     return max((one.chosen for one in latents), default=0)
 
 
-def _sums(arch: Arch, own: Shard) -> int:
+def _sums(arch: Arch, own: ServerShard) -> int:
     """Tensors that a stage's ranks add up: behind each mixer and each feed-forward, once where both
     stand side by side, and behind a table of embeddings that is cut by rows.
     """
@@ -116,11 +116,11 @@ def _row(run: Run, name: str, bits: int) -> Row:
     types = [str(run.options.get(f"cache_type_{end}") or CACHE_TYPES.get(name, "F16")).upper()
              for end in "kv"]  # fmt: skip
     if "cache_type_k" in run.options:
-        return lambda elements: sum(ggml.bytes_of(kind, elements) for kind in types) // 2
+        return lambda elements: sum(ggml_types.bytes_of(kind, elements) for kind in types) // 2
     return plain_row(CACHE_BITS.get(name, bits))
 
 
-def _sized(run: Run, own: Shard, plain: str, *, local: bool) -> Sized:
+def _sized(run: Run, own: ServerShard, plain: str, *, local: bool) -> Sized:
     """Bytes of a parameter, and the unit that multiplies by it."""
     bits = BITS[run.precision]
     if local:
@@ -134,11 +134,11 @@ def _sized(run: Run, own: Shard, plain: str, *, local: bool) -> Sized:
     )
 
 
-def _unit(how: Scheme, plain: str, one: Held) -> str:
+def _unit(how: WeightFormat, plain: str, one: ShardedParameter) -> str:
     return UNITS.get(how.name, plain) if how.packs(one) else plain
 
 
-def _sized_gguf(run: Run, own: Shard, plain: str) -> Sized:
+def _sized_gguf(run: Run, own: ServerShard, plain: str) -> Sized:
     name = str(run.options.get("quantization") or "none")
     file = gguf.file_type(name) or {"bf16_pure": "BF16", "fp16_pure": "F16", "fp32": "F32"}[
         run.precision]  # fmt: skip
@@ -148,7 +148,10 @@ def _sized_gguf(run: Run, own: Shard, plain: str) -> Sized:
 
 
 def _from_file(
-    run: Run, own: Shard, tensors: tuple[StoredTensor, ...], unit: Callable[[Held], str]
+    run: Run,
+    own: ServerShard,
+    tensors: tuple[StoredTensor, ...],
+    unit: Callable[[ShardedParameter], str],
 ) -> Sized:
     """A file's bytes, in proportion to the elements of a group of its tensors."""
     sizes = stored_bytes(tensors, run.arch, own, BITS[run.precision])
@@ -158,7 +161,7 @@ def _from_file(
     return lambda one: (sizes.get(_group(one), 0) * one.numel / counts[_group(one)], unit(one))
 
 
-def _group(one: Held) -> tuple[int, str]:
+def _group(one: ShardedParameter) -> tuple[int, str]:
     if one.layer >= 0:
         return one.layer, "experts" if one.role == EXPERT else "dense"
     return -1, one.role if one.role in ("embedding", "head") else "rest"

@@ -1,15 +1,15 @@
-"""Training engines: one file each, named as in a run file, exposing `ENGINE`.
+"""Training engines: one folder each, named as in a run file; its `engine.py` exposes `ENGINE`.
 
-A file is found by itself, and loaded when its engine is asked for.
+A folder is discovered by itself, and imported when its engine is used.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from pathlib import Path
+from pkgutil import iter_modules
 
-from ..memory.engine import Engine
+from ..run.engine import Engine
 
 ALIASES = {
     "pytorch": "pytorch_ddp",
@@ -23,8 +23,7 @@ ALIASES = {
 @cache
 def engine_names() -> tuple[str, ...]:
     """Every engine's name."""
-    files = Path(__file__).parent.glob("*.py")
-    return tuple(sorted(file.stem for file in files if file.stem != "__init__"))
+    return tuple(sorted(folder.name for folder in iter_modules(__path__) if folder.ispkg))
 
 
 @cache
@@ -36,7 +35,7 @@ def spellings() -> dict[str, str]:
 @cache
 def engine(name: str) -> Engine:
     """One engine by its name."""
-    found: Engine = import_module(f"{__name__}.{name}").ENGINE
+    found: Engine = import_module(f"{__name__}.{name}.engine").ENGINE
     return found
 
 

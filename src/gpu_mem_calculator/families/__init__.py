@@ -1,7 +1,7 @@
 """One file per Hugging Face family: a config.json becomes an `Arch`.
 
-A family file exposes `FAMILIES`, a table from `model_type` to the function that reads it. This
-page finds the files by itself.
+A family file exposes `FAMILIES`, a table from `model_type` to the function that reads it. Files are
+discovered by themselves.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
+from pkgutil import get_data, iter_modules
 from typing import Any
 
 from ..model.arch import Arch
@@ -23,8 +23,7 @@ class UnknownFamilyError(ValueError):
 
 @cache
 def _modules() -> tuple[str, ...]:
-    files = Path(__file__).parent.glob("*.py")
-    return tuple(sorted(file.stem for file in files if file.stem != "__init__"))
+    return tuple(sorted(module.name for module in iter_modules(__path__)))
 
 
 @cache
@@ -35,7 +34,7 @@ def _table(module: str) -> dict[str, Reader]:
 
 @cache
 def _text(module: str) -> str:
-    return (Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8")
+    return (get_data(__name__, f"{module}.py") or b"").decode("utf-8")
 
 
 def families() -> dict[str, Reader]:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.arch import Arch, Layer
-from .blocks import text
+from .attention import fused_attention
 from .config import Config
-from .llama import decoder, gated_mlp, pre_norms
-from .older import fused_attention
+from .frame import decoder
+from .mlps import gated_mlp
+from .norms import pre_norms
 
 
 def is_rotary(config: Config, hidden: int) -> bool:
@@ -41,7 +42,7 @@ def baichuan_layer(config: Config, hidden: int, heads: int) -> Layer:
         mlp=gated_mlp(
             hidden,
             config.size("intermediate_size", default=11008),
-            activation=text(config, "hidden_act", "silu"),
+            activation=config.text("hidden_act", "silu"),
         ),
         norms=pre_norms(hidden),
     )

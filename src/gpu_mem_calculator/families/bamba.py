@@ -1,6 +1,6 @@
 """Bamba (Mamba-2 with some attention), Falcon-H1 (both in every layer), Granite 4 and Granite MoE.
 
-Parameters and cache; their activations are not modelled.
+Where a layer has Mamba or a shared MLP beside experts: parameters and cache only.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Mixer, Mlp, Moe, Norm
-from .blocks import FULL, head_counts, stacked_moe, text
+from .attention import head_counts, separate_attention
 from .config import Config
-from .llama import decoder, gated_mlp, pre_norms, separate_attention
+from .frame import decoder, rotary_buffer
+from .hybrid_layers import LINEAR, indexed, mixed_types
+from .llama import granite_frame
 from .mamba2 import named_mixer
-from .mixed import LINEAR, indexed, mixed_types
+from .mlps import gated_mlp, stacked_moe
+from .norms import pre_norms
+from .windows import FULL
 
 MAMBA = "mamba"
 
@@ -30,7 +34,7 @@ def _attention(config: Config, hidden: int, *, rotary: float = 1.0, kv_heads: in
 
 def _feed_forward(config: Config, hidden: int, *, bias: str = "mlp_bias") -> Mlp:
     ffn = config.size("intermediate_size", default=14336)
-    activation = text(config, "hidden_act", "silu")
+    activation = config.text("hidden_act", "silu")
     return gated_mlp(hidden, ffn, bias=config.flag(bias, default=False), activation=activation)
 
 
@@ -91,7 +95,7 @@ def _granite_experts(config: Config, hidden: int) -> Moe | None:
     return stacked_moe(
         hidden, experts, config.size("num_experts_per_tok", default=2),
         config.size("intermediate_size", default=11008), router="router",
-        activation=text(config, "hidden_act", "silu"),
+        activation=config.text("hidden_act", "silu"),
     )  # fmt: skip
 
 
@@ -106,7 +110,7 @@ def _granite_shared(config: Config, hidden: int, *, default: int) -> Mlp | None:
         output=Linear("shared_mlp.output_linear", ("ffn", ffn), embed),
         ffn=ffn,
         gated=True,
-        activation=text(config, "hidden_act", "silu"),
+        activation=config.text("hidden_act", "silu"),
     )
 
 
@@ -136,11 +140,15 @@ def read_granite_moe(family: str, data: Mapping[str, Any]) -> Arch:
     )
     layers = (layer,) * config.size("num_hidden_layers", default=32)
     return decoder(config, family, hidden, layers, vocab=32000, max_seq_len=2048, tied=False,
-                   rotary_dim=getattr(layer.mixer, "rotary_dim", 0), trains=False)  # fmt: skip
+                   rotary_dim=getattr(layer.mixer, "rotary_dim", 0), trains=not layer.extra,
+                   **granite_frame(config, hidden))  # fmt: skip
 
 
 def read_granite_hybrid(data: Mapping[str, Any]) -> Arch:
-    """Granite 4 (transformers 5.17 models/granitemoehybrid): `layer_types` mix both mixers."""
+    """Granite 4 (transformers 5.17 models/granitemoehybrid): `layer_types` mix both mixers.
+
+    Without Mamba and without experts it is Granite, and has a training estimate.
+    """
     config = Config(data)
     hidden = config.size("hidden_size", default=4096)
     layers = config.size("num_hidden_layers", default=32)
@@ -152,9 +160,14 @@ def read_granite_hybrid(data: Mapping[str, Any]) -> Arch:
         kind: _granite_layer(config, hidden, kind, mixer, shared=1024)
         for kind, mixer in mixers.items()
     }
+    rotary_dim = getattr(mixers[FULL], "rotary_dim", 0)
+    rope = config.get("position_embedding_type") == "rope"
     return decoder(
         config, "granitemoehybrid", hidden, tuple(made[kind] for kind in types), vocab=32000,
-        max_seq_len=2048, tied=False, rotary_dim=0, buffers=(), trains=False,
+        max_seq_len=2048, tied=False, rotary_dim=rotary_dim,
+        buffers=rotary_buffer(rotary_dim) if rope else (),
+        trains=rope and LINEAR not in types and made[FULL].kind == "dense",
+        **granite_frame(config, hidden),
     )  # fmt: skip
 
 

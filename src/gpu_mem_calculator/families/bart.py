@@ -1,4 +1,4 @@
-"""BART and its kin, and Whisper: an encoder, and a decoder that reads it.
+"""BART and the families like it, and Whisper: an encoder, and a decoder that reads it.
 
 Parameters and cache; their activations are not modelled.
 """
@@ -14,15 +14,15 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Weight
-from .blocks import text
+from .attention import separate_attention
 from .config import Config
-from .llama import separate_attention
-from .older import layer_norm, plain_mlp
+from .mlps import plain_mlp
+from .norms import layer_norm
 
 STACKS = ("encoder", "decoder")
 
 
-class Frame(Struct, frozen=True, kw_only=True):
+class BartVariant(Struct, frozen=True, kw_only=True):
     """How a family differs from BART; sizes are its defaults in transformers 5.17."""
 
     vocab: int = 50265
@@ -39,17 +39,17 @@ class Frame(Struct, frozen=True, kw_only=True):
 
 
 FRAMES = {
-    "bart": Frame(embedding_norm=True, final_norm=False),
-    "mbart": Frame(embedding_norm=True),
-    "pegasus": Frame(position_rows=0),
-    "marian": Frame(vocab=58101, position_rows=0, final_norm=False),
-    "m2m_100": Frame(vocab=128112, position_rows=None),
+    "bart": BartVariant(embedding_norm=True, final_norm=False),
+    "mbart": BartVariant(embedding_norm=True),
+    "pegasus": BartVariant(position_rows=0),
+    "marian": BartVariant(vocab=58101, position_rows=0, final_norm=False),
+    "m2m_100": BartVariant(vocab=128112, position_rows=None),
 }
-WHISPER = Frame(vocab=51865, hidden=384, ffn=1536, layers=4, heads=6, positions=448,
+WHISPER = BartVariant(vocab=51865, hidden=384, ffn=1536, layers=4, heads=6, positions=448,
                 position_rows=0, key_bias=False, words="model.decoder.embed_tokens")  # fmt: skip
 
 
-def _attention(config: Config, frame: Frame, hidden: int, stack: str) -> Attention:
+def _attention(config: Config, frame: BartVariant, hidden: int, stack: str) -> Attention:
     heads = config.size(f"{stack}_attention_heads", default=frame.heads)
     size = config.divided(hidden, f"{stack} attention heads", heads)
     made = separate_attention(
@@ -59,11 +59,11 @@ def _attention(config: Config, frame: Frame, hidden: int, stack: str) -> Attenti
     return replace(made, inputs=(q, Linear(k.name, k.ins, k.outs, frame.key_bias), v))
 
 
-def _layer(config: Config, frame: Frame, hidden: int, stack: str) -> Layer:
+def _layer(config: Config, frame: BartVariant, hidden: int, stack: str) -> Layer:
     """One layer; the decoder's have a second attention, on the encoder."""
     attention = _attention(config, frame, hidden, stack)
     ffn = config.size(f"{stack}_ffn_dim", default=frame.ffn)
-    activation = text(config, "activation_function", "gelu")
+    activation = config.text("activation_function", "gelu")
     norms = [("after", layer_norm("self_attn_layer_norm", hidden)),
              ("after_mlp", layer_norm("final_layer_norm", hidden))]  # fmt: skip
     if stack == "encoder":
@@ -81,8 +81,8 @@ def _layer(config: Config, frame: Frame, hidden: int, stack: str) -> Layer:
     )
 
 
-def _tables(config: Config, frame: Frame, hidden: int, rows: dict[str, int]) -> list[Weight]:
-    """Positions and the norms behind them, for each stack."""
+def _tables(config: Config, frame: BartVariant, hidden: int, rows: dict[str, int]) -> list[Weight]:
+    """Positions and the norms after them, for each stack."""
     found: list[Weight] = []
     for stack in STACKS:
         if frame.position_rows is not None:
@@ -94,7 +94,11 @@ def _tables(config: Config, frame: Frame, hidden: int, rows: dict[str, int]) -> 
 
 
 def two_stacks(
-    config: Config, family: str, frame: Frame, rows: dict[str, int], more: tuple[Weight, ...] = ()
+    config: Config,
+    family: str,
+    frame: BartVariant,
+    rows: dict[str, int],
+    more: tuple[Weight, ...] = (),
 ) -> Arch:
     """Both stacks, one embedding for both, the head tied to it."""
     hidden = config.size("d_model", "hidden_size", default=frame.hidden)

@@ -7,13 +7,13 @@ from typing import Any
 
 from ..model.arch import Arch, Buffer, Layer
 from ..model.blocks import Attention, Linear, Weight
-from .blocks import text
 from .config import Config
-from .older import layer_norm, plain_mlp
+from .mlps import plain_mlp
+from .norms import layer_norm
 
 
 def bert_layer(config: Config, hidden: int) -> Layer:
-    """Norms stand behind each residual sum."""
+    """One layer; its norms come after each residual sum."""
     heads = config.size("num_attention_heads", default=12)
     embed, inner = ("embed", hidden), ("heads", hidden)
     dropout = config.number("hidden_dropout_prob", default=0.1)
@@ -33,7 +33,7 @@ def bert_layer(config: Config, hidden: int) -> Layer:
         mlp=plain_mlp(
             hidden,
             config.size("intermediate_size", default=3072),
-            text(config, "hidden_act", "gelu"),
+            config.text("hidden_act", "gelu"),
             up="intermediate.dense",
             down="output.dense",
             dropout=dropout,

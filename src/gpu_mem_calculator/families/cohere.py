@@ -1,97 +1,48 @@
-"""Command R and Command R7B: parallel branches behind one hand-written layer norm."""
+"""Command R and Command R7B: parallel branches after one layer norm written out in fp32."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from msgspec.structs import replace
 
-from ..model.arch import Arch, Layer
 from ..model.blocks import Norm
-from .blocks import head_counts, layer_types, nullable, text, typed_windows
 from .config import Config
-from .llama import decoder, gated_mlp, separate_attention
+from .llama import ATTENTION_ONLY
+from .llama_like import ALWAYS, Counts, Fields, LlamaLike, Windows, readers
+from .norms import layer_float
+from .windows import patterned
 
 
-def cohere_layer(config: Config, hidden: int, rotary_dim: int | None, **rest: Any) -> Layer:
-    """One norm, attention and MLP side by side; the rotary part runs in fp32."""
-    heads, kv_heads, head_dim = head_counts(config, hidden, heads=64, kv_heads=None)
-    bias = config.flag("attention_bias", default=False)
-    norms: tuple[Norm, ...] = ()
-    if rest.pop("qk_norm", False):
-        size = ("head_dim", head_dim)
-        norms = (
-            Norm("q_norm", size, "layer_float", lead=(("heads", heads),)),
-            Norm("k_norm", size, "layer_float", lead=(("kv_heads", kv_heads),)),
-        )
-    return Layer(
-        kind="dense",
-        mixer=separate_attention(
-            hidden,
-            heads,
-            kv_heads,
-            head_dim,
-            bias=bias,
-            output_bias=bias,
-            norms=norms,
-            rotary_dim=head_dim if rotary_dim is None else rotary_dim,
-            rotary_impl="float",
-            dropout=config.number("attention_dropout"),
-        ),
-        mlp=gated_mlp(
-            hidden,
-            config.size("intermediate_size", default=22528),
-            activation=text(config, "hidden_act", "silu"),
-        ),
-        norms=(("pre", Norm("input_layernorm", ("embed", hidden), "layer_float")),),
-        parallel=True,
-    )
+def cohere_attention(config: Config, counts: Counts) -> Fields:
+    """`use_qk_norm`: a norm over each head of q and k, with a weight for each head."""
+    if not config.flag("use_qk_norm", default=False):
+        return {}
+    heads, kv_heads, size = counts
+    rows = {"q_norm": ("heads", heads), "k_norm": ("kv_heads", kv_heads)}
+    norms = (Norm(n, ("head_dim", size), "layer_float", lead=(row,)) for n, row in rows.items())
+    return {"norms": tuple(norms)}
 
 
-def cohere_frame(config: Config, family: str, layers: tuple[Layer, ...], **rest: Any) -> Arch:
-    """What both generations have around the stack."""
-    hidden = config.size("hidden_size", default=8192)
-    _, _, head_dim = head_counts(config, hidden, heads=64, kv_heads=None)
-    return decoder(
-        config,
-        family,
-        hidden,
-        layers,
-        vocab=256000,
-        max_seq_len=8192,
-        tied=True,
-        rotary_dim=head_dim,
-        norm_impl="layer_float",
-        logit_scale=config.number("logit_scale", default=0.0625),
-        **rest,
-    )
+def cohere_frame(config: Config, hidden: int) -> Fields:
+    """The number that multiplies the logits."""
+    return {"logit_scale": config.number("logit_scale", default=0.0625)}
 
 
-def read_cohere(data: Mapping[str, Any]) -> Arch:
-    """Command R (transformers 5.17 models/cohere)."""
-    config = Config(data)
-    layer = cohere_layer(
-        config,
-        config.size("hidden_size", default=8192),
-        None,
-        qk_norm=config.flag("use_qk_norm", default=False),
-    )
-    layers = (layer,) * config.size("num_hidden_layers", default=40)
-    return cohere_frame(config, "cohere", layers)
-
-
-def read_cohere2(data: Mapping[str, Any]) -> Arch:
-    """Command R7B (transformers 5.17 models/cohere2): rotary only where a window slides."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=8192)
-    count = config.size("num_hidden_layers", default=40)
+def cohere2_windows(config: Config, layers: int) -> Windows:
+    """All but every `sliding_window_pattern`-th layer slide."""
     every = config.size("sliding_window_pattern", default=4)
-    names = ("full_attention", "sliding_attention")
-    pattern = [names[bool((i + 1) % every)] for i in range(count)]
-    types = layer_types(config, count, pattern)
-    windows = typed_windows(types, nullable(config, "sliding_window", 4096))
-    full, sliding = (cohere_layer(config, hidden, dim) for dim in (0, None))
-    layers = tuple(sliding if window else full for window in windows or (None,) * count)
-    return cohere_frame(config, "cohere2", layers, windows=windows)
+    window = config.nullable("sliding_window", 4096)
+    return patterned(config, layers, window, lambda i: (i + 1) % every != 0)
 
 
-FAMILIES = {"cohere": read_cohere, "cohere2": read_cohere2}
+def cohere2_rotates(config: Config, windows: Windows, layers: int) -> list[bool]:
+    """Rotary embedding in the layers that slide, and in no other."""
+    return [window is not None for window in windows or (None,) * layers]
+
+
+COHERE = LlamaLike(hidden=8192, ffn=22528, layers=40, heads=64, kv_heads=None, vocab=256000,
+                   max_seq_len=8192, tied=True, biases=ATTENTION_ONLY, norm=layer_float,
+                   rotary_impl="float", parallel=ALWAYS, attention=cohere_attention,
+                   frame=cohere_frame)  # fmt: skip
+COHERE2 = replace(COHERE, attention=lambda config, counts: {}, windows=cohere2_windows,
+                  rotates=cohere2_rotates)  # fmt: skip
+FAMILIES = readers({"cohere": COHERE, "cohere2": COHERE2})

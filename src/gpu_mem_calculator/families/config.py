@@ -66,3 +66,41 @@ class Config:
         if total % parts:
             raise ConfigError(f"model.config: {parts} {name} do not divide {total}")
         return total // parts
+
+    def text(self, name: str, default: str) -> str:
+        """A word, such as the name of an activation."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise ConfigError(f"model.config.{name}={value!r} must be a string such as {default!r}")
+        return value
+
+    def nullable(self, name: str, default: int | None) -> int | None:
+        """A size or None: `null` means None, a missing key the default."""
+        if name in self.data and self.data[name] is None:
+            return None
+        return default if self.get(name) is None else self.size(name)
+
+    def optional_number(self, name: str, default: float | None) -> float | None:
+        """A number or None: `null` means None, a missing key the default."""
+        if name in self.data and self.data[name] is None:
+            return None
+        return default if self.get(name) is None else self.number(name)
+
+    def section(self, name: str) -> Config:
+        """The config inside this one under `name`; an empty one where the key is missing."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise ConfigError(f"model.config.{name}={value!r} must be an object")
+        return Config(value or {})
+
+    def per_layer(self, name: str, layers: int, default: list[Any]) -> list[Any]:
+        """A list with one entry for each layer, else the default."""
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, list | tuple) or len(value) != layers:
+            given = f"{len(value)} entries" if isinstance(value, list | tuple) else repr(value)
+            raise ConfigError(f"model.config.{name} has {given}; it must list all {layers} layers")
+        return list(value)

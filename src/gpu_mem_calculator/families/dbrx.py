@@ -1,4 +1,4 @@
-"""DBRX and StarCoder 1 (gpt_bigcode): fused q, k, v. Parameters and cache; no activations."""
+"""DBRX: fused q, k, v and experts. Parameters and cache; its activations are not modelled."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Moe, Norm, Weight
+from .attention import fused_attention
 from .config import Config
-from .older import early_decoder, fused_attention, layer_norm, layer_norm_pair, plain_mlp, section
+from .frame import named_decoder
+from .norms import layer_norm
 
 
 def read_dbrx(data: Mapping[str, Any]) -> Arch:
-    """DBRX (transformers 5.17 models/dbrx): each expert's rows lie one behind the other."""
+    """DBRX (transformers 5.17 models/dbrx): the rows of all experts are in one matrix."""
     config = Config(data)
     hidden = config.size("d_model", "hidden_size", default=2048)
     heads = config.size("n_heads", "num_attention_heads", default=16)
-    inner, ffn = section(config, "attn_config"), section(config, "ffn_config")
+    inner, ffn = config.section("attn_config"), config.section("ffn_config")
     kv_heads = inner.size("kv_n_heads", default=1)
     config.divided(heads, "key-value heads", kv_heads)
     size = config.divided(hidden, "heads", heads)
@@ -42,41 +44,12 @@ def read_dbrx(data: Mapping[str, Any]) -> Arch:
             for place, name in (("pre", "norm_1"), ("pre_mlp", "norm_2"))
         ),
     )  # fmt: skip
-    return early_decoder(
+    return named_decoder(
         config, "dbrx", hidden, (layer,) * config.size("n_layers", default=24),
         words="transformer.wte", blocks="transformer.blocks",
-        norm=Norm("transformer.norm_f", embed, "layer"), vocab=32000,
+        final_norm=Norm("transformer.norm_f", embed, "layer"), vocab=32000,
         max_seq_len=config.size("max_seq_len", default=2048), tied=False, trains=False,
     )  # fmt: skip
 
 
-def read_gpt_bigcode(data: Mapping[str, Any]) -> Arch:
-    """StarCoder and SantaCoder (transformers 5.17 models/gpt_bigcode): one key-value head."""
-    config = Config(data)
-    hidden = config.size("n_embd", "hidden_size", default=768)
-    heads = config.size("n_head", "num_attention_heads", default=12)
-    size = config.divided(hidden, "heads", heads)
-    kv_heads = 1 if config.flag("multi_query", default=True) else heads
-    ffn = config.size("n_inner", default=4 * hidden)
-    positions = config.size("n_positions", "max_position_embeddings", default=1024)
-    vocab = config.size("vocab_size", default=50257)
-    layer = Layer(
-        kind="dense",
-        mixer=fused_attention(hidden, heads, kv_heads, size, name="c_attn", output="c_proj",
-                              bias=True, output_bias=True),
-        mixer_name="attn",
-        mlp=plain_mlp(hidden, ffn, "gelu_pytorch_tanh", up="c_fc", down="c_proj"),
-        norms=layer_norm_pair(hidden, "ln_1", "ln_2"),
-    )  # fmt: skip
-    embed = ("embed", hidden)
-    return early_decoder(
-        config, "gpt_bigcode", hidden,
-        (layer,) * config.size("n_layer", "num_hidden_layers", default=12),
-        words="transformer.wte", blocks="transformer.h", vocab=vocab,
-        norm=layer_norm("transformer.ln_f", hidden), max_seq_len=positions, tied=True, trains=False,
-        embedding=(Weight("transformer.wte.weight", (("vocab", vocab), embed)),
-                   Weight("transformer.wpe.weight", (("position", positions), embed))),
-    )  # fmt: skip
-
-
-FAMILIES = {"dbrx": read_dbrx, "gpt_bigcode": read_gpt_bigcode}
+FAMILIES = {"dbrx": read_dbrx}

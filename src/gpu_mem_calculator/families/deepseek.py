@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..model.arch import Arch, Buffer, Layer
 from ..model.blocks import LatentAttention, Linear, Mixer, Mlp, Moe, Norm
-from .blocks import (
-    head_counts,
-    mtp_parameters,
-    nullable,
-    router_bias,
-    shared_mlp,
-    stacked_moe,
-    text,
-)
 from .config import Config
-from .llama import decoder, gated_mlp, pre_norms, rotary_buffer, separate_attention
+from .frame import decoder, mtp_parameters, rotary_buffer
+from .llama import ATTENTION_ONLY, LLAMA
+from .llama_like import row_attention, row_mlp
+from .mlps import gated_mlp, routed_moe, router_bias
+from .norms import pre_norms
 
 
 def latent_attention(
@@ -29,7 +26,7 @@ def latent_attention(
     """
     heads = config.size("num_attention_heads", default=heads)
     bias = config.flag("attention_bias", default=False)
-    query_rank = nullable(config, "q_lora_rank", 1536) or 0
+    query_rank = config.nullable("q_lora_rank", 1536) or 0
     kv_rank = config.size("kv_lora_rank", default=512)
     nope = config.size("qk_nope_head_dim", default=128)
     rope = config.size("qk_rope_head_dim", default=64)
@@ -56,37 +53,6 @@ def latent_attention(
     )
 
 
-def shared_moe(
-    config: Config,
-    hidden: int,
-    *,
-    ffn: int,
-    experts: int,
-    top_k: int | None,
-    shared: int,
-    bias: bool = False,
-    router_impl: str = "float_softmax",
-) -> Moe:
-    """Routed experts and one shared MLP as wide as `n_shared_experts` of them."""
-    activation = text(config, "hidden_act", "silu")
-    ffn = config.size("moe_intermediate_size", default=ffn)
-    num_shared = config.count("n_shared_experts", default=shared)
-    together = (
-        shared_mlp("shared_experts", hidden, ffn * num_shared, bias=bias, activation=activation)
-        if num_shared
-        else None
-    )
-    return stacked_moe(
-        hidden,
-        config.size("n_routed_experts", "num_experts", "num_local_experts", default=experts),
-        config.size("num_experts_per_tok", default=top_k),
-        ffn,
-        activation=activation,
-        shared=together,
-        router_impl=router_impl,
-    )
-
-
 def latent_layer(hidden: int, mixer: Mixer, mlp: Mlp | Moe) -> Layer:
     """Norm, attention, norm, MLP."""
     kind = "moe" if isinstance(mlp, Moe) else "dense"
@@ -101,12 +67,15 @@ def read_deepseek_v2(data: Mapping[str, Any]) -> Arch:
     attention = latent_attention(config, hidden, heads=32, rotary_impl="complex")
     config.divided(hidden, "heads", attention.heads)
     ffn = config.size("intermediate_size", default=11008)
-    mlp = gated_mlp(hidden, ffn, bias=bias, activation=text(config, "hidden_act", "silu"))
+    mlp = gated_mlp(hidden, ffn, bias=bias, activation=config.text("hidden_act", "silu"))
     num_layers = config.size("num_hidden_layers", default=32)
     first = min(config.count("first_k_dense_replace", default=0), num_layers)
     layers = (latent_layer(hidden, attention, mlp),) * first
     if first < num_layers:
-        moe = shared_moe(config, hidden, ffn=1407, experts=64, top_k=None, shared=2, bias=bias)
+        moe = routed_moe(
+            config, hidden, ffn=1407, experts=64, top_k=None, shared=2, bias_key="mlp_bias",
+            router_impl="float_softmax",
+        )  # fmt: skip
         layers += (latent_layer(hidden, attention, moe),) * (num_layers - first)
     return decoder(
         config, "deepseek_v2", hidden, layers,
@@ -121,8 +90,8 @@ def read_deepseek_v3(data: Mapping[str, Any], family: str = "deepseek_v3") -> Ar
     impl = "interleaved" if config.flag("rope_interleave", default=True) else "half"
     attention = latent_attention(config, hidden, heads=128, rotary_impl=impl)
     ffn = config.size("intermediate_size", default=18432)
-    mlp = gated_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu"))
-    moe = shared_moe(
+    mlp = gated_mlp(hidden, ffn, activation=config.text("hidden_act", "silu"))
+    moe = routed_moe(
         config, hidden, ffn=2048, experts=256, top_k=8, shared=1, router_impl="float_sigmoid"
     )
     dense, sparse = latent_layer(hidden, attention, mlp), latent_layer(hidden, attention, moe)
@@ -139,7 +108,7 @@ def read_deepseek_v3(data: Mapping[str, Any], family: str = "deepseek_v3") -> Ar
 
 
 def read_kimi_k2(data: Mapping[str, Any]) -> Arch:
-    """Kimi K2: DeepSeek-V3's code and defaults under a name of its own."""
+    """Kimi K2: DeepSeek-V3's code and defaults under another name."""
     return read_deepseek_v3(data, "kimi_k2")
 
 
@@ -159,6 +128,9 @@ def _cached_rotary(num_layers: int, head_dim: int, positions: int) -> tuple[Buff
     )
 
 
+FIRST = replace(LLAMA, kv_heads=32, biases=ATTENTION_ONLY)
+
+
 def read_deepseek(data: Mapping[str, Any]) -> Arch:
     """DeepSeek-MoE 16B (modeling_deepseek.py of deepseek-ai/deepseek-moe-16b-base).
 
@@ -167,17 +139,12 @@ def read_deepseek(data: Mapping[str, Any]) -> Arch:
     """
     config = Config(data)
     hidden = config.size("hidden_size", default=4096)
-    counts = head_counts(config, hidden, heads=32, kv_heads=32)
-    bias = config.flag("attention_bias", default=False)
-    attention = separate_attention(
-        hidden, *counts, bias=bias, output_bias=bias,
-        rotary_dim=counts[2], dropout=config.number("attention_dropout"),
-    )  # fmt: skip
-    ffn = config.size("intermediate_size", default=11008)
-    mlp = gated_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu"))
-    dense = sparse = latent_layer(hidden, attention, mlp)
+    attention = row_attention(config, FIRST, hidden)
+    dense = sparse = latent_layer(hidden, attention, row_mlp(config, FIRST, hidden))
     if config.get("n_routed_experts") is not None:
-        moe = shared_moe(config, hidden, ffn=1407, experts=64, top_k=None, shared=0)
+        moe = routed_moe(
+            config, hidden, ffn=1407, experts=64, top_k=None, shared=0, router_impl="float_softmax"
+        )
         sparse = latent_layer(hidden, attention, moe)
     num_layers = config.size("num_hidden_layers", default=30)
     first = config.count("first_k_dense_replace", default=0)
@@ -186,8 +153,8 @@ def read_deepseek(data: Mapping[str, Any]) -> Arch:
     positions = config.size("max_position_embeddings", default=2048)
     return decoder(
         config, "deepseek", hidden, layers,
-        vocab=102400, max_seq_len=2048, tied=False, rotary_dim=counts[2],
-        buffers=_cached_rotary(num_layers, counts[2], positions),
+        vocab=102400, max_seq_len=2048, tied=False, rotary_dim=attention.head_dim,
+        buffers=_cached_rotary(num_layers, attention.head_dim, positions),
     )  # fmt: skip
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Norm
-from .blocks import text
+from .attention import fused_attention
 from .config import Config
-from .llama import rotary_buffer
-from .older import early_decoder, fused_attention, layer_norm, layer_norm_pair, plain_mlp
+from .frame import named_decoder, rotary_buffer
+from .mlps import plain_mlp
+from .norms import layer_norm, layer_norm_pair
 
 
 def kv_head_count(config: Config, heads: int) -> int:
@@ -59,7 +60,7 @@ def falcon_layer(config: Config, hidden: int, heads: int) -> Layer:
     mlp = plain_mlp(
         hidden,
         config.size("ffn_hidden_size", default=4 * hidden),
-        text(config, "activation", "gelu"),
+        config.text("activation", "gelu"),
         up="dense_h_to_4h",
         down="dense_4h_to_h",
         bias=bias,
@@ -77,14 +78,14 @@ def read_falcon(data: Mapping[str, Any]) -> Arch:
     hidden = config.size("n_embed", "hidden_size", default=4544)
     heads = config.size("num_attention_heads", default=71)
     head_dim = config.divided(hidden, "heads", heads)
-    return early_decoder(
+    return named_decoder(
         config,
         "falcon",
         hidden,
         (falcon_layer(config, hidden, heads),) * config.size("num_hidden_layers", default=32),
         words="transformer.word_embeddings",
         blocks="transformer.h",
-        norm=layer_norm("transformer.ln_f", hidden),
+        final_norm=layer_norm("transformer.ln_f", hidden),
         vocab=65024,
         max_seq_len=config.size("max_position_embeddings", default=2048),
         tied=True,

@@ -5,62 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..model.arch import Arch, Layer
-from ..model.blocks import Attention, Moe, Norm
-from .blocks import (
-    fused_mlp,
-    head_counts,
-    head_norms,
-    mtp_parameters,
-    partial_rotary,
-    router_bias,
-    shared_mlp,
-    stacked_moe,
-    text,
-)
+from ..model.blocks import Attention
+from .attention import head_counts, head_norms, partial_rotary, separate_attention
 from .config import Config, ConfigError
-from .llama import decoder, gated_mlp, pre_norms, rotary_buffer, separate_attention
+from .frame import decoder, mtp_parameters, rotary_buffer
+from .llama_like import NEVER, LlamaLike, readers
+from .mlps import gated_mlp, routed_moe, router_bias
+from .norms import pre_norms
 
-
-def _dense_glm(data: Mapping[str, Any], family: str, places: tuple[tuple[str, str], ...]) -> Arch:
-    """glm and glm4, which differ by their norms alone."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=4096)
-    heads, kv_heads, head_dim = head_counts(config, hidden, heads=32, kv_heads=2, head_dim=128)
-    rotary_dim = partial_rotary(config, head_dim, 0.5)
-    attention = separate_attention(
-        hidden, heads, kv_heads, head_dim, bias=config.flag("attention_bias", default=True),
-        rotary_dim=rotary_dim, rotary_impl="interleaved",
-        dropout=config.number("attention_dropout"),
-    )  # fmt: skip
-    ffn = config.size("intermediate_size", default=13696)
-    layer = Layer(
-        kind="dense",
-        mixer=attention,
-        mlp=fused_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu")),
-        norms=tuple((place, Norm(name, ("embed", hidden))) for place, name in places),
-    )
-    return decoder(
-        config, family, hidden, (layer,) * config.size("num_hidden_layers", default=40),
-        vocab=151552, max_seq_len=131072, tied=False, rotary_dim=rotary_dim,
-    )  # fmt: skip
-
-
-def read_glm(data: Mapping[str, Any]) -> Arch:
-    """glm-4-9b-chat-hf (transformers 5.17 models/glm)."""
-    places = (("pre", "input_layernorm"), ("pre_mlp", "post_attention_layernorm"))
-    return _dense_glm(data, "glm", places)
-
-
-def read_glm4(data: Mapping[str, Any]) -> Arch:
-    """GLM-4-0414 and GLM-Z1 (transformers 5.17 models/glm4): a norm behind each branch too."""
-    places = (
+GLM = LlamaLike(hidden=4096, ffn=13696, layers=40, heads=32, kv_heads=2, head_dim=128,
+                vocab=151552, max_seq_len=131072, biases=(("attention_bias", True), NEVER, NEVER),
+                mlp_names=("gate_up_proj",), rotary=0.5, rotary_impl="interleaved")  # fmt: skip
+# GLM-4-0414 and GLM-Z1 have a norm after each branch, too
+GLM4 = replace(
+    GLM,
+    norms=(
         ("pre", "input_layernorm"),
         ("post", "post_self_attn_layernorm"),
         ("pre_mlp", "post_attention_layernorm"),
         ("post_mlp", "post_mlp_layernorm"),
-    )
-    return _dense_glm(data, "glm4", places)
+    ),
+)
 
 
 def _moe_attention(config: Config, hidden: int) -> Attention:
@@ -78,33 +46,19 @@ def _moe_attention(config: Config, hidden: int) -> Attention:
     )  # fmt: skip
 
 
-def _moe(config: Config, hidden: int, activation: str) -> Moe:
-    """Routed experts and one shared MLP as wide as `n_shared_experts` of them."""
-    ffn = config.size("moe_intermediate_size", default=1408)
-    num_shared = config.count("n_shared_experts", default=1)
-    return stacked_moe(
-        hidden,
-        config.size("n_routed_experts", "num_local_experts", default=128),
-        config.size("num_experts_per_tok", default=8),
-        ffn,
-        activation=activation,
-        router_impl="float_sigmoid",
-        shared=shared_mlp("shared_experts", hidden, ffn * num_shared, activation=activation)
-        if num_shared
-        else None,
-    )
-
-
 def read_glm4_moe(data: Mapping[str, Any]) -> Arch:
     """GLM-4.5 and 4.6 (transformers 5.17 models/glm4_moe): dense first, then experts."""
     config = Config(data)
     hidden = config.size("hidden_size", default=4096)
-    activation = text(config, "hidden_act", "silu")
+    activation = config.text("hidden_act", "silu")
     attention, norms = _moe_attention(config, hidden), pre_norms(hidden)
     ffn = config.size("intermediate_size", default=10944)
     mlp = gated_mlp(hidden, ffn, activation=activation)
     dense = Layer(kind="dense", mixer=attention, mlp=mlp, norms=norms)
-    moe = _moe(config, hidden, activation)
+    moe = routed_moe(
+        config, hidden, experts=128, top_k=8, ffn=1408, shared=1, router_impl="float_sigmoid",
+        counts=("n_routed_experts", "num_local_experts"),
+    )  # fmt: skip
     sparse = Layer(kind="moe", mixer=attention, mlp=moe, norms=norms)
     num_layers = config.size("num_hidden_layers", default=46)
     first = min(config.count("first_k_dense_replace", default=1), num_layers)
@@ -118,4 +72,4 @@ def read_glm4_moe(data: Mapping[str, Any]) -> Arch:
     )  # fmt: skip
 
 
-FAMILIES = {"glm": read_glm, "glm4": read_glm4, "glm4_moe": read_glm4_moe}
+FAMILIES = {**readers({"glm": GLM, "glm4": GLM4}), "glm4_moe": read_glm4_moe}

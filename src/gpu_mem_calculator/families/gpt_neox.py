@@ -6,28 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.arch import Arch, Layer
-from .blocks import text
+from .attention import fused_attention
 from .config import Config
-from .llama import rotary_buffer
-from .older import (
-    early_decoder,
-    fused_attention,
-    layer_norm,
-    layer_norm_pair,
-    plain_mlp,
-    section,
-)
+from .frame import named_decoder, rotary_buffer
+from .mlps import plain_mlp
+from .norms import layer_norm, layer_norm_pair
 
 
 def rotary_width(config: Config, head_dim: int) -> int:
     """`rotary_pct` of a head, unless the rope settings name the part themselves."""
     part = config.number("rotary_pct", default=0.25)
     name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    return int(head_dim * section(config, name).number("partial_rotary_factor", default=part))
+    return int(head_dim * config.section(name).number("partial_rotary_factor", default=part))
 
 
 def gpt_neox_layer(config: Config, hidden: int, heads: int, rotary_dim: int) -> Layer:
-    """Parallel branches read the same input, each through a norm of its own."""
+    """Parallel branches read the same input, each through a separate norm."""
     bias = config.flag("attention_bias", default=True)
     dropout = config.number("hidden_dropout")
     mixer = fused_attention(
@@ -45,7 +39,7 @@ def gpt_neox_layer(config: Config, hidden: int, heads: int, rotary_dim: int) -> 
         residual_dropout=dropout,
     )
     ffn = config.size("intermediate_size", default=24576)
-    activation = text(config, "hidden_act", "gelu")
+    activation = config.text("hidden_act", "gelu")
     up, down = "dense_h_to_4h", "dense_4h_to_h"
     return Layer(
         kind="dense",
@@ -64,14 +58,14 @@ def read_gpt_neox(data: Mapping[str, Any]) -> Arch:
     heads = config.size("num_attention_heads", default=64)
     rotary_dim = rotary_width(config, config.divided(hidden, "heads", heads))
     layer = gpt_neox_layer(config, hidden, heads, rotary_dim)
-    return early_decoder(
+    return named_decoder(
         config,
         "gpt_neox",
         hidden,
         (layer,) * config.size("num_hidden_layers", default=44),
         words="gpt_neox.embed_in",
         blocks="gpt_neox.layers",
-        norm=layer_norm("gpt_neox.final_layer_norm", hidden),
+        final_norm=layer_norm("gpt_neox.final_layer_norm", hidden),
         vocab=50432,
         max_seq_len=config.size("max_position_embeddings", default=2048),
         tied=False,

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from ..model.arch import Arch, Layer
 from ..model.blocks import Moe, Weight
-from .blocks import head_counts, layer_types, nullable, stacked_moe, typed_windows
 from .config import Config
-from .llama import decoder, pre_norms, separate_attention
+from .llama_like import NEVER, Counts, Fields, LlamaLike, readers
+from .mlps import stacked_moe
+from .norms import rms_float
+from .windows import typed
 
 
-def biased_experts(hidden: int, num_experts: int, top_k: int, ffn: int) -> Moe:
+def biased_experts(config: Config, hidden: int) -> Moe:
     """gpt-oss stores each expert as (in, out) and gives it and the router biases.
 
     Its activation is (up + 1) · gate · sigmoid(1.702 gate) on clamped halves
     (transformers 5.17 models/gpt_oss GptOssExperts._apply_gate).
     """
+    num_experts = config.size("num_local_experts", "num_experts", default=128)
+    top_k = config.size("num_experts_per_tok", default=4)
+    ffn = config.size("intermediate_size", default=2880)
     moe = stacked_moe(hidden, num_experts, top_k, ffn, router="router", activation="gpt_oss")
     expert, embed = ("expert", num_experts), ("embed", hidden)
     both, inner = ("expert_ffn", 2 * ffn), ("expert_ffn", ffn)
@@ -37,56 +38,15 @@ def biased_experts(hidden: int, num_experts: int, top_k: int, ffn: int) -> Moe:
     )
 
 
-def gpt_oss_layer(config: Config, hidden: int, heads: int, kv_heads: int, head_dim: int) -> Layer:
-    """Norms multiply by the weight in fp32; the sinks rule out torch's own attention."""
-    bias = config.flag("attention_bias", default=True)
-    return Layer(
-        kind="moe",
-        mixer=separate_attention(
-            hidden,
-            heads,
-            kv_heads,
-            head_dim,
-            bias=bias,
-            output_bias=bias,
-            rotary_dim=head_dim,
-            rotary_impl="joined",
-            sinks=True,
-            sdpa=False,
-            float_softmax=False,
-            extra=(Weight("sinks", (("heads", heads),)),),
-            dropout=config.number("attention_dropout"),
-        ),
-        mlp=biased_experts(
-            hidden,
-            config.size("num_local_experts", "num_experts", default=128),
-            config.size("num_experts_per_tok", default=4),
-            config.size("intermediate_size", default=2880),
-        ),
-        norms=pre_norms(hidden, "rms_float"),
-    )
+def sink_attention(config: Config, counts: Counts) -> Fields:
+    """A learnt logit for each head, which torch's own attention does not take."""
+    sinks = Weight("sinks", (("heads", counts[0]),))
+    return {"sinks": True, "sdpa": False, "float_softmax": False, "extra": (sinks,)}
 
 
-def read_gpt_oss(data: Mapping[str, Any]) -> Arch:
-    """gpt-oss (transformers 5.17 models/gpt_oss)."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=2880)
-    layers = config.size("num_hidden_layers", default=36)
-    heads, kv_heads, head_dim = head_counts(config, hidden, heads=64, kv_heads=8, head_dim=64)
-    pattern = [("sliding_attention", "full_attention")[i % 2] for i in range(layers)]
-    types = layer_types(config, layers, pattern)
-    return decoder(
-        config,
-        "gpt_oss",
-        hidden,
-        (gpt_oss_layer(config, hidden, heads, kv_heads, head_dim),) * layers,
-        vocab=201088,
-        tied=False,
-        max_seq_len=131072,
-        rotary_dim=head_dim,
-        norm_impl="rms_float",
-        windows=typed_windows(types, nullable(config, "sliding_window", 128)),
-    )
-
-
-FAMILIES = {"gpt_oss": read_gpt_oss}
+GPT_OSS = LlamaLike(hidden=2880, ffn=2880, layers=36, heads=64, kv_heads=8, head_dim=64,
+                    vocab=201088, max_seq_len=131072, norm=rms_float, experts=biased_experts,
+                    biases=(("attention_bias", True), ("attention_bias", True), NEVER),
+                    rotary_impl="joined", attention=sink_attention,
+                    windows=typed(128, lambda i: i % 2 == 0))  # fmt: skip
+FAMILIES = readers({"gpt_oss": GPT_OSS})

@@ -7,9 +7,10 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Mixer, Mlp, Moe, Norm, StateSpace, Weight
-from .blocks import head_counts, stacked_moe, text
+from .attention import head_counts, separate_attention
 from .config import Config, ConfigError
-from .llama import decoder, gated_mlp, separate_attention
+from .frame import decoder
+from .mlps import gated_mlp, stacked_moe
 
 
 def periodic(config: Config, what: str, period: int, offset: int, layers: int) -> list[bool]:
@@ -87,7 +88,7 @@ def read_jamba(data: Mapping[str, Any]) -> Arch:
     hidden = config.size("hidden_size", default=4096)
     layers = config.size("num_hidden_layers", default=32)
     ffn = config.size("intermediate_size", default=14336)
-    activation = text(config, "hidden_act", "silu")
+    activation = config.text("hidden_act", "silu")
     heads, kv_heads, head_dim = head_counts(config, hidden, heads=32, kv_heads=8)
     num_experts = config.size("num_experts", "num_local_experts", default=16)
     top_k = config.size("num_experts_per_tok", default=2)

@@ -10,10 +10,12 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Mixer, Mlp, Moe, Norm, Recurrence, Weight
-from .blocks import FULL, head_counts, head_norms, stacked_moe
+from .attention import head_counts, head_norms, separate_attention
 from .config import Config
-from .llama import decoder, separate_attention
-from .mixed import LINEAR, indexed, mixed_types
+from .frame import decoder
+from .hybrid_layers import LINEAR, indexed, mixed_types
+from .mlps import stacked_moe
+from .windows import FULL
 
 
 def short_conv(config: Config, hidden: int) -> Recurrence:
@@ -38,7 +40,7 @@ def swiglu(hidden: int, ffn: int) -> Mlp:
 
 
 def feed_forward(config: Config, hidden: int) -> Mlp:
-    """The width is two thirds of `intermediate_size`, rounded up, unless told otherwise."""
+    """The width is two thirds of `intermediate_size`, rounded up where the config says so."""
     ffn = config.size("block_ff_dim", "intermediate_size", default=12288)
     if config.flag("block_auto_adjust_ff_dim", default=True):
         ffn = int(2 * ffn / 3)

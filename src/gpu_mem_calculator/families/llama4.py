@@ -10,10 +10,11 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Mlp, Moe, Norm, Weight
-from .blocks import head_counts, nullable, shared_mlp, stacked_moe, text
+from .attention import head_counts, separate_attention
 from .config import Config, ConfigError
-from .llama import decoder, gated_mlp, pre_norms, separate_attention
-from .older import per_layer
+from .frame import decoder
+from .mlps import gated_mlp, shared_mlp, stacked_moe
+from .norms import pre_norms
 
 KINDS = ("full_attention", "chunked_attention")
 
@@ -24,30 +25,32 @@ def rotary_layers(config: Config, layers: int) -> list[bool]:
     default = [(index + 1) % every != 0 for index in range(layers)]
     empty = config.get("no_rope_layers") == []
     return (
-        default
-        if empty
-        else [bool(v) for v in per_layer(config, "no_rope_layers", layers, default)]
+        default if empty else [bool(v) for v in config.per_layer("no_rope_layers", layers, default)]
     )
 
 
 def expert_layers(config: Config, layers: int) -> set[int]:
     """`moe_layers`, else every `interleave_moe_layer_step`-th."""
     step = config.size("interleave_moe_layer_step", default=1)
-    found = config.get("moe_layers")
-    if found is None:
+    layer_numbers = config.get("moe_layers")
+    if layer_numbers is None:
         return set(range(step - 1, layers, step))
-    if not isinstance(found, list) or not all(isinstance(index, int) for index in found):
-        raise ConfigError(f"model.config.moe_layers={found!r} must be a list of layer numbers")
-    return set(found)
+    if not isinstance(layer_numbers, list) or not all(
+        isinstance(index, int) for index in layer_numbers
+    ):
+        raise ConfigError(
+            f"model.config.moe_layers={layer_numbers!r} must be a list of layer numbers"
+        )
+    return set(layer_numbers)
 
 
 def windows(config: Config, rotary: list[bool]) -> tuple[int | None, ...]:
     """The chunk of each chunked layer; keys of earlier chunks are never read."""
-    types = per_layer(config, "layer_types", len(rotary), [KINDS[r] for r in rotary])
+    types = config.per_layer("layer_types", len(rotary), [KINDS[r] for r in rotary])
     for kind in types:
         if kind not in KINDS:
             raise ConfigError(f"model.config.layer_types holds {kind!r}; use one of {KINDS}")
-    chunk = nullable(config, "attention_chunk_size", 8192)
+    chunk = config.nullable("attention_chunk_size", 8192)
     if chunk is None or KINDS[1] not in types:
         return ()
     return tuple(chunk if kind == KINDS[1] else None for kind in types)
@@ -100,7 +103,7 @@ def read_llama4_text(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("hidden_size", default=5120)
     layers = config.size("num_hidden_layers", default=48)
-    activation = text(config, "hidden_act", "silu")
+    activation = config.text("hidden_act", "silu")
     ffn = config.size("intermediate_size_mlp", default=16384)
     mlps: tuple[Mlp | Moe, Mlp | Moe] = (
         gated_mlp(hidden, ffn, activation=activation),

@@ -1,4 +1,4 @@
-"""LongCat-Flash (two latent attentions a layer) and MiniCPM 3. Parameters and cache."""
+"""LongCat-Flash (two latent attentions a layer; parameters and cache only) and MiniCPM 3."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..model.arch import Arch, Layer
+from ..model.arch import Arch, Buffer, Layer
 from ..model.blocks import Moe, Norm, Weight
-from .blocks import text
 from .config import Config
 from .deepseek import latent_attention
-from .llama import decoder, gated_mlp, pre_norms, rotary_buffer
+from .frame import decoder, rotary_buffer
+from .mlps import gated_mlp
+from .norms import pre_norms
 
 
 def _moe(config: Config, hidden: int, activation: str) -> Moe:
@@ -43,7 +44,7 @@ def read_longcat(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("hidden_size", default=6144)
     layers = config.size("num_layers", default=28)
-    activation = text(config, "hidden_act", "silu")
+    activation = config.text("hidden_act", "silu")
     attention = latent_attention(config, hidden, heads=64, rotary_impl="interleaved")
     ffn = config.size("ffn_hidden_size", default=12288)
     dense = gated_mlp(hidden, ffn, activation=activation)
@@ -80,12 +81,13 @@ def read_minicpm3(data: Mapping[str, Any]) -> Arch:
     attention = latent_attention(config, hidden, heads=40, rotary_impl="half")
     ffn = config.size("intermediate_size", default=6400)
     mlp = gated_mlp(hidden, ffn, bias=config.flag("mlp_bias", default=False),
-                    activation=text(config, "hidden_act", "silu"))  # fmt: skip
+                    activation=config.text("hidden_act", "silu"))  # fmt: skip
     layer = Layer(kind="dense", mixer=attention, mlp=mlp, norms=pre_norms(hidden))
+    scale = Buffer("model.embed_tokens.embed_scale", (), 64)
     return decoder(
         config, "minicpm3", hidden, (layer,) * config.size("num_hidden_layers", default=62),
-        vocab=73448, max_seq_len=32768, tied=True, rotary_dim=attention.rope_dim, trains=False,
-        buffers=rotary_buffer(attention.rope_dim),
+        vocab=73448, max_seq_len=32768, tied=True, rotary_dim=attention.rope_dim,
+        buffers=(scale, *rotary_buffer(attention.rope_dim)),
     )  # fmt: skip
 
 

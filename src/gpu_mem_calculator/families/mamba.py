@@ -10,8 +10,10 @@ from functools import partial
 from typing import Any
 
 from ..model.arch import Arch, Layer
-from ..model.blocks import Linear, Norm, StateSpace, Weight
+from ..model.blocks import Linear, StateSpace, Weight
 from .config import Config
+from .frame import named_decoder
+from .norms import rms
 
 
 def mamba_mixer(config: Config, hidden: int) -> StateSpace:
@@ -45,28 +47,18 @@ def read_mamba(family: str, data: Mapping[str, Any]) -> Arch:
     """
     config = Config(data)
     hidden = config.size("hidden_size", default=768)
-    vocab = config.size("vocab_size", default=50280)
-    tied = config.flag("tie_word_embeddings", default=True)
-    embed = ("embed", hidden)
     layer = Layer(
         kind="mamba",
         mixer=mamba_mixer(config, hidden),
         mixer_name="mixer",
-        norms=(("pre", Norm("norm", embed)),),
+        norms=(("pre", rms("norm", hidden)),),
     )
-    return Arch(
-        family=family,
-        hidden=hidden,
-        vocab=vocab,
-        max_seq_len=config.size("max_position_embeddings", default=2**20),
-        layers=(layer,) * config.size("num_hidden_layers", default=32),
-        layer_prefix="backbone.layers",
-        embedding=(Weight("backbone.embeddings.weight", (("vocab", vocab), embed)),),
-        final_norm=Norm("backbone.norm_f", embed),
-        head=None if tied else Linear("lm_head", embed, ("vocab", vocab)),
-        tied=tied,
-        trains=False,
-    )
+    return named_decoder(
+        config, family, hidden, (layer,) * config.size("num_hidden_layers", default=32),
+        words="backbone.embeddings", blocks="backbone.layers", vocab=50280, tied=True,
+        final_norm=rms("backbone.norm_f", hidden),
+        max_seq_len=config.size("max_position_embeddings", default=2**20), trains=False,
+    )  # fmt: skip
 
 
 FAMILIES = {name: partial(read_mamba, name) for name in ("mamba", "falcon_mamba")}

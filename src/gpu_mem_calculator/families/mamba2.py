@@ -8,6 +8,8 @@ from typing import Any
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Norm, StateSpace, Weight
 from .config import Config, ConfigError
+from .frame import named_decoder
+from .norms import rms
 
 
 def mamba2_block(
@@ -88,28 +90,19 @@ def read_mamba2(data: Mapping[str, Any]) -> Arch:
     """Mamba-2 (transformers 5.17 models/mamba2); it has no limit on length, so 2^20 stands in."""
     config = Config(data)
     hidden = config.size("hidden_size", default=4096)
-    vocab = config.size("vocab_size", default=32768)
-    tied = config.flag("tie_word_embeddings", default=False)
-    embed = ("embed", hidden)
     layer = Layer(
         kind="mamba",
         mixer=mamba2_mixer(config, hidden),
         mixer_name="mixer",
-        norms=(("pre", Norm("norm", embed)),),
+        norms=(("pre", rms("norm", hidden)),),
         fp32_residual=config.flag("residual_in_fp32", default=True),
     )
-    return Arch(
-        family="mamba2",
-        hidden=hidden,
-        vocab=vocab,
+    return named_decoder(
+        config, "mamba2", hidden, (layer,) * config.size("num_hidden_layers", default=64),
+        words="backbone.embeddings", blocks="backbone.layers", vocab=32768, tied=False,
+        final_norm=rms("backbone.norm_f", hidden),
         max_seq_len=config.size("max_position_embeddings", default=2**20),
-        layers=(layer,) * config.size("num_hidden_layers", default=64),
-        layer_prefix="backbone.layers",
-        embedding=(Weight("backbone.embeddings.weight", (("vocab", vocab), embed)),),
-        final_norm=Norm("backbone.norm_f", embed),
-        head=None if tied else Linear("lm_head", embed, ("vocab", vocab)),
-        tied=tied,
-    )
+    )  # fmt: skip
 
 
 FAMILIES = {"mamba2": read_mamba2}

@@ -12,20 +12,14 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Mlp, Moe, Weight
-from .blocks import (
-    FULL,
-    SLIDING,
-    head_counts,
-    layer_types,
-    partial_rotary,
-    stacked_moe,
-    text,
-    typed_windows,
-)
+from .attention import head_counts, partial_rotary
 from .config import Config
-from .llama import decoder, gated_mlp, pre_norms
-from .older import per_layer
-from .qwen import read_qwen2
+from .frame import decoder
+from .llama_like import read_row
+from .mlps import gated_mlp, stacked_moe
+from .norms import pre_norms
+from .qwen import QWEN2
+from .windows import FULL, SLIDING, layer_types, typed_windows
 
 
 def read_mimo(data: Mapping[str, Any]) -> Arch:
@@ -36,14 +30,14 @@ def read_mimo(data: Mapping[str, Any]) -> Arch:
     defaults = {"num_key_value_heads": 8, "intermediate_size": 11008, "num_hidden_layers": 36,
                 "vocab_size": 151680}  # fmt: skip
     known = {key: value for key, value in data.items() if value is not None}
-    arch = read_qwen2({**defaults, **known})
+    arch = read_row("qwen2", QWEN2, {**defaults, **known})
     modules = Config(data).count("num_nextn_predict_layers", default=0)
     own = arch.layers[0].num_parameters + 3 * arch.hidden + 2 * arch.hidden**2
     return replace(arch, family="mimo", mtp_parameters=modules * own, trains=False)
 
 
 def _attention(config: Config, hidden: int, kind: str) -> Attention:
-    """Sliding layers have key-value heads of their own number, and sinks."""
+    """Sliding layers have another number of key-value heads, and sinks."""
     keys = {
         "num_attention_heads": "swa_num_attention_heads",
         "head_dim": "swa_head_dim",
@@ -51,16 +45,16 @@ def _attention(config: Config, hidden: int, kind: str) -> Attention:
         "v_head_dim": "swa_v_head_dim",
     }
     slides = kind == SLIDING
-    found = {
+    sizes = {
         name: config.get(other) if slides else config.get(name) for name, other in keys.items()
     }
     if slides:  # what is not said of them is as in the full layers, but for the heads of k and v
-        found |= {
+        sizes |= {
             name: config.get(name)
-            for name, value in found.items()
+            for name, value in sizes.items()
             if value is None and name != "num_key_value_heads"
         }
-    plain = Config({name: value for name, value in found.items() if value is not None})
+    plain = Config({name: value for name, value in sizes.items() if value is not None})
     heads, kv_heads, size = head_counts(
         plain, hidden, heads=64, kv_heads=8 if slides else 4, head_dim=192
     )
@@ -84,7 +78,7 @@ def _attention(config: Config, hidden: int, kind: str) -> Attention:
 
 def _types(config: Config, layers: int) -> tuple[str, ...]:
     """`layer_types`, or `hybrid_layer_pattern` (1 where a layer slides), else five of six."""
-    pattern = per_layer(config, "hybrid_layer_pattern", layers, [])
+    pattern = config.per_layer("hybrid_layer_pattern", layers, [])
     usual = [FULL if i == 0 or (i + 1) % 6 == 0 else SLIDING for i in range(layers)]
     if pattern:
         usual = [SLIDING if flag else FULL for flag in pattern]
@@ -96,7 +90,7 @@ def read_mimo_v2(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("hidden_size", default=4096)
     layers = config.size("num_hidden_layers", default=48)
-    activation = text(config, "hidden_act", "silu")
+    activation = config.text("hidden_act", "silu")
     ffn = config.size("intermediate_size", default=16384)
     moe = stacked_moe(
         hidden, config.size("n_routed_experts", default=256),
@@ -107,11 +101,11 @@ def read_mimo_v2(data: Mapping[str, Any]) -> Arch:
     mlps: dict[bool, Mlp | Moe] = {True: gated_mlp(hidden, ffn, activation=activation), False: moe}
     types = _types(config, layers)
     usual = ["dense", *["sparse"] * (layers - 1)]
-    freq = per_layer(config, "moe_layer_freq", layers, []) if isinstance(
+    freq = config.per_layer("moe_layer_freq", layers, []) if isinstance(
         config.get("moe_layer_freq"), list) else []  # fmt: skip
     if freq:
         usual = ["sparse" if flag else "dense" for flag in freq]
-    dense = [word == "dense" for word in per_layer(config, "mlp_layer_types", layers, usual)]
+    dense = [word == "dense" for word in config.per_layer("mlp_layer_types", layers, usual)]
     made = {
         (kind, flag): Layer(kind="dense" if flag else "moe",
                             mixer=_attention(config, hidden, kind), mlp=mlps[flag],

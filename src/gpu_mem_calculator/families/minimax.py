@@ -12,13 +12,15 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Mixer, Mlp, Moe, Recurrence, Weight
-from .blocks import FULL, head_counts, shared_mlp, stacked_moe, text
+from .attention import head_counts, separate_attention
 from .config import Config
 from .deepseek import latent_attention
-from .kin_moe import read_minimax_m2
-from .llama import decoder, gated_mlp, pre_norms, separate_attention
-from .mixed import LINEAR, indexed, mixed_types
-from .older import per_layer, section
+from .frame import decoder
+from .hybrid_layers import LINEAR, indexed, mixed_types
+from .llama_like_experts import read_minimax_m2
+from .mlps import gated_mlp, shared_mlp, stacked_moe
+from .norms import pre_norms
+from .windows import FULL
 
 
 def lightning(config: Config, hidden: int, heads: int, head_dim: int) -> Recurrence:
@@ -46,7 +48,7 @@ def _minimax_types(config: Config, layers: int) -> list[str]:
     """`layer_types`; the first release has `attn_type_list`, 1 where attention is full."""
     words = config.get("attn_type_list")
     if words is not None and config.get("layer_types") is None:
-        flags = per_layer(config, "attn_type_list", layers, [])
+        flags = config.per_layer("attn_type_list", layers, [])
         return [FULL if flag else LINEAR for flag in flags]
     usual = [LINEAR if i % 2 else FULL for i in range(layers)]
     return mixed_types(config, "layer_types", layers, usual)
@@ -63,7 +65,7 @@ def read_minimax(data: Mapping[str, Any]) -> Arch:
         hidden, config.size("num_local_experts", "num_experts", default=8),
         config.size("num_experts_per_tok", default=2),
         config.size("intermediate_size", default=14336),
-        activation=text(config, "hidden_act", "silu"),
+        activation=config.text("hidden_act", "silu"),
     )  # fmt: skip
     mixers: dict[str, Mixer] = {
         FULL: separate_attention(hidden, *counts, rotary_dim=counts[2]),
@@ -134,10 +136,10 @@ def _kimi_moe(config: Config, hidden: int, activation: str) -> Moe:
 def read_kimi_linear(data: Mapping[str, Any]) -> Arch:
     """Kimi Linear (transformers 5.17 models/kimi_linear): latent attention without positions."""
     config = Config(data)
-    linear = section(config, "linear_attn_config")
+    linear = config.section("linear_attn_config")
     hidden = config.size("hidden_size", default=2304)
     layers = config.size("num_hidden_layers", default=27)
-    activation = text(config, "hidden_act", "silu")
+    activation = config.text("hidden_act", "silu")
     heads = linear.size("num_heads", default=config.size("linear_num_heads", default=32))
     size = linear.size("head_dim", default=config.size("linear_head_dim", default=128))
     conv = linear.size("short_conv_kernel_size",
@@ -155,7 +157,7 @@ def read_kimi_linear(data: Mapping[str, Any]) -> Arch:
     first = config.count("first_k_dense_replace", default=1)
     step = config.size("moe_layer_freq", default=1)
     usual = ["sparse" if i >= first and i % step == 0 else "dense" for i in range(layers)]
-    dense = [word == "dense" for word in per_layer(config, "mlp_layer_types", layers, usual)]
+    dense = [word == "dense" for word in config.per_layer("mlp_layer_types", layers, usual)]
     made = {
         (kind, flag): Layer(kind="dense" if flag else "moe", mixer=mixers[kind], mlp=mlps[flag],
                             norms=pre_norms(hidden))

@@ -12,9 +12,11 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Weight
-from .blocks import head_counts, head_norms, text
+from .attention import head_counts, head_norms, separate_attention
 from .config import Config, ConfigError
-from .llama import decoder, gated_mlp, pre_norms, separate_attention
+from .frame import decoder
+from .mlps import gated_mlp
+from .norms import pre_norms
 
 CROSS = (3, 8, 13, 18, 23, 28, 33, 38)
 TILES, TILE_TOKENS = 4, 1601  # of one picture: 448 / 14 squared, and a class token
@@ -27,7 +29,7 @@ def read_mllama_text(data: Mapping[str, Any]) -> Arch:
     layers = config.size("num_hidden_layers", default=40)
     counts = head_counts(config, hidden, heads=32, kv_heads=8)
     ffn = config.size("intermediate_size", default=14336)
-    mlp = gated_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu"))
+    mlp = gated_mlp(hidden, ffn, activation=config.text("hidden_act", "silu"))
     plain = separate_attention(hidden, *counts, rotary_dim=counts[2])
     own = Layer(kind="dense", mixer=plain, mlp=mlp, norms=pre_norms(hidden))
     cross = Layer(

@@ -17,7 +17,6 @@ from ..model.arch import Arch
 from ..model.blocks import Weight
 from . import audio, read_config, vision, vision_qwen
 from .config import Config, ConfigError
-from .older import section
 from .vision import Tower, linear, norm, two_linears
 
 Made = Callable[[Config, Config, int], Tower]  # the whole config, its vision part, text width
@@ -28,7 +27,7 @@ SHORT = {"layers": ("num_hidden_layers", "depth"), "hidden": ("hidden_size", "em
          "patch": ("patch_size",), "image": ("image_size",),
          "global_layers": ("num_global_layers",), "max_tiles": ("max_num_tiles",)}  # fmt: skip
 LEFT_OUT = "the parameters of the tower for pictures and sound are not counted"
-# Text models that have a name of their own inside: whose they are, and what they assume.
+# Text models with another name inside: the family that each is, and its defaults.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_vl_text": ("qwen2", {
         "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80,
@@ -46,7 +45,7 @@ ALIASES["qwen2_5_vl_text"] = ALIASES["qwen2_vl_text"]
 ALIASES["glm4v_text"], ALIASES["glm4v_moe_text"] = ("glm4", {}), ("glm4_moe", {})
 
 
-class Nested(Struct, frozen=True, kw_only=True):
+class VisionLanguageFamily(Struct, frozen=True, kw_only=True):
     """A family: what its text model is by default, and how its tower is made.
 
     `defaults` are those of a config without `text_config`.
@@ -57,7 +56,7 @@ class Nested(Struct, frozen=True, kw_only=True):
     defaults: Mapping[str, Any] = {}
 
 
-def text_keys(data: Mapping[str, Any], nested: Nested) -> dict[str, Any]:
+def text_keys(data: Mapping[str, Any], nested: VisionLanguageFamily) -> dict[str, Any]:
     """The text model's own config.json."""
     inner = data.get("text_config", data.get("llm_config"))
     defaults: Mapping[str, Any] = {}
@@ -89,7 +88,7 @@ def vision_keys(data: Mapping[str, Any]) -> Config | None:
                    for long in names})  # fmt: skip
 
 
-def read_nested(nested: Nested, data: Mapping[str, Any]) -> Arch:
+def read_nested(nested: VisionLanguageFamily, data: Mapping[str, Any]) -> Arch:
     """The text model with its tower beside it."""
     keys = text_keys(data, nested)
     if keys["model_type"] == data.get("model_type"):
@@ -105,7 +104,7 @@ def read_nested(nested: Nested, data: Mapping[str, Any]) -> Arch:
 
 def read_inside(data: Mapping[str, Any]) -> Arch:
     """The text model inside a model of no known family."""
-    return read_nested(Nested(text="", tower=None), data)
+    return read_nested(VisionLanguageFamily(text="", tower=None), data)
 
 
 def _projector(config: Config, eyes: Config, hidden: int, *, bias: bool = True) -> Tower:
@@ -168,7 +167,7 @@ def gemma4(config: Config, eyes: Config, hidden: int) -> Tower:
     width = eyes.size("hidden_size", default=768)
     yield from linear("model.embed_vision.embedding_projection", width, hidden)
     if config.get("audio_config") is not None:
-        yield from audio.gemma4(section(config, "audio_config"), "model.audio_tower", hidden)
+        yield from audio.gemma4(config.section("audio_config"), "model.audio_tower", hidden)
 
 
 def internvl(config: Config, eyes: Config, hidden: int) -> Tower:
@@ -242,26 +241,30 @@ MISTRAL3 = {"vocab_size": 131072, "hidden_size": 5120, "intermediate_size": 3276
             "head_dim": 128, "max_position_embeddings": 131072,
             "sliding_window": None}  # fmt: skip
 NESTED = {
-    "llava": Nested(text="llama", tower=llava),
-    "llava(pixtral)": Nested(text="mistral", tower=llava, defaults={"sliding_window": None}),
-    "llava_next": Nested(text="llama", tower=llava_next),
-    "mistral3": Nested(text="mistral", tower=mistral3, defaults=MISTRAL3),
-    "gemma3": Nested(text="gemma3_text", tower=gemma3),
-    "gemma3n": Nested(text="gemma3n_text", tower=None),
-    "gemma4": Nested(text="gemma4_text", tower=gemma4),
-    "gemma4_unified": Nested(text="gemma4_unified_text", tower=None),
-    "llama4": Nested(text="llama4_text", tower=llama4),
-    "mllama": Nested(text="mllama_text_model", tower=mllama),
-    "paligemma": Nested(text="gemma", tower=paligemma),
-    "internvl": Nested(text="qwen2", tower=internvl),
-    "internvl_chat": Nested(text="qwen2", tower=None),
-    "kimi_k25": Nested(text="deepseek_v3", tower=kimi),
-    "kimi_vl": Nested(text="deepseek_v3", tower=None),
-    "qwen2_vl": Nested(text="qwen2_vl_text", tower=_qwen2_vl),
-    "qwen2_5_vl": Nested(text="qwen2_5_vl_text", tower=_qwen(vision_qwen.qwen2_5_vl)),
-    "qwen3_vl": Nested(text="qwen3_vl_text", tower=_qwen(vision_qwen.qwen3_vl)),
-    "qwen3_vl_moe": Nested(text="qwen3_vl_moe_text", tower=_qwen(vision_qwen.qwen3_vl)),
-    "qwen3_5": Nested(text="qwen3_5_text", tower=_qwen(vision_qwen.qwen3_vl)),
-    "qwen3_5_moe": Nested(text="qwen3_5_moe_text", tower=_qwen(vision_qwen.qwen3_vl)),
+    "llava": VisionLanguageFamily(text="llama", tower=llava),
+    "llava(pixtral)": VisionLanguageFamily(
+        text="mistral", tower=llava, defaults={"sliding_window": None}
+    ),
+    "llava_next": VisionLanguageFamily(text="llama", tower=llava_next),
+    "mistral3": VisionLanguageFamily(text="mistral", tower=mistral3, defaults=MISTRAL3),
+    "gemma3": VisionLanguageFamily(text="gemma3_text", tower=gemma3),
+    "gemma3n": VisionLanguageFamily(text="gemma3n_text", tower=None),
+    "gemma4": VisionLanguageFamily(text="gemma4_text", tower=gemma4),
+    "gemma4_unified": VisionLanguageFamily(text="gemma4_unified_text", tower=None),
+    "llama4": VisionLanguageFamily(text="llama4_text", tower=llama4),
+    "mllama": VisionLanguageFamily(text="mllama_text_model", tower=mllama),
+    "paligemma": VisionLanguageFamily(text="gemma", tower=paligemma),
+    "internvl": VisionLanguageFamily(text="qwen2", tower=internvl),
+    "internvl_chat": VisionLanguageFamily(text="qwen2", tower=None),
+    "kimi_k25": VisionLanguageFamily(text="deepseek_v3", tower=kimi),
+    "kimi_vl": VisionLanguageFamily(text="deepseek_v3", tower=None),
+    "qwen2_vl": VisionLanguageFamily(text="qwen2_vl_text", tower=_qwen2_vl),
+    "qwen2_5_vl": VisionLanguageFamily(text="qwen2_5_vl_text", tower=_qwen(vision_qwen.qwen2_5_vl)),
+    "qwen3_vl": VisionLanguageFamily(text="qwen3_vl_text", tower=_qwen(vision_qwen.qwen3_vl)),
+    "qwen3_vl_moe": VisionLanguageFamily(
+        text="qwen3_vl_moe_text", tower=_qwen(vision_qwen.qwen3_vl)
+    ),
+    "qwen3_5": VisionLanguageFamily(text="qwen3_5_text", tower=_qwen(vision_qwen.qwen3_vl)),
+    "qwen3_5_moe": VisionLanguageFamily(text="qwen3_5_moe_text", tower=_qwen(vision_qwen.qwen3_vl)),
 }
 FAMILIES = {name: partial(read_nested, nested) for name, nested in NESTED.items()}

@@ -10,11 +10,13 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Mlp, Moe, Norm, StateSpace, Weight
-from .blocks import FULL, head_counts, text
+from .attention import head_counts, separate_attention
 from .config import Config, ConfigError
-from .llama import separate_attention
+from .frame import named_decoder
+from .hybrid_layers import LINEAR, mixed_types
 from .mamba2 import mamba2_block
-from .mixed import LINEAR, mixed_types
+from .norms import rms
+from .windows import FULL
 
 PATTERN = {"M": LINEAR, "E": "moe", "*": FULL, "-": "mlp"}
 KNOWN = tuple(PATTERN.values())
@@ -60,7 +62,7 @@ def _plain_mlp(config: Config, hidden: int, ffn: int, prefix: str = "") -> Mlp:
         output=Linear(f"{prefix}down_proj", inner, embed, bias),
         ffn=ffn,
         gated=False,
-        activation=text(config, "mlp_hidden_act", "relu2"),
+        activation=config.text("mlp_hidden_act", "relu2"),
     )
 
 
@@ -88,7 +90,7 @@ def _moe(config: Config, hidden: int) -> Moe:
         top_k=config.size("num_experts_per_tok", default=2),
         ffn=ffn,
         gated=False,
-        activation=text(config, "mlp_hidden_act", "relu2"),
+        activation=config.text("mlp_hidden_act", "relu2"),
         shared=_plain_mlp(config, hidden, shared, "shared_experts."),
         router_impl="float_sigmoid",
     )
@@ -115,23 +117,13 @@ def read_nemotron_h(data: Mapping[str, Any]) -> Arch:
     """Nemotron-H (transformers 5.17 models/nemotron_h); attention has no positions."""
     config = Config(data)
     hidden = config.size("hidden_size", default=4096)
-    vocab = config.size("vocab_size", default=131072)
-    tied = config.flag("tie_word_embeddings", default=False)
     kinds = layer_kinds(config)
     made = _kinds(config, hidden, set(kinds))
-    embed = ("embed", hidden)
-    return Arch(
-        family="nemotron_h",
-        hidden=hidden,
-        vocab=vocab,
-        max_seq_len=config.size("max_position_embeddings", default=4096),
-        layers=tuple(made[kind] for kind in kinds),
-        embedding=(Weight("model.embeddings.weight", (("vocab", vocab), embed)),),
-        final_norm=Norm("model.norm_f", embed),
-        head=None if tied else Linear("lm_head", embed, ("vocab", vocab)),
-        tied=tied,
-        trains=False,
-    )
+    return named_decoder(
+        config, "nemotron_h", hidden, tuple(made[kind] for kind in kinds), vocab=131072,
+        words="model.embeddings", blocks="model.layers", final_norm=rms("model.norm_f", hidden),
+        max_seq_len=config.size("max_position_embeddings", default=4096), tied=False, trains=False,
+    )  # fmt: skip
 
 
 FAMILIES = {"nemotron_h": read_nemotron_h}

@@ -7,10 +7,10 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Linear, Norm, Weight
-from .blocks import text
+from .attention import separate_attention
 from .config import Config
-from .llama import separate_attention
-from .older import layer_norm, plain_mlp
+from .mlps import plain_mlp
+from .norms import layer_norm
 
 OFFSET = 2  # OPTLearnedPositionalEmbedding.offset
 
@@ -77,7 +77,7 @@ def _layer(config: Config, hidden: int, *, first: bool, affine: bool) -> Layer:
         mlp=plain_mlp(
             hidden,
             config.size("ffn_dim", default=3072),
-            text(config, "activation_function", "relu"),
+            config.text("activation_function", "relu"),
             up="fc1",
             down="fc2",
             bias=bias,

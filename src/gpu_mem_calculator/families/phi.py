@@ -6,31 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.arch import Arch, Layer
-from ..model.blocks import Attention, Linear, Mlp, Norm
-from .blocks import (
-    biased_head,
-    fused_mlp,
-    head_counts,
-    head_norms,
-    partial_rotary,
-    same_windows,
-    stacked_moe,
-    text,
-)
+from ..model.blocks import Attention, Moe
+from .attention import fused_attention, head_counts, head_norms, partial_rotary, separate_attention
 from .config import Config, ConfigError
-from .llama import decoder, pre_norms, separate_attention
-
-
-def _plain_mlp(config: Config, hidden: int) -> Mlp:
-    """fc1, activation, fc2, both with a bias."""
-    embed, inner = ("embed", hidden), ("ffn", config.size("intermediate_size", default=8192))
-    return Mlp(
-        inputs=(Linear("fc1", embed, inner, bias=True),),
-        output=Linear("fc2", inner, embed, bias=True),
-        ffn=inner[1],
-        gated=False,
-        activation=text(config, "hidden_act", "gelu_new"),
-    )
+from .frame import biased_head, decoder
+from .llama_like import Fields, LlamaLike, readers
+from .mlps import fused_mlp, plain_mlp, routed_moe
+from .norms import layer_norm, pre_norms
+from .windows import same, same_windows
 
 
 def _phi_attention(config: Config, hidden: int) -> Attention:
@@ -58,12 +41,13 @@ def read_phi(data: Mapping[str, Any]) -> Arch:
     """Phi-1, 1.5 and 2 (transformers 5.17 models/phi): one norm feeds attention and MLP alike."""
     config = Config(data)
     hidden = config.size("hidden_size", default=2048)
-    attention, embed = _phi_attention(config, hidden), ("embed", hidden)
+    attention = _phi_attention(config, hidden)
+    ffn = config.size("intermediate_size", default=8192)
     layer = Layer(
         kind="dense",
         mixer=attention,
-        mlp=_plain_mlp(config, hidden),
-        norms=(("pre", Norm("input_layernorm", embed, "layer", bias=True)),),
+        mlp=plain_mlp(hidden, ffn, config.text("hidden_act", "gelu_new"), up="fc1", down="fc2"),
+        norms=(("pre", layer_norm("input_layernorm", hidden)),),
         parallel=True,
         dropout=config.number("resid_pdrop"),
     )
@@ -72,7 +56,7 @@ def read_phi(data: Mapping[str, Any]) -> Arch:
     return decoder(
         config, "phi", hidden, (layer,) * config.size("num_hidden_layers", default=24),
         vocab=vocab, max_seq_len=2048, tied=False, rotary_dim=attention.rotary_dim,
-        final_norm=Norm("model.final_layernorm", embed, "layer", bias=True),
+        final_norm=layer_norm("model.final_layernorm", hidden),
         embedding_dropout=config.number("embd_pdrop"),
         **biased_head(hidden, vocab, tied=tied),
     )  # fmt: skip
@@ -86,22 +70,16 @@ def read_phi3(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("hidden_size", default=3072)
     heads, kv_heads, head_dim = head_counts(config, hidden, heads=32, kv_heads=None)
-    rotary_dim, embed = partial_rotary(config, head_dim, 1.0), ("embed", hidden)
-    attention = Attention(
-        inputs=(Linear("qkv_proj", embed, ("heads", (heads + 2 * kv_heads) * head_dim)),),
-        output=Linear("o_proj", ("heads", heads * head_dim), embed),
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        rotary_dim=rotary_dim,
-        rotary_impl="joined",
-        dropout=config.number("attention_dropout"),
-    )
+    rotary_dim = partial_rotary(config, head_dim, 1.0)
+    attention = fused_attention(
+        hidden, heads, kv_heads, head_dim, name="qkv_proj", output="o_proj",
+        rotary_dim=rotary_dim, rotary_impl="joined", dropout=config.number("attention_dropout"),
+    )  # fmt: skip
     ffn = config.size("intermediate_size", default=8192)
     layer = Layer(
         kind="dense",
         mixer=attention,
-        mlp=fused_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu")),
+        mlp=fused_mlp(hidden, ffn, activation=config.text("hidden_act", "silu")),
         norms=pre_norms(hidden),
         dropout=config.number("resid_pdrop"),
     )
@@ -113,44 +91,24 @@ def read_phi3(data: Mapping[str, Any]) -> Arch:
     )  # fmt: skip
 
 
-def _phimoe_layer(config: Config, hidden: int, attention: Attention) -> Layer:
-    """Layer norms with biases around attention and experts."""
-    moe = stacked_moe(
-        hidden,
-        config.size("num_local_experts", default=16),
-        config.size("num_experts_per_tok", default=2),
-        config.size("intermediate_size", default=6400),
-        router="router",
-        router_impl="sparsemixer",
-        activation=text(config, "hidden_act", "silu"),
+def phimoe_experts(config: Config, hidden: int) -> Moe:
+    """Phi-3.5-MoE's experts, chosen by SparseMixer."""
+    return routed_moe(
+        config, hidden, experts=16, top_k=2, ffn=6400, ffn_key="intermediate_size",
+        counts=("num_local_experts",), router="router", router_impl="sparsemixer",
         jitter=config.number("input_jitter_noise") > 0,
-    )
-    names = (("pre", "input_layernorm"), ("pre_mlp", "post_attention_layernorm"))
-    norms = tuple((place, Norm(n, ("embed", hidden), "layer", bias=True)) for place, n in names)
-    return Layer(kind="moe", mixer=attention, mlp=moe, norms=norms)
-
-
-def read_phimoe(data: Mapping[str, Any]) -> Arch:
-    """Phi-3.5-MoE (transformers 5.17 models/phimoe): layer norms, and biases by switch."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=4096)
-    heads, kv_heads, head_dim = head_counts(config, hidden, heads=32, kv_heads=8)
-    bias = config.flag("attention_bias", default=False)
-    attention = separate_attention(
-        hidden, heads, kv_heads, head_dim, bias=bias, output_bias=bias,
-        rotary_dim=head_dim, dropout=config.number("attention_dropout"),
     )  # fmt: skip
-    num_layers = config.size("num_hidden_layers", default=32)
+
+
+def phimoe_frame(config: Config, hidden: int) -> Fields:
+    """`lm_head_bias`: a bias on the logits."""
+    if not config.flag("lm_head_bias", default=False):
+        return {}
     tied = config.flag("tie_word_embeddings", default=False)
-    vocab = config.size("vocab_size", default=32064)
-    head_bias = config.flag("lm_head_bias", default=False)
-    return decoder(
-        config, "phimoe", hidden, (_phimoe_layer(config, hidden, attention),) * num_layers,
-        vocab=vocab, max_seq_len=131072, tied=False, rotary_dim=head_dim,
-        final_norm=Norm("model.norm", ("embed", hidden), "layer", bias=True),
-        windows=same_windows(config, num_layers, None),
-        **(biased_head(hidden, vocab, tied=tied) if head_bias else {}),
-    )  # fmt: skip
+    return biased_head(hidden, config.size("vocab_size", default=32064), tied=tied)
 
 
-FAMILIES = {"phi": read_phi, "phi3": read_phi3, "phimoe": read_phimoe}
+PHIMOE = LlamaLike(hidden=4096, ffn=6400, layers=32, heads=32, kv_heads=8, vocab=32064,
+                   max_seq_len=131072, experts=phimoe_experts, norm=layer_norm,
+                   windows=same(None), frame=phimoe_frame)  # fmt: skip
+FAMILIES = {"phi": read_phi, "phi3": read_phi3, **readers({"phimoe": PHIMOE})}

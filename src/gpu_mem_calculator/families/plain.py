@@ -7,8 +7,10 @@ from typing import Any
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Mlp, Moe, Norm, Weight
+from .attention import separate_attention
 from .config import Config, ConfigError
-from .llama import gated_mlp, rotary_buffer, separate_attention
+from .frame import rotary_buffer
+from .mlps import gated_mlp
 
 DEFAULTS: dict[str, Any] = {
     "gated_mlp": True,
@@ -20,6 +22,12 @@ DEFAULTS: dict[str, Any] = {
     "vocab_size": 32000,
     "max_seq_len": 2048,
 }
+EXPERT_KEYS = (
+    "num_experts",
+    "top_k",
+    "expert_intermediate_size",
+    "shared_expert_intermediate_size",
+)
 
 
 def read_plain(numbers: Mapping[str, Any]) -> Arch:
@@ -76,6 +84,10 @@ def _layer(config: Config, hidden: int, heads: int, kv_heads: int, head_dim: int
     usual = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
     ffn = config.size("intermediate_size", default=usual)
     moe = config.flag("moe_enabled", default=config.get("num_experts") is not None)
+    unused = next((key for key in EXPERT_KEYS if config.get(key)), None)
+    if unused is not None and not moe:
+        given = f"model.{unused}={config.get(unused)}"
+        raise ConfigError(f"{given} needs experts; set model.moe_enabled=true, or leave it out")
     return Layer(
         kind="moe" if moe else "dense",
         mixer=attention,

@@ -5,173 +5,115 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from ..model.arch import Arch, Layer
-from ..model.blocks import Attention, Linear, Mlp, Moe
-from .blocks import (
-    FULL,
-    SLIDING,
-    head_counts,
-    head_norms,
-    layer_types,
-    nullable,
-    same_windows,
-    shared_mlp,
-    stacked_moe,
-    text,
-    typed_windows,
-)
+from ..model.blocks import Linear, Moe
 from .config import Config, ConfigError
-from .llama import decoder, gated_mlp, pre_norms, separate_attention
-
-QK_NORMS = ("q_norm", "k_norm")
-
-
-def _layer(hidden: int, attention: Attention, mlp: Mlp | Moe) -> Layer:
-    """Norm, attention, norm, MLP."""
-    kind = "moe" if isinstance(mlp, Moe) else "dense"
-    return Layer(kind=kind, mixer=attention, mlp=mlp, norms=pre_norms(hidden))
+from .llama import ATTENTION_ONLY
+from .llama_like import ALWAYS, NEVER, LlamaLike, Windows, readers, row_decoder, row_layer, width
+from .mlps import routed_moe, shared_mlp
+from .windows import patterned, same_windows
 
 
 def _window(config: Config) -> int | None:
     """`sliding_window`, which counts only under `use_sliding_window`."""
     if not config.flag("use_sliding_window", default=False):
         return None
-    return nullable(config, "sliding_window", 4096)
+    return config.nullable("sliding_window", 4096)
 
 
-def _late_windows(config: Config, num_layers: int) -> tuple[int | None, ...]:
+def late_windows(config: Config, layers: int) -> Windows:
     """Qwen2 and Qwen3: layers from `max_window_layers` on slide."""
-    window, first = _window(config), config.count("max_window_layers", default=28)
-    slides = [window is not None and i >= first for i in range(num_layers)]
-    types = layer_types(config, num_layers, [SLIDING if s else FULL for s in slides])
-    return typed_windows(types, window)
+    first = config.count("max_window_layers", default=28)
+    return patterned(config, layers, _window(config), lambda i: i >= first)
 
 
-def _even_windows(config: Config, num_layers: int) -> tuple[int | None, ...]:
+def even_windows(config: Config, layers: int) -> Windows:
     """Qwen2-MoE: every second layer below `max_window_layers` slides, from the first."""
-    window, last = _window(config), config.count("max_window_layers", default=28)
-    slides = [window is not None and i % 2 == 0 and i < last for i in range(num_layers)]
-    types = layer_types(config, num_layers, [SLIDING if s else FULL for s in slides])
-    return typed_windows(types, window)
+    last = config.count("max_window_layers", default=28)
+    return patterned(config, layers, _window(config), lambda i: i % 2 == 0 and i < last)
 
 
-def read_qwen2(data: Mapping[str, Any]) -> Arch:
-    """Qwen2 and Qwen2.5 (transformers 5.17 models/qwen2): biases on q, k and v, none on o."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=4096)
-    heads, kv_heads, head_dim = head_counts(config, hidden, heads=32, kv_heads=32)
-    attention = separate_attention(
-        hidden, heads, kv_heads, head_dim,
-        bias=True, rotary_dim=head_dim, dropout=config.number("attention_dropout"),
-    )  # fmt: skip
-    return _dense(config, "qwen2", hidden, attention)
+def switched_windows(config: Config, layers: int) -> Windows:
+    """Qwen3-MoE: every layer slides under `use_sliding_window`."""
+    slides = config.flag("use_sliding_window", default=False)
+    return same_windows(config, layers, 4096) if slides else ()
 
 
-def read_qwen3(data: Mapping[str, Any]) -> Arch:
-    """Qwen3 (transformers 5.17 models/qwen3): head size 128 and norms on q and k."""
-    config = Config(data)
-    hidden = config.size("hidden_size", default=4096)
-    counts = head_counts(config, hidden, heads=32, kv_heads=32, head_dim=128)
-    return _dense(config, "qwen3", hidden, _normed_attention(config, hidden, *counts))
+QWEN2 = LlamaLike(hidden=4096, ffn=22016, layers=32, heads=32, kv_heads=32, vocab=151936,
+                  max_seq_len=32768, biases=(ALWAYS, NEVER, NEVER),
+                  windows=late_windows)  # fmt: skip
+QWEN3 = replace(QWEN2, head_dim=128, biases=ATTENTION_ONLY, qk_norms=("q_norm", "k_norm"))
+QWEN2_MOE = replace(QWEN2, hidden=2048, ffn=5632, layers=24, heads=16, kv_heads=16,
+                    biases=(("qkv_bias", True), NEVER, NEVER), windows=even_windows)  # fmt: skip
+QWEN3_MOE = replace(QWEN3, hidden=2048, ffn=6144, layers=24, kv_heads=4, head_dim=None,
+                    windows=switched_windows)  # fmt: skip
 
 
-def _normed_attention(
-    config: Config, hidden: int, heads: int, kv_heads: int, head_dim: int
-) -> Attention:
-    """Qwen3's attention: norms over each head of q and k, one switch for all four biases."""
-    bias = config.flag("attention_bias", default=False)
-    return separate_attention(
-        hidden, heads, kv_heads, head_dim, bias=bias, output_bias=bias,
-        norms=head_norms(QK_NORMS, head_dim), rotary_dim=head_dim,
-        dropout=config.number("attention_dropout"),
-    )  # fmt: skip
+def gated_shared_moe(
+    config: Config, hidden: int, *, experts: int, top_k: int, ffn: int, shared_ffn: int
+) -> Moe:
+    """Routed experts, and one shared expert of another width whose output a gate scales."""
+    wide = config.size("shared_expert_intermediate_size", default=shared_ffn)
+    activation = config.text("hidden_act", "silu")
+    plain = routed_moe(
+        config, hidden, experts=experts, top_k=top_k, ffn=ffn, counts=("num_experts",)
+    )
+    return replace(
+        plain,
+        shared=shared_mlp("shared_expert", hidden, wide, activation=activation),
+        shared_gate=Linear("shared_expert_gate", ("embed", hidden), ("gate", 1)),
+    )
 
 
-def _dense(config: Config, family: str, hidden: int, attention: Attention) -> Arch:
-    """The dense stack that Qwen2 and Qwen3 share."""
-    ffn = config.size("intermediate_size", default=22016)
-    mlp = gated_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu"))
-    num_layers = config.size("num_hidden_layers", default=32)
-    return decoder(
-        config, family, hidden, (_layer(hidden, attention, mlp),) * num_layers,
-        vocab=151936, max_seq_len=32768, tied=False, rotary_dim=attention.head_dim,
-        windows=_late_windows(config, num_layers),
-    )  # fmt: skip
+def only_dense(config: Config) -> list[Any]:
+    """`mlp_only_layers`: the layers that have no experts."""
+    only = config.get("mlp_only_layers") or []
+    if not isinstance(only, list):
+        raise ConfigError(f"model.config.mlp_only_layers={only!r} must be a list of layer indices")
+    return only
+
+
+def sparse_layers(config: Config, layers: int) -> list[bool]:
+    """Experts on each `decoder_sparse_step`-th layer that `mlp_only_layers` does not name."""
+    only, step = only_dense(config), config.size("decoder_sparse_step", default=1)
+    return [i not in only and (i + 1) % step == 0 for i in range(layers)]
+
+
+def _mixed_layers(
+    config: Config, row: LlamaLike, hidden: int, moe: Moe | None
+) -> tuple[Layer, ...]:
+    """Dense layers and layers with experts."""
+    dense = row_layer(config, row, hidden)
+    sparse = dense if moe is None else row_layer(config, row, hidden, moe)
+    layers = config.size("num_hidden_layers", default=row.layers)
+    return tuple(sparse if flag else dense for flag in sparse_layers(config, layers))
 
 
 def read_qwen2_moe(data: Mapping[str, Any]) -> Arch:
     """Qwen1.5-MoE and Qwen2-MoE (transformers 5.17 models/qwen2_moe): a gated shared expert."""
     config = Config(data)
-    hidden = config.size("hidden_size", default=2048)
-    activation = text(config, "hidden_act", "silu")
-    heads, kv_heads, head_dim = head_counts(config, hidden, heads=16, kv_heads=16)
-    attention = separate_attention(
-        hidden, heads, kv_heads, head_dim, bias=config.flag("qkv_bias", default=True),
-        rotary_dim=head_dim, dropout=config.number("attention_dropout"),
-    )  # fmt: skip
-    shared = config.size("shared_expert_intermediate_size", default=5632)
-    num_experts = config.count("num_experts", default=60)
-    moe = stacked_moe(
-        hidden,
-        num_experts,
-        config.size("num_experts_per_tok", default=4),
-        config.size("moe_intermediate_size", default=1408),
-        activation=activation,
-        shared=shared_mlp("shared_expert", hidden, shared, activation=activation),
-        shared_gate=Linear("shared_expert_gate", ("embed", hidden), ("gate", 1)),
-    ) if num_experts else None  # fmt: skip
-    layers = _mixed_layers(config, hidden, attention, moe, ffn=5632)
-    return decoder(
-        config, "qwen2_moe", hidden, layers,
-        vocab=151936, max_seq_len=32768, tied=False, rotary_dim=head_dim,
-        windows=_even_windows(config, len(layers)),
-    )  # fmt: skip
+    hidden, row = width(config, QWEN2_MOE), QWEN2_MOE
+    moe = None
+    if config.count("num_experts", default=60):
+        moe = gated_shared_moe(config, hidden, experts=60, top_k=4, ffn=1408, shared_ffn=5632)
+    return row_decoder(config, "qwen2_moe", row, _mixed_layers(config, row, hidden, moe))
 
 
 def read_qwen3_moe(data: Mapping[str, Any]) -> Arch:
     """Qwen3-MoE (transformers 5.17 models/qwen3_moe): no shared expert."""
     config = Config(data)
-    hidden = config.size("hidden_size", default=2048)
-    counts = head_counts(config, hidden, heads=32, kv_heads=4)
-    attention = _normed_attention(config, hidden, *counts)
-    num_experts = config.count("num_experts", "num_local_experts", default=128)
-    moe = stacked_moe(
-        hidden,
-        num_experts,
-        config.size("num_experts_per_tok", default=8),
-        config.size("moe_intermediate_size", default=768),
-        activation=text(config, "hidden_act", "silu"),
-    ) if num_experts else None  # fmt: skip
-    layers = _mixed_layers(config, hidden, attention, moe, ffn=6144)
-    slides = config.flag("use_sliding_window", default=False)
-    return decoder(
-        config, "qwen3_moe", hidden, layers,
-        vocab=151936, max_seq_len=32768, tied=False, rotary_dim=attention.head_dim,
-        windows=same_windows(config, len(layers), 4096) if slides else (),
-    )  # fmt: skip
-
-
-def _mixed_layers(
-    config: Config, hidden: int, attention: Attention, moe: Moe | None, *, ffn: int
-) -> tuple[Layer, ...]:
-    """Experts on each `decoder_sparse_step`-th layer that `mlp_only_layers` does not name."""
-    only = config.get("mlp_only_layers") or []
-    if not isinstance(only, list):
-        raise ConfigError(f"model.config.mlp_only_layers={only!r} must be a list of layer indices")
-    step = config.size("decoder_sparse_step", default=1)
-    width = config.size("intermediate_size", default=ffn)
-    mlp = gated_mlp(hidden, width, activation=text(config, "hidden_act", "silu"))
-    dense = _layer(hidden, attention, mlp)
-    sparse = dense if moe is None else _layer(hidden, attention, moe)
-    return tuple(
-        sparse if i not in only and (i + 1) % step == 0 else dense
-        for i in range(config.size("num_hidden_layers", default=24))
-    )
+    hidden, row = width(config, QWEN3_MOE), QWEN3_MOE
+    counts = ("num_experts", "num_local_experts")
+    moe = None
+    if config.count(*counts, default=128):
+        moe = routed_moe(config, hidden, experts=128, top_k=8, ffn=768, counts=counts)
+    return row_decoder(config, "qwen3_moe", row, _mixed_layers(config, row, hidden, moe))
 
 
 FAMILIES = {
-    "qwen2": read_qwen2,
+    **readers({"qwen2": QWEN2, "qwen3": QWEN3}),
     "qwen2_moe": read_qwen2_moe,
-    "qwen3": read_qwen3,
     "qwen3_moe": read_qwen3_moe,
 }

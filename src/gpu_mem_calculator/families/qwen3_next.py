@@ -12,24 +12,21 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Mixer, Mlp, Moe, Recurrence, Weight
-from .blocks import (
-    FULL,
-    head_counts,
-    head_norms,
-    partial_rotary,
-    shared_mlp,
-    stacked_moe,
-    text,
-)
-from .config import Config, ConfigError
-from .llama import decoder, gated_mlp, pre_norms, separate_attention
-from .mixed import every, mixed_types
+from .attention import head_counts, head_norms, partial_rotary, separate_attention
+from .config import Config
+from .frame import decoder
+from .hybrid_layers import every, mixed_types
+from .mlps import gated_mlp
+from .norms import pre_norms
+from .qwen import gated_shared_moe, sparse_layers
+from .windows import FULL
 
 NORM = "rms_float"
+WIDTHS = {"ffn": 512, "shared_ffn": 512}
 
 
 def gated_attention(config: Config, hidden: int, *, heads: int, kv_heads: int) -> Attention:
-    """Qwen3NextAttention: the query projection gives a gate of its own size beside the query."""
+    """Qwen3NextAttention: the query projection gives a gate as wide as the query beside it."""
     counts = head_counts(config, hidden, heads=heads, kv_heads=kv_heads, head_dim=256)
     bias = config.flag("attention_bias", default=False)
     plain = separate_attention(
@@ -75,21 +72,6 @@ def gated_delta(config: Config, hidden: int, *, fused: bool) -> Recurrence:
         value_dim=value_dim,
         channels=channels,
         conv=conv,
-    )
-
-
-def routed_mlp(config: Config, hidden: int, *, experts: int, top_k: int) -> Moe:
-    """Experts and one gated shared expert."""
-    activation = text(config, "hidden_act", "silu")
-    shared = config.size("shared_expert_intermediate_size", default=512)
-    return stacked_moe(
-        hidden,
-        config.size("num_experts", default=experts),
-        config.size("num_experts_per_tok", default=top_k),
-        config.size("moe_intermediate_size", default=512),
-        activation=activation,
-        shared=shared_mlp("shared_expert", hidden, shared, activation=activation),
-        shared_gate=Linear("shared_expert_gate", ("embed", hidden), ("gate", 1)),
     )
 
 
@@ -139,16 +121,10 @@ def read_qwen3_next(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("hidden_size", default=2048)
     ffn = config.size("intermediate_size", default=5632)
-    dense = gated_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu"))
-    moe = routed_mlp(config, hidden, experts=512, top_k=10)
-    only = config.get("mlp_only_layers") or []
-    if not isinstance(only, list):
-        raise ConfigError(f"model.config.mlp_only_layers={only!r} must be a list of layer indices")
-    step = config.size("decoder_sparse_step", default=1)
-    mlps: list[Mlp | Moe] = [
-        moe if i not in only and (i + 1) % step == 0 else dense
-        for i in range(config.size("num_hidden_layers", default=48))
-    ]
+    dense = gated_mlp(hidden, ffn, activation=config.text("hidden_act", "silu"))
+    moe = gated_shared_moe(config, hidden, experts=512, top_k=10, **WIDTHS)
+    layers = config.size("num_hidden_layers", default=48)
+    mlps: list[Mlp | Moe] = [moe if flag else dense for flag in sparse_layers(config, layers)]
     mixers = _mixers(config, hidden, heads=16, kv_heads=2, fused=True)
     return delta_stack(config, "qwen3_next", hidden, mixers, mlps, vocab=151936)
 
@@ -158,7 +134,7 @@ def read_qwen3_5_text(data: Mapping[str, Any]) -> Arch:
     config = Config(data)
     hidden = config.size("hidden_size", default=4096)
     ffn = config.size("intermediate_size", default=12288)
-    mlp: Mlp | Moe = gated_mlp(hidden, ffn, activation=text(config, "hidden_act", "silu"))
+    mlp: Mlp | Moe = gated_mlp(hidden, ffn, activation=config.text("hidden_act", "silu"))
     mlps = [mlp] * config.size("num_hidden_layers", default=32)
     mixers = _mixers(config, hidden, heads=16, kv_heads=4, fused=False)
     return delta_stack(config, "qwen3_5", hidden, mixers, mlps, vocab=248320)
@@ -168,7 +144,7 @@ def read_qwen3_5_moe_text(data: Mapping[str, Any]) -> Arch:
     """Qwen3.5 with experts (transformers 5.17 models/qwen3_5_moe)."""
     config = Config(data)
     hidden = config.size("hidden_size", default=2048)
-    mlp: Mlp | Moe = routed_mlp(config, hidden, experts=256, top_k=8)
+    mlp: Mlp | Moe = gated_shared_moe(config, hidden, experts=256, top_k=8, **WIDTHS)
     mlps = [mlp] * config.size("num_hidden_layers", default=40)
     mixers = _mixers(config, hidden, heads=16, kv_heads=2, fused=False)
     return delta_stack(config, "qwen3_5_moe", hidden, mixers, mlps, vocab=248320)

@@ -16,7 +16,7 @@ from .config import Config, ConfigError
 Tower = Iterator[Weight]
 
 
-class Block(Struct, frozen=True, kw_only=True):
+class TowerBlock(Struct, frozen=True, kw_only=True):
     """The names inside one block of a tower, and which parts have biases."""
 
     attention: str = "self_attn"
@@ -40,17 +40,17 @@ def norm(name: str, size: int, impl: str = "layer") -> Tower:
 
 
 def linear(name: str, ins: int, outs: int, *, bias: bool = False) -> Tower:
-    """A projection that no rank cuts."""
+    """A projection that is not sharded."""
     yield from Linear(name, ("vision", ins), ("vision", outs), bias).weights()
 
 
 def two_linears(names: tuple[str, str], ins: int, mid: int, outs: int, *, bias: bool) -> Tower:
-    """A projector: one projection cut by its outputs, the next by its inputs."""
+    """A projector: one projection sharded by its outputs, the next by its inputs."""
     yield from Linear(names[0], ("vision", ins), ("ffn", mid), bias).weights()
     yield from Linear(names[1], ("ffn", mid), ("vision", outs), bias).weights()
 
 
-def block(names: Block, hidden: int, ffn: int, inner: int, head_dim: int) -> Tower:
+def block(names: TowerBlock, hidden: int, ffn: int, inner: int, head_dim: int) -> Tower:
     """Attention, MLP and norms of one block."""
     wide, heads, mid = ("vision", hidden), ("heads", inner), ("ffn", ffn)
     joined = ("heads", inner * (3 // len(names.inputs)))
@@ -70,7 +70,7 @@ def block(names: Block, hidden: int, ffn: int, inner: int, head_dim: int) -> Tow
         yield Weight(name, (("vision", hidden if each else 1),))
 
 
-def blocks(prefix: str, names: Block, depth: int, hidden: int, ffn: int, inner: int = 0,
+def blocks(prefix: str, names: TowerBlock, depth: int, hidden: int, ffn: int, inner: int = 0,
            head_dim: int = 0) -> Tower:  # fmt: skip
     """All of them."""
     one = tuple(block(names, hidden, ffn, inner or hidden, head_dim))
@@ -100,11 +100,11 @@ def patch_weight(name: str, hidden: int, size: tuple[int, ...], channels: int = 
     return Weight(name, (("vision", hidden), ("pixel", channels), *(("pixel", s) for s in size)))
 
 
-CLIP = Block()
+CLIP = TowerBlock()
 
 
 def clip(vision: Config, prefix: str) -> Tower:
-    """CLIPVisionModel: a class token, a norm before the blocks and one behind."""
+    """CLIPVisionModel: a class token, a norm before the blocks and one after."""
     hidden = vision.size("hidden_size", default=768)
     ffn = vision.size("intermediate_size", default=3072)
     count, size = patches(vision, 224, 32)
@@ -141,7 +141,7 @@ def siglip(vision: Config, prefix: str) -> Tower:
         yield from linear(f"{head}.mlp.fc2", ffn, hidden, bias=True)
 
 
-PIXTRAL = Block(attention="attention", output="o_proj", bias=False, mlp="feed_forward",
+PIXTRAL = TowerBlock(attention="attention", output="o_proj", bias=False, mlp="feed_forward",
                 up=("gate_proj", "up_proj"), down="down_proj", mlp_bias=False,
                 norms=("attention_norm", "ffn_norm"), norm="rms")  # fmt: skip
 
@@ -157,7 +157,7 @@ def pixtral(vision: Config, prefix: str) -> Tower:
     yield from blocks(f"{prefix}.transformer.layers", PIXTRAL, depth, hidden, ffn)
 
 
-INTERN = Block(attention="attention", output="projection_layer", bias=False, output_bias=True,
+INTERN = TowerBlock(attention="attention", output="projection_layer", bias=False, output_bias=True,
                norms=("layernorm_before", "layernorm_after"),
                scales=(("lambda_1", True), ("lambda_2", True)))  # fmt: skip
 
@@ -177,7 +177,7 @@ def intern(vision: Config, prefix: str) -> Tower:
         yield Weight(f"{name}.position_embeddings", rows)
     yield patch_weight(f"{name}.patch_embeddings.projection.weight", hidden, size)
     yield Weight(f"{name}.patch_embeddings.projection.bias", (wide,))
-    names = Block(**{f: getattr(INTERN, f) for f in INTERN.__struct_fields__ if f != "bias"},
+    names = TowerBlock(**{f: getattr(INTERN, f) for f in INTERN.__struct_fields__ if f != "bias"},
                   bias=vision.flag("attention_bias", default=False))  # fmt: skip
     depth = vision.size("num_hidden_layers", default=24)
     yield from blocks(f"{prefix}.encoder.layer", names, depth, hidden, ffn)
@@ -185,11 +185,22 @@ def intern(vision: Config, prefix: str) -> Tower:
         yield from norm(f"{prefix}.layernorm", hidden)
 
 
-GEMMA4 = Block(inputs=("q_proj.linear", "k_proj.linear", "v_proj.linear"), output="o_proj.linear",
-               bias=False, up=("gate_proj.linear", "up_proj.linear"), down="down_proj.linear",
-               mlp_bias=False, head_norms=("q_norm", "k_norm"), norm="rms",
-               norms=("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
-                      "post_feedforward_layernorm"))  # fmt: skip
+GEMMA4 = TowerBlock(
+    inputs=("q_proj.linear", "k_proj.linear", "v_proj.linear"),
+    output="o_proj.linear",
+    bias=False,
+    up=("gate_proj.linear", "up_proj.linear"),
+    down="down_proj.linear",
+    mlp_bias=False,
+    head_norms=("q_norm", "k_norm"),
+    norm="rms",
+    norms=(
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
+)
 
 
 def gemma4(vision: Config, prefix: str) -> Tower:

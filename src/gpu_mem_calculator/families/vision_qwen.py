@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from ..model.blocks import Weight
 from .config import MOST_LAYERS, Config, ConfigError
-from .vision import Block, Tower, blocks, linear, norm, patch_weight, patches, two_linears
+from .vision import Tower, TowerBlock, blocks, linear, norm, patch_weight, patches, two_linears
 
-QWEN = Block(attention="attn", inputs=("qkv",), output="proj", norms=("norm1", "norm2"))
-QWEN25 = Block(attention="attn", inputs=("qkv",), output="proj", up=("gate_proj", "up_proj"),
+QWEN = TowerBlock(attention="attn", inputs=("qkv",), output="proj", norms=("norm1", "norm2"))
+QWEN25 = TowerBlock(attention="attn", inputs=("qkv",), output="proj", up=("gate_proj", "up_proj"),
                down="down_proj", norms=("norm1", "norm2"), norm="rms")  # fmt: skip
-QWEN3 = Block(attention="attn", inputs=("qkv",), output="proj", up=("linear_fc1",),
+QWEN3 = TowerBlock(attention="attn", inputs=("qkv",), output="proj", up=("linear_fc1",),
               down="linear_fc2", norms=("norm1", "norm2"))  # fmt: skip
-KIMI = Block(attention="attn", output="proj", norms=("norm1", "norm2"))
+KIMI = TowerBlock(attention="attn", output="proj", norms=("norm1", "norm2"))
 META = ("input_layernorm", "post_attention_layernorm")
-LLAMA4 = Block(output="o_proj", norms=META)
-MLLAMA = Block(output="o_proj", bias=False, norms=META)
-MLLAMA_GLOBAL = Block(output="o_proj", bias=False, norms=META,
+LLAMA4 = TowerBlock(output="o_proj", norms=META)
+MLLAMA = TowerBlock(output="o_proj", bias=False, norms=META)
+MLLAMA_GLOBAL = TowerBlock(output="o_proj", bias=False, norms=META,
                       scales=(("gate_attn", False), ("gate_ffn", False)))  # fmt: skip
 
 

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Linear, Norm, StateSpace, Weight
+from .attention import separate_attention
 from .config import Config
-from .llama import decoder, separate_attention
+from .frame import decoder
+from .hybrid_layers import HYBRID, LINEAR, mixed_types
 from .mamba2 import mamba2_block
-from .mixed import HYBRID, LINEAR, mixed_types
 
 BLOCK = "shared_transformer"
 
@@ -45,9 +46,9 @@ def _attention(config: Config, hidden: int) -> Attention:
     return replace(plain, output=Linear("o_proj", ("heads", 2 * hidden), ("embed", hidden)))
 
 
-def _adapter(name: str, ins: int, rank: int, outs: int, cut: str) -> Iterator[Weight]:
+def _adapter(name: str, ins: int, rank: int, outs: int, dim: str) -> Iterator[Weight]:
     yield Weight(f"{name}.0.weight", (("rank", rank), ("embed", ins)))
-    yield Weight(f"{name}.1.weight", ((cut, outs), ("rank", rank)))
+    yield Weight(f"{name}.1.weight", ((dim, outs), ("rank", rank)))
 
 
 def _block(config: Config, hidden: int, block: int, blocks: int, places: int) -> Iterator[Weight]:

@@ -11,10 +11,11 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.models import RunFile
-from ..core.resolved import Resolved
-from ..engines import deepspeed, engines
+from ..core.resolved import ResolvedRun
+from ..engines import engines
+from ..engines.deepspeed.options import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS
-from ..memory.run import Run
+from ..run.run import Run
 
 FILENAME = "ds_config.json"
 NVME_PATH = "/local_nvme"  # as DeepSpeed's documentation has it: the fast disk's own comes here
@@ -23,7 +24,7 @@ CLIPPING = 1.0  # the norm, where a run says nothing of it
 TESTED = ("adam", "adamw", "lion")
 
 
-def write(file: RunFile, resolved: Resolved) -> dict[str, Any]:
+def write(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
     """The JSON for a run of DeepSpeed, or of Megatron with it."""
     problems = [_refusal(resolved), *_swap_problems(resolved.run)]
     if any(problems):
@@ -49,7 +50,7 @@ def write(file: RunFile, resolved: Resolved) -> dict[str, Any]:
     return data
 
 
-def _refusal(resolved: Resolved) -> str:
+def _refusal(resolved: ResolvedRun) -> str:
     """Why a run has no such file; empty where it has one."""
     engine = resolved.engine
     if engine.name not in engines():
@@ -77,7 +78,7 @@ def _zero(run: Run) -> dict[str, Any]:
         place = run.options.get(key, "none")
         if place == "none":
             continue
-        pinned = run.options.get("pin_memory", deepspeed.OPTIONS["pin_memory"])
+        pinned = run.options.get("pin_memory", OPTIONS["pin_memory"])
         found[key] = {"device": place, "pin_memory": bool(pinned)}
         if place == "nvme":
             found[key]["nvme_path"] = NVME_PATH

@@ -11,7 +11,7 @@ TRAIN, MICRO, STEPS = (
 )  # fmt: skip
 
 
-class Batch(NamedTuple):
+class BatchSizes(NamedTuple):
     """Sequences of one forward pass, forward passes of a step, ranks with data of their own."""
 
     micro: int
@@ -19,25 +19,27 @@ class Batch(NamedTuple):
     ranks: int
 
 
-def complete(train: int | None, micro: int | None, steps: int | None, ranks: int | None) -> Batch:
+def complete(
+    train: int | None, micro: int | None, steps: int | None, ranks: int | None
+) -> BatchSizes:
     """What is left out follows from the rest, as in runtime/config.py
     _set_batch_related_parameters; ranks that are not known follow from all three, else are 1.
     """
     if train is None:
         if micro is None:
             raise InputError([f"{TRAIN} and {MICRO} are both missing; add {MICRO}"])
-        return Batch(micro, steps or 1, ranks or 1)
+        return BatchSizes(micro, steps or 1, ranks or 1)
     if micro is not None and steps is not None:
         ranks = ranks or max(1, train // (micro * steps))
         if train != micro * steps * ranks:
             raise InputError([_disagree(train, micro, steps, ranks)])
-        return Batch(micro, steps, ranks)
+        return BatchSizes(micro, steps, ranks)
     ranks = ranks or 1
     unit = ranks * (micro or 1) * (steps or 1)
     if train % unit:
         raise InputError([_no_multiple(train, {MICRO: micro, STEPS: steps}, ranks, unit)])
     micro = micro or train // unit
-    return Batch(micro, steps or train // (micro * ranks), ranks)
+    return BatchSizes(micro, steps or train // (micro * ranks), ranks)
 
 
 def _ranks(count: int) -> str:

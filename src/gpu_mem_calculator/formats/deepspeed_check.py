@@ -17,12 +17,12 @@ from .deepspeed_keys import (
     SWITCHED,
     TOP,
     VERSION,
-    Free,
-    Gone,
-    Only,
-    Read,
+    AliasKey,
+    FixedKey,
+    MemoryFreeKey,
+    MemoryKey,
+    RemovedKey,
     Rule,
-    Same,
     Table,
 )
 
@@ -47,7 +47,7 @@ KINDS = {COUNT: "a whole number, 1 or more", SIZE: "a whole number, 0 or more",
          "dtype": "'fp32', 'fp16' or 'bf16'"}  # fmt: skip
 
 
-class Checked:
+class CheckedFile:
     """A file gone through: `values` of what is read, by path; `free` keys; `problems`."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ class Checked:
         for key, value in given.items():
             path = f"{where}.{key}" if where else str(key)
             rule = table.get(key)
-            if isinstance(rule, Same):
+            if isinstance(rule, AliasKey):
                 if rule.key in given:
                     self.problems.append(f"{path} and {rule.key} are the same; leave {key} out")
                     continue
@@ -95,18 +95,18 @@ class Checked:
             self.table(path, value, table)
 
     def _one(self, path: str, value: Any, rule: Rule) -> None:
-        if isinstance(rule, Gone):
+        if isinstance(rule, RemovedKey):
             self.problems.append(f"{path}: DeepSpeed {VERSION} has no {rule.what} any more, and "
                                  f"refuses the key; {rule.fix}")  # fmt: skip
         elif value is None:
             return
-        elif isinstance(rule, Only):
+        elif isinstance(rule, FixedKey):
             self._only(path, value, rule.values, rule.why)
         elif value == AUTO and path not in OWN_AUTO:
-            self.problems.append(auto(path, free=isinstance(rule, Free)))
-        elif isinstance(rule, Free):
+            self.problems.append(auto(path, free=isinstance(rule, MemoryFreeKey)))
+        elif isinstance(rule, MemoryFreeKey):
             self._free(path, value, rule)
-        elif isinstance(rule, Read):
+        elif isinstance(rule, MemoryKey):
             self._read(path, value, rule)
 
     def _only(self, path: str, value: Any, allowed: tuple[Any, ...], why: str) -> None:
@@ -116,7 +116,7 @@ class Checked:
         fix = f"set it to {shown(allowed[0])} or leave it out" if allowed else "leave it out"
         self.problems.append(f"{path}={shown(value)}: {why}; {fix}")
 
-    def _free(self, path: str, value: Any, rule: Free) -> None:
+    def _free(self, path: str, value: Any, rule: MemoryFreeKey) -> None:
         self.free.append(path)
         if rule.keys is None:
             return
@@ -127,7 +127,7 @@ class Checked:
                           f"{nearest(key, rule.keys)}" for key in value if key not in rule.keys
                           )  # fmt: skip
 
-    def _read(self, path: str, value: Any, rule: Read) -> None:
+    def _read(self, path: str, value: Any, rule: MemoryKey) -> None:
         if path in SWITCHED:
             self._switched(path, value)
             return

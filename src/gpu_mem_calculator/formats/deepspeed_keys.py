@@ -19,41 +19,41 @@ VERSION = "0.19.8"
 COUNT, SIZE, FLAG, NUMBER, OBJECT = "count", "size", "flag", "number", "object"
 
 
-class Read(NamedTuple):
+class MemoryKey(NamedTuple):
     """A key that says something of memory, or of how a step runs."""
 
     kind: str
     words: tuple[Any, ...] = ()  # the values it may have, where they can be listed
 
 
-class Free(NamedTuple):
+class MemoryFreeKey(NamedTuple):
     """A key that takes no memory in a step, and why; an object may have these keys."""
 
     why: str
     keys: tuple[str, ...] | None = None
 
 
-class Only(NamedTuple):
+class FixedKey(NamedTuple):
     """A key whose other values do what is not modelled; `None` in the file is the default."""
 
     values: tuple[Any, ...]
     why: str
 
 
-class Gone(NamedTuple):
+class RemovedKey(NamedTuple):
     """A key that DeepSpeed itself refuses now: what is gone, and what to do."""
 
     what: str
     fix: str = "leave it out"
 
 
-class Same(NamedTuple):
+class AliasKey(NamedTuple):
     """Another spelling of a key."""
 
     key: str
 
 
-Rule = Read | Free | Only | Gone | Same
+Rule = MemoryKey | MemoryFreeKey | FixedKey | RemovedKey | AliasKey
 Table = Mapping[str, "Rule | Table"]
 
 SAVED = "at work when a checkpoint is written or read"
@@ -61,21 +61,21 @@ TOLD = "a report, made on the host"
 OFF = (False,)
 
 OFFLOAD: Table = {
-    "device": Read("word", ("none", "cpu", "nvme")),
-    "pin_memory": Read(FLAG),
-    "nvme_path": Free("where files are"),
-    "buffer_count": Read(SIZE),
+    "device": MemoryKey("word", ("none", "cpu", "nvme")),
+    "pin_memory": MemoryKey(FLAG),
+    "nvme_path": MemoryFreeKey("where files are"),
+    "buffer_count": MemoryKey(SIZE),
 }
 OFFLOAD_OPTIMIZER: Table = {
     **OFFLOAD,
-    "pipeline_read": Read(FLAG),
-    "pipeline_write": Read(FLAG),
-    "fast_init": Read(FLAG),
-    "ratio": Only((1,), "an optimizer that is offloaded in part is not modelled"),
-    "super_offload": Only(OFF, "SuperOffload is not modelled"),
-    "cpuadam_cores_perc": Free("cores of the host"),
+    "pipeline_read": MemoryKey(FLAG),
+    "pipeline_write": MemoryKey(FLAG),
+    "fast_init": MemoryKey(FLAG),
+    "ratio": FixedKey((1,), "an optimizer that is offloaded in part is not modelled"),
+    "super_offload": FixedKey(OFF, "SuperOffload is not modelled"),
+    "cpuadam_cores_perc": MemoryFreeKey("cores of the host"),
 }
-OFFLOAD_PARAM: Table = {**OFFLOAD, "buffer_size": Read(SIZE), "max_in_cpu": Read(SIZE)}
+OFFLOAD_PARAM: Table = {**OFFLOAD, "buffer_size": MemoryKey(SIZE), "max_in_cpu": MemoryKey(SIZE)}
 # Values of the above that are modelled where the device is nvme; elsewhere they are not used.
 NVME: Mapping[str, Any] = {
     "offload_optimizer.buffer_count": 4, "offload_optimizer.pipeline_read": False,
@@ -84,116 +84,140 @@ NVME: Mapping[str, Any] = {
     "offload_param.max_in_cpu": 1_000_000_000,
 }  # fmt: skip
 ZERO: Table = {
-    "stage": Read("word", (0, 1, 2, 3)),
-    "contiguous_gradients": Read(FLAG),
-    "reduce_bucket_size": Read(COUNT),
-    "allgather_bucket_size": Read(SIZE),
-    "overlap_comm": Read(FLAG),
-    "sub_group_size": Read(COUNT),
-    "stage3_prefetch_bucket_size": Read(SIZE),
-    "prefetch_bucket_size": Same("stage3_prefetch_bucket_size"),
-    "stage3_param_persistence_threshold": Read(SIZE),
-    "param_persistence_threshold": Same("stage3_param_persistence_threshold"),
-    "stage3_max_live_parameters": Read(SIZE),
-    "max_live_parameters": Same("stage3_max_live_parameters"),
-    "stage3_max_reuse_distance": Read(SIZE),
-    "max_reuse_distance": Same("stage3_max_reuse_distance"),
+    "stage": MemoryKey("word", (0, 1, 2, 3)),
+    "contiguous_gradients": MemoryKey(FLAG),
+    "reduce_bucket_size": MemoryKey(COUNT),
+    "allgather_bucket_size": MemoryKey(SIZE),
+    "overlap_comm": MemoryKey(FLAG),
+    "sub_group_size": MemoryKey(COUNT),
+    "stage3_prefetch_bucket_size": MemoryKey(SIZE),
+    "prefetch_bucket_size": AliasKey("stage3_prefetch_bucket_size"),
+    "stage3_param_persistence_threshold": MemoryKey(SIZE),
+    "param_persistence_threshold": AliasKey("stage3_param_persistence_threshold"),
+    "stage3_max_live_parameters": MemoryKey(SIZE),
+    "max_live_parameters": AliasKey("stage3_max_live_parameters"),
+    "stage3_max_reuse_distance": MemoryKey(SIZE),
+    "max_reuse_distance": AliasKey("stage3_max_reuse_distance"),
     "offload_optimizer": OFFLOAD_OPTIMIZER,
     "offload_param": OFFLOAD_PARAM,
-    "cpu_offload": Read(FLAG),
-    "cpu_offload_param": Read(FLAG),
-    "cpu_offload_use_pin_memory": Free("DeepSpeed passes over it; pin_memory of offload_optimizer "
-                                       "and offload_param is what counts"),
-    "reduce_scatter": Only((True,), "gradients that are all-reduced whole are not modelled"),
-    "use_multi_rank_bucket_allreduce": Only((True,), "one reduction for each rank is not modelled"),
-    "allgather_partitions": Free("DeepSpeed does not look at it"),
-    "compute_grad_norm": Only((True,), "a step without the norm of its gradients is not modelled"),
-    "load_from_fp32_weights": Free(SAVED),
-    "elastic_checkpoint": Free(SAVED),
-    "stage3_gather_16bit_weights_on_model_save": Free(SAVED),
-    "gather_16bit_weights_on_model_save": Same("stage3_gather_16bit_weights_on_model_save"),
-    "stage3_gather_fp16_weights_on_model_save": Same("stage3_gather_16bit_weights_on_model_save"),
-    "pipeline_loading_checkpoint": Free(SAVED),
-    "ignore_unused_parameters": Free("an error, or none"),
-    "override_module_apply": Free("how weights get their first values"),
-    "log_trace_cache_warnings": Free(TOLD),
-    "save_muon_momentum_buffer_in_memory": Free("for Muon, which is refused itself"),
-    "zenflow": Only((), "ZenFlow is not modelled"),
-    "stage3_model_persistence_threshold": Only(
-        (sys.maxsize,), "a bound on the weights that are never cut is not modelled"),
-    "model_persistence_threshold": Same("stage3_model_persistence_threshold"),
-    "stage3_module_granularity_threshold": Only(
-        (0,), "modules that are gathered as one are not modelled"),
-    "module_granularity_threshold": Same("stage3_module_granularity_threshold"),
-    "stage3_use_all_reduce_for_fetch_params": Only(
-        OFF, "weights that are gathered by a reduction are not modelled"),
-    "use_all_reduce_for_fetch_params": Same("stage3_use_all_reduce_for_fetch_params"),
-    "stage3_allgather_sequential": Only(OFF, "weights gathered one by one are not modelled"),
-    "allgather_sequential": Same("stage3_allgather_sequential"),
-    "legacy_stage1": Only(OFF, f"DeepSpeed {VERSION} has one stage 1"),
-    "round_robin_gradients": Only(OFF, "slices of gradients dealt out in turn are not modelled"),
-    "parameter_alignment": Only(OFF, "padding between parameters is not modelled"),
-    "zero_hpz_partition_size": Only((1,), "ZeRO++'s second copy of the weights is not modelled"),
-    "zero_quantized_weights": Only(OFF, "ZeRO++'s quantized weights are not modelled"),
-    "zero_quantized_nontrainable_weights": Only(OFF, "quantized frozen weights are not modelled"),
-    "zero_quantized_gradients": Only(OFF, "ZeRO++'s quantized gradients are not modelled"),
-    "memory_efficient_linear": Only((True,), "torch's own linear under zero.Init is not modelled"),
-    "enable_sanity_checks": Only(OFF, "checks of every gradient are not modelled"),
-    "leaf_module": Only(({},), "modules that are gathered as one are not modelled"),
-    "mics_shard_size": Gone("MiCS"),
-    "mics_hierarchical_params_gather": Gone("MiCS"),
-    "zeropp_loco_param": Gone("LoCo"),
-}  # fmt: skip
+    "cpu_offload": MemoryKey(FLAG),
+    "cpu_offload_param": MemoryKey(FLAG),
+    "cpu_offload_use_pin_memory": MemoryFreeKey(
+        "DeepSpeed passes over it; pin_memory of offload_optimizer and offload_param is what counts"
+    ),
+    "reduce_scatter": FixedKey((True,), "gradients that are all-reduced whole are not modelled"),
+    "use_multi_rank_bucket_allreduce": FixedKey(
+        (True,), "one reduction for each rank is not modelled"
+    ),
+    "allgather_partitions": MemoryFreeKey("DeepSpeed does not look at it"),
+    "compute_grad_norm": FixedKey(
+        (True,), "a step without the norm of its gradients is not modelled"
+    ),
+    "load_from_fp32_weights": MemoryFreeKey(SAVED),
+    "elastic_checkpoint": MemoryFreeKey(SAVED),
+    "stage3_gather_16bit_weights_on_model_save": MemoryFreeKey(SAVED),
+    "gather_16bit_weights_on_model_save": AliasKey("stage3_gather_16bit_weights_on_model_save"),
+    "stage3_gather_fp16_weights_on_model_save": AliasKey(
+        "stage3_gather_16bit_weights_on_model_save"
+    ),
+    "pipeline_loading_checkpoint": MemoryFreeKey(SAVED),
+    "ignore_unused_parameters": MemoryFreeKey("an error, or none"),
+    "override_module_apply": MemoryFreeKey("how weights get their first values"),
+    "log_trace_cache_warnings": MemoryFreeKey(TOLD),
+    "save_muon_momentum_buffer_in_memory": MemoryFreeKey("for Muon, which is refused itself"),
+    "zenflow": FixedKey((), "ZenFlow is not modelled"),
+    "stage3_model_persistence_threshold": FixedKey(
+        (sys.maxsize,), "a bound on the weights that are never cut is not modelled"
+    ),
+    "model_persistence_threshold": AliasKey("stage3_model_persistence_threshold"),
+    "stage3_module_granularity_threshold": FixedKey(
+        (0,), "modules that are gathered as one are not modelled"
+    ),
+    "module_granularity_threshold": AliasKey("stage3_module_granularity_threshold"),
+    "stage3_use_all_reduce_for_fetch_params": FixedKey(
+        OFF, "weights that are gathered by a reduction are not modelled"
+    ),
+    "use_all_reduce_for_fetch_params": AliasKey("stage3_use_all_reduce_for_fetch_params"),
+    "stage3_allgather_sequential": FixedKey(OFF, "weights gathered one by one are not modelled"),
+    "allgather_sequential": AliasKey("stage3_allgather_sequential"),
+    "legacy_stage1": FixedKey(OFF, f"DeepSpeed {VERSION} has one stage 1"),
+    "round_robin_gradients": FixedKey(
+        OFF, "slices of gradients dealt out in turn are not modelled"
+    ),
+    "parameter_alignment": FixedKey(OFF, "padding between parameters is not modelled"),
+    "zero_hpz_partition_size": FixedKey(
+        (1,), "ZeRO++'s second copy of the weights is not modelled"
+    ),
+    "zero_quantized_weights": FixedKey(OFF, "ZeRO++'s quantized weights are not modelled"),
+    "zero_quantized_nontrainable_weights": FixedKey(
+        OFF, "quantized frozen weights are not modelled"
+    ),
+    "zero_quantized_gradients": FixedKey(OFF, "ZeRO++'s quantized gradients are not modelled"),
+    "memory_efficient_linear": FixedKey(
+        (True,), "torch's own linear under zero.Init is not modelled"
+    ),
+    "enable_sanity_checks": FixedKey(OFF, "checks of every gradient are not modelled"),
+    "leaf_module": FixedKey(({},), "modules that are gathered as one are not modelled"),
+    "mics_shard_size": RemovedKey("MiCS"),
+    "mics_hierarchical_params_gather": RemovedKey("MiCS"),
+    "zeropp_loco_param": RemovedKey("LoCo"),
+}
 FP16: Table = {
-    "enabled": Read(FLAG),
-    "auto_cast": Free("inputs that are no whole numbers"),
-    "loss_scale": Free("a number"),
-    "initial_scale_power": Free("a number"),
-    "loss_scale_window": Free("a number"),
-    "hysteresis": Free("a number"),
-    "consecutive_hysteresis": Free("a choice between numbers"),
-    "min_loss_scale": Free("a number"),
-    "fp16_master_weights_and_grads": Only(OFF, "16-bit master weights are not modelled"),
+    "enabled": MemoryKey(FLAG),
+    "auto_cast": MemoryFreeKey("inputs that are no whole numbers"),
+    "loss_scale": MemoryFreeKey("a number"),
+    "initial_scale_power": MemoryFreeKey("a number"),
+    "loss_scale_window": MemoryFreeKey("a number"),
+    "hysteresis": MemoryFreeKey("a number"),
+    "consecutive_hysteresis": MemoryFreeKey("a choice between numbers"),
+    "min_loss_scale": MemoryFreeKey("a number"),
+    "fp16_master_weights_and_grads": FixedKey(OFF, "16-bit master weights are not modelled"),
 }
 BF16: Table = {
-    "enabled": Read(FLAG),
-    "immediate_grad_update": Only(OFF, "fp32 gradients made one by one are not modelled"),
-    "check_grad_overflow": Only((True,), "a step that does not look for overflow is not modelled"),
-    "bf16_master_weights_and_grads": Only(OFF, "16-bit master weights are not modelled"),
-    "bf16_optimizer_states": Only(OFF, "16-bit optimizer states are not modelled"),
+    "enabled": MemoryKey(FLAG),
+    "immediate_grad_update": FixedKey(OFF, "fp32 gradients made one by one are not modelled"),
+    "check_grad_overflow": FixedKey(
+        (True,), "a step that does not look for overflow is not modelled"
+    ),
+    "bf16_master_weights_and_grads": FixedKey(OFF, "16-bit master weights are not modelled"),
+    "bf16_optimizer_states": FixedKey(OFF, "16-bit optimizer states are not modelled"),
 }
 CHECKPOINTING: Table = {
-    "partition_activations": Read(FLAG),
-    "cpu_checkpointing": Read(FLAG),
-    "contiguous_memory_optimization": Read(FLAG),
-    "number_checkpoints": Read(COUNT),
-    "num_checkpoints": Read(COUNT),  # what people write; DeepSpeed does not look at it
-    "profile": Free(TOLD),
-    "synchronize_checkpoint_boundary": Free("waiting"),
+    "partition_activations": MemoryKey(FLAG),
+    "cpu_checkpointing": MemoryKey(FLAG),
+    "contiguous_memory_optimization": MemoryKey(FLAG),
+    "number_checkpoints": MemoryKey(COUNT),
+    "num_checkpoints": MemoryKey(COUNT),  # what people write; DeepSpeed does not look at it
+    "profile": MemoryFreeKey(TOLD),
+    "synchronize_checkpoint_boundary": MemoryFreeKey("waiting"),
 }
 DATA_TYPES: Table = {
-    "grad_accum_dtype": Read("dtype"),
-    "param_dtype": Read("dtype"),
-    "buffer_dtype": Only((), "buffers of another dtype are not modelled"),
-    "keep_in_fp32_modules": Only(("auto",), "modules that stay in fp32 are not modelled"),
+    "grad_accum_dtype": MemoryKey("dtype"),
+    "param_dtype": MemoryKey("dtype"),
+    "buffer_dtype": FixedKey((), "buffers of another dtype are not modelled"),
+    "keep_in_fp32_modules": FixedKey(("auto",), "modules that stay in fp32 are not modelled"),
 }
 PIPELINE: Table = {
-    "stages": Free("the program says how many there are"),
-    "partition": Free("the program says how it is cut"),
-    "seed_layers": Free("numbers of the generator"),
-    "activation_checkpoint_interval": Only((0,), "say training.activation_checkpointing instead"),
-    "use_reentrant": Only((True,), "pipelines without reentrant checkpoints are not modelled"),
-    "pipe_partitioned": Free("for tensor-parallel ranks, of which there is one"),
-    "grad_partitioned": Free("for tensor-parallel ranks, of which there is one"),
+    "stages": MemoryFreeKey("the program says how many there are"),
+    "partition": MemoryFreeKey("the program says how it is cut"),
+    "seed_layers": MemoryFreeKey("numbers of the generator"),
+    "activation_checkpoint_interval": FixedKey(
+        (0,), "say training.activation_checkpointing instead"
+    ),
+    "use_reentrant": FixedKey((True,), "pipelines without reentrant checkpoints are not modelled"),
+    "pipe_partitioned": MemoryFreeKey("for tensor-parallel ranks, of which there is one"),
+    "grad_partitioned": MemoryFreeKey("for tensor-parallel ranks, of which there is one"),
 }
 AIO: Table = {
-    "block_size": Read(COUNT),
-    "queue_depth": Free("requests to the disk"),
-    "intra_op_parallelism": Free("rounds host buffers up to a few KiB"),
-    "thread_count": Free("the older name of intra_op_parallelism; DeepSpeed passes over it"),
-    "single_submit": Free("requests to the disk"),
-    "overlap_events": Free("requests to the disk"),
-    "use_gds": Only(OFF, "buffers on the GPU for the disk are not modelled"),
+    "block_size": MemoryKey(COUNT),
+    "queue_depth": MemoryFreeKey("requests to the disk"),
+    "intra_op_parallelism": MemoryFreeKey("rounds host buffers up to a few KiB"),
+    "thread_count": MemoryFreeKey(
+        "the older name of intra_op_parallelism; DeepSpeed passes over it"
+    ),
+    "single_submit": MemoryFreeKey("requests to the disk"),
+    "overlap_events": MemoryFreeKey("requests to the disk"),
+    "use_gds": FixedKey(OFF, "buffers on the GPU for the disk are not modelled"),
 }
 # Sections that count where they are switched on; the rest of their keys then has no effect.
 SWITCHED: Mapping[str, tuple[str, tuple[Any, ...], str]] = {
@@ -207,68 +231,103 @@ SWITCHED: Mapping[str, tuple[str, tuple[Any, ...], str]] = {
     "torch_autocast": ("enabled", OFF, "DeepSpeed's autocast is not modelled; use bf16 or fp16"),
 }  # fmt: skip
 TOP: Table = {
-    "train_batch_size": Read(COUNT),
-    "train_micro_batch_size_per_gpu": Read(COUNT),
-    "gradient_accumulation_steps": Read(COUNT),
-    "gradient_clipping": Read(NUMBER),
-    "optimizer": Read(OBJECT),
-    "scheduler": Read(OBJECT),
+    "train_batch_size": MemoryKey(COUNT),
+    "train_micro_batch_size_per_gpu": MemoryKey(COUNT),
+    "gradient_accumulation_steps": MemoryKey(COUNT),
+    "gradient_clipping": MemoryKey(NUMBER),
+    "optimizer": MemoryKey(OBJECT),
+    "scheduler": MemoryKey(OBJECT),
     "fp16": FP16,
     "bf16": BF16,
-    "bfloat16": Same("bf16"),
+    "bfloat16": AliasKey("bf16"),
     "zero_optimization": ZERO,
     "activation_checkpointing": CHECKPOINTING,
-    "zero_allow_untested_optimizer": Read(FLAG),
+    "zero_allow_untested_optimizer": MemoryKey(FLAG),
     "data_types": DATA_TYPES,
-    "communication_data_type": Read("dtype"),
+    "communication_data_type": MemoryKey("dtype"),
     "aio": AIO,
     "pipeline": PIPELINE,
-    "allgather_size": Read(SIZE),  # of the old form, zero_optimization true
-    **{name: Read(OBJECT) for name in SWITCHED},
-    "zero_force_ds_cpu_optimizer": Only((True,), "other optimizers on the CPU are not modelled"),
-    "managed_gradient_accumulation": Only(
-        (True,), "accumulation that the program does itself is not modelled"),
-    "disable_python_gc": Only(OFF, "what garbage in cycles holds is not modelled"),
-    "gradient_predivide_factor": Only((1,), "gradients divided twice are not modelled"),
-    "sequence_parallel_size": Only((1,), "Ulysses' sequence parallelism is not modelled"),
-    "use_data_before_expert_parallelism": Only(OFF, "DeepSpeed's experts are not modelled"),
-    "datastates_ckpt": Only(OFF, "its cache of checkpoints in host memory is not modelled"),
-    "weight_quantization": Only((), "quantized weights are not modelled"),
-    "prescale_gradients": Free("gradients are scaled in place"),
-    "gradient_allreduce_op": Read("word", ("mean", "sum")),
-    "seq_parallel_communication_data_type": Free("for sequence-parallel ranks, of which there is "
-                                                 "one"),
-    "disable_allgather": Free("DeepSpeed does not look at it"),
-    "steps_per_print": Free(TOLD),
-    "wall_clock_breakdown": Free(TOLD),
-    "memory_breakdown": Free(TOLD),
-    "dump_state": Free(TOLD),
-    "log_level": Free(TOLD),
-    "vocabulary_size": Free("a warning, where it is odd"),
-    "dataloader_drop_last": Free("batches of the host"),
-    "checkpoint": Free(SAVED, ("tag_validation", "load_universal", "use_node_local_storage",
-                               "parallel_write", "checkpoint_serialization", "writer")),
-    "timers": Free(TOLD, ("throughput",)),
-    "comms_logger": Free(TOLD, ("enabled", "prof_all", "prof_ops", "verbose", "debug")),
-    "tensorboard": Free(TOLD, ("enabled", "output_path", "job_name")),
-    "csv_monitor": Free(TOLD, ("enabled", "output_path", "job_name")),
-    "wandb": Free(TOLD, ("enabled", "group", "team", "project")),
-    "comet": Free(TOLD, ("enabled", "samples_log_interval", "project", "workspace", "api_key",
-                         "experiment_name", "experiment_key", "online", "mode")),
-    "flops_profiler": Free(TOLD, ("enabled", "recompute_fwd_factor", "profile_step",
-                                  "module_depth", "top_modules", "detailed", "output_file")),
-    "nebula": Gone("Nebula's checkpoints"),
-    "compression_training": Gone("compression"),
-    "amp": Gone("Apex' amp", "use fp16 or bf16"),
-    "quantize_training": Gone("training with quantization"),
-    "sparse_gradients": Gone("sparse gradients of dense tables"),
-    "eigenvalue": Gone("training with quantization"),
-    "sparse_attention": Gone("sparse attention"),
-    "elasticity": Gone("elastic training", "set train_micro_batch_size_per_gpu"),
-    "graph_harvesting": Gone("graph harvesting"),
-    "curriculum_learning": Gone("old curriculum", "leave it out, and set training.seq_len"),
-    "progressive_layer_drop": Gone("progressive layer drop"),
-}  # fmt: skip
+    "allgather_size": MemoryKey(SIZE),  # of the old form, zero_optimization true
+    **{name: MemoryKey(OBJECT) for name in SWITCHED},
+    "zero_force_ds_cpu_optimizer": FixedKey(
+        (True,), "other optimizers on the CPU are not modelled"
+    ),
+    "managed_gradient_accumulation": FixedKey(
+        (True,), "accumulation that the program does itself is not modelled"
+    ),
+    "disable_python_gc": FixedKey(OFF, "what garbage in cycles holds is not modelled"),
+    "gradient_predivide_factor": FixedKey((1,), "gradients divided twice are not modelled"),
+    "sequence_parallel_size": FixedKey((1,), "Ulysses' sequence parallelism is not modelled"),
+    "use_data_before_expert_parallelism": FixedKey(OFF, "DeepSpeed's experts are not modelled"),
+    "datastates_ckpt": FixedKey(OFF, "its cache of checkpoints in host memory is not modelled"),
+    "weight_quantization": FixedKey((), "quantized weights are not modelled"),
+    "prescale_gradients": MemoryFreeKey("gradients are scaled in place"),
+    "gradient_allreduce_op": MemoryKey("word", ("mean", "sum")),
+    "seq_parallel_communication_data_type": MemoryFreeKey(
+        "for sequence-parallel ranks, of which there is one"
+    ),
+    "disable_allgather": MemoryFreeKey("DeepSpeed does not look at it"),
+    "steps_per_print": MemoryFreeKey(TOLD),
+    "wall_clock_breakdown": MemoryFreeKey(TOLD),
+    "memory_breakdown": MemoryFreeKey(TOLD),
+    "dump_state": MemoryFreeKey(TOLD),
+    "log_level": MemoryFreeKey(TOLD),
+    "vocabulary_size": MemoryFreeKey("a warning, where it is odd"),
+    "dataloader_drop_last": MemoryFreeKey("batches of the host"),
+    "checkpoint": MemoryFreeKey(
+        SAVED,
+        (
+            "tag_validation",
+            "load_universal",
+            "use_node_local_storage",
+            "parallel_write",
+            "checkpoint_serialization",
+            "writer",
+        ),
+    ),
+    "timers": MemoryFreeKey(TOLD, ("throughput",)),
+    "comms_logger": MemoryFreeKey(TOLD, ("enabled", "prof_all", "prof_ops", "verbose", "debug")),
+    "tensorboard": MemoryFreeKey(TOLD, ("enabled", "output_path", "job_name")),
+    "csv_monitor": MemoryFreeKey(TOLD, ("enabled", "output_path", "job_name")),
+    "wandb": MemoryFreeKey(TOLD, ("enabled", "group", "team", "project")),
+    "comet": MemoryFreeKey(
+        TOLD,
+        (
+            "enabled",
+            "samples_log_interval",
+            "project",
+            "workspace",
+            "api_key",
+            "experiment_name",
+            "experiment_key",
+            "online",
+            "mode",
+        ),
+    ),
+    "flops_profiler": MemoryFreeKey(
+        TOLD,
+        (
+            "enabled",
+            "recompute_fwd_factor",
+            "profile_step",
+            "module_depth",
+            "top_modules",
+            "detailed",
+            "output_file",
+        ),
+    ),
+    "nebula": RemovedKey("Nebula's checkpoints"),
+    "compression_training": RemovedKey("compression"),
+    "amp": RemovedKey("Apex' amp", "use fp16 or bf16"),
+    "quantize_training": RemovedKey("training with quantization"),
+    "sparse_gradients": RemovedKey("sparse gradients of dense tables"),
+    "eigenvalue": RemovedKey("training with quantization"),
+    "sparse_attention": RemovedKey("sparse attention"),
+    "elasticity": RemovedKey("elastic training", "set train_micro_batch_size_per_gpu"),
+    "graph_harvesting": RemovedKey("graph harvesting"),
+    "curriculum_learning": RemovedKey("old curriculum", "leave it out, and set training.seq_len"),
+    "progressive_layer_drop": RemovedKey("progressive layer drop"),
+}
 
 
 def is_deepspeed(data: Any) -> bool:

@@ -8,44 +8,45 @@ from typing import Any
 
 from ..core.errors import nearest
 from .deepspeed_check import AUTO, KINDS, auto, converted, shown
-from .deepspeed_keys import FLAG, VERSION, Free, Only, Read, Table
+from .deepspeed_keys import FLAG, VERSION, FixedKey, MemoryFreeKey, MemoryKey, Table
 
-RATE = Free("a number")
+RATE = MemoryFreeKey("a number")
 COMMON: Table = {"lr": RATE, "betas": RATE}
-MINUS = Only((False,), "a gradient that is turned around is not modelled")
+MINUS = FixedKey((False,), "a gradient that is turned around is not modelled")
 ADAM: Table = {
     **COMMON,
-    "weight_decay": Read("number"),
+    "weight_decay": MemoryKey("number"),
     "eps": RATE,
     "bias_correction": RATE,
-    "set_grad_none": Free("DeepSpeed lets gradients go itself"),
-    "adam_w_mode": Read(FLAG),
-    "torch_adam": Read(FLAG),
-    "foreach": Read(FLAG),
-    "fused": Read(FLAG),
-    "amsgrad": Only((False,), "a third state for each parameter is not modelled"),
-    "fp32_optimizer_states": Only((True,), "16-bit optimizer states are not modelled"),
+    "set_grad_none": MemoryFreeKey("DeepSpeed lets gradients go itself"),
+    "adam_w_mode": MemoryKey(FLAG),
+    "torch_adam": MemoryKey(FLAG),
+    "foreach": MemoryKey(FLAG),
+    "fused": MemoryKey(FLAG),
+    "amsgrad": FixedKey((False,), "a third state for each parameter is not modelled"),
+    "fp32_optimizer_states": FixedKey((True,), "16-bit optimizer states are not modelled"),
     "maximize": MINUS,
-    "capturable": Only((False,), "steps in CUDA graphs are not modelled"),
-    "differentiable": Only((False,), "a step that is differentiated is not modelled"),
+    "capturable": FixedKey((False,), "steps in CUDA graphs are not modelled"),
+    "differentiable": FixedKey((False,), "a step that is differentiated is not modelled"),
 }
 LION: Table = {
     **COMMON,
     "weight_decay": RATE,
-    "set_grad_none": Free("DeepSpeed lets gradients go itself"),
+    "set_grad_none": MemoryFreeKey("DeepSpeed lets gradients go itself"),
 }
 SGD: Table = {
     "lr": RATE,
-    "momentum": Read("number"),
+    "momentum": MemoryKey("number"),
     "dampening": RATE,
-    "nesterov": Free("a sum in place"),
-    "weight_decay": Only((0,), "torch's SGD with it holds a second copy of the gradients, which "
-                         "is not modelled"),
-    "foreach": Read(FLAG),
-    "fused": Read(FLAG),
+    "nesterov": MemoryFreeKey("a sum in place"),
+    "weight_decay": FixedKey(
+        (0,), "torch's SGD with it holds a second copy of the gradients, which is not modelled"
+    ),
+    "foreach": MemoryKey(FLAG),
+    "fused": MemoryKey(FLAG),
     "maximize": MINUS,
-    "differentiable": Only((False,), "a step that is differentiated is not modelled"),
-}  # fmt: skip
+    "differentiable": FixedKey((False,), "a step that is differentiated is not modelled"),
+}
 PARAMS: Mapping[str, Table] = {"adam": ADAM, "adamw": ADAM, "lion": LION, "SGD": SGD}
 # Names that DeepSpeed knows, or knew, and what is the matter with them.
 OTHERS = {
@@ -129,11 +130,11 @@ def _params(
         elif rule is None:
             problems.append(f"{path} is not one that the optimizer has{nearest(key, table)}")
         elif value == AUTO:
-            problems.append(auto(path, free=isinstance(rule, Free)))
-        elif isinstance(rule, Only) and value is not None and value not in rule.values:
+            problems.append(auto(path, free=isinstance(rule, MemoryFreeKey)))
+        elif isinstance(rule, FixedKey) and value is not None and value not in rule.values:
             problems.append(f"{path}={shown(value)}: {rule.why}; set it to "
                             f"{shown(rule.values[0])} or leave it out")  # fmt: skip
-        elif isinstance(rule, Read) and value is not None:
+        elif isinstance(rule, MemoryKey) and value is not None:
             try:
                 yield key, converted(value, rule.kind)
             except ValueError:

@@ -14,10 +14,11 @@ from ..core.errors import InputError
 from ..core.resolve import resolve
 from ..core.runfile import load_text, with_settings
 from ..core.runfile import read as read_run
-from ..engines.deepspeed import OPTIONS
+from ..engines.deepspeed.options import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
+from ..ledger.units import MIB
 from .deepspeed_batch import MICRO, STEPS, TRAIN, complete
-from .deepspeed_check import OLD_FORM, Checked, shown
+from .deepspeed_check import OLD_FORM, CheckedFile, shown
 from .deepspeed_keys import NVME
 from .deepspeed_optimizer import optimizer, scheduler
 
@@ -25,7 +26,7 @@ Source = str | Path | Mapping[str, Any]
 ZERO = "zero_optimization"
 RECOMPUTE = "activation_checkpointing"
 OFFLOADS = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
-SWAPPED = 2**20  # aio.block_size up to which DeepSpeed swaps the same tensors
+SWAPPED = MIB  # aio.block_size up to which DeepSpeed swaps the same tensors
 # A model that ranks divide, however many: for rules that hold for every model.
 ANY_MODEL = {"num_layers": 840, "hidden_size": 1680, "num_attention_heads": 840,
              "vocab_size": 107_520, "max_seq_len": 1024}  # fmt: skip
@@ -33,7 +34,7 @@ ANY_MODEL = {"num_layers": 840, "hidden_size": 1680, "num_attention_heads": 840,
 CUTS = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 
 
-class Sections(TypedDict):
+class RunFileSections(TypedDict):
     """Sections of a run file; `assumed` says by key of the run file what the file leaves open,
     `no_memory` lists keys of the file that take none.
     """
@@ -46,7 +47,7 @@ class Sections(TypedDict):
     no_memory: list[str]
 
 
-class Described(NamedTuple):
+class ForeignRun(NamedTuple):
     """A whole run file, and what was assumed for it."""
 
     data: dict[str, Any]
@@ -54,7 +55,7 @@ class Described(NamedTuple):
     no_memory: tuple[str, ...]
 
 
-def read(source: Source, *, num_gpus: int | None, cut: int = 1) -> Sections:
+def read(source: Source, *, num_gpus: int | None, cut: int = 1) -> RunFileSections:
     """A DeepSpeed file, by path or as data, for so many GPUs; raises every problem at once, those
     of the engine too that any model would have.
 
@@ -68,12 +69,12 @@ def read(source: Source, *, num_gpus: int | None, cut: int = 1) -> Sections:
     return found
 
 
-def sections(source: Source, *, num_gpus: int | None, cut: int) -> Sections:
+def sections(source: Source, *, num_gpus: int | None, cut: int) -> RunFileSections:
     """The same without the engine's rules, which settings may still change."""
     data = source if isinstance(source, Mapping) else load_text(source)
     if not isinstance(data, Mapping):
         raise InputError([f"{source}: DeepSpeed's configuration is an object, not {shown(data)}"])
-    checked = Checked(data)
+    checked = CheckedFile(data)
     training = {**_batch(checked, num_gpus, cut), **_training(checked)}
     engine = {"type": "deepspeed", **_zero(checked), **_checkpointing(checked, training)}
     checked.problems += _problems(checked, training, engine)
@@ -90,7 +91,7 @@ def sections(source: Source, *, num_gpus: int | None, cut: int) -> Sections:
     }
 
 
-def run_file(source: Source, *, model: str | None, settings: Iterable[str] = ()) -> Described:
+def run_file(source: Source, *, model: str | None, settings: Iterable[str] = ()) -> ForeignRun:
     """A whole run file: DeepSpeed's file, the model's name, and `section.key=value` over them.
 
     Without a name, and without settings of the model, it has no `model` section.
@@ -102,7 +103,7 @@ def run_file(source: Source, *, model: str | None, settings: Iterable[str] = ())
     data |= {name: dict(found[name]) for name in ("training", "parallelism", "engine", "hardware")}
     said = {f"{section}.{key}" for section in over for key in _given(over, section)}
     assumed = tuple(text for key, text in found["assumed"].items() if key not in said)
-    return Described(with_settings(data, settings), assumed, tuple(found["no_memory"]))
+    return ForeignRun(with_settings(data, settings), assumed, tuple(found["no_memory"]))
 
 
 def _given(over: dict[str, Any], section: str) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def _whole(value: Any) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def _batch(checked: Checked, num_gpus: int | None, cut: int) -> dict[str, Any]:
+def _batch(checked: CheckedFile, num_gpus: int | None, cut: int) -> dict[str, Any]:
     """The batch sizes, whole; `ranks` beside them."""
     ranks = None
     if num_gpus is not None:
@@ -146,7 +147,7 @@ def _batch(checked: Checked, num_gpus: int | None, cut: int) -> dict[str, Any]:
             "ranks": batch.ranks}  # fmt: skip
 
 
-def _training(checked: Checked) -> dict[str, Any]:
+def _training(checked: CheckedFile) -> dict[str, Any]:
     """Precision, optimizer and clipping."""
     sixteen = [name for name in ("bf16", "fp16") if checked.get(f"{name}.enabled")]
     if len(sixteen) > 1:
@@ -161,7 +162,7 @@ def _training(checked: Checked) -> dict[str, Any]:
     return found
 
 
-def _zero(checked: Checked) -> dict[str, Any]:
+def _zero(checked: CheckedFile) -> dict[str, Any]:
     """The engine's options of ZeRO."""
     given = checked.section(ZERO)
     found: dict[str, Any] = {"zero_stage": given.get("stage", 0)}
@@ -186,7 +187,7 @@ def _zero(checked: Checked) -> dict[str, Any]:
     return found
 
 
-def _checkpointing(checked: Checked, training: dict[str, Any]) -> dict[str, Any]:
+def _checkpointing(checked: CheckedFile, training: dict[str, Any]) -> dict[str, Any]:
     """What DeepSpeed's own checkpoints do; that the program makes them is assumed."""
     given = checked.section(RECOMPUTE)
     if checked.get(RECOMPUTE):
@@ -198,7 +199,7 @@ def _checkpointing(checked: Checked, training: dict[str, Any]) -> dict[str, Any]
 
 
 def _problems(
-    checked: Checked, training: dict[str, Any], engine: dict[str, Any]
+    checked: CheckedFile, training: dict[str, Any], engine: dict[str, Any]
 ) -> Iterator[str]:  # fmt: skip
     """What does not go together, or would do what is not modelled."""
     width = training["precision"].partition("_")[0]
@@ -226,7 +227,7 @@ def _problems(
 
 
 def _assumed(
-    checked: Checked, num_gpus: int | None, ranks: int, engine: dict[str, Any]
+    checked: CheckedFile, num_gpus: int | None, ranks: int, engine: dict[str, Any]
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
     """What the file does not say, by the key of a run file that does."""
     yield "training.seq_len", "sequences as long as the model takes (training.seq_len)"
@@ -244,7 +245,7 @@ def _assumed(
         yield "engine.zero_init", "the model is made under zero.Init (engine.zero_init)"
 
 
-def _contiguous(checked: Checked) -> Iterator[tuple[str, str]]:
+def _contiguous(checked: CheckedFile) -> Iterator[tuple[str, str]]:
     """Buffers for checkpoints, which DeepSpeed makes at the first of them."""
     given = checked.section(RECOMPUTE)
     key = f"{RECOMPUTE}.number_checkpoints"

@@ -9,6 +9,8 @@ import os
 
 from msgspec import Struct
 
+from ..ledger.units import MIB
+
 HUB = "https://huggingface.co"
 
 
@@ -24,7 +26,7 @@ class Access(Struct, frozen=True, kw_only=True):
     files: bool = True
     hosts: frozenset[str] | None = None  # None: any; empty: nothing is looked up
     seconds: float = 600.0  # for one model, all requests together
-    size: int = 256 * 2**20  # bytes of them
+    size: int = 256 * MIB  # bytes of them
 
     @property
     def hub(self) -> bool:

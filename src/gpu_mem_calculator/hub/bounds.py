@@ -18,11 +18,11 @@ class HubError(ValueError):
     """A file that cannot be read, in one sentence."""
 
 
-class AbsentError(HubError):
+class MissingFileError(HubError):
     """A file that is not there."""
 
 
-class PassingError(HubError):
+class TemporaryHubError(HubError):
     """What may be otherwise in a moment; `wait` is how long a server wants to be left alone."""
 
     def __init__(self, sentence: str, wait: float = 0.0) -> None:

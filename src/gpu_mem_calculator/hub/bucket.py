@@ -11,7 +11,7 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from .bounds import AbsentError, Allowance, HubError, said
+from .bounds import Allowance, HubError, MissingFileError, said
 from .reader import MOST_JSON, Read
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Bucket:
         found = CODE.search(text)
         code = found[1] if found else ""
         if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
-            return AbsentError(f"{where}: {ABSENT}")
+            return MissingFileError(f"{where}: {ABSENT}")
         at = f" at {said(self.endpoint)}" if self.endpoint else ""
         if code in WORDS:
             return HubError(f"{where}: {WORDS[code]}{self._hint(WORDS[code], at)}")

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .bounds import AbsentError, HubError
+from .bounds import HubError, MissingFileError
 from .gguf_config import gguf_config
-from .headers import Gguf, Stored, gguf, safetensors
+from .headers import CheckpointTensor, GgufHeader, gguf, safetensors
 from .names import climbs
 from .reader import Folder
 
@@ -30,7 +30,7 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
     title: str
     config: dict[str, Any]
-    tensors: tuple[Stored, ...] = ()
+    tensors: tuple[CheckpointTensor, ...] = ()
     form: str = ""  # safetensors or gguf
     source: str = ""  # where it was, in words
 
@@ -45,7 +45,7 @@ def weighed(found: Checkpoint, folder: Folder) -> Checkpoint:
     """The same with its tensors, where all of its safetensors files are there."""
     try:
         return replace(found, tensors=_tensors(folder, _shards(folder)))
-    except AbsentError:
+    except MissingFileError:
         return found  # an older checkpoint, or part of one: the architecture says how large it is
 
 
@@ -53,14 +53,14 @@ def from_gguf(folder: Folder, file: str, source: str) -> Checkpoint:
     """The model of a GGUF file: its header says all, with those of its other parts."""
     where = folder.where(file)
     found = gguf(folder.reader(file), where)
-    found = Gguf(found.metadata, (*found.tensors, *_other_parts(folder, file, found)))
+    found = GgufHeader(found.metadata, (*found.tensors, *_other_parts(folder, file, found)))
     title = file.rpartition("/")[2].removesuffix(".gguf")
     return Checkpoint(title=str(found.metadata.get("general.name") or title), form="gguf",
                       config=gguf_config(found, where), tensors=found.tensors,
                       source=source)  # fmt: skip
 
 
-def _other_parts(folder: Folder, file: str, first: Gguf) -> Iterator[Stored]:
+def _other_parts(folder: Folder, file: str, first: GgufHeader) -> Iterator[CheckpointTensor]:
     """The tensors of a split model's other files, which llama.cpp loads with the first."""
     count = first.metadata.get("split.count") or 1
     if count == 1:
@@ -78,7 +78,7 @@ def _shards(folder: Folder) -> list[str]:
     """The files of a checkpoint: those that its index names, or the only one."""
     try:
         index = folder.whole(INDEX)
-    except AbsentError:
+    except MissingFileError:
         return [ONE]
     files = json_object(index, INDEX).get("weight_map", {})
     if not isinstance(files, dict):
@@ -90,10 +90,10 @@ def _shards(folder: Folder) -> list[str]:
     return names
 
 
-def _tensors(folder: Folder, files: Sequence[str]) -> tuple[Stored, ...]:
+def _tensors(folder: Folder, files: Sequence[str]) -> tuple[CheckpointTensor, ...]:
     """Those of all files, a few files at a time; the first that fails ends it for all."""
 
-    def one(file: str) -> tuple[Stored, ...]:
+    def one(file: str) -> tuple[CheckpointTensor, ...]:
         return safetensors(folder.reader(file), file)
 
     if len(files) < 2:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .bounds import HubError
-from .headers import Gguf
+from .headers import GgufHeader
 
 # llama.cpp's name of an architecture, and transformers' model_type.
 FAMILIES = {
@@ -43,7 +43,7 @@ RENAMED = {
 }
 
 
-def gguf_config(file: Gguf, where: str) -> dict[str, Any]:
+def gguf_config(file: GgufHeader, where: str) -> dict[str, Any]:
     """The config.json that the file was made from, as far as sizes go."""
     name = str(file.metadata.get("general.architecture"))
     if name not in FAMILIES:

@@ -13,12 +13,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..memory.formats.ggml import NUMBERS, bytes_of
+from ..ledger.units import GIB, MIB
+from ..weights.ggml_types import NUMBERS, bytes_of
 from .bounds import HubError
 from .reader import Read
 
-SAFETENSORS_MOST = 100 * 2**20  # the format's own limit
-CHUNK, MOST = 2**20, 2**30  # bytes read at once; no text or list of a header is larger
+SAFETENSORS_MOST = 100 * MIB  # the format's own limit
+CHUNK, MOST = MIB, GIB  # bytes read at once; no text or list of a header is larger
 DEEPEST = 8  # lists in lists
 MOST_DIMS, GGUF_DIMS = 64, 4  # of a tensor: torch's, and ggml's own limit
 MAGIC = b"GGUF"
@@ -31,7 +32,7 @@ PACKED = ("I8", "U8", "I16", "U16", "I32", "U32")  # weights of 1 to 8 bits, sev
 INDICES = ("I64", "U64", "BOOL")
 
 
-class Stored(Struct, frozen=True):
+class CheckpointTensor(Struct, frozen=True):
     """One tensor of a checkpoint: name, type as the file says it, shape, bytes."""
 
     name: str
@@ -58,7 +59,7 @@ class Stored(Struct, frozen=True):
         return prod(self.shape), prod(self.shape)
 
 
-def safetensors(read: Read, where: str) -> tuple[Stored, ...]:
+def safetensors(read: Read, where: str) -> tuple[CheckpointTensor, ...]:
     """The tensors of a safetensors file."""
     start = read(0, 8)
     length = int.from_bytes(start, "little")
@@ -72,24 +73,24 @@ def safetensors(read: Read, where: str) -> tuple[Stored, ...]:
         raise HubError(f"{where}: its safetensors header is broken") from None
 
 
-def _row(name: str, dtype: str, shape: list[int], data_offsets: list[int]) -> Stored:
+def _row(name: str, dtype: str, shape: list[int], data_offsets: list[int]) -> CheckpointTensor:
     """A tensor of a safetensors file; what is not as the format has it is a ValueError."""
     start, end = data_offsets
     sizes = (*shape, start, end)
     whole = all(isinstance(size, int) and 0 <= size < 2**63 for size in sizes)
     if not (whole and isinstance(dtype, str) and start <= end and len(shape) <= MOST_DIMS):
         raise ValueError(name)
-    return Stored(name, dtype, tuple(shape), end - start)
+    return CheckpointTensor(name, dtype, tuple(shape), end - start)
 
 
-class Gguf(Struct, frozen=True):
+class GgufHeader(Struct, frozen=True):
     """A GGUF file's metadata and tensors; long arrays (the tokens) are left out."""
 
     metadata: dict[str, Any]
-    tensors: tuple[Stored, ...]
+    tensors: tuple[CheckpointTensor, ...]
 
 
-class _Walk:
+class _GgufParser:
     """A GGUF header, read on in steps of a MiB."""
 
     def __init__(self, read: Read, where: str) -> None:
@@ -128,9 +129,9 @@ class _Walk:
         return found if count <= 4096 else None
 
 
-def gguf(read: Read, where: str) -> Gguf:
+def gguf(read: Read, where: str) -> GgufHeader:
     """The header of a GGUF file."""
-    walk = _Walk(read, where)
+    walk = _GgufParser(read, where)
     if walk.take(4) != MAGIC:
         raise HubError(f"{where}: not a GGUF file")
     version = walk.number("I")
@@ -141,10 +142,10 @@ def gguf(read: Read, where: str) -> Gguf:
     for _ in range(num_values):
         name = walk.text()
         metadata[name] = walk.value(walk.number("I"))
-    return Gguf(metadata, tuple(_tensor(walk) for _ in range(num_tensors)))
+    return GgufHeader(metadata, tuple(_tensor(walk) for _ in range(num_tensors)))
 
 
-def _tensor(walk: _Walk) -> Stored:
+def _tensor(walk: _GgufParser) -> CheckpointTensor:
     name = walk.text()
     dims = walk.number("I")
     if dims > GGUF_DIMS:
@@ -154,4 +155,4 @@ def _tensor(walk: _Walk) -> Stored:
     walk.number("Q")  # where its data is
     if kind not in NUMBERS:
         raise HubError(f"{walk.where}: tensor {name!r} has ggml type {kind}, which is not known")
-    return Stored(name, NUMBERS[kind], shape, bytes_of(NUMBERS[kind], prod(shape)))
+    return CheckpointTensor(name, NUMBERS[kind], shape, bytes_of(NUMBERS[kind], prod(shape)))

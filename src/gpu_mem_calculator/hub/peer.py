@@ -111,7 +111,7 @@ def _context() -> ssl.SSLContext:
     return context
 
 
-class _Checked(HTTPConnection):
+class _CheckedConnection(HTTPConnection):
     """Plain http to an address that was judged."""
 
     def __init__(self, *args: Any, way: Way, **rest: Any) -> None:
@@ -122,7 +122,7 @@ class _Checked(HTTPConnection):
         self.sock = connected(self.host, self.port, self.timeout, self.way)
 
 
-class _CheckedTls(HTTPSConnection):
+class _CheckedTlsConnection(HTTPSConnection):
     """The same over TLS: the certificate is the name's."""
 
     def __init__(self, *args: Any, way: Way, **rest: Any) -> None:
@@ -171,7 +171,7 @@ class CheckedHandler(HTTPHandler):
     def http_open(self, req: Request) -> HTTPResponse:
         """Ask."""
         way = _way(req)
-        return self.do_open(partial(_Checked, way=way) if way else HTTPConnection, req)
+        return self.do_open(partial(_CheckedConnection, way=way) if way else HTTPConnection, req)
 
 
 class CheckedTlsHandler(HTTPSHandler):
@@ -180,4 +180,6 @@ class CheckedTlsHandler(HTTPSHandler):
     def https_open(self, req: Request) -> HTTPResponse:
         """Ask."""
         way = _way(req)
-        return self.do_open(partial(_CheckedTls, way=way) if way else HTTPSConnection, req)
+        return self.do_open(
+            partial(_CheckedTlsConnection, way=way) if way else HTTPSConnection, req
+        )

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
+from ..ledger.units import MIB
 from .access import access
-from .bounds import AbsentError, Allowance, HubError, said
+from .bounds import Allowance, HubError, MissingFileError, said
 
 Read = Callable[[int, int], bytes]  # offset, how many; fewer come back at the end of the file
-MOST_JSON = 64 * 2**20  # a config or an index is smaller
+MOST_JSON = 64 * MIB  # a config or an index is smaller
 
 
 class Folder(Protocol):
@@ -41,14 +42,14 @@ def file_reader(path: Path) -> Read:
                 file.seek(offset)
                 return file.read(count)
         except FileNotFoundError:
-            raise AbsentError(f"{path}: there is no such file") from None
+            raise MissingFileError(f"{path}: there is no such file") from None
         except OSError as error:
             raise HubError(f"{path}: cannot be read, {error.strerror}") from None
 
     return read
 
 
-class Local:
+class LocalFolder:
     """A folder of this machine."""
 
     def __init__(self, path: Path) -> None:
@@ -73,7 +74,7 @@ class Local:
         """A disk needs no word."""
 
 
-class Served:
+class RemoteFolder:
     """A folder of a server, of whose files each range is a request of its own."""
 
     def __init__(self, address: str, allowance: Allowance, ending: str = "") -> None:

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from .access import access, endpoint
-from .bounds import AbsentError, HubError, PassingError
+from .bounds import HubError, MissingFileError, TemporaryHubError
 from .environment import token
 from .peer import origin
 
@@ -41,7 +41,7 @@ def refusal(answer: Any, address: str, where: str) -> HubError:
     """The sentence for an answer that is none, as an error of the right kind."""
     status = int(answer.status)
     if access().hosts is not None and status in (401, 403, 404):
-        return (AbsentError if status == 404 else HubError)(f"{where}: {HIDDEN}")
+        return (MissingFileError if status == 404 else HubError)(f"{where}: {HIDDEN}")
     if status in PASSING:
         return _passing(answer, status, where)
     code = answer.headers.get("X-Error-Code", "")
@@ -57,7 +57,7 @@ def refusal(answer: Any, address: str, where: str) -> HubError:
 
 
 def _plain(status: int, where: str, hint: str) -> HubError:
-    kind = AbsentError if status in (404, 410) else HubError
+    kind = MissingFileError if status in (404, 410) else HubError
     return kind(f"{where}: {OTHERS.get(status, f'HTTP {status}')}{hint}")
 
 
@@ -70,7 +70,7 @@ def _passing(answer: Any, status: int, where: str) -> HubError:
         sentence = f"{where}: the server has trouble (HTTP {status}); try again later"
     if wait > MOST_WAIT:
         return HubError(f"{sentence}, in {wait:.0f} seconds as it says")
-    return PassingError(sentence, wait)
+    return TemporaryHubError(sentence, wait)
 
 
 def _retry_after(text: str) -> float:

@@ -19,7 +19,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import OpenerDirector, ProxyHandler, getproxies
 
 from .access import access, endpoint
-from .bounds import NO_LOGIN, Allowance, HubError, PassingError, said
+from .bounds import NO_LOGIN, Allowance, HubError, TemporaryHubError, said
 from .environment import token
 from .peer import CheckedHandler, CheckedTlsHandler, Way, WayRequest, origin
 from .refusals import refusal
@@ -38,7 +38,7 @@ def get(address: str, headers: dict[str, str], most: int, allowance: Allowance) 
     for tried in range(TRIES):
         try:
             return _got(address, headers, most, allowance, where)
-        except PassingError as error:
+        except TemporaryHubError as error:
             pause = max(error.wait, uniform(0.5, 1.0) * PAUSE * 2**tried)
             if tried == TRIES - 1 or pause >= allowance.seconds(where):
                 raise
@@ -78,7 +78,7 @@ def _unreached(error: Exception, where: str) -> HubError:
     why = f", {cause}" if access().hosts is None else ""
     if why and isinstance(cause, socket.gaierror):
         why = ": no network, or no such host, as its name is not found"
-    return (HubError if lasting else PassingError)(f"{where}: cannot be reached{why}")
+    return (HubError if lasting else TemporaryHubError)(f"{where}: cannot be reached{why}")
 
 
 def _check(address: str, way: Way, where: str) -> None:
@@ -134,5 +134,5 @@ def _body(answer: Any, ranged: bool, most: int, allowance: Allowance, where: str
         allowance.take(len(piece), where)
         allowance.seconds(where)
     if wanted is not None and len(found) < min(wanted, most):
-        raise PassingError(f"{where}: it ends after {len(found):,} of {wanted:,} bytes")
+        raise TemporaryHubError(f"{where}: it ends after {len(found):,} of {wanted:,} bytes")
     return bytes(found)

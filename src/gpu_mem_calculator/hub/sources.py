@@ -14,10 +14,10 @@ from urllib.parse import quote, urlsplit
 
 from . import environment
 from .access import Access, access, endpoint
-from .bounds import AbsentError, Allowance, HubError
+from .bounds import Allowance, HubError, MissingFileError
 from .checkpoint import CONFIG, Checkpoint, described, from_gguf, weighed
 from .names import HubName, checked, climbs, hub_name
-from .reader import Folder, Local, Served
+from .reader import Folder, LocalFolder, RemoteFolder
 
 RETRY_SECONDS, MOST_FAILED = 60, 64  # how long a failure is told again, and how many are
 MOST_KEPT = 16
@@ -50,14 +50,14 @@ def local(name: str, *, headers: bool = False) -> Checkpoint | None:
     except (OSError, ValueError):
         return None
     if path.suffix == ".gguf" and file:
-        return from_gguf(Local(path.parent), path.name, "from a file")
+        return from_gguf(LocalFolder(path.parent), path.name, "from a file")
     if path.suffix == ".safetensors" and file:
         path = path.parent
         there = (path / CONFIG).is_file()
     if not there:
         return None
-    found = described(Local(path), path.resolve().name, "from a folder")
-    return weighed(found, Local(path)) if headers else found
+    found = described(LocalFolder(path), path.resolve().name, "from a folder")
+    return weighed(found, LocalFolder(path)) if headers else found
 
 
 def on_hub(name: str, *, headers: bool = False) -> Checkpoint:
@@ -77,14 +77,14 @@ def on_hub(name: str, *, headers: bool = False) -> Checkpoint:
     model, revision = place.model, quote(place.revision, "")
 
     def folder(left: Allowance) -> Folder:
-        return Served(f"{endpoint()}/{model}/resolve/{revision}", left)
+        return RemoteFolder(f"{endpoint()}/{model}/resolve/{revision}", left)
 
     def first(there: Folder) -> Checkpoint:
         if place.file:
             return from_gguf(there, place.file, ON_HUB)
         try:
             return described(there, model.partition("/")[2], ON_HUB)
-        except AbsentError:
+        except MissingFileError:
             if access().hosts is not None:
                 raise
             raise HubError(f"{there.where(CONFIG)}: {NO_CONFIG}") from None
@@ -104,9 +104,9 @@ def _cached(place: HubName, headers: bool) -> Checkpoint | None:
     except (OSError, ValueError):
         return None
     if place.file:
-        return from_gguf(Local(there), place.file, CACHED)
-    found = described(Local(there), place.model.partition("/")[2], CACHED)
-    return weighed(found, Local(there)) if headers else found
+        return from_gguf(LocalFolder(there), place.file, CACHED)
+    found = described(LocalFolder(there), place.model.partition("/")[2], CACHED)
+    return weighed(found, LocalFolder(there)) if headers else found
 
 
 def in_bucket(name: str, *, headers: bool = False) -> Checkpoint:
@@ -134,7 +134,7 @@ def at_address(name: str, *, headers: bool = False) -> Checkpoint:
     query = f"?{parts.query}" if parts.query else ""
 
     def folder(left: Allowance) -> Folder:
-        return Served(f"{parts.scheme}://{parts.netloc}{path[0]}", left, query)
+        return RemoteFolder(f"{parts.scheme}://{parts.netloc}{path[0]}", left, query)
 
     return _file_or_folder(name, parts.path, folder, ADDRESS, headers)
 
@@ -156,7 +156,7 @@ def _file_or_folder(
     def first(there: Folder) -> Checkpoint:
         try:
             return described(there, title, source)
-        except AbsentError as error:
+        except MissingFileError as error:
             raise HubError(f"{error}; {KINDS}") from None
 
     return _looked_up(name, headers, folder, first)

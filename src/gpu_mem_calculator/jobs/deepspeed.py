@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..core.errors import InputError
-from ..engines.deepspeed import OPTIONS
-from ..memory.run import Run
+from ..engines.deepspeed.options import OPTIONS
+from ..run.run import Run
 from .groups import fake_group
 from .job import NCCL, Job
 from .model import hf_config, inputs, layers, loss_of, needed, recompute, recompute_own

@@ -159,7 +159,7 @@ def own_error(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(error), error, step)).rstrip()
 
 
-class Function:
+class UserFunction:
     """The user's function as a job calls it, once.
 
     `device` is where the job runs, "cpu" in the fake mode; `made_on` is torch's default device

@@ -12,10 +12,10 @@ from ..core.model_source import find_model
 from ..core.models import InferenceConfig, ModelConfig
 from ..core.runfile import section
 from ..core.serving import find_server, inference_options
-from ..memory.serving.transformers_checks import option_problems
+from ..serving.transformers.checks import option_problems
 from .job import World
 from .model import auto_config, needed
-from .quantized import Packing, packed
+from .quantized import QuantizationSettings, packed
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 THRESHOLD = 6.0  # transformers' llm_int8_threshold: from here on a number is an outlier
@@ -80,7 +80,7 @@ def _loaded(config: Mapping[str, Any], chosen: Mapping[str, Any], world: World) 
             model = transformers.AutoModelForCausalLM.from_config(made, dtype=dtype)
     else:
         own = config.get("quantization_config") or {}
-        model = packed(made, Packing(
+        model = packed(made, QuantizationSettings(
             name=name, double=bool(own.get("bnb_4bit_use_double_quant", False)),
             threshold=THRESHOLD, dtype=dtype, device=world.device,
         ))  # fmt: skip

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ..core.errors import InputError
 from ..core.models import RunFile
-from ..core.resolved import Resolved
+from ..core.resolved import ResolvedRun
 
 # Which file of this room trains under each engine, by a function `train(job)`.
 TRAINERS = {
@@ -42,7 +42,7 @@ class Job(Struct, frozen=True, kw_only=True):
     """A run file, what it means, and the world it runs in."""
 
     file: RunFile
-    resolved: Resolved
+    resolved: ResolvedRun
     world: World
     build: Callable[[], tuple[Any, Any]] | None = None  # the user's own model and batch
 

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..core.errors import InputError
-from ..memory.megatron.options import gradient_bits, option
-from ..memory.run import Run
+from ..engines.megatron_lm.options import gradient_bits, option
+from ..run.run import Run
 from .groups import fake_group
 from .job import NCCL, Job
 from .megatron_config import model_arguments, refusals, transformer_arguments

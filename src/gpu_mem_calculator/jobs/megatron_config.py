@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.errors import InputError
-from ..memory.megatron.cuts import local_vocab
-from ..memory.megatron.options import LOCAL, fused, option
-from ..memory.run import Run
+from ..engines.megatron_lm.options import LOCAL, fused, option
+from ..engines.megatron_lm.shards import local_vocab
 from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, LatentAttention, Mlp, Moe
+from ..run.run import Run
 
 LAYERS, RMS = "LayerNorm", "RMSNorm"
 ACTIVATIONS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.recorded import SELECTIVE
-from ..memory.run import Run
+from ..run.run import Run
 from .job import Job
 
 NO_PROGRAM = ("model: plain numbers describe no program that could be run; give a preset or a "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..memory.optimizers import FOREACH, FORLOOP, FUSED, OPTIMIZERS
+from ..step.optimizers import FOREACH, FORLOOP, FUSED, OPTIMIZERS
 from .job import Job
 
 # torch's own: the class, and what it is given beside the learning rate

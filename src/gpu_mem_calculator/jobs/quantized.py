@@ -34,7 +34,7 @@ def optimizer(name: str, params: Sequence[Any]) -> Any:
     return getattr(bitsandbytes.optim, OPTIMIZERS[name])(params, lr=LEARNING_RATE)
 
 
-class Packing(Struct, frozen=True, kw_only=True):
+class QuantizationSettings(Struct, frozen=True, kw_only=True):
     """How projections are quantized: `double` packs the scales of 4 bits, too; from `threshold` on
     (0: never) numbers are outliers that 8 bits leave out.
     """
@@ -52,7 +52,7 @@ def quantized_model(job: Job) -> Any:
     torch = needed("torch", "measure")
     dtype = torch.float16 if run.precision.startswith("fp16") else torch.bfloat16
     assert run.quantization is not None
-    how = Packing(name=run.quantization, double=run.double_quant, dtype=dtype,
+    how = QuantizationSettings(name=run.quantization, double=run.double_quant, dtype=dtype,
                   device=job.world.device)  # fmt: skip
     model = packed(hf_config(job), how)
     if run.upcast_unquantized:
@@ -64,7 +64,7 @@ def quantized_model(job: Job) -> Any:
     return model
 
 
-def packed(config: Any, how: Packing) -> Any:
+def packed(config: Any, how: QuantizationSettings) -> Any:
     """A causal model with its projections quantized one after another.
 
     Loading a quantized checkpoint does the same: the whole model is never there in 16 bits.
@@ -81,7 +81,7 @@ def packed(config: Any, how: Packing) -> Any:
     return model
 
 
-def _swap(how: Packing, module: Any) -> None:
+def _swap(how: QuantizationSettings, module: Any) -> None:
     """Put a quantized projection in the place of every other one."""
     torch = needed("torch", "measure")
     conv1d = needed("transformers", "measure").pytorch_utils.Conv1D
@@ -101,7 +101,7 @@ def _sizes(layer: Any) -> tuple[int, int]:
     return (columns, rows) if hasattr(layer, "in_features") else (rows, columns)
 
 
-def _quantized(how: Packing, layer: Any, weight: Any) -> Any:
+def _quantized(how: QuantizationSettings, layer: Any, weight: Any) -> Any:
     """One projection with these weights: 4 bits are packed on the device, 8 on the way to it."""
     torch, modules = needed("torch", "measure"), needed("bitsandbytes.nn", "measure")
     ins, outs = _sizes(layer)
@@ -120,7 +120,7 @@ def _quantized(how: Packing, layer: Any, weight: Any) -> Any:
     return new
 
 
-def _fill(how: Packing, module: Any) -> None:
+def _fill(how: QuantizationSettings, module: Any) -> None:
     """Random values for what is not quantized: embeddings, norms, the head, tables."""
     torch = needed("torch", "measure")
     for name, value in list(module.named_parameters(recurse=False)):

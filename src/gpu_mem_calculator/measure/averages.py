@@ -22,7 +22,7 @@ FEWEST = 10  # readings that make an average
 NVML = "libnvidia-ml.so.1"
 
 
-class History:
+class AllocationHistory:
     """What was allocated and freed since the last `restart`."""
 
     def __init__(self, cuda: Any) -> None:
@@ -63,13 +63,13 @@ def mean_bytes(
     return round((total + held * (end - since)) / (end - begin))
 
 
-class Rates(ctypes.Structure):
+class UtilizationRates(ctypes.Structure):
     """nvmlUtilization_t."""
 
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
-class Busy(threading.Thread):
+class UtilizationSampler(threading.Thread):
     """Reads the card's utilisation as it goes; says nothing where the driver does not."""
 
     def __init__(self, cuda: Any, library: str = NVML) -> None:
@@ -90,7 +90,7 @@ class Busy(threading.Thread):
         except OSError:
             return
         uuid = f"GPU-{self.cuda.get_device_properties(self.cuda.current_device()).uuid}"
-        handle, rates = ctypes.c_void_p(), Rates()
+        handle, rates = ctypes.c_void_p(), UtilizationRates()
         if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(
             uuid.encode(), ctypes.byref(handle)
         ):

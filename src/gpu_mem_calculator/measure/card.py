@@ -22,7 +22,7 @@ HEAVY = (
 )  # fmt: skip
 
 
-class Card(Struct, frozen=True, kw_only=True):
+class DriverCard(Struct, frozen=True, kw_only=True):
     """One GPU as the driver shows it."""
 
     name: str
@@ -37,7 +37,7 @@ def require_torch() -> None:
         raise InputError([NO_GPU.format(why="this torch was built without CUDA")])
 
 
-def find_card() -> Card:
+def find_card() -> DriverCard:
     """The GPU that measurements run on, or the sentence that says there is none."""
     require_torch()
     found = in_child(_look, None, 120.0, lambda _: None)
@@ -45,7 +45,7 @@ def find_card() -> Card:
         raise InputError([NO_GPU.format(why=f"CUDA does not start ({found.error})")])
     if found.value is None:
         raise InputError([NO_GPU.format(why="this machine shows none")])
-    return Card(**found.value)
+    return DriverCard(**found.value)
 
 
 def _look(_: Any, tell: Tell) -> dict[str, Any] | None:

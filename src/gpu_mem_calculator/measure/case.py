@@ -16,7 +16,7 @@ STEPS = 3  # optimizer state is there from the second on; the third is the stead
 TIMEOUT = 900.0  # seconds; the first run of a fused optimizer compiles it
 
 
-class Case(Struct, frozen=True, kw_only=True):
+class MeasureCase(Struct, frozen=True, kw_only=True):
     """One measurement. `cap_bytes` is what torch may take, `alloc_conf` PYTORCH_ALLOC_CONF.
 
     `function` makes the model and the batch instead of the run file; `values` are its arguments,
@@ -36,11 +36,11 @@ class Case(Struct, frozen=True, kw_only=True):
     timeout: float = TIMEOUT
 
 
-def read_cases(path: str | Path) -> list[Case]:
+def read_cases(path: str | Path) -> list[MeasureCase]:
     """The cases of a file, one JSON object a line; measured runs are cases too."""
     text = read_text(path, "--cases", most=MOST_RUNS_BYTES)
     problems: list[str] = []
-    cases: dict[str, Case] = {}
+    cases: dict[str, MeasureCase] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -58,7 +58,7 @@ def read_cases(path: str | Path) -> list[Case]:
     return list(cases.values())
 
 
-def _case(line: str) -> Case:
+def _case(line: str) -> MeasureCase:
     try:
         data = json.loads(line)
     except ValueError as error:
@@ -69,7 +69,7 @@ def _case(line: str) -> Case:
     if problems:
         raise InputError(problems)
     around = data.get("environment") or {}
-    return Case(
+    return MeasureCase(
         id=data["id"],
         config=data["config"],
         function=data.get("function"),

@@ -9,20 +9,21 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .case import Case
-from .child import Outcome, Tell, in_child
+from ..ledger.units import GIB
+from .case import MeasureCase
+from .child import ChildOutcome, Tell, in_child
 from .minimum import find_minimum
 from .runs_file import Row, RunsFile
 from .worker import beginning
 
-Worker = Callable[[Case, Tell], Row]
+Worker = Callable[[MeasureCase, Tell], Row]
 OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")  # torch, CUDA and NCCL; cuBLAS and cuDNN
 
 
-class Result(Struct, kw_only=True):
+class CaseResult(Struct, kw_only=True):
     """What came of one case: a row to keep, or the sentences that refuse it."""
 
-    case: Case
+    case: MeasureCase
     row: Row | None = None
     refused: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -34,18 +35,18 @@ class Result(Struct, kw_only=True):
         return str((self.row or {}).get("failed", ""))
 
 
-class StoppedError(Exception):
+class CaseStoppedError(Exception):
     """A try of the bisection ended in another way than by running out of memory."""
 
 
 def measure_cases(
-    cases: Iterable[Case],
+    cases: Iterable[MeasureCase],
     worker: Worker,
     *,
     file: RunsFile | None = None,
     minimum: bool = False,
-    heard: Callable[[Case, str], None] = lambda case, phase: None,
-) -> Iterator[Result]:
+    heard: Callable[[MeasureCase, str], None] = lambda case, phase: None,
+) -> Iterator[CaseResult]:
     """Measure each case; its row is in the file before the next one starts.
 
     A case that runs out of memory, dies or does not end in time has a row too, with `failed` and
@@ -63,8 +64,10 @@ def measure_cases(
 
 
 def measure_one(
-    case: Case, worker: Worker, heard: Callable[[Case, str], None] = lambda case, phase: None
-) -> Result:
+    case: MeasureCase,
+    worker: Worker,
+    heard: Callable[[MeasureCase, str], None] = lambda case, phase: None,
+) -> CaseResult:
     """Measure one case in a child of this process."""
     told: list[dict[str, Any]] = []
 
@@ -75,16 +78,16 @@ def measure_one(
 
     outcome = in_child(worker, case, case.timeout, hear)
     if not outcome.error:
-        return Result(case=case, row=outcome.value)
+        return CaseResult(case=case, row=outcome.value)
     if outcome.problems:
-        return Result(case=case, refused=outcome.problems)
+        return CaseResult(case=case, refused=outcome.problems)
     if "ModuleNotFoundError" in outcome.kinds:
-        return Result(case=case, refused=(f"the job cannot start here: {outcome.error}",),
+        return CaseResult(case=case, refused=(f"the job cannot start here: {outcome.error}",),
                       log=outcome.log)  # fmt: skip
-    return Result(case=case, row=failed_row(case, outcome, told), log=outcome.log)
+    return CaseResult(case=case, row=failed_row(case, outcome, told), log=outcome.log)
 
 
-def failed_row(case: Case, outcome: Outcome, told: list[dict[str, Any]]) -> Row:
+def failed_row(case: MeasureCase, outcome: ChildOutcome, told: list[dict[str, Any]]) -> Row:
     """The row of a case that did not come to its end: why, and how far it came."""
     head = next((m for m in told if "environment" in m), {})
     phases = {m["phase"]: {k: v for k, v in m.items() if k != "phase"}
@@ -106,12 +109,14 @@ def failed_row(case: Case, outcome: Outcome, told: list[dict[str, Any]]) -> Row:
     }
 
 
-def out_of_memory(outcome: Outcome) -> bool:
+def out_of_memory(outcome: ChildOutcome) -> bool:
     """Whether a child ended because the card was full."""
     return "OutOfMemoryError" in outcome.kinds or any(w in outcome.error for w in OUT_OF_MEMORY)
 
 
-def _add_minimum(result: Result, worker: Worker, heard: Callable[[Case, str], None]) -> None:
+def _add_minimum(
+    result: CaseResult, worker: Worker, heard: Callable[[MeasureCase, str], None]
+) -> None:
     """Bisect the cap and add the two ends to the row; say why where a try ended otherwise."""
     assert result.row is not None
     measured = result.row["measured"]
@@ -120,17 +125,17 @@ def _add_minimum(result: Result, worker: Worker, heard: Callable[[Case, str], No
         return
 
     def survives(cap_bytes: int) -> bool:
-        heard(result.case, f"in {cap_bytes / 2**30:.2f} GiB")
+        heard(result.case, f"in {cap_bytes / GIB:.2f} GiB")
         tried = measure_one(replace(result.case, cap_bytes=cap_bytes, snapshot=None), worker)
         if not tried.failed and not tried.refused:
             return True
         if tried.failed.startswith("out of memory"):
             return False
-        raise StoppedError("; ".join(tried.refused) or tried.failed)
+        raise CaseStoppedError("; ".join(tried.refused) or tried.failed)
 
     try:
         found = find_minimum(measured["allocated_bytes"], measured["reserved_bytes"], survives)
-    except StoppedError as error:
+    except CaseStoppedError as error:
         result.log = f"the least memory was not found: {error}"
         return
     measured["survives_in_bytes"] = found.survives_in_bytes

@@ -21,13 +21,15 @@ from typing import Any, NoReturn
 
 from msgspec import Struct, convert
 
+from ..ledger.units import MIB
+
 TICK = 0.5  # seconds between looks at whether the child is still there
 LOG_END = 4000  # characters of what it printed that are kept
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 Tell = Callable[[Any], None]
 
 
-class Outcome(Struct, kw_only=True):
+class ChildOutcome(Struct, kw_only=True):
     """What became of a child.
 
     `value` is the answer; where there is none, `error` says why in one line. `kinds` are the names
@@ -44,7 +46,7 @@ class Outcome(Struct, kw_only=True):
 
 def in_child(
     function: Callable[[Any, Tell], Any], argument: Any, timeout: float, hear: Tell
-) -> Outcome:
+) -> ChildOutcome:
     """Run `function(argument, tell)` in a child; what it tells is heard here at once."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -66,25 +68,25 @@ def in_child(
     return outcome
 
 
-def _listen(reader: int, pid: int, timeout: float, hear: Tell) -> Outcome:
+def _listen(reader: int, pid: int, timeout: float, hear: Tell) -> ChildOutcome:
     """Read one message a line until the last one, the child's end, or the timeout."""
     end = time.monotonic() + timeout
     buffer = b""
     while (left := end - time.monotonic()) > 0:
         gone = _status(pid)
         if select.select([reader], [], [], 0 if gone else min(left, TICK))[0]:
-            chunk = os.read(reader, 1 << 20)
+            chunk = os.read(reader, MIB)
             *lines, buffer = (buffer + chunk).split(b"\n")
             for line in lines:
                 message = json.loads(line)
                 if "told" not in message:
-                    return convert(message, Outcome)
+                    return convert(message, ChildOutcome)
                 hear(message["told"])
             if chunk:
                 continue
         if gone:
-            return Outcome(error=gone)
-    return Outcome(error=f"still running after {timeout:g} s, and stopped", kinds=("Timeout",))
+            return ChildOutcome(error=gone)
+    return ChildOutcome(error=f"still running after {timeout:g} s, and stopped", kinds=("Timeout",))
 
 
 def _status(pid: int) -> str:

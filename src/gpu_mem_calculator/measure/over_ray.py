@@ -29,7 +29,7 @@ PATIENCE = 600.0  # seconds for the cluster to have the nodes free
 GRACE = 30.0  # seconds for torchrun to end its ranks
 
 
-class Shape(Struct, frozen=True):
+class ClusterShape(Struct, frozen=True):
     """How many nodes, and GPUs on each."""
 
     nodes: int
@@ -41,7 +41,7 @@ class Shape(Struct, frozen=True):
         return self.nodes * self.gpus
 
 
-class Node:
+class RayNode:
     """Lives on one node of the cluster, as an actor: offers an address and runs torchrun."""
 
     def __init__(self) -> None:
@@ -97,7 +97,9 @@ def _pass_on(name: str, stream: Any, lines: queue.Queue[tuple[str, str] | None])
     lines.put(None)
 
 
-def command(shape: Shape, node: int, meet: tuple[str, int], program: Sequence[str]) -> list[str]:
+def command(
+    shape: ClusterShape, node: int, meet: tuple[str, int], program: Sequence[str]
+) -> list[str]:
     """What node number `node` runs; `program` is a script or `-m` and a module, and its words."""
     address, port = meet
     return [
@@ -107,7 +109,7 @@ def command(shape: Shape, node: int, meet: tuple[str, int], program: Sequence[st
     ]  # fmt: skip
 
 
-def run_over_ray(shape: Shape, program: Sequence[str], patience: float = PATIENCE) -> int:
+def run_over_ray(shape: ClusterShape, program: Sequence[str], patience: float = PATIENCE) -> int:
     """Run a program as every rank; the exit code of the node that failed first, else 0."""
     if find_spec("ray") is None:
         raise InputError([NO_RAY])
@@ -124,7 +126,7 @@ def run_over_ray(shape: Shape, program: Sequence[str], patience: float = PATIENC
 
 
 @contextmanager
-def reserved(ray: Any, shape: Shape, patience: float) -> Iterator[list[Any]]:
+def reserved(ray: Any, shape: ClusterShape, patience: float) -> Iterator[list[Any]]:
     """An actor on each of as many nodes, each with all the GPUs asked for; stopped at the end."""
     groups = import_module("ray.util.placement_group")
     strategies = import_module("ray.util.scheduling_strategies")
@@ -134,7 +136,7 @@ def reserved(ray: Any, shape: Shape, patience: float) -> Iterator[list[Any]]:
         if not group.wait(patience):
             raise InputError([f"--ray {shape.nodes}x{shape.gpus}: {too_few(ray, shape)}"])
         # One thread runs the command while another may stop it.
-        actor = ray.remote(num_cpus=0, num_gpus=shape.gpus, max_concurrency=2)(Node)
+        actor = ray.remote(num_cpus=0, num_gpus=shape.gpus, max_concurrency=2)(RayNode)
         for index in range(shape.nodes):
             place = strategies.PlacementGroupSchedulingStrategy(
                 placement_group=group, placement_group_bundle_index=index
@@ -157,7 +159,7 @@ def quiet(*kinds: type[BaseException]) -> Iterator[None]:
         return
 
 
-def too_few(ray: Any, shape: Shape) -> str:
+def too_few(ray: Any, shape: ClusterShape) -> str:
     """What the cluster has, where it does not have what is asked for."""
     found = [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
     enough = sum(gpus >= shape.gpus for gpus in found)

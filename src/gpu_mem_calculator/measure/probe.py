@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .averages import Busy, History
+from .averages import AllocationHistory, UtilizationSampler
 
 KB = 1024  # /proc counts in these
 Phases = dict[str, dict[str, int]]
@@ -59,8 +59,8 @@ class Probe:
         self.ends: dict[str, float] = {}
         self.host = HostMemory()
         self.last = f"s{steps - 1}" if steps else None
-        self.history = History(self.cuda) if steps else None
-        self.busy = Busy(self.cuda) if steps else None
+        self.history = AllocationHistory(self.cuda) if steps else None
+        self.busy = UtilizationSampler(self.cuda) if steps else None
 
     def mark(self, name: str) -> None:
         """A phase has ended: keep its figures and start the next one's peaks."""

@@ -10,16 +10,16 @@ from msgspec import Struct
 from ..core.errors import InputError
 from ..core.model_source import find_model
 from ..core.resolve import resolve
-from ..core.resolved import Resolved
+from ..core.resolved import ResolvedRun
 from ..core.runfile import read
-from ..jobs.function import Function, run_without_model
+from ..jobs.function import UserFunction, run_without_model
 from ..jobs.job import FAKE, NCCL, NONE, Job, World, run
 from ..jobs.model import NO_PROGRAM
 
 EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit", "lion_8bit")
 
 
-class Program(Struct, frozen=True, kw_only=True):
+class MeasuredProgram(Struct, frozen=True, kw_only=True):
     """What runs, as how many ranks, and how a process that is alone plays one of them."""
 
     start: Callable[[World], None]
@@ -31,7 +31,7 @@ class Program(Struct, frozen=True, kw_only=True):
 
 def program(
     config: Mapping[str, Any], function: str | None = None, values: Mapping[str, Any] | None = None
-) -> Program:
+) -> MeasuredProgram:
     """The program of a run file; every problem of the file is raised at once.
 
     A function makes the model and the batch in the file's place. It is loaded as the job starts:
@@ -48,7 +48,7 @@ def program(
         build = None if function is None else _maker(resolved, function, values, world)
         run(Job(file=file, resolved=resolved, world=world, build=build))
 
-    return Program(
+    return MeasuredProgram(
         start=start,
         group=group_name(resolved),
         num_ranks=resolved.hardware.num_gpus,
@@ -58,15 +58,15 @@ def program(
 
 
 def _maker(
-    resolved: Resolved, function: str, values: Mapping[str, Any] | None, world: World
-) -> Function:
+    resolved: ResolvedRun, function: str, values: Mapping[str, Any] | None, world: World
+) -> UserFunction:
     """The function, on the GPU as a whole; FSDP takes it from the host, shard by shard."""
     sharded = resolved.engine.name == "fsdp"
-    return Function(function, resolved.run.precision, values, device=world.device,
+    return UserFunction(function, resolved.run.precision, values, device=world.device,
                     made_on="cpu" if sharded else None)  # fmt: skip
 
 
-def _inference(config: Mapping[str, Any]) -> Program:
+def _inference(config: Mapping[str, Any]) -> MeasuredProgram:
     from ..jobs.inference import infer, settings
 
     given = config["inference"]
@@ -77,10 +77,10 @@ def _inference(config: Mapping[str, Any]) -> Program:
     model = find_model(file.model).config
     if model is None:
         raise InputError([NO_PROGRAM])
-    return Program(start=lambda world: infer(given, model, world), group="inference")
+    return MeasuredProgram(start=lambda world: infer(given, model, world), group="inference")
 
 
-def group_name(resolved: Resolved) -> str:
+def group_name(resolved: ResolvedRun) -> str:
     """The group that a training run belongs to in a file of measured runs."""
     run, name = resolved.run, resolved.engine.name
     if run.adapter is not None or run.quantization or run.optimizer in EIGHT_BIT:
@@ -90,7 +90,7 @@ def group_name(resolved: Resolved) -> str:
     return "megatron" if name.startswith("megatron") else name
 
 
-def _process_group(resolved: Resolved) -> str:
+def _process_group(resolved: ResolvedRun) -> str:
     """How one process plays one rank.
 
     DDP's buckets are the same whatever the number of ranks, so a real communicator of one rank

@@ -14,16 +14,16 @@ from msgspec.structs import replace
 from ..core.errors import InputError, tell
 from ..jobs.job import NCCL, World
 from .card import NO_GPU
-from .case import Case
+from .case import MeasureCase
 from .cases import failed_row, out_of_memory
-from .child import Outcome, one_line
+from .child import ChildOutcome, one_line
 from .probe import Probe
 from .program import program
 from .runs_file import Row, RunsFile
 from .worker import finished, recorded, set_allocator, set_cap, surroundings
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class RankPlace(Struct, frozen=True, kw_only=True):
     """Which rank this process is, and on which of its node's GPUs."""
 
     rank: int
@@ -32,7 +32,7 @@ class Place(Struct, frozen=True, kw_only=True):
     local_ranks: int = 1  # how many the launcher started on this node
 
 
-def launched(environ: Mapping[str, str] = os.environ) -> Place | None:
+def launched(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
     """What torchrun or the deepspeed launcher says; None without one, or with a single rank."""
     try:
         ranks, rank = int(environ["WORLD_SIZE"]), int(environ["RANK"])
@@ -40,11 +40,11 @@ def launched(environ: Mapping[str, str] = os.environ) -> Place | None:
         here = int(environ.get("LOCAL_WORLD_SIZE", local + 1))
     except (KeyError, ValueError):
         return None
-    place = Place(rank=rank, ranks=ranks, local_rank=local, local_ranks=here)
+    place = RankPlace(rank=rank, ranks=ranks, local_rank=local, local_ranks=here)
     return place if ranks > 1 else None
 
 
-def measure_rank(case: Case, place: Place, append: str | None) -> list[Row]:
+def measure_rank(case: MeasureCase, place: RankPlace, append: str | None) -> list[Row]:
     """This rank's part of the real job; rank 0 gets the rows of all, the others none.
 
     A rank that fails cannot gather: it keeps its own row and ends, and the launcher ends the rest.
@@ -82,7 +82,7 @@ def check_ranks(ranks: int, started: int) -> None:
         )  # fmt: skip
 
 
-def check_gpus(shown: int, place: Place) -> None:
+def check_gpus(shown: int, place: RankPlace) -> None:
     """Every process of a node has a GPU of its own; all of them find the same number."""
     if not shown:
         raise InputError([NO_GPU.format(why="this node shows none")])
@@ -94,11 +94,11 @@ def check_gpus(shown: int, place: Place) -> None:
 
 
 def give_up(
-    case: Case, error: Exception, told: list[dict[str, Any]], append: str | None
+    case: MeasureCase, error: Exception, told: list[dict[str, Any]], append: str | None
 ) -> NoReturn:
     """Keep the row of a rank that failed, say why, and end: the others wait for it in vain."""
     kinds = tuple(kind.__name__ for kind in type(error).__mro__)
-    outcome = Outcome(error=one_line(error), kinds=kinds)
+    outcome = ChildOutcome(error=one_line(error), kinds=kinds)
     row = failed_row(case, outcome, told)
     if not out_of_memory(outcome):
         traceback.print_exception(error)
@@ -111,7 +111,7 @@ def give_up(
     os._exit(1)
 
 
-def gather(row: Row, place: Place) -> list[Row]:
+def gather(row: Row, place: RankPlace) -> list[Row]:
     """Every rank's row, on rank 0."""
     dist = import_module("torch").distributed
     rows: list[Any] = [None] * place.ranks

@@ -10,10 +10,11 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.files import write_file
+from ..core.megatron_defaults import as_script
 from ..core.runfile import as_dict
 from ..jobs.job import FAKE, NCCL, World
 from . import environment
-from .case import Case
+from .case import MeasureCase
 from .child import Tell
 from .probe import Probe
 from .program import program
@@ -23,7 +24,7 @@ ONE_RANK = "nccl, 1 rank"  # one process cannot be several ranks of a real proce
 HISTORY = 2_000_000  # events that a snapshot keeps
 
 
-def measure_case(case: Case, tell: Tell) -> Row:
+def measure_case(case: MeasureCase, tell: Tell) -> Row:
     """Measure a case as one rank, played by this process; tells each phase as it ends."""
     job = program(case.config, case.function, case.values)
     check_rank(case.rank, job.num_ranks)
@@ -53,7 +54,7 @@ def recorded(job: Callable[[], None], snapshot: str | None) -> None:
         write_file(snapshot, pickle.dumps(memory._snapshot()), "--snapshot")
 
 
-def finished(case: Case, group: str, probe: Probe, around: dict[str, Any]) -> Row:
+def finished(case: MeasureCase, group: str, probe: Probe, around: dict[str, Any]) -> Row:
     """The row of a case whose job came to its end."""
     pinned = probe.pinned_bytes()
     return {
@@ -65,14 +66,15 @@ def finished(case: Case, group: str, probe: Probe, around: dict[str, Any]) -> Ro
     }  # fmt: skip
 
 
-def beginning(case: Case, group: str) -> Row:
+def beginning(case: MeasureCase, group: str) -> Row:
     """What every row of a case starts with."""
     own = {"function": case.function, "with": dict(case.values)} if case.function else {}
-    return {"id": case.id, "group": case.group or group, "config": as_dict(case.config), **own,
-            "rank": case.rank}  # fmt: skip
+    config = as_script(as_dict(case.config))
+    name = case.group or group
+    return {"id": case.id, "group": name, "config": config, **own, "rank": case.rank}
 
 
-def surroundings(case: Case, conf: str | None, group: str) -> dict[str, Any]:
+def surroundings(case: MeasureCase, conf: str | None, group: str) -> dict[str, Any]:
     """The `environment` of a row, as far as it is known before the job."""
     found: dict[str, Any] = {"process_group": group, "steps": case.steps, **environment.card()}
     if conf:

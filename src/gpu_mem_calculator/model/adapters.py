@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from .arch import Arch, Layer
 from .blocks import Linear
 
@@ -42,3 +44,13 @@ def adapter_parameters(layer: Layer, rank: int, targets: frozenset[str], *, dora
 def total_adapter_parameters(arch: Arch, rank: int, targets: frozenset[str], *, dora: bool) -> int:
     """Trainable elements in the whole model."""
     return sum(adapter_parameters(layer, rank, targets, dora=dora) for layer in arch.layers)
+
+
+class Adapter(Struct, frozen=True):
+    """LoRA as PEFT 0.21.2 runs it: y + scaling · B(A(dropout(x)))."""
+
+    rank: int
+    targets: frozenset[str]
+    bits: int = 32
+    dropout: float = 0.0
+    dora: bool = False

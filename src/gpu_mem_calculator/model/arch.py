@@ -7,9 +7,8 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from ..ledger.num import Num
 from ..ledger.remember import fields_only_ints
-from .blocks import Linear, Mixer, Mlp, Moe, Norm, Weight
+from .blocks import Linear, Mixer, Mlp, Moe, Norm, Share, Weight
 
 
 class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
@@ -32,7 +31,7 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     extra: tuple[Weight, ...] = ()
     fp32_residual: bool = False  # the residual stream is kept in fp32 (Mamba-2)
     part: int = -1  # which part of a module's record it is
-    modules: tuple[tuple[tuple[int, ...], ...], ...] = ()  # of that part: see memory/record.py
+    modules: tuple[tuple[tuple[int, ...], ...], ...] = ()  # of that part: see run/record.py
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter of the layer, names relative to it."""
@@ -48,7 +47,7 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
             if part is not None:
                 prefix = f"{name}." if name else ""
                 for weight in part.weights():
-                    yield Weight(prefix + weight.name, weight.dims)
+                    yield Weight(prefix + weight.name, weight.dims, weight.share)
         for _, norm in self.norms:
             yield from norm.weights()
         yield from self.extra
@@ -133,7 +132,7 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     layer_names: tuple[str, ...] = ()  # where they are not layer_prefix.index (T5's two stacks)
     logit_scale: float | None = None  # logits are multiplied by it after the head
     around: tuple[tuple[tuple[int, ...], ...], ...] = ()  # a record's modules before and behind
-    total: Num | None = None  # the letter for `num_parameters`, where formulas have one
+    share: Share | None = None  # where its parameters are scaled: see scaling.py
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter with its full name, tied ones once."""
@@ -143,7 +142,7 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
         for index, layer in enumerate(self.layers):
             prefix = self.layer_names[index] if self.layer_names else f"{self.layer_prefix}.{index}"
             for weight in layer.weights():
-                yield Weight(f"{prefix}.{weight.name}", weight.dims)
+                yield Weight(f"{prefix}.{weight.name}", weight.dims, weight.share)
         yield from self.after_weights()
 
     def after_weights(self) -> Iterator[Weight]:
@@ -176,12 +175,17 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
 
     @cached_property
     def num_parameters(self) -> int:
-        """Elements in the whole model."""
-        if self.total is not None:
-            letter: int = self.total
-            return letter
+        """Elements in the whole model; the count that is given, where it is scaled."""
+        if self.share is not None:
+            given: int = self.share[0]
+            return given
         stack = sum(layer.num_parameters for layer in self.layers)
         return self.embedding_parameters + stack + self.after_parameters
+
+    @property
+    def own_parameters(self) -> int:
+        """Elements in the whole model, before they were scaled."""
+        return self.num_parameters if self.share is None else self.share[1]
 
     @cached_property
     def only_ints(self) -> bool:

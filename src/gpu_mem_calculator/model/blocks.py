@@ -10,7 +10,15 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from ..ledger.num import Num
 from ..ledger.rules import Dim
+
+Share = tuple[Num, Num]  # parameters that are given for a model, and the architecture's own
+
+
+def in_share(count: Num, share: Share | None) -> Num:
+    """Elements of a parameter in proportion to the count that is given, where one is."""
+    return count if share is None else count * share[0] // share[1]
 
 
 class Weight(Struct, frozen=True):
@@ -18,6 +26,7 @@ class Weight(Struct, frozen=True):
 
     name: str
     dims: tuple[Dim, ...]
+    share: Share | None = None
 
     @property
     def numel(self) -> int:
@@ -25,7 +34,7 @@ class Weight(Struct, frozen=True):
         count = 1
         for _, size in self.dims:
             count *= size
-        return count
+        return count if self.share is None else in_share(count, self.share)
 
 
 class Linear(Struct, frozen=True):
@@ -36,13 +45,24 @@ class Linear(Struct, frozen=True):
     outs: Dim
     bias: bool = False
     transposed: bool = False
+    share: Share | None = None
+
+    @property
+    def numel(self) -> Num:
+        """Elements of the weight without the bias."""
+        return in_share(self.ins[1] * self.outs[1], self.share)
+
+    @property
+    def bias_numel(self) -> Num:
+        """Elements of the bias; 0 without one."""
+        return in_share(self.outs[1], self.share) if self.bias else 0
 
     def weights(self) -> Iterator[Weight]:
         """The weight, then the bias."""
         dims = (self.ins, self.outs) if self.transposed else (self.outs, self.ins)
-        yield Weight(f"{self.name}.weight", dims)
+        yield Weight(f"{self.name}.weight", dims, self.share)
         if self.bias:
-            yield Weight(f"{self.name}.bias", (self.outs,))
+            yield Weight(f"{self.name}.bias", (self.outs,), self.share)
 
 
 class Norm(Struct, frozen=True):
@@ -51,6 +71,7 @@ class Norm(Struct, frozen=True):
     - `rms`: x.float(), x * rsqrt(mean(x²)), cast back, times the weight (Llama)
     - `rms_float`: the product with (1 + weight) is in fp32 and cast at the end (Gemma)
     - `layer`: torch's fused layer norm
+    - `layer_wide`: the same on an fp32 copy (OLMo)
     - `layer_float`: mean and variance by hand in fp32 (Cohere)
     """
 
@@ -60,13 +81,14 @@ class Norm(Struct, frozen=True):
     bias: bool = False
     affine: bool = True
     lead: tuple[Dim, ...] = ()  # dimensions of the gain before `size` (Cohere: one row a head)
+    share: Share | None = None
 
     def weights(self) -> Iterator[Weight]:
         """The gain, then the bias."""
         if self.affine:
-            yield Weight(f"{self.name}.weight", (*self.lead, self.size))
+            yield Weight(f"{self.name}.weight", (*self.lead, self.size), self.share)
         if self.bias:
-            yield Weight(f"{self.name}.bias", (*self.lead, self.size))
+            yield Weight(f"{self.name}.bias", (*self.lead, self.size), self.share)
 
 
 class Indexer(Struct, frozen=True, kw_only=True):
@@ -92,7 +114,7 @@ class Attention(Struct, frozen=True, kw_only=True):
     value_dim: int = 0  # of one head, where it differs from head_dim
     norms: tuple[Norm, ...] = ()  # on q and k
     rotary_dim: int = 0  # 0: no rotary embedding
-    rotary_impl: str = "half"  # half, interleaved, gptj, joined, float, complex
+    rotary_impl: str = "half"  # half, interleaved, gptj, joined, float, ernie, complex
     softcap: float | None = None
     alibi: bool = False
     sinks: bool = False  # a learnt logit per head that joins the softmax (gpt-oss)

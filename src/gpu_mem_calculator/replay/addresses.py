@@ -20,7 +20,7 @@ TOP = 1 << 27
 Ranges = list[tuple[int, int]]
 
 
-class Chunk:
+class AddressChunk:
     """A piece of address space that the driver fills with segments."""
 
     __slots__ = ("num_segments", "pages", "rests", "start")
@@ -29,14 +29,14 @@ class Chunk:
         self.start, self.pages, self.num_segments = start, pages, 0
         self.rests: Ranges = []
 
-    def copy(self) -> Chunk:
+    def copy(self) -> AddressChunk:
         """The same again."""
-        twin = Chunk(self.start, self.pages)
+        twin = AddressChunk(self.start, self.pages)
         twin.num_segments, twin.rests = self.num_segments, list(self.rests)
         return twin
 
 
-class Addresses:
+class AddressSpace:
     """The address space of one device, in pages of 2 MiB; ranges are (start, pages), ascending."""
 
     __slots__ = ("bottom", "chunk_of", "chunks", "holes", "starts")
@@ -44,7 +44,7 @@ class Addresses:
     def __init__(self) -> None:
         self.bottom = TOP
         self.holes: Ranges = []  # chunks given back
-        self.chunks: dict[int, Chunk] = {}  # by start
+        self.chunks: dict[int, AddressChunk] = {}  # by start
         self.chunk_of: dict[int, int] = {}  # segment's start -> its chunk's
         self.starts: dict[int, Ranges] = {}  # pages -> (start, chunk) of the rests of that size
 
@@ -58,7 +58,7 @@ class Addresses:
         else:
             left = -(-pages // CHUNK) * CHUNK
             start = self._new_chunk(left)
-            chunk = self.chunks[start] = Chunk(start, left)
+            chunk = self.chunks[start] = AddressChunk(start, left)
         self.chunk_of[start] = chunk.start
         chunk.num_segments += 1
         if left > pages:
@@ -81,9 +81,9 @@ class Addresses:
         if self.holes[0][0] == self.bottom:
             self.bottom += self.holes.pop(0)[1]
 
-    def copy(self) -> Addresses:
+    def copy(self) -> AddressSpace:
         """The same state again."""
-        twin = Addresses()
+        twin = AddressSpace()
         twin.bottom, twin.holes, twin.chunk_of = self.bottom, list(self.holes), dict(self.chunk_of)
         twin.chunks = {start: chunk.copy() for start, chunk in self.chunks.items()}
         twin.starts = {size: list(starts) for size, starts in self.starts.items()}
@@ -101,12 +101,12 @@ class Addresses:
         self.bottom -= whole
         return self.bottom
 
-    def _keep(self, chunk: Chunk, start: int, pages: int) -> None:
+    def _keep(self, chunk: AddressChunk, start: int, pages: int) -> None:
         """Remember a rest."""
         insort(chunk.rests, (start, pages))
         insort(self.starts.setdefault(pages, []), (start, chunk.start))
 
-    def _drop(self, chunk: Chunk, start: int, pages: int) -> None:
+    def _drop(self, chunk: AddressChunk, start: int, pages: int) -> None:
         """Forget a rest."""
         chunk.rests.remove((start, pages))
         self.starts[pages].remove((start, chunk.start))

@@ -6,19 +6,21 @@ from msgspec.structs import replace
 
 from ..ledger.units import GIB
 from .needs import needs_bytes
-from .settings import Settings
-from .stream import Stream
+from .settings import AllocatorSettings
+from .stream import AllocationStream
 
 WORTHWHILE = 0.01
 """A saving that is worth a word, as a share."""
 
 
-def advise(stream: Stream, settings: Settings | None = None, needs: int | None = None) -> str:
+def advise(
+    stream: AllocationStream, settings: AllocatorSettings | None = None, needs: int | None = None
+) -> str:
     """A sentence where `expandable_segments:True` lets the run survive in over 1 % less, else "".
 
     `needs` is what the run needs as it is, where that is known already.
     """
-    settings = settings or Settings()
+    settings = settings or AllocatorSettings()
     if settings.expandable_segments:
         return ""
     now = needs_bytes(stream, settings) if needs is None else needs

@@ -5,18 +5,25 @@ from __future__ import annotations
 from msgspec import Struct
 
 from .blocks import NEVER
-from .cache import Cache
+from .cache import AllocatorState
 from .growth import release_cached
-from .plan import EMPTY, Plan
+from .plan import EMPTY, ReplayPlan
 from .play import play
 from .rounding import UNIT
-from .settings import Settings, SettingsError
-from .stream import Stream
+from .settings import AllocatorSettings, AllocatorSettingsError
+from .stream import AllocationStream
 
-__all__ = ["Footprint", "Phase", "Settings", "SettingsError", "history", "replay"]
+__all__ = [
+    "AllocatorSettings",
+    "AllocatorSettingsError",
+    "Footprint",
+    "ReplayPhase",
+    "history",
+    "replay",
+]
 
 
-class Phase(Struct, frozen=True):
+class ReplayPhase(Struct, frozen=True):
     """Between two marks: what torch's statistics say at its end when they are reset at each mark.
 
     `peak_bytes` and `reserved_bytes` are max_memory_allocated and max_memory_reserved,
@@ -36,23 +43,25 @@ class Footprint(Struct, frozen=True):
 
     allocated_bytes: int
     reserved_bytes: int
-    phases: dict[str, Phase]
+    phases: dict[str, ReplayPhase]
     retries: int = 0
     failed_at: int | None = None
 
 
-def replay(stream: Stream, settings: Settings | None = None, cap: int | None = None) -> Footprint:
+def replay(
+    stream: AllocationStream, settings: AllocatorSettings | None = None, cap: int | None = None
+) -> Footprint:
     """Play a stream; `cap` is the most bytes that may be reserved (torch's memory fraction)."""
-    player = Player(Plan(stream, settings or Settings()), cap)
+    player = ReplayRun(ReplayPlan(stream, settings or AllocatorSettings()), cap)
     player.finish()
     return player.footprint()
 
 
 def history(
-    stream: Stream, settings: Settings | None = None, cap: int | None = None
+    stream: AllocationStream, settings: AllocatorSettings | None = None, cap: int | None = None
 ) -> list[tuple[int, int]]:
     """(allocated, reserved) bytes after each event, up to the one that ran out of memory."""
-    player = Player(Plan(stream, settings or Settings()), cap)
+    player = ReplayRun(ReplayPlan(stream, settings or AllocatorSettings()), cap)
     steps: list[tuple[int, int]] = []
     for event in range(len(stream.events)):
         if not player.advance(event + 1):
@@ -61,20 +70,20 @@ def history(
     return steps
 
 
-class Player:
+class ReplayRun:
     """Plays a plan from cut to cut."""
 
     __slots__ = ("at", "cache", "cut", "failed_at", "peak", "peak_reserved", "phases")
 
-    def __init__(self, plan: Plan, cap: int | None = None) -> None:
-        self.cache = Cache(plan, cap)
+    def __init__(self, plan: ReplayPlan, cap: int | None = None) -> None:
+        self.cache = AllocatorState(plan, cap)
         self.at = self.cut = self.peak = self.peak_reserved = 0
         self.failed_at: int | None = None
-        self.phases: dict[str, Phase] = {}
+        self.phases: dict[str, ReplayPhase] = {}
 
-    def copy(self) -> Player:
+    def copy(self) -> ReplayRun:
         """The same state again."""
-        twin = Player(self.cache.plan)
+        twin = ReplayRun(self.cache.plan)
         twin.cache, twin.phases = self.cache.copy(), dict(self.phases)
         for name in ("at", "cut", "failed_at", "peak", "peak_reserved"):
             setattr(twin, name, getattr(self, name))
@@ -113,7 +122,7 @@ class Player:
     def _mark(self, name: str) -> None:
         """End a phase."""
         cache = self.cache
-        self.phases[name] = Phase(
+        self.phases[name] = ReplayPhase(
             cache.peak * UNIT, cache.allocated * UNIT, cache.peak_reserved * UNIT
         )
         self.keep_peaks()

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from .addresses import Addresses
+from .addresses import AddressSpace
 from .blocks import ADDRESS, NEVER, SHIFT
-from .plan import Plan
+from .plan import ReplayPlan
 from .rounding import UNIT
 
 
-class Cache:
+class AllocatorState:
     """What torch's allocator holds of one device while a plan is played."""
 
     __slots__ = (
@@ -22,7 +22,7 @@ class Cache:
         "segments", "starts", "tensors", "unmapped", "waits",
     )  # fmt: skip
 
-    def __init__(self, plan: Plan, cap_bytes: int | None = None) -> None:
+    def __init__(self, plan: ReplayPlan, cap_bytes: int | None = None) -> None:
         self.plan = plan
         self.cap = NEVER if cap_bytes is None else cap_bytes // UNIT
         self.elastic = False  # raise the cap where the run would fail
@@ -35,7 +35,7 @@ class Cache:
         self.tensors = [0] * len(plan.units)  # the block of each tensor that is alive
         self.kept: set[int] = set()  # freed tensors whose blocks another stream still uses
         self.segments: dict[int, int] = {}  # segments of cudaMalloc: address -> units
-        self.addresses = Addresses()
+        self.addresses = AddressSpace()
         self.unmapped: dict[int, int] = {}  # expandable: unmapped ranges, address -> units
         self.gaps: list[list[int]] = [[] for _ in range(plan.num_pools)]  # their addresses
         self.num_segments = 0  # expandable segments so far
@@ -43,9 +43,9 @@ class Cache:
         self.ages: dict[int, int] | None = {} if collects else None  # free block -> lookups then
         self.lookups = 0  # searches of the large pools
 
-    def copy(self) -> Cache:
+    def copy(self) -> AllocatorState:
         """The same state again, to be played on under another cap."""
-        twin = Cache(self.plan)
+        twin = AllocatorState(self.plan)
         for name in ("allocated", "cap", "elastic", "lookups", "num_segments", "passed", "peak",
                      "peak_reserved", "reserved", "retries", "waits"):  # fmt: skip
             setattr(twin, name, getattr(self, name))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import insort
 
 from .blocks import ADDRESS, SHIFT
-from .cache import Cache
+from .cache import AllocatorState
 from .rounding import SMALL_SEGMENT
 
 SPAN = 1 << 31
@@ -33,7 +33,7 @@ def best_fit(pool: list[int], index: int, unmapped: dict[int, int]) -> tuple[int
     return block, index
 
 
-def expand(cache: Cache, home: int, need: int) -> int:
+def expand(cache: AllocatorState, home: int, need: int) -> int:
     """A free block of `need` units or more, made by mapping pages; taken out of its pool."""
     start = _lowest_room(cache, home, need)
     block = cache.starts.get(start, 0)
@@ -46,7 +46,7 @@ def expand(cache: Cache, home: int, need: int) -> int:
     return block
 
 
-def _lowest_room(cache: Cache, home: int, need: int) -> int:
+def _lowest_room(cache: AllocatorState, home: int, need: int) -> int:
     """The lowest address from which free and unmapped ranges follow each other for `need` units."""
     for gap in cache.gaps[home]:
         before = cache.ends.get(gap)
@@ -66,7 +66,7 @@ def _lowest_room(cache: Cache, home: int, need: int) -> int:
     return start
 
 
-def _map(cache: Cache, home: int, gap: int, size: int) -> None:
+def _map(cache: AllocatorState, home: int, gap: int, size: int) -> None:
     """Map the pages that hold `size` units from the start of an unmapped range."""
     page = _page(cache, home)
     size = -(-size // page) * page
@@ -79,7 +79,7 @@ def _map(cache: Cache, home: int, gap: int, size: int) -> None:
     cache.reserve(size)
 
 
-def unmap_free(cache: Cache, home: int) -> None:
+def unmap_free(cache: AllocatorState, home: int) -> None:
     """Unmap every page of a pool that holds no block in use."""
     page = _page(cache, home)
     for block in tuple(cache.pools[home]):
@@ -98,7 +98,7 @@ def unmap_free(cache: Cache, home: int) -> None:
         _join_gap(cache, home, first, last - first)
 
 
-def _join_gap(cache: Cache, home: int, start: int, units: int) -> None:
+def _join_gap(cache: AllocatorState, home: int, start: int, units: int) -> None:
     """Add an unmapped range, joined with those that touch it; a segment of nothing else goes."""
     for other in tuple(cache.gaps[home]):
         more = cache.unmapped[other]
@@ -110,12 +110,12 @@ def _join_gap(cache: Cache, home: int, start: int, units: int) -> None:
         _add_gap(cache, home, start, units)
 
 
-def _add_gap(cache: Cache, home: int, start: int, units: int) -> None:
+def _add_gap(cache: AllocatorState, home: int, start: int, units: int) -> None:
     """Remember an unmapped range."""
     cache.unmapped[start] = units
     insort(cache.gaps[home], start)
 
 
-def _page(cache: Cache, home: int) -> int:
+def _page(cache: AllocatorState, home: int) -> int:
     """Units of a page: 2 MiB in the small pool, 20 MiB in the large one."""
     return SMALL_SEGMENT if home % 2 else cache.plan.large_segment

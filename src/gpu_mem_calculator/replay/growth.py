@@ -9,18 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from .blocks import ADDRESS, NEVER, SHIFT, SPREAD
-from .cache import Cache
+from .cache import AllocatorState
 from .expandable import expand, unmap_free
-from .rounding import (
-    LEAST_OWN_SEGMENT,
-    ROUND_LARGE,
-    SMALL_SEGMENT,
-    UNIT,
-    segment_units,
-)
+from .rounding import LEAST_OWN_SEGMENT, ROUND_LARGE, SMALL_SEGMENT, UNIT, segment_units
 
 
-def grow(cache: Cache, tensor: int) -> int:
+def grow(cache: AllocatorState, tensor: int) -> int:
     """A block for a tensor that no free block fits, taken out of its pool; 0: out of memory."""
     plan = cache.plan
     need, home = plan.units[tensor], plan.pool_of[tensor]
@@ -47,7 +41,7 @@ def grow(cache: Cache, tensor: int) -> int:
     return size << SHIFT | start
 
 
-def release(cache: Cache, home: int, block: int) -> None:
+def release(cache: AllocatorState, home: int, block: int) -> None:
     """Give a free block that is a whole segment back to the driver (release_block)."""
     cache.remove(home, block)
     start = block & ADDRESS
@@ -56,7 +50,7 @@ def release(cache: Cache, home: int, block: int) -> None:
     cache.reserved -= size
 
 
-def release_available(cache: Cache, home: int, need: int) -> bool:
+def release_available(cache: AllocatorState, home: int, need: int) -> bool:
     """Free one oversize block that is large enough, else the largest ones until they are enough.
 
     Only with `max_split_size_mb`; whether enough was freed.
@@ -76,14 +70,14 @@ def release_available(cache: Cache, home: int, need: int) -> bool:
     return released >= need
 
 
-def whole_segments(cache: Cache, home: int) -> list[int]:
+def whole_segments(cache: AllocatorState, home: int) -> list[int]:
     """The free blocks of a pool that are whole segments of cudaMalloc (not split)."""
     size, pool = cache.segments.get, cache.pools[home]
     first = bisect_left(pool, (SMALL_SEGMENT if home % 2 else LEAST_OWN_SEGMENT) << SHIFT)
     return [block for block in pool[first:] if size(block & ADDRESS) == block >> SHIFT]
 
 
-def release_cached(cache: Cache) -> None:
+def release_cached(cache: AllocatorState) -> None:
     """Wait for all streams, then free every segment that is not in use."""
     cache.bring_back(NEVER)
     for first in (0, 1):  # the large pools, then the small ones
@@ -94,7 +88,7 @@ def release_cached(cache: Cache) -> None:
                 release(cache, home, block)
 
 
-def collect_garbage(cache: Cache) -> None:
+def collect_garbage(cache: AllocatorState) -> None:
     """Above the threshold, free whole large segments that have lain unused as long as the average
     or longer, and again until enough is free.
     """

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .allocator import Player
-from .plan import Plan
+from .allocator import ReplayRun
+from .plan import ReplayPlan
 from .rounding import UNIT
-from .settings import Settings
-from .stream import Stream
+from .settings import AllocatorSettings
+from .stream import AllocationStream
 
 CLOSE = 0.003
 """How close the answer comes to the least cap, as a share."""
@@ -25,7 +25,7 @@ the least one are tried, so far apart: the answer lies above those that fail."""
 
 
 def needs_bytes(
-    stream: Stream, settings: Settings | None = None, reserved: int | None = None
+    stream: AllocationStream, settings: AllocatorSettings | None = None, reserved: int | None = None
 ) -> int:
     """The least cap (to 0.3 %) from which on the whole stream survives.
 
@@ -33,9 +33,9 @@ def needs_bytes(
     other users of the card come on top. `reserved` is what is reserved without a cap, where that
     is known: more is never needed.
     """
-    plan = Plan(stream, settings or Settings())
+    plan = ReplayPlan(stream, settings or AllocatorSettings())
     low = _live_units(plan) - 1
-    start = _until(Player(plan), low + 1)
+    start = _until(ReplayRun(plan), low + 1)
     high = _play(start, low + 1, elastic=True).cache.cap
     step = max(int(high * CLOSE), 1)
     near = _until(start, high - step)
@@ -66,7 +66,7 @@ def _bisected(low: int, high: int, survives: Callable[[int], bool]) -> int:
     return high
 
 
-def _live_units(plan: Plan) -> int:
+def _live_units(plan: ReplayPlan) -> int:
     """Peak of what is alive, each tensor at its rounded size: no cap below it is enough (but for
     part of a page by which expandable segments may pass theirs).
     """
@@ -81,7 +81,7 @@ def _live_units(plan: Plan) -> int:
     return peak
 
 
-def _until(start: Player, cap: int) -> Player:
+def _until(start: ReplayRun, cap: int) -> ReplayRun:
     """Played on to where `cap` would first be passed, with nothing given back yet.
 
     Collecting garbage depends on the cap from the start, so then nothing is played.
@@ -97,7 +97,7 @@ def _until(start: Player, cap: int) -> Player:
     return player
 
 
-def _play(start: Player, cap: int, elastic: bool = False) -> Player:
+def _play(start: ReplayRun, cap: int, elastic: bool = False) -> ReplayRun:
     """Played on from there to the end under a cap."""
     player = start.copy()
     player.cache.cap, player.cache.elastic = cap, elastic

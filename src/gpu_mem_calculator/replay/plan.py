@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .blocks import NEVER, SHIFT
 from .rounding import SMALL, UNIT, round_units
-from .settings import Settings
-from .stream import UNTIL_MARK, Stream
+from .settings import AllocatorSettings
+from .stream import UNTIL_MARK, AllocationStream
 
 EMPTY = ""
 """The name of a cut at which all cached segments are given back."""
@@ -13,7 +13,7 @@ UNTIL_DONE = NEVER - 1
 """More events than any stream has, for blocks that come back at the next mark."""
 
 
-class Plan:
+class ReplayPlan:
     """What stays the same between replays of one stream under one setting."""
 
     __slots__ = (
@@ -21,7 +21,7 @@ class Plan:
         "oversize", "pool_of", "rounding", "settings", "units", "unsplit", "uses", "wanted",
     )  # fmt: skip
 
-    def __init__(self, stream: Stream, settings: Settings) -> None:
+    def __init__(self, stream: AllocationStream, settings: AllocatorSettings) -> None:
         self.settings = settings
         self.collects = settings.garbage_collection_threshold > 0  # garbage, under a cap
         self.is_plain = not (self.collects or settings.expandable_segments)
@@ -42,7 +42,7 @@ class Plan:
         self.uses = _uses(stream)
         self.cuts = self._cuts(stream)
 
-    def _cuts(self, stream: Stream) -> list[tuple[int, str | None]]:
+    def _cuts(self, stream: AllocationStream) -> list[tuple[int, str | None]]:
         """Where playing stops: (events before it, the mark's name, EMPTY or None), in order.
 
         At a cut that is no mark, blocks come back whose other streams have finished by then, and
@@ -57,7 +57,7 @@ class Plan:
         return sorted(cuts, key=lambda cut: cut[0])
 
 
-def _uses(stream: Stream) -> dict[int, int]:
+def _uses(stream: AllocationStream) -> dict[int, int]:
     """Tensors used on other streams -> events after which these are done, none before the free."""
     if not stream.uses:
         return {}

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from operator import length_hint
 
 from .blocks import ADDRESS, SHIFT
-from .cache import Cache
+from .cache import AllocatorState
 from .expandable import best_fit
 from .growth import grow
 from .rounding import SMALL
 
 
 # One loop with everything in locals, longer than a screen: a call costs more than an event.
-def play(cache: Cache, events: Sequence[int]) -> int:
+def play(cache: AllocatorState, events: Sequence[int]) -> int:
     """Play events; how many were played (all, unless memory ran out)."""
     plan, pools, starts, ends = cache.plan, cache.pools, cache.starts, cache.ends
     units, wanted, pool_of, uses = plan.units, plan.wanted, plan.pool_of, plan.uses

@@ -7,7 +7,7 @@ constants of c10/core/AllocatorConfig.h. Sizes here are in units of 512 bytes.
 from __future__ import annotations
 
 from ..ledger.units import MIB
-from .settings import INTERVALS, Settings
+from .settings import INTERVALS, AllocatorSettings
 
 UNIT = 512
 """kMinBlockSize: every block is a multiple of it."""
@@ -26,7 +26,7 @@ def block_bytes(size_bytes: int) -> int:
     return -(-size_bytes // UNIT) * UNIT
 
 
-def round_units(size_bytes: int, settings: Settings) -> int:
+def round_units(size_bytes: int, settings: AllocatorSettings) -> int:
     """Units of the block for a request: ceil(bytes / 512), or up to the next division of a power
     of two where `roundup_power2_divisions` asks for it and the request is above 512 x divisions.
     """

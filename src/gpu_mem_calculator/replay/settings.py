@@ -31,7 +31,7 @@ WITHOUT_EFFECT = frozenset(
 """Settings that torch has and that move no byte of what is reserved on the device."""
 
 
-class SettingsError(ValueError):
+class AllocatorSettingsError(ValueError):
     """Settings that torch would not take. `problems` has one sentence for each."""
 
     def __init__(self, problems: list[str]) -> None:
@@ -39,7 +39,7 @@ class SettingsError(ValueError):
         super().__init__("; ".join(problems))
 
 
-class Settings(Struct, frozen=True):
+class AllocatorSettings(Struct, frozen=True):
     """The settings that move memory; the defaults are torch's."""
 
     expandable_segments: bool = False
@@ -50,7 +50,7 @@ class Settings(Struct, frozen=True):
     large_segment_bytes: int = 20 * MIB
 
     @classmethod
-    def parse(cls, text: str) -> Settings:
+    def parse(cls, text: str) -> AllocatorSettings:
         """Read `expandable_segments:True,max_split_size_mb:128`, as torch reads its variable."""
         found: dict[str, Any] = {}
         problems: list[str] = []
@@ -62,7 +62,7 @@ class Settings(Struct, frozen=True):
                 problems.append(str(error))
         problems += _too_small(found)
         if problems:
-            raise SettingsError(problems)
+            raise AllocatorSettingsError(problems)
         return cls(**found)
 
 
@@ -97,7 +97,7 @@ def _megabytes(key: str, value: str) -> int:
 
 def _too_small(found: dict[str, Any]) -> list[str]:
     """A sentence for each size below its least: 10 MiB for a segment, a segment for the others."""
-    segment = found.get("large_segment_bytes", Settings().large_segment_bytes)
+    segment = found.get("large_segment_bytes", AllocatorSettings().large_segment_bytes)
     if segment <= OVER_SEGMENT_BYTES:
         return [f"large_segment_size_mb:{segment // MIB} must be more than 10; try 20"]
     least = f"must be at least {segment // MIB}, the size of a large segment"

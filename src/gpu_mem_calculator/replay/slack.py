@@ -5,18 +5,18 @@ Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (round_size, should_split, 
 
 from __future__ import annotations
 
-from .plan import Plan
+from .plan import ReplayPlan
 from .rounding import ROUND_LARGE, UNIT
-from .settings import Settings
-from .stream import Stream
+from .settings import AllocatorSettings
+from .stream import AllocationStream
 
 
-def slack_bytes(stream: Stream, settings: Settings) -> int:
+def slack_bytes(stream: AllocationStream, settings: AllocatorSettings) -> int:
     """The most bytes that live blocks can have beyond their tensors after start-up.
 
     Start-up ends at the first mark. `allocated - requested` is never above it at any event.
     """
-    slack = _most(Plan(stream, settings), stream.sizes)
+    slack = _most(ReplayPlan(stream, settings), stream.sizes)
     begin = stream.marks[0][0]
     alive = sum(slack[event] if event >= 0 else -slack[~event] for event in stream.events[:begin])
     most = alive
@@ -29,7 +29,7 @@ def slack_bytes(stream: Stream, settings: Settings) -> int:
     return most
 
 
-def _most(plan: Plan, sizes: list[int]) -> list[int]:
+def _most(plan: ReplayPlan, sizes: list[int]) -> list[int]:
     """The most bytes that the block of each tensor can have beyond it.
 
     The request is rounded up to a block. A larger block is split unless the rest is at most

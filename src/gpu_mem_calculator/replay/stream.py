@@ -8,7 +8,7 @@ UNTIL_MARK = -1
 """A use on another stream that ends when the program next waits for the GPU (the next mark)."""
 
 
-class Stream(Struct):
+class AllocationStream(Struct):
     """Allocations and frees of one process, in the order in which the host asks for them.
 
     - `sizes`: bytes that tensor i asks for (0: torch asks the allocator for nothing).

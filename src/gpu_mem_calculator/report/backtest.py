@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..backtest.phases import SERVED, WORDS, title
 from ..backtest.rows import METRICS
-from ..backtest.score import Report, right, summary
+from ..backtest.score import BacktestReport, right, summary
 from .lines import BAD, BOLD, DIM, WARN, Line, gib, line, wrapped
 
 TITLES = {
@@ -21,7 +21,7 @@ HEAD = f"{'mean':>6}{'median':>7}{'worst':>7}{'bias':>7}{'danger':>7}  worst run
 Errors = Sequence[tuple[str, float]]  # row, error in percent
 
 
-def text_score(report: Report, where: str, *, phases: bool = False) -> Iterator[Line]:
+def text_score(report: BacktestReport, where: str, *, phases: bool = False) -> Iterator[Line]:
     """The whole report."""
     yield from _headline(report, where)
     for metric, name in TITLES.items():
@@ -37,7 +37,7 @@ def text_score(report: Report, where: str, *, phases: bool = False) -> Iterator[
     yield from _refused(report)
 
 
-def _headline(report: Report, where: str) -> Iterator[Line]:
+def _headline(report: BacktestReport, where: str) -> Iterator[Line]:
     rung = RUNGS.get(report.rung, report.rung)
     count = len(report.rows)
     text = f"{count} measured run{'' if count == 1 else 's'} against {rung}"
@@ -85,7 +85,7 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _verdicts(report: Report) -> Iterator[Line]:
+def _verdicts(report: BacktestReport) -> Iterator[Line]:
     found = right(report)
     if found["n"]:
         yield line()
@@ -93,7 +93,7 @@ def _verdicts(report: Report) -> Iterator[Line]:
         yield line(f"fits or not: {good} of {found['n']} right", BOLD)
 
 
-def _phases(report: Report) -> Iterator[Line]:
+def _phases(report: BacktestReport) -> Iterator[Line]:
     """Errors of every phase, by its kind, in the order of a run."""
     found = report.phase_errors(title)
     yield line()
@@ -122,7 +122,7 @@ def _short_title(name: str) -> str:
     return f"{short[step]} {kind}".lstrip()
 
 
-def _worst(report: Report) -> Iterator[Line]:
+def _worst(report: BacktestReport) -> Iterator[Line]:
     """The rows that are furthest off, by the first metric that has rows."""
     metric = main_metric(report)
     if metric is None:
@@ -143,12 +143,12 @@ def _worst(report: Report) -> Iterator[Line]:
                (f"{_signed(errors[name]):>10} %", style)]  # fmt: skip
 
 
-def main_metric(report: Report) -> str | None:
+def main_metric(report: BacktestReport) -> str | None:
     """The metric that a short answer is about: the first that has rows."""
     return next((m for m in METRICS if m in TITLES and report.errors(m)), None)
 
 
-def _notes(report: Report) -> Iterator[Line]:
+def _notes(report: BacktestReport) -> Iterator[Line]:
     missing = report.unpredicted()
     if missing:
         rung = RUNGS.get(report.rung, report.rung)
@@ -157,7 +157,7 @@ def _notes(report: Report) -> Iterator[Line]:
         yield from wrapped("", f"Measured, but not predicted by {rung}: {names} rows.", DIM)
 
 
-def _refused(report: Report) -> Iterator[Line]:
+def _refused(report: BacktestReport) -> Iterator[Line]:
     """Why rows were refused: each sentence once, with its rows."""
     reasons: dict[str, list[str]] = {}
     for one in report.refused:

@@ -12,7 +12,7 @@ from html import escape
 
 from msgspec import Struct
 
-from ..backtest.score import DANGEROUS_PCT, Report
+from ..backtest.score import DANGEROUS_PCT, BacktestReport
 from ..core.errors import InputError
 from ..ledger.units import GIB
 from .backtest import RUNGS, TITLES, main_metric
@@ -52,7 +52,7 @@ STYLE = """
 """.strip()
 
 
-class Point(Struct, frozen=True, kw_only=True):
+class PlotPoint(Struct, frozen=True, kw_only=True):
     """One run, in GiB (or tokens) and percent."""
 
     id: str
@@ -62,7 +62,7 @@ class Point(Struct, frozen=True, kw_only=True):
     error: float
 
 
-class Plot(Struct, frozen=True, kw_only=True):
+class PlotPanel(Struct, frozen=True, kw_only=True):
     """A panel: where it lies, and what its axes mean; `low` and `high` are of both log axes."""
 
     left: float
@@ -96,7 +96,7 @@ class Plot(Struct, frozen=True, kw_only=True):
         return TOP + PANEL / 2 - PANEL / 2 * share
 
 
-def picture(report: Report, where: str) -> str:
+def picture(report: BacktestReport, where: str) -> str:
     """The picture of the first metric that has rows; raises where there is nothing to draw."""
     metric = main_metric(report)
     points = [] if metric is None else list(_points(report, metric))
@@ -109,8 +109,8 @@ def picture(report: Report, where: str) -> str:
     low, high = min(values) / 1.25, max(values) * 1.25
     unit = "tokens" if metric == "kv_tokens" else "GiB"
     most = max(1.2 * abs(worst.error), 0.5)
-    left = Plot(left=64, low=low, high=high, most=most, unit=unit)
-    right = Plot(left=WIDTH - PANEL - 24, low=low, high=high, most=most, unit=unit)
+    left = PlotPanel(left=64, low=low, high=high, most=most, unit=unit)
+    right = PlotPanel(left=WIDTH - PANEL - 24, low=low, high=high, most=most, unit=unit)
     rung = RUNGS.get(report.rung, report.rung)
     lead = (f"{len(points)} measured runs ({where}) against {rung}: mean error "
             f"{found.mean_abs_pct:.2f} %, worst {worst.error:+.2f} %")  # fmt: skip
@@ -138,13 +138,13 @@ def page(drawn: str) -> str:
             f"<body>\n{drawn}\n</body></html>")  # fmt: skip
 
 
-def _points(report: Report, metric: str) -> Iterator[Point]:
+def _points(report: BacktestReport, metric: str) -> Iterator[PlotPoint]:
     """The runs that have a place on a logarithmic axis."""
     unit = 1 if metric == "kv_tokens" else GIB
     for row in report.rows:
         one = row.metrics.get(metric)
         if one is not None and one.predicted > 0 and one.error_pct is not None:
-            yield Point(id=row.id, group=row.group, predicted=one.predicted / unit,
+            yield PlotPoint(id=row.id, group=row.group, predicted=one.predicted / unit,
                         measured=one.measured / unit, error=one.error_pct)  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def _legend(marks: dict[str, int]) -> Iterator[str]:
 
 
 def _drawn(
-    points: Iterable[Point], marks: dict[str, int], plot: Plot, errors: bool
+    points: Iterable[PlotPoint], marks: dict[str, int], plot: PlotPanel, errors: bool
 ) -> Iterator[str]:
     """The marks, each with a note of what it is."""
     for p in points:
@@ -202,7 +202,7 @@ def _tick(value: float, unit: str) -> str:
     return count(int(value)) if unit == "tokens" else f"{value:,.10g}"
 
 
-def _measured_axis(plot: Plot) -> Iterator[str]:
+def _measured_axis(plot: PlotPanel) -> Iterator[str]:
     """The axis that both panels share, and the panel's frame."""
     for value in log_ticks(plot.low, plot.high):
         x = plot.x(value)
@@ -214,11 +214,11 @@ def _measured_axis(plot: Plot) -> Iterator[str]:
     yield f'<path class="frame" d="M{plot.left} {TOP}V{plot.bottom}h{PANEL}"/>'
 
 
-def _head(plot: Plot, text: str) -> str:
+def _head(plot: PlotPanel, text: str) -> str:
     return f'<text class="head" x="{plot.left}" y="{TOP - 12}">{text}</text>'
 
 
-def _sizes(points: Sequence[Point], marks: dict[str, int], plot: Plot) -> Iterator[str]:
+def _sizes(points: Sequence[PlotPoint], marks: dict[str, int], plot: PlotPanel) -> Iterator[str]:
     """The left panel: predicted over measured."""
     yield _head(plot, f"predicted, {plot.unit} (on the line: exactly right)")
     for value in log_ticks(plot.low, plot.high):
@@ -235,7 +235,7 @@ def _sizes(points: Sequence[Point], marks: dict[str, int], plot: Plot) -> Iterat
     yield from _drawn(points, marks, plot, errors=False)
 
 
-def _errors(points: Sequence[Point], marks: dict[str, int], plot: Plot) -> Iterator[str]:
+def _errors(points: Sequence[PlotPoint], marks: dict[str, int], plot: PlotPanel) -> Iterator[str]:
     """The right panel: the error over measured, with the line beyond which it is dangerous."""
     yield _head(plot, "error in % (below 0: predicted too little)")
     for value in percent_ticks(plot.most):
@@ -270,7 +270,7 @@ def percent_ticks(most: float) -> list[float]:
     return [round(i * step, 10) for i in range(-last, last + 1)]
 
 
-def _labels(points: Sequence[Point], plot: Plot) -> Iterator[str]:
+def _labels(points: Sequence[PlotPoint], plot: PlotPanel) -> Iterator[str]:
     """The names of the runs that are furthest off, moved apart where they would touch."""
     taken: list[tuple[float, float, float]] = []
     for p in sorted(points, key=lambda p: -abs(p.error))[:NUM_LABELS]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..core.calculator import Estimate
-from ..core.explain import LETTERS, Explained, Explanation
+from ..core.explain import LETTERS, ExplainedEntry, Explanation
 from .headline import card_bytes, headline
 from .lines import BOLD, DIM, WARN, WIDTH, Line, line, size, wrapped
 from .parts import KIND_TITLES, rest_words
@@ -55,7 +55,7 @@ def _letters(found: Explanation) -> Iterator[str]:
         yield f"{LETTERS.get(name, '')} {name} = {value:,}".lstrip()
 
 
-def _entry(entry: Explained, *, at_peak: bool, show_parts: bool) -> Iterator[Line]:
+def _entry(entry: ExplainedEntry, *, at_peak: bool, show_parts: bool) -> Iterator[Line]:
     yield line()
     copies = entry.copies_at_peak
     figure = size(entry.bytes_at_peak if at_peak else entry.bytes)
@@ -87,7 +87,7 @@ def _formula(label: str, text: str, style: str = "") -> Iterator[Line]:
         yield [(piece.replace(JOINED, " × "), how) for piece, how in row]
 
 
-def _alive(entry: Explained) -> str:
+def _alive(entry: ExplainedEntry) -> str:
     """When, and how often where that is more than once."""
     if entry.always:
         return "all the time"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ..core.calculator import Estimate
 from ..core.verdict import FITS, TIGHT, spread_bytes
 from ..core.verdict import verdict as verdict_of
-from ..memory.run import Run
+from ..run.run import Run
 from .bars import gauge
 from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrapped
 

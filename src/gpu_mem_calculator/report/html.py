@@ -19,7 +19,7 @@ from ..core.verdict import FITS, SHORT, TIGHT
 from ..core.verdict import verdict as verdict_of
 from .headline import card_bytes, served_words, server_words, verdict_words
 from .html_tables import (
-    Page,
+    EstimatePage,
     breakdown_table,
     count,
     instants_table,
@@ -71,13 +71,13 @@ def html_report(estimate: Estimate, more: str = "") -> str:
     return Template(asset("page.html")).substitute(fields)
 
 
-def page_of(estimate: Estimate) -> Page:
+def page_of(estimate: Estimate) -> EstimatePage:
     """An estimate with the columns of its picture."""
     ledger = estimate.ledger
     beside = [(name, size) for name, size, _ in estimate.outside_torch]
     instants = [i for i in ledger.instants if i.present]
     top = ledger.peak_instant(phases=STEP)
-    return Page(
+    return EstimatePage(
         estimate=estimate,
         columns=columns_of(ledger, instants, beside),
         peak=instants.index(top),
@@ -163,7 +163,7 @@ def spoken(estimate: Estimate) -> tuple[str, str, str]:
     return (*TONES[result.verdict], words)
 
 
-def verdict(page: Page, *, live: bool = False, pending: bool = False) -> str:
+def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) -> str:
     """Needs X of Y, and whether that fits. `live` links nowhere; `pending`: the replay follows."""
     result = page.result
     limit, card = result.gpu_memory_bytes, page.card_bytes
@@ -196,7 +196,7 @@ def _gauge(card: int, limit: int) -> str:
     return f'<svg class="gauge" aria-hidden="true">{bar}</svg>'
 
 
-def _picture(page: Page) -> str:
+def _picture(page: EstimatePage) -> str:
     """The step twice, for wide and narrow screens, its legend, and the same as a table."""
     limit = page.result.gpu_memory_bytes
     wide = timeline(page.columns, page.peak, limit, width=WIDE, name="wide")
@@ -209,14 +209,14 @@ def _picture(page: Page) -> str:
     )
 
 
-def legend(page: Page) -> str:
+def legend(page: EstimatePage) -> str:
     """What the colours and patterns stand for."""
     kinds = titles(page.estimate.ledger)
     made = "".join(f"<li>{swatch(kind)}{title}</li>" for kind, title in kinds.items())
     return f'<ul class="legend">{made}<li><span class="dash"></span>the card’s limit</li></ul>'
 
 
-def key_rows(page: Page) -> Iterator[str]:
+def key_rows(page: EstimatePage) -> Iterator[str]:
     """What the numbers under the columns stand for; many of a kind in a row share a line."""
     numbered = list(enumerate(page.columns, 1))
     for head, group in groupby(numbered, key=lambda one: one[1].title.partition(":")[0]):
@@ -233,7 +233,7 @@ def key_rows(page: Page) -> Iterator[str]:
                    f"<span>{text(title)}</span><span>{shown}</span></li>")  # fmt: skip
 
 
-def _stages(page: Page) -> str:
+def _stages(page: EstimatePage) -> str:
     """The pipeline's stages, where there are several."""
     if len(page.result.stages) < 2:
         return ""

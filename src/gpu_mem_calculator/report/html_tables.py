@@ -13,7 +13,7 @@ from ..core.models import MemoryResult
 from ..ledger.ledger import CPU, GPU, NVME, RUNTIME, UNIFIED, Entry, Instant
 from ..ledger.units import GIB
 from .headline import card_bytes
-from .instants import Column, Slice, column
+from .instants import InstantColumn, KindSlice, column
 from .lines import gib
 from .parts import REST, rest_words
 from .patterns import TITLES, swatch, titles
@@ -25,11 +25,11 @@ PENDING = '<span class="pending">…</span>'
 COLUMNS = {"#": "num", "~": "what", "|": "bar-cell"}
 
 
-class Page(Struct, frozen=True, kw_only=True):
+class EstimatePage(Struct, frozen=True, kw_only=True):
     """An estimate, and the columns of its picture."""
 
     estimate: Estimate
-    columns: tuple[Column, ...]
+    columns: tuple[InstantColumn, ...]
     peak: int  # index of the highest column of the step
     instant: Instant
     outside: tuple[tuple[str, int, str], ...]
@@ -90,7 +90,7 @@ def _head(one: str) -> str:
     return f'<th scope="col" class="{kind}">{name}</th>' if name else f'<td class="{kind}"></td>'
 
 
-def instants_table(page: Page) -> str:
+def instants_table(page: EstimatePage) -> str:
     """The picture as numbers."""
     rows = []
     for i, one in enumerate(page.columns):
@@ -109,12 +109,12 @@ def instants_table(page: Page) -> str:
     return table(_caption(page), heads, rows, kind="entries")
 
 
-def _caption(page: Page) -> str:
+def _caption(page: EstimatePage) -> str:
     step = "" if page.estimate.serves else " of a step"
     return f"GiB on one GPU at each instant{step}"
 
 
-def bar(parts: Iterable[Slice], whole: int) -> str:
+def bar(parts: Iterable[KindSlice], whole: int) -> str:
     """A bar of slices, each as long as its share of the whole."""
     made, start = [], 0
     for part in parts:
@@ -124,7 +124,7 @@ def bar(parts: Iterable[Slice], whole: int) -> str:
     return f'<svg class="bar" aria-hidden="true">{"".join(made)}</svg>'
 
 
-def breakdown_table(page: Page) -> str:
+def breakdown_table(page: EstimatePage) -> str:
     """What is on the card at the peak, kind by kind; the rows add up to what the card must have."""
     whole = page.card_bytes
     rows = [
@@ -157,7 +157,7 @@ def _names(entries: Iterable[tuple[str, int]]) -> list[str]:
     return names[:3] + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
 
 
-def stages_table(page: Page) -> str:
+def stages_table(page: EstimatePage) -> str:
     """Each pipeline stage's peak, and what it is made of."""
     result = page.result
     beside = [(name, num_bytes) for name, num_bytes, _ in page.outside]
@@ -179,7 +179,7 @@ def stages_table(page: Page) -> str:
     return table(caption, heads, rows)
 
 
-def numbers_list(page: Page, *, pending: bool = False) -> str:
+def numbers_list(page: EstimatePage, *, pending: bool = False) -> str:
     """The four numbers that are never mixed up, and what lies elsewhere.
 
     What has no value was not replayed, or is on its way where it is `pending`.
@@ -225,7 +225,7 @@ def _numbers(rows: Iterable[tuple[str, int | None, str]], absent: str) -> str:
     return f'<dl class="numbers">{"".join(made)}</dl>'
 
 
-def ledger_details(page: Page) -> str:
+def ledger_details(page: EstimatePage) -> str:
     """Every entry that is alive at the peak, largest first, with who says so."""
     name = page.instant.name
     alive = [e for e in page.estimate.ledger.entries if int(e.at(name))]

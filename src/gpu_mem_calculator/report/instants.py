@@ -11,7 +11,7 @@ from ..ledger.units import GIB
 from .patterns import TITLES, titles
 
 
-class Slice(Struct, frozen=True):
+class KindSlice(Struct, frozen=True):
     """One kind's bytes at one instant, and the entries they are made of, largest first."""
 
     kind: str
@@ -19,12 +19,12 @@ class Slice(Struct, frozen=True):
     entries: tuple[tuple[str, int], ...]
 
 
-class Column(Struct, frozen=True):
+class InstantColumn(Struct, frozen=True):
     """One instant: its slices from the bottom up."""
 
     title: str
     phase: str
-    slices: tuple[Slice, ...]
+    slices: tuple[KindSlice, ...]
 
     @property
     def bytes(self) -> int:
@@ -32,14 +32,16 @@ class Column(Struct, frozen=True):
         return sum(one.bytes for one in self.slices)
 
 
-def column(ledger: Ledger, instant: Instant, outside: Iterable[tuple[str, int]] = ()) -> Column:
+def column(
+    ledger: Ledger, instant: Instant, outside: Iterable[tuple[str, int]] = ()
+) -> InstantColumn:
     """What one instant holds on the card; `outside` is what lies there beside torch's memory."""
     return columns_of(ledger, [instant], outside)[0]
 
 
 def columns_of(
     ledger: Ledger, instants: Sequence[Instant], outside: Iterable[tuple[str, int]] = ()
-) -> tuple[Column, ...]:
+) -> tuple[InstantColumn, ...]:
     """What each of some instants holds, in one walk over the entries."""
     kinds, beside = titles(ledger), tuple(outside)
     held: dict[str, dict[str, list[tuple[str, int]]]] = {
@@ -55,15 +57,15 @@ def columns_of(
     return tuple(_column(instant, held[instant.name]) for instant in instants)
 
 
-def _column(instant: Instant, held: dict[str, list[tuple[str, int]]]) -> Column:
+def _column(instant: Instant, held: dict[str, list[tuple[str, int]]]) -> InstantColumn:
     slices = tuple(
-        Slice(kind, sum(size for _, size in rows), tuple(sorted(rows, key=lambda r: -r[1])))
+        KindSlice(kind, sum(size for _, size in rows), tuple(sorted(rows, key=lambda r: -r[1])))
         for kind, rows in held.items()
     )
-    return Column(instant.title or instant.name, instant.phase, slices)
+    return InstantColumn(instant.title or instant.name, instant.phase, slices)
 
 
-def note(one: Column, part: Slice) -> str:
+def note(one: InstantColumn, part: KindSlice) -> str:
     """What a slice is, how much, and its largest entries."""
     largest = ", ".join(f"{name} {size / GIB:,.2f}" for name, size in part.entries[:3])
     rest = len(part.entries) - 3

@@ -14,14 +14,14 @@ from ..core.answers import Answers
 from ..core.calculator import Estimate
 from .html import key_rows, legend, page_of, remarks, setup, verdict
 from .html_tables import (
-    Page,
+    EstimatePage,
     breakdown_table,
     instants_table,
     ledger_details,
     numbers_list,
     stages_table,
 )
-from .instants import Column, Slice
+from .instants import InstantColumn, KindSlice
 from .patterns import TITLES, defs
 from .picture import TITLE, Drawing, drawing, hits
 from .serving_html import WIDTH, serving_parts
@@ -60,13 +60,13 @@ def look(
     return {"parts": parts, "columns": _columns(page.columns)}
 
 
-def _drawn(page: Page, width: int) -> Drawing:
+def _drawn(page: EstimatePage, width: int) -> Drawing:
     height = min(HIGHEST, max(LOWEST, round(ASPECT * width)))
     limit = page.result.gpu_memory_bytes
     return drawing(page.columns, page.peak, limit, width=width, height=height, titled=False)
 
 
-def _picture(page: Page, drawn: Drawing) -> str:
+def _picture(page: EstimatePage, drawn: Drawing) -> str:
     """The step with a whole column to point at behind each stack."""
     size = f'width="{drawn.width}" height="{drawn.height:g}"'
     return (
@@ -77,7 +77,7 @@ def _picture(page: Page, drawn: Drawing) -> str:
     )
 
 
-def _columns(columns: Sequence[Column]) -> list[dict[str, Any]]:
+def _columns(columns: Sequence[InstantColumn]) -> list[dict[str, Any]]:
     """What lies behind the picture, for whoever points at it."""
     return [
         {
@@ -90,12 +90,12 @@ def _columns(columns: Sequence[Column]) -> list[dict[str, Any]]:
     ]
 
 
-def _slice(part: Slice) -> dict[str, Any]:
+def _slice(part: KindSlice) -> dict[str, Any]:
     named = {"kind": part.kind, "title": TITLES[part.kind], "bytes": part.bytes}
     return named | {"entries": entries_of(part)}
 
 
-def entries_of(part: Slice) -> list[list[str | int]]:
+def entries_of(part: KindSlice) -> list[list[str | int]]:
     """The largest entries of a slice, and how many more there are."""
     listed: list[list[str | int]] = [[name, size] for name, size in part.entries[:LISTED]]
     more = part.entries[LISTED:]

@@ -11,7 +11,7 @@ from ..backtest.rows import METRICS, rows_from
 from ..core.calculator import Estimate, full_estimate
 from ..core.errors import InputError
 from ..ledger.units import GIB
-from ..measure.cases import Result
+from ..measure.cases import CaseResult
 from ..measure.probe import in_step
 from .backtest import TITLES
 from .bars import bar
@@ -32,7 +32,7 @@ COMPARED = ("allocated", "startup", "reserved", "needs", "device", "host")  # of
 KINDS = (("forward", "fwd"), ("backward", "bwd"), ("optimizer", "opt"))  # how phases end
 
 
-def measurement_report(result: Result, append: str | None) -> Iterator[Line]:
+def measurement_report(result: CaseResult, append: str | None) -> Iterator[Line]:
     """One measured case. `append` is the file that has its row."""
     row = result.row
     assert row is not None
@@ -192,7 +192,7 @@ def _next(row: Row, append: str | None) -> Iterator[Line]:
         yield from command("score: ", ["gpu-mem-calc", "backtest", append])
 
 
-def case_line(result: Result) -> Line:
+def case_line(result: CaseResult) -> Line:
     """One case in one line: its figures, or what came in between."""
     name = result.case.id.ljust(28)
     if result.refused:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ..core.calculator import STEP, Estimate
 from ..core.models import MemoryResult
 from ..ledger.ledger import ACT, CACHE, COMM, GPU, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Entry
-from ..memory.run import Options
+from ..run.run import Options
 from .bars import bar
 from .headline import card_bytes
 from .lines import BOLD, DIM, Line, count, gib, line
@@ -28,7 +28,7 @@ OUTSIDE, REST = "CUDA", "allocator"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 
 
-class Part(Struct, frozen=True):
+class BreakdownRow(Struct, frozen=True):
     """One row: what for, what it is, how much."""
 
     title: str
@@ -37,7 +37,7 @@ class Part(Struct, frozen=True):
     style: str = ""
 
 
-def parts(estimate: Estimate) -> list[Part]:
+def parts(estimate: Estimate) -> list[BreakdownRow]:
     """The rows; their bytes add up to what the card must have."""
     ledger, result = estimate.ledger, estimate.result
     peak = ledger.peak_instant(phases=STEP)
@@ -48,12 +48,12 @@ def parts(estimate: Estimate) -> list[Part]:
         total = sum(size for _, size in alive)
         if total:
             text = _description(estimate, kind, alive, peak.name, total)
-            rows.append(Part(title, text, total, STYLES[kind]))
+            rows.append(BreakdownRow(title, text, total, STYLES[kind]))
     names = [name.removeprefix("CUDA ") for name, _, _ in estimate.resolved.outside_torch]
-    rows.append(Part(OUTSIDE, ", ".join(_fitting([], names)), result.outside_torch_bytes))
+    rows.append(BreakdownRow(OUTSIDE, ", ".join(_fitting([], names)), result.outside_torch_bytes))
     rest = card_bytes(estimate) - sum(row.bytes for row in rows)
     if rest > 0:
-        rows.append(Part(REST, rest_words(result), rest))
+        rows.append(BreakdownRow(REST, rest_words(result), rest))
     return rows
 
 

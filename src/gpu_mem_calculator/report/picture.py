@@ -15,7 +15,7 @@ from textwrap import wrap
 from msgspec import Struct
 
 from ..ledger.units import GIB
-from .instants import Column, note
+from .instants import InstantColumn, note
 
 PHASES = {
     "startup": ("start-up", "start"),
@@ -32,7 +32,7 @@ TITLE = "Memory of one GPU over time"
 CHARACTER = 0.58  # average width of a character, in font sizes
 
 
-class Frame(Struct, frozen=True, kw_only=True):
+class PlotFrame(Struct, frozen=True, kw_only=True):
     """Where the plot lies in the picture, and what its height means."""
 
     left: float
@@ -58,13 +58,13 @@ class Frame(Struct, frozen=True, kw_only=True):
 
 
 def frame(
-    columns: Sequence[Column], limit_bytes: int, *, width: int, wide: bool, height: int = 0
-) -> Frame:
+    columns: Sequence[InstantColumn], limit_bytes: int, *, width: int, wide: bool, height: int = 0
+) -> PlotFrame:
     """The plot's place, with room on top for the limit where it can be shown."""
     highest = max(one.bytes for one in columns)
     shown = highest if highest < OFF_SCALE * limit_bytes else max(highest, limit_bytes)
     left, right, top = (52, 12, 46) if wide else (38, 4, 44)
-    return Frame(
+    return PlotFrame(
         left=left, top=top, width=width - left - right, height=height or (290 if wide else 230),
         num_columns=len(columns), top_bytes=shown * 1.08,
     )  # fmt: skip
@@ -77,12 +77,12 @@ class Drawing(Struct, frozen=True, kw_only=True):
     words: str
     width: int
     height: float
-    place: Frame
+    place: PlotFrame
     named: bool  # whether instants have their names under them
 
 
 def drawing(
-    columns: Sequence[Column], peak: int, limit_bytes: int, *, width: int, height: int = 0,
+    columns: Sequence[InstantColumn], peak: int, limit_bytes: int, *, width: int, height: int = 0,
     titled: bool = True,
 ) -> Drawing:  # fmt: skip
     """A step drawn for a width; `height` is the plot's, `titled` slices have notes to point at."""
@@ -106,7 +106,12 @@ def drawing(
 
 
 def timeline(
-    columns: Sequence[Column], peak: int, limit_bytes: int, *, width: int = 1000, name: str = "step"
+    columns: Sequence[InstantColumn],
+    peak: int,
+    limit_bytes: int,
+    *,
+    width: int = 1000,
+    name: str = "step",
 ) -> str:
     """The picture of a step as SVG. `peak` is the index of the column to mark."""
     made = drawing(columns, peak, limit_bytes, width=width)
@@ -118,7 +123,7 @@ def timeline(
     ])  # fmt: skip
 
 
-def hits(columns: Sequence[Column], place: Frame) -> Iterator[str]:
+def hits(columns: Sequence[InstantColumn], place: PlotFrame) -> Iterator[str]:
     """A whole column to point at, or to reach with the keyboard, for every instant."""
     for i, one in enumerate(columns):
         said = f"{i + 1}: {one.title}, {one.bytes / GIB:,.2f} GiB"
@@ -127,7 +132,7 @@ def hits(columns: Sequence[Column], place: Frame) -> Iterator[str]:
                f'role="img" aria-label="{escape(said)}"/>')  # fmt: skip
 
 
-def _stack(one: Column, index: int, place: Frame, titled: bool) -> Iterator[str]:
+def _stack(one: InstantColumn, index: int, place: PlotFrame, titled: bool) -> Iterator[str]:
     """One instant's slices, each with a note of what it is."""
     gap = min(10.0, place.step * 0.12)
     x, level = place.left + index * place.step + gap / 2, 0
@@ -153,7 +158,7 @@ def ticks(top_bytes: float) -> list[float]:
     return [i * step for i in range(int(top / step) + 1)]
 
 
-def _grid(place: Frame) -> Iterator[str]:
+def _grid(place: PlotFrame) -> Iterator[str]:
     right = place.left + place.width
     for level in ticks(place.top_bytes):
         y = place.y(level * GIB)
@@ -162,14 +167,16 @@ def _grid(place: Frame) -> Iterator[str]:
     yield f'<text class="tick" x="{place.left - 7}" y="{place.top - 8}">GiB</text>'
 
 
-def _over(limit_bytes: int, place: Frame) -> Iterator[str]:
+def _over(limit_bytes: int, place: PlotFrame) -> Iterator[str]:
     """A tint on what lies above the limit."""
     if limit_bytes <= place.top_bytes:
         yield (f'<rect class="over" x="{place.left}" y="{place.top}" width="{place.width}" '
                f'height="{place.y(limit_bytes) - place.top:.2f}"/>')  # fmt: skip
 
 
-def _limit(limit_bytes: int, columns: Sequence[Column], peak: int, place: Frame) -> Iterator[str]:
+def _limit(
+    limit_bytes: int, columns: Sequence[InstantColumn], peak: int, place: PlotFrame
+) -> Iterator[str]:
     """The card's limit: a line across, or a note at the top where it is far above."""
     seen = limit_bytes <= place.top_bytes
     y, right = place.y(limit_bytes) if seen else place.top - 2, place.left + place.width
@@ -186,12 +193,12 @@ def _limit(limit_bytes: int, columns: Sequence[Column], peak: int, place: Frame)
     yield f'<text class="limit-label" x="{x}" y="{y - 8:.2f}" text-anchor="{anchor}">{words}</text>'
 
 
-def peak_words(one: Column) -> str:
+def peak_words(one: InstantColumn) -> str:
     """What is written at the highest instant."""
     return f"peak {one.bytes / GIB:,.2f} GiB: {one.title}"
 
 
-def _peak(one: Column, index: int, limit_bytes: int, place: Frame) -> Iterator[str]:
+def _peak(one: InstantColumn, index: int, limit_bytes: int, place: PlotFrame) -> Iterator[str]:
     """An outline around the highest instant, its name and size above, clear of the limit's line."""
     x, y = place.left + (index + 0.5) * place.step, place.y(one.bytes)
     gap = min(10.0, place.step * 0.12)
@@ -209,7 +216,7 @@ def _peak(one: Column, index: int, limit_bytes: int, place: Frame) -> Iterator[s
            f'text-anchor="middle">{escape(words)}</text>')  # fmt: skip
 
 
-def _totals(columns: Sequence[Column], peak: int, place: Frame) -> Iterator[str]:
+def _totals(columns: Sequence[InstantColumn], peak: int, place: PlotFrame) -> Iterator[str]:
     """The size of every other instant above its column."""
     for i, one in enumerate(columns):
         if i != peak:
@@ -218,13 +225,13 @@ def _totals(columns: Sequence[Column], peak: int, place: Frame) -> Iterator[str]
             yield f'<text class="total" x="{x:.2f}" y="{y:.2f}">{one.bytes / GIB:,.2f}</text>'
 
 
-def short(one: Column) -> str:
+def short(one: InstantColumn) -> str:
     """An instant's title without the phase that is written under it anyway."""
     return one.title.removeprefix(f"{one.phase}, ")
 
 
 def _labels(
-    columns: Sequence[Column], peak: int, place: Frame, wide: bool, named: bool
+    columns: Sequence[InstantColumn], peak: int, place: PlotFrame, wide: bool, named: bool
 ) -> Iterator[str]:
     """Numbers (and words where they fit) under the columns, then the phases."""
     every = math.ceil((20 if wide else 17) / place.step)
@@ -246,7 +253,7 @@ def _labels(
         first += count
 
 
-def _phase(phase: str, first: int, count: int, place: Frame, y: float) -> Iterator[str]:
+def _phase(phase: str, first: int, count: int, place: PlotFrame, y: float) -> Iterator[str]:
     x, width = place.left + first * place.step + 2, count * place.step - 4
     yield f'<path class="phase" d="M{x:.2f} {y:.1f}v4h{width:.2f}v-4"/>'
     for word in PHASES.get(phase, (phase,)):

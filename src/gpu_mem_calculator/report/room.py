@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ..core.calculator import Estimate, busiest_stage, needed_bytes
 from ..core.replayed import survives
-from ..core.resolved import Resolved
+from ..core.resolved import ResolvedRun
 from .lines import Line, line
 
 STEP = 128  # sequences are tried in steps of so many tokens
@@ -45,14 +45,14 @@ def longest_sequence(estimate: Estimate) -> int | None:
     return low
 
 
-def _survives(resolved: Resolved, seq: int) -> bool:
+def _survives(resolved: ResolvedRun, seq: int) -> bool:
     """Whether the allocator gets through with a sequence."""
     longer = replace(resolved, run=replace(resolved.run, seq=seq))
     outside = sum(size for _, size, _ in longer.outside_torch)
     return survives(longer, busiest_stage(longer), resolved.hardware.memory_bytes - outside)
 
 
-def _by_ledger(resolved: Resolved, limit: int) -> int | None:
+def _by_ledger(resolved: ResolvedRun, limit: int) -> int | None:
     """The longest sequence by the ledger alone. Memory is nearly linear in the sequence, so the
     next guess lies on a line.
     """

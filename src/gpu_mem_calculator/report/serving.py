@@ -8,10 +8,10 @@ from itertools import accumulate
 
 from ..core.answers import Answers
 from ..core.calculator import Estimate
-from ..core.capacity import Change, Matrix
+from ..core.capacity import CapacityMatrix, ServingChange
 from ..core.inference_config import ServingResult
 from ..ledger.ledger import CPU
-from ..memory.serving.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, Item, Served
+from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem, ServerMemory
 from .bars import bar, stacked
 from .headline import remarks, server_words, setup_words
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, count, gib, line, size, wrapped
@@ -94,7 +94,7 @@ def sentence(estimate: Estimate) -> str:
             f"sequences of {serving.max_seq_len:,}.")  # fmt: skip
 
 
-def _card(estimate: Estimate, served: Served) -> Iterator[Line]:
+def _card(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
     """The card as one bar."""
     total = estimate.resolved.hardware.card_bytes
     sizes = [max(0, served.figure(figure)) for figure, _, _, _ in FIGURES]
@@ -109,7 +109,7 @@ def _card(estimate: Estimate, served: Served) -> Iterator[Line]:
     yield line(f"{legend}, rest  {left}", DIM)
 
 
-def _parts(estimate: Estimate, served: Served) -> Iterator[Line]:
+def _parts(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
     room = 2 + NAME + TEXT + FIGURE - 3
     head, stage, stages = "on one GPU", estimate.result.busiest_stage, len(estimate.served)
     if stages > 1 and "n_gpu_layers" in estimate.resolved.run.options:
@@ -137,9 +137,9 @@ def _parts(estimate: Estimate, served: Served) -> Iterator[Line]:
                    f"{gib(item.bytes, 2).rjust(FIGURE)}", DIM)  # fmt: skip
 
 
-def _described(served: Served, figure: str) -> str:
+def _described(served: ServerMemory, figure: str) -> str:
     """The largest items of a figure by name."""
-    own: list[Item] = [i for i in served.items if i.figure == figure and i.place != CPU]
+    own: list[ServerItem] = [i for i in served.items if i.figure == figure and i.place != CPU]
     if figure == POOL:
         return f"{served.tokens:,} tokens, {size(served.token_bytes)} each"
     largest = sorted(own, key=lambda i: -i.bytes)
@@ -169,7 +169,7 @@ def _room(serving: ServingResult) -> Iterator[Line]:
     yield line()
 
 
-def matrix_lines(matrix: Matrix, what: str) -> Iterator[Line]:
+def matrix_lines(matrix: CapacityMatrix, what: str) -> Iterator[Line]:
     """Contexts down, sequences across; how full it gets, and the most that fit."""
     first = max(CONTEXT, *(len(f"{context:,}") for context in matrix.contexts))
     widths = [max(CELL, 1 + len(f"{number:,}")) for number in matrix.concurrencies]
@@ -233,7 +233,7 @@ def _changes(estimate: Estimate, found: Answers) -> Iterator[Line]:
     yield line()
 
 
-def change_words(estimate: Estimate, change: Change) -> str:
+def change_words(estimate: Estimate, change: ServingChange) -> str:
     """Tokens where the pool takes what is left, else bytes."""
     if not change.fits:
         return "does not fit"
@@ -245,7 +245,7 @@ def change_words(estimate: Estimate, change: Change) -> str:
     return f"takes {gib(change.device_bytes)} GiB"
 
 
-def change_lines(changes: Sequence[Change]) -> Iterator[Line]:
+def change_lines(changes: Sequence[ServingChange]) -> Iterator[Line]:
     """An answer that is a list: the fewest GPUs, the largest models."""
     if not changes:
         yield line("nothing fits", BAD)

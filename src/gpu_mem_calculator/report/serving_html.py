@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..core.answers import Answers
 from ..core.calculator import Estimate
-from ..core.capacity import Change, Matrix
+from ..core.capacity import CapacityMatrix, ServingChange
 from ..core.inference_config import ServingResult, SpeedResult
 from .html import html_report
 from .html_tables import size, table, text
@@ -80,7 +80,7 @@ def _figures(serving: ServingResult) -> str:
     return f'<dl class="setup">{made}</dl>'
 
 
-class Map(Struct, frozen=True, kw_only=True):
+class CellMap(Struct, frozen=True, kw_only=True):
     """The lines of a map of cells, and how much room it takes."""
 
     lines: list[str]
@@ -88,7 +88,7 @@ class Map(Struct, frozen=True, kw_only=True):
     height: int
 
 
-def drawn_map(matrix: Matrix, *, width: int = WIDTH) -> Map:
+def drawn_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> CellMap:
     """Contexts down, sequences across; wider than asked where cells would be too small to read."""
     columns = len(matrix.concurrencies)
     cell = min(MOST_CELL, max(LEAST_CELL, (width - LEFT - RIGHT) // columns))
@@ -107,11 +107,11 @@ def drawn_map(matrix: Matrix, *, width: int = WIDTH) -> Map:
         for column, share in enumerate(matrix.shares[row]):
             said = f"{context:,} tokens × {matrix.concurrencies[column]:,}"
             lines.append(_cell(share, LEFT + cell * column, y, cell, said))
-    return Map(lines=lines, width=LEFT + cell * columns + RIGHT,
+    return CellMap(lines=lines, width=LEFT + cell * columns + RIGHT,
                height=TOP + CELL_HEIGHT * len(matrix.contexts) + RIGHT)  # fmt: skip
 
 
-def heat_map(matrix: Matrix, *, width: int = WIDTH) -> str:
+def heat_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> str:
     """The map as SVG that scrolls by itself where there is no room for it."""
     made = drawn_map(matrix, width=width)
     columns = len(matrix.concurrencies)
@@ -137,7 +137,7 @@ def _cell(share: float | None, x: int, y: int, wide: int, said: str) -> str:
             f'text-anchor="middle">{label}</text></g>')  # fmt: skip
 
 
-def _matrix_table(matrix: Matrix) -> str:
+def _matrix_table(matrix: CapacityMatrix) -> str:
     rows = []
     for row, context in enumerate(matrix.contexts):
         cells = "".join(
@@ -176,7 +176,7 @@ def _changes(found: Answers) -> str:
     return table("one change at a time", heads, rows, kind="entries")
 
 
-def _change(one: Change) -> str:
+def _change(one: ServingChange) -> str:
     setting = text(shlex.join(word for each in one.setting for word in ("--set", each)))
     if one.problem or not one.fits:
         why = text(one.problem) if one.problem else "does not fit"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..serving import server
-from ..timing.measured import ALONE, PROMPTS, SHARES, TOGETHER, Share
+from ..timing.measured import ALONE, PROMPTS, SHARES, TOGETHER, ReachedShare
 
 WORDS = {PROMPTS: "with prompts", ALONE: "alone", TOGETHER: "together"}
 
@@ -22,7 +22,7 @@ def _known(engine: str) -> list[tuple[str, str]]:
     return [(regime, word) for regime, word in WORDS.items() if regime in SHARES[engine]]
 
 
-def _said(share: Share, word: str, first: bool) -> str:
+def _said(share: ReachedShare, word: str, first: bool) -> str:
     of, figures = (" of it", " figures") if first else ("", "")
     return (f"{_percent(share.median)}{of} {word} ({100 * share.least:.0f} to "
             f"{_percent(share.most)}, {share.count}{figures})")  # fmt: skip

@@ -21,16 +21,7 @@ from .html_tables import text
 from .lines import gib
 from .patterns import patterns, titles
 from .picture import CHARACTER, TITLE, drawing
-from .serving_html import (
-    CAPTION,
-    LEAST_CELL,
-    LEFT,
-    RIGHT,
-    TITLES,
-    WIDTH,
-    drawn_map,
-    has_room,
-)  # fmt: skip
+from .serving_html import CAPTION, LEAST_CELL, LEFT, RIGHT, TITLES, WIDTH, drawn_map, has_room
 
 THEMES = ("light", "dark")
 TONES = {"fits": "good", "tight": "warn", "fails": "bad"}
@@ -40,7 +31,7 @@ MOST_LINES = 6  # of a paragraph
 RULES = re.compile(r"^(?:\.step [.t]|\.heat [.t]|\.k-|pattern ).*$", re.MULTILINE)
 
 
-class Block(Struct, frozen=True):
+class SvgBlock(Struct, frozen=True):
     """Some lines of SVG, and how high they are together."""
 
     lines: list[str]
@@ -101,7 +92,7 @@ def _needs(estimate: Estimate) -> str:
     return f"{takes} {card} of {gib(result.gpu_memory_bytes, 2)} GiB per GPU"
 
 
-def _head(estimate: Estimate, width: int, colours: dict[str, str]) -> Block:
+def _head(estimate: Estimate, width: int, colours: dict[str, str]) -> SvgBlock:
     """The model, its engine on its cards, and the verdict."""
     tone, sign, said = spoken(estimate)
     rows = [
@@ -117,15 +108,15 @@ def _head(estimate: Estimate, width: int, colours: dict[str, str]) -> Block:
         made = _paragraph(words, width, size, colours[colour], weight)
         lines.append(f'<g transform="translate(0 {y:g})">{"".join(made.lines)}</g>')
         y += made.height
-    return Block(lines, y)
+    return SvgBlock(lines, y)
 
 
-def _paragraph(words: str, width: int, size: int, colour: str, weight: int = 400) -> Block:
+def _paragraph(words: str, width: int, size: int, colour: str, weight: int = 400) -> SvgBlock:
     """Words in as many lines as they take, cut where that is too many."""
     pieces = wrap(words, int(width / (CHARACTER * size)), max_lines=MOST_LINES, placeholder=" …")
     lines = [_line(piece, 1.4 * size * (i + 1) - 0.4 * size, size, colour, weight)
              for i, piece in enumerate(pieces)]  # fmt: skip
-    return Block(lines, 1.4 * size * len(pieces))
+    return SvgBlock(lines, 1.4 * size * len(pieces))
 
 
 def _line(words: str, y: float, size: int, colour: str, weight: int = 400, x: float = 0) -> str:
@@ -133,16 +124,16 @@ def _line(words: str, y: float, size: int, colour: str, weight: int = 400, x: fl
             f'fill="{colour}">{text(words)}</text>')  # fmt: skip
 
 
-def _step(estimate: Estimate, width: int, colours: dict[str, str]) -> Iterator[Block]:
+def _step(estimate: Estimate, width: int, colours: dict[str, str]) -> Iterator[SvgBlock]:
     """The instants, and what their colours and patterns stand for."""
     page = page_of(estimate)
     limit = page.result.gpu_memory_bytes
     drawn = drawing(page.columns, page.peak, limit, width=width)
-    yield Block(drawn.lines, drawn.height, "step")
+    yield SvgBlock(drawn.lines, drawn.height, "step")
     yield _legend(titles(estimate.ledger).items(), width, colours["ink"])
 
 
-def _legend(kinds: Iterable[tuple[str, str]], width: int, ink: str) -> Block:
+def _legend(kinds: Iterable[tuple[str, str]], width: int, ink: str) -> SvgBlock:
     """A sample and a word for each kind, as many in a row as there is room for."""
     lines, x, y = [], 0.0, 0
     for kind, title in kinds:
@@ -152,14 +143,14 @@ def _legend(kinds: Iterable[tuple[str, str]], width: int, ink: str) -> Block:
         lines.append(f'<rect x="{x:g}" y="{y}" width="14" height="14" fill="url(#p-{kind})"/>'
                      f"{_line(title, y + 12, 13, ink, x=x + 22)}")  # fmt: skip
         x += round(long) + 18
-    return Block(lines, y + 16)
+    return SvgBlock(lines, y + 16)
 
 
-def _room(estimate: Estimate, width: int, colours: dict[str, str]) -> Iterator[Block]:
+def _room(estimate: Estimate, width: int, colours: dict[str, str]) -> Iterator[SvgBlock]:
     """The map under its title; a narrow one has every second or third number of sequences."""
     cells = max(1, (width - LEFT - RIGHT) // LEAST_CELL)
     counts = CONCURRENCIES[:: -(-len(CONCURRENCIES) // cells)]
     made = drawn_map(matrix(estimate, concurrencies=counts), width=min(width, WIDTH))
     yield _paragraph(TITLES["room"], width, 16, colours["ink"], 650)
-    yield Block(made.lines, made.height, "heat")
+    yield SvgBlock(made.lines, made.height, "heat")
     yield _paragraph(CAPTION, width, 12, colours["soft"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..ledger.units import MIB
-from ..trace.diff import Difference, Kind, Row, Side
+from ..trace.diff import DiffRow, DiffSide, KindDiff, LedgerDiff
 from .columns import columns
 from .lines import BOLD, DIM, WIDTH, Line, line, wrapped
 from .parts import KIND_TITLES
@@ -15,13 +15,13 @@ SIDES = 4  # entries of a kind that are named on each side
 FIGURES = ("estimate", "trace", "difference")
 
 
-def difference_lines(found: Difference, titles: Mapping[str, str]) -> Iterator[Line]:
+def difference_lines(found: LedgerDiff, titles: Mapping[str, str]) -> Iterator[Line]:
     """The phases, then the peak by kind, by place, and entry by entry where it differs.
 
     `titles` are the phases in words.
     """
     yield line("the estimate against this trace, in MiB", BOLD)
-    rows = [Row(titles[row.name], row.estimate_bytes, row.trace_bytes)
+    rows = [DiffRow(titles[row.name], row.estimate_bytes, row.trace_bytes)
             for row in _worst_first(_steps(found.phases))]  # fmt: skip
     yield from _table("peak of each phase", rows)
     yield line()
@@ -37,12 +37,12 @@ def difference_lines(found: Difference, titles: Mapping[str, str]) -> Iterator[L
             yield from _entries(kind)
 
 
-def _titled(kind: Kind) -> Row:
+def _titled(kind: KindDiff) -> DiffRow:
     row = kind.row
-    return Row(KIND_TITLES[row.name], row.estimate_bytes, row.trace_bytes)
+    return DiffRow(KIND_TITLES[row.name], row.estimate_bytes, row.trace_bytes)
 
 
-def _steps(rows: Iterable[Row]) -> Iterator[Row]:
+def _steps(rows: Iterable[DiffRow]) -> Iterator[DiffRow]:
     """Phases of the later steps that are alike as one: `s1.a0.fwd` is shown, `s2.a0.fwd` not."""
     seen: set[tuple[str, int, int]] = set()
     for row in rows:
@@ -53,7 +53,7 @@ def _steps(rows: Iterable[Row]) -> Iterator[Row]:
             yield row
 
 
-def _worst_first(rows: Iterable[Row]) -> list[Row]:
+def _worst_first(rows: Iterable[DiffRow]) -> list[DiffRow]:
     return sorted(rows, key=lambda row: -abs(row.difference_bytes))
 
 
@@ -61,7 +61,7 @@ def _mib(num_bytes: int) -> str:
     return f"{num_bytes / MIB:,.2f}"
 
 
-def _table(title: str, rows: Sequence[Row]) -> Iterator[Line]:
+def _table(title: str, rows: Sequence[DiffRow]) -> Iterator[Line]:
     """Rows that differ; how many do not, in a line."""
     differ = [row for row in rows if abs(row.difference_bytes) >= SAME]
     same = [row.name for row in rows if row not in differ]
@@ -74,7 +74,7 @@ def _table(title: str, rows: Sequence[Row]) -> Iterator[Line]:
         yield from wrapped("", label + ", ".join(same), DIM)
 
 
-def _entries(kind: Kind) -> Iterator[Line]:
+def _entries(kind: KindDiff) -> Iterator[Line]:
     """What a kind is made of on both sides."""
     row = kind.row
     title = f"{KIND_TITLES[row.name]}, {row.difference_bytes / MIB:+,.2f} MiB"
@@ -83,7 +83,7 @@ def _entries(kind: Kind) -> Iterator[Line]:
     yield from _side("trace", kind.trace)
 
 
-def _side(title: str, sides: Sequence[Side]) -> Iterator[Line]:
+def _side(title: str, sides: Sequence[DiffSide]) -> Iterator[Line]:
     label = title
     for side in sides[:SIDES]:
         copies = f"{side.copies} × " if 1 < side.copies < side.bytes else ""

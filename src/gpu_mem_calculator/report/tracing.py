@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from ..core.calculator import Estimate
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
-from ..memory.timeline import STARTUP
-from ..trace.diff import Difference
+from ..run.phases import STARTUP
+from ..trace.diff import LedgerDiff
 from .headline import OPTIMIZER_TITLES, headline, setup_words, verdict_lines
 from .lines import BOLD, DIM, WARN, WIDTH, Line, count, line, size, wrapped
 from .numbers import four_numbers, numbers_table
@@ -21,19 +21,19 @@ from .steps import picture
 from .trace_diff import difference_lines
 
 if TYPE_CHECKING:
-    from ..trace.run import Trace
+    from ..trace.run import RunTrace
 
 LARGEST = 10
 
 
-class Traced(Struct, frozen=True, kw_only=True):
+class TraceReport(Struct, frozen=True, kw_only=True):
     """A trace with all that its report says.
 
     `estimate` is of the same run; where it does not know the model, which then has a `title`, it
     is of a stand-in, whose engine and cards are the run's and whose model is never shown.
     """
 
-    trace: Trace
+    trace: RunTrace
     estimate: Estimate
     advice: str
     notes: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Traced(Struct, frozen=True, kw_only=True):
     batch: str = ""  # of a model with a title, in words
     num_parameters: int
     num_trained: int
-    difference: Difference | None = None
+    difference: LedgerDiff | None = None
 
     @property
     def peak(self) -> Instant:
@@ -59,14 +59,14 @@ class Traced(Struct, frozen=True, kw_only=True):
         return self.trace.needs_bytes + self.outside_torch_bytes
 
 
-def peak_of(trace: Trace) -> Instant:
+def peak_of(trace: RunTrace) -> Instant:
     """The highest phase; of several that are, the last step's."""
     instants, heights = trace.ledger.instants, trace.ledger.heights()
     top = int(heights[trace.peak_phase])
     return [i for i in instants if int(heights[i.name]) == top and i.phase != STARTUP][-1]
 
 
-def tracing_report(traced: Traced) -> Iterator[Line]:
+def tracing_report(traced: TraceReport) -> Iterator[Line]:
     """The whole report."""
     yield from _headline(traced)
     for note in traced.notes:
@@ -92,7 +92,7 @@ def tracing_report(traced: Traced) -> Iterator[Line]:
         yield from wrapped(" " * 8, "set it in PYTORCH_ALLOC_CONF; --alloc-conf shows it here", DIM)
 
 
-def _headline(traced: Traced) -> Iterator[Line]:
+def _headline(traced: TraceReport) -> Iterator[Line]:
     if not traced.title:
         yield from headline(traced.estimate)
         return
@@ -109,7 +109,7 @@ def _headline(traced: Traced) -> Iterator[Line]:
     yield from wrapped("", ", ".join(setup_words(traced.estimate)))
 
 
-def _timeline(traced: Traced) -> Iterator[Line]:
+def _timeline(traced: TraceReport) -> Iterator[Line]:
     """A bar for each phase of start-up, the first step and the last one."""
     trace = traced.trace
     room = trace.resolved.hardware.memory_bytes - traced.outside_torch_bytes
@@ -150,14 +150,14 @@ def _later(instant: Instant) -> bool:
     return re.fullmatch(r"s\d+\.[am][1-9]\d*\.\w+", instant.name) is not None
 
 
-def largest(traced: Traced) -> list[tuple[Entry, int]]:
+def largest(traced: TraceReport) -> list[tuple[Entry, int]]:
     """The entries with most bytes at the peak, with those bytes."""
     peak = traced.peak.name
     alive = [(entry, int(entry.at(peak))) for entry in traced.trace.ledger.entries]
     return sorted((pair for pair in alive if pair[1] > 0), key=lambda pair: -pair[1])
 
 
-def _largest(traced: Traced) -> Iterator[Line]:
+def _largest(traced: TraceReport) -> Iterator[Line]:
     """The ten largest things alive at the peak: what, where, who made them."""
     every = largest(traced)
     yield line(f"largest at the peak, {traced.peak.title}", BOLD)
@@ -205,7 +205,7 @@ def place(source: str) -> str:
     return f"{package}/{path.name}:{found[2]}"
 
 
-def _numbers(traced: Traced) -> Iterator[Line]:
+def _numbers(traced: TraceReport) -> Iterator[Line]:
     trace = traced.trace
     yield from numbers_table(
         four_numbers(trace.allocated_bytes, trace.reserved_bytes, trace.needs_bytes,
@@ -213,7 +213,7 @@ def _numbers(traced: Traced) -> Iterator[Line]:
     )  # fmt: skip
 
 
-def tracing_data(traced: Traced) -> dict[str, Any]:
+def tracing_data(traced: TraceReport) -> dict[str, Any]:
     """All of it as plain data, every entry of the ledger included."""
     import msgspec
 
@@ -243,7 +243,7 @@ def tracing_data(traced: Traced) -> dict[str, Any]:
     return data
 
 
-def _at_peak(trace: Trace) -> dict[str, int]:
+def _at_peak(trace: RunTrace) -> dict[str, int]:
     peak = next(i for i in trace.ledger.instants if i.name == trace.peak_phase)
     return {kind: int(size) for kind, size in trace.ledger.parts(peak).items()}
 

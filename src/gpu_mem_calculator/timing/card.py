@@ -11,7 +11,7 @@ from msgspec import Struct
 QUANTIZED, SHORT_SUM = "int8 or fp16", "fp16, summed in 16 bits"
 
 
-class Card(Struct, frozen=True, kw_only=True):
+class CardRates(Struct, frozen=True, kw_only=True):
     """Operations, bytes of memory and bytes of the link a second, and a message's latency.
 
     `adds_up`: the switch between the cards can sum what they send (NVLink SHARP).

@@ -12,7 +12,7 @@ from msgspec import Struct
 PROMPTS, ALONE, TOGETHER = "prompts", "alone", "together"
 
 
-class Share(Struct, frozen=True):
+class ReachedShare(Struct, frozen=True):
     """Shares of the bound that measured speeds are."""
 
     median: float
@@ -22,33 +22,33 @@ class Share(Struct, frozen=True):
 
 
 # fmt: off
-SHARES: Mapping[str, Mapping[str, Share]] = {
+SHARES: Mapping[str, Mapping[str, ReachedShare]] = {
     "llamacpp": {
-        PROMPTS: Share(0.16, 0.03, 0.49, 36),
-        ALONE: Share(0.69, 0.31, 0.89, 40),
+        PROMPTS: ReachedShare(0.16, 0.03, 0.49, 36),
+        ALONE: ReachedShare(0.69, 0.31, 0.89, 40),
     },
     "sglang": {
-        PROMPTS: Share(0.22, 0.19, 0.27, 4),
-        ALONE: Share(0.23, 0.1, 0.39, 36),
-        TOGETHER: Share(0.15, 0.07, 0.64, 12),
+        PROMPTS: ReachedShare(0.22, 0.19, 0.27, 4),
+        ALONE: ReachedShare(0.23, 0.1, 0.39, 36),
+        TOGETHER: ReachedShare(0.15, 0.07, 0.64, 12),
     },
     "tensorrt_llm": {
-        PROMPTS: Share(0.44, 0.18, 0.74, 24),
-        ALONE: Share(0.34, 0.05, 0.64, 3),
-        TOGETHER: Share(0.4, 0.05, 0.79, 132),
+        PROMPTS: ReachedShare(0.44, 0.18, 0.74, 24),
+        ALONE: ReachedShare(0.34, 0.05, 0.64, 3),
+        TOGETHER: ReachedShare(0.4, 0.05, 0.79, 132),
     },
     "tgi": {
-        PROMPTS: Share(0.24, 0.21, 0.88, 9),
-        ALONE: Share(0.41, 0.3, 0.7, 7),
-        TOGETHER: Share(0.25, 0.15, 0.56, 4),
+        PROMPTS: ReachedShare(0.24, 0.21, 0.88, 9),
+        ALONE: ReachedShare(0.41, 0.3, 0.7, 7),
+        TOGETHER: ReachedShare(0.25, 0.15, 0.56, 4),
     },
     "transformers": {
-        ALONE: Share(0.17, 0.02, 0.55, 11),
+        ALONE: ReachedShare(0.17, 0.02, 0.55, 11),
     },
     "vllm": {
-        PROMPTS: Share(0.31, 0.07, 0.64, 38),
-        ALONE: Share(0.39, 0.06, 0.73, 37),
-        TOGETHER: Share(0.24, 0.06, 0.65, 43),
+        PROMPTS: ReachedShare(0.31, 0.07, 0.64, 38),
+        ALONE: ReachedShare(0.39, 0.06, 0.73, 37),
+        TOGETHER: ReachedShare(0.24, 0.06, 0.65, 43),
     },
 }
 # fmt: on

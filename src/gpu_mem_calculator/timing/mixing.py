@@ -8,16 +8,16 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ..ledger.num import ceil_div
-from ..memory.serving.shard import Shard
 from ..model.arch import Arch
 from ..model.blocks import Attention, LatentAttention, Mixer, Recurrence, StateSpace
+from ..weights.shards import ServerShard
 
 # Products with the whole state for each token: it is updated and read; the delta rule also reads
 # what it holds for the key before.
 STATE_PRODUCTS = {"gated_delta": 3, "delta": 3}
 
 
-class Mixing(Struct, frozen=True, kw_only=True):
+class MixerWork(Struct, frozen=True, kw_only=True):
     """Equal mixers of a rank: multiplications for each token that another one sees, in a prompt and
     in a step, and for each token whatever it sees.
 
@@ -65,48 +65,48 @@ def step_seen(context: int, most: int | None, *, chunked: bool = False) -> int:
     return (context - 1) % most + 1 if chunked else most
 
 
-def mixings(arch: Arch, shard: Shard) -> tuple[Mixing, ...]:
+def mixings(arch: Arch, shard: ServerShard) -> tuple[MixerWork, ...]:
     """Those of a rank, equal ones in one."""
-    counts: dict[Mixing, int] = {}
+    counts: dict[MixerWork, int] = {}
     for place in shard.places:
         layer = arch.layers[place]
         window = arch.windows[place] if arch.windows else None
         for mixer in layer.mixers:
             one = _mixing(mixer, window, shard.attention_tp, arch.family)
             if layer.kind == "encoder":
-                one = Mixing(count=1, used="encoder", prompt=one.prompt, each=one.each)
+                one = MixerWork(count=1, used="encoder", prompt=one.prompt, each=one.each)
             counts[one] = counts.get(one, 0) + 1
     return tuple(
-        Mixing(count=number, used=one.used, prompt=one.prompt, step=one.step, each=one.each,
+        MixerWork(count=number, used=one.used, prompt=one.prompt, step=one.step, each=one.each,
                window=one.window, chunked=one.chunked, chosen=one.chosen, index=one.index)
         for one, number in counts.items()
     )  # fmt: skip
 
 
-def _mixing(mixer: Mixer, window: int | None, ranks: int, family: str) -> Mixing:
+def _mixing(mixer: Mixer, window: int | None, ranks: int, family: str) -> MixerWork:
     if isinstance(mixer, Attention):
         wide = _cut(mixer.heads, ranks) * (mixer.head_dim + (mixer.value_dim or mixer.head_dim))
-        return Mixing(
+        return MixerWork(
             count=1, used="cross" if mixer.cross else "decoder", prompt=wide, step=wide,
             window=window, chunked=window is not None and family.startswith("llama4"),
         )  # fmt: skip
     if isinstance(mixer, LatentAttention):
         return _latent(mixer, ranks)
     if isinstance(mixer, StateSpace):
-        return Mixing(count=1, each=2 * mixer.inner * mixer.state // ranks)
+        return MixerWork(count=1, each=2 * mixer.inner * mixer.state // ranks)
     assert isinstance(mixer, Recurrence)
     passes = STATE_PRODUCTS.get(mixer.kind, 2)
-    return Mixing(count=1, each=passes * mixer.state_elements // ranks)
+    return MixerWork(count=1, each=passes * mixer.state_elements // ranks)
 
 
-def _latent(mixer: LatentAttention, ranks: int) -> Mixing:
+def _latent(mixer: LatentAttention, ranks: int) -> MixerWork:
     """A prompt's keys and values are unpacked, a (d_n + d_r + d_v) for each token seen; a step
     works on the latents themselves, a (2 r + d_r): the matrix that unpacks them is multiplied into
     query and output, which costs as much as unpacking one token (DeepSeek-V2, section 2.1).
     """
     heads = _cut(mixer.heads, ranks)
     index = mixer.index
-    return Mixing(
+    return MixerWork(
         count=1, prompt=heads * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim),
         step=heads * (2 * mixer.kv_rank + mixer.rope_dim),
         chosen=mixer.chosen,

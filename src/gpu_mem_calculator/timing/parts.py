@@ -7,7 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..memory.serving.shard import (
+from ..model.arch import Arch
+from ..model.blocks import Moe
+from ..weights.shards import (
     EMBEDDING,
     EXPERT,
     EXPERTS,
@@ -16,19 +18,19 @@ from ..memory.serving.shard import (
     LINEAR,
     ROUTER,
     TOWER,
-    Held,
-    Shard,
+    ServerShard,
+    ShardedParameter,
     held,
 )
-from ..model.arch import Arch
-from ..model.blocks import Moe
 
 # When a part is used: with every token, with a sequence's last one, or with a prompt's only.
 ALWAYS, LAST, ENCODING = "always", "last", "encoding"
-Sized = Callable[[Held], tuple[float, str]]  # a parameter to its bytes and the unit it runs on
+Sized = Callable[
+    [ShardedParameter], tuple[float, str]
+]  # a parameter to its bytes and the unit it runs on
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class WeightUse(Struct, frozen=True, kw_only=True):
     """Weights that are used alike.
 
     `chosen`: the share of experts that a token is sent to. `spread`: how many ranks' tokens come by
@@ -58,32 +60,32 @@ class Part(Struct, frozen=True, kw_only=True):
 
 
 def parts(
-    arch: Arch, shard: Shard, sized: Sized, gathered: int = 1, sharing: int = 1
-) -> tuple[Part, ...]:
+    arch: Arch, shard: ServerShard, sized: Sized, gathered: int = 1, sharing: int = 1
+) -> tuple[WeightUse, ...]:
     """A rank's, those that are used alike in one. A table of embeddings is not read but for a few
     rows, unless it is the head as well; a tower is for pictures.
 
     `gathered`: data-parallel ranks that share all but attention; `sharing`: those that share
     experts only.
     """
-    sums: dict[Part, tuple[float, float]] = {}
+    sums: dict[WeightUse, tuple[float, float]] = {}
     for one in held(arch, shard):
         kind = _kind(one, arch, shard, gathered, sharing)
         if kind is None:
             continue
         size, unit = sized(one)
-        key = Part(unit=unit, **kind)
+        key = WeightUse(unit=unit, **kind)
         elements, read = sums.get(key, (0.0, 0.0))
         sums[key] = (elements + (one.numel if _multiplied(one) else 0), read + size)
     return tuple(
-        Part(used=key.used, unit=key.unit, chosen=key.chosen, spread=key.spread,
+        WeightUse(used=key.used, unit=key.unit, chosen=key.chosen, spread=key.spread,
              elements=elements, bytes=read)
         for key, (elements, read) in sums.items()
     )  # fmt: skip
 
 
 def _kind(
-    one: Held, arch: Arch, shard: Shard, gathered: int, sharing: int
+    one: ShardedParameter, arch: Arch, shard: ServerShard, gathered: int, sharing: int
 ) -> Mapping[str, Any] | None:
     """How a parameter is used; None where a pass does not read it."""
     if one.part == TOWER:
@@ -101,24 +103,24 @@ def _kind(
     return {"used": used, "spread": gathered if one.part == FEED_FORWARD else 1}
 
 
-def _is_table(one: Held, arch: Arch) -> bool:
+def _is_table(one: ShardedParameter, arch: Arch) -> bool:
     """Whether it is what hidden states are made from; Gemma 3n has a second, for its layers."""
     return one.role == EMBEDDING and one.shape[-1] == arch.hidden
 
 
-def _multiplied(one: Held) -> bool:
+def _multiplied(one: ShardedParameter) -> bool:
     """Whether it is a matrix that tokens are multiplied by, or a convolution."""
     if one.role in (LINEAR, EXPERT, ROUTER, HEAD, EMBEDDING):
         return len(one.shape) > 1
     return "conv" in one.name and len(one.shape) > 1
 
 
-def read_bytes(parts: Iterable[Part], used: str, tokens: float) -> float:
+def read_bytes(parts: Iterable[WeightUse], used: str, tokens: float) -> float:
     """Bytes of the parts that are used so, in a pass with so many tokens."""
     return sum(part.read(tokens) for part in parts if part.used == used)
 
 
-def products(parts: Iterable[Part], used: str, tokens: float) -> dict[str, float]:
+def products(parts: Iterable[WeightUse], used: str, tokens: float) -> dict[str, float]:
     """Operations by unit."""
     found: dict[str, float] = {}
     for part in parts:

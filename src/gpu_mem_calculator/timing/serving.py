@@ -9,37 +9,37 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .card import Card
-from .work import Stage, Work, prompt_work, step_work
+from .card import CardRates
+from .work import PassWork, StageWork, prompt_work, step_work
 
 COMPUTE, MEMORY, LINK = "compute", "memory bandwidth", "communication"
 SEGMENTS = 16  # of an answer, whose context grows
 
 
-class Serving(Struct, frozen=True, kw_only=True):
+class ServingReplica(Struct, frozen=True, kw_only=True):
     """A model on the cards of one replica: one rank of each pipeline stage.
 
     `overlapped`: several batches run through the stages at once (not so in llama.cpp).
     """
 
-    card: Card
-    stages: tuple[Stage, ...]
+    card: CardRates
+    stages: tuple[StageWork, ...]
     overlapped: bool = True
 
     @property
-    def alone(self) -> Serving:
+    def alone(self) -> ServingReplica:
         """The same with one sequence on all of its cards."""
         return replace(self, stages=tuple(stage.alone for stage in self.stages))
 
 
-class Pass(Struct, frozen=True):
+class PassTime(Struct, frozen=True):
     """How long it takes at least, and what bounds it."""
 
     seconds: float
     bound: str
 
 
-def timed(work: Work, card: Card) -> Pass:
+def timed(work: PassWork, card: CardRates) -> PassTime:
     """The longest of computing, reading and sending, and the messages one waits for."""
     compute = sum(n / card.rate(unit) for unit, n in work.flops.items() if n)
     memory = work.read_bytes / card.memory_bytes_per_second
@@ -47,23 +47,23 @@ def timed(work: Work, card: Card) -> Pass:
     waited = work.messages * card.link_seconds
     longest = max(compute, memory, sent)
     if sent + waited >= max(compute, memory, 1e-30):
-        return Pass(longest + waited, LINK)
-    return Pass(longest + waited, COMPUTE if compute >= memory else MEMORY)
+        return PassTime(longest + waited, LINK)
+    return PassTime(longest + waited, COMPUTE if compute >= memory else MEMORY)
 
 
-def prompt_works(serving: Serving, prompt: int, sequences: float = 1) -> list[Work]:
+def prompt_works(serving: ServingReplica, prompt: int, sequences: float = 1) -> list[PassWork]:
     """Prompts in one pass, on each stage."""
     card = serving.card
     return [prompt_work(stage, prompt, sequences, adds_up=card.adds_up) for stage in serving.stages]
 
 
-def step_works(serving: Serving, context: int, sequences: float) -> list[Work]:
+def step_works(serving: ServingReplica, context: int, sequences: float) -> list[PassWork]:
     """One token of each sequence, on each stage."""
     card = serving.card
     return [step_work(stage, context, sequences, adds_up=card.adds_up) for stage in serving.stages]
 
 
-def first_token(serving: Serving, prompt: int, chunk: int) -> Pass:
+def first_token(serving: ServingReplica, prompt: int, chunk: int) -> PassTime:
     """The time of one prompt: stage after stage, unless it is cut into chunks that follow each
     other through the stages.
     """
@@ -71,17 +71,17 @@ def first_token(serving: Serving, prompt: int, chunk: int) -> Pass:
     slowest = max(passes, key=lambda one: one.seconds)
     chunks = -(-prompt // chunk)
     total = sum(one.seconds for one in passes)
-    return Pass((total + (chunks - 1) * slowest.seconds) / chunks, slowest.bound)
+    return PassTime((total + (chunks - 1) * slowest.seconds) / chunks, slowest.bound)
 
 
-def prompt_rate(serving: Serving, prompt: int) -> tuple[float, str]:
+def prompt_rate(serving: ServingReplica, prompt: int) -> tuple[float, str]:
     """Prompt tokens a second with prompts in every stage, and the bound: the slowest stage's."""
     slowest = max((timed(work, serving.card) for work in prompt_works(serving, prompt)),
                   key=lambda one: one.seconds)  # fmt: skip
     return prompt / slowest.seconds, slowest.bound
 
 
-def step_rates(serving: Serving, context: int, sequences: int) -> tuple[float, float, str]:
+def step_rates(serving: ServingReplica, context: int, sequences: int) -> tuple[float, float, str]:
     """Tokens a second of all sequences and of each, and the bound.
 
     With a pipeline the sequences are cut into as many batches as there are stages: each token
@@ -95,15 +95,15 @@ def step_rates(serving: Serving, context: int, sequences: int) -> tuple[float, f
     return sequences / around, 1 / around, slowest.bound
 
 
-def prompts(serving: Serving, prompt: int, sequences: float) -> Pass:
+def prompts(serving: ServingReplica, prompt: int, sequences: float) -> PassTime:
     """The time of so many prompts together, with prompts in every stage: the slowest stage's."""
     passes = [timed(work, serving.card) for work in prompt_works(serving, prompt, sequences)]
     return max(passes, key=lambda one: one.seconds)
 
 
 def requests(
-    serving: Serving, prompt: int, new: int, sequences: float, *, prompted: bool = False
-) -> Pass:
+    serving: ServingReplica, prompt: int, new: int, sequences: float, *, prompted: bool = False
+) -> PassTime:
     """The time that so many requests take together: prompts, and answers of `new` tokens, the
     first of which comes with the prompt; `prompted`: without the prompts.
 
@@ -120,15 +120,17 @@ def requests(
         elif sequences == 1:
             both = timed(first, serving.card), timed(steps, serving.card)
             longer = max(both, key=lambda one: one.seconds)
-            passes.append(Pass(both[0].seconds + both[1].seconds, longer.bound))
+            passes.append(PassTime(both[0].seconds + both[1].seconds, longer.bound))
         else:
             passes.append(timed(first.plus(steps), serving.card))
     slowest = max(passes, key=lambda one: one.seconds)
     total = sum(one.seconds for one in passes)
-    return Pass(max(total, batches * slowest.seconds), slowest.bound)
+    return PassTime(max(total, batches * slowest.seconds), slowest.bound)
 
 
-def _answer(serving: Serving, stage: int, prompt: int, steps: int, sequences: float) -> Work:
+def _answer(
+    serving: ServingReplica, stage: int, prompt: int, steps: int, sequences: float
+) -> PassWork:
     """So many steps on one stage.
 
     Between the ends of a segment what is read grows in a line, or less where a window fills up.

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..memory.serving.cache import LATENT, Kept
-from .mixing import Mixing
-from .parts import ALWAYS, ENCODING, LAST, Part, products, read_bytes
+from ..generation.kv_cache import LATENT, LayerState
+from .mixing import MixerWork
+from .parts import ALWAYS, ENCODING, LAST, WeightUse, products, read_bytes
 
 MULTIPLY_ADD = 2
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class PassWork(Struct, frozen=True, kw_only=True):
     """Operations by unit, bytes that are read, bytes that are sent and how often one waits."""
 
     flops: Mapping[str, float]
@@ -22,30 +22,30 @@ class Work(Struct, frozen=True, kw_only=True):
     sent_bytes: float = 0.0
     messages: float = 0.0
 
-    def times(self, passes: float) -> Work:
+    def times(self, passes: float) -> PassWork:
         """So many passes like it."""
-        return Work(flops={unit: passes * n for unit, n in self.flops.items()},
+        return PassWork(flops={unit: passes * n for unit, n in self.flops.items()},
                     read_bytes=passes * self.read_bytes, sent_bytes=passes * self.sent_bytes,
                     messages=passes * self.messages)  # fmt: skip
 
-    def plus(self, other: Work) -> Work:
+    def plus(self, other: PassWork) -> PassWork:
         """Both."""
-        return Work(flops=added(self.flops, other.flops),
+        return PassWork(flops=added(self.flops, other.flops),
                     read_bytes=self.read_bytes + other.read_bytes,
                     sent_bytes=self.sent_bytes + other.sent_bytes,
                     messages=self.messages + other.messages)  # fmt: skip
 
 
-class Stage(Struct, frozen=True, kw_only=True):
+class StageWork(Struct, frozen=True, kw_only=True):
     """One rank of a pipeline stage: its weights, mixers and caches, and the sums over its ranks.
 
     `mixed` is the unit that scores and their products with values run on. `hidden_bytes`: one
     token's hidden state, of which `sums` are added up over `ranks`.
     """
 
-    parts: tuple[Part, ...]
-    mixings: tuple[Mixing, ...]
-    caches: tuple[Kept, ...]
+    parts: tuple[WeightUse, ...]
+    mixings: tuple[MixerWork, ...]
+    caches: tuple[LayerState, ...]
     mixed: str
     hidden_bytes: float
     sums: int = 0
@@ -54,7 +54,7 @@ class Stage(Struct, frozen=True, kw_only=True):
     chosen: int = 0  # tokens that sparse attention reads at most
 
     @property
-    def alone(self) -> Stage:
+    def alone(self) -> StageWork:
         """The same while other data-parallel ranks have nothing to do."""
         return replace(self, gathered=1, parts=tuple(replace(p, spread=1) for p in self.parts))
 
@@ -73,13 +73,15 @@ def added(*all_flops: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def prompt_work(stage: Stage, prompt: int, sequences: float, *, adds_up: bool = False) -> Work:
+def prompt_work(
+    stage: StageWork, prompt: int, sequences: float, *, adds_up: bool = False
+) -> PassWork:
     """Prompts in one pass. The head sees the last token of each."""
     tokens = prompt * sequences
     decoded = sequences if stage.encodes else tokens
     mixed = sum(one.count * one.in_prompt(prompt) * (tokens if one.used == "encoder" else decoded)
                 for one in stage.mixings if one.used != "cross")  # fmt: skip
-    return Work(
+    return PassWork(
         flops=added(
             products(stage.parts, ENCODING, tokens), products(stage.parts, ALWAYS, decoded),
             products(stage.parts, LAST, sequences), {stage.mixed: MULTIPLY_ADD * mixed},
@@ -90,10 +92,12 @@ def prompt_work(stage: Stage, prompt: int, sequences: float, *, adds_up: bool = 
     )  # fmt: skip
 
 
-def step_work(stage: Stage, context: int, sequences: float, *, adds_up: bool = False) -> Work:
+def step_work(
+    stage: StageWork, context: int, sequences: float, *, adds_up: bool = False
+) -> PassWork:
     """One token of each sequence: weights once, every sequence's cache, states there and back."""
     mixed = sum(one.count * one.in_step(context) for one in stage.mixings if one.used == "decoder")
-    return Work(
+    return PassWork(
         flops=added(
             products(stage.parts, ALWAYS, sequences), products(stage.parts, LAST, sequences),
             {stage.mixed: MULTIPLY_ADD * sequences * mixed},
@@ -104,7 +108,7 @@ def step_work(stage: Stage, context: int, sequences: float, *, adds_up: bool = F
     )  # fmt: skip
 
 
-def cache_bytes(stage: Stage, context: int) -> float:
+def cache_bytes(stage: StageWork, context: int) -> float:
     """What a step reads of one sequence's cache, and writes of its states."""
     total = 0.0
     for one in stage.caches:
@@ -115,7 +119,7 @@ def cache_bytes(stage: Stage, context: int) -> float:
     return total
 
 
-def sent_bytes(stage: Stage, tokens: float, *, adds_up: bool = False) -> float:
+def sent_bytes(stage: StageWork, tokens: float, *, adds_up: bool = False) -> float:
     """Bytes that a rank sends at least: 2 (t - 1) / t of each tensor (Patarasuk and Yuan, 2009);
     the whole of it, once, where the switch adds up.
     """
@@ -127,6 +131,6 @@ def sent_bytes(stage: Stage, tokens: float, *, adds_up: bool = False) -> float:
     return stage.sums * copies * tokens * stage.gathered * stage.hidden_bytes
 
 
-def _messages(stage: Stage) -> float:
+def _messages(stage: StageWork) -> float:
     """Each sum is waited for once at least."""
     return float(stage.sums) if stage.ranks > 1 else 0.0

@@ -37,7 +37,7 @@ def chosen(q: Any, k: Any, v: Any, mask: Any, *, gqa: bool, compute_capability: 
     return EFFICIENT
 
 
-class Kernels:
+class AttentionKernels:
     """The attention kernels that ran, and why the costly ones did."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Kernels:
         return tuple(found)
 
 
-def attention_for(compute_capability: str, kernels: Kernels) -> Callable[..., Any]:
+def attention_for(compute_capability: str, kernels: AttentionKernels) -> Callable[..., Any]:
     """torch.nn.functional.scaled_dot_product_attention as a card runs it."""
 
     def attention(

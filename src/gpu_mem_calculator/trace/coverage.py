@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..core.errors import InputError
-from ..core.resolved import Resolved
+from ..core.resolved import ResolvedRun
 from ..jobs.deepspeed import OPTIMIZERS as DEEPSPEED
 from ..jobs.optimizers import TORCH
-from ..memory.run import Run
+from ..run.run import Run
 
 ENGINES = ("pytorch_ddp", "fsdp", "deepspeed", "transformers")
 INSTEAD = "gpu-mem-calc calculate estimates it, and measure runs it on a GPU"
 
 
-def check_covered(resolved: Resolved, rank: int) -> None:
+def check_covered(resolved: ResolvedRun, rank: int) -> None:
     """Refuse, in a sentence each, what fake tensors on a CPU do not show."""
     problems = [*_uncovered(resolved)]
     ranks = resolved.hardware.num_gpus
@@ -25,7 +25,7 @@ def check_covered(resolved: Resolved, rank: int) -> None:
         raise InputError(problems)
 
 
-def _uncovered(resolved: Resolved) -> Iterator[str]:
+def _uncovered(resolved: ResolvedRun) -> Iterator[str]:
     run, engine = resolved.run, resolved.engine
     section = "training" if run.new_tokens is None else "inference"
     if engine.serve is not None:

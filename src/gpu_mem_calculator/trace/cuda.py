@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .attention import HALF, Kernels, attention_for
+from .attention import HALF, AttentionKernels, attention_for
 
 aten = torch.ops.aten
 
@@ -35,7 +35,7 @@ FP32_RESULT = (
 
 
 @contextmanager
-def as_on_cuda(compute_capability: str, kernels: Kernels) -> Iterator[None]:
+def as_on_cuda(compute_capability: str, kernels: AttentionKernels) -> Iterator[None]:
     """torch chooses kernels as it would on a card of this compute capability."""
     library = torch.library.Library("aten", "IMPL")
     overrides = {

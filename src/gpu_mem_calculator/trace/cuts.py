@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from ..memory.record import Shape
+from ..run.record import Shape
 
 ONCE, STEP, BACK = "once", "step", "back"  # a forward without a graph, one with it, its backward
 Place = tuple[str, int]  # in which of them, and in which part
 
 
-class Mark(NamedTuple):
+class TraceMark(NamedTuple):
     """Something that happened: begin, end, layer, in, out, weight."""
 
     where: str
@@ -26,10 +26,10 @@ class Mark(NamedTuple):
     name: str
 
 
-Items = list[int | Mark]
+Items = list[int | TraceMark]
 
 
-class Seen(Struct, kw_only=True):
+class RecordedRun(Struct, kw_only=True):
     """What was recorded: tensors that are made (i) or freed (~i), and marks between them.
 
     Parts are numbered: before the stack 0, its layers from 1 on, behind it last. `flows[i]` is what
@@ -61,7 +61,7 @@ class Seen(Struct, kw_only=True):
         return sum(map(prod, self.owned.get(module, {}).values()))
 
 
-def cut(seen: Seen) -> dict[Place, Items]:
+def cut(seen: RecordedRun) -> dict[Place, Items]:
     """The items of each part, in each direction.
 
     What the model's loop names goes when the last layer has returned: it is that layer's.
@@ -71,7 +71,7 @@ def cut(seen: Seen) -> dict[Place, Items]:
     places = {name: number for number, name in enumerate(seen.stack, 1)}
     where, part, returned = "", 0, False
     for item in seen.items:
-        if isinstance(item, Mark):
+        if isinstance(item, TraceMark):
             if item.word == "begin":
                 where, part = item.where, seen.last if item.where == BACK else 0
             elif item.word == "layer":
@@ -88,10 +88,10 @@ def cut(seen: Seen) -> dict[Place, Items]:
     return found
 
 
-class Ends:
+class TensorEnds:
     """Where tensors go that another part frees than the one that made them."""
 
-    def __init__(self, seen: Seen, pieces: dict[Place, Items]) -> None:
+    def __init__(self, seen: RecordedRun, pieces: dict[Place, Items]) -> None:
         self.seen = seen
         self.held: list[int] = []
         self.kept: list[int] = []
@@ -102,7 +102,7 @@ class Ends:
         freed: dict[int, Place] = {}
         for place, items in pieces.items():
             for item in items if place[0] != ONCE else ():
-                if not isinstance(item, Mark):
+                if not isinstance(item, TraceMark):
                     (made if item >= 0 else freed)[item if item >= 0 else ~item] = place
         if seen.flows[0] in seen.outside:  # the batch itself flows into the first layer
             self.late[1] = [seen.flows[0]]

@@ -20,9 +20,9 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ..core.resolved import Resolved
+from ..core.resolved import ResolvedRun
 from ..jobs.model import needed
-from .places import GPU, Places
+from .places import GPU, DeviceNames
 from .recorder import Recorder
 
 MENDED = {
@@ -41,7 +41,7 @@ STATISTICS = (
 )  # fmt: skip
 
 
-class Stream(torch.cpu.Stream):
+class RecordedStream(torch.cpu.Stream):
     """A stream of the recorder's, with what DeepSpeed asks of one on a GPU."""
 
     def synchronize(self) -> None:
@@ -52,7 +52,7 @@ class Stream(torch.cpu.Stream):
         return event or torch.cpu.Event()
 
 
-class Nothing:
+class NullKernels:
     """Compiled kernels, which write into tensors that they are given and make none."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -66,7 +66,7 @@ class Nothing:
         return lambda *_, **__: None
 
 
-def _card(recorder: Recorder, default: Stream, total: int) -> Any:
+def _card(recorder: Recorder, default: RecordedStream, total: int) -> Any:
     """DeepSpeed's accelerator for CUDA, less what it asks of a card that is not there."""
     cuda: Any = needed("deepspeed.accelerator.cuda_accelerator", "measure")
     card: Any = type("Card", (cuda.CUDA_Accelerator,), {"_init_pynvml": lambda _: None})
@@ -86,7 +86,7 @@ def _card(recorder: Recorder, default: Stream, total: int) -> Any:
     }  # fmt: skip
     for name, answer in answers.items():
         setattr(card, name, _method(answer))
-    card.Stream = property(lambda _: lambda *_, **__: Stream())
+    card.Stream = property(lambda _: lambda *_, **__: RecordedStream())
     card.Event = property(lambda _: torch.cpu.Event)
     return card()
 
@@ -96,7 +96,7 @@ def _method(answer: Any) -> Any:
     return lambda _, *args, **kwargs: call(*args, **kwargs)
 
 
-def as_on_gpu(recorder: Recorder, resolved: Resolved) -> AbstractContextManager[None]:
+def as_on_gpu(recorder: Recorder, resolved: ResolvedRun) -> AbstractContextManager[None]:
     """DeepSpeed believes in the run's GPU, and nothing of that is left behind.
 
     It is imported here, not in the context, where every tensor is fake.
@@ -108,15 +108,15 @@ def as_on_gpu(recorder: Recorder, resolved: Resolved) -> AbstractContextManager[
 
 
 @contextmanager
-def _believing(recorder: Recorder, resolved: Resolved) -> Iterator[None]:
-    default = Stream()
+def _believing(recorder: Recorder, resolved: ResolvedRun) -> Iterator[None]:
+    default = RecordedStream()
     card = _card(recorder, default, resolved.hardware.memory_bytes)
     capability = tuple(map(int, resolved.run.compute_capability.split(".")))
     functions = torch.nn.functional
     with (
         patch.dict(os.environ), _silent(), _untouched(), torch.cpu.stream(default),
         patch.object(functions, "linear", functions.linear),  # which zero.Init changes for good
-        _mended(card, capability), Places(recorder.sides).everywhere(),
+        _mended(card, capability), DeviceNames(recorder.sides).everywhere(),
     ):  # fmt: skip
         yield
 
@@ -164,6 +164,6 @@ def _mended(card: Any, capability: tuple[int, ...]) -> Iterator[None]:
     }  # fmt: skip
     with ExitStack() as stack:
         for name, attribute in MENDED.items():
-            value = instead.get(attribute, Nothing)
+            value = instead.get(attribute, NullKernels)
             stack.enter_context(patch.object(sys.modules[name], attribute, value))
         yield

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from ..generation.instants import DECODE, PREFILL
 from ..ledger.ledger import ACT, CACHE, GPU, KINDS, Entry, Instant, Ledger
-from ..memory.generation import DECODE, PREFILL
 
 LAYERS, ENDS, REST = "layers", "embedding, head and loss", "inputs, masks, rotary tables"
 PLACES = (LAYERS, ENDS, REST)
@@ -21,7 +21,7 @@ T = TypeVar("T")
 WRAPPERS = ("base_model", "base_model.model")  # PEFT's, around the model
 
 
-class Row(Struct, frozen=True):
+class DiffRow(Struct, frozen=True):
     """One thing as both tell it."""
 
     name: str
@@ -34,7 +34,7 @@ class Row(Struct, frozen=True):
         return self.estimate_bytes - self.trace_bytes
 
 
-class Side(Struct, frozen=True):
+class DiffSide(Struct, frozen=True):
     """An entry of one of the two at its moment."""
 
     name: str
@@ -42,35 +42,35 @@ class Side(Struct, frozen=True):
     copies: int
 
 
-class Kind(Struct, frozen=True):
+class KindDiff(Struct, frozen=True):
     """What a kind of memory is made of on both sides, largest first."""
 
-    row: Row
-    estimate: tuple[Side, ...]
-    trace: tuple[Side, ...]
+    row: DiffRow
+    estimate: tuple[DiffSide, ...]
+    trace: tuple[DiffSide, ...]
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class LedgerDiff(Struct, frozen=True, kw_only=True):
     """The whole comparison; rows are sorted by how much they differ."""
 
     estimate_instant: str  # the moments that are compared, in words
     trace_instant: str
-    phases: tuple[Row, ...]  # in the order of the run
-    kinds: tuple[Kind, ...]
-    places: tuple[Row, ...]  # activations by where they are
+    phases: tuple[DiffRow, ...]  # in the order of the run
+    kinds: tuple[KindDiff, ...]
+    places: tuple[DiffRow, ...]  # activations by where they are
 
 
 def difference(
     estimate: Ledger, trace: Ledger, peak_phase: str, phase_peaks: Mapping[str, int]
-) -> Difference:
+) -> LedgerDiff:
     """Compare at the trace's highest phase; `phase_peaks` are the estimate's for the phases."""
     there = next(i for i in trace.instants if i.name == peak_phase)
     here = same_moment(estimate, there)
     heights = trace.heights()
-    return Difference(
+    return LedgerDiff(
         estimate_instant=here.title or here.name,
         trace_instant=there.title or there.name,
-        phases=tuple(Row(name, peak, int(heights[name])) for name, peak in phase_peaks.items()),
+        phases=tuple(DiffRow(name, peak, int(heights[name])) for name, peak in phase_peaks.items()),
         kinds=tuple(_sorted((_kind(kind, estimate, here, trace, there) for kind in KINDS),
                             lambda kind: kind.row)),
         places=tuple(_sorted(_places(estimate, here, trace, there), lambda row: row)),
@@ -89,26 +89,26 @@ def same_moment(estimate: Ledger, there: Instant) -> Instant:
     return max(wanted, key=lambda i: int(heights[i.name]))
 
 
-def _sorted(found: Iterable[T], row: Callable[[T], Row]) -> list[T]:
+def _sorted(found: Iterable[T], row: Callable[[T], DiffRow]) -> list[T]:
     """By absolute difference, then by size; without what neither has."""
     kept = [one for one in found if row(one).estimate_bytes or row(one).trace_bytes]
     return sorted(kept, key=lambda one: (-abs(row(one).difference_bytes), -row(one).trace_bytes))
 
 
-def _kind(kind: str, estimate: Ledger, here: Instant, trace: Ledger, there: Instant) -> Kind:
+def _kind(kind: str, estimate: Ledger, here: Instant, trace: Ledger, there: Instant) -> KindDiff:
     ours, theirs = _alive(estimate, here, kind), _alive(trace, there, kind)
-    row = Row(kind, sum(side.bytes for side in ours), sum(side.bytes for side in theirs))
-    return Kind(row, ours, theirs)
+    row = DiffRow(kind, sum(side.bytes for side in ours), sum(side.bytes for side in theirs))
+    return KindDiff(row, ours, theirs)
 
 
-def _alive(ledger: Ledger, instant: Instant, kind: str) -> tuple[Side, ...]:
+def _alive(ledger: Ledger, instant: Instant, kind: str) -> tuple[DiffSide, ...]:
     """The entries of a kind, those of one name as one."""
     sizes: dict[str, tuple[int, int]] = {}
     for entry in _entries(ledger, kind):
         copies = int(entry.live.get(instant.name, 0))
         size, count = sizes.get(entry.name, (0, 0))
         sizes[entry.name] = size + int(entry.at(instant.name)), count + copies
-    sides = [Side(name, size, copies) for name, (size, copies) in sizes.items() if size]
+    sides = [DiffSide(name, size, copies) for name, (size, copies) in sizes.items() if size]
     return tuple(sorted(sides, key=lambda side: -side.bytes))
 
 
@@ -118,14 +118,14 @@ def _entries(ledger: Ledger, kind: str) -> list[Entry]:
     return [entry for entry in ledger.entries if entry.kind in kinds and entry.place == GPU]
 
 
-def _places(estimate: Ledger, here: Instant, trace: Ledger, there: Instant) -> list[Row]:
+def _places(estimate: Ledger, here: Instant, trace: Ledger, there: Instant) -> list[DiffRow]:
     sums = {place: [0, 0] for place in PLACES}
     for entry in _entries(estimate, ACT):
         sums[place_of_estimate(entry.name)][0] += int(entry.at(here.name))
     for entry in _entries(trace, ACT):
         line = str(entry.source)
         sums[place_of_trace(entry.name, line)][1] += int(entry.at(there.name))
-    return [Row(place, ours, theirs) for place, (ours, theirs) in sums.items()]
+    return [DiffRow(place, ours, theirs) for place, (ours, theirs) in sums.items()]
 
 
 def place_of_estimate(name: str) -> str:

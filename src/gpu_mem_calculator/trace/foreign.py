@@ -12,14 +12,14 @@ from ..families import UnknownFamilyError, read_config
 from ..hub.access import access
 from ..jobs.function import STAND_IN, elements
 from ..jobs.model import made, recompute
-from ..memory.run import Run
+from ..run.run import Run
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 REMOTE = ("model_type={!r} is not part of transformers {}: its code comes with the model, and "
           "--trust-remote-code runs it")  # fmt: skip
 
 
-class Foreign:
+class ForeignModel:
     """Builds the model of a config.json with transformers, and a batch of full sequences."""
 
     def __init__(self, title: str, config: Any, *, trust: bool) -> None:
@@ -56,7 +56,7 @@ class Foreign:
         return model, {"input_ids": ids, "labels": ids}
 
 
-def foreign(section: Any, *, trust: bool) -> Foreign | None:
+def foreign(section: Any, *, trust: bool) -> ForeignModel | None:
     """The model of a run file where only transformers can run it; None where it is known."""
     import transformers
 
@@ -70,7 +70,7 @@ def foreign(section: Any, *, trust: bool) -> Foreign | None:
             return None
         kept = {k: v for k, v in values.items() if k not in ("architectures", "auto_map")}
         config = transformers.AutoConfig.for_model(kept.pop("model_type"), **kept)
-        return Foreign(title or str(kind), config, trust=False)
+        return ForeignModel(title or str(kind), config, trust=False)
     if "auto_map" not in values:
         return None
     if not trust:
@@ -79,7 +79,7 @@ def foreign(section: Any, *, trust: bool) -> Foreign | None:
         raise InputError(["--trust-remote-code needs the folder with the model's code; give it as "
                           "model.name"])  # fmt: skip
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
-    return Foreign(title, config, trust=True)
+    return ForeignModel(title, config, trust=True)
 
 
 def _raw(section: Any) -> tuple[str, dict[str, Any], str | None] | None:

@@ -16,7 +16,7 @@ ZERO = "deepspeed/runtime/zero/"  # buckets and gathered weights
 OUTSIDE = ("opt", "model", "init", "load")  # phases without activations
 
 
-class Watch:
+class KindWatcher:
     """Knows the model and the optimizer once they exist, and names their blocks at every mark."""
 
     def __init__(self, recorder: Recorder, progress: Callable[[str], None] | None = None) -> None:
@@ -107,7 +107,7 @@ def _of_zero(model: Any, engine: Any) -> Iterator[tuple[Any, str]]:
     yield from ((one, kind) for one, kind in found if isinstance(one, torch.Tensor))
 
 
-def kinds(watch: Watch, phase_of: Callable[[int], str]) -> list[str]:
+def kinds(watch: KindWatcher, phase_of: Callable[[int], str]) -> list[str]:
     """The kind of every block; `phase_of` is the phase in which one was made."""
     for total, term in reversed(watch.recorder.sums.items()):  # which has its memory
         if total in watch.kinds:

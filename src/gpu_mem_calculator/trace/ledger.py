@@ -8,8 +8,8 @@ from collections import Counter
 from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ..ledger.source import code
 from ..replay.allocator import Footprint
-from ..replay.stream import Stream
-from .recorder import Maker
+from ..replay.stream import AllocationStream
+from .recorder import StorageMaker
 
 PHASES = {"fwd": "forward", "bwd": "backward", "opt": "optimizer", "prefill": "prefill",
           "generate": "decode"}  # fmt: skip
@@ -29,7 +29,7 @@ def title(name: str) -> str:
 
 
 def ledger_of(
-    stream: Stream, makers: list[Maker], kinds: list[str], footprint: Footprint
+    stream: AllocationStream, makers: list[StorageMaker], kinds: list[str], footprint: Footprint
 ) -> Ledger:
     """One instant for each phase, at its highest moment; one entry for tensors that are alike."""
     instants, alive = [], {}
@@ -50,7 +50,7 @@ def ledger_of(
     return Ledger(tuple(instants), (*entries, *_rounding(entries, footprint)))
 
 
-def highest(stream: Stream) -> dict[str, set[int]]:
+def highest(stream: AllocationStream) -> dict[str, set[int]]:
     """The tensors alive when a phase has most of them, for each phase."""
     found: dict[str, set[int]] = {}
     alive: set[int] = set()
@@ -62,7 +62,7 @@ def highest(stream: Stream) -> dict[str, set[int]]:
     return found
 
 
-def _play(stream: Stream, alive: set[int], start: int, end: int) -> None:
+def _play(stream: AllocationStream, alive: set[int], start: int, end: int) -> None:
     for event in stream.events[start:end]:
         if event >= 0:
             alive.add(event)
@@ -70,7 +70,7 @@ def _play(stream: Stream, alive: set[int], start: int, end: int) -> None:
             alive.discard(~event)
 
 
-def _at_most(stream: Stream, alive: set[int], start: int, end: int) -> set[int]:
+def _at_most(stream: AllocationStream, alive: set[int], start: int, end: int) -> set[int]:
     total = best = 0
     at = start
     for index, event in enumerate(stream.events[start:end], start + 1):
@@ -88,7 +88,9 @@ def _at_most(stream: Stream, alive: set[int], start: int, end: int) -> set[int]:
 Like = tuple[str, str, int, str]
 
 
-def _like(stream: Stream, makers: list[Maker], kinds: list[str], number: int) -> Like:
+def _like(
+    stream: AllocationStream, makers: list[StorageMaker], kinds: list[str], number: int
+) -> Like:
     """What tensors of one entry share: kind, name, size, line."""
     maker = makers[number]
     where = re.sub(r"\.\d+(?=\.|$)", ".*", maker.module)

@@ -27,7 +27,7 @@ AROUND = ("deepspeed/runtime/zero/linear.py", "deepspeed/utils/nvtx.py")
 COMM_FILES = (f"{TORCH}distributed/", f"{TORCH}nn/parallel/")
 
 
-class Maker(NamedTuple):
+class StorageMaker(NamedTuple):
     """Who made a storage: the operation, the module it ran in, the nearest line outside torch,
     whether backward was at work, and whether torch.distributed was.
     """

@@ -7,45 +7,45 @@ from math import prod
 
 from msgspec import Struct
 
-from ..memory.record import Groups, Part, Shape
-from ..memory.script import Call, Script
-from .cuts import BACK, ONCE, STEP, Ends, Items, Mark, Place, Seen, cut
+from ..autograd.events import BlockEvents, Call
+from ..run.record import Groups, RecordedPart, Shape
+from .cuts import BACK, ONCE, STEP, Items, Place, RecordedRun, TensorEnds, TraceMark, cut
 
 
-class Found(Struct, kw_only=True):
+class ModuleParts(Struct, kw_only=True):
     """The parts, and what is made before the stack and outlives it."""
 
-    before: Part
-    layers: tuple[Part, ...]
+    before: RecordedPart
+    layers: tuple[RecordedPart, ...]
     order: tuple[int, ...]
-    after: Part
+    after: RecordedPart
     held: tuple[tuple[str, int], ...]  # until forward ends
     kept: tuple[tuple[str, int], ...]  # until its own backward
 
 
-def found_in(seen: Seen) -> Found:
+def found_in(seen: RecordedRun) -> ModuleParts:
     """Every part; equal layers are one."""
     pieces = cut(seen)
-    ends = Ends(seen, pieces)
+    ends = TensorEnds(seen, pieces)
     before, *layers, after = (_part(seen, pieces, ends, n) for n in range(seen.last + 1))
-    distinct: list[Part] = []
+    distinct: list[RecordedPart] = []
     for part in layers:
         if part not in distinct:
             distinct.append(part)
-    return Found(
+    return ModuleParts(
         before=before, layers=tuple(distinct), order=tuple(map(distinct.index, layers)),
         after=after, held=_labelled(seen, ends.held), kept=_labelled(seen, ends.kept),
     )  # fmt: skip
 
 
-def _labelled(seen: Seen, tensors: Iterable[int]) -> tuple[tuple[str, int], ...]:
+def _labelled(seen: RecordedRun, tensors: Iterable[int]) -> tuple[tuple[str, int], ...]:
     return tuple((seen.labels[t], seen.sizes[t]) for t in tensors)
 
 
-class Lines:
+class PartEvents:
     """The events of a part, its tensors numbered anew."""
 
-    def __init__(self, seen: Seen, gone: set[int]) -> None:
+    def __init__(self, seen: RecordedRun, gone: set[int]) -> None:
         self.seen, self.gone = seen, gone
         self.ids: dict[int, int] = {}
 
@@ -66,7 +66,7 @@ class Lines:
         calls: list[Call] = []
         begun: dict[str, int] = {}
         for item in items:
-            if not isinstance(item, Mark):
+            if not isinstance(item, TraceMark):
                 events += self.event(item)
             elif item.word == "in" and item.name in self.seen.owned:
                 begun[item.name] = len(events)
@@ -84,10 +84,10 @@ class Lines:
         return tuple(number for tensor, number in self.ids.items() if tensor in self.seen.work)
 
 
-class Back:
+class PartBackward:
     """A part's backward: its events, and the gradients of weights as they come."""
 
-    def __init__(self, lines: Lines, items: Items, given: int, soon: list[int]) -> None:
+    def __init__(self, lines: PartEvents, items: Items, given: int, soon: list[int]) -> None:
         self.lines = lines
         self.events: list[int] = [~lines.id(tensor) for tensor in soon]
         self.calls: list[Call] = []
@@ -97,7 +97,7 @@ class Back:
         self._begun: dict[str, int] = {}
         self._come: dict[str, list[str]] = {}
         for item in items:
-            if isinstance(item, Mark):
+            if isinstance(item, TraceMark):
                 self._mark(item)
             elif item in lines.seen.handles:
                 self.matmul = len(self.events) if self.matmul < 0 else self.matmul
@@ -106,7 +106,7 @@ class Back:
         for module in list(self._come):
             self._complete(module)
 
-    def _mark(self, mark: Mark) -> None:
+    def _mark(self, mark: TraceMark) -> None:
         if mark.word == "in":
             self._begun.setdefault(mark.name, len(self.events))
         elif mark.word == "weight":
@@ -124,11 +124,13 @@ class Back:
             self.grads.append(self.lines.id(seen.arrived[name]))
 
 
-def _part(seen: Seen, pieces: dict[Place, Items], ends: Ends, number: int) -> Part:
+def _part(
+    seen: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds, number: int
+) -> RecordedPart:
     """One part."""
     prefix = f"{seen.stack[number - 1]}." if 0 < number < seen.last else ""
     script = _script(seen, pieces, ends, number) if number else _before(seen, pieces, ends)
-    return Part(
+    return RecordedPart(
         kind={0: "before", seen.last: "after"}.get(number, seen.kind),
         weights=tuple((name.removeprefix(prefix), shape)
                       for name, shape in _weights(seen, pieces, number)),
@@ -138,17 +140,19 @@ def _part(seen: Seen, pieces: dict[Place, Items], ends: Ends, number: int) -> Pa
     )  # fmt: skip
 
 
-def _script(seen: Seen, pieces: dict[Place, Items], ends: Ends, number: int) -> Script:
-    lines = Lines(seen, ends.gone)
+def _script(
+    seen: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds, number: int
+) -> BlockEvents:
+    lines = PartEvents(seen, ends.gone)
     entry = lines.id(seen.flows[number - 1])
     events, calls = lines.forward([i for i in pieces[STEP, number] if i != ~seen.flows[-1]])
     leaves = lines.id(seen.flows[number])
     given = lines.id(seen.grads[number])
     items = [i for i in pieces[BACK, number] if i != ~seen.flows[-1]]
-    back = Back(lines, items, seen.grads[number], ends.soon.get(number, []))
+    back = PartBackward(lines, items, seen.grads[number], ends.soon.get(number, []))
     later = [~lines.id(tensor) for tensor in ends.late.get(number, [])]
     below = seen.grads[number - 1]
-    return Script(
+    return BlockEvents(
         entry=entry, exit=leaves, exit_grad=given,
         entry_grad=lines.id(below) if below >= 0 else -1,
         forward=events, calls=calls, backward=(*back.events, *later),
@@ -158,47 +162,47 @@ def _script(seen: Seen, pieces: dict[Place, Items], ends: Ends, number: int) -> 
     )  # fmt: skip
 
 
-def _before(seen: Seen, pieces: dict[Place, Items], ends: Ends) -> Script:
+def _before(seen: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds) -> BlockEvents:
     """What stands before the stack is played backward alone; whatever it makes beside gradients is
     workspace.
     """
-    lines = Lines(seen, ends.gone)
+    lines = PartEvents(seen, ends.gone)
     given = lines.id(seen.grads[0]) if seen.grads[0] >= 0 else -1
-    back = Back(lines, pieces[BACK, 0], seen.grads[0], [])
+    back = PartBackward(lines, pieces[BACK, 0], seen.grads[0], [])
     free = [~given] * (given >= 0 and ~given not in back.events)
-    return Script(
+    return BlockEvents(
         entry=-1, exit=-1, exit_grad=given, forward=(), backward=(*back.events, *free),
         drops=tuple((0, tensor) for tensor in reversed(back.grads)), sizes=lines.sizes(),
         work=tuple(n for n in lines.ids.values() if n != given and n not in back.grads),
     )  # fmt: skip
 
 
-def _once(seen: Seen, items: Items, entry_bytes: int) -> Script:
+def _once(seen: RecordedRun, items: Items, entry_bytes: int) -> BlockEvents:
     """A forward that keeps nothing: what it frees and has not made is its input."""
-    lines = Lines(seen, set())
-    made = [i for i in items if not isinstance(i, Mark) and i >= 0]
-    freed = [~i for i in items if not isinstance(i, Mark) and i < 0]
+    lines = PartEvents(seen, set())
+    made = [i for i in items if not isinstance(i, TraceMark) and i >= 0]
+    freed = [~i for i in items if not isinstance(i, TraceMark) and i < 0]
     strange = [t for t in freed if t not in made and t not in seen.outside]
     entry = max(strange, default=-1)
-    own = [i for i in items if isinstance(i, Mark) or i >= 0 or ~i in made or ~i == entry]
+    own = [i for i in items if isinstance(i, TraceMark) or i >= 0 or ~i in made or ~i == entry]
     lines.id(entry)
     events, calls = lines.forward(own)
     left = [t for t in made if t not in freed and t not in seen.handles]
     leaves = lines.id(left[-1]) if left else 0
     sizes = (entry_bytes, *(seen.sizes[tensor] for tensor in list(lines.ids)[1:]))
-    return Script(sizes=sizes, entry=0, exit=leaves, forward=events, calls=calls,
+    return BlockEvents(sizes=sizes, entry=0, exit=leaves, forward=events, calls=calls,
                   work=lines.work())  # fmt: skip
 
 
 def _kept(
-    seen: Seen, pieces: dict[Place, Items], ends: Ends, number: int, prefix: str
+    seen: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds, number: int, prefix: str
 ) -> tuple[tuple[str, int], ...]:
     """What forward keeps for backward, in the order in which backward frees it."""
     if not number:
         return ()
     there = {seen.flows[number - 1], *(i for i in pieces[STEP, number]
-                                       if not isinstance(i, Mark) and i >= 0)}  # fmt: skip
-    freed = (~i for i in pieces[BACK, number] if not isinstance(i, Mark) and i < 0)
+                                       if not isinstance(i, TraceMark) and i >= 0)}  # fmt: skip
+    freed = (~i for i in pieces[BACK, number] if not isinstance(i, TraceMark) and i < 0)
     moved = (*ends.soon.get(number, ()), *ends.late.get(number, ()))
     found = [t for t in (*freed, *moved) if t in there and (t not in ends.gone or t in moved)
              and t != seen.flows[-1]]  # fmt: skip
@@ -210,12 +214,14 @@ def _kept(
     )  # fmt: skip
 
 
-def _weights(seen: Seen, pieces: dict[Place, Items], number: int) -> Iterator[tuple[str, Shape]]:
+def _weights(
+    seen: RecordedRun, pieces: dict[Place, Items], number: int
+) -> Iterator[tuple[str, Shape]]:
     """Parameters of a part: those of the modules that it calls, but for one that a module reads in
     another part, where its gradient arrives; at last those that nothing reads.
     """
     called = dict.fromkeys(_called(pieces[STEP, number]))
-    here = {i.name for i in pieces[BACK, number] if isinstance(i, Mark) and i.word == "weight"}
+    here = {i.name for i in pieces[BACK, number] if isinstance(i, TraceMark) and i.word == "weight"}
     for module in called:
         for name, shape in seen.owned.get(module, {}).items():
             if name in here or name.rpartition(".")[0] == module:
@@ -231,13 +237,13 @@ def _weights(seen: Seen, pieces: dict[Place, Items], number: int) -> Iterator[tu
 
 def _called(items: Items) -> Iterator[str]:
     """Modules in the order of their first calls."""
-    yield from dict.fromkeys(i.name for i in items if isinstance(i, Mark) and i.word == "in")
+    yield from dict.fromkeys(i.name for i in items if isinstance(i, TraceMark) and i.word == "in")
 
 
-def _groups(seen: Seen, items: Items, prefix: str) -> Groups:
+def _groups(seen: RecordedRun, items: Items, prefix: str) -> Groups:
     """Modules as they are called; each child of the layer begins a group."""
     groups: list[list[tuple[int, ...]]] = []
-    for name in (i.name for i in items if isinstance(i, Mark) and i.word == "in"):
+    for name in (i.name for i in items if isinstance(i, TraceMark) and i.word == "in"):
         sizes = tuple(map(prod, seen.owned.get(name, {}).values()))
         inner = name.removeprefix(prefix) if name.startswith(prefix) else ""
         if groups and "." in inner:

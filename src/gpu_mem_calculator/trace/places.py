@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device, checkpoint
 
-from .sides import Sides
+from .sides import HostStorages
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
 COMPARED = checkpoint._default_meta_extractor
@@ -33,10 +33,10 @@ def _makes() -> frozenset[Any]:
     }  # fmt: skip
 
 
-class Places(TorchFunctionMode):
+class DeviceNames(TorchFunctionMode):
     """Names of devices, and what torch on a CPU would say of them."""
 
-    def __init__(self, sides: Sides) -> None:
+    def __init__(self, sides: HostStorages) -> None:
         super().__init__()
         self.sides = sides
         self._special: dict[Any, Callable[..., Any]] = {

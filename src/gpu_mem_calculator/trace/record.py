@@ -1,4 +1,4 @@
-"""Runs a module once on fake tensors and writes down what its parts did: see memory/record.py."""
+"""Runs a module once on fake tensors and writes down what its parts did: see run/record.py."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch.utils._pytree import tree_iter, tree_map
 
 from ..core.errors import InputError
-from ..core.resolved import Resolved
+from ..core.resolved import ResolvedRun
 from ..jobs.model import layers, loss_of
-from ..memory.record import Record, arithmetic
-from ..memory.runtime import cublas_bytes
 from ..replay.rounding import block_bytes
-from .attention import Kernels
-from .cuts import BACK, ONCE, STEP, Mark, Seen
-from .makers import Maker
+from ..run.record import ModuleRecord, arithmetic
+from ..step.workspaces import cublas_bytes
+from .attention import AttentionKernels
+from .cuts import BACK, ONCE, STEP, RecordedRun, TraceMark
+from .makers import StorageMaker
 from .parts import found_in
 from .recordable import check_count, check_layers
 from .recorder import CUBLAS, CUBLAS_LT, Recorder, owners
@@ -27,16 +27,16 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Build = Callable[[], tuple[Any, Any]]
 
 
-def record(build: Build, resolved: Resolved, title: str) -> Record:
+def record(build: Build, resolved: ResolvedRun, title: str) -> ModuleRecord:
     """A module's record in the arithmetic of a run."""
     capability = resolved.run.compute_capability
     run, recorder = resolved.run, Recorder(cublas_bytes(capability))
     how = arithmetic(resolved.engine.name, run.precision, run.options, run.autocast)
-    with staged(resolved, Kernels()), recorder.recording():
+    with staged(resolved, AttentionKernels()), recorder.recording():
         model, batch = _made(build, how)
         stack = layers(model)
         check_layers(model, stack, title)
-        watch = Watch(recorder, model, stack)
+        watch = ModuleWatcher(recorder, model, stack)
         with watch.hooks():
             with torch.no_grad():
                 watch.run(batch, ONCE, how)
@@ -45,7 +45,7 @@ def record(build: Build, resolved: Resolved, title: str) -> Record:
     found = found_in(seen)
     check_count(model, found, title)
     rows, width = watch.shape
-    return Record(
+    return ModuleRecord(
         title=title, arithmetic=how, compute_capability=capability,
         batch=_samples(batch), batch_bytes=watch.batch_bytes(batch),
         tokens=rows // _samples(batch),
@@ -100,7 +100,7 @@ def _frozen(model: Any) -> tuple[tuple[str, tuple[int, ...], int], ...]:
     return tuple((name, tuple(p.shape), 8 * p.element_size()) for name, p in frozen)
 
 
-class Watch:
+class ModuleWatcher:
     """Marks where modules and layers begin and end, and where gradients arrive."""
 
     def __init__(self, recorder: Recorder, model: Any, stack: list[Any]) -> None:
@@ -235,7 +235,7 @@ class Watch:
         """Threads in which a matmul adds a bias."""
         return sum(maker.op == CUBLAS_LT for maker in self.recorder.makers)
 
-    def seen(self) -> Seen:
+    def seen(self) -> RecordedRun:
         """Everything that was seen."""
         recorder = self.recorder
         owner = owners(recorder.events, recorder.sums)
@@ -248,7 +248,7 @@ class Watch:
             if name in self.arrived:
                 owned.setdefault(self.readers[name], {})[name] = trained[name]
         labels = [_label(maker) for maker in recorder.makers]
-        return Seen(
+        return RecordedRun(
             items=_items(stream.events, stream.marks), sizes=recorder.sizes, labels=labels,
             owned=owned, readers=self.readers,
             unused={name: shape for name, shape in trained.items() if name not in self.arrived},
@@ -264,18 +264,18 @@ class Watch:
         )  # fmt: skip
 
 
-def _label(maker: Maker) -> str:
+def _label(maker: StorageMaker) -> str:
     op = maker.op.removeprefix("aten::").removeprefix("_")
     return f"{maker.module}: {op}" if maker.module else op
 
 
-def _items(events: list[int], marks: list[tuple[int, str]]) -> list[int | Mark]:
+def _items(events: list[int], marks: list[tuple[int, str]]) -> list[int | TraceMark]:
     """Events and marks in the order in which they came."""
-    found: list[int | Mark] = []
+    found: list[int | TraceMark] = []
     done = 0
     for at, text in marks:
         found += events[done:at]
-        found.append(Mark(*text.split("|", 2)))
+        found.append(TraceMark(*text.split("|", 2)))
         done = at
     return [*found, *events[done:]]
 

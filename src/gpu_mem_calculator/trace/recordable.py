@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from ..core.errors import InputError
-from .parts import Found
+from .parts import ModuleParts
 
 
 def check_layers(model: Any, stack: list[Any], title: str) -> None:
@@ -30,7 +30,7 @@ def check_layers(model: Any, stack: list[Any], title: str) -> None:
             )
 
 
-def check_count(model: Any, found: Found, title: str) -> None:
+def check_count(model: Any, found: ModuleParts, title: str) -> None:
     """Refuse a record whose parameters are not as many as the module trains."""
     own = sum(p.numel() for p in model.parameters() if p.requires_grad)
     parts = (found.before, *(found.layers[n] for n in found.order), found.after)

@@ -19,11 +19,11 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ledger.units import MIB
-from ..replay.stream import Stream
+from ..replay.stream import AllocationStream
 from . import shapes
-from .makers import Maker as Maker
+from .makers import StorageMaker as StorageMaker
 from .makers import line
-from .sides import Sides
+from .sides import HostStorages
 from .workspaces import MATMULS, workspaces
 
 SUM = torch.ops.aten.add.Tensor
@@ -43,22 +43,22 @@ class Recorder(TorchDispatchMode):
         self.sizes: list[int] = []
         self.events: list[int] = []
         self.streams: list[int] = []
-        self.makers: list[Maker] = []
+        self.makers: list[StorageMaker] = []
         self.marks: list[tuple[int, str]] = []
         self.module = ""
         self._streams: dict[Any, int] = {}  # the first that a block is made on is the default
         self.empties: list[int] = []
-        self.sides = Sides()
+        self.sides = HostStorages()
         self.ids: dict[int, int] = {}  # storage -> its number, while it is alive
         self._alive: dict[int, Any] = {}
         self._paused = 0
         self.sums: dict[int, int] = {}  # a sum of gradients -> the one it was added to
         self._forward: dict[int, tuple[str, str]] = {}  # autograd's number -> module, line
 
-    def recorded(self) -> Stream:
+    def recorded(self) -> AllocationStream:
         """Everything so far, as the allocator sees it."""
         events, before = in_place(self.events, self.sums)
-        return Stream(
+        return AllocationStream(
             sizes=self.sizes, events=events, streams=self.streams,
             marks=[(before[at], name) for at, name in self.marks],
             empties=[before[at] for at in self.empties],
@@ -191,14 +191,14 @@ class Recorder(TorchDispatchMode):
         if number is not None:
             self.free(number)
 
-    def _maker(self, op: str) -> Maker:
+    def _maker(self, op: str) -> StorageMaker:
         node = torch._C._current_autograd_node()
         where, comm = line()
         if node is None:
             self._forward[torch.autograd._get_sequence_nr() - 1] = (self.module, where)
-            return Maker(op, self.module, where, False, comm)
+            return StorageMaker(op, self.module, where, False, comm)
         module, made = self._forward.get(node._sequence_nr(), (self.module, where))
-        return Maker(op, module, made, True, comm)
+        return StorageMaker(op, module, made, True, comm)
 
     def resized(self, storage: Any, new: int, resize: Callable[[Any, int], Any]) -> Any:
         """`storage.resize_`, which FSDP2 frees and fills its buffers with."""

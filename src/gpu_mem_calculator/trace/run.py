@@ -15,35 +15,35 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..core.errors import InputError
 from ..core.models import RunFile
 from ..core.resolve import resolve
-from ..core.resolved import Resolved
+from ..core.resolved import ResolvedRun
 from ..core.runfile import read
 from ..jobs.inference import infer
 from ..jobs.job import FAKE, NONE, Job, World, run
 from ..jobs.model import NO_PROGRAM
 from ..ledger.ledger import Ledger
-from ..memory.runtime import cublas_bytes
-from ..replay.allocator import Footprint, Phase, Settings, replay
+from ..replay.allocator import AllocatorSettings, Footprint, ReplayPhase, replay
 from ..replay.needs import needs_bytes
-from ..replay.stream import Stream
-from .attention import Kernels
+from ..replay.stream import AllocationStream
+from ..step.workspaces import cublas_bytes
+from .attention import AttentionKernels
 from .coverage import check_covered
 from .cuda import as_on_cuda
 from .huggingface import as_if_real, generating, quiet
-from .kinds import Watch, kinds
+from .kinds import KindWatcher, kinds
 from .ledger import ledger_of
 from .modules import convertible
-from .recorder import Maker, Recorder
+from .recorder import Recorder, StorageMaker
 
 STARTS = ("model", "init", "load")  # what ends when a run begins
 STEPS = 3  # optimizer state is there from the second on, and the allocator settles in the third
 
 
-class Trace(Struct, frozen=True, kw_only=True):
+class RunTrace(Struct, frozen=True, kw_only=True):
     """What a run does to memory on one rank: the four numbers, and everything behind them."""
 
-    resolved: Resolved
-    stream: Stream
-    makers: list[Maker]  # who made each tensor of the stream
+    resolved: ResolvedRun
+    stream: AllocationStream
+    makers: list[StorageMaker]  # who made each tensor of the stream
     kinds: list[str]  # and what it is for
     footprint: Footprint
     ledger: Ledger
@@ -56,7 +56,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # what a user should know about the kernels that ran
 
     @property
-    def phases(self) -> dict[str, Phase]:
+    def phases(self) -> dict[str, ReplayPhase]:
         """Peak, remainder and reserved of each phase."""
         return self.footprint.phases
 
@@ -67,9 +67,9 @@ def trace(
     rank: int = 0,
     steps: int = STEPS,
     build: Callable[[], tuple[Any, Any]] | None = None,
-    allocator: Settings | None = None,
+    allocator: AllocatorSettings | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Trace:
+) -> RunTrace:
     """Trace a run file; `build` makes the user's own model and batch instead of the file's.
 
     `progress` hears the name of each phase as it ends.
@@ -77,8 +77,8 @@ def trace(
     file = read(source)
     resolved = resolve(file)
     check_covered(resolved, rank)
-    recorder, kernels = Recorder(cublas_bytes(resolved.run.compute_capability)), Kernels()
-    watch = Watch(recorder, progress)
+    recorder, kernels = Recorder(cublas_bytes(resolved.run.compute_capability)), AttentionKernels()
+    watch = KindWatcher(recorder, progress)
     alone = resolved.hardware.num_gpus == 1 and resolved.engine.name != "deepspeed"
     world = World(
         device=device_of(resolved), mark=watch.mark, watch=watch,
@@ -94,12 +94,12 @@ def trace(
     return _result(resolved, watch, kernels, allocator or resolved.allocator)
 
 
-def device_of(resolved: Resolved) -> str:
+def device_of(resolved: ResolvedRun) -> str:
     """What a traced program calls its GPU: DeepSpeed tells it from the host by name."""
     return "cuda" if resolved.engine.name == "deepspeed" else "cpu"
 
 
-def _engine(resolved: Resolved, recorder: Recorder) -> AbstractContextManager[None]:
+def _engine(resolved: ResolvedRun, recorder: Recorder) -> AbstractContextManager[None]:
     """What an engine needs beside torch."""
     if resolved.engine.name != "deepspeed":
         return nullcontext()
@@ -117,7 +117,7 @@ def _serve(job: Job) -> None:
 
 
 @contextmanager
-def staged(resolved: Resolved, kernels: Kernels) -> Iterator[None]:
+def staged(resolved: ResolvedRun, kernels: AttentionKernels) -> Iterator[None]:
     """Everything that makes torch on a CPU behave as on a GPU, and nothing of it left behind."""
     with ExitStack() as stack:
         for one in (
@@ -141,7 +141,12 @@ def _end_group() -> None:
         dist.destroy_process_group()
 
 
-def _result(resolved: Resolved, watch: Watch, kernels: Kernels, allocator: Settings) -> Trace:
+def _result(
+    resolved: ResolvedRun,
+    watch: KindWatcher,
+    kernels: AttentionKernels,
+    allocator: AllocatorSettings,
+) -> RunTrace:
     stream = watch.recorder.recorded()
     footprint = replay(stream, allocator)
     made = _phase_of(watch.recorder)
@@ -150,7 +155,7 @@ def _result(resolved: Resolved, watch: Watch, kernels: Kernels, allocator: Setti
     steps = {name: phase for name, phase in footprint.phases.items() if name not in loaded}
     peak = max(steps, key=lambda name: steps[name].peak_bytes)
     outside = sum(size for _, size, _ in resolved.outside_torch)
-    return Trace(
+    return RunTrace(
         resolved=resolved, stream=stream, makers=watch.recorder.makers, kinds=found,
         footprint=footprint,
         ledger=ledger_of(stream, watch.recorder.makers, found, footprint),

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_iter
 
 
-class Sides:
+class HostStorages:
     """The host's storages, and on which side an operation makes its results."""
 
     def __init__(self) -> None:

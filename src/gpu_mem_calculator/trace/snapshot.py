@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ..core.files import write_file
-from ..replay.allocator import Player, Settings
+from ..replay.allocator import AllocatorSettings, ReplayRun
 from ..replay.blocks import ADDRESS, SHIFT, SPREAD
 from ..replay.expandable import SPAN
-from ..replay.plan import Plan
+from ..replay.plan import ReplayPlan
 from ..replay.rounding import ROUND_LARGE, UNIT
-from ..replay.stream import Stream
+from ..replay.stream import AllocationStream
 
 BASE = 0x7000_0000_0000
 """Where the addresses of a process lie that CUDA gives memory to."""
@@ -28,7 +28,7 @@ Entry = dict[str, Any]
 Frames = list[Entry]
 
 
-class Made(Protocol):
+class BlockMaker(Protocol):
     """Who made a block: what a recorder's Maker says."""
 
     @property
@@ -42,7 +42,10 @@ class Made(Protocol):
 
 
 def write_snapshot(
-    file: str, stream: Stream, makers: Sequence[Made], settings: Settings | None = None
+    file: str,
+    stream: AllocationStream,
+    makers: Sequence[BlockMaker],
+    settings: AllocatorSettings | None = None,
 ) -> None:
     """Write the snapshot that torch would have after this run."""
     data = snapshot(stream, makers, settings)
@@ -50,11 +53,13 @@ def write_snapshot(
 
 
 def snapshot(
-    stream: Stream, makers: Sequence[Made], settings: Settings | None = None
+    stream: AllocationStream,
+    makers: Sequence[BlockMaker],
+    settings: AllocatorSettings | None = None,
 ) -> dict[str, Any]:
     """The snapshot as torch.cuda.memory._snapshot() gives it: every event, and how it ended."""
-    settings = settings or Settings()
-    history = History(stream, makers, settings)
+    settings = settings or AllocatorSettings()
+    history = AllocatorHistory(stream, makers, settings)
     history.play()
     return {
         "segments": history.segments(),
@@ -64,7 +69,7 @@ def snapshot(
     }
 
 
-def _settings(settings: Settings) -> Entry:
+def _settings(settings: AllocatorSettings) -> Entry:
     """The allocator's settings under torch's names."""
     return {
         "max_split_size": -1 if settings.max_split_bytes is None else settings.max_split_bytes,
@@ -77,7 +82,7 @@ def _settings(settings: Settings) -> Entry:
     }
 
 
-def frames(maker: Made) -> Frames:
+def frames(maker: BlockMaker) -> Frames:
     """Where a block was made: the operation at its line, then the module around it."""
     file, _, number = maker.line.rpartition(":")
     name = f"{maker.op} (backward)" if maker.backward else maker.op
@@ -87,13 +92,15 @@ def frames(maker: Made) -> Frames:
     return found
 
 
-class History:
+class AllocatorHistory:
     """Plays a stream event by event and writes down what the allocator did."""
 
-    def __init__(self, stream: Stream, makers: Sequence[Made], settings: Settings) -> None:
+    def __init__(
+        self, stream: AllocationStream, makers: Sequence[BlockMaker], settings: AllocatorSettings
+    ) -> None:
         self.stream, self.makers = stream, makers
-        self.plan = Plan(stream, settings)
-        self.player = Player(self.plan)
+        self.plan = ReplayPlan(stream, settings)
+        self.player = ReplayRun(self.plan)
         self.cache = self.player.cache
         self.expandable = settings.expandable_segments
         self.ids = sorted(set(stream.streams)) or [0]

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from ..autograd.reductions import row_sum_workspace
 from ..ledger.num import ceil_div, round_up
-from ..memory.optimizers import NORM_CHUNK
-from ..memory.reductions import row_sum_workspace
+from ..step.optimizers import NORM_CHUNK
 
 aten = torch.ops.aten
 Find = Callable[..., Iterator[int]]

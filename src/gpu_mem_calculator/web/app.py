@@ -15,34 +15,34 @@ from starlette.responses import Response
 from .. import __version__
 from ..core.errors import InputError
 from .frames import JSON, refusal
-from .known import Known
-from .observe import Observed, leave, start_logs
+from .known import ReplyCache
+from .observe import RequestObserver, leave, start_logs
 from .pages import add_pages
-from .pool import Lane
+from .pool import ProcessLane
 from .routes import QUICK, SLOW, add_routes, gather_facts
-from .settings import Settings, from_environment
+from .settings import ServiceSettings, from_environment
 
 ABOUT = "How much GPU memory a large language model takes to train or serve, exactly and explained."
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+def create_app(settings: ServiceSettings | None = None) -> FastAPI:
     """The service with its settings; those of the environment where none are given."""
     settings = settings or from_environment()
     start_logs(settings.log_level)
     app = FastAPI(title="gpu-mem-calculator", version=__version__, description=ABOUT,
                   lifespan=_running, docs_url=None, redoc_url=None)  # fmt: skip
     app.state.settings = settings
-    app.state.known = Known(settings.known_bytes)
+    app.state.known = ReplyCache(settings.known_bytes)
     app.state.lanes = {
-        QUICK: Lane(QUICK, settings.quick_processes, seconds=settings.quick_seconds,
+        QUICK: ProcessLane(QUICK, settings.quick_processes, seconds=settings.quick_seconds,
                     waiting=settings.waiting),
-        SLOW: Lane(SLOW, settings.slow_processes, seconds=settings.slow_seconds,
+        SLOW: ProcessLane(SLOW, settings.slow_processes, seconds=settings.slow_seconds,
                    waiting=settings.waiting, long=True),
     }  # fmt: skip
     names = add_routes(app)
     add_pages(app)
     app.add_exception_handler(HTTPException, _refused)  # type: ignore[arg-type]
-    app.add_middleware(Observed, names=names)
+    app.add_middleware(RequestObserver, names=names)
     return app
 
 

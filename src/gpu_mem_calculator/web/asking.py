@@ -9,31 +9,32 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from .frames import JSON, Ask, Reply, refusal
-from .known import Known
+from ..ledger.units import KIB
+from .frames import JSON, TaskReply, TaskRequest, refusal
+from .known import ReplyCache
 from .observe import OUTCOMES
-from .pool import BusyError, Lane, LateError
-from .settings import Settings
+from .pool import ProcessLane, QueueFullError, TimeLimitError
+from .settings import ServiceSettings
 
-MOST_OPTIONS, MOST_TEXT = 200, 64 * 2**10  # of an address
+MOST_OPTIONS, MOST_TEXT = 200, 64 * KIB  # of an address
 SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a picture carries its own styles
 BUSY = "the service is busy; try again in a second"
 LATE = "this takes longer than {:g} seconds, the limit here; try a smaller run"
 GONE = 499  # the client has left; nobody sees it but the log
 
 
-class TooLargeError(Exception):
+class BodyTooLargeError(Exception):
     """The body is larger than the service takes."""
 
 
 async def asked(request: Request, task: str, lane: str, **more: str) -> Response:
     """The answer to a request by a calculating process."""
     state = request.app.state
-    settings: Settings = state.settings
+    settings: ServiceSettings = state.settings
     try:
         async with asyncio.timeout(settings.body_seconds):
             body = await _body(request, settings.body_bytes)
-    except TooLargeError:
+    except BodyTooLargeError:
         return _sent(refusal(413, [f"the body is larger than {settings.body_bytes:,} bytes"]))
     except TimeoutError:
         return _sent(refusal(408, [f"the body took longer than {settings.body_seconds:g} seconds"]))
@@ -44,29 +45,33 @@ async def asked(request: Request, task: str, lane: str, **more: str) -> Response
         return _sent(refusal(414, ["the address is too long; send the run as a body"]))
     packs = "gzip" in request.headers.get("accept-encoding", "")
     key = (task, body, (*options.items(), ("gzip", str(packs))))
-    known: Known = state.known
+    known: ReplyCache = state.known
     reply = known.get(key)
     if reply is not None:
         OUTCOMES.labels(lane, "remembered").inc()
         return _sent(reply)
-    return await _answered(request, state.lanes[lane], Ask(task, body, options, packs), known, key)
+    return await _answered(
+        request, state.lanes[lane], TaskRequest(task, body, options, packs), known, key
+    )
 
 
 async def _body(request: Request, most: int) -> bytes:
     """The body, as long as it stays within bounds."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length[:18]) > most:
-        raise TooLargeError
+        raise BodyTooLargeError
     parts, total = [], 0
     async for part in request.stream():
         total += len(part)
         if total > most:
-            raise TooLargeError
+            raise BodyTooLargeError
         parts.append(part)
     return b"".join(parts)
 
 
-async def _answered(request: Request, lane: Lane, ask: Ask, known: Known, key: object) -> Response:
+async def _answered(
+    request: Request, lane: ProcessLane, ask: TaskRequest, known: ReplyCache, key: object
+) -> Response:
     """The answer, or why there is none."""
     outcome = "answered"
     try:
@@ -76,10 +81,10 @@ async def _answered(request: Request, lane: Lane, ask: Ask, known: Known, key: o
         else:
             outcome = "refused"
         return _sent(reply)
-    except BusyError:
+    except QueueFullError:
         outcome = "busy"
         return _sent(refusal(503, [BUSY]), {"retry-after": "1"})
-    except LateError:
+    except TimeLimitError:
         outcome = "late"
         return _sent(refusal(504, [LATE.format(lane.seconds)]))
     except ClientDisconnect:
@@ -89,7 +94,7 @@ async def _answered(request: Request, lane: Lane, ask: Ask, known: Known, key: o
         OUTCOMES.labels(lane.name, outcome).inc()
 
 
-async def _watched(request: Request, asking: Coroutine[Any, Any, Reply]) -> Reply:
+async def _watched(request: Request, asking: Coroutine[Any, Any, TaskReply]) -> TaskReply:
     """An answer that takes long, given up when the client leaves."""
     work, gone = asyncio.ensure_future(asking), asyncio.ensure_future(_gone(request))
     try:
@@ -108,7 +113,7 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def _sent(reply: Reply, headers: dict[str, str] | None = None) -> Response:
+def _sent(reply: TaskReply, headers: dict[str, str] | None = None) -> Response:
     more: dict[str, Any] = dict(headers or {})
     if reply.packed:
         more |= {"content-encoding": "gzip", "vary": "accept-encoding"}

@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from ..core.answers import Answers
 from ..core.explain import Explanation
-from ..core.fields import Field
+from ..core.fields import RunFileField
 from ..core.models import MemoryBreakdown, MemoryResult
 
 
-class Problems(Struct, frozen=True):
+class ProblemsBody(Struct, frozen=True):
     """What is wrong, all of it together and one sentence each."""
 
     detail: str
@@ -37,7 +37,7 @@ class Validation(Struct, frozen=True):
     assumed: list[str]
 
 
-class Changed(Struct, frozen=True, kw_only=True):
+class ChangeBody(Struct, frozen=True, kw_only=True):
     """One change, what it saves on each GPU, and whether the run then fits."""
 
     title: str
@@ -50,13 +50,13 @@ class Changed(Struct, frozen=True, kw_only=True):
     max_concurrency: float | None = None
 
 
-class Changes(Struct, frozen=True):
+class ChangesBody(Struct, frozen=True):
     """Changes worth trying."""
 
-    changes: list[Changed]
+    changes: list[ChangeBody]
 
 
-class Room(Struct, frozen=True):
+class HeadroomBody(Struct, frozen=True):
     """How far a run's sequence can grow, or must shrink; empty where there is nothing to say."""
 
     room: str
@@ -88,13 +88,13 @@ class Look(Struct, frozen=True):
     columns: list[LookColumn]
 
 
-class Pasted(Struct, frozen=True, forbid_unknown_fields=True):
+class PastedText(Struct, frozen=True, forbid_unknown_fields=True):
     """A text that may be a run file or a config.json."""
 
     text: str
 
 
-class Imported(Struct, frozen=True):
+class ImportedRun(Struct, frozen=True):
     """The run file that a text means."""
 
     run: dict[str, Any]
@@ -138,7 +138,7 @@ class Formula(Struct, frozen=True, kw_only=True):
     sharding_strategy: str | None = None
 
 
-class Exported(Struct, frozen=True, kw_only=True):
+class ExportedFile(Struct, frozen=True, kw_only=True):
     """A file's text and usual name; of a foreign configuration also its data, and the result."""
 
     format: str
@@ -207,7 +207,7 @@ class Preset(Struct, frozen=True):
     hub_id: str | None
 
 
-class Card(Struct, frozen=True, kw_only=True):
+class CardBody(Struct, frozen=True, kw_only=True):
     """A GPU. Bandwidth is in 10⁹ bytes a second, `tflops` by number format."""
 
     name: str
@@ -234,7 +234,7 @@ class Card(Struct, frozen=True, kw_only=True):
 class Cards(Struct, frozen=True):
     """Every card."""
 
-    gpus: list[Card]
+    gpus: list[CardBody]
 
 
 class FormSection(Struct, frozen=True):
@@ -259,10 +259,29 @@ class Form(Struct, frozen=True):
     """What a form needs but the cards and the presets."""
 
     sections: list[FormSection]
-    fields: list[Field]
+    fields: list[RunFileField]
     engines: list[FormEngine]
 
 
-TYPES = (Answers, Cards, Changes, Room, Explanation, Exported, Form, Formula, HubAnswer, HubModel,
-         Imported, InferenceAnswer, LargestBatch, Look, MemoryResult, Pasted, Preset, Problems,
-         Status, Validation)  # fmt: skip
+TYPES = (
+    Answers,
+    Cards,
+    ChangesBody,
+    HeadroomBody,
+    Explanation,
+    ExportedFile,
+    Form,
+    Formula,
+    HubAnswer,
+    HubModel,
+    ImportedRun,
+    InferenceAnswer,
+    LargestBatch,
+    Look,
+    MemoryResult,
+    PastedText,
+    Preset,
+    ProblemsBody,
+    Status,
+    Validation,
+)

@@ -11,7 +11,7 @@ HEAD = struct.Struct("!I")  # bytes that follow
 JSON = "application/json"
 
 
-class Ask(Struct, frozen=True, array_like=True):
+class TaskRequest(Struct, frozen=True, array_like=True):
     """One question: the task, the client's bytes as they came, and what the address said."""
 
     task: str
@@ -20,7 +20,7 @@ class Ask(Struct, frozen=True, array_like=True):
     packs: bool = False  # the client takes gzip
 
 
-class Reply(Struct, frozen=True, array_like=True):
+class TaskReply(Struct, frozen=True, array_like=True):
     """The answer, ready to be sent."""
 
     status: int
@@ -30,13 +30,13 @@ class Reply(Struct, frozen=True, array_like=True):
     packed: bool = False
 
 
-def frame(message: Ask | Reply) -> bytes:
+def frame(message: TaskRequest | TaskReply) -> bytes:
     """A message as it goes through a pipe."""
     data = msgspec.msgpack.encode(message)
     return HEAD.pack(len(data)) + data
 
 
-def refusal(status: int, problems: list[str]) -> Reply:
+def refusal(status: int, problems: list[str]) -> TaskReply:
     """What was wrong, one sentence each."""
     said = {"detail": "; ".join(problems), "problems": problems}
-    return Reply(status, msgspec.json.encode(said))
+    return TaskReply(status, msgspec.json.encode(said))

@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from .frames import Reply
+from .frames import TaskReply
 
 ENTRY_BYTES = 500  # what an entry takes beside its bytes
 
 
-class Known:
+class ReplyCache:
     """Replies by question, within a number of bytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.bytes = 0
-        self._replies: OrderedDict[Any, Reply] = OrderedDict()
+        self._replies: OrderedDict[Any, TaskReply] = OrderedDict()
 
-    def get(self, question: Any) -> Reply | None:
+    def get(self, question: Any) -> TaskReply | None:
         """The reply, where there is one."""
         reply = self._replies.get(question)
         if reply is not None:
             self._replies.move_to_end(question)
         return reply
 
-    def keep(self, question: Any, reply: Reply) -> None:
+    def keep(self, question: Any, reply: TaskReply) -> None:
         """Remember a reply; the ones not asked for longest make room."""
         if question in self._replies:
             return
@@ -39,6 +39,6 @@ class Known:
             self.bytes -= _size(*self._replies.popitem(last=False))
 
 
-def _size(question: Any, reply: Reply) -> int:
+def _size(question: Any, reply: TaskReply) -> int:
     _, body, options = question
     return ENTRY_BYTES + len(body) + len(reply.body) + sum(len(k) + len(v) for k, v in options)

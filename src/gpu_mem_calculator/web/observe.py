@@ -88,7 +88,7 @@ def leave() -> None:
         mark_process_dead(os.getpid())  # type: ignore[no-untyped-call]
 
 
-class Observed:
+class RequestObserver:
     """Counts and logs every request, and puts the headers that keep a browser safe on it."""
 
     def __init__(self, app: ASGIApp, names: Mapping[Any, str]) -> None:

@@ -45,7 +45,7 @@ FAILS = {
 }
 
 
-class Document(Struct, frozen=True, kw_only=True):
+class RouteDocument(Struct, frozen=True, kw_only=True):
     """What the documentation says of an address."""
 
     summary: str
@@ -58,7 +58,7 @@ class Document(Struct, frozen=True, kw_only=True):
     fails: tuple[int, ...] = ()
 
 
-def document(of: Document, name: str) -> dict[str, Any]:
+def document(of: RouteDocument, name: str) -> dict[str, Any]:
     """It as an OpenAPI operation."""
     made: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", name.lower()).strip("_"),

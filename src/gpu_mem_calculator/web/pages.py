@@ -19,7 +19,7 @@ STYLES = {"/static/css/tokens.css": "tokens.css", "/static/css/report.css": "pag
 FRESH = {"cache-control": "no-cache"}  # asked again each time, sent again only when changed
 
 
-class Static(StaticFiles):
+class StaticPages(StaticFiles):
     """Files that a browser asks for again after an update."""
 
     def file_response(self, *args: object, **rest: object) -> Response:
@@ -35,7 +35,7 @@ def add_pages(app: FastAPI) -> None:
         _add_file(app, path, STATIC / name)
     for path, name in STYLES.items():
         _add_file(app, path, REPORT / name)
-    app.mount("/static", Static(directory=STATIC), name="static")
+    app.mount("/static", StaticPages(directory=STATIC), name="static")
 
 
 def _add_file(app: FastAPI, path: str, file: Path) -> None:

@@ -15,21 +15,21 @@ from typing import cast
 
 import msgspec
 
-from .frames import HEAD, Ask, Reply, frame
+from .frames import HEAD, TaskReply, TaskRequest, frame
 from .observe import LOG, READY, WAITING
 
 GRACE_SECONDS = 1.0  # for an interrupted question to end
 
 
-class BusyError(Exception):
+class QueueFullError(Exception):
     """Too many wait already."""
 
 
-class LateError(Exception):
+class TimeLimitError(Exception):
     """The time limit is over."""
 
 
-class Calculator(asyncio.SubprocessProtocol):
+class CalculatorProcess(asyncio.SubprocessProtocol):
     """One calculating process; answers one question at a time."""
 
     def __init__(self, seconds: float) -> None:
@@ -38,7 +38,7 @@ class Calculator(asyncio.SubprocessProtocol):
         self.settled = asyncio.Event()  # no question is at hand
         self.ended = asyncio.Event()
         self._data = bytearray()  # of a reply that is not all there
-        self._pending: asyncio.Future[Reply] | None = None
+        self._pending: asyncio.Future[TaskReply] | None = None
         self.transport: asyncio.SubprocessTransport | None = None
 
     async def start(self) -> None:
@@ -56,7 +56,7 @@ class Calculator(asyncio.SubprocessProtocol):
         if first.status != 200:
             raise RuntimeError(f"a calculating process does not start: {first.body.decode()}")
 
-    def _expect(self) -> asyncio.Future[Reply]:
+    def _expect(self) -> asyncio.Future[TaskReply]:
         self.settled.clear()
         self._pending = asyncio.get_running_loop().create_future()
         return self._pending
@@ -69,7 +69,7 @@ class Calculator(asyncio.SubprocessProtocol):
         (length,) = HEAD.unpack_from(self._data)
         if len(self._data) < HEAD.size + length:
             return
-        reply = msgspec.msgpack.decode(self._data[HEAD.size :], type=Reply)
+        reply = msgspec.msgpack.decode(self._data[HEAD.size :], type=TaskReply)
         self._data.clear()
         self.settled.set()
         if self._pending is not None and not self._pending.done():
@@ -82,7 +82,7 @@ class Calculator(asyncio.SubprocessProtocol):
         if self._pending is not None and not self._pending.done():
             self._pending.set_exception(ConnectionResetError("the process has died"))
 
-    async def ask(self, data: bytes) -> Reply:
+    async def ask(self, data: bytes) -> TaskReply:
         """One question, already in its frame."""
         if not self.alive:
             raise ConnectionResetError("the process has died")
@@ -110,7 +110,7 @@ class Calculator(asyncio.SubprocessProtocol):
             self._pending.exception()  # nobody waits for it any more
 
 
-class Lane:
+class ProcessLane:
     """A few calculating processes, and those who wait for them."""
 
     def __init__(
@@ -122,8 +122,8 @@ class Lane:
         self.ready = 0
         self._gauge = WAITING.labels(name)
         self.replaced = 0
-        self._idle: asyncio.Queue[Calculator] = asyncio.Queue()
-        self._all: set[Calculator] = set()
+        self._idle: asyncio.Queue[CalculatorProcess] = asyncio.Queue()
+        self._all: set[CalculatorProcess] = set()
         self._mending: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -140,7 +140,7 @@ class Lane:
         await asyncio.gather(*(one.stop() for one in self._all))
 
     async def _add(self) -> None:
-        one = Calculator(self.seconds)
+        one = CalculatorProcess(self.seconds)
         self._all.add(one)
         try:
             await one.start()
@@ -152,10 +152,10 @@ class Lane:
         READY.labels(self.name).set(self.ready)
         self._idle.put_nowait(one)
 
-    async def run(self, ask: Ask) -> Reply:
-        """The answer; `BusyError` where too many wait, `LateError` after the time limit."""
+    async def run(self, ask: TaskRequest) -> TaskReply:
+        """The reply. Raises `QueueFullError` or `TimeLimitError`."""
         if self.waiting >= self.most_waiting:
-            raise BusyError
+            raise QueueFullError
         data = frame(ask)
         try:
             async with asyncio.timeout(self.seconds):
@@ -164,11 +164,11 @@ class Lane:
                 except ConnectionError:
                     return await self._once(data)
         except TimeoutError:
-            raise LateError from None
+            raise TimeLimitError from None
         except ConnectionError:
-            raise BusyError from None
+            raise QueueFullError from None
 
-    async def _once(self, data: bytes) -> Reply:
+    async def _once(self, data: bytes) -> TaskReply:
         one = await self._free()
         try:
             reply = await one.ask(data)
@@ -178,7 +178,7 @@ class Lane:
         self._idle.put_nowait(one)
         return reply
 
-    async def _free(self) -> Calculator:
+    async def _free(self) -> CalculatorProcess:
         """A process that can be asked."""
         if not self._idle.empty():
             return self._idle.get_nowait()
@@ -190,14 +190,14 @@ class Lane:
             self.waiting -= 1
             self._gauge.set(self.waiting)
 
-    def _mend(self, one: Calculator) -> None:
+    def _mend(self, one: CalculatorProcess) -> None:
         """Bring a process back to where it can be asked, beside everything else."""
         if not self._closed:
             task = asyncio.create_task(self._mended(one))
             self._mending.add(task)
             task.add_done_callback(self._mending.discard)
 
-    async def _mended(self, one: Calculator) -> None:
+    async def _mended(self, one: CalculatorProcess) -> None:
         if await one.quiet():
             self._idle.put_nowait(one)
             return

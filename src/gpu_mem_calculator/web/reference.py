@@ -13,26 +13,34 @@ from msgspec.structs import replace
 
 from ..core.calculator import full_estimate, needed_bytes
 from ..core.errors import InputError, nearest
-from ..core.explain import Explained, explain
+from ..core.explain import ExplainedEntry, explain
 from ..core.models import MemoryResult, RunFile, TrainingConfig
 from ..core.resolve import resolve
-from ..core.resolved import Resolved
+from ..core.resolved import ResolvedRun
 from ..core.runfile import as_dict, hints, parts, read
 from ..engines import engines as every_engine
 from ..formats import deepspeed
 from ..ledger.dtypes import BITS
 from ..ledger.ledger import GPU
 from ..ledger.units import GIB
-from ..memory.optimizers import OPTIMIZERS
 from ..report.data import to_json, to_yaml
 from ..report.headline import OPTIMIZER_TITLES
 from ..report.lines import gib
+from ..step.optimizers import OPTIMIZERS
 from .reference_bodies import from_reference
 from .reference_inference import inference
 from .reference_models import fetched, preset, presets
 
-__all__ = ("REFERENCE", "NotMadeError", "dtypes", "engines", "from_reference", "optimizers",
-           "preset", "presets")  # fmt: skip
+__all__ = (
+    "REFERENCE",
+    "UnsupportedFieldError",
+    "dtypes",
+    "engines",
+    "from_reference",
+    "optimizers",
+    "preset",
+    "presets",
+)
 Options = Mapping[str, str]
 MOST_BATCH = 512
 GUESSES = 3  # by the last replay, before the rest is halved
@@ -56,7 +64,7 @@ PROJECTS = {
 REPEATED = ("zero_stage", "offload_optimizer", "offload_param", "sharding_strategy")
 
 
-class NotMadeError(Exception):
+class UnsupportedFieldError(Exception):
     """Something the reference has and this calculator has not yet."""
 
 
@@ -107,7 +115,7 @@ def explain_formula(body: Any, _options: Options) -> dict[str, Any]:
     }
 
 
-def _component(one: Explained) -> dict[str, Any]:
+def _component(one: ExplainedEntry) -> dict[str, Any]:
     copies = f"{one.copies_at_peak} × ({{}})" if one.copies_at_peak > 1 else "{}"
     formula = copies.format(one.formula)
     if one.numbers != one.formula:
@@ -139,7 +147,9 @@ def export(body: Any, options: Options) -> dict[str, Any]:
     """The run as a file of another program, or as a run file."""
     name = options.get("format", "").lower()
     if name in LATER:
-        raise NotMadeError(f"export to {name} is not made yet; json, yaml and deepspeed are there")
+        raise UnsupportedFieldError(
+            f"export to {name} is not made yet; json, yaml and deepspeed are there"
+        )
     if name not in EXPORTS:
         known = (*EXPORTS, *LATER)
         raise InputError([f"export format {name!r} is not known{nearest(name, known)}; use "
@@ -148,15 +158,15 @@ def export(body: Any, options: Options) -> dict[str, Any]:
     return {"format": name, **EXPORTS[name](file, resolve(file))}
 
 
-def _json(file: RunFile, _resolved: Resolved) -> dict[str, Any]:
+def _json(file: RunFile, _resolved: ResolvedRun) -> dict[str, Any]:
     return {"content": to_json(as_dict(file)), "filename": "config.json"}
 
 
-def _yaml(file: RunFile, _resolved: Resolved) -> dict[str, Any]:
+def _yaml(file: RunFile, _resolved: ResolvedRun) -> dict[str, Any]:
     return {"content": to_yaml(as_dict(file)), "filename": "config.yaml"}
 
 
-def _deepspeed(file: RunFile, resolved: Resolved) -> dict[str, Any]:
+def _deepspeed(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
     config = deepspeed.write(file, resolved)
     return {
         "content": to_json(config),
@@ -185,7 +195,7 @@ def _replayed(file: RunFile, batch: int) -> MemoryResult:
     return full_estimate(replace(file, training=replace(file.training, batch_size=batch))).result
 
 
-def _largest(file: RunFile, resolved: Resolved) -> tuple[int, MemoryResult | None]:
+def _largest(file: RunFile, resolved: ResolvedRun) -> tuple[int, MemoryResult | None]:
     """The largest micro-batch whose replay fits, and its result; None where none does."""
     limit = resolved.hardware.memory_bytes
 
@@ -217,10 +227,12 @@ def _largest(file: RunFile, resolved: Resolved) -> tuple[int, MemoryResult | Non
 
 def multinode(_body: Any, _options: Options) -> Any:
     """Traffic between nodes."""
-    raise NotMadeError("traffic between nodes is not calculated yet; calculate says the memory")
+    raise UnsupportedFieldError(
+        "traffic between nodes is not calculated yet; calculate says the memory"
+    )
 
 
-EXPORTS: dict[str, Callable[[RunFile, Resolved], dict[str, Any]]] = {
+EXPORTS: dict[str, Callable[[RunFile, ResolvedRun], dict[str, Any]]] = {
     "json": _json,
     "yaml": _yaml,
     "deepspeed": _deepspeed,

@@ -32,7 +32,7 @@ EXAMPLE = '{"model": {"name": "llama2-7b"}, "inference": {"engine_type": "vllm"}
 PLAIN_QUANTIZATION = {"awq": "awq", "gptq": "gptq_int4", "fp8": "fp8"}
 
 
-class Field(Struct, frozen=True):
+class ReferenceField(Struct, frozen=True):
     """One of its fields: our key, "" where it is not modelled; the value that its library has for
     nothing; what its page sends untouched; its words, where ours are others.
     """
@@ -45,57 +45,57 @@ class Field(Struct, frozen=True):
 
 # Fields that every engine has.
 COMMON = {
-    "batch_size": Field("batch_size"),
-    "max_seq_len": Field("max_seq_len"),
-    "tensor_parallel_size": Field("tensor_parallel_size"),
-    "gpu_memory_utilization": Field("gpu_memory_utilization"),
-    "kv_cache_quantization": Field(
+    "batch_size": ReferenceField("batch_size"),
+    "max_seq_len": ReferenceField("max_seq_len"),
+    "tensor_parallel_size": ReferenceField("tensor_parallel_size"),
+    "gpu_memory_utilization": ReferenceField("gpu_memory_utilization"),
+    "kv_cache_quantization": ReferenceField(
         "kv_cache_dtype", "none", words={"int8": "int8", "fp8": "fp8", "int4": "int4"}
     ),
-    "use_kv_cache": Field(nothing=True),
-    "enable_streaming": Field(nothing=False),
+    "use_kv_cache": ReferenceField(nothing=True),
+    "enable_streaming": ReferenceField(nothing=False),
 }
 # Fields of one engine.
-OWN: Mapping[str, Mapping[str, Field]] = {
-    "transformers": {"gpu_memory_utilization": Field(nothing=0.9)},
+OWN: Mapping[str, Mapping[str, ReferenceField]] = {
+    "transformers": {"gpu_memory_utilization": ReferenceField(nothing=0.9)},
     "tgi": {
-        "max_total_tokens": Field("max_total_tokens", untouched=4096),
-        "max_input_tokens": Field("max_input_tokens", untouched=2048),
-        "max_batch_total_tokens": Field(untouched=8192),
-        "tgi_quantize": Field(
+        "max_total_tokens": ReferenceField("max_total_tokens", untouched=4096),
+        "max_input_tokens": ReferenceField("max_input_tokens", untouched=2048),
+        "max_batch_total_tokens": ReferenceField(untouched=8192),
+        "tgi_quantize": ReferenceField(
             "quantization", "none",
             words={**PLAIN_QUANTIZATION, "eetq": "int8", "bitsandbytes-nf4": "nf4"},
         ),
-        "tgi_dtype": Field("dtype", "bfloat16", words={"float16": "fp16"}),
-        "sharded": Field("sharded", False),
-        "num_shard": Field("num_shard", untouched=1),
+        "tgi_dtype": ReferenceField("dtype", "bfloat16", words={"float16": "fp16"}),
+        "sharded": ReferenceField("sharded", False),
+        "num_shard": ReferenceField("num_shard", untouched=1),
     },
     "vllm": {
-        "block_size": Field("block_size", untouched=16),
-        "swap_space_gb": Field("swap_space", 0),
-        "enable_prefix_caching": Field("enable_prefix_caching", False),
-        "enforce_eager": Field("enforce_eager", False),
-        "max_num_batched_tokens": Field("max_num_batched_tokens"),
-        "max_num_seqs": Field("max_num_seqs"),
-        "vllm_quantization": Field("quantization", "none", words=PLAIN_QUANTIZATION),
+        "block_size": ReferenceField("block_size", untouched=16),
+        "swap_space_gb": ReferenceField("swap_space", 0),
+        "enable_prefix_caching": ReferenceField("enable_prefix_caching", False),
+        "enforce_eager": ReferenceField("enforce_eager", False),
+        "max_num_batched_tokens": ReferenceField("max_num_batched_tokens"),
+        "max_num_seqs": ReferenceField("max_num_seqs"),
+        "vllm_quantization": ReferenceField("quantization", "none", words=PLAIN_QUANTIZATION),
     },
     "tensorrt_llm": {
-        "trt_max_batch_size": Field("max_num_seqs", untouched=2048),
-        "trt_max_input_len": Field(untouched=1024),
-        "trt_max_seq_len": Field("max_seq_len", untouched=2048),
-        "trt_max_beam_width": Field("max_beam_width", untouched=1),
+        "trt_max_batch_size": ReferenceField("max_num_seqs", untouched=2048),
+        "trt_max_input_len": ReferenceField(untouched=1024),
+        "trt_max_seq_len": ReferenceField("max_seq_len", untouched=2048),
+        "trt_max_beam_width": ReferenceField("max_beam_width", untouched=1),
     },
     "sglang": {
-        "chunk_size": Field("chunked_prefill_size", untouched=8192),
-        "max_running_requests": Field("max_num_seqs", untouched=128),
-        "disable_radix_cache": Field("disable_radix_cache", False),
-        "enable_p2p": Field(nothing=False),
-        "disable_custom_all_reduce": Field(nothing=False),
-        "attention_backend": Field(nothing="flashinfer"),
-        "enable_torch_compile": Field(nothing=False),
-        "radix_cache_max_seq_len": Field(untouched=8192),
-        "speculative_algo": Field(nothing="default"),
-        "multi_lora_enabled": Field(nothing=False),
+        "chunk_size": ReferenceField("chunked_prefill_size", untouched=8192),
+        "max_running_requests": ReferenceField("max_num_seqs", untouched=128),
+        "disable_radix_cache": ReferenceField("disable_radix_cache", False),
+        "enable_p2p": ReferenceField(nothing=False),
+        "disable_custom_all_reduce": ReferenceField(nothing=False),
+        "attention_backend": ReferenceField(nothing="flashinfer"),
+        "enable_torch_compile": ReferenceField(nothing=False),
+        "radix_cache_max_seq_len": ReferenceField(untouched=8192),
+        "speculative_algo": ReferenceField(nothing="default"),
+        "multi_lora_enabled": ReferenceField(nothing=False),
     },
 }  # fmt: skip
 OTHERS = {key: (field, name) for name, own in OWN.items() for key, field in own.items()}
@@ -138,7 +138,7 @@ def inference_run(body: Any) -> tuple[Any, list[str]]:
     engine = spellings().get(str(name).lower())
     if engine is None:  # refused with the nearest that there is
         return {**made, "inference": {"engine": name}}, []
-    reading = Reading(engine=engine, whole=given.keys() >= FORM)
+    reading = ReferenceReading(engine=engine, whole=given.keys() >= FORM)
     if None not in names and names[0] != names[1]:
         reading.problems.append(f"inference.engine_type={names[0]!r} and engine={names[1]!r} are "
                                 "the same thing; leave one out")  # fmt: skip
@@ -152,7 +152,7 @@ def inference_run(body: Any) -> tuple[Any, list[str]]:
     return {**made, "inference": {"engine": engine, **reading.section}}, reading.left_out
 
 
-class Reading(Struct, kw_only=True):
+class ReferenceReading(Struct, kw_only=True):
     """What its fields become: our section, those left out, a sentence for each that cannot be.
 
     `whole`: the page sent all that it has.
@@ -176,7 +176,7 @@ class Reading(Struct, kw_only=True):
         else:
             self._put(key, key, value)  # one of our keys, or refused when it is read
 
-    def _own(self, key: str, value: Any, field: Field) -> None:
+    def _own(self, key: str, value: Any, field: ReferenceField) -> None:
         title = server(self.engine).title
         if field.key and field.words is None:
             self._put(key, field.key, value)
@@ -194,7 +194,7 @@ class Reading(Struct, kw_only=True):
             self.problems.append(f"inference.{key}={value!r} is not modelled for {title}; leave it "
                                  "out")  # fmt: skip
 
-    def _foreign(self, key: str, value: Any, field: Field, whose: str) -> None:
+    def _foreign(self, key: str, value: Any, field: ReferenceField, whose: str) -> None:
         """Another engine's field: of the same name as one of our keys, or refused."""
         untouched = self.whole and among(value, (field.untouched,))
         if untouched or among(value, (field.nothing,)):

@@ -8,7 +8,8 @@ from typing import Any
 
 from .. import catalog
 from ..core.errors import InputError
-from ..core.model_source import SAME_KEYS, Model, find_model
+from ..core.model_facts import expert_facts
+from ..core.model_source import SAME_KEYS, ResolvedModel, find_model
 from ..core.models import ModelConfig
 from ..hub.names import is_hub_name
 from ..report.lines import count
@@ -16,7 +17,7 @@ from ..report.lines import count
 LONGEST = 4096  # tokens a preset trains on; a model's own limit where that is lower
 FIELDS = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_seq_len")
 REQUIRED = ("num_parameters", *FIELDS)
-EXPERTS = {"num_experts": "num_experts", "top_k": "top_k", "expert_intermediate_size": "ffn"}
+EXPERTS = ("num_experts", "top_k", "expert_intermediate_size")
 # How a preset trains: sharded over one node, so that most of them fit.
 TRAINING = {"batch_size": 1, "gradient_accumulation_steps": 1, "optimizer": "adamw",
             "dtype": "bf16", "activation_checkpointing": 4}  # fmt: skip
@@ -63,7 +64,7 @@ def preset(name: str) -> dict[str, Any] | None:
             "engine": dict(ENGINE), "hardware": dict(HARDWARE)}  # fmt: skip
 
 
-def model_fields(model: Model) -> dict[str, Any]:
+def model_fields(model: ResolvedModel) -> dict[str, Any]:
     """The reference's fields, as the model's config.json has them; what that leaves open is left
     out.
     """
@@ -76,11 +77,9 @@ def model_fields(model: Model) -> dict[str, Any]:
         value = next((one for one in values if type(one) is int), None)
         if value is not None:
             found[field] = value
-    found["moe_enabled"] = any(layer.kind == "moe" for layer in model.arch.layers)
-    mlp = model.arch.layers[-1].mlp
-    if found["moe_enabled"] and hasattr(mlp, "num_experts"):
-        found |= {field: getattr(mlp, name) for field, name in EXPERTS.items()}
-    return found
+    experts = expert_facts(model.arch)
+    found["moe_enabled"] = bool(experts)
+    return found | {field: experts[field] for field in EXPERTS if field in experts}
 
 
 def fetched(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.schema import RUN, definitions, nullable
-from .reference_inference import COMMON, OWN, Field
+from .reference_inference import COMMON, OWN, ReferenceField
 
 Schema = dict[str, Any]
 INFERENCE = "InferenceRun"
@@ -54,7 +54,7 @@ def _fields(own: Schema) -> Iterator[tuple[str, Schema]]:
             yield key, nullable(_field(field, own))
 
 
-def _field(field: Field, own: Schema) -> Schema:
+def _field(field: ReferenceField, own: Schema) -> Schema:
     if field.words is not None:
         return {"enum": [field.nothing, *field.words]}
     if field.key:

@@ -22,7 +22,7 @@ from ..core.schema import RUN, schema
 from .asking import asked
 from .frames import JSON, refusal
 from .observe import metrics
-from .openapi import ANYTHING, PRESETS, SERVER, TITLES, Document, document, whole
+from .openapi import ANYTHING, PRESETS, SERVER, TITLES, RouteDocument, document, whole
 from .options import WORDS
 from .reference import dtypes, engines, optimizers
 from .reference_models import preset, presets
@@ -111,17 +111,19 @@ FACT: dict[str, tuple[Callable[[], Any], str, str]] = {
 }
 
 
-def operations() -> Iterator[tuple[str, str, Endpoint, Document]]:
+def operations() -> Iterator[tuple[str, str, Endpoint, RouteDocument]]:
     """Every address: its path and method, who answers, what the documentation says."""
     for route in CALCULATED:
         yield route.path, route.method, _calculated(route), _described(route)
     for path, (_, answer, summary) in FACT.items():
-        yield path, "GET", _fact(path), Document(summary=summary, tag=FACTS, answer=answer)
-    one = Document(summary="One preset as a run file", tag=FACTS, words=("name",), answer=RUN,
+        yield path, "GET", _fact(path), RouteDocument(summary=summary, tag=FACTS, answer=answer)
+    one = RouteDocument(summary="One preset as a run file", tag=FACTS, words=("name",), answer=RUN,
                    fails=(404,))  # fmt: skip
     yield "/api/preset/{name}", "GET", _preset, one
     for path, endpoint, summary, answer, media in WATCHED:
-        watched = Document(summary=summary, tag=WATCH, media=media, answer=answer, fails=(503,))
+        watched = RouteDocument(
+            summary=summary, tag=WATCH, media=media, answer=answer, fails=(503,)
+        )
         yield path, "GET", endpoint, watched
 
 
@@ -143,10 +145,10 @@ def add_routes(app: FastAPI) -> dict[Endpoint, str]:
     return names
 
 
-def _described(route: Route) -> Document:
+def _described(route: Route) -> RouteDocument:
     words = tuple(name for name in WORDS if f"{{{name}}}" in route.path)
     missing = (404,) if words else ()
-    return Document(
+    return RouteDocument(
         summary=route.summary, tag=route.tag, body=route.body, query=route.query, words=words,
         media=route.media, answer=route.answer,
         fails=(*missing, 408, 413, 414, 422, 501, 503, 504),

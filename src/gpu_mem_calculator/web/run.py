@@ -10,13 +10,13 @@ import uvicorn
 
 from ..core.errors import InputError
 from .observe import SHARED
-from .settings import Settings, environment
+from .settings import ServiceSettings, environment
 
 CONNECTIONS = 1000  # at once, for each process
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
-def run(settings: Settings) -> None:
+def run(settings: ServiceSettings) -> None:
     """Serve until interrupted."""
     _free(settings)
     os.environ.update(environment(settings))
@@ -33,13 +33,13 @@ def run(settings: Settings) -> None:
         )  # fmt: skip
 
 
-def address(settings: Settings) -> str:
+def address(settings: ServiceSettings) -> str:
     """Where a browser finds it."""
     host = {"0.0.0.0": "localhost", "::": "localhost"}.get(settings.host, settings.host)
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
-def _free(settings: Settings) -> None:
+def _free(settings: ServiceSettings) -> None:
     """A port that is taken, or a host that is not here, is a sentence."""
     try:
         family, kind, _, _, where = socket.getaddrinfo(

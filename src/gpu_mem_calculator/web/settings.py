@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from ..core.errors import InputError
+from ..ledger.units import GIB, MIB
 
 PREFIX = "GPU_MEM_CALC_"
 Port = Annotated[int, Meta(ge=0, le=65535, description="a port, 0 to 65535")]
@@ -22,7 +23,7 @@ Many = Annotated[int, Meta(ge=1, le=2**30, description="a whole number from 1 to
 Seconds = Annotated[float, Meta(gt=0, le=3600, description="seconds, above 0 and up to 3600")]
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class ServiceSettings(Struct, frozen=True, kw_only=True):
     """How the service is run; `WORDS` says what each is."""
 
     host: str = "127.0.0.1"
@@ -30,15 +31,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     workers: Few = 1
     hub: bool = False
     hub_hosts: list[str] = field(default_factory=lambda: [".hf.co"])
-    body_bytes: Many = 2**20
+    body_bytes: Many = MIB
     body_seconds: Seconds = 10.0
     quick_processes: Few = 2
     quick_seconds: Seconds = 5.0
     slow_processes: Few = 1
     slow_seconds: Seconds = 30.0
     waiting: Few = 64
-    known_bytes: Annotated[int, Meta(ge=0, le=2**34)] = 16 * 2**20
-    process_bytes: Annotated[int, Meta(ge=2**28, le=2**40)] = 4 * 2**30
+    known_bytes: Annotated[int, Meta(ge=0, le=2**34)] = 16 * MIB
+    process_bytes: Annotated[int, Meta(ge=2**28, le=2**40)] = 4 * GIB
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
@@ -61,11 +62,11 @@ WORDS = {
 }
 
 
-def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
+def from_environment(environment: Mapping[str, str] = os.environ) -> ServiceSettings:
     """The settings that an environment gives; every problem at once."""
     given: dict[str, Any] = {}
     problems = []
-    for name in Settings.__struct_fields__:
+    for name in ServiceSettings.__struct_fields__:
         text = environment.get(PREFIX + name.upper())
         if text is None or text == "":
             continue
@@ -76,10 +77,10 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Settings:
             problems.append(f"{PREFIX}{name.upper()}={text!r}: {str(error).lower()}")
     if problems:
         raise InputError(problems)
-    return Settings(**given)
+    return ServiceSettings(**given)
 
 
-def environment(settings: Settings) -> dict[str, str]:
+def environment(settings: ServiceSettings) -> dict[str, str]:
     """The same as variables, for the processes that answer."""
     plain: dict[str, Any] = msgspec.to_builtins(settings)
     return {
@@ -89,4 +90,4 @@ def environment(settings: Settings) -> dict[str, str]:
 
 
 def _type(name: str) -> Any:
-    return get_type_hints(Settings, include_extras=True)[name]
+    return get_type_hints(ServiceSettings, include_extras=True)[name]

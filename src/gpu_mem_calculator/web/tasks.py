@@ -1,7 +1,7 @@
 """What a calculating process can be asked, and what it answers.
 
 A task is a function of the client's JSON and the words of its address. What it returns is sent as
-JSON, or as it is where it is a `Page`.
+JSON, or as it is where it is a `TextPage`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..report.live import look
 from ..report.room import room_words
 from ..report.serving_html import serving_page
 from ..report.standalone import standalone
-from .frames import Ask, Reply
+from .frames import TaskReply, TaskRequest
 from .options import REPLAYS, THEMES, Options, numbers, one_of, width
 from .pasted import pasted
 from .reference import REFERENCE
@@ -35,7 +35,7 @@ SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware"
 SERVER = {"model": {"name": "llama2-7b"}, "inference": {"engine": "vllm"}}
 
 
-class Page(Struct, frozen=True):
+class TextPage(Struct, frozen=True):
     """Text that is sent as it is."""
 
     text: str
@@ -43,12 +43,12 @@ class Page(Struct, frozen=True):
     filename: str = ""
 
 
-def answer(ask: Ask) -> Reply:
+def answer(ask: TaskRequest) -> TaskReply:
     """The reply to one question; raises what the process turns into a sentence."""
     found = TASKS[ask.task](_data(ask.body), ask.options)
-    if isinstance(found, Page):
-        return Reply(200, found.text.encode(), found.media, found.filename)
-    return Reply(200, msgspec.json.encode(found))
+    if isinstance(found, TextPage):
+        return TaskReply(200, found.text.encode(), found.media, found.filename)
+    return TaskReply(200, msgspec.json.encode(found))
 
 
 def _data(body: bytes) -> Any:
@@ -125,7 +125,7 @@ def report(body: Any, _options: Options) -> Any:
     estimate = _estimate(body, replay=True)
     found = _answers(estimate)
     made = html_report(estimate) if found is None else serving_page(estimate, found)
-    return Page(made, "text/html; charset=utf-8", "report.html")
+    return TextPage(made, "text/html; charset=utf-8", "report.html")
 
 
 def picture(_body: Any, options: Options) -> Any:
@@ -133,7 +133,7 @@ def picture(_body: Any, options: Options) -> Any:
     wide, theme = width(options), one_of(options, "theme", THEMES)
     settings = [f"{key}={value}" for key, value in options.items() if "." in key]
     estimate = _estimate(with_settings({}, settings))
-    return Page(standalone(estimate, width=wide, theme=theme), "image/svg+xml")
+    return TextPage(standalone(estimate, width=wide, theme=theme), "image/svg+xml")
 
 
 def imported(body: Any, _options: Options) -> Any:

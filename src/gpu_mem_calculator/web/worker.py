@@ -20,23 +20,24 @@ from msgspec.structs import replace
 
 from ..core.errors import InputError
 from ..hub.access import Access, allow, endpoint
-from .frames import HEAD, Ask, Reply, frame, refusal
-from .reference import NotMadeError
-from .settings import Settings, from_environment
+from ..ledger.units import MIB
+from .frames import HEAD, TaskReply, TaskRequest, frame, refusal
+from .reference import UnsupportedFieldError
+from .settings import ServiceSettings, from_environment
 from .tasks import answer
 
 LOOKING = 0.8  # of a question's time may go into looking a model up
-MOST_FETCHED = 64 * 2**20  # bytes of it
+MOST_FETCHED = 64 * MIB  # bytes of it
 PACKED = 8192  # bytes from which an answer is packed
 TOO_LARGE = "this takes more memory than the service gives one request; make the run smaller"
 UNEXPECTED = "the calculation failed in a way that it should not; the operator's log says where"
 
 
-class Interrupted(BaseException):
+class TaskInterrupted(BaseException):
     """The one who asked has left, or the time is over."""
 
 
-class Process:
+class WorkerProcess:
     """Reads questions, writes replies."""
 
     def __init__(self, source: IO[bytes], target: IO[bytes]) -> None:
@@ -47,38 +48,38 @@ class Process:
         """End the question at hand."""
         if self.busy:
             self.busy = False
-            raise Interrupted
+            raise TaskInterrupted
 
     def run(self) -> None:
         """Until the service closes the pipe."""
         while head := self.source.read(HEAD.size):
             data = self.source.read(*HEAD.unpack(head))
-            self.send(self.reply(msgspec.msgpack.decode(data, type=Ask)))
+            self.send(self.reply(msgspec.msgpack.decode(data, type=TaskRequest)))
 
-    def reply(self, ask: Ask) -> Reply:
+    def reply(self, ask: TaskRequest) -> TaskReply:
         """An answer to anything at all."""
         try:
             self.busy = True
             return guarded(ask)
-        except Interrupted:
-            return Reply(0, b"")  # nobody reads it
+        except TaskInterrupted:
+            return TaskReply(0, b"")  # nobody reads it
         finally:
             self.busy = False
 
-    def send(self, reply: Reply) -> None:
+    def send(self, reply: TaskReply) -> None:
         """Write one reply."""
         self.target.write(frame(reply))
         self.target.flush()
 
 
-def guarded(ask: Ask) -> Reply:
+def guarded(ask: TaskRequest) -> TaskReply:
     """The answer, or the sentence that stands for what went wrong."""
     try:
         reply = answer(ask)
         return packed(reply) if ask.packs and len(reply.body) >= PACKED else reply
     except InputError as error:
         return refusal(422, error.problems)
-    except NotMadeError as error:
+    except UnsupportedFieldError as error:
         return refusal(501, [str(error)])
     except MemoryError:
         return refusal(413, [TOO_LARGE])
@@ -87,12 +88,12 @@ def guarded(ask: Ask) -> Reply:
         return refusal(500, [UNEXPECTED])
 
 
-def packed(reply: Reply) -> Reply:
+def packed(reply: TaskReply) -> TaskReply:
     """A large answer, quickly made smaller."""
     return replace(reply, body=gzip.compress(reply.body, compresslevel=1, mtime=0), packed=True)
 
 
-def bounded(settings: Settings) -> None:
+def bounded(settings: ServiceSettings) -> None:
     """Nothing that a client asks for takes more than this."""
     try:
         import resource
@@ -101,7 +102,7 @@ def bounded(settings: Settings) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (settings.process_bytes, settings.process_bytes))
 
 
-def hosts(settings: Settings) -> frozenset[str]:
+def hosts(settings: ServiceSettings) -> frozenset[str]:
     """Where models may be looked up."""
     from urllib.parse import urlsplit
 
@@ -117,10 +118,10 @@ def main() -> None:
     bounded(settings)
     seconds = LOOKING * float(sys.argv[1])
     allow(Access(files=False, hosts=hosts(settings), seconds=seconds, size=MOST_FETCHED))
-    process = Process(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
+    process = WorkerProcess(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, process.interrupt)
-    first = guarded(Ask("warm", b"", {}))
+    first = guarded(TaskRequest("warm", b"", {}))
     gc.freeze()  # what is there now stays: collecting garbage need not look at it
     process.send(first)
     process.run()

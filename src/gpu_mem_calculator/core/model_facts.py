@@ -1,0 +1,82 @@
+"""Plain numbers beside a model of a family, which fixes them: they may repeat it, not change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..families.plain import EXPERT_KEYS
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, Moe
+from .errors import InputError
+
+# Numbers that describe a model of plain numbers; a family's config.json has other keys for them.
+FORM_KEYS = ("gated_mlp", "normalization", "position_embedding", "bias", "dropout", "moe_enabled")
+SHAPE_ONLY = (*FORM_KEYS, *EXPERT_KEYS)
+
+
+def check_facts(arch: Arch, numbers: Mapping[str, Any]) -> None:
+    """Raise one sentence for each number that the family does not have."""
+    problems = list(_problems(arch, numbers))
+    if problems:
+        raise InputError(problems)
+
+
+def _problems(arch: Arch, numbers: Mapping[str, Any]) -> Iterator[str]:
+    given = {key: value for key, value in numbers.items() if key in SHAPE_ONLY}
+    if not given:
+        return
+    facts = _facts(arch)
+    for key, value in given.items():
+        name, own = f"model.{key}={value}", facts.get(key)
+        if key not in facts:
+            yield f"{name} is for a model of plain numbers; {arch.family} has its own: leave it out"
+        elif own is None:
+            yield f"{name}: the {arch.family} model has no experts; leave it out"
+        elif own != value:
+            yield f"{name} contradicts the {arch.family} model, which has {own}; leave it out"
+
+
+def _facts(arch: Arch) -> dict[str, Any]:
+    """What the model has; None for the experts of a model that has none."""
+    experts = expert_facts(arch)
+    facts: dict[str, Any] = {
+        "moe_enabled": bool(experts),
+        "normalization": _normalization(arch.layers[-1]),
+        "position_embedding": _positions(arch),
+        **dict.fromkeys(EXPERT_KEYS),
+        "shared_expert_intermediate_size": 0,
+    }
+    gated = getattr(arch.layers[-1].mlp, "gated", None)
+    if gated is not None:
+        facts["gated_mlp"] = gated
+    return facts | experts
+
+
+def expert_facts(arch: Arch) -> dict[str, int]:
+    """The expert keys of the last layer that has experts; empty for a dense model."""
+    found = [layer.mlp for layer in arch.layers if isinstance(layer.mlp, Moe)]
+    if not found:
+        return {}
+    last = found[-1]
+    return {
+        "num_experts": last.num_experts,
+        "top_k": last.top_k,
+        "expert_intermediate_size": last.ffn,
+        "shared_expert_intermediate_size": last.shared.ffn if last.shared else 0,
+    }
+
+
+def _normalization(layer: Layer) -> str:
+    rms = any(norm.impl.startswith("rms") for _, norm in layer.norms)
+    return "rmsnorm" if rms else "layernorm"
+
+
+def _positions(arch: Arch) -> str:
+    mixers = [mixer for layer in arch.layers for mixer in layer.mixers]
+    if any("position" in dict(weight.dims) for weight in arch.embedding):
+        return "learned"
+    if any(isinstance(mixer, Attention) and mixer.alibi for mixer in mixers):
+        return "alibi"
+    rotary = (getattr(mixer, "rotary_dim", 0) or getattr(mixer, "rope_dim", 0) for mixer in mixers)
+    return "rope" if any(rotary) else "none"

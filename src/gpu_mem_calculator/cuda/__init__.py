@@ -1,0 +1,1 @@
+"""GPU memory outside torch's allocator: context, libraries, NCCL."""

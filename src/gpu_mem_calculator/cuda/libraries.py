@@ -1,0 +1,181 @@
+"""What CUDA and its libraries take beside the tensors of a run.
+
+Measured on an NVIDIA H200 (driver 580.159, torch 2.11.0+cu130), as nvidia-smi's figure less torch's
+own: each part alone in a fresh process, and their sum in every measured run. Code is loaded when it
+is first used; CUDA_MODULE_LOADING=EAGER takes 1.04 GiB more.
+
+Other cards are known from what people publish: a context that did nothing yet (ollama, llama.cpp
+and TensorRT print what is free behind it), and what torch says of a process that ran out of memory.
+The driver keeps local memory for every thread that a multiprocessor can hold, so a context grows
+with the multiprocessors and the threads of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ledger.source import measured
+from ..ledger.units import KIB, MIB
+from ..model.arch import Layer
+from ..model.blocks import Attention, LatentAttention, Moe
+from ..modelling.huggingface.attention_inputs import AttentionInputs
+from ..modelling.huggingface.attention_kernels import kernel
+from ..modelling.huggingface.setting import BlockSetting
+from ..run.run import Run
+from ..run.served import NamedBytes
+from .nccl import STREAMS_BYTES, nccl
+
+# Of a context: what every card has, and what a multiprocessor adds, by compute capability.
+FIXED_BYTES = 16_867_328
+EACH_BYTES = {
+    "6.0": 3762 * KIB, "6.1": 3762 * KIB, "7.0": 3762 * KIB, "7.5": 2224 * KIB, "8.0": 3872 * KIB,
+    "8.6": 3020 * KIB, "8.9": 3020 * KIB, "9.0": 3962 * KIB, "12.0": 3020 * KIB,
+}  # fmt: skip
+CONTEXT_SOURCE = measured(
+    "CUDA context before anything is loaded: H200 526.8 MiB, the same in 467 of 467 runs; from "
+    "published logs, the total in part from other logs, MiB: T4 103, V100 309 to 311 (3 machines), "
+    "A100 423 to 427 (3), RTX 3090 256 and 269, A40 268, RTX 4090 391, RTX 5090 513, H100 514 and "
+    "527; 4 % off at most, but for an RTX 4080 with 265 (10 %, a display may be in it). Pascal is "
+    "taken as Volta, B200 as H200: as many threads a multiprocessor"
+)
+# torch's kernels, by compute capability; MiB.
+KERNELS = {"6.0": 70, "6.1": 70, "7.0": 70, "7.5": 30, "8.0": 75, "8.6": 40, "8.9": 45, "9.0": 94,
+           "12.0": 45}  # fmt: skip
+EXPERTS_BYTES = 2 * MIB
+KERNELS_SOURCE = measured(
+    "torch's kernels, H200: 92 MiB with the first, 2 for those that follow, 2 more with experts; "
+    "the sum of all parts is within 2 MiB in 456 of 462 runs, page tables of pinned host memory "
+    "left out. Other cards: what torch's messages of a full card leave beside context and handle, "
+    "to 10 MiB: V100 59 to 79 (4), A100 56 and 77, T4 and RTX 2080 Ti 2 to 51 (4), RTX 3080 and "
+    "3090 37 to 39 (5), L4, L40S and RTX 4090 0 to 50 (5; 125 in one more, on an L4)"
+)
+# cuBLAS's own workspace (its documentation, cublasSetWorkspace); a handle has two of them.
+WORKSPACE_MIB = {"9.0": 32, "10.0": 32, "10.3": 32, "12.0": 12}
+HANDLE_SOURCE = measured("a cuBLAS handle: two workspaces of its own, 66 MiB for the first thread, "
+                         "64 for backward's on an H200")  # fmt: skip
+CUDNN_FORWARD_BYTES, CUDNN_BYTES = 8 * MIB, 16 * MIB
+LENGTH_BYTES = 88 * KIB
+CUDNN_SOURCE = measured(
+    "cuDNN's attention: 8 MiB forward, 16 with backward; a plan for each length while decoding, "
+    "88 KiB (88 to 128 in 3 runs of 48 to 512 tokens); torch's own attention kernels take none"
+)
+STREAMS_SOURCE = measured("torch's pools of CUDA streams: 70 MiB with the first, however many")
+INT8_SOURCE = measured("the cuBLAS handle of bitsandbytes, where a matmul is in int8")
+# Measured: NCCL in a process that is alone: streams, kernels and one communicator of 64 channels;
+# 558 or 560 MiB in 18 of 18 DDP runs.
+NCCL_BYTES = 560 * MIB
+
+
+# The host's part: resident memory at its highest, less what there was before the engine started.
+# A step of the optimizer on the host loads fewer of the GPU's kernels.
+HOST = {
+    "pytorch_ddp": (780 * MIB, "72 runs, 672 to 860 MiB"),
+    "fsdp": (810 * MIB, "15 runs, 735 to 910 MiB"),
+    "deepspeed": (940 * MIB, "28 runs, 792 to 1039 MiB"),
+    "megatron_lm": (780 * MIB, "11 runs, 674 to 879 MiB"),
+    "transformers": (800 * MIB, "25 runs, 306 to 912 MiB, and 1.5 MiB for each length decoded"),
+}
+HOST_STEP = {
+    "fsdp": (650 * MIB, "9 runs, 570 to 736 MiB"),
+    "deepspeed": (830 * MIB, "6 runs of ZeRO 1 and 2, 727 to 840 MiB"),
+}
+HOST_EXPERTS_BYTES, HOST_NCCL_BYTES = 290 * MIB, 350 * MIB
+
+
+def context_bytes(run: Run) -> int:
+    """A CUDA context that did nothing yet."""
+    each = EACH_BYTES.get(run.compute_capability, EACH_BYTES["9.0"])
+    return FIXED_BYTES + run.multiprocessors * each
+
+
+def kernels_bytes(run: Run) -> int:
+    """torch's kernels, once they are loaded."""
+    return KERNELS.get(run.compute_capability, KERNELS["9.0"]) * MIB
+
+
+def handle_bytes(run: Run, *, first: bool = True) -> int:
+    """A cuBLAS handle; the first loads a little code, too."""
+    return (2 * WORKSPACE_MIB.get(run.compute_capability, 4) + (2 if first else 0)) * MIB
+
+
+def has_experts(run: Run) -> bool:
+    """Whether some layer is a mixture of experts."""
+    return any(isinstance(layer.mlp, Moe) for layer, _, _ in run.arch.runs)
+
+
+def runs_cudnn(run: Run) -> bool:
+    """Whether transformers' attention ends up in cuDNN's kernel in some layer."""
+    bits = 32 if run.precision == "fp32" and not run.autocast else 16
+    how = BlockSetting(
+        batch=1, seq=1, hidden=run.arch.hidden, bits=bits, matmul_bits=bits, weight_bits=bits,
+        attention=run.attention, cudnn=run.compute_capability in ("9.0", "10.0"),
+    )  # fmt: skip
+    found = (_heads(layer) for layer, _, _ in run.arch.runs)
+    return any(heads is not None and kernel(how, heads) == "cudnn" for heads in found)
+
+
+def _heads(layer: Layer) -> AttentionInputs | None:
+    """What decides the kernel of a layer's attention; a mask does not, where cuDNN can run."""
+    block = layer.mixer
+    if isinstance(block, LatentAttention):
+        return AttentionInputs(heads=block.heads, kv_heads=block.heads, value_dim=block.value_dim,
+                     head_dim=block.nope_dim + block.rope_dim)  # fmt: skip
+    if not isinstance(block, Attention):
+        return None
+    kv_heads = block.heads if block.expanded else block.kv_heads
+    return AttentionInputs(
+        heads=block.heads, kv_heads=kv_heads, head_dim=block.head_dim,
+        value_dim=block.value_dim or block.head_dim, broadcast=block.always_masked, sdpa=block.sdpa,
+    )  # fmt: skip
+
+
+def modules(run: Run, *, transformers: bool, streams: bool) -> Iterator[NamedBytes]:
+    """The code and handles that are loaded by the end of the first step: (name, bytes, source)."""
+    trains = run.new_tokens is None
+    experts = EXPERTS_BYTES if has_experts(run) else 0
+    yield "torch's kernels", kernels_bytes(run) + experts, str(KERNELS_SOURCE)
+    handles = handle_bytes(run) + (handle_bytes(run, first=False) if trains else 0)
+    yield "cuBLAS handles", handles, str(HANDLE_SOURCE)
+    if transformers and runs_cudnn(run):
+        decoded = 0 if trains else decoded_lengths(run) * LENGTH_BYTES
+        attention = CUDNN_BYTES if trains else CUDNN_FORWARD_BYTES + decoded
+        yield "cuDNN attention", attention, str(CUDNN_SOURCE)
+    if run.quantization == "int8":
+        yield "int8 matmul", handle_bytes(run, first=False), str(INT8_SOURCE)
+    if streams:
+        yield "CUDA streams", STREAMS_BYTES, str(STREAMS_SOURCE)
+
+
+def decoded_lengths(run: Run) -> int:
+    """Lengths that attention is planned for while tokens are generated: a static cache has one;
+    an assisted round has the assistant's first pass, its single tokens, and the check.
+    """
+    new, wanted = int(run.new_tokens), run.options.get("num_speculative_tokens") or 0
+    if run.options.get("cache_implementation") == "static":
+        return 1
+    return new if run.draft is None else 3 * new + wanted
+
+
+def outside_torch(
+    run: Run, *, transformers: bool = True, streams: bool = False
+) -> Iterator[NamedBytes]:
+    """What nvidia-smi shows beyond torch's own memory: (name, bytes, source).
+
+    `transformers` says that Hugging Face's code runs, `streams` that the engine makes some.
+    """
+    yield "CUDA context", context_bytes(run), str(CONTEXT_SOURCE)
+    yield from modules(run, transformers=transformers, streams=streams)
+    yield from nccl(run, streams=streams)
+
+
+def host_libraries(run: Run, engine: str, *, nccl: bool) -> NamedBytes:
+    """What libraries take of the host's memory in each process: (name, bytes, source).
+
+    CUDA's own part is 126 MiB; the rest is code that is mapped when it is first used.
+    """
+    steps = run.options.get("cpu_offload") or run.options.get("offload_optimizer") == "cpu"
+    table = HOST_STEP if steps and engine in HOST_STEP else HOST
+    size, spread = table.get(engine, HOST["pytorch_ddp"])
+    size += HOST_EXPERTS_BYTES if has_experts(run) else 0
+    size += HOST_NCCL_BYTES if nccl else 0
+    return "libraries on the host", size, str(measured(f"resident pages of libraries: {spread}"))

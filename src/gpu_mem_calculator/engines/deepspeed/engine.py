@@ -1,0 +1,224 @@
+"""DeepSpeed 0.19.8: ZeRO 0 to 3, offload, and its pipeline of whole layers.
+
+The ledger is for rank 0 of a data-parallel group, whose slice starts with the embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec.structs import replace
+
+from ...ledger.ledger import Entry, Ledger
+from ...ledger.num import Num, holds, larger, smaller
+from ...modelling.huggingface.head import head_walk
+from ...modelling.huggingface.setting import BlockSetting
+from ...run.engine import Engine
+from ...run.run import Run
+from ...step.activations import StageWalks, activation_entries, setting, walks
+from ...step.instants import StepInstant, in_flight, step
+from ...step.layer_groups import LayerGroup, blocks, overlap
+from ...step.model_inputs import embedding_script
+from ...step.recorded import table_script
+from ...step.states import buffer_entry
+from ...step.workspaces import workspace_entries
+from . import offload, pipeline, reduce_at_end, stage12
+from .checks import problems
+from .coordinator import GatherLimits
+from .first_gradient import first_hook, hook_entries
+from .frozen_weights import adapter_bits, keeping, without_sum
+from .layout import BIRTH, ZeroLayout, startup_instants, with_hooks
+from .ledger import beats_and_entries, first_layers_input
+from .modules import size_counts, trainable_runs
+from .options import OPTIONS, PRECISIONS, number, option, pipelined
+from .states import state_entries
+from .stream_ledger import keeper_of, shared_table, unrolled_ledger
+
+
+def _place(run: Run) -> tuple[Num, Num, Num, Num]:
+    """The layers [low, high) of this stage, and whether it has the embedding and the head."""
+    if not pipelined(run):
+        return 0, len(run.arch.layers), 1, 1
+    method = str(option(run, "partition_method"))
+    low, high = pipeline.bounds(run.arch, run.mesh.pp, run.stage, method)
+    layers = len(run.arch.layers)
+    first, last = holds(low == 0), holds(high == layers + 2)
+    return larger(low - 1, 0), smaller(high - 1, layers), first, last
+
+
+def ledger(run: Run) -> Ledger:
+    """One rank's ledger, for any stage."""
+    precision = PRECISIONS[run.precision]
+    cut = number(run, "zero_stage") == 3 and bool(option(run, "zero_init"))
+    if run.adapter is not None:
+        bits = adapter_bits(run.adapter, precision.weights, zero_init=cut)
+        run = replace(run, adapter=replace(run.adapter, bits=bits))
+    how = setting(run, precision)
+    low, high, first, last = _place(run)
+    stack = blocks(run, low, high)
+    done = walks(run, how, stack)
+    if run.frozen and number(run, "zero_stage") == 3:
+        done = keeping(done, how, run.arch, stack)
+    if pipelined(run) and run.arch.tied:  # the head's table is a copy, and waits for no other
+        done = replace(done, head=head_walk(how, replace(run.arch, tied=False)))
+    width = precision.weights // 8
+    plan = _plan(run, width, (low, high, first, last))
+    tokens = run.batch * run.seq * how.hidden * how.bits // 8
+    if plan.stage and not plan.pipeline and not run.unrolled:
+        return _rolled(plan, how, stack, done, cut)
+    beats = step(
+        tuple(b.stretch for b in stack), micro_batches=run.micro_batches, head=last,
+        embedding=first, flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
+        every=run.unrolled,
+    )  # fmt: skip
+    if run.unrolled:
+        plan = replace(plan, beats=beats)
+        keeper = keeper_of(plan, stack, done, _limits(run), number(run, "sub_group_size"), cut)
+        if (cut or plan.pipeline) and done.embedding is not None and run.arch.tied:
+            table = shared_table(done.embedding, alone=plan.pipeline)
+            done = replace(done, embedding=table)
+        beside = partial(_beside, plan, how, stack, tokens)
+        return unrolled_ledger(plan, stack, done, beside, keeper)
+    several = len(done.head.hooks) > first_hook(plan)
+    if option(run, "cpu_checkpointing"):
+        beats = offload.with_second(beats)
+    return _whole(replace(plan, beats=with_hooks(beats, head=several)), how, stack, done, tokens)
+
+
+def _beside(
+    plan: ZeroLayout,
+    how: BlockSetting,
+    stack: tuple[LayerGroup, ...],
+    tokens: Num,
+    beats: tuple[StepInstant, ...],
+    done: StageWalks,
+) -> Iterator[Entry]:
+    """What an unrolled run has beside layers, head and DeepSpeed's own tensors."""
+    buffers = buffer_entry(plan.run, plan.beats, plan.layers)
+    yield replace(buffers, live={**buffers.live, BIRTH: 1})
+    yield from activation_entries(plan.run, how, stack, beats, done)
+    yield from pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()
+
+
+def _rolled(
+    plan: ZeroLayout, how: BlockSetting, stack: tuple[LayerGroup, ...], done: StageWalks, cut: bool
+) -> Ledger:
+    """ZeRO without a pipeline; `cut`: the model is built under zero.Init."""
+    run = plan.run
+    if run.record is not None:
+        done = replace(done, embedding=table_script(run.record))
+    elif not run.frozen:
+        table = embedding_script(run, how)
+        shared = cut and run.arch.tied
+        done = replace(done, embedding=shared_table(table, alone=False) if shared else table)
+    beats, at_work = beats_and_entries(plan, stack, done, _limits(run))
+    plan = replace(plan, beats=beats)
+    kept = first_layers_input(run, activation_entries(run, how, stack, beats, done), beats)
+    if option(run, "cpu_checkpointing"):
+        pinned = not option(run, "partition_activations")
+        kept = offload.checkpoints_on_host(plan, stack, kept, pinned=pinned)
+    entries = (*_states(plan), *kept, *at_work, *workspace_entries(run, beats))
+    return Ledger((*startup_instants(), *(b.instant for b in beats)), entries)
+
+
+def _whole(
+    plan: ZeroLayout,
+    how: BlockSetting,
+    stack: tuple[LayerGroup, ...],
+    done: StageWalks,
+    tokens: Num,
+) -> Ledger:
+    """Stage 0, or a stage of a pipeline: gradients stay where they are until backward is over."""
+    run = plan.run
+    kept = activation_entries(run, how, stack, plan.beats, done)
+    if plan.pipeline:
+        kept = without_sum(kept)
+    if option(run, "cpu_checkpointing"):
+        pinned = not option(run, "partition_activations")
+        kept = offload.checkpoints_on_host(plan, stack, kept, pinned=pinned)
+    entries = [
+        *_states(plan),
+        *stage12.kept_gradients(plan, stack),
+        *reduce_at_end.reduction_entries(plan, stack, done),
+        *kept,
+        *hook_entries(plan, done),
+        *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),
+        *pipeline.workspaces(plan, stack),
+    ]
+    return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), tuple(entries))
+
+
+def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroLayout:
+    """Sizes of this rank's part of the model; a tied head on another stage is a copy.
+
+    An offloaded optimizer of stages 1 and 2 has contiguous gradients (stage_1_and_2.py:300).
+    """
+    low, high, first, last = part
+    arch, stage = run.arch, number(run, "zero_stage")
+    place = str(option(run, "offload_optimizer"))
+    both = {-1: first, -2: last}
+    runs = [
+        (sizes, both[start] if start < 0 else overlap(start, count, low, high))
+        for sizes, start, count in trainable_runs(arch, run.adapter)
+    ]
+    if arch.tied and run.adapter is None:
+        runs.append(((arch.embedding[0].numel,), last * (1 - first)))
+    elements: Num = sum(sum(sizes) * units for sizes, units in runs)
+    frozen = arch.num_parameters + arch.tower_parameters if run.frozen else 0
+    overlap_comm = option(run, "overlap_comm")
+    return ZeroLayout(
+        run=run, stage=stage, width=width,
+        trained_width=width if run.adapter is None else run.adapter.bits // 8,
+        ranks=run.mesh.dp * run.mesh.cp,
+        trainable=elements, frozen=frozen, runs=tuple(runs),
+        counts=dict(size_counts(arch, run.adapter)),
+        frozen_counts=dict(size_counts(arch)) if run.frozen else {},
+        beats=(), bucket=number(run, "reduce_bucket_size"),
+        overlap=not pipelined(run) and bool(stage == 3 if overlap_comm is None else overlap_comm),
+        contiguous=bool(option(run, "contiguous_gradients") or (stage < 3 and place != "none")),
+        offload=place,
+        offload_param=str(option(run, "offload_param")),
+        pinned=bool(option(run, "pin_memory")), implementation=run.implementation or "fused",
+        pipeline=pipelined(run), layers=high - low if pipelined(run) else None,
+        first=first, last=last,
+    )  # fmt: skip
+
+
+def _limits(run: Run) -> GatherLimits:
+    """What decides how many parameters of stage 3 are gathered."""
+    return GatherLimits(*(number(run, name) for name in OPTIONS if name.startswith("stage3_")))
+
+
+def _states(plan: ZeroLayout) -> Iterator[Entry]:
+    group, cut = number(plan.run, "sub_group_size"), bool(option(plan.run, "zero_init"))
+    return state_entries(plan, _limits(plan.run), group, zero_init=cut)
+
+
+def stage_layers(run: Run) -> list[int]:
+    """Layers of each pipeline stage."""
+    method = str(option(run, "partition_method"))
+    return pipeline.layers_of_stages(run.arch, int(run.mesh.pp), method)
+
+
+def zero_streams(run: Run) -> bool:
+    """ZeRO 1 and 2 make one for reductions, 3 where communication overlaps.
+
+    deepspeed 0.19.8 zero/stage_1_and_2.py:599, zero/stage3.py:341.
+    """
+    stage = run.options.get("zero_stage", 0)
+    return stage in (1, 2) or (stage == 3 and run.options.get("overlap_comm") is not False)
+
+
+ENGINE = Engine(
+    name="deepspeed",
+    tower="trained: DeepSpeed makes masters, gradients and optimizer states for all parameters",
+    title="DeepSpeed",
+    side_streams=zero_streams,
+    options=OPTIONS,
+    axes=frozenset({"pp"}),
+    optimizers=frozenset({"adamw", "adam", "sgd", "sgd_momentum", "lion"}),
+    problems=problems,
+    ledger=ledger,
+    stage_layers=stage_layers,
+)

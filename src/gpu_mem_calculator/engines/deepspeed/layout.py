@@ -1,0 +1,190 @@
+"""What every ZeRO stage needs to know about a run, and the instants it adds to a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...ledger.ledger import GPU, Entry, Instant
+from ...ledger.num import Num, holds, larger
+from ...ledger.source import code
+from ...run.phases import BACKWARD, OPTIMIZER, STARTUP
+from ...run.run import Run
+from ...step.instants import StepInstant
+from .sizes import Group, ZeroSizes, bucket_bytes, replicated, sharded, sliced, zero_sizes
+
+BIRTH, SETUP = "startup", "startup.optimizer"
+
+
+Runs = tuple[tuple[tuple[int, ...], Num], ...]  # elements of a unit's parameters, units
+
+
+def listed(runs: Runs) -> Num:
+    """Elements of some parameters."""
+    total: Num = 0
+    for sizes, units in runs:
+        total = total + sum(sizes) * units
+    return total
+
+
+class ZeroLayout(Struct, frozen=True, kw_only=True):
+    """Sizes of one rank. `width`: bytes of a weight, `trained_width` of one that is trained;
+    `counts`: trainable parameters by size.
+    """
+
+    run: Run
+    stage: int
+    width: int
+    trained_width: int
+    ranks: Num
+    trainable: Num  # elements in this rank's model
+    frozen: Num
+    runs: Runs  # trainable parameters in order
+    counts: dict[int, Num]
+    frozen_counts: dict[int, Num]
+    beats: tuple[StepInstant, ...]
+    bucket: int  # elements
+    overlap: bool
+    contiguous: bool
+    offload: str  # where the optimizer is: none, cpu, nvme
+    offload_param: str
+    pinned: bool
+    implementation: str
+    pipeline: bool = False  # DeepSpeed's PipelineEngine runs the model
+    layers: Num = None  # of the stage, where it is a pipeline
+    first: Num = 1  # 1 where this rank has the embedding
+    last: Num = 1  # 1 where it has the head
+    one_stage: bool = False  # the PipelineEngine has one stage, and a tied table is one tensor
+    apart: frozenset[int] = frozenset()  # sizes of parameters that are a second parameter group
+    builds_head: bool = True  # transformers makes a head before it is tied to the embedding
+    root_head: bool = False  # the model's own forward reads the head's weight
+
+    @property
+    def largest(self) -> int:
+        """Elements of the largest trainable parameter."""
+        return max(self.counts)
+
+    @property
+    def table(self) -> Num:
+        """Bytes of the head's gradient that waits for the embedding's, where both share a table.
+
+        torch 2.11 csrc/autograd/input_buffer.cpp: a parameter's hook runs when all is added up.
+        """
+        run = self.run
+        if not run.arch.tied or run.frozen or self.copied:
+            return 0
+        return run.arch.embedding[0].numel * self.width
+
+    @property
+    def copied(self) -> bool:
+        """Whether a tied head on another stage has a copy of the table."""
+        return self.pipeline and not self.one_stage
+
+    @property
+    def parameter_groups(self) -> tuple[Runs, ...]:
+        """The trained parameters of each of the optimizer's groups, in order."""
+        if not self.apart:
+            return (self.runs,)
+        chosen = ((lambda n: n not in self.apart), (lambda n: n in self.apart))
+        return tuple(
+            tuple((tuple(filter(belongs, sizes)), units) for sizes, units in self.runs)
+            for belongs in chosen
+        )
+
+    @property
+    def groups(self) -> list[Group]:
+        """What this rank has of each parameter group."""
+        if self.stage == 3:
+            return [sharded(self.trainable, self.counts, self.ranks)]
+        parts = [listed(runs) for runs in self.parameter_groups[1:]]
+        parts = [self.trainable - sum(parts), *parts]
+        if self.stage or (self.pipeline and self.run.precision == "bf16_mixed"):
+            return [sliced(part, self.ranks) for part in parts]
+        return [replicated(part) for part in parts]
+
+    @property
+    def sizes(self) -> ZeroSizes:
+        """Bytes of what this rank trains."""
+        return zero_sizes(self.groups, width=self.trained_width, largest=self.largest,
+                          optimizer=self.run.optimizer,
+                          implementation=self.implementation)  # fmt: skip
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Bytes of a gradient bucket."""
+        return int(bucket_bytes(self.width, self.bucket))
+
+    def boundary(self, beat: StepInstant) -> Num:
+        """1 in the micro-batch that the step follows, the only one where there is no other."""
+        return 1 if beat.later else holds(self.run.micro_batches == 1)
+
+    def entry(
+        self, name: str, kind: str, size: Num, live: Callable[[StepInstant], Num], source: str,
+        startup: tuple[str, ...] = (), place: str = GPU,
+    ) -> Entry:  # fmt: skip
+        """An entry alive where `live` says so, and in the given moments of start-up."""
+        alive: dict[str, Num] = {b.name: copies for b in self.beats
+                                 if not isinstance(copies := live(b), int) or copies}  # fmt: skip
+        alive |= dict.fromkeys(startup, 1)
+        return Entry(name=name, kind=kind, bytes=size, live=alive, place=place,
+                     source=code(f"deepspeed 0.19.8 {source}"))  # fmt: skip
+
+
+def always(beat: StepInstant) -> Num:
+    """Alive at every instant of a step."""
+    return 1
+
+
+def named(*names: str) -> Callable[[StepInstant], Num]:
+    """Alive at these moments, in later micro-batches too, but not in the first step's own."""
+    return lambda beat: int(beat.instant.where in names and not beat.instant.step)
+
+
+def in_bucket(beat: StepInstant) -> bool:
+    """Whether a gradient bucket that the first gradient makes is there."""
+    return beat.instant.phase == BACKWARD and beat.instant.where != "loss.backward"
+
+
+def startup_instants() -> tuple[Instant, ...]:
+    """While the engine is built: parameters are laid out, then the optimizer's copies made."""
+    return (
+        Instant(name=BIRTH, phase=STARTUP, title="start-up: parameters laid out"),
+        Instant(name=SETUP, phase=STARTUP, title="start-up: optimizer set up"),
+    )
+
+
+def with_hooks(beats: tuple[StepInstant, ...], *, head: bool) -> tuple[StepInstant, ...]:
+    """The beats of a step, with the moments at which DeepSpeed works on gradients.
+
+    `head.gradient`: the first gradient of backward; `epilogue`: they are reduced; then the norm,
+    the cast of the gradients and the update.
+    """
+    found: list[StepInstant] = []
+    end = beats[-1]
+    there: dict[str, Num] = {}  # whether a first, or a later, micro-batch runs backward here
+    for beat in beats:
+        if beat.work and beat.instant.phase == BACKWARD:
+            tag = beat.instant.micro_batch
+            there[tag] = larger(there.get(tag, 0), beat.instant.present)
+    for beat in beats:
+        tag, where = beat.instant.micro_batch, beat.instant.where
+        if where == "optimizer":
+            found.append(_like(beat, "optimizer.norm", OPTIMIZER, "gradient norm"))
+            found.append(_like(beat, "optimizer.cast", OPTIMIZER, "gradients cast to fp32"))
+        found.append(beat)
+        if where == "loss.backward" and head:
+            made = _like(beat, "head.gradient", BACKWARD, "first gradient")
+            found.append(replace(made, head_grads=end.head_grads))
+        if where == "embedding.backward":
+            made = _like(beat, "epilogue", BACKWARD, "gradients reduced")
+            instant = replace(made.instant, present=there[tag])
+            found.append(replace(made, instant=instant, embedding_grads=end.embedding_grads))
+    return tuple(found)
+
+
+def _like(beat: StepInstant, where: str, phase: str, title: str) -> StepInstant:
+    word = ", later micro-batch" if beat.instant.micro_batch else ""
+    made = beat.instant.moved(where, phase=phase, title=title + word)
+    return replace(beat, instant=made, work="hook" if phase == BACKWARD else "")

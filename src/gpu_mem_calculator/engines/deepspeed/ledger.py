@@ -1,0 +1,216 @@
+"""The ledger of ZeRO 1 to 3 without a pipeline: at each instant the layer that is highest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import add
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...autograd.peak import PeakParts
+from ...ledger.ledger import (
+    ACT,
+    COMM,
+    EMBEDDED,
+    FIRST,
+    FIRST_STEP,
+    GRAD,
+    LATER,
+    PARAM,
+    TEMP,
+    Entry,
+    Instant,
+    instant,
+)
+from ...ledger.num import Num, choose, holds, larger, nothing
+from ...ledger.source import code
+from ...run.phases import FORWARD, OPTIMIZER
+from ...run.run import Run
+from ...step.activations import LayerSources, StageWalks
+from ...step.instants import StepInstant
+from ...step.layer_groups import LayerGroup
+from .cache_key import CacheKey, plain
+from .coordinator import GatherLimits
+from .instants import ZeroInstant, spots
+from .layout import ZeroLayout
+from .model_parts import model_of
+from .peak_tables import BlockTable, LevelTable, Tables, tables
+
+FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
+GROUPS = tuple((name, kind, code(f"deepspeed 0.19.8 {where}")) for name, kind, where in (
+    ("weights' gradients that are not reduced", GRAD, f"{FILE12}:1415, {FILE3}:1601"),
+    ("gradient bucket", COMM, f"{FILE12}:3256"),
+    ("gradients of the slice's parameters", GRAD, f"{FILE12}:2183 grads_in_partition"),
+    ("bucket, copies for reduction", COMM, f"{FILE12}:1555, {FILE3}:1440,2024"),
+    ("gathered parameters", PARAM, "runtime/zero/partitioned_param_coordinator.py:355-537"),
+    ("shards, come from the host", COMM,
+     "runtime/zero/partition_parameters.py:1359 until the gather has begun"),
+))  # fmt: skip
+STEP = (("optimizer.norm", "gradient norm"), ("optimizer.cast", "gradients cast to fp32"),
+        ("optimizer", "optimizer step"))  # fmt: skip
+TAGS = (("", "", ""), ("", LATER, ", later micro-batch"),
+        (FIRST_STEP, LATER, ", second micro-batch of the first step"),
+        (FIRST_STEP, "", ", first micro-batch of all"))  # fmt: skip
+
+
+class PeakPoint(Struct, frozen=True):
+    """The highest moment of a spot: how many layers of the stretch wait, and what is there."""
+
+    waiting: Num
+    moment: PeakParts
+    parts: tuple[Num, ...]
+
+
+def cases(plan: ZeroLayout, model: BlockTable) -> tuple[list[tuple[Tables, ...]], Any]:
+    """The tables of every pair of ranks and micro-batches, and which of them an element has."""
+    ranks, micro = plan.ranks, plan.run.micro_batches
+    if not (hasattr(ranks, "astype") or hasattr(micro, "astype")):
+        return [tables(CacheKey(plain(plan, int(ranks), int(micro)), model))], None
+    import numpy
+
+    pairs = numpy.stack(numpy.broadcast_arrays(ranks, micro), axis=-1)
+    unique, which = numpy.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
+    found: list[tuple[Tables, ...]] = [tables(CacheKey(plain(plan, int(a), int(b)), model))
+                                       for a, b in unique]  # fmt: skip
+    return found, which.reshape(pairs.shape[:-1])
+
+
+def highest(spot: ZeroInstant, mine: list[LevelTable], which: Any, *, near: bool) -> PeakPoint:
+    """The highest of a spot's candidates. `near`: of the layers that wait one is on the GPU."""
+    pairs = mine[0].best
+    if which is not None:
+        pairs = tuple(sorted({pair for table in mine for pair in table.best}))
+    heights, kept = [height for height, _ in spot.heights], spot.kept
+    if near and spot.checkpoint:
+        own = [(kept if waiting else 0) + heights[level] for waiting, level in pairs]
+    else:
+        own = [waiting * kept + heights[level] for waiting, level in pairs]
+    if which is not None or hasattr(sum(own), "astype"):
+        return _of_arrays(spot, mine, which, list(zip(pairs, own, strict=True)))
+    totals = list(map(add, own, mine[0].heights))
+    waiting, level = pairs[totals.index(max(totals))]
+    return PeakPoint(waiting, spot.heights[level][1], mine[0].parts(waiting, level))
+
+
+def _of_arrays(
+    spot: ZeroInstant,
+    mine: list[LevelTable],
+    which: Any,
+    candidates: list[tuple[tuple[int, int], Num]],
+) -> PeakPoint:
+    """The same, element by element."""
+    best: PeakPoint | None = None
+    top: Num = 0
+    for (waiting, level), own in candidates:
+        parts = _parts(mine, which, waiting, level)
+        new, total = PeakPoint(waiting, spot.heights[level][1], parts), own + sum(parts)
+        best = new if best is None else _either(total > top, new, best)
+        top = larger(total, top)
+    assert best is not None
+    return best
+
+
+def _parts(mine: list[LevelTable], which: Any, waiting: int, level: int) -> tuple[Num, ...]:
+    """Bytes of each group; an array of the elements' own where they differ."""
+    if which is None:
+        return mine[0].parts(waiting, level)
+    import numpy
+
+    rows = numpy.asarray([table.parts(waiting, level) for table in mine])
+    return tuple(rows[:, group][which] for group in range(rows.shape[1]))
+
+
+def _either(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
+    parts = tuple(choose(higher, a, b) for a, b in zip(new.parts, old.parts, strict=True))
+    moment = PeakParts(choose(higher, new.moment.act, old.moment.act), 0,
+                    choose(higher, new.moment.temp, old.moment.temp))  # fmt: skip
+    return PeakPoint(choose(higher, new.waiting, old.waiting), moment, parts)
+
+
+def beats_and_entries(
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks, limits: GatherLimits
+) -> tuple[tuple[StepInstant, ...], list[Entry]]:
+    """The instants of a step, and what blocks and DeepSpeed hold at each of them."""
+    run = plan.run
+    found, which = cases(plan, model_of(plan, stack, done, limits))
+    near = bool(run.options.get("cpu_checkpointing"))
+    here = tuple(spots(stack, done))
+    beats: list[StepInstant] = []
+    entries: list[Entry] = []
+    again = holds(run.micro_batches > 1)
+    for number, (step, tag, word) in enumerate(TAGS):
+        later = bool(tag)
+        if later and isinstance(again, int) and not again:
+            continue
+        for spot in here:
+            mine = [several[number].get(spot.place) for several in found]
+            if not any(mine):
+                continue
+            usual = [several[later][spot.place] for several in found]
+            high = highest(spot, [a or b for a, b in zip(mine, usual, strict=True)], which,
+                           near=near)  # fmt: skip
+            at = instant(spot.name, spot.phase, spot.title + word, step=step, micro_batch=tag,
+                         layer=spot.layer, present=again if later else 1)  # fmt: skip
+            beats.append(_beat(spot, high, at))
+            entries += _entries(plan, spot, high, beats[-1], done.sources)
+    none = tuple(0 for _ in stack)
+    entries.append(_left(plan, found, which))
+    for name, title in STEP:
+        beats.append(StepInstant(instant=instant(name, OPTIMIZER, title), saved=none, grads=none,
+                          later=True))  # fmt: skip
+    return tuple(beats), entries
+
+
+def first_layers_input(
+    run: Run, entries: Iterable[Entry], beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
+    """Entries in which the first layer's input is not counted twice where that layer runs forward.
+
+    Learnt positions are added to the embedding's output, and a norm behind it keeps it.
+    """
+    arch = run.arch
+    apart = len(arch.embedding) > 1 or arch.embedding_norm is not None
+    out = {b.name for b in beats if b.instant.layer == FIRST or b.instant.where == "begin"}
+    for entry in entries:
+        if entry.role == EMBEDDED and not apart:
+            entry = replace(entry, live={name: copies for name, copies in entry.live.items()
+                                         if name not in out})  # fmt: skip
+        yield entry
+
+
+def _left(plan: ZeroLayout, found: list[tuple[Tables, ...]], which: Any) -> Entry:
+    """Gradients that the step finds."""
+    place = ("step", 0, False)
+    last = [several[1] for several in found]
+    parts = _parts([tables[place] for tables in last], which, 0, 0)
+    name, kind, source = GROUPS[2]
+    return Entry(name=name, kind=kind, bytes=sum(parts),
+                 live={"optimizer.norm": 1, "optimizer.cast": 1},
+                 source=source)  # fmt: skip
+
+
+def _beat(spot: ZeroInstant, high: PeakPoint, at: Instant) -> StepInstant:
+    saved = spot.saved
+    if spot.work == "unit":
+        saved = tuple(high.waiting if i == spot.stretch else n for i, n in enumerate(saved))
+    return StepInstant(
+        instant=at, saved=saved, grads=tuple(0 for _ in saved), work=spot.work,
+        stretch=spot.stretch, later=bool(at.micro_batch), inside_forward=spot.phase == FORWARD,
+    )  # fmt: skip
+
+
+def _entries(
+    plan: ZeroLayout, spot: ZeroInstant, high: PeakPoint, beat: StepInstant, sources: LayerSources
+) -> Iterator[Entry]:
+    source = sources.head if spot.work == "loss" else sources.layer
+    rows = [
+        (spot.label, ACT, high.moment.act, source),
+        (f"{spot.label}, kernel workspace", TEMP, high.moment.temp, source),
+    ]
+    for (name, kind, origin), size in zip(GROUPS, high.parts, strict=True):
+        rows.append((name, kind, size, origin))
+    for name, kind, size, origin in rows:
+        if not nothing(size):
+            yield Entry(name=name, kind=kind, bytes=size, live={beat.name: 1}, source=origin)

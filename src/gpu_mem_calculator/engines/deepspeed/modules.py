@@ -1,0 +1,160 @@
+"""A model as DeepSpeed sees it: modules in the order they are called, parameters in the order
+they are registered.
+
+Sizes are plain numbers, whatever the model's are: equal models have the same modules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from ...ledger.remember import remembered
+from ...model.adapters import Adapter
+from ...model.arch import Arch, Layer
+from ...model.blocks import Mlp, Moe, Norm, Weight
+from ...run.run import Run
+
+Module = tuple[int, ...]  # elements of the parameters that a module owns directly
+
+
+def _grouped(weights: Iterable[Weight], adapter: Adapter | None = None) -> Iterator[Module]:
+    """Weights by the module that owns them, in the order given, each before its adapter."""
+    owner: str | None = None
+    sizes: list[int] = []
+    extra: list[int] = []
+    for weight in weights:
+        name = weight.name.rpartition(".")[0]
+        if owner is not None and name != owner:
+            yield tuple(sizes)
+            yield from ((size,) for size in extra)
+            sizes, extra = [], []
+        owner = name
+        sizes.append(int(weight.numel))
+        if adapter is not None:
+            extra += adapter_sizes(weight, adapter)
+    if sizes:
+        yield tuple(sizes)
+        yield from ((size,) for size in extra)
+
+
+def _feed_forward(block: Mlp | Moe, adapter: Adapter | None) -> tuple[Module, ...]:
+    """The MLP itself, gate, activation, up, down (transformers: down(act(gate x) · up x))."""
+    modules = list(_grouped(block.weights(), adapter))
+    if isinstance(block, Mlp):
+        return ((), modules[0], (), *modules[1:])
+    return ((), *modules)
+
+
+@remembered(64, always=True)
+def layer_modules(layer: Layer, adapter: Adapter | None = None) -> tuple[tuple[Module, ...], ...]:
+    """The modules of one layer in the order of their forward calls, in groups.
+
+    A group is a module and what it holds; the layer itself comes first. Modules without
+    parameters are in it, too: DeepSpeed prefetches at each of them.
+    """
+    if layer.modules:
+        return layer.modules
+    found: list[tuple[Module, ...]] = [(tuple(int(w.numel) for w in layer.extra),)]
+
+    def norm(where: str) -> None:
+        found.extend((module,) for module in _norm(layer.norm(where)))
+
+    norm("pre")
+    if layer.mixer is not None:
+        found.append(((), *_grouped(layer.mixer.weights(), adapter)))
+    norm("post")
+    norm("pre_mlp")
+    if layer.mlp is not None:
+        found.append(_feed_forward(layer.mlp, adapter))
+    norm("post_mlp")
+    return tuple(found)
+
+
+@remembered(64, always=True)
+def before_modules(arch: Arch) -> tuple[Module, ...]:
+    """What runs before the stack: the model, its base, embeddings, the rotary tables."""
+    if arch.around:
+        first, *rest = arch.around[0] or ((),)
+        return (first, (), *rest)
+    return ((), (), *_grouped(arch.embedding), *_norm(arch.embedding_norm), ())
+
+
+def _norm(block: Norm | None) -> Iterator[Module]:
+    if block is not None and block.affine:
+        yield tuple(int(w.numel) for w in block.weights())
+
+
+@remembered(64, always=True)
+def after_modules(arch: Arch) -> tuple[Module, ...]:
+    """What runs behind the stack: final norm, head. A tied head reads the embedding again."""
+    if arch.around:
+        return arch.around[1] or ((),)
+    return (*_norm(arch.final_norm), head_module(arch))
+
+
+def head_module(arch: Arch) -> Module:
+    """The parameters of the output projection."""
+    if arch.head is None or arch.tied:
+        return (int(arch.embedding[0].numel),)
+    extra = tuple(int(w.numel) for w in arch.head_extra)
+    return (*(int(w.numel) for w in arch.head.weights()), *extra)
+
+
+@remembered(64, always=True)
+def layer_sizes(layer: Layer, adapter: Adapter | None = None) -> tuple[int, ...]:
+    """Elements of each trainable parameter of a layer, in the order of registration."""
+    if adapter is None:
+        return tuple(int(w.numel) for w in layer.weights())
+    return tuple(size for w in layer.weights() for size in adapter_sizes(w, adapter))
+
+
+def adapter_sizes(weight: Weight, adapter: Adapter) -> tuple[int, ...]:
+    """LoRA's A and B for one weight, and DoRA's magnitudes (PEFT 0.21.2 tuners/lora/layer.py)."""
+    path = weight.name.split(".")
+    if len(weight.dims) != 2 or len(path) < 2 or path[-2] not in adapter.targets:
+        return ()
+    rows, columns = (size for _, size in weight.dims)
+    pair = (int(adapter.rank * columns), int(adapter.rank * rows))
+    return (*pair, int(rows)) if adapter.dora else pair
+
+
+@remembered(64, always=True)
+def trainable_runs(
+    arch: Arch, adapter: Adapter | None = None
+) -> tuple[tuple[tuple[int, ...], int, int], ...]:
+    """Trainable parameters in order: (sizes of one unit, first layer, units).
+
+    What stands before and behind the stack comes as one unit with the first layer -1 and -2; a
+    vision tower is the first of all (transformers 5.17.0: `visual` or `vision_tower`, then
+    `language_model`), and DeepSpeed flattens or shards all that requires a gradient
+    (0.19.8 zero/stage_1_and_2.py:449, zero/stage3.py:972), whether one comes or not.
+    """
+    stack = [(layer_sizes(layer, adapter), first, count) for layer, first, count in arch.runs]
+    if adapter is not None:
+        return tuple(stack)
+    norm = arch.embedding_norm.weights() if arch.embedding_norm else ()
+    before = tuple(int(w.numel) for w in (*arch.tower, *arch.embedding, *norm))
+    after = tuple(int(w.numel) for w in arch.after_weights())
+    return ((before, -1, 1), *stack, (after, -2, 1))
+
+
+@remembered(64, always=True)
+def size_counts(arch: Arch, adapter: Adapter | None = None) -> Mapping[int, int]:
+    """How many trainable parameters there are of each size."""
+    counts: Counter[int] = Counter()
+    for sizes, _, units in trainable_runs(arch, adapter):
+        for size, times in Counter(sizes).items():
+            counts[size] += times * units
+    return counts
+
+
+def tower_problems(run: Run, stage: int) -> Iterator[str]:
+    """Runs in which a vision tower is not counted: stages of a pipeline, and fp32 without ZeRO,
+    where the optimizer passes over parameters without a gradient.
+    """
+    said = "model: the vision tower of this model is not modelled"
+    if run.arch.tower and not (isinstance(run.mesh.pp, int) and run.mesh.pp == 1):
+        yield f"{said} in a DeepSpeed pipeline; try pipeline_parallel_size 1"
+    if run.arch.tower and stage == 0 and run.precision == "fp32":
+        yield f"{said} at zero_stage 0 in fp32; try zero_stage 1, or engine pytorch_ddp"

@@ -1,0 +1,168 @@
+"""What offloading puts into host RAM and onto NVMe, per rank.
+
+Pinned tensors come from torch's caching host allocator, which rounds a block up to a power of
+two (torch 2.11 aten/src/ATen/core/CachingHostAllocator.h). None of this is measured yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ...ledger.ledger import CHECKPOINTED, COMM, CPU, FIRST, GRAD, NVME, OPTIM, PARAM, SECOND, Entry
+from ...ledger.num import Num, ceil_div, choose, holds, larger, power_of_two, round_up, smaller
+from ...ledger.units import MIB
+from ...step.instants import StepInstant, in_flight
+from ...step.layer_groups import LayerGroup
+from ...step.optimizers import OPTIMIZERS
+from .layout import BIRTH, SETUP, ZeroLayout, always
+from .shards import shard_elements
+from .stage3 import sub_group
+from .stage12 import owned_here
+
+ALIGN = 1024  # bytes: 1024 × aio.intra_op_parallelism, runtime/swap_tensor/utils.py:14
+SWAPPED = MIB  # smaller tensors are not swapped: max(1 MiB, aio.block_size)
+FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
+
+
+def _host(plan: ZeroLayout, name: str, kind: str, size: Num, source: str, *, pinned: bool) -> Entry:
+    size = power_of_two(size) if pinned else size
+    return plan.entry(f"{name}, {'pinned' if pinned else 'pageable'}", kind, size, always, source,
+                      (SETUP,), CPU)  # fmt: skip
+
+
+def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
+    """Stages 1 and 2: masters, their gradients, states, and the 16-bit copy that goes back.
+
+    With micro-batches to add up, every parameter that reaches into the slice has its whole
+    gradient on the host as well.
+    """
+    sizes, pin, width = plan.sizes, plan.pinned, plan.width
+    yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE12}:560", pinned=pin)
+    yield _host(plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE12}:937", pinned=pin)
+    yield _host(plan, f"{plan.run.optimizer} states", OPTIM, sizes.states,
+                "ops/adam/cpu_adam.py:158", pinned=False)  # fmt: skip
+    yield _host(plan, "16-bit weights to copy back", PARAM, sizes.clone, f"{FILE12}:567",
+                pinned=pin)  # fmt: skip
+    yield _host(plan, "gradient staging", COMM, sizes.staging, f"{FILE12}:653", pinned=pin)
+    owned = owned_here(plan)
+    yield _host(plan, "gradients being added up", GRAD,
+                width * owned * holds(plan.run.micro_batches > 1), f"{FILE12}:1818",
+                pinned=False)  # fmt: skip
+
+
+def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
+    """Stage 3: the optimizer on the host or on NVMe, the parameters likewise."""
+    sizes = plan.sizes
+    local = sizes.own
+    if plan.offload == "cpu":
+        yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE3}:1157",
+                    pinned=False)  # fmt: skip
+        yield _host(plan, "fp32 gradients", GRAD, sizes.step_grad, f"{FILE3}:1337",
+                    pinned=plan.pinned)  # fmt: skip
+        yield _host(plan, f"{plan.run.optimizer} states", OPTIM, sizes.states,
+                    "ops/adam/cpu_adam.py:158", pinned=False)  # fmt: skip
+    if plan.offload != "none":
+        yield _host(plan, "gradient shards", GRAD, plan.width * local, f"{FILE3}:791",
+                    pinned=plan.pinned)  # fmt: skip
+    if plan.offload == "nvme":
+        yield from _optimizer_on_disk(plan, local, sub_group(plan, local, group_limit)[0])
+    if plan.offload_param == "cpu":
+        still = shard_elements(plan.frozen_counts, plan.ranks)
+        size = sizes.flat + plan.width * still
+        yield _host(plan, "parameter shards", PARAM, size, f"{FILE3}:891", pinned=True)
+    if plan.offload_param == "nvme":
+        yield from _parameters_on_disk(plan, local)
+
+
+def _optimizer_on_disk(plan: ZeroLayout, local: Num, group: Num) -> Iterator[Entry]:
+    """Four swap buffers of a sub-group in RAM; master, momentum, variance, gradient on disk."""
+    where = "runtime/swap_tensor/optimizer_utils.py:180"
+    tensors = 1 + OPTIMIZERS[plan.run.optimizer].states
+    yield _host(plan, "optimizer swap buffers", OPTIM, 4 * round_up(4 * group, ALIGN), where,
+                pinned=False)  # fmt: skip
+    yield _disk(plan, "master weights and optimizer states", OPTIM,
+                tensors * round_up(4 * local, ALIGN), where)  # fmt: skip
+    large: Num = 0
+    for size, times in plan.counts.items():
+        shard = ceil_div(size, plan.ranks)
+        large = large + times * shard * holds(4 * shard >= SWAPPED)
+    yield _disk(plan, "fp32 gradients", GRAD, 4 * large,
+                "runtime/swap_tensor/partitioned_optimizer_swapper.py:79")  # fmt: skip
+
+
+def _parameters_on_disk(
+    plan: ZeroLayout, local: Num, in_cpu: int = 1_000_000_000
+) -> Iterator[Entry]:
+    """Five swap buffers of 1e8 elements in RAM, up to max_in_cpu elements there, all on disk."""
+    where = "runtime/swap_tensor/partitioned_param_swapper.py:125"
+    yield _host(plan, "parameter swap buffers", PARAM, 5 * 100_000_000 * plan.width, where,
+                pinned=False)  # fmt: skip
+    yield _host(plan, "parameter shards", PARAM, plan.width * smaller(local, in_cpu),
+                f"{FILE3}:891", pinned=True)  # fmt: skip
+    large: Num = 0
+    for counts in (plan.counts, plan.frozen_counts):
+        for size, times in counts.items():
+            shard = ceil_div(size, plan.ranks)
+            large = large + times * shard * holds(plan.width * shard >= SWAPPED)
+    yield _disk(plan, "parameter shards", PARAM, plan.width * large, where)
+
+
+def _disk(plan: ZeroLayout, name: str, kind: str, size: Num, source: str) -> Entry:
+    return plan.entry(name, kind, size, always, source, (BIRTH, SETUP), NVME)
+
+
+def checkpoints_on_host(
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], entries: Iterator[Entry], *, pinned: bool
+) -> Iterator[Entry]:
+    """cpu_checkpointing: the inputs that checkpoints keep go to the host, the newest one stays.
+
+    activation_checkpointing/checkpointing.py:510 (keep_last_count is 1), for models that call
+    deepspeed.checkpointing, as PipelineModule does. With partition_activations they are pageable.
+    """
+    run = plan.run
+    first = in_flight(run.mesh.pp, run.stage, run.micro_batches)
+    later = choose(run.micro_batches > first, first, first - 1)
+    full = iter([i for i, block in enumerate(stack) if block.recompute == "full"])
+    for entry in entries:
+        if entry.role == CHECKPOINTED:
+            index = next(full)
+            newest = {b.name: _newest(b, index, stack, later if b.later else first)
+                      for b in plan.beats}  # fmt: skip
+            near = {name: newest[name] for name in entry.live}
+            far = {name: count - near[name] for name, count in entry.live.items()}
+            size = power_of_two(entry.bytes) if pinned else entry.bytes
+            yield replace(entry, name=f"{entry.name} on the host", bytes=size, live=far, place=CPU)
+            entry = replace(entry, live=near)
+        yield entry
+
+
+def _newest(beat: StepInstant, index: int, stack: tuple[LayerGroup, ...], flight: Num) -> Num:
+    """1 where the newest block that waits is of this stretch; other micro-batches in flight, which
+    have all of theirs on the host, are not looked at.
+    """
+    found: Num = 1
+    for number in range(len(stack) - 1, index - 1, -1):
+        others = larger(flight - 1, 0) * stack[number].count
+        waits = holds(beat.saved[number] > others)
+        found = found * (waits if number == index else 1 - waits)
+    return found
+
+
+def with_second(beats: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+    """Beats with one for the layer above a stretch's first, behind which an input is on the GPU."""
+    found: list[StepInstant] = []
+    for beat in beats:
+        if beat.instant.layer == FIRST:
+            at = beat.stretch
+            saved = tuple(n + 1 if i == at else n for i, n in enumerate(beat.saved))
+            grads = tuple(larger(n - 1, 0) if i == at else n for i, n in enumerate(beat.grads))
+            instant = beat.instant.moved(
+                f"backward.{at}.second", layer=SECOND,
+                title=beat.instant.title.replace("first", "second"),
+                present=beat.instant.present * holds(beat.grads[at] > 1),
+            )  # fmt: skip
+            found.append(replace(beat, instant=instant, saved=saved, grads=grads))
+        found.append(beat)
+    return tuple(found)

@@ -1,0 +1,126 @@
+"""PipelineModule: which layers a stage gets, and the buffers between stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from msgspec.structs import replace
+
+from ...ledger.ledger import ACT, COMM, Entry
+from ...ledger.num import Num, holds, take, together
+from ...ledger.remember import remembered
+from ...ledger.sym import Sym
+from ...model.arch import Arch
+from ...step.instants import StepInstant, in_flight
+from ...step.layer_groups import LayerGroup
+from ...step.workspaces import workspace_entries
+from .layout import ZeroLayout, always
+
+
+@remembered(256, always=True)
+def uniform(items: int, parts: int) -> tuple[int, ...]:
+    """Equal shares, the first ones take one more (runtime/utils.py:606 partition_uniform)."""
+    if items <= parts:
+        return tuple(min(part, items) for part in range(parts + 1))
+    share, more = divmod(items, parts)
+    return tuple(part * share + min(part, more) for part in range(parts + 1))
+
+
+@remembered(256, always=True)
+def balanced(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
+    """The cut with the least difference between the heaviest and the lightest part.
+
+    runtime/utils.py:626 partition_balanced: dynamic programming, the last of equals wins.
+    """
+    items = len(weights)
+    if items <= parts:
+        return uniform(items, parts)
+    prefix = [0]
+    for weight in weights:
+        prefix.append(prefix[-1] + weight)
+    endless = float("inf")
+    best: list[tuple[float, float]] = [(0, endless)] + [(endless, endless)] * items
+    positions: list[list[int]] = []
+    for part in range(1, parts + 1):
+        row: list[tuple[float, float]] = [(endless, endless)] * (items + 1)
+        at = [0] * (items + 1)
+        for i in range(part, items + 1):
+            cost = endless
+            for k in range(i):
+                high, low = best[k]
+                size = prefix[i] - prefix[k]
+                high, low = (high if high > size else size), (low if low < size else size)
+                if high - low <= cost:
+                    cost, row[i], at[i] = high - low, (high, low), k
+        best = row
+        positions.append(at)
+    ends = [items]
+    for at in reversed(positions):
+        ends.append(at[ends[-1]])
+    return tuple(reversed(ends))
+
+
+def specs(arch: Arch) -> tuple[int, ...]:
+    """Parameters of each layer of the pipeline: embedding, layers, final norm with the head."""
+    head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
+    layers = (int(layer.num_parameters) for layer in arch.layers)
+    return (int(arch.embedding_parameters), *layers, int(head))
+
+
+def cut(arch: Arch, parts: int, method: str) -> tuple[int, ...]:
+    """Where stages begin and end, in the layers of the pipeline."""
+    weights = specs(arch)
+    return uniform(len(weights), parts) if method == "uniform" else balanced(weights, parts)
+
+
+def bounds(arch: Arch, parts: Num, stage: Num, method: str) -> tuple[Num, Num]:
+    """The first and the last-plus-one pipeline layer of a stage; arrays broadcast."""
+    if isinstance(parts, int | Sym):
+        ends = cut(arch, int(parts), method)
+        return take(ends, stage), take(ends, stage + 1)
+
+    def one(count: int, index: int) -> tuple[int, int]:
+        ends = cut(arch, count, method)
+        return ends[index], ends[index + 1]
+
+    low, high = together(one, parts, stage)
+    return low, high
+
+
+def layers_of_stages(arch: Arch, parts: int, method: str) -> list[int]:
+    """How many transformer layers each stage gets."""
+    ends, last = cut(arch, parts, method), len(arch.layers) + 1
+    return [min(high, last) - max(low, 1) if high > 1 and low < last else 0
+            for low, high in pairwise(ends)]  # fmt: skip
+
+
+def workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
+    """cuBLAS workspaces; a stage that has the embedding alone multiplies nothing."""
+    found = workspace_entries(plan.run, plan.beats)
+    if not plan.pipeline:
+        yield from found
+        return
+    blocks: Num = plan.last  # the head
+    for block in stack:
+        blocks = blocks + block.count
+    for entry in found:
+        yield replace(entry, bytes=entry.bytes * holds(blocks > 0))
+
+
+def buffer_entries(plan: ZeroLayout, tokens_bytes: Num) -> Iterator[Entry]:
+    """Tensors between stages: received inputs and their copies, received gradients, outputs."""
+    run = plan.run
+    first, last = holds(run.stage == 0), holds(run.stage == run.mesh.pp - 1)
+    flight = in_flight(run.mesh.pp, run.stage, run.micro_batches)
+
+    def working(beat: StepInstant) -> Num:
+        return flight * int(bool(beat.work))
+
+    where = "runtime/pipe/engine.py"
+    yield plan.entry("received activations", COMM, tokens_bytes * (1 - first), always,
+                     f"{where}:1122")  # fmt: skip
+    yield plan.entry("stage inputs", ACT, tokens_bytes * (1 - first), working, f"{where}:1128")
+    yield plan.entry("received gradients", COMM, tokens_bytes * (1 - last), always,
+                     f"{where}:1180")  # fmt: skip
+    yield plan.entry("stage outputs", ACT, tokens_bytes * (1 - last), working, f"{where}:716")

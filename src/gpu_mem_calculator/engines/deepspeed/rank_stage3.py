@@ -1,0 +1,203 @@
+"""ZeRO 3, tensor by tensor: deepspeed 0.19.8 runtime/zero/stage3.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from ...step.block_events import EMBEDDING, HEAD
+from .coordinator import GatherLimits, ModuleStack, ModuleTrace
+from .gather import GATHER, GatherAllocator, Reads, WeightReader, modules_of
+from .layout import ZeroLayout
+from .rank import TensorAllocator, ZeroRank
+from .rank_stage12 import REDUCTION
+from .shards import sub_groups
+from .sizes import FP32, norm_bytes
+
+NORM_PART = 250_000_000  # elements whose norm is taken at once, zero/stage3.py:1440
+
+
+class Stage3Bucket(ZeroRank):
+    """The bucket, and what becomes of the gradients in it."""
+
+    def __init__(self, plan: ZeroLayout, to: TensorAllocator) -> None:
+        super().__init__(plan, to)
+        self.ranks = int(plan.ranks)
+        self.queue = REDUCTION if plan.overlap else 0
+        self.inside: list[tuple[int, int]] = []  # in the bucket: elements, tensor or -1
+        self.filled = 0  # elements in it
+
+    def arrived(self, key: tuple[int, int], tensor: int) -> None:
+        """Line 1601: a gradient goes into the bucket, which is sent off where it is full."""
+        plan = self.plan
+        elements = self.to.size(tensor) // plan.trained_width
+        if self.filled and self.filled + elements > plan.bucket:
+            self.reduce()
+        self.filled += elements
+        if plan.contiguous and self.filled <= plan.bucket:
+            self.to.free((tensor,))
+            tensor = -1
+        self.inside.append((elements, tensor))
+
+    def reduce(self) -> None:
+        """A padded copy is added up over the ranks; one gradient that they divide needs none."""
+        if not self.inside:
+            return
+        plan, width = self.plan, self.plan.trained_width
+        shards = [-(-size // self.ranks) for size, _ in self.inside]
+        if len(shards) > 1 or shards[0] * self.ranks != self.inside[0][0]:
+            self.make("padded", width * sum(shards) * self.ranks, queue=self.queue)
+        if plan.offload != "none":
+            for shard in shards:
+                self.to_host(shard)
+        self.to.free(tensor for _, tensor in self.inside if tensor >= 0)
+        self.free("swapped", "padded")
+        self.inside, self.filled = [], 0
+
+    def to_host(self, shard: int) -> None:
+        """Line 2024: a shard's gradient is copied back; the step's last one has its norm taken."""
+        self.make("shard", self.plan.trained_width * shard, queue=self.queue)
+        if self.last:
+            self.moment(norm_bytes(min(shard, NORM_PART)), queue=self.queue)
+            if self.plan.offload == "nvme":
+                self.make("swapped", 4 * shard, queue=self.queue)
+            else:
+                self.moment(4 * shard, queue=self.queue)
+        self.free("shard")
+
+    def epilogue(self) -> None:
+        """What is left in the bucket is reduced."""
+        self.reduce()
+
+
+class Stage3Rank(Stage3Bucket):
+    """Shards of everything; parameters are gathered as modules need them."""
+
+    def __init__(
+        self,
+        plan: ZeroLayout,
+        to: TensorAllocator,
+        stack: ModuleStack,
+        limits: GatherLimits,
+        scripts: Mapping[int, Reads],
+        *,
+        group: int,
+        zero_init: bool,
+    ) -> None:
+        super().__init__(plan, to)
+        self.zero_init = zero_init
+        self.shards = [-(-size // self.ranks) for size in self.sizes]
+        own = sum(self.shards)  # as the model's configuration gives them
+        self.rank = replace(self.rank, own=own, whole=own)
+        self.groups = sub_groups(self.shards, group)
+        self.trace = ModuleTrace(stack)
+        self.state = GatherAllocator(
+            self.trace, limits, to, ranks=self.ranks,
+            lane=GATHER if plan.overlap else 0, from_host=plan.offload_param != "none",
+        )  # fmt: skip
+        self.reader = WeightReader(self.trace, self.state)
+        ids = {**dict(enumerate(self.trace.layers)), HEAD: self.trace.after}
+        self.places = {b: modules_of(found, ids[b], self.trace) for b, found in scripts.items()}
+        self.backwards = False
+
+    def startup(self) -> None:
+        """Parameters are cut, their shards laid out together, masters and buffers made."""
+        plan, width = self.plan, self.plan.width
+        self.cut_model()
+        rank, mine = self.rank, plan.offload == "none"
+        if plan.offload_param == "none":
+            self.free("shards")
+            self.to.empty_cache()
+            self.make("flat", rank.flat)
+        if mine:
+            steps = [rank.stepping(sum(group)) for group in self.groups]
+            for number, one in enumerate(steps):  # one is bound to the last one's name
+                self.make(("cast", number), one.masters * (width < FP32))
+                self.free(("cast", number - 1))
+                self.make("masters", one.masters)
+            self.free(("cast", len(self.groups) - 1))
+            self.moment(max(one.step_grad for one in steps))
+        if plan.contiguous:
+            self.make("bucket", plan.bucket_bytes)
+        if mine:
+            self.make("grads", width * rank.own)
+        for shard in self.shards:
+            self.make("whole", plan.trained_width * shard * self.ranks)
+            if plan.offload_param != "none":
+                self.moment(plan.trained_width * shard)
+            self.free("whole")
+
+    def cut_model(self) -> None:
+        """Each parameter is made whole, then cut: at once under zero.Init, else all at the end."""
+        plan = self.plan
+        arch = plan.run.arch
+        base = [int(w.numel) for w in (*arch.tower, *arch.weights())] if plan.run.frozen else []
+        there = plan.offload_param == "none"
+        parts = (("frozen", plan.width, base), ("shards", plan.trained_width, self.sizes))
+        if not self.zero_init:
+            for name, width, sizes in parts:
+                for number, size in enumerate(sizes):
+                    self.make((name, number), width * size)
+        for name, width, sizes in parts:
+            for number, size in enumerate(sizes):
+                if self.zero_init:
+                    self.make((name, number), width * size)
+                self.make(name, width * -(-size // self.ranks) * there)
+                self.free((name, number))
+        arch = plan.run.arch
+        if arch.tied and plan.builds_head and self.zero_init:
+            table = int(arch.embedding[0].numel)
+            self.make("head", plan.width * table)
+            self.make("its shard", plan.width * -(-table // self.ranks) * there)
+            self.free("head", "its shard")
+
+    def begin(self) -> None:
+        """Forward begins with what stands before the stack; the second one knows the order."""
+        self.reader.at = 0
+        self.reader.open = set()
+        self.backwards = False
+        self.state.again()
+        self.reader.advance(self.trace.begun)
+
+    def before(self, block: int, number: int, *, forward: bool) -> None:
+        """A module's parameters are fetched."""
+        self.backwards = self.backwards or not forward
+        if block == EMBEDDING:
+            self.reader.advance(len(self.trace.events))
+            return
+        places = self.places[block][0 if forward else 1]
+        self.reader.until(places[number], fetched=True)
+
+    def behind(self, block: int, number: int, *, forward: bool) -> None:
+        """And let go behind its last operation; a forward that is made again stops before."""
+        places = self.places[block][0 if forward else 1]
+        module = places[number]
+        if module in places[number + 1 :]:
+            return
+        if forward and self.backwards and number == len(places) - 1:
+            return
+        self.reader.until(module, fetched=False)
+
+    def epilogue(self) -> None:
+        """What is left in the bucket is reduced; parameters are let go."""
+        super().epilogue()
+        self.reader.advance(len(self.trace.events))
+        self.state.sweep(persistent=not self.state.traced)
+        self.state.traced = True
+
+    def step(self) -> None:
+        """All parameters go, then the norm shard by shard, then one sub-group after the other."""
+        self.state.sweep(persistent=True)
+        if self.plan.offload == "none":
+            self.moment(*map(norm_bytes, self.shards))
+            for number, group in enumerate(self.groups):
+                one = self.rank.stepping(sum(group))
+                if len(group) > 1:
+                    self.make("flat grads", one.step_flat)
+                self.make("grad", one.step_grad)
+                self.free("flat grads")
+                self.states(number, one)
+                self.update(one)
+                self.free("grad")
+        self.state.gather_small()

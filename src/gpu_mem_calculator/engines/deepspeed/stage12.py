@@ -1,0 +1,88 @@
+"""ZeRO 1 and 2: a flat copy of the weights on every rank, one slice of everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
+from ...ledger.num import Num, larger
+from ...step.layer_groups import LayerGroup
+from ...step.states import gradient_entries as made_gradients
+from .layout import BIRTH, SETUP, Runs, ZeroLayout, always, listed, named
+from .modules import layer_sizes
+from .shards import largest_owned, owned_elements, slice_elements
+from .sizes import FP32, norm_bytes
+from .stage0 import update_entry
+
+FILE = "runtime/zero/stage_1_and_2.py"
+
+
+def state_entries(plan: ZeroLayout) -> Iterator[Entry]:
+    """Weights, masters, optimizer states and start-up."""
+    sizes = plan.sizes
+    yield plan.entry("parameters", PARAM, sizes.flat, always, f"{FILE}:441", (BIRTH, SETUP))
+    yield plan.entry("parameters before flattening", PARAM, sizes.unflattened, lambda b: 0,
+                     f"{FILE}:449 the flat copy is made beside them", (BIRTH,))  # fmt: skip
+    if plan.offload == "none":
+        yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:560",
+                         (SETUP,))  # fmt: skip
+        yield plan.entry("fp32 gradients at start-up", GRAD, sizes.step_grad, lambda b: 0,
+                         f"{FILE}:937", (SETUP,))  # fmt: skip
+        yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states, always,
+                         "ops/adam/fused_adam.py:155")  # fmt: skip
+        yield update_entry(plan, sizes)
+    else:
+        yield plan.entry("gradient staging for offload", COMM, sizes.staging, always,
+                         f"{FILE}:653", (SETUP,))  # fmt: skip
+
+
+def step_entries(plan: ZeroLayout) -> Iterator[Entry]:
+    """The step's copies of the slice's gradients."""
+    if plan.offload != "none":
+        return
+    sizes = plan.sizes
+    piece: Num = 0
+    for runs, local in _slices(plan):
+        piece = larger(piece, largest_owned(runs, local))
+    yield plan.entry("fp64 copy for the gradient norm", TEMP, norm_bytes(piece),
+                     named("optimizer.norm"), f"{FILE}:2684, runtime/zero/utils.py:59")  # fmt: skip
+    if sizes.width < FP32:
+        yield plan.entry("slice's gradients, flat", GRAD, sizes.step_flat, named("optimizer.cast"),
+                         f"{FILE}:3103")  # fmt: skip
+    yield plan.entry("fp32 gradients", GRAD, sizes.step_grad, named("optimizer.cast", "optimizer"),
+                     f"{FILE}:3115")  # fmt: skip
+
+
+def _slices(plan: ZeroLayout) -> Iterator[tuple[Runs, Num]]:
+    """The parameters of each group, and the elements of this rank's slice of them."""
+    for runs in plan.parameter_groups:
+        yield runs, slice_elements(listed(runs), plan.ranks)
+
+
+def owned_here(plan: ZeroLayout) -> Num:
+    """Elements of the parameters that start in this rank's slices."""
+    total: Num = 0
+    for runs, local in _slices(plan):
+        total = total + owned_elements(runs, local)
+    return total
+
+
+def kept_gradients(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
+    """Gradients that stay where autograd puts them until they are reduced (stages 0 and 1)."""
+    run = plan.run
+    table, head = run.arch.embedding_parameters, run.arch.after_parameters
+    if run.arch.tied:  # stages of a pipeline have a copy each
+        shared = run.arch.embedding[0].numel
+        table, head = table - (0 if plan.copied else shared), head + shared
+    if run.frozen:
+        table = head = 0
+    layers = tuple((b.title, sum(layer_sizes(b.layer, run.adapter))) for b in stack)
+    buffered = plan.stage or (plan.pipeline and run.precision == "bf16_mixed")
+    steps = {"optimizer", "optimizer.cast", "optimizer.norm"} if buffered else {"optimizer"}
+    if run.precision == "fp32" and not plan.stage:
+        steps = set()
+    for entry in made_gradients(run, layers, table, head, plan.width * 8, plan.beats):
+        live = {n: c for n, c in entry.live.items() if n not in steps}
+        yield replace(entry, live=live)

@@ -1,0 +1,113 @@
+"""ZeRO 3: a shard of every parameter on every rank, gathered when a module needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
+from ...ledger.num import Num, ceil_div, together
+from ...run.phases import OPTIMIZER
+from ...step.layer_groups import LayerGroup
+from .coordinator import ANEW, HELD, NEVER, GatherLimits, ModuleStack
+from .layout import BIRTH, SETUP, ZeroLayout, always, named
+from .modules import after_modules, before_modules, layer_modules
+from .shards import largest_sub_groups, shard_elements
+from .sizes import FP32, ZeroSizes, norm_bytes
+from .stage0 import update_entry
+
+FILE = "runtime/zero/stage3.py"
+ON_ITS_WAY = "runtime/zero/partition_parameters.py:1359 until the gather has begun"
+
+
+def sub_group(plan: ZeroLayout, local: Num, limit: int) -> tuple[Num, Num, Num]:
+    """Elements of the largest sub-group, which the optimizer steps on at once; of the one that is
+    highest when gradients are cast, and of that one's flat copy.
+    """
+    runs = tuple((sizes, int(units)) for sizes, units in plan.runs)
+    width = plan.trained_width if plan.trained_width < FP32 else 0
+    found = together(lambda n: largest_sub_groups(runs, n, limit, width), plan.ranks)
+    most, cast, flat = found
+    if isinstance(most, int) and most == int(local):  # one group, with its formula
+        return local, local, local if flat else 0
+    return most, cast, flat
+
+
+def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterator[Entry]:
+    """Shards of weights, masters, gradients and optimizer states, and start-up."""
+    width, sizes = plan.width, plan.sizes
+    still = shard_elements(plan.frozen_counts, plan.ranks)
+    both = (BIRTH, SETUP)
+    if plan.offload_param == "none":
+        yield plan.entry("parameter shards", PARAM, sizes.flat, always,
+                         f"{FILE}:972", both)  # fmt: skip
+        yield plan.entry("frozen parameter shards", PARAM, width * still, always,
+                         "runtime/zero/partition_parameters.py:1817", both)  # fmt: skip
+    whole = max((*plan.counts, *plan.frozen_counts))
+    every = plan.trainable + plan.frozen if not zero_init else whole
+    yield plan.entry("parameters before they are cut", PARAM, width * every, lambda b: 0,
+                     "runtime/zero/partition_parameters.py:1242", (BIRTH,))  # fmt: skip
+    yield plan.entry("largest trained parameter, gathered", PARAM, sizes.staging, lambda b: 0,
+                     f"{FILE}:1504", (SETUP,))  # fmt: skip
+    if plan.offload_param != "none":
+        yield plan.entry("its shard, come from the host", COMM,
+                         plan.trained_width * ceil_div(plan.largest, plan.ranks), lambda b: 0,
+                         ON_ITS_WAY, (SETUP,))  # fmt: skip
+    if plan.contiguous:
+        yield plan.entry("gradient bucket", COMM, plan.bucket_bytes, always, f"{FILE}:779",
+                         (SETUP,))  # fmt: skip
+    if plan.offload == "none":
+        yield from _optimizer(plan, sizes, sub_group(plan, sizes.own, group_limit))
+
+
+def _optimizer(plan: ZeroLayout, sizes: ZeroSizes, group: tuple[Num, Num, Num]) -> Iterator[Entry]:
+    """Masters, gradients and states on the GPU, and the step over one sub-group at a time."""
+    yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:1157", (SETUP,))
+    yield plan.entry("gradient shards", GRAD, plan.width * sizes.own, always, f"{FILE}:791",
+                     (SETUP,))  # fmt: skip
+    yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states,
+                     lambda b: int(not b.instant.step),
+                     "ops/adam/fused_adam.py:155")  # fmt: skip
+    yield plan.entry("fp64 copy for the gradient norm", TEMP,
+                     norm_bytes(ceil_div(plan.largest, plan.ranks)), named("optimizer.norm"),
+                     f"{FILE}:2457")  # fmt: skip
+    most, cast, flat = group
+    if sizes.width < FP32:
+        yield plan.entry("sub-group's gradients, flat", GRAD, sizes.stepping(flat).step_flat,
+                         named("optimizer.cast"), f"{FILE}:2683")  # fmt: skip
+    for name, size in (("optimizer.cast", cast), ("optimizer", most)):
+        yield plan.entry("sub-group's fp32 gradients", GRAD, sizes.stepping(size).step_grad,
+                         named(name), f"{FILE}:2690")  # fmt: skip
+    yield update_entry(plan, sizes.stepping(most))
+
+
+def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
+    """The model for the coordinator."""
+    arch, adapter = plan.run.arch, plan.run.adapter
+    layers = tuple(
+        (layer_modules(b.layer, adapter), int(b.count),
+         (ANEW if b.reentrant else HELD) if b.recompute == "full" else NEVER)
+        for b in blocks
+    )  # fmt: skip
+    wide = frozenset(plan.counts) - frozenset(plan.frozen_counts) if adapter else frozenset()
+    return ModuleStack(
+        before_modules(arch),
+        layers,
+        after_modules(arch),
+        arch.tied or plan.root_head,
+        plan.width,
+        wide,
+        plan.trained_width,
+        plan.root_head,
+    )
+
+
+def persistent_entry(plan: ZeroLayout, limits: GatherLimits) -> Entry:
+    """Small parameters stay gathered from one step to the next, padded to the ranks."""
+    small: Num = 0
+    for counts, width in ((plan.counts, plan.trained_width), (plan.frozen_counts, plan.width)):
+        for size, times in counts.items():
+            whole = ceil_div(size, plan.ranks) * plan.ranks
+            small = small + (whole * times * width if size <= limits.persist else 0)
+    return plan.entry("persistent parameters", PARAM, small,
+                      lambda b: int(b.instant.phase != OPTIMIZER and not b.instant.step),
+                      f"{FILE}:2878")  # fmt: skip

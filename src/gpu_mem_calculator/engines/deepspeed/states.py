@@ -1,0 +1,41 @@
+"""What a rank of DeepSpeed holds from start-up to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ...ledger.ledger import Entry
+from ...step.states import buffer_entry
+from . import offload, stage0, stage3, stage12
+from .coordinator import GatherLimits
+from .layout import BIRTH, SETUP, ZeroLayout, always
+
+
+def state_entries(
+    plan: ZeroLayout, limits: GatherLimits, group: int, *, zero_init: bool
+) -> Iterator[Entry]:
+    """Weights, masters, optimizer states and the step; `group` and `zero_init` are stage 3's."""
+    run = plan.run
+    buffers = buffer_entry(run, plan.beats, plan.layers)
+    yield replace(buffers, live={**buffers.live, BIRTH: 1, SETUP: 1})
+    if plan.stage == 3:
+        yield from stage3.state_entries(plan, group, zero_init)
+        yield stage3.persistent_entry(plan, limits)
+        yield from offload.shard_entries(plan, group)
+        return
+    if run.frozen:
+        yield plan.entry("frozen parameters", "param", plan.width * plan.frozen, always,
+                         "runtime/engine.py:2091", (BIRTH, SETUP))  # fmt: skip
+    if plan.stage:
+        yield from stage12.state_entries(plan)
+        yield from stage12.step_entries(plan)
+        if plan.offload != "none":
+            yield from offload.slice_entries(plan)
+    elif run.precision == "fp32":
+        yield from stage0.plain_entries(plan)
+    elif plan.pipeline and run.precision == "bf16_mixed":
+        yield from stage0.pipeline_entries(plan)
+    else:
+        yield from stage0.fused_entries(plan)

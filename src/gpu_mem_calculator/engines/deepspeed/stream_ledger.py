@@ -1,0 +1,102 @@
+"""The ledger of an unrolled run: what models share as entries, blocks as plays, a keeper for all
+that DeepSpeed makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from msgspec.structs import replace
+
+from ...autograd.events import BlockEvents
+from ...ledger.ledger import INPUTS_IN_FLIGHT, Entry, Instant, Ledger
+from ...run.phases import STARTUP
+from ...step.activations import STAY, StageWalks
+from ...step.block_events import EMBEDDING, plays
+from ...step.instants import StepInstant
+from ...step.layer_groups import LayerGroup
+from . import pipeline
+from .coordinator import GatherLimits
+from .gather import reads
+from .layout import BIRTH, ZeroLayout
+from .rank import ZeroRank
+from .rank_stage0 import Stage0Fp32Rank, Stage0FusedRank, Stage0PipelineRank
+from .rank_stage3 import Stage3Rank
+from .rank_stage12 import Stage12Rank
+from .stage3 import shape
+from .stream import ZeroStreamWriter
+
+
+def keeper_of(
+    plan: ZeroLayout,
+    stack: tuple[LayerGroup, ...],
+    done: StageWalks,
+    limits: GatherLimits,
+    group: int,
+    cut: bool,
+) -> Callable[[ZeroStreamWriter], ZeroRank]:
+    """The part of DeepSpeed that a run uses; stage 3 goes through the modules of a model.
+
+    `limits`, `group` and `cut` are for stage 3: what is gathered, the elements of a sub-group, and
+    whether the model is built under zero.Init.
+    """
+    if plan.stage == 3:
+        found = plays(stack, plan.beats, done).values()
+        scripts = {play.block: reads(play.script) for play in found}
+        scripts.pop(EMBEDDING, None)
+        modules = shape(plan, stack)
+        return lambda writer: Stage3Rank(plan, writer, modules, limits, scripts, group=group,
+                                          zero_init=cut)  # fmt: skip
+    kind: type[ZeroRank] = Stage0FusedRank
+    if plan.stage:
+        kind = Stage12Rank
+    elif plan.run.precision == "fp32":
+        kind = Stage0Fp32Rank
+    elif plan.pipeline and plan.run.precision == "bf16_mixed":
+        kind = Stage0PipelineRank
+    return lambda writer: kind(plan, writer)
+
+
+def shared_table(script: BlockEvents, *, alone: bool) -> BlockEvents:
+    """Backward of an embedding that the head shares, where no sum of their gradients is made.
+
+    The head's gradient takes the embedding's: deepspeed 0.19.8 zero/linear.py:129 makes it with a
+    matmul of its own, and torch 2.11 sums out of place only where the first is a transposed view.
+    `alone`: the head has a copy on another stage.
+    """
+    *events, _, _, old = script.backward
+    rest = script.drops[1:]
+    if alone:
+        return replace(script, entry=-1, backward=tuple(events), drops=((0, ~old), *rest))
+    return replace(script, backward=(*events, old), drops=((0, script.entry), *rest))
+
+
+BesideEntries = Callable[[tuple[StepInstant, ...], StageWalks], Iterable[Entry]]
+
+
+def unrolled_ledger(
+    plan: ZeroLayout,
+    stack: tuple[LayerGroup, ...],
+    done: StageWalks,
+    beside: BesideEntries,
+    keeper: Callable[[ZeroStreamWriter], ZeroRank],
+) -> Ledger:
+    """The ledger that a stream is written from: every layer by itself.
+
+    `beside` gives the entries of what is beside layers, head and DeepSpeed's own tensors.
+    """
+    run, done = plan.run, replace(done, gradients=STAY)
+    beats = tuple(replace(b, later=False) for b in plan.beats)  # the rank adds gradients up
+    entries = [*beside(beats, done), *pipeline.workspaces(plan, stack)]
+    found = plays(stack, beats, done)
+    on_host = bool(run.options.get("cpu_checkpointing"))
+    if on_host:  # those of other micro-batches have gone there
+        entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]
+    start = Instant(name=BIRTH, phase=STARTUP, title="start-up")
+    return Ledger(
+        (start, *(b.instant for b in plan.beats)), tuple(entries), found,
+        partial(ZeroStreamWriter, keeper=keeper, on_host=on_host),
+        partial(ZeroStreamWriter, keeper=partial(Stage12Rank, plan, tight=True), on_host=on_host)
+        if plan.stage in (1, 2) else None,
+    )  # fmt: skip

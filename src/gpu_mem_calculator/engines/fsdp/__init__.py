@@ -1,0 +1,1 @@
+"""PyTorch FSDP2: units, the instants of a step, gathers and reductions."""

@@ -1,0 +1,1 @@
+"""Megatron+DeepSpeed: Megatron's model parallelism with DeepSpeed's ZeRO."""

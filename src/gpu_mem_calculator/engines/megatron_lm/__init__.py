@@ -1,0 +1,1 @@
+"""Megatron-LM: tensor, sequence, pipeline, context and expert parallelism."""

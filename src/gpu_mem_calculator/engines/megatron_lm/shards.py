@@ -1,0 +1,146 @@
+"""Which parameters one rank of a Megatron job holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from ...ledger.mesh import EP, TP
+from ...ledger.num import Num, ceil_div, holds, larger
+from ...ledger.rules import Rules
+from ...model.arch import Arch, Layer
+from ...model.blocks import Attention, LatentAttention, Mlp, Moe, Weight
+from ...run.run import Run
+from .options import option
+
+# Column- and row-parallel matmuls, vocabulary-parallel embedding (tensor_parallel/layers.py);
+# norms, row-parallel biases, positions and latent projections are on every rank.
+DENSE = Rules(dict.fromkeys(("vocab", "heads", "kv_heads", "ffn"), (TP,)))
+EXPERT = Rules({"expert": (EP,), "expert_ffn": (TP,)})
+
+
+class MegatronShard(Struct, frozen=True):
+    """Elements on one rank: what data parallelism repeats, what expert parallelism spreads.
+
+    `vectors` of the dense ones are norms and biases, which the optimizer steps as a group of
+    their own; `largest` is the largest parameter.
+    """
+
+    dense: Num = 0
+    experts: Num = 0
+    vectors: Num = 0
+    largest: Num = 0
+
+    @property
+    def total(self) -> Num:
+        """All of them."""
+        return self.dense + self.experts
+
+    def __add__(self, other: MegatronShard) -> MegatronShard:
+        return MegatronShard(
+            self.dense + other.dense,
+            self.experts + other.experts,
+            self.vectors + other.vectors,
+            larger(self.largest, other.largest),
+        )
+
+    def times(self, count: Num) -> MegatronShard:
+        """So many of them; none of them has no largest one."""
+        return MegatronShard(
+            self.dense * count,
+            self.experts * count,
+            self.vectors * count,
+            self.largest * holds(count > 0),
+        )
+
+
+def local_vocab(run: Run) -> Num:
+    """Rows of the embedding on one rank.
+
+    The vocabulary is padded to a multiple of make_vocab_size_divisible_by × tp, as Megatron-LM's
+    training script does (training/vocab_utils.py:58).
+    """
+    multiple = option(run, "make_vocab_size_divisible_by")
+    return ceil_div(run.arch.vocab, multiple * run.mesh.tp) * multiple
+
+
+def _shard(
+    run: Run, weights: Iterable[Weight], rules: Rules, *, expert: bool = False
+) -> MegatronShard:
+    found = MegatronShard()
+    for weight in weights:
+        size = rules.local_elements(weight.dims, run.mesh)
+        if expert and weight.dims[0][0] != "expert":
+            size = ceil_div(size, run.mesh.ep)
+        if any(name == "vocab" for name, _ in weight.dims):
+            size = size // ceil_div(run.arch.vocab, run.mesh.tp) * local_vocab(run)
+        size = run.scaled(size)
+        if expert:
+            found += MegatronShard(experts=size, largest=size)
+        else:
+            found += MegatronShard(size, 0, size if len(weight.dims) == 1 else 0, size)
+    return found
+
+
+def layer_shard(run: Run, layer: Layer) -> MegatronShard:
+    """One layer's parameters on one rank."""
+    experts = layer.mlp.experts if isinstance(layer.mlp, Moe) else ()
+    names = {f"{layer.mlp_name}.{w.name}" if layer.mlp_name else w.name for w in experts}
+    dense = [w for w in layer.weights() if w.name not in names]
+    return _shard(run, dense, DENSE) + _shard(run, experts, EXPERT, expert=True)
+
+
+def embedding_shard(run: Run) -> MegatronShard:
+    """Before the stack, on the first stage."""
+    norm = run.arch.embedding_norm
+    weights = [*run.arch.embedding, *(norm.weights() if norm else ())]
+    return _shard(run, weights, DENSE)
+
+
+def word_table(arch: Arch) -> tuple[Weight, ...]:
+    """The word embedding alone."""
+    return tuple(w for w in arch.embedding if any(name == "vocab" for name, _ in w.dims))
+
+
+def after_shard(run: Run, first: Num) -> MegatronShard:
+    """Behind the stack, on the last stage.
+
+    A tied output layer is the embedding itself where the stage is the `first` one too, else the
+    stage keeps a copy of its own (models/gpt/gpt_model.py, setup_embeddings_and_output_layer).
+    """
+    found = _shard(run, run.arch.after_weights(), DENSE)
+    if run.arch.tied:
+        found += _shard(run, word_table(run.arch), DENSE).times(1 - first)
+    return found
+
+
+def matrices(run: Run, layer: Layer) -> Iterator[tuple[tuple[int, ...], Num, Num]]:
+    """The weight matrices of one layer as Megatron lays them out.
+
+    Shape before cuts, elements on the rank, and how many there are: q, k and v are one matrix,
+    gate and up are one; every expert of the rank has a pair of its own.
+    """
+    tp, hidden = run.mesh.tp, run.arch.hidden
+    mixer, mlp = layer.mixer, layer.mlp
+    found: list[tuple[Num, Num, bool]] = []
+    counts: dict[int, Num] = {}
+    if isinstance(mixer, Attention):
+        rows = (mixer.heads + 2 * mixer.kv_heads) * mixer.head_dim
+        found += [(rows, hidden, True)]
+        found += [(hidden, mixer.heads * (mixer.value_dim or mixer.head_dim), True)]
+    elif isinstance(mixer, LatentAttention):
+        for one in (*mixer.query, mixer.kv_a, mixer.kv_b, mixer.output):
+            cut = "heads" in (one.ins[0], one.outs[0])
+            found.append((one.outs[1], one.ins[1], cut))
+    inner = [mlp] if isinstance(mlp, Mlp | Moe) else []
+    inner += [mlp.shared] if isinstance(mlp, Moe) and mlp.shared is not None else []
+    for block in inner:
+        wide = block.ffn * (2 if block.gated else 1)
+        if isinstance(block, Moe):
+            counts = dict.fromkeys(range(len(found), len(found) + 2),
+                                   block.num_experts // run.mesh.ep)  # fmt: skip
+        found += [(wide, hidden, True), (hidden, block.ffn, True)]
+    for index, (rows, columns, cut) in enumerate(found):
+        size = rows * columns // (tp if cut else 1)
+        yield (int(rows), int(columns)), size, counts.get(index, 1)

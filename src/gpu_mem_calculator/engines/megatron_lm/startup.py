@@ -1,0 +1,107 @@
+"""What start-up holds for a moment: parameters that move, and weights that are widened."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ...ledger.num import Num, ceil_div, choose, holds, larger, smaller
+from ...model.arch import Layer
+from ...model.blocks import LatentAttention, Moe
+from ...run.run import Run
+from ...step.pipeline import PipelineStage
+from .shards import MegatronShard, after_shard, embedding_shard, layer_shard, local_vocab, matrices
+
+Units = list[tuple[list[Num], Num]]  # elements of the matrices of a unit, how many units
+
+
+def chunk_shards(run: Run, stage: PipelineStage) -> tuple[MegatronShard, MegatronShard]:
+    """The parameters of a stage's first and of its last chunk; all of them where there is one."""
+    one = holds(run.virtual_stages == 1)
+    front = embedding_shard(run).times(stage.first)
+    back = after_shard(run, stage.first).times(stage.last)
+    first, last = front + back.times(one), back + front.times(one)
+    for block, low, high in zip(stage.blocks, stage.opening, stage.working, strict=True):
+        layer = layer_shard(run, block.layer)
+        first, last = first + layer.times(low), last + layer.times(high)
+    return first, last
+
+
+def moving_bytes(run: Run, stage: PipelineStage, total: Num, width: int, wide: int) -> Num:
+    """Bytes at the highest moment of the distributed optimizer's buffers, beyond their end.
+
+    Each chunk gets one buffer of weights and gradients for its dense parameters, then one for
+    its experts; the old weights go when a buffer is there (distributed_data_parallel.py:60-90,
+    param_and_grad_buffer.py:1160-1180). `width`, `wide`: bytes of a weight, of its gradient. The
+    highest moment is in the first buffer, or in one of the last chunk's.
+    """
+    first, last = chunk_shards(run, stage)
+    begin = (width + wide) * first.dense - wide * total
+    end = larger(width * last.dense - wide * last.experts, width * last.experts)
+    return larger(begin, end)
+
+
+def widening_bytes(
+    run: Run, stage: PipelineStage, shard: MegatronShard, ranks: Num, *, split: bool
+) -> Num:
+    """Bytes of the 16-bit copy of a weight being widened, beyond what start-up ends with.
+
+    optimizer.py:1012: `clone().float()`, dense matrices in the model's order, vectors after
+    them, experts last. The distributed optimizer (`split`) widens the rank's part of each
+    buffer, which has the parameters from the last to the first (distrib_optimizer.py:448); the
+    last chunk's buffer comes last. `ranks` repeat the dense parameters.
+    """
+    turn = -1 if split else 1
+    held = stage.working if split else stage.held
+    front = stage.first * (holds(run.virtual_stages == 1) if split else 1)
+    table = local_vocab(run) * run.arch.hidden
+    layers: Units = []
+    inside: Units = []
+    for block, count in zip(stage.blocks, held, strict=True):
+        dense, experts = _made(run, block.layer)
+        layers.append((dense[::turn], count))
+        if isinstance(block.layer.mlp, Moe):
+            inside.append((experts[::turn], count * (block.layer.mlp.num_experts // run.mesh.ep)))
+    back = stage.last * (1 - stage.first if run.arch.tied else 1)
+    tables = [table, embedding_shard(run).dense - table]  # of words, of positions
+    units = [(tables[::turn], front), *layers, ([table], back)][::turn]
+    if split:
+        last = chunk_shards(run, stage)[1]
+        shard = replace(last, dense=ceil_div(last.dense, ranks),
+                        experts=ceil_div(last.experts * run.mesh.ep, ranks))  # fmt: skip
+    above = _highest(inside[::turn], shard.experts) if inside else 0
+    return choose(shard.experts > 0, above, _highest(units, shard.dense))
+
+
+def _made(run: Run, layer: Layer) -> tuple[list[Num], list[Num]]:
+    """Dense matrices of a layer in the order they are made, and those of one expert.
+
+    The output projection is made before the others (transformer/attention.py Attention.__init__).
+    """
+    sizes = [size for _, size, _ in matrices(run, layer)]
+    mixer = layer.mixer
+    count = len(mixer.query) + 3 if isinstance(mixer, LatentAttention) else 2
+    first, rest = [sizes[count - 1], *sizes[: count - 1]], sizes[count:]
+    if isinstance(layer.mlp, Moe):
+        return first + rest[2:], rest[:2]
+    return first + rest, []
+
+
+def _highest(units: Units, total: Num) -> Num:
+    """The most that 2 bytes of the current matrix are beyond 4 bytes of all that follows.
+
+    `total` elements are widened from the first unit on. What follows matters near their end
+    only: in the last unit, or in the one before it.
+    """
+    most: Num = 0
+    start: Num = 0
+    for sizes, count in units:
+        unit: Num = sum(sizes)
+        last = larger(smaller((total - start) // unit, count - 1), 0)
+        for back in (1, 0):
+            at = start + larger(last - back, 0) * unit
+            for size in sizes:
+                piece = smaller(larger(total - at, 0), size) * holds(count > 0)
+                most = larger(most, 2 * piece - 4 * larger(total - at - piece, 0))
+                at = at + size
+        start = start + count * unit
+    return most

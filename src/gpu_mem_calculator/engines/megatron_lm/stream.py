@@ -1,0 +1,96 @@
+"""The stream of one stage: its embedding, and 1F1B with several micro-batches in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ...ledger.ledger import PER_MICRO_BATCH, Ledger
+from ...run.phases import BACKWARD, FORWARD
+from ...run.run import Run
+from ...step.pipeline import PipelineStage
+from ...step.stream_writer import Phase, StreamWriter, Tensors
+from .model_inputs import embedding_steps
+
+EPILOGUE = "epilogue"  # the instant at which DeepSpeed reduces gradients
+
+
+def stage_writer(run: Run, stage: PipelineStage) -> Callable[[Ledger], StreamWriter] | None:
+    """Who writes a stage's stream; where chunks interleave, entries have what waits."""
+    if not run.unrolled:
+        return None
+    front = embedding_steps(run)[:-1] if stage.first else ()
+    flight = 1 if run.virtual_stages > 1 else int(stage.flight)
+    return partial(PipelineStreamWriter, flight=flight, front=front)
+
+
+class PipelineStreamWriter(StreamWriter):
+    """Writes warm-up forwards, then one forward and one backward in turn, then the backwards left.
+
+    megatron-core 0.19.2 pipeline_parallel/schedules.py:2243. The micro-batch that has waited
+    longest runs backward. `front`: what the embedding makes on the way to its output.
+    """
+
+    def __init__(self, ledger: Ledger, flight: int, front: tuple[int, ...]) -> None:
+        super().__init__(ledger)
+        self.flight, self.front = flight, front
+        self.each = {i for i, entry in enumerate(self.entries) if entry.role == PER_MICRO_BATCH}
+        self.waiting_blocks: list[dict[int, Tensors]] = []  # of each micro-batch, the oldest first
+
+    def input(self, size: int) -> int:
+        """The embedding's output, or what another stage has sent."""
+        steps = [self.make(one) for one in self.front]
+        output = self.make(size)
+        self.free(steps)
+        return output
+
+    def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
+        """As the schedule runs them; a pipeline reduces its gradients behind the last backward."""
+        found, size, warm = phases[:1], 2 * micro_batches + 1, self.flight - 1
+        for start in range(1, len(phases), size):
+            step = phases[start : start + size]
+            forward, backward = step[:-1:2], step[1:-1:2]
+            for at, phase in enumerate(backward[:-1] if warm else ()):
+                names = [name for name in phase.names if name != EPILOGUE]
+                backward[at] = phase._replace(names=names)
+            found += forward[:warm]
+            for ahead, behind in zip(forward[warm:], backward, strict=False):
+                found += [ahead, behind]
+            found += [*backward[micro_batches - warm :], step[-1]]
+        return found
+
+    def begin(self, phase: Phase) -> None:
+        """A micro-batch joins, or the oldest one runs backward."""
+        if phase.kind == FORWARD:
+            self.waiting_blocks.append({})
+            self.kept = self.waiting_blocks[-1]
+        elif phase.kind == BACKWARD:
+            self.kept = self.waiting_blocks[0]
+
+    def mark(self, phase: Phase) -> None:
+        """A phase ends: what is passed on to another stage is no block's input here."""
+        if phase.kind == FORWARD and self.flow >= 0:
+            self.free((self.flow,))
+            self.flow = -1
+        if phase.kind == BACKWARD:
+            self.waiting_blocks.pop(0)
+            if self.back >= 0:
+                self.free((self.back,))
+                self.back = -1
+        super().mark(phase)
+
+    def _table(self, name: str) -> dict[int, int]:
+        """What each micro-batch has, as often as there are any now."""
+        table = super()._table(name)
+        less = self.flight - len(self.waiting_blocks)
+        if not less or name in self.updates:
+            return table
+        here = {i: n - less if i in self.each else n for i, n in table.items()}
+        return {i: n for i, n in here.items() if n > 0}
+
+    def keep(self, index: int, copies: int) -> None:
+        """The oldest copy goes first."""
+        held = self.held.get(index, [])
+        while index in self.each and len(held) > copies:
+            self.free(held.pop(0))
+        super().keep(index, copies)

@@ -1,0 +1,1 @@
+"""PyTorch on one GPU, and DistributedDataParallel."""

@@ -1,0 +1,62 @@
+"""Which layers attend to a window, and how wide it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .config import Config, ConfigError
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+Windows = tuple[int | None, ...]
+
+
+def same_windows(config: Config, num_layers: int, default: int | None) -> Windows:
+    """`sliding_window` on every layer; nothing where it is null."""
+    window = config.nullable("sliding_window", default)
+    return () if window is None else (window,) * num_layers
+
+
+def same(default: int | None) -> Callable[[Config, int], Windows]:
+    """A reader of one window for every layer."""
+    return lambda config, layers: same_windows(config, layers, default)
+
+
+def layer_types(config: Config, num_layers: int, default: Sequence[str]) -> tuple[str, ...]:
+    """`layer_types`, one word per layer, else the family's own pattern."""
+    kinds = config.get("layer_types")
+    if kinds is None:
+        return tuple(default)
+    if not isinstance(kinds, list) or len(kinds) != num_layers:
+        raise ConfigError(f"model.config.layer_types must be a list of {num_layers} entries")
+    for kind in kinds:
+        if kind not in (FULL, SLIDING):
+            raise ConfigError(
+                f"model.config.layer_types holds {kind!r}; this family has {FULL} and {SLIDING}"
+            )
+    return tuple(kinds)
+
+
+def typed_windows(types: Sequence[str], window: int | None) -> Windows:
+    """The window on each sliding layer; nothing where no layer slides."""
+    if window is None or SLIDING not in types:
+        return ()
+    return tuple(window if kind == SLIDING else None for kind in types)
+
+
+def patterned(
+    config: Config, layers: int, window: int | None, slides: Callable[[int], bool]
+) -> Windows:
+    """`layer_types` and one window; without types, `slides` says which layers slide."""
+    usual = [SLIDING if window is not None and slides(i) else FULL for i in range(layers)]
+    return typed_windows(layer_types(config, layers, usual), window)
+
+
+def typed(
+    default: int | None, slides: Callable[[int], bool] = lambda index: True
+) -> Callable[[Config, int], Windows]:
+    """A reader of `layer_types` and `sliding_window`; `slides` is the pattern without types."""
+
+    def windows(config: Config, layers: int) -> Windows:
+        return patterned(config, layers, config.nullable("sliding_window", default), slides)
+
+    return windows

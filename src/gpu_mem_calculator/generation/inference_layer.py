@@ -1,0 +1,127 @@
+"""One layer and the head in a forward pass that trains nothing (transformers 5.17.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ..autograd.forward import ForwardPass, passing
+from ..autograd.peak import PeakParts
+from ..autograd.tape import Tape
+from ..ledger.num import Num
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, LatentAttention, Linear, StateSpace
+from ..modelling.huggingface.cache import LayerCache, StaticLayerCache
+from ..modelling.huggingface.layer import run_layer
+from ..modelling.huggingface.norms import norm
+from ..modelling.huggingface.ops import linear
+from ..modelling.huggingface.setting import BlockSetting
+from ..modelling.huggingface.state_space import state_parts
+from .decode_steps import DecodeStep
+
+
+class InferenceLayer(ForwardPass, frozen=True, kw_only=True):
+    """A layer at work, its own cache before (`given`) and after (`kept`) included.
+
+    `named` is what the model's loop still names when the next layer runs.
+    """
+
+    named: tuple[int, ...] = ()
+
+
+def layer_pass(
+    setting: BlockSetting, layer: Layer, step: DecodeStep, *, slides: bool = False
+) -> InferenceLayer:
+    """One layer that adds the tokens of a pass to its cache. `slides`: a window does."""
+    tape = Tape()
+    bits = 32 if layer.fp32_residual else setting.bits
+    x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=False)
+    old = () if step.stored is None else tuple(cached_parts(setting, layer, step.stored))
+    cache = LayerCache(tape, *old, slides=slides)
+    if step.room is not None:
+        cache = StaticLayerCache(tape, *old, room=step.room, over=step.over, rolls=step.rolls)
+    y = run_layer(tape, setting, x, layer, masked=step.masked, cache=cache)
+    tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
+    named = [v for v in tape.returned if setting.quirks.layer_outputs_named and v.base != y.base
+             and v.name.startswith("attn")]  # fmt: skip
+    found = passing(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
+    moment = found.moment
+    for value in named:  # the layer before has left one
+        moment = PeakParts(moment.act + value.bytes, 0, moment.temp)
+    count = len(cache.kept)
+    return InferenceLayer(
+        moment=moment,
+        script=found.script,
+        given=found.given,
+        kept=found.kept[:count],
+        named=found.kept[count:],
+    )
+
+
+def reorder_pass(setting: BlockSetting, layer: Layer, step: DecodeStep) -> InferenceLayer:
+    """A layer's cache is copied for the beams that go on, one part after the other
+    (cache_utils.py CacheLayerMixin.reorder_cache: index_select).
+    """
+    tape = Tape()
+    before, after = (cached_parts(setting, layer, n) for n in (step.left, step.reordered))
+    pairs = [(tape.value(f"{name}.old", size, bits, grad=False), new, bits)
+             for (name, size, bits), (_, new, _) in zip(before, after, strict=True)]  # fmt: skip
+    old = [value for value, _, _ in pairs]
+    made = [tape.op("cache.reordered", value, elements=new, bits=bits)
+            for value, new, bits in pairs]  # fmt: skip
+    none = tape.value("nothing", 0, 8, grad=False)
+    found = passing(tape, none, none, given=old, kept=made)
+    return InferenceLayer(moment=found.moment, script=replace(found.script, entry=-1, exit=-1),
+                  given=found.given, kept=found.kept)  # fmt: skip
+
+
+def cached_parts(
+    setting: BlockSetting, layer: Layer, tokens: Num
+) -> Iterator[tuple[str, Num, int]]:
+    """What one layer caches for so many tokens a sequence: name, elements, bits."""
+    block, rows = layer.mixer, setting.batch * tokens
+    if isinstance(block, Attention):
+        heads = block.heads if block.expanded else block.kv_heads
+        yield "cache.keys", rows * (heads * block.head_dim), setting.bits
+        yield "cache.values", rows * (heads * (block.value_dim or block.head_dim)), setting.bits
+    elif isinstance(block, LatentAttention):
+        yield "cache.latents", rows * block.kv_rank, setting.bits
+        yield "cache.rotary", rows * block.rope_dim, setting.bits
+    elif isinstance(block, StateSpace):
+        yield from state_parts(setting, block)
+
+
+def norm_pass(setting: BlockSetting, arch: Arch) -> ForwardPass:
+    """The norm behind the stack, whose input the model names until it returns."""
+    tape = Tape()
+    bits = 32 if arch.layers[-1].fp32_residual else setting.bits
+    x = tape.value("stack.output", setting.tokens * setting.hidden, bits, grad=False)
+    out = x if arch.final_norm is None else norm(tape, setting, x, arch.final_norm)
+    tape.hold(x)
+    return passing(tape, x, out)
+
+
+def logits_pass(setting: BlockSetting, arch: Arch, rows: Num) -> ForwardPass:
+    """The logits of so many tokens a sequence, from the normed output of all of them.
+
+    generate asks for the last one (`logits_to_keep`), a plain forward gets them all.
+    """
+    tape = Tape()
+    setting = replace(setting, quantization=None)  # bitsandbytes leaves the head as it is
+    x = tape.value("stack.normed", setting.tokens * setting.hidden, setting.bits, grad=False)
+    out = tape.split("logits.rows", x, [("logits.in", setting.batch * rows * setting.hidden)])[0]
+    for weight in arch.head_extra:
+        if len(weight.dims) == 2:  # OPT-350M projects back to the embedding's width
+            out = linear(tape, setting, out, Linear(weight.name, weight.dims[1], weight.dims[0]))
+    head = arch.head or Linear(
+        "lm_head", arch.embedding[0].dims[1], ("vocab", arch.vocab), share=arch.share
+    )
+    logits = linear(tape, setting, out, head)
+    if arch.logit_softcap:
+        scaled = tape.op("logits.scaled", logits)
+        logits = tape.op("logits.capped", tape.op("logits.tanh", scaled))
+    elif arch.logit_scale:
+        logits = tape.op("logits.scaled", logits)
+    tape.hold(x)
+    return passing(tape, x, logits)

@@ -1,0 +1,129 @@
+"""What a model keeps of a sequence while it generates, layer by layer, on one rank.
+
+Legend: g key-value heads on the rank, d head size, r latent rank, d_r rotary part of a latent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..model.arch import Arch, Layer
+from ..model.blocks import Attention, Indexer, LatentAttention, Mixer, Recurrence, StateSpace
+from ..weights.shards import ServerShard
+
+FULL, WINDOW, LATENT, STATE = "full", "window", "latent", "state"
+INDEX, CROSS = "index", "cross"  # an indexer's small keys; what decoders keep of an encoder
+Row = Callable[[int], int]  # elements of one head's key or value to bytes
+
+
+class LayerState(Struct, frozen=True, kw_only=True):
+    """What equal layers keep: of every token, of the last `window`, or of a sequence as a whole."""
+
+    kind: str
+    places: tuple[int, ...]
+    token_bytes: int = 0  # one token, one layer
+    state_bytes: int = 0  # one sequence, one layer, however long it is
+    window: int | None = None
+    encoder_len: int = 0  # cross-attention: tokens of the encoder, whatever the context
+
+    def tokens(self, context: int) -> int:
+        """Tokens of a sequence that are kept."""
+        if self.kind == CROSS:
+            return self.encoder_len
+        return context if self.window is None else min(context, self.window)
+
+    def sequence_bytes(self, context: int) -> int:
+        """One sequence in all of these layers."""
+        return len(self.places) * (self.token_bytes * self.tokens(context) + self.state_bytes)
+
+
+def plain_row(bits: int) -> Row:
+    """Elements that are stored by themselves, without scales."""
+    return lambda elements: -(-elements * bits // 8)
+
+
+def kept(arch: Arch, shard: ServerShard, row: Row, *, state_bits: int, conv_bits: int
+         ) -> tuple[LayerState, ...]:  # fmt: skip
+    """The cache of a rank's layers, equal ones together."""
+    groups: dict[LayerState, list[int]] = {}
+    for place in shard.places:
+        window = arch.windows[place] if arch.windows else None
+        for one in layer_cache(arch.layers[place], window, shard, row, state_bits, conv_bits):
+            if one.kind == CROSS:
+                one = replace(one, encoder_len=arch.encoder_len)
+            groups.setdefault(one, []).append(place)
+    return tuple(replace(one, places=tuple(places)) for one, places in groups.items())
+
+
+def keeps(arch: Arch) -> bool:
+    """Whether a model keeps anything of a sequence; encoders by themselves do not."""
+    return any(
+        True
+        for layer, _, _ in arch.runs
+        for _ in layer_cache(layer, None, ServerShard(places=range(0)), plain_row(16), 16, 16)
+    )
+
+
+def layer_cache(
+    layer: Layer, window: int | None, shard: ServerShard, row: Row, state_bits: int, conv_bits: int
+) -> Iterator[LayerState]:
+    """One layer's; an encoder's layers keep nothing."""
+    if layer.kind == "encoder":
+        return
+    for mixer in layer.mixers:
+        yield from mixer_cache(mixer, window, shard, row)
+        state = state_bytes(mixer, shard, state_bits, conv_bits)
+        if state:
+            yield LayerState(kind=STATE, places=(), state_bytes=state)
+
+
+def mixer_cache(
+    mixer: Mixer, window: int | None, shard: ServerShard, row: Row
+) -> Iterator[LayerState]:
+    """What one mixer keeps of a token."""
+    index: Indexer | None = None
+    if isinstance(mixer, Attention) and not mixer.reuses:
+        both = row(mixer.head_dim) + row(mixer.value_dim or mixer.head_dim)
+        kind = CROSS if mixer.cross else FULL if window is None else WINDOW
+        yield LayerState(
+            kind=kind, places=(), window=None if mixer.cross else window,
+            token_bytes=shard.kv_heads(mixer.kv_heads) * both,
+        )  # fmt: skip
+        index = mixer.index
+    elif isinstance(mixer, LatentAttention):
+        yield LayerState(kind=LATENT, places=(), token_bytes=row(mixer.kv_rank + mixer.rope_dim))
+        index = mixer.index
+    if index is not None:
+        yield LayerState(kind=INDEX, places=(), token_bytes=row(index.key_dim))
+
+
+def state_bytes(mixer: Mixer, shard: ServerShard, state_bits: int, conv_bits: int) -> int:
+    """What one mixer keeps of a sequence as a whole: a scanned state, and a convolution's inputs.
+
+    Mamba-2's groups are cut with the heads, and repeated where there are more ranks than groups
+    (vllm 0.11.0 mamba_utils.py extra_groups_for_head_shards).
+    """
+    ranks = shard.attention_tp
+    if isinstance(mixer, StateSpace):
+        groups = ranks if mixer.groups % ranks else mixer.groups
+        channels = mixer.inner + (2 * groups * mixer.state if mixer.version == 2 else 0)
+        scanned, behind = mixer.inner * mixer.state, channels * (mixer.conv - 1)
+    elif isinstance(mixer, Recurrence):
+        scanned, behind = mixer.state_elements, mixer.conv_elements
+    else:
+        return 0
+    return scanned // ranks * state_bits // 8 + behind // ranks * conv_bits // 8
+
+
+def token_bytes(caches: tuple[LayerState, ...]) -> int:
+    """One more token of a long sequence: windows are full, states as large as ever."""
+    grow = (one for one in caches if one.window is None and one.kind != CROSS)
+    return sum(one.token_bytes * len(one.places) for one in grow)
+
+
+def sequence_bytes(caches: tuple[LayerState, ...], context: int) -> int:
+    """One sequence, without pages."""
+    return sum(one.sequence_bytes(context) for one in caches)

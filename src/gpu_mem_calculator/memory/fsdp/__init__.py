@@ -1,1 +1,0 @@
-"""FSDP2: its units, the instants of its step, and what they hold."""

@@ -1,1 +1,0 @@
-"""TensorRT-LLM's memory: its PyTorch backend and its TensorRT engines."""

@@ -1,1 +1,0 @@
-"""vLLM: what its workers hold, one file per kind of memory."""

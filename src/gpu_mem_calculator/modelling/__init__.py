@@ -1,0 +1,1 @@
+"""Modelling code of public frameworks, transcribed operation by operation onto the tape."""

@@ -1,0 +1,1 @@
+"""transformers 5.17.0: layers, attention, experts, heads."""

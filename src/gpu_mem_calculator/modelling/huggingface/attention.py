@@ -1,0 +1,221 @@
+"""Attention blocks as transformers 5.17.0 writes them, up to the kernel and behind it."""
+
+from __future__ import annotations
+
+from ...autograd.tape import Tape, Value
+from ...model.blocks import Attention, LatentAttention
+from .attention_inputs import AttentionInputs
+from .attention_kernels import attend
+from .cache import LayerCache
+from .norms import norm
+from .ops import linear, maybe_dropout
+from .rotary import layer_tables, rotate
+from .setting import BlockSetting
+
+
+def attention(
+    tape: Tape, setting: BlockSetting, x: Value, block: Attention, *, masked: bool = False,
+    cache: LayerCache | None = None,
+) -> Value:  # fmt: skip
+    """Projections, norms on q and k, rotary embedding, the kernel, the output projection."""
+    q, k, v = projected = _projected(tape, setting, x, block)
+    kv_heads = block.kv_heads
+    if block.expanded:
+        kv_heads = block.heads
+        size = setting.tokens * (block.heads * block.head_dim)
+        k = tape.op("attn.k_expanded", k, elements=size)
+        v = tape.op("attn.v_expanded", v, elements=size)
+    late = not (setting.quirks.query_norm_early or _norms_after_rotary(setting, block))
+    if len(block.norms) == 2 and late:
+        q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
+    if block.clipped and len(block.inputs) > 1:
+        q, k, v = (_clamped_in_place(tape, one) for one in (q, k, v))
+    parts: list[Value] = []
+    q, k = _positioned(tape, setting, q, k, block, parts)
+    if cache is not None:
+        k, v = cache.update(tape, setting, k, v)
+    heads = AttentionInputs(
+        heads=block.heads,
+        kv_heads=kv_heads,
+        head_dim=block.head_dim,
+        value_dim=block.value_dim or block.head_dim,
+        masked=masked or block.alibi or block.always_masked,
+        own_mask=not block.alibi,
+        broadcast=block.always_masked,
+        dropout=block.dropout,
+        sdpa=block.sdpa,
+        float_softmax=block.float_softmax,
+        float_scores=block.float_scores,
+        softcap=block.softcap is not None,
+        sinks=block.sinks,
+        in_place=block.always_masked or (block.alibi and not block.float_bias),
+        float_bias=block.float_bias,
+        float_logits=block.alibi and block.always_masked,
+        head_major=block.rotary_impl == "joined" or 0 < block.rotary_dim < block.head_dim,
+        cached=cache is not None,
+    )
+    mixed = attend(tape, setting, q, k, v, heads)
+    out = linear(tape, setting, mixed, block.output)
+    tape.hold(q, k, v)  # named until the block returns
+    if setting.quirks.rotary_parts_named or (len(block.inputs) == 1 and not setting.training):
+        tape.hold(*projected[:2], *parts)  # the fused projection, or views of it, have names
+    return maybe_dropout(tape, setting, out, block.residual_dropout)
+
+
+def _projected(
+    tape: Tape, setting: BlockSetting, x: Value, block: Attention
+) -> tuple[Value, Value, Value]:
+    """q, k and v from projections of their own, or as views of a fused one."""
+    norms = block.norms if setting.quirks.query_norm_early else ()
+    projected = []
+    for index, layer in enumerate(block.inputs):
+        out = linear(tape, setting, x, layer)
+        if index < len(norms):
+            bare, out = out, norm(tape, setting, out, norms[index])
+            tape.hold(bare)  # an argument lives until the call returns
+        projected.append(out)
+    if block.clipped and len(projected) == 1:  # modeling_mpt.py:98
+        projected = [tape.op("attn.clamped", projected[0], saves=projected)]
+    if len(projected) == 1:
+        sizes = zip("qkv", (block.heads, block.kv_heads, block.kv_heads), strict=True)
+        projected = tape.split(
+            "attn.split",
+            projected[0],
+            [(f"attn.{name}", setting.tokens * (n * block.head_dim)) for name, n in sizes],
+        )
+    q, k, v = projected
+    return q, k, v
+
+
+def _clamped_in_place(tape: Tape, x: Value) -> Value:
+    """x.clamp_(...): backward needs what it was, a copy (modeling_olmoe.py:254)."""
+    before = tape.value(f"{x.name}.unclamped", x.elements(), x.bits, grad=False)
+    clamped = tape.op(f"{x.name}.clamped", x, saves=(before,))
+    clamped.base = x.base
+    return clamped
+
+
+def _positioned(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, block: Attention, parts: list[Value]
+) -> tuple[Value, Value]:
+    """The rotary embedding, and the norms on q and k that come after it (Llama 4, Hunyuan).
+
+    `parts` gets what a family names beside: the part of each head that is turned.
+    """
+    if block.rotary_dim:
+        size, impl = (block.rotary_dim, block.head_dim), block.rotary_impl
+        tables = layer_tables(tape, setting, block.rotary_dim, impl)
+        before = (q, k)
+        q = rotate(tape, setting, q, size, impl, tables)
+        parts += tape.ops[-1].ins[:1] if setting.quirks.rotary_parts_named else ()
+        if impl == "gptj":
+            tables = layer_tables(tape, setting, block.rotary_dim, impl)
+        k = rotate(tape, setting, k, size, impl, tables)
+        parts += tape.ops[-1].ins[:1] if setting.quirks.rotary_parts_named else ()
+        tape.hold(*before)  # the caller names them until it has both
+    if len(block.norms) == 2 and _norms_after_rotary(setting, block):
+        q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
+    return q, k
+
+
+def _norms_after_rotary(setting: BlockSetting, block: Attention) -> bool:
+    return block.rotary_impl == "complex" or setting.quirks.norms_after_rotary
+
+
+def latent_attention(
+    tape: Tape, setting: BlockSetting, x: Value, block: LatentAttention, *, masked: bool = False,
+    cache: LayerCache | None = None,
+) -> Value:  # fmt: skip
+    """DeepSeek's MLA as transformers trains it: keys and values are made in full.
+
+    models/deepseek_v3/modeling_deepseek_v3.py: q and k are concatenations of a part without and
+    a part with rotary embedding, head by head; their head size differs from the values'.
+    """
+    tokens = setting.tokens
+    q = linear(tape, setting, x, block.query[0])
+    if block.query_norm is not None:
+        q = linear(tape, setting, norm(tape, setting, q, block.query_norm), block.query[1])
+    if cache is not None:
+        return _cached_latent(tape, setting, x, q, block, cache, masked=masked)
+    latent = linear(tape, setting, x, block.kv_a)
+    kv, rope = tape.split(
+        "mla.split", latent,
+        [("mla.latent", tokens * block.kv_rank), ("mla.k_rope", tokens * block.rope_dim)],
+    )  # fmt: skip
+    kv = linear(tape, setting, norm(tape, setting, kv, block.kv_norm), block.kv_b)
+    per_head = tokens * block.heads
+    q_nope, q_rope = tape.split(
+        "mla.q_split", q,
+        [("mla.q_nope", per_head * block.nope_dim), ("mla.q_rope", per_head * block.rope_dim)],
+    )  # fmt: skip
+    k_nope, value = tape.split(
+        "mla.kv_split", kv,
+        [("mla.k_nope", per_head * block.nope_dim), ("mla.value", per_head * block.value_dim)],
+    )  # fmt: skip
+    q_rope = rotate(tape, setting, q_rope, (1, 1), block.rotary_impl)
+    k_rope = rotate(tape, setting, rope, (1, 1), block.rotary_impl)
+    size = per_head * (block.nope_dim + block.rope_dim)
+    query = tape.op("mla.query", q_nope, q_rope, elements=size)
+    key = tape.op("mla.key", k_nope, k_rope, elements=size)
+    heads = _latent_heads(block, masked, cached=False)
+    mixed = attend(tape, setting, query, key, value, heads)
+    out = linear(tape, setting, mixed, block.output)
+    tape.hold(query, key, value)
+    return out
+
+
+def _cached_latent(
+    tape: Tape,
+    setting: BlockSetting,
+    x: Value,
+    q: Value,
+    block: LatentAttention,
+    cache: LayerCache,
+    *,
+    masked: bool,
+) -> Value:
+    """The same with a cache, which holds the latents; keys and values are made from all of it
+    (modeling_deepseek_v3.py, DeepseekV3Attention.forward and expand_kv).
+    """
+    tokens, rows = setting.tokens, setting.batch * cache.length(setting) * block.heads
+    q_nope, q_rope = tape.split(
+        "mla.q_split", q,
+        [("mla.q_nope", tokens * block.heads * block.nope_dim),
+         ("mla.q_rope", tokens * block.heads * block.rope_dim)],
+    )  # fmt: skip
+    latent = linear(tape, setting, x, block.kv_a)
+    kv, rope = tape.split(
+        "mla.split", latent,
+        [("mla.latent", tokens * block.kv_rank), ("mla.k_rope", tokens * block.rope_dim)],
+    )  # fmt: skip
+    kv = norm(tape, setting, kv, block.kv_norm)
+    turned = rotate(tape, setting, q_rope, (1, 1), block.rotary_impl)
+    k_rope = rotate(tape, setting, rope, (1, 1), block.rotary_impl)
+    kv, k_rope = cache.update(tape, setting, kv, k_rope)
+    size = block.nope_dim + block.rope_dim
+    query = tape.op("mla.query", q_nope, turned, elements=tokens * block.heads * size)
+    whole = linear(tape, setting, kv, block.kv_b)
+    k_nope, value = tape.split(
+        "mla.kv_split", whole,
+        [("mla.k_nope", rows * block.nope_dim), ("mla.value", rows * block.value_dim)],
+    )  # fmt: skip
+    key = tape.op("mla.key", k_nope, k_rope, elements=rows * size)
+    heads = _latent_heads(block, masked, cached=False)
+    mixed = attend(tape, setting, query, key, value, heads)
+    out = linear(tape, setting, mixed, block.output)
+    tape.hold(query, key, value, q_nope, turned, latent)
+    return out
+
+
+def _latent_heads(block: LatentAttention, masked: bool, *, cached: bool) -> AttentionInputs:
+    """Full heads; q is joined from its two parts, head by head."""
+    return AttentionInputs(
+        heads=block.heads,
+        kv_heads=block.heads,
+        head_dim=block.nope_dim + block.rope_dim,
+        value_dim=block.value_dim,
+        masked=masked,
+        dropout=block.dropout,
+        head_major=True,
+        cached=cached,
+    )

@@ -1,0 +1,218 @@
+"""Attention written out in Python, as each family's `eager` code runs it (transformers 5.17.0)."""
+
+from __future__ import annotations
+
+from ...autograd.tape import Tape, Value
+from ...ledger.num import Num, holds
+from .attention_inputs import AttentionInputs, repeated
+from .ops import maybe_dropout, scale
+from .setting import BlockSetting
+
+
+def eager(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
+) -> Value:
+    """eager_attention_forward (modeling_llama.py:191) and its kin.
+
+    Autocast casts what a matmul reads, not what the function names: q and k stay as wide as their
+    rotary tables, and so do the probabilities, which have q's dtype (GPT-2 and a few others: v's).
+    The softmax's backward makes grad · output for a moment (SoftMax.cu,
+    softmax_backward_cuda_out).
+    """
+    if not setting.training:
+        return eager_inference(tape, setting, q, k, v, heads)
+    if heads.float_scores:  # modeling_gpt_neo.py:103, modeling_gptj.py:147: q and k alone
+        q, k = tape.cast(q, 32), tape.cast(k, 32)
+    bits = q.bits if heads.float_softmax and not heads.sinks else v.bits
+    keys, values = repeated(tape, setting, k, v, heads)
+    read = _queries_and_keys(tape, setting, q, (k, keys), heads)
+    early = _values(tape, setting, q, (v, values), heads) if heads.in_place else None
+    tape.core = True
+    area = setting.tokens * setting.keys * heads.heads
+    width = setting.matmul_bits if setting.autocast else q.bits
+    scores = tape.op("attn.scores", *read[:2], elements=area, bits=width, saves=read,
+                     product=True)  # fmt: skip
+    biased = _with_bias(tape, setting, scores, heads)
+    probs = _probabilities(tape, setting, biased, heads)
+    if heads.in_place:
+        tape.hold(scores)
+    named = maybe_dropout(tape, setting, tape.cast(probs, bits), heads.dropout)
+    tape.returned.append(named)
+    weights = tape.cast(named, setting.matmul_bits if setting.autocast else v.bits)
+    late = early or _values(tape, setting, q, (v, values), heads)
+    size = setting.tokens * (heads.heads * heads.value_dim)
+    out = tape.op("attn.mixed", weights, late[0], elements=size, saves=(weights, *late),
+                  product=True)  # fmt: skip
+    tape.core = False
+    contiguous = tape.op("attn.out", out)
+    tape.hold(out, named, keys, values, *([biased] if heads.float_bias else []))
+    if heads.in_place and not heads.broadcast:  # BloomAttention: attention_scores, attn_weights
+        tape.hold(scores, biased)
+    return contiguous
+
+
+def _queries_and_keys(
+    tape: Tape, setting: BlockSetting, q: Value, key: tuple[Value, Value], heads: AttentionInputs
+) -> tuple[Value, ...]:
+    """q and k as the first matmul reads them, and what it keeps of them where they are views."""
+    (k, keys), copied = key, heads.grouped and heads.kv_heads > 1
+    size = setting.key_tokens * (heads.heads * heads.head_dim)
+    left = _operand(tape, setting, q, q.elements(), q.elements(), whole=heads.head_major)
+    whole = copied or (heads.head_major and not heads.grouped)
+    right = _operand(tape, setting, keys, size, k.elements(), whole=whole)
+    return (left[0], right[0], *left[1:], *right[1:])
+
+
+def _values(
+    tape: Tape, setting: BlockSetting, q: Value, value: tuple[Value, Value], heads: AttentionInputs
+) -> tuple[Value, ...]:
+    """v as the second matmul reads it; a view into a fused projection keeps all of that, where q
+    is no view of it, too.
+    """
+    v, values = value
+    stored = v.elements()
+    if v.base != v.index and q.base != v.base:
+        stored = setting.tokens * ((heads.heads + 2 * heads.kv_heads) * heads.value_dim)
+    size = setting.key_tokens * (heads.heads * heads.value_dim)
+    copied = heads.grouped and heads.kv_heads > 1
+    return _operand(tape, setting, values, size, stored, whole=copied)
+
+
+def _operand(
+    tape: Tape, setting: BlockSetting, x: Value, elements: Num, stored: Num, *, whole: bool
+) -> tuple[Value, ...]:
+    """What a matmul reads: cast by autocast, and copied where batch and heads do not merge.
+
+    What was made head by head (`whole`), by a concatenation or a copy for every head, is read as
+    it is. One sequence needs no copy either: then what x lies in, of `stored` elements, is kept.
+    """
+    x = tape.cast(x, setting.matmul_bits) if setting.autocast else x
+    if whole:
+        return (x,)
+    many = holds(setting.batch > 1)
+    copy = tape.op(f"{x.name}.contiguous", x, elements=elements * many)
+    kept = tape.value(f"{x.name}.view", stored * (1 - many), x.bits, grad=False)
+    return copy, kept
+
+
+def _with_bias(tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs) -> Value:
+    """The scores with what is added to them."""
+    if heads.float_logits:
+        return _falcon_alibi(tape, scores)
+    return _biased(tape, setting, scores, heads)
+
+
+def eager_inference(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
+) -> Value:
+    """The same without autograd or autocast; a cache has joined k and v.
+
+    q and k are in fp32 where the family asks for it (modeling_gpt_neo.py:103, modeling_gptj.py).
+    matmul copies operands whose batch and head dimensions cannot be merged; a q that was
+    concatenated head by head needs no copy. There is no backward.
+    """
+    if heads.float_scores:
+        q, k = tape.cast(q, 32), tape.cast(k, 32)
+    wide = (q, k)
+    q, k, v = _operands(tape, setting, q, k, v, heads)
+    tape.core = True
+    area = setting.tokens * setting.keys * heads.heads
+    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), product=True)
+    biased = _with_bias(tape, setting, scores, heads)
+    probs = _probabilities(tape, setting, biased, heads)
+    if heads.in_place:
+        tape.hold(scores)
+    probs = maybe_dropout(tape, setting, tape.cast(probs, v.bits), heads.dropout)
+    tape.returned.append(probs)
+    size = setting.tokens * (heads.heads * heads.value_dim)
+    if not (heads.grouped or heads.cached):
+        v = tape.op("attn.v_contiguous", v)
+    out = tape.op("attn.mixed", probs, v, elements=size, saves=(probs, v), product=True)
+    tape.core = False
+    contiguous = tape.op("attn.out", out)
+    tape.hold(out, probs, *([biased] if heads.float_bias else []))
+    named = (k, v) if heads.grouped and not heads.broadcast else ()
+    tape.hold(*named, *(wide if heads.float_scores else ()))  # the repeated ones, those in fp32
+    tape.hold(*([q] if setting.quirks.query_copy_named else []))
+    if heads.in_place and not heads.broadcast:  # BloomAttention: attention_scores, attn_weights
+        tape.hold(scores, biased)
+    return contiguous
+
+
+def _operands(
+    tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
+) -> tuple[Value, Value, Value]:
+    """q, k and v as matmul wants them."""
+    rows = setting.key_tokens * heads.heads
+    q = q if heads.head_major else tape.op("attn.q_contiguous", q)
+    if not heads.grouped:
+        return q, k, v  # joined, and so contiguous: by a cache, or from latents
+    k = tape.op("attn.k_contiguous", k, elements=rows * heads.head_dim)
+    return q, k, tape.op("attn.v_contiguous", v, elements=rows * heads.value_dim)
+
+
+def _biased(tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs) -> Value:
+    """Scores times the scale, capped (modeling_gemma2.py:225), plus the mask.
+
+    The mask has the dtype of the embedding's output (masking_utils.py eager_mask), which autocast
+    leaves as it is: the sum is that wide.
+
+    `in_place`: the scale is part of the matmul (BloomAttention) or applied in place
+    (FalconAttention), and the scores keep their name. `float_bias`: MPT adds a bias in fp32.
+    """
+    scaled = scores if heads.in_place else scale(tape, scores, "attn.scaled")
+    if heads.softcap:
+        divided = scale(tape, scaled, "attn.divided")
+        capped = tape.op("attn.tanh", divided, save_out=True)
+        scaled = scale(tape, capped, "attn.capped")
+    if heads.float_bias:
+        scaled = tape.op("attn.biased", scaled, bits=32)
+    bits = max(scaled.bits, setting.bits)
+    return tape.op("attn.masked", scaled, bits=bits, passes=bits == scaled.bits)
+
+
+def _falcon_alibi(tape: Tape, scores: Value) -> Value:
+    """Scores in fp32, plus ALiBi, plus the mask, all named (modeling_falcon.py:403), and cast to
+    the activations' dtype for the softmax.
+    """
+    wide = tape.cast(scores, 32)
+    logits = tape.op("attn.logits", wide, passes=True)
+    masked = tape.op("attn.masked", logits, passes=True)
+    narrow = tape.cast(masked, scores.bits)
+    tape.hold(wide, logits, masked)
+    return narrow
+
+
+def _probabilities(
+    tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs
+) -> Value:
+    """The softmax, mostly in fp32; with sinks over one more column, which is then cut off.
+
+    For fp16 the kernel itself widens what it reads (torch 2.11 SoftMax.cpp, `half_to_float`).
+    """
+    bits = 32 if heads.float_softmax or heads.float_scores or setting.autocast else scores.bits
+    if heads.sinks:
+        return _with_sinks(tape, setting, scores, heads, bits)
+    wide = scores if setting.half and scores.bits == 16 else tape.cast(scores, bits)
+    work = scores.elements() * bits // 8
+    probs = tape.op("attn.softmax", wide, bits=bits, save_out=True, back_temp=work)
+    tape.hold(scores)
+    return probs
+
+
+def _with_sinks(
+    tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs, bits: int
+) -> Value:
+    """cat([scores, sinks]), less the row's maximum, softmax, all but the last column
+    (modeling_gpt_oss.py:251).
+    """
+    rows = setting.tokens * heads.heads
+    sinks = tape.param("sinks", heads.heads, setting.weight_bits, grad=not setting.frozen)
+    joined = tape.op("attn.joined", scores, sinks, elements=scores.elements() + rows)
+    index = tape.value("attn.max_index", rows, 64, grad=False)
+    less = tape.op("attn.less_max", joined, saves=(index,))
+    tape.hold(scores)
+    wide = tape.cast(less, bits)
+    probs = tape.op("attn.softmax", wide, save_out=True, back_temp=wide.bytes)
+    parts = [("attn.probs", scores.elements()), ("attn.sink_probs", rows)]
+    return tape.split("attn.cut", probs, parts)[0]

@@ -1,0 +1,214 @@
+"""Mixtures of experts: the router, all experts at once, the expert that every token uses.
+
+Line numbers refer to transformers 5.17.0.
+"""
+
+from __future__ import annotations
+
+from ...autograd.tape import Tape, Value
+from ...ledger.num import Num
+from ...model.blocks import Moe, Weight, in_share
+from .activation import activation, gated
+from .feedforward import halves, mlp
+from .ops import add, linear
+from .setting import BlockSetting
+
+
+def moe(tape: Tape, setting: BlockSetting, x: Value, block: Moe) -> Value:
+    """Router, experts, shared expert. Qwen2-MoE runs its shared expert first."""
+    if block.all_tokens:
+        return _every_expert(tape, setting, x, block)
+    if block.jitter and setting.training:
+        x = _jittered(tape, x, "moe.noise")
+    shared = mlp(tape, setting, x, block.shared) if block.shared and block.shared_gate else None
+    scores = route(tape, setting, x, block)
+    out = _grouped(tape, setting, x, block, scores)
+    if block.shared is None:
+        return out
+    if shared is None or block.shared_gate is None:
+        return add(tape, out, mlp(tape, setting, x, block.shared), "moe.total")
+    opened = tape.op("moe.shared_gate", linear(tape, setting, x, block.shared_gate), save_out=True)
+    shared = tape.op("moe.shared", shared, opened, saves=(shared, opened), back_temp=shared.bytes)
+    return add(tape, out, shared, "moe.total")
+
+
+def _jittered(tape: Tape, x: Value, name: str) -> Value:
+    """x *= noise, in place: the noise is kept (modeling_mixtral.py:125)."""
+    noise = tape.value(name, x.elements(), x.bits, grad=False)
+    jittered = tape.op("moe.jittered", x, saves=(noise,))
+    jittered.base = x.base
+    return jittered
+
+
+def route(tape: Tape, setting: BlockSetting, x: Value, block: Moe) -> Value:
+    """The weight of each chosen expert, by the router's implementation:
+
+    - `softmax`: over all experts in fp32, the best `top_k`, cast back (modeling_qwen3_moe.py:258)
+    - `softmax_wide`: left in fp32, so the weighted outputs are too (modeling_mixtral.py:104)
+    - `float_softmax`, `float_sigmoid`: the matmul itself is in fp32, on copies of x and of the
+      router (modeling_deepseek_v2.py:98, modeling_deepseek_v3.py:144), and stays in fp32
+    - `top_softmax`: over the chosen ones alone (modeling_gpt_oss.py:126)
+    - `sparsemixer`: one expert after the other, with a noise of its own on x, in place
+      (modeling_phimoe.py:349, :482); counted as `softmax`, whose maps are as small
+    """
+    impl, bits = block.router_impl, setting.matmul_bits
+    if impl == "sparsemixer" and block.jitter and setting.training:
+        x = _jittered(tape, x, "router.noise")
+    size = in_share(block.num_experts * setting.hidden, block.router[0].share)
+    weight = tape.param("router", size, setting.weight_bits, grad=not setting.frozen)
+    if impl.startswith("float"):
+        weight, x = tape.cast(weight, 32), tape.cast(x, 32)
+        bits = bits if setting.autocast else 32
+    weight, x = tape.cast(weight, bits), tape.cast(x, bits)
+    size = setting.tokens * block.num_experts
+    kept = _read(setting, x, weight)
+    logits = tape.op("moe.logits", x, weight, elements=size, bits=bits, saves=kept)
+    index = tape.value("moe.index", setting.tokens * block.top_k, 64, grad=False)
+    chosen = setting.tokens * block.top_k
+    if impl == "top_softmax":
+        best = tape.op("moe.best", logits, elements=chosen, saves=(index,))
+        return tape.op("moe.scores", best, save_out=True)
+    probs = tape.op("moe.probs", tape.cast(logits, 32), save_out=True)
+    best = tape.op("moe.best", probs, elements=chosen, saves=(index,))
+    scores = tape.op("moe.scores", best, save_out=True)
+    return tape.cast(scores, logits.bits) if impl in ("softmax", "sparsemixer") else scores
+
+
+def _weights(tape: Tape, setting: BlockSetting, block: Moe, bits: int) -> tuple[Value, Value]:
+    """The stacked up and down projections, in the width that they are multiplied in."""
+    stacked = [w for w in block.experts if len(w.dims) >= 2 and "bias" not in w.name]
+    found = sorted(stacked, key=lambda w: -w.numel)
+    return _one(tape, setting, found[0], bits), _one(tape, setting, found[-1], bits)
+
+
+def _one(tape: Tape, setting: BlockSetting, weight: Weight, bits: int) -> Value:
+    value = tape.param(weight.name, weight.numel, setting.weight_bits, grad=not setting.frozen)
+    return value if value.bits == bits else tape.op(f"{weight.name}.to", value, bits=bits)
+
+
+def _grouped(tape: Tape, setting: BlockSetting, x: Value, block: Moe, scores: Value) -> Value:
+    """All experts by grouped matmul (grouped_mm_experts_forward, integrations/moe.py:377).
+
+    Tokens are gathered in the order of their experts, each `top_k` times. Counts are exact;
+    only the number of tokens per expert depends on the data, and no tensor's size does. The
+    backward of an indexing makes zeros, then a copy with the gradient put in. Autocast knows
+    nothing of grouped matmuls: they run in the weights' dtype (integrations/moe.py:325).
+    """
+    if setting.decoding and not setting.grouped_experts:
+        return _batched(tape, setting, x, block, scores)
+    bits = setting.weight_bits
+    picked = setting.tokens * block.top_k
+    index = tape.value("moe.permutation", picked * 3, 64, grad=False)
+    gathered = tape.op(
+        "moe.gathered", x, elements=picked * setting.hidden, saves=(index,), back_temp=x.bytes
+    )
+    gathered = tape.cast(gathered, bits)
+    up_weight, down_weight = _weights(tape, setting, block, bits)
+    width: Num = block.ffn * (2 if block.gated else 1)
+    biases = [_bias(tape, setting, picked * width)] if _has_bias(block) else []
+    ins = (gathered, up_weight, *biases)
+    kept = _read(setting, gathered, up_weight)
+    up = tape.op("moe.up", *ins, elements=picked * width, saves=kept)
+    inner = _inner(tape, setting, tape.op("moe.up_masked", up), block)
+    tape.hold(*biases)
+    biases = [_bias(tape, setting, picked * setting.hidden)] if _has_bias(block) else []
+    ins = (inner, down_weight, *biases)
+    kept = _read(setting, inner, down_weight)
+    down = tape.op("moe.down", *ins, elements=picked * setting.hidden, saves=kept)
+    masked = tape.op("moe.down_masked", down)
+    weighted = _weighted(tape, masked, scores)
+    restored = tape.op("moe.restored", weighted, back_temp=weighted.bytes)
+    tape.hold(weighted, *biases)
+    total = tape.op("moe.sum", restored, elements=setting.tokens * setting.hidden)
+    tape.hold(gathered, masked)  # named until the function returns
+    return tape.cast(total, x.bits)
+
+
+def _batched(tape: Tape, setting: BlockSetting, x: Value, block: Moe, scores: Value) -> Value:
+    """While it decodes, generate copies each token's experts for one batched matmul
+    (generation/utils.py:2313 _optimize_model_for_decode, integrations/moe.py
+    batched_mm_experts_forward). Names are given to the next copy only when that is made.
+    """
+    bits, picked = setting.weight_bits, setting.tokens * block.top_k
+    repeated = tape.op("moe.repeated", x, elements=picked * setting.hidden, bits=bits)
+    width: Num = block.ffn * (2 if block.gated else 1)
+    up_copy = tape.op("moe.up_copy", repeated, elements=picked * width * setting.hidden)
+    biases = [_bias(tape, setting, picked * width)] if _has_bias(block) else []
+    up = tape.op("moe.up", repeated, up_copy, *biases, elements=picked * width)
+    inner = _inner(tape, setting, up, block)
+    down_copy = tape.op("moe.down_copy", inner, elements=picked * block.ffn * setting.hidden)
+    tape.hold(up_copy)
+    more = [_bias(tape, setting, picked * setting.hidden)] if _has_bias(block) else []
+    tape.hold(*biases)
+    down = tape.op("moe.down", inner, down_copy, *more, elements=picked * setting.hidden)
+    weighted = _weighted(tape, down, scores)
+    total = tape.op("moe.sum", weighted, elements=setting.tokens * setting.hidden)
+    tape.hold(repeated, down_copy, down, weighted, *more)
+    return tape.cast(total, x.bits)
+
+
+def _read(setting: BlockSetting, x: Value, weight: Value) -> tuple[Value, ...]:
+    """What a matmul keeps: its input for the weight's gradient, which a frozen one has not."""
+    return (weight,) if setting.frozen else (x, weight)
+
+
+def _has_bias(block: Moe) -> bool:
+    return any("bias" in w.name for w in block.experts)
+
+
+def _bias(tape: Tape, setting: BlockSetting, elements: Num) -> Value:
+    """One row of the biases for every gathered token; named until the next are made."""
+    source = tape.value("moe.biases", 0, setting.weight_bits, grad=False)
+    return tape.op("moe.bias", source, elements=elements)
+
+
+def _inner(tape: Tape, setting: BlockSetting, up: Value, block: Moe) -> Value:
+    """What stands between the two projections."""
+    if not block.gated:
+        return activation(tape, setting, up, block.activation)
+    gate, value = halves(tape, up)
+    return gated(tape, setting, gate, value, block.activation)
+
+
+def _weighted(tape: Tape, down: Value, scores: Value) -> Value:
+    """Each row times its score. Backward makes the products for both factors in full: the
+    scores' is then summed, the rows' is cast where the scores are wider.
+    """
+    bits = max(down.bits, scores.bits)
+    product = down.elements() * bits // 8
+    wide = down.bits < bits
+    return tape.op(
+        "moe.weighted", down, scores, bits=bits, saves=(down, scores),
+        back_temp=(product,) * (2 if wide else 1), casts=down if wide else None,
+    )  # fmt: skip
+
+
+def _every_expert(tape: Tape, setting: BlockSetting, x: Value, block: Moe) -> Value:
+    """Llama4TextMoe (modeling_llama4.py): every expert on every token, scaled by its score."""
+    tokens, bits = setting.tokens, setting.matmul_bits
+    size = in_share(block.num_experts * setting.hidden, block.router[0].share)
+    weight = tape.param("router", size, setting.weight_bits, grad=not setting.frozen)
+    size = tokens * block.num_experts
+    read, weight = tape.cast(x, bits), tape.cast(weight, bits)
+    kept = _read(setting, read, weight)
+    logits = tape.op("moe.logits", read, weight, elements=size, bits=bits, saves=kept)
+    index = tape.value("moe.index", tokens * block.top_k, 64, grad=False)
+    opened = tape.op("moe.sigmoid", tape.cast(logits, 32), saves=(index,), save_out=True)
+    scores = tape.op("moe.scores", tape.cast(opened, bits))
+    copies = tape.op("moe.repeated", x, elements=size * setting.hidden)
+    scaled = tape.op("moe.scaled", copies, scores, saves=(copies, scores), back_temp=copies.bytes)
+    given = tape.cast(scaled, bits)
+    up_weight, down_weight = _weights(tape, setting, block, bits)
+    width: Num = block.ffn * (2 if block.gated else 1)
+    kept = _read(setting, given, up_weight)
+    up = tape.op("moe.up", given, up_weight, elements=size * width, saves=kept)
+    inner = _inner(tape, setting, up, block)
+    kept = _read(setting, inner, down_weight)
+    down = tape.op("moe.down", inner, down_weight, elements=size * setting.hidden, saves=kept)
+    shared = None if block.shared is None else mlp(tape, setting, x, block.shared)
+    out = tape.op("moe.sum", down, elements=tokens * setting.hidden)
+    if shared is not None:
+        out = add(tape, shared, out, "moe.total")
+        out.base = shared.base  # in place
+    tape.hold(down, scaled)
+    return out

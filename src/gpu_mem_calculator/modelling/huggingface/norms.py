@@ -1,0 +1,100 @@
+"""Normalisations, as each implementation runs them."""
+
+from __future__ import annotations
+
+from ...autograd.tape import Tape, Value
+from ...model.blocks import Norm, in_share
+from .ops import add, gain
+from .setting import BlockSetting
+
+
+def norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
+    """Any norm, by its implementation's name."""
+    return IMPLEMENTATIONS[layer.impl](tape, setting, x, layer)
+
+
+def _param(tape: Tape, setting: BlockSetting, layer: Norm) -> Value:
+    return tape.param(
+        f"{layer.name}.weight",
+        in_share(layer.size[1], layer.share),
+        setting.weight_bits,
+        grad=not setting.frozen,
+    )
+
+
+def _rsqrt_normed(tape: Tape, x: Value, layer: Norm) -> Value:
+    """x · rsqrt(mean(x²) + eps) in fp32.
+
+    Backward of x² makes x.pow(1), then twice that, beside the gradient (torch 2.11
+    csrc/autograd/FunctionsManual.cpp pow_backward).
+    """
+    x32 = tape.cast(x, 32)
+    rows = x.elements() // layer.size[1]
+    squares = tape.op(f"{layer.name}.pow", x32, saves=(x32,), back_temp=(x32.bytes, x32.bytes))
+    mean = tape.op(f"{layer.name}.mean", squares, elements=rows)
+    rsqrt = tape.op(f"{layer.name}.rsqrt", mean, save_out=True)
+    return tape.op(f"{layer.name}.normed", x32, rsqrt, saves=(x32, rsqrt), back_temp=x32.bytes)
+
+
+def rms(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
+    """LlamaRMSNorm: weight * normed.to(x.dtype)."""
+    normed = _rsqrt_normed(tape, x, layer)
+    back = tape.cast(normed, x.bits)
+    if not layer.affine:
+        return back
+    out = gain(tape, back, _param(tape, setting, layer), layer.size[1], layer.name)
+    tape.hold(normed)
+    return out
+
+
+def rms_float(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
+    """GemmaRMSNorm: (normed * (1 + weight.float())).type_as(x)."""
+    normed = _rsqrt_normed(tape, x, layer)
+    weight = tape.op(f"{layer.name}.gain", _param(tape, setting, layer), bits=32)
+    scaled = gain(tape, normed, weight, layer.size[1], f"{layer.name}.scaled")
+    return tape.cast(scaled, x.bits)
+
+
+def layer_norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
+    """torch.nn.LayerNorm: keeps its input and two fp32 statistics a row (fp32 under autocast)."""
+    x = tape.cast(x, 32) if setting.autocast else x
+    rows = x.elements() // layer.size[1]
+    stats = tape.value(f"{layer.name}.stats", rows * 2, 32, grad=False)
+    weights = [_param(tape, setting, layer)] if layer.affine else []
+    if layer.bias:
+        size = in_share(layer.size[1], layer.share)
+        bias = tape.param(f"{layer.name}.bias", size, setting.weight_bits, grad=not setting.frozen)
+        weights.append(bias)
+    return tape.op(layer.name, x, *weights, saves=(x, stats))
+
+
+def layer_wide(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
+    """OlmoLayerNorm: torch's layer norm on an fp32 copy, cast back (modeling_olmo.py:58)."""
+    return tape.cast(layer_norm(tape, setting, tape.cast(x, 32), layer), x.bits)
+
+
+def layer_float(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
+    """CohereLayerNorm: mean and variance by hand in fp32, times weight.float()."""
+    x32 = tape.cast(x, 32)
+    rows = x.elements() // layer.size[1]
+    mean = tape.op(f"{layer.name}.mean", x32, elements=rows)
+    centred = add(tape, x32, mean, f"{layer.name}.centred")
+    squares = tape.op(
+        f"{layer.name}.pow", centred, saves=(centred,), back_temp=(x32.bytes, x32.bytes)
+    )
+    variance = tape.op(f"{layer.name}.variance", squares, elements=rows)
+    rsqrt = tape.op(f"{layer.name}.rsqrt", variance, save_out=True)
+    again = add(tape, x32, mean, f"{layer.name}.centred_again")
+    normed = tape.op(f"{layer.name}.normed", again, rsqrt, saves=(again, rsqrt))
+    weight = tape.cast(_param(tape, setting, layer), 32)
+    scaled = gain(tape, normed, weight, layer.size[1], f"{layer.name}.scaled")
+    return tape.cast(scaled, x.bits)
+
+
+IMPLEMENTATIONS = {
+    "rms": rms,
+    "rms_float": rms_float,
+    "layer": layer_norm,
+    "layer_wide": layer_wide,
+    "layer_float": layer_float,
+}

@@ -1,0 +1,1 @@
+"""Closed forms and tables that others publish, each with its citation."""

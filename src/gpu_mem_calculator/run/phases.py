@@ -1,0 +1,5 @@
+"""The phases of a run: start-up, then forward, backward and optimizer in every step."""
+
+from __future__ import annotations
+
+STARTUP, FORWARD, BACKWARD, OPTIMIZER = "startup", "forward", "backward", "optimizer"

@@ -1,0 +1,1 @@
+"""llama.cpp: layers on GPUs and host, KV cache, compute buffers."""

@@ -1,0 +1,82 @@
+"""The words that start the server: what is not SGLang's own choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import speculative
+from .options import SglangOptions
+from .versions import COUNTED_DRAFT
+
+# A key of the run file, its flag, and the value that needs none.
+VALUES = (
+    ("max_seq_len", "--context-length", None), ("tensor_parallel_size", "--tp-size", 1),
+    ("pipeline_parallel_size", "--pp-size", 1), ("data_parallel_size", "--dp-size", 1),
+    ("expert_parallel_size", "--ep-size", 1),
+    ("gpu_memory_utilization", "--mem-fraction-static", None),
+    ("max_num_seqs", "--max-running-requests", None),
+    ("max_total_tokens", "--max-total-tokens", None),
+    ("chunked_prefill_size", "--chunked-prefill-size", None), ("page_size", "--page-size", None),
+    ("max_lora_rank", "--max-lora-rank", None), ("max_loras", "--max-loras-per-batch", None),
+    ("cpu_offload_gb", "--cpu-offload-gb", None),
+    ("swa_full_tokens_ratio", "--swa-full-tokens-ratio", 0.8),
+    ("mamba_full_memory_ratio", "--mamba-full-memory-ratio", 0.9),
+    ("hicache_ratio", "--hicache-ratio", None),
+)  # fmt: skip
+SWITCHES = (
+    ("enable_dp_attention", "--enable-dp-attention"), ("enforce_eager", "--disable-cuda-graph"),
+    ("disable_radix_cache", "--disable-radix-cache"), ("max_lora_rank", "--enable-lora"),
+    ("hicache_ratio", "--enable-hierarchical-cache"),
+)  # fmt: skip
+DTYPES = {"fp16": "float16", "fp32": "float32"}
+CACHES = {"fp8": "fp8_e4m3", "bf16": "bfloat16"}
+# Weights that SGLang turns into few bits while it loads; others must lie in the checkpoint.
+ONLINE = {"fp8": ("--quantization", "fp8"), "int8": ("--quantization", "w8a8_int8"),
+          "int4": ("--torchao-config", "int4wo-128"),
+          "nf4": ("--quantization", "bitsandbytes", "--load-format", "bitsandbytes")}  # fmt: skip
+
+
+def command(how: SglangOptions) -> tuple[str, ...]:
+    """The command."""
+    return ("python", "-m", "sglang.launch_server", "--model-path", "MODEL", *_flags(how))
+
+
+def _flags(how: SglangOptions) -> Iterator[str]:
+    options = how.run.options
+    for key, flag, default in VALUES:
+        if options[key] is not None and options[key] != default:
+            yield from (flag, str(options[key]))
+    for key, flag in SWITCHES:
+        if options[key]:
+            yield flag
+    if options["max_lora_rank"]:
+        yield from ("--lora-target-modules", "all")
+    graph = "--cuda-graph-max-bs-decode" if how.version >= COUNTED_DRAFT else "--cuda-graph-max-bs"
+    if options["cuda_graph_max_bs"] is not None:
+        yield from (graph, str(options["cuda_graph_max_bs"]))
+    if options["dtype"] in DTYPES:
+        yield from ("--dtype", DTYPES[options["dtype"]])
+    if options["kv_cache_dtype"] in CACHES:
+        yield from ("--kv-cache-dtype", CACHES[options["kv_cache_dtype"]])
+    if not how.run.quantized:
+        yield from ONLINE.get(str(options["quantization"]), ())
+    yield from _guessing(how)
+
+
+def _guessing(how: SglangOptions) -> Iterator[str]:
+    name, options = speculative.method(how.run), how.run.options
+    if not name:
+        return
+    yield from ("--speculative-algorithm", speculative.FLAGS[name])
+    if isinstance(options["speculative_model"], str):
+        yield from ("--speculative-draft-model-path", options["speculative_model"])
+    if options["num_speculative_tokens"]:
+        ahead = speculative.ahead(how.run)
+        yield from (
+            "--speculative-num-steps",
+            str(ahead.steps),
+            "--speculative-eagle-topk",
+            str(ahead.branches),
+            "--speculative-num-draft-tokens",
+            str(ahead.tokens),
+        )

@@ -1,0 +1,136 @@
+"""What SGLang chooses where it is not told: by the card's memory and the ranks that share a model.
+
+server_args.py at each version: __post_init__ until 0.5.2, _handle_gpu_memory_settings from 0.5.3.
+Sizes are in MiB, as SGLang has them from nvidia-smi.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ...ledger.source import code
+from .versions import GRAPH_TABLES, PREFILL_GRAPHS, RESERVED_BY_SUM, Version
+
+GIB_IN_MIB = 1024
+CHOICES = code("sglang 0.5.18 srt/server_args.py _handle_gpu_memory_settings")
+
+
+class CardMemory(Struct, frozen=True, kw_only=True):
+    """What the choices depend on."""
+
+    version: Version
+    mib: int
+    tp: int
+    pp: int = 1
+    dp: int = 1  # ranks among which attention is not cut; 1: none
+    speculates: str = ""
+    latent: bool = False
+    prefill_graphs: bool = True
+
+
+def chunked_prefill_size(card: CardMemory) -> int:
+    """Tokens of a prefill at once."""
+    limits: tuple[tuple[int, int], ...] = ((35, 2048), (60, 4096), (160, 8192))
+    if card.version < GRAPH_TABLES:
+        small = 2048 if card.mib < 25_000 else 8192
+        return 16384 if card.mib > 180_000 and card.version >= (0, 4, 7) else small
+    if card.version < RESERVED_BY_SUM:
+        limits = ((35, 2048), (160, 8192))
+    return next((size for most, size in limits if card.mib < most * GIB_IN_MIB), 16384)
+
+
+def cuda_graph_max_bs(card: CardMemory) -> int:
+    """Sequences of the largest decode graph."""
+    few = card.tp < 4
+    if card.version >= RESERVED_BY_SUM:
+        small = 24 if card.version >= (0, 5, 6) else 16
+        limits = ((20, 8, 8), (35, small, 80), (60, 32, 160), (160, 256, 512))
+        for most, alone, shared in limits:
+            if card.mib < most * GIB_IN_MIB:
+                return alone if few else shared
+        return 512
+    if card.mib < (35 * GIB_IN_MIB if card.version >= GRAPH_TABLES else 25_000):
+        return 8 if few else 80
+    if card.version < (0, 4, 6) or card.mib <= 90 * GIB_IN_MIB:
+        return 160
+    return 256 if card.mib <= 160_000 else 512
+
+
+def decode_sizes(card: CardMemory, most: int, requests: int) -> tuple[int, ...]:
+    """Batch sizes that decode graphs are captured for."""
+    most = min(most, requests)
+    if card.version >= RESERVED_BY_SUM:
+        if card.speculates:
+            sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8),
+                     *range(272, most + 1, 16)]  # fmt: skip
+        else:
+            sizes = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16),
+                     *range(512, most + 1, 32)]  # fmt: skip
+    elif card.speculates and card.version >= (0, 4, 6):
+        sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 64, 8), *range(80, 161, 16)]
+    else:
+        sizes = [1, 2, 4, *range(8, 161, 8)]
+    if card.version < RESERVED_BY_SUM:
+        sizes += [*range(160, min(most, 256) + 1, 8), *range(256, most + 1, 16)]
+    return tuple(sorted({size for size in sizes if size <= most} | {most}))
+
+
+def prefill_sizes(most: int) -> tuple[int, ...]:
+    """Numbers of tokens that prefill graphs are captured for."""
+    sizes = (*range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64),
+             *range(1280, 4097, 256), *range(4608, most + 1, 512))  # fmt: skip
+    return tuple(size for size in sizes if size <= most)
+
+
+def mem_fraction_static(card: CardMemory, chunk: int, graph: int, captured: int) -> float:
+    """The share of the memory for weights and cache. `graph`: sequences of the largest graph,
+    `captured`: prefill graphs.
+    """
+    if card.version < GRAPH_TABLES:
+        return _by_ranks(card)
+    reserved = (_reserved_by_table(card) if card.version < RESERVED_BY_SUM
+                else _reserved_by_sum(card, chunk, graph, captured))  # fmt: skip
+    return round((card.mib - reserved) / max(1, card.mib), 3)
+
+
+def _by_ranks(card: CardMemory) -> float:
+    """Until 0.4.7; from 0.4.6 on larger cards keep less free."""
+    ranks = card.tp * (card.pp if card.version >= (0, 4, 6) else 1)
+    shares = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87))
+    share = next((share for least, share in shares if ranks >= least), 0.88)
+    if card.version < (0, 4, 6):
+        return share
+    if card.mib > 81_920:
+        share = 0.88
+    if card.mib > 180_000:
+        return 0.79
+    if card.mib > 96 * GIB_IN_MIB:
+        spared = (20 if card.speculates else 18) * GIB_IN_MIB
+        return min(share + 48 * GIB_IN_MIB * (1 - share) / card.mib,
+                   (card.mib - spared) / card.mib)  # fmt: skip
+    return share * 0.95 if card.speculates else share
+
+
+def _reserved_by_table(card: CardMemory) -> float:
+    """From 0.4.8 to 0.5.2."""
+    ranks = card.tp * card.pp
+    limits = ((35, 2.8 + ranks / 10), (90, 9.5 + ranks / 2), (160, 12 + ranks / 2))
+    kept = next((kept for most, kept in limits if card.mib < most * GIB_IN_MIB), 32.0)
+    if card.speculates:
+        kept += 6 if card.speculates == "standalone" else 2
+    return (kept + (4 if card.dp > 1 else 0)) * GIB_IN_MIB
+
+
+def _reserved_by_sum(card: CardMemory, chunk: int, graph: int, captured: int) -> float:
+    """From 0.5.3: 1.5 MiB a token of a prefill, 2 a sequence of the largest graph."""
+    kept = 512 + max(chunk, 2048) * 1.5 + graph * 2 + card.tp * card.pp / 8 * GIB_IN_MIB
+    if card.dp > 1:
+        kept += graph * card.dp * (4.5 if graph > 300 else 3)
+    if captured and card.version >= PREFILL_GRAPHS:
+        kept += 1.5 * GIB_IN_MIB if card.latent else 8 * captured
+    if card.mib > 60 * GIB_IN_MIB:
+        kept = max(kept, 10 * GIB_IN_MIB)
+    if card.speculates and card.speculates != "ngram" and card.version < (0, 5, 14):
+        own = 2 if card.version < (0, 5, 10) else 4
+        kept += (6 if card.speculates == "standalone" else own) * GIB_IN_MIB
+    return kept

@@ -1,0 +1,116 @@
+"""What guessing tokens ahead adds: a draft's weights, its layers' cache, and wider decode batches.
+
+sglang 0.5.18 srt/models/llama_eagle.py, llama_eagle3.py, deepseek_nextn.py; srt/server_args.py
+auto_choose_speculative_params. A head of the EAGLE kind uses the model's embedding, and its
+output but for EAGLE-3, which has a small one of its own.
+
+Legend: h hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...ledger.num import ceil_div
+from ...model.arch import Arch, Layer
+from ...model.blocks import Attention, LatentAttention
+from ...run.run import Run
+from ...weights.shards import ServerShard, ShardedParameter, held
+
+EAGLE, EAGLE3, NEXTN, STANDALONE, NGRAM = "eagle", "eagle3", "nextn", "standalone", "ngram"
+NAMES = {EAGLE: EAGLE, EAGLE3: EAGLE3, NEXTN: NEXTN, "mtp": NEXTN, STANDALONE: STANDALONE,
+         "draft_model": STANDALONE, NGRAM: NGRAM}  # fmt: skip
+FLAGS = {EAGLE: "EAGLE", EAGLE3: "EAGLE3", NEXTN: "NEXTN", STANDALONE: "STANDALONE",
+         NGRAM: "NGRAM"}  # fmt: skip
+EAGLE3_VOCAB = 32000  # rows of an EAGLE-3 head's own output, in every head that is published
+
+
+class DraftDepth(Struct, frozen=True):
+    """How far a draft runs: its steps, branches of a step, tokens that the model then checks."""
+
+    steps: int = 0
+    branches: int = 0
+    tokens: int = 1
+
+
+def method(run: Run) -> str:
+    """How tokens are guessed; empty: not at all."""
+    given = run.options.get("speculative_method")
+    if given:
+        return NAMES.get(str(given).lower(), str(given))
+    return STANDALONE if run.draft is not None else ""
+
+
+def ahead(run: Run) -> DraftDepth:
+    """What is given, else SGLang's choice for the model."""
+    if not method(run):
+        return DraftDepth()
+    given = run.options.get("num_speculative_tokens")
+    if given:
+        return DraftDepth(max(1, int(given) - 1), 1, int(given))
+    return DraftDepth(5, 4, 8) if run.arch.family == "llama" else DraftDepth(3, 1, 4)
+
+
+def problems(run: Run) -> Iterator[str]:
+    """What SGLang would refuse, and what is not modelled."""
+    name, key = method(run), "inference.speculative_method"
+    if name and name not in FLAGS:
+        yield f"{key}={name!r} is not modelled; use one of {', '.join(FLAGS)}"
+    elif name in (EAGLE, EAGLE3, STANDALONE) and run.draft is None and not run.arch.mtp_parameters:
+        yield f"{key}={name!r} needs inference.speculative_model"
+    elif name == NGRAM and run.draft is not None:
+        yield f"inference.speculative_model is not for {NGRAM!r}, which has no model; leave it out"
+    elif not name and run.options["num_speculative_tokens"]:
+        yield "inference.num_speculative_tokens needs inference.speculative_method; use 'eagle3'"
+    elif name == NEXTN and not run.arch.mtp_parameters:
+        yield (f"{key}={name!r}, but {run.arch.family} has no multi-token-prediction layers; use "
+               "'eagle3' with inference.speculative_model")  # fmt: skip
+
+
+def draft_layers(run: Run) -> tuple[Layer, ...]:
+    """The draft's layers; their cache has as many tokens as the model's."""
+    if method(run) in ("", NGRAM):
+        return ()
+    if run.draft is not None:
+        return run.draft.layers
+    with_cache = (layer for layer in reversed(run.arch.layers)
+                  if isinstance(layer.mixer, Attention | LatentAttention))  # fmt: skip
+    return (next(with_cache),)
+
+
+def draft_held(run: Run, shard: ServerShard) -> Iterator[ShardedParameter]:
+    """The rank's part of the draft's parameters."""
+    name = method(run)
+    if name in ("", NGRAM) or not shard.head:
+        return
+    if run.draft is None:
+        yield from _head(run.arch, shard, draft_layers(run), 2 * run.arch.hidden)
+        return
+    whole = replace(shard, places=range(len(run.draft.layers)), embedding=True)
+    if name == STANDALONE:
+        yield from held(run.draft, whole)
+        return
+    third = name == EAGLE3
+    width = 3 * run.arch.hidden if third else 2 * run.draft.hidden
+    yield from _head(run.draft, shard, run.draft.layers, width, third=third)
+
+
+def _head(
+    arch: Arch, shard: ServerShard, layers: tuple[Layer, ...], width: int, *, third: bool = False
+) -> Iterator[ShardedParameter]:
+    """A projection onto h, the layers, and EAGLE-3's output; its q, k and v read 2h."""
+    alone = replace(arch, layers=layers, windows=(), layer_names=(), embedding=(), tower=(),
+                    embedding_norm=None, final_norm=None, head=None, head_extra=())  # fmt: skip
+    part = replace(shard, places=range(len(layers)), embedding=True, head=False)
+    yield ShardedParameter("fc.weight", (arch.hidden, width), "other")
+    for one in held(alone, part):
+        wide = third and any(f"{name}_proj.weight" in one.name for name in "qkv")
+        shape = (one.shape[0], 2 * one.shape[1]) if wide else one.shape
+        yield ShardedParameter(one.name, shape, one.role, one.layer)
+    if third:
+        yield ShardedParameter(
+            "lm_head.weight", (int(ceil_div(EAGLE3_VOCAB, shard.tp)), arch.hidden), "head"
+        )

@@ -1,0 +1,1 @@
+"""TensorRT-LLM: its PyTorch backend and its TensorRT engines."""

@@ -1,0 +1,84 @@
+"""The words that start the server, and the settings that have no word of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...run.run import Run
+from .versions import ENGINES, TORCH, backend, beams, max_batch_size, max_num_tokens, max_seq_len
+
+MODEL, ENGINE_DIR, FILE = "MODEL", "ENGINE_DIR", "options.yaml"
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+DECODING = {"ngram": "NGram", "draft_target": "Draft_Target", "eagle3": "Eagle"}  # llm_args.py
+
+
+def command(run: Run) -> tuple[str, ...]:
+    """`trtllm-serve` with everything that is not its default."""
+    engines = backend(run) == ENGINES
+    words = ["trtllm-serve", ENGINE_DIR if engines else MODEL, "--backend", backend(run)]
+    sizes = (
+        ("--tp_size", run.mesh.tp, 1), ("--pp_size", run.mesh.pp, 1), ("--ep_size", run.mesh.ep, 1),
+        ("--max_beam_width", beams(run), 1), ("--max_batch_size", max_batch_size(run), None),
+        ("--max_num_tokens", max_num_tokens(run), None),
+        ("--max_seq_len", max_seq_len(run), None),
+        ("--kv_cache_free_gpu_memory_fraction", run.options["gpu_memory_utilization"], None),
+    )  # fmt: skip
+    for word, value, default in sizes:
+        if value != default:
+            words += [word, f"{value:g}" if isinstance(value, float) else str(value)]
+    return (*words, *(("--extra_llm_api_options", FILE) if settings(run) else ()))
+
+
+def settings(run: Run) -> list[str]:
+    """Lines of the file that has the rest."""
+    options, cache = run.options, {}
+    lines = []
+    if options["dtype"] != "bf16" and backend(run) == TORCH:
+        lines.append(f"dtype: {DTYPES[options['dtype']]}")
+    if options["kv_cache_dtype"] in ("fp8", "nvfp4") and backend(run) == TORCH:
+        cache["dtype"] = options["kv_cache_dtype"]
+    for key, name in (("block_size", "tokens_per_block"), ("max_total_tokens", "max_tokens"),
+                      ("max_attention_window", "max_attention_window"),
+                      ("cross_kv_cache_fraction", "cross_kv_cache_fraction")):  # fmt: skip
+        if options.get(key):
+            cache[name] = options[key]
+    if cache:
+        lines.append(f"kv_cache_config: {_inline(cache)}")
+    if options.get("enforce_eager"):
+        lines.append("cuda_graph_config: null")
+    elif options.get("cuda_graph_max_bs"):
+        lines.append(f"cuda_graph_config: {{max_batch_size: {options['cuda_graph_max_bs']}}}")
+    if options.get("max_lora_rank"):
+        lines.append(f"lora_config: {{max_lora_rank: {options['max_lora_rank']}, "
+                     f"max_loras: {options.get('max_loras') or 1}}}")  # fmt: skip
+    if options.get("speculative_method"):
+        lines.append(f"speculative_config: {_inline(_speculation(run))}")
+    return lines
+
+
+def _speculation(run: Run) -> dict[str, object]:
+    model = run.options["speculative_model"]
+    found = {
+        "decoding_type": DECODING.get(str(run.options["speculative_method"]), ""),
+        "max_draft_len": run.options["num_speculative_tokens"],
+        "speculative_model_dir": model if isinstance(model, str | None) else "DRAFT",
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _inline(found: Mapping[str, object]) -> str:
+    return f"{{{', '.join(f'{key}: {value}' for key, value in found.items())}}}"
+
+
+def settings_note(run: Run) -> Iterator[str]:
+    """What the file must say, and how an engine is built."""
+    lines = settings(run)
+    if lines:
+        yield f"{FILE}: {'; '.join(lines)}"
+    if backend(run) == ENGINES:
+        kept = {"int8": " --int8_kv_cache", "fp8": " and an fp8 cache"}
+        dtype = DTYPES[run.options["dtype"]] + kept.get(str(run.options["kv_cache_dtype"]), "")
+        yield (f"a checkpoint of --dtype {dtype} is "
+               "built with: trtllm-build --checkpoint_dir CHECKPOINT --output_dir ENGINE_DIR "
+               f"--max_batch_size {max_batch_size(run)} --max_num_tokens {max_num_tokens(run)} "
+               f"--max_seq_len {max_seq_len(run)}")  # fmt: skip

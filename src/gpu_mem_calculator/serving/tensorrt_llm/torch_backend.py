@@ -1,0 +1,169 @@
+"""What TensorRT-LLM's PyTorch backend holds beside its weights and cache.
+
+It starts once with a small cache, runs `max_num_tokens` of prompts through the model, and gives the
+cache a share of what was free at the highest moment (_util.py configure_kv_cache_capacity).
+
+Legend: T tokens of the trial run, B sequences at most, V vocabulary. File names are those of
+TensorRT-LLM 1.2.1, tensorrt_llm/_torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...generation.kv_cache import STATE, layer_cache
+from ...ledger.num import ceil_div
+from ...ledger.source import code, measured
+from ...ledger.units import MIB
+from ...model.blocks import Attention, LatentAttention
+from ...run.run import Run
+from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem
+from ...weights.layer_widths import LayerWidths, kinds
+from ...weights.rank_weights import run_scheme
+from ...weights.shards import ServerShard
+from .versions import beams, max_batch_size, max_num_tokens, max_seq_len, tokens_per_block, version
+from .weights import ALIGNED, MXFP4
+
+LAYER_CODE = code("TensorRT-LLM 1.2.1 _torch/modules/gated_mlp.py and models/modeling_llama.py: "
+                  "names of the loop and of each forward keep their tensors")  # fmt: skip
+MOE_CODE = code("TensorRT-LLM 1.2.1 cpp kernels/cutlass_kernels/moe_gemm/moe_kernels.cu "
+                "getWorkspaceDeviceBufferSizes")  # fmt: skip
+GRAPH_SIZES = (*range(1, 33), 64, 128)  # CudaGraphConfig, without padding
+# One start-up on an H100 leaves so much that nothing here explains: kernels, handles, graphs.
+LIBRARIES_BYTES = 664 * MIB
+LIBRARIES_SOURCE = measured(
+    "TensorRT-LLM 1.2.1 on one H100 80GB: what is left of a start-up of Qwen3-0.6B whose log gives "
+    "the pool (68.69 GiB), 1 run: kernels of TensorRT-LLM, 34 CUDA graphs, handles"
+)
+# Bytes for each rank that all-reduce shares a buffer with; three more to take turns.
+SHARED_BYTES = (((1, 2, 0), 64 * MIB), ((0, 0, 0), 0))
+
+
+def layer_bytes(run: Run, wide: LayerWidths, tokens: int) -> int:
+    """The highest moment of one layer.
+
+    Alive throughout: what the layer was given, the residual, and what its half is given; they are
+    added in place. In attention q, k and v, and what it reads; in a feed-forward what goes into
+    the activation, what comes out, and the output. Experts have a row for each token they get,
+    before and behind each of their two products; MXFP4's are padded, and so are input and output.
+    """
+    h, size = wide.hidden, 2 if run.precision != "fp32" else 4
+    narrow = 1 if run.options.get("quantization") == "fp8" else size
+    attention = size * (3 * h + wide.mixed + wide.read)
+    feed = size * (4 * h + wide.up) + narrow * wide.act
+    experts = 0
+    if wide.experts is not None:
+        one, padded = wide.experts, run_scheme(run).name == MXFP4
+        row = _padded(h) if padded else h
+        up, act = (2 * _padded(one.up // 2), _padded(one.act)) if padded else (one.up, one.act)
+        rows = 4 * h + (2 * row if padded else 0) + (h if wide.up else 0)
+        experts = size * (rows + one.top_k * (max(row, act) + max(up, row)))
+        experts += one.top_k * 8 + one.count * 8  # logits, places of the rows
+    return tokens * max(attention, feed, experts)
+
+
+def _padded(size: int) -> int:
+    return int(ceil_div(size, ALIGNED)) * ALIGNED
+
+
+def activation(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+    """The trial run's highest moment: a layer, or the logits of each prompt's last token."""
+    tokens = max_num_tokens(run)
+    size = 2 if run.precision != "fp32" else 4
+    layers = max((layer_bytes(run, wide, tokens) for wide in kinds(run.arch, shard)), default=0)
+    prompts = int(ceil_div(tokens, max(1, max_seq_len(run) - 1)))
+    logits = prompts * run.arch.vocab * (size + 4) if shard.head else 0
+    yield ServerItem(
+        figure=ACTIVATION, name="trial run: one layer at work", bytes=max(layers, logits),
+        source=MOE_CODE if any(wide.experts for wide in kinds(run.arch, shard)) else LAYER_CODE,
+        formula=f"{tokens:,} tokens through the widest layer",
+    )  # fmt: skip
+
+
+def buffers(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+    """What is made with the model and stays; the log counts it as loaded (inside torch)."""
+    tokens, batch = max_num_tokens(run), max_batch_size(run) * beams(run)
+    pages = int(ceil_div(max_seq_len(run) + 1, tokens_per_block(run)))
+    rows = (
+        ("rotary tables", _rotary(run),
+         "_torch/attention_backend/interface.py RopeParams: fp32, made once"),
+        ("attention workspace", tokens * max((w.read for w in kinds(run.arch, shard)), default=0)
+         * 2, "cpp/tensorrt_llm/common/attentionOp.cpp getWorkspaceSizeForContext: q by itself"),
+        ("block tables", batch * 2 * pages * 4,
+         "_torch/attention_backend/trtllm.py kv_cache_block_offsets"),
+        ("inputs", tokens * 4 * 3 + batch * 4 * 4, "_torch/pyexecutor/model_engine.py __init__"),
+    )  # fmt: skip
+    for name, size, where in rows:
+        if size:
+            yield ServerItem(figure=WEIGHTS, name=name, bytes=size,
+                       source=code(f"TensorRT-LLM 1.2.1 {where}"))  # fmt: skip
+
+
+def _rotary(run: Run) -> int:
+    """cos and sin of every position, in fp32."""
+    mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
+    sizes = [m.rope_dim if isinstance(m, LatentAttention) else m.rotary_dim
+             for m in mixers if isinstance(m, Attention | LatentAttention)]  # fmt: skip
+    return int(run.arch.max_seq_len) * max(sizes, default=0) * 4
+
+
+def graph_sizes(run: Run) -> tuple[int, ...]:
+    """Batch sizes that are captured."""
+    if run.options.get("enforce_eager"):
+        return ()
+    most = int(run.options.get("cuda_graph_max_bs") or GRAPH_SIZES[-1])
+    more: list[int] = []
+    while (size := 256 << len(more)) < most:
+        more.append(size)
+    sizes = sorted({size for size in (*GRAPH_SIZES, *more) if size <= most} | {most})
+    return tuple(size for size in sizes if size <= max_batch_size(run))
+
+
+def graphs(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+    """The pool that the graphs share: the largest batch's layers and logits."""
+    sizes = graph_sizes(run)
+    if not sizes:
+        return
+    ahead = int(run.options.get("num_speculative_tokens") or 0)
+    tokens = max(sizes) * beams(run) * (1 + ahead)
+    layers = max((layer_bytes(run, wide, tokens) for wide in kinds(run.arch, shard)), default=0)
+    logits = tokens * run.arch.vocab * 6 if shard.head else 0
+    yield ServerItem(
+        figure=GRAPHS, name="CUDA graphs", bytes=layers + logits,
+        source=code("TensorRT-LLM 1.2.1 _torch/pyexecutor/cuda_graph_runner.py: one pool, largest "
+                    "batch first; its logits in 16 and 32 bits"),
+        formula=f"{len(sizes)} batch sizes up to {max(sizes)}",
+    )  # fmt: skip
+
+
+def outside(run: Run) -> Iterator[ServerItem]:
+    """What is not torch's beside the CUDA context: kernels and handles, all-reduce's buffers."""
+    yield ServerItem(figure=NON_TORCH, name="kernels and handles", bytes=LIBRARIES_BYTES,
+               source=LIBRARIES_SOURCE)  # fmt: skip
+    ranks = int(run.mesh.tp)
+    if ranks > 1:
+        each = next(size for first, size in SHARED_BYTES if version(run) >= first)
+        each = each or (16_000_000 if ranks <= 2 else 8_000_000)
+        yield ServerItem(
+            figure=NON_TORCH, name="buffers of all-reduce", bytes=4 * each * ranks,
+            source=code("TensorRT-LLM 1.2.1 plugin/plugin.py CustomAllReduceHelper: one for each "
+                        "rank, and three to take turns"),
+        )  # fmt: skip
+
+
+def states(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+    """States of Mamba and linear attention, for every sequence that may run."""
+    bits = 32 if run.precision == "fp32" else 16
+    size = sum(
+        one.state_bytes
+        for place in shard.places
+        for one in layer_cache(run.arch.layers[place], None, shard, lambda n: n, bits, bits)
+        if one.kind == STATE
+    )
+    if size:
+        yield ServerItem(
+            figure=POOL, name="states", bytes=size * max_batch_size(run),
+            source=code("TensorRT-LLM 1.2.1 _torch/pyexecutor/mamba_cache_manager.py: for "
+                        "max_batch_size sequences"),
+            formula=f"{max_batch_size(run):,} sequences",
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Text Generation Inference: the warm-up prefill, and the cache that takes the rest."""

@@ -1,0 +1,58 @@
+"""The words that start TGI, and what its user should know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...run.run import Run
+from .images import seen_by
+from .versions import NEWEST, parsed, prefill_tokens
+
+QUANTIZE = {"int8": "eetq", "nf4": "bitsandbytes-nf4", "gptq_int4": "gptq", "gptq_int8": "gptq"}
+DTYPES = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
+
+
+def command(run: Run) -> tuple[str, ...]:
+    """`text-generation-launcher` with what was asked for; --dtype does not go with --quantize."""
+    options = run.options
+    words = ["text-generation-launcher", "--model-id", "MODEL", "--num-shard", str(run.mesh.tp)]
+    named = str(options["quantization"])
+    if named != "none":
+        words += ["--quantize", QUANTIZE.get(named, named)]
+    elif run.quantized is None:
+        words += ["--dtype", DTYPES[run.precision]]
+    if options["kv_cache_dtype"] == "fp8":
+        words += ["--kv-cache-dtype", "fp8_e4m3fn"]
+    graphs = options.get("cuda_graphs") or ([0] if options.get("enforce_eager") else None)
+    heads = options.get("speculative_method") == "medusa"  # the model says how many
+    adapters = [f"ADAPTER{number + 1}" for number in range(int(options.get("max_loras") or 1))]
+    rows: tuple[tuple[str, object], ...] = (
+        ("--max-input-tokens", options.get("max_input_tokens")),
+        ("--max-total-tokens", options.get("max_total_tokens") or options.get("max_seq_len")),
+        ("--max-batch-prefill-tokens", options.get("max_num_batched_tokens")),
+        ("--cuda-graphs", ",".join(str(size) for size in graphs) if graphs else None),
+        ("--speculate", None if heads else options.get("num_speculative_tokens")),
+        ("--lora-adapters", ",".join(adapters) if options.get("max_lora_rank") else None),
+    )  # fmt: skip
+    for word, value in rows:
+        words += [word, str(value)] if value is not None else []
+    if options["gpu_memory_utilization"] != 1.0:
+        words += ["--cuda-memory-fraction", f"{options['gpu_memory_utilization']:g}"]
+    if options.get("enable_prefill_logprobs"):
+        words.append("--enable-prefill-logprobs")
+    return (*words, "--max-concurrent-requests", str(options["max_num_seqs"]))
+
+
+def notes(run: Run) -> Iterator[str]:
+    """What the user should know."""
+    asked = parsed(str(run.options["engine_version"]))
+    if asked is not None and asked > NEWEST:
+        yield (f"TGI {run.options['engine_version']} is modelled as "
+               f"{'.'.join(map(str, NEWEST))}, the newest that is")  # fmt: skip
+    if run.options.get("max_num_batched_tokens") is None:
+        yield (f"max_batch_prefill_tokens is {prefill_tokens(run):,}, as the launcher chooses; a "
+               "smaller one leaves more for the cache")  # fmt: skip
+    if run.arch.tower and not seen_by(run):
+        yield "the picture of the warm-up is left out; it leaves less for the cache"
+    if any(run.arch.windows):
+        yield "layers with a sliding window keep the whole sequence in TGI"

@@ -1,0 +1,1 @@
+"""transformers' own inference: `generate`, or one forward pass, on one GPU."""

@@ -1,0 +1,1 @@
+"""vLLM: weights, profile run, KV-cache blocks, CUDA graphs."""

@@ -1,0 +1,107 @@
+"""CUDA graphs: which batch sizes are captured, and what they take.
+
+V0 captures the whole model for batches of up to 256 sequences; V1 pieces between attentions for up
+to 512 tokens, and from 0.11 on whole decode steps as well.
+
+Legend: s splits of the keys of a sequence, G graphs, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ledger.source import code, measured
+from ...ledger.units import MIB
+from ...model.blocks import Attention, LatentAttention, Moe
+from ...run.run import Run
+from ...step.workspaces import cublas_bytes
+from ...weights.shards import ServerShard
+from .activations import element_bytes, kinds, piece
+from .sampler import SourcedBytes
+from .speculative import tokens_ahead
+from .versions import v1, version
+
+SIZES = code("vllm 0.19.0 vllm/config/vllm.py _set_cudagraph_sizes; 0.11.0 "
+             "vllm/config/__init__.py; V0: 0.7.3 vllm/worker/model_runner.py")  # fmt: skip
+SPLITS = 32  # VLLM_FLASH_ATTN_MAX_NUM_SPLITS_FOR_CUDA_GRAPH
+SPLIT_SOURCE = code("vllm 0.19.0 vllm/v1/attention/backends/flash_attn.py: FlashAttention 3 keeps "
+                    "what 32 splits of a sequence add up to, in fp32")  # fmt: skip
+DENSE_BYTES, EXPERTS_BYTES = int(0.178 * MIB), int(0.31 * MIB)
+LAYER_SOURCE = measured("logs of vLLM 0.19.0 on H100, 102 to 166 graphs of 8 to 80 layers: what "
+                        "is left beside activations and splits is 0.16 to 0.22 MiB for a layer of "
+                        "a graph (n = 30), 0.23 to 0.40 with experts (n = 6)")  # fmt: skip
+WHOLE_FROM, COARSE_FROM, COUNTED_FROM = (0, 11, 0), (0, 11, 1), (0, 20, 0)
+NO_SPLITS = ("gpt_oss", "gemma3")  # other attention kernels
+
+
+def largest(run: Run) -> int:
+    """The largest number of tokens of a graph; 0: none."""
+    options, seqs = run.options, int(run.options["max_num_seqs"])
+    if options["enforce_eager"]:
+        return 0
+    if not v1(run):
+        return min(256, -(-seqs // 8) * 8 if seqs > 4 else seqs)
+    most = options["max_cudagraph_capture_size"]
+    if most is None:
+        ahead = 1 + tokens_ahead(run) if version(run) >= (0, 13, 0) else 1
+        most = min(2 * seqs * ahead, 1024 if _wide(run) else 512)
+    return min(int(most), int(options["max_num_batched_tokens"]))
+
+
+def _wide(run: Run) -> bool:
+    """gpt-oss is captured for up to 1,024 tokens, from 0.28 on every model on Blackwell."""
+    now = version(run)
+    blackwell = run.compute_capability.startswith("10.") and now >= (0, 28, 0)
+    return blackwell or (run.arch.family == "gpt_oss" and now >= COARSE_FROM)
+
+
+def sizes(run: Run) -> tuple[int, ...]:
+    """Tokens of each graph: 1, 2, 4, then steps of 8; of 16 beyond 256 from 0.11.1 on."""
+    top = largest(run)
+    fine = top if version(run) < COARSE_FROM else min(top, 255)
+    found = [*(n for n in (1, 2, 4) if n <= top), *range(8, fine + 1, 8)]
+    if version(run) >= COARSE_FROM:
+        found += range(256, top + 1, 16)
+    return tuple(found)
+
+
+def count(run: Run) -> int:
+    """Graphs: of pieces for all sizes, of whole steps for those that decoding can have."""
+    found = sizes(run)
+    if not v1(run) or version(run) < WHOLE_FROM:
+        return len(found)
+    most = int(run.options["max_num_seqs"]) * (1 + tokens_ahead(run))
+    return len(found) + sum(size <= most for size in found)
+
+
+def graph_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
+    """What capturing takes on a rank."""
+    top, size = largest(run), element_bytes(run)
+    if not top:
+        return
+    layers, graphs = len(shard.places), count(run)
+    each = EXPERTS_BYTES if any(isinstance(x.mlp, Moe) for x in shard.layers(run.arch)) else (
+        DENSE_BYTES)  # fmt: skip
+    yield f"{graphs} graphs of {layers} layers", graphs * layers * each, LAYER_SOURCE
+    widest = max((n for kind in kinds(run, shard) for _, n in piece(kind)), default=0)
+    yield f"activations of {top} tokens", top * widest * size, SIZES
+    yield "cuBLAS workspace of capturing", cublas_bytes(run.compute_capability), SIZES
+    splits = split_bytes(run, shard, min(top, int(run.options["max_num_seqs"])))
+    if splits:
+        yield "splits of attention", splits, SPLIT_SOURCE
+
+
+def split_bytes(run: Run, shard: ServerShard, tokens: int) -> int:
+    """Sums of every split, head and token of a decode step."""
+    if (not v1(run) or version(run) < WHOLE_FROM or run.compute_capability != "9.0"
+            or run.precision == "fp32" or run.arch.family.startswith(NO_SPLITS)):  # fmt: skip
+        return 0
+    widest = 0
+    for layer in shard.layers(run.arch):
+        for mixer in layer.mixers:
+            if isinstance(mixer, Attention):
+                heads = -(-mixer.heads // shard.attention_tp)
+                widest = max(widest, heads * (mixer.value_dim or mixer.head_dim))
+            elif isinstance(mixer, LatentAttention):
+                widest = max(widest, -(-mixer.heads // shard.attention_tp) * mixer.kv_rank)
+    return SPLITS * tokens * widest * 4

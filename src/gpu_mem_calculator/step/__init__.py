@@ -1,0 +1,3 @@
+"""One training step: its instants, weights, optimizer states, activations, and the stream of
+allocations.
+"""

@@ -1,0 +1,198 @@
+"""Optimizers: what each keeps per parameter, and what its step needs for a moment.
+
+One row an optimizer. States follow the dtype of the parameters they step on, unless a row says
+otherwise. torch 2.13 torch/optim (2.11 is the same), bitsandbytes 0.50.2 optim. Temporaries were
+checked against traces of torch's own step on the CPU, and on a GPU where a row says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from ..autograd.reductions import row_sum_workspace
+from ..ledger.num import Num, ceil_div, choose, round_up
+
+FOREACH, FUSED, FORLOOP = "foreach", "fused", "forloop"
+MIN_8BIT_ELEMENTS = 4096  # smaller tensors keep fp32 states (bitsandbytes optimizer.py:492-529)
+PAGED_ELEMENTS = 100_000  # smaller tensors are not paged (bitsandbytes optimizer.py:383-390)
+NORM_CHUNK = 65_536  # elements that one block of torch's foreach norm reduces
+
+
+class Optimizer(Struct, frozen=True):
+    """One row.
+
+    `states`: tensors of the parameter's size and dtype; `bits`: their width where it is fixed.
+    `foreach` and `forloop`: temporaries at the step's highest moment, in tensors as large as all
+    parameters, and as the largest one. `factored`: keeps one row and one column of second
+    moments instead of a whole tensor. `default`: what torch picks on a GPU when nothing is said.
+    """
+
+    states: int
+    bits: int = 0
+    block: int = 0  # elements that share an fp32 scale (8-bit states)
+    foreach: int = 0
+    forloop: int = 0
+    factored: bool = False
+    paged: bool = False  # states live in unified memory, which the driver moves to the host
+    matrices: bool = False  # Newton-Schulz iterations in bf16, one matrix at a time
+    implementations: tuple[str, ...] = (FOREACH, FUSED, FORLOOP)
+    default: str = FOREACH
+
+
+# adam(w) foreach: sqrt(exp_avg_sq) of every parameter (optim/adam.py:704-799), 0 B off in 15
+#   measured runs; for loop: a square root and its quotient (adam.py:544-546).
+# sgd: every operation is in place (optim/sgd.py:429-511).
+# adafactor: foreach=None stays a for loop (_adafactor.py:636-639), which holds one estimate
+#   (:366-416); foreach holds those of every matrix (:564-599).
+# muon has a for loop only (_muon.py:365). bitsandbytes steps in one fused kernel a tensor.
+OPTIMIZERS = {
+    "adamw": Optimizer(states=2, foreach=1, forloop=2),
+    "adam": Optimizer(states=2, foreach=1, forloop=2),
+    "sgd": Optimizer(states=0),
+    "sgd_momentum": Optimizer(states=1),
+    "adafactor": Optimizer(
+        states=0, factored=True, foreach=1, forloop=1, implementations=(FOREACH, FORLOOP),
+        default=FORLOOP,
+    ),
+    "adamw_8bit": Optimizer(states=2, bits=8, block=256, implementations=(), default=FUSED),
+    "paged_adamw_8bit": Optimizer(
+        states=2, bits=8, block=256, paged=True, implementations=(), default=FUSED
+    ),
+    "lion": Optimizer(states=1, bits=32, implementations=(), default=FUSED),
+    "lion_8bit": Optimizer(states=1, bits=8, block=256, implementations=(), default=FUSED),
+    "muon": Optimizer(states=1, matrices=True, implementations=(FORLOOP,), default=FORLOOP),
+}  # fmt: skip
+
+
+def state_bytes(row: Optimizer, elements: Num, bits: int) -> Num:
+    """Bytes of optimizer state for some parameters of the given width.
+
+    8-bit states add one fp32 scale a block of 256 (bitsandbytes functional.py, blockwise);
+    bitsandbytes' Lion keeps fp32 whatever the parameter is (optimizer.py:374-390). Tensors
+    under 4,096 elements, which keep fp32 states, are counted as the rest: see `tensor_state_bytes`.
+    """
+    width = row.bits or bits
+    size = elements * row.states * width // 8
+    if row.block:
+        size = size + row.states * 4 * ceil_div(elements, row.block)
+    return size
+
+
+def tensor_state_bytes(row: Optimizer, elements: int, bits: int) -> int:
+    """Bytes of state for one tensor, with bitsandbytes' rule for small ones."""
+    if row.block and elements < MIN_8BIT_ELEMENTS:
+        return row.states * elements * 4
+    size: int = state_bytes(row, elements, bits)
+    return size
+
+
+def tensor_states(row: Optimizer, elements: int, bits: int) -> list[int]:
+    """Bytes of each state of one tensor, 8-bit ones with their scales behind them.
+
+    bitsandbytes' paged ones are no torch tensors.
+    """
+    small = row.block and elements < MIN_8BIT_ELEMENTS
+    paged = bool(paged_bytes(row, elements, bits))
+    state = [] if paged else [elements * (32 if small else row.bits or bits) // 8] * row.states
+    return state + ([4 * ceil_div(elements, row.block)] * row.states
+                    if row.block and not small else [])  # fmt: skip
+
+
+def paged_bytes(row: Optimizer, elements: int, bits: int) -> int:
+    """Bytes of one tensor's states that are paged: all but the scales, from 100,000 elements on.
+
+    bitsandbytes 0.50.2 optim/optimizer.py:383-390 get_state_buffer; the scales are torch tensors
+    on the GPU (init_state).
+    """
+    if not row.paged or elements < PAGED_ELEMENTS:
+        return 0
+    return row.states * elements * (row.bits or bits) // 8
+
+
+def step_temps(
+    row: Optimizer, implementation: str, sizes: Iterable[tuple[int, int]], bits: int,
+    neighbours: Iterable[tuple[int, int, int, int]], largest: int, side: int,
+) -> list[Num]:  # fmt: skip
+    """The tensors of `step_temp_bytes` (or `loop_temp_bytes`), one by one."""
+    if row.matrices:
+        return muon_temps(largest, side, bits)
+    if implementation == FOREACH:
+        return [n * bits // 8 for n, count in sizes for _ in range(count * row.foreach)]
+    if implementation != FORLOOP or not row.forloop:
+        return []
+    found: list[list[Num]] = [[largest * bits // 8] * row.forloop]
+    found += [_loop_temps(row, bits, *one) for one in neighbours]
+    return max(found[1:] or found, key=sum)
+
+
+def step_temp_bytes(
+    row: Optimizer, implementation: str, elements: Num, largest: Num, bits: int, side: Num = 0
+) -> Num:
+    """Bytes that the step holds for a moment, for `elements` parameters of the given width.
+
+    A for loop takes them for one parameter at a time (`loop_temp_bytes` counts the one before,
+    too), fused kernels take none. `side` is the shorter side of the largest matrix,
+    which only Muon asks for.
+    """
+    if row.matrices:
+        total: Num = 0
+        for size in muon_temps(largest, side, bits):
+            total = total + size
+        return total
+    if implementation == FOREACH:
+        return elements * row.foreach * bits // 8
+    if implementation == FORLOOP:
+        return largest * row.forloop * bits // 8
+    return 0
+
+
+def loop_temp_bytes(
+    row: Optimizer, neighbours: frozenset[tuple[int, int, int, int]], bits: int
+) -> Num:
+    """Bytes that a loop over the parameters holds at its highest."""
+    return max((sum(_loop_temps(row, bits, *one)) for one in neighbours), default=0)
+
+
+def _loop_temps(
+    row: Optimizer, bits: int, before: int, own: int, rows: int, columns: int
+) -> list[Num]:
+    """What a loop holds at one parameter.
+
+    Python still names the estimate of the parameter before while this one's is made, and
+    Adafactor's norm over rows leaves partial sums (_adafactor.py:366-416).
+    """
+    work: list[Num] = [own * bits // 8] * row.forloop
+    if row.factored and columns:
+        sums = row_sum_workspace(rows, columns)
+        work = [sums] if sums > sum(work) else work
+    return [before * bits // 8, *work]
+
+
+def muon_temps(elements: Num, side: Num, bits: int) -> list[Num]:
+    """Newton-Schulz on one matrix of n elements with a shorter side m (_muon.py:50-70, 332-341).
+
+    In bf16 max(6n + 4m², 4n + 6m²) bytes: three matrices and two m × m products, or two and
+    three; fp32 parameters have the update (4n) beside one matrix less.
+    """
+    update = elements * (bits // 8) if bits > 16 else 0
+    matrix, square = elements * 2, side * side * 2
+    several = 2 if bits > 16 else 3
+    last = choose(matrix >= square, matrix, square)
+    return [update, *[matrix] * (several - 1), square, square, last]
+
+
+def clip_temp_bytes(tensors: int, largest: Num) -> Num:
+    """Bytes that clip_grad_norm_ holds for a moment, all gone before the step.
+
+    One fp32 buffer of partial sums, as many for every tensor as the largest has chunks of
+    65,536 elements, and a 512-byte block for each norm (nn/utils/clip_grad.py:95,
+    aten ForeachReduceOp.cu); 0 B off in a measured SGD run: 4,987,904.
+    """
+    return round_up(4 * tensors * ceil_div(largest, NORM_CHUNK), 512) + 512 * tensors
+
+
+def default_implementation(name: str) -> str:
+    """What runs on a GPU when nothing is said."""
+    return OPTIMIZERS[name].default

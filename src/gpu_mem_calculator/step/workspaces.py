@@ -1,0 +1,43 @@
+"""cuBLAS workspaces: torch allocates them like tensors and never frees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ledger.ledger import RUNTIME, Entry
+from ..ledger.num import Num
+from ..ledger.source import code
+from ..ledger.units import KIB, MIB
+from ..run.phases import BACKWARD, FORWARD
+from ..run.run import Run
+from .instants import StepInstant
+
+WORKSPACES = "cuBLAS workspace"
+
+
+def cublas_bytes(compute_capability: str) -> int:
+    """One cuBLAS workspace: 32 MiB from Hopper on, else 8,320 KiB."""
+    return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB
+
+
+def workspace_entries(run: Run, beats: tuple[StepInstant, ...]) -> Iterator[Entry]:
+    """cuBLAS workspaces: one for the thread that runs forward, one for the one that runs
+    backward; torch allocates them like tensors and never frees them. The second comes with the
+    first matmul of the first backward.
+    """
+    for phase in (FORWARD, BACKWARD):
+        yield Entry(
+            name=f"{WORKSPACES} of {phase}", kind=RUNTIME,
+            bytes=cublas_bytes(run.compute_capability), live={b.name: 1 for b in beats},
+            since=phase,
+            source=code("torch 2.11 ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize"),
+        )  # fmt: skip
+
+
+def lt_entry(count: Num, beats: tuple[StepInstant, ...]) -> Entry:
+    """cuBLASLt's workspaces, one for each thread that multiplies and adds a bias in one."""
+    return Entry(
+        name="cuBLASLt workspaces", kind=RUNTIME, bytes=count * MIB,
+        live={b.name: 1 for b in beats},
+        source=code("torch 2.11 aten/src/ATen/cuda/CUDABlas.cpp _getWorkspaceSize: 1 MiB"),
+    )  # fmt: skip

@@ -1,0 +1,227 @@
+"""Which ggml type each tensor of a model gets when llama.cpp quantizes it to a named file type.
+
+llama.cpp b10586 (b21e4de7) src/llama-quant.cpp: llama_ftype_get_default_type, tensor_get_category,
+llama_tensor_get_type_impl, tensor_type_fallback. Tensors come layer by layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from .ggml_types import BLOCKS, PLAIN, divides
+
+# A file type and the type of the tensors that no rule below is about.
+FILE_TYPES: Mapping[str, str] = {
+    "F32": "F32", "F16": "F16", "BF16": "BF16", "Q8_0": "Q8_0", "Q1_0": "Q1_0", "Q2_0": "Q2_0",
+    "Q4_0": "Q4_0", "Q4_1": "Q4_1", "Q5_0": "Q5_0", "Q5_1": "Q5_1", "MXFP4_MOE": "MXFP4",
+    "Q2_K": "Q2_K", "Q2_K_S": "Q2_K", "Q3_K_S": "Q3_K", "Q3_K_M": "Q3_K", "Q3_K_L": "Q3_K",
+    "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K", "Q5_K_S": "Q5_K", "Q5_K_M": "Q5_K", "Q6_K": "Q6_K",
+    "IQ1_S": "IQ1_S", "IQ1_M": "IQ1_M", "IQ2_XXS": "IQ2_XXS", "IQ2_XS": "IQ2_XS",
+    "IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XXS": "IQ3_XXS", "IQ3_XS": "IQ3_S",
+    "IQ3_S": "IQ3_S", "IQ3_M": "IQ3_S", "IQ4_NL": "IQ4_NL", "IQ4_XS": "IQ4_XS",
+    "TQ1_0": "TQ1_0", "TQ2_0": "TQ2_0",
+}  # fmt: skip
+# Other names of the same (tools/quantize/quantize.cpp QUANT_OPTIONS).
+ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}
+
+TINY = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M"})
+TWOS = frozenset({"IQ2_S", "IQ2_M"})
+# Quantizing to these is refused without an importance matrix (tensor_requires_imatrix).
+NEEDS_IMATRIX = TINY | {"IQ3_XXS", "IQ3_XS", "Q2_K_S"}
+# Before this build only attn_v.weight went by the rules of values, and a fused attn_qkv.weight by
+# rules of its own (1dab5f5a).
+FUSED_AS_VALUES = 8266
+NEWEST = 10586
+
+FALLBACK = {
+    **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_XS"),
+                    "IQ4_NL"),
+    **dict.fromkeys(("Q2_0", "Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0"),
+    "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
+}  # fmt: skip
+
+
+class GgufModel(Struct, frozen=True, kw_only=True):
+    """What the rules ask of a model, and how it is quantized."""
+
+    falcon: bool = False
+    seventy: bool = False  # llama.cpp's "70B": 80 layers, grouped heads
+    queries: int = 1  # query heads to a key-value head
+    experts: int = 0
+    layers: int  # blocks of the file, those of multi-token prediction too
+    values: int  # tensors that go by the rules of values
+    tied: bool
+    imatrix: bool = False
+    build: int = NEWEST
+
+
+def is_value(category: str, build: int) -> bool:
+    """Whether a tensor goes by the rules of values."""
+    return category == "attn_v" or (category == "attn_qkv" and build >= FUSED_AS_VALUES)
+
+
+def more_bits(place: int, count: int) -> bool:
+    """The first and the last eighth, and every third between."""
+    return place < count // 8 or place >= 7 * count // 8 or (place - count // 8) % 3 == 2
+
+
+class GgufTensorInfo(Struct, frozen=True):
+    """What the rules ask of a tensor that may be quantized.
+
+    `category` is the part of its name that llama.cpp looks at, `before` how many of that category
+    came before it, `row` the elements of a row, `cube` whether it is a stack of matrices.
+    """
+
+    category: str
+    layer: int
+    before: int
+    row: int
+    cube: bool = False
+
+
+def tensor_type(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
+    """The type of one tensor."""
+    plain = FILE_TYPES[ftype]
+    return plain if plain in PLAIN else fallback(_wanted(ftype, tensor, model), tensor.row)
+
+
+def fallback(kind: str, row: int) -> str:
+    """The nearest type whose blocks divide a row."""
+    if divides(kind, row):
+        return kind
+    other = FALLBACK.get(kind, "F16")
+    return other if divides(other, row) else "F16"
+
+
+def _wanted(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
+    plain, category = FILE_TYPES[ftype], tensor.category
+    place = tensor.layer if model.experts > 1 else tensor.before  # of a feed-forward
+    if category == "output" or (model.tied and category == "token_embd"):
+        return _head(ftype, tensor.row, model)
+    if ftype == "MXFP4_MOE":
+        return "MXFP4" if tensor.cube else "Q8_0"
+    if category == "token_embd":
+        return _embedding(ftype)
+    if ftype in TINY:
+        return _tiny(ftype, category, tensor.before, model)
+    if is_value(category, model.build):
+        return _value(ftype, tensor.before, model)
+    if category in ("attn_k", "attn_q"):
+        if category == "attn_k" and model.experts == 8:
+            return "Q8_0"
+        return {"IQ3_XS": "IQ3_XXS", "IQ3_XXS": "IQ2_S"}.get(ftype, plain)
+    if category == "ffn_down":
+        return _down(ftype, place, model)
+    if category == "attn_output":
+        return _joined(ftype, model)
+    if category == "attn_qkv":
+        kinds = {"Q3_K_M": "Q4_K", "Q3_K_L": "Q4_K", "IQ3_M": "Q4_K", "Q4_K_M": "Q5_K",
+                 "Q5_K_M": "Q6_K"}  # fmt: skip
+        return kinds.get(ftype, plain)
+    middle = model.layers // 8 <= place < 7 * model.layers // 8
+    if category in ("ffn_gate", "ffn_up") and ftype == "IQ3_XS" and middle:
+        return "IQ3_XXS"
+    return plain
+
+
+def _head(ftype: str, row: int, model: GgufModel) -> str:
+    """The output, or an embedding that is also the output."""
+    plain = FILE_TYPES[ftype]
+    if ftype == "MXFP4_MOE" or model.falcon or row % BLOCKS[plain][0]:
+        return "Q8_0"
+    if ftype in TINY or ftype == "IQ3_XXS":
+        return "Q5_K"
+    return plain if plain == "Q8_0" else "Q6_K"
+
+
+def _embedding(ftype: str) -> str:
+    if ftype in TWOS or ftype == "IQ3_XXS":
+        return "IQ3_S"
+    if ftype in TINY:
+        return "Q2_K"
+    return "Q4_K" if ftype in ("TQ1_0", "TQ2_0", "Q2_0") else FILE_TYPES[ftype]
+
+
+def _tiny(ftype: str, category: str, place: int, model: GgufModel) -> str:
+    """File types of one and two bits."""
+    better = "IQ3_S" if ftype in TWOS else "Q2_K"
+    if is_value(category, model.build):
+        return "Q4_K" if model.queries >= 4 or model.experts >= 4 else better
+    if category == "attn_k" and model.experts == 8:
+        return "Q4_K"
+    if category == "ffn_down" and place < model.layers // 8:
+        return better
+    if category == "attn_output":
+        if model.experts == 8:
+            return "Q5_K"
+        return {"IQ1_S": "IQ2_XXS", "IQ1_M": "IQ2_XXS", "IQ2_S": "IQ3_S", "IQ2_M": "IQ3_S"}.get(
+            ftype, FILE_TYPES[ftype])  # fmt: skip
+    return FILE_TYPES[ftype]
+
+
+def _value(ftype: str, place: int, model: GgufModel) -> str:
+    """Values, which are small where heads are grouped and hurt most."""
+    grouped = model.queries >= 4
+    kind = FILE_TYPES[ftype]
+    if ftype == "Q2_K":
+        kind = "Q4_K" if grouped else "Q3_K"
+    elif ftype == "IQ3_XXS":
+        kind = "Q4_K" if grouped else kind if model.imatrix else "IQ3_S"
+    elif ftype == "IQ3_M" or (ftype in ("Q2_K_S", "IQ3_XS", "IQ3_S") and grouped):
+        kind = "Q4_K"
+    elif ftype == "Q3_K_M":
+        kind = "Q5_K" if place < 2 else "Q4_K"
+    elif ftype == "Q3_K_L" or (ftype in ("IQ4_NL", "IQ4_XS") and grouped):
+        kind = "Q5_K"
+    elif ftype in ("Q4_K_M", "Q5_K_M") and more_bits(place, model.values):
+        kind = "Q6_K"
+    elif ftype == "Q4_K_S" and place < 4:
+        kind = "Q5_K"
+    if model.seventy and kind in ("Q3_K", "Q4_K"):
+        kind = "Q5_K"
+    return "Q8_0" if model.experts == 8 else kind
+
+
+def _down(ftype: str, place: int, model: GgufModel) -> str:
+    """The matrix out of a feed-forward."""
+    first, more = place < model.layers // 8, more_bits(place, model.layers)
+    sixteenth = place < model.layers // 16
+    kind = FILE_TYPES[ftype]
+    if ftype == "Q2_K":
+        return "Q3_K"
+    if ftype == "Q2_K_S":
+        return "Q4_K" if first else kind
+    if ftype == "IQ3_XXS" and not model.imatrix:
+        return "Q4_K" if first else "Q3_K"
+    if ftype == "Q3_K_M":
+        return "Q5_K" if sixteenth else "Q4_K" if not model.falcon or more else "Q3_K"
+    if ftype == "IQ3_M" and (first or (model.experts == 8 and more)):
+        return "Q4_K"
+    if ftype == "Q3_K_L":
+        return "Q4_K" if model.falcon else "Q5_K"
+    if ftype == "Q4_K_M" and model.falcon:
+        return "Q6_K" if sixteenth else "Q5_K" if more else kind
+    if ftype in ("Q4_K_M", "Q5_K_M"):
+        return "Q6_K" if more else kind
+    if ftype in ("IQ4_NL", "IQ4_XS") and first and not model.imatrix:
+        return "Q5_K"
+    if ftype == "Q4_K_S" and first and not model.falcon:
+        return "Q5_K"
+    if ftype in ("Q4_0", "Q5_0") and first and model.imatrix:
+        return {"Q4_0": "Q4_1", "Q5_0": "Q5_1"}[ftype]
+    return kind
+
+
+def _joined(ftype: str, model: GgufModel) -> str:
+    """The matrix behind the heads."""
+    kind = FILE_TYPES[ftype]
+    if model.falcon:
+        return "Q4_K" if ftype == "Q3_K_L" else kind
+    if model.experts == 8:
+        low = {"Q2_K", "IQ3_XS", "IQ3_XXS", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_S", "Q4_K_M",
+               "IQ3_S", "IQ3_M", "IQ4_XS"}  # fmt: skip
+        return "Q5_K" if ftype in low else kind
+    return {"Q2_K": "Q3_K", "IQ3_XXS": "IQ3_S", "Q3_K_M": "Q4_K", "Q3_K_L": "Q5_K",
+            "IQ3_M": "Q4_K"}.get(ftype, kind)  # fmt: skip

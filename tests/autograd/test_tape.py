@@ -1,0 +1,140 @@
+"""A tape follows autograd: what is kept, what goes when, and how high it gets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpu_mem_calculator.autograd.tape import Tape
+from gpu_mem_calculator.autograd.walk import HOOKS, REENTRANT, PeakParts, walk
+
+
+def test_a_linear_layer_keeps_its_input() -> None:
+    """x is kept for the weight's gradient; backward makes both gradients beside the output's."""
+    tape = Tape()
+    x, weight = tape.value("x", 100, 16), tape.param("w", 30, 16)
+    y = tape.op("y", x, weight, elements=50, saves=(x, weight))
+    made = walk(tape, x, y)
+    assert made.saved == (("x", 200),)
+    assert made.forward == PeakParts(200 + 100)
+    assert made.backward == PeakParts(act=200 + 100 + 200, grad=60)
+    assert made.later.total == made.backward.total
+
+
+def test_a_tensor_that_is_not_kept_goes_after_its_last_use() -> None:
+    """a is gone when c is made."""
+    tape = Tape()
+    x = tape.value("x", 10, 8)
+    b = tape.op("b", tape.op("a", x))
+    c = tape.op("c", b)
+    made = walk(tape, x, c)
+    assert made.saved == ()
+    assert made.forward.total == 20
+    assert made.transient == made.forward
+
+
+def test_python_names_hold_a_tensor() -> None:
+    """A name that is still in scope keeps its tensor."""
+    tape = Tape()
+    x = tape.value("x", 10, 8)
+    a = tape.op("a", x)
+    b = tape.op("b", a)
+    c = tape.op("c", b)
+    tape.hold(a)
+    assert walk(tape, x, c).forward.total == 30
+
+
+def test_a_residual_shares_its_gradient() -> None:
+    """An addition hands one tensor to both inputs; the branch adds to it in place."""
+    tape = Tape()
+    x = tape.value("x", 10, 8)
+    branch = tape.op("branch", x, save_out=True)
+    y = tape.op("y", x, branch, passes=True)
+    made = walk(tape, x, y)
+    # kept branch, the output's gradient (which is the residual's too), the branch's new one
+    assert made.backward.total == 10 + 10 + 10
+
+
+def test_a_shared_gradient_is_summed_into_a_new_tensor() -> None:
+    """Where the first gradient is still shared, the sum is a tensor of its own."""
+    tape = Tape()
+    x = tape.value("x", 10, 8)
+    y = tape.op("y", x, x, passes=True)
+    assert walk(tape, x, y).backward.total == 20
+
+
+def test_views_have_one_storage() -> None:
+    """Keeping one part of a split keeps the whole; their gradients are joined in a new tensor."""
+    tape = Tape()
+    x = tape.value("x", 30, 8)
+    q, k, v = tape.split("split", tape.op("qkv", x), [("q", 10), ("k", 10), ("v", 10)])
+    y = tape.op("y", q, k, v, elements=10, saves=(v,))
+    made = walk(tape, x, y)
+    assert made.saved == (("qkv", 30),)
+    assert made.backward.total == 30 + 10 + 30
+
+
+def test_selective_recompute_drops_what_core_attention_makes() -> None:
+    """Kept: what comes in and what goes out. Backward makes the rest again."""
+    tape = Tape()
+    x = tape.value("x", 10, 8)
+    q = tape.op("q", x, save_out=True)
+    tape.core = True
+    scores = tape.op("scores", q, elements=1000, saves=(q,))
+    probs = tape.op("probs", scores, save_out=True)
+    mixed = tape.op("mixed", probs, elements=10)
+    tape.core = False
+    y = tape.op("y", mixed, saves=(mixed,))
+    plain, again = walk(tape, x, y), walk(tape, x, y, recompute_core=True)
+    assert dict(plain.saved) == {"q": 10, "probs": 1000, "mixed": 10}
+    assert dict(again.saved) == {"q": 10, "mixed": 10}
+    assert again.backward.total == plain.backward.total
+
+
+def test_a_cast_to_the_same_width_is_nothing() -> None:
+    """x.to(x.dtype) makes no tensor."""
+    tape = Tape()
+    x = tape.value("x", 10, 16)
+    assert tape.cast(x, 16) is x
+    assert tape.cast(x, 32).bytes == 40
+    assert x.elements() == 10
+
+
+def test_arrays_walk_like_numbers() -> None:
+    """Each element of an array has the moment it would have alone."""
+    sizes = np.array([1, 50], dtype=np.int64)
+
+    def peak(size: object) -> object:
+        tape = Tape()
+        x = tape.value("x", size, 8)
+        wide = tape.op("wide", x, elements=40, temp=20)
+        y = tape.op("y", wide, elements=size, saves=(wide,))
+        return walk(tape, x, y).backward.total
+
+    assert [int(n) for n in peak(sizes)] == [peak(1), peak(50)]  # type: ignore[attr-defined]
+
+
+def test_a_checkpoint_holds_the_input_of_its_block_once() -> None:
+    """A block that keeps its input shares it with the checkpoint; another has it beside."""
+    kept, other = Tape(), Tape()
+    x = kept.value("x", 10, 8)
+    y = kept.op("y", x, saves=(x,))
+    assert walk(kept, x, y, checkpoint=HOOKS).backward == walk(kept, x, y).backward
+    x = other.value("x", 10, 8)
+    y = other.op("y", x, save_out=True)
+    more = walk(other, x, y, checkpoint=HOOKS).backward.total - walk(other, x, y).backward.total
+    assert more == 10
+
+
+def test_a_checkpoint_has_let_go_of_saved_tensors_when_gradients_are_summed() -> None:
+    """A weight's product is summed when the operation has returned and what it saved is gone,
+    unless the checkpoint is reentrant.
+    """
+    tape = Tape()
+    x, weight = tape.value("x", 10, 8), tape.param("w", 1, 8)
+    middle = tape.op("middle", x)
+    y = tape.op("y", middle, weight, saves=(middle, weight), back_temp=10 + 7, settle=7)
+    plain, reentrant = walk(tape, x, y), walk(tape, x, y, checkpoint=REENTRANT)
+    # kept middle, gradients of y, middle and w, the product, the partial sums
+    assert plain.backward.total == 10 + 10 + 10 + 1 + 10 + 7
+    assert reentrant.backward.total == plain.backward.total + 10
+    assert walk(tape, x, y, checkpoint=HOOKS).backward.total == reentrant.backward.total - 7

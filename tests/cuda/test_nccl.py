@@ -1,0 +1,89 @@
+"""NCCL's memory against what was measured, and what others report."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.cuda.libraries import NCCL_BYTES
+from gpu_mem_calculator.cuda.nccl import (
+    LIBRARY_BYTES,
+    NET_BYTES,
+    PEER_BYTES,
+    SEND_BYTES,
+    STREAMS_BYTES,
+    Communicator,
+    group_bytes,
+    groups,
+    num_channels,
+    pairs_bytes,
+    table_bytes,
+)
+from gpu_mem_calculator.ledger.units import GIB, MIB
+from tests.conftest import small_run
+
+ALONE, NODE, H100 = Communicator(1, 1), Communicator(8, 8), "9.0"
+
+
+@pytest.mark.parametrize(("channels", "measured"), [(1, 10), (2, 16), (8, 52), (64, 388)])
+def test_the_tables_are_the_measured_ones(channels: int, measured: int) -> None:
+    """What a second communicator adds on an H200, in MiB."""
+    assert table_bytes(channels) == measured * MIB
+
+
+def test_a_communicator_of_one_rank_is_the_measured_one() -> None:
+    """Streams, 100 MiB of library, and tables for 64 channels: 558 MiB; 560 in most runs."""
+    alone = STREAMS_BYTES + 100 * MIB + group_bytes(ALONE, H100, sums=True)
+    assert 0 <= NCCL_BYTES - alone <= 2 * MIB
+
+
+def test_a_connection_is_what_nccl_logs() -> None:
+    """10,485,760 bytes at the receiver and 2,097,152 at the sender (NVIDIA/nccl issue 1685)."""
+    assert PEER_BYTES == 10_485_760 + 2_097_152
+    assert NET_BYTES == 2 * 10_485_760
+
+
+def test_all_to_all_on_a_node_is_what_was_reported() -> None:
+    """NVIDIA/nccl issue 1685: 3.28 GB with the first all_to_all on eight H100s."""
+    first = STREAMS_BYTES + LIBRARY_BYTES + SEND_BYTES + pairs_bytes(NODE, 7, H100)
+    assert first / GIB == pytest.approx(3.28, rel=0.03)
+
+
+def test_a_world_group_on_a_node_is_what_was_reported() -> None:
+    """Pith-Train's memory estimator: 0.39 GiB for a world group on H100s, before any ring."""
+    rings = 24 * PEER_BYTES
+    made = STREAMS_BYTES + 100 * MIB + group_bytes(NODE, H100, sums=False) - rings
+    assert made / GIB == pytest.approx(0.39, rel=0.01)
+
+
+def test_sums_in_the_switch_need_a_buffer_for_each_rank() -> None:
+    """32 MiB a rank on Hopper, from three ranks on; Ampere's switch does not add."""
+    assert group_bytes(NODE, H100, sums=True) - group_bytes(NODE, H100, sums=False) == 256 * MIB
+    pair = Communicator(2, 2)
+    assert group_bytes(pair, H100, sums=True) == group_bytes(pair, H100, sums=False)
+    assert group_bytes(NODE, "8.0", sums=True) == group_bytes(NODE, "8.0", sums=False)
+
+
+def test_cards_without_nvlink_keep_their_buffers_on_the_host() -> None:
+    """Two channels, and nothing but their tables on the card."""
+    assert num_channels(NODE, nvlink=False) == 2
+    assert group_bytes(NODE, "8.9", sums=True) == table_bytes(2)
+
+
+def test_groups_follow_the_order_of_ranks() -> None:
+    """tp and dp inside a node of eight, stages on different nodes."""
+    mesh = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "data_parallel_size": 4}
+    run = resolve(read(small_run("megatron_lm", parallelism=mesh, gpus=16))).run
+    assert groups(run) == {
+        "tp": Communicator(2, 2),
+        "dp": Communicator(4, 4),
+        "pp": Communicator(2, 1),
+    }
+
+
+def test_pairs_over_nodes_share_their_buffers() -> None:
+    """Sending through the network takes one buffer each way, however many peers."""
+    far = Communicator(4, 1)
+    assert pairs_bytes(far, 1, H100) == pairs_bytes(far, 3, H100)
+    assert pairs_bytes(NODE, 7, H100) - pairs_bytes(NODE, 6, H100) == 32 * PEER_BYTES

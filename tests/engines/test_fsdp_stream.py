@@ -1,0 +1,127 @@
+"""FSDP2's own stream of allocations: as high as its ledger, and in torch's order."""
+
+from __future__ import annotations
+
+from itertools import count, islice
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.replay.stream import AllocationStream
+from gpu_mem_calculator.step.stream import stream
+from tests.random_runs.runs import run_file
+
+STEP = ("forward", "backward", "optimizer")
+SEED = 11
+
+
+def runs(number: int) -> list[dict[str, Any]]:
+    """Random runs of the engine; every third one on the host."""
+    drawn = (run_file(SEED, index) for index in count())
+    found = list(islice((run for run in drawn if run["engine"]["type"] == "fsdp"), number))
+    for run in found[::3]:
+        run["engine"]["cpu_offload"] = True
+    return found
+
+
+def written(resolved: ResolvedRun) -> AllocationStream:
+    """The stream that the engine's ledger is written as."""
+    ledger = resolved.engine.ledger(replace(resolved.run, unrolled=True))
+    return stream(ledger, int(resolved.run.micro_batches))
+
+
+def live_peak(found: AllocationStream) -> int:
+    """The most bytes that are alive after start-up."""
+    alive = peak = 0
+    begin = found.marks[0][0]
+    for index, event in enumerate(found.events):
+        alive += found.sizes[event] if event >= 0 else -found.sizes[~event]
+        peak = max(peak, alive if index >= begin else 0)
+    return peak
+
+
+@pytest.mark.parametrize("run", runs(45), ids=lambda run: run["model"]["config"]["model_type"])
+def test_a_stream_is_as_high_as_its_ledger(run: dict[str, Any]) -> None:
+    """The few instants of a ledger have the highest moment of all layers, one after the other."""
+    resolved = resolve(read(run))
+    highest = resolved.engine.ledger(resolved.run).peak(phases=STEP)
+    assert live_peak(written(resolved)) == highest
+
+
+def small(**engine: Any) -> ResolvedRun:
+    """Three layers on four ranks."""
+    config = {
+        "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 4096,
+        "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 8,
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    return resolve(read({
+        "model": {"config": config},
+        "training": {"batch_size": 1, "seq_len": 64, "precision": "bf16_mixed"},
+        "parallelism": {"data_parallel_size": 4}, "engine": {"type": "fsdp", **engine},
+        "hardware": {"gpu": "h200", "num_gpus": 4},
+    }))  # fmt: skip
+
+
+LAYER = 4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512
+ROOT = 2 * 4096 * 512 + 512
+
+
+def on(found: AllocationStream, number: int, phase: str) -> list[int]:
+    """What one CUDA stream makes (positive) and frees in a phase, in order."""
+    names = [name for _, name in found.marks]
+    end = found.marks[names.index(phase)][0]
+    begin = found.marks[names.index(phase) - 1][0]
+    return [found.sizes[event] if event >= 0 else -found.sizes[~event]
+            for event in found.events[begin:end]
+            if found.streams[event if event >= 0 else ~event] == number]  # fmt: skip
+
+
+def test_shards_are_gathered_on_a_stream_of_their_own() -> None:
+    """Cast, gathered, and let go when the next unit has been copied out."""
+    cast, flat = LAYER // 4 * 2, LAYER * 2
+    begin = [ROOT // 4 * 2, ROOT * 2, -ROOT // 4 * 2, cast, flat, -cast, -ROOT * 2]
+    then = [cast, flat, -cast, -flat]
+    assert on(written(small()), 1, "s1.a0.fwd") == [*begin, *then, *then, -flat]
+
+
+def test_in_backward_the_next_layer_is_gathered_first() -> None:
+    """The root's buffer goes at once, each layer's when it has been copied out."""
+    cast, flat, root = LAYER // 4 * 2, LAYER * 2, ROOT // 4 * 2
+    layers = [cast, flat, -cast, -flat] * 3
+    assert on(written(small()), 1, "s1.a0.bwd") == [root, ROOT * 2, -root, -ROOT * 2, *layers]
+
+
+def test_a_reduced_gradient_is_cast_where_it_is_reduced() -> None:
+    """The output in 16 bits, its cast to the dtype of the shards, which stays."""
+    made = [[n // 4 * 2, n // 4 * 4, -(n // 4) * 2] for n in (LAYER, LAYER, LAYER, ROOT)]
+    assert on(written(small()), 2, "s1.a0.bwd") == [size for unit in made for size in unit]
+
+
+def test_one_rank_alone_casts_one_parameter_after_the_other() -> None:
+    """Nothing is gathered: no stream but torch's own makes anything before gradients."""
+    found = written(small(sharding_strategy="no_shard"))
+    assert not on(found, 1, "s1.a0.fwd")
+    table, norm = 4096 * 512 * 2, 512 * 2
+    assert on(found, 0, "s1.a0.fwd")[:4] == [table, table, norm, -table]
+
+
+def test_no_tensor_is_made_or_freed_twice() -> None:
+    """Every tensor is made once, and freed once or never."""
+    rng = Random(SEED)
+    for run in rng.sample(runs(20), 6):
+        found = written(resolve(read(run)))
+        alive: set[int] = set()
+        seen: set[int] = set()
+        for event in found.events:
+            if event >= 0:
+                assert event not in seen
+                alive.add(event)
+                seen.add(event)
+            else:
+                alive.remove(~event)

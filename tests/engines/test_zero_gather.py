@@ -1,0 +1,92 @@
+"""Stage 3's parameters, gathered tensor by tensor; stage 1's reduction in order."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.engines.deepspeed.cache_key import CacheKey, plain
+from gpu_mem_calculator.engines.deepspeed.coordinator import (
+    HELD,
+    NEVER,
+    GatherLimits,
+    ModuleStack,
+    ModuleTrace,
+)
+from gpu_mem_calculator.engines.deepspeed.engine import _plan
+from gpu_mem_calculator.engines.deepspeed.gather import GatherAllocator, WeightReader
+from gpu_mem_calculator.engines.deepspeed.levels import CountingAllocator
+from gpu_mem_calculator.engines.deepspeed.reduce_at_end import reduction
+from tests.conftest import small_run
+
+LAYER = (((),), ((), (30,), (50,)))  # a module without parameters, and one with two projections
+
+
+def stack(again: int) -> ModuleStack:
+    """Two layers between an embedding and a head of 100 elements each."""
+    return ModuleStack(((), (), (100,), ()), ((LAYER, 2, again),), ((100,),))
+
+
+def most_of_a_recorded_pass(again: int) -> int:
+    """The most that is gathered at once while the order of modules is recorded."""
+    to, trace = CountingAllocator(), ModuleTrace(stack(again))
+    state = GatherAllocator(trace, GatherLimits(persist=0), to, ranks=2, lane=0, from_host=False)
+    WeightReader(trace, state).advance(len(trace.events))
+    state.sweep(persistent=True)
+    assert not to.total
+    return to.look()[0]
+
+
+def test_a_recorded_pass_gathers_one_module_at_a_time() -> None:
+    """The largest parameter is all there ever is."""
+    assert most_of_a_recorded_pass(NEVER) == 100
+
+
+def test_a_second_forward_holds_the_weights_it_has_read() -> None:
+    """A checkpoint's hooks keep 30 + 50 elements until backward has read them."""
+    again = ModuleStack(((), (), (10,), ()), ((LAYER, 1, HELD),), ((10,),))
+    bare = GatherLimits(prefetch=0, live=0, reuse=0, persist=0)
+    to, trace = CountingAllocator(), ModuleTrace(again)
+    state = GatherAllocator(trace, bare, to, ranks=2, lane=0, from_host=False)
+    state.traced = True
+    WeightReader(trace, state).advance(len(trace.events))
+    assert to.look()[0] == 30 + 50
+
+
+def test_gathers_are_padded_to_the_ranks() -> None:
+    """100 elements on 8 ranks are 104."""
+    to, trace = CountingAllocator(), ModuleTrace(stack(NEVER))
+    state = GatherAllocator(trace, GatherLimits(persist=0), to, ranks=8, lane=0, from_host=False)
+    WeightReader(trace, state).advance(trace.begun - 2)
+    assert max(to.sizes) == 104
+
+
+def needed(sizes: tuple[int, ...], bucket: int) -> int:
+    """What two ranks of stage 1 need beside the gradients of these sizes and the bucket."""
+    run = resolve(read(small_run("deepspeed", engine={"zero_stage": 1}))).run
+    order = ((sizes, 1),)
+    plan = plain(_plan(run, 2, (0, 1, 1, 1)), 2, 1, order)
+    return reduction(CacheKey(replace(plan, bucket=bucket), order))[0]
+
+
+def test_gradients_in_the_bucket_make_room_for_the_slice() -> None:
+    """All 40 elements fit into the bucket, of which the slice's 20 are laid out again."""
+    assert needed((10, 10, 10, 10), 40) == 0
+    assert needed((10, 10, 10, 10), 10) == 20 * 2 - 10 * 2
+
+
+def test_a_gradient_larger_than_the_bucket_stays_beside_its_copy() -> None:
+    """40 elements for two ranks are copied whole, and then the slice's parameter is laid out."""
+    assert needed((40,), 10) == 40 * 2
+
+
+def test_one_rank_alone_gathers_nothing() -> None:
+    """Its shards are the parameters, unless they come from the host."""
+    for from_host, most in ((False, 0), (True, 100)):
+        to, trace = CountingAllocator(), ModuleTrace(stack(NEVER))
+        state = GatherAllocator(
+            trace, GatherLimits(persist=0), to, ranks=1, lane=0, from_host=from_host
+        )
+        WeightReader(trace, state).advance(trace.begun - 2)
+        assert max(to.sizes) == most

@@ -1,0 +1,94 @@
+"""The optimizer table: states and temporaries, per parameter."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+
+from gpu_mem_calculator.step.optimizers import (
+    OPTIMIZERS,
+    clip_temp_bytes,
+    default_implementation,
+    muon_temps,
+    state_bytes,
+    step_temp_bytes,
+    tensor_state_bytes,
+)
+
+N = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "expected"),
+    [
+        ("adamw", 32, 8 * N), ("adamw", 16, 4 * N), ("adam", 32, 8 * N),
+        ("sgd", 32, 0), ("sgd_momentum", 32, 4 * N), ("sgd_momentum", 16, 2 * N),
+        ("lion", 16, 4 * N), ("lion_8bit", 32, N + N // 64),
+        ("adamw_8bit", 32, 2 * N + N // 32), ("adamw_8bit", 16, 2 * N + N // 32),
+        ("paged_adamw_8bit", 16, 2 * N + N // 32), ("muon", 32, 4 * N),
+    ],
+)  # fmt: skip
+def test_state_bytes(name: str, bits: int, expected: int) -> None:
+    """States have the parameter's width, or their own and a scale for 256 elements."""
+    assert state_bytes(OPTIMIZERS[name], N, bits) == expected
+
+
+def test_small_tensors_keep_wide_states() -> None:
+    """Below 4,096 elements bitsandbytes keeps fp32."""
+    row = OPTIMIZERS["adamw_8bit"]
+    assert tensor_state_bytes(row, 4095, 16) == 2 * 4 * 4095
+    assert tensor_state_bytes(row, 4096, 16) == 2 * 4096 + 2 * 4 * 16
+
+
+@pytest.mark.parametrize(
+    ("name", "implementation", "expected"),
+    [
+        ("adamw", "foreach", 4 * N), ("adamw", "fused", 0), ("adamw", "forloop", 800),
+        ("sgd", "foreach", 0), ("sgd_momentum", "forloop", 0),
+        ("adafactor", "forloop", 400), ("adafactor", "foreach", 4 * N),
+        ("adamw_8bit", "fused", 0), ("lion", "fused", 0),
+    ],
+)  # fmt: skip
+def test_step_temporaries(name: str, implementation: str, expected: int) -> None:
+    """foreach works on every parameter at once, a loop on the largest, fused kernels on none."""
+    assert step_temp_bytes(OPTIMIZERS[name], implementation, N, 100, 32) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "bits", "expected"),
+    [
+        (5000, 1000, 16, 6 * 5_000_000 + 4 * 1_000_000),
+        (1000, 1000, 16, 10 * 1_000_000),
+        (5000, 1000, 32, 8 * 5_000_000 + 4 * 1_000_000),
+        (1000, 1000, 32, 12 * 1_000_000),
+    ],
+)
+def test_muon_temporaries(rows: int, cols: int, bits: int, expected: int) -> None:
+    """Newton-Schulz holds matrices and m × m products, as torch's own step does."""
+    tensors = muon_temps(rows * cols, min(rows, cols), bits)
+    assert sum(tensors) == expected
+    assert sum(size > 0 for size in tensors) == 5
+
+
+def test_clipping_of_a_measured_run() -> None:
+    """Qwen2.5-1.5B with SGD: 338 tensors, the largest of 233,373,696 elements."""
+    assert clip_temp_bytes(338, 233_373_696) == 4_987_904
+
+
+def test_torch_defaults() -> None:
+    """Adam's default is foreach, Adafactor's and Muon's a loop, bitsandbytes has one kernel."""
+    found = {name: default_implementation(name) for name in OPTIMIZERS}
+    assert found["adamw"] == found["sgd"] == "foreach"
+    assert found["adafactor"] == found["muon"] == "forloop"
+    assert found["adamw_8bit"] == found["lion"] == "fused"
+
+
+def test_arrays_give_what_scalars_give() -> None:
+    """Counts may be arrays."""
+    counts = numpy.array([100, 5000, 1 << 20])
+    for name, row in OPTIMIZERS.items():
+        steps = step_temp_bytes(row, "foreach", counts, counts, 16)
+        together = state_bytes(row, counts, 16) + steps
+        alone = [int(state_bytes(row, n, 16) + step_temp_bytes(row, "foreach", n, n, 16))
+                 for n in counts.tolist()]  # fmt: skip
+        assert together.tolist() == alone, name
