@@ -25,15 +25,14 @@ from ...step.workspaces import workspace_entries
 from ..deepspeed import pipeline, reduce_at_end, stage12
 from ..deepspeed.engine import zero_streams
 from ..deepspeed.first_gradient import first_hook, hook_entries
-from ..deepspeed.layout import ZeroLayout, startup_instants, with_hooks
+from ..deepspeed.layout import ZeroLayout, listed, startup_instants, with_hooks
 from ..deepspeed.ledger import beats_and_entries
 from ..deepspeed.states import state_entries
 from ..deepspeed.stream_ledger import keeper_of, unrolled_ledger
 from ..megatron_lm.checks import PP, layout_problems, option_problems
 from ..megatron_lm.options import LOCAL
-from ..megatron_lm.states import stage_shard
 from .checks import model_problems
-from .layout import GROUP, LIMITS, piped, plan_of
+from .layout import GROUP, LIMITS, piped, plan_of, stage_runs
 from .model_inputs import beside_entries
 from .shards import rank_layer, rank_run
 from .walks import walks
@@ -80,10 +79,12 @@ def problems(run: Run) -> Iterator[str]:
 
 
 def ledger(run: Run) -> Ledger:
-    """One rank of the run's pipeline stage."""
+    """One rank of the run's pipeline stage; one model, so no arrays of what shards it."""
     run = _with_defaults(run)
+    if any(hasattr(size, "astype") for size in (run.mesh.tp, run.mesh.pp, run.stage)):
+        raise ValueError("arrays of tensor- or pipeline-parallel sizes need a ledger each")
     stage, rank = stage_of(run), rank_run(run)
-    done = walks(run, stage, piped=piped(run))
+    done = walks(run, rank, stage, piped=piped(run))
     stack = tuple(replace(b, layer=rank_layer(run, b.layer)) for b in stage.blocks)
     plan = plan_of(run, rank, stage)
     if not piped(run) and not run.unrolled:
@@ -97,12 +98,19 @@ def ledger(run: Run) -> Ledger:
         every=run.unrolled,
     )
     if run.unrolled:
-        plan = replace(plan, beats=beats)
+        plan = replace(plan, beats=_with_epilogue(beats))
         keeper = keeper_of(plan, stack, done, LIMITS, GROUP, cut=True)
         return unrolled_ledger(plan, stack, done, partial(_beside, run, plan, stage, stack), keeper)
     several = len(done.head.hooks) > first_hook(plan)
     plan = replace(plan, beats=with_hooks(beats, head=several))
     return _whole(run, plan, stage, stack, done)
+
+
+def _with_epilogue(beats: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+    """Beats of an unrolled step, with the moment after backward at which gradients are reduced."""
+    step_hooks = ("optimizer.norm", "optimizer.cast")
+    hooked = with_hooks(beats, head=False)
+    return tuple(beat for beat in hooked if beat.instant.where not in step_hooks)
 
 
 def _beside(
@@ -161,7 +169,7 @@ def _whole(
 def parameters(run: Run) -> Num:
     """Elements of this rank's part of the model, before ZeRO shards it."""
     run = _with_defaults(run)
-    return stage_shard(run, stage_of(run)).total
+    return listed(stage_runs(rank_run(run), stage_of(run)))
 
 
 ENGINE = Engine(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ...ledger.num import Num, larger
+from ...ledger.num import larger
 from ...run.run import Run
 from ...step.layer_groups import overlap
 from ...step.pipeline import PipelineStage
@@ -33,7 +33,7 @@ def stage_runs(rank: Run, stage: PipelineStage) -> Runs:
     """
     pp, size = rank.mesh.pp, len(rank.arch.layers) // rank.mesh.pp
     low = rank.stage * size
-    tied = stage.last if rank.arch.tied and not (isinstance(pp, int) and pp == 1) else 0
+    tied = stage.last if rank.arch.tied and int(pp) > 1 else 0
     ends = {-1: larger(stage.first, tied), -2: stage.last}
     return tuple(
         (sizes, ends[start] if start < 0 else overlap(start, count, low, low + size))
@@ -47,8 +47,8 @@ def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
     overlaps, width, runs = run.options["overlap_comm"], bits(run) // 8, stage_runs(rank, stage)
     counts: Counter[int] = Counter()
     for sizes, units in runs:
-        if int(_most(units)):
-            counts.update({n: times * units for n, times in Counter(sizes).items()})
+        for size in sizes if int(units) else ():
+            counts[size] += int(units)
     return ZeroLayout(
         run=rank,
         stage=level,
@@ -72,13 +72,8 @@ def plan_of(run: Run, rank: Run, stage: PipelineStage) -> ZeroLayout:
         layers=len(run.arch.layers) // run.mesh.pp if piped(run) else None,
         first=stage.first,
         last=stage.last,
-        one_stage=run.mesh.pp == 1,
+        one_stage=int(run.mesh.pp) == 1,
         apart=vectors(rank.arch) if level < 3 else frozenset(),
         builds_head=False,
         root_head=level == 3,
     )
-
-
-def _most(units: Num) -> Num:
-    """The largest of an array, or the number itself."""
-    return units.max() if hasattr(units, "max") else units

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...ledger.ledger import ACT, COMM, GRAD, RUNTIME, TEMP, Entry
+from ...ledger.ledger import ACT, COMM, GRAD, LAST, RUNTIME, TEMP, Entry
 from ...ledger.num import Num, holds, larger, nothing, smaller
 from ...ledger.source import Source, code
 from ...modelling.megatron.ops import MegatronSetting
@@ -17,10 +17,8 @@ from ...run.run import Run
 from ...step.instants import StepInstant, in_flight
 from ...step.pipeline import PipelineStage
 from ..deepspeed.layout import BIRTH, SETUP, ZeroLayout
-from ..deepspeed.pipeline import buffer_entries
-from ..megatron_lm.options import setting
 from ..megatron_lm.shards import local_vocab
-from .walks import CODE, table_of
+from .walks import CODE, rank_setting, table_of
 
 FORK = "Megatron-DeepSpeed 6acc370a"
 PIPE = "deepspeed 0.19.8 runtime/pipe/engine.py"
@@ -37,16 +35,21 @@ def beside_entries(
     played: bool,
 ) -> Iterator[Entry]:
     """All of it, at some beats. `played`: the embedding's backward is a script."""
-    how = setting(run, selective=False)
+    how = rank_setting(run)
     always: Live = {b.name: 1 for b in beats}
     yield from _batch(run, plan, stage, beats, always)
-    yield from _tables(run, how, stage, always, piped=plan.pipeline)
+    yield from _tables(run, how, stage, always)
     yield from _embedding(run, how, stage, beats)
     if not played:
         yield from _embedding_backward(run, plan, beats)
     if plan.pipeline:
-        yield from _logits(run, how, stage, always)
-        yield from _between_stages(run, how, plan, stage, beats)
+        yield from _logits(run, how, stage, beats)
+        yield from _between_stages(run, how, stage, beats)
+
+
+def at_work(beat: StepInstant) -> bool:
+    """Whether a micro-batch runs at an instant."""
+    return bool(beat.work) and beat.instant.where != "epilogue"
 
 
 def _entry(name: str, kind: str, size: Num, live: Live, source: Source) -> Iterator[Entry]:
@@ -86,15 +89,13 @@ def _batch(
     yield from _entry(
         "attention masks of loaded batches", ACT, mask * places * stage.first, always, MASK
     )
-    running: Live = {b.name: 1 for b in beats if b.instant.phase == FORWARD and b.work}
+    running: Live = {b.name: 1 for b in beats if b.instant.phase == FORWARD and at_work(b)}
     yield from _entry(
         "attention mask, copied for forward", ACT, mask * stage.first, running, code(f"{PIPE}:703")
     )
 
 
-def _tables(
-    run: Run, how: MegatronSetting, stage: PipelineStage, always: Live, *, piped: bool
-) -> Iterator[Entry]:
+def _tables(run: Run, how: MegatronSetting, stage: PipelineStage, always: Live) -> Iterator[Entry]:
     """Rotary tables, and the buffer that scores are made from and inputs are gathered into."""
     mixers = [block.layer.mixer for block in stage.blocks]
     rotary = max(getattr(mixer, "rotary_dim", 0) for mixer in mixers)
@@ -125,7 +126,7 @@ def _embedding(
     A sequence-parallel rank's part is a view of the whole output, which stays with it unless
     dropout makes a new tensor (core/tensor_parallel/mappings.py _split_along_first_dim).
     """
-    live: Live = {b.name: stage.flight * stage.first for b in beats if b.work}
+    live: Live = {b.name: stage.flight * stage.first for b in beats if at_work(b)}
     masked = 9 * how.tokens * holds(run.mesh.tp > 1)
     yield from _entry(
         "embedding: masked token ids",
@@ -161,7 +162,7 @@ def _embedding_backward(
     A later micro-batch's gradient of a shared table waits for the embedding's.
     """
     now: Live = {b.name: 1 for b in beats if b.work == "embedding"}
-    table = table_of(run)
+    table = table_of(run, plan.run)
     source = code(f"{CODE}/model/language_model.py:229-270, torch 2.11 Embedding.cu")
     yield from _entry("embedding: gradient of its output", ACT, table.steps[-1], now, source)
     yield from _entry(
@@ -182,46 +183,67 @@ def _embedding_backward(
     )
 
 
-def _logits(run: Run, how: MegatronSetting, stage: PipelineStage, always: Live) -> Iterator[Entry]:
-    """fp32 logits, the last stage's output, which is kept until the same place has another one."""
+def _logits(
+    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
+    """fp32 logits, the last stage's output, which is kept until its place has another one.
+
+    Their graph holds the stage's input and that one's gradient, where another stage sent it.
+    """
+    source = code(f"{PIPE}:750 pipe_buffers['outputs'], of which the last stage frees none")
+    places = buffers(run)
     size = how.tokens * local_vocab(run) * 4
-    yield from _entry(
-        "logits of earlier micro-batches, in fp32",
-        ACT,
-        size,
-        {name: buffers(run) * stage.last for name in always},
-        code(f"{PIPE}:750 pipe_buffers['outputs'], :800 the last stage frees none"),
-    )
+    live: Live = {b.name: places * stage.last for b in beats}
+    yield from _entry("logits of earlier micro-batches, in fp32", ACT, size, live, source)
+    alone = stage.last * (1 - stage.first)
+    live = {b.name: alone * (places - int(_runs_backward(b))) for b in beats}
+    size = 2 * how.local_tokens * how.hidden * how.bits // 8
+    yield from _entry("their inputs, and the gradients of those", ACT, size, live, source)
+
+
+def _runs_backward(beat: StepInstant) -> bool:
+    return beat.instant.phase == BACKWARD and beat.instant.where != "epilogue"
 
 
 def _between_stages(
-    run: Run,
-    how: MegatronSetting,
-    plan: ZeroLayout,
-    stage: PipelineStage,
-    beats: tuple[StepInstant, ...],
+    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
-    """Tensors that stages send each other.
+    """Tensors that stages send each other; one buffer receives activations and gradients (:1284).
 
     With tensor parallelism each rank sends its part, and a stage has outputs and gradients whole
-    only while it runs backward (:713-745, :803-850; runtime/utils.py:665 PartitionedTensor).
+    only while it runs backward (:713-745, :803-850; runtime/utils.py:665 PartitionedTensor). The
+    gradient that a checkpointed layer was given is among what that layer holds.
     """
-    if isinstance(run.mesh.pp, int) and run.mesh.pp == 1:
+    if int(run.mesh.pp) == 1:
         return
     whole = how.local_tokens * how.hidden * how.bits // 8
-    if run.mesh.tp == 1:
-        yield from buffer_entries(plan, whole)
-        return
-    part, before, behind = whole // run.mesh.tp, 1 - stage.first, 1 - stage.last
+    parts = int(run.mesh.tp)
+    before, after = 1 - stage.first, 1 - stage.last
     always: Live = {b.name: 1 for b in beats}
-    working: Live = {b.name: stage.flight for b in beats if b.work}
-    back: Live = {b.name: 1 for b in beats if b.work and b.instant.phase == BACKWARD}
-    rows = (
-        ("received activations, this rank's part", COMM, part * before, always, "1122"),
-        ("received gradients, this rank's part", COMM, part * behind, always, "1180"),
-        ("stage outputs, this rank's part", ACT, part * behind, working, "736"),
-        ("stage output, whole", ACT, whole * behind, back, "817"),
-        ("received gradient, whole", COMM, whole * behind, back, "833"),
-    )
+    working: Live = {b.name: stage.flight for b in beats if at_work(b)}
+    given = {b.name: _given(stage, b) * after for b in beats}
+    back: Live = {b.name: 1 for b in beats if at_work(b) and b.instant.phase == BACKWARD}
+    less = {name: 1 - given[name] for name in back}
+    part = whole // parts
+    rows = [("activations or gradients received", COMM, part, always, "1284")]
+    if parts == 1:
+        rows = [
+            (*rows[0][:3], always | less, "1284"),
+            ("stage inputs", ACT, whole * before, working, "1128"),
+            ("stage outputs", ACT, whole * after, working, "750"),
+        ]
+    else:
+        rows += [
+            ("stage outputs, this rank's part", ACT, part * after, working, "736"),
+            ("stage output, whole", ACT, whole * after, back, "817"),
+            ("received gradient, whole", COMM, whole * after, less, "833"),
+        ]
     for name, kind, size, live, line in rows:
         yield from _entry(name, kind, size, live, code(f"{PIPE}:{line}"))
+
+
+def _given(stage: PipelineStage, beat: StepInstant) -> int:
+    """1 where the layer at work is checkpointed and has its gradient from another stage."""
+    top = beat.work == "layer" and beat.stretch == len(stage.blocks) - 1
+    full = stage.blocks[-1].recompute == "full"
+    return int(top and full and beat.instant.phase == BACKWARD and beat.instant.layer == LAST)

@@ -11,12 +11,17 @@ from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, larger
-from ...model.blocks import Norm
+from ...model.blocks import Norm, in_share
 from ...modelling.megatron.ops import MegatronSetting, bias_sum
 
 GELU_FORWARD, GELU_BACKWARD = 7, 5
 """Tensors of the activation's size beside the result: model/fused_bias_gelu.py:15-28, each product
 and sum by itself."""
+
+
+def weight(tape: Tape, how: MegatronSetting, name: str, elements: Num) -> Value:
+    """A parameter, in proportion to the count that was given."""
+    return tape.param(name, in_share(elements, how.share), how.bits)
 
 
 def column_linear(
@@ -36,9 +41,9 @@ def column_linear(
     added here, in a new tensor.
     """
     full, size = how.full_bytes(ins), how.tokens * outs
-    weights = [tape.param(f"{name}.weight", ins * outs, how.bits)]
+    weights = [weight(tape, how, f"{name}.weight", ins * outs)]
     if bias:
-        weights.append(tape.param(f"{name}.bias", outs, how.bits))
+        weights.append(weight(tape, how, f"{name}.bias", outs))
     return tape.op(
         name,
         x,
@@ -65,8 +70,8 @@ def row_linear(
     The sum over ranks is made in place; with sequence parallelism it is reduce-scattered, and the
     gradient gathered (mappings.py:101, 121).
     """
-    weight = tape.param(f"{name}.weight", ins * outs, how.bits)
-    out = tape.op(name, x, weight, saves=(x,), elements=how.tokens * outs)
+    matrix = weight(tape, how, f"{name}.weight", ins * outs)
+    out = tape.op(name, x, matrix, saves=(x,), elements=how.tokens * outs)
     if how.sequence_parallel:
         out = tape.op(f"{name}.scattered", out, elements=how.local_tokens * outs)
     if bias:
@@ -82,23 +87,27 @@ def add_bias(
     `expanded`: of a copy, since the bias came expanded to the output's shape (transformer.py:1288).
     """
     summed = bias_sum(x.elements() // width, width)
-    bias = tape.param(f"{name}.bias", width, how.bits)
+    vector = weight(tape, how, f"{name}.bias", width)
     return tape.op(
-        f"{name}.biased", x, bias, passes=True, back_temp=(x.bytes, summed) if expanded else summed
+        f"{name}.biased",
+        x,
+        vector,
+        passes=True,
+        back_temp=(x.bytes, summed) if expanded else summed,
     )
 
 
 def norm(tape: Tape, how: MegatronSetting, x: Value, layer: Norm) -> Value:
-    """Apex's fused norms: input and fp32 statistics of each row are kept (fused_layer_norm.py:104).
+    """Apex's fused norms keep their input and fp32 statistics of rows (fused_layer_norm.py:104).
 
     A layer norm has a mean and a deviation, an RMS norm the latter alone.
     """
     width = layer.size[1]
     count = 2 if layer.impl.startswith("layer") else 1
     stats = tape.value(f"{layer.name}.statistics", x.elements() // width * count, 32, grad=False)
-    weights = [tape.param(f"{layer.name}.weight", width, how.bits)]
+    weights = [weight(tape, how, f"{layer.name}.weight", width)]
     if layer.bias:
-        weights.append(tape.param(f"{layer.name}.bias", width, how.bits))
+        weights.append(weight(tape, how, f"{layer.name}.bias", width))
     return tape.op(layer.name, x, *weights, saves=(x, stats))
 
 
@@ -116,6 +125,6 @@ def dropout_add(tape: Tape, x: Value, branch: Value) -> Value:
 
 def biased_gelu(tape: Tape, how: MegatronSetting, x: Value, width: Num) -> Value:
     """gelu(x + bias), which keeps x alone (model/fused_bias_gelu.py:30-43)."""
-    bias = tape.param("gelu.bias", width, how.bits)
+    vector = weight(tape, how, "gelu.bias", width)
     back = larger(GELU_BACKWARD * x.bytes, bias_sum(how.tokens, width))
-    return tape.op("gelu", x, bias, saves=(x,), temp=GELU_FORWARD * x.bytes, back_temp=back)
+    return tape.op("gelu", x, vector, saves=(x,), temp=GELU_FORWARD * x.bytes, back_temp=back)

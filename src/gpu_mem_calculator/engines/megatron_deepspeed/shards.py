@@ -13,6 +13,7 @@ from ...ledger.mesh import Mesh
 from ...ledger.num import Num
 from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, Linear, Mlp, Norm, Weight
+from ...model.scaling import with_share
 from ...run.run import Run
 from ..megatron_lm.shards import local_vocab
 
@@ -32,20 +33,21 @@ def rank_arch(run: Run) -> Arch:
             seen[id(layer)] = rank_layer(run, layer)
     table = Weight("word_embeddings.weight", (("", local_vocab(run)), ("", arch.hidden)))
     head = Linear("output_layer", ("", arch.hidden), ("", local_vocab(run)))
-    final = replace(final_norm(arch), name="final_layernorm")
-    return replace(
+    made = replace(
         arch,
         vocab=local_vocab(run),
         layers=tuple(seen[id(layer)] for layer in arch.layers),
         embedding=(table, *arch.embedding[1:]),
         embedding_norm=None,
-        final_norm=final,
+        final_norm=replace(final_norm(arch), name="final_layernorm"),
         head=None if arch.tied else head,
         head_extra=(),
         buffers=(),
         windows=(),
-        around=_around(arch, final, int(table.numel)),
     )
+    share = arch.embedding[0].share
+    made = made if share is None else with_share(made, share)
+    return replace(made, around=_around(made))
 
 
 def final_norm(arch: Arch) -> Norm:
@@ -56,7 +58,7 @@ def final_norm(arch: Arch) -> Norm:
 
 def rank_layer(run: Run, layer: Layer) -> Layer:
     """One layer's shards; DeepSpeed's stage 3 asks for its modules, too."""
-    parts = [list(module) for module in _modules(run, layer)]
+    parts = _modules(run, layer)
     sizes = [tuple(int(weight.numel) for weight in module) for module in parts]
     first, qkv, dense, second, wide, narrow = sizes
     core: tuple[ModuleSizes, ...] = ((), (), ())  # core attention, its softmax and its dropout
@@ -95,18 +97,18 @@ def _norm(name: str, block: Norm | None) -> list[Weight]:
     return list(replace(block, name=name, affine=True).weights())
 
 
-def _around(arch: Arch, final: Norm, table: int) -> tuple[tuple[ModuleSizes, ...], ...]:
-    """Modules before and behind the layers, for stage 3.
+def _around(arch: Arch) -> tuple[tuple[ModuleSizes, ...], ...]:
+    """Modules before and after the layers, for stage 3.
 
     GPTModel's own forward reads the weight of the logits, tied or not (gpt_model.py:250), so
-    DeepSpeed has it as one of GPTModel's. Behind it: the language model, the embedding, its
-    tables and its dropout, the transformer.
+    DeepSpeed has it as one of GPTModel's. Below it: the language model, the embedding, its tables
+    and its dropout, the transformer.
     """
-    words = () if arch.tied else ((table,),)
-    others = tuple((int(weight.numel),) for weight in arch.embedding[1:])
-    before = ((table,), (), *(words or ((),)), *others, (), ())
-    norm = tuple(int(weight.numel) for weight in final.weights())
-    return before, (norm, (table,))
+    words, *others = (int(weight.numel) for weight in arch.embedding)
+    table: ModuleSizes = () if arch.tied else (words,)
+    before = ((words,), (), table, *((size,) for size in others), (), ())
+    norm = tuple(int(weight.numel) for weight in final_norm(arch).weights())
+    return before, (norm, (words,))
 
 
 def vectors(arch: Arch) -> frozenset[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...autograd.events import BlockEvents, EventRecorder
 from ...autograd.reductions import embedding_sort_workspace
@@ -17,7 +18,7 @@ from ...step.activations import LayerSources, StageWalks
 from ...step.layer_groups import LayerGroup
 from ...step.pipeline import PipelineStage
 from ..megatron_lm.options import setting
-from ..megatron_lm.shards import embedding_shard, local_vocab
+from ..megatron_lm.shards import local_vocab
 from .layer import head_walk, layer_walk
 from .shards import final_norm
 
@@ -29,27 +30,33 @@ SOURCES = LayerSources(
 )
 
 
-def walks(run: Run, stage: PipelineStage, *, piped: bool) -> StageWalks:
-    """BlockWalk every distinct layer, the head and the embedding's backward.
+def rank_setting(run: Run, *, selective: bool = False) -> MegatronSetting:
+    """How the run's layers are executed on one rank."""
+    return replace(setting(run, selective=selective), share=run.arch.embedding[0].share)
 
-    `piped`: DeepSpeed's PipelineEngine runs the model. On one stage a tied head's gradient waits
-    for the embedding's.
+
+def walks(run: Run, rank: Run, stage: PipelineStage, *, piped: bool) -> StageWalks:
+    """Walk every distinct layer, the head and the embedding's backward.
+
+    `rank` is the run as DeepSpeed sees it. `piped`: DeepSpeed's PipelineEngine runs the model. On
+    one stage a tied head's gradient waits for the embedding's.
     """
-    alone = isinstance(run.mesh.pp, int) and run.mesh.pp == 1
-    tied = run.arch.tied and alone
+    tied = run.arch.tied and int(run.mesh.pp) == 1
     head = _head(
-        setting(run, selective=False),
+        rank_setting(run),
         final_norm(run.arch),
         local_vocab(run),
         tied=tied,
         piped=piped,
     )
     layers = tuple(_layer(run, block) for block in stage.blocks)
-    return StageWalks(layers, head, embedding=embedding_script(run, tied=tied), sources=SOURCES)
+    return StageWalks(
+        layers, head, embedding=embedding_script(run, rank, tied=tied), sources=SOURCES
+    )
 
 
 def _layer(run: Run, block: LayerGroup) -> BlockWalk:
-    how = setting(run, selective=block.recompute == "selective")
+    how = rank_setting(run, selective=block.recompute == "selective")
     return _walked(how, block.layer, block.recompute == "full")
 
 
@@ -82,28 +89,27 @@ class EmbeddingBackward(Struct, frozen=True):
         return larger(pair - self.steps[-1] - self.words - self.positions - self.work, 0)
 
 
-def table_of(run: Run) -> EmbeddingBackward:
+def table_of(run: Run, rank: Run) -> EmbeddingBackward:
     """language_model.py:229-270 turned round: dropout, the gather over a sequence-parallel group,
     the rows of other ranks' words set to zero, a copy in [b, s, h] where there are several samples.
     """
-    how = setting(run, selective=False)
+    how = rank_setting(run)
     local = how.local_tokens * how.hidden * how.bits // 8
     full = how.tokens * how.hidden * how.bits // 8
     steps = [local, *[local] * bool(run.arch.embedding_dropout)]
     steps += [full] * how.sequence_parallel + [full] * (run.mesh.tp > 1)
-    words = local_vocab(run) * how.hidden
-    rest = embedding_shard(run).dense - words
+    words, *others = (weight.numel for weight in rank.arch.embedding)
     work = embedding_sort_workspace(how.tokens, local_vocab(run), how.hidden)
     work = work + full * holds(how.batch > 1)
-    return EmbeddingBackward(tuple(steps), words * how.bits // 8, rest * how.bits // 8, work)
+    return EmbeddingBackward(tuple(steps), words * how.bits // 8, sum(others) * how.bits // 8, work)
 
 
-def embedding_script(run: Run, *, tied: bool) -> BlockEvents:
+def embedding_script(run: Run, rank: Run, *, tied: bool) -> BlockEvents:
     """The embedding's backward, tensor by tensor.
 
     `tied`: autograd adds the words' gradient to the head's, which is contiguous, in place.
     """
-    table, reel = table_of(run), EventRecorder()
+    table, reel = table_of(run, rank), EventRecorder()
     first = exit_grad = reel.number(table.steps[0])
     for size in table.steps[1:]:
         (grad,) = reel.work((size,))

@@ -13,6 +13,7 @@ from msgspec import Struct
 from ...autograd.reductions import row_sum_workspace
 from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, holds, together
+from ...model.blocks import Share
 
 
 class MegatronSetting(Struct, frozen=True, kw_only=True):
@@ -31,6 +32,7 @@ class MegatronSetting(Struct, frozen=True, kw_only=True):
     float_softmax: bool = True
     fused_weight_gradients: bool = False  # wgrad kernels add into the fp32 buffer directly
     selective: bool = False  # core attention is checkpointed
+    share: Share | None = None  # of every parameter, where a count was given
 
     @property
     def length(self) -> Num:
