@@ -11,7 +11,7 @@ from collections.abc import Callable
 from statistics import median
 
 from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.capacity import matrix
+from gpu_mem_calculator.core.serving_capacity import matrix
 from gpu_mem_calculator.serving import server_names
 
 ROUNDS = 15

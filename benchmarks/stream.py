@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.backtest.rows import read_rows
 from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.replay.allocator import replay
 from gpu_mem_calculator.replay.needs import needs_bytes
 from gpu_mem_calculator.replay.stream import AllocationStream

@@ -88,7 +88,7 @@ def page() -> str:
         "Scales and zero points included; a matrix of 4096 x 4096, and whole models in bf16 else.",
         "", *format_table(), "",
         "gpt-oss-20b in MXFP4 is 13,761,264,768 bytes here and in its published index; AWQ and",
-        "GPTQ checkpoints agree with the sizes on their pages (`tests/serving/test_formats.py`).",
+        "GPTQ checkpoints agree with the sizes on their pages (`tests/weights/test_formats.py`).",
         "", "## As vLLM holds them", "",
         "What differs after loading: symmetric GPTQ has no zero points, and an order of inputs",
         "only where activations are sorted; bitsandbytes' scales are unpacked to fp32; NVFP4's",

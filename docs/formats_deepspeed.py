@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpu_mem_calculator.cli.main import main
-from gpu_mem_calculator.formats.deepspeed_keys import (
-    SWITCHED,
-    TOP,
+from gpu_mem_calculator.formats.deepspeed_keys import SWITCHED, TOP
+from gpu_mem_calculator.formats.deepspeed_optimizer import OTHERS, PARAMS, SCHEDULES
+from gpu_mem_calculator.formats.deepspeed_rules import (
     VERSION,
     AliasKey,
     FixedKey,
@@ -27,7 +27,6 @@ from gpu_mem_calculator.formats.deepspeed_keys import (
     RemovedKey,
     Table,
 )
-from gpu_mem_calculator.formats.deepspeed_optimizer import OTHERS, PARAMS, SCHEDULES
 
 TARGET = Path(__file__).with_name("formats-deepspeed.md")
 # Where the values that are read go, by the key of DeepSpeed's file.

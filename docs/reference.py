@@ -5,6 +5,7 @@ python docs/reference.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from gpu_mem_calculator.core.keys import DEFAULT, MEANING
 from gpu_mem_calculator.core.models import LoraConfig
 from gpu_mem_calculator.core.runfile import SECTIONS, hints, rule
 from gpu_mem_calculator.engines import ALIASES, engines
+from gpu_mem_calculator.run.engine import Engine
 from gpu_mem_calculator.serving import ALIASES as SERVERS
 from gpu_mem_calculator.serving import servers
 
@@ -40,29 +42,15 @@ def section_table(name: str) -> list[str]:
     return lines
 
 
-def engine_table() -> list[str]:
-    """Each option, and its default in the engines that have it."""
-    every = engines()
-    lines = ["| option | may be | " + " | ".join(f"`{n}`" for n in every) + " | |"]
+def option_table(section: str, first: str, every: Mapping[str, Engine], own: str) -> list[str]:
+    """Each key of a section but `own`, and its default in the engines that have it."""
+    lines = [f"| {first} | may be | " + " | ".join(f"`{n}`" for n in every) + " | |"]
     lines.append("|---|---|" + "---|" * len(every) + "---|")
-    for key, kind in hints(SECTIONS["engine"]).items():
+    for key, kind in hints(SECTIONS[section]).items():
         cells = [shown(e.options[key]) if key in e.options else "" for e in every.values()]
-        if key != "type":
-            lines.append(f"| `{key}` | {said(kind)} | " + " | ".join(cells)
-                         + f" | {MEANING[f'engine.{key}']} |")  # fmt: skip
-    return lines
-
-
-def server_table() -> list[str]:
-    """Each key of inference, and its default in the engines that have it."""
-    every = servers()
-    lines = ["| key | may be | " + " | ".join(f"`{n}`" for n in every) + " | |"]
-    lines.append("|---|---|" + "---|" * len(every) + "---|")
-    for key, kind in hints(SECTIONS["inference"]).items():
-        cells = [shown(e.options[key]) if key in e.options else "" for e in every.values()]
-        if key != "engine":
-            lines.append(f"| `{key}` | {said(kind)} | " + " | ".join(cells)
-                         + f" | {MEANING[f'inference.{key}']} |")  # fmt: skip
+        if key != own:
+            defaults = " | ".join(cells)
+            lines.append(f"| `{key}` | {said(kind)} | {defaults} | {MEANING[f'{section}.{key}']} |")
     return lines
 
 
@@ -94,13 +82,13 @@ def page() -> str:
         f"`type` is one of {', '.join(f'`{n}`' for n in engines())} (default `pytorch_ddp`);",
         f"other spellings: {spellings}.",
         "Each option's default, in the engines that have it (an empty cell: refused):", "",
-        *engine_table(), "",
+        *option_table("engine", "option", engines(), "type"), "",
         "## inference", "",
         "Instead of training, parallelism and engine: see [inference](inference.md). `engine` is",
         f"one of {', '.join(f'`{n}`' for n in servers())} (default `transformers`); other",
         f"spellings: {', '.join(f'`{a}` = `{n}`' for a, n in SERVERS.items())}.",
         "Each key's default, in the engines that have it (an empty cell: refused):", "",
-        *server_table(), "",
+        *option_table("inference", "key", servers(), "engine"), "",
         "## hardware", "", *section_table("hardware"), "",
     ]  # fmt: skip
     return "\n".join(parts)

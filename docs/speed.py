@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.speed import find_card, serving_of
+from gpu_mem_calculator.core.serving_speed import find_card, serving_of
 from gpu_mem_calculator.serving import servers
 from gpu_mem_calculator.timing.measured import ALONE, PROMPTS, TOGETHER, ReachedShare
 from gpu_mem_calculator.timing.serving import ServingReplica, prompts, requests

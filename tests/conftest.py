@@ -28,7 +28,7 @@ LONG = (
     "examples/test_bench", "examples/test_train", "ground_truth", "measure/test_launchers.py",
     "properties/test_run_file_fuzz.py", "random_runs", "replay/test_needs.py",
     "serving/test_traced.py", "trace/test_deepspeed_measured.py", "trace/test_measured.py",
-    "web/test_fuzz.py", "web/test_killed.py", "web/test_reference.py",
+    "web/test_fuzz.py", "web/test_killed.py", "web/test_compat.py",
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.ledger.ledger import Ledger
 from gpu_mem_calculator.replay.stream import AllocationStream
 from gpu_mem_calculator.step.stream import stream

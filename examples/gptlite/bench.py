@@ -26,10 +26,10 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.backtest.predict import outside_bytes
 from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.replayed import replayed, survives
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read as read_run
+from gpu_mem_calculator.core.stage_replay import replayed, survives
 from gpu_mem_calculator.formats.deepspeed_reader import read
 from gpu_mem_calculator.jobs.function import run_without_model
 from gpu_mem_calculator.run.record import ModuleRecord, arithmetic

@@ -13,23 +13,23 @@ def test_a_linear_layer_keeps_its_input() -> None:
     tape = Tape()
     x, weight = tape.value("x", 100, 16), tape.param("w", 30, 16)
     y = tape.op("y", x, weight, elements=50, saves=(x, weight))
-    made = walk(tape, x, y)
-    assert made.saved == (("x", 200),)
-    assert made.forward == PeakParts(200 + 100)
-    assert made.backward == PeakParts(act=200 + 100 + 200, grad=60)
-    assert made.later.total == made.backward.total
+    result = walk(tape, x, y)
+    assert result.saved == (("x", 200),)
+    assert result.forward == PeakParts(200 + 100)
+    assert result.backward == PeakParts(act=200 + 100 + 200, grad=60)
+    assert result.later.total == result.backward.total
 
 
-def test_a_tensor_that_is_not_kept_goes_after_its_last_use() -> None:
-    """a is gone when c is made."""
+def test_a_tensor_that_is_not_saved_is_freed_after_its_last_use() -> None:
+    """a is gone when c is result."""
     tape = Tape()
     x = tape.value("x", 10, 8)
     b = tape.op("b", tape.op("a", x))
     c = tape.op("c", b)
-    made = walk(tape, x, c)
-    assert made.saved == ()
-    assert made.forward.total == 20
-    assert made.transient == made.forward
+    result = walk(tape, x, c)
+    assert result.saved == ()
+    assert result.forward.total == 20
+    assert result.transient == result.forward
 
 
 def test_python_names_hold_a_tensor() -> None:
@@ -44,18 +44,18 @@ def test_python_names_hold_a_tensor() -> None:
 
 
 def test_a_residual_shares_its_gradient() -> None:
-    """An addition hands one tensor to both inputs; the branch adds to it in place."""
+    """An addition passes one gradient tensor to both inputs; the branch adds to it in place."""
     tape = Tape()
     x = tape.value("x", 10, 8)
     branch = tape.op("branch", x, save_out=True)
     y = tape.op("y", x, branch, passes=True)
-    made = walk(tape, x, y)
+    result = walk(tape, x, y)
     # kept branch, the output's gradient (which is the residual's too), the branch's new one
-    assert made.backward.total == 10 + 10 + 10
+    assert result.backward.total == 10 + 10 + 10
 
 
 def test_a_shared_gradient_is_summed_into_a_new_tensor() -> None:
-    """Where the first gradient is still shared, the sum is a tensor of its own."""
+    """Where the first gradient is still shared, the sum is a new tensor."""
     tape = Tape()
     x = tape.value("x", 10, 8)
     y = tape.op("y", x, x, passes=True)
@@ -68,9 +68,9 @@ def test_views_have_one_storage() -> None:
     x = tape.value("x", 30, 8)
     q, k, v = tape.split("split", tape.op("qkv", x), [("q", 10), ("k", 10), ("v", 10)])
     y = tape.op("y", q, k, v, elements=10, saves=(v,))
-    made = walk(tape, x, y)
-    assert made.saved == (("qkv", 30),)
-    assert made.backward.total == 30 + 10 + 30
+    result = walk(tape, x, y)
+    assert result.saved == (("qkv", 30),)
+    assert result.backward.total == 30 + 10 + 30
 
 
 def test_selective_recompute_drops_what_core_attention_makes() -> None:
@@ -91,7 +91,7 @@ def test_selective_recompute_drops_what_core_attention_makes() -> None:
 
 
 def test_a_cast_to_the_same_width_is_nothing() -> None:
-    """x.to(x.dtype) makes no tensor."""
+    """x.to(x.dtype) allocates no tensor."""
     tape = Tape()
     x = tape.value("x", 10, 16)
     assert tape.cast(x, 16) is x
@@ -100,7 +100,7 @@ def test_a_cast_to_the_same_width_is_nothing() -> None:
 
 
 def test_arrays_walk_like_numbers() -> None:
-    """Each element of an array has the moment it would have alone."""
+    """Each element of an array has the peak it would have alone."""
     sizes = np.array([1, 50], dtype=np.int64)
 
     def peak(size: object) -> object:
@@ -114,7 +114,7 @@ def test_arrays_walk_like_numbers() -> None:
 
 
 def test_a_checkpoint_holds_the_input_of_its_block_once() -> None:
-    """A block that keeps its input shares it with the checkpoint; another has it beside."""
+    """A block that keeps its input shares it with the checkpoint; another holds it in addition."""
     kept, other = Tape(), Tape()
     x = kept.value("x", 10, 8)
     y = kept.op("y", x, saves=(x,))
@@ -125,7 +125,7 @@ def test_a_checkpoint_holds_the_input_of_its_block_once() -> None:
     assert more == 10
 
 
-def test_a_checkpoint_has_let_go_of_saved_tensors_when_gradients_are_summed() -> None:
+def test_a_checkpoint_frees_saved_tensors_before_gradients_are_summed() -> None:
     """A weight's product is summed when the operation has returned and what it saved is gone,
     unless the checkpoint is reentrant.
     """

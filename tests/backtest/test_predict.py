@@ -19,7 +19,7 @@ from gpu_mem_calculator.backtest.predict import (
 from gpu_mem_calculator.backtest.rows import METRICS, MeasuredRun, rows_from
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.replayed import replayed
+from gpu_mem_calculator.core.stage_replay import replayed
 from gpu_mem_calculator.cuda.libraries import NCCL_BYTES, host_libraries
 from gpu_mem_calculator.ledger.ledger import CPU
 from tests.conftest import measured_runs, small_run

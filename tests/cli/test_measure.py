@@ -14,8 +14,8 @@ from gpu_mem_calculator.cli import measure as verb
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.measure import card, ranks, worker
-from gpu_mem_calculator.measure.case import MeasureCase
-from gpu_mem_calculator.measure.child import Tell
+from gpu_mem_calculator.measure.cases_file import MeasureCase
+from gpu_mem_calculator.measure.child_process import Tell
 from gpu_mem_calculator.measure.program import program
 from tests.conftest import small_run
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_mem_calculator.core.choices import takes
+from gpu_mem_calculator.core.allowed_values import takes
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.fields import RunFileField, fields, form
 from gpu_mem_calculator.core.keys import DEFAULT, WORDS

@@ -16,7 +16,7 @@ from gpu_mem_calculator.core import files
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.files import check_writable, read_text, write_file
 from gpu_mem_calculator.core.runfile import load_text
-from gpu_mem_calculator.measure.case import read_cases
+from gpu_mem_calculator.measure.cases_file import read_cases
 
 
 @pytest.mark.parametrize("read", [load_text, read_rows, read_cases])

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator.backtest.predict import outside_bytes
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.cuda.libraries import context_bytes, host_libraries
 from gpu_mem_calculator.ledger.units import MIB

@@ -15,6 +15,20 @@ from gpu_mem_calculator import __version__
 from gpu_mem_calculator.cli.main import main
 from tests.conftest import ROOT
 
+# start-up logs of servers, scored in tests/ground_truth/test_serving_logs.py, and other tables
+LOGS = {
+    "llamacpp_buffers",
+    "serving",
+    "serving_llamacpp",
+    "serving_sglang",
+    "serving_tensorrt_llm",
+    "serving_tgi",
+    "serving_unseen",
+    "serving_vllm",
+    "speeds",
+    "vllm_pages",
+    "vllm_weights",
+}
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -37,6 +51,14 @@ def evidence() -> dict[str, Any]:
 def test_no_group_of_measured_runs_got_worse() -> None:
     """No figure is further off, in the mean or at worst, than documents say."""
     assert evidence()["scores"].worse() == []
+
+
+def test_every_measured_run_is_scored() -> None:
+    """No run is refused, and every file of measured runs is among those that are scored."""
+    scores = evidence()["scores"]
+    assert [one.id for name in scores.FILES for one in scores.report(name).refused] == []
+    runs = {path.stem for path in scores.RUNS.glob("*.jsonl")}
+    assert runs - set(scores.FILES) == LOGS
 
 
 def test_documents_say_what_the_program_says_now() -> None:

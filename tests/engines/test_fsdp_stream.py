@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.replay.stream import AllocationStream
 from gpu_mem_calculator.step.stream import stream

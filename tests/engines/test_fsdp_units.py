@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from gpu_mem_calculator.autograd.events import BlockEvents
 from gpu_mem_calculator.engines.fsdp.units import (
     UnitBits,
-    alone_script,
-    layer_pieces,
+    fsdp_unit,
+    layer_parameters,
     shard_elements,
-    unit,
+    single_rank_events,
 )
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.model.adapters import Adapter
@@ -20,11 +20,11 @@ from tests.engines.test_fsdp import make
 MIXED, WHOLE = UnitBits(32, 16, 16), UnitBits(32, 32, 32)
 
 
-def highest(script: BlockEvents) -> int:
-    """The most bytes that a script has at once."""
+def highest(events: BlockEvents) -> int:
+    """The most bytes that are alive at once."""
     alive = peak = 0
-    for event in script.forward:
-        alive += int(script.sizes[event]) if event >= 0 else -int(script.sizes[~event])
+    for event in events.forward:
+        alive += int(events.sizes[event]) if event >= 0 else -int(events.sizes[~event])
         peak = max(peak, alive)
     return peak
 
@@ -38,7 +38,7 @@ def test_short_tensors_are_padded() -> None:
 def test_an_adapter_stands_behind_its_projection() -> None:
     """PEFT's modules hold the base's weight, then A and B, where the projection was."""
     run = make(adapter=Adapter(16, frozenset({"q_proj", "down_proj"})))
-    names = [p.weight.name for p in layer_pieces(run, run.arch.layers[0], WHOLE, WHOLE)]
+    names = [p.weight.name for p in layer_parameters(run, run.arch.layers[0], WHOLE, WHOLE)]
     assert names[:4] == ["self_attn.q_proj.weight", "q_proj.lora_A", "q_proj.lora_B",
                          "self_attn.k_proj.weight"]  # fmt: skip
     down = names.index("mlp.down_proj.weight")
@@ -49,25 +49,25 @@ def test_projections_of_one_name_have_an_adapter_each() -> None:
     """GPT-2 has a c_proj in its attention and one in its MLP."""
     arch = read_config({"model_type": "gpt2", "n_layer": 1})
     run = replace(make(adapter=Adapter(16, frozenset({"c_proj"}))), arch=arch)
-    names = [p.weight.name for p in layer_pieces(run, arch.layers[0], WHOLE, WHOLE)]
+    names = [p.weight.name for p in layer_parameters(run, arch.layers[0], WHOLE, WHOLE)]
     assert names.count("c_proj.lora_A") == 2
 
 
-def test_one_rank_alone_needs_what_its_script_needs() -> None:
-    """What is counted beyond the gathered parameters is the highest moment of their making."""
+def test_one_rank_alone_needs_what_its_events_need() -> None:
+    """`staging` is the peak of the gather's events beyond the gathered parameters."""
     run = make()
-    for widths in (MIXED, WHOLE):
+    for bits in (MIXED, WHOLE):
         for offload in (False, True):
-            pieces = layer_pieces(run, run.arch.layers[0], widths, widths)
-            found = unit(run, pieces, 1, offload=offload)
-            script = alone_script(found, offload=offload)
-            assert highest(script) == found.gathered + found.staged
-            assert sum(script.sizes[t] for t in script.left) == found.gathered
+            parameters = layer_parameters(run, run.arch.layers[0], bits, bits)
+            unit = fsdp_unit(run, parameters, 1, offload=offload)
+            events = single_rank_events(unit, offload=offload)
+            assert highest(events) == unit.gathered + unit.staging
+            assert sum(events.sizes[t] for t in events.left) == unit.gathered
 
 
 def test_shards_that_are_computed_with_need_no_copy() -> None:
-    """Nothing is staged where neither a cast nor a host stands between."""
+    """There is nothing to stage where shards are neither cast nor on the host."""
     run = make()
-    pieces = layer_pieces(run, run.arch.layers[0], WHOLE, WHOLE)
-    assert unit(run, pieces, 1).staged == 0
-    assert unit(run, pieces, 1, offload=True).staged > 0
+    parameters = layer_parameters(run, run.arch.layers[0], WHOLE, WHOLE)
+    assert fsdp_unit(run, parameters, 1).staging == 0
+    assert fsdp_unit(run, parameters, 1, offload=True).staging > 0

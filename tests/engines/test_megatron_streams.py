@@ -12,7 +12,7 @@ from gpu_mem_calculator.backtest.predict import stage_of_rank
 from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.megatron_defaults import as_measured
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
 from gpu_mem_calculator.engines.megatron_lm.model_inputs import embedding_steps

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from gpu_mem_calculator.core.calculator import estimate
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.formats.deepspeed_keys import FP16, OFFLOAD_PARAM, TOP, ZERO
+from gpu_mem_calculator.formats.deepspeed_keys import FP16, TOP
 from gpu_mem_calculator.formats.deepspeed_reader import read, run_file
+from gpu_mem_calculator.formats.deepspeed_zero_keys import OFFLOAD_PARAM, ZERO
 from tests.conftest import ROOT
 from tests.formats.test_deepspeed_keys import World
 from tests.formats.test_deepspeed_reader import ADAMW, POST, WARMUP

@@ -15,6 +15,8 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.keys import DEFAULT
 from gpu_mem_calculator.engines.deepspeed.options import OPTIONS
 from gpu_mem_calculator.formats import deepspeed_keys as keys
+from gpu_mem_calculator.formats import deepspeed_rules as rules
+from gpu_mem_calculator.formats import deepspeed_zero_keys as zero_keys
 from gpu_mem_calculator.formats.deepspeed_optimizer import OTHERS, PARAMS, SCHEDULES
 from gpu_mem_calculator.formats.deepspeed_reader import read
 
@@ -110,22 +112,26 @@ def test_no_key_is_made_up(configuration: Any) -> None:
 
 
 MODELS = [
-    ("runtime.zero.config", "DeepSpeedZeroConfig", keys.ZERO),
-    ("runtime.zero.offload_config", "DeepSpeedZeroOffloadParamConfig", keys.OFFLOAD_PARAM),
-    ("runtime.zero.offload_config", "DeepSpeedZeroOffloadOptimizerConfig", keys.OFFLOAD_OPTIMIZER),
+    ("runtime.zero.config", "DeepSpeedZeroConfig", zero_keys.ZERO),
+    ("runtime.zero.offload_config", "DeepSpeedZeroOffloadParamConfig", zero_keys.OFFLOAD_PARAM),
+    (
+        "runtime.zero.offload_config",
+        "DeepSpeedZeroOffloadOptimizerConfig",
+        zero_keys.OFFLOAD_OPTIMIZER,
+    ),
     ("runtime.precision_config", "DeepSpeedFP16Config", keys.FP16),
     ("runtime.precision_config", "DeepSpeedBF16Config", keys.BF16),
 ]
 
 
 @pytest.mark.parametrize(("module", "kind", "table"), MODELS)
-def test_every_field_of_a_section(module: str, kind: str, table: keys.Table) -> None:
+def test_every_field_of_a_section(module: str, kind: str, table: rules.Table) -> None:
     """By its name and by its alias; and what is refused is refused above DeepSpeed's default."""
     found = fields(module, kind)
-    gone = {key for key, rule in table.items() if isinstance(rule, keys.RemovedKey)}
+    gone = {key for key, rule in table.items() if isinstance(rule, rules.RemovedKey)}
     assert set(table) - gone == set(found)
     for key, rule in table.items():
-        if not isinstance(rule, keys.FixedKey) or key == "leaf_module":
+        if not isinstance(rule, rules.FixedKey) or key == "leaf_module":
             continue
         if rule.values:
             assert found[key] in rule.values, key
@@ -138,9 +144,9 @@ def test_keys_that_deepspeed_refuses_are_gone() -> None:
     module = of_deepspeed("runtime.config")
     for table, removed in (
         (keys.TOP, module._REMOVED_TOP_LEVEL_CONFIG_KEYS),
-        (keys.ZERO, module._REMOVED_ZERO_CONFIG_KEYS),
+        (zero_keys.ZERO, module._REMOVED_ZERO_CONFIG_KEYS),
     ):
-        assert {key for key, rule in table.items() if isinstance(rule, keys.RemovedKey)} == set(
+        assert {key for key, rule in table.items() if isinstance(rule, rules.RemovedKey)} == set(
             removed
         )
 
@@ -158,15 +164,15 @@ def test_keys_that_deepspeed_refuses_are_gone() -> None:
 def test_sections_that_take_no_memory(name: str, module: str, kind: str) -> None:
     """Their keys are DeepSpeed's."""
     rule = keys.TOP[name]
-    assert isinstance(rule, keys.MemoryFreeKey)
+    assert isinstance(rule, rules.MemoryFreeKey)
     assert set(rule.keys or ()) == set(fields(module, kind))
 
 
 def test_the_flops_profiler_and_checkpoints() -> None:
     """Sections that DeepSpeed reads without a model of them."""
     profiler, checkpoint = keys.TOP["flops_profiler"], keys.TOP["checkpoint"]
-    assert isinstance(profiler, keys.MemoryFreeKey)
-    assert isinstance(checkpoint, keys.MemoryFreeKey)
+    assert isinstance(profiler, rules.MemoryFreeKey)
+    assert isinstance(checkpoint, rules.MemoryFreeKey)
     seen = Seen()
     of_deepspeed("profiling.config").DeepSpeedFlopsProfilerConfig({"flops_profiler": seen})
     assert set(profiler.keys or ()) == seen.asked
@@ -184,7 +190,7 @@ def test_pipelines_have_deepspeed_s_keys_and_defaults() -> None:
     found = of_deepspeed("runtime.config").get_pipeline_config({})
     assert set(keys.PIPELINE) == {*found, "use_reentrant"}
     interval = keys.PIPELINE["activation_checkpoint_interval"]
-    assert isinstance(interval, keys.FixedKey)
+    assert isinstance(interval, rules.FixedKey)
     assert found["activation_checkpoint_interval"] in interval.values
 
 
@@ -199,9 +205,8 @@ def test_the_defaults_of_the_engine_are_deepspeed_s() -> None:
         found = fields("runtime.zero.offload_config", name)
         assert found["pin_memory"] == OPTIONS["pin_memory"]
         start = f"offload_{kind.lower()}."
-        assert {path: value for path, value in keys.NVME.items() if path.startswith(start)} == {
-            path: found[path.removeprefix(start)] for path in keys.NVME if path.startswith(start)
-        }
+        nvme = {path: n for path, n in zero_keys.NVME.items() if path.startswith(start)}
+        assert nvme == {path: found[path.removeprefix(start)] for path in nvme}
     clipping = of_deepspeed("runtime.constants").GRADIENT_CLIPPING_DEFAULT
     assert clipping == DEFAULT["training.gradient_clipping"]
 

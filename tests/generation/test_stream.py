@@ -12,13 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator import estimate
-from gpu_mem_calculator.autograd.events import BlockEvents
 from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.generation.decode_steps import STEPS, played
-from gpu_mem_calculator.generation.model_inputs import mask_script, table_script
 from gpu_mem_calculator.replay.stream import AllocationStream
 from tests.serving.conftest import FAMILIES, assisted, served
 from tests.streams import highest, rolled_and_written
@@ -137,22 +135,6 @@ def test_few_steps_are_played_whole() -> None:
     assert (*some[:2], *some[-2:]) == (1, 2, 510, 511)
     gaps = {b - a for a, b in pairwise(some[1:-1])}
     assert max(gaps) - min(gaps) <= 2
-
-
-def alive(script: BlockEvents) -> int:
-    """Bytes that a script leaves."""
-    left = sum(int(script.sizes[e]) if e >= 0 else -int(script.sizes[~e]) for e in script.forward)
-    assert left == sum(int(script.sizes[tensor]) for tensor in script.left)
-    return left
-
-
-def test_masks_and_tables_leave_themselves() -> None:
-    """Boolean maps on the way to a mask go, and so does everything in fp32."""
-    assert alive(mask_script(100, 400, 800, slides=True)) == 800
-    assert alive(mask_script(100, 400, None, slides=False)) == 400
-    assert alive(mask_script(100, None, None, slides=False)) == 100
-    assert alive(table_script(64, 16)) == 2 * 128
-    assert alive(table_script(64, 0)) == 2 * 256
 
 
 def test_an_estimate_says_what_is_reserved_and_needed() -> None:

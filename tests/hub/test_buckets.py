@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from gpu_mem_calculator.cli.main import main
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.model_source import ResolvedModel, find_model
@@ -116,6 +117,12 @@ def test_what_is_said_where_a_model_is_not_read(there: Bucket, name: str) -> Non
     ({"AWS_ENDPOINT_URL_S3": "minio:9000"}, "begins with http:// or https://"),
     ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"},
      "the storage at http://127.0.0.1:9 cannot be reached"),
+    ({"AWS_ACCESS_KEY_ID": "A\nB"}, "AWS_ACCESS_KEY_ID has a character that no request may have"),
+    ({"AWS_SESSION_TOKEN": "a\nb"}, "AWS_SESSION_TOKEN has a character that no request may have"),
+    ({"AWS_REGION": "eu\nwest"}, "AWS_REGION has a character that no request may have"),
+    ({"AWS_ENDPOINT_URL_S3": "http://a b"}, "AWS_ENDPOINT_URL_S3 has a character that no request"),
+    ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_METADATA_ENDPOINT": "http://a\n"},
+     "AWS_METADATA_ENDPOINT begins or ends with white space; set it without"),
 ])  # fmt: skip
 def test_what_is_said_of_keys_and_places(
     there: Bucket, changed: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
@@ -131,6 +138,7 @@ def test_keys_with_the_end_of_a_line(there: Bucket, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"{KEY}\n")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"{SECRET}\n")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"{there.endpoint}/\n")
+    monkeypatch.setenv("AWS_REGION", "us-east-1\n")
     assert found("models/mine.json").arch.vocab == 256
 
 
@@ -177,7 +185,9 @@ def test_other_refusals_of_a_storage(there: Bucket, code: str, said: str) -> Non
 def test_where_no_address_is_given_it_may_be_missing(code: str) -> None:
     """AWS answers that it knows nothing of the bucket: it may be that it was not meant."""
     asked = Folder("some-bucket", "", Allowance(Access()))
-    said = str(asked._told(OSError(f"<Error><Code>{code}</Code></Error>"), "s3://some-bucket/x"))
+    said = str(
+        asked._sentence(OSError(f"<Error><Code>{code}</Code></Error>"), "s3://some-bucket/x")
+    )
     assert said.endswith("AWS was asked: set AWS_ENDPOINT_URL_S3 for a storage of your own")
 
 
@@ -239,6 +249,44 @@ def test_keys_that_are_to_be_had_elsewhere(
         monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "word"))
         assert found("models/mine.json").arch.vocab == 256
     assert asked == [("/keys", "let me in")]
+
+
+def test_a_token_file_with_the_end_of_a_line_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """obstore panics on such a header; the command names the variable and returns 2."""
+    (tmp_path / "word").write_text("hunter2\n")
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:9/keys")
+    monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "word"))
+    run = tmp_path / "run.json"
+    run.write_text('{"model": {"name": "s3://default-bucket/model"}}')
+    assert main(["calculate", "--config", str(run)]) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert "the file of AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE has a character that" in printed.err
+    assert "hunter2" not in printed.err
+
+
+def test_a_panic_of_obstore_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rust's panics are no Exception; an interrupt by the user stays one."""
+
+    class PanicException(BaseException):
+        """Named as pyo3 names it."""
+
+    def failing(error: type[BaseException]) -> Callable[..., None]:
+        def store(*_: object) -> None:
+            raise error
+
+        return store
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.setattr(Folder, "store", failing(PanicException))
+    assert "obstore cannot ask the storage at http://127.0.0.1:9" in why("s3://some-bucket/x.json")
+    assert "obstore cannot ask the storage" in why("s3://some-bucket/x.gguf")
+    monkeypatch.setattr(Folder, "store", failing(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        find_model(ModelConfig(name="s3://some-bucket/y.json"))
 
 
 def test_a_password_in_the_storages_address_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:

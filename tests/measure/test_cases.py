@@ -13,9 +13,9 @@ import pytest
 
 from gpu_mem_calculator.backtest.rows import rows_from
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.measure.case import MeasureCase
 from gpu_mem_calculator.measure.cases import CaseResult, measure_cases, measure_one
-from gpu_mem_calculator.measure.child import Tell
+from gpu_mem_calculator.measure.cases_file import MeasureCase
+from gpu_mem_calculator.measure.child_process import Tell
 from gpu_mem_calculator.measure.runs_file import Row, RunsFile
 from gpu_mem_calculator.measure.worker import beginning
 from tests.conftest import small_run

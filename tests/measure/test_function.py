@@ -16,7 +16,7 @@ from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.jobs.job import World
 from gpu_mem_calculator.measure import program as module
 from gpu_mem_calculator.measure import worker
-from gpu_mem_calculator.measure.case import MeasureCase, read_cases
+from gpu_mem_calculator.measure.cases_file import MeasureCase, read_cases
 from gpu_mem_calculator.measure.program import program
 
 from .conftest import FakeCuda

@@ -14,7 +14,7 @@ import pytest
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.jobs.job import World
 from gpu_mem_calculator.measure import ranks
-from gpu_mem_calculator.measure.case import MeasureCase
+from gpu_mem_calculator.measure.cases_file import MeasureCase
 from gpu_mem_calculator.measure.program import MeasuredProgram
 from gpu_mem_calculator.measure.ranks import RankPlace, launched, measure_rank
 from tests.conftest import small_run

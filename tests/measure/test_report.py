@@ -6,8 +6,8 @@ from typing import Any
 
 from gpu_mem_calculator.backtest.predict import by_estimate
 from gpu_mem_calculator.backtest.rows import rows_from
-from gpu_mem_calculator.measure.case import MeasureCase
 from gpu_mem_calculator.measure.cases import CaseResult
+from gpu_mem_calculator.measure.cases_file import MeasureCase
 from gpu_mem_calculator.report.lines import plain
 from gpu_mem_calculator.report.measurement import case_line, compared, measurement_report
 from tests.conftest import small_run

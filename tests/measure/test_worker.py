@@ -13,7 +13,7 @@ from gpu_mem_calculator.backtest.rows import rows_from
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.jobs.job import World
 from gpu_mem_calculator.measure import environment, worker
-from gpu_mem_calculator.measure.case import MeasureCase
+from gpu_mem_calculator.measure.cases_file import MeasureCase
 from gpu_mem_calculator.measure.program import MeasuredProgram, program
 from tests.conftest import small_run
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.replay.allocator import replay
 from gpu_mem_calculator.replay.needs import needs_bytes

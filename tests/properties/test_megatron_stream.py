@@ -10,7 +10,7 @@ import pytest
 from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from tests.streams import highest, rolled_and_written
 

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from gpu_mem_calculator import catalog
-from gpu_mem_calculator.core.answers import answers
 from gpu_mem_calculator.core.calculator import Estimate, full_estimate
-from gpu_mem_calculator.core.capacity import matrix
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.inference_config import ServingResult
+from gpu_mem_calculator.core.serving_answers import answers
+from gpu_mem_calculator.core.serving_capacity import matrix
 from gpu_mem_calculator.ledger.ledger import GPU
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.model.blocks import Attention

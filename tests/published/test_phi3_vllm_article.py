@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpu_mem_calculator.core.resolve_inference import resolve_inference
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.serving import resolve_inference
 from gpu_mem_calculator.ledger.ledger import GPU
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.served import WEIGHTS, ServerMemory

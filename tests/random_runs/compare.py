@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpu_mem_calculator.core.calculator import full_estimate
-from gpu_mem_calculator.core.resolved import ResolvedRun
+from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.replay.stream import AllocationStream
 from gpu_mem_calculator.step.stream import stream
 from gpu_mem_calculator.trace.run import trace

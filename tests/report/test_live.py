@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.answers import answers
 from gpu_mem_calculator.core.calculator import Estimate, full_estimate
+from gpu_mem_calculator.core.serving_answers import answers
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.html import html_report
 from gpu_mem_calculator.report.instants import KindSlice

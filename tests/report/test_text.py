@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.calculator import Estimate, estimate, full_estimate
-from gpu_mem_calculator.core.replayed import survives
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read, with_settings
+from gpu_mem_calculator.core.stage_replay import survives
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.advice import remedies
 from gpu_mem_calculator.report.bars import bar, gauge, stacked
 from gpu_mem_calculator.report.headline import card_bytes, sentence
 from gpu_mem_calculator.report.lines import coloured, command, count, plain, size, wrapped
+from gpu_mem_calculator.report.longest_sequence import longest_sequence, room_lines
 from gpu_mem_calculator.report.parts import parts
-from gpu_mem_calculator.report.room import longest_sequence, room_lines
 from gpu_mem_calculator.report.text import text_report
 
 RUNS: dict[str, dict[str, Any]] = {

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.resolve_inference import resolve_inference
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.serving import resolve_inference
 from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB, MIB
 from gpu_mem_calculator.run.run import Run

@@ -7,7 +7,7 @@ from typing import Any
 from gpu_mem_calculator.core.models import RunFile
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.speed import serving_of
+from gpu_mem_calculator.core.serving_speed import serving_of
 from gpu_mem_calculator.timing.card import CardRates
 from gpu_mem_calculator.timing.serving import ServingReplica
 

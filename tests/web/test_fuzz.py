@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from gpu_mem_calculator.engines import engine_names
 from gpu_mem_calculator.serving import server_names
 from gpu_mem_calculator.web.app import create_app
-from gpu_mem_calculator.web.reference import LATER
+from gpu_mem_calculator.web.compat import LATER
 from gpu_mem_calculator.web.routes import CALCULATED, SLOW
 from gpu_mem_calculator.web.settings import ServiceSettings
 from tests.web.bodies import PAGE, SERVED, Body

@@ -16,11 +16,11 @@ import httpx
 import msgspec
 import pytest
 
-from gpu_mem_calculator.web.frames import HEAD, TaskReply, TaskRequest, frame
-from gpu_mem_calculator.web.known import ReplyCache
 from gpu_mem_calculator.web.pool import ProcessLane, QueueFullError, TimeLimitError
+from gpu_mem_calculator.web.reply_cache import ReplyCache
 from gpu_mem_calculator.web.settings import ServiceSettings
 from gpu_mem_calculator.web.worker import TaskInterrupted, WorkerProcess
+from gpu_mem_calculator.web.worker_messages import HEAD, TaskReply, TaskRequest, frame
 
 from ..services import running
 

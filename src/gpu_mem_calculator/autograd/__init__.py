@@ -1,3 +1,3 @@
-"""A block as torch runs it: its operations on a tape, forward, backward and recompute, and which
-tensors are alive when.
+"""Torch's autograd on one block: its operations on a tape, run forward, backward and again under a
+checkpoint, and which tensors are alive at each point.
 """

@@ -1,4 +1,4 @@
-"""Running a tape backward: which gradients and saved tensors are alive, by autograd's rules."""
+"""A tape run backward: which gradients and saved tensors are alive, by autograd's rules."""
 
 from __future__ import annotations
 
@@ -9,181 +9,221 @@ from .tape import Op, Tape, Value
 
 
 class PendingGradient:
-    """A gradient on its way: its tensor, and how many operations it still waits for."""
+    """A gradient that the operation before still waits for.
 
-    __slots__ = ("owners", "tensor")
+    `tensor`: its number among the block's tensors. `references`: how many values share it.
+    """
+
+    __slots__ = ("references", "tensor")
 
     def __init__(self, tensor: int) -> None:
-        self.tensor, self.owners = tensor, 1
+        self.tensor, self.references = tensor, 1
 
 
 class Recompute:
-    """What runs forward again in the middle of a backward: nothing, unless a checkpoint says so."""
+    """What runs forward again during backward; this base class recomputes nothing."""
 
-    again: tuple[int, ...] = ()  # what backward reads and forward has not kept
+    storages: tuple[int, ...] = ()  # saved tensors that forward dropped and backward needs
 
-    def before(self, op: Op, flows: list[PendingGradient]) -> None:
-        """Backward has come to an operation."""
+    def before_operation(self, op: Op, gradients: list[PendingGradient]) -> None:
+        """Called before `op` runs backward, with the gradients of its outputs."""
 
-    def behind(self, op: Op) -> None:
-        """An operation is done."""
+    def after_operation(self, op: Op) -> None:
+        """Called after `op` has run backward."""
 
 
 class BackwardPass:
-    """The run of a tape backward: what is alive, which gradients wait, the highest moments."""
+    """The state of a backward pass: tensors alive, gradients pending, and the peaks so far.
+
+    `ids` numbers the tensors of the forward pass, `owners` has the value that owns each storage.
+    `peak` is that of a first backward, whose weight gradients stay. `later_peak` is that of one
+    whose weight gradients are added to existing ones and freed.
+    """
 
     def __init__(
         self,
-        reel: EventRecorder,
+        recorder: EventRecorder,
         ids: dict[int, int],
         owners: dict[int, Value],
-        kept: dict[int, int],
-        held: Value | None,
+        references: dict[int, int],
+        checkpoint_input: Value | None,
         exit_: Value,
     ) -> None:
-        """`held` is the input that a checkpoint holds; hooks do not count it."""
-        self.reel, self.ids, self.owners = reel, ids, owners
-        self.kept = kept if held is None else kept | {held.index: kept.get(held.index, 0) + 1}
-        self.outside: Num = 0 if held is None else held.bytes
-        self.exit_grad = reel.number(exit_.bytes)
+        """Start with the gradient of the output and with every saved tensor alive.
+
+        `references`: for each saved storage, references other than those of operations.
+        `checkpoint_input`: the input that a checkpoint holds; what `hooks` lists leaves it out.
+        """
+        self.recorder, self.ids, self.owners = recorder, ids, owners
+        self.references = dict(references)
+        self.uncounted: Num = 0
+        if checkpoint_input is not None:
+            self.uncounted, index = checkpoint_input.bytes, checkpoint_input.index
+            self.references[index] = references.get(index, 0) + 1
+        self.exit_grad = recorder.number(exit_.bytes)
         self.grads = {exit_.index: PendingGradient(self.exit_grad)}
-        reel.act = exit_.bytes
-        for index in self.kept:
-            reel.act = reel.act + owners[index].bytes
-        self.weights: Num = 0
-        self.high, self.later = PeakTracker(reel.act), PeakTracker(reel.act)
-        self.after: Num = 0
+        recorder.act = exit_.bytes
+        for index in self.references:
+            recorder.act = recorder.act + owners[index].bytes
+        self.weight_grads: Num = 0
+        self.peak, self.later_peak = PeakTracker(recorder.act), PeakTracker(recorder.act)
+        self.after_first: Num = 0
         self.hooks: list[tuple[Num, Num]] = []
-        self.passed: list[int] = []  # events when each hook runs
+        self.hook_events: list[int] = []
         self.drops: list[tuple[int, int]] = []
         self.matmul = self.shared = -1
-        self.waiting: Num = 0
+        self.waiting: Num = 0  # gradients of weights that another block reads, too
 
-    def run(self, tape: Tape, rerun: Recompute, *, handed: bool) -> None:
-        """From the last operation to the first.
+    def run(self, tape: Tape, recompute: Recompute, *, unpacked: bool) -> None:
+        """Run every operation of the tape, last to first.
 
-        What `rerun` makes again is let go as used. `handed`: saved tensors are gone when an
-        operation has returned.
+        Tensors that `recompute` makes are freed after their last use. `unpacked`: a checkpoint's
+        hooks have given saved tensors away, so they are freed when an operation returns, before
+        its gradients are summed and cast.
         """
-        self.holders = self.kept | dict.fromkeys(rerun.again, 0)
+        self.references |= dict.fromkeys(recompute.storages, 0)
         self.inputs_first = tape.inputs_first
         for op in tape.ops:
             for value in op.saves:
-                if value.base in self.holders:
-                    self.holders[value.base] += 1
+                if value.base in self.references:
+                    self.references[value.base] += 1
         for op in reversed(tape.ops):
-            flows = [self.grads.pop(v.index) for v in op.outs if v.index in self.grads]
-            rerun.before(op, flows)
-            self._operation(op, flows, handed=handed)
-            rerun.behind(op)
+            gradients = [self.grads.pop(v.index) for v in op.outs if v.index in self.grads]
+            recompute.before_operation(op, gradients)
+            self._operation(op, gradients, unpacked=unpacked)
+            recompute.after_operation(op)
 
-    def _operation(self, op: Op, flows: list[PendingGradient], *, handed: bool) -> None:
-        """Gradients of the inputs are made, the output's and what was saved go."""
-        reel, begin = self.reel, len(self.reel.events)
-        made: list[tuple[Value, PendingGradient]] = []
-        new: list[Num] = []
-        late: list[Value] = []
-        if flows:
-            work = [] if op.inside else reel.work(op.back_pieces)
-            order = op.ins  # torch's own matmul makes the gradient of the weight first
-            if op.product:
-                order = op.ins[::-1]
-            elif not self.inputs_first and len(order) > 1:
-                order = tuple(sorted(op.ins, key=lambda v: not v.weight))
-            for value in order:
+    def _operation(self, op: Op, gradients: list[PendingGradient], *, unpacked: bool) -> None:
+        """Compute the gradients of the inputs, then free the outputs' and the saved tensors."""
+        recorder, begin = self.recorder, len(self.recorder.events)
+        input_grads: list[tuple[Value, PendingGradient]] = []
+        weight_grads: list[tuple[Num, int]] = []
+        casts: list[Value] = []
+        if gradients:
+            work = [] if op.inside else recorder.work(op.back_pieces)
+            for value in self._gradient_order(op):
                 if not value.grad:
                     continue
                 if value is op.casts:
-                    late.append(value)
+                    casts.append(value)
                 elif value.param:
-                    new.append((value.bytes, reel.weight(value.bytes)))
-                    self.shared = new[-1][1] if value.waits else self.shared
+                    weight_grads.append((value.bytes, recorder.weight(value.bytes)))
+                    self.shared = weight_grads[-1][1] if value.waits else self.shared
                 elif op.passes and value.bits == op.outs[0].bits:
-                    flows[0].owners += 1
-                    made.append((value, flows[0]))
+                    gradients[0].references += 1
+                    input_grads.append((value, gradients[0]))
                 else:
-                    made.append((value, PendingGradient(reel.make(value.bytes))))
+                    input_grads.append((value, PendingGradient(recorder.make(value.bytes))))
                 if self.matmul < 0 and any(value.weight for value in op.ins):
-                    self.matmul = len(reel.events)
-            work += reel.work(op.back_pieces) if op.inside else []
-            flows_late = self._moments(op, sum(s for s, _ in new), work, late, handed=handed)
-            made += zip(late, flows_late, strict=True)
-        for flow in flows:
-            self.let_go(flow)
+                    self.matmul = len(recorder.events)
+            work += recorder.work(op.back_pieces) if op.inside else []
+            new_bytes: Num = sum(size for size, _ in weight_grads)
+            cast = self._peaks_of(op, new_bytes, work, casts, unpacked=unpacked)
+            input_grads += zip(casts, cast, strict=True)
+        for gradient in gradients:
+            self.release(gradient)
         for value in reversed(op.saves):
-            if value.base in self.holders:
-                self.holders[value.base] -= 1
-                if self.holders[value.base] == 0:
-                    reel.free(self.ids[value.base])
-        self.drops += [(len(reel.events), tensor) for _, tensor in new]
-        for value, flow in made:
-            self._accumulate(value, flow)
+            if value.base in self.references:
+                self.references[value.base] -= 1
+                if self.references[value.base] == 0:
+                    recorder.free(self.ids[value.base])
+        self.drops += [(len(recorder.events), tensor) for _, tensor in weight_grads]
+        for value, gradient in input_grads:
+            self._accumulate(value, gradient)
         for value in op.ins:
             self.waiting = self.waiting + (
-                value.bytes if flows and value.waits and value.grad else 0
+                value.bytes if gradients and value.waits and value.grad else 0
             )
-        self.hooks += [(size, reel.act - self.outside) for size, _ in new]
-        self.passed += [len(reel.events)] * len(new)
-        reel.called(begin, [v.elements() for v in op.ins if v.param and flows])
+        self.hooks += [(size, recorder.act - self.uncounted) for size, _ in weight_grads]
+        self.hook_events += [len(recorder.events)] * len(weight_grads)
+        recorder.record_call(begin, [v.elements() for v in op.ins if v.param and gradients])
 
-    def let_go(self, flow: PendingGradient) -> None:
-        """One that waited for a gradient has it."""
-        flow.owners -= 1
-        if flow.owners == 0:
-            self.reel.free(flow.tensor)
+    def _gradient_order(self, op: Op) -> tuple[Value, ...]:
+        """The inputs in the order of their gradients: torch's own matmul has the weight's first."""
+        if op.product:
+            return op.ins[::-1]
+        if not self.inputs_first and len(op.ins) > 1:
+            return tuple(sorted(op.ins, key=lambda v: not v.weight))
+        return op.ins
 
-    def _moments(
-        self, op: Op, now: Num, work: list[int], late: list[Value], *, handed: bool
+    def release(self, gradient: PendingGradient) -> None:
+        """Drop one reference to a gradient, and free it with the last."""
+        gradient.references -= 1
+        if gradient.references == 0:
+            self.recorder.free(gradient.tensor)
+
+    def _peaks_of(
+        self, op: Op, new_bytes: Num, work: list[int], casts: list[Value], *, unpacked: bool
     ) -> list[PendingGradient]:
-        """An operation at its highest: inside it and, where its results settle later, behind it.
+        """Look at the peaks of an operation: in its kernel, and after it while gradients are summed
+        and cast. `new_bytes`: of its weight gradients. Frees its workspace.
 
-        Returns the gradients that are cast then.
+        Returns the gradients of `casts`, which are cast after the kernel has returned.
         """
-        self.weights = self.weights + now
-        settles = op.settle is not None or bool(late)
+        self.weight_grads = self.weight_grads + new_bytes
+        settles = op.settle is not None or bool(casts)
         if settles:
-            self.see(now, op.back_temp if op.settle is None else op.back_temp - op.settle)
-        if settles and handed:
-            for index in dict.fromkeys(v.base for v in op.saves if v.base in self.holders):
-                if self.holders[index] == sum(v.base == index for v in op.saves):
-                    self.holders[index] = 0
-                    self.reel.free(self.ids[index])
-        cast = [PendingGradient(self.reel.make(value.bytes)) for value in late]
-        work += self.reel.work(() if op.settle is None else (op.settle,))
-        self.see(now, op.back_temp)
+            self.see(new_bytes, op.back_temp if op.settle is None else op.back_temp - op.settle)
+        if settles and unpacked:
+            for index in dict.fromkeys(v.base for v in op.saves if v.base in self.references):
+                if self.references[index] == sum(v.base == index for v in op.saves):
+                    self.references[index] = 0
+                    self.recorder.free(self.ids[index])
+        cast = [PendingGradient(self.recorder.make(value.bytes)) for value in casts]
+        work += self.recorder.work(() if op.settle is None else (op.settle,))
+        self.see(new_bytes, op.back_temp)
         if self.hooks:
-            self.after = larger(self.after, self.reel.act + op.back_temp)
+            self.after_first = larger(self.after_first, self.recorder.act + op.back_temp)
         if work:
-            self.reel.over(work[::-1])
+            self.recorder.over(work[::-1])
         return cast
 
-    def see(self, now: Num, temp: Num) -> None:
-        """Look at a moment."""
-        self.high.see(self.reel.act, self.weights, temp)
-        self.later.see(self.reel.act, now + self.waiting, temp)
+    def see(self, new_bytes: Num, temp: Num) -> None:
+        """Compare both peaks with this instant: `new_bytes` of weight gradients, `temp` of
+        workspace.
+        """
+        self.peak.see(self.recorder.act, self.weight_grads, temp)
+        self.later_peak.see(self.recorder.act, new_bytes + self.waiting, temp)
 
-    def _accumulate(self, value: Value, flow: PendingGradient) -> None:
-        """Add a gradient to what its tensor has already."""
-        there = self.grads.get(value.index)
-        if there is None:
-            self.grads[value.index] = flow
+    def _accumulate(self, value: Value, gradient: PendingGradient) -> None:
+        """Add a gradient to the one that a value already has, if any."""
+        first = self.grads.get(value.index)
+        if first is None:
+            self.grads[value.index] = gradient
         else:
-            if there.owners > 1:  # shared: the sum is a new tensor
-                there.owners -= 1
-                self.grads[value.index] = PendingGradient(self.reel.make(value.bytes))
+            if first.references > 1:  # shared: the sum is a new tensor
+                first.references -= 1
+                self.grads[value.index] = PendingGradient(self.recorder.make(value.bytes))
             self.see(0, 0)
-            self.let_go(flow)
+            self.release(gradient)
 
-    def script(
-        self, entry: Value, exit_: Value, forward: tuple[int, ...], pins: set[int], *, given: bool
-    ) -> BlockEvents:  # fmt: skip
-        """Both directions, written down."""
-        there = self.grads.get(entry.index)
-        left = [self.ids[index] for index in sorted(pins)] + [self.exit_grad] * given
+    def events(
+        self,
+        entry: Value,
+        exit_: Value,
+        forward: tuple[int, ...],
+        pinned: set[int],
+        *,
+        output_grad_held: bool,
+    ) -> BlockEvents:
+        """The events of `forward`, and those of this backward."""
+        entry_grad = self.grads.get(entry.index)
+        left = [self.ids[index] for index in sorted(pinned)]
+        left += [self.exit_grad] * output_grad_held
         return BlockEvents(
-            sizes=tuple(self.reel.sizes), entry=self.ids[entry.index], exit=self.ids[exit_.base],
-            forward=forward, backward=tuple(self.reel.events), exit_grad=self.exit_grad,
-            entry_grad=-1 if there is None else there.tensor, drops=tuple(self.drops),
-            hooks=tuple(self.passed), shared=self.shared, matmul=self.matmul, left=tuple(left),
-            calls=self.reel.before, back_calls=tuple(self.reel.calls), work=tuple(self.reel.works),
-        )  # fmt: skip
+            sizes=tuple(self.recorder.sizes),
+            entry=self.ids[entry.index],
+            exit=self.ids[exit_.base],
+            forward=forward,
+            backward=tuple(self.recorder.events),
+            exit_grad=self.exit_grad,
+            entry_grad=-1 if entry_grad is None else entry_grad.tensor,
+            drops=tuple(self.drops),
+            hooks=tuple(self.hook_events),
+            shared=self.shared,
+            matmul=self.matmul,
+            left=tuple(left),
+            calls=self.recorder.forward_calls,
+            back_calls=tuple(self.recorder.calls),
+            work=tuple(self.recorder.works),
+        )

@@ -1,7 +1,7 @@
-"""A block's tensors in the order in which torch makes and frees them.
+"""A block's tensors in the order in which torch allocates and frees them.
 
-A walk writes to an `EventRecorder`, which returns `BlockEvents`: numbers of tensors in order, `i`
-for an allocation and `~i` for its free.
+A walk writes to an `EventRecorder`, and its events are read from `BlockEvents`: a list of tensor
+numbers, `i` for the allocation of tensor i and `~i` for its free.
 """
 
 from __future__ import annotations
@@ -14,18 +14,26 @@ from msgspec import Struct
 from ..ledger.num import Num, nothing
 from ..ledger.remember import fields_only_ints
 
+# An operation that reads weights: events before it, events after it, elements of the weights.
 Call = tuple[int, int, Num]
 
 
 class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True):
-    """One block, forward and backward, its tensors numbered from 0.
+    """The events of one block, forward and backward. Its tensors are numbered from 0.
 
-    `entry` and `exit` are the block's input and output, `exit_grad` and `entry_grad` their
-    gradients (none where the input takes no gradient). The entry and the exit's gradient come
-    from the neighbours. `drops`: behind so many events of backward a weight's gradient goes,
-    where one is there already that it is added to; else it stays. `hooks`: how many events have
-    passed when the gradient's hook runs. `left` is still there when backward is over. `calls` and
-    `back_calls`: events before and behind each operation that reads weights, and their elements.
+    - sizes: bytes of each tensor
+    - entry, exit: the block's input and output; the block before it allocates `entry`
+    - forward, backward: the events
+    - exit_grad, entry_grad: the gradients of output and input; the block after it allocates
+      `exit_grad`; `entry_grad` is -1 where the input takes no gradient
+    - drops: (event index, tensor) pairs. When gradients accumulate into an existing buffer, the
+      new weight gradient is freed after that many events of backward; otherwise it stays alive
+    - hooks: for each weight gradient, how many events of backward have passed when its hook runs
+    - shared: the gradient of a weight that another block reads, too, or -1
+    - matmul: events of backward when the first weight has been read, or -1
+    - left: tensors that are still alive after backward
+    - calls, back_calls: the operations of each direction that read weights
+    - work: the tensors that are workspace
     """
 
     sizes: tuple[Num, ...]
@@ -37,85 +45,85 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     entry_grad: int = -1
     drops: tuple[tuple[int, int], ...] = ()
     hooks: tuple[int, ...] = ()
-    shared: int = -1  # the gradient of a weight that another block reads, too
-    matmul: int = -1  # events of backward when the first weight has been read
+    shared: int = -1
+    matmul: int = -1
     left: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
     back_calls: tuple[Call, ...] = ()
-    work: tuple[int, ...] = ()  # tensors that are workspace
+    work: tuple[int, ...] = ()
 
     @cached_property
     def only_ints(self) -> bool:
-        """Whether all sizes are plain numbers."""
+        """Whether all sizes are ints: no array, no `Sym`."""
         return fields_only_ints(self)
 
     def later(self) -> tuple[int, ...]:
-        """Backward where the weights' gradients are added to older ones and go, but for a shared
-        one's.
+        """Backward's events where weight gradients are added to existing ones and freed; the
+        gradient of a shared weight stays.
         """
         events: list[int] = []
-        done = 0
-        for position, tensor in self.drops:
-            events += self.backward[done:position]
+        begin = 0
+        for end, tensor in self.drops:
+            events += self.backward[begin:end]
             if tensor != self.shared:
                 events.append(~tensor)
-            done = position
-        return (*events, *self.backward[done:])
+            begin = end
+        return (*events, *self.backward[begin:])
 
 
 class EventRecorder:
-    """Writes a script, and counts the activations that are alive."""
+    """Records events, and counts the bytes of activations that are alive (`act`)."""
 
-    __slots__ = ("act", "before", "calls", "events", "sizes", "works")
+    __slots__ = ("act", "calls", "events", "forward_calls", "sizes", "works")
 
     def __init__(self) -> None:
         self.sizes: list[Num] = []
         self.events: list[int] = []
         self.calls: list[Call] = []
-        self.before: tuple[Call, ...] = ()  # of forward, when backward runs
+        self.forward_calls: tuple[Call, ...] = ()
         self.act: Num = 0
         self.works: list[int] = []
 
     def number(self, size: Num) -> int:
-        """A tensor that comes from elsewhere."""
+        """Number a tensor of `size` bytes that is allocated elsewhere."""
         self.sizes.append(size)
         return len(self.sizes) - 1
 
     def weight(self, size: Num) -> int:
-        """The gradient of a weight, which is no activation."""
-        made = self.number(size)
-        self.events.append(made)
-        return made
+        """Allocate a tensor that is not an activation, such as a weight's gradient."""
+        tensor = self.number(size)
+        self.events.append(tensor)
+        return tensor
 
     def make(self, size: Num) -> int:
-        """A new tensor."""
+        """Allocate an activation."""
         self.act = self.act + size
         return self.weight(size)
 
     def free(self, tensor: int) -> None:
-        """A tensor goes."""
+        """Free an activation."""
         self.events.append(~tensor)
         self.act = self.act - self.sizes[tensor]
 
-    def turn(self) -> tuple[int, ...]:
-        """Forward is over: its events."""
+    def end_forward(self) -> tuple[int, ...]:
+        """The events of forward; what follows is backward."""
         events, self.events = tuple(self.events), []
-        self.before, self.calls = tuple(self.calls), []
+        self.forward_calls, self.calls = tuple(self.calls), []
         return events
 
-    def called(self, begin: int, weights: Iterable[Num]) -> None:
-        """An operation has read weights of so many elements since `begin`."""
+    def record_call(self, begin: int, weights: Iterable[Num]) -> None:
+        """Record that an operation, since event `begin`, has read weights of these elements."""
         elements = list(weights)
         if elements:
             self.calls.append((begin, len(self.events), sum(elements)))
 
     def work(self, sizes: Iterable[Num]) -> list[int]:
-        """Workspace, which is no activation."""
-        made = [self.weight(size) for size in sizes if not nothing(size)]
-        if made:
-            self.works += made
-        return made
+        """Allocate workspace, which is not an activation; sizes of 0 allocate nothing."""
+        tensors = [self.weight(size) for size in sizes if not nothing(size)]
+        if tensors:
+            self.works += tensors
+        return tensors
 
     def over(self, tensors: Iterable[int]) -> None:
-        """Workspace goes."""
+        """Free tensors that are not activations."""
         self.events += [~tensor for tensor in tensors]

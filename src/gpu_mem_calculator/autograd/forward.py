@@ -1,4 +1,4 @@
-"""Running a tape forward: which tensors it makes and frees in which order, and how high it gets."""
+"""A tape run forward: the order in which its tensors are allocated and freed, and its peak."""
 
 from __future__ import annotations
 
@@ -11,35 +11,67 @@ from .events import BlockEvents, EventRecorder
 from .peak import PeakParts, PeakTracker
 from .tape import Op, Tape, Value
 
-FOR_BACKWARD = ("attn.logsumexp", "ssm.")
-NOTHING, KEPT, LET_GO = "nothing", "kept", "let go"  # what becomes of tensors only for backward
+ONLY_WITH_GRADIENTS = ("attn.logsumexp", "ssm.")  # names of tensors that inference does not make
+# What forward does with the tensors that an operation makes for its backward alone: leave them
+# out, keep them, or allocate and free them with the operation.
+SKIP, KEEP, FREE = "skip", "keep", "free"
 
 
-def owners(tape: Tape, *outside: Value) -> dict[int, Value]:
-    """Every tensor with a storage of its own."""
-    found = {value.index: value for value in outside}
+def storage_owners(tape: Tape, *outside: Value) -> dict[int, Value]:
+    """The value that owns each storage, by its index; views are left out."""
+    owners = {value.index: value for value in outside}
     for op in tape.ops:
         for value in (*op.outs, *op.saves):
             if value.base == value.index:
-                found[value.index] = value
-    return found
+                owners[value.index] = value
+    return owners
 
 
-def forward(
-    reel: EventRecorder,
+def run_forward(
+    recorder: EventRecorder,
     tape: Tape,
     outside: tuple[Value, ...],
     exit_: Value,
-    own: dict[int, Value],
+    owners: dict[int, Value],
     stays: set[int],
     *,
-    saves: str,
+    for_backward: str,
 ) -> tuple[PeakParts, dict[int, int]]:
-    """The highest moment of a forward after which `stays` are left, and its tensors' numbers.
+    """The peak of a forward pass, and the number of each storage in `recorder`.
 
-    `outside` is there before it: the block's input, and whatever else the tape reads. `saves`
-    says what becomes of the tensors that an operation makes for its backward alone.
+    `outside` is allocated before it: the block's input, and all else that the tape reads. `stays`
+    and the output are alive after it. `for_backward`: SKIP, KEEP or FREE.
     """
+    ends = _last_uses(tape, exit_, {index for index in owners if index not in stays})
+    ids = {value.index: recorder.number(value.bytes) for value in outside}
+    recorder.act = 0
+    for value in outside:
+        recorder.act = recorder.act + value.bytes
+    peak = PeakTracker(recorder.act)
+    for i, op in enumerate(tape.ops):
+        masks = _made_for_backward(op, ids) if for_backward == FREE and op.saves else []
+        pieces = () if nothing(op.temp) else op.pieces
+        begin = len(recorder.events)
+        work = recorder.work((*masks, *(() if op.inside else pieces)))
+        for value in op.outs:
+            if value.base == value.index:
+                ids[value.index] = recorder.make(value.bytes)
+        for value in op.saves if for_backward == KEEP else ():
+            if value.base not in ids and value.base in stays:
+                ids[value.base] = recorder.make(value.bytes)
+        work += recorder.work(pieces if op.inside else ())
+        peak.see(recorder.act, 0, op.temp + sum(masks) if masks else op.temp)
+        if work:
+            recorder.over(work[::-1])
+        for index in ends.get(i, ()):
+            if index in ids:
+                recorder.free(ids[index])
+        recorder.record_call(begin, [v.elements() for v in op.ins if v.param])
+    return peak.moment, ids
+
+
+def _last_uses(tape: Tape, exit_: Value, storages: set[int]) -> dict[int, list[int]]:
+    """For the index of each operation, those of `storages` that it uses last; never the output."""
     last: dict[int, int] = {}
     for i, op in enumerate(tape.ops):
         for value in (*op.outs, *op.ins):
@@ -47,48 +79,35 @@ def forward(
     last.pop(exit_.base, None)
     ends: dict[int, list[int]] = {}
     for index, i in last.items():
-        if index in own and index not in stays:
+        if index in storages:
             ends.setdefault(i, []).append(index)
-    ids = {value.index: reel.number(value.bytes) for value in outside}
-    reel.act = 0
-    for value in outside:
-        reel.act = reel.act + value.bytes
-    high = PeakTracker(reel.act)
-    for i, op in enumerate(tape.ops):
-        more = _for_backward(op, ids) if saves == LET_GO and op.saves else []
-        pieces = () if nothing(op.temp) else op.pieces
-        begin, work = len(reel.events), reel.work((*more, *(() if op.inside else pieces)))
-        for value in op.outs:
-            if value.base == value.index:
-                ids[value.index] = reel.make(value.bytes)
-        for value in op.saves if saves == KEPT else ():
-            if value.base not in ids and value.base in stays:
-                ids[value.base] = reel.make(value.bytes)
-        work += reel.work(pieces if op.inside else ())
-        high.see(reel.act, 0, op.temp + sum(more) if more else op.temp)
-        if work:
-            reel.over(work[::-1])
-        for index in ends.get(i, ()):
-            if index in ids:
-                reel.free(ids[index])
-        reel.called(begin, [v.elements() for v in op.ins if v.param])
-    return high.moment, ids
+    return ends
 
 
-def _for_backward(op: Op, ids: dict[int, int]) -> list[Num]:
-    """Bytes of what an operation makes for its backward even where there is none: masks, mostly,
-    and so before its output.
+def _made_for_backward(op: Op, ids: dict[int, int]) -> list[Num]:
+    """Bytes of each tensor that an operation makes for its backward even where there is none:
+    mostly masks, which it allocates before its output.
 
     Left out are log-sum-exps, which attention kernels compute where a gradient is needed, and the
     states that scans keep for it.
     """
-    return [value.bytes for value in op.saves
-            if value.base not in ids and value not in op.outs
-            and not value.name.startswith(FOR_BACKWARD)]  # fmt: skip
+    return [
+        value.bytes
+        for value in op.saves
+        if value.base not in ids
+        and value not in op.outs
+        and not value.name.startswith(ONLY_WITH_GRADIENTS)
+    ]
 
 
 class ForwardPass(Struct, frozen=True, kw_only=True):
-    """A forward without a graph, and its tensors' numbers: what it found, and what it leaves."""
+    """A forward pass without autograd.
+
+    - moment: its peak
+    - script: its events
+    - given: numbers of the tensors that it finds allocated, besides its input
+    - kept: numbers of the tensors that outlive it, besides its output
+    """
 
     moment: PeakParts
     script: BlockEvents
@@ -97,20 +116,38 @@ class ForwardPass(Struct, frozen=True, kw_only=True):
 
 
 def passing(
-    tape: Tape, entry: Value, exit_: Value, *, given: Iterable[Value] = (),
+    tape: Tape,
+    entry: Value,
+    exit_: Value,
+    *,
+    given: Iterable[Value] = (),
     kept: Iterable[Value] = (),
-) -> ForwardPass:  # fmt: skip
-    """A forward pass under `torch.inference_mode`.
+) -> ForwardPass:
+    """A forward pass under `torch.inference_mode`: a tensor lives until its last use.
 
-    Nothing is saved: a tensor lives until its last use. `given` is there before it beside its
-    entry, `kept` outlives it beside its exit.
+    `given` is allocated before it, besides `entry`; `kept` outlives it, besides `exit_`.
     """
-    reel, before, after = EventRecorder(), tuple(given), tuple(kept)
+    recorder, before, after = EventRecorder(), tuple(given), tuple(kept)
     outside = (entry, *before)
-    moment, ids = forward(
-        reel, tape, outside, exit_, owners(tape, *outside), {v.base for v in after}, saves=LET_GO
+    peak, ids = run_forward(
+        recorder,
+        tape,
+        outside,
+        exit_,
+        storage_owners(tape, *outside),
+        {v.base for v in after},
+        for_backward=FREE,
     )
-    script = BlockEvents(sizes=tuple(reel.sizes), entry=0, exit=ids[exit_.base],
-                    forward=tuple(reel.events), work=tuple(reel.works))  # fmt: skip
-    return ForwardPass(moment=moment, script=script, given=tuple(ids[v.index] for v in before),
-                kept=tuple(ids[v.base] for v in after))  # fmt: skip
+    events = BlockEvents(
+        sizes=tuple(recorder.sizes),
+        entry=0,
+        exit=ids[exit_.base],
+        forward=tuple(recorder.events),
+        work=tuple(recorder.works),
+    )
+    return ForwardPass(
+        moment=peak,
+        script=events,
+        given=tuple(ids[v.index] for v in before),
+        kept=tuple(ids[v.base] for v in after),
+    )

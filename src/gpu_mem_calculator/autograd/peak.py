@@ -1,4 +1,4 @@
-"""The highest moment of a walk, in parts."""
+"""The peak of a walk, in parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..ledger.num import Num, choose
 
 
 class PeakParts(Struct, frozen=True, gc=False):
-    """The highest moment of a walk, in parts: activations, parameter gradients, workspace."""
+    """Bytes at the peak of a walk: activations, parameter gradients, workspace."""
 
     act: Num = 0
     grad: Num = 0
@@ -16,18 +16,18 @@ class PeakParts(Struct, frozen=True, gc=False):
 
     @property
     def total(self) -> Num:
-        """All of it."""
+        """The sum of the parts, in bytes."""
         return self.act + self.grad + self.temp
 
     def or_higher(self, act: Num, grad: Num, temp: Num) -> PeakParts:
-        """This moment, or another one where that is higher."""
-        high = PeakTracker(self.act, self.grad, self.temp)
-        high.see(act, grad, temp)
-        return high.moment
+        """This peak, or the other one where that is higher."""
+        tracker = PeakTracker(self.act, self.grad, self.temp)
+        tracker.see(act, grad, temp)
+        return tracker.moment
 
 
 class PeakTracker:
-    """Keeps the highest of the moments it sees."""
+    """The highest of the instants it has seen; of arrays, element by element."""
 
     __slots__ = ("parts", "total")
 
@@ -36,17 +36,17 @@ class PeakTracker:
         self.total = act + grad + temp
 
     def see(self, act: Num, grad: Num, temp: Num) -> None:
-        """Look at a moment."""
+        """Take an instant as the peak where it is higher."""
         total = act + grad + temp
         higher = total > self.total
         if higher is True:
             self.total, self.parts = total, (act, grad, temp)
         elif higher is not False:
-            both = zip((act, grad, temp), self.parts, strict=True)
-            self.parts = tuple(choose(higher, new, old) for new, old in both)
+            pairs = zip((act, grad, temp), self.parts, strict=True)
+            self.parts = tuple(choose(higher, new, old) for new, old in pairs)
             self.total = choose(higher, total, self.total)
 
     @property
     def moment(self) -> PeakParts:
-        """The highest one."""
+        """The peak so far."""
         return PeakParts(*self.parts)

@@ -6,60 +6,61 @@ from .backward import BackwardPass, PendingGradient, Recompute
 from .tape import Op, Tape
 
 
-def dropped(tape: Tape) -> set[int]:
-    """Storages that only core attention makes and reads, its masks among them."""
+def core_storages(tape: Tape) -> set[int]:
+    """Storages that only core attention makes and reads, its masks included."""
     inside = {v.base for op in tape.ops if op.core for v in (*op.outs, *op.saves)}
     outside = {v.base for op in tape.ops if not op.core for v in (*op.ins, *op.outs, *op.saves)}
     return inside - outside
 
 
 class AttentionRecompute(Recompute):
-    """Core attention in a backward: before its last operation it runs forward again.
+    """Runs core attention forward again before the backward of its last operation.
 
-    Where `tape.core_held`, the checkpoint holds the output that this makes and the gradient that
-    it was given until the first operation is done.
+    Where `tape.core_held`, the checkpoint holds the recomputed output and the gradient of the
+    output until the first operation of core attention has run backward.
     """
 
-    def __init__(self, back: BackwardPass, tape: Tape, again: tuple[int, ...]) -> None:
-        """`again`: what its backward reads and forward has not kept."""
-        self.back, self.again, self.holds = back, again, tape.core_held
+    def __init__(self, back: BackwardPass, tape: Tape, storages: tuple[int, ...]) -> None:
+        """`storages`: saved tensors that forward dropped and backward needs."""
+        self.back, self.storages, self.holds = back, storages, tape.core_held
         self.ops = [op for op in tape.ops if op.core]
-        self.held: list[tuple[int, PendingGradient]] = []
+        self.checkpoint: list[tuple[int, PendingGradient]] = []
 
-    def before(self, op: Op, flows: list[PendingGradient]) -> None:
-        """Backward has come to an operation."""
-        if not (flows and op.core and self.again):
+    def before_operation(self, op: Op, gradients: list[PendingGradient]) -> None:
+        """Recompute before the first operation of core attention that runs backward."""
+        if not (gradients and op.core and self.storages):
             return
         output = self._forward()
-        self.again = ()
+        self.storages = ()
         if self.holds:
-            flows[0].owners += 1
-            self.held = [(output, flows[0])]
+            gradients[0].references += 1
+            self.checkpoint = [(output, gradients[0])]
         else:
-            self.back.reel.free(output)
+            self.back.recorder.free(output)
 
-    def behind(self, op: Op) -> None:
-        """An operation is done."""
-        if self.held and op is self.ops[0]:
-            ((output, flow),) = self.held
-            self.back.reel.free(output)
-            self.back.let_go(flow)
+    def after_operation(self, op: Op) -> None:
+        """Free what the checkpoint holds after the last operation of core attention."""
+        if self.checkpoint and op is self.ops[0]:
+            ((output, gradient),) = self.checkpoint
+            self.back.recorder.free(output)
+            self.back.release(gradient)
 
     def _forward(self) -> int:
-        """Run it, leave what backward reads, and give the number of the output."""
-        reel, made = self.back.reel, dict[int, int]()
-        last = {v.base: i for i, op in enumerate(self.ops) for v in (*op.ins, *op.outs)}
+        """Run core attention forward, keep what backward reads; returns the output's number."""
+        recorder, alive = self.back.recorder, dict[int, int]()
+        last_use = {v.base: i for i, op in enumerate(self.ops) for v in (*op.ins, *op.outs)}
         output = next(op for op in reversed(self.ops) if op.outs).outs[0].index
+        stays = (*self.storages, output)
         for i, op in enumerate(self.ops):
-            work = reel.work(op.pieces)
+            work = recorder.work(op.pieces)
             for value in (*op.outs, *op.saves):
-                wanted = value in op.outs or value.base in self.again
-                if value.base == value.index and value.index not in made and wanted:
-                    made[value.index] = reel.make(value.bytes)
+                wanted = value in op.outs or value.base in self.storages
+                if value.base == value.index and value.index not in alive and wanted:
+                    alive[value.index] = recorder.make(value.bytes)
             self.back.see(0, op.temp)
-            reel.over(work)
-            for index in [n for n in made if last.get(n) == i and n not in (*self.again, output)]:
-                reel.free(made.pop(index))
-        number = made.pop(output)
-        self.back.ids |= made
+            recorder.over(work)
+            for index in [n for n in alive if last_use.get(n) == i and n not in stays]:
+                recorder.free(alive.pop(index))
+        number = alive.pop(output)
+        self.back.ids |= alive
         return number

@@ -1,7 +1,7 @@
-"""A block as torch runs it: which tensors an operation makes, reads, and keeps for backward.
+"""A block as torch runs it: which tensors each operation reads, makes, and saves for backward.
 
-A `Tape` is written by functions that follow a framework's code line by line; `walk` then runs it
-forward and backward. Sizes may be ints, arrays or `Sym`s: only the structure is looked at.
+Functions that follow a framework's code line by line write a `Tape`; `walk` then runs it forward
+and backward. Sizes may be ints, arrays or `Sym`s: no decision depends on them.
 """
 
 from __future__ import annotations
@@ -14,53 +14,80 @@ from ..ledger.num import Num
 
 
 class Value(Struct, eq=False, gc=False):
-    """One tensor on the tape. A view has the storage of its `base`."""
+    """One tensor on the tape.
+
+    - bytes: its size; bits: of one element
+    - grad: it takes a gradient
+    - index: its number on the tape; base: that of the value whose storage it uses, for a view
+    - param: a weight, which lives outside the block and whose gradient outlives it
+    - weight: a weight, or a cast of one
+    - waits: another block reads this weight, too, and its gradient waits for that block's
+    """
 
     name: str
     bytes: Num
     bits: int
-    grad: bool  # whether a gradient flows to it
+    grad: bool
     index: int
     base: int
-    param: bool = False  # a weight: it lives outside the block, its gradient outlives it
-    weight: bool = False  # a weight, or a cast of one
-    waits: bool = False  # another block reads this weight, too: its gradient waits for that one's
+    param: bool = False
+    weight: bool = False
+    waits: bool = False
 
     def elements(self) -> Num:
-        """Elements, from the bytes."""
+        """Number of elements."""
         return self.bytes * 8 // self.bits
 
 
 class Op(Struct, eq=False, gc=False):
-    """One operation: reads `ins`, makes `outs`, keeps `saves`."""
+    """One operation: it reads `ins`, makes `outs`, and saves `saves` for its backward.
+
+    - passes: the inputs' gradient is the output's, no new tensor
+    - temp, back_temp: bytes of workspace in forward and in backward
+    - core: part of core attention, which selective recompute drops
+    - settle: bytes of `back_temp` that autograd's validate_outputs allocates after the
+      operation's own kernel has returned
+    - pieces: `temp` by tensor; back_pieces: `back_temp` by tensor, without `settle`
+    - inside: workspace is allocated after the outputs, else before them
+    - product: a matmul of activations; its backward makes the second factor's gradient first
+    - casts: an input whose gradient is made in a wider dtype, as workspace, and cast after the
+      kernel has returned
+    """
 
     name: str
     ins: tuple[Value, ...]
     outs: tuple[Value, ...]
     saves: tuple[Value, ...]
-    passes: bool  # the gradient goes to the inputs as it is, no new tensor
-    temp: Num  # workspace in forward
-    back_temp: Num  # workspace in backward
-    core: bool  # part of core attention, which selective recompute drops
-    settle: Num = None  # the part of back_temp that comes when the operation has returned
-    pieces: tuple[Num, ...] = ()  # temp, tensor by tensor
-    back_pieces: tuple[Num, ...] = ()  # back_temp, but for what settles
-    inside: bool = False  # workspace is made behind the results
-    product: bool = False  # a matmul: backward makes the second factor's gradient first
-    casts: Value | None = None  # an input whose gradient is made wide, and cast on the way out
+    passes: bool
+    temp: Num
+    back_temp: Num
+    core: bool
+    settle: Num = None
+    pieces: tuple[Num, ...] = ()
+    back_pieces: tuple[Num, ...] = ()
+    inside: bool = False
+    product: bool = False
+    casts: Value | None = None
 
 
 class Tape:
-    """Records operations in the order torch runs them."""
+    """Operations in the order torch runs them, and what holds longer than they say.
+
+    - core: operations recorded now are part of core attention
+    - inputs_first: a matmul's backward makes its input's gradient before its weight's
+    - core_held: a checkpoint of core attention holds its output and that output's gradient
+    - pinned: saved tensors that live as long as the graph
+    - returned: what the block returns besides its output
+    """
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self.count = 0
         self.core = False
-        self.inputs_first = False  # a matmul's backward makes its input's gradient first
-        self.core_held = False  # a checkpoint of core attention holds its output and gradient
+        self.inputs_first = False
+        self.core_held = False
         self.pinned: list[Value] = []
-        self.returned: list[Value] = []  # what a block returns beside its output
+        self.returned: list[Value] = []
 
     def _make(self, name: str, size: Num, bits: int, grad: bool) -> Value:
         self.count += 1
@@ -71,17 +98,20 @@ class Tape:
         return self._make(name, elements * bits // 8, bits, grad)
 
     def param(self, name: str, elements: Num, bits: int, *, grad: bool = True) -> Value:
-        """A weight."""
-        made = self._make(name, elements * bits // 8, bits, grad)
-        made.param = made.weight = True
-        return made
+        """A weight; `grad`: it is trained."""
+        weight = self._make(name, elements * bits // 8, bits, grad)
+        weight.param = weight.weight = True
+        return weight
 
     def weights(self) -> list[Value]:
-        """Every weight that an operation reads."""
+        """Every weight that an operation reads, once."""
         return list({v.index: v for op in self.ops for v in op.ins if v.param}.values())
 
-    def rest(self, elements: Num, bits: int) -> None:
-        """Small weights that no operation on the tape has named: their gradients come last."""
+    def add_other_weights(self, elements: Num, bits: int) -> None:
+        """Add the small weights that no operation reads, so that the tape has `elements` in all.
+
+        The first operation with a gradient gets them, so their gradients come last.
+        """
         named: Num = 0
         for value in self.weights():
             named = named + value.elements()
@@ -106,11 +136,11 @@ class Tape:
         product: bool = False,
         casts: Value | None = None,
     ) -> Value:
-        """Record an operation; its output is like its first input unless said otherwise.
+        """Record an operation, and return its output.
 
-        A workspace of several tensors is given as a tuple. `inside`: a kernel makes it behind
-        its results, else it is made before them. `product`: a matmul of activations. `casts`:
-        this input's gradient is made wide, as workspace, and cast when the operation has returned.
+        `elements` and `bits` are the output's; by default those of the first input. `save_out`:
+        the output is saved, too. `temp` and `back_temp`: bytes of workspace, a tuple for several
+        tensors. For the others see `Op`. What takes no gradient saves nothing.
         """
         first = ins[0]
         bits = bits or first.bits
@@ -120,52 +150,63 @@ class Tape:
             size = first.bytes if bits == first.bits else first.bytes * bits // first.bits
         out = self._make(name, size, bits, any(v.grad for v in ins))
         out.weight = first.weight and len(ins) == 1
-        kept = tuple(v for v in saves if not v.param) + ((out,) if save_out else ())
-        if not out.grad:  # autograd does not record it
-            kept = ()
-        now, back = _together(temp), _together(back_temp)
+        saved = tuple(v for v in saves if not v.param) + ((out,) if save_out else ())
+        back_bytes = _total(back_temp)
         self.ops.append(
-            Op(name, ins, (out,), kept, passes, now, back, self.core, settle, _apart(temp),
-               _apart(back_temp) if settle is None else (back - settle,), inside,
-               product, casts)
-        )  # fmt: skip
+            Op(
+                name,
+                ins,
+                (out,),
+                saved if out.grad else (),  # autograd does not record what takes no gradient
+                passes,
+                _total(temp),
+                back_bytes,
+                self.core,
+                settle,
+                _pieces(temp),
+                _pieces(back_temp) if settle is None else (back_bytes - settle,),
+                inside,
+                product,
+                casts,
+            )
+        )
         return out
 
     def split(self, name: str, whole: Value, sizes: Iterable[tuple[str, Num]]) -> list[Value]:
-        """Views of one tensor (elements each). Backward joins their gradients in a new one."""
-        parts = []
-        for part, elements in sizes:
-            view = self._make(part, elements * whole.bits // 8, whole.bits, whole.grad)
+        """Views of one tensor, by (name, elements). Backward joins their gradients in a new one."""
+        views = []
+        for view_name, elements in sizes:
+            view = self._make(view_name, elements * whole.bits // 8, whole.bits, whole.grad)
             view.base = whole.base
-            parts.append(view)
-        self.ops.append(Op(name, (whole,), tuple(parts), (), False, 0, 0, self.core))
-        return parts
+            views.append(view)
+        self.ops.append(Op(name, (whole,), tuple(views), (), False, 0, 0, self.core))
+        return views
 
     def cast(self, x: Value, bits: int) -> Value:
-        """x.to(dtype): nothing where the dtype is the same already."""
+        """x.to(dtype): x itself where it has that dtype."""
         return x if x.bits == bits else self.op(f"{x.name}.to", x, bits=bits)
 
     def pin(self, value: Value) -> None:
-        """An autograd function's context names this saved tensor: it goes with the graph.
+        """Keep a saved tensor as long as the graph, because an autograd function's context has it.
 
-        torch lets go of what `save_for_backward` was given, not of attributes of the context
+        torch releases what `save_for_backward` was called with, not attributes of the context
         (torch 2.11 csrc/autograd/python_function.cpp PyNode::release_variables).
         """
         self.pinned.append(value)
 
     def hold(self, *values: Value) -> None:
-        """Python still names these tensors here."""
+        """Keep tensors alive up to here, because Python still names them."""
         self.ops.append(Op("hold", values, (), (), False, 0, 0, self.core))
 
 
-def _apart(temp: Num | tuple[Num, ...]) -> tuple[Num, ...]:
+def _pieces(temp: Num | tuple[Num, ...]) -> tuple[Num, ...]:
     if type(temp) is int and temp == 0:
         return ()
     return temp if isinstance(temp, tuple) else (temp,)
 
 
-def _together(temp: Num | tuple[Num, ...]) -> Num:
+def _total(temp: Num | tuple[Num, ...]) -> Num:
     total: Num = 0
-    for size in _apart(temp):
+    for size in _pieces(temp):
         total = total + size
     return total

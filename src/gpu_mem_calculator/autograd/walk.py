@@ -1,12 +1,12 @@
-"""Running a tape forward and backward: what a block keeps, and how high it gets.
+"""A tape run forward and backward: what a block keeps for backward, and its peaks.
 
 Autograd's rules (torch 2.11, torch/csrc/autograd/engine.cpp and input_buffer.cpp):
-- a tensor lives while Python names it (until its last use here) or an operation has saved it;
-- in backward an operation's saved tensors go when it has run, and so does its output's gradient;
-- a second gradient for a tensor is added in place, out of place where the first one is shared;
-- gradients are summed to their tensor's shape and cast to its dtype when the operation has returned
-  (validate_outputs): what it had saved is still there, but not under a checkpoint, whose hooks
-  have handed it over for good.
+- a tensor lives while Python names it (here until its last use) or an operation has saved it;
+- in backward, an operation's saved tensors and the gradient of its output are freed after it;
+- a second gradient of a tensor is added in place, or out of place where the first one is shared;
+- gradients are summed to their tensor's shape and cast to its dtype after the operation has
+  returned (validate_outputs). Its saved tensors are still alive then, but not under a checkpoint,
+  whose hooks have given them away.
 """
 
 from __future__ import annotations
@@ -16,22 +16,34 @@ from msgspec import Struct
 from ..ledger.num import Num
 from .backward import BackwardPass
 from .events import BlockEvents, EventRecorder
-from .forward import KEPT, NOTHING, forward, owners
+from .forward import KEEP, SKIP, run_forward, storage_owners
 from .peak import PeakParts
-from .recompute import AttentionRecompute, dropped
+from .recompute import AttentionRecompute, core_storages
 from .tape import Tape, Value
 
-HOOKS, REENTRANT = "hooks", "reentrant"  # how a checkpoint around a block is made
+HOOKS, REENTRANT = "hooks", "reentrant"  # implementations of a checkpoint around a block
 
 
 class BlockWalk(Struct, frozen=True, kw_only=True):
-    """What a block costs: what it keeps, and its highest moment in each direction.
+    """What a block costs, in bytes: what it keeps, and its peak in each direction.
 
-    Moments count everything the block itself holds then, its input and the gradient of its
-    output included. `later` is backward when the parameters' gradients are there already: a new
-    one is added to the old one and goes. `transient` is a forward that keeps nothing, as under
-    a checkpoint. `holds_input`: backward's moments are those under a checkpoint, which holds the
-    block's input until the block is done.
+    Peaks count all that the block itself holds then, its input and the gradient of its output
+    included.
+
+    - saved: (name, bytes) of each tensor kept from forward to backward
+    - input_bytes: of the block's input
+    - forward: the peak of a forward that keeps what backward needs
+    - transient: the peak of a forward that keeps nothing, as under a checkpoint
+    - backward: the peak of backward when new weight gradients stay
+    - later: the peak of backward when weight gradients exist already: a new one is added to the
+      old one and freed
+    - hooks: for each weight gradient, its bytes and the activations alive when its hook runs
+    - after_first: the peak of backward after the first weight gradient
+    - pinned: the part of `saved` that stays until all of backward is over
+    - holds_input: the peaks of backward are those under a checkpoint, which holds the block's
+      input until the block is done
+    - once: the events of a forward that keeps nothing
+    - script: the events of a forward that keeps what backward needs, and of backward
     """
 
     saved: tuple[tuple[str, Num], ...]
@@ -40,16 +52,16 @@ class BlockWalk(Struct, frozen=True, kw_only=True):
     transient: PeakParts
     backward: PeakParts
     later: PeakParts
-    hooks: tuple[tuple[Num, Num], ...]  # each weight gradient made, and what is alive then
-    after_first: Num  # the highest moment of backward after the first weight gradient
-    pinned: Num = 0  # the part of what is kept that stays until all of backward is done
+    hooks: tuple[tuple[Num, Num], ...]
+    after_first: Num
+    pinned: Num = 0
     holds_input: bool = False
-    once: BlockEvents  # a forward that keeps nothing
-    script: BlockEvents  # one that keeps what backward needs, and backward
+    once: BlockEvents
+    script: BlockEvents
 
     @property
     def saved_bytes(self) -> Num:
-        """Everything kept from forward to backward."""
+        """Bytes kept from forward to backward."""
         total: Num = 0
         for _, size in self.saved:
             total = total + size
@@ -57,49 +69,77 @@ class BlockWalk(Struct, frozen=True, kw_only=True):
 
 
 def walk(
-    tape: Tape, entry: Value, exit_: Value, *, recompute_core: bool = False, checkpoint: str = "",
-    given: bool = False,
-) -> BlockWalk:  # fmt: skip
+    tape: Tape,
+    entry: Value,
+    exit_: Value,
+    *,
+    recompute_core: bool = False,
+    checkpoint: str = "",
+    output_grad_held: bool = False,
+) -> BlockWalk:
     """Run the tape forward, then backward.
 
-    `recompute_core` is a checkpoint around core attention: it keeps what comes in and what
-    goes out, and makes the rest again. `checkpoint` is one around all of it: HOOKS (torch's own,
-    utils/checkpoint.py _checkpoint_hook) or REENTRANT; it holds the block's input. `given`: who
-    gave the output's gradient holds it, too.
+    `recompute_core`: a checkpoint around core attention keeps its inputs and its output, and
+    recomputes the rest. `checkpoint`: one around the whole block, by HOOKS (torch's own,
+    utils/checkpoint.py _checkpoint_hook) or REENTRANT; it holds the block's input.
+    `output_grad_held`: the caller also holds a reference to the gradient of the output, so it is
+    not freed here.
     """
-    own = owners(tape, entry)
-    saved = {v.base for op in tape.ops for v in op.saves}
-    gone = dropped(tape) if recompute_core else set()
-    kept = {v.base: 0 for op in tape.ops for v in op.saves if v.base not in gone}
-    again = tuple(sorted(gone & saved))
+    owners = storage_owners(tape, entry)
+    dropped = core_storages(tape) if recompute_core else set()
+    all_saved = {v.base: 0 for op in tape.ops for v in op.saves}
+    saved = {index: count for index, count in all_saved.items() if index not in dropped}
+    recomputed = tuple(sorted(dropped & all_saved.keys()))
     pins = {v.base for v in tape.pinned}
     pinned: Num = 0
     for index in sorted(pins):
-        pinned = pinned + own[index].bytes
-    held = entry if checkpoint else None
-    bare, reel = EventRecorder(), EventRecorder()
-    stays = {entry.index} if checkpoint else set()
-    transient, ids = forward(bare, tape, (entry,), exit_, own, stays, saves=NOTHING)
-    once = BlockEvents(sizes=tuple(bare.sizes), entry=0, exit=ids[exit_.base],
-                  forward=tuple(bare.events), calls=tuple(bare.calls),
-                  work=tuple(bare.works))  # fmt: skip
-    ahead, ids = forward(reel, tape, (entry,), exit_, own, {*kept, *stays}, saves=KEPT)
-    events = reel.turn()
-    back = BackwardPass(reel, ids, own, kept | dict.fromkeys(pins, 1), held, exit_)
-    if given:
-        back.grads[exit_.index].owners += 1
-    back.run(tape, AttentionRecompute(back, tape, again), handed=checkpoint == HOOKS)
+        pinned = pinned + owners[index].bytes
+    held = {entry.index} if checkpoint else set()
+    transient, once = _walk_once(tape, entry, exit_, owners, held)
+    recorder = EventRecorder()
+    forward, ids = run_forward(
+        recorder, tape, (entry,), exit_, owners, {*saved, *held}, for_backward=KEEP
+    )
+    events = recorder.end_forward()
+    back = BackwardPass(
+        recorder,
+        ids,
+        owners,
+        saved | dict.fromkeys(pins, 1),
+        entry if checkpoint else None,
+        exit_,
+    )
+    if output_grad_held:
+        back.grads[exit_.index].references += 1
+    back.run(tape, AttentionRecompute(back, tape, recomputed), unpacked=checkpoint == HOOKS)
     return BlockWalk(
-        saved=tuple((own[index].name, own[index].bytes) for index in kept),
+        saved=tuple((owners[index].name, owners[index].bytes) for index in saved),
         input_bytes=entry.bytes,
-        forward=ahead,
+        forward=forward,
         transient=transient,
-        backward=back.high.moment,
-        later=back.later.moment,
+        backward=back.peak.moment,
+        later=back.later_peak.moment,
         hooks=tuple(back.hooks),
-        after_first=back.after,
+        after_first=back.after_first,
         pinned=pinned,
         holds_input=bool(checkpoint),
         once=once,
-        script=back.script(entry, exit_, events, pins, given=given),
+        script=back.events(entry, exit_, events, pins, output_grad_held=output_grad_held),
     )
+
+
+def _walk_once(
+    tape: Tape, entry: Value, exit_: Value, owners: dict[int, Value], held: set[int]
+) -> tuple[PeakParts, BlockEvents]:
+    """The peak and the events of a forward that keeps nothing but `held`."""
+    recorder = EventRecorder()
+    peak, ids = run_forward(recorder, tape, (entry,), exit_, owners, held, for_backward=SKIP)
+    events = BlockEvents(
+        sizes=tuple(recorder.sizes),
+        entry=0,
+        exit=ids[exit_.base],
+        forward=tuple(recorder.events),
+        calls=tuple(recorder.calls),
+        work=tuple(recorder.works),
+    )
+    return peak, events

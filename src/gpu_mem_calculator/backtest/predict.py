@@ -11,9 +11,9 @@ from msgspec import Struct
 from ..core.calculator import STEP, Estimate, full_estimate
 from ..core.errors import InputError
 from ..core.record_file import load_record
-from ..core.replayed import replayed
-from ..core.resolved import ResolvedRun
-from ..core.serving import serving_result
+from ..core.resolved_run import ResolvedRun
+from ..core.serving_result import serving_result
+from ..core.stage_replay import replayed
 from ..cuda.libraries import NCCL_BYTES, host_libraries
 from ..ledger.ledger import CPU, UNIFIED
 from ..run.phases import STARTUP

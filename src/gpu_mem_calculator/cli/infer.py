@@ -145,8 +145,8 @@ def _again(args: argparse.Namespace) -> list[str]:
 
 
 def _fewest(args: argparse.Namespace, data: dict[str, Any]) -> int:
-    from ..core.capacity import fewest_gpus
     from ..core.runfile import read
+    from ..core.serving_capacity import fewest_gpus
 
     found = fewest_gpus(read(data))
     _show_changes(args, [found] if found else [])
@@ -154,7 +154,7 @@ def _fewest(args: argparse.Namespace, data: dict[str, Any]) -> int:
 
 
 def _largest(args: argparse.Namespace, data: dict[str, Any]) -> int:
-    from ..core.capacity import largest_models
+    from ..core.serving_capacity import largest_models
 
     found = largest_models(data)
     _show_changes(args, found)

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from ..core.errors import InputError, tell
 from ..core.runfile import with_settings
 from ..ledger.units import GIB, KIB, MIB
-from ..measure.case import STEPS, TIMEOUT, MeasureCase, fresh_id, read_cases
 from ..measure.cases import CaseResult, measure_cases
-from ..measure.over_ray import ClusterShape
+from ..measure.cases_file import STEPS, TIMEOUT, MeasureCase, fresh_id, read_cases
+from ..measure.ray_cluster import ClusterShape
 from ..measure.runs_file import RunsFile
 from .conditions import check_options, conditions, run_name
 from .function import add_function, function_values

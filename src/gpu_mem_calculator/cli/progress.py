@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..core.errors import printable, tell
-from ..measure.case import MeasureCase
+from ..measure.cases_file import MeasureCase
 from .output import write
 
 Heard = Callable[[MeasureCase, str], None]

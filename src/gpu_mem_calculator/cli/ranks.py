@@ -6,10 +6,10 @@ import argparse
 
 from ..core.errors import InputError
 from ..measure.card import require_torch
-from ..measure.case import MeasureCase, fresh_id
-from ..measure.over_ray import run_over_ray
+from ..measure.cases_file import MeasureCase, fresh_id
 from ..measure.program import program
 from ..measure.ranks import RankPlace, check_ranks, measure_rank
+from ..measure.ray_cluster import run_over_ray
 from ..measure.runs_file import RunsFile
 from ..measure.torchrun import begin, refused
 from .conditions import check_options, conditions, run_name

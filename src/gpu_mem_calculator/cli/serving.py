@@ -15,7 +15,7 @@ def serving_answer(
     contexts: Sequence[int] = (), concurrencies: Sequence[int] = (),
 ) -> int:  # fmt: skip
     """Show it as the options ask; the exit code is the verdict with --check."""
-    from ..core.answers import answers
+    from ..core.serving_answers import answers
 
     found = answers(estimate, contexts, concurrencies)
     if args.format == "table":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..jobs.function import UserFunction
     from ..report.tracing import TraceReport
     from ..trace.diff import LedgerDiff
-    from ..trace.foreign import ForeignModel
+    from ..trace.foreign_model import ForeignModel
     from ..trace.run import RunTrace
 
 EXAMPLES = """\
@@ -93,7 +93,7 @@ def job_of(args: argparse.Namespace) -> TraceInput:
         _section(data, "training")["pytorch_alloc_conf"] = args.alloc_conf
     if args.function:
         return _with_function(args, data, values)
-    from ..trace.foreign import foreign
+    from ..trace.foreign_model import foreign
     from ..trace.run import device_of
 
     with _in_a_sentence():

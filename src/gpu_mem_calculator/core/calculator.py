@@ -17,6 +17,7 @@ from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
 from ..run.run import Run
 from ..run.served import SERVE, NamedBytes, ServerMemory
 from .errors import InputError
+from .fit_verdict import FITS, SHORT, verdict
 from .models import (
     EngineConfig,
     GPUConfig,
@@ -28,12 +29,11 @@ from .models import (
     StageResult,
     TrainingConfig,
 )
-from .replayed import StageReplay, replayed, with_blocks
 from .resolve import resolve
-from .resolved import ResolvedRun
+from .resolved_run import ResolvedRun
 from .runfile import as_dict, gathered, read
-from .serving import asked_for, serving_result
-from .verdict import FITS, SHORT, verdict
+from .serving_result import asked_for, serving_result
+from .stage_replay import StageReplay, replayed, with_blocks
 
 STEP = (FORWARD, BACKWARD, OPTIMIZER, PREFILL, DECODE, SERVE)  # whatever is not start-up
 Source = str | Path | Mapping[str, Any] | RunFile

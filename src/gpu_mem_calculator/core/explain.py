@@ -18,7 +18,7 @@ from ..model.scaling import with_share
 from ..model.symbolic import symbolic
 from ..run.run import Run
 from .calculator import STEP, Estimate
-from .replayed import with_blocks
+from .stage_replay import with_blocks
 
 LETTERS = {
     "b": "micro-batch", "s": "sequence", "n": "new tokens", "m": "micro-batches a step",

@@ -14,10 +14,10 @@ from ..engines import ALIASES, engine_names, engines
 from ..serving import ALIASES as SERVER_ALIASES
 from ..serving import servers
 from ..serving.transformers.checks import ONE_VALUE
-from .choices import OPEN, AllowedValue, choices, takes
+from .allowed_values import OPEN, AllowedValue, choices, takes
 from .keys import DEFAULT, WORDS
 from .models import LoraConfig, Object, Parameters
-from .resolve import AXES
+from .resolve_training import AXES
 from .runfile import SECTIONS, hints, parts
 
 LARGE = 10**9  # whole numbers that may be larger are sizes

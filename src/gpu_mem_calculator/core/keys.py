@@ -12,7 +12,7 @@ from typing import Any
 from ..families.plain import DEFAULTS as PLAIN
 from .hardware import DEFAULT_MEMORY_GB
 from .inference_keys import EXPERT, INFERENCE, MAIN, MORE, Row
-from .resolve import AXES
+from .resolve_training import AXES
 
 MODEL: Mapping[str, Row] = {
     "name": (MAIN, "model", "A preset, a name on the hub such as owner/model, a path to a "

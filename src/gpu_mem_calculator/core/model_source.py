@@ -23,7 +23,7 @@ from ..hub.sources import local
 from ..model.arch import Arch
 from ..run.record import ModuleRecord, RecordError, arch_of, read_record
 from ..run.run import StoredTensor
-from .belonging import misfit
+from .checkpoint_match import misfit
 from .errors import InputError
 from .model_facts import SHAPE_ONLY, check_facts
 from .model_name import config_file, fetched, own_code, spelled, unknown

@@ -6,10 +6,9 @@ A folder is discovered by itself, and imported when its engine is used.
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 
 from ..run.engine import Engine
+from ..run.registry import folder_names, load_engine
 
 ALIASES = {
     "pytorch": "pytorch_ddp",
@@ -22,8 +21,8 @@ ALIASES = {
 
 @cache
 def engine_names() -> tuple[str, ...]:
-    """Every engine's name."""
-    return tuple(sorted(folder.name for folder in iter_modules(__path__) if folder.ispkg))
+    """Every engine's name, as in a run file."""
+    return folder_names(__path__)
 
 
 @cache
@@ -32,13 +31,11 @@ def spellings() -> dict[str, str]:
     return {**{name: name for name in engine_names()}, **ALIASES}
 
 
-@cache
 def engine(name: str) -> Engine:
     """One engine by its name."""
-    found: Engine = import_module(f"{__name__}.{name}.engine").ENGINE
-    return found
+    return load_engine(__name__, name)
 
 
 def engines() -> dict[str, Engine]:
-    """Every engine."""
+    """Every engine by its name."""
     return {name: engine(name) for name in engine_names()}

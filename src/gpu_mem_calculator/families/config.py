@@ -42,14 +42,17 @@ class Config:
         value = self.get(*names)
         return 0 if value == 0 else self.size(*names, default=default) if value else default
 
+    def _typed(self, name: str, kind: type, rule: str) -> object:
+        """A value of one type, or None where the key is missing."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise ConfigError(f"model.config.{name}={value!r} must be {rule}")
+        return value
+
     def flag(self, name: str, *, default: bool) -> bool:
         """True or false."""
-        value = self.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise ConfigError(f"model.config.{name}={value!r} must be true or false")
-        return value
+        value = self._typed(name, bool, "true or false")
+        return default if value is None else bool(value)
 
     def number(self, name: str, *, default: float = 0.0) -> float:
         """A number."""
@@ -69,12 +72,8 @@ class Config:
 
     def text(self, name: str, default: str) -> str:
         """A word, such as the name of an activation."""
-        value = self.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise ConfigError(f"model.config.{name}={value!r} must be a string such as {default!r}")
-        return value
+        value = self._typed(name, str, f"a string such as {default!r}")
+        return default if value is None else str(value)
 
     def nullable(self, name: str, default: int | None) -> int | None:
         """A size or None: `null` means None, a missing key the default."""

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model.arch import Arch, Layer
-from ..model.blocks import Linear, Mixer, Mlp, Moe, Norm, StateSpace, Weight
+from ..model.blocks import Mixer, Mlp, Moe, Norm, StateSpace
 from .attention import head_counts, separate_attention
 from .config import Config, ConfigError
 from .frame import decoder
+from .mamba import mamba1_block, time_step_rank
 from .mlps import gated_mlp, stacked_moe
 
 
@@ -25,43 +26,23 @@ def periodic(config: Config, what: str, period: int, offset: int, layers: int) -
     return [index % period == offset for index in range(layers)]
 
 
-def time_step_rank(config: Config, hidden: int) -> int:
-    """`mamba_dt_rank`, or hidden / 16 rounded up."""
-    auto = config.get("mamba_dt_rank") in (None, "auto")
-    return -(-hidden // 16) if auto else config.size("mamba_dt_rank")
-
-
-def mamba1_mixer(config: Config, hidden: int) -> StateSpace:
+def jamba_mixer(config: Config, hidden: int) -> StateSpace:
     """JambaMambaMixer (transformers 5.17 models/jamba): Mamba-1 with norms on dt, B and C."""
-    inner = hidden * config.size("mamba_expand", default=2)
     state = config.size("mamba_d_state", default=16)
-    conv = config.size("mamba_d_conv", default=4)
-    rank = time_step_rank(config, hidden)
-    bias = config.flag("mamba_proj_bias", default=False)
-    embed, wide, low = ("embed", hidden), ("state", inner), ("dt_rank", rank)
-    weights = [
-        Weight("A_log", (wide, ("d_state", state))),
-        Weight("D", (wide,)),
-        Weight("conv1d.weight", (wide, ("conv_in", 1), ("conv", conv))),
-        *Linear("in_proj", embed, ("state", 2 * inner), bias).weights(),
-        *Linear("x_proj", wide, ("dt_rank", rank + 2 * state)).weights(),
-        *Linear("dt_proj", low, wide, bias=True).weights(),
-        *Linear("out_proj", wide, embed, bias).weights(),
-        *Norm("dt_layernorm", low).weights(),
-        *Norm("b_layernorm", ("d_state", state)).weights(),
-        *Norm("c_layernorm", ("d_state", state)).weights(),
-    ]
-    if config.flag("mamba_conv_bias", default=True):
-        weights.append(Weight("conv1d.bias", (wide,)))
-    return StateSpace(
-        version=1,
-        inner=inner,
+    rank = time_step_rank(config, "mamba_dt_rank", hidden)
+    return mamba1_block(
+        hidden,
+        hidden * config.size("mamba_expand", default=2),
+        rank=rank,
         state=state,
-        heads=1,
-        groups=1,
-        conv=conv,
-        parameters=tuple(weights),
-        dt_rank=rank,
+        conv=config.size("mamba_d_conv", default=4),
+        bias=config.flag("mamba_proj_bias", default=False),
+        conv_bias=config.flag("mamba_conv_bias", default=True),
+        norms=(
+            Norm("dt_layernorm", ("dt_rank", rank)),
+            Norm("b_layernorm", ("d_state", state)),
+            Norm("c_layernorm", ("d_state", state)),
+        ),
     )
 
 
@@ -95,7 +76,7 @@ def read_jamba(data: Mapping[str, Any]) -> Arch:
     attention = separate_attention(
         hidden, heads, kv_heads, head_dim, dropout=config.number("attention_dropout")
     )
-    mixers: tuple[Mixer, Mixer] = (mamba1_mixer(config, hidden), attention)
+    mixers: tuple[Mixer, Mixer] = (jamba_mixer(config, hidden), attention)
     dense = gated_mlp(hidden, ffn, activation=activation)
     mlps: tuple[Mlp | Moe, Mlp | Moe] = (dense, dense)
     if num_experts > 1:

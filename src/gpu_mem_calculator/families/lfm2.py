@@ -78,13 +78,18 @@ def _stack(
     )  # fmt: skip
 
 
+def _sizes(config: Config, *, hidden: int) -> tuple[int, int, list[str]]:
+    """Width, number of layers, and the mixer of each layer."""
+    hidden = config.size("hidden_size", default=hidden)
+    layers = config.size("num_hidden_layers", default=32)
+    usual = indexed(config, "full_attn_idxs", layers, range(layers))
+    return hidden, layers, mixed_types(config, "layer_types", layers, usual)
+
+
 def read_lfm2(data: Mapping[str, Any]) -> Arch:
     """LFM2 (transformers 5.17 models/lfm2)."""
     config = Config(data)
-    hidden = config.size("hidden_size", default=2560)
-    layers = config.size("num_hidden_layers", default=32)
-    usual = indexed(config, "full_attn_idxs", layers, range(layers))
-    types = mixed_types(config, "layer_types", layers, usual)
+    hidden, layers, types = _sizes(config, hidden=2560)
     mlp: Mlp | Moe = feed_forward(config, hidden)
     return _stack(config, "lfm2", hidden, types, [mlp] * layers)
 
@@ -92,10 +97,7 @@ def read_lfm2(data: Mapping[str, Any]) -> Arch:
 def read_lfm2_moe(data: Mapping[str, Any]) -> Arch:
     """LFM2 with experts (transformers 5.17 models/lfm2_moe); the first layers are dense."""
     config = Config(data)
-    hidden = config.size("hidden_size", default=2048)
-    layers = config.size("num_hidden_layers", default=32)
-    usual = indexed(config, "full_attn_idxs", layers, range(layers))
-    types = mixed_types(config, "layer_types", layers, usual)
+    hidden, layers, types = _sizes(config, hidden=2048)
     dense: Mlp | Moe = swiglu(hidden, config.size("intermediate_size", default=7168))
     moe: Mlp | Moe = stacked_moe(
         hidden, config.size("num_experts", default=32),

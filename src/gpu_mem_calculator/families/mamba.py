@@ -10,34 +10,66 @@ from functools import partial
 from typing import Any
 
 from ..model.arch import Arch, Layer
-from ..model.blocks import Linear, StateSpace, Weight
+from ..model.blocks import Linear, Norm, StateSpace, Weight
 from .config import Config
 from .frame import named_decoder
 from .norms import rms
 
 
-def mamba_mixer(config: Config, hidden: int) -> StateSpace:
-    """MambaMixer (transformers 5.17 models/mamba): a low-rank time step from x."""
-    inner = hidden * config.size("expand", default=2)
-    state = config.size("state_size", default=16)
-    conv = config.size("conv_kernel", default=4)
-    auto = config.get("time_step_rank") in (None, "auto")
-    rank = -(-hidden // 16) if auto else config.size("time_step_rank")
-    bias = config.flag("use_bias", default=False)
-    embed, wide = ("embed", hidden), ("state", inner)
+def mamba1_block(
+    hidden: int,
+    inner: int,
+    *,
+    rank: int,
+    state: int,
+    conv: int,
+    bias: bool,
+    conv_bias: bool,
+    norms: tuple[Norm, ...] = (),
+) -> StateSpace:
+    """A Mamba-1 mixer with a time step of low rank; `norms` are Jamba's, on dt, B and C."""
+    embed, wide, low = ("embed", hidden), ("state", inner), ("dt_rank", rank)
     weights = [
         Weight("A_log", (wide, ("d_state", state))),
         Weight("D", (wide,)),
         Weight("conv1d.weight", (wide, ("conv_in", 1), ("conv", conv))),
         *Linear("in_proj", embed, ("state", 2 * inner), bias).weights(),
         *Linear("x_proj", wide, ("dt_rank", rank + 2 * state)).weights(),
-        *Linear("dt_proj", ("dt_rank", rank), wide, bias=True).weights(),
+        *Linear("dt_proj", low, wide, bias=True).weights(),
         *Linear("out_proj", wide, embed, bias).weights(),
+        *(weight for norm in norms for weight in norm.weights()),
     ]
-    if config.flag("use_conv_bias", default=True):
+    if conv_bias:
         weights.append(Weight("conv1d.bias", (wide,)))
-    return StateSpace(version=1, inner=inner, state=state, heads=1, groups=1, conv=conv,
-                      parameters=tuple(weights), dt_rank=rank)  # fmt: skip
+    sizes = {"inner": inner, "state": state, "conv": conv, "dt_rank": rank}
+    return StateSpace(version=1, heads=1, groups=1, parameters=tuple(weights), **sizes)
+
+
+def time_step_rank(config: Config, name: str, hidden: int) -> int:
+    """The rank that the key gives, or hidden / 16 rounded up."""
+    auto = config.get(name) in (None, "auto")
+    return -(-hidden // 16) if auto else config.size(name)
+
+
+def mamba_mixer(config: Config, hidden: int) -> StateSpace:
+    """MambaMixer (transformers 5.17 models/mamba): a low-rank time step from x."""
+    return mamba1_block(
+        hidden,
+        hidden * config.size("expand", default=2),
+        rank=time_step_rank(config, "time_step_rank", hidden),
+        state=config.size("state_size", default=16),
+        conv=config.size("conv_kernel", default=4),
+        bias=config.flag("use_bias", default=False),
+        conv_bias=config.flag("use_conv_bias", default=True),
+    )
+
+
+def mamba_layer(mixer: StateSpace, hidden: int, *, fp32_residual: bool = False) -> Layer:
+    """A norm and a mixer."""
+    norms = (("pre", rms("norm", hidden)),)
+    return Layer(
+        kind="mamba", mixer=mixer, mixer_name="mixer", norms=norms, fp32_residual=fp32_residual
+    )
 
 
 def read_mamba(family: str, data: Mapping[str, Any]) -> Arch:
@@ -47,12 +79,7 @@ def read_mamba(family: str, data: Mapping[str, Any]) -> Arch:
     """
     config = Config(data)
     hidden = config.size("hidden_size", default=768)
-    layer = Layer(
-        kind="mamba",
-        mixer=mamba_mixer(config, hidden),
-        mixer_name="mixer",
-        norms=(("pre", rms("norm", hidden)),),
-    )
+    layer = mamba_layer(mamba_mixer(config, hidden), hidden)
     return named_decoder(
         config, family, hidden, (layer,) * config.size("num_hidden_layers", default=32),
         words="backbone.embeddings", blocks="backbone.layers", vocab=50280, tied=True,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.arch import Arch, Layer
+from ..model.arch import Arch
 from ..model.blocks import Linear, Norm, StateSpace, Weight
 from .config import Config, ConfigError
 from .frame import named_decoder
+from .mamba import mamba_layer
 from .norms import rms
 
 
@@ -90,13 +91,8 @@ def read_mamba2(data: Mapping[str, Any]) -> Arch:
     """Mamba-2 (transformers 5.17 models/mamba2); it has no limit on length, so 2^20 stands in."""
     config = Config(data)
     hidden = config.size("hidden_size", default=4096)
-    layer = Layer(
-        kind="mamba",
-        mixer=mamba2_mixer(config, hidden),
-        mixer_name="mixer",
-        norms=(("pre", rms("norm", hidden)),),
-        fp32_residual=config.flag("residual_in_fp32", default=True),
-    )
+    fp32 = config.flag("residual_in_fp32", default=True)
+    layer = mamba_layer(mamba2_mixer(config, hidden), hidden, fp32_residual=fp32)
     return named_decoder(
         config, "mamba2", hidden, (layer,) * config.size("num_hidden_layers", default=64),
         words="backbone.embeddings", blocks="backbone.layers", vocab=32768, tied=False,

@@ -21,13 +21,21 @@ def ffn_width(multiplier: float, hidden: int) -> int:
     return -(-int(2 * multiplier * hidden / 3) // 256) * 256
 
 
-def _attention(config: Config, block: Config, hidden: int) -> tuple[Attention | None, list[Weight]]:
-    """Attention, a linear in its place, or nothing."""
+def _replacement(block: Config, hidden: int, name: str) -> list[Weight] | None:
+    """Weights that replace a block: none, or those of one linear; None where the block stays."""
     if block.flag("no_op", default=False):
-        return None, []
+        return []
     if block.flag("replace_with_linear", default=False):
         embed = ("embed", hidden)
-        return None, list(Linear("self_attn.linear_attn", embed, embed).weights())
+        return list(Linear(name, embed, embed).weights())
+    return None
+
+
+def _attention(config: Config, block: Config, hidden: int) -> tuple[Attention | None, list[Weight]]:
+    """Attention, a linear in its place, or nothing."""
+    replacement = _replacement(block, hidden, "self_attn.linear_attn")
+    if replacement is not None:
+        return None, replacement
     heads = config.size("num_attention_heads")
     group = block.size("n_heads_in_group")
     bias = config.flag("attention_bias", default=False)
@@ -40,11 +48,9 @@ def _attention(config: Config, block: Config, hidden: int) -> tuple[Attention | 
 
 def _mlp(config: Config, block: Config, hidden: int) -> tuple[Mlp | None, list[Weight]]:
     """A gated MLP, a linear in its place, or nothing."""
-    if block.flag("no_op", default=False):
-        return None, []
-    if block.flag("replace_with_linear", default=False):
-        embed = ("embed", hidden)
-        return None, list(Linear("mlp.linear_mlp", embed, embed).weights())
+    replacement = _replacement(block, hidden, "mlp.linear_mlp")
+    if replacement is not None:
+        return None, replacement
     ffn = block.get("intermediate_size")
     if ffn is None:
         ffn = ffn_width(block.number("ffn_mult", default=1.0), hidden)

@@ -33,18 +33,28 @@ def _channels(vision: Config) -> int:
     return vision.size("in_channels", "in_chans", default=3)
 
 
+def _patches(vision: Config, prefix: str, hidden: int) -> Weight:
+    """The projection of patches of 14 x 14 pixels."""
+    name = f"{prefix}.patch_embed.proj.weight"
+    return patch_weight(name, hidden, _cube(vision, 14), _channels(vision))
+
+
+def _merger(vision: Config, prefix: str, hidden: int, out: int) -> Tower:
+    """The two linears that join neighbouring patches."""
+    wide = hidden * _merge(vision)
+    names = (f"{prefix}.merger.mlp.0", f"{prefix}.merger.mlp.2")
+    yield from two_linears(names, wide, wide, out, bias=True)
+
+
 def qwen2_vl(vision: Config, prefix: str) -> Tower:
     """Qwen2VisionTransformer: `embed_dim` wide, `hidden_size` out."""
     hidden = vision.size("embed_dim", default=1280)
     depth = vision.size("depth", default=32, most=MOST_LAYERS)
     ffn = int(hidden * vision.number("mlp_ratio", default=4))
-    yield patch_weight(f"{prefix}.patch_embed.proj.weight", hidden, _cube(vision, 14),
-                       _channels(vision))  # fmt: skip
+    yield _patches(vision, prefix, hidden)
     yield from blocks(f"{prefix}.blocks", QWEN, depth, hidden, max(1, ffn))
     yield from norm(f"{prefix}.merger.ln_q", hidden)
-    wide, out = hidden * _merge(vision), vision.size("hidden_size", default=3584)
-    names = (f"{prefix}.merger.mlp.0", f"{prefix}.merger.mlp.2")
-    yield from two_linears(names, wide, wide, out, bias=True)
+    yield from _merger(vision, prefix, hidden, vision.size("hidden_size", default=3584))
 
 
 def qwen2_5_vl(vision: Config, prefix: str) -> Tower:
@@ -52,13 +62,10 @@ def qwen2_5_vl(vision: Config, prefix: str) -> Tower:
     hidden = vision.size("hidden_size", default=3584)
     depth = vision.size("depth", default=32, most=MOST_LAYERS)
     ffn = vision.size("intermediate_size", default=3420)
-    yield patch_weight(f"{prefix}.patch_embed.proj.weight", hidden, _cube(vision, 14),
-                       _channels(vision))  # fmt: skip
+    yield _patches(vision, prefix, hidden)
     yield from blocks(f"{prefix}.blocks", QWEN25, depth, hidden, ffn)
     yield from norm(f"{prefix}.merger.ln_q", hidden, "rms")
-    wide, out = hidden * _merge(vision), vision.size("out_hidden_size", default=3584)
-    names = (f"{prefix}.merger.mlp.0", f"{prefix}.merger.mlp.2")
-    yield from two_linears(names, wide, wide, out, bias=True)
+    yield from _merger(vision, prefix, hidden, vision.size("out_hidden_size", default=3584))
 
 
 def qwen3_vl(vision: Config, prefix: str) -> Tower:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.models import RunFile
-from ..core.resolved import ResolvedRun
+from ..core.resolved_run import ResolvedRun
 from ..engines import engines
 from ..engines.deepspeed.options import OPTIONS
 from ..jobs.deepspeed import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KEYS

@@ -8,14 +8,13 @@ from typing import Any
 
 from ..core.errors import nearest
 from ..ledger.dtypes import dtype_name
-from .deepspeed_keys import (
+from .deepspeed_keys import SWITCHED, TOP
+from .deepspeed_rules import (
     COUNT,
     FLAG,
     NUMBER,
     OBJECT,
     SIZE,
-    SWITCHED,
-    TOP,
     VERSION,
     AliasKey,
     FixedKey,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.errors import nearest
 from .deepspeed_check import AUTO, KINDS, auto, converted, shown
-from .deepspeed_keys import FLAG, VERSION, FixedKey, MemoryFreeKey, MemoryKey, Table
+from .deepspeed_rules import FLAG, VERSION, FixedKey, MemoryFreeKey, MemoryKey, Table
 
 RATE = MemoryFreeKey("a number")
 COMMON: Table = {"lr": RATE, "betas": RATE}

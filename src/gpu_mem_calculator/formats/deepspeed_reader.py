@@ -19,8 +19,8 @@ from ..jobs.deepspeed import CHECKPOINT_KEYS, ZERO_KEYS
 from ..ledger.units import MIB
 from .deepspeed_batch import MICRO, STEPS, TRAIN, complete
 from .deepspeed_check import OLD_FORM, CheckedFile, shown
-from .deepspeed_keys import NVME
 from .deepspeed_optimizer import optimizer, scheduler
+from .deepspeed_zero_keys import NVME
 
 Source = str | Path | Mapping[str, Any]
 ZERO = "zero_optimization"

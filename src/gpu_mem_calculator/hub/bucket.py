@@ -1,14 +1,17 @@
-"""A folder in an S3 bucket, AWS's or another's (MinIO), through obstore.
+"""A folder in a bucket of AWS S3 or of a compatible storage (MinIO), read through obstore.
 
-Endpoint, keys and region are the environment's. Without keys, and without a word on where else to
-get some, requests are not signed: no cloud's metadata address is ever tried by itself.
+Endpoint, keys and region come from environment variables. Without keys, and without a variable
+that names a key service, requests are not signed: no cloud's metadata address is tried by default.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .bounds import Allowance, HubError, MissingFileError, said
@@ -20,12 +23,23 @@ if TYPE_CHECKING:
 MISSING = "models in buckets need one more package: pip install 'gpu-mem-calculator[hub]'"
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{1,62}", re.ASCII)
 CODE = re.compile(r"<Code>(\w+)</Code>")
-SECONDS, READING, TRIES = 60.0, 10.0, 3  # of a request, of each piece; after the first
+SECONDS, READING = 60.0, 10.0  # limits of one request, and of each read of its answer
+TRIES = 3  # after the first
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 ID, SECRET = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
-# Variables that say where keys are to be had, which obstore then asks.
-ELSEWHERE = ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-             "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_METADATA_ENDPOINT")  # fmt: skip
+# Variables that name a service which hands out keys; obstore asks the first that is set.
+KEY_SERVICES = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_METADATA_ENDPOINT",
+)
+WEB_IDENTITY, FULL_URI = KEY_SERVICES[0], KEY_SERVICES[2]
+TOKEN_FILE = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"  # sent to the service in a header
+REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+VISIBLE = re.compile(r"[\x21-\x7e]*")  # what keys, regions and addresses consist of
+CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")  # what no HTTP header may have
+PANIC = "PanicException"  # of obstore's Rust code: a BaseException, and not importable
 # S3's error codes (API Reference, "List of error codes") in words.
 ABSENT = "there is no such object"
 REGION = "the bucket is in another region; set AWS_REGION"
@@ -48,16 +62,17 @@ NO_KEYS = f"it is not open to all, and there are no keys; set {ID} and {SECRET}"
 
 
 class Bucket:
-    """Files of a bucket under one prefix."""
+    """The files of a bucket under one prefix, as a `Folder`."""
 
     def __init__(self, name: str, prefix: str, allowance: Allowance) -> None:
         if NAME.fullmatch(name) is None:
             raise HubError("that is not a bucket's name; it is s3://BUCKET/PATH")
         self.name, self.prefix, self.allowance = name, prefix, allowance
-        self.endpoint = next(filter(None, map(_told, ENDPOINTS)), "").rstrip("/")
+        self.endpoint = next(filter(None, map(_variable, ENDPOINTS)), "").rstrip("/")
         if self.endpoint and not self.endpoint.startswith(("http://", "https://")):
             raise HubError("the storage's address (AWS_ENDPOINT_URL_S3) begins with http:// or "
                            "https://; write it so")  # fmt: skip
+        self.region = next(filter(None, map(_variable, REGIONS)), "")
         self.keys = _keys()
         self._store: S3Store | None = None
 
@@ -65,11 +80,11 @@ class Bucket:
         return f"{self.prefix}/{file}" if self.prefix else file
 
     def where(self, file: str) -> str:
-        """As it is typed."""
+        """The file's s3:// address, for messages."""
         return f"s3://{self.name}/{self._key(file)}"
 
     def store(self, where: str) -> S3Store:
-        """What asks; made when it is needed, with the time that is left then."""
+        """obstore's client, built on first use; its timeouts are what the allowance has left."""
         if self._store is None:
             try:
                 from obstore.store import S3Store
@@ -77,6 +92,8 @@ class Bucket:
                 raise HubError(MISSING) from None
             left = self.allowance.seconds(where)
             options: dict[str, Any] = dict(self.keys)
+            if self.region:
+                options["region"] = self.region
             if self.endpoint:
                 options["aws_endpoint_url_s3"] = self.endpoint
             self._store = S3Store(
@@ -93,49 +110,65 @@ class Bucket:
         return self._store
 
     def whole(self, file: str) -> bytes:
-        """A small file."""
+        """All bytes of a file of at most MOST_JSON bytes."""
         where = self.where(file)
-        try:
+        with self._sentences(where):
             answer = self.store(where).get(self._key(file))
             size = int(answer.meta["size"])
             if size > MOST_JSON:
                 raise HubError(f"{where}: it is larger than {MOST_JSON:,} bytes")
             self.allowance.take(size, where)
             return bytes(answer.bytes())
-        except Exception as error:  # obstore's share no base with what else it raises
-            raise self._told(error, where) from None
 
     def reader(self, file: str) -> Read:
-        """Ranges of a file, each a request of its own."""
+        """A reader of byte ranges; each range is one request."""
         where = self.where(file)
 
         def read(offset: int, count: int) -> bytes:
             self.allowance.seconds(where)
-            try:
-                found = self.store(where).get_range(self._key(file), start=offset, length=count)
-            except Exception as error:
-                if "<Code>InvalidRange</Code>" in str(error):
-                    return b""  # behind the end
-                raise self._told(error, where) from None
-            self.allowance.take(len(found), where)
-            return bytes(found)
+            with self._sentences(where):
+                data = self._range(file, offset, count)
+            self.allowance.take(len(data), where)
+            return data
 
         return read
 
+    def _range(self, file: str, offset: int, count: int) -> bytes:
+        try:
+            return bytes(
+                self.store(self.where(file)).get_range(self._key(file), start=offset, length=count)
+            )
+        except Exception as error:
+            if "<Code>InvalidRange</Code>" in str(error):
+                return b""  # after the end of the file
+            raise
+
     def end(self) -> None:
-        """No further request."""
+        """Make no further request."""
         self.allowance.end()
 
-    def _told(self, error: Exception, where: str) -> HubError:
-        """A sentence of our own: what obstore says runs over pages."""
+    @contextmanager
+    def _sentences(self, where: str) -> Iterator[None]:
+        """Turn every error of obstore, a panic too, into a HubError; they share no base class."""
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
+                raise
+            raise self._sentence(error, where) from None
+
+    def _sentence(self, error: BaseException, where: str) -> HubError:
+        """One sentence for an error of obstore, whose own text can be pages long."""
         if isinstance(error, HubError):
             return error
         text = str(error)
-        found = CODE.search(text)
-        code = found[1] if found else ""
+        match = CODE.search(text)
+        code = match[1] if match else ""
         if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
             return MissingFileError(f"{where}: {ABSENT}")
         at = f" at {said(self.endpoint)}" if self.endpoint else ""
+        if type(error).__name__ == PANIC:
+            return HubError(f"{where}: obstore cannot ask the storage{at}; check AWS_* variables")
         if code in WORDS:
             return HubError(f"{where}: {WORDS[code]}{self._hint(WORDS[code], at)}")
         if "redirect without LOCATION" in text:
@@ -148,24 +181,52 @@ class Bucket:
         return HubError(f"{where}: the storage{at} cannot be reached{self._hint('', at)}")
 
     def _hint(self, words: str, at: str) -> str:
-        """Where no address is given, it may be that it should have been."""
+        """Advice to set the endpoint, where none is set and a wrong one explains the error."""
         if at or words not in ("", REGION, WORDS["NoSuchBucket"], WORDS["InvalidAccessKeyId"]):
             return ""
         return "; AWS was asked: set AWS_ENDPOINT_URL_S3 for a storage of your own"
 
 
-def _told(name: str) -> str:
-    return os.environ.get(name, "").strip()
+def _variable(name: str) -> str:
+    """An environment variable without surrounding white space; empty where it is not set."""
+    value = os.environ.get(name, "").strip()
+    if VISIBLE.fullmatch(value) is None:
+        raise HubError(f"{name} has a character that no request may have; set it anew")
+    return value
+
+
+def _check_key_service(name: str) -> None:
+    """Raise a sentence for an address or a token with which obstore panics."""
+    if name == WEB_IDENTITY:  # a path; its token is sent in the body
+        return
+    if _variable(name) != os.environ[name]:
+        raise HubError(f"{name} begins or ends with white space; set it without")
+    if name != FULL_URI:
+        return
+    try:
+        token = Path(os.environ.get(TOKEN_FILE, "")).read_bytes()
+    except (OSError, ValueError):
+        return  # obstore's own error follows, where it needs the file
+    if CONTROL.search(token):
+        raise HubError(f"the file of {TOKEN_FILE} has a character that no request may have, such "
+                       "as the end of a line; write the token alone into it")  # fmt: skip
 
 
 def _keys() -> dict[str, Any]:
-    """Keys that are given, or that none are used; nothing where obstore is to get some."""
-    key, secret = _told(ID), _told(SECRET)
+    """obstore's options for signing, from the environment.
+
+    Both keys where they are set, nothing where obstore asks a key service, else skip_signature.
+    """
+    key, secret = _variable(ID), _variable(SECRET)
     if bool(key) != bool(secret):
         have, lack = (ID, SECRET) if key else (SECRET, ID)
         raise HubError(f"{have} is set and {lack} is not; set both, or neither for open buckets")
     if key:
-        return {"access_key_id": key, "secret_access_key": secret} | (
-            {"session_token": _told("AWS_SESSION_TOKEN")} if _told("AWS_SESSION_TOKEN") else {}
-        )
-    return {} if any(map(_told, ELSEWHERE)) else {"skip_signature": True}
+        session = _variable("AWS_SESSION_TOKEN")
+        keys = {"access_key_id": key, "secret_access_key": secret}
+        return keys | ({"session_token": session} if session else {})
+    service = next((name for name in KEY_SERVICES if os.environ.get(name, "").strip()), None)
+    if service is None:
+        return {"skip_signature": True}
+    _check_key_service(service)
+    return {}

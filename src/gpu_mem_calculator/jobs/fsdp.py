@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.errors import InputError
-from ..engines.fsdp.engine import shard_ranks
+from ..engines.fsdp.options import shard_ranks
 from .groups import fake_group, mesh_of
 from .job import Job
 

@@ -10,8 +10,8 @@ from msgspec import to_builtins
 from ..core.errors import InputError, Problems
 from ..core.model_source import find_model
 from ..core.models import InferenceConfig, ModelConfig
+from ..core.resolve_inference import find_server, inference_options
 from ..core.runfile import section
-from ..core.serving import find_server, inference_options
 from ..serving.transformers.checks import option_problems
 from .job import World
 from .model import auto_config, needed

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ..core.errors import InputError
 from ..core.models import RunFile
-from ..core.resolved import ResolvedRun
+from ..core.resolved_run import ResolvedRun
 
 # Which file of this room trains under each engine, by a function `train(job)`.
 TRAINERS = {

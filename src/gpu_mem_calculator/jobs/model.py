@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ..core.errors import InputError
-from ..core.recorded import SELECTIVE
+from ..core.record_checks import SELECTIVE
 from ..run.run import Run
 from .job import Job
 

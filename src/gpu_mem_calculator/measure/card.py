@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..core.errors import InputError
-from .child import Tell, in_child
+from .child_process import Tell, in_child
 
 NO_TORCH = (
     "measure runs the job with torch, which is not installed: pip install "

@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.units import GIB
-from .case import MeasureCase
-from .child import ChildOutcome, Tell, in_child
+from .cases_file import MeasureCase
+from .child_process import ChildOutcome, Tell, in_child
 from .minimum import find_minimum
 from .runs_file import Row, RunsFile
 from .worker import beginning

@@ -10,7 +10,7 @@ from msgspec import Struct
 from ..core.errors import InputError
 from ..core.model_source import find_model
 from ..core.resolve import resolve
-from ..core.resolved import ResolvedRun
+from ..core.resolved_run import ResolvedRun
 from ..core.runfile import read
 from ..jobs.function import UserFunction, run_without_model
 from ..jobs.job import FAKE, NCCL, NONE, Job, World, run

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from ..core.errors import InputError, tell
 from ..jobs.job import NCCL, World
 from .card import NO_GPU
-from .case import MeasureCase
 from .cases import failed_row, out_of_memory
-from .child import ChildOutcome, one_line
+from .cases_file import MeasureCase
+from .child_process import ChildOutcome, one_line
 from .probe import Probe
 from .program import program
 from .runs_file import Row, RunsFile

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..core.errors import InputError, tell
 from .card import NO_TORCH
-from .child import end_with_the_parent
+from .child_process import end_with_the_parent
 
 ASKED = "GPU_MEM_CALC_TORCHRUN"  # set for ranks that were started from here
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torchrun looks for what a rank died of

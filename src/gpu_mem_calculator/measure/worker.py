@@ -14,8 +14,8 @@ from ..core.megatron_defaults import as_script
 from ..core.runfile import as_dict
 from ..jobs.job import FAKE, NCCL, World
 from . import environment
-from .case import MeasureCase
-from .child import Tell
+from .cases_file import MeasureCase
+from .child_process import Tell
 from .probe import Probe
 from .program import program
 from .runs_file import Row

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..core.calculator import Estimate
-from ..core.candidates import Candidate, savings
-from ..core.changes import TrainingChange, by_ledger, tried
-from ..core.verdict import FITS
+from ..core.change_candidates import Candidate, savings
+from ..core.fit_verdict import FITS
+from ..core.run_changes import TrainingChange, by_ledger, tried
 from .headline import card_bytes
 from .lines import Line, gib, wrapped
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ..core.answers import Answers
 from ..core.models import MemoryResult
+from ..core.serving_answers import Answers
 
 
 def as_data(result: MemoryResult) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate
-from ..core.verdict import FITS, TIGHT, spread_bytes
-from ..core.verdict import verdict as verdict_of
+from ..core.fit_verdict import FITS, TIGHT, spread_bytes
+from ..core.fit_verdict import verdict as verdict_of
 from ..run.run import Run
 from .bars import gauge
 from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrapped

@@ -14,9 +14,9 @@ from itertools import groupby
 from string import Template
 
 from ..core.calculator import STEP, Estimate
+from ..core.fit_verdict import FITS, SHORT, TIGHT
+from ..core.fit_verdict import verdict as verdict_of
 from ..core.models import MemoryResult
-from ..core.verdict import FITS, SHORT, TIGHT
-from ..core.verdict import verdict as verdict_of
 from .headline import card_bytes, served_words, server_words, verdict_words
 from .html_tables import (
     EstimatePage,

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from ..core.answers import Answers
 from ..core.calculator import Estimate
+from ..core.serving_answers import Answers
 from .html import key_rows, legend, page_of, remarks, setup, verdict
 from .html_tables import (
     EstimatePage,

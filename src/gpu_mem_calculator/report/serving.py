@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from ..core.answers import Answers
 from ..core.calculator import Estimate
-from ..core.capacity import CapacityMatrix, ServingChange
 from ..core.inference_config import ServingResult
+from ..core.serving_answers import Answers
+from ..core.serving_capacity import CapacityMatrix, ServingChange
 from ..ledger.ledger import CPU
 from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem, ServerMemory
 from .bars import bar, stacked

@@ -6,10 +6,10 @@ import shlex
 
 from msgspec import Struct
 
-from ..core.answers import Answers
 from ..core.calculator import Estimate
-from ..core.capacity import CapacityMatrix, ServingChange
 from ..core.inference_config import ServingResult, SpeedResult
+from ..core.serving_answers import Answers
+from ..core.serving_capacity import CapacityMatrix, ServingChange
 from .html import html_report
 from .html_tables import size, table, text
 from .shortfall import shortfall

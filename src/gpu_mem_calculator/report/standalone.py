@@ -14,7 +14,7 @@ from textwrap import wrap
 from msgspec import Struct
 
 from ..core.calculator import Estimate
-from ..core.capacity import CONCURRENCIES, matrix
+from ..core.serving_capacity import CONCURRENCIES, matrix
 from .headline import card_bytes, setup_words
 from .html import asset, page_of, spoken
 from .html_tables import text

@@ -8,9 +8,9 @@ from ..core.calculator import Estimate
 from .advice import advice_lines, remedies
 from .headline import basis, headline, remarks, verdict
 from .lines import Line, command, gib, line, wrapped
+from .longest_sequence import room_lines
 from .numbers import four_numbers, numbers_table
 from .parts import parts_table
-from .room import room_lines
 from .steps import stage_table, step_picture
 
 

@@ -6,10 +6,9 @@ A folder is discovered by itself, and imported when its engine is used.
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 
 from ..run.engine import Engine
+from ..run.registry import folder_names, load_engine
 
 ALIASES = {
     "huggingface": "transformers", "hf": "transformers", "trtllm": "tensorrt_llm",
@@ -20,22 +19,21 @@ ALIASES = {
 
 @cache
 def server_names() -> tuple[str, ...]:
-    """Every engine's name."""
-    return tuple(sorted(folder.name for folder in iter_modules(__path__) if folder.ispkg))
-
-
-def spellings() -> dict[str, str]:
-    """Every spelling people use, and the engine it means."""
-    return {**{name: name for name in server_names()}, **ALIASES}
+    """Every server's name, as in a run file."""
+    return folder_names(__path__)
 
 
 @cache
+def spellings() -> dict[str, str]:
+    """Every spelling people use, and the server it means."""
+    return {**{name: name for name in server_names()}, **ALIASES}
+
+
 def server(name: str) -> Engine:
-    """One engine by its name."""
-    found: Engine = import_module(f"{__name__}.{name}.engine").ENGINE
-    return found
+    """One server by its name."""
+    return load_engine(__name__, name)
 
 
 def servers() -> dict[str, Engine]:
-    """Every engine."""
+    """Every server by its name."""
     return {name: server(name) for name in server_names()}

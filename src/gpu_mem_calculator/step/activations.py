@@ -27,7 +27,7 @@ from ..run.record import under_init
 from ..run.run import Precision, Run
 from .instants import StepInstant
 from .layer_groups import LayerGroup
-from .model_inputs import embedding_entries, embedding_script, surroundings
+from .model_inputs import embedding_entries, embedding_script, input_entries
 from .pipeline import waiting_entries
 from .recorded import RECORDED, bias_entries, part_walk, record_entries, table_entries, table_script
 
@@ -163,7 +163,7 @@ def activation_entries(
         if done.embedding is None or done.gradients == GO:
             yield from table_entries(run.record, beats)
         return
-    yield from surroundings(run, how, blocks, beats)
+    yield from input_entries(run, how, blocks, beats)
     if done.embedding is None or done.gradients == GO:
         yield from embedding_entries(run, how, beats, fresh=done.gradients == UNIT)
 

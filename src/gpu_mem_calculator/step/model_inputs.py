@@ -1,4 +1,9 @@
-"""What a model makes once and its layers share: ids, tables, masks, the embedding, cast weights."""
+"""What a model's forward makes once for all its layers: ids, tables, masks, the embedding's output,
+cast weights.
+
+Sizes are in `modelling/huggingface/inputs.py`; here is when each tensor is alive in a training
+step.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,18 @@ from ..ledger.source import code
 from ..model.adapters import linears
 from ..model.arch import Layer
 from ..model.blocks import Moe
+from ..modelling.huggingface.inputs import (
+    EMBEDDING_CODE,
+    MASK_CODE,
+    TABLE_CODE,
+    always_masked,
+    embedding_bytes,
+    mask_bytes,
+    needs_mask,
+    rotary_width,
+    runs_eager,
+    table_bytes,
+)
 from ..modelling.huggingface.setting import BlockSetting
 from ..run.phases import BACKWARD
 from ..run.run import Run
@@ -23,210 +40,212 @@ from .optimizers import OPTIMIZERS
 from .weights import adapter_shapes, embedding_tensors
 from .workspaces import lt_entry
 
-INSIDE = ("layer", "unit")  # a layer computes, or is waited for
+IN_STACK = ("layer", "unit")  # a layer runs, or FSDP waits for its weights
 
 
-def surroundings(
+def input_entries(
     run: Run,
-    how: BlockSetting,
-    blocks: tuple[LayerGroup, ...],
-    beats: tuple[StepInstant, ...],
+    setting: BlockSetting,
+    groups: tuple[LayerGroup, ...],
+    instants: tuple[StepInstant, ...],
 ) -> Iterator[Entry]:
-    """What the model makes once and every layer reads: token ids, rotary tables, masks."""
-    live = {b.name: 1 for b in beats if b.work}
+    """Entries of token ids, rotary tables, masks, the embedding's output and its dropout mask,
+    weights that autocast has cast, and cuBLASLt's workspaces.
+    """
+    live = {i.name: 1 for i in instants if i.work}
     tokens = run.batch * run.seq
     yield Entry(
         name="token ids and labels", kind=ACT, bytes=tokens * 24, live=live,
         source=code("transformers 5.17.0 loss/loss_utils.py:62: ids, padded and shifted labels"),
     )  # fmt: skip
-    rotary = max((getattr(b.layer.mixer, "rotary_dim", 0) for b in blocks), default=0)
-    if rotary:
-        bits = 32 if how.quirks.fp32_rotary_tables else how.bits
+    width = rotary_width((g.layer.mixer for g in groups), latent=False)
+    if width:
         yield Entry(
-            name="rotary tables", kind=ACT, bytes=2 * run.seq * rotary * bits // 8, live=live,
-            source=code("transformers 5.17.0 modeling_llama.py: cos and sin, made once a forward"),
+            name="rotary tables", kind=ACT, bytes=table_bytes(setting, run.seq, width), live=live,
+            source=TABLE_CODE,
         )  # fmt: skip
-    yield from _masks(run, how, blocks, beats)
-    yield from _named(run, how, blocks, beats)
+    yield from _mask_entries(run, setting, groups, instants)
+    yield from _embedding_output(run, setting, groups, instants)
     if run.arch.embedding_dropout and (
-        not run.frozen or any(b.recompute == "full" for b in blocks)
-    ):  # a frozen embedding's output takes no gradient, but for a checkpoint's sake
+        not run.frozen or any(g.recompute == "full" for g in groups)
+    ):  # a frozen embedding's output takes no gradient, except for a checkpoint
         yield Entry(
-            name="embedding dropout mask", kind=ACT, bytes=tokens * how.hidden, live=live,
+            name="embedding dropout mask", kind=ACT, bytes=tokens * setting.hidden, live=live,
             source=code("torch 2.11 native_dropout keeps a boolean mask"),
         )  # fmt: skip
-    yield from _autocast_cache(run, how, blocks, beats)
-    yield from _lt_workspaces(run, blocks, beats)
+    yield from _autocast_cache(run, setting, groups, instants)
+    yield from _lt_workspaces(run, groups, instants)
 
 
-def _masks(
-    run: Run, how: BlockSetting, blocks: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
-    """Masks that the model makes for its layers (transformers 5.17.0 masking_utils.py).
+def _mask_entries(
+    run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...],
+    instants: tuple[StepInstant, ...],
+) -> Iterator[Entry]:  # fmt: skip
+    """The masks that the model makes for its layers.
 
-    Eager attention gets one in the activations' dtype for each kind of layer (eager_mask, :539);
-    SDPA gets a boolean one where a window slides or the family asks for it (sdpa_mask, :373).
-    ALiBi under SDPA makes one with a row for every head (modeling_falcon.py:780), which the layers
-    keep. The others go when the model returns, but for those that a checkpoint has as arguments.
-    Layers that cut their windows from a buffer share one mask (modeling_gpt_neo.py:67). MPT makes
-    its own boolean (modeling_mpt.py:324), and masked_fill keeps it.
+    ALiBi under SDPA makes one with a row for every attention head (modeling_falcon.py:780), which
+    the layers keep. The others are freed when the model returns, except those that a checkpoint
+    has as arguments. Layers that take their windows from a buffer share one mask
+    (modeling_gpt_neo.py:67). MPT makes its own boolean (modeling_mpt.py:324), and masked_fill keeps
+    it.
     """
-    kinds = {b.window is not None for b in blocks}
-    mixers = [b.layer.mixer for b in blocks]
-    eager = run.attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
-    asked = any(getattr(m, "always_masked", False) for m in mixers)
+    mixers = [g.layer.mixer for g in groups]
+    eager = runs_eager(run.attention, mixers)
     limit = len(run.arch.layers) * run.recompute_quarters // 4 if run.recompute == "full" else 0
-    made = [window is not None for window in run.arch.windows] or [False] * len(run.arch.layers)
-    kept = len(set(made[:limit]))
-    area, bits, count = run.seq * run.seq, 8, 1
-    if asked and getattr(mixers[0], "alibi", False):
-        area, bits = area * run.batch * getattr(mixers[0], "heads", 1), how.bits
-        kept = kept if eager or how.autocast else 1  # autocast casts it in every layer
+    windowed = [w is not None for w in run.arch.windows] or [False] * len(run.arch.layers)
+    kept = len(set(windowed[:limit]))
+    area, count = run.seq * run.seq, 1
+    size = mask_bytes(setting, area, 1, eager=eager)
+    if any(map(always_masked, mixers)) and getattr(mixers[0], "alibi", False):
+        size = area * run.batch * getattr(mixers[0], "heads", 1) * setting.bits // 8
+        kept = kept if eager or setting.autocast else 1  # autocast casts it in every layer
     elif eager:
-        own = any(b.name.endswith("attention.bias") for b in run.arch.buffers)
-        area, bits, count = area * run.batch, how.bits, 1 if own else len(set(made))
+        from_buffer = any(b.name.endswith("attention.bias") for b in run.arch.buffers)
+        count = 1 if from_buffer else len(set(windowed))
         if any(getattr(m, "float_bias", False) for m in mixers):
-            bits, kept = 8, 1
-    elif run.attention != "sdpa" or not (asked or True in kinds):
+            size, kept = mask_bytes(setting, area, run.batch, eager=False), 1
+    elif run.attention != "sdpa" or not any(
+        needs_mask(setting, g.layer.mixer, eager=eager, slides=g.window is not None) for g in groups
+    ):
         return
-    elif run.arch.family.startswith("llama4"):
-        area = area * run.batch  # chunks start where each sequence does
+    elif run.arch.family.startswith("llama4"):  # chunks start where each sequence does
+        size = mask_bytes(setting, area, run.batch, eager=False)
     kept = min(kept, count)
-    live = {b.name: count if b.work in INSIDE and b.inside_forward else kept
-            for b in beats if b.work}  # fmt: skip
-    yield Entry(
-        name="attention masks", kind=ACT, bytes=area * bits // 8, live=live,
-        source=code("transformers 5.17.0 masking_utils.py:373 sdpa_mask, :539 eager_mask"),
-    )  # fmt: skip
+    live = {i.name: count if i.work in IN_STACK and i.inside_forward else kept
+            for i in instants if i.work}  # fmt: skip
+    yield Entry(name="attention masks", kind=ACT, bytes=size, live=live, source=MASK_CODE)
 
 
-def _named(
-    run: Run, how: BlockSetting, blocks: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
-    """The embedding's output, which the model's forward names while the layers run.
+def _embedding_output(
+    run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...],
+    instants: tuple[StepInstant, ...],
+) -> Iterator[Entry]:  # fmt: skip
+    """The embedding's output, to which the model's forward refers while the layers run.
 
     The first layer keeps it where its norm is torch's own, or under a checkpoint. Learnt positions
-    are added to it, and named beside it; else it is the first layer's input, which that layer has
-    while it runs. A norm behind the embedding (BLOOM) keeps it until backward ends.
+    are a second tensor that is added to it; else it is the first layer's input, which that layer
+    counts while it runs. A norm after the embedding (BLOOM) keeps it until backward ends.
     """
-    first = blocks[0].layer.norm("pre")
+    first = groups[0].layer.norm("pre")
     normed = run.arch.embedding_norm is not None
-    learnt = len(run.arch.embedding) > 1
+    tables = len(run.arch.embedding)
     torch_norm = first is not None and first.impl == "layer"
-    if (blocks[0].recompute == "full" or torch_norm) and not (normed or learnt):
+    if (groups[0].recompute == "full" or torch_norm) and not (normed or tables > 1):
         return
-    rows = (run.batch + learnt) * run.seq
-    alone = type(blocks[0].count) is int and blocks[0].count == 1
-    own = 0 if alone and not learnt else None
-    inside = [b for b in beats if b.work in INSIDE and b.inside_forward and b.stretch != own]
+    alone = type(groups[0].count) is int and groups[0].count == 1
+    counted = 0 if alone and tables == 1 else None
+    inside = [i for i in instants
+              if i.work in IN_STACK and i.inside_forward and i.stretch != counted]  # fmt: skip
     yield Entry(
-        name="embedding: output", kind=ACT, bytes=rows * how.hidden * how.bits // 8, role=EMBEDDED,
-        live={b.name: 1 for b in (beats if normed else inside) if b.work},
-        source=code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward"),
+        name="embedding: output", kind=ACT, role=EMBEDDED, source=EMBEDDING_CODE,
+        bytes=sum(embedding_bytes(setting, run.seq, tables, position_rows=1)),
+        live={i.name: 1 for i in (instants if normed else inside) if i.work},
     )  # fmt: skip
 
 
-def embedding_script(run: Run, how: BlockSetting) -> BlockEvents:
-    """Backward of the embedding, as `embedding_entries` counts it, tensor by tensor."""
-    reel = EventRecorder()
-    exit_grad = reel.number(run.batch * run.seq * how.hidden * how.bits // 8)
-    made = [reel.weight(n * how.weight_bits // 8) for n in embedding_tensors(run)]
-    work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, how.hidden)
-    reel.over(reel.work((work,)))
-    reel.free(exit_grad)
-    shared = -1
+def embedding_script(run: Run, setting: BlockSetting) -> BlockEvents:
+    """Events of the embedding's backward, the tensors that `embedding_entries` counts."""
+    recorder = EventRecorder()
+    exit_grad = recorder.number(run.batch * run.seq * setting.hidden * setting.bits // 8)
+    grads = [recorder.weight(n * setting.weight_bits // 8) for n in embedding_tensors(run)]
+    work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
+    recorder.over(recorder.work((work,)))
+    recorder.free(exit_grad)
+    head_grad = -1
     if run.arch.tied:
-        table = reel.sizes[made[0]]
-        shared, old = reel.number(table), made[0]
-        if how.weight_bits == how.matmul_bits:
-            made[0] = reel.weight(table)
-            reel.over((shared, old))
+        table = recorder.sizes[grads[0]]
+        head_grad, own_grad = recorder.number(table), grads[0]
+        if setting.weight_bits == setting.matmul_bits:
+            grads[0] = recorder.weight(table)
+            recorder.over((head_grad, own_grad))
         else:
-            made[0] = shared
-            reel.over((old,))
+            grads[0] = head_grad
+            recorder.over((own_grad,))
     return BlockEvents(
-        sizes=tuple(reel.sizes), entry=shared, exit=-1, exit_grad=exit_grad, forward=(),
-        backward=tuple(reel.events), drops=tuple((0, tensor) for tensor in made),
-        work=tuple(reel.works),
+        sizes=tuple(recorder.sizes), entry=head_grad, exit=-1, exit_grad=exit_grad, forward=(),
+        backward=tuple(recorder.events), drops=tuple((0, tensor) for tensor in grads),
+        work=tuple(recorder.works),
     )  # fmt: skip
 
 
 def embedding_entries(
-    run: Run, how: BlockSetting, beats: tuple[StepInstant, ...], *, fresh: bool
+    run: Run, setting: BlockSetting, instants: tuple[StepInstant, ...], *, fresh: bool
 ) -> Iterator[Entry]:
-    """Backward of the embedding: its input's gradient, and a gradient of the whole table.
+    """Backward of the embedding: its output's gradient, and a gradient of the whole table.
 
     A table that is tied to the head has two gradients: the head's waits in autograd's buffer,
     and their sum is a new tensor, because the head's is a transposed view (input_buffer.cpp
-    can_accumulate_inplace). Where autocast cast the table, the head's is cast back, a tensor of
-    its own that the sum is made in.
+    can_accumulate_inplace). Where autocast has cast the table, the head's is cast back to a tensor
+    into which the sum is written. `fresh`: the engine gives each micro-batch new gradients, so none
+    of an earlier one is there.
     """
     source = code("torch 2.11 embedding_dense_backward: a dense gradient of the table")
-    live = {b.name: 1 for b in beats if b.work == "embedding"}
-    grad = run.batch * run.seq * how.hidden * how.bits // 8
+    live = {i.name: 1 for i in instants if i.work == "embedding"}
+    grad = run.batch * run.seq * setting.hidden * setting.bits // 8
     yield Entry(name="embedding: gradient of its output", kind=ACT, bytes=grad, live=live,
                 source=source)  # fmt: skip
     if run.frozen:
         return
-    size = run.arch.embedding_parameters * how.weight_bits // 8
+    size = run.arch.embedding_parameters * setting.weight_bits // 8
     yield Entry(name="embedding: gradient being made", kind=GRAD, bytes=size, live=live,
                 source=source,
-                tensors=lambda: [n * how.weight_bits // 8 for n in embedding_tensors(run)],
+                tensors=lambda: [n * setting.weight_bits // 8 for n in embedding_tensors(run)],
                 )  # fmt: skip
-    work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, how.hidden)
+    work = embedding_sort_workspace(run.batch * run.seq, run.arch.vocab, setting.hidden)
     if not nothing(work):
         yield Entry(name="embedding: sorted ids and partial sums", kind=TEMP, bytes=work, live=live,
                     source=code("torch 2.11 aten/src/ATen/native/cuda/Embedding.cu"))  # fmt: skip
     buffer = code("torch 2.11 csrc/autograd/input_buffer.cpp: summed out of place")
-    table = run.arch.embedding[0].numel * how.weight_bits // 8
-    if run.arch.tied and how.weight_bits == how.matmul_bits:
+    table = run.arch.embedding[0].numel * setting.weight_bits // 8
+    if run.arch.tied and setting.weight_bits == setting.matmul_bits:
         yield Entry(name="embedding: its gradient and the head's, added", kind=GRAD,
                     bytes=larger(table - grad - work, 0), live=live, source=buffer,
                     role=TIED)  # fmt: skip
     if run.arch.tied and not fresh:
         views = bool(run.options.get("gradient_as_bucket_view"))
-        waits = {b.name: 1 for b in beats if (b.later or views) and b.instant.phase == BACKWARD
-                 and b.work in ("layer", "embedding")}  # fmt: skip
+        waits = {i.name: 1 for i in instants if (i.later or views) and i.instant.phase == BACKWARD
+                 and i.work in ("layer", "embedding")}  # fmt: skip
         yield Entry(name="head: gradient that waits for the embedding's", kind=GRAD, bytes=table,
                     live=waits, source=buffer, role=TIED)  # fmt: skip
 
 
 def _autocast_cache(
-    run: Run, how: BlockSetting, blocks: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...]
-) -> Iterator[Entry]:
+    run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...],
+    instants: tuple[StepInstant, ...],
+) -> Iterator[Entry]:  # fmt: skip
     """16-bit copies of the weights that autocast keeps until forward ends.
 
-    Without recompute the layers keep them for backward anyway and they are counted there.
+    Without recompute the layers keep them for backward, and they are counted there.
     """
-    if not how.autocast:
+    if not setting.autocast:
         return
-    live = {b.name: 1 for b in beats if b.inside_forward}
-    for block in blocks:
-        if block.recompute != "full":
+    live = {i.name: 1 for i in instants if i.inside_forward}
+    for group in groups:
+        if group.recompute != "full":
             continue
-        cast = _cast_sizes(run, how, block.layer)
+        cast = _cast_elements(run, setting, group.layer)
         yield Entry(
-            name=f"{block.title}: 16-bit weights cached by autocast", kind=TEMP,
-            bytes=block.count * sum(cast) * 2, live=live,
-            tensors=partial(_doubled, cast, block.count),
+            name=f"{group.title}: 16-bit weights cached by autocast", kind=TEMP,
+            bytes=group.count * sum(cast) * 2, live=live,
+            tensors=partial(_sizes_of_16_bits, cast, group.count),
             source=code("torch 2.11 autocast_mode.cpp cached_cast: until autocast exits"),
         )  # fmt: skip
 
 
-def _doubled(elements: list[Num], layers: Num) -> list[Num]:
-    """Bytes of 16-bit tensors, layer after layer."""
+def _sizes_of_16_bits(elements: list[Num], layers: Num) -> list[Num]:
+    """Bytes of each 16-bit tensor, layer by layer."""
     return [n * 2 for n in elements] * int(layers)
 
 
-def _cast_sizes(run: Run, how: BlockSetting, layer: Layer) -> list[Num]:
+def _cast_elements(run: Run, setting: BlockSetting, layer: Layer) -> list[Num]:
     """Elements of each matrix of a layer that autocast casts: the adapters', or the model's.
 
-    It knows nothing of the stacked experts that grouped matmuls read.
+    Autocast does not cast the stacked experts that grouped matmuls read.
     """
     if run.adapter is not None:
-        casts = run.adapter.bits != how.matmul_bits
+        casts = run.adapter.bits != setting.matmul_bits
         return [prod(shape) for shape in adapter_shapes(run, layer)] if casts else []
-    if how.weight_bits == how.matmul_bits or how.frozen:
+    if setting.weight_bits == setting.matmul_bits or setting.frozen:
         return []
     mlp = layer.mlp
     grouped = mlp.experts if isinstance(mlp, Moe) and not mlp.all_tokens else ()
@@ -235,20 +254,20 @@ def _cast_sizes(run: Run, how: BlockSetting, layer: Layer) -> list[Num]:
 
 
 def _lt_workspaces(
-    run: Run, blocks: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...]
+    run: Run, groups: tuple[LayerGroup, ...], instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
-    """cuBLASLt's workspaces, beside cuBLAS's own: it multiplies where a bias is added (addmm).
+    """cuBLASLt's workspaces, in addition to cuBLAS's: it runs matmuls that add a bias (addmm).
 
-    One for each thread that does so: forward's, which runs the optimizer too, and backward's where
-    layers run again in it. Muon's iterations are such matmuls (_muon.py:63); Falcon adds its biases
-    itself (modeling_falcon.py FalconLinear).
+    One for each thread that runs such matmuls: forward's, which runs the optimizer too, and
+    backward's where layers are recomputed in it. Muon's iterations are such matmuls (_muon.py:63);
+    Falcon adds its biases itself (modeling_falcon.py FalconLinear).
     """
     arch = run.arch
-    apart = {id(b.layer): b for b in blocks}.values()
-    biased = arch.family != "falcon" and any(one.bias for b in apart for one in linears(b.layer))
-    full = sum(b.count for b in blocks if b.recompute == "full")
+    layers = {id(g.layer): g.layer for g in groups}.values()
+    biased = arch.family != "falcon" and any(one.bias for layer in layers for one in linears(layer))
+    full = sum(g.count for g in groups if g.recompute == "full")
     head = any(w.name.endswith("lm_head.bias") for w in arch.after_weights())
     count = int(biased or head or OPTIMIZERS[run.optimizer].matrices)
     count = count + int(biased) * holds(full > 0)
     if not nothing(count):
-        yield lt_entry(count, beats)
+        yield lt_entry(count, instants)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..core.errors import InputError
-from ..core.resolved import ResolvedRun
+from ..core.resolved_run import ResolvedRun
 from ..jobs.deepspeed import OPTIMIZERS as DEEPSPEED
 from ..jobs.optimizers import TORCH
 from ..run.run import Run

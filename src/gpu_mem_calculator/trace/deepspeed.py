@@ -20,9 +20,9 @@ from unittest.mock import patch
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ..core.resolved import ResolvedRun
+from ..core.resolved_run import ResolvedRun
 from ..jobs.model import needed
-from .places import GPU, DeviceNames
+from .device_names import GPU, DeviceNames
 from .recorder import Recorder
 
 MENDED = {

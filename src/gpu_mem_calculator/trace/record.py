@@ -10,18 +10,18 @@ import torch
 from torch.utils._pytree import tree_iter, tree_map
 
 from ..core.errors import InputError
-from ..core.resolved import ResolvedRun
+from ..core.resolved_run import ResolvedRun
 from ..jobs.model import layers, loss_of
 from ..replay.rounding import block_bytes
 from ..run.record import ModuleRecord, arithmetic
 from ..step.workspaces import cublas_bytes
 from .attention import AttentionKernels
-from .cuts import BACK, ONCE, STEP, RecordedRun, TraceMark
-from .makers import StorageMaker
-from .parts import found_in
+from .module_parts import found_in
 from .recordable import check_count, check_layers
+from .recorded_run import BACK, ONCE, STEP, RecordedRun, TraceMark
 from .recorder import CUBLAS, CUBLAS_LT, Recorder, owners
 from .run import staged
+from .storage_makers import StorageMaker
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 Build = Callable[[], tuple[Any, Any]]

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from ..core.errors import InputError
-from .parts import ModuleParts
+from .module_parts import ModuleParts
 
 
 def check_layers(model: Any, stack: list[Any], title: str) -> None:

@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..ledger.units import MIB
 from ..replay.stream import AllocationStream
 from . import shapes
-from .makers import StorageMaker as StorageMaker
-from .makers import line
-from .sides import HostStorages
+from .host_storages import HostStorages
+from .storage_makers import StorageMaker as StorageMaker
+from .storage_makers import line
 from .workspaces import MATMULS, workspaces
 
 SUM = torch.ops.aten.add.Tensor

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..core.errors import InputError
 from ..core.models import RunFile
 from ..core.resolve import resolve
-from ..core.resolved import ResolvedRun
+from ..core.resolved_run import ResolvedRun
 from ..core.runfile import read
 from ..jobs.inference import infer
 from ..jobs.job import FAKE, NONE, Job, World, run
@@ -29,8 +29,8 @@ from .attention import AttentionKernels
 from .coverage import check_covered
 from .cuda import as_on_cuda
 from .huggingface import as_if_real, generating, quiet
-from .kinds import KindWatcher, kinds
 from .ledger import ledger_of
+from .memory_kinds import KindWatcher, kinds
 from .modules import convertible
 from .recorder import Recorder, StorageMaker
 

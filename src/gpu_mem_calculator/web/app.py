@@ -14,13 +14,13 @@ from starlette.responses import Response
 
 from .. import __version__
 from ..core.errors import InputError
-from .frames import JSON, refusal
-from .known import ReplyCache
-from .observe import RequestObserver, leave, start_logs
+from .observability import RequestObserver, leave, start_logs
 from .pages import add_pages
 from .pool import ProcessLane
+from .reply_cache import ReplyCache
 from .routes import QUICK, SLOW, add_routes, gather_facts
 from .settings import ServiceSettings, from_environment
+from .worker_messages import JSON, refusal
 
 ABOUT = "How much GPU memory a large language model takes to train or serve, exactly and explained."
 

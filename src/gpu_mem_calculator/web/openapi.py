@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from ..core.schema import RUN
-from .described import TYPES
-from .frames import JSON
+from .compat_schema import INFERENCE, body_schemas
 from .options import QUERY, WORDS
-from .reference_schema import INFERENCE, body_schemas
+from .response_types import TYPES
+from .worker_messages import JSON
 
 TEMPLATE = "#/components/schemas/{name}"
 SERVER, PRESETS, TITLES, ANYTHING = "ServerAnswers", "Presets", "Titles", "Anything"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import InputError
-from .reference import EXPORTS, LATER
+from .compat import EXPORTS, LATER
 
 Options = Mapping[str, str]
 WIDTHS = (320, 1600)

@@ -15,8 +15,8 @@ from typing import cast
 
 import msgspec
 
-from .frames import HEAD, TaskReply, TaskRequest, frame
-from .observe import LOG, READY, WAITING
+from .observability import LOG, READY, WAITING
+from .worker_messages import HEAD, TaskReply, TaskRequest, frame
 
 GRACE_SECONDS = 1.0  # for an interrupted question to end
 

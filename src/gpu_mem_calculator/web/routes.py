@@ -19,14 +19,14 @@ from starlette.responses import Response
 from .. import catalog
 from ..core.fields import form
 from ..core.schema import RUN, schema
-from .asking import asked
-from .frames import JSON, refusal
-from .observe import metrics
+from .compat import dtypes, engines, optimizers
+from .compat_models import preset, presets
+from .compat_schema import INFERENCE
+from .dispatch import asked
+from .observability import metrics
 from .openapi import ANYTHING, PRESETS, SERVER, TITLES, RouteDocument, document, whole
 from .options import WORDS
-from .reference import dtypes, engines, optimizers
-from .reference_models import preset, presets
-from .reference_schema import INFERENCE
+from .worker_messages import JSON, refusal
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 QUICK, SLOW = "quick", "slow"

@@ -9,7 +9,7 @@ import tempfile
 import uvicorn
 
 from ..core.errors import InputError
-from .observe import SHARED
+from .observability import SHARED
 from .settings import ServiceSettings, environment
 
 CONNECTIONS = 1000  # at once, for each process

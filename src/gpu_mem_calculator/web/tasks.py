@@ -12,23 +12,23 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..core.answers import Answers, answers
 from ..core.calculator import Estimate, full_estimate
-from ..core.changes import all_changes
 from ..core.errors import InputError
 from ..core.explain import explain
+from ..core.run_changes import all_changes
 from ..core.runfile import with_settings
+from ..core.serving_answers import Answers, answers
 from ..report.data import answers_data
 from ..report.html import html_report
 from ..report.live import look
-from ..report.room import room_words
+from ..report.longest_sequence import room_words
 from ..report.serving_html import serving_page
 from ..report.standalone import standalone
-from .frames import TaskReply, TaskRequest
+from .compat import REFERENCE
+from .compat_bodies import from_reference
 from .options import REPLAYS, THEMES, Options, numbers, one_of, width
-from .pasted import pasted
-from .reference import REFERENCE
-from .reference_bodies import from_reference
+from .pasted_text import pasted
+from .worker_messages import TaskReply, TaskRequest
 
 Task = Callable[[Any, Options], Any]
 SAMPLE = {"model": {"name": "llama2-7b"}, "engine": {"type": "fsdp"}, "hardware": {"num_gpus": 8}}

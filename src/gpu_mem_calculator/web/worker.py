@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from ..core.errors import InputError
 from ..hub.access import Access, allow, endpoint
 from ..ledger.units import MIB
-from .frames import HEAD, TaskReply, TaskRequest, frame, refusal
-from .reference import UnsupportedFieldError
+from .compat import UnsupportedFieldError
 from .settings import ServiceSettings, from_environment
 from .tasks import answer
+from .worker_messages import HEAD, TaskReply, TaskRequest, frame, refusal
 
 LOOKING = 0.8  # of a question's time may go into looking a model up
 MOST_FETCHED = 64 * MIB  # bytes of it

@@ -10,47 +10,102 @@ from msgspec import Struct
 
 from ...autograd.events import BlockEvents
 from ...ledger.ledger import Entry
-from ...ledger.num import Num, nothing
+from ...ledger.num import Num, holds, nothing
 from ...ledger.remember import remembered
 from ...ledger.source import Source
+from ...model.arch import Layer
 from ...run.run import Run
-from .instants import FsdpInstant
-from .units import FsdpUnit, ParameterBytes
+from ...step.instants import StepInstant
+from ...step.layer_groups import LayerGroup
+from .instants import FsdpInstant, StepShape, fsdp_instants
+from .options import option, shard_ranks, unit_bits
+from .units import FsdpUnit, ParameterBytes, fsdp_unit, layer_parameters, root_parameters
 
-# FSDP's streams beside torch's own, each with a pool of blocks
+# FSDP's CUDA streams beside torch's own, each with a pool of allocator blocks
 # (torch 2.13 F/_fsdp_param_group.py:75-104 FSDPCommContext)
 COPY_IN, SCATTER, ALL_REDUCE = 1, 2, 3
 
-Pick = Callable[
-    [FsdpInstant], range
-]  # the layers that hold something; there are none below the first
-Tensors = Callable[[FsdpUnit], Iterable[Num]]
-Scripts = Callable[[FsdpUnit], BlockEvents]
-NONE = range(0)
+LayerPicker = Callable[[FsdpInstant], range]  # the layers that hold something at an instant
+UnitTensors = Callable[[FsdpUnit], Iterable[Num]]  # bytes of each tensor
+UnitEvents = Callable[[FsdpUnit], BlockEvents]
+NO_LAYER = range(0)
 
 
 class FsdpLayout(Struct, frozen=True, kw_only=True):
-    """The units of a run and the instants of its step."""
+    """The units of a run and the instants of its step.
+
+    kinds: a title and the unit of each distinct layer
+    layers: for each layer of the model, the index of its kind
+    root: the unit of everything else: embedding, final norm, head
+    head_grads: bytes of the whole gradients that the root has after the loss's backward
+    several: 1 where a shard group has more than one rank; only then buffers are gathered
+    stays_gathered: layers stay gathered from forward to backward
+    replicas: gradients are all-reduced after they are reduce-scattered
+    offload: shards, their gradients and the optimizer are on the host
+    """
 
     run: Run
-    kinds: tuple[tuple[str, FsdpUnit], ...]  # the distinct layers: a title and their unit
-    layers: tuple[int, ...]  # for each layer of the stack, which of them it is
+    kinds: tuple[tuple[str, FsdpUnit], ...]
+    layers: tuple[int, ...]
     root: FsdpUnit
-    head: Num  # bytes of the whole gradients that the root has once the loss is through
-    several: Num  # 1 where a shard group has more than one rank: only then buffers are gathered
-    keeps: bool  # layers stay gathered from forward to backward
-    replicas: bool  # gradients are all-reduced after they are reduce-scattered
-    offload: bool = False  # shards, their gradients and the optimizer are on the host
-    spots: tuple[FsdpInstant, ...]
+    head_grads: Num
+    several: Num
+    stays_gathered: bool
+    replicas: bool
+    offload: bool = False
+    instants: tuple[FsdpInstant, ...]
+
+    @property
+    def step_instants(self) -> tuple[StepInstant, ...]:
+        """The instants, as the other packages take them."""
+        return tuple(instant.step for instant in self.instants)
 
     @property
     def cast_stream(self) -> int:
-        """Where reduced gradients are cast: behind the all-reduce, if there is one."""
+        """The CUDA stream that casts reduced gradients: the all-reduce's, if there is one."""
         return ALL_REDUCE if self.replicas else SCATTER
 
 
-def one(layer: int) -> range:
-    """A layer by itself."""
+def fsdp_layout(run: Run, stack: tuple[LayerGroup, ...]) -> FsdpLayout:
+    """The units and instants of a run. `stack`: the layer groups of the model."""
+    base, adapter = unit_bits(run)
+    ranks, offload = shard_ranks(run), bool(option(run, "cpu_offload"))
+    strategy = option(run, "sharding_strategy")
+    stays_gathered = strategy in ("shard_grad_op", "no_shard")
+    reshard_root = option(run, "reshard_root_after_forward")
+    kinds: dict[int, tuple[int, str, Layer]] = {}
+    for group in stack:
+        title = f"{group.layer.kind} layers"
+        kinds.setdefault(id(group.layer), (len(kinds), title, group.layer))
+    arch = run.arch
+    head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
+    several = holds(ranks > 1)
+    shape = StepShape(
+        reshards_root=not stays_gathered if reshard_root is None else bool(reshard_root),
+        reshards_layers=not stays_gathered,
+        casts=offload or base.stored != base.compute or adapter.stored != adapter.compute,
+        single_rank=not nothing(1 - several), offload=offload, every=run.unrolled,
+    )  # fmt: skip
+    return FsdpLayout(
+        run=run,
+        kinds=tuple(
+            (title, fsdp_unit(run, layer_parameters(run, layer, base, adapter), ranks,
+                              offload=offload))
+            for _, title, layer in kinds.values()
+        ),
+        layers=tuple(kinds[id(layer)][0] for layer in arch.layers),
+        root=fsdp_unit(run, root_parameters(run, base), ranks, offload=offload),
+        head_grads=0 if run.frozen else head * base.compute // 8,
+        several=several,
+        stays_gathered=stays_gathered,
+        replicas=strategy in ("hybrid_shard", "no_shard"),
+        offload=offload,
+        instants=tuple(fsdp_instants(stack, run.micro_batches, shape)),
+    )  # fmt: skip
+
+
+def one_layer(layer: int) -> range:
+    """A range of one layer; that below the first is empty in `layer_entries`."""
     return range(layer, layer + 1)
 
 
@@ -59,43 +114,49 @@ def layer_entries(
     name: str,
     kind: str,
     size: Callable[[FsdpUnit], Num],
-    pick: Pick,
+    pick: LayerPicker,
     source: Source,
     *,
     times: Callable[[FsdpInstant, FsdpUnit], Num] | None = None,
     stream: int = 0,
-    tensors: Tensors | None = None,
-    script: Scripts | None = None,
+    tensors: UnitTensors | None = None,
+    events: UnitEvents | None = None,
 ) -> Iterator[Entry]:
-    """One entry for each distinct layer; in an unrolled run two, of every other layer, so that
-    what one layer lets go is freed before the next one makes its own.
+    """One entry for each kind of layer; in an unrolled run two, of the even and the odd layers, so
+    that the tensors of one layer are freed before the next layer allocates its own.
+
+    size: bytes of one layer's unit
+    pick: the layers that hold them at an instant, `times` so often
+    stream: number of the CUDA stream
     """
     top = len(plan.layers)
-    picked = [(s, max(r.start, 0), min(r.stop, top)) for s in plan.spots if (r := pick(s))]
+    picked = [(i, max(r.start, 0), min(r.stop, top)) for i in plan.instants if (r := pick(i))]
     for index, (title, unit) in enumerate(plan.kinds):
-        for alike in (
-            _alike(plan.layers, index, plan.run.unrolled) if not nothing(size(unit)) else ()
-        ):
-            live = {s.beat.name: alike[high] - alike[low] for s, low, high in picked
-                    if low < high and alike[high] > alike[low]}  # fmt: skip
+        if nothing(size(unit)):
+            continue
+        for counts in _layers_below(plan.layers, index, plan.run.unrolled):
+            live = {i.step.name: counts[high] - counts[low] for i, low, high in picked
+                    if low < high and counts[high] > counts[low]}  # fmt: skip
             if times is not None:
-                live = {s.beat.name: live[s.beat.name] * times(s, unit) for s, _, _ in picked
-                        if s.beat.name in live}  # fmt: skip
+                live = {i.step.name: live[i.step.name] * times(i, unit) for i, _, _ in picked
+                        if i.step.name in live}  # fmt: skip
             if live:
                 yield Entry(
                     name=f"{title}: {name}", kind=kind, bytes=size(unit), live=live, source=source,
-                    cuda_stream=stream, script=script and script(unit),
+                    cuda_stream=stream, script=events and events(unit),
                     tensors=tensors and partial(tensors, unit),
                 )  # fmt: skip
 
 
 @remembered(64, always=True)
-def _alike(layers: tuple[int, ...], kind: int, unrolled: bool) -> list[list[int]]:
-    """How many layers below each are of a kind, of all of them or of every other one."""
-    turns = (0, 1) if unrolled else (None,)
-    return [list(accumulate((own == kind and turn in (None, i % 2)
-                             for i, own in enumerate(layers)), initial=0))
-            for turn in turns]  # fmt: skip
+def _layers_below(layers: tuple[int, ...], kind: int, unrolled: bool) -> list[list[int]]:
+    """For each layer, the number of layers of a kind below it: one list of all layers, or in an
+    unrolled run one of the even and one of the odd layers.
+    """
+    parities = (0, 1) if unrolled else (None,)
+    return [list(accumulate((other == kind and parity in (None, i % 2)
+                             for i, other in enumerate(layers)), initial=0))
+            for parity in parities]  # fmt: skip
 
 
 def root_entry(
@@ -103,43 +164,43 @@ def root_entry(
     name: str,
     kind: str,
     size: Num,
-    holds: Callable[[FsdpInstant], Num],
+    copies: Callable[[FsdpInstant], Num],
     source: Source,
     *,
     stream: int = 0,
-    tensors: Tensors | None = None,
-    script: Scripts | None = None,
+    tensors: UnitTensors | None = None,
+    events: UnitEvents | None = None,
 ) -> Entry:
-    """What the root holds at some spots."""
-    live = {s.beat.name: n for s in plan.spots if not nothing(n := holds(s))}
+    """`size` bytes of the root unit, with `copies` of them at each instant."""
+    live = {i.step.name: n for i in plan.instants if not nothing(n := copies(i))}
     return Entry(
         name=f"embedding and head: {name}", kind=kind, bytes=size, source=source, live=live,
         cuda_stream=stream, tensors=tensors and partial(tensors, plan.root),
-        script=script and script(plan.root),
+        script=events and events(plan.root),
     )  # fmt: skip
 
 
-def only(*places: str) -> Callable[[FsdpInstant], Num]:
-    """Held at these places alone."""
-    chosen = frozenset(places)
-    return lambda spot: int(spot.at in chosen)
+def during(*actions: str) -> Callable[[FsdpInstant], Num]:
+    """1 at the instants of these actions, else 0."""
+    chosen = frozenset(actions)
+    return lambda instant: int(instant.action in chosen)
 
 
 def shard_rows(plan: FsdpLayout) -> Iterator[tuple[str, Num, Callable[[], list[Num]] | None]]:
-    """A title, bytes, and in an unrolled run the tensors, in the order of the model."""
+    """A title, bytes of the shards, and in an unrolled run bytes of each, in the model's order."""
     if plan.run.unrolled:
-        parts = list(in_order(plan))
-        yield "model", sum(part.shard for part in parts), lambda: [part.shard for part in parts]
+        shards = [parameter.shard for parameter in parameters_in_order(plan)]
+        yield "model", sum(shards), lambda: shards
         return
-    for kind, (title, one) in enumerate(plan.kinds):
-        yield title, plan.layers.count(kind) * one.shard, None
+    for kind, (title, unit) in enumerate(plan.kinds):
+        yield title, plan.layers.count(kind) * unit.shard, None
     yield "embedding and head", plan.root.shard, None
 
 
-def in_order(plan: FsdpLayout) -> Iterator[ParameterBytes]:
-    """Every parameter of the model: the embedding's, the layers', those behind them."""
-    before = len(plan.root.parts) - sum(1 for _ in plan.run.arch.after_weights())
-    yield from plan.root.parts[:before]
+def parameters_in_order(plan: FsdpLayout) -> Iterator[ParameterBytes]:
+    """Every parameter of the model: the embedding's, the layers', those after the layers."""
+    before = len(plan.root.parameters) - sum(1 for _ in plan.run.arch.after_weights())
+    yield from plan.root.parameters[:before]
     for kind in plan.layers:
-        yield from plan.kinds[kind][1].parts
-    yield from plan.root.parts[before:]
+        yield from plan.kinds[kind][1].parameters
+    yield from plan.root.parameters[before:]

@@ -1,13 +1,13 @@
 """FSDP2 with CPUOffloadPolicy: shards, their gradients and the optimizer on the host.
 
 The GPU holds what is gathered or being reduced and nothing between steps. To gather a unit, every
-rank copies its shard to the GPU and casts it there. Where several ranks gather, the copies are gone
-before the gathered buffer is copied out, which takes more; one rank alone has no such buffer, and
-there the copies count. A reduced gradient is gone from the GPU once its copy to the host is asked
-for (torch 2.13 F/_fsdp_collectives.py:711-743), unless replicas still all-reduce it.
+rank copies its shard to the GPU and casts it there. Where several ranks gather, the copies are
+freed before the gathered buffer is copied out, which takes more; one rank alone has no such buffer,
+and there the copies count. A reduced gradient is freed on the GPU once its copy to the host is
+enqueued (torch 2.13 F/_fsdp_collectives.py:711-743), unless replicas still all-reduce it.
 
 Pinned tensors are rounded up to powers of two by torch's host allocator, which also keeps the
-blocks that gradients leave behind. Line numbers: torch 2.13, `F` as in gather.py.
+blocks of freed gradients. Line numbers: torch 2.13, `F` as in gather.py.
 """
 
 from __future__ import annotations
@@ -16,64 +16,67 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import COMM, CPU, GRAD, PARAM, TEMP, Entry, Instant
+from ...ledger.ledger import COMM, CPU, GRAD, PARAM, TEMP, Entry
 from ...ledger.num import Num, larger, nothing
 from ...ledger.source import code
 from ...run.phases import OPTIMIZER
 from ...step.optimizers import FORLOOP
 from ...step.states import optimizer_entries
+from .instants import START
 from .layout import FsdpLayout
 from .units import FsdpUnit
 
 PINNED = "ATen/core/CachingHostAllocator.h:300"
 
 
-def staged_entries(plan: FsdpLayout) -> Iterator[Entry]:
-    """Shards cast (and copied to the GPU) while one rank alone gathers a unit, beyond what is
-    gathered.
+def staging_entries(plan: FsdpLayout) -> Iterator[Entry]:
+    """Copies of shards, cast and on the GPU, while one rank alone gathers a unit, beyond the
+    gathered parameters themselves.
     """
-    if nothing(1 - plan.several) or plan.run.unrolled:  # scripts have them
+    if nothing(1 - plan.several) or plan.run.unrolled:  # the units' events contain them
         return
     source = code("torch 2.13 F/_fsdp_param_group.py:437-460 and F/_fsdp_param.py:896-901")
-    for kind, (title, one) in enumerate(plan.kinds):
-        live = {s.beat.name: 1 for s in plan.spots
-                if s.at in ("gather", "regather") and plan.layers[s.layer] == kind}  # fmt: skip
+    for kind, (title, unit) in enumerate(plan.kinds):
+        live = {i.step.name: 1 for i in plan.instants
+                if i.action in ("gather", "regather") and plan.layers[i.layer] == kind}  # fmt: skip
         yield Entry(name=f"{title}: copies of the shards", kind=COMM, live=live, source=source,
-                    bytes=one.staged * (1 - plan.several))  # fmt: skip
+                    bytes=unit.staging * (1 - plan.several))  # fmt: skip
     yield Entry(
         name="embedding and head: copies of the shards", kind=COMM, source=source,
-        bytes=plan.root.staged * (1 - plan.several),
-        live={s.beat.name: 1 for s in plan.spots if s.at == "root"},
+        bytes=plan.root.staging * (1 - plan.several),
+        live={i.step.name: 1 for i in plan.instants if i.action == "root"},
     )  # fmt: skip
 
 
 def _units(plan: FsdpLayout) -> Iterator[tuple[str, int, FsdpUnit]]:
-    """A title, how many there are, and the unit."""
-    for kind, (title, one) in enumerate(plan.kinds):
-        yield title, plan.layers.count(kind), one
+    """A title, the number of such units, and the unit."""
+    for kind, (title, unit) in enumerate(plan.kinds):
+        yield title, plan.layers.count(kind), unit
     yield "embedding and head", 1, plan.root
 
 
-def host_shard_entries(plan: FsdpLayout, start: Instant, twin: Num) -> Iterator[Entry]:
-    """Parameters and gradients in pinned memory; `twin` is a tied head until it is tied again."""
-    steady = {spot.beat.name: 1 for spot in plan.spots}
-    for title, count, one in _units(plan):
+def host_shard_entries(plan: FsdpLayout, untied_head: Num) -> Iterator[Entry]:
+    """Parameters and gradients in pinned memory. `untied_head`: bytes of a tied head's own tensor,
+    which is freed when it is tied again.
+    """
+    steady = {i.step.name: 1 for i in plan.instants}
+    for title, count, unit in _units(plan):
         yield Entry(
-            name=f"{title}: sharded parameters, pinned", kind=PARAM, bytes=count * one.pinned,
-            live={start.name: 1, **steady}, place=CPU,
+            name=f"{title}: sharded parameters, pinned", kind=PARAM, bytes=count * unit.pinned,
+            live={START.name: 1, **steady}, place=CPU,
             source=code(f"torch 2.13 F/_fsdp_param.py:1044 reset_sharded_param; {PINNED}"),
         )  # fmt: skip
         yield Entry(
-            name=f"{title}: sharded gradients, pinned", kind=GRAD, bytes=count * one.pinned_grads,
+            name=f"{title}: sharded gradients, pinned", kind=GRAD, bytes=count * unit.pinned_grads,
             live=steady, place=CPU,
             source=code(f"torch 2.13 F/_fsdp_collectives.py:737; {PINNED}: blocks stay cached"),
         )  # fmt: skip
     largest: Num = 0
-    for _, _, one in _units(plan):
-        largest = larger(largest, one.shard)
+    for _, _, unit in _units(plan):
+        largest = larger(largest, unit.shard)
     yield Entry(
-        name="one unit before it is pinned, a tied head", kind=PARAM, bytes=largest + twin,
-        live={start.name: 1}, place=CPU,
+        name="one unit before it is pinned, a tied head", kind=PARAM, bytes=largest + untied_head,
+        live={START.name: 1}, place=CPU,
         source=code("torch 2.13 nn/modules/module.py to_empty, F/_fully_shard.py _apply"),
     )  # fmt: skip
 
@@ -82,26 +85,30 @@ def host_step_entries(plan: FsdpLayout, total: Num, largest: Num, tensors: Num, 
                       ) -> Iterator[Entry]:  # fmt: skip
     """The optimizer on the host: its states and temporaries, in pageable memory.
 
-    torch steps in a loop over CPU tensors unless told otherwise (optim/optimizer.py:161-187:
+    total, largest: elements of all trained shards, and of the largest one
+    tensors: number of trained shards
+    bits: of a shard
+
+    torch steps in a loop over CPU tensors by default (optim/optimizer.py:161-187:
     foreach is for GPUs). Clipping takes a norm of each tensor, and one tensor of all of them.
     """
-    run, beats = plan.run, tuple(spot.beat for spot in plan.spots)
-    found = optimizer_entries(
-        replace(run, clipping=False), total, bits, beats, largest=largest, tensors=tensors,
+    run, instants = plan.run, plan.step_instants
+    entries = optimizer_entries(
+        replace(run, clipping=False), total, bits, instants, largest=largest, tensors=tensors,
         implementation=run.implementation or FORLOOP,
     )  # fmt: skip
-    for entry in found:
+    for entry in entries:
         if not nothing(entry.bytes):
             yield replace(entry, place=CPU)
     if run.clipping:
         yield Entry(
             name="gradient norms", kind=TEMP, bytes=2 * tensors * bits // 8, place=CPU,
-            live={b.name: 1 for b in beats if b.instant.phase == OPTIMIZER},
+            live={i.name: 1 for i in instants if i.instant.phase == OPTIMIZER},
             source=code("torch 2.13 nn/utils/clip_grad.py:95-108 on CPU tensors"),
         )  # fmt: skip
     yield Entry(
         name="a gradient that is added to the one before", kind=GRAD, bytes=largest * bits // 8,
-        live={s.beat.name: 1 for s in plan.spots
-              if s.beat.later and s.at in ("scatter", "scatter.root")},
+        live={i.step.name: 1 for i in plan.instants
+              if i.step.later and i.action in ("scatter", "scatter.root")},
         place=CPU, source=code("torch 2.13 F/_fsdp_collectives.py:730-749: a pageable copy"),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Gradients on their way: whole, in reduce-scatter, sharded.
+"""Gradients: whole, in reduce-scatter's buffers, and sharded.
 
 Line numbers: torch 2.13 distributed/fsdp/_fully_shard, `F` in the sources.
 """
@@ -13,29 +13,39 @@ from ...ledger.num import Num, holds, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD
 from .instants import FsdpInstant
-from .layout import NONE, SCATTER, FsdpLayout, Pick, layer_entries, one, only, root_entry
+from .layout import (
+    NO_LAYER,
+    SCATTER,
+    FsdpLayout,
+    LayerPicker,
+    during,
+    layer_entries,
+    one_layer,
+    root_entry,
+)
 from .units import FsdpUnit
 
-BEFORE = ("regather", "prefetch", "layer")  # a layer has not reduced yet
+UNREDUCED = ("regather", "prefetch", "layer")  # the layer has not reduced its gradients yet
 
 
-def _at(place: str) -> Pick:
-    return lambda spot: one(spot.layer) if spot.at == place else NONE
+def _layer_during(action: str) -> LayerPicker:
+    return lambda instant: one_layer(instant.layer) if instant.action == action else NO_LAYER
 
 
 def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
-    """Whole gradients on their way into reduce-scatter, one unit at a time.
+    """Whole gradients and reduce-scatter's input, of one unit at a time.
 
-    The last gradient is named until its output is made (F/_fsdp_collectives.py foreach_reduce:
-    a loop's variable), which one rank alone does not loop for.
+    The last gradient stays alive until reduce-scatter's output is made, because a loop's variable
+    refers to it (F/_fsdp_collectives.py foreach_reduce); one rank alone runs no such loop.
     """
     source = code("torch 2.13 F/_fsdp_param_group.py:647-658: freed when the next unit reduces")
     made = code("torch 2.13 F/_fsdp_collectives.py:570-606 foreach_reduce")
 
-    def inputs(spot: FsdpInstant) -> range:
-        if spot.at in ("reduce", "scatter"):
-            return one(spot.layer)
-        return one(spot.layer + 1) if spot.at in BEFORE or spot.at == "embedding" else NONE
+    def inputs(instant: FsdpInstant) -> range:
+        if instant.action in ("reduce", "scatter"):
+            return one_layer(instant.layer)
+        above = instant.action in UNREDUCED or instant.action == "embedding"
+        return one_layer(instant.layer + 1) if above else NO_LAYER
 
     def last(unit: FsdpUnit) -> Num:
         return unit.last_grad * plan.several
@@ -43,23 +53,23 @@ def reduced_entries(plan: FsdpLayout) -> Iterator[Entry]:
     yield from layer_entries(plan, "reduce-scatter input", COMM, attrgetter("reduce_in"), inputs,
                              source)  # fmt: skip
     yield root_entry(plan, "reduce-scatter input", COMM, plan.root.reduce_in,
-                     only("reduce.root", "scatter.root"), source)  # fmt: skip
-    yield from layer_entries(plan, "last gradient", COMM, last, _at("scatter"), made)
-    yield root_entry(plan, "last gradient", COMM, last(plan.root), only("scatter.root"), made)
-    if plan.run.unrolled:  # scripts of layers, head and embedding make them
+                     during("reduce.root", "scatter.root"), source)  # fmt: skip
+    yield from layer_entries(plan, "last gradient", COMM, last, _layer_during("scatter"), made)
+    yield root_entry(plan, "last gradient", COMM, last(plan.root), during("scatter.root"), made)
+    if plan.run.unrolled:  # the events of layers, head and embedding make them
         return
-    yield from layer_entries(plan, "whole gradients", GRAD, attrgetter("grads"), _at("reduce"),
-                             made)  # fmt: skip
+    yield from layer_entries(plan, "whole gradients", GRAD, attrgetter("grads"),
+                             _layer_during("reduce"), made)  # fmt: skip
     yield root_entry(
-        plan, "whole gradients of the head", GRAD, plan.head,
-        only(*BEFORE, "reduce", "scatter", "embedding"),
+        plan, "whole gradients of the head", GRAD, plan.head_grads,
+        during(*UNREDUCED, "reduce", "scatter", "embedding"),
         code("torch 2.13 F/_fsdp_state.py:411-415: the root reduces when backward is over"),
     )  # fmt: skip
-    yield root_entry(plan, "whole gradients", GRAD, plan.root.grads, only("reduce.root"), made)
+    yield root_entry(plan, "whole gradients", GRAD, plan.root.grads, during("reduce.root"), made)
 
 
 def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
-    """What reduce-scatter makes, and its cast to the dtype of the shards.
+    """Reduce-scatter's output, and its cast to the dtype of the shards.
 
     In a first micro-batch one of them is the sharded gradient; in later ones both are added to
     it, and under offload they are copied to the host. Where replicas all-reduce an output it
@@ -68,58 +78,61 @@ def output_entries(plan: FsdpLayout) -> Iterator[Entry]:
     made = code("torch 2.13 F/_fsdp_collectives.py:611-616, 664-672, F/_fsdp_param_group.py:753")
     cast = code("torch 2.13 F/_fsdp_collectives.py:696-709")
     top = len(plan.layers)
-    behind = (*BEFORE, "reduce", "embedding", "reduce.root", "scatter.root")
+    after = (*UNREDUCED, "reduce", "embedding", "reduce.root", "scatter.root")
 
-    def fresh(spot: FsdpInstant) -> bool:
-        return spot.beat.later or plan.offload
+    def temporary(instant: FsdpInstant) -> bool:
+        """Whether the outputs are not the sharded gradients themselves."""
+        return instant.step.later or plan.offload
 
-    def stays(spot: FsdpInstant, unit: FsdpUnit) -> Num:
-        return 1 if fresh(spot) else holds(unit.converted > 0)
+    def copies(instant: FsdpInstant, unit: FsdpUnit) -> Num:
+        return 1 if temporary(instant) else holds(unit.converted > 0)
 
-    def outputs(spot: FsdpInstant) -> range:
-        if spot.at == "scatter":
-            return range(spot.layer, top if plan.replicas else spot.layer + 1)
-        return range(spot.layer + 1, top) if plan.replicas and spot.at in behind else NONE
+    def outputs(instant: FsdpInstant) -> range:
+        if instant.action == "scatter":
+            return range(instant.layer, top if plan.replicas else instant.layer + 1)
+        stays = plan.replicas and instant.action in after
+        return range(instant.layer + 1, top) if stays else NO_LAYER
 
-    def casts(spot: FsdpInstant) -> range:
-        return one(spot.layer) if spot.at == "scatter" and fresh(spot) else NONE
+    def casts(instant: FsdpInstant) -> range:
+        casting = instant.action == "scatter" and temporary(instant)
+        return one_layer(instant.layer) if casting else NO_LAYER
 
     yield from layer_entries(plan, "reduce-scatter output", COMM, attrgetter("reduced"), outputs,
-                             made, times=stays, stream=SCATTER)  # fmt: skip
+                             made, times=copies, stream=SCATTER)  # fmt: skip
     yield from layer_entries(plan, "reduced gradients, cast", COMM, attrgetter("converted"), casts,
                              cast, stream=plan.cast_stream)  # fmt: skip
     yield root_entry(
         plan, "reduce-scatter output", COMM, plan.root.reduced,
-        lambda spot: stays(spot, plan.root) if spot.at == "scatter.root" else 0, made,
-        stream=SCATTER,
+        lambda i: copies(i, plan.root) if i.action == "scatter.root" else 0, made, stream=SCATTER,
     )  # fmt: skip
     yield root_entry(
         plan, "reduced gradients, cast", COMM, plan.root.converted,
-        lambda spot: int(spot.at == "scatter.root" and fresh(spot)), cast, stream=plan.cast_stream,
+        lambda i: int(i.action == "scatter.root" and temporary(i)), cast, stream=plan.cast_stream,
     )  # fmt: skip
 
 
 def sharded_gradient_entries(plan: FsdpLayout) -> Iterator[Entry]:
-    """Sharded gradients: a flat tensor for each unit, kept until zero_grad."""
+    """Sharded gradients: a flat tensor for each unit, alive until zero_grad."""
     source = code("torch 2.13 F/_fsdp_collectives.py:696-709: views of the reduced output")
     top = len(plan.layers)
 
-    def there(spot: FsdpInstant) -> range:
-        if spot.beat.later or (spot.layer < 0 and spot.beat.instant.phase != FORWARD):
+    def reduced_layers(instant: FsdpInstant) -> range:
+        ended = instant.layer < 0 and instant.step.instant.phase != FORWARD
+        if instant.step.later or ended:
             return range(top)
-        if spot.at in BEFORE or spot.at == "reduce":
-            return range(spot.layer + 1, top)
-        return range(spot.layer, top) if spot.at == "scatter" else NONE
+        if instant.action in UNREDUCED or instant.action == "reduce":
+            return range(instant.layer + 1, top)
+        return range(instant.layer, top) if instant.action == "scatter" else NO_LAYER
 
     def stream(unit: FsdpUnit) -> int:
         return SCATTER if nothing(unit.converted) else plan.cast_stream
 
     yield from layer_entries(
-        plan, "sharded gradients", GRAD, attrgetter("shard_grads"), there, source,
+        plan, "sharded gradients", GRAD, attrgetter("shard_grads"), reduced_layers, source,
         stream=max(stream(unit) for _, unit in plan.kinds),
     )  # fmt: skip
     yield root_entry(
         plan, "sharded gradients", GRAD, plan.root.shard_grads,
-        lambda spot: int(spot.beat.later or spot.at == "scatter.root"), source,
+        lambda i: int(i.step.later or i.action == "scatter.root"), source,
         stream=stream(plan.root),
     )  # fmt: skip

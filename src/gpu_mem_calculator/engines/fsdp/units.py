@@ -1,8 +1,8 @@
 """FSDP2's units: what one `fully_shard` call shards, gathers and reduces.
 
-Every layer is a unit, the root is everything else. A parameter is cut along its first dimension
+Every layer is a unit, the root is everything else. A parameter is split along its first dimension
 and padded to equal shards, so a tensor whose first dimension is short (a LoRA matrix, a stack of
-experts) costs more than its share. torch 2.13 distributed/fsdp/_fully_shard: `F` below.
+experts) takes more than its share. torch 2.13 distributed/fsdp/_fully_shard: `F` below.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IN_BLOCK = re.compile(r"\.(?:layers|blocks|resblocks|layer)\.\d+\.")
 
 
 class UnitBits(Struct, frozen=True):
-    """Bits of a shard, of the gathered parameter and its gradient, and of the reduction."""
+    """Bits of a parameter's shard, of the gathered parameter and its gradient, of the reduction."""
 
     stored: int
     compute: int
@@ -32,50 +32,56 @@ class UnitBits(Struct, frozen=True):
 
 
 class UnitParameter(Struct, frozen=True):
-    """One parameter of a unit: its dimensions, its widths, whether it is trained."""
+    """One parameter of a unit: its dimensions, its bits, whether it is trained."""
 
     weight: Weight
-    widths: UnitBits
+    bits: UnitBits
     trained: bool
 
 
 class ParameterBytes(Struct, frozen=True):
-    """Bytes of one parameter: its shard, the shard in the compute dtype, all of it."""
+    """Sizes of one parameter on one rank.
+
+    shard, cast: bytes of the shard as it is stored, and in the compute dtype
+    whole: bytes of the gathered parameter in the compute dtype, padding included
+    elements: of the shard
+    casts: the compute dtype is not the dtype of the shard
+    """
 
     shard: Num
     cast: Num
     whole: Num
-    elements: Num  # of the shard
+    elements: Num
     trained: bool
-    casts: bool  # the dtype of the arithmetic is not that of the shard
+    casts: bool
 
 
 class FsdpUnit(Struct, frozen=True, kw_only=True):
-    """Bytes of one unit on one rank."""
+    """Bytes of one unit on one rank; two fields are elements."""
 
     shard: Num = 0  # the parameters it stores
     cast: Num = 0  # their copy in the compute dtype, where that is another one
     gathered: Num = 0  # whole parameters in the compute dtype; the all-gather buffer is as big
     grads: Num = 0  # whole gradients in the compute dtype
-    last_grad: Num = 0  # of the last parameter
+    last_grad: Num = 0  # the whole gradient of the last parameter
     reduce_in: Num = 0  # reduce-scatter's flat input, in the reduce dtype
     reduced: Num = 0  # its flat output
-    shard_grads: Num = 0  # the gradients that stay, in the dtype of the shards
+    shard_grads: Num = 0  # sharded gradients, in the dtype of the shards
     converted: Num = 0  # shard_grads where they are a cast of `reduced`, else 0
-    stepped: Num = 0  # elements of its shards that are trained
-    largest: Num = 0  # of one of them
-    pinned: Num = 0  # under offload: the host's blocks for the shards
-    pinned_grads: Num = 0  # and for their gradients
-    staged: Num = 0  # what one rank alone needs beyond `gathered` to make them
-    parts: tuple[ParameterBytes, ...] = ()
+    trained_elements: Num = 0  # elements of its trained shards
+    largest_trained: Num = 0  # elements of the largest of them
+    pinned: Num = 0  # under offload: pinned host blocks of the shards
+    pinned_grads: Num = 0  # and of their gradients
+    staging: Num = 0  # what one rank alone needs beyond `gathered` while it gathers
+    parameters: tuple[ParameterBytes, ...] = ()
 
     @property
-    def tensors(self) -> int:
-        """Parameters that are trained."""
-        return sum(part.trained for part in self.parts)
+    def trained_tensors(self) -> int:
+        """Number of trained parameters."""
+        return sum(parameter.trained for parameter in self.parameters)
 
 
-SUMS = tuple(name for name in FsdpUnit.__struct_fields__ if name != "parts")
+SUMS = tuple(name for name in FsdpUnit.__struct_fields__ if name != "parameters")
 
 
 def shard_elements(weight: Weight, ranks: Num) -> Num:
@@ -86,167 +92,172 @@ def shard_elements(weight: Weight, ranks: Num) -> Num:
     return count
 
 
-def _part(run: Run, piece: UnitParameter, ranks: Num) -> Num:
-    """Elements of one rank's shard; adapters keep their size whatever count was given."""
-    part = shard_elements(piece.weight, ranks)
-    return part if run.frozen and piece.trained else run.scaled(part)
+def _scaled_elements(run: Run, parameter: UnitParameter, ranks: Num) -> Num:
+    """Elements of one rank's shard, scaled to the run's parameter count; adapters are not."""
+    elements = shard_elements(parameter.weight, ranks)
+    return elements if run.frozen and parameter.trained else run.scaled(elements)
 
 
-def unit(
-    run: Run, pieces: Sequence[UnitParameter], ranks: Num, *, offload: bool = False
+def fsdp_unit(
+    run: Run, parameters: Sequence[UnitParameter], ranks: Num, *, offload: bool = False
 ) -> FsdpUnit:
-    """Add up the parameters that one `fully_shard` call owns."""
+    """The unit of the parameters that one `fully_shard` call owns, over a number of ranks."""
     sums: dict[str, Num] = dict.fromkeys(SUMS, 0)
-    parts: list[ParameterBytes] = []
+    sizes: list[ParameterBytes] = []
 
     def add(name: str, elements: Num, bits: int) -> None:
         sums[name] = sums[name] + elements * bits // 8
 
-    for piece in pieces:
-        widths, part = piece.widths, _part(run, piece, ranks)
-        shard, cast = part * widths.stored // 8, part * widths.compute // 8
-        casts = widths.compute != widths.stored
-        parts.append(
-            ParameterBytes(
-                shard, cast, part * ranks * widths.compute // 8, part, piece.trained, casts
-            )
-        )
-        add("shard", part, widths.stored)
+    for parameter in parameters:
+        bits, elements = parameter.bits, _scaled_elements(run, parameter, ranks)
+        shard, cast = elements * bits.stored // 8, elements * bits.compute // 8
+        casts, whole = bits.compute != bits.stored, elements * ranks * bits.compute // 8
+        sizes.append(ParameterBytes(shard, cast, whole, elements, parameter.trained, casts))
+        add("shard", elements, bits.stored)
         if casts or offload:
-            add("cast", part, widths.compute)
-        add("gathered", part * ranks, widths.compute)
-        if piece.trained:
-            whole = piece.weight.numel
-            add("grads", whole, widths.compute)
-            sums["last_grad"] = whole * widths.compute // 8
-            add("reduce_in", part * ranks, widths.reduce)
-            add("reduced", part, widths.reduce)
-            add("shard_grads", part, widths.stored)
-            if widths.reduce != widths.stored:
-                add("converted", part, widths.stored)
-            add("stepped", part, 8)
-            sums["largest"] = larger(sums["largest"], part)
-    sums["staged"] = _staged(parts, offload=offload)
+            add("cast", elements, bits.compute)
+        add("gathered", elements * ranks, bits.compute)
+        if parameter.trained:
+            add("grads", parameter.weight.numel, bits.compute)
+            sums["last_grad"] = parameter.weight.numel * bits.compute // 8
+            add("reduce_in", elements * ranks, bits.reduce)
+            add("reduced", elements, bits.reduce)
+            add("shard_grads", elements, bits.stored)
+            if bits.reduce != bits.stored:
+                add("converted", elements, bits.stored)
+            add("trained_elements", elements, 8)
+            sums["largest_trained"] = larger(sums["largest_trained"], elements)
+    sums["staging"] = _staging_bytes(sizes, offload=offload)
     if offload:
-        sums |= _pinned(parts)
-    return FsdpUnit(**sums, parts=tuple(parts))
+        sums |= _pinned_bytes(sizes)
+    return FsdpUnit(**sums, parameters=tuple(sizes))
 
 
-def _staged(parts: Sequence[ParameterBytes], *, offload: bool) -> Num:
-    """The highest moment of a gather by one rank alone, beyond what it leaves.
+def _staging_bytes(parameters: Sequence[ParameterBytes], *, offload: bool) -> Num:
+    """Peak of a gather by one rank alone, beyond the gathered parameters.
 
-    Each parameter is cast and copied into its gathered place, while the cast of the one before
-    is still named; under offload it is copied to the GPU first, as it is stored
+    Each parameter is cast and copied into its gathered tensor while a variable still refers to the
+    cast of the one before; under offload it is copied to the GPU first, as it is stored
     (F/_fsdp_param_group.py:437-460, F/_fsdp_param.py:896-901).
     """
-    made: Num = 0  # gathered so far
+    gathered: Num = 0
     before: Num = 0
-    highest: Num = 0
-    for part in parts:
-        fresh = (part.shard if offload else 0) + (part.cast if part.casts else 0)
-        copy = part.cast if part.casts or offload else 0
-        highest = larger(highest, made + larger(before + fresh, copy + part.cast))
-        made, before = made + part.cast, copy
-    return highest - made
+    peak: Num = 0
+    for parameter in parameters:
+        cast = parameter.cast if parameter.casts else 0
+        fresh = (parameter.shard if offload else 0) + cast
+        copy = parameter.cast if parameter.casts or offload else 0
+        peak = larger(peak, gathered + larger(before + fresh, copy + parameter.cast))
+        gathered, before = gathered + parameter.cast, copy
+    return peak - gathered
 
 
-def alone_script(one: FsdpUnit, *, offload: bool) -> BlockEvents:
-    """How one rank alone makes whole parameters: see `_staged`."""
-    reel = EventRecorder()
-    named = -1
-    left: list[int] = []
-    for part in one.parts:
-        copy = _copied(reel, part, offload=offload)
-        _over(reel, named)
-        named = copy
-        left.append(reel.weight(part.cast))
-    _over(reel, named)
-    return _written(reel, left)
+def single_rank_events(unit: FsdpUnit, *, offload: bool) -> BlockEvents:
+    """Allocations and frees of a gather by one rank alone: see `_staging_bytes`."""
+    recorder = EventRecorder()
+    before = -1
+    gathered: list[int] = []
+    for parameter in unit.parameters:
+        copy = _copy_shard(recorder, parameter, offload=offload)
+        _free(recorder, before)
+        before = copy
+        gathered.append(recorder.weight(parameter.cast))
+    _free(recorder, before)
+    return _gather_events(recorder, gathered)
 
 
-def copies_script(one: FsdpUnit) -> BlockEvents:
-    """How shards come to the GPU: copied as they are stored, and cast."""
-    reel = EventRecorder()
-    return _written(reel, [_copied(reel, part, offload=True) for part in one.parts])
+def shard_copy_events(unit: FsdpUnit) -> BlockEvents:
+    """Allocations and frees when shards come from the host: copied as they are stored, and cast."""
+    recorder = EventRecorder()
+    copies = [_copy_shard(recorder, parameter, offload=True) for parameter in unit.parameters]
+    return _gather_events(recorder, copies)
 
 
-def _copied(reel: EventRecorder, part: ParameterBytes, *, offload: bool) -> int:
-    """A shard in the compute dtype; negative where it is the shard itself."""
-    copy = reel.weight(part.shard) if offload else -1
-    if not part.casts:
+def _copy_shard(recorder: EventRecorder, parameter: ParameterBytes, *, offload: bool) -> int:
+    """The tensor of a shard in the compute dtype; -1 where it is the shard itself."""
+    copy = recorder.weight(parameter.shard) if offload else -1
+    if not parameter.casts:
         return copy
-    cast = reel.weight(part.cast)
-    _over(reel, copy)
+    cast = recorder.weight(parameter.cast)
+    _free(recorder, copy)
     return cast
 
 
-def _over(reel: EventRecorder, tensor: int) -> None:
-    reel.over((tensor,) if tensor >= 0 else ())
+def _free(recorder: EventRecorder, tensor: int) -> None:
+    recorder.over((tensor,) if tensor >= 0 else ())
 
 
-def _written(reel: EventRecorder, left: list[int]) -> BlockEvents:
-    return BlockEvents(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events),
-                  left=tuple(left))  # fmt: skip
+def _gather_events(recorder: EventRecorder, left: list[int]) -> BlockEvents:
+    return BlockEvents(
+        sizes=tuple(recorder.sizes),
+        entry=-1,
+        exit=-1,
+        forward=tuple(recorder.events),
+        left=tuple(left),
+    )
 
 
-def _pinned(parts: Sequence[ParameterBytes]) -> dict[str, Num]:
+def _pinned_bytes(parameters: Sequence[ParameterBytes]) -> dict[str, Num]:
     """Blocks of pinned host memory, which are powers of two
     (ATen/core/CachingHostAllocator.h:300).
     """
     pinned: Num = 0
     grads: Num = 0
-    for part in parts:
-        block = power_of_two(part.shard)
+    for parameter in parameters:
+        block = power_of_two(parameter.shard)
         pinned = pinned + block
-        grads = grads + block if part.trained else grads
+        grads = grads + block if parameter.trained else grads
     return {"pinned": pinned, "pinned_grads": grads}
 
 
-def adapter_weights(one: Linear, adapter: Adapter) -> Iterator[Weight]:
+def adapter_weights(linear: Linear, adapter: Adapter) -> Iterator[Weight]:
     """LoRA's matrices of a projection: A is (r, in), B is (out, r); DoRA adds a magnitude."""
-    yield Weight(f"{one.name}.lora_A", (("lora", adapter.rank), one.ins))
-    yield Weight(f"{one.name}.lora_B", (one.outs, ("lora", adapter.rank)))
+    yield Weight(f"{linear.name}.lora_A", (("lora", adapter.rank), linear.ins))
+    yield Weight(f"{linear.name}.lora_B", (linear.outs, ("lora", adapter.rank)))
     if adapter.dora:
-        yield Weight(f"{one.name}.magnitude", (one.outs,))
+        yield Weight(f"{linear.name}.magnitude", (linear.outs,))
 
 
-def layer_pieces(run: Run, layer: Layer, base: UnitBits, extra: UnitBits) -> list[UnitParameter]:
-    """A layer's parameters in torch's order; with adapters the base is sharded, too, but only
-    they are trained.
+def layer_parameters(
+    run: Run, layer: Layer, base: UnitBits, adapter: UnitBits
+) -> list[UnitParameter]:
+    """A layer's parameters in torch's order. With adapters the base is sharded, too, but only the
+    adapters are trained. `base`, `adapter`: their bits.
     """
     if run.adapter is None:
         return [UnitParameter(weight, base, True) for weight in layer.weights()]
     rest = list(adapted(layer, run.adapter.targets))
-    pieces: list[UnitParameter] = []
+    parameters: list[UnitParameter] = []
+
+    def add_adapter(linear: Linear, targets: Adapter) -> None:
+        weights = adapter_weights(linear, targets)
+        parameters.extend(UnitParameter(weight, adapter, True) for weight in weights)
+
     for module, weights in groupby(layer.weights(), lambda w: w.name.rpartition(".")[0]):
-        pieces += [UnitParameter(weight, base, False) for weight in weights]
-        here = next((one for one in rest if f".{module}".endswith(f".{one.name}")), None)
-        if here is not None:
-            rest.remove(here)
-            pieces += [
-                UnitParameter(weight, extra, True) for weight in adapter_weights(here, run.adapter)
-            ]
-    for one in rest:
-        pieces += [
-            UnitParameter(weight, extra, True) for weight in adapter_weights(one, run.adapter)
-        ]
-    return pieces
+        parameters += [UnitParameter(weight, base, False) for weight in weights]
+        linear = next((one for one in rest if f".{module}".endswith(f".{one.name}")), None)
+        if linear is not None:
+            rest.remove(linear)
+            add_adapter(linear, run.adapter)
+    for linear in rest:
+        add_adapter(linear, run.adapter)
+    return parameters
 
 
-def root_pieces(run: Run, base: UnitBits) -> list[UnitParameter]:
-    """Embedding, final norm and head, a tied table once; what a vision tower has beside its
-    blocks, for which text has no gradient.
+def root_parameters(run: Run, base: UnitBits) -> list[UnitParameter]:
+    """The root's parameters: embedding, final norm and head, a tied table once; and those of a
+    vision tower outside its blocks, for which a batch of text has no gradient.
     """
     arch = run.arch
     norm = arch.embedding_norm
     weights = [*arch.embedding, *(norm.weights() if norm else ()), *arch.after_weights()]
-    eyes = [UnitParameter(w, base, False) for w in arch.tower if not IN_BLOCK.search(w.name)]
-    return [*eyes, *(UnitParameter(weight, base, not run.frozen) for weight in weights)]
+    tower = [UnitParameter(w, base, False) for w in arch.tower if not IN_BLOCK.search(w.name)]
+    return [*tower, *(UnitParameter(weight, base, not run.frozen) for weight in weights)]
 
 
 def tower_shards(run: Run, ranks: Num, bits: int) -> list[Num]:
-    """Bytes of the shards of a vision tower's blocks, which text never gathers: units like the
-    layers (transformers 5.17.0 `_no_split_modules` names both).
+    """Bytes of the shards of a vision tower's blocks, which a batch of text never gathers: units
+    like the layers (transformers 5.17.0 `_no_split_modules` names both).
     """
     blocks = (weight for weight in run.arch.tower if IN_BLOCK.search(weight.name))
     return [shard_elements(weight, ranks) * bits // 8 for weight in blocks]

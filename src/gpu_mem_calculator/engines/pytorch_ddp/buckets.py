@@ -1,94 +1,60 @@
-"""DistributedDataParallel: what it sends when it wraps a model, and its buckets of gradients."""
+"""Sizes of DDP's flat tensors: the parameters it broadcasts, and its gradient buckets."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 from ...autograd.events import BlockEvents, EventRecorder
-from ...ledger.ledger import BUCKETS, OLD_BUCKETS, Ledger
 from ...ledger.units import MIB
-from ...run.phases import FORWARD
-from ...step.stream_writer import Phase, StreamWriter
 
-SENT_BYTES = 250 * MIB  # nn/parallel/distributed.py broadcast_bucket_size
-FIRST_BYTES, BUCKET_BYTES = MIB, 25 * MIB  # of the first bucket, of the others
+BROADCAST_BYTES = 250 * MIB  # nn/parallel/distributed.py broadcast_bucket_size
+FIRST_BYTES, BUCKET_BYTES = MIB, 25 * MIB  # limits of the first bucket, of the others
 
 
-def filled(sizes: list[int], *limits: int) -> list[list[int]]:
-    """Tensors put together in order; a bucket is closed when it has reached its limit.
+def fill_buckets(sizes: list[int], *limits: int) -> list[list[int]]:
+    """The tensors of each bucket, in order; a bucket is closed when it has reached its limit.
 
-    torch 2.11 csrc/distributed/c10d/reducer.cpp compute_bucket_assignment_by_size; the last limit
-    holds for all that follow.
+    torch 2.11 csrc/distributed/c10d/reducer.cpp compute_bucket_assignment_by_size. The last limit
+    applies to all further buckets.
     """
-    found: list[list[int]] = [[]]
+    buckets: list[list[int]] = [[]]
     for size in sizes:
-        if sum(found[-1]) >= limits[min(len(found), len(limits)) - 1]:
-            found.append([])
-        found[-1].append(size)
-    return found
+        if sum(buckets[-1]) >= limits[min(len(buckets), len(limits)) - 1]:
+            buckets.append([])
+        buckets[-1].append(size)
+    return buckets
 
 
-def buckets(sizes: list[int]) -> list[int]:
+def gradient_buckets(sizes: list[int]) -> list[int]:
     """Bytes of the buckets from the second forward on, in the order backward fills them."""
-    return [sum(one) for one in filled(sizes[::-1], FIRST_BYTES, BUCKET_BYTES)]
+    return [sum(bucket) for bucket in fill_buckets(sizes[::-1], FIRST_BYTES, BUCKET_BYTES)]
 
 
-def sent(sizes: list[int]) -> list[int]:
-    """Bytes of the flat copies that parameters are sent in; one alone is sent as it is."""
-    return [sum(one) if len(one) > 1 else 0 for one in filled(sizes, SENT_BYTES)]
+def broadcast_buffers(sizes: list[int]) -> list[int]:
+    """Bytes of the flat copies in which parameters are broadcast; 0 where a parameter is alone in
+    its copy, because it is sent without one.
+    """
+    chunks = fill_buckets(sizes, BROADCAST_BYTES)
+    return [sum(chunk) if len(chunk) > 1 else 0 for chunk in chunks]
 
 
-def sent_script(sizes: list[int]) -> BlockEvents:
-    """Parameters on their way to the other ranks, two flat copies at a time.
+def broadcast_events(sizes: list[int]) -> BlockEvents:
+    """Allocations and frees while parameters are broadcast, two flat copies at a time.
 
     torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced.
     """
-    reel = EventRecorder()
-    flying: list[int] = []
-    for size in sent(sizes):
-        flying.append(reel.make(size))
-        if len(flying) == 2:
-            reel.free(flying.pop(0))
-    reel.over(flying)
-    return BlockEvents(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events))
+    recorder = EventRecorder()
+    in_flight: list[int] = []
+    for size in broadcast_buffers(sizes):
+        in_flight.append(recorder.make(size))
+        if len(in_flight) == 2:
+            recorder.free(in_flight.pop(0))
+    recorder.over(in_flight)
+    return BlockEvents(
+        sizes=tuple(recorder.sizes), entry=-1, exit=-1, forward=tuple(recorder.events)
+    )
 
 
-def sent_bytes(sizes: list[int]) -> int:
-    """The most that is on its way at once."""
-    chunks = [0, *sent(sizes)]
-    return max(a + b for a, b in pairwise(chunks))
-
-
-class BucketStreamWriter(StreamWriter):
-    """All gradients are one bucket until the second forward, which makes the real ones.
-
-    torch 2.11 nn/parallel/distributed.py _ddp_init_helper: no limit while the order in which
-    gradients come is not known.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger)
-        self.forwards = 0
-
-    def begin(self, phase: Phase) -> None:
-        """Another phase."""
-        self.forwards += phase.kind == FORWARD
-        if self.forwards == 2 and phase.kind == FORWARD:
-            roles = {entry.role: index for index, entry in enumerate(self.entries)}
-            index, old = roles[BUCKETS], roles.get(OLD_BUCKETS, -1)
-            if index in self.held and old >= 0 and self.first:
-                self.held[old] = self.held.pop(index)
-            self.keep(index, 0)
-            if self.entries[index].bytes:
-                self.keep(index, 1)
-
-    def keep(self, index: int, copies: int) -> None:
-        """As any writer does, but for the first bucket, which is one."""
-        entry = self.entries[index]
-        if entry.role == BUCKETS and copies and index not in self.held and self.forwards < 2:
-            self.held[index] = [[self.make(int(entry.bytes))]]
-        super().keep(index, copies)
-
-    def known_as(self, name: str) -> str:
-        """Only the second micro-batch finds the first one's buckets."""
-        return super().known_as(name) if self.forwards == 2 else name
+def broadcast_bytes(sizes: list[int]) -> int:
+    """Bytes of the two consecutive flat copies that are largest together."""
+    return max(a + b for a, b in pairwise([0, *broadcast_buffers(sizes)]))

@@ -74,5 +74,5 @@ def _walked(setting: BlockSetting, head: OutputHead, tape: Tape | None = None) -
     loss = tape.op("loss", log_softmax, elements=1, bits=32)
     tape.hold(logits, out)
     if own and not setting.frozen:
-        tape.rest(head.parameters, setting.weight_bits)
+        tape.add_other_weights(head.parameters, setting.weight_bits)
     return walk(tape, x, loss)

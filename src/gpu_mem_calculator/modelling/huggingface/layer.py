@@ -112,5 +112,5 @@ def layer_walk(
     y = run_layer(tape, setting, x, layer, masked=masked)
     tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
     if not setting.frozen:
-        tape.rest(layer.num_parameters, setting.weight_bits)
+        tape.add_other_weights(layer.num_parameters, setting.weight_bits)
     return walk(tape, x, y, recompute_core=recompute_core, checkpoint=checkpoint)

@@ -13,7 +13,7 @@ class Quirks(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     Names that live longer than Llama's:
     - attention_output_named: the layer's, to its end (GPT2Block: attn_output)
-    - attention_input_named: the same for the attention's input (StableLmDecoderLayer: hidden_states)
+    - attention_input_named: the same for its input (StableLmDecoderLayer: hidden_states)
     - both_norms_named: both outputs of the two norms before parallel branches (FalconDecoderLayer)
     - layer_outputs_named: what the previous layer returned, with its attention map, by the model's
       loop (FalconModel: outputs = block(...))

@@ -65,4 +65,4 @@ def layer_walk(
     y = run_layer(tape, how, x, layer)
     whole = REENTRANT if checkpointed else ""
     return walk(tape, x, y, recompute_core=how.selective, checkpoint=whole,
-                given=checkpointed or given)  # fmt: skip
+                output_grad_held=checkpointed or given)  # fmt: skip

@@ -1,14 +1,15 @@
-"""The pool for the cache: how many tokens fit into what is left, and of what it is made.
+"""The KV-cache pool: how many tokens fit into the memory for it, and which buffers it has.
 
 sglang 0.5.18 srt/model_executor/pool_configurator.py, srt/mem_cache/kv_cache_configurator.py and
-memory_pool.py. A page more than the tokens is allocated: padding writes there.
+memory_pool.py. One page more than the tokens need is allocated: padding is written there.
 
-Legend: F and S bytes of a token in all full layers and in all with a window; m a request's state.
+Legend: F and S bytes of a token in all full layers and in all layers with a window; m bytes of a
+request's state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
@@ -30,185 +31,217 @@ from .segments import STEP
 from .versions import COUNTED_DRAFT, HALF_REQUESTS, SPARE_STATE, SPLIT_WINDOWS
 
 SPLIT_FAMILIES = ("gpt_oss", "llama4", "gemma4", "mimo_v2", "step3p5")  # model_config.py
-EVICTION_INTERVAL = 128  # tokens behind a window that wait to be freed (environ.py)
-INDEX_BLOCK, SCALE_BYTES = 128, 4  # the indexer's keys: fp8, a scale for each block
+EVICTION_INTERVAL = 128  # tokens outside the window that are not yet freed (environ.py)
+INDEX_BLOCK, SCALE_BYTES = 128, 4  # the indexer's keys: fp8, one scale for each block
 LEAST_REQUESTS, MOST_REQUESTS, REQUEST_RATIO = 2048, 4096, 512
 STATE_BITS, CONV_BITS = 32, 16  # configs/mamba_utils.py mamba2_state_dtype
-SLOTS, OVERLAP_SLOTS = 3, 2  # states of a request that prefix caching keeps apart
+SLOTS, OVERLAP_SLOTS = 3, 2  # copies of a request's state under prefix caching
 OVERLAP_FAMILIES = ("qwen3_next", "qwen3_5", "kimi_linear", "falcon_h1", "granitemoehybrid",
                     "nemotron_h", "bailing_moe")  # fmt: skip
 
 
 class CacheCell(Struct, frozen=True, kw_only=True):
-    """One token, or one request, on the rank."""
+    """Bytes of one token and of one request's state on this rank.
 
-    full: int  # F
-    windowed: int = 0  # S, where it has a pool of its own
+    - `full`: F, a token in the layers of the main pool
+    - `windowed`: S, a token in the layers with a window, where they have a separate pool
+    - `window`: tokens of that window
+    - `state`: m
+    - `draft`: a token in the draft's layers
+    """
+
+    full: int
+    windowed: int = 0
     window: int = 0
-    state: int = 0  # m
-    draft: int = 0  # a token in the draft's layers
+    state: int = 0
+    draft: int = 0
 
 
 class SglangPool(Struct, frozen=True, kw_only=True):
-    """What was allocated, and what one sequence takes of it.
+    """The allocated buffers, and what one sequence takes of them.
 
-    `share(context)`: the largest part that one sequence takes of any of the buffers.
+    - `tokens`, `window_tokens`: capacity of the main pool and of that of layers with a window
+    - `slots`: states that fit
+    - `requests`: max_running_requests
+    - `parts`: name, bytes and formula of each buffer
+    - `share(context)`: the largest share that one sequence takes of any buffer
+    - `draft_bytes`: the draft's cache, which `bytes` leaves out
     """
 
     tokens: int
     window_tokens: int = 0
     slots: int = 0
     requests: int
-    parts: tuple[tuple[str, int, str], ...]  # name, bytes, how they come about
+    parts: tuple[tuple[str, int, str], ...]
     share: Callable[[int], float]
     cell: CacheCell
     draft_bytes: int = 0
 
     @property
     def bytes(self) -> int:
-        """All of it but the draft's."""
+        """Bytes of all buffers but the draft's."""
         return sum(size for _, size, _ in self.parts)
 
 
-def splits_windows(how: SglangOptions) -> bool:
-    """Whether layers with a window have a pool of their own; else they keep every token."""
-    arch = how.run.arch
+def splits_windows(setting: SglangOptions) -> bool:
+    """Whether layers with a window have a separate pool; else they keep every token."""
+    arch = setting.run.arch
     known = arch.family.startswith(SPLIT_FAMILIES)
-    return how.version >= SPLIT_WINDOWS and known and any(arch.windows)
+    return setting.version >= SPLIT_WINDOWS and known and any(arch.windows)
 
 
-def cell(how: SglangOptions) -> CacheCell:
-    """Bytes of a token in the layers of this rank, and of a request."""
-    run, shard = how.run, how.shard
-    caches = kept(run.arch, shard, plain_row(how.cache_bits), state_bits=STATE_BITS,
-                  conv_bits=CONV_BITS)  # fmt: skip
-    apart = splits_windows(how)
-    full = sum(_token_bytes(how, one) * len(one.places) for one in caches
-               if one.kind != STATE and not (apart and one.kind == WINDOW))  # fmt: skip
-    slid = [one for one in caches if apart and one.kind == WINDOW]
-    state = sum(one.state_bytes * len(one.places) for one in caches if one.kind == STATE)
+def cache_cell(setting: SglangOptions) -> CacheCell:
+    """Bytes of a token and of a request's state in the layers of this rank."""
+    run, shard = setting.run, setting.shard
+    caches = list(_layer_caches(setting))
+    split = splits_windows(setting)
+    windowed = [one for one in caches if split and one.kind == WINDOW]
+    full = [one for one in caches if one.kind != STATE and one not in windowed]
     drafts = [
         one
         for layer in speculative.draft_layers(run)
-        for one in layer_cache(layer, None, shard, plain_row(how.cache_bits), 0, 0)
+        for one in layer_cache(layer, None, shard, plain_row(setting.cache_bits), 0, 0)
     ]
     return CacheCell(
-        full=full, windowed=sum(one.token_bytes * len(one.places) for one in slid),
-        window=max((one.window or 0 for one in slid), default=0), state=state,
-        draft=sum(_token_bytes(how, one) for one in drafts) if shard.head else 0,
-    )  # fmt: skip
+        full=sum(_token_bytes(setting, one) * len(one.places) for one in full),
+        windowed=sum(one.token_bytes * len(one.places) for one in windowed),
+        window=max((one.window or 0 for one in windowed), default=0),
+        state=sum(one.state_bytes * len(one.places) for one in caches if one.kind == STATE),
+        draft=sum(_token_bytes(setting, one) for one in drafts) if shard.head else 0,
+    )
 
 
-def _token_bytes(how: SglangOptions, one: LayerState) -> int:
-    """A token of one layer: latents and an indexer's keys have layouts of their own.
+def _layer_caches(setting: SglangOptions) -> Iterable[LayerState]:
+    row = plain_row(setting.cache_bits)
+    arch, shard = setting.run.arch, setting.shard
+    return kept(arch, shard, row, state_bits=STATE_BITS, conv_bits=CONV_BITS)
+
+
+def _token_bytes(setting: SglangOptions, one: LayerState) -> int:
+    """Bytes of one token in one layer; latents and an indexer's keys have special layouts.
 
     memory_pool.py DSATokenToKVPool; kv_cache_configurator.py calculate_mla_kv_cache_dim: in fp8
-    the rotary part stays in 16 bits, with a scale for 128 elements of the rest.
+    the rotary part stays in 16 bits, with one scale for 128 elements of the rest.
     """
     if one.kind == INDEX:
-        dim = _indexer(how).key_dim
+        dim = _indexer(setting).key_dim
         return dim + dim // INDEX_BLOCK * SCALE_BYTES
-    if how.sparse and how.cache_bits == 8:
-        mixer = next(m for layer in how.run.arch.layers for m in layer.mixers
+    if setting.sparse and setting.cache_bits == 8:
+        mixer = next(m for layer in setting.run.arch.layers for m in layer.mixers
                      if isinstance(m, LatentAttention))  # fmt: skip
         return mixer.kv_rank + mixer.kv_rank // INDEX_BLOCK * SCALE_BYTES + 2 * mixer.rope_dim
     return one.token_bytes
 
 
-def _indexer(how: SglangOptions) -> Indexer:
-    return next(m.index for layer in how.run.arch.layers for m in layer.mixers
+def _indexer(setting: SglangOptions) -> Indexer:
+    return next(m.index for layer in setting.run.arch.layers for m in layer.mixers
                 if isinstance(m, Attention | LatentAttention) and m.index is not None)  # fmt: skip
 
 
-def max_requests(how: SglangOptions, tokens: int) -> int:
+def max_requests(setting: SglangOptions, tokens: int) -> int:
     """`max_running_requests` of this rank: kv_cache_configurator.py resolve_max_num_reqs."""
-    given = how.run.options["max_num_seqs"]
-    if given is not None:
-        wanted = max(1, int(given) // how.attention_dp)
+    limit = setting.run.options["max_num_seqs"]
+    if limit is not None:
+        requests = max(1, int(limit) // setting.attention_dp)
     else:
-        wanted = int(tokens / how.context * REQUEST_RATIO)
-        wanted = max(min(wanted, MOST_REQUESTS), LEAST_REQUESTS)
-    return min(wanted, tokens // 2) if how.version >= HALF_REQUESTS else wanted
+        requests = int(tokens / setting.context * REQUEST_RATIO)
+        requests = max(min(requests, MOST_REQUESTS), LEAST_REQUESTS)
+    return min(requests, tokens // 2) if setting.version >= HALF_REQUESTS else requests
 
 
-def slots_of_a_request(how: SglangOptions) -> int:
-    """States that one running request may hold: its own, and those of its prefix."""
-    if how.run.options["disable_radix_cache"]:
+def slots_of_a_request(setting: SglangOptions) -> int:
+    """States that one running request may hold: its current one, and those of its prefix."""
+    if setting.run.options["disable_radix_cache"]:
         return 1
-    overlaps = how.version >= (0, 5, 14) and how.run.arch.family.startswith(OVERLAP_FAMILIES)
+    overlaps = setting.version >= (0, 5, 14) and setting.run.arch.family.startswith(
+        OVERLAP_FAMILIES
+    )
     return SLOTS + (OVERLAP_SLOTS if overlaps else 0)
 
 
-def _slots(how: SglangOptions, rest: int, state: int) -> int:
-    """States in `rest` bytes: their share, or one a request where no prefix is kept."""
-    options = how.run.options
+def _slots(setting: SglangOptions, free: int, state: int) -> int:
+    """How many states of `state` bytes are allocated out of `free` bytes.
+
+    One for each request where max_num_seqs is set without prefix caching, else as many as fit into
+    the share that mamba_full_memory_ratio gives them.
+    """
+    options = setting.run.options
     if options["disable_radix_cache"] and options["max_num_seqs"] is not None:
-        return int(options["max_num_seqs"]) // how.attention_dp
+        return int(options["max_num_seqs"]) // setting.attention_dp
     ratio = float(options["mamba_full_memory_ratio"])
-    return int(rest * ratio / (1 + ratio)) // state - (how.version >= SPARE_STATE)
+    return int(free * ratio / (1 + ratio)) // state - (setting.version >= SPARE_STATE)
 
 
-def cut(how: SglangOptions, rest: int) -> SglangPool:
-    """The pool in `rest` bytes."""
-    one, page = cell(how), how.page
+def largest_pool(setting: SglangOptions, free: int) -> SglangPool:
+    """The pool that SGLang allocates out of `free` bytes."""
+    cell, page = cache_cell(setting), setting.page
     slots = 0
-    if one.state:
-        slots = _slots(how, rest, one.state)
-        rest -= (slots + (how.version >= SPARE_STATE)) * one.state
-    ratio = float(how.run.options["swa_full_tokens_ratio"])
-    draft = one.draft if how.version >= COUNTED_DRAFT else 0
-    each = one.full + draft + int(ratio * one.windowed)
-    tokens = max(0, rest) // each if each else how.context
-    ahead = speculative.ahead(how.run)
-    if speculative.method(how.run) and (0, 4, 6) <= how.version < (0, 5, 7):
-        tokens += max_requests(how, tokens) * (ahead.steps * ahead.branches + ahead.tokens) + 100
-    tokens = min(tokens, how.run.options["max_total_tokens"] or tokens) // page * page
-    return sized(how, one, tokens, max(0, slots))
+    if cell.state:
+        slots = _slots(setting, free, cell.state)
+        free -= (slots + (setting.version >= SPARE_STATE)) * cell.state
+    ratio = float(setting.run.options["swa_full_tokens_ratio"])
+    draft = cell.draft if setting.version >= COUNTED_DRAFT else 0
+    each = cell.full + draft + int(ratio * cell.windowed)
+    tokens = max(0, free) // each if each else setting.context
+    if speculative.method(setting.run) and (0, 4, 6) <= setting.version < (0, 5, 7):
+        depth = speculative.draft_depth(setting.run)
+        draft_tokens = depth.steps * depth.branches + depth.tokens
+        tokens += max_requests(setting, tokens) * draft_tokens + 100
+    tokens = min(tokens, setting.run.options["max_total_tokens"] or tokens) // page * page
+    return build_pool(setting, cell, tokens, max(0, slots))
 
 
-def sized(how: SglangOptions, one: CacheCell, tokens: int, slots: int) -> SglangPool:
-    """The buffers for so many tokens and states."""
-    page, ratio = how.page, float(how.run.options["swa_full_tokens_ratio"])
-    slid = int(tokens * ratio) // page * page if one.windowed else 0
-    requests = max_requests(how, tokens)
-    held_slots = slots_of_a_request(how)
-    if one.state:
-        requests = min(requests, slots // held_slots)
-    rows = [("keys and values", tokens, page, one.full)]
-    if one.windowed:
-        rows.append(("keys and values of layers with a window", slid, page, one.windowed))
-    if one.state:
-        rows.append(("states", slots, 1, one.state))
-    parts = tuple((name, (count + spare) * each, f"({count:,} + {spare}) × {each:,}")
-                  for name, count, spare, each in rows)  # fmt: skip
+def build_pool(setting: SglangOptions, cell: CacheCell, tokens: int, slots: int) -> SglangPool:
+    """The buffers for `tokens` tokens and `slots` states."""
+    page, ratio = setting.page, float(setting.run.options["swa_full_tokens_ratio"])
+    window_tokens = int(tokens * ratio) // page * page if cell.windowed else 0
+    requests = max_requests(setting, tokens)
+    request_slots = slots_of_a_request(setting)
+    if cell.state:
+        requests = min(requests, slots // request_slots)
+    rows = [("keys and values", tokens, page, cell.full)]
+    if cell.windowed:
+        rows.append(("keys and values of layers with a window", window_tokens, page, cell.windowed))
+    if cell.state:
+        rows.append(("states", slots, 1, cell.state))
+    parts = tuple(
+        (name, (count + spare) * each, f"({count:,} + {spare}) × {each:,}")
+        for name, count, spare, each in rows
+    )
 
     def share(context: int) -> float:
         pages = -(-context // page) * page
         shares = [pages / tokens if tokens else float("inf")]
-        if one.windowed:
-            live = min(pages, one.window + EVICTION_INTERVAL + page)
-            shares.append(live / slid if slid else float("inf"))
-        if one.state:
-            shares.append(held_slots / slots if slots else float("inf"))
+        if cell.windowed:
+            live = min(pages, cell.window + EVICTION_INTERVAL + page)
+            shares.append(live / window_tokens if window_tokens else float("inf"))
+        if cell.state:
+            shares.append(request_slots / slots if slots else float("inf"))
         return max(shares)
 
-    return SglangPool(tokens=tokens, window_tokens=slid, slots=slots, requests=requests,
-                parts=parts, share=share, cell=one,
-                draft_bytes=(tokens + page) * one.draft)  # fmt: skip
+    return SglangPool(
+        tokens=tokens,
+        window_tokens=window_tokens,
+        slots=slots,
+        requests=requests,
+        parts=parts,
+        share=share,
+        cell=cell,
+        draft_bytes=(tokens + page) * cell.draft,
+    )
 
 
-def gaps(how: SglangOptions, pool: SglangPool) -> int:
-    """What lies between the pool's buffers: keys and values of each layer have one each, in whole
-    steps of the allocator.
+def rounding_bytes(setting: SglangOptions, pool: SglangPool) -> int:
+    """Bytes lost between the pool's buffers: one each for the keys and the values of a layer, each
+    rounded up to whole steps of the allocator.
     """
     total = 0
-    for one in kept(how.run.arch, how.shard, plain_row(how.cache_bits), state_bits=STATE_BITS,
-                    conv_bits=CONV_BITS):  # fmt: skip
+    for one in _layer_caches(setting):
         if one.kind == STATE:
             continue
-        apart = pool.window_tokens and one.kind == WINDOW
-        rows = (pool.window_tokens if apart else pool.tokens) + how.page
+        windowed = pool.window_tokens and one.kind == WINDOW
+        rows = (pool.window_tokens if windowed else pool.tokens) + setting.page
         count = 1 if one.kind in (LATENT, INDEX) else 2
-        each = rows * _token_bytes(how, one) // count
+        each = rows * _token_bytes(setting, one) // count
         total += len(one.places) * count * int(round_up(each, STEP) - each)
     return total

@@ -1,4 +1,4 @@
-"""The words that start the server: what is not SGLang's own choice."""
+"""The command that starts the server, with a flag for each option that is not SGLang's default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from . import speculative
 from .options import SglangOptions
 from .versions import COUNTED_DRAFT
 
-# A key of the run file, its flag, and the value that needs none.
+# A key of the run file, its flag, and the value for which the flag is left out.
 VALUES = (
     ("max_seq_len", "--context-length", None), ("tensor_parallel_size", "--tp-size", 1),
     ("pipeline_parallel_size", "--pp-size", 1), ("data_parallel_size", "--dp-size", 1),
@@ -30,19 +30,19 @@ SWITCHES = (
 )  # fmt: skip
 DTYPES = {"fp16": "float16", "fp32": "float32"}
 CACHES = {"fp8": "fp8_e4m3", "bf16": "bfloat16"}
-# Weights that SGLang turns into few bits while it loads; others must lie in the checkpoint.
+# Formats that SGLang quantizes to while it loads; others must be in the checkpoint.
 ONLINE = {"fp8": ("--quantization", "fp8"), "int8": ("--quantization", "w8a8_int8"),
           "int4": ("--torchao-config", "int4wo-128"),
           "nf4": ("--quantization", "bitsandbytes", "--load-format", "bitsandbytes")}  # fmt: skip
 
 
-def command(how: SglangOptions) -> tuple[str, ...]:
-    """The command."""
-    return ("python", "-m", "sglang.launch_server", "--model-path", "MODEL", *_flags(how))
+def command(setting: SglangOptions) -> tuple[str, ...]:
+    """The words of the command."""
+    return ("python", "-m", "sglang.launch_server", "--model-path", "MODEL", *_flags(setting))
 
 
-def _flags(how: SglangOptions) -> Iterator[str]:
-    options = how.run.options
+def _flags(setting: SglangOptions) -> Iterator[str]:
+    options = setting.run.options
     for key, flag, default in VALUES:
         if options[key] is not None and options[key] != default:
             yield from (flag, str(options[key]))
@@ -51,32 +51,34 @@ def _flags(how: SglangOptions) -> Iterator[str]:
             yield flag
     if options["max_lora_rank"]:
         yield from ("--lora-target-modules", "all")
-    graph = "--cuda-graph-max-bs-decode" if how.version >= COUNTED_DRAFT else "--cuda-graph-max-bs"
+    graph = (
+        "--cuda-graph-max-bs-decode" if setting.version >= COUNTED_DRAFT else "--cuda-graph-max-bs"
+    )
     if options["cuda_graph_max_bs"] is not None:
         yield from (graph, str(options["cuda_graph_max_bs"]))
     if options["dtype"] in DTYPES:
         yield from ("--dtype", DTYPES[options["dtype"]])
     if options["kv_cache_dtype"] in CACHES:
         yield from ("--kv-cache-dtype", CACHES[options["kv_cache_dtype"]])
-    if not how.run.quantized:
+    if not setting.run.quantized:
         yield from ONLINE.get(str(options["quantization"]), ())
-    yield from _guessing(how)
+    yield from _speculation(setting)
 
 
-def _guessing(how: SglangOptions) -> Iterator[str]:
-    name, options = speculative.method(how.run), how.run.options
+def _speculation(setting: SglangOptions) -> Iterator[str]:
+    name, options = speculative.method(setting.run), setting.run.options
     if not name:
         return
     yield from ("--speculative-algorithm", speculative.FLAGS[name])
     if isinstance(options["speculative_model"], str):
         yield from ("--speculative-draft-model-path", options["speculative_model"])
     if options["num_speculative_tokens"]:
-        ahead = speculative.ahead(how.run)
+        depth = speculative.draft_depth(setting.run)
         yield from (
             "--speculative-num-steps",
-            str(ahead.steps),
+            str(depth.steps),
             "--speculative-eagle-topk",
-            str(ahead.branches),
+            str(depth.branches),
             "--speculative-num-draft-tokens",
-            str(ahead.tokens),
+            str(depth.tokens),
         )

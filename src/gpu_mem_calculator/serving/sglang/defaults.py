@@ -1,7 +1,7 @@
-"""What SGLang chooses where it is not told: by the card's memory and the ranks that share a model.
+"""What SGLang chooses by default, from the card's memory and the ranks that share a model.
 
 server_args.py at each version: __post_init__ until 0.5.2, _handle_gpu_memory_settings from 0.5.3.
-Sizes are in MiB, as SGLang has them from nvidia-smi.
+Sizes are in MiB, which SGLang reads from nvidia-smi.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ CHOICES = code("sglang 0.5.18 srt/server_args.py _handle_gpu_memory_settings")
 
 
 class CardMemory(Struct, frozen=True, kw_only=True):
-    """What the choices depend on."""
+    """What the defaults depend on."""
 
     version: Version
     mib: int
     tp: int
     pp: int = 1
-    dp: int = 1  # ranks among which attention is not cut; 1: none
-    speculates: str = ""
+    dp: int = 1  # attention groups: attention is not sharded among them
+    speculation: str = ""  # its method; empty: none
     latent: bool = False
     prefill_graphs: bool = True
 
 
 def chunked_prefill_size(card: CardMemory) -> int:
-    """Tokens of a prefill at once."""
+    """Tokens of one prefill pass."""
     limits: tuple[tuple[int, int], ...] = ((35, 2048), (60, 4096), (160, 8192))
     if card.version < GRAPH_TABLES:
         small = 2048 if card.mib < 25_000 else 8192
@@ -60,13 +60,13 @@ def decode_sizes(card: CardMemory, most: int, requests: int) -> tuple[int, ...]:
     """Batch sizes that decode graphs are captured for."""
     most = min(most, requests)
     if card.version >= RESERVED_BY_SUM:
-        if card.speculates:
+        if card.speculation:
             sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8),
                      *range(272, most + 1, 16)]  # fmt: skip
         else:
             sizes = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16),
                      *range(512, most + 1, 32)]  # fmt: skip
-    elif card.speculates and card.version >= (0, 4, 6):
+    elif card.speculation and card.version >= (0, 4, 6):
         sizes = [*range(1, 9), *range(10, 33, 2), *range(40, 64, 8), *range(80, 161, 16)]
     else:
         sizes = [1, 2, 4, *range(8, 161, 8)]
@@ -83,18 +83,20 @@ def prefill_sizes(most: int) -> tuple[int, ...]:
 
 
 def mem_fraction_static(card: CardMemory, chunk: int, graph: int, captured: int) -> float:
-    """The share of the memory for weights and cache. `graph`: sequences of the largest graph,
-    `captured`: prefill graphs.
+    """The share of the memory for weights and KV cache.
+
+    `chunk`: tokens of one prefill pass; `graph`: sequences of the largest decode graph;
+    `captured`: the number of prefill graphs.
     """
     if card.version < GRAPH_TABLES:
-        return _by_ranks(card)
+        return _fraction_by_ranks(card)
     reserved = (_reserved_by_table(card) if card.version < RESERVED_BY_SUM
                 else _reserved_by_sum(card, chunk, graph, captured))  # fmt: skip
     return round((card.mib - reserved) / max(1, card.mib), 3)
 
 
-def _by_ranks(card: CardMemory) -> float:
-    """Until 0.4.7; from 0.4.6 on larger cards keep less free."""
+def _fraction_by_ranks(card: CardMemory) -> float:
+    """The share until 0.4.7; from 0.4.6 on larger cards leave a smaller part free."""
     ranks = card.tp * (card.pp if card.version >= (0, 4, 6) else 1)
     shares = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87))
     share = next((share for least, share in shares if ranks >= least), 0.88)
@@ -105,32 +107,34 @@ def _by_ranks(card: CardMemory) -> float:
     if card.mib > 180_000:
         return 0.79
     if card.mib > 96 * GIB_IN_MIB:
-        spared = (20 if card.speculates else 18) * GIB_IN_MIB
+        free = (20 if card.speculation else 18) * GIB_IN_MIB
         return min(share + 48 * GIB_IN_MIB * (1 - share) / card.mib,
-                   (card.mib - spared) / card.mib)  # fmt: skip
-    return share * 0.95 if card.speculates else share
+                   (card.mib - free) / card.mib)  # fmt: skip
+    return share * 0.95 if card.speculation else share
 
 
 def _reserved_by_table(card: CardMemory) -> float:
-    """From 0.4.8 to 0.5.2."""
+    """MiB that stay free, from 0.4.8 to 0.5.2."""
     ranks = card.tp * card.pp
     limits = ((35, 2.8 + ranks / 10), (90, 9.5 + ranks / 2), (160, 12 + ranks / 2))
-    kept = next((kept for most, kept in limits if card.mib < most * GIB_IN_MIB), 32.0)
-    if card.speculates:
-        kept += 6 if card.speculates == "standalone" else 2
-    return (kept + (4 if card.dp > 1 else 0)) * GIB_IN_MIB
+    reserved = next((gib for most, gib in limits if card.mib < most * GIB_IN_MIB), 32.0)
+    if card.speculation:
+        reserved += 6 if card.speculation == "standalone" else 2
+    return (reserved + (4 if card.dp > 1 else 0)) * GIB_IN_MIB
 
 
 def _reserved_by_sum(card: CardMemory, chunk: int, graph: int, captured: int) -> float:
-    """From 0.5.3: 1.5 MiB a token of a prefill, 2 a sequence of the largest graph."""
-    kept = 512 + max(chunk, 2048) * 1.5 + graph * 2 + card.tp * card.pp / 8 * GIB_IN_MIB
+    """MiB that stay free, from 0.5.3: 1.5 a token of a prefill pass, 2 a sequence of the largest
+    graph.
+    """
+    reserved = 512 + max(chunk, 2048) * 1.5 + graph * 2 + card.tp * card.pp / 8 * GIB_IN_MIB
     if card.dp > 1:
-        kept += graph * card.dp * (4.5 if graph > 300 else 3)
+        reserved += graph * card.dp * (4.5 if graph > 300 else 3)
     if captured and card.version >= PREFILL_GRAPHS:
-        kept += 1.5 * GIB_IN_MIB if card.latent else 8 * captured
+        reserved += 1.5 * GIB_IN_MIB if card.latent else 8 * captured
     if card.mib > 60 * GIB_IN_MIB:
-        kept = max(kept, 10 * GIB_IN_MIB)
-    if card.speculates and card.speculates != "ngram" and card.version < (0, 5, 14):
-        own = 2 if card.version < (0, 5, 10) else 4
-        kept += (6 if card.speculates == "standalone" else own) * GIB_IN_MIB
-    return kept
+        reserved = max(reserved, 10 * GIB_IN_MIB)
+    if card.speculation and card.speculation != "ngram" and card.version < (0, 5, 14):
+        draft = 2 if card.version < (0, 5, 10) else 4
+        reserved += (6 if card.speculation == "standalone" else draft) * GIB_IN_MIB
+    return reserved

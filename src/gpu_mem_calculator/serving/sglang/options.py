@@ -1,13 +1,14 @@
-"""One server, every choice made: what was given, and what SGLang fills in."""
+"""Every option of an SGLang server with its value: the run file's, else SGLang's own choice."""
 
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 from msgspec import Struct
 
 from ...ledger.units import MIB
-from ...model.blocks import Attention, LatentAttention
+from ...model.blocks import Attention, LatentAttention, Mixer
 from ...run.run import Run
 from ...weights.shards import ServerShard
 from . import speculative
@@ -19,39 +20,61 @@ from .defaults import (
     mem_fraction_static,
     prefill_sizes,
 )
-from .versions import LATE_EXTRA_LAYERS, PAGED_BLACKWELL, PREFILL_GRAPHS, Version, version
+from .versions import (
+    LATE_EXTRA_LAYERS,
+    NEWEST,
+    PAGED_BLACKWELL,
+    PREFILL_GRAPHS,
+    Version,
+    version,
+    version_text,
+)
+
+# The keys that a run file may set, and their defaults; None: SGLang chooses, or it is off.
+OPTIONS: dict[str, Any] = {
+    "engine_version": version_text(NEWEST), "batch_size": None, "prompt_len": None,
+    "new_tokens": None, "max_seq_len": None, "dtype": "bf16", "quantization": "none",
+    "kv_cache_dtype": "auto", "tensor_parallel_size": 1, "pipeline_parallel_size": 1,
+    "data_parallel_size": 1, "expert_parallel_size": 1, "enable_dp_attention": False,
+    "gpu_memory_utilization": None, "max_num_seqs": None, "max_total_tokens": None,
+    "chunked_prefill_size": None, "cuda_graph_max_bs": None, "page_size": None,
+    "enforce_eager": False, "max_loras": None, "max_lora_rank": None, "speculative_method": None,
+    "speculative_model": None, "num_speculative_tokens": None, "cpu_offload_gb": None,
+    "swa_full_tokens_ratio": 0.8, "mamba_full_memory_ratio": 0.9, "disable_radix_cache": False,
+    "hicache_ratio": None,
+}  # fmt: skip
 
 HOPPER, BLACKWELL = ("9.0",), ("10.0", "10.3")
 FLASHINFER, FA3, TRTLLM, TRITON = "flashinfer", "fa3", "trtllm", "triton"
 VOCAB_MULTIPLE = 64  # srt/layers/vocab_parallel_embedding.py DEFAULT_VOCAB_PADDING_SIZE
-EXTRA_CONTEXT = 4  # tokens that a request's row has beyond the context
+EXTRA_CONTEXT = 4  # tokens in a request's row of the table beyond the context
 SPARSE_PAGE = TRTLLM_PAGE = 64
 
 
 class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
-    """A run with SGLang's names for things."""
+    """A run's options under SGLang's names, with SGLang's choice for those that are not set."""
 
     run: Run
 
     @cached_property
     def version(self) -> Version:
-        """Which SGLang."""
+        """SGLang's version: major, minor, patch."""
         return version(self.run)
 
     @property
     def tp(self) -> int:
-        """Ranks that share a stage."""
+        """Tensor-parallel ranks of a stage."""
         return int(self.run.mesh.tp)
 
     @cached_property
     def attention_dp(self) -> int:
-        """Ranks of a stage that have attention of their own sequences each."""
+        """Data-parallel attention groups of a stage; each attends to its own sequences."""
         return int(self.run.mesh.dp) if self.run.options["enable_dp_attention"] else 1
 
     @cached_property
     def shard(self) -> ServerShard:
-        """This rank's part. The embedding is cut as attention is (vocab_parallel_embedding.py
-        get_embedding_tp_kwargs), the head over all ranks.
+        """This rank's shard of the model. The embedding is sharded as attention is
+        (vocab_parallel_embedding.py get_embedding_tp_kwargs), the head over all ranks.
         """
         run, stage = self.run, int(self.run.stage)
         counts, ep = stage_layers(run), int(run.mesh.ep)
@@ -63,23 +86,24 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         )  # fmt: skip
 
     @cached_property
+    def _mixers(self) -> tuple[Mixer, ...]:
+        return tuple(mixer for layer in self.run.arch.layers for mixer in layer.mixers)
+
+    @cached_property
     def latent(self) -> bool:
-        """Whether attention keeps latents (MLA)."""
-        return any(isinstance(m, LatentAttention) for layer in self.run.arch.layers
-                   for m in layer.mixers)  # fmt: skip
+        """Whether the cache holds latents (MLA)."""
+        return any(isinstance(mixer, LatentAttention) for mixer in self._mixers)
 
     @cached_property
     def sparse(self) -> bool:
         """Whether latents are read through an indexer (DeepSeek-V3.2)."""
-        return any(isinstance(m, LatentAttention) and m.index is not None
-                   for layer in self.run.arch.layers for m in layer.mixers)  # fmt: skip
+        return any(isinstance(m, LatentAttention) and m.index is not None for m in self._mixers)
 
     @cached_property
     def backend(self) -> str:
-        """The attention kernels: server_args.py _get_default_attn_backend."""
+        """SGLang's name of the attention kernels: server_args.py _get_default_attn_backend."""
         capability = self.run.compute_capability
-        sinks = any(isinstance(m, Attention) and m.sinks for layer in self.run.arch.layers
-                    for m in layer.mixers)  # fmt: skip
+        sinks = any(isinstance(mixer, Attention) and mixer.sinks for mixer in self._mixers)
         if capability in HOPPER and self.version >= (0, 4, 6):
             return FA3
         if capability in BLACKWELL and self.version >= PAGED_BLACKWELL:
@@ -90,51 +114,54 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def page(self) -> int:
-        """Tokens of a page."""
-        given = self.run.options["page_size"]
-        if given is not None:
-            return int(given)
+        """Tokens of a page of the KV cache."""
+        size = self.run.options["page_size"]
+        if size is not None:
+            return int(size)
         if self.sparse:
             return SPARSE_PAGE
         return TRTLLM_PAGE if self.backend == TRTLLM else 1
 
     @cached_property
     def context(self) -> int:
-        """`context_length`."""
+        """`context_length`: the most tokens of a sequence."""
         return int(self.run.options["max_seq_len"] or self.run.arch.max_seq_len)
 
     @cached_property
     def card(self) -> CardMemory:
-        """What SGLang's choices depend on."""
+        """What SGLang's defaults depend on."""
         return CardMemory(
             version=self.version, mib=self.run.smi_bytes // MIB, tp=self.tp,
             pp=int(self.run.mesh.pp), dp=self.attention_dp, latent=self.latent,
-            speculates=speculative.method(self.run),
+            speculation=speculative.method(self.run),
         )  # fmt: skip
 
     @cached_property
     def whole_chunk(self) -> int:
-        """`chunked_prefill_size`: tokens of a prefill at once, of all ranks together."""
+        """`chunked_prefill_size`: tokens of one prefill pass, of all attention groups together."""
         return int(self.run.options["chunked_prefill_size"] or chunked_prefill_size(self.card))
 
     @property
     def chunk(self) -> int:
-        """This rank's tokens of a prefill; experts see those of every rank."""
+        """Tokens of one prefill pass on this rank; experts see those of every attention group."""
         return self.whole_chunk // self.attention_dp
 
     @cached_property
     def largest_graph(self) -> int:
-        """`cuda_graph_max_bs`."""
+        """`cuda_graph_max_bs`: sequences of the largest decode graph."""
         return int(self.run.options["cuda_graph_max_bs"] or cuda_graph_max_bs(self.card))
 
     @cached_property
     def eager(self) -> bool:
-        """Whether decode is not captured."""
+        """Whether decode runs without CUDA graphs."""
         return bool(self.run.options["enforce_eager"])
 
     @cached_property
     def prefill_sizes(self) -> tuple[int, ...]:
-        """Prefill graphs; `--disable-cuda-graph` did not stop them before 0.5.14."""
+        """Tokens of each captured prefill graph.
+
+        Before 0.5.14 `--disable-cuda-graph` did not turn them off.
+        """
         options, run = self.run.options, self.run
         off = (
             self.version < PREFILL_GRAPHS or (self.eager and self.version >= (0, 5, 14))
@@ -147,18 +174,18 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         return prefill_sizes(min(most, options["max_total_tokens"] or most))
 
     def decode_sizes(self, requests: int) -> tuple[int, ...]:
-        """Decode graphs."""
+        """Sequences of each captured decode graph, for at most `requests` at once."""
         return () if self.eager else decode_sizes(self.card, self.largest_graph, requests)
 
     @cached_property
     def fraction(self) -> float:
-        """`mem_fraction_static`, less where there are pictures to be read."""
-        given = self.run.options["gpu_memory_utilization"]
-        chosen = float(given) if given is not None else mem_fraction_static(
+        """`mem_fraction_static`; SGLang lowers it for models that read images."""
+        share = self.run.options["gpu_memory_utilization"]
+        fraction = float(share) if share is not None else mem_fraction_static(
             self.card, self.whole_chunk, self.largest_graph, len(self.prefill_sizes))  # fmt: skip
-        if not self.run.arch.tower or (given is not None and self.version >= (0, 4, 9)):
-            return chosen
-        return chosen * vision_factor(self.version, self.run.arch.tower_parameters)
+        if not self.run.arch.tower or (share is not None and self.version >= (0, 4, 9)):
+            return fraction
+        return fraction * vision_factor(self.version, self.run.arch.tower_parameters)
 
     @cached_property
     def cache_bits(self) -> int:
@@ -166,13 +193,14 @@ class SglangOptions(Struct, frozen=True, kw_only=True, dict=True):
         name = self.run.options["kv_cache_dtype"]
         if name == "auto" and self.sparse and self.run.compute_capability in BLACKWELL:
             name = "fp8"
-        own = 32 if self.run.precision == "fp32" else 16
-        return {"auto": own, "bf16": 16, "fp16": 16, "fp8": 8}.get(name, own)
+        model = 32 if self.run.precision == "fp32" else 16
+        return {"auto": model, "bf16": 16, "fp16": 16, "fp8": 8}.get(name, model)
 
 
 def stage_layers(run: Run) -> list[int]:
-    """Layers of each stage: srt/distributed/utils.py get_pp_indices. What does not divide goes to
-    the last stage, one to each of the last from 0.5.6 on.
+    """Layers of each stage: srt/distributed/utils.py get_pp_indices.
+
+    The remainder is on the last stage; from 0.5.6 on it is spread, one layer each, over the last.
     """
     pp = int(run.mesh.pp)
     each, left = divmod(len(run.arch.layers), pp)
@@ -182,10 +210,11 @@ def stage_layers(run: Run) -> list[int]:
 
 
 def vision_factor(now: Version, tower: int) -> float:
-    """What is left of the share: 0.95 and 0.9 at first, from 0.4.9.post4 on less for more tower.
+    """What mem_fraction_static is multiplied by for a vision tower of `tower` parameters.
 
-    server_args.py adjust_mem_fraction_for_vlm compares layers x width² with 24 x 1024²; a tower
-    has about 12 parameters for each of them.
+    0.95 before 0.4.6, then 0.9; from 0.4.9.post4 on less for a larger tower: server_args.py
+    adjust_mem_fraction_for_vlm compares layers x width² with 24 x 1024²; a tower has about 12
+    parameters for each of them.
     """
     if now < (0, 4, 9):
         return 0.95 if now < (0, 4, 6) else 0.9

@@ -1,8 +1,8 @@
-"""What guessing tokens ahead adds: a draft's weights, its layers' cache, and wider decode batches.
+"""What speculative decoding adds: a draft's weights, its layers' cache, larger decode batches.
 
 sglang 0.5.18 srt/models/llama_eagle.py, llama_eagle3.py, deepseek_nextn.py; srt/server_args.py
-auto_choose_speculative_params. A head of the EAGLE kind uses the model's embedding, and its
-output but for EAGLE-3, which has a small one of its own.
+auto_choose_speculative_params. A draft of the EAGLE kind uses the model's embedding and head; that
+of EAGLE-3 has a small head itself.
 
 Legend: h hidden size.
 """
@@ -25,11 +25,16 @@ NAMES = {EAGLE: EAGLE, EAGLE3: EAGLE3, NEXTN: NEXTN, "mtp": NEXTN, STANDALONE: S
          "draft_model": STANDALONE, NGRAM: NGRAM}  # fmt: skip
 FLAGS = {EAGLE: "EAGLE", EAGLE3: "EAGLE3", NEXTN: "NEXTN", STANDALONE: "STANDALONE",
          NGRAM: "NGRAM"}  # fmt: skip
-EAGLE3_VOCAB = 32000  # rows of an EAGLE-3 head's own output, in every head that is published
+EAGLE3_VOCAB = 32000  # rows of an EAGLE-3 draft's head, in every draft that is published
 
 
 class DraftDepth(Struct, frozen=True):
-    """How far a draft runs: its steps, branches of a step, tokens that the model then checks."""
+    """How far a draft runs ahead.
+
+    - `steps`: passes of the draft
+    - `branches`: candidates of each pass
+    - `tokens`: tokens that the model then verifies in one pass; 1 without a draft
+    """
 
     steps: int = 0
     branches: int = 0
@@ -37,20 +42,20 @@ class DraftDepth(Struct, frozen=True):
 
 
 def method(run: Run) -> str:
-    """How tokens are guessed; empty: not at all."""
-    given = run.options.get("speculative_method")
-    if given:
-        return NAMES.get(str(given).lower(), str(given))
+    """The method of speculative decoding under one of NAMES' values; empty where there is none."""
+    name = run.options.get("speculative_method")
+    if name:
+        return NAMES.get(str(name).lower(), str(name))
     return STANDALONE if run.draft is not None else ""
 
 
-def ahead(run: Run) -> DraftDepth:
-    """What is given, else SGLang's choice for the model."""
+def draft_depth(run: Run) -> DraftDepth:
+    """The depth that the run file sets, else SGLang's choice for the model."""
     if not method(run):
         return DraftDepth()
-    given = run.options.get("num_speculative_tokens")
-    if given:
-        return DraftDepth(max(1, int(given) - 1), 1, int(given))
+    tokens = run.options.get("num_speculative_tokens")
+    if tokens:
+        return DraftDepth(max(1, int(tokens) - 1), 1, int(tokens))
     return DraftDepth(5, 4, 8) if run.arch.family == "llama" else DraftDepth(3, 1, 4)
 
 
@@ -71,7 +76,7 @@ def problems(run: Run) -> Iterator[str]:
 
 
 def draft_layers(run: Run) -> tuple[Layer, ...]:
-    """The draft's layers; their cache has as many tokens as the model's."""
+    """The draft's layers; their cache holds as many tokens as the model's."""
     if method(run) in ("", NGRAM):
         return ()
     if run.draft is not None:
@@ -81,36 +86,35 @@ def draft_layers(run: Run) -> tuple[Layer, ...]:
     return (next(with_cache),)
 
 
-def draft_held(run: Run, shard: ServerShard) -> Iterator[ShardedParameter]:
-    """The rank's part of the draft's parameters."""
+def draft_parameters(run: Run, shard: ServerShard) -> Iterator[ShardedParameter]:
+    """The rank's shard of each of the draft's parameters; drafts run on the last stage."""
     name = method(run)
     if name in ("", NGRAM) or not shard.head:
         return
     if run.draft is None:
-        yield from _head(run.arch, shard, draft_layers(run), 2 * run.arch.hidden)
+        yield from _eagle_draft(run.arch, shard, draft_layers(run), 2 * run.arch.hidden)
         return
     whole = replace(shard, places=range(len(run.draft.layers)), embedding=True)
     if name == STANDALONE:
         yield from held(run.draft, whole)
         return
-    third = name == EAGLE3
-    width = 3 * run.arch.hidden if third else 2 * run.draft.hidden
-    yield from _head(run.draft, shard, run.draft.layers, width, third=third)
+    eagle3 = name == EAGLE3
+    width = 3 * run.arch.hidden if eagle3 else 2 * run.draft.hidden
+    yield from _eagle_draft(run.draft, shard, run.draft.layers, width, eagle3=eagle3)
 
 
-def _head(
-    arch: Arch, shard: ServerShard, layers: tuple[Layer, ...], width: int, *, third: bool = False
+def _eagle_draft(
+    arch: Arch, shard: ServerShard, layers: tuple[Layer, ...], width: int, *, eagle3: bool = False
 ) -> Iterator[ShardedParameter]:
-    """A projection onto h, the layers, and EAGLE-3's output; its q, k and v read 2h."""
-    alone = replace(arch, layers=layers, windows=(), layer_names=(), embedding=(), tower=(),
+    """A projection of `width` onto h, the layers, and EAGLE-3's head; its q, k and v read 2h."""
+    bare = replace(arch, layers=layers, windows=(), layer_names=(), embedding=(), tower=(),
                     embedding_norm=None, final_norm=None, head=None, head_extra=())  # fmt: skip
     part = replace(shard, places=range(len(layers)), embedding=True, head=False)
     yield ShardedParameter("fc.weight", (arch.hidden, width), "other")
-    for one in held(alone, part):
-        wide = third and any(f"{name}_proj.weight" in one.name for name in "qkv")
-        shape = (one.shape[0], 2 * one.shape[1]) if wide else one.shape
+    for one in held(bare, part):
+        doubled = eagle3 and any(f"{name}_proj.weight" in one.name for name in "qkv")
+        shape = (one.shape[0], 2 * one.shape[1]) if doubled else one.shape
         yield ShardedParameter(one.name, shape, one.role, one.layer)
-    if third:
-        yield ShardedParameter(
-            "lm_head.weight", (int(ceil_div(EAGLE3_VOCAB, shard.tp)), arch.hidden), "head"
-        )
+    if eagle3:
+        rows = int(ceil_div(EAGLE3_VOCAB, shard.tp))
+        yield ShardedParameter("lm_head.weight", (rows, arch.hidden), "head")

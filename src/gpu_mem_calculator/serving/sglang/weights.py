@@ -1,7 +1,7 @@
-"""What loading a model leaves on a rank: its parameters as SGLang joins them, and what it adds.
+"""What is in a rank's memory after loading: fused parameters, and tables and copies beside them.
 
-sglang 0.5.18 srt/model_executor/model_runner.py load_model logs the sum as "mem usage": what the
-driver's free memory lost, whole segments of torch's allocator.
+sglang 0.5.18 srt/model_executor/model_runner.py load_model logs the sum as "mem usage": the drop
+of the driver's free memory, which is whole segments of torch's allocator.
 
 Legend: n adapters at once, r their rank.
 """
@@ -25,8 +25,8 @@ from ...weights.rank_weights import (
 from ...weights.shards import LINEAR, held
 from .options import SglangOptions
 from .segments import reserved_bytes
-from .speculative import draft_held
-from .versions import COUNTED_DRAFT, warm
+from .speculative import draft_parameters
+from .versions import COUNTED_DRAFT, kernels_loaded_first
 
 Named = tuple[str, int, Source]
 ROTARY = code("sglang 0.5.18 srt/layers/rotary_embedding/base.py: cos_sin_cache stays in fp32")
@@ -37,67 +37,74 @@ SEGMENTS = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp get_allocation_siz
 MAX_LORAS = 8  # server_args.py max_loras_per_batch
 
 
-def loaded(how: SglangOptions) -> Iterator[Named]:
-    """Everything that "mem usage" counts, and what follows before the pool is cut."""
-    run, shard, bits = how.run, how.shard, BITS[how.run.precision]
-    tables = [size for _, size in rotary(how)]
-    copies = list(absorbed(how))
-    away = offloaded(how)
+def load_items(setting: SglangOptions) -> Iterator[Named]:
+    """Name, bytes and source of all that is allocated before the pool is sized: what "mem usage"
+    counts, then adapters and the draft.
+    """
+    run, shard, bits = setting.run, setting.shard, BITS[setting.run.precision]
+    tables = [size for _, size in rotary_sizes(setting)]
+    copies = list(absorbed_copies(setting))
+    to_offload = offloaded_bytes(setting)
     for name, size in weight_items(run, shard, rounded=False):
-        kept = max(0, size - away)
-        away -= size - kept
-        yield name, kept, ARITHMETIC
+        on_gpu = max(0, size - to_offload)
+        to_offload -= size - on_gpu
+        yield name, on_gpu, ARITHMETIC
     yield "rotary tables", sum(tables), ROTARY
     yield "latent attention: unpacked", sum(copies), ABSORBED
     parts = [size for _, size in stored(run.arch, shard, run_scheme(run), bits)]
     sizes = [*parts, *tables, *copies]
     yield "allocator's rounding", reserved_bytes(sizes) - sum(sizes), SEGMENTS
-    yield "torch's kernels", 0 if warm(run) else kernels_bytes(run), KERNELS_SOURCE
-    yield "adapters", adapter_bytes(how), ADAPTERS
-    if how.version >= COUNTED_DRAFT:
-        yield "draft: parameters", draft_bytes(how), ARITHMETIC
+    yield "torch's kernels", 0 if kernels_loaded_first(run) else kernels_bytes(run), KERNELS_SOURCE
+    yield "adapters", adapter_bytes(setting), ADAPTERS
+    if setting.version >= COUNTED_DRAFT:
+        yield "draft: parameters", draft_bytes(setting), ARITHMETIC
 
 
-def offloaded(how: SglangOptions) -> int:
-    """Weights that stay on the host: `cpu_offload_gb` of each rank, all of them at most."""
-    wanted = int(float(how.run.options["cpu_offload_gb"] or 0) * GIB)
-    return (
-        0
-        if not wanted
-        else min(wanted, weights_bytes(weight_items(how.run, how.shard, rounded=False)))
-    )
+def offloaded_bytes(setting: SglangOptions) -> int:
+    """Bytes of this rank's weights in host RAM: `cpu_offload_gb` GiB, at most all of them."""
+    limit = int(float(setting.run.options["cpu_offload_gb"] or 0) * GIB)
+    if not limit:
+        return 0
+    return min(limit, weights_bytes(weight_items(setting.run, setting.shard, rounded=False)))
 
 
-def rotary(how: SglangOptions) -> list[tuple[str, int]]:
-    """Cosines and sines of every position."""
-    positions = max(how.run.arch.max_seq_len, how.context)
-    return rotary_tables(how.run.arch, how.shard, positions, 32)
+def rotary_sizes(setting: SglangOptions) -> list[tuple[str, int]]:
+    """Name and bytes of each table of cosines and sines: fp32, one row for each position."""
+    positions = max(setting.run.arch.max_seq_len, setting.context)
+    return rotary_tables(setting.run.arch, setting.shard, positions, 32)
 
 
-def absorbed(how: SglangOptions) -> Iterator[int]:
-    """Two factors of each latent attention's kv_b, so that decode works on latents."""
-    for layer in how.shard.layers(how.run.arch):
+def absorbed_copies(setting: SglangOptions) -> Iterator[int]:
+    """Bytes of w_kc and w_vc of each latent attention: 16-bit copies of kv_b_proj's two factors,
+    with which decode works on latents.
+    """
+    for layer in setting.shard.layers(setting.run.arch):
         for mixer in layer.mixers:
             if isinstance(mixer, LatentAttention):
-                heads = mixer.heads // how.shard.attention_tp
+                heads = mixer.heads // setting.shard.attention_tp
                 yield heads * mixer.nope_dim * mixer.kv_rank * 2
                 yield heads * mixer.value_dim * mixer.kv_rank * 2
 
 
-def adapter_bytes(how: SglangOptions) -> int:
-    """Buffers for n adapters of rank r on every projection but the experts': A is (n, c r, in),
-    with c parts that SGLang joins, B (n, out, r), both cut where the layer is.
+def adapter_bytes(setting: SglangOptions) -> int:
+    """Bytes of the buffers for n adapters of rank r on every projection but the experts'.
+
+    A is (n, c r, in) with c projections that SGLang fuses, B is (n, out, r); both are sharded as
+    the layer is.
     """
-    rank = how.run.options["max_lora_rank"]
+    rank = setting.run.options["max_lora_rank"]
     if not rank:
         return 0
-    count = int(how.run.options["max_loras"] or MAX_LORAS)
-    wide = sum(one.shape[0] + one.shape[1] for one in held(how.run.arch, how.shard)
-               if one.role == LINEAR and len(one.shape) == 2)  # fmt: skip
-    return count * int(rank) * wide * BITS[how.run.precision] // 8
+    count = int(setting.run.options["max_loras"] or MAX_LORAS)
+    widths = sum(
+        parameter.shape[0] + parameter.shape[1]
+        for parameter in held(setting.run.arch, setting.shard)
+        if parameter.role == LINEAR and len(parameter.shape) == 2
+    )
+    return count * int(rank) * widths * BITS[setting.run.precision] // 8
 
 
-def draft_bytes(how: SglangOptions) -> int:
-    """The draft's parameters, in the model's 16 bits."""
-    elements = sum(one.numel for one in draft_held(how.run, how.shard))
-    return elements * BITS[how.run.precision] // 8
+def draft_bytes(setting: SglangOptions) -> int:
+    """Bytes of this rank's shard of the draft, in the model's dtype."""
+    elements = sum(one.numel for one in draft_parameters(setting.run, setting.shard))
+    return elements * BITS[setting.run.precision] // 8

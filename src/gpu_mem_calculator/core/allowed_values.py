@@ -1,0 +1,237 @@
+"""The values that a key may have, and which engines take each: asked of the code that decides.
+
+Sets come from types and from the tables that engines themselves use. Whether an engine takes a
+value is tried out on a tiny run, so that what is refused is not offered.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from .. import catalog
+from ..engines import engine_names, engines
+from ..replay.settings import READERS, AllocatorSettings, AllocatorSettingsError
+from ..serving import server_names, servers
+from ..serving.llamacpp.layout import CACHE_TYPES
+from ..serving.sglang.speculative import NAMES as SGLANG_SPECULATION
+from ..serving.tensorrt_llm import engine as tensorrt_llm
+from ..serving.tensorrt_llm.versions import ENGINES as TENSORRT
+from ..serving.tensorrt_llm.versions import TORCH
+from ..serving.tgi import engine as tgi
+from ..serving.transformers.checks import CACHES, QUANTIZATIONS
+from ..serving.vllm.speculative import METHODS as VLLM_SPECULATION
+from ..step.optimizers import OPTIMIZERS
+from ..weights.gguf_types import FILE_TYPES
+from ..weights.recipes import RECIPES
+from .errors import InputError
+from .models import TrainingConfig
+from .resolve import resolve
+from .resolve_inference import PRECISIONS
+from .resolve_training import RECOMPUTE
+from .runfile import hints, parts, read, with_settings
+
+FEW = 5  # whole numbers that are shown as a choice
+SAMPLES = ("True", "0.8", "4", "128")  # for settings of torch's allocator
+QUARTERS = {2: "half of the layers", 3: "three quarters of the layers"}
+# Words of values as people write them; a value's other words stay as they are.
+SPELT = {
+    "adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "8bit": "8-bit", "adafactor": "Adafactor",
+    "lion": "Lion", "muon": "Muon", "cpu": "CPU", "nvme": "NVMe", "sdpa": "SDPA", "rope": "RoPE",
+    "alibi": "ALiBi", "rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "flash": "Flash",
+    "transformer": "Transformer", "engine": "Engine", "eagle": "EAGLE", "eagle3": "EAGLE-3",
+    "mtp": "MTP", "medusa": "Medusa", "nextn": "NextN",
+}  # fmt: skip
+ZERO = ("nothing is cut", "optimizer states cut", "and gradients", "and weights")
+TITLES: Mapping[str, Mapping[Any, str]] = {
+    "engine.zero_stage": {stage: f"{stage}: {what}" for stage, what in enumerate(ZERO)},
+    "engine.type": {name: one.title for name, one in engines().items()},
+    "inference.engine": {name: one.title for name, one in servers().items()},
+    "inference.quantization": {
+        **{name.lower(): name for name in FILE_TYPES},
+        **{name: one.title for name, one in RECIPES.items()}, "none": "as the checkpoint has them",
+    },
+    "training.activation_checkpointing": {
+        level: f"full, on {QUARTERS[quarters]}" for level, (_, quarters) in RECOMPUTE.items()
+        if quarters in QUARTERS
+    },
+    "hardware.interconnect": {row["name"]: row["title"] for row in catalog.rows("links")},
+}  # fmt: skip
+TINY = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 512,
+        "max_seq_len": 256}  # fmt: skip
+# What has to be said beside a key for it to make sense, where the engine has that.
+BESIDE: Mapping[str, tuple[str, ...]] = {
+    "training.checkpoint_reentrant": ("training.activation_checkpointing=full",),
+    "training.quantization": ("training.lora.r=8",),
+    "training.double_quant": ("training.lora.r=8", "training.quantization=nf4"),
+    "training.upcast_unquantized": ("training.lora.r=8", "training.quantization=nf4"),
+    "training.optimizer_implementation": ("engine.zero_stage=1",),
+    "engine.offload_optimizer": ("engine.zero_stage=3",),
+    "engine.offload_param": ("engine.zero_stage=3",),
+    "parallelism.virtual_pipeline_size": ("parallelism.pipeline_parallel_size=2",),
+    "parallelism.sequence_parallel": ("parallelism.tensor_parallel_size=2",),
+    "inference.kv_cache_dtype": ("hardware.gpu=b200-180gb-sxm",),
+}
+
+
+class AllowedValue(Struct, frozen=True, omit_defaults=True):
+    """A value and its name; `engines`: those that take it, where not all do that have the key."""
+
+    value: Any
+    title: str
+    engines: tuple[str, ...] = ()
+
+
+def takes(engine: str, path: str, value: Any) -> bool:
+    """Whether an engine takes a key with a value, in a run where that key makes sense."""
+    setting = f"{path}={msgspec.json.encode(value).decode()}"
+    if path == "inference.kv_cache_dtype":  # a cache may follow the dtype
+        return any(_resolves(engine, path, (f"inference.dtype={one}", setting))
+                   for one in PRECISIONS)  # fmt: skip
+    return _resolves(engine, path, (setting,))
+
+
+def _resolves(engine: str, path: str, settings: tuple[str, ...]) -> bool:
+    run: dict[str, Any] = {"model": TINY, "hardware": {"gpu": "h100-80gb-sxm"}}
+    beside = BESIDE.get(path, ())
+    if path.startswith("inference."):
+        run["inference"] = {"engine": engine}
+    else:
+        run |= {"engine": {"type": engine}, "hardware": {**run["hardware"], "num_gpus": 8},
+                "training": {"gradient_accumulation_steps": 4}}  # fmt: skip
+        known = {f"engine.{key}" for key in engines()[engine].options}
+        beside = tuple(
+            one for one in beside if one.partition("=")[0] in known or not one.startswith("engine.")
+        )
+    try:
+        resolve(read(with_settings(run, (*beside, *settings))))
+    except InputError:
+        return False
+    return True
+
+
+def choices(path: str, kind: Any, known: Iterable[str] | None) -> tuple[AllowedValue, ...]:
+    """Every value of a key that is offered; `known`: the engines that have the key."""
+    if path in SETS:
+        return tuple(_choice(path, value, names) for value, names in SETS[path]().items())
+    every = tuple(known) if known is not None else _deciding(path)
+    found = []
+    for value in _typed(path, kind):
+        names = tuple(name for name in every if takes(name, path, value))
+        if names or not every:
+            found.append(_choice(path, value, () if names == every else names))
+    return tuple(found)
+
+
+def _deciding(path: str) -> tuple[str, ...]:
+    """Engines to be asked about a key that all of them have."""
+    return engine_names() if path.startswith("training.") and "lora." not in path else ()
+
+
+def _choice(path: str, value: Any, names: Iterable[str]) -> AllowedValue:
+    return AllowedValue(value, TITLES.get(path, {}).get(value) or spelt(value), tuple(names))
+
+
+def spelt(value: Any) -> str:
+    """A value as people write it."""
+    words = str(value).split("_")
+    return " ".join(SPELT.get(word, word) for word in words)
+
+
+def _typed(path: str, kind: Any) -> list[Any]:
+    """Values that a type lists, and whole numbers between narrow bounds."""
+    found: list[Any] = []
+    for part in parts(kind):
+        if typing.get_origin(part) is typing.Literal:
+            found += typing.get_args(part)
+        for meta in getattr(part, "__metadata__", ()):
+            if isinstance(meta, msgspec.Meta) and meta.le is not None and meta.ge is not None:
+                whole = typing.get_args(part)[0] is int
+                if whole and meta.le - meta.ge < FEW:
+                    found += range(int(meta.ge), int(meta.le) + 1)
+    if path == "training.activation_checkpointing":  # 0, 1 and 4 are words already
+        found = [one for one in found if isinstance(one, str) or RECOMPUTE[one][1] in QUARTERS]
+    return found
+
+
+def _by_engine(sets: Mapping[str, Iterable[str]]) -> dict[Any, tuple[str, ...]]:
+    """Each value, and the engines whose set has it: none named where all have."""
+    values = dict.fromkeys(value for each in sets.values() for value in each)
+    found = {value: tuple(name for name in sets if value in sets[name]) for value in values}
+    return {value: () if len(names) == len(sets) else names for value, names in found.items()}
+
+
+def _quantizations() -> dict[Any, tuple[str, ...]]:
+    both = [*tensorrt_llm.FORMATS[TORCH], *tensorrt_llm.FORMATS[TENSORRT]]
+    sets = {"vllm": RECIPES, "sglang": RECIPES, "tensorrt_llm": dict.fromkeys(both),
+            "tgi": tgi.FORMATS, "transformers": QUANTIZATIONS,
+            "llamacpp": ("none", *map(str.lower, FILE_TYPES))}  # fmt: skip
+    return _by_engine(sets)
+
+
+def _speculations() -> dict[Any, tuple[str, ...]]:
+    return _by_engine({
+        "vllm": VLLM_SPECULATION, "sglang": SGLANG_SPECULATION,
+        "tensorrt_llm": tensorrt_llm.SPECULATION, "tgi": tgi.SPECULATION,
+    })  # fmt: skip
+
+
+def _dtypes() -> dict[Any, tuple[str, ...]]:
+    """The numbers that precisions are of."""
+    kind = next(iter(parts(hints(TrainingConfig)["precision"])))
+    return {str(one).partition("_")[0]: () for one in typing.get_args(kind)}
+
+
+def _served_dtypes() -> dict[Any, tuple[str, ...]]:
+    return _by_engine({name: [one for one in PRECISIONS if takes(name, "inference.dtype", one)]
+                       for name in server_names()})  # fmt: skip
+
+
+def _optimizers() -> dict[Any, tuple[str, ...]]:
+    order = {name: [one for one in OPTIMIZERS if one in made.optimizers]
+             for name, made in engines().items()}  # fmt: skip
+    found = _by_engine(order)
+    return {name: found[name] for name in OPTIMIZERS}
+
+
+def _alloc_confs() -> dict[Any, tuple[str, ...]]:
+    """One sample for each setting that moves memory."""
+    return {f"{key}:{value}": () for key, (field, _) in READERS.items() if field
+            for value in [next(one for one in SAMPLES if _read(f"{key}:{one}"))]}  # fmt: skip
+
+
+def _read(text: str) -> bool:
+    try:
+        AllocatorSettings.parse(text)
+    except AllocatorSettingsError:
+        return False
+    return True
+
+
+def _plain(values: Iterable[Any]) -> Callable[[], dict[Any, tuple[str, ...]]]:
+    return lambda: dict.fromkeys(values, ())
+
+
+# Texts with a closed set: the set, from where it is decided.
+SETS: Mapping[str, Callable[[], dict[Any, tuple[str, ...]]]] = {
+    "training.dtype": _dtypes,
+    "training.optimizer": _optimizers,
+    "training.pytorch_alloc_conf": _alloc_confs,
+    "engine.type": _plain(engine_names()),
+    "inference.engine": _plain(server_names()),
+    "inference.engine_generation": lambda: {TORCH: ("tensorrt_llm",), TENSORRT: ("tensorrt_llm",)},
+    "inference.dtype": _served_dtypes,
+    "inference.quantization": _quantizations,
+    "inference.speculative_method": _speculations,
+    "inference.cache_implementation": _plain(CACHES),
+    "inference.cache_type_k": _plain(CACHE_TYPES),
+    "inference.cache_type_v": _plain(CACHE_TYPES),
+    "hardware.interconnect": _plain(catalog.names("links")),
+}
+# Those whose set is not all there is: other texts are taken as well.
+OPEN = frozenset({"training.pytorch_alloc_conf", "inference.engine_generation",
+                  "training.lora.target_modules"})  # fmt: skip

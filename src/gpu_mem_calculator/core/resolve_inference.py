@@ -1,0 +1,255 @@
+"""An inference section becomes a run: its engine's defaults filled in, its rules checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ..hub.names import MAIN, hub_name
+from ..ledger.dtypes import dtype_name
+from ..ledger.mesh import Mesh
+from ..model.arch import Arch
+from ..model.blocks import Attention, LatentAttention
+from ..model.scaling import scaled
+from ..run.engine import Engine
+from ..run.run import Run
+from ..serving import server, spellings
+from .errors import InputError, Problems, nearest
+from .hardware import Hardware, find_hardware
+from .inference_config import InferenceConfig
+from .model_source import ResolvedModel, find_model
+from .models import ModelConfig, RunFile
+from .published_config import completed
+from .resolved_run import ResolvedRun
+
+PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
+SIZES = ("batch_size", "prompt_len", "new_tokens")
+
+
+def find_server(config: InferenceConfig) -> Engine:
+    """The serving engine that a name means."""
+    name = (config.engine or "transformers").lower()
+    if name not in spellings():
+        raise InputError([f"inference.engine={config.engine!r} is not a known engine"
+                          f"{nearest(name, tuple(spellings()))}"])  # fmt: skip
+    return server(spellings()[name])
+
+
+def inference_options(config: InferenceConfig) -> dict[str, Any]:
+    """The section over its engine's defaults; what the engine does not act on is refused."""
+    engine = find_server(config)
+    given = {key: value for key in config.__struct_fields__ if key != "engine"
+             and (value := getattr(config, key)) is not None}  # fmt: skip
+    found = {**engine.options, **given}
+    found["dtype"] = dtype_name(found["dtype"])
+    last = engine.generations.get(str(config.engine_generation).lower())
+    if config.engine_version is None and last is not None:
+        found["engine_version"] = last
+    if config.max_seq_len is not None:
+        _shorten(config, found, config.max_seq_len)
+    problems = list(_problems(engine, given, found))
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def _shorten(config: InferenceConfig, options: dict[str, Any], longest: int) -> None:
+    """A prompt that was not asked for leaves room for the new tokens."""
+    if config.prompt_len is None and options.get("prompt_len"):
+        room = longest - (options.get("new_tokens") or 0)
+        options["prompt_len"] = max(1, min(options["prompt_len"], room))
+
+
+def _problems(engine: Engine, given: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    for key in given:
+        if key not in engine.options:
+            yield f"inference.{key} is not an option of {engine.title}; leave it out"
+        elif key in engine.fixed and given[key] != engine.options[key]:
+            yield (f"inference.{key}={given[key]!r} is not modelled for {engine.title}; "
+                   f"set it to {engine.options[key]!r}")  # fmt: skip
+    if found["dtype"] not in PRECISIONS:
+        yield (f"inference.dtype={found['dtype']!r} must be 'bf16', 'fp16' or 'fp32'"
+               f"{nearest(found['dtype'], PRECISIONS)}")  # fmt: skip
+    length, most = (found.get("prompt_len") or 0) + (found.get("new_tokens") or 0), found.get(
+        "max_seq_len")  # fmt: skip
+    if most is not None and length > most:
+        yield f"inference.prompt_len + new_tokens is {length}, more than max_seq_len={most}"
+
+
+def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
+    """Turn a run file with an inference section into a run, or raise every problem at once.
+
+    Weights are counted as they are stored, where `headers` of the checkpoint are asked for.
+    """
+    assert file.inference is not None
+    problems = Problems()
+    attempt = problems.attempt
+    given = file.inference
+    options = attempt(inference_options, given)
+    section, as_published = completed(file.model, given.max_seq_len, given.quantization)
+    model = attempt(find_model, section, headers)
+    hardware = attempt(find_hardware, file.hardware, _ranks(options) if options else 1)
+    draft = attempt(_draft, given)
+    if problems:
+        raise InputError(problems)
+    engine = find_server(given)
+    has_sdpa = all(getattr(layer.mixer, "sdpa", True) for layer, _, _ in model.arch.runs)
+    if given.attention is None and not has_sdpa and "attention" in options:
+        options["attention"] = "eager"
+    if engine.serve is None:
+        _shorten(given, options, model.arch.max_seq_len)
+    run = _run(model, hardware, options, engine, draft)
+    problems += dict.fromkeys((*_rules(run, hardware, engine), *engine.problems(run)))
+    if problems:
+        raise InputError(problems)
+    chosen = [key for key in SIZES if engine.serve is None]
+    if options.get("engine_version") != engine.options.get("engine_version"):
+        chosen.append("engine_version")
+    return ResolvedRun(
+        run=run, engine=engine, hardware=hardware, model=model,
+        assumed=(*_assumed(given, run.options, chosen), *as_published, *model.assumed,
+                 *hardware.assumed),
+        warnings=(*model.warnings, *_beyond(given, model.arch), *_unsaid(section, engine)),
+    )  # fmt: skip
+
+
+def _beyond(config: InferenceConfig, arch: Arch) -> Iterator[str]:
+    """Positions that a model was not trained for, which servers take when they are told to."""
+    length = config.max_seq_len
+    if length is not None and length > arch.max_seq_len:
+        yield (f"max_seq_len={length:,} is more than the {arch.max_seq_len:,} positions that the "
+               "model was made for")  # fmt: skip
+
+
+def _unsaid(section: ModelConfig, engine: Engine) -> Iterator[str]:
+    """A revision, for which each server has an option of its own."""
+    place = hub_name(section.name or "")
+    if engine.serve is not None and (section.revision or (place and place.revision != MAIN)):
+        yield "the server's command has no revision in it: add its own option for that"
+
+
+def _ranks(options: Mapping[str, Any]) -> int:
+    """How many GPUs one server runs on; data-parallel attention shares those of its tensors."""
+    axes = ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"]
+    if options.get("enable_dp_attention"):
+        axes.pop()
+    count = 1
+    for axis in axes:
+        count *= options.get(axis) or 1
+    return count
+
+
+def _draft(config: InferenceConfig) -> Arch | None:
+    """The model that speculates."""
+    wanted = config.speculative_model
+    if wanted is None:
+        return None
+    section = ModelConfig(name=wanted) if isinstance(wanted, str) else ModelConfig(config=wanted)
+    return find_model(section).arch
+
+
+def _run(
+    model: ResolvedModel,
+    hardware: Hardware,
+    options: dict[str, Any],
+    engine: Engine,
+    draft: Arch | None,
+) -> Run:
+    spread = engine.name == "llamacpp"  # its GPUs have layers each, like pipeline stages
+    config = _quantization_config(model)
+    return Run(
+        arch=model.arch if engine.serve else scaled(model.arch, model.parameters_given),
+        mesh=Mesh(
+            dp=options.get("data_parallel_size") or 1,
+            tp=options.get("tensor_parallel_size") or 1,
+            pp=hardware.num_gpus if spread else options.get("pipeline_parallel_size") or 1,
+            ep=options.get("expert_parallel_size") or 1,
+        ),
+        batch=options.get("batch_size") or 1,
+        seq=options.get("prompt_len") or 1,
+        new_tokens=options.get("new_tokens") or 0,
+        micro_batches=1,
+        precision=PRECISIONS[options["dtype"]],
+        attention=options.get("attention") or "sdpa",
+        options=options,
+        gpus_per_node=hardware.gpus_per_node,
+        num_nodes=hardware.num_nodes,
+        compute_capability=hardware.compute_capability,
+        multiprocessors=hardware.multiprocessors,
+        parameters_given=model.parameters_given,
+        card_bytes=hardware.card_bytes,
+        smi_bytes=hardware.smi_bytes,
+        free_bytes=hardware.memory_bytes,
+        quantization=_packed(options, engine),
+        double_quant=bool(config.get("bnb_4bit_use_double_quant", False)),
+        quantized=config or None,
+        stored=model.stored,
+        stored_form=model.form,
+        draft=draft,
+    )
+
+
+def _quantization_config(model: ResolvedModel) -> dict[str, Any]:
+    """How the checkpoint's weights are stored, as its config.json says."""
+    found = (model.config or {}).get("quantization_config") or {}
+    inner = found if isinstance(found, dict) else {"": found}
+    for key in ("", "quantization", "kv_cache_scheme"):
+        if not isinstance(inner.get(key) or {}, dict):
+            name = f"model.config.quantization_config{'.' * bool(key)}{key}"
+            raise InputError([f"{name}={inner[key]!r} must be an object; leave it out"])
+    return inner
+
+
+def _packed(options: Mapping[str, Any], engine: Engine) -> str | None:
+    """bitsandbytes' format where transformers runs it; servers have kernels of their own."""
+    name = options.get("quantization")
+    return name if engine.serve is None and name in ("nf4", "int8") else None
+
+
+def _assumed(
+    config: InferenceConfig, options: Mapping[str, Any], keys: Iterable[str]
+) -> Iterator[str]:
+    """Sizes of the run that the file leaves out."""
+    return (f"inference.{key}={options[key]}" for key in keys if getattr(config, key) is None)
+
+
+def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
+    arch, options = run.arch, run.options
+    if not arch.trains and engine.serve is None:
+        yield (f"model: the activations of {arch.family} models are not modelled; use gpu-mem-calc "
+               "deepspeed --model-path for the model states")  # fmt: skip
+    ranks = int(run.mesh.tp * run.mesh.pp)
+    ranks *= 1 if options.get("enable_dp_attention") else int(run.mesh.dp)
+    if hardware.num_gpus != ranks:
+        yield (f"hardware.num_gpus={hardware.num_gpus}, but {engine.title} runs on {ranks} here; "
+               f"set it to {ranks}")  # fmt: skip
+    layers = len(arch.layers)
+    if engine.name != "llamacpp" and run.mesh.pp > layers:
+        yield (f"inference.pipeline_parallel_size={run.mesh.pp} is more than {layers} layers; use "
+               f"{layers}")  # fmt: skip
+    yield from _cuts(run)
+    learned = any("position" in dict(w.dims) for w in arch.embedding)
+    length = options.get("max_seq_len") if engine.serve else run.seq + run.new_tokens
+    name = "max_seq_len" if engine.serve else "prompt_len + new_tokens"
+    if learned and length is not None and length > arch.max_seq_len:
+        yield (f"inference.{name} is {length}, more than the model's "
+               f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}")  # fmt: skip
+
+
+def _cuts(run: Run) -> Iterator[str]:
+    """Tensor parallelism gives each rank whole heads; key-value heads are repeated if too few."""
+    tp = int(run.mesh.tp)
+    for mixer in {mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers}:
+        if not isinstance(mixer, Attention | LatentAttention):
+            continue
+        heads, shared = mixer.heads, getattr(mixer, "kv_heads", 0)
+        if heads % tp:
+            fits = [str(n) for n in range(1, heads + 1) if heads % n == 0]
+            near = sorted(fits, key=lambda n: abs(int(n) - tp))[:2]
+            yield (f"inference.tensor_parallel_size={tp} does not divide {heads} heads; try "
+                   f"{' or '.join(sorted(near, key=int))}")  # fmt: skip
+            return
+        if shared and shared % tp and tp % shared:
+            yield (f"inference.tensor_parallel_size={tp} neither divides {shared} key-value heads "
+                   f"nor is a multiple of them; try {shared}")  # fmt: skip
+            return

@@ -1,0 +1,242 @@
+"""A training run file becomes a run: defaults are filled in, the rules of the engine checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..engines import engine, spellings
+from ..ledger.dtypes import BITS, dtype_name
+from ..ledger.mesh import Mesh
+from ..model.adapters import DEFAULT_TARGETS, LLAMA_TARGETS, Adapter, linears, module_name
+from ..model.arch import Arch
+from ..model.scaling import scaled
+from ..replay.settings import AllocatorSettings, AllocatorSettingsError
+from ..run.engine import Engine
+from ..run.run import Run
+from ..serving import spellings as servers
+from ..step.optimizers import OPTIMIZERS
+from . import training_rules
+from .errors import InputError, Problems, nearest
+from .hardware import Hardware, find_hardware
+from .model_source import find_model
+from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
+from .record_checks import card_problems, recorded_problems
+from .resolved_run import ResolvedRun
+
+# The seed's levels: a policy, and on how many quarters of the layers.
+RECOMPUTE: dict[Any, tuple[str, int]] = {
+    0: ("none", 4), 1: ("selective", 4), 2: ("full", 2), 3: ("full", 3), 4: ("full", 4),
+    "none": ("none", 4), "selective": ("selective", 4), "full": ("full", 4),
+}  # fmt: skip
+AXES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "cp": "context_parallel_size",
+        "ep": "expert_parallel_size"}  # fmt: skip
+
+
+def resolve_training(file: RunFile) -> ResolvedRun:
+    """The run that a training run file describes; raises all its problems at once."""
+    problems = Problems()
+    attempt = problems.attempt
+    chosen = attempt(find_engine, file.engine)
+    model = attempt(find_model, file.model)
+    mesh_given = _ranks(file.parallelism)
+    hardware = attempt(find_hardware, file.hardware, mesh_given)
+    training = attempt(_training, file.training)
+    mesh = attempt(_mesh, file.parallelism, hardware, chosen) if hardware and chosen else None
+    options = attempt(_options, file.engine, chosen) if chosen else None
+    allocator = attempt(_allocator, file.training)
+    if problems or mesh is None or options is None:
+        raise InputError(problems)
+    if not model.arch.trains:
+        raise InputError(
+            [
+                f"model: the activations of {model.arch.family} models are not modelled; "
+                "use gpu-mem-calc deepspeed --model-path for the model states"
+            ]
+        )
+    if model.record is not None:
+        problems += recorded_problems(file.training, training, model.record, chosen, options)
+        problems += card_problems(model.record, hardware)
+        training["batch"] = model.record.batch
+    adapter = attempt(_adapter, file.training, model.arch)
+    if problems:
+        raise InputError(problems)
+    run = Run(
+        arch=scaled(model.arch, model.parameters_given),
+        mesh=mesh,
+        seq=file.training.seq_len or model.arch.max_seq_len,
+        adapter=adapter,
+        options=options,
+        virtual_stages=file.parallelism.virtual_pipeline_size or 1,
+        sequence_parallel=bool(file.parallelism.sequence_parallel),
+        gpus_per_node=hardware.gpus_per_node,
+        num_nodes=hardware.num_nodes,
+        compute_capability=hardware.compute_capability,
+        multiprocessors=hardware.multiprocessors,
+        parameters_given=model.parameters_given,
+        record=model.record,
+        **training,
+    )
+    problems += training_rules.problems(run, file, chosen)
+    if problems:
+        raise InputError(problems)
+    return ResolvedRun(
+        run=run, engine=chosen, hardware=hardware, model=model, allocator=allocator,
+        assumed=(*model.assumed, *hardware.assumed),
+        warnings=(*model.warnings, *training_rules.tower_note(run, chosen)),
+    )  # fmt: skip
+
+
+def find_engine(config: EngineConfig) -> Engine:
+    """The engine that a name means."""
+    name = (config.type or "pytorch_ddp").lower()
+    if name in servers():
+        raise InputError([f"engine.type={config.type!r} serves models; use inference.engine, or "
+                          "gpu-mem-calc infer"])  # fmt: skip
+    if name not in spellings():
+        raise InputError([f"engine.type={config.type!r} is not a known engine"
+                          f"{nearest(name, spellings())}"])  # fmt: skip
+    return engine(spellings()[name])
+
+
+def _options(config: EngineConfig, engine: Engine) -> dict[str, Any]:
+    """The engine's options over its defaults; what it does not have is refused."""
+    given = {k: v for k in config.__struct_fields__ if k != "type"
+             and (v := getattr(config, k)) is not None}  # fmt: skip
+    foreign = [k for k in given if k not in engine.options]
+    if foreign:
+        raise InputError(
+            f"engine.{k}={given[k]!r} is not an option of {engine.title}; leave it out"
+            for k in foreign
+        )
+    return {**engine.options, **given}
+
+
+def _ranks(config: ParallelismConfig) -> int | None:
+    """Ranks that the parallelism section asks for, where it says all of them."""
+    if config.data_parallel_size is None:
+        return None
+    ranks = config.data_parallel_size
+    for key in ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size"):
+        ranks *= getattr(config, key) or 1
+    return ranks
+
+
+def _mesh(config: ParallelismConfig, hardware: Hardware, engine: Engine) -> Mesh:
+    sizes = {axis: getattr(config, key) or 1 for axis, key in AXES.items()}
+    problems = [
+        f"parallelism.{AXES[axis]}={size}: {engine.title} does not cut along it; set it to 1"
+        for axis, size in sizes.items() if size > 1 and axis not in engine.axes
+    ]  # fmt: skip
+    if config.sequence_parallel and "tp" not in engine.axes:
+        problems.append(f"parallelism.sequence_parallel=true: {engine.title} does not have it")
+    if problems:
+        raise InputError(problems)
+    cut = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    count = hardware.num_gpus
+    dp = config.data_parallel_size or max(1, count // cut)
+    if dp * cut != count:
+        fix = f"set hardware.num_gpus={max(1, count // cut) * cut}"
+        if count % cut == 0:
+            fix = f"set data_parallel_size={count // cut}"
+        product = f"dp {dp} x tp {sizes['tp']} x pp {sizes['pp']} x cp {sizes['cp']}"
+        raise InputError(
+            [f"parallelism: {product} is {dp * cut} ranks, but hardware.num_gpus={count}; {fix}"]
+        )
+    return Mesh(dp=dp, **sizes)
+
+
+def _training(config: TrainingConfig) -> dict[str, Any]:
+    """The training section's choices, with their defaults."""
+    optimizer = (config.optimizer or "adamw").lower().replace("-", "_")
+    problems = []
+    if optimizer not in OPTIMIZERS:
+        problems.append(f"training.optimizer={config.optimizer!r} is not a known optimizer"
+                        f"{nearest(optimizer, OPTIMIZERS)}")  # fmt: skip
+    precision = None
+    try:
+        precision = _precision(config)
+    except InputError as error:
+        problems += error.problems
+    if problems:
+        raise InputError(problems)
+    level = config.activation_checkpointing
+    recompute, quarters = RECOMPUTE[0 if level is None else level]
+    quantization = None if config.quantization in (None, "none") else config.quantization
+    return {
+        "batch": config.batch_size or 1,
+        "micro_batches": config.gradient_accumulation_steps or 1,
+        "precision": precision,
+        "autocast": bool(config.autocast),
+        "optimizer": optimizer,
+        "implementation": config.optimizer_implementation or "",
+        "clipping": config.gradient_clipping != 0,
+        "recompute": recompute,
+        "recompute_quarters": quarters,
+        "reentrant": bool(config.checkpoint_reentrant),
+        "attention": config.attention or "sdpa",
+        "quantization": quantization,
+        "double_quant": config.double_quant if config.double_quant is not None else True,
+        "upcast_unquantized": bool(config.upcast_unquantized),
+    }
+
+
+def _allocator(config: TrainingConfig) -> AllocatorSettings:
+    """The settings of torch's allocator, as PYTORCH_ALLOC_CONF has them."""
+    if not config.pytorch_alloc_conf:
+        return AllocatorSettings()
+    try:
+        return AllocatorSettings.parse(config.pytorch_alloc_conf)
+    except AllocatorSettingsError as error:
+        raise InputError(
+            f"training.pytorch_alloc_conf: {problem}" for problem in error.problems
+        ) from None
+
+
+def _precision(config: TrainingConfig) -> str:
+    if config.dtype is None:
+        return config.precision or "bf16_mixed"
+    dtype = dtype_name(config.dtype)
+    if dtype not in ("fp32", "fp16", "bf16"):
+        hint = nearest(dtype, ("fp32", "fp16", "bf16"))
+        raise InputError(
+            [f"training.dtype={config.dtype!r} must be 'fp32', 'fp16' or 'bf16'{hint}"]
+        )
+    if config.precision is None:
+        return "fp32" if dtype == "fp32" else f"{dtype}_mixed"
+    if not config.precision.startswith(dtype):
+        raise InputError([f"training.dtype={config.dtype!r} contradicts training.precision="
+                          f"{config.precision!r}; leave dtype out"])  # fmt: skip
+    return config.precision
+
+
+def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
+    if config.lora is None:
+        if config.quantization not in (None, "none"):
+            raise InputError(
+                [
+                    f"training.quantization={config.quantization!r}: quantized weights take no "
+                    "gradient; add training.lora"
+                ]
+            )
+        return None
+    known = {module_name(one) for layer, _, _ in arch.runs for one in linears(layer)}
+    if not known:
+        raise InputError([f"training.lora: {arch.family} has no projection that PEFT adapts"])
+    wanted = config.lora.target_modules
+    usual = DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS)
+    if wanted == []:
+        nothing = "training.lora.target_modules=[] adapts nothing; leave it out for"
+        raise InputError([f"{nothing} {', '.join(sorted(usual))}"])
+    if wanted == "all-linear":
+        wanted = sorted(known)
+    targets = frozenset(wanted or usual)
+    missing = sorted(targets - known)
+    if missing:
+        raise InputError(
+            [
+                f"training.lora.target_modules: {arch.family} has no {', '.join(missing)}; "
+                f"it has {', '.join(sorted(known))}"
+            ]
+        )
+    lora = config.lora
+    return Adapter(lora.r, targets, BITS[lora.adapter_dtype], lora.dropout, lora.dora)

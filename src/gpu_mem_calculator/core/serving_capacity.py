@@ -1,0 +1,245 @@
+"""How many sequences fit at which context: the questions people ask of a server.
+
+A server with a pool has room for so many pages; transformers has the whole card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from .. import catalog
+from ..run.served import ServerMemory
+from .batch_bytes import Lines, lines
+from .calculator import Estimate, full_estimate
+from .errors import InputError
+from .models import RunFile
+from .resolve_inference import find_server
+from .runfile import as_dict, read, with_settings
+
+CONTEXTS = tuple(2**power for power in range(10, 21))
+CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+MOST_TP = 64
+AT_ONCE = 10**6  # sequences, where nothing but memory ends them
+Used = Callable[[int], int]  # sequences to bytes
+Room = tuple[Used, int, int]
+
+
+class CapacityMatrix(Struct, frozen=True, kw_only=True):
+    """Context by concurrency: the share of the room that is taken, row by row.
+
+    Above 1 it does not fit; None where the server would not run so many at once. `most` is the
+    largest number of sequences at each context. With data parallelism every replica has this room.
+    """
+
+    contexts: tuple[int, ...]
+    concurrencies: tuple[int, ...]
+    shares: tuple[tuple[float | None, ...], ...]
+    most: tuple[int, ...]
+
+
+def matrix(
+    estimate: Estimate, contexts: Sequence[int] = (), concurrencies: Sequence[int] = ()
+) -> CapacityMatrix:
+    """The whole table; without contexts, those of the model up to its longest."""
+    longest = _longest(estimate)
+    wanted = tuple(contexts) or (*(c for c in CONTEXTS if c < longest), longest)
+    counts = tuple(concurrencies) or CONCURRENCIES
+    rows, most = [], []
+    for used, limit, at_once in _rooms(estimate, wanted):
+        each = [_share(used(count), limit) for count in counts]
+        rows.append(tuple(share if count <= at_once else None
+                          for count, share in zip(counts, each, strict=True)))  # fmt: skip
+        most.append(_most(used, limit, at_once))
+    return CapacityMatrix(
+        contexts=wanted, concurrencies=counts, shares=tuple(rows), most=tuple(most)
+    )
+
+
+def _share(used: int, limit: int) -> float:
+    """What is taken of the room; models that keep nothing need none."""
+    if limit > 0:
+        return used / limit
+    return float("inf") if used else 0.0
+
+
+def _longest(estimate: Estimate) -> int:
+    if estimate.served:
+        return estimate.served[0].max_seq_len
+    run = estimate.resolved.run
+    return int(run.options.get("max_seq_len") or run.arch.max_seq_len)
+
+
+def _most(used: Used, limit: int, at_once: int) -> int:
+    """The largest number of sequences that fits."""
+    low, high = 0, at_once
+    while low < high:
+        middle = (low + high + 1) // 2
+        if used(middle) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _rooms(estimate: Estimate, contexts: Sequence[int]) -> Iterator[Room]:
+    """For each context the bytes that sequences take, those there are, how many run at once."""
+    if estimate.served:
+        longest = _longest(estimate)
+        for context in contexts:
+            used, limit, at_once = _pool(estimate.served, context)
+            yield used, limit, at_once if context <= longest else 0
+        return
+    resolved = estimate.resolved
+    outside = sum(size for _, size, _ in resolved.outside_torch)
+    for each in lines(resolved, contexts):
+        used = partial(_whole, each, outside)
+        yield used, resolved.hardware.memory_bytes, AT_ONCE
+
+
+def _pool(served: Sequence[ServerMemory], context: int) -> Room:
+    """A server: the stage with the least room decides."""
+    tightest = max(served, key=lambda one: _share(one.sequence_bytes(context), one.room_bytes))
+    each = tightest.sequence_bytes(context)
+    return lambda count: count * each, tightest.room_bytes, tightest.most_sequences
+
+
+def _whole(each: Lines, outside: int, count: int) -> int:
+    """transformers: its highest instant, and what lies beside torch."""
+    return outside + max((first + (count - 1) * more for first, more in each), default=0)
+
+
+class ServingChange(Struct, frozen=True, kw_only=True):
+    """One thing changed, and what comes of it; `problem` where it is not possible."""
+
+    title: str
+    setting: tuple[str, ...]
+    device_bytes: int = 0
+    kv_tokens: int = 0
+    max_concurrency: float = 0.0
+    fits: bool = False
+    problem: str = ""
+
+
+# Changes that people try first: the title, and keys that must be the engine's and still open.
+TRIED: tuple[tuple[str, dict[str, str]], ...] = (
+    ("KV cache in fp8", {"kv_cache_dtype": "fp8"}),
+    ("KV cache in q8_0", {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}),
+    ("weights in fp8", {"quantization": "fp8"}),
+    ("weights in nf4", {"quantization": "nf4"}),
+    ("weights in q4_k_m", {"quantization": "q4_k_m"}),
+)
+SPREAD = "expert_parallel_size"
+
+
+def what_ifs(file: RunFile) -> list[ServingChange]:
+    """One change at a time: a smaller cache, smaller weights, experts spread, more GPUs or fewer;
+    those that change something.
+    """
+    assert file.inference is not None
+    engine, given = find_server(file.inference), as_dict(file.inference)
+    asked = [
+        (title, tuple(f"inference.{key}={value}" for key, value in keys.items()))
+        for title, keys in TRIED
+        if all(key in engine.options and key not in given for key in keys)
+    ]
+    ranks = _ranks(file)
+    if ranks > 1 and SPREAD in engine.options and SPREAD not in given:
+        asked.append(("expert parallelism", (f"inference.{SPREAD}={ranks}",)))
+    counts = (2 * ranks, *([ranks // 2] if ranks > 1 else []))
+    asked += [(f"over {_gpus(count)}", _over(file, count)) for count in counts]
+    now = changed(file, "", ())
+    found = [changed(file, title, settings) for title, settings in asked]
+    same = (now.device_bytes, now.kv_tokens)
+    return [change for change in found
+            if not change.problem and (change.device_bytes, change.kv_tokens) != same]  # fmt: skip
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count > 1)}"
+
+
+def _spreads(file: RunFile) -> bool:
+    """Whether the engine cuts layers over GPUs; else it gives each GPU some (llama.cpp)."""
+    assert file.inference is not None
+    return "tensor_parallel_size" in find_server(file.inference).options
+
+
+def _ranks(file: RunFile) -> int:
+    """GPUs that share a layer, or that have layers each."""
+    if not _spreads(file):
+        return file.hardware.num_gpus or 1
+    return file.inference.tensor_parallel_size or 1 if file.inference else 1
+
+
+def changed(file: RunFile, title: str, settings: tuple[str, ...]) -> ServingChange:
+    """A run with some keys changed."""
+    try:
+        result = full_estimate(_with(file, settings), replay=False).result
+    except InputError as error:
+        return ServingChange(title=title, setting=settings, problem=error.problems[0])
+    taken, serving = result.allocated_bytes + result.outside_torch_bytes, result.serving
+    return ServingChange(
+        title=title, setting=settings, device_bytes=taken, fits=result.fits_on_gpu,
+        kv_tokens=0 if serving is None else serving.kv_tokens,
+        max_concurrency=0.0 if serving is None else serving.max_concurrency,
+    )  # fmt: skip
+
+
+def fewest_gpus(file: RunFile) -> ServingChange | None:
+    """The smallest number of GPUs, a power of two, over which tensor parallelism starts."""
+    tp = 1
+    while tp <= MOST_TP:
+        found = changed(file, _gpus(tp), _over(file, tp))
+        if found.fits:
+            return found
+        tp *= 2
+    return None
+
+
+def _over(file: RunFile, ranks: int) -> tuple[str, ...]:
+    """The keys that spread a model over so many GPUs."""
+    if not _spreads(file):
+        return (f"hardware.num_gpus={ranks}",)
+    given = as_dict(file.inference)
+    rest = given.get("pipeline_parallel_size", 1)
+    rest *= 1 if given.get("enable_dp_attention") else given.get("data_parallel_size", 1)
+    found = [f"inference.tensor_parallel_size={ranks}"]
+    experts = given.get(SPREAD, 1) * ranks // _ranks(file)
+    if given.get(SPREAD, 1) > 1:  # each rank keeps as many of the experts' groups
+        found.append(f"inference.{SPREAD}={max(1, experts)}")
+    if file.hardware.num_gpus is not None:
+        found.append(f"hardware.num_gpus={ranks * rest}")
+    return tuple(found)
+
+
+def _with(file: RunFile, settings: Sequence[str]) -> dict[str, Any]:
+    data = as_dict(file)
+    if "hardware" in data:  # nodes follow from the number of GPUs
+        data = {**data, "hardware": {k: v for k, v in data["hardware"].items()
+                                     if k not in ("num_nodes", "gpus_per_node")}}  # fmt: skip
+    return with_settings(data, settings)
+
+
+def largest_models(data: dict[str, Any], most: int = 10) -> list[ServingChange]:
+    """The largest presets that this card serves, largest first."""
+    rows = [catalog.find("index", name) for name in catalog.names("index")]
+    sized = sorted((row for row in rows if row), key=lambda row: -row["num_parameters"])
+    found = []
+    seen = set()
+    for row in sized:
+        if row["config"] in seen:
+            continue
+        seen.add(row["config"])
+        file = read({**data, "model": {"name": row["name"]}})
+        assert file.inference is not None
+        pool = find_server(file.inference).serve is not None
+        change = changed(file, row["title"], (f"model.name={row['name']}",))
+        if change.fits and (change.max_concurrency >= 1 or not pool):
+            found.append(change)
+        if len(found) == most:
+            break
+    return found

@@ -1,0 +1,43 @@
+"""Activations that are alive while FSDP2 gathers or reduces, and no block computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ...ledger.ledger import ACT, Entry
+from ...ledger.num import Num
+from ...ledger.source import code
+from ...step.activations import StageWalks
+from .instants import FsdpInstant
+from .layout import FsdpLayout
+
+LOSS_BYTES = 4
+
+
+def between_entries(plan: FsdpLayout, walks: StageWalks) -> Iterator[Entry]:
+    """What the loss keeps, inputs of layers and gradients between two layers.
+
+    In an unrolled run the blocks' events contain them, except for the first layer's input before
+    that layer runs.
+    """
+    size, top = walks.layers[0].input_bytes, len(plan.layers)
+    source = code("torch 2.13 F/_fsdp_state.py: hooks before and after each unit")
+
+    def entry(name: str, size: Num, alive: Callable[[FsdpInstant], bool]) -> Entry:
+        live = {i.step.name: 1 for i in plan.instants if alive(i)}
+        return Entry(name=name, kind=ACT, bytes=size, live=live, source=source)
+
+    yield entry("output of the embedding", size,
+                lambda i: i.action in ("flat", "gather") and i.layer == 0)  # fmt: skip
+    if plan.run.unrolled:
+        return
+    low = 0 if walks.first is None else 1  # or the first layer's input takes no gradient
+    yield entry("input of the layer", size,
+                lambda i: i.action in ("flat", "gather") and i.layer > 0)  # fmt: skip
+    yield entry("gradient of the layer's input", size,
+                lambda i: i.action in ("reduce", "scatter") and i.layer >= low)  # fmt: skip
+    yield entry("gradient of the layer's output", size,
+                lambda i: i.action in ("regather", "prefetch") and i.layer < top)  # fmt: skip
+    yield entry("loss: kept for backward, and itself", walks.head.saved_bytes + LOSS_BYTES,
+                lambda i: i.action in ("root.flat", "root", "prefetch")
+                and i.layer == top)  # fmt: skip

@@ -1,0 +1,59 @@
+"""FSDP2's options, the bits of each precision, and the ranks of a shard group.
+
+Strategies, by what `fully_shard` is given:
+- `full_shard`: `reshard_after_forward=True` everywhere, the root included. (torch's own default,
+  None, keeps the root gathered between forward and backward: `reshard_root_after_forward=false`.)
+- `shard_grad_op`: `reshard_after_forward=False`.
+- `hybrid_shard`: `full_shard` on a mesh of (replicas, `hybrid_shard_size`).
+- `no_shard`: `replicate`, FSDP2's code with one rank per shard, never resharded. It still keeps
+  a gathered copy beside each parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...ledger.dtypes import BITS
+from ...ledger.num import Num, smaller
+from ...run.run import Run
+from .units import UnitBits
+
+# Bits of the shards and of the arithmetic: MixedPrecisionPolicy(param_dtype) for mixed runs.
+PRECISIONS = {
+    "fp32": (32, 32), "bf16_mixed": (32, 16), "fp16_mixed": (32, 16),
+    "bf16_pure": (16, 16), "fp16_pure": (16, 16),
+}  # fmt: skip
+OPTIONS: Mapping[str, Any] = {
+    "sharding_strategy": "full_shard",
+    "reduce_dtype": None,  # None: the dtype of the gradients, which is that of the arithmetic
+    "hybrid_shard_size": None,  # None: the GPUs of a node
+    "reshard_root_after_forward": None,  # None: as the strategy says for the layers
+    "cpu_offload": False,
+}
+
+
+def option(run: Run, name: str) -> Any:
+    """An option of the run, or its default."""
+    return run.options.get(name, OPTIONS[name])
+
+
+def shard_ranks(run: Run) -> Num:
+    """Ranks that share one copy of the parameters."""
+    strategy = option(run, "sharding_strategy")
+    if strategy == "no_shard":
+        return 1
+    if strategy == "hybrid_shard":
+        return smaller(option(run, "hybrid_shard_size") or run.gpus_per_node, run.mesh.dp)
+    return run.mesh.dp
+
+
+def unit_bits(run: Run) -> tuple[UnitBits, UnitBits]:
+    """Bits of the base model's parameters, and of the adapters'."""
+    stored, compute = PRECISIONS[run.precision]
+    name = option(run, "reduce_dtype")
+    base = UnitBits(stored, compute, BITS[name] if name else compute)
+    if run.adapter is None:
+        return base, base
+    inner = compute if stored != compute else run.adapter.bits
+    return base, UnitBits(run.adapter.bits, inner, BITS[name] if name else inner)

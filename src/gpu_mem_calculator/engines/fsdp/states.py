@@ -1,0 +1,125 @@
+"""What a rank of FSDP2 holds for its parameters: shards, optimizer states, units at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...ledger.ledger import PARAM, Entry
+from ...ledger.num import Num, larger
+from ...ledger.remember import remembered
+from ...ledger.source import code
+from ...run.run import Run
+from ...step.layer_groups import LayerGroup
+from ...step.optimizers import default_implementation
+from ...step.states import buffer_entry, optimizer_entries
+from .gather import buffer_entries, gathered_entries
+from .instants import START
+from .layout import FsdpLayout, fsdp_layout, parameters_in_order, shard_rows
+from .offload import host_shard_entries, host_step_entries, staging_entries
+from .options import PRECISIONS, shard_ranks, unit_bits
+from .reduce import output_entries, reduced_entries, sharded_gradient_entries
+from .units import FsdpUnit, UnitBits, UnitParameter, fsdp_unit, tower_shards
+
+
+class ShardEntries(Struct, frozen=True):
+    """The layout of a run and the entries that do not depend on its tokens.
+
+    plan: the units and the instants of the step
+    shards: parameters as they are stored, and buffers
+    units: gathered parameters, gradients, communication buffers, the optimizer
+    """
+
+    plan: FsdpLayout
+    shards: tuple[Entry, ...]
+    units: tuple[Entry, ...]
+
+
+def state_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
+    """The entries of a run's parameters; cached for equal runs but for batch and sequence."""
+    if run.unrolled:
+        return _make_entries(run, stack)
+    bare = replace(run, batch=0, seq=0, options=None)
+    return _cached_entries(bare, tuple(run.options.items()), stack)
+
+
+@remembered(64)
+def _cached_entries(
+    bare: Run, options: tuple[tuple[str, Any], ...], stack: tuple[LayerGroup, ...]
+) -> ShardEntries:  # fmt: skip
+    return _make_entries(replace(bare, options=dict(options)), stack)
+
+
+def _make_entries(run: Run, stack: tuple[LayerGroup, ...]) -> ShardEntries:
+    plan = fsdp_layout(run, stack)
+    units = (
+        *staging_entries(plan),
+        *gathered_entries(plan),
+        *buffer_entries(plan),
+        *reduced_entries(plan),
+        *output_entries(plan),
+        *(() if plan.offload else sharded_gradient_entries(plan)),
+        *_step_entries(plan),
+    )
+    shards = _host_shards(plan) if plan.offload else _gpu_shards(plan)
+    return ShardEntries(plan, tuple(shards), units)
+
+
+def _gpu_shards(plan: FsdpLayout) -> Iterator[Entry]:
+    """Parameters as they are stored, from start-up on."""
+    run, instants = plan.run, plan.step_instants
+    live: dict[str, Num] = {START.name: 1, **{i.name: 1 for i in instants}}
+    source = code("torch 2.13 F/_fsdp_param.py:298-316: rows padded to equal shards")
+    for title, size, tensors in shard_rows(plan):
+        yield Entry(name=f"{title}: sharded parameters", kind=PARAM, bytes=size, live=live,
+                    source=source, tensors=tensors)  # fmt: skip
+    if run.arch.tower:
+        tower = tower_shards(run, shard_ranks(run), PRECISIONS[run.precision][0])
+        yield Entry(name="vision tower: sharded parameters", kind=PARAM, bytes=sum(tower),
+                    live=live, source=source, tensors=lambda: tower)  # fmt: skip
+    yield replace(buffer_entry(run, instants), live=live)
+    if run.arch.tied:
+        yield Entry(
+            name="tied head, before it is the embedding again", kind=PARAM,
+            bytes=_untied_head(run).shard, live={START.name: 1},
+            source=code("torch 2.13 nn/modules/module.py to_empty: each name gets a tensor"),
+        )  # fmt: skip
+
+
+def _untied_head(run: Run) -> FsdpUnit:
+    """The tensor of a tied head until it is tied to the embedding again; else an empty unit."""
+    stored, _ = PRECISIONS[run.precision]
+    table = UnitParameter(run.arch.embedding[0], UnitBits(stored, stored, stored), False)
+    return fsdp_unit(run, [table] if run.arch.tied else [], shard_ranks(run))
+
+
+def _host_shards(plan: FsdpLayout) -> Iterator[Entry]:
+    """Parameters and gradients on the host; only buffers stay on the GPU."""
+    buffers = buffer_entry(plan.run, plan.step_instants)
+    yield replace(buffers, live={START.name: 1, **buffers.live})
+    yield from host_shard_entries(plan, _untied_head(plan.run).shard)
+
+
+def _step_entries(plan: FsdpLayout) -> Iterator[Entry]:
+    """The optimizer's states and temporaries on this rank's shards, and gradient clipping."""
+    run, (_, adapter_bits) = plan.run, unit_bits(plan.run)
+    root = plan.root
+    total, largest, tensors = root.trained_elements, root.largest_trained, root.trained_tensors
+    for kind, (_, unit) in enumerate(plan.kinds):
+        count = plan.layers.count(kind)
+        total = total + count * unit.trained_elements
+        tensors = tensors + count * unit.trained_tensors
+        largest = larger(largest, unit.largest_trained)
+    if plan.offload:
+        yield from host_step_entries(plan, total, largest, tensors, adapter_bits.stored)
+        return
+    name = run.implementation or default_implementation(run.optimizer)
+    parameters = parameters_in_order(plan) if run.unrolled else ()
+    sizes = [int(parameter.elements) for parameter in parameters if parameter.trained]
+    yield from optimizer_entries(
+        run, total, adapter_bits.stored, plan.step_instants, implementation=name, largest=largest,
+        tensors=tensors, sizes=tuple((size, 1) for size in sizes),
+    )  # fmt: skip

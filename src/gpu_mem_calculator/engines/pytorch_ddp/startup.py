@@ -1,0 +1,53 @@
+"""Start-up of a DDP rank: the model is built, adapters are added, DDP wraps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ledger.ledger import COMM, PARAM, Entry, Instant
+from ...ledger.num import holds
+from ...ledger.source import code
+from ...run.phases import STARTUP
+from ...run.run import Precision, Run
+from .buckets import broadcast_bytes, broadcast_events
+
+
+def startup_instants(run: Run) -> tuple[Instant, ...]:
+    """The instants of start-up; DDP's own only where there are several ranks."""
+    wrapped = holds(run.mesh.dp > 1)
+    return (
+        Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU"),
+        Instant(name="startup.adapted", phase=STARTUP, title="start-up: adapters added",
+                present=int(run.adapter is not None)),
+        Instant(name="startup.sent", phase=STARTUP, title="start-up: parameters sent",
+                present=wrapped),
+        Instant(name="startup.wrapped", phase=STARTUP, title="start-up: wrapped by DDP",
+                present=wrapped),
+    )  # fmt: skip
+
+
+def build_entries(run: Run, precision: Precision) -> Iterator[Entry]:
+    """Bytes that are freed before the model is complete: an upcast weight, or an untied head."""
+    if run.quantization is not None and run.upcast_unquantized:
+        yield Entry(
+            name="largest weight that is widened, in 16 bits", kind=PARAM,
+            bytes=run.arch.largest_weight * 2, live={"startup": 1},
+            source=code("PEFT 0.21.2 utils/other.py prepare_model_for_kbit_training: data.to"),
+        )  # fmt: skip
+    elif run.arch.tied:
+        yield Entry(
+            name="head before it is tied to the embedding", kind=PARAM,
+            bytes=run.scaled(run.arch.vocab * run.arch.hidden) * precision.weights // 8,
+            live={"startup": 1},
+            source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
+        )  # fmt: skip
+
+
+def broadcast_entry(run: Run, sizes: list[int]) -> Entry:
+    """Flat copies of parameters while rank 0 broadcasts them. `sizes`: bytes of each parameter."""
+    return Entry(
+        name="parameters sent to the other ranks", kind=COMM,
+        bytes=broadcast_bytes(sizes) * holds(run.mesh.dp > 1), live={"startup.sent": 1},
+        script=broadcast_events(sizes) if sizes else None,
+        source=code("torch 2.11 csrc/distributed/c10d/comm.cpp broadcast_coalesced"),
+    )  # fmt: skip

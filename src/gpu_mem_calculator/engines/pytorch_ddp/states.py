@@ -1,0 +1,116 @@
+"""Weights, gradients, optimizer states and gradient buckets of a DDP rank: all of them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ...ledger.ledger import BUCKETS, COMM, Entry
+from ...ledger.num import holds
+from ...ledger.source import code
+from ...run.run import Precision, Run
+from ...step.instants import StepInstant
+from ...step.layer_groups import LayerGroup
+from ...step.optimizers import default_implementation
+from ...step.quantization import loading_script
+from ...step.states import (
+    STARTUPS,
+    always,
+    buffer_entry,
+    from_start,
+    gradient_entries,
+    optimizer_entries,
+    parameter_entry,
+)
+from ...step.weights import (
+    base_bytes,
+    base_tensors,
+    largest_trained,
+    shorter_side,
+    tower_tensors,
+    trained_bits,
+    trained_elements,
+    trained_sizes,
+    trained_tensors,
+    trained_total,
+)
+from .buckets import gradient_buckets
+from .startup import broadcast_entry, build_entries
+
+
+def state_entries(
+    run: Run, precision: Precision, instants: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
+    """Weights, buffers, optimizer states and buckets, and what start-up needs to make them."""
+    trained, bits = trained_total(run), trained_bits(run, precision)
+    sizes = [n * bits // 8 for n, _ in trained_sizes(run)] if run.unrolled else []
+    yield from_start(_base_entry(run, precision, instants))
+    if run.arch.tower:
+        yield from_start(_tower_entry(run, precision, instants))
+    if run.adapter is not None:
+        adapters = parameter_entry("LoRA adapters", trained * bits // 8, instants,
+                                   tensors=lambda: sizes)  # fmt: skip
+        yield replace(adapters, live={**dict.fromkeys(STARTUPS[1:], 1), **adapters.live})
+    yield from_start(buffer_entry(run, instants))
+    yield from optimizer_entries(
+        run, trained, bits, instants,
+        implementation=run.implementation or default_implementation(run.optimizer),
+        largest=largest_trained(run), side=shorter_side(run), tensors=trained_tensors(run),
+        sizes=trained_sizes(run),
+        neighbours=frozenset() if run.frozen else run.arch.neighbours,
+    )  # fmt: skip
+    yield from build_entries(run, precision)
+    yield broadcast_entry(run, sizes)
+    yield Entry(
+        name="gradient buckets",
+        kind=COMM,
+        role=BUCKETS,
+        bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
+        live={**always(instants), "startup.wrapped": 1},
+        source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
+        tensors=lambda: gradient_buckets(sizes),
+    )
+
+
+def _base_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...]) -> Entry:
+    """The weights of the model without adapters; quantized ones with the events of their load."""
+    base = parameter_entry("parameters", base_bytes(run, precision), instants,
+                           tensors=lambda: base_tensors(run, precision))  # fmt: skip
+    if run.unrolled and run.quantization is not None:
+        return replace(base, script=loading_script(run, precision))
+    return base
+
+
+def _tower_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...]) -> Entry:
+    """The vision tower's weights, without optimizer states: a batch of text gives them no gradient,
+    and torch makes states with the first gradient. DDP refuses parameters that stay without one
+    (reducer.cpp ensure_prior_reduction_finished), so they are frozen where there are several ranks.
+    """
+    sizes = list(tower_tensors(run, precision))
+    tower = parameter_entry("vision tower", sum(sizes), instants, tensors=lambda: sizes)
+    return replace(tower, source=code("torch 2.11 optim/adam.py _init_group: p.grad is not None"))
+
+
+def weight_gradients(
+    run: Run,
+    precision: Precision,
+    stack: tuple[LayerGroup, ...],
+    instants: tuple[StepInstant, ...],
+) -> Iterator[Entry]:
+    """Whole gradients of the trained weights, in their dtype.
+
+    A tied table's gradient appears with the head's, an untied one's with the embedding's. Learnt
+    positions and the embedding's norm have theirs with the embedding's either way.
+    """
+    before = 0 if run.frozen else run.arch.embedding_parameters
+    after = 0 if run.frozen else run.arch.after_parameters
+    shared = run.arch.embedding[0].numel if run.arch.tied and not run.frozen else 0
+    return gradient_entries(
+        run,
+        tuple((group.title, trained_elements(run, group.layer)) for group in stack),
+        before - shared,
+        after + shared,
+        trained_bits(run, precision),
+        instants,
+    )

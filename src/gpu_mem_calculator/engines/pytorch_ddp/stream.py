@@ -1,0 +1,44 @@
+"""The stream of a DDP rank: its gradient buckets are rebuilt in the second forward."""
+
+from __future__ import annotations
+
+from ...ledger.ledger import BUCKETS, OLD_BUCKETS, Ledger
+from ...run.phases import FORWARD
+from ...step.stream_writer import Phase, StreamWriter
+
+
+class BucketStreamWriter(StreamWriter):
+    """Writes one bucket for all gradients until the second forward, then the real buckets.
+
+    torch 2.11 nn/parallel/distributed.py _ddp_init_helper: no limit while the order in which
+    gradients come is not known.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self.forwards = 0
+
+    def begin(self, phase: Phase) -> None:
+        """Count the forwards; the second one allocates the real buckets."""
+        self.forwards += phase.kind == FORWARD
+        if self.forwards == 2 and phase.kind == FORWARD:
+            roles = {entry.role: index for index, entry in enumerate(self.entries)}
+            index, old = roles[BUCKETS], roles.get(OLD_BUCKETS, -1)
+            if index in self.held and old >= 0 and self.first:
+                self.held[old] = self.held.pop(index)
+            self.keep(index, 0)
+            if self.entries[index].bytes:
+                self.keep(index, 1)
+
+    def keep(self, index: int, copies: int) -> None:
+        """As any writer does; until the second forward the buckets are one tensor."""
+        entry = self.entries[index]
+        if entry.role == BUCKETS and copies and index not in self.held and self.forwards < 2:
+            self.held[index] = [[self.make(int(entry.bytes))]]
+        super().keep(index, copies)
+
+    def known_as(self, name: str) -> str:
+        """The name of an instant in the first step: only its second micro-batch, in which the
+        first one's buckets are still alive, has instants of the first step.
+        """
+        return super().known_as(name) if self.forwards == 2 else name

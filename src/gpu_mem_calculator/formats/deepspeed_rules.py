@@ -1,0 +1,58 @@
+"""What may become of a key of DeepSpeed's JSON: the rules that the tables of keys are made of.
+
+- MemoryKey: it is read.
+- MemoryFreeKey: it takes no memory, with the reason.
+- FixedKey: only the values at which it changes nothing are accepted; the others are not modelled.
+- RemovedKey: DeepSpeed no longer has it.
+- AliasKey: another spelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+VERSION = "0.19.8"
+COUNT, SIZE, FLAG, NUMBER, OBJECT = "count", "size", "flag", "number", "object"
+
+
+class MemoryKey(NamedTuple):
+    """A key that says something of memory, or of how a step runs."""
+
+    kind: str
+    words: tuple[Any, ...] = ()  # the values it may have, where they can be listed
+
+
+class MemoryFreeKey(NamedTuple):
+    """A key that takes no memory in a step, and why; an object may have these keys."""
+
+    why: str
+    keys: tuple[str, ...] | None = None
+
+
+class FixedKey(NamedTuple):
+    """A key whose other values do what is not modelled; `None` in the file is the default."""
+
+    values: tuple[Any, ...]
+    why: str
+
+
+class RemovedKey(NamedTuple):
+    """A key that DeepSpeed itself refuses now: what is gone, and what to do."""
+
+    what: str
+    fix: str = "leave it out"
+
+
+class AliasKey(NamedTuple):
+    """Another spelling of a key."""
+
+    key: str
+
+
+Rule = MemoryKey | MemoryFreeKey | FixedKey | RemovedKey | AliasKey
+Table = Mapping[str, "Rule | Table"]
+
+SAVED = "at work when a checkpoint is written or read"
+TOLD = "a report, made on the host"
+OFF = (False,)

@@ -1,0 +1,106 @@
+"""How far a run's sequence can grow, or must shrink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from ..core.calculator import Estimate, busiest_stage, needed_bytes
+from ..core.resolved_run import ResolvedRun
+from ..core.stage_replay import survives
+from .lines import Line, line
+
+STEP = 128  # sequences are tried in steps of so many tokens
+CLOSE = 32  # the ledger's answer: to about one part in so many
+NEAR = 16  # the replay's, likewise
+
+
+def longest_sequence(estimate: Estimate) -> int | None:
+    """The longest sequence that still fits, to about 6 %; nothing where none does.
+
+    The ledger gives the longest that could. Where the allocator does not get through with it, for
+    want of a block that is large enough, shorter ones are replayed, the first of them with as much
+    room for the allocator as it has in this run. One length may fail where longer ones do not, so
+    a second one is tried beside it.
+    """
+    resolved, result = estimate.resolved, estimate.result
+    limit = resolved.hardware.memory_bytes
+    high = _by_ledger(resolved, limit)
+    if high is None or estimate.replayed is None or _survives(resolved, high):
+        return high
+    low = int(resolved.run.seq) // STEP * STEP if result.fits_on_gpu else 0
+    if low == 0 or low >= high:
+        if not _survives(resolved, STEP):
+            return None
+        low = STEP
+    more = limit - result.headroom_bytes - needed_bytes(resolved, resolved.run)
+    guesses = [_by_ledger(resolved, limit - more) or low]
+    while high - low > max(STEP, low // NEAR):
+        middle = guesses.pop() if guesses else (low + high) // 2
+        middle = min(max(middle // STEP * STEP, low + STEP), high - STEP)
+        lengths = [length for length in (middle, middle - STEP) if length > low]
+        found = next((length for length in lengths if _survives(resolved, length)), None)
+        low, high = (low, middle) if found is None else (found, high)
+    return low
+
+
+def _survives(resolved: ResolvedRun, seq: int) -> bool:
+    """Whether the allocator gets through with a sequence."""
+    longer = replace(resolved, run=replace(resolved.run, seq=seq))
+    outside = sum(size for _, size, _ in longer.outside_torch)
+    return survives(longer, busiest_stage(longer), resolved.hardware.memory_bytes - outside)
+
+
+def _by_ledger(resolved: ResolvedRun, limit: int) -> int | None:
+    """The longest sequence by the ledger alone. Memory is nearly linear in the sequence, so the
+    next guess lies on a line.
+    """
+    most = (resolved.longest_seq or 2**24) // STEP
+
+    def needs(steps: int) -> int:
+        return needed_bytes(resolved, replace(resolved.run, seq=steps * STEP))
+
+    low, high = 0, max(1, int(resolved.run.seq) // STEP)
+    below, above = 0, needs(high)
+    while above <= limit and high < most:
+        low, below, high = high, above, min(high * 2, most)
+        above = needs(high)
+    if above <= limit:
+        return high * STEP
+    while high - low > max(1, low // CLOSE):
+        guess = low + (high - low) * (limit - below) // (above - below)
+        middle = min(max(guess, low + 1), high - 1)
+        height = needs(middle)
+        if height > limit:
+            high, above = middle, height
+        elif needs(middle + max(1, middle // CLOSE)) > limit:
+            return middle * STEP
+        else:
+            low, below = middle, height
+    return low * STEP or None
+
+
+def room_words(estimate: Estimate) -> str:
+    """How far the sequence can grow, or must shrink; nothing where it is as long as it can be, or
+    a module's own.
+    """
+    run = estimate.resolved.run
+    if run.record is not None:  # which has its own batch
+        return ""
+    seq, serves = int(run.seq), run.new_tokens is not None
+    what, batch = ("prompt", "batch") if serves else ("sequence", "micro-batch")
+    longest = longest_sequence(estimate)
+    if estimate.result.fits_on_gpu:
+        longer = longest is not None and longest > seq
+        return f"fits up to a {what} of about {longest:,} at this {batch}" if longer else ""
+    if longest is None:
+        return f"no {what} length fits"
+    return f"a {what} of about {longest:,} would fit"
+
+
+def room_lines(estimate: Estimate) -> Iterator[Line]:
+    """The same as a line of the report."""
+    words = room_words(estimate)
+    if words:
+        yield line(f"room: {words}")

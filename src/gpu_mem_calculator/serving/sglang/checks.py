@@ -1,0 +1,101 @@
+"""What SGLang refuses, what is not modelled, and why a server would not start, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...generation.kv_cache import keeps
+from ...ledger.units import GIB
+from ...model.blocks import Recurrence, StateSpace
+from ...run.run import Run
+from ...weights import FormatError
+from ...weights.rank_weights import run_scheme
+from . import speculative, versions
+from .cache import SglangPool
+from .options import OPTIONS, SglangOptions
+from .versions import COUNTED_DRAFT, NEWEST, version_text
+
+NO_MODEL = ("mamba", "mamba2", "jamba", "t5")
+CACHES = ("auto", "bf16", "fp8")
+
+
+def problems(run: Run) -> Iterator[str]:
+    """What SGLang would refuse, and what is not modelled."""
+    options, tp = run.options, int(run.mesh.tp)
+    yield from versions.problems(run)
+    yield from speculative.problems(run)
+    try:
+        run_scheme(run)
+    except FormatError as error:
+        yield str(error)
+    if not keeps(run.arch):
+        yield (f"model: {run.arch.family} keeps no cache, and SGLang is modelled with one; use "
+               "'vllm'")  # fmt: skip
+    if run.arch.family in NO_MODEL:
+        yield f"model: SGLang {version_text(NEWEST)} has no {run.arch.family} model; use 'vllm'"
+    if options["max_loras"] and not options["max_lora_rank"]:
+        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    yield from _pool_problems(run)
+    half = run.precision == "fp16_pure"
+    if options["kv_cache_dtype"] not in (*CACHES, *(("fp16",) if half else ())):
+        yield (f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not one of SGLang's; "
+               f"use one of {', '.join(CACHES)}")  # fmt: skip
+    if tp % int(run.mesh.ep):
+        yield (f"inference.expert_parallel_size={run.mesh.ep} does not divide "
+               f"tensor_parallel_size={tp}; use {tp}")  # fmt: skip
+    if options["enable_dp_attention"] and (run.mesh.dp < 2 or tp % int(run.mesh.dp)):
+        yield (f"inference.enable_dp_attention needs a data_parallel_size above 1 that divides "
+               f"tensor_parallel_size={tp}, not {run.mesh.dp}; use {tp}")  # fmt: skip
+
+
+def _pool_problems(run: Run) -> Iterator[str]:
+    """Ratios of the pool that are set for layers which the model does not have."""
+    mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
+    states = any(isinstance(mixer, StateSpace | Recurrence) for mixer in mixers)
+    for key, exists, what in (
+        ("swa_full_tokens_ratio", any(run.arch.windows), "layers with a window"),
+        ("mamba_full_memory_ratio", states, "layers with states"),
+    ):
+        if run.options[key] != OPTIONS[key] and not exists:
+            yield f"inference.{key} is for {what}; {run.arch.family} has none: leave it out"
+
+
+def start_problem(
+    setting: SglangOptions,
+    pool: SglangPool,
+    *,
+    available: int,
+    weights: int,
+    pool_limit: int,
+    other: int,
+) -> str:
+    """Why the server would not start, in SGLang's words where it has some; empty if it starts.
+
+    Parameters, all in bytes:
+    - `available`: free memory before loading
+    - `weights`: what loading takes
+    - `pool_limit`: what mem_fraction_static leaves for the pool
+    - `other`: activations, graphs and handles, which must fit into the rest
+    """
+    if weights > available:
+        return (f"CUDA out of memory while loading: the weights take {_gib(weights)} GiB of "
+                f"{_gib(available)}; use more GPUs or fewer bits")  # fmt: skip
+    share = f"--mem-fraction-static={setting.fraction:.3g}"
+    if pool_limit <= 0 or pool.tokens <= 0:
+        least = weights / available
+        return (f"Not enough memory. Please try to increase --mem-fraction-static: weights take "
+                f"{least:.3f} of what is free, {share} leaves no room for a cache")  # fmt: skip
+    if pool.cell.state and pool.requests <= 0:
+        return f"Not enough memory for the states of one request under {share}; increase it"
+    draft = pool.draft_bytes if setting.version >= COUNTED_DRAFT else 0
+    slack = available - weights - pool.bytes - draft
+    if other > slack:
+        fits = max(0, int(100 * (available - other) / available)) / 100
+        return (f"CUDA out of memory: {share} leaves {_gib(slack)} GiB for graphs, tables and a "
+                f"prefill of {setting.chunk} tokens, which take {_gib(other)}; lower it to "
+                f"{fits:g}, or chunked_prefill_size")  # fmt: skip
+    return ""
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f}"

@@ -1,0 +1,76 @@
+"""Memory that CUDA graphs of decode and prefill take.
+
+Legend: b sequences of the largest graph, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ledger.source import code, measured
+from ...ledger.units import MIB
+from ...model.blocks import Attention, LatentAttention
+from . import speculative
+from .activations import Named
+from .options import FLASHINFER, TRITON, SglangOptions
+from .versions import ONE_LOGITS_BUFFER
+
+GRAPH_BUFFERS = code("sglang 0.5.18 srt/model_executor/runner/decode_cuda_graph_runner.py, "
+                     "srt/layers/attention init_cuda_graph_state")  # fmt: skip
+GRAPHS_MEASURED = measured(
+    '"Capture cuda graph end ... mem usage" of 12 public logs (H100, L4, 24 GB cards; 16 to 64 '
+    "layers; 3 to 36 graphs), less what is derived: 40 MiB with the first, then 0.06 to 0.4 MiB a "
+    "layer and graph on one GPU, 0.5 to 0.65 where ranks sum up"
+)
+FIRST_GRAPH, LAYER_GRAPH, LAYER_GRAPH_RANKS = 40 * MIB, MIB // 4, MIB // 2
+INT_WORKSPACE = 8 * MIB  # of each FlashInfer wrapper; each decode graph has one
+KV_SPLITS = 8  # server_args.py triton_attention_num_kv_splits
+
+
+def graph_items(setting: SglangOptions, requests: int) -> Iterator[Named]:
+    """Bytes of the captured decode and prefill graphs, and of the buffers they use."""
+    sizes = setting.decode_sizes(requests)
+    layers = len(setting.shard.places)
+    each = layers * (LAYER_GRAPH_RANKS if setting.tp > 1 else LAYER_GRAPH)
+    if sizes:
+        yield from _graph_buffers(setting, sizes)
+    if sizes or setting.prefill_sizes:
+        decode, prefill = len(sizes), len(setting.prefill_sizes)
+        formula = f"{FIRST_GRAPH:,} + {decode} of decode and {prefill} of prefill × {each:,}"
+        yield "CUDA graphs", FIRST_GRAPH + (decode + prefill) * each, formula, GRAPHS_MEASURED
+
+
+def _graph_buffers(setting: SglangOptions, sizes: tuple[int, ...]) -> Iterator[Named]:
+    """Buffers of the decode graphs, which are captured for batches of `sizes` sequences.
+
+    - logits: of every graph until 0.4.9, then of the largest only
+    - page tables of the largest batch
+    - FlashInfer's wrappers, or the partial sums of Triton's attention
+    """
+    rows = speculative.draft_depth(setting.run).tokens
+    logits = rows * (max(sizes) if setting.version >= ONE_LOGITS_BUFFER else sum(sizes))
+    if setting.shard.head:
+        vocab = setting.run.arch.vocab
+        yield "their logits", logits * vocab * 4, f"{logits:,} rows × {vocab:,} × 4", GRAPH_BUFFERS
+    pages = -(-setting.context // (setting.page if setting.backend != FLASHINFER else 1))
+    yield ("their page tables", max(sizes) * pages * 4,
+           f"{max(sizes):,} sequences × {pages:,} pages × 4", GRAPH_BUFFERS)  # fmt: skip
+    if setting.backend == FLASHINFER:
+        yield ("FlashInfer's wrappers", len(sizes) * INT_WORKSPACE,
+               f"{len(sizes)} × {INT_WORKSPACE:,}", GRAPH_BUFFERS)  # fmt: skip
+    elif setting.backend == TRITON:
+        partial = max(sizes) * rows * KV_SPLITS * _output_elements(setting) * 4
+        yield "partial sums of Triton's attention", partial, "", GRAPH_BUFFERS
+
+
+def _output_elements(setting: SglangOptions) -> int:
+    """Elements of one token's attention output on this rank, in the layer with the most."""
+    widths = [0]
+    for layer in setting.shard.layers(setting.run.arch):
+        for mixer in layer.mixers:
+            if isinstance(mixer, Attention):
+                heads = mixer.heads // setting.shard.attention_tp
+                widths.append(heads * (mixer.value_dim or mixer.head_dim))
+            elif isinstance(mixer, LatentAttention):
+                widths.append(mixer.heads // setting.shard.attention_tp * mixer.kv_rank)
+    return max(widths)

@@ -1,0 +1,248 @@
+"""The reference calculator's endpoints: its names and shapes, with our numbers in them.
+
+Each is a function of the client's JSON and the words of its address; `REFERENCE` is the table.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..core.calculator import full_estimate, needed_bytes
+from ..core.errors import InputError, nearest
+from ..core.explain import ExplainedEntry, explain
+from ..core.models import MemoryResult, RunFile, TrainingConfig
+from ..core.resolve import resolve
+from ..core.resolved_run import ResolvedRun
+from ..core.runfile import as_dict, hints, parts, read
+from ..engines import engines as every_engine
+from ..formats import deepspeed
+from ..ledger.dtypes import BITS
+from ..ledger.ledger import GPU
+from ..ledger.units import GIB
+from ..report.data import to_json, to_yaml
+from ..report.headline import OPTIMIZER_TITLES
+from ..report.lines import gib
+from ..step.optimizers import OPTIMIZERS
+from .compat_bodies import from_reference
+from .compat_inference import inference
+from .compat_models import fetched, preset, presets
+
+__all__ = (
+    "REFERENCE",
+    "UnsupportedFieldError",
+    "dtypes",
+    "engines",
+    "from_reference",
+    "optimizers",
+    "preset",
+    "presets",
+)
+Options = Mapping[str, str]
+MOST_BATCH = 512
+GUESSES = 3  # by the last replay, before the rest is halved
+# Where the sources of formulas are to be read, by the word that they begin with.
+PROJECTS = {
+    "bitsandbytes": "https://github.com/bitsandbytes-foundation/bitsandbytes",
+    "deepspeed": "https://github.com/deepspeedai/DeepSpeed",
+    "flashinfer": "https://github.com/flashinfer-ai/flashinfer",
+    "llama.cpp": "https://github.com/ggml-org/llama.cpp",
+    "megatron-core": "https://github.com/NVIDIA/Megatron-LM",
+    "megatron-lm": "https://github.com/NVIDIA/Megatron-LM",
+    "peft": "https://github.com/huggingface/peft",
+    "sglang": "https://github.com/sgl-project/sglang",
+    "tensorrt-llm": "https://github.com/NVIDIA/TensorRT-LLM",
+    "text-generation-inference": "https://github.com/huggingface/text-generation-inference",
+    "torch": "https://github.com/pytorch/pytorch",
+    "transformers": "https://github.com/huggingface/transformers",
+    "vllm": "https://github.com/vllm-project/vllm",
+}
+# Options that its explanation repeats.
+REPEATED = ("zero_stage", "offload_optimizer", "offload_param", "sharding_strategy")
+
+
+class UnsupportedFieldError(Exception):
+    """Something the reference has and this calculator has not yet."""
+
+
+def engines() -> dict[str, str]:
+    """The training engines and their titles."""
+    return {name: engine.title for name, engine in every_engine().items()}
+
+
+def optimizers() -> dict[str, str]:
+    """The optimizers and their titles."""
+    return {name: OPTIMIZER_TITLES[name] for name in OPTIMIZERS}
+
+
+def dtypes() -> dict[str, str]:
+    """The number formats that models are trained in; int8 and int4 are training.quantization's."""
+    kinds = parts(hints(TrainingConfig)["precision"])
+    names = dict.fromkeys(
+        word.partition("_")[0] for kind in kinds for word in typing.get_args(kind)
+    )
+    return {name: f"{name.upper()}, {BITS[name]} bits" for name in names}
+
+
+def explain_formula(body: Any, _options: Options) -> dict[str, Any]:
+    """Every entry alive at the peak with its formula; they add up to the total."""
+    estimate = full_estimate(from_reference(body), replay=False)
+    found, result = explain(estimate), estimate.result
+    engine, run = estimate.resolved.engine, estimate.resolved.run
+    alive = [one for one in found.entries if one.place == GPU and one.bytes_at_peak]
+    mesh = {f"{name}_parallel_size": int(getattr(run.mesh, axis))
+            for axis, name in (("tp", "tensor"), ("pp", "pipeline"))}  # fmt: skip
+    return {
+        "engine_type": engine.name,
+        "engine_name": engine.title,
+        "formula_description": (
+            f"{engine.title} takes most at this moment: {found.peak}. What is alive then adds up "
+            "to the total, with what CUDA takes beside torch."
+        ),
+        "formula_components": [_component(one) for one in alive],
+        "letters": found.letters,
+        "breakdown": {
+            name: round(getattr(result.breakdown, name), 2)
+            for name in result.breakdown.__struct_fields__
+        },
+        "references": list(_references(one.source for one in alive)),
+        "total_memory_gb": round(result.total_memory_per_gpu_gb, 2),
+        **{key: run.options[key] for key in REPEATED if key in run.options},
+        "parallelism": mesh,
+    }
+
+
+def _component(one: ExplainedEntry) -> dict[str, Any]:
+    copies = f"{one.copies_at_peak} × ({{}})" if one.copies_at_peak > 1 else "{}"
+    formula = copies.format(one.formula)
+    if one.numbers != one.formula:
+        formula += f" = {copies.format(one.numbers)}"
+    return {
+        "name": one.name,
+        "formula": formula,
+        "result": f"{gib(one.bytes_at_peak, 2)} GiB",
+        "description": one.source,
+        "bytes": one.bytes_at_peak,
+        "kind": one.kind,
+    }
+
+
+def _references(sources: Iterable[str]) -> Iterator[dict[str, str]]:
+    """One for each framework whose code is a source, with the places in it."""
+    places: dict[str, list[str]] = {}
+    for source in dict.fromkeys(sources):
+        kind, _, text = source.partition(": ")
+        words = text.split(maxsplit=2)
+        if kind == "code" and len(words) > 1 and words[0].lower() in PROJECTS:
+            places.setdefault(" ".join(words[:2]), []).append(" ".join(words[2:]))
+    for title, found in places.items():
+        url = PROJECTS[title.split()[0].lower()]
+        yield {"title": title, "url": url, "description": "; ".join(filter(None, found))}
+
+
+def export(body: Any, options: Options) -> dict[str, Any]:
+    """The run as a file of another program, or as a run file."""
+    name = options.get("format", "").lower()
+    if name in LATER:
+        raise UnsupportedFieldError(
+            f"export to {name} is not made yet; json, yaml and deepspeed are there"
+        )
+    if name not in EXPORTS:
+        known = (*EXPORTS, *LATER)
+        raise InputError([f"export format {name!r} is not known{nearest(name, known)}; use "
+                          f"{', '.join(EXPORTS)}"])  # fmt: skip
+    file = read(from_reference(body))
+    return {"format": name, **EXPORTS[name](file, resolve(file))}
+
+
+def _json(file: RunFile, _resolved: ResolvedRun) -> dict[str, Any]:
+    return {"content": to_json(as_dict(file)), "filename": "config.json"}
+
+
+def _yaml(file: RunFile, _resolved: ResolvedRun) -> dict[str, Any]:
+    return {"content": to_yaml(as_dict(file)), "filename": "config.yaml"}
+
+
+def _deepspeed(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
+    config = deepspeed.write(file, resolved)
+    return {
+        "content": to_json(config),
+        "filename": deepspeed.FILENAME,
+        "config": config,
+        "memory_result": full_estimate(file, replay=False).result,
+    }
+
+
+def optimize_batch_size(body: Any, _options: Options) -> dict[str, Any]:
+    """The largest micro-batch that fits: the ledger says where, replays confirm it."""
+    file = read(from_reference(body))
+    if file.inference is not None:
+        raise InputError(["optimize/batch-size is for training; inference/calculate says how many "
+                          "sequences fit"])  # fmt: skip
+    best, result = _largest(file, resolve(file))
+    if result is not None:
+        return {"max_batch_size": best, "memory_result": result, "problems": []}
+    result = _replayed(file, 1)
+    has, needs = result.gpu_memory_bytes, result.total_memory_per_gpu_gb
+    short = f"not even a micro-batch of 1 fits: it needs {needs:,.2f} GiB of {has / GIB:,.2f}"
+    return {"max_batch_size": 0, "memory_result": result, "problems": [short]}
+
+
+def _replayed(file: RunFile, batch: int) -> MemoryResult:
+    return full_estimate(replace(file, training=replace(file.training, batch_size=batch))).result
+
+
+def _largest(file: RunFile, resolved: ResolvedRun) -> tuple[int, MemoryResult | None]:
+    """The largest micro-batch whose replay fits, and its result; None where none does."""
+    limit = resolved.hardware.memory_bytes
+
+    def by_ledger(low: int, high: int, beside: int) -> int:
+        """The largest one from low to high that the ledger has room for, beside some bytes."""
+        while low < high:
+            middle = (low + high + 1) // 2
+            run = replace(resolved.run, batch=middle)
+            fits = needed_bytes(resolved, run) + beside <= limit
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
+    guess = by_ledger(0, MOST_BATCH, 0)
+    fits, fails = 0, guess + 1
+    best: MemoryResult | None = None
+    tries = 0
+    while fails - fits > 1:
+        result = _replayed(file, guess)
+        tries += 1
+        if result.fits_on_gpu:
+            fits, best = guess, result
+        else:
+            fails = guess
+        beside = (result.needs_bytes or 0) - result.allocated_bytes
+        near = by_ledger(fits, fails - 1, beside) if tries < GUESSES else (fits + fails) // 2
+        guess = min(max(near, fits + 1), fails - 1)
+    return fits, best
+
+
+def multinode(_body: Any, _options: Options) -> Any:
+    """Traffic between nodes."""
+    raise UnsupportedFieldError(
+        "traffic between nodes is not calculated yet; calculate says the memory"
+    )
+
+
+EXPORTS: dict[str, Callable[[RunFile, ResolvedRun], dict[str, Any]]] = {
+    "json": _json,
+    "yaml": _yaml,
+    "deepspeed": _deepspeed,
+}
+LATER = ("accelerate", "lightning", "axolotl")
+REFERENCE: dict[str, Callable[[Any, Options], Any]] = {
+    "explain-formula": explain_formula,
+    "export": export,
+    "optimize/batch-size": optimize_batch_size,
+    "inference/calculate": inference,
+    "multinode/calculate": multinode,
+    "hf/fetch": fetched,
+}

@@ -1,0 +1,285 @@
+"""The reference calculator's inference: its fields onto each engine's own, its answer from ours.
+
+A field that is not modelled, or is another engine's, is dropped where it says nothing and refused
+where it says something. Its page sends every field; what it sends untouched says nothing, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..core.calculator import STEP, Estimate, full_estimate
+from ..core.errors import InputError
+from ..core.inference_config import InferenceConfig
+from ..core.model_source import find_model
+from ..core.models import GPUConfig, RunFile
+from ..core.runfile import read
+from ..core.serving_capacity import matrix
+from ..core.serving_speed import find_card, no_speed, serving_of
+from ..ledger.ledger import ACT, CACHE, PARAM
+from ..ledger.units import GIB
+from ..serving import server, spellings
+from ..timing.serving import step_rates
+from .compat_bodies import among, from_reference
+
+DEFAULT_ENGINE = "transformers"  # the reference's where a body names none
+EXAMPLE = '{"model": {"name": "llama2-7b"}, "inference": {"engine_type": "vllm"}}'
+PLAIN_QUANTIZATION = {"awq": "awq", "gptq": "gptq_int4", "fp8": "fp8"}
+
+
+class ReferenceField(Struct, frozen=True):
+    """One of its fields: our key, "" where it is not modelled; the value that its library has for
+    nothing; what its page sends untouched; its words, where ours are others.
+    """
+
+    key: str = ""
+    nothing: Any = None
+    untouched: Any = None
+    words: Mapping[str, str] | None = None
+
+
+# Fields that every engine has.
+COMMON = {
+    "batch_size": ReferenceField("batch_size"),
+    "max_seq_len": ReferenceField("max_seq_len"),
+    "tensor_parallel_size": ReferenceField("tensor_parallel_size"),
+    "gpu_memory_utilization": ReferenceField("gpu_memory_utilization"),
+    "kv_cache_quantization": ReferenceField(
+        "kv_cache_dtype", "none", words={"int8": "int8", "fp8": "fp8", "int4": "int4"}
+    ),
+    "use_kv_cache": ReferenceField(nothing=True),
+    "enable_streaming": ReferenceField(nothing=False),
+}
+# Fields of one engine.
+OWN: Mapping[str, Mapping[str, ReferenceField]] = {
+    "transformers": {"gpu_memory_utilization": ReferenceField(nothing=0.9)},
+    "tgi": {
+        "max_total_tokens": ReferenceField("max_total_tokens", untouched=4096),
+        "max_input_tokens": ReferenceField("max_input_tokens", untouched=2048),
+        "max_batch_total_tokens": ReferenceField(untouched=8192),
+        "tgi_quantize": ReferenceField(
+            "quantization", "none",
+            words={**PLAIN_QUANTIZATION, "eetq": "int8", "bitsandbytes-nf4": "nf4"},
+        ),
+        "tgi_dtype": ReferenceField("dtype", "bfloat16", words={"float16": "fp16"}),
+        "sharded": ReferenceField("sharded", False),
+        "num_shard": ReferenceField("num_shard", untouched=1),
+    },
+    "vllm": {
+        "block_size": ReferenceField("block_size", untouched=16),
+        "swap_space_gb": ReferenceField("swap_space", 0),
+        "enable_prefix_caching": ReferenceField("enable_prefix_caching", False),
+        "enforce_eager": ReferenceField("enforce_eager", False),
+        "max_num_batched_tokens": ReferenceField("max_num_batched_tokens"),
+        "max_num_seqs": ReferenceField("max_num_seqs"),
+        "vllm_quantization": ReferenceField("quantization", "none", words=PLAIN_QUANTIZATION),
+    },
+    "tensorrt_llm": {
+        "trt_max_batch_size": ReferenceField("max_num_seqs", untouched=2048),
+        "trt_max_input_len": ReferenceField(untouched=1024),
+        "trt_max_seq_len": ReferenceField("max_seq_len", untouched=2048),
+        "trt_max_beam_width": ReferenceField("max_beam_width", untouched=1),
+    },
+    "sglang": {
+        "chunk_size": ReferenceField("chunked_prefill_size", untouched=8192),
+        "max_running_requests": ReferenceField("max_num_seqs", untouched=128),
+        "disable_radix_cache": ReferenceField("disable_radix_cache", False),
+        "enable_p2p": ReferenceField(nothing=False),
+        "disable_custom_all_reduce": ReferenceField(nothing=False),
+        "attention_backend": ReferenceField(nothing="flashinfer"),
+        "enable_torch_compile": ReferenceField(nothing=False),
+        "radix_cache_max_seq_len": ReferenceField(untouched=8192),
+        "speculative_algo": ReferenceField(nothing="default"),
+        "multi_lora_enabled": ReferenceField(nothing=False),
+    },
+}  # fmt: skip
+OTHERS = {key: (field, name) for name, own in OWN.items() for key, field in own.items()}
+# A body with one field of each engine is the page's whole form.
+FORM = frozenset({"tgi_quantize", "vllm_quantization", "trt_max_batch_size", "chunk_size"})
+
+
+def inference(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:
+    """Its answer, and ours beside it as `result`; `left_out` are its engine's fields that are not
+    modelled and stood at their defaults.
+    """
+    data, left_out = inference_run(body)
+    estimate = full_estimate(_with_context(read(data)), replay=False)
+    result, context = estimate.result, _context(estimate)
+    most = matrix(estimate, (context,), (1,)).most[0]
+    rate, why = _rate(estimate, context, most)
+    return {
+        "total_memory_per_gpu_gb": result.total_memory_per_gpu_gb,
+        "total_memory_all_gpus_gb": result.total_memory_all_gpus_gb,
+        "breakdown": _breakdown(estimate),
+        "max_supported_batch_size": most,
+        "estimated_throughput_tokens_per_sec": rate,
+        "no_throughput": why,
+        "fits_on_gpu": result.fits_on_gpu,
+        "memory_utilization_percent": result.memory_utilization_percent,
+        "left_out": left_out,
+        "result": result,
+    }
+
+
+def inference_run(body: Any) -> tuple[Any, list[str]]:
+    """A run file from its body, and the fields that were left out."""
+    made = from_reference(body)
+    if not isinstance(made, Mapping) or not isinstance(made.get("inference"), Mapping):
+        raise InputError(['the body must be an object with "model" and "inference", such as '
+                          f"{EXAMPLE}"])  # fmt: skip
+    given = dict(made["inference"])
+    names = [given.pop(key, None) for key in ("engine_type", "engine")]
+    name = next((one for one in names if one is not None), DEFAULT_ENGINE)
+    engine = spellings().get(str(name).lower())
+    if engine is None:  # refused with the nearest that there is
+        return {**made, "inference": {"engine": name}}, []
+    reading = ReferenceReading(engine=engine, whole=given.keys() >= FORM)
+    if None not in names and names[0] != names[1]:
+        reading.problems.append(f"inference.engine_type={names[0]!r} and engine={names[1]!r} are "
+                                "the same thing; leave one out")  # fmt: skip
+    for key, value in given.items():
+        reading.take(key, value)
+    hardware = made.get("hardware")
+    gpus = hardware.get("num_gpus") if isinstance(hardware, Mapping) else None
+    reading.problems.extend(_sharded(reading.section, gpus or 1))
+    if reading.problems:
+        raise InputError(reading.problems)
+    return {**made, "inference": {"engine": engine, **reading.section}}, reading.left_out
+
+
+class ReferenceReading(Struct, kw_only=True):
+    """What its fields become: our section, those left out, a sentence for each that cannot be.
+
+    `whole`: the page sent all that it has.
+    """
+
+    engine: str
+    whole: bool
+    section: dict[str, Any] = msgspec.field(default_factory=dict)
+    left_out: list[str] = msgspec.field(default_factory=list)
+    problems: list[str] = msgspec.field(default_factory=list)
+
+    def take(self, key: str, value: Any) -> None:
+        """One field."""
+        own = {**COMMON, **OWN.get(self.engine, {})}
+        if value is None:
+            return
+        if key in own:
+            self._own(key, value, own[key])
+        elif key in OTHERS:
+            self._foreign(key, value, *OTHERS[key])
+        else:
+            self._put(key, key, value)  # one of our keys, or refused when it is read
+
+    def _own(self, key: str, value: Any, field: ReferenceField) -> None:
+        title = server(self.engine).title
+        if field.key and field.words is None:
+            self._put(key, field.key, value)
+        elif among(value, (field.nothing,)):
+            return
+        elif field.words is not None and isinstance(value, str) and value in field.words:
+            self._put(key, field.key, field.words[value])
+        elif field.words is not None:
+            known = ", ".join((str(field.nothing), *field.words))
+            self.problems.append(f"inference.{key}={value!r} is not modelled for {title}; use one "
+                                 f"of {known}")  # fmt: skip
+        elif self.whole and among(value, (field.untouched,)):
+            self.left_out.append(f"inference.{key}")
+        else:
+            self.problems.append(f"inference.{key}={value!r} is not modelled for {title}; leave it "
+                                 "out")  # fmt: skip
+
+    def _foreign(self, key: str, value: Any, field: ReferenceField, whose: str) -> None:
+        """Another engine's field: of the same name as one of our keys, or refused."""
+        untouched = self.whole and among(value, (field.untouched,))
+        if untouched or among(value, (field.nothing,)):
+            return
+        if key in InferenceConfig.__struct_fields__:
+            self._put(key, key, value)
+            return
+        self.problems.append(f"inference.{key}={value!r} is for {server(whose).title}, not for "
+                             f"{server(self.engine).title}; leave it out")  # fmt: skip
+
+    def _put(self, key: str, ours: str, value: Any) -> None:
+        """A value under our key, once."""
+        if self.section.get(ours, value) != value:
+            self.problems.append(f"inference.{key}={value!r} is {ours}, which is there with "
+                                 f"{self.section[ours]!r}; leave one out")  # fmt: skip
+        self.section[ours] = value
+
+
+def _sharded(section: dict[str, Any], gpus: Any) -> Iterator[str]:
+    """TGI's shards are its ranks: a number of them, or every GPU that there is."""
+    sharded, shards = section.pop("sharded", False), section.pop("num_shard", 1)
+    if not isinstance(sharded, bool):
+        yield f"inference.sharded={sharded!r} must be true or false"
+        return
+    if isinstance(shards, bool) or not isinstance(shards, int | float):
+        yield f"inference.num_shard={shards!r} must be a whole number, 1 or more"
+        return
+    ranks = section.get("tensor_parallel_size") or 1
+    wanted = gpus if sharded is True and shards == 1 else shards
+    if wanted == 1 or wanted == ranks:
+        return
+    if ranks == 1:
+        section["tensor_parallel_size"] = wanted
+        return
+    yield (f"inference.num_shard={wanted!r} is tensor_parallel_size, which is there with "
+           f"{ranks!r}; leave one out")  # fmt: skip
+
+
+def _with_context(file: RunFile) -> RunFile:
+    """transformers has no pool: its sequences are as long as the model goes, as in the reference,
+    the last of their tokens new.
+    """
+    given = file.inference
+    assert given is not None
+    if given.engine != "transformers" or given.prompt_len is not None:
+        return file
+    length = given.max_seq_len or find_model(file.model).arch.max_seq_len
+    new = given.new_tokens
+    if new is None:
+        new = int(server("transformers").options["new_tokens"])
+    return replace(file, inference=replace(given, prompt_len=max(1, length - new)))
+
+
+def _context(estimate: Estimate) -> int:
+    """Tokens of one sequence."""
+    if estimate.served:
+        return estimate.served[0].max_seq_len
+    run = estimate.resolved.run
+    return int(run.seq + run.new_tokens)
+
+
+def _breakdown(estimate: Estimate) -> dict[str, float]:
+    """Its four parts as alive at the peak; they add up to the total."""
+    ledger = estimate.ledger
+    parts = ledger.parts(ledger.peak_instant(phases=STEP))
+    named = {
+        "model_params_gb": int(parts[PARAM]) / GIB,
+        "kv_cache_gb": int(parts[CACHE]) / GIB,
+        "activations_gb": int(parts[ACT]) / GIB,
+    }
+    rest = estimate.result.total_memory_per_gpu_gb - sum(named.values())
+    return {**named, "overhead_gb": rest}
+
+
+def _rate(estimate: Estimate, context: int, most: int) -> tuple[float | None, str]:
+    """Tokens a second with as many sequences as are asked for and fit, an upper bound; or why
+    there is no figure.
+    """
+    why = no_speed(estimate)
+    resolved = estimate.resolved
+    copies = int(resolved.run.mesh.dp)
+    count = min(-(-(resolved.run.options.get("batch_size") or 1) // copies), most)
+    hardware = GPUConfig(**estimate.result.run.get("hardware", {}))
+    card = find_card(hardware, int(resolved.run.mesh.tp), resolved.hardware.gpus_per_node)
+    if why or card is None or not count:
+        return None, why or "no speed: not one sequence fits"
+    together, _, _ = step_rates(serving_of(resolved, card), context, count)
+    return copies * together, ""

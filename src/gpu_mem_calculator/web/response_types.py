@@ -1,0 +1,287 @@
+"""The shapes of the service's bodies and answers that have no type elsewhere, for its description.
+
+`TYPES` is every type that the description names.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from ..core.explain import Explanation
+from ..core.fields import RunFileField
+from ..core.models import MemoryBreakdown, MemoryResult
+from ..core.serving_answers import Answers
+
+
+class ProblemsBody(Struct, frozen=True):
+    """What is wrong, all of it together and one sentence each."""
+
+    detail: str
+    problems: list[str]
+
+
+class Status(Struct, frozen=True):
+    """How the service is."""
+
+    status: str
+
+
+class Validation(Struct, frozen=True):
+    """Whether a run file is right, and what to know of it."""
+
+    valid: bool
+    errors: list[str]
+    warnings: list[str]
+    assumed: list[str]
+
+
+class ChangeBody(Struct, frozen=True, kw_only=True):
+    """One change, what it saves on each GPU, and whether the run then fits."""
+
+    title: str
+    settings: list[str]
+    saves_bytes: int
+    total_bytes: int
+    fits: bool
+    cost: str
+    kv_tokens: int | None = None
+    max_concurrency: float | None = None
+
+
+class ChangesBody(Struct, frozen=True):
+    """Changes worth trying."""
+
+    changes: list[ChangeBody]
+
+
+class HeadroomBody(Struct, frozen=True):
+    """How far a run's sequence can grow, or must shrink; empty where there is nothing to say."""
+
+    room: str
+
+
+class LookSlice(Struct, frozen=True):
+    """What one kind takes in a column, and its largest entries."""
+
+    kind: str
+    title: str
+    bytes: int
+    entries: list[tuple[str, int]]
+
+
+class LookColumn(Struct, frozen=True):
+    """One moment of the picture."""
+
+    title: str
+    phase: str
+    bytes: int
+    slices: list[LookSlice]
+
+
+class Look(Struct, frozen=True):
+    """What the page shows: the result, pieces of HTML by name, what lies behind the picture."""
+
+    result: MemoryResult
+    parts: dict[str, str]
+    columns: list[LookColumn]
+
+
+class PastedText(Struct, frozen=True, forbid_unknown_fields=True):
+    """A text that may be a run file or a config.json."""
+
+    text: str
+
+
+class ImportedRun(Struct, frozen=True):
+    """The run file that a text means."""
+
+    run: dict[str, Any]
+    what: Literal["run file", "config.json"]
+
+
+class FormulaComponent(Struct, frozen=True):
+    """An entry that is alive at the peak."""
+
+    name: str
+    formula: str
+    result: str
+    description: str
+    bytes: int
+    kind: str
+
+
+class FormulaReference(Struct, frozen=True):
+    """Code that formulas were read from."""
+
+    title: str
+    url: str
+    description: str
+
+
+class Formula(Struct, frozen=True, kw_only=True):
+    """The formulas of a run; the options that its engine does not have are left out."""
+
+    engine_type: str
+    engine_name: str
+    formula_description: str
+    formula_components: list[FormulaComponent]
+    letters: dict[str, int]
+    breakdown: MemoryBreakdown
+    references: list[FormulaReference]
+    total_memory_gb: float
+    parallelism: dict[str, int]
+    zero_stage: int | None = None
+    offload_optimizer: str | None = None
+    offload_param: str | None = None
+    sharding_strategy: str | None = None
+
+
+class ExportedFile(Struct, frozen=True, kw_only=True):
+    """A file's text and usual name; of a foreign configuration also its data, and the result."""
+
+    format: str
+    content: str
+    filename: str
+    config: dict[str, Any] | None = None
+    memory_result: MemoryResult | None = None
+
+
+class LargestBatch(Struct, frozen=True):
+    """The largest micro-batch that fits; 0 where none does, and the result is that of 1."""
+
+    max_batch_size: int
+    memory_result: MemoryResult
+    problems: list[str]
+
+
+class InferenceBreakdown(Struct, frozen=True):
+    """A server's parts, which add up to the total."""
+
+    model_params_gb: float
+    kv_cache_gb: float
+    activations_gb: float
+    overhead_gb: float
+
+
+class InferenceAnswer(Struct, frozen=True):
+    """The reference calculator's fields for a server, and the whole result."""
+
+    total_memory_per_gpu_gb: float
+    total_memory_all_gpus_gb: float
+    breakdown: InferenceBreakdown
+    max_supported_batch_size: int
+    estimated_throughput_tokens_per_sec: float | None
+    no_throughput: str
+    fits_on_gpu: bool
+    memory_utilization_percent: float
+    left_out: list[str]
+    result: MemoryResult
+
+
+class HubModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model by its name; the service has its operator's token, and takes no other."""
+
+    model_id: str
+    token: Literal[""] | None = None
+
+
+class HubAnswer(Struct, frozen=True):
+    """A model in the reference calculator's fields, and which of them were found."""
+
+    model_id: str
+    config: dict[str, Any]
+    missing_fields: list[str]
+    found_fields: list[str]
+    warnings: list[str]
+
+
+class Preset(Struct, frozen=True):
+    """A model that has a name."""
+
+    display_name: str
+    description: str
+    num_parameters: int
+    family: str
+    hub_id: str | None
+
+
+class CardBody(Struct, frozen=True, kw_only=True):
+    """A GPU. Bandwidth is in 10⁹ bytes a second, `tflops` by number format."""
+
+    name: str
+    title: str
+    vendor: str
+    kind: str
+    architecture: str
+    memory_gb: float
+    memory_bytes: int
+    memory_bytes_known: bool
+    memory_bytes_reading: str
+    memory_bytes_source: str
+    bandwidth_gb_per_s: float
+    tflops: dict[str, float]
+    link: str
+    source: str
+    checked: str
+    compute_capability: str = ""
+    multiprocessors: int = 0
+    driver_total_bytes: int = 0
+    aliases: list[str] = []
+
+
+class Cards(Struct, frozen=True):
+    """Every card."""
+
+    gpus: list[CardBody]
+
+
+class FormSection(Struct, frozen=True):
+    """A section of the run file."""
+
+    name: str
+    title: str
+    of: Literal["training", "serving", "both"]
+
+
+class FormEngine(Struct, frozen=True):
+    """An engine, its other spellings, and the axes that it cuts along."""
+
+    name: str
+    title: str
+    kind: Literal["training", "serving"]
+    axes: list[str]
+    aliases: list[str]
+
+
+class Form(Struct, frozen=True):
+    """What a form needs but the cards and the presets."""
+
+    sections: list[FormSection]
+    fields: list[RunFileField]
+    engines: list[FormEngine]
+
+
+TYPES = (
+    Answers,
+    Cards,
+    ChangesBody,
+    HeadroomBody,
+    Explanation,
+    ExportedFile,
+    Form,
+    Formula,
+    HubAnswer,
+    HubModel,
+    ImportedRun,
+    InferenceAnswer,
+    LargestBatch,
+    Look,
+    MemoryResult,
+    PastedText,
+    Preset,
+    ProblemsBody,
+    Status,
+    Validation,
+)

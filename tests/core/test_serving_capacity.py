@@ -1,0 +1,118 @@
+"""How many sequences at which context, and what a change would bring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpu_mem_calculator.core.batch_bytes import lines, own_lines
+from gpu_mem_calculator.core.calculator import full_estimate
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.core.serving_answers import answers
+from gpu_mem_calculator.core.serving_capacity import (
+    CONTEXTS,
+    changed,
+    fewest_gpus,
+    largest_models,
+    matrix,
+    what_ifs,
+)
+
+
+def served(engine: str = "sglang", model: str = "llama3.1-8b", **keys: Any) -> dict[str, Any]:
+    """A server on one H100, or as many as it is cut over."""
+    inference = {"engine": engine, **keys}
+    return {"model": {"name": model}, "inference": inference,
+            "hardware": {"gpu": "h100-80gb-sxm"}}  # fmt: skip
+
+
+def test_a_cell_is_its_sequences_share_of_the_pool() -> None:
+    """Twice the sequences take twice the room; the most that fit fill no more than all of it."""
+    estimate = full_estimate(served(max_seq_len=32768))
+    found = matrix(estimate, (1024, 32768), (1, 2, 100_000))
+    own = estimate.served[0]
+    assert found.shares[0][0] == own.sequence_bytes(1024) / own.pool_bytes
+    assert found.shares[0][1] == 2 * found.shares[0][0]
+    assert found.shares[1][2] is None  # more than the server runs at once
+    for context, most in zip(found.contexts, found.most, strict=True):
+        assert most * own.sequence_bytes(context) <= own.pool_bytes
+        assert (most + 1) * own.sequence_bytes(context) > own.pool_bytes
+
+
+def test_rows_end_at_the_longest_sequence() -> None:
+    """Powers of two below it, then itself."""
+    found = matrix(full_estimate(served(max_seq_len=10_000)))
+    assert found.contexts == (1024, 2048, 4096, 8192, 10_000)
+    assert set(found.contexts[:-1]) <= set(CONTEXTS)
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama3.2-1b", "gemma2-2b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("batch", [1, 2, 7, 32])
+def test_transformers_takes_what_its_ledger_says(model: str, batch: int) -> None:
+    """The line through two ledgers meets the ledger of every other batch."""
+    data = served("transformers", model, prompt_len=500, new_tokens=12, batch_size=batch)
+    estimate = full_estimate(data, replay=False)
+    found = matrix(estimate, (512,), (batch,))
+    result = estimate.result
+    whole = result.allocated_bytes + result.outside_torch_bytes
+    share = found.shares[0][0]
+    assert share is not None
+    assert share * result.gpu_memory_bytes == pytest.approx(whole, rel=1e-9)
+
+
+@pytest.mark.parametrize("model", ["llama3.2-1b", "gpt-oss-20b", "gemma2-2b", "deepseek-v2-lite"])
+def test_parabolas_are_what_the_ledgers_say(model: str) -> None:
+    """Of a row of contexts each has the lines of its own ledgers, windows and experts or not."""
+    resolved = full_estimate(served("transformers", model), replay=False).resolved
+    contexts = [300 * step for step in range(1, 27)]
+    assert lines(resolved, contexts) == [own_lines(resolved, one) for one in contexts]
+
+
+def test_fp8_doubles_the_tokens_and_more_ranks_more_than_double_them() -> None:
+    """Half the bytes a token; half the weights and half the key-value heads a rank."""
+    file = read(served())
+    tokens = full_estimate(served()).result.serving
+    assert tokens is not None
+    found = {change.title: change for change in what_ifs(file)}
+    assert found["KV cache in fp8"].kv_tokens == pytest.approx(2 * tokens.kv_tokens, rel=1e-3)
+    assert found["over 2 GPUs"].kv_tokens > 2.1 * tokens.kv_tokens
+
+
+def test_a_change_that_cannot_be_says_why() -> None:
+    """One sentence instead of figures."""
+    found = changed(read(served()), "three", ("inference.tensor_parallel_size=3",
+                                              "hardware.num_gpus=3"))  # fmt: skip
+    assert not found.fits
+    assert "does not divide 32 heads" in found.problem
+
+
+def test_the_fewest_gpus_are_enough_and_half_of_them_are_not() -> None:
+    """Llama 3.3 70B in 16 bits: its weights alone take more than one card."""
+    file = read(served(model="llama3.3-70b", max_seq_len=8192))
+    found = fewest_gpus(file)
+    assert found is not None
+    ranks = int(found.setting[0].rpartition("=")[2])
+    assert ranks > 1
+    half = (f"inference.tensor_parallel_size={ranks // 2}", f"hardware.num_gpus={ranks // 2}")
+    assert not changed(file, "half", half).fits
+
+
+def test_the_largest_models_hold_a_whole_sequence() -> None:
+    """Largest first, each with room for one sequence of the length that was asked for."""
+    found = largest_models(
+        {"inference": {"engine": "sglang", "max_seq_len": 8192}, "hardware": {"gpu": "rtx-4090"}}
+    )
+    assert found
+    assert all(change.max_concurrency >= 1 for change in found)
+    assert "70b" not in " ".join(change.setting[0] for change in found)
+
+
+def test_where_it_does_not_fit_the_fewest_gpus_are_looked_for() -> None:
+    """And only there."""
+    fits = answers(full_estimate(served()))
+    short = answers(full_estimate(served(model="llama3.3-70b")))
+    assert fits.fewest_gpus is None
+    assert short.fewest_gpus is not None
+    assert fits.speed is not None
+    assert fits.speed.decode[0].sequences == 1

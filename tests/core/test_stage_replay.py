@@ -1,0 +1,140 @@
+"""The estimate's own stream through torch's allocator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpu_mem_calculator.core.calculator import estimate, full_estimate
+from gpu_mem_calculator.core.errors import InputError
+from gpu_mem_calculator.core.resolve import resolve
+from gpu_mem_calculator.core.runfile import read
+from gpu_mem_calculator.core.stage_replay import replayed, survives, with_blocks
+from gpu_mem_calculator.ledger.units import MIB
+from tests.conftest import SMALL_LLAMA, small_run
+from tests.properties.test_engines import RUNS
+
+ROUNDED, SPLIT = "roundup_power2_divisions:2", "max_split_size_mb:40"
+
+
+def wide(settings: str | None = None) -> dict[str, Any]:
+    """A run with blocks that are larger than the largest that may be split."""
+    training: dict[str, Any] = {"batch_size": 4}
+    if settings is not None:
+        training["pytorch_alloc_conf"] = settings
+    return small_run(gpus=1, model={"config": {**SMALL_LLAMA, "vocab_size": 20000}},
+                     training=training)  # fmt: skip
+
+
+def test_the_allocators_settings_are_replayed() -> None:
+    """Sizes that are rounded up take more, large blocks that stay whole are found again sooner."""
+    plain, rounded, split = (
+        full_estimate(wide(settings)).replayed for settings in (None, ROUNDED, SPLIT)
+    )
+    assert plain is not None
+    assert rounded is not None
+    assert split is not None
+    assert rounded.reserved_bytes > plain.reserved_bytes > split.reserved_bytes
+    assert rounded.needs_bytes > plain.needs_bytes > split.needs_bytes
+    assert rounded.allocated_bytes > plain.allocated_bytes
+
+
+@pytest.mark.parametrize("settings", [None, ROUNDED, SPLIT])
+def test_the_settings_do_what_a_trace_says(settings: str | None) -> None:
+    """Reserved and needed memory are within a small segment, 2 MiB, of the real model's code."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from gpu_mem_calculator.trace.run import trace
+
+    found, traced = estimate(wide(settings)), trace(wide(settings), steps=2)
+    assert abs((found.reserved_bytes or 0) - traced.reserved_bytes) <= 2 * MIB
+    assert abs((found.needs_bytes or 0) - traced.needs_bytes) <= 2 * MIB
+    assert found.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.001)
+
+
+def test_settings_that_torch_does_not_have_are_refused() -> None:
+    """With the nearest that it has."""
+    with pytest.raises(InputError, match=r"pytorch_alloc_conf: .*did you mean 'max_split_size_mb'"):
+        estimate(wide("max_split_size:40"))
+
+
+@pytest.mark.parametrize("engine", ["pytorch_ddp", "fsdp", "deepspeed", "megatron_lm"])
+def test_a_run_survives_in_what_it_needs_and_in_no_less(engine: str) -> None:
+    """To one MiB."""
+    made = full_estimate(small_run(engine))
+    needs = made.result.needs_bytes
+    assert needs is not None
+    assert survives(made.resolved, 0, needs)
+    assert not survives(made.resolved, 0, needs - MIB)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_phases_are_those_of_three_steps(micro_batches: int) -> None:
+    """Start-up, then forward and backward of each micro-batch and the optimizer, three times."""
+    run = small_run(training={"gradient_accumulation_steps": micro_batches})
+    found = full_estimate(run).replayed
+    assert found is not None
+    assert len(found.phases) == 1 + 3 * (2 * micro_batches + 1)
+    steps = [p.peak_bytes for name, p in found.phases.items() if name != "startup"]
+    assert max(steps) == found.allocated_bytes
+    assert found.phases["startup"].peak_bytes == found.startup_bytes
+
+
+def test_many_micro_batches_are_replayed_as_four() -> None:
+    """Those after the fourth find the blocks of those before: the numbers are the same."""
+    four, many = (estimate(small_run(training={"gradient_accumulation_steps": n})) for n in (4, 64))
+    assert (four.needs_bytes, four.reserved_bytes) == (many.needs_bytes, many.reserved_bytes)
+    replay = full_estimate(small_run(training={"gradient_accumulation_steps": 64})).replayed
+    assert replay is not None
+    assert len(replay.phases) == 1 + 3 * (2 * 4 + 1)
+
+
+@pytest.mark.parametrize("batch", [10**3, 10**6])
+def test_large_runs_are_replayed_and_absurd_ones_are_not(batch: int) -> None:
+    """Terabytes are replayed like any run; what no one has is answered by the ledger alone."""
+    run = {"model": {"name": "llama3.1-405b"}, "training": {"batch_size": batch, "seq_len": 128}}
+    made = full_estimate(run)
+    assert made.result.allocated_bytes > 2**43
+    assert (made.replayed is None) == (batch == 10**6)
+    if made.replayed is not None:
+        blocks = made.ledger.entries[-1]
+        assert 0 <= int(blocks.bytes) < made.result.allocated_bytes // 100
+
+
+CONFS = ("backend:native", "expandable_segments:True", ROUNDED, SPLIT)
+SHAPES = st.tuples(
+    st.sampled_from(sorted(RUNS)),
+    st.integers(1, 5),
+    st.integers(1, 700),
+    st.integers(1, 6),
+    st.sampled_from(CONFS),
+)
+
+
+@given(SHAPES)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_blocks_are_larger_than_tensors_by_rounding_alone(shape: tuple[Any, ...]) -> None:
+    """Ledger and stream agree, so what is left between them is the allocator's rounding."""
+    name, batch, seq, micro, conf = shape
+    run = RUNS[name]
+    training = {**run["training"], "batch_size": batch, "seq_len": seq,
+                "gradient_accumulation_steps": micro, "pytorch_alloc_conf": conf}  # fmt: skip
+    made = full_estimate({**run, "training": training})
+    (blocks,) = (e for e in made.ledger.entries if e.name == "blocks larger than their tensors")
+    assert made.replayed is not None
+    assert 0 <= blocks.bytes <= made.replayed.slack_bytes
+
+
+@pytest.mark.parametrize("wrong", [-(2**26), 2**40])
+def test_a_ledger_that_its_stream_does_not_follow_is_an_error(wrong: int) -> None:
+    """A gap below nothing or above rounding is no entry."""
+    resolved = resolve(read(small_run()))
+    found = replayed(resolved, 0)
+    assert found is not None
+    far = msgspec.structs.replace(found, allocated_bytes=found.allocated_bytes + wrong)
+    with pytest.raises(AssertionError, match="blocks have"):
+        with_blocks(resolved.engine.ledger(resolved.run), far)
