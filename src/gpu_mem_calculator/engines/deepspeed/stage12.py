@@ -79,9 +79,9 @@ def kept_gradients(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[
     if run.frozen:
         table = head = 0
     layers = tuple((b.title, sum(layer_sizes(b.layer, run.adapter))) for b in stack)
-    buffered = plan.stage or (plan.pipeline and run.precision == "bf16_mixed")
-    steps = {"optimizer", "optimizer.cast", "optimizer.norm"} if buffered else {"optimizer"}
-    if run.precision == "fp32" and not plan.stage:
+    stays = run.precision == "fp32" or (plan.pipeline and run.precision == "bf16_mixed")
+    steps = {"optimizer", "optimizer.cast", "optimizer.norm"} if plan.stage else {"optimizer"}
+    if stays and not plan.stage:  # bf16_optimizer.py:390-430 clears them when it has stepped
         steps = set()
     for entry in made_gradients(run, layers, table, head, plan.width * 8, plan.beats):
         live = {n: c for n, c in entry.live.items() if n not in steps}

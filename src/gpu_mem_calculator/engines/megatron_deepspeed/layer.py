@@ -136,7 +136,7 @@ def layer_walk(how: MegatronSetting, layer: Layer, *, checkpointed: bool = False
         x,
         y,
         recompute_core=how.selective,
-        given=checkpointed,
+        output_grad_held=checkpointed,
         checkpoint=REENTRANT if checkpointed else "",
     )
 
