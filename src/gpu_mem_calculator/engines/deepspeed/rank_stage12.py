@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .layout import ZeroLayout
 from .rank import GRADIENT, TensorAllocator, ZeroRank
-from .sizes import FP32, norm_bytes
+from .sizes import FP32, Group, norm_bytes
 
 REDUCTION = 1  # the CUDA stream that buckets are reduced on where that overlaps with backward
 
@@ -49,25 +49,37 @@ class Stage12Rank(ZeroRank):
         return int(elements in self.plan.apart)
 
     def startup(self) -> None:
-        """The flat copy beside the weights, then the slice's masters (lines 449 to 576)."""
+        """Each group's flat copy beside its weights, then its masters (lines 449 to 576)."""
         rank = self.rank
         self.model()
-        self.to.empty_cache()
-        if self.tight:  # a scalar stays in the place of each
-            self.free("model")
-            self.make("model", *[rank.width] * len(self.sizes))
-            self.to.empty_cache()
-        self.make("flat", rank.flat)
-        self.free("model")
-        self.make("clone", rank.clone)
+        for number, tensor in enumerate(self.held.pop("model")):
+            name = ("model", self.group(self.sizes[number]))
+            self.held.setdefault(name, []).append(tensor)
+        for number, group in enumerate(self.plan.groups):
+            self.flatten(number, group)
         if self.plan.offload != "none":
-            self.free("clone")
             self.make("staging", rank.staging)
             return
-        if rank.width < FP32:
-            self.make("masters", rank.masters)
+        self.make("zeros", *(FP32 * group.own for group in self.plan.groups))
+        self.free("zeros")
+
+    def flatten(self, number: int, group: Group) -> None:
+        """One group of parameters; what was freed before goes back to the driver first."""
+        width, weights = self.rank.width, ("model", number)
+        self.to.empty_cache()
+        if self.tight:  # a scalar stays in the place of each
+            count = len(self.held.get(weights, ()))
+            self.free(weights)
+            self.make(weights, *[width] * count)
+            self.to.empty_cache()
+        self.make("flat", width * group.whole)
+        self.free(weights)
+        self.make("clone", width * group.own)
+        if self.plan.offload != "none":
             self.free("clone")
-        self.moment(rank.step_grad)
+        elif width < FP32:
+            self.make("masters", FP32 * group.own)
+            self.free("clone")
 
     def begin(self) -> None:
         """A micro-batch meets the parameters from the last one on."""

@@ -126,5 +126,13 @@ def dropout_add(tape: Tape, x: Value, branch: Value) -> Value:
 def biased_gelu(tape: Tape, how: MegatronSetting, x: Value, width: Num) -> Value:
     """gelu(x + bias), which keeps x alone (model/fused_bias_gelu.py:30-43)."""
     vector = weight(tape, how, "gelu.bias", width)
-    back = larger(GELU_BACKWARD * x.bytes, bias_sum(how.tokens, width))
-    return tape.op("gelu", x, vector, saves=(x,), temp=GELU_FORWARD * x.bytes, back_temp=back)
+    back = [x.bytes] * GELU_BACKWARD
+    rest = larger(bias_sum(how.tokens, width) - GELU_BACKWARD * x.bytes, 0)
+    return tape.op(
+        "gelu",
+        x,
+        vector,
+        saves=(x,),
+        temp=(x.bytes,) * GELU_FORWARD,
+        back_temp=(*back, rest),
+    )
