@@ -16,18 +16,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpu_mem_calculator.cli.main import main
+from gpu_mem_calculator.formats import deepspeed_rules as rules
 from gpu_mem_calculator.formats.deepspeed_keys import SWITCHED, TOP
 from gpu_mem_calculator.formats.deepspeed_optimizer import OTHERS, PARAMS, SCHEDULES
-from gpu_mem_calculator.formats.deepspeed_rules import (
-    VERSION,
-    AliasKey,
-    FixedKey,
-    MemoryFreeKey,
-    MemoryKey,
-    RemovedKey,
-    Table,
-)
 
+VERSION = rules.VERSION
 TARGET = Path(__file__).with_name("formats-deepspeed.md")
 # Where the values that are read go, by the key of DeepSpeed's file.
 HOME = {
@@ -105,7 +98,7 @@ def shown(command: str) -> list[str]:
     return ["```console", f"$ {command}", *heard.getvalue().rstrip().splitlines(), "```", ""]
 
 
-def rows(table: Table, where: str = "") -> Iterator[tuple[str, Any]]:
+def rows(table: rules.Table, where: str = "") -> Iterator[tuple[str, Any]]:
     """Every key with its rule, sections opened."""
     for key, rule in table.items():
         path = f"{where}{key}"
@@ -127,14 +120,14 @@ def home(path: str) -> str:
 def tables() -> list[str]:
     """Read; may have one value; takes no memory; gone."""
     read = [(path, home(path)) for path, rule in rows(TOP)
-            if isinstance(rule, MemoryKey) and path not in SWITCHED]  # fmt: skip
+            if isinstance(rule, rules.MemoryKey) and path not in SWITCHED]  # fmt: skip
     only = [(path, f"{', '.join(json.dumps(value) for value in rule.values) or 'nothing'}",
-             rule.why) for path, rule in rows(TOP) if isinstance(rule, FixedKey)]  # fmt: skip
+             rule.why) for path, rule in rows(TOP) if isinstance(rule, rules.FixedKey)]  # fmt: skip
     only += [(f"{path}.{switch}", ", ".join(map(json.dumps, values)), why)
              for path, (switch, values, why) in SWITCHED.items()]  # fmt: skip
-    free = [(path, rule.why) for path, rule in rows(TOP) if isinstance(rule, MemoryFreeKey)]
-    gone = [path for path, rule in rows(TOP) if isinstance(rule, RemovedKey)]
-    same = [f"`{path}`" for path, rule in rows(TOP) if isinstance(rule, AliasKey)]
+    free = [(path, rule.why) for path, rule in rows(TOP) if isinstance(rule, rules.MemoryFreeKey)]
+    gone = [path for path, rule in rows(TOP) if isinstance(rule, rules.RemovedKey)]
+    same = [f"`{path}`" for path, rule in rows(TOP) if isinstance(rule, rules.AliasKey)]
     return [
         "## Read", "", "| key | becomes |", "|---|---|",
         *(f"| `{path}` | {what} |" for path, what in read), "",

@@ -46,7 +46,7 @@ def fake_job(case: MeasureCase, tell: Tell) -> dict[str, Any]:
         time.sleep(60)
     around = {"gpu": "Fake GPU", "process_group": program(case.config).process_group}
     return {
-        **worker.beginning(case, "fsdp"),
+        **worker.row_head(case, "fsdp"),
         "measured": {"allocated_bytes": peak, "startup_bytes": peak // 2, "step_seconds": 0.5,
                      "reserved_bytes": peak + GIB, "device_bytes": peak + 2 * GIB,
                      "context_bytes": 2 * GIB},

@@ -26,7 +26,7 @@ def own_model(case: MeasureCase, tell: Tell) -> dict[str, Any]:
     """A rank that trains what a function made."""
     measured = {"allocated_bytes": GIB, "reserved_bytes": GIB, "step_seconds": 0.5,
                 "average_bytes": GIB // 2, "utilization_pct": 97.6}  # fmt: skip
-    return {**worker.beginning(case, "deepspeed"), "measured": measured, "phases": {},
+    return {**worker.row_head(case, "deepspeed"), "measured": measured, "phases": {},
             "environment": {"gpu": "Fake GPU", "process_group": "fake"}}  # fmt: skip
 
 

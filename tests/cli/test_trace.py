@@ -175,7 +175,7 @@ def test_phases_are_told_on_a_terminal(
 ) -> None:
     """On one line, which is gone at the end."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with verb._phases() as heard:
+    with verb._phase_line() as heard:
         assert heard is not None
         heard("s0.a0.fwd")
     answer = command("trace", "--config", file(), "--steps", "1")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.models import ModelConfig
-from gpu_mem_calculator.core.published_config import completed
+from gpu_mem_calculator.core.published_config import complete_config
 from gpu_mem_calculator.core.resolve_inference import resolve_inference
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.run.run import Run
@@ -46,7 +46,7 @@ def test_positions_are_those_of_the_model_that_can_be_meant(length: int, positio
 
 def test_what_two_models_disagree_on_is_not_filled_in() -> None:
     """Without a length it may be either."""
-    made, _ = completed(ModelConfig(config=LLAMA), None, None)
+    made, _ = complete_config(ModelConfig(config=LLAMA), None, None)
     assert made.config is not None
     assert "max_position_embeddings" not in made.config
     assert made.config["rms_norm_eps"] == 1e-05
@@ -71,7 +71,7 @@ def test_other_sizes_are_another_model(key: str) -> None:
     """Nothing is filled in where one of the sizes differs, or one is missing."""
     other, without = {**LLAMA, key: LLAMA[key] + 8}, {k: v for k, v in LLAMA.items() if k != key}
     for config in (other, without):
-        assert completed(ModelConfig(config=config), 16000, None) == (
+        assert complete_config(ModelConfig(config=config), 16000, None) == (
             ModelConfig(config=config),
             (),
         )

@@ -12,7 +12,7 @@ import yaml
 
 from gpu_mem_calculator.core.errors import InputError, nearest
 from gpu_mem_calculator.core.models import LoraConfig
-from gpu_mem_calculator.core.runfile import check, parameter_count, read, with_settings
+from gpu_mem_calculator.core.runfile import parameter_count, read, run_file_problems, with_settings
 from gpu_mem_calculator.core.schema import schema
 from tests.conftest import ROOT, small_run
 
@@ -36,7 +36,7 @@ def test_json_yaml_and_toml_read_the_same(tmp_path: Path, ending: str) -> None:
 def test_all_problems_are_reported_at_once() -> None:
     """Unknown keys, wrong types and values out of range, each in its own sentence."""
     problems = list(
-        check({
+        run_file_problems({
             "model": {"name": 7, "num_layres": 3},
             "training": {"batch_size": 0, "lora": {"rank": 8}, "attention": "flash",
                          "precision": "bf16_mixd"},
@@ -157,7 +157,7 @@ def test_the_schema_says_what_is_read(change: dict[str, Any], right: bool) -> No
     """A null is a key left out, for the schema as for the reading; a model has to be there."""
     run = small_run() | change
     assert jsonschema.Draft202012Validator(schema()).is_valid(run) is right
-    assert (not list(check(run))) is right
+    assert (not list(run_file_problems(run))) is right
 
 
 def test_the_schema_is_valid_and_a_run_is_plain_data() -> None:

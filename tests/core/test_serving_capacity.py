@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from gpu_mem_calculator.core.batch_bytes import lines, own_lines
+from gpu_mem_calculator.core.batch_bytes import batch_lines, context_lines
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.core.serving_answers import answers
 from gpu_mem_calculator.core.serving_capacity import (
     CONTEXTS,
-    changed,
     fewest_gpus,
     largest_models,
     matrix,
+    try_settings,
     what_ifs,
 )
 
@@ -66,7 +66,7 @@ def test_parabolas_are_what_the_ledgers_say(model: str) -> None:
     """Of a row of contexts each has the lines of its own ledgers, windows and experts or not."""
     resolved = full_estimate(served("transformers", model), replay=False).resolved
     contexts = [300 * step for step in range(1, 27)]
-    assert lines(resolved, contexts) == [own_lines(resolved, one) for one in contexts]
+    assert batch_lines(resolved, contexts) == [context_lines(resolved, one) for one in contexts]
 
 
 def test_fp8_doubles_the_tokens_and_more_ranks_more_than_double_them() -> None:
@@ -81,7 +81,7 @@ def test_fp8_doubles_the_tokens_and_more_ranks_more_than_double_them() -> None:
 
 def test_a_change_that_cannot_be_says_why() -> None:
     """One sentence instead of figures."""
-    found = changed(read(served()), "three", ("inference.tensor_parallel_size=3",
+    found = try_settings(read(served()), "three", ("inference.tensor_parallel_size=3",
                                               "hardware.num_gpus=3"))  # fmt: skip
     assert not found.fits
     assert "does not divide 32 heads" in found.problem
@@ -95,7 +95,7 @@ def test_the_fewest_gpus_are_enough_and_half_of_them_are_not() -> None:
     ranks = int(found.setting[0].rpartition("=")[2])
     assert ranks > 1
     half = (f"inference.tensor_parallel_size={ranks // 2}", f"hardware.num_gpus={ranks // 2}")
-    assert not changed(file, "half", half).fits
+    assert not try_settings(file, "half", half).fits
 
 
 def test_the_largest_models_hold_a_whole_sequence() -> None:

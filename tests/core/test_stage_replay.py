@@ -13,7 +13,7 @@ from gpu_mem_calculator.core.calculator import estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.stage_replay import replayed, survives, with_blocks
+from gpu_mem_calculator.core.stage_replay import replayed, survives, with_block_rounding
 from gpu_mem_calculator.ledger.units import MIB
 from tests.conftest import SMALL_LLAMA, small_run
 from tests.properties.test_engines import RUNS
@@ -137,4 +137,4 @@ def test_a_ledger_that_its_stream_does_not_follow_is_an_error(wrong: int) -> Non
     assert found is not None
     far = msgspec.structs.replace(found, allocated_bytes=found.allocated_bytes + wrong)
     with pytest.raises(AssertionError, match="blocks have"):
-        with_blocks(resolved.engine.ledger(resolved.run), far)
+        with_block_rounding(resolved.engine.ledger(resolved.run), far)

@@ -25,7 +25,7 @@ def test_optimizers_are_made_by_name(name: str, kind: str, monkeypatch: pytest.M
     """Each is bitsandbytes' class of that name over the parameters."""
     seen: list[Any] = []
     made = SimpleNamespace(optim=SimpleNamespace(**{kind: lambda *a, **k: seen.append((a, k))}))
-    monkeypatch.setattr(quantized, "needed", lambda *_: made)
+    monkeypatch.setattr(quantized, "import_extra", lambda *_: made)
     quantized.optimizer(name, ["weight"])
     assert seen == [((["weight"],), {"lr": 1e-5})]
 

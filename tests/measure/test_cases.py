@@ -17,7 +17,7 @@ from gpu_mem_calculator.measure.cases import CaseResult, measure_cases, measure_
 from gpu_mem_calculator.measure.cases_file import MeasureCase
 from gpu_mem_calculator.measure.child_process import Tell
 from gpu_mem_calculator.measure.runs_file import Row, RunsFile
-from gpu_mem_calculator.measure.worker import beginning
+from gpu_mem_calculator.measure.worker import row_head
 from tests.conftest import small_run
 
 GIB = 2**30
@@ -48,7 +48,7 @@ def job(case: MeasureCase, tell: Tell) -> Row:
         raise ModuleNotFoundError("No module named 'deepspeed'")
     if case.id == "breaks":
         raise AttributeError("no such thing")
-    return {**beginning(case, "fsdp"), "phases": {}, "environment": {},
+    return {**row_head(case, "fsdp"), "phases": {}, "environment": {},
             "measured": {"allocated_bytes": 10 * GIB, "reserved_bytes": 14 * GIB}}  # fmt: skip
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.measure.child_process import ChildOutcome, Tell, in_child
+from gpu_mem_calculator.measure.child_process import ChildOutcome, Tell, run_in_child
 
 
 def outcome(function: Any, argument: Any = None, timeout: float = 20.0) -> ChildOutcome:
     """What became of a function in a child."""
-    return in_child(function, argument, timeout, lambda _: None)
+    return run_in_child(function, argument, timeout, lambda _: None)
 
 
 def gone(pid: int) -> bool:
@@ -51,7 +51,7 @@ def test_what_is_told_is_heard_in_order_and_before_the_end() -> None:
             tell({"phase": f"s{number}"})
         os.kill(os.getpid(), signal.SIGTERM)
 
-    found = in_child(talk, None, 20.0, heard.append)
+    found = run_in_child(talk, None, 20.0, heard.append)
     assert [message["phase"] for message in heard] == ["s0", "s1", "s2"]
     assert found.error == "the process was ended by SIGTERM"
 
@@ -104,7 +104,7 @@ def test_a_child_that_hangs_is_stopped_with_all_that_it_started() -> None:
         time.sleep(60)
 
     start = time.monotonic()
-    found = in_child(hang, None, 1.0, heard.append)
+    found = run_in_child(hang, None, 1.0, heard.append)
     assert found.kinds == ("Timeout",)
     assert found.error == "still running after 1 s, and stopped"
     assert time.monotonic() - start < 10
@@ -138,7 +138,7 @@ def test_an_interrupt_while_listening_stops_the_child() -> None:
         time.sleep(60)
 
     with pytest.raises(KeyboardInterrupt):
-        in_child(talk, None, 20.0, hear)
+        run_in_child(talk, None, 20.0, hear)
     assert gone(heard[0])
 
 

@@ -129,5 +129,5 @@ def test_a_run_file_does_not_predict_it(rung: Any) -> None:
 
 def test_rows_of_run_files_have_no_function() -> None:
     """Nothing is added to what was there."""
-    row = worker.beginning(MeasureCase(id="a", config={}), "ddp")
+    row = worker.row_head(MeasureCase(id="a", config={}), "ddp")
     assert set(row) == {"id", "group", "config", "rank"}

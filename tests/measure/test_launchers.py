@@ -40,7 +40,7 @@ def test_the_rank_that_failed_first_is_named(
     failures: dict[int, SimpleNamespace], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Those that torchrun ended because of it come after."""
-    assert torchrun.ended(failures) == code
+    assert torchrun.report_failure(failures) == code
     assert capsys.readouterr().err == said
 
 
@@ -50,9 +50,9 @@ def test_a_rank_leaves_its_problems_only_where_it_was_asked_to(
     """Under a plain torchrun, each rank says them itself."""
     path = tmp_path / "error.json"
     monkeypatch.setenv(torchrun.ERROR_FILE, str(path))
-    assert not torchrun.refused(InputError(["wrong"]))
-    monkeypatch.setenv(torchrun.ASKED, "1")
-    assert torchrun.refused(InputError(["wrong"]))
+    assert not torchrun.leave_problems(InputError(["wrong"]))
+    monkeypatch.setenv(torchrun.STARTED_HERE, "1")
+    assert torchrun.leave_problems(InputError(["wrong"]))
     assert json.loads(path.read_text())["message"]["problems"] == ["wrong"]
 
 

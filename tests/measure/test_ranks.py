@@ -16,7 +16,7 @@ from gpu_mem_calculator.jobs.job import World
 from gpu_mem_calculator.measure import ranks
 from gpu_mem_calculator.measure.cases_file import MeasureCase
 from gpu_mem_calculator.measure.program import MeasuredProgram
-from gpu_mem_calculator.measure.ranks import RankPlace, launched, measure_rank
+from gpu_mem_calculator.measure.ranks import RankPlace, launched_rank, measure_rank
 from tests.conftest import small_run
 
 from .conftest import FakeCuda
@@ -24,14 +24,16 @@ from .conftest import FakeCuda
 
 def test_a_launcher_is_known_by_its_environment() -> None:
     """torchrun and deepspeed set the same names; one rank needs no launcher."""
-    found = launched({"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1"})
+    found = launched_rank({"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1"})
     assert found == RankPlace(rank=5, ranks=8, local_rank=1, local_ranks=2)
-    found = launched({"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
+    found = launched_rank(
+        {"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    )
     assert found is not None
     assert found.local_ranks == 4
-    assert launched({}) is None
-    assert launched({"WORLD_SIZE": "1", "RANK": "0"}) is None
-    assert launched({"WORLD_SIZE": "many", "RANK": "0"}) is None
+    assert launched_rank({}) is None
+    assert launched_rank({"WORLD_SIZE": "1", "RANK": "0"}) is None
+    assert launched_rank({"WORLD_SIZE": "many", "RANK": "0"}) is None
 
 
 @pytest.fixture

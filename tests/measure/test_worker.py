@@ -126,7 +126,7 @@ def test_a_snapshot_is_written_however_the_run_ends(cuda: FakeCuda, tmp_path: Pa
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        worker.recorded(fail, str(tmp_path / "run.pickle"))
+        worker.run_with_snapshot(fail, str(tmp_path / "run.pickle"))
     assert cuda.history == ["recording"]
     assert pickle.loads((tmp_path / "run.pickle").read_bytes()) == cuda.memory._snapshot()
 

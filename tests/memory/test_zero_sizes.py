@@ -69,6 +69,6 @@ def test_ledger_and_stream_have_the_same_masters(stage: int) -> None:
     unrolled = found.engine.ledger(replace(found.run, unrolled=True))
     assert unrolled.writer is not None
     writer = unrolled.writer(unrolled)
-    writer.keeper.startup()
-    made = [writer.stream.sizes[tensor] for tensor in writer.keeper.held["masters"]]
+    writer.rank.startup()
+    made = [writer.stream.sizes[tensor] for tensor in writer.rank.held["masters"]]
     assert sum(made) == masters.bytes

@@ -11,6 +11,7 @@ from .sizes import (
     flip,
     llama_like,
     moe_like,
+    sliding_like,
     types,
     whole_heads,
     window,
@@ -61,8 +62,7 @@ def olmo(rng: Random, seq: int) -> Config:
 
 def olmo3(rng: Random, seq: int) -> Config:
     """OLMo 3."""
-    config = llama_like(rng, seq, "olmo3", sliding_window=window(rng, seq))
-    return config | {"layer_types": types(rng, config["num_hidden_layers"])}
+    return sliding_like(rng, seq, "olmo3")
 
 
 def ernie4_5(rng: Random, seq: int) -> Config:

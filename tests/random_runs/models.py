@@ -14,6 +14,7 @@ from .sizes import (
     flip,
     llama_like,
     moe_like,
+    sliding_like,
     types,
     vocab,
     whole_heads,
@@ -179,8 +180,7 @@ def cohere(rng: Random, seq: int) -> Config:
 
 def cohere2(rng: Random, seq: int) -> Config:
     """Command R7B."""
-    config = llama_like(rng, seq, "cohere2", sliding_window=window(rng, seq))
-    return config | {"layer_types": types(rng, config["num_hidden_layers"])}
+    return sliding_like(rng, seq, "cohere2")
 
 
 def olmo2(rng: Random, seq: int) -> Config:

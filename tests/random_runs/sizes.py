@@ -77,3 +77,9 @@ def types(rng: Random, layers: int) -> list[str]:
 def window(rng: Random, seq: int) -> int:
     """A window that is shorter than the sequence as often as not."""
     return log_uniform(rng, 16, 8 * seq)
+
+
+def sliding_like(rng: Random, seq: int, family: str) -> Config:
+    """A Llama whose layers have full or sliding attention."""
+    config = llama_like(rng, seq, family, sliding_window=window(rng, seq))
+    return config | {"layer_types": types(rng, config["num_hidden_layers"])}

@@ -19,19 +19,17 @@ from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.run.served import POOL, WEIGHTS, ServerMemory
 from gpu_mem_calculator.serving.llamacpp.activations import compute_buffers
 from gpu_mem_calculator.serving.llamacpp.engine import serve
-from gpu_mem_calculator.serving.llamacpp.layout import (
-    DeviceBytes,
-    ServerLayout,
+from gpu_mem_calculator.serving.llamacpp.fit import (
     fewest_on_host,
     fits,
-    laid_out,
-    longest,
+    longest_context,
     most_layers,
-    planned,
 )
+from gpu_mem_calculator.serving.llamacpp.layout import DeviceBytes, ServerLayout, device_bytes
+from gpu_mem_calculator.serving.llamacpp.options import server_layout
 
 ROWS = Path(__file__).parents[1] / "ground_truth"
-OWN_BYTES = 600 * MIB  # beside the buffers
+OUTSIDE = 600 * MIB  # of a process, outside its buffers
 
 
 def file(model: str, gpus: int = 1, gpu: str = "h200", **inference: Any) -> dict[str, Any]:
@@ -45,9 +43,9 @@ def run(model: str, gpus: int = 1, gpu: str = "h200", **inference: Any) -> Run:
     return resolve_inference(read(file(model, gpus, gpu, **inference))).run
 
 
-def plan(model: str, gpus: int = 1, **inference: Any) -> ServerLayout:
-    """What a run comes to."""
-    return planned(run(model, gpus, **inference))
+def layout(model: str, gpus: int = 1, **inference: Any) -> ServerLayout:
+    """The layout of a run's server."""
+    return server_layout(run(model, gpus, **inference))
 
 
 def served(model: str, gpus: int = 1, **inference: Any) -> list[ServerMemory]:
@@ -75,14 +73,14 @@ def test_public_logs() -> None:
     limits = {"weights_bytes": 0.01, "kv_pool_bytes": 1e-5, "activation_bytes": 0.003,
               "host_compute_bytes": 0.001}  # fmt: skip
     for row in lines("serving_llamacpp"):
-        devices = laid_out(planned(resolve_inference(read(row["config"])).run))
-        own, said = devices[row["rank"]], {**row["measured"], **row["environment"]}
-        found = {"weights_bytes": own.weights, "kv_pool_bytes": own.cache,
-                 "activation_bytes": own.compute,
+        devices = device_bytes(server_layout(resolve_inference(read(row["config"])).run))
+        buffers, logged = devices[row["rank"]], {**row["measured"], **row["environment"]}
+        found = {"weights_bytes": buffers.weights, "kv_pool_bytes": buffers.cache,
+                 "activation_bytes": buffers.compute,
                  "host_compute_bytes": devices[-1].compute}  # fmt: skip
         for key, most in limits.items():
-            if key in said:
-                assert found[key] == pytest.approx(said[key], rel=most), (row["id"], key)
+            if key in logged:
+                assert found[key] == pytest.approx(logged[key], rel=most), (row["id"], key)
 
 
 def test_compute_buffers_of_its_own_code() -> None:
@@ -91,11 +89,13 @@ def test_compute_buffers_of_its_own_code() -> None:
     """
     wrong = []
     for row in lines("llamacpp_buffers"):
-        one = plan(row["model"], row["gpus"], **row["inference"])
-        sizes = [size / MIB for size in compute_buffers(one.file, one.how, one.where, whole=True)]
-        said = [*row["gpu_mib"], row["host_mib"]]
-        if any(abs(a - b) > 0.0151 for a, b in zip(sizes, said, strict=True)):
-            wrong.append((row["model"], row["inference"], sizes, said))
+        one = layout(row["model"], row["gpus"], **row["inference"])
+        sizes = [
+            size / MIB for size in compute_buffers(one.file, one.setting, one.devices, whole=True)
+        ]
+        logged = [*row["gpu_mib"], row["host_mib"]]
+        if any(abs(a - b) > 0.0151 for a, b in zip(sizes, logged, strict=True)):
+            wrong.append((row["model"], row["inference"], sizes, logged))
     assert not wrong
 
 
@@ -103,33 +103,33 @@ def test_equal_layers_may_be_left_out() -> None:
     """A search looks at two layers from each end of a stretch: within a few percent of all."""
     for model, options in (("llama3-70b", {}), ("gemma3-27b", {}), ("qwen3-30b-a3b", {}),
                            ("llama3-8b", {"n_gpu_layers": 12}), ("jamba-v0.1", {})):  # fmt: skip
-        one = plan(model, max_seq_len=8192, **options)
-        thin, whole = (compute_buffers(one.file, one.how, one.where, whole=w) for w in (0, 1))
+        one = layout(model, max_seq_len=8192, **options)
+        thin, whole = (compute_buffers(one.file, one.setting, one.devices, whole=w) for w in (0, 1))
         assert list(thin) == pytest.approx(list(whole), rel=0.05), model
 
 
 def test_layers_go_to_gpus_from_the_last() -> None:
     """-ngl counts the output first since b7468; before, it was the last to be moved."""
-    new, old = (plan("llama3-8b", engine_version=b, n_gpu_layers=10).where
+    new, old = (layout("llama3-8b", engine_version=b, n_gpu_layers=10).devices
                 for b in ("b7468", "b7467"))  # fmt: skip
     assert new.layers == (1,) * 23 + (0,) * 9
     assert new.output == 0
     assert old.layers == (1,) * 22 + (0,) * 10
     assert old.output == 1
-    assert plan("llama3-8b", engine_version="b7467", n_gpu_layers=33).where.full
+    assert layout("llama3-8b", engine_version="b7467", n_gpu_layers=33).devices.full
 
 
 def test_shares_of_gpus() -> None:
     """Layers are split in equal parts, or as tensor_split says; the output is one more layer."""
-    assert plan("llama3-8b", 2).where.layers == (0,) * 17 + (1,) * 15
-    uneven = plan("llama3-8b", 2, tensor_split=[3, 1]).where
+    assert layout("llama3-8b", 2).devices.layers == (0,) * 17 + (1,) * 15
+    uneven = layout("llama3-8b", 2, tensor_split=[3, 1]).devices
     assert uneven.layers == (0,) * 25 + (1,) * 7
     assert uneven.output == 1
-    alone = plan("llama3-8b", 2, split_mode="none", main_gpu=1).where
+    alone = layout("llama3-8b", 2, split_mode="none", main_gpu=1).devices
     assert set(alone.layers) == {1}
     assert not alone.pipelined
-    assert plan("llama3-8b", 2).where.pipelined
-    assert not plan("llama3-8b", 2, n_gpu_layers=32).where.pipelined
+    assert layout("llama3-8b", 2).devices.pipelined
+    assert not layout("llama3-8b", 2, n_gpu_layers=32).devices.pipelined
 
 
 def test_cache_by_type() -> None:
@@ -144,11 +144,11 @@ def test_cache_by_type() -> None:
 
 def test_slots_share_one_cache_or_have_one_each() -> None:
     """Four slots and one cache unless told; a context is padded to 256 for each slot else."""
-    auto = plan("llama3-8b", max_seq_len=10000).cells
-    assert (auto.context, auto.each, auto.slots, auto.streams) == (10240, 10240, 4, 1)
-    apart = plan("llama3-8b", max_seq_len=10000, max_num_seqs=3).cells
-    assert (apart.context, apart.each, apart.slots, apart.streams) == (10752, 3584, 3, 3)
-    older = plan("llama3-8b", max_seq_len=10000, engine_version="b5000").cells
+    auto = layout("llama3-8b", max_seq_len=10000).cells
+    assert (auto.context, auto.sequence, auto.slots, auto.streams) == (10240, 10240, 4, 1)
+    apart = layout("llama3-8b", max_seq_len=10000, max_num_seqs=3).cells
+    assert (apart.context, apart.sequence, apart.slots, apart.streams) == (10752, 3584, 3, 3)
+    older = layout("llama3-8b", max_seq_len=10000, engine_version="b5000").cells
     assert (older.context, older.slots, older.streams) == (10016, 1, 1)
 
 
@@ -156,12 +156,14 @@ def test_windows_have_cells_of_their_own() -> None:
     """Gemma 3: 1,024 tokens and a micro-batch, padded to 256, in five of six layers; all cells
     before b5429 and with --swa-full.
     """
-    found = plan("gemma3-27b", max_seq_len=32768, max_num_seqs=1).cells
+    found = layout("gemma3-27b", max_seq_len=32768, max_num_seqs=1).cells
     assert (found.size, found.window) == (32768, 1536)
-    full = plan("gemma3-27b", max_seq_len=32768, max_num_seqs=1, swa_full=True)
+    full = layout("gemma3-27b", max_seq_len=32768, max_num_seqs=1, swa_full=True)
     assert full.cells.window == 32768
-    old = plan("gemma3-27b", max_seq_len=32768, engine_version="b5428")
-    assert laid_out(old)[0].cache == laid_out(full)[0].cache == 62 * 16 * 128 * 2 * 2 * 32768
+    old = layout("gemma3-27b", max_seq_len=32768, engine_version="b5428")
+    assert (
+        device_bytes(old)[0].cache == device_bytes(full)[0].cache == 62 * 16 * 128 * 2 * 2 * 32768
+    )
 
 
 def test_a_latent_cache_has_keys_only() -> None:
@@ -181,16 +183,18 @@ def test_states_are_kept_for_every_slot() -> None:
 
 def test_a_tied_head_is_a_copy() -> None:
     """Gemma's embedding stays on the host; the head is a second one in the GPU."""
-    devices = laid_out(plan("gemma-2b", quantization="q8_0", max_seq_len=2048))
+    devices = device_bytes(layout("gemma-2b", quantization="q8_0", max_seq_len=2048))
     embedding = 256000 * 2048 // 32 * 34
     assert devices[-1].weights == embedding
-    whole = sum(t.bytes for t in plan("gemma-2b", quantization="q8_0").file.tensors())
+    whole = sum(t.bytes for t in layout("gemma-2b", quantization="q8_0").file.tensors())
     assert devices[0].weights == pytest.approx(whole, abs=128 * 200)
 
 
 def test_experts_on_the_host() -> None:
     """--n-cpu-moe moves experts alone; their products still run on the GPU, from copies."""
-    none, some = (laid_out(plan("qwen3-30b-a3b", max_seq_len=8192, n_cpu_moe=n)) for n in (0, 12))
+    none, some = (
+        device_bytes(layout("qwen3-30b-a3b", max_seq_len=8192, n_cpu_moe=n)) for n in (0, 12)
+    )
     moved = some[-1].weights - none[-1].weights
     assert 0.2 < moved / none[0].weights < 0.27
     assert some[0].cache == none[0].cache
@@ -199,11 +203,11 @@ def test_experts_on_the_host() -> None:
 
 def test_the_largest_number_of_layers_that_fits() -> None:
     """Llama-3-70B on 24 GiB: one layer more does not fit, and the advice says so."""
-    one, free = plan("llama3-70b", max_seq_len=8192), 24 * GIB
-    layers = most_layers(one, free, OWN_BYTES)
+    one, free = layout("llama3-70b", max_seq_len=8192), 24 * GIB
+    layers = most_layers(one, free, OUTSIDE)
     assert layers is not None
-    assert fits(replace(one, offloaded=layers), free, OWN_BYTES)
-    assert not fits(replace(one, offloaded=layers + 1), free, OWN_BYTES)
+    assert fits(replace(one, gpu_layers=layers), free, OUTSIDE)
+    assert not fits(replace(one, gpu_layers=layers + 1), free, OUTSIDE)
     result = full_estimate(file("llama3-70b", gpu="rtx-4090", max_seq_len=8192)).result
     assert not result.fits_on_gpu
     assert result.serving is not None
@@ -212,21 +216,21 @@ def test_the_largest_number_of_layers_that_fits() -> None:
 
 def test_fewest_experts_and_longest_context() -> None:
     """Both are at the edge."""
-    one, free = plan("qwen3-30b-a3b", max_seq_len=131072), 24 * GIB
-    count, context = fewest_on_host(one, free, OWN_BYTES), longest(one, free, OWN_BYTES)
+    one, free = layout("qwen3-30b-a3b", max_seq_len=131072), 24 * GIB
+    count, context = fewest_on_host(one, free, OUTSIDE), longest_context(one, free, OUTSIDE)
     assert count
-    assert fits(replace(one, on_host=count), free, OWN_BYTES)
-    assert not fits(replace(one, on_host=count - 1), free, OWN_BYTES)
-    assert fits(replace(one, context=context), free, OWN_BYTES)
-    assert not fits(replace(one, context=context + 256), free, OWN_BYTES)
-    assert fewest_on_host(plan("llama3-70b"), free, OWN_BYTES) is None
+    assert fits(replace(one, host_experts=count), free, OUTSIDE)
+    assert not fits(replace(one, host_experts=count - 1), free, OUTSIDE)
+    assert fits(replace(one, context=context), free, OUTSIDE)
+    assert not fits(replace(one, context=context + 256), free, OUTSIDE)
+    assert fewest_on_host(layout("llama3-70b"), free, OUTSIDE) is None
 
 
 def test_parts_add_up() -> None:
     """What GPUs and host have is all the model's bytes, and every cell."""
     parts = served("llama3-8b", 2, max_seq_len=8192, n_gpu_layers=20)
     weights = sum(i.bytes for one in parts for i in one.items if i.figure == WEIGHTS)
-    model = sum(t.bytes for t in plan("llama3-8b").file.tensors())
+    model = sum(t.bytes for t in layout("llama3-8b").file.tensors())
     assert weights == pytest.approx(model, abs=128 * 300)
     cells = sum(i.bytes for one in parts for i in one.items if i.figure == POOL)
     assert cells == 8192 * 131072
@@ -235,10 +239,10 @@ def test_parts_add_up() -> None:
 
 def test_flash_attention_is_automatic() -> None:
     """On where CUDA has a kernel for the heads and the cache's types, off before b6325."""
-    assert plan("llama3-8b").flash
-    assert not plan("llama3-8b", engine_version="b6324").flash
-    assert not plan("llama3-8b", cache_type_k="q8_0").flash
-    assert plan("deepseek-v3", 8).flash
+    assert layout("llama3-8b").flash
+    assert not layout("llama3-8b", engine_version="b6324").flash
+    assert not layout("llama3-8b", cache_type_k="q8_0").flash
+    assert layout("deepseek-v3", 8).flash
 
 
 def test_command() -> None:

@@ -15,7 +15,8 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.units import GIB, MIB
 from gpu_mem_calculator.run.served import ServerMemory
-from gpu_mem_calculator.serving.tensorrt_llm.engine import serve, shard
+from gpu_mem_calculator.serving.tensorrt_llm.engine import serve
+from gpu_mem_calculator.serving.tensorrt_llm.shards import rank_shard
 
 ROWS = [
     json.loads(line)
@@ -147,7 +148,7 @@ def test_beams_multiply_a_sequence() -> None:
 def test_stages_have_the_whole_model_together() -> None:
     """Layers are dealt out as evenly as can be, the first stages one more."""
     run = resolve(read(config("qwen2.5-0.5b", pipeline_parallel_size=5))).run
-    places = [list(shard(replace(run, stage=stage)).places) for stage in range(5)]
+    places = [list(rank_shard(replace(run, stage=stage)).places) for stage in range(5)]
     assert [len(found) for found in places] == [5, 5, 5, 5, 4]
     assert [place for found in places for place in found] == list(range(24))
 

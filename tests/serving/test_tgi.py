@@ -16,9 +16,10 @@ from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.run.served import ServerMemory
 from gpu_mem_calculator.serving.tgi.activations import least_bytes, warm_tokens, warm_up_bytes
-from gpu_mem_calculator.serving.tgi.engine import serve, shard
+from gpu_mem_calculator.serving.tgi.defaults import attention_kernels, prefill_tokens, wiggle_room
+from gpu_mem_calculator.serving.tgi.engine import serve
 from gpu_mem_calculator.serving.tgi.graphs import graph_sizes
-from gpu_mem_calculator.serving.tgi.versions import attention, prefill_tokens, wiggle
+from gpu_mem_calculator.serving.tgi.shards import rank_shard
 
 ROWS = [
     json.loads(line)
@@ -61,7 +62,7 @@ def test_pools_are_those_of_the_logs() -> None:
 )
 def test_each_version_keeps_its_own_room_back(version: str, room: float) -> None:
     """TGI_WIGGLE_ROOM went up and down."""
-    assert wiggle(run(engine_version=version)) == room
+    assert wiggle_room(run(engine_version=version)) == room
 
 
 def test_since_3_0_a_share_of_the_card_stays_free() -> None:
@@ -104,7 +105,7 @@ def test_awq_is_added_up_in_eight_parts_until_marlin() -> None:
     for version, gpu in (("2.0.4", "a10g"), ("2.2.0", "a10g"), ("2.2.0", "t4")):
         for how in ("awq", "none"):
             found = run(gpu=gpu, engine_version=version, quantization=how, dtype="fp16", **given)
-            sizes[version, gpu, how] = warm_up_bytes(found, shard(found))
+            sizes[version, gpu, how] = warm_up_bytes(found, rank_shard(found))
     assert sizes["2.0.4", "a10g", "awq"] > sizes["2.0.4", "a10g", "none"] + 2**30
     assert sizes["2.2.0", "a10g", "awq"] == sizes["2.2.0", "a10g", "none"]
     assert sizes["2.2.0", "t4", "awq"] == sizes["2.0.4", "a10g", "awq"]
@@ -113,7 +114,7 @@ def test_awq_is_added_up_in_eight_parts_until_marlin() -> None:
 def test_a_full_card_gets_by_with_less() -> None:
     """Cached segments are given back, down to what is alive at once."""
     found = run(engine_version="2.2.0", max_total_tokens=8192)
-    own = shard(found)
+    own = rank_shard(found)
     most, least = warm_up_bytes(found, own), least_bytes(found, own)
     assert least < most
     assert least <= warm_up_bytes(found, own, (least + most) // 2) <= (least + most) // 2
@@ -124,15 +125,15 @@ def test_gemma_3_is_shown_a_picture() -> None:
     """Masks of ten bytes for every pair of tokens stay while the text runs."""
     options = {"gpu": "a100-80gb-sxm", "max_num_batched_tokens": 16000}
     seen, text = run("gemma3-12b-it", **options), run("gemma3-12b", **options)
-    more = warm_up_bytes(seen, shard(seen)) - warm_up_bytes(text, shard(text))
+    more = warm_up_bytes(seen, rank_shard(seen)) - warm_up_bytes(text, rank_shard(text))
     assert 10 * 16000**2 <= more < 16 * 16000**2
 
 
 def test_heads_decide_the_kernels_and_kernels_the_blocks() -> None:
     """flashinfer in pages of one token; flash decoding for head sizes it does not know."""
-    assert attention(run()) == "flashinfer"
-    assert attention(run("phi-2")) == "flashdecoding"
-    assert attention(run(engine_version="2.2.0")) == "paged"
+    assert attention_kernels(run()) == "flashinfer"
+    assert attention_kernels(run("phi-2")) == "flashdecoding"
+    assert attention_kernels(run(engine_version="2.2.0")) == "paged"
 
 
 def test_all_logits_were_made_until_3_0() -> None:
@@ -141,20 +142,20 @@ def test_all_logits_were_made_until_3_0() -> None:
     sizes = {}
     for version in ("2.2.0", "2.4.0", "3.3.7"):
         found = run(engine_version=version, **given)
-        sizes[version] = warm_up_bytes(found, shard(found))
+        sizes[version] = warm_up_bytes(found, rank_shard(found))
     found = run(enable_prefill_logprobs=True, **given)
     logits = 4096 * 128256 * 2
     # 128 MiB are flashinfer's
     assert sizes["2.2.0"] - sizes["2.4.0"] == pytest.approx(logits - 128 * 2**20, rel=0.02)
     assert sizes["2.4.0"] - sizes["3.3.7"] == pytest.approx(logits, rel=0.02)
-    assert warm_up_bytes(found, shard(found)) == sizes["2.4.0"]
+    assert warm_up_bytes(found, rank_shard(found)) == sizes["2.4.0"]
 
 
 def test_a_warm_up_is_as_large_as_its_layer() -> None:
     """Seven rows of hidden states, q, k, v and the feed-forward of 4,096 tokens."""
     found = run(max_num_batched_tokens=4096)
     live = 4096 * 2 * (7 * 4096 + 4 * 14336)
-    got = warm_up_bytes(found, shard(found)) - (128 + 32) * 2**20
+    got = warm_up_bytes(found, rank_shard(found)) - (128 + 32) * 2**20
     assert live <= got < 1.15 * live
 
 

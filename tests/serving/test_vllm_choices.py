@@ -12,10 +12,10 @@ from gpu_mem_calculator.ledger.ledger import CPU
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.run.served import ACTIVATION
 from gpu_mem_calculator.serving.vllm import graphs, sampler, versions
-from gpu_mem_calculator.serving.vllm.activations import kinds
-from gpu_mem_calculator.serving.vllm.defaults import settled
+from gpu_mem_calculator.serving.vllm.activations import distinct_widths
+from gpu_mem_calculator.serving.vllm.defaults import apply_defaults
 from gpu_mem_calculator.serving.vllm.experts import workspace_bytes
-from gpu_mem_calculator.serving.vllm.shards import shard, stage_layers
+from gpu_mem_calculator.serving.vllm.shards import rank_shard, stage_layers
 
 from .vllm_servers import R1, item, run, served
 
@@ -26,9 +26,9 @@ from .vllm_servers import R1, item, run, served
 )  # fmt: skip
 def test_sampling_by_version(version: str, bytes_each: int) -> None:
     """Sorting takes 38 bytes a logit, FlashInfer 14, the newer worker 6, then 2."""
-    how = settled(run("qwen3-8b", engine_version=version))
+    how = apply_defaults(run("qwen3-8b", engine_version=version))
     logits = 1024 * how.arch.vocab
-    assert sum(size for _, size, _ in sampler.sampling(how, 2)) == bytes_each * logits
+    assert sum(size for _, size, _ in sampler.sampling_parts(how, 2)) == bytes_each * logits
 
 
 def test_flashinfer_where_it_is_installed() -> None:
@@ -40,9 +40,9 @@ def test_flashinfer_where_it_is_installed() -> None:
 
 def test_sampling_in_place_searches_a_row_for_each_multiprocessor() -> None:
     """0.17 to 0.20 mask in place: 14 bytes a logit, and 132 rows in fp32 on an H100."""
-    how = settled(run(engine_version="0.19.0"))
+    how = apply_defaults(run(engine_version="0.19.0"))
     whole = 14 * 1024 * 128256 + 132 * 128256 * 4
-    assert sum(size for _, size, _ in sampler.sampling(how, 2)) == whole
+    assert sum(size for _, size, _ in sampler.sampling_parts(how, 2)) == whole
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_sampling_in_place_searches_a_row_for_each_multiprocessor() -> None:
 )
 def test_sorting_few_rows_takes_more(seqs: int, bytes_each: int) -> None:
     """torch sorts 2 to 127 rows as one, with 12 bytes more for each logit."""
-    how = settled(run(engine_version="0.11.0", max_num_seqs=seqs))
-    assert sum(size for _, size, _ in sampler.sampling(how, 2)) == bytes_each * seqs * 128256
+    how = apply_defaults(run(engine_version="0.11.0", max_num_seqs=seqs))
+    assert sum(size for _, size, _ in sampler.sampling_parts(how, 2)) == bytes_each * seqs * 128256
 
 
 @pytest.mark.parametrize(
@@ -65,22 +65,24 @@ def test_sorting_few_rows_takes_more(seqs: int, bytes_each: int) -> None:
 )  # fmt: skip
 def test_choices_of_the_server(gpu: str, version: str, seqs: int, tokens: int) -> None:
     """Sequences and tokens at once depend on the card and the version."""
-    options = settled(run(gpu=gpu, engine_version=version)).options
+    options = apply_defaults(run(gpu=gpu, engine_version=version)).options
     assert (options["max_num_seqs"], options["max_num_batched_tokens"]) == (seqs, tokens)
 
 
 def test_v0_without_long_prompts_takes_them_whole() -> None:
     """A context of up to 32,768 tokens is one step, and never less than 2,048."""
-    whole = settled(run(engine_version="0.7.3", max_seq_len=10000)).options
-    short = settled(run(engine_version="0.7.3", max_seq_len=1024)).options
+    whole = apply_defaults(run(engine_version="0.7.3", max_seq_len=10000)).options
+    short = apply_defaults(run(engine_version="0.7.3", max_seq_len=1024)).options
     assert whole["max_num_batched_tokens"] == 10000
     assert short["max_num_batched_tokens"] == 2048
 
 
 def test_utilization_has_a_default_by_version() -> None:
     """0.9 until 0.19, 0.92 since."""
-    shares = [settled(run(engine_version=v)).options["gpu_memory_utilization"]
-              for v in ("0.19.0", "0.20.0")]  # fmt: skip
+    shares = [
+        apply_defaults(run(engine_version=v)).options["gpu_memory_utilization"]
+        for v in ("0.19.0", "0.20.0")
+    ]
     assert shares == [0.9, 0.92]
 
 
@@ -90,13 +92,13 @@ def test_utilization_has_a_default_by_version() -> None:
 )
 def test_graphs_by_version(version: str, most: int, number: int) -> None:
     """V0 captures 35 batches, V1 67 pieces, from 0.11 whole steps as well, then fewer sizes."""
-    how = settled(run(engine_version=version))
-    assert (graphs.largest(how), graphs.count(how)) == (most, number)
+    how = apply_defaults(run(engine_version=version))
+    assert (graphs.largest_graph(how), graphs.graph_count(how)) == (most, number)
 
 
 def test_whole_steps_are_captured_up_to_the_sequences_at_once() -> None:
     """With 256 sequences 51 pieces and 35 whole steps, as logs of smaller cards show."""
-    assert graphs.count(settled(run(gpu="l4", engine_version="0.22.1"))) == 51 + 35
+    assert graphs.graph_count(apply_defaults(run(gpu="l4", engine_version="0.22.1"))) == 51 + 35
 
 
 def test_layers_of_stages() -> None:
@@ -146,7 +148,7 @@ def test_v0_without_a_version_is_the_newest_that_has_it() -> None:
 )  # fmt: skip
 def test_versions_as_people_write_them(text: str, number: tuple[int, int, int]) -> None:
     """Reports round versions and put signs before them."""
-    assert versions.parsed(text) == number
+    assert versions.parse_version(text) == number
 
 
 @pytest.mark.parametrize(
@@ -154,9 +156,9 @@ def test_versions_as_people_write_them(text: str, number: tuple[int, int, int]) 
 )
 def test_experts_run_on_chunks_of_tokens(version: str, tokens: int) -> None:
     """32,768 tokens at once, then 16,384; from 0.18 on all that a step has."""
-    how = settled(run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=65536))
-    wide = next(iter(kinds(how, shard(how, 0))))
-    one = settled(run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=1024))
+    how = apply_defaults(run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=65536))
+    wide = next(iter(distinct_widths(how, rank_shard(how, 0))))
+    one = apply_defaults(run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=1024))
     assert workspace_bytes(how, wide, 2) == tokens // 1024 * workspace_bytes(one, wide, 2)
 
 
@@ -170,7 +172,7 @@ def test_experts_run_on_chunks_of_tokens(version: str, tokens: int) -> None:
 )  # fmt: skip
 def test_steps_by_card(gpu: str, version: str, tokens: int, sequences: int) -> None:
     """Until 0.8.4 the name of an H100 makes steps large, then 70 GiB do, but not an A100's."""
-    options = settled(run(gpu=gpu, engine_version=version)).options
+    options = apply_defaults(run(gpu=gpu, engine_version=version)).options
     assert (options["max_num_batched_tokens"], options["max_num_seqs"]) == (tokens, sequences)
 
 
@@ -203,7 +205,7 @@ def test_a_newer_version_is_said() -> None:
 )  # fmt: skip
 def test_which_worker_runs(model: str, version: str, newer: bool) -> None:
     """The newer GPU worker took over family by family."""
-    assert versions.second_runner(run(model, engine_version=version)) is newer
+    assert versions.uses_second_runner(run(model, engine_version=version)) is newer
 
 
 def test_tensor_parallelism_must_divide_the_heads() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpu_mem_calculator.ledger.units import GIB
-from gpu_mem_calculator.serving.vllm.defaults import settled
-from gpu_mem_calculator.serving.vllm.images import pictures
+from gpu_mem_calculator.serving.vllm.defaults import apply_defaults
+from gpu_mem_calculator.serving.vllm.images import num_images
 
 from .vllm_servers import item, run, served
 
@@ -21,7 +21,7 @@ from .vllm_servers import item, run, served
 )  # fmt: skip
 def test_as_many_as_a_step_takes(model: str, count: int) -> None:
     """A log of Gemma 3 says 31 of 8,192 tokens, one of Qwen 3.8 says one of 16,384."""
-    assert pictures(settled(run(model, engine_version="0.19.0"))) == count
+    assert num_images(apply_defaults(run(model, engine_version="0.19.0"))) == count
 
 
 def test_they_stay_while_the_language_model_runs() -> None:

@@ -6,14 +6,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpu_mem_calculator.serving.vllm.lora import embedded, problems, slots
+from gpu_mem_calculator.serving.vllm.checks import adapter_problems
+from gpu_mem_calculator.serving.vllm.lora import adapter_slots, has_vocabulary_slots
 from tests.serving.vllm_runs import made
 
 
 def parts(model: str | dict[str, Any], **options: Any) -> dict[str, int]:
     """Bytes by where they stand."""
     run, shard = made(model, **options)
-    return {name.removeprefix("adapters: "): size for name, size in slots(run, shard)}
+    return {name.removeprefix("adapters: "): size for name, size in adapter_slots(run, shard)}
 
 
 def test_a_slot_holds_a_and_b_of_every_matrix() -> None:
@@ -47,16 +48,16 @@ def test_words_of_adapters_had_room_until_0_12() -> None:
 
 def test_not_every_model_has_slots_beside_its_embedding() -> None:
     """Qwen2's class has none, Qwen3's since 0.16."""
-    assert not embedded(made("qwen2.5-7b")[0])
-    assert not embedded(made("qwen3-8b", engine_version="0.15.0")[0])
-    assert embedded(made("qwen3-8b", engine_version="0.16.0")[0])
-    assert not embedded(made("llama4-scout")[0])
+    assert not has_vocabulary_slots(made("qwen2.5-7b")[0])
+    assert not has_vocabulary_slots(made("qwen3-8b", engine_version="0.15.0")[0])
+    assert has_vocabulary_slots(made("qwen3-8b", engine_version="0.16.0")[0])
+    assert not has_vocabulary_slots(made("llama4-scout")[0])
 
 
 def experts(version: str, ep: int = 1) -> int:
     """Qwen3-30B-A3B's slots beside experts, their routers (48 of 2048 x 128) left out."""
     run, shard = made("qwen3-30b-a3b", max_lora_rank=16, engine_version=version)
-    found = dict(slots(run, replace(shard, ep=ep)))["adapters: experts"]
+    found = dict(adapter_slots(run, replace(shard, ep=ep)))["adapters: experts"]
     return found - 16 * 2 * 48 * (2048 + 128)
 
 
@@ -76,7 +77,7 @@ def test_without_a_rank_there_is_nothing() -> None:
     """No rank, no slots; slots without a rank are a mistake."""
     assert parts("llama3.1-8b") == {}
     run, _ = made("llama3.1-8b", max_loras=2)
-    assert [sentence.split(";")[0] for sentence in problems(run)] == [
+    assert [sentence.split(";")[0] for sentence in adapter_problems(run)] == [
         "inference.max_loras needs inference.max_lora_rank"
     ]
 
@@ -84,5 +85,5 @@ def test_without_a_rank_there_is_nothing() -> None:
 def test_a_rank_is_one_of_vllms() -> None:
     """20 becomes 32."""
     run, _ = made("llama3.1-8b", max_lora_rank=20)
-    assert next(problems(run)).endswith("try 32")
-    assert not list(problems(made("llama3.1-8b", max_lora_rank=64)[0]))
+    assert next(adapter_problems(run)).endswith("try 32")
+    assert not list(adapter_problems(made("llama3.1-8b", max_lora_rank=64)[0]))

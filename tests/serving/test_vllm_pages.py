@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpu_mem_calculator.serving.vllm.cache import BlockPool, notes, plan, pool, problems
+from gpu_mem_calculator.serving.vllm.cache import (
+    BlockPool,
+    block_pool,
+    notes,
+)
 from gpu_mem_calculator.serving.vllm.cache_groups import group_size
-from gpu_mem_calculator.serving.vllm.cache_layers import cache_dtype, first_block
+from gpu_mem_calculator.serving.vllm.cache_layers import base_block_size
+from gpu_mem_calculator.serving.vllm.cache_layout import pool_layout
+from gpu_mem_calculator.serving.vllm.cache_rows import cache_dtype
+from gpu_mem_calculator.serving.vllm.checks import cache_problems
 from tests.serving.vllm_runs import GIB, logs, made, pooled
 
 LOGS = logs()
@@ -74,7 +81,7 @@ def test_latent_attention_before_it_was_one() -> None:
 def test_windows_share_the_pool_in_groups() -> None:
     """gpt-oss-20b: 12 full and 12 sliding layers in two groups; a token more costs 12 layers."""
     run, shard = made("gpt-oss-20b")
-    found = plan(run, shard)
+    found = pool_layout(run, shard)
     assert [len(group.slots) for group in found.groups] == [12, 12]
     gpt = pooled("gpt-oss-20b", max_seq_len=131072)
     assert gpt.token_bytes == 12 * 2 * 8 * 64 * 2
@@ -104,7 +111,7 @@ def test_versions_before_groups_keep_every_token_of_a_window() -> None:
 def test_chunked_attention_is_kept_whole_since_the_manager_was_turned_off_for_it() -> None:
     """Llama 4 Scout: 48 layers, 12 of them full; its chunks are given back in 0.10.0 only."""
     run, shard = made("llama4-scout", engine_version="0.11.0", max_seq_len=131072)
-    whole = pool(run, shard, 40 * GIB)
+    whole = block_pool(run, shard, 40 * GIB)
     given = pooled("llama4-scout", 40, engine_version="0.10.0", max_seq_len=131072)
     assert whole.token_bytes == 48 * 2 * 8 * 128 * 2
     assert given.token_bytes == 12 * 2 * 8 * 128 * 2
@@ -175,7 +182,7 @@ def test_sparse_latent_attention_keeps_an_index_beside_its_fp8_layout() -> None:
 )  # fmt: skip
 def test_the_kernel_of_latent_attention_sets_the_block(card: str, version: str, block: int) -> None:
     """FlashMLA, CutlassMLA, FlashInfer's and Triton's."""
-    assert first_block(made("deepseek-v3", card=card, engine_version=version)[0]) == block
+    assert base_block_size(made("deepseek-v3", card=card, engine_version=version)[0]) == block
 
 
 def test_a_pipeline_is_as_wide_as_its_narrowest_stage() -> None:
@@ -184,9 +191,9 @@ def test_a_pipeline_is_as_wide_as_its_narrowest_stage() -> None:
     pools = []
     for places, gib in zip(stages, (3.18, 20.0), strict=True):
         run, shard = made("qwen3-coder-30b-a3b", pp=2, places=places)
-        pools.append((run, shard, pool(run, shard, int(gib * GIB)), gib))
+        pools.append((run, shard, block_pool(run, shard, int(gib * GIB)), gib))
     fewest = min(one.blocks for _, _, one, _ in pools)
-    again = [pool(run, shard, int(gib * GIB), fewest) for run, shard, _, gib in pools]
+    again = [block_pool(run, shard, int(gib * GIB), fewest) for run, shard, _, gib in pools]
     assert [one.tokens for one in again] == [fewest * 16] * 2
     assert again[1].block_bytes == 2 * again[0].block_bytes
 
@@ -242,11 +249,11 @@ def test_what_is_allocated_is_whole_blocks() -> None:
 )  # fmt: skip
 def test_caches_that_vllm_does_not_have(model: str, options: dict[str, Any], says: str) -> None:
     """One sentence each."""
-    assert says in next(problems(made(model, **options)[0]))
+    assert says in next(cache_problems(made(model, **options)[0]))
 
 
 def test_context_may_be_shared_out_where_heads_are_repeated() -> None:
     """Llama-3.1-8B's 8 heads over 16 ranks: twice, so two ranks share a sequence."""
     options = {"tp": 16, "decode_context_parallel_size": 2}
-    assert not list(problems(made("llama3.1-8b", **options)[0]))
+    assert not list(cache_problems(made("llama3.1-8b", **options)[0]))
     assert pooled("llama3.1-8b", **options).token_bytes == 32 * 2 * 128 * 2 // 2

@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.model.arch import Arch
-from gpu_mem_calculator.serving.vllm.cache import pool
+from gpu_mem_calculator.serving.vllm.cache import block_pool
+from gpu_mem_calculator.serving.vllm.checks import speculative_problems
 from gpu_mem_calculator.serving.vllm.speculative import (
-    draft,
+    draft_model,
     logit_rows,
     notes,
     num_mtp_layers,
-    problems,
     tokens_ahead,
 )
 from tests.serving.vllm_runs import GIB, arch, made
@@ -31,7 +31,7 @@ def head() -> Arch:
 def elements(model: str, **options: Any) -> int:
     """Parameters of the draft on the rank."""
     run, shard = made(model, **options)
-    return sum(one.numel for one in draft(run, shard).held)
+    return sum(one.numel for one in draft_model(run, shard).parameters)
 
 
 def layer(model: str = "llama3.1-8b") -> int:
@@ -42,10 +42,10 @@ def layer(model: str = "llama3.1-8b") -> int:
 def test_n_grams_take_nothing() -> None:
     """They are looked up on the host; states and windows know of them all the same."""
     run, shard = made("llama3.1-8b", speculative_method="ngram", **GUESS)
-    assert not draft(run, shard).held
+    assert not draft_model(run, shard).parameters
     assert tokens_ahead(run) == 3
     plain, _ = made("llama3.1-8b")
-    assert pool(run, shard, GIB).tokens == pool(plain, shard, GIB).tokens
+    assert block_pool(run, shard, GIB).tokens == block_pool(plain, shard, GIB).tokens
 
 
 def test_an_eagle_head_is_a_projection_and_a_layer() -> None:
@@ -80,7 +80,7 @@ def test_a_draft_is_cut_like_the_model_but_for_the_projection() -> None:
 def test_a_drafts_layers_lie_in_the_models_pool() -> None:
     """33 layers a token instead of 32."""
     run, shard = made("llama3.1-8b", speculative_method="eagle", draft=head(), **GUESS)
-    assert pool(run, shard, GIB).token_bytes == 33 * 4096
+    assert block_pool(run, shard, GIB).token_bytes == 33 * 4096
 
 
 def test_a_small_model_drafts_with_all_it_has() -> None:
@@ -90,9 +90,9 @@ def test_a_small_model_drafts_with_all_it_has() -> None:
     assert elements("qwen3-32b", engine_version="0.15.0", **options) == small.num_parameters
     run, shard = made("qwen3-32b", engine_version="0.15.0", **options)
     both = 64 * 2 * 8 * 128 * 2 + 28 * 2 * 8 * 128 * 2
-    assert pool(run, shard, 10 * GIB).token_bytes == both
-    assert not list(problems(run))
-    assert "0.15.0" in next(problems(made("qwen3-32b", **options)[0]))
+    assert block_pool(run, shard, 10 * GIB).token_bytes == both
+    assert not list(speculative_problems(run))
+    assert "0.15.0" in next(speculative_problems(made("qwen3-32b", **options)[0]))
 
 
 def test_only_the_last_stage_drafts() -> None:
@@ -100,9 +100,12 @@ def test_only_the_last_stage_drafts() -> None:
     options = {"speculative_method": "eagle", "draft": head(), "pp": 2, **GUESS}
     first = made("llama3.1-8b", places=range(16), **options)
     last = made("llama3.1-8b", places=range(16, 32), **options)
-    assert not draft(*first).held
-    assert draft(*last).held
-    assert [pool(run, shard, GIB).token_bytes // 4096 for run, shard in (first, last)] == [16, 17]
+    assert not draft_model(*first).parameters
+    assert draft_model(*last).parameters
+    assert [block_pool(run, shard, GIB).token_bytes // 4096 for run, shard in (first, last)] == [
+        16,
+        17,
+    ]
 
 
 def test_multi_token_prediction_is_one_more_layer() -> None:
@@ -114,15 +117,15 @@ def test_multi_token_prediction_is_one_more_layer() -> None:
     assert elements("deepseek-v3", engine_version="0.16.0", **guess) == own
     assert elements("deepseek-v3", engine_version="0.11.0", **guess) == own + vocab * hidden
     run, shard = made("deepseek-v3", **guess)
-    assert draft(run, shard).quantized
-    assert pool(run, shard, 40 * GIB).token_bytes == 62 * 576 * 2
+    assert draft_model(run, shard).quantized
+    assert block_pool(run, shard, 40 * GIB).token_bytes == 62 * 576 * 2
     assert tokens_ahead(run) == 1
 
 
 def test_a_step_keeps_buffers_for_the_draft() -> None:
     """Hidden states and embeddings of max_num_batched_tokens, made before the model is loaded."""
     run, shard = made("llama3.1-8b", speculative_method="eagle", draft=head(), **GUESS)
-    assert dict(draft(run, shard).buffers) == {
+    assert dict(draft_model(run, shard).buffers) == {
         "draft: hidden states and embeddings of a step": 2 * 8192 * 4096 * 2,
         "draft: token ids and positions of a step": 8192 * 16,
     }
@@ -146,4 +149,4 @@ def test_the_trial_run_samples_a_row_more_for_each_sequence() -> None:
 def test_what_cannot_guess_says_so(options: dict[str, Any], says: str) -> None:
     """One sentence each."""
     run, _ = made("llama3.1-8b", **options)
-    assert says in next(problems(run))
+    assert says in next(speculative_problems(run))

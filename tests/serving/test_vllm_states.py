@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpu_mem_calculator.generation.kv_cache import STATE
-from gpu_mem_calculator.serving.vllm.cache import outside_bytes, plan, pool
+from gpu_mem_calculator.serving.vllm.cache import block_pool, states_outside_pool
+from gpu_mem_calculator.serving.vllm.cache_layout import pool_layout
 from tests.serving.vllm_runs import GIB, logs, made, pooled
 
 MODELS = {row["id"]: row["model"] for row in logs()}
@@ -23,8 +24,8 @@ def test_attention_blocks_grow_to_the_page_of_a_state() -> None:
         "vocab_size": 100352,
     }  # fmt: skip
     run, shard = made(config, engine_version="0.11.1")
-    found = plan(run, shard)
-    state = next(slot.page for slot in found.each if slot.page.kind == STATE)
+    found = pool_layout(run, shard)
+    state = next(slot.page for slot in found.rank_slots if slot.page.kind == STATE)
     assert found.block_size == 528
     assert round(100 * (state.bytes / state.state_bytes - 1), 2) == 0.69
 
@@ -34,7 +35,7 @@ def test_a_state_per_guessed_token_and_with_prefix_caching_one_more() -> None:
 
     def states(**options: Any) -> int:
         run, shard = made(QWEN3_NEXT, engine_version="0.21.0", max_seq_len=4096, **options)
-        found = pool(run, shard, 20 * GIB)
+        found = block_pool(run, shard, 20 * GIB)
         grows = -(-4096 // found.block_size)
         return (found.sequence_bytes(4096) // found.block_bytes - grows) // 3
 
@@ -47,8 +48,8 @@ def test_a_state_per_guessed_token_and_with_prefix_caching_one_more() -> None:
 def test_v0_keeps_states_beside_the_pool() -> None:
     """Jamba on V0: 4 attention layers in the pool, a state for each sequence outside."""
     run, shard = made("jamba-v0.1", engine_version="0.7.3", engine_generation="v0", max_num_seqs=8)
-    assert pool(run, shard, 8 * GIB).token_bytes == 4 * 2 * 8 * 128 * 2
-    assert outside_bytes(run, shard) == 8 * 28 * (8192 * 16 + 8192 * 3) * 2
+    assert block_pool(run, shard, 8 * GIB).token_bytes == 4 * 2 * 8 * 128 * 2
+    assert states_outside_pool(run, shard) == 8 * 28 * (8192 * 16 + 8192 * 3) * 2
 
 
 def test_mamba_alone_has_a_block_for_each_sequence() -> None:
@@ -63,7 +64,9 @@ def test_groups_of_states_are_repeated_with_the_heads() -> None:
     """Nemotron's 8 groups over 16 ranks: one each, where 8 ranks have one too."""
     run8, shard8 = made(NEMOTRON, tp=8)
     run16, shard16 = made(NEMOTRON, tp=16)
-    conv = [next(s.page.state_bytes for s in plan(r, s_).each if s.page.kind == STATE)
-            for r, s_ in ((run8, shard8), (run16, shard16))]  # fmt: skip
+    conv = [
+        next(s.page.state_bytes for s in pool_layout(r, s_).rank_slots if s.page.kind == STATE)
+        for r, s_ in ((run8, shard8), (run16, shard16))
+    ]
     scanned = 64 * 64 * 128 * 2
     assert conv == [scanned // 8 + (512 + 256) * 3 * 2, scanned // 16 + (256 + 256) * 3 * 2]

@@ -14,7 +14,7 @@ from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.ledger.mesh import Mesh
 from gpu_mem_calculator.model.arch import Arch
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.serving.vllm.cache import BlockPool, pool
+from gpu_mem_calculator.serving.vllm.cache import BlockPool, block_pool
 from gpu_mem_calculator.weights.shards import ServerShard
 
 GIB = 2**30
@@ -60,7 +60,7 @@ def made(
 def pooled(model: str | dict[str, Any], gib: float = 10.0, **options: Any) -> BlockPool:
     """A pool of so many GiB."""
     run, shard = made(model, **options)
-    return pool(run, shard, int(gib * GIB))
+    return block_pool(run, shard, int(gib * GIB))
 
 
 @cache

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpu_mem_calculator.trace.attention import AttentionKernels, chosen  # noqa: E402
+from gpu_mem_calculator.trace.attention import AttentionKernels, choose_kernel  # noqa: E402
 from gpu_mem_calculator.trace.cuda import as_on_cuda  # noqa: E402
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -39,7 +39,7 @@ def test_the_kernel_that_a_gpu_takes(
     """By dtype, grouped heads, head size, mask and card."""
     q, k = heads(8, size, dtype), heads(kv, size, dtype)
     given = torch.empty(1, 1, 64, 64, device="meta") if mask else None
-    assert chosen(q, k, k, given, gqa=kv != 8, compute_capability=card) == kernel
+    assert choose_kernel(q, k, k, given, gqa=kv != 8, compute_capability=card) == kernel
 
 
 def fake(program: Any, kernels: AttentionKernels | None = None) -> Any:

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.trace.foreign_model import foreign
+from gpu_mem_calculator.trace.foreign_model import find_foreign_model
 from gpu_mem_calculator.trace.run import trace
 
 CONFIG = {
@@ -25,7 +25,7 @@ CONFIG = {
 def allocated(**training: Any) -> int:
     """The traced peak of the model under some training options."""
     data = {"model": {"config": CONFIG}, "training": {"seq_len": 256, "batch_size": 8, **training}}
-    model = foreign(data["model"], trust=False)
+    model = find_foreign_model(data["model"], trust=False)
     assert model is not None
     run_file = model.run_file(data)
     model.run = resolve(read(run_file)).run

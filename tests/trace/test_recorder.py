@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_mem_calculator.ledger.units import MIB  # noqa: E402
-from gpu_mem_calculator.trace.recorder import Recorder, in_place  # noqa: E402
+from gpu_mem_calculator.trace.recorder import Recorder, sums_in_place  # noqa: E402
 from gpu_mem_calculator.trace.workspaces import workspaces  # noqa: E402
 
 aten = torch.ops.aten
@@ -52,20 +52,20 @@ def test_operations_in_place_make_nothing() -> None:
 
 def test_a_sum_of_gradients_takes_the_memory_of_its_first_term() -> None:
     """The sum 2 of 0 and 1 is written over 0; whoever frees it later frees 0."""
-    events, before = in_place([0, 1, 2, ~0, ~1, 3, ~2, ~3], {2: 0})
+    events, before = sums_in_place([0, 1, 2, ~0, ~1, 3, ~2, ~3], {2: 0})
     assert events == [0, 1, ~1, 3, ~0, ~3]
     assert [before[5], before[8]] == [3, 6]  # where marks go
 
 
 def test_a_term_that_someone_else_holds_is_kept() -> None:
     """Where the first term is not freed at once, the sum has memory of its own."""
-    events, _ = in_place([0, 1, 2, 3, ~0, ~1, ~2, ~3], {2: 0})
+    events, _ = sums_in_place([0, 1, 2, 3, ~0, ~1, ~2, ~3], {2: 0})
     assert events == [0, 1, 2, 3, ~0, ~1, ~2, ~3]
 
 
 def test_a_sum_of_a_sum_keeps_the_first_memory() -> None:
     """Three gradients of one tensor end up where the first was."""
-    events, _ = in_place([0, 1, 2, ~0, ~1, 3, 4, ~2, ~3, ~4], {2: 0, 4: 2})
+    events, _ = sums_in_place([0, 1, 2, ~0, ~1, 3, 4, ~2, ~3, ~4], {2: 0, 4: 2})
     assert events == [0, 1, ~1, 3, ~3, ~0]
 
 

@@ -162,7 +162,7 @@ def test_exported_deepspeed_has_both_shapes() -> None:
 @pytest.mark.parametrize("name", ["accelerate", "lightning", "axolotl"])
 def test_exports_that_are_not_made(name: str) -> None:
     """A sentence, not an invalid file."""
-    with pytest.raises(UnsupportedFieldError, match=f"export to {name} is not made yet"):
+    with pytest.raises(UnsupportedFieldError, match=f"export to {name} is not supported"):
         ask("export", README, format=name)
 
 
@@ -223,7 +223,7 @@ def test_servers_have_no_micro_batch() -> None:
 
 def test_traffic_between_nodes_is_not_made() -> None:
     """A sentence for 501."""
-    with pytest.raises(UnsupportedFieldError, match="not calculated yet"):
+    with pytest.raises(UnsupportedFieldError, match="is not supported"):
         ask("multinode/calculate", {"model": {}, "node_config": {}})
 
 

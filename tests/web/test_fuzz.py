@@ -14,8 +14,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from gpu_mem_calculator.engines import engine_names
 from gpu_mem_calculator.serving import server_names
 from gpu_mem_calculator.web.app import create_app
-from gpu_mem_calculator.web.compat import LATER
-from gpu_mem_calculator.web.routes import CALCULATED, SLOW
+from gpu_mem_calculator.web.compat import UNSUPPORTED
+from gpu_mem_calculator.web.routes import CALCULATIONS, SLOW
 from gpu_mem_calculator.web.settings import ServiceSettings
 from tests.web.bodies import PAGE, SERVED, Body
 
@@ -40,7 +40,7 @@ def _runs() -> list[tuple[str, str]]:
     """The operations whose body is a run file, each with every run; the slow ones with a few."""
     paths = [path for path, found in DOCUMENT["paths"].items()
              if _body(found) == RUN and path != "/api/export/{format}"]  # fmt: skip
-    slow = {route.path for route in CALCULATED if route.lane == SLOW}
+    slow = {route.path for route in CALCULATIONS if route.lane == SLOW}
     return [(path, name) for path in paths for name in (FEW if path in slow else RUNS)]
 
 
@@ -102,11 +102,11 @@ def test_real_runs_are_answered_as_described(client: httpx.Client, path: str, na
     api[path]["POST"].validate_response(found)
 
 
-@pytest.mark.parametrize("form", ["json", "yaml", "deepspeed", *LATER])
+@pytest.mark.parametrize("form", ["json", "yaml", "deepspeed", *UNSUPPORTED])
 def test_exports_are_as_described(client: httpx.Client, form: str) -> None:
     """Those that are made, and those that are not yet."""
     found = client.post(f"/api/export/{form}", json=PAGE)
-    assert found.status_code == (501 if form in LATER else 200), found.text
+    assert found.status_code == (501 if form in UNSUPPORTED else 200), found.text
     api["/api/export/{format}"]["POST"].validate_response(found)
 
 

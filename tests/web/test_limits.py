@@ -190,11 +190,11 @@ def test_what_goes_wrong_inside_is_told_without_its_inside(
 
     monkeypatch.setitem(tasks.TASKS, "broken", broken)
     monkeypatch.setitem(tasks.TASKS, "hungry", hungry)
-    reply = worker.guarded(TaskRequest("broken", b"", {}))
+    reply = worker.reply_or_refusal(TaskRequest("broken", b"", {}))
     assert reply.status == 500
     assert b"secret" not in reply.body
     assert "a secret" in capsys.readouterr().err
-    assert worker.guarded(TaskRequest("hungry", b"", {})).status == 413
+    assert worker.reply_or_refusal(TaskRequest("hungry", b"", {})).status == 413
 
 
 def test_an_interrupt_ends_only_what_is_at_hand() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -164,7 +165,7 @@ def test_validate_tells_every_problem(client: httpx.Client) -> None:
         ("GET", "/api/calculate", b"", 405, "does not take GET"),
         ("GET", "/api/nothing", b"", 404, "there is no /api/nothing"),
         ("GET", "/api/preset/nothing", b"", 404, "is not a preset"),
-        ("POST", "/api/multinode/calculate", b"{}", 501, "not calculated yet"),
+        ("POST", "/api/multinode/calculate", b"{}", 501, "is not supported"),
         ("POST", "/api/export/axolotl", json.dumps(RUN).encode(), 501, "axolotl"),
     ],
 )  # fmt: skip
@@ -226,6 +227,13 @@ def test_the_service_describes_itself(client: httpx.Client) -> None:
     }
     body = document["paths"]["/api/calculate"]["post"]["requestBody"]["content"]
     assert body["application/json"]["schema"] == {"$ref": "#/components/schemas/RunFile"}
+
+
+def test_every_reference_of_the_description_is_defined(client: httpx.Client) -> None:
+    """A generated client finds the schema of each body, answer and refusal."""
+    document = client.get("/openapi.json")
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', document.text))
+    assert named <= document.json()["components"]["schemas"].keys()
 
 
 def test_large_answers_are_packed(client: httpx.Client) -> None:

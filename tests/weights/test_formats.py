@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.model.arch import Arch
+from gpu_mem_calculator.serving.vllm.formats import loaded_format
 from gpu_mem_calculator.weights import FormatError, WeightFormat, scheme
 from gpu_mem_calculator.weights.recipes import RECIPES
 from gpu_mem_calculator.weights.shards import ServerShard, ShardedParameter, held
-from gpu_mem_calculator.weights.vllm_formats import loaded
 from tests.serving.vllm_runs import arch
 
 MATRIX = ShardedParameter("model.layers.0.self_attn.q_proj.weight", (4096, 2048), "linear", 0)
@@ -210,11 +210,11 @@ def test_a_name_that_says_less_than_the_checkpoint_is_taken() -> None:
 def test_vllm_drops_what_its_kernels_do_not_read() -> None:
     """Symmetric GPTQ keeps no zero points, and an order only where there is one."""
     version, hopper = (0, 11, 0), "9.0"
-    plain = loaded(scheme("gptq_int4"), version, hopper).stored(MATRIX, 16)
+    plain = loaded_format(scheme("gptq_int4"), version, hopper).stored(MATRIX, 16)
     assert dict(plain) == {"": N // 2, "scales": 4096 * 16 * 2}
-    sorted_ = loaded(scheme("none", gptq(4, 128)), version, hopper).stored(MATRIX, 16)
+    sorted_ = loaded_format(scheme("none", gptq(4, 128)), version, hopper).stored(MATRIX, 16)
     assert dict(sorted_)["order"] == 2048 * 8
-    nf4 = dict(loaded(scheme("nf4"), version, hopper).stored(MATRIX, 16))
+    nf4 = dict(loaded_format(scheme("nf4"), version, hopper).stored(MATRIX, 16))
     assert nf4["scales"] == N // 64 * 4
 
 
@@ -222,14 +222,14 @@ def test_vllm_pads_experts_for_its_kernels() -> None:
     """MXFP4 on Ampere (Marlin), Hopper (a second copy of the scales, then one) and Blackwell."""
     gate = ShardedParameter("m.experts.gate_up_proj", (32, 2880, 5760), "expert", 0, "experts", 1)
     how = scheme("mxfp4")
-    marlin = dict(loaded(how, (0, 11, 0), "8.0").stored(gate, 16))
+    marlin = dict(loaded_format(how, (0, 11, 0), "8.0").stored(gate, 16))
     assert marlin[""] == 32 * 3072 * 5888 // 2
-    triton = dict(loaded(how, (0, 11, 0), "9.0").stored(gate, 16))
+    triton = dict(loaded_format(how, (0, 11, 0), "9.0").stored(gate, 16))
     assert triton["swizzled scales"] == 32 * 5888 * 90
     assert triton["scales"] == 32 * 5760 * 90
-    freed = dict(loaded(how, (0, 25, 0), "9.0").stored(gate, 16))
+    freed = dict(loaded_format(how, (0, 25, 0), "9.0").stored(gate, 16))
     assert freed["scales"] == 32 * 5888 * 90
-    blackwell = loaded(how, (0, 11, 0), "10.0")
+    blackwell = loaded_format(how, (0, 11, 0), "10.0")
     bias = ShardedParameter("m.experts.gate_up_proj_bias", (32, 5760), "other", 0, "experts")
     assert blackwell.stored(bias, 16) == (("", 32 * 6144 * 4),)
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.serving.vllm.weights import ABSORBED, UNPACKED, weights
+from gpu_mem_calculator.serving.vllm.weights import ABSORBED, UNPACKED, rank_weights
 from gpu_mem_calculator.weights import FormatError, scheme
 from gpu_mem_calculator.weights.rank_weights import (
     ROUNDED,
@@ -52,7 +52,7 @@ def logged(log: dict[str, Any]) -> tuple[Run, ServerShard]:
 @pytest.mark.parametrize("log", LOGS, ids=[log["id"] for log in LOGS])
 def test_a_rank_weighs_what_vllm_says_that_loading_took(log: dict[str, Any]) -> None:
     """Within a thousandth, or the last digit that is printed; with a tower, within two."""
-    found = weights_bytes(weights(*logged(log))) / GIB
+    found = weights_bytes(rank_weights(*logged(log))) / GIB
     digit = 0.5 * 10 ** -log["decimals"]
     share = 1e-3 if isinstance(log["model"], str) else 2e-3
     assert found == pytest.approx(log["weights_gib"], abs=max(digit, log["weights_gib"] * share))
@@ -60,8 +60,10 @@ def test_a_rank_weighs_what_vllm_says_that_loading_took(log: dict[str, Any]) -> 
 
 def test_all_logs_together_are_nearly_exact() -> None:
     """The mean over every log, without regard to rounding in the log."""
-    wrong = [abs(weights_bytes(weights(*logged(log))) / GIB / log["weights_gib"] - 1)
-             for log in LOGS]  # fmt: skip
+    wrong = [
+        abs(weights_bytes(rank_weights(*logged(log))) / GIB / log["weights_gib"] - 1)
+        for log in LOGS
+    ]
     assert sum(wrong) / len(wrong) < 4e-4
 
 
@@ -120,11 +122,13 @@ def test_rotary_tables_are_shared_by_all_layers_of_a_kind() -> None:
 def test_latent_attention_keeps_16_bit_copies_of_a_quantized_projection() -> None:
     """And none of one that is not quantized, since those are views."""
     copies = 61 * 16 * 256 * 512 * 2
-    fp8 = dict(weights(*rank("deepseek-v3", tp=8, quantization="fp8")))
+    fp8 = dict(rank_weights(*rank("deepseek-v3", tp=8, quantization="fp8")))
     assert fp8[UNPACKED] == copies
     assert ABSORBED not in fp8
-    assert UNPACKED not in dict(weights(*rank("deepseek-v3", tp=8)))
-    early = dict(weights(*rank("deepseek-v3", tp=8, quantization="fp8", engine_version="0.7.3")))
+    assert UNPACKED not in dict(rank_weights(*rank("deepseek-v3", tp=8)))
+    early = dict(
+        rank_weights(*rank("deepseek-v3", tp=8, quantization="fp8", engine_version="0.7.3"))
+    )
     assert early[UNPACKED] == copies
     assert early[ABSORBED] == 61 * 16 * (1536 * 512 + 512 * 7168 + 1536 * 64 * 2)
 
@@ -132,10 +136,12 @@ def test_latent_attention_keeps_16_bit_copies_of_a_quantized_projection() -> Non
 def test_a_head_is_on_every_stage_where_the_family_s_code_makes_it_there() -> None:
     """Qwen3-MoE yes, Qwen3 no, DeepSeek before 0.8."""
     first = range(10)
-    assert "output head" in dict(weights(*rank("qwen3-30b-a3b", pp=2, places=first)))
-    assert "output head" not in dict(weights(*rank("qwen3-32b", pp=2, places=first)))
-    old, new = (dict(weights(*rank("deepseek-v3", pp=2, places=first, engine_version=version)))
-                for version in ("0.7.3", "0.11.0"))  # fmt: skip
+    assert "output head" in dict(rank_weights(*rank("qwen3-30b-a3b", pp=2, places=first)))
+    assert "output head" not in dict(rank_weights(*rank("qwen3-32b", pp=2, places=first)))
+    old, new = (
+        dict(rank_weights(*rank("deepseek-v3", pp=2, places=first, engine_version=version)))
+        for version in ("0.7.3", "0.11.0")
+    )
     assert "output head" in old
     assert "output head" not in new
 

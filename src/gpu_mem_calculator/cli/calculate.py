@@ -41,19 +41,19 @@ def add_check(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Estimate and report."""
-    estimate = estimated(recorded_source(args))
+    estimate = estimate_source(recorded_source(args))
     name = args.config or args.preset or args.function or args.record
-    return answer(args, estimate, ["explain", *recorded_words(args)], name)
+    return show_estimate(args, estimate, ["explain", *recorded_words(args)], name)
 
 
-def estimated(source: RunSource) -> Estimate:
+def estimate_source(source: RunSource) -> Estimate:
     """The estimate of a run, with what was assumed on the way to it."""
     found = full_estimate(source.data)
     assumed = [*source.assumed, *found.result.assumed]
     return replace(found, result=replace(found.result, assumed=assumed))
 
 
-def answer(
+def show_estimate(
     args: argparse.Namespace, estimate: Estimate, words: list[str], name: str,
     notes: tuple[str, ...] = (),
 ) -> int:  # fmt: skip
@@ -65,7 +65,7 @@ def answer(
 
         show(list(text_report(estimate, words, notes)), args.output)
     else:
-        write(_rendered(args.format, estimate), args.output)
+        write(_render(args.format, estimate), args.output)
     if not args.check:
         return 0
     from ..report.headline import sentence
@@ -78,7 +78,7 @@ def answer(
     return 0 if estimate.result.fits_on_gpu else 1
 
 
-def _rendered(form: str, estimate: Estimate) -> str:
+def _render(form: str, estimate: Estimate) -> str:
     if form == "html":
         from ..report.html import html_report
 

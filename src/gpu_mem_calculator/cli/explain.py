@@ -36,9 +36,9 @@ def add_parts(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Estimate, then explain."""
-    from .calculate import estimated
+    from .calculate import estimate_source
 
-    return show_explanation(args, estimated(recorded_source(args)))
+    return show_explanation(args, estimate_source(recorded_source(args)))
 
 
 def show_explanation(args: argparse.Namespace, estimate: Estimate) -> int:

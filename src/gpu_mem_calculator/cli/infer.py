@@ -96,14 +96,14 @@ def run(args: argparse.Namespace) -> int:
     if args.explain:
         return show_explanation(args, estimate)
     asked = (args.contexts, args.concurrency)
-    return serving_answer(args, estimate, _again(args), *asked)
+    return serving_answer(args, estimate, _explain_words(args), *asked)
 
 
 def _data(args: argparse.Namespace) -> dict[str, Any]:
     """The run file that the words describe."""
     if args.config is not None and args.model is not None:
         raise InputError(["infer takes a MODEL or --config FILE, not both"])
-    data = _file(args.config) if args.config is not None else {}
+    data = _load_run(args.config) if args.config is not None else {}
     if args.model is not None:
         data["model"] = {"name": args.model}
     if "model" not in data and not args.largest_model:
@@ -119,7 +119,7 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
     return with_settings({**data, "inference": inference}, (*settings, *args.settings))
 
 
-def _file(path: str) -> dict[str, Any]:
+def _load_run(path: str) -> dict[str, Any]:
     data = load_text(path)
     if not isinstance(data, dict):
         raise InputError([f"{path}: a run file is an object with a 'model' section"])
@@ -132,7 +132,7 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _again(args: argparse.Namespace) -> list[str]:
+def _explain_words(args: argparse.Namespace) -> list[str]:
     """The same words, which explain it."""
     words = ["infer", *([args.model] if args.model else ["--config", args.config])]
     words += ["--engine", args.engine] if args.engine else []

@@ -87,9 +87,9 @@ def memory_size(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and report."""
-    from ..measure.ranks import launched
+    from ..measure.ranks import launched_rank
 
-    place = launched()
+    place = launched_rank()
     if place is not None:
         from .ranks import run_ranks
 
@@ -102,8 +102,8 @@ def run(args: argparse.Namespace) -> int:
     file = RunsFile(args.append) if args.append else None
     if file is not None and file.repaired:
         tell(file.repaired)
-    cases = many_cases(args) if args.cases else [one_case(args, file)]
-    todo = remaining(args, cases, file)
+    cases = file_cases(args) if args.cases else [one_case(args, file)]
+    todo = cases_to_measure(args, cases, file)
     if not todo:
         return 0
     tell_unused(todo)
@@ -132,7 +132,7 @@ def one_case(args: argparse.Namespace, file: RunsFile | None) -> MeasureCase:
                 snapshot=args.snapshot, **conditions(args))  # fmt: skip
 
 
-def many_cases(args: argparse.Namespace) -> list[MeasureCase]:
+def file_cases(args: argparse.Namespace) -> list[MeasureCase]:
     """The cases of a file, with --set and the other options over them."""
     return [
         replace(case, config=with_settings(dict(case.config), args.settings), **conditions(args))
@@ -142,15 +142,15 @@ def many_cases(args: argparse.Namespace) -> list[MeasureCase]:
 
 def tell_unused(cases: list[MeasureCase]) -> None:
     """Keys of a run file that a function takes the place of, said once."""
-    from ..jobs.function import not_used, run_without_model
+    from ..jobs.function import run_without_model, unused_sentence
 
     found = {key: None for case in cases if case.function
              for key in run_without_model(case.config)[1]}  # fmt: skip
     if found:
-        tell(not_used(list(found)))
+        tell(unused_sentence(list(found)))
 
 
-def remaining(
+def cases_to_measure(
     args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile | None
 ) -> list[MeasureCase]:
     """The cases that the file does not have yet."""

@@ -18,7 +18,7 @@ ASCII = str.maketrans({
     "²": "^2", "ᵀ": "^T", "…": "...",
 })  # fmt: skip
 
-WRITTEN = ("output", "record", "snapshot", "picture")  # options that name a file to write
+FILE_OPTIONS = ("output", "record", "snapshot", "picture")  # options that name a file to write
 
 
 def wants_colour(stream: TextIO) -> bool:
@@ -40,7 +40,7 @@ def check_files(args: argparse.Namespace) -> None:
     """
     if getattr(args, "ray", None) is not None or os.environ.get("RANK", "0") != "0":
         return
-    given = {name: getattr(args, name, None) for name in WRITTEN}
+    given = {name: getattr(args, name, None) for name in FILE_OPTIONS}
     if not getattr(args, "function", None):
         given.pop("record")  # alone it is read
     for name, path in given.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..core.calculator import full_estimate
-from .calculate import add_check, answer
+from .calculate import add_check, show_estimate
 from .explain import add_parts, show_explanation
 from .parser import Parser, add_output, add_settings, positive, whole
 from .sizes import choose_mesh, choose_model, choose_precision
@@ -56,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
     estimate = full_estimate(choice.data())
     if args.explain:
         return show_explanation(args, estimate)
-    return answer(args, estimate, _again(args), args.size, choice.notes)
+    return show_estimate(args, estimate, _explain_words(args), args.size, choice.notes)
 
 
-def _again(args: argparse.Namespace) -> list[str]:
+def _explain_words(args: argparse.Namespace) -> list[str]:
     """The command that explains the same run."""
     words = ["quick", args.size]
     given = {"--gpus": (args.gpus, 1), "--engine": (args.engine, "pytorch"),

@@ -11,19 +11,19 @@ from ..measure.program import program
 from ..measure.ranks import RankPlace, check_ranks, measure_rank
 from ..measure.ray_cluster import run_over_ray
 from ..measure.runs_file import RunsFile
-from ..measure.torchrun import begin, refused
+from ..measure.torchrun import end_with_torchrun, leave_problems
 from .conditions import check_options, conditions, run_name
 from .function import function_values, function_words
 from .output import show, write
 from .parser import run_data, run_words
 
 # What --ray hands on to every rank beside the run itself, by the names that argparse gives it.
-HANDED_ON = ("steps", "alloc_conf", "append", "id", "snapshot", "format", "output")
+RANK_OPTIONS = ("steps", "alloc_conf", "append", "id", "snapshot", "format", "output")
 
 
 def run_ranks(args: argparse.Namespace, place: RankPlace) -> int:
     """The real job under a launcher: this process is one of its ranks."""
-    begin()
+    end_with_torchrun()
     try:
         check_options(args)
         check_launched(args)
@@ -31,7 +31,7 @@ def run_ranks(args: argparse.Namespace, place: RankPlace) -> int:
             raise InputError(["--ray starts every rank itself; leave the other launcher out"])
         return run_rank(args, place)
     except InputError as problem:
-        if not refused(problem):
+        if not leave_problems(problem):
             raise
         return 2
 
@@ -80,13 +80,13 @@ def run_on_ray(args: argparse.Namespace) -> int:
     check_launched(args)
     own = (args.function, function_values(args))
     check_ranks(program(run_data(args), *own).num_ranks, args.ray.ranks)
-    return run_over_ray(args.ray, ["-m", "gpu_mem_calculator", "measure", *handed_on(args)])
+    return run_over_ray(args.ray, ["-m", "gpu_mem_calculator", "measure", *rank_words(args)])
 
 
-def handed_on(args: argparse.Namespace) -> list[str]:
+def rank_words(args: argparse.Namespace) -> list[str]:
     """The words of this command for its ranks."""
     words = [*run_words(args), *function_words(args)]
-    for name in HANDED_ON:
+    for name in RANK_OPTIONS:
         if getattr(args, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     return words + (["--cap", f"{args.cap}B"] if args.cap is not None else [])

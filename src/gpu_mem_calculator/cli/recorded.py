@@ -59,13 +59,13 @@ def _record(
 
     from ..core.resolve import resolve
     from ..core.runfile import read
-    from ..jobs.function import UserFunction, run_without_model, users_own
+    from ..jobs.function import UserFunction, run_without_model, user_errors
     from ..trace.record import record
 
     given, _ = run_without_model(data)
     resolved = resolve(read(given))
     maker = UserFunction(args.function, resolved.run.precision, values)
-    with users_own(args.function):
+    with user_errors(args.function):
         found: dict[str, Any] = to_builtins(record(maker, resolved, args.function))
     if args.record:
         write_file(args.record, json.dumps(found).encode("utf-8"), "--record")

@@ -106,7 +106,7 @@ def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> QuickChoice:
     best: QuickChoice | None = None
     refusal: InputError | None = None
     for tp, pp in _meshes(num_gpus, per_node):
-        tried = _meshed(choice, tp, pp, num_gpus, fixed)
+        tried = _with_mesh(choice, tp, pp, num_gpus, fixed)
         try:
             fits = full_estimate(tried.data()).result.fits_on_gpu
         except InputError as error:
@@ -114,13 +114,13 @@ def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> QuickChoice:
             continue
         best = tried
         if fits:
-            return _ending(tried, ", the first that fits.")
+            return _end_last_note(tried, ", the first that fits.")
     if best is None:
         raise refusal or InputError([f"no mesh of {num_gpus} GPUs works for this model"])
-    return _ending(best, ", the most that this model can be cut into; it does not fit.")
+    return _end_last_note(best, ", the most that this model can be cut into; it does not fit.")
 
 
-def _ending(choice: QuickChoice, text: str) -> QuickChoice:
+def _end_last_note(choice: QuickChoice, text: str) -> QuickChoice:
     """A choice with an end for its last note."""
     return replace(choice, notes=(*choice.notes[:-1], choice.notes[-1] + text))
 
@@ -142,7 +142,7 @@ def _meshes(num_gpus: int, gpus_per_node: int) -> Iterator[tuple[int, int]]:
     yield from ((tp, pp) for pp in range(2, min(rest, DEEPEST) + 1) if rest % pp == 0)
 
 
-def _meshed(
+def _with_mesh(
     choice: QuickChoice, tp: int, pp: int, num_gpus: int, fixed: tuple[str, ...]
 ) -> QuickChoice:
     settings = [

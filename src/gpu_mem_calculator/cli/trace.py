@@ -55,8 +55,8 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Trace and report."""
     needs_torch("trace")
-    job = job_of(args)
-    found = traced_run(args, job)
+    job = trace_input(args)
+    found = run_trace(args, job)
     if args.snapshot:
         from ..trace.snapshot import write_snapshot
 
@@ -85,19 +85,19 @@ class TraceInput(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def job_of(args: argparse.Namespace) -> TraceInput:
+def trace_input(args: argparse.Namespace) -> TraceInput:
     """The run of the options, whoever makes its model."""
     values = function_values(args)
     data = run_data(args)
     if args.alloc_conf is not None:
         _section(data, "training")["pytorch_alloc_conf"] = args.alloc_conf
     if args.function:
-        return _with_function(args, data, values)
-    from ..trace.foreign_model import foreign
+        return _function_input(args, data, values)
+    from ..trace.foreign_model import find_foreign_model
     from ..trace.run import device_of
 
-    with _in_a_sentence():
-        maker = foreign(data.get("model"), trust=args.trust_remote_code)
+    with _errors_as_sentence():
+        maker = find_foreign_model(data.get("model"), trust=args.trust_remote_code)
     if maker is None:
         return TraceInput(data, estimate_of(data, exact=args.diff))
     _no_diff(args, maker.title)
@@ -109,15 +109,18 @@ def job_of(args: argparse.Namespace) -> TraceInput:
     return TraceInput(data, estimate, maker)
 
 
-def _with_function(
+def _function_input(
     args: argparse.Namespace, data: dict[str, Any], values: dict[str, Any]
 ) -> TraceInput:
-    from ..jobs.function import UserFunction, called_with, not_used, run_without_model
+    from ..jobs.function import UserFunction, run_without_model, unused_sentence, values_sentence
     from ..trace.run import device_of
 
     _no_diff(args, "the model of --function")
     data, unused = run_without_model(data)
-    notes = (*([called_with(values)] if values else []), *([not_used(unused)] if unused else []))
+    notes = (
+        *([values_sentence(values)] if values else []),
+        *([unused_sentence(unused)] if unused else []),
+    )
     estimate = estimate_of(data, exact=False)
     maker = UserFunction(args.function, estimate.resolved.run.precision, values,
                      device=device_of(estimate.resolved))  # fmt: skip
@@ -155,14 +158,16 @@ def needs_torch(what: str) -> None:
             raise InputError([NEEDS_TORCH.format(what, error.name or name)]) from None
 
 
-def traced_run(args: argparse.Namespace, job: TraceInput) -> RunTrace:
+def run_trace(args: argparse.Namespace, job: TraceInput) -> RunTrace:
     """Trace it, with the phases on a terminal; what breaks in a model is told in a sentence."""
-    from ..jobs.function import UserFunction, users_own
+    from ..jobs.function import UserFunction, user_errors
     from ..trace.run import trace
 
-    with _phases() as progress:
+    with _phase_line() as progress:
         around = (
-            users_own(job.maker.spec) if isinstance(job.maker, UserFunction) else _in_a_sentence()
+            user_errors(job.maker.spec)
+            if isinstance(job.maker, UserFunction)
+            else _errors_as_sentence()
         )
         with around:
             return trace(job.data, rank=args.rank, steps=args.steps, build=job.maker,
@@ -170,7 +175,7 @@ def traced_run(args: argparse.Namespace, job: TraceInput) -> RunTrace:
 
 
 @contextmanager
-def _in_a_sentence() -> Iterator[None]:
+def _errors_as_sentence() -> Iterator[None]:
     try:
         yield
     except InputError:
@@ -192,7 +197,7 @@ def failure(error: Exception) -> str:
 
 
 @contextmanager
-def _phases() -> Iterator[Callable[[str], None] | None]:
+def _phase_line() -> Iterator[Callable[[str], None] | None]:
     """The phase that has ended, on one line of a terminal that is gone afterwards."""
     if not sys.stderr.isatty():
         yield None

@@ -1,7 +1,7 @@
-"""The values that a key may have, and which engines take each: asked of the code that decides.
+"""The values that each key of a run file may have, and the engines that accept each of them.
 
-Sets come from types and from the tables that engines themselves use. Whether an engine takes a
-value is tried out on a tiny run, so that what is refused is not offered.
+Sets come from types and from the tables that engines themselves use. Whether an engine accepts a
+value is tried out on a tiny run, so that a value that is refused is not offered.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from .resolve_inference import PRECISIONS
 from .resolve_training import RECOMPUTE
 from .runfile import hints, parts, read, with_settings
 
-FEW = 5  # whole numbers that are shown as a choice
+MOST_LISTED = 5  # a whole number with at most this many values is shown as a choice
 SAMPLES = ("True", "0.8", "4", "128")  # for settings of torch's allocator
 QUARTERS = {2: "half of the layers", 3: "three quarters of the layers"}
-# Words of values as people write them; a value's other words stay as they are.
-SPELT = {
+# Words of values as people write them; other words stay as they are.
+DISPLAY_WORDS = {
     "adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "8bit": "8-bit", "adafactor": "Adafactor",
     "lion": "Lion", "muon": "Muon", "cpu": "CPU", "nvme": "NVMe", "sdpa": "SDPA", "rope": "RoPE",
     "alibi": "ALiBi", "rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "flash": "Flash",
@@ -63,8 +63,8 @@ TITLES: Mapping[str, Mapping[Any, str]] = {
 }  # fmt: skip
 TINY = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 512,
         "max_seq_len": 256}  # fmt: skip
-# What has to be said beside a key for it to make sense, where the engine has that.
-BESIDE: Mapping[str, tuple[str, ...]] = {
+# Settings that a key needs to have an effect; those of `engine` only where the engine has the key.
+COMPANIONS: Mapping[str, tuple[str, ...]] = {
     "training.checkpoint_reentrant": ("training.activation_checkpointing=full",),
     "training.quantization": ("training.lora.r=8",),
     "training.double_quant": ("training.lora.r=8", "training.quantization=nf4"),
@@ -86,8 +86,8 @@ class AllowedValue(Struct, frozen=True, omit_defaults=True):
     engines: tuple[str, ...] = ()
 
 
-def takes(engine: str, path: str, value: Any) -> bool:
-    """Whether an engine takes a key with a value, in a run where that key makes sense."""
+def accepts(engine: str, path: str, value: Any) -> bool:
+    """Whether an engine accepts a value of a key, in a tiny run in which the key has an effect."""
     setting = f"{path}={msgspec.json.encode(value).decode()}"
     if path == "inference.kv_cache_dtype":  # a cache may follow the dtype
         return any(_resolves(engine, path, (f"inference.dtype={one}", setting))
@@ -97,72 +97,77 @@ def takes(engine: str, path: str, value: Any) -> bool:
 
 def _resolves(engine: str, path: str, settings: tuple[str, ...]) -> bool:
     run: dict[str, Any] = {"model": TINY, "hardware": {"gpu": "h100-80gb-sxm"}}
-    beside = BESIDE.get(path, ())
+    companions = COMPANIONS.get(path, ())
     if path.startswith("inference."):
         run["inference"] = {"engine": engine}
     else:
         run |= {"engine": {"type": engine}, "hardware": {**run["hardware"], "num_gpus": 8},
                 "training": {"gradient_accumulation_steps": 4}}  # fmt: skip
         known = {f"engine.{key}" for key in engines()[engine].options}
-        beside = tuple(
-            one for one in beside if one.partition("=")[0] in known or not one.startswith("engine.")
+        companions = tuple(
+            one
+            for one in companions
+            if one.partition("=")[0] in known or not one.startswith("engine.")
         )
     try:
-        resolve(read(with_settings(run, (*beside, *settings))))
+        resolve(read(with_settings(run, (*companions, *settings))))
     except InputError:
         return False
     return True
 
 
 def choices(path: str, kind: Any, known: Iterable[str] | None) -> tuple[AllowedValue, ...]:
-    """Every value of a key that is offered; `known`: the engines that have the key."""
+    """The values to offer for a key.
+
+    kind: the key's type; known: the engines that have the key, None where all have it.
+    """
     if path in SETS:
-        return tuple(_choice(path, value, names) for value, names in SETS[path]().items())
-    every = tuple(known) if known is not None else _deciding(path)
-    found = []
-    for value in _typed(path, kind):
-        names = tuple(name for name in every if takes(name, path, value))
-        if names or not every:
-            found.append(_choice(path, value, () if names == every else names))
-    return tuple(found)
+        return tuple(_allowed_value(path, value, names) for value, names in SETS[path]().items())
+    asked = tuple(known) if known is not None else _engines_to_ask(path)
+    values = []
+    for value in _typed_values(path, kind):
+        names = tuple(name for name in asked if accepts(name, path, value))
+        if names or not asked:
+            values.append(_allowed_value(path, value, () if names == asked else names))
+    return tuple(values)
 
 
-def _deciding(path: str) -> tuple[str, ...]:
-    """Engines to be asked about a key that all of them have."""
+def _engines_to_ask(path: str) -> tuple[str, ...]:
+    """The engines to try the values of a key on that all engines have."""
     return engine_names() if path.startswith("training.") and "lora." not in path else ()
 
 
-def _choice(path: str, value: Any, names: Iterable[str]) -> AllowedValue:
-    return AllowedValue(value, TITLES.get(path, {}).get(value) or spelt(value), tuple(names))
+def _allowed_value(path: str, value: Any, names: Iterable[str]) -> AllowedValue:
+    return AllowedValue(value, TITLES.get(path, {}).get(value) or display_name(value), tuple(names))
 
 
-def spelt(value: Any) -> str:
-    """A value as people write it."""
+def display_name(value: Any) -> str:
+    """A value in words, as people write it."""
     words = str(value).split("_")
-    return " ".join(SPELT.get(word, word) for word in words)
+    return " ".join(DISPLAY_WORDS.get(word, word) for word in words)
 
 
-def _typed(path: str, kind: Any) -> list[Any]:
-    """Values that a type lists, and whole numbers between narrow bounds."""
-    found: list[Any] = []
+def _typed_values(path: str, kind: Any) -> list[Any]:
+    """The values that a type lists, and whole numbers between narrow bounds."""
+    values: list[Any] = []
     for part in parts(kind):
         if typing.get_origin(part) is typing.Literal:
-            found += typing.get_args(part)
+            values += typing.get_args(part)
         for meta in getattr(part, "__metadata__", ()):
             if isinstance(meta, msgspec.Meta) and meta.le is not None and meta.ge is not None:
                 whole = typing.get_args(part)[0] is int
-                if whole and meta.le - meta.ge < FEW:
-                    found += range(int(meta.ge), int(meta.le) + 1)
-    if path == "training.activation_checkpointing":  # 0, 1 and 4 are words already
-        found = [one for one in found if isinstance(one, str) or RECOMPUTE[one][1] in QUARTERS]
-    return found
+                if whole and meta.le - meta.ge < MOST_LISTED:
+                    values += range(int(meta.ge), int(meta.le) + 1)
+    if path == "training.activation_checkpointing":  # 0, 1 and 4 are listed as words
+        values = [one for one in values if isinstance(one, str) or RECOMPUTE[one][1] in QUARTERS]
+    return values
 
 
 def _by_engine(sets: Mapping[str, Iterable[str]]) -> dict[Any, tuple[str, ...]]:
-    """Each value, and the engines whose set has it: none named where all have."""
+    """Each value with the engines whose set has it; an empty tuple where all have it."""
     values = dict.fromkeys(value for each in sets.values() for value in each)
-    found = {value: tuple(name for name in sets if value in sets[name]) for value in values}
-    return {value: () if len(names) == len(sets) else names for value, names in found.items()}
+    engines_of = {value: tuple(name for name in sets if value in sets[name]) for value in values}
+    return {value: () if len(names) == len(sets) else names for value, names in engines_of.items()}
 
 
 def _quantizations() -> dict[Any, tuple[str, ...]]:
@@ -181,30 +186,30 @@ def _speculations() -> dict[Any, tuple[str, ...]]:
 
 
 def _dtypes() -> dict[Any, tuple[str, ...]]:
-    """The numbers that precisions are of."""
+    """The dtypes that the names of precisions begin with."""
     kind = next(iter(parts(hints(TrainingConfig)["precision"])))
     return {str(one).partition("_")[0]: () for one in typing.get_args(kind)}
 
 
 def _served_dtypes() -> dict[Any, tuple[str, ...]]:
-    return _by_engine({name: [one for one in PRECISIONS if takes(name, "inference.dtype", one)]
+    return _by_engine({name: [one for one in PRECISIONS if accepts(name, "inference.dtype", one)]
                        for name in server_names()})  # fmt: skip
 
 
 def _optimizers() -> dict[Any, tuple[str, ...]]:
-    order = {name: [one for one in OPTIMIZERS if one in made.optimizers]
-             for name, made in engines().items()}  # fmt: skip
-    found = _by_engine(order)
-    return {name: found[name] for name in OPTIMIZERS}
+    order = {name: [one for one in OPTIMIZERS if one in one_engine.optimizers]
+             for name, one_engine in engines().items()}  # fmt: skip
+    engines_of = _by_engine(order)
+    return {name: engines_of[name] for name in OPTIMIZERS}
 
 
 def _alloc_confs() -> dict[Any, tuple[str, ...]]:
-    """One sample for each setting that moves memory."""
+    """One example for each allocator setting that changes memory."""
     return {f"{key}:{value}": () for key, (field, _) in READERS.items() if field
-            for value in [next(one for one in SAMPLES if _read(f"{key}:{one}"))]}  # fmt: skip
+            for value in [next(one for one in SAMPLES if _parses(f"{key}:{one}"))]}  # fmt: skip
 
 
-def _read(text: str) -> bool:
+def _parses(text: str) -> bool:
     try:
         AllocatorSettings.parse(text)
     except AllocatorSettingsError:
@@ -212,26 +217,26 @@ def _read(text: str) -> bool:
     return True
 
 
-def _plain(values: Iterable[Any]) -> Callable[[], dict[Any, tuple[str, ...]]]:
+def _for_all_engines(values: Iterable[Any]) -> Callable[[], dict[Any, tuple[str, ...]]]:
     return lambda: dict.fromkeys(values, ())
 
 
-# Texts with a closed set: the set, from where it is decided.
+# Text keys with a closed set of values: a function that gives each value and its engines.
 SETS: Mapping[str, Callable[[], dict[Any, tuple[str, ...]]]] = {
     "training.dtype": _dtypes,
     "training.optimizer": _optimizers,
     "training.pytorch_alloc_conf": _alloc_confs,
-    "engine.type": _plain(engine_names()),
-    "inference.engine": _plain(server_names()),
+    "engine.type": _for_all_engines(engine_names()),
+    "inference.engine": _for_all_engines(server_names()),
     "inference.engine_generation": lambda: {TORCH: ("tensorrt_llm",), TENSORRT: ("tensorrt_llm",)},
     "inference.dtype": _served_dtypes,
     "inference.quantization": _quantizations,
     "inference.speculative_method": _speculations,
-    "inference.cache_implementation": _plain(CACHES),
-    "inference.cache_type_k": _plain(CACHE_TYPES),
-    "inference.cache_type_v": _plain(CACHE_TYPES),
-    "hardware.interconnect": _plain(catalog.names("links")),
+    "inference.cache_implementation": _for_all_engines(CACHES),
+    "inference.cache_type_k": _for_all_engines(CACHE_TYPES),
+    "inference.cache_type_v": _for_all_engines(CACHE_TYPES),
+    "hardware.interconnect": _for_all_engines(catalog.names("links")),
 }
-# Those whose set is not all there is: other texts are taken as well.
-OPEN = frozenset({"training.pytorch_alloc_conf", "inference.engine_generation",
+# Keys whose set is not complete: other texts are accepted as well.
+OPEN_SETS = frozenset({"training.pytorch_alloc_conf", "inference.engine_generation",
                   "training.lora.target_modules"})  # fmt: skip

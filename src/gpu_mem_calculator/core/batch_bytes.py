@@ -1,8 +1,9 @@
-"""What a run without a pool takes, by context and batch, from a few of its ledgers.
+"""Bytes of an inference run without a cache pool, by context and batch, from a few of its ledgers.
 
-At each instant of a context the bytes are a line in the batch. Along contexts they are a parabola
-(keys and values grow with the context, masks with its square) as long as no window begins to slide:
-three contexts make it, two more prove it, and where they do not each half has its own.
+At each instant of a context the bytes are linear in the batch. Along contexts they are quadratic
+(keys and values grow with the context, masks with its square) as long as no window begins to slide.
+Three contexts determine the parabola and two more check it; where the check fails, each half of the
+contexts gets its own parabola.
 """
 
 from __future__ import annotations
@@ -15,64 +16,70 @@ from msgspec.structs import replace
 from .calculator import STEP
 from .resolved_run import ResolvedRun
 
-Line = tuple[int, int]  # bytes of one sequence, and of each one more
-Lines = tuple[Line, ...]  # by instant
-FEW = 5  # contexts: what a parabola and its proof take
+Line = tuple[int, int]  # bytes of one sequence, and of each further one
+Lines = tuple[Line, ...]  # one for each instant
+PARABOLA_CONTEXTS = 5  # three that determine a parabola, two that check it
 
 
-def lines(resolved: ResolvedRun, contexts: Sequence[int]) -> list[Lines]:
-    """For each context, the line of every instant."""
+def batch_lines(resolved: ResolvedRun, contexts: Sequence[int]) -> list[Lines]:
+    """For each context, the bytes at every instant as a line in the batch."""
     known: dict[int, Lines] = {}
-    _fill(resolved, sorted(set(contexts)), known)
+    _fill_contexts(resolved, sorted(set(contexts)), known)
     return [known[context] for context in contexts]
 
 
-def _fill(resolved: ResolvedRun, wanted: Sequence[int], known: dict[int, Lines]) -> None:
-    """One parabola for a stretch of contexts, or one for each half of it."""
-    last = len(wanted) - 1
-    places = {0, last // 2, last, last // 4, 3 * last // 4} if last >= FEW else range(last + 1)
-    for place in places:
-        if wanted[place] not in known:
-            known[wanted[place]] = own_lines(resolved, wanted[place])
-    if last < FEW:
+def _fill_contexts(resolved: ResolvedRun, contexts: Sequence[int], known: dict[int, Lines]) -> None:
+    """Add the lines of sorted `contexts` to `known`: by one parabola, or by one for each half."""
+    last = len(contexts) - 1
+    few = last < PARABOLA_CONTEXTS
+    for index in range(last + 1) if few else {0, last // 2, last, last // 4, 3 * last // 4}:
+        if contexts[index] not in known:
+            known[contexts[index]] = context_lines(resolved, contexts[index])
+    if few:
         return
-    three = {one: known[one] for one in (wanted[0], wanted[last // 2], wanted[last])}
-    proof = (wanted[last // 4], wanted[3 * last // 4])
-    if all(_parabola(three, context) == known[context] for context in proof):
-        known.update({c: _parabola(three, c) for c in wanted if c not in known})
+    three = {one: known[one] for one in (contexts[0], contexts[last // 2], contexts[last])}
+    checks = (contexts[last // 4], contexts[3 * last // 4])
+    if all(_parabola(three, context) == known[context] for context in checks):
+        known.update({c: _parabola(three, c) for c in contexts if c not in known})
     else:
-        _fill(resolved, wanted[: last // 2 + 1], known)
-        _fill(resolved, wanted[last // 2 :], known)
+        _fill_contexts(resolved, contexts[: last // 2 + 1], known)
+        _fill_contexts(resolved, contexts[last // 2 :], known)
 
 
-def own_lines(resolved: ResolvedRun, context: int) -> Lines:
-    """The ledgers of one sequence and of two."""
+def context_lines(resolved: ResolvedRun, context: int) -> Lines:
+    """The lines of one context, from the ledgers of one sequence and of two."""
     new = min(int(resolved.run.new_tokens), context - 1)
-    heights = []
+    totals = []
     for batch in (1, 2):
         run = replace(resolved.run, batch=batch, seq=context - new, new_tokens=new)
         ledger = resolved.engine.ledger(run)
-        at = ledger.heights()
-        heights.append([int(at[i.name]) for i in ledger.instants if i.phase in STEP])
-    return tuple((one, two - one) for one, two in zip(*heights, strict=True))
+        heights = ledger.heights()
+        totals.append([int(heights[i.name]) for i in ledger.instants if i.phase in STEP])
+    return tuple((one, two - one) for one, two in zip(*totals, strict=True))
 
 
 def _parabola(three: dict[int, Lines], context: int) -> Lines:
-    """The parabolas through three contexts, at another; nothing where instants differ."""
+    """The parabolas through three contexts, evaluated at another one by Lagrange's formula.
+
+    Empty where the contexts have different numbers of instants.
+    """
     if len({len(each) for each in three.values()}) > 1:
         return ()
-    shares = []
+    weights = []
     for one in three:
-        share = Fraction(1)
+        weight = Fraction(1)
         for other in three:
             if other != one:
-                share *= Fraction(context - other, one - other)
-        shares.append(share)
+                weight *= Fraction(context - other, one - other)
+        weights.append(weight)
     return tuple(
-        (_sum(shares, [line[0] for line in each]), _sum(shares, [line[1] for line in each]))
-        for each in zip(*three.values(), strict=True)
+        (
+            _weighted_sum(weights, [first for first, _ in lines]),
+            _weighted_sum(weights, [further for _, further in lines]),
+        )
+        for lines in zip(*three.values(), strict=True)
     )
 
 
-def _sum(shares: Sequence[Fraction], values: Sequence[int]) -> int:
-    return round(sum(share * value for share, value in zip(shares, values, strict=True)))
+def _weighted_sum(weights: Sequence[Fraction], values: Sequence[int]) -> int:
+    return round(sum(weight * value for weight, value in zip(weights, values, strict=True)))

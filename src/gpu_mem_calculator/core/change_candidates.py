@@ -1,4 +1,4 @@
-"""Changes of a run that may be worth trying: what saves memory, and what people want of room."""
+"""Changes of a run that may be worth trying: what saves memory, and what uses free memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NODES = ("num_nodes", "gpus_per_node")  # they follow from the number of GPUs
 
 
 class Candidate(Struct, frozen=True):
-    """A change that may be worth it: its name, its settings, and what else they cost."""
+    """A change to try: its title, its settings in `--set` notation, and what it costs in words."""
 
     title: str
     settings: tuple[str, ...]
@@ -22,10 +22,10 @@ class Candidate(Struct, frozen=True):
 
 
 def savings(estimate: Estimate) -> Iterator[Candidate]:
-    """What saves memory and trains or serves the same, the cheapest in speed first."""
+    """Changes that save memory and give the same training or inference, cheapest in speed first."""
     run, name = estimate.resolved.run, estimate.resolved.engine.name
     if run.new_tokens is not None:
-        yield from _served(estimate)
+        yield from _inference_savings(estimate)
         return
     adam, megatron = run.optimizer in ("adam", "adamw"), name.startswith("megatron")
     if run.implementation != "fused" and adam:
@@ -64,8 +64,8 @@ def _recompute(level: str, cost: str = "") -> Candidate:
     return Candidate(f"recompute: {level}", (f"training.activation_checkpointing={level}",), cost)
 
 
-def _served(estimate: Estimate) -> Iterator[Candidate]:
-    """Changes for an inference run."""
+def _inference_savings(estimate: Estimate) -> Iterator[Candidate]:
+    """Changes that save memory in an inference run."""
     run = estimate.resolved.run
     if run.attention == "eager":
         yield Candidate("SDPA", ("inference.attention=sdpa",))
@@ -78,7 +78,7 @@ def _served(estimate: Estimate) -> Iterator[Candidate]:
 
 
 def _sharding(estimate: Estimate) -> Iterator[Candidate]:
-    """Cutting more of the states over the data-parallel ranks."""
+    """Changes that shard more of the states over the data-parallel ranks."""
     run, name = estimate.resolved.run, estimate.resolved.engine.name
     if run.mesh.dp == 1:
         return
@@ -97,14 +97,14 @@ def _sharding(estimate: Estimate) -> Iterator[Candidate]:
 
 
 def _to_engine(estimate: Estimate, name: str, *settings: str) -> tuple[str, ...]:
-    """Another engine, without the options that it does not have."""
+    """Settings that select another engine and remove the options that it does not have."""
     given, known = estimate.result.run.get("engine", {}), engine(name).options
     foreign = [f"engine.{key}=null" for key in given if key != "type" and key not in known]
     return (f"engine.type={name}", *settings, *foreign)
 
 
 def _model_parallel(estimate: Estimate) -> Iterator[Candidate]:
-    """Twice the tensor or pipeline parallelism, out of the data-parallel ranks."""
+    """Twice the tensor or pipeline parallelism, with half the data-parallel ranks."""
     run, axes = estimate.resolved.run, estimate.resolved.engine.axes
     if run.mesh.dp % 2:
         return
@@ -119,7 +119,7 @@ def _model_parallel(estimate: Estimate) -> Iterator[Candidate]:
                         "a longer pipeline")  # fmt: skip
 
 
-def further(estimate: Estimate) -> Iterator[Candidate]:
+def further_savings(estimate: Estimate) -> Iterator[Candidate]:
     """What saves memory and trains otherwise: another framework, precision, adapters, more GPUs."""
     run, made = estimate.resolved.run, estimate.resolved.engine
     if made.transformers and run.mesh.dp > 1 and run.mesh.pp == 1:
@@ -145,7 +145,7 @@ def further(estimate: Estimate) -> Iterator[Candidate]:
 
 
 def _frameworks(estimate: Estimate) -> Iterator[Candidate]:
-    """Engines that cut the states of the same model."""
+    """Other engines that shard the states of the same model."""
     name, cost = estimate.resolved.engine.name, "more communication"
     if name != "fsdp":
         yield Candidate("FSDP", _to_engine(estimate, "fsdp"), FSDP_COST)
@@ -156,20 +156,22 @@ def _frameworks(estimate: Estimate) -> Iterator[Candidate]:
 
 
 def _precision(estimate: Estimate) -> Iterator[Candidate]:
-    """Fewer bits; what `dtype` says gives way."""
+    """Precisions with fewer bits; `training.dtype` is removed, because it would contradict."""
     precision = estimate.resolved.run.precision
     given = estimate.result.run.get("training", {})
-    plain = ("training.dtype=null",) if "dtype" in given else ()
+    no_dtype = ("training.dtype=null",) if "dtype" in given else ()
     if precision == "fp32":
-        yield Candidate("bf16 mixed", ("training.precision=bf16_mixed", *plain), "16-bit matmuls")
+        yield Candidate(
+            "bf16 mixed", ("training.precision=bf16_mixed", *no_dtype), "16-bit matmuls"
+        )
     if not precision.endswith("_pure"):
         kind = "fp16" if precision.startswith("fp16") else "bf16"
-        yield Candidate(f"{kind} pure", (f"training.precision={kind}_pure", *plain),
+        yield Candidate(f"{kind} pure", (f"training.precision={kind}_pure", *no_dtype),
                         "weights and states in 16 bits: small updates get lost")  # fmt: skip
 
 
 def _more_gpus(estimate: Estimate) -> Candidate:
-    """Twice as many, all of them data-parallel; nodes follow from their number."""
+    """Twice the GPUs, all of them data-parallel; keys for nodes are removed."""
     given, count = estimate.result.run, 2 * estimate.resolved.hardware.num_gpus
     settings = [f"hardware.num_gpus={count}"]
     settings += [f"hardware.{key}=null" for key in NODES if key in given.get("hardware", {})]
@@ -178,8 +180,8 @@ def _more_gpus(estimate: Estimate) -> Candidate:
     return Candidate(f"{count} GPUs", tuple(settings), "twice the GPUs")
 
 
-def wanted(estimate: Estimate) -> Iterator[Candidate]:
-    """What takes more memory, and is wanted where there is room."""
+def uses_of_free_memory(estimate: Estimate) -> Iterator[Candidate]:
+    """Changes that take more memory and are wanted where some is free."""
     run = estimate.resolved.run
     if run.recompute != "none":
         yield _recompute("none", "faster")

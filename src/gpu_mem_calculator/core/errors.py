@@ -1,5 +1,5 @@
-"""Everything a user can get wrong ends here: one sentence a problem, all problems at once; and how
-a sentence is told beside the answer."""
+"""User errors: one sentence for each problem, all problems at once; and how sentences are printed
+to stderr."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from unicodedata import category
 
-MOST = 400  # characters of a sentence
-SAYS = "gpu-mem-calc: "  # how each begins that is told
+MOST_CHARACTERS = 400  # of a sentence
+SAYS = "gpu-mem-calc: "  # printed in front of each sentence on stderr
 
 
 class InputError(ValueError):
@@ -22,13 +22,17 @@ class InputError(ValueError):
 
 
 def _short(problem: str) -> str:
-    """A sentence that quotes a page keeps its beginning and its end."""
-    return problem if len(problem) <= MOST else f"{problem[: MOST // 2]}...{problem[-MOST // 3 :]}"
+    """Shorten a sentence that quotes a long value to its beginning and its end."""
+    if len(problem) <= MOST_CHARACTERS:
+        return problem
+    return f"{problem[: MOST_CHARACTERS // 2]}...{problem[-MOST_CHARACTERS // 3 :]}"
 
 
 def printable(text: str, kept: str = "") -> str:
-    """A text for a terminal: control and formatting characters, which a server's answer or a
-    model's name may have, as JSON escapes them; those in `kept` stay.
+    """A text that is safe to print on a terminal.
+
+    Control and formatting characters, which a server's answer or a model's name may contain, are
+    escaped as in JSON; characters in `kept` stay.
     """
     if text.isprintable():
         return text
@@ -38,23 +42,23 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def _controls(char: str) -> bool:
-    """Whether a character can steer a terminal, reorder a line, begin one, or is none at all:
+    """Whether a character can control a terminal, reorder or break a line, or is unassigned:
     Unicode's categories C (other), Zl and Zp (separators of lines and paragraphs).
     """
     return not char.isprintable() and category(char) != "Zs"
 
 
 def tell(*sentences: str, begins: str = SAYS) -> None:
-    """Sentences beside the answer, a line each on stderr."""
+    """Print sentences to stderr, one on each line, each after `begins`."""
     for sentence in sentences:
         print(f"{begins}{printable(sentence)}", file=sys.stderr, flush=True)
 
 
 class Problems(list[str]):
-    """What is wrong so far, so that all of it can be told at once."""
+    """The problems collected so far, to be raised together."""
 
     def attempt(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What a function returns; None where it has a problem, which is kept."""
+        """Call a function. Where it raises InputError, collect its problems and return None."""
         try:
             return function(*args)
         except InputError as error:
@@ -63,8 +67,8 @@ class Problems(list[str]):
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` where some known word is close, else nothing."""
+    """`; did you mean 'x'?` where a known word is similar, else an empty text."""
     import difflib
 
-    found = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    matches = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -1,4 +1,4 @@
-"""The ledger with its formulas: the same engine run again with letters for its sizes."""
+"""The ledger with formulas: the same engine is run again with letters for the sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..model.scaling import with_share
 from ..model.symbolic import symbolic
 from ..run.run import Run
 from .calculator import STEP, Estimate
-from .stage_replay import with_blocks
+from .stage_replay import with_block_rounding
 
 LETTERS = {
     "b": "micro-batch", "s": "sequence", "n": "new tokens", "m": "micro-batches a step",
@@ -76,14 +76,14 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def explain(estimate: Estimate) -> Explanation:
-    """Explain an estimate's busiest stage."""
+    """The explanation of the busiest pipeline stage of an estimate."""
     ledger = None if estimate.served else _symbolic_ledger(estimate)
     shown = ledger or estimate.ledger
     peak = shown.peak_instant(phases=STEP)
-    entries = _merged([_explained(e, shown, peak.name) for e in shown.entries])
+    entries = _merge_entries([_explain_entry(e, shown, peak.name) for e in shown.entries])
     entries.sort(key=lambda e: (e.bytes_at_peak == 0, e.place != "gpu", -e.bytes_at_peak, -e.bytes))
-    outside = [_beside(GPU, *part) for part in estimate.outside_torch]
-    outside.append(_beside(CPU, *estimate.resolved.host_libraries))
+    outside = [_outside_entry(GPU, *part) for part in estimate.outside_torch]
+    outside.append(_outside_entry(CPU, *estimate.resolved.host_libraries))
     letters = _letters(shown)
     return Explanation(
         peak=peak.title, stage=estimate.result.busiest_stage, num_stages=len(estimate.ledgers),
@@ -95,8 +95,8 @@ def explain(estimate: Estimate) -> Explanation:
     )  # fmt: skip
 
 
-def _beside(place: str, name: str, size: int, source: str) -> ExplainedEntry:
-    """What a process takes beside torch's memory, on the card or on the host."""
+def _outside_entry(place: str, name: str, size: int, source: str) -> ExplainedEntry:
+    """An entry for memory outside torch, on the GPU or on the host."""
     return ExplainedEntry(
         name=name, kind="outside torch", place=place, bytes=size, formula=f"{size:,}",
         numbers=f"{size:,}", copies_at_peak=1, bytes_at_peak=size, alive={}, always=True,
@@ -105,26 +105,26 @@ def _beside(place: str, name: str, size: int, source: str) -> ExplainedEntry:
 
 
 def _symbolic_ledger(estimate: Estimate) -> Ledger | None:
-    """The ledger with letters, or None where it would not say what the plain one says."""
+    """The ledger with letters; None where its bytes would differ from the plain one's."""
     run = replace(estimate.resolved.run, stage=estimate.result.busiest_stage)
     engine = estimate.resolved.engine
     try:
-        ledger = engine.ledger(_with_letters(run))
+        ledger = engine.ledger(_symbolic_run(run))
     except TypeError:  # an operation that letters do not have
         LOG.info("%s: formulas take numbers only", engine.name, exc_info=True)
         return None
     if _heights(ledger) != _heights(engine.ledger(run)):
         return None
-    return ledger if estimate.replayed is None else with_blocks(ledger, estimate.replayed)
+    return ledger if estimate.replayed is None else with_block_rounding(ledger, estimate.replayed)
 
 
 def _heights(ledger: Ledger) -> list[int]:
-    """Bytes at each instant that the run has."""
+    """The bytes at each instant that is present in the run."""
     return [int(ledger.at(i)) for i in ledger.instants if int(i.present)]
 
 
-def _with_letters(run: Run) -> Run:
-    """The run with a letter for each size; an axis with one rank stays 1."""
+def _symbolic_run(run: Run) -> Run:
+    """The run with a letter for each size; an axis with one rank stays the number 1."""
     mesh = run.mesh
     axes = {axis: getattr(mesh, axis) for axis in AXES}
     given = run.parameters_given
@@ -141,14 +141,14 @@ def _with_letters(run: Run) -> Run:
 
 
 def _arch(run: Run) -> Arch:
-    """The architecture with letters; its own total is N where another one, P, is given."""
+    """The architecture with letters. Where a parameter count P is given, its own count is N."""
     arch, given = symbolic(run.arch), run.parameters_given
     if given is None:
         return arch
     return with_share(arch, (Sym.named(given, "P"), Sym.named(run.arch.own_parameters, "N")))
 
 
-def _explained(entry: Entry, ledger: Ledger, peak: str) -> ExplainedEntry:
+def _explain_entry(entry: Entry, ledger: Ledger, peak: str) -> ExplainedEntry:
     present = [i for i in ledger.instants if int(i.present)]
     alive: dict[str, int] = {}
     for instant in present:
@@ -168,23 +168,23 @@ def _explained(entry: Entry, ledger: Ledger, peak: str) -> ExplainedEntry:
     )  # fmt: skip
 
 
-def _merged(entries: list[ExplainedEntry]) -> list[ExplainedEntry]:
-    """Entries without bytes left out; the same one at several instants becomes one."""
-    found: dict[tuple[Any, ...], ExplainedEntry] = {}
+def _merge_entries(entries: list[ExplainedEntry]) -> list[ExplainedEntry]:
+    """Merge equal entries of different instants, and leave out entries without bytes."""
+    merged: dict[tuple[Any, ...], ExplainedEntry] = {}
     for entry in entries:
         key = (entry.name, entry.kind, entry.place, entry.formula, entry.source)
         if entry.bytes == 0 or not entry.alive:
             continue
-        if key in found:
-            one = found[key]
-            copies = one.copies_at_peak + entry.copies_at_peak
-            found[key] = replace(
-                one, alive=one.alive | entry.alive, copies_at_peak=copies,
-                bytes_at_peak=copies * one.bytes,
+        if key in merged:
+            first = merged[key]
+            copies = first.copies_at_peak + entry.copies_at_peak
+            merged[key] = replace(
+                first, alive=first.alive | entry.alive, copies_at_peak=copies,
+                bytes_at_peak=copies * first.bytes,
             )  # fmt: skip
         else:
-            found[key] = entry
-    return list(found.values())
+            merged[key] = entry
+    return list(merged.values())
 
 
 def _formula(number: Num) -> str:
@@ -196,7 +196,7 @@ def _numbers(number: Num) -> str:
 
 
 def _letters(ledger: Ledger) -> dict[str, int]:
-    """The letters that are used, with their values."""
+    """The letters that the formulas of a ledger use, with their values."""
     used: dict[str, int] = {}
     for entry in ledger.entries:
         if isinstance(entry.bytes, Sym) and entry.bytes.value:

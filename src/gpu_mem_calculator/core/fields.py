@@ -14,15 +14,15 @@ from ..engines import ALIASES, engine_names, engines
 from ..serving import ALIASES as SERVER_ALIASES
 from ..serving import servers
 from ..serving.transformers.checks import ONE_VALUE
-from .allowed_values import OPEN, AllowedValue, choices, takes
+from .allowed_values import OPEN_SETS, AllowedValue, accepts, choices
 from .keys import DEFAULT, WORDS
 from .models import LoraConfig, Object, Parameters
 from .resolve_training import AXES
 from .runfile import SECTIONS, hints, parts
 
-LARGE = 10**9  # whole numbers that may be larger are sizes
-# Keys that some engines refuse, and a value to ask them with.
-ASKED: Mapping[str, Any] = {
+LARGE = 10**9  # a whole number that may be larger is shown as a size
+# Keys that some engines refuse, with a value for which to try out whether an engine accepts them.
+PROBE_VALUES: Mapping[str, Any] = {
     "training.autocast": True, "training.attention": "eager", "training.lora": {},
     "training.checkpoint_reentrant": True, "training.quantization": "nf4",
     "training.double_quant": True, "training.upcast_unquantized": True,
@@ -36,7 +36,12 @@ TITLES = {
     "inference": "serving", "hardware": "hardware",
 }  # fmt: skip
 TRAINING, SERVING = "training", "serving"
-OF = {"training": TRAINING, "parallelism": TRAINING, "engine": TRAINING, "inference": SERVING}
+SECTION_MODE = {
+    "training": TRAINING,
+    "parallelism": TRAINING,
+    "engine": TRAINING,
+    "inference": SERVING,
+}
 KINDS = {int: "count", float: "number", bool: "flag", str: "text"}
 
 
@@ -68,24 +73,24 @@ class RunFileField(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def fields() -> list[RunFileField]:
-    """Every key of every section, those of training.lora behind it."""
+    """Every key of every section, in the order of the sections; keys of training.lora follow it."""
     return list(_fields())
 
 
 @cache
 def _fields() -> tuple[RunFileField, ...]:
-    found = []
+    entries = []
     for section, struct in SECTIONS.items():
         for key, kind in hints(struct).items():
-            found.append(_field(section, key, kind, DEFAULT.get(f"{section}.{key}")))
+            entries.append(_field(section, key, kind, DEFAULT.get(f"{section}.{key}")))
             if key == "lora":
-                found += [_field(section, f"lora.{inner}", each, _adapter_default(inner))
-                          for inner, each in hints(LoraConfig).items()]  # fmt: skip
-    return tuple(found)
+                entries += [_field(section, f"lora.{inner}", inner_kind, _adapter_default(inner))
+                          for inner, inner_kind in hints(LoraConfig).items()]  # fmt: skip
+    return tuple(entries)
 
 
 def _adapter_default(key: str) -> Any:
-    """Without a rank there is no adapter at all."""
+    """The default of a key of training.lora; `r` has none, because giving it adds the adapter."""
     return None if key == "r" else getattr(LoraConfig(), key)
 
 
@@ -95,11 +100,11 @@ def _field(section: str, key: str, kind: Any, default: Any) -> RunFileField:
     defaults = _defaults(path, section, key, default)
     offered = choices(path, kind, defaults)
     name = _kind(kind)
-    if offered and path not in OPEN and name != "list":
+    if offered and path not in OPEN_SETS and name != "list":
         name = "choice"
     return RunFileField(
         path=path, section=section, key=key, label=label, meaning=meaning, kind=name, level=level,
-        choices=offered, open=path in OPEN, defaults=defaults,
+        choices=offered, open=path in OPEN_SETS, defaults=defaults,
         default=default if defaults is None else None, **({} if offered else _bounds(kind)),
     )  # fmt: skip
 
@@ -109,21 +114,25 @@ def _defaults(path: str, section: str, key: str, default: Any) -> dict[str, Any]
     if path in ("engine.type", "inference.engine"):
         return None
     if section == "engine":
-        return {name: one.options[key] for name, one in engines().items() if key in one.options
-                and (path not in ASKED or takes(name, path, ASKED[path]))}  # fmt: skip
+        having = {name: one for name, one in engines().items() if key in one.options}
+        return {
+            name: one.options[key]
+            for name, one in having.items()
+            if path not in PROBE_VALUES or accepts(name, path, PROBE_VALUES[path])
+        }
     if section == "inference":
         return {name: one.options[key] for name, one in servers().items()
                 if key in one.options and not (one.serve is None and key in ONE_VALUE)}  # fmt: skip
     axis = next((axis for axis, name in AXES.items() if name == key), None)
     if section == "parallelism" and axis:
         return {name: 1 for name, one in engines().items() if axis in one.axes}
-    if path in ASKED:
-        return {name: default for name in engine_names() if takes(name, path, ASKED[path])}
+    if path in PROBE_VALUES:
+        return {name: default for name in engine_names() if accepts(name, path, PROBE_VALUES[path])}
     return None
 
 
 def _kind(kind: Any) -> str:
-    """What a form shows for a type."""
+    """The kind of input that a form shows for a type (see `RunFileField.kind`)."""
     if any(part in (Object, LoraConfig) for part in parts(kind)):
         return "object"
     names = []
@@ -140,24 +149,24 @@ def _kind(kind: Any) -> str:
 
 
 def _bounds(kind: Any) -> dict[str, float]:
-    """The widest of what a type's alternatives allow."""
+    """The bounds of a type; of several alternatives, the widest."""
     metas = [meta for part in parts(kind) for meta in getattr(part, "__metadata__", ())
              if isinstance(meta, msgspec.Meta)]  # fmt: skip
-    found: dict[str, float] = {}
+    widest: dict[str, float] = {}
     for name, pick, each in (
         ("minimum", min, [meta.ge for meta in metas]), ("maximum", max, [m.le for m in metas]),
         ("above", min, [meta.gt for meta in metas]), ("below", max, [m.lt for m in metas]),
     ):  # fmt: skip
-        given = [bound for bound in each if bound is not None]
-        if given:
-            found[name] = pick(given)
-    return found
+        bounds = [bound for bound in each if bound is not None]
+        if bounds:
+            widest[name] = pick(bounds)
+    return widest
 
 
 @cache
 def form() -> dict[str, Any]:
-    """Everything that a form needs but the cards and the presets, as plain data."""
-    sections = [{"name": name, "title": TITLES[name], "of": OF.get(name, "both")}
+    """Sections, fields and engines as plain data: what a form needs besides cards and presets."""
+    sections = [{"name": name, "title": TITLES[name], "of": SECTION_MODE.get(name, "both")}
                 for name in SECTIONS]  # fmt: skip
     return {
         "sections": sections,
@@ -167,16 +176,16 @@ def form() -> dict[str, Any]:
 
 
 def _engines(kind: str) -> list[dict[str, Any]]:
-    """Engines with their other spellings, and the axes that they cut along."""
+    """Engines with their aliases and the axes of parallelism that they have."""
     every = engines() if kind == TRAINING else servers()
     aliases = ALIASES if kind == TRAINING else SERVER_ALIASES
-    found = []
+    rows = []
     for name, one in every.items():
         options = () if one.serve is None else one.options
         axes = one.axes if kind == TRAINING else {a for a, key in AXES.items() if key in options}
-        found.append({
+        rows.append({
             "name": name, "title": one.title, "kind": kind,
             "axes": [axis for axis in AXES if axis in axes],
             "aliases": [alias for alias, meant in aliases.items() if meant == name],
         })  # fmt: skip
-    return found
+    return rows

@@ -1,4 +1,4 @@
-"""Reading files within a bound, and writing them whole or not at all."""
+"""Reads files of bounded size, and writes files completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from stat import S_IMODE, S_ISREG
 from ..ledger.units import MIB
 from .errors import InputError
 
-MOST_BYTES = 8 * MIB  # of a configuration file, and of a module's record
+MOST_BYTES = 8 * MIB  # of a configuration file or a module's record
 MOST_RUNS_BYTES = 256 * MIB  # of a file of cases or of measured runs
 
 
 def read_text(
     path: str | Path, option: str = "", *, most: int = MOST_BYTES, encoding: str = "utf-8"
 ) -> str:
-    """The text of a file, a pipe or a device, of which `most` bytes are read; what cannot be read
-    is a sentence that begins with the option and the path.
+    """The text of a file, a pipe or a device of at most `most` bytes.
+
+    Raises InputError with a sentence that begins with the option and the path.
     """
     where = f"{option} {path}".lstrip()
     try:
@@ -42,8 +43,8 @@ def read_text(
 
 
 def check_writable(path: str | Path, option: str) -> None:
-    """Raise the sentence of `write_file` before there is anything to write; nothing changes."""
-    with _in_a_sentence(path, option):
+    """Raise the error that `write_file` would raise, without writing anything."""
+    with _write_errors(path, option):
         if not os.path.exists(path):
             target = os.path.realpath(path)
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -57,24 +58,24 @@ def check_writable(path: str | Path, option: str) -> None:
 
 
 def write_file(path: str | Path, data: bytes, option: str) -> None:
-    """Write a file as a whole: until all of it is on disk, the old file stays.
+    """Write a file completely: until all bytes are on disk, the old file stays.
 
-    The bytes go into a new file beside the old one, which is then renamed. A symbolic link stays,
-    and so do permissions. What cannot be replaced so is written in place: a pipe, a device,
-    standard output, a file with a second name, one whose owner cannot be kept or whose folder takes
+    The bytes are written to a new file in the same folder, which is then renamed. Symbolic links
+    and permissions are preserved. Written in place are a pipe, a device, standard output, a file
+    with several hard links, one whose owner cannot be preserved, and one in a folder that accepts
     no new file.
     """
-    with _in_a_sentence(path, option):
+    with _write_errors(path, option):
         stream = _stream(path)
         if stream is not None:
             _write_all(stream, data)
-        elif not _replaced(path, data):
+        elif not _replace_file(path, data):
             with open(path, "wb") as file:
                 file.write(data)
 
 
 @contextmanager
-def _in_a_sentence(path: str | Path, option: str) -> Iterator[None]:
+def _write_errors(path: str | Path, option: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
@@ -83,7 +84,7 @@ def _in_a_sentence(path: str | Path, option: str) -> Iterator[None]:
 
 
 def _stream(path: str | Path) -> int | None:
-    """The descriptor of standard output or error where a path such as /dev/stdout names it."""
+    """The descriptor of standard output or error, where the path (such as /dev/stdout) is one."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if os.path.samestat(os.stat(path), os.fstat(stream.fileno())):
@@ -95,13 +96,13 @@ def _stream(path: str | Path) -> int | None:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
-def _replaced(path: str | Path, data: bytes) -> bool:
-    """Whether a new file with the data could take the old one's place."""
+def _replace_file(path: str | Path, data: bytes) -> bool:
+    """Replace a file by a new one with the data; False where that is not possible."""
     target = os.path.realpath(path)
     old = os.stat(target) if os.path.exists(target) else None
     if old is None and os.path.exists(path):  # a descriptor's link, such as /dev/fd/5 to a pipe
@@ -109,26 +110,28 @@ def _replaced(path: str | Path, data: bytes) -> bool:
     if old is not None and not (S_ISREG(old.st_mode) and old.st_nlink == 1):
         return False
     try:
-        descriptor, beside = tempfile.mkstemp(prefix=".gpu-mem-calc-", dir=os.path.dirname(target))
+        descriptor, temporary = tempfile.mkstemp(
+            prefix=".gpu-mem-calc-", dir=os.path.dirname(target)
+        )
     except OSError:
         return False  # the write in place says what is wrong
     try:
         with open(descriptor, "wb") as file:
-            _adopt(beside, old)
+            _copy_permissions(temporary, old)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, target)
+        os.replace(temporary, target)
     except BaseException as error:
-        os.unlink(beside)
+        os.unlink(temporary)
         if isinstance(error, OSError) and error.errno in (errno.EBUSY, errno.EPERM):
             return False  # a mount point, or another owner's
         raise
     return True
 
 
-def _adopt(path: str, old: os.stat_result | None) -> None:
-    """Give a new file the owner and the permissions of the old one, else those of any new file."""
+def _copy_permissions(path: str, old: os.stat_result | None) -> None:
+    """Give a new file the owner and permissions of the old one, or the default permissions."""
     new = os.stat(path)
     if old is not None and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         os.chown(path, old.st_uid, old.st_gid)
@@ -136,7 +139,7 @@ def _adopt(path: str, old: os.stat_result | None) -> None:
 
 
 def _umask() -> int:
-    """The mask of a new file's permissions, which can be read only by being set."""
+    """The process's umask, which can be read only by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""Whether a run fits on its card, in a word."""
+"""The verdict: whether a run fits on its GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SPREAD_PERCENT = 2
 
 
 def spread_bytes(needs: int) -> int:
-    """How far a figure may be off: a run within it is tight."""
+    """The bytes by which a figure may be off; a run that is this close to the limit is tight."""
     return needs * SPREAD_PERCENT // 100
 
 

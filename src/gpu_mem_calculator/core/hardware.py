@@ -1,4 +1,4 @@
-"""Which card, how many, in how many nodes."""
+"""The GPUs of a run: which card, how many, on how many nodes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from .errors import InputError, nearest
 from .models import GPUConfig
 
 DEFAULT_MEMORY_GB = 80.0
-NEAR = 0.01  # of a card's memory: readings of one card differ by driver
-CHIP = ("9.0", 132)  # what is taken for a card that is not known: an H200's
+SAME_CARD = 0.01  # share of a card's memory by which readings of one card differ between drivers
+DEFAULT_CHIP = ("9.0", 132)  # an H200's, assumed for unknown cards
 
 
 class Hardware(Struct, frozen=True, kw_only=True):
-    """The cards of a run. `memory_bytes` is what a process can have on one of them, `card_bytes`
-    all that the driver reports to it, `smi_bytes` what nvidia-smi calls the total.
+    """The GPUs of a run.
+
+    - memory_bytes: free for a process on one GPU
+    - card_bytes: the total that the driver reports to a process
+    - smi_bytes: the total that nvidia-smi shows
     """
 
     title: str
@@ -32,7 +35,7 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
 
 def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
-    """The cards that a hardware section means; `ranks` is what the mesh needs, if it says."""
+    """The GPUs that a hardware section describes; `ranks` is the size of the mesh, if known."""
     title, total, (capability, multiprocessors), assumed = _card(config)
     if config.gpu_memory_bytes is not None:
         total = config.gpu_memory_bytes
@@ -56,7 +59,7 @@ def find_hardware(config: GPUConfig, ranks: int | None) -> Hardware:
 
 
 def _smi_bytes(config: GPUConfig, total: int) -> int:
-    """nvidia-smi counts what the driver keeps for itself, where that is known."""
+    """The total that nvidia-smi shows, which includes what the driver reserves, if known."""
     row = catalog.find("gpus", config.gpu) if config.gpu is not None else None
     if row is None or config.gpu_memory_bytes is not None:
         return total
@@ -64,10 +67,10 @@ def _smi_bytes(config: GPUConfig, total: int) -> int:
 
 
 def _chip(row: catalog.Row) -> tuple[str, int]:
-    """Compute capability and multiprocessors; both are an H200's where one is not known."""
+    """Compute capability and multiprocessors of a card; an H200's where they are not known."""
     known = "compute_capability" in row and "multiprocessors" in row
-    capability = row.get("compute_capability", CHIP[0])
-    return capability, row["multiprocessors"] if known else CHIP[1]
+    capability = row.get("compute_capability", DEFAULT_CHIP[0])
+    return capability, row["multiprocessors"] if known else DEFAULT_CHIP[1]
 
 
 def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]]:
@@ -87,29 +90,29 @@ def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]
                               f"{row['memory_gb']}; leave one of the two out"])  # fmt: skip
         return row["title"], row["memory_bytes"], _chip(row), ()
     if config.gpu_memory_gb is None and config.gpu_memory_bytes is not None:
-        found = _nearest(config.gpu_memory_bytes)
-        if found is not None:
-            said = f"hardware.gpu={found['name']}, whose memory is nearest"
-            return found["title"], found["memory_bytes"], _chip(found), (said,)
+        row = _nearest(config.gpu_memory_bytes)
+        if row is not None:
+            said = f"hardware.gpu={row['name']}, whose memory is nearest"
+            return row["title"], row["memory_bytes"], _chip(row), (said,)
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
     known = [
         row for row in catalog.having("gpus", "memory_gb", f"{size:g}") if row["memory_bytes_known"]
     ]
     if not known:
-        return f"{size:g} GB GPU", int(size * GIB), CHIP, assumed
+        return f"{size:g} GB GPU", int(size * GIB), DEFAULT_CHIP, assumed
     least = min(known, key=lambda row: row["memory_bytes"])
     said = f"{size:g} GB is what {least['title']} reports, the least of the cards of that size"
     return f"{size:g} GB GPU", least["memory_bytes"], _chip(least), (*assumed, said)
 
 
 def _nearest(num_bytes: int) -> catalog.Row | None:
-    """The card whose memory, as a process reads it, is nearest; within a percent."""
+    """The card whose memory, as a process reads it, is nearest; None if none is within 1 %."""
     rows = (catalog.find("gpus", name) for name in catalog.names("gpus"))
     known = [row for row in rows if row and row["memory_bytes_reading"] == "process"
              and "compute_capability" in row]  # fmt: skip
-    found = min(known, key=lambda row: abs(row["memory_bytes"] - num_bytes))
-    return found if abs(found["memory_bytes"] - num_bytes) <= NEAR * num_bytes else None
+    row = min(known, key=lambda row: abs(row["memory_bytes"] - num_bytes))
+    return row if abs(row["memory_bytes"] - num_bytes) <= SAME_CARD * num_bytes else None
 
 
 def _nodes(config: GPUConfig, count: int) -> tuple[int, int]:

@@ -1,6 +1,6 @@
-"""The run file's `inference` section. Keys are the engines' own, and each engine says which it has.
+"""The run file's `inference` section, and the results of a server.
 
-What an engine does not act on is refused, so every key here belongs to one at least.
+Keys are named as in the engines. Each engine lists the keys it has, and refuses the others.
 """
 
 from __future__ import annotations

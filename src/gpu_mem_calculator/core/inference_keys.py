@@ -1,4 +1,4 @@
-"""What each key of `inference` is called and means: (level, label, meaning), as in keys.py."""
+"""Label and meaning of each key of `inference`: (level, label, meaning), as in keys.py."""
 
 from __future__ import annotations
 

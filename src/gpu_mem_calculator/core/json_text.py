@@ -1,4 +1,4 @@
-"""JSON as the standard has it, and what to do about text that only looks like it."""
+"""Parses strict JSON, and says how to correct text that is not."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ BLANK = " \t\r\n"
 
 
 def parse_json(text: str) -> Any:
-    """The data in a JSON text; a `ValueError` names the line and what to do there."""
+    """The data of a JSON text; raises ValueError with the line and how to correct it."""
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         raise ValueError(_sentence(text, error)) from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are there once each."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object from its pairs; a key that occurs twice is an error."""
+    data = dict(pairs)
+    if len(data) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{twice!r} is there twice in one object; leave one out")
-    return found
+    return data
 
 
 def _no_number(word: str) -> NoReturn:
@@ -32,7 +32,7 @@ def _no_number(word: str) -> NoReturn:
 
 
 def _sentence(text: str, error: json.JSONDecodeError) -> str:
-    """What is wrong where reading stopped."""
+    """A sentence on what is wrong at the place where the parser stopped."""
     at = error.pos + len(text[error.pos :]) - len(text[error.pos :].lstrip(BLANK))
     rest = text[at:]
     comment = next((mark for mark in COMMENTS if rest.startswith(mark)), None)

@@ -1,7 +1,7 @@
-"""What each key of a run file is called and means, and its default where all engines share it.
+"""Label and meaning of each key of a run file, and its default where all engines share one.
 
-Rows are (level, label, meaning): `main` keys are always shown in a form, `more` in the opened
-section, `expert` behind that. Keys of inference are in inference_keys.py.
+Rows are (level, label, meaning). A form always shows `main` keys, `more` keys in the opened
+section, and `expert` keys on request. Keys of inference are in inference_keys.py.
 """
 
 from __future__ import annotations

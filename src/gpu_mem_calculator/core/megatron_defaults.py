@@ -1,5 +1,5 @@
-"""Megatron options whose default depends on who builds the model: Megatron-LM's script, which a
-run file means, or megatron-core's API, which programs that measure call themselves.
+"""Megatron options whose default differs between Megatron-LM's training script, which a run file
+describes, and megatron-core's API, which measured programs call.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from typing import Any
 from ..engines import spellings
 from ..engines.megatron_lm.options import LIBRARY, OPTIONS
 
-PACKAGE = ("megatron-core", "megatron_core", "mcore")  # its names in a row's environment
+PACKAGE = ("megatron-core", "megatron_core", "mcore")  # names in the environment of a measured run
 
 
 def as_script(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file of a measured job, with the options stated that the job was given."""
+    """The run file of a measured job, with the script's defaults, which the job was run with."""
     return _with(config, {key: OPTIONS[key] for key in LIBRARY})
 
 
 def as_measured(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file of a row; what it leaves out has megatron-core's default where that ran."""
+    """The run file of a measured run, with megatron-core's defaults where that package ran."""
     return _with(config, LIBRARY if any(name in environment for name in PACKAGE) else {})
 
 
 def _with(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A run file of Megatron-LM with these options, where it does not say others."""
+    """A Megatron-LM run file with these defaults for options that it leaves out."""
     engine = config.get("engine")
     kind = str(engine.get("type") or "") if isinstance(engine, Mapping) else ""
     if spellings().get(kind.lower()) != "megatron_lm" or not defaults:

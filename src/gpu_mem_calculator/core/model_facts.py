@@ -1,4 +1,4 @@
-"""Plain numbers beside a model of a family, which fixes them: they may repeat it, not change it."""
+"""Checks plain numbers beside a model whose family fixes them: they must agree with the model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, Moe
 from .errors import InputError
 
-# Numbers that describe a model of plain numbers; a family's config.json has other keys for them.
+# Keys that describe a model of plain numbers; a config.json has other keys for them.
 FORM_KEYS = ("gated_mlp", "normalization", "position_embedding", "bias", "dropout", "moe_enabled")
 SHAPE_ONLY = (*FORM_KEYS, *EXPERT_KEYS)
 
 
 def check_facts(arch: Arch, numbers: Mapping[str, Any]) -> None:
-    """Raise one sentence for each number that the family does not have."""
+    """Raise InputError with one sentence for each number that contradicts the model."""
     problems = list(_problems(arch, numbers))
     if problems:
         raise InputError(problems)
@@ -28,17 +28,17 @@ def _problems(arch: Arch, numbers: Mapping[str, Any]) -> Iterator[str]:
         return
     facts = _facts(arch)
     for key, value in given.items():
-        name, own = f"model.{key}={value}", facts.get(key)
+        name, fact = f"model.{key}={value}", facts.get(key)
         if key not in facts:
             yield f"{name} is for a model of plain numbers; {arch.family} has its own: leave it out"
-        elif own is None:
+        elif fact is None:
             yield f"{name}: the {arch.family} model has no experts; leave it out"
-        elif own != value:
-            yield f"{name} contradicts the {arch.family} model, which has {own}; leave it out"
+        elif fact != value:
+            yield f"{name} contradicts the {arch.family} model, which has {fact}; leave it out"
 
 
 def _facts(arch: Arch) -> dict[str, Any]:
-    """What the model has; None for the experts of a model that has none."""
+    """The model's values by key; expert keys are None for a model without experts."""
     experts = expert_facts(arch)
     facts: dict[str, Any] = {
         "moe_enabled": bool(experts),
@@ -54,11 +54,11 @@ def _facts(arch: Arch) -> dict[str, Any]:
 
 
 def expert_facts(arch: Arch) -> dict[str, int]:
-    """The expert keys of the last layer that has experts; empty for a dense model."""
-    found = [layer.mlp for layer in arch.layers if isinstance(layer.mlp, Moe)]
-    if not found:
+    """The values of the expert keys, from the last layer with experts; empty for a dense model."""
+    experts = [layer.mlp for layer in arch.layers if isinstance(layer.mlp, Moe)]
+    if not experts:
         return {}
-    last = found[-1]
+    last = experts[-1]
     return {
         "num_experts": last.num_experts,
         "top_k": last.top_k,

@@ -1,4 +1,4 @@
-"""What a model's name leads to outside the catalogue, and what is said where it leads nowhere."""
+"""Finds a model by its name outside the catalogue, and the messages where it is not found."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..hub.sources import named
 from .errors import InputError, nearest
 from .models import ModelConfig
 
-PASTE = "paste its config.json instead"  # where names are not tried as paths
+PASTE = "paste its config.json instead"  # for services that open no files
 NUMBERS = "give its sizes as plain numbers (model.num_layers, model.hidden_size, ...)"
 
 
-def spelled(model: ModelConfig) -> str:
-    """A section's name with its revision; a page of the hub becomes the name of its model."""
+def name_with_revision(model: ModelConfig) -> str:
+    """The name of a section with its revision; a hub page's address becomes the model's name."""
     name, revision = model.name or "", model.revision
     if is_address(name) and not name.lower().startswith("s3://"):
         try:
@@ -30,9 +30,9 @@ def spelled(model: ModelConfig) -> str:
             raise InputError([f"model.name={shown(name)!r}: {error}"]) from None
     if revision is None or name.endswith(f"@{revision}"):
         return name
-    said = f"model.revision={revision!r}"
+    sentence = f"model.revision={revision!r}"
     if not is_revision(revision):
-        raise InputError([f"{said} must be a branch, a tag or a commit"])
+        raise InputError([f"{sentence} must be a branch, a tag or a commit"])
     if model.config is None and hub_name(f"{name}@{revision}") is not None:
         return f"{name}@{revision}"
     row = catalog.find("index", name) if name else None
@@ -42,18 +42,18 @@ def spelled(model: ModelConfig) -> str:
         fix = f"it is of a model on the hub; name it: {row['hub_id']}"
     else:
         fix = "it is of a model on the hub, and this is none; leave it out"
-    raise InputError([f"{said}: {fix}"])
+    raise InputError([f"{sentence}: {fix}"])
 
 
-def fetched(name: str, headers: bool) -> Checkpoint:
-    """A model that is elsewhere; a preset that is near is named where it is not there."""
+def fetch_checkpoint(name: str, headers: bool) -> Checkpoint:
+    """The checkpoint of a name or address; the error where there is none names a similar preset."""
     try:
         return named(name, headers=headers)
     except HubError as error:
         if is_address(name):
-            said = shown(name).rstrip("/")
-            told = "" if said in str(error) else f"={said!r}"
-            raise InputError([f"model.name{told} is not read: {error}"]) from None
+            address = shown(name).rstrip("/")
+            quoted = "" if address in str(error) else f"={address!r}"
+            raise InputError([f"model.name{quoted} is not read: {error}"]) from None
         instead = "give the path of its config.json" if access().files else PASTE
         hint = "" if "; " in str(error) else f"; {instead}"
         hint = nearest(name, catalog.names("index")) or hint
@@ -61,8 +61,8 @@ def fetched(name: str, headers: bool) -> Checkpoint:
                           f"{error}{hint}"]) from None  # fmt: skip
 
 
-def own_code(config: Mapping[str, Any]) -> str:
-    """What is said of a family that is not known because its code comes with the model."""
+def remote_code_message(config: Mapping[str, Any]) -> str:
+    """The message for an unknown family whose code comes with the model; else an empty text."""
     if not config.get("auto_map"):
         return ""
     trace = "use gpu-mem-calc trace --trust-remote-code with its folder, or " * access().files
@@ -70,8 +70,8 @@ def own_code(config: Mapping[str, Any]) -> str:
             f"code of its own, which is never run here; {trace}{NUMBERS}")  # fmt: skip
 
 
-def unknown(name: str) -> str:
-    """A name that leads nowhere."""
+def unknown_name_message(name: str) -> str:
+    """The message for a name that is neither a preset nor a file."""
     if not access().files:
         hint = nearest(name, catalog.names("index")) or f": {PASTE}"
         return (
@@ -90,7 +90,7 @@ def unknown(name: str) -> str:
 
 
 def config_file(name: str) -> Path | None:
-    """A config.json on disk."""
+    """The path of a config.json on disk; None where the name is none, or files are not opened."""
     if not name or not access().files:
         return None
     path = Path(name)

@@ -1,4 +1,4 @@
-"""Where a model comes from: a preset, a config.json wherever it lies, or plain numbers."""
+"""Where a model comes from: a preset, a config.json on disk or elsewhere, or plain numbers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,20 @@ from ..hub.sources import local
 from ..model.arch import Arch
 from ..run.record import ModuleRecord, RecordError, arch_of, read_record
 from ..run.run import StoredTensor
-from .checkpoint_match import misfit
+from .checkpoint_match import mismatch_warning
 from .errors import InputError
 from .model_facts import SHAPE_ONLY, check_facts
-from .model_name import config_file, fetched, own_code, spelled, unknown
+from .model_name import (
+    config_file,
+    fetch_checkpoint,
+    name_with_revision,
+    remote_code_message,
+    unknown_name_message,
+)
 from .models import ModelConfig
 from .runfile import load_text, parameter_count
 
-# A run file's plain number, and the config.json keys that mean the same.
+# The model section's plain numbers, and the config.json keys that mean the same.
 SAME_KEYS = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
@@ -46,43 +52,43 @@ CORE = ("num_layers", "hidden_size", "num_attention_heads")
 
 
 class ResolvedModel(Struct, frozen=True, kw_only=True):
-    """A model that was found, and what had to be assumed for it."""
+    """The model that a model section names, and what was assumed for it."""
 
     arch: Arch
     title: str
     config: Mapping[str, Any] | None = None  # as a config.json has it; None for plain numbers
     parameters_given: int | None = None
-    address: str = "MODEL"  # what servers call it: its name on the hub, or where it lies
+    address: str = "MODEL"  # for the server's command: its name on the hub, or its path
     stored: tuple[StoredTensor, ...] = ()  # the checkpoint's tensors
-    record: ModuleRecord | None = None  # where it is a module's
+    record: ModuleRecord | None = None  # of a recorded module
     form: str = ""  # of the checkpoint: safetensors or gguf
-    source: str = ""  # where it was, in words
+    source: str = ""  # where it was read from, in words
     assumed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 def find_model(model: ModelConfig, headers: bool = False) -> ResolvedModel:
-    """The architecture that a model section means.
+    """The model that a model section names.
 
-    `headers` asks for the tensors of its checkpoint, too, as servers load them; without, what is
-    read is its config.json alone.
+    headers: also read the tensors of its checkpoint, as servers load them; else only its
+    config.json is read.
     """
     given = None
     if model.num_parameters is not None:
         given = parameter_count(model.num_parameters)
     numbers = {k: v for k in (*SAME_KEYS, *SHAPE_ONLY) if (v := getattr(model, k)) is not None}
     try:
-        found = _found(model, spelled(model), numbers, given, headers)
+        resolved = _find(model, name_with_revision(model), numbers, given, headers)
     except (ConfigError, UnknownFamilyError, HubError, RecordError) as error:
         raise InputError([str(error)]) from None
-    own, largest = found.arch.largest_layer_parameters, model.largest_layer_params
+    own, largest = resolved.arch.largest_layer_parameters, model.largest_layer_params
     if largest is not None and largest != own:
         warning = f"model.largest_layer_params={largest:,} is not used: the model's own is {own:,}"
-        return replace(found, warnings=(*found.warnings, warning))
-    return found
+        return replace(resolved, warnings=(*resolved.warnings, warning))
+    return resolved
 
 
-def _found(
+def _find(
     model: ModelConfig, name: str, numbers: dict[str, Any], given: int | None, headers: bool
 ) -> ResolvedModel:
     title = shown(name) or "custom model"
@@ -92,27 +98,27 @@ def _found(
         return _from_config(title, model.config, numbers, given, ())
     row = catalog.find("index", name) if name else None
     if row is not None:
-        found = _preset(row["name"]) if given is None and not numbers else _from_config(
+        resolved = _preset(row["name"]) if given is None and not numbers else _from_config(
             row["title"], catalog.row_config(row), numbers, given, ()
         )  # fmt: skip
         address = name if "/" in name else row.get("hub_id")
-        return replace(found, address=address or "MODEL", source="a preset")
+        return replace(resolved, address=address or "MODEL", source="a preset")
     file = config_file(name)
     if file is not None:
-        found = _from_config(file.parent.name or title, load_text(file), numbers, given, ())
-        return replace(found, address=str(file.parent), source="from a file")
-    here = local(name, headers=headers) if name else None
-    if here is not None:
-        return replace(_from_checkpoint(here, numbers, given), address=name)
+        resolved = _from_config(file.parent.name or title, load_text(file), numbers, given, ())
+        return replace(resolved, address=str(file.parent), source="from a file")
+    checkpoint = local(name, headers=headers) if name else None
+    if checkpoint is not None:
+        return replace(_from_checkpoint(checkpoint, numbers, given), address=name)
     if is_address(name) or ("@" in name and hub_name(name) is not None):
-        return _from_elsewhere(name, numbers, given, headers)
+        return _from_remote(name, numbers, given, headers)
     return _by_numbers(title, numbers, given) or _by_name(name, numbers, given, headers)
 
 
 def _from_record(
     data: Mapping[str, Any], name: str, numbers: Mapping[str, Any], given: int | None
 ) -> ResolvedModel:
-    """A module that was seen to run; nothing of it can be changed beside it."""
+    """The model of a recorded module; a name, sizes or a parameter count beside it are refused."""
     beside = [*(["name"] if name else []), *numbers, *(["num_parameters"] if given else [])]
     if beside:
         raise InputError([f"model.{key} says what model.recorded says already; leave it out"
@@ -122,21 +128,21 @@ def _from_record(
 
 
 def _by_numbers(title: str, numbers: dict[str, Any], given: int | None) -> ResolvedModel | None:
-    """A model of plain numbers, where there are enough."""
+    """A model of plain numbers, or of a parameter count alone; None where neither is given."""
     if all(key in numbers for key in CORE):
         assumed = tuple(
             f"model.{key}={value}" for key, value in _plain_assumptions(numbers).items()
         )
-        return _checked(title, _plain(json.dumps(numbers)), given, assumed)
+        return _with_parameter_count(title, _plain(json.dumps(numbers)), given, assumed)
     return None if given is None else _by_size(title, numbers, given)
 
 
 def _by_name(name: str, numbers: dict[str, Any], given: int | None, headers: bool) -> ResolvedModel:
-    """A model that is neither here nor made of numbers."""
+    """A model that is only named: read from the hub, else refused."""
     if name and hub_name(name) is not None:
-        return _from_elsewhere(name, numbers, given, headers)
+        return _from_remote(name, numbers, given, headers)
     if name:
-        raise InputError([unknown(name)])
+        raise InputError([unknown_name_message(name)])
     missing = ", ".join(f"model.{key}" for key in CORE if key not in numbers)
     raise InputError([f"the model has no name, no config and no {missing}; give one of them"])
 
@@ -154,22 +160,22 @@ def _plain(key: str) -> Arch:
     return read_plain(json.loads(key))
 
 
-def _from_elsewhere(
+def _from_remote(
     name: str, numbers: Mapping[str, Any], given: int | None, headers: bool
 ) -> ResolvedModel:
-    """A model on the hub, in a bucket or at an address; where the hub is out of reach, the preset
-    that its name is a copy of.
+    """A model on the hub, in a bucket or at an address. Where the hub cannot be reached, the preset
+    whose name it has, or of whose name it is a variant.
     """
-    place = hub_name(name)
-    address = place.model if place else name if name.startswith("s3://") else "MODEL"
-    near = variant(name) if place and "@" not in name else None
+    hub = hub_name(name)
+    address = hub.model if hub else name if name.startswith("s3://") else "MODEL"
+    preset = variant(name) if hub and "@" not in name else None
     try:
-        found = _from_checkpoint(fetched(name, headers), numbers, given)
-        return replace(found, address=address)
+        resolved = _from_checkpoint(fetch_checkpoint(name, headers), numbers, given)
+        return replace(resolved, address=address)
     except InputError:
-        if near is None:
+        if preset is None:
             raise
-    row, form, words = near
+    row, form, words = preset
     config = {**catalog.row_config(row), **({"quantization_config": form} if form else {})}
     assumed = f"{name} is {row['title']}{' in ' + words if words else ''}, as its name says"
     model = _from_config(row["title"], config, numbers, given, (assumed,))
@@ -177,15 +183,15 @@ def _from_elsewhere(
 
 
 def _from_checkpoint(
-    found: Checkpoint, numbers: Mapping[str, Any], given: int | None
+    checkpoint: Checkpoint, numbers: Mapping[str, Any], given: int | None
 ) -> ResolvedModel:
-    """The model that a checkpoint holds, with its tensors' bytes as they are stored."""
-    model = _from_config(found.title, found.config, numbers, given, ())
-    stored = tuple((one.name, one.num_bytes, one.cast_elements) for one in found.tensors)
-    form = found.form if stored else ""
-    doubt = misfit(found, model.arch)
-    warnings = (*model.warnings, *([doubt] if doubt else ()))
-    return replace(model, stored=stored, form=form, source=found.source, warnings=warnings)
+    """The model of a checkpoint, with the stored bytes of its tensors."""
+    model = _from_config(checkpoint.title, checkpoint.config, numbers, given, ())
+    stored = tuple((one.name, one.num_bytes, one.cast_elements) for one in checkpoint.tensors)
+    form = checkpoint.form if stored else ""
+    mismatch = mismatch_warning(checkpoint, model.arch)
+    warnings = (*model.warnings, *([mismatch] if mismatch else ()))
+    return replace(model, stored=stored, form=form, source=checkpoint.source, warnings=warnings)
 
 
 @lru_cache(maxsize=256)
@@ -202,26 +208,26 @@ def _from_config(
 ) -> ResolvedModel:
     if not isinstance(config, Mapping):
         raise ConfigError("a config.json is an object with a 'model_type'")
-    changed = dict(config)
-    inner = config.get("text_config")  # where a model that sees has its text model's sizes
-    target = changed
+    updated = dict(config)
+    inner = config.get("text_config")  # a multimodal model has its text model's sizes there
+    target = updated
     if isinstance(inner, Mapping):
-        target = changed["text_config"] = dict(inner)
+        target = updated["text_config"] = dict(inner)
     for key, value in numbers.items():
         if key in SHAPE_ONLY:
             continue
         names = SAME_KEYS[key]
         target[next((n for n in names if n in target), names[0])] = value
     try:
-        text = json.dumps(changed, sort_keys=True)
+        text = json.dumps(updated, sort_keys=True)
     except (TypeError, ValueError):
         raise ConfigError("model.config has a value that JSON cannot hold") from None
     try:
         arch = _read_cached(text)
     except UnknownFamilyError as error:
-        raise ConfigError(own_code(changed) or str(error)) from None
+        raise ConfigError(remote_code_message(updated) or str(error)) from None
     check_facts(arch, numbers)
-    return replace(_checked(title, arch, given, assumed), config=changed)
+    return replace(_with_parameter_count(title, arch, given, assumed), config=updated)
 
 
 def _plain_assumptions(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,7 +237,7 @@ def _plain_assumptions(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_size(title: str, numbers: Mapping[str, Any], given: int) -> ResolvedModel:
-    """The nearest well-known architecture stands in where only a size is known."""
+    """The architecture of the nearest well-known model, where only a parameter count is given."""
     row = nearest_by_size(given)
     config = catalog.preset_config(row["config"])
     assumed = (f"the architecture of {row['title']}, the nearest well-known model",)
@@ -239,12 +245,17 @@ def _by_size(title: str, numbers: Mapping[str, Any], given: int) -> ResolvedMode
 
 
 def nearest_by_size(count: int) -> Mapping[str, Any]:
-    """The well-known model whose size is nearest in proportion."""
+    """The catalogue row of the well-known model whose parameter count is nearest in proportion."""
     known = catalog.having("index", "quick", "true")
     return min(known, key=lambda row: abs(math.log(row["num_parameters"] / count)))
 
 
-def _checked(title: str, arch: Arch, given: int | None, assumed: tuple[str, ...]) -> ResolvedModel:
+def _with_parameter_count(
+    title: str, arch: Arch, given: int | None, assumed: tuple[str, ...]
+) -> ResolvedModel:
+    """The model of an architecture. A given parameter count that differs adds a warning; one that
+    differs by more than a factor of 10 is refused.
+    """
     own = arch.num_parameters
     if given in (None, own, own + arch.tower_parameters):
         return ResolvedModel(arch=arch, title=title, assumed=assumed, warnings=arch.left_out)

@@ -1,8 +1,8 @@
 """The run file as Python objects, and the result.
 
-Every field of a section is optional: a key that is left out takes the framework's own default
-or the preset's value. `*_gb` is GiB (2³⁰ bytes), as in the first version of this interface;
-`*_bytes` is an exact integer.
+Every field of a section is optional: a key that is left out takes the framework's default or the
+preset's value. `*_gb` is GiB (2³⁰ bytes), as in the first version of this interface; `*_bytes` is
+an exact integer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A config with the few sizes of a published model: what it leaves out is as published.
+"""Completes a config that has only the sizes of a published model with that model's other keys.
 
 Reports and tables give layers, widths and heads, not the whole config.json. Where these are a
-preset's, a server loaded that model: its positions, windows and vision tower, too.
+preset's, a server loaded that model, with its positions, windows and vision tower.
 """
 
 from __future__ import annotations
@@ -19,40 +19,45 @@ from .models import ModelConfig
 POSITIONS = "max_position_embeddings"
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
          "intermediate_size", "vocab_size")  # fmt: skip
-ASIDE = ("model_type", "quantization_config", "text_config")  # not filled in like the others
+SEPARATE_KEYS = ("model_type", "quantization_config", "text_config")  # filled in separately
 Config = Mapping[str, Any]
 
 
-def completed(
+def complete_config(
     section: ModelConfig, length: int | None, quantization: str | None
 ) -> tuple[ModelConfig, tuple[str, ...]]:
-    """The section with what its config leaves out, and a sentence that says so.
+    """The section with its config completed, and a sentence that says so.
 
-    Of several models with the same sizes, those count whose positions hold `length` and that are
-    published in the format that is named, if any is, and what they agree on.
+    Of several presets with the same sizes, those are used that have positions for `length` tokens
+    and, if there are any, that are published in the named quantization; keys on which they differ
+    are not filled in.
     """
     given = section.config
-    if not _bare(given):
+    if not _has_only_sizes(given):
         return section, ()
     assert given is not None
-    found = [
+    presets = [
         (title, config)
         for title, config in _presets(str(given["model_type"]))
-        if _agrees(given, config) and _text(config).get(POSITIONS, 0) >= (length or 0)
+        if _same_sizes(given, config) and _text_config(config).get(POSITIONS, 0) >= (length or 0)
     ]
-    if not found:
+    if not presets:
         return section, ()
-    stored = [one for one in found if _named(quantization, one[1].get("quantization_config"))]
-    found = stored or found
-    made = _filled(given, [config for _, config in found], keep=bool(stored))
-    if made == given:
+    stored = [
+        (title, config)
+        for title, config in presets
+        if _names_format(quantization, config.get("quantization_config"))
+    ]
+    presets = stored or presets
+    config = _fill_config(given, [config for _, config in presets], keep=bool(stored))
+    if config == given:
         return section, ()
-    said = f"model.config leaves out what {found[0][0]} has, whose sizes it gives"
-    return replace(section, config=made), (said,)
+    sentence = f"model.config leaves out what {presets[0][0]} has, whose sizes it gives"
+    return replace(section, config=config), (sentence,)
 
 
-def _bare(config: Config | None) -> bool:
-    """Whether it has a model's sizes, and not what every published config has."""
+def _has_only_sizes(config: Config | None) -> bool:
+    """Whether a config has a model's sizes but no positions, which every published config has."""
     return (config is not None and isinstance(config.get("model_type"), str)
             and POSITIONS not in config and "text_config" not in config
             and all(isinstance(config.get(key), int) for key in SIZES))  # fmt: skip
@@ -65,41 +70,41 @@ def _presets(model_type: str) -> tuple[tuple[str, Config], ...]:
     return tuple((title, one) for title, one in known if one.get("model_type") == model_type)
 
 
-def _text(config: Config) -> Config:
-    """The text model's part."""
+def _text_config(config: Config) -> Config:
+    """The part of a config that describes the text model."""
     inner = config.get("text_config")
     return inner if isinstance(inner, Mapping) else config
 
 
-def _agrees(given: Config, config: Config) -> bool:
-    """The sizes are the same, and so is all else that both say in a word or a number."""
-    text = _text(config)
+def _same_sizes(given: Config, config: Config) -> bool:
+    """Whether sizes and all other plain values that both configs have are equal."""
+    text = _text_config(config)
     if any(text.get(key, given[key]) != given[key] for key in SIZES):
         return False
-    both = ((value, text[key]) for key, value in given.items() if key in text and key not in ASIDE)
-    return all(one == other for one, other in both if not isinstance(one, dict | list))
+    shared = [key for key in given if key in text and key not in SEPARATE_KEYS]
+    return all(given[key] == text[key] for key in shared if not isinstance(given[key], dict | list))
 
 
-def _filled(given: Config, found: Sequence[Config], *, keep: bool) -> dict[str, Any]:
-    """What is given, over what all agree on; `keep` says that the format is theirs, too."""
-    first = found[0]
-    text = {key: value for key, value in _text(first).items()
-            if all(_text(other).get(key) == value for other in found)}  # fmt: skip
+def _fill_config(given: Config, presets: Sequence[Config], *, keep: bool) -> dict[str, Any]:
+    """The given keys over those on which all presets agree; `keep`: take their format as well."""
+    first = presets[0]
+    text = {key: value for key, value in _text_config(first).items()
+            if all(_text_config(other).get(key) == value for other in presets)}  # fmt: skip
     if "text_config" not in first:
-        made = {k: v for k, v in text.items() if k not in ASIDE} | dict(given)
+        filled = {k: v for k, v in text.items() if k not in SEPARATE_KEYS} | dict(given)
     else:
-        around = {key: value for key, value in first.items() if key not in ASIDE
-                  and all(other.get(key) == value for other in found)}  # fmt: skip
-        own = {key: value for key, value in given.items() if key not in (*ASIDE, *around)}
-        made = {**around, **{k: v for k, v in given.items() if k in around or k == "model_type"},
-                "text_config": {**text, **own}}  # fmt: skip
+        around = {key: value for key, value in first.items() if key not in SEPARATE_KEYS
+                  and all(other.get(key) == value for other in presets)}  # fmt: skip
+        inner = {key: value for key, value in given.items() if key not in (*SEPARATE_KEYS, *around)}
+        filled = {**around, **{k: v for k, v in given.items() if k in around or k == "model_type"},
+                "text_config": {**text, **inner}}  # fmt: skip
     if keep and "quantization_config" not in given:
-        made["quantization_config"] = first["quantization_config"]
-    return made
+        filled["quantization_config"] = first["quantization_config"]
+    return filled
 
 
-def _named(quantization: str | None, stored: Config | None) -> bool:
-    """Whether a name is that of a checkpoint's own format."""
+def _names_format(quantization: str | None, stored: Config | None) -> bool:
+    """Whether a quantization's name means the format in which a checkpoint is stored."""
     if quantization in (None, "none") or not stored:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a module's record does not go with, a sentence each."""
+"""What cannot be combined with a module's record: one sentence for each problem."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ from ..run.record import WORDS, ModuleRecord, arithmetic
 from .hardware import Hardware
 from .models import TrainingConfig
 
-AGAIN = "record it again"
+RECORD_AGAIN = "record it again"
 SELECTIVE = ("training.activation_checkpointing='selective' knows a model's own attention, not a "
              "module's; use 'full'")  # fmt: skip
-IN_THE_FUNCTION = ("attention", "lora", "quantization")  # what is done to a model that is known
+IN_THE_FUNCTION = ("attention", "lora", "quantization")  # a recorded module's function does these
 
 
 def recorded_problems(
     given: TrainingConfig, training: Mapping[str, Any], record: ModuleRecord, engine: Engine,
     options: Mapping[str, Any],
 ) -> Iterator[str]:  # fmt: skip
-    """A record has its own batch, and is of one arithmetic; `training` is what `given` means."""
-    for key, own in (("batch_size", record.batch), ("seq_len", record.tokens)):
+    """Problems of a training section with a record, which fixes the batch and the arithmetic.
+
+    `training` has the choices of the section `given`, with defaults filled in.
+    """
+    for key, recorded in (("batch_size", record.batch), ("seq_len", record.tokens)):
         value = getattr(given, key)
-        if value not in (None, own):
-            yield (f"training.{key}={value!r}: the module was recorded with {own}; leave it out, "
-                   f"or {AGAIN}")  # fmt: skip
+        if value not in (None, recorded):
+            yield (
+                f"training.{key}={value!r}: the module was recorded with {recorded}; leave it "
+                f"out, or {RECORD_AGAIN}"
+            )
     precision = training["precision"]
     wanted = arithmetic(engine.name, precision, options, training["autocast"])
     if not engine.transformers:
@@ -33,27 +38,29 @@ def recorded_problems(
                "fsdp or pytorch_ddp")  # fmt: skip
     elif wanted != record.arithmetic:
         yield (f"training.precision={precision!r} is {WORDS[wanted]} under {engine.title}, the "
-               f"module was recorded in {WORDS[record.arithmetic]}; {AGAIN}")  # fmt: skip
+               f"module was recorded in {WORDS[record.arithmetic]}; {RECORD_AGAIN}")  # fmt: skip
     if training["recompute"] == "selective":
         yield SELECTIVE
     yield from _not_trained(record, engine, options)
     for key in IN_THE_FUNCTION:
         if getattr(given, key) not in (None, "none"):
-            yield f"training.{key} is not done to a module; do it in the function, and {AGAIN}"
+            yield (
+                f"training.{key} is not done to a module; do it in the function, and {RECORD_AGAIN}"
+            )
 
 
 def _not_trained(record: ModuleRecord, engine: Engine, options: Mapping[str, Any]) -> Iterator[str]:
-    """Parameters that no gradient reaches, where an engine does not hold them as all others.
+    """Unused and frozen parameters, where an engine does not treat them like the trained ones.
 
-    ZeRO 1 to 3 put what is unused into the flat buffers of the rest; torch makes neither a gradient
-    nor a state of it, and DDP stops (2.11 csrc/distributed/c10d/reducer.cpp).
+    ZeRO 1 to 3 put unused parameters into the same flat buffers; torch allocates neither a gradient
+    nor a state for them, and DDP stops (2.11 csrc/distributed/c10d/reducer.cpp).
     """
     stage = options["zero_stage"] if engine.name == "deepspeed" else 0
     if record.unused and not stage:
         yield (
             f"{record.unused[0]} is trained and not in the loss, so that it has no gradient, "
             f"which is not modelled under {engine.title} without ZeRO 1 to 3; freeze it "
-            f"(requires_grad=False) or take it out of the module, and {AGAIN}"
+            f"(requires_grad=False) or take it out of the module, and {RECORD_AGAIN}"
         )
     if record.frozen and (engine.name == "fsdp" or stage == 3):
         yield (
@@ -63,7 +70,7 @@ def _not_trained(record: ModuleRecord, engine: Engine, options: Mapping[str, Any
 
 
 def card_problems(record: ModuleRecord, hardware: Hardware) -> Iterator[str]:
-    """Kernels are chosen by the card."""
+    """A card with another compute capability, for which torch chooses other kernels."""
     if hardware.compute_capability != record.compute_capability:
         yield (f"hardware.gpu has compute capability {hardware.compute_capability}, the module was "
-               f"recorded for {record.compute_capability}; {AGAIN}")  # fmt: skip
+               f"recorded for {record.compute_capability}; {RECORD_AGAIN}")  # fmt: skip

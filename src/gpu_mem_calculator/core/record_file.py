@@ -1,4 +1,4 @@
-"""A module's record as a file, which calculate --function F --record FILE writes."""
+"""Reads a module's record from the file that calculate --function F --record FILE writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .files import read_text
 
 
 def load_record(path: str | Path, key: str) -> dict[str, Any]:
-    """The record in a file; `key` is what names the file, for the sentence that refuses it."""
+    """The record in a file; `key` is the option or key that names the file, for error messages."""
     text = read_text(path, key)
     try:
         record = json.loads(text)

@@ -1,4 +1,4 @@
-"""An inference section becomes a run: its engine's defaults filled in, its rules checked."""
+"""An inference run file becomes a run: defaults are filled in, the rules of the engine checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .hardware import Hardware, find_hardware
 from .inference_config import InferenceConfig
 from .model_source import ResolvedModel, find_model
 from .models import ModelConfig, RunFile
-from .published_config import completed
+from .published_config import complete_config
 from .resolved_run import ResolvedRun
 
 PRECISIONS = {"bf16": "bf16_pure", "fp16": "fp16_pure", "fp32": "fp32"}
@@ -27,7 +27,7 @@ SIZES = ("batch_size", "prompt_len", "new_tokens")
 
 
 def find_server(config: InferenceConfig) -> Engine:
-    """The serving engine that a name means."""
+    """The serving engine that `inference.engine` names."""
     name = (config.engine or "transformers").lower()
     if name not in spellings():
         raise InputError([f"inference.engine={config.engine!r} is not a known engine"
@@ -36,57 +36,59 @@ def find_server(config: InferenceConfig) -> Engine:
 
 
 def inference_options(config: InferenceConfig) -> dict[str, Any]:
-    """The section over its engine's defaults; what the engine does not act on is refused."""
+    """The options of a run: the section's keys over the engine's defaults; others are refused."""
     engine = find_server(config)
     given = {key: value for key in config.__struct_fields__ if key != "engine"
              and (value := getattr(config, key)) is not None}  # fmt: skip
-    found = {**engine.options, **given}
-    found["dtype"] = dtype_name(found["dtype"])
+    options = {**engine.options, **given}
+    options["dtype"] = dtype_name(options["dtype"])
     last = engine.generations.get(str(config.engine_generation).lower())
     if config.engine_version is None and last is not None:
-        found["engine_version"] = last
+        options["engine_version"] = last
     if config.max_seq_len is not None:
-        _shorten(config, found, config.max_seq_len)
-    problems = list(_problems(engine, given, found))
+        _shorten_prompt(config, options, config.max_seq_len)
+    problems = list(_problems(engine, given, options))
     if problems:
         raise InputError(problems)
-    return found
+    return options
 
 
-def _shorten(config: InferenceConfig, options: dict[str, Any], longest: int) -> None:
-    """A prompt that was not asked for leaves room for the new tokens."""
+def _shorten_prompt(config: InferenceConfig, options: dict[str, Any], longest: int) -> None:
+    """Shorten the default prompt so that prompt and new tokens are at most `longest` tokens."""
     if config.prompt_len is None and options.get("prompt_len"):
         room = longest - (options.get("new_tokens") or 0)
         options["prompt_len"] = max(1, min(options["prompt_len"], room))
 
 
-def _problems(engine: Engine, given: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def _problems(
+    engine: Engine, given: Mapping[str, Any], options: Mapping[str, Any]
+) -> Iterator[str]:
     for key in given:
         if key not in engine.options:
             yield f"inference.{key} is not an option of {engine.title}; leave it out"
         elif key in engine.fixed and given[key] != engine.options[key]:
             yield (f"inference.{key}={given[key]!r} is not modelled for {engine.title}; "
                    f"set it to {engine.options[key]!r}")  # fmt: skip
-    if found["dtype"] not in PRECISIONS:
-        yield (f"inference.dtype={found['dtype']!r} must be 'bf16', 'fp16' or 'fp32'"
-               f"{nearest(found['dtype'], PRECISIONS)}")  # fmt: skip
-    length, most = (found.get("prompt_len") or 0) + (found.get("new_tokens") or 0), found.get(
+    if options["dtype"] not in PRECISIONS:
+        yield (f"inference.dtype={options['dtype']!r} must be 'bf16', 'fp16' or 'fp32'"
+               f"{nearest(options['dtype'], PRECISIONS)}")  # fmt: skip
+    length, most = (options.get("prompt_len") or 0) + (options.get("new_tokens") or 0), options.get(
         "max_seq_len")  # fmt: skip
     if most is not None and length > most:
         yield f"inference.prompt_len + new_tokens is {length}, more than max_seq_len={most}"
 
 
 def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
-    """Turn a run file with an inference section into a run, or raise every problem at once.
+    """The run that an inference run file describes; raises all its problems at once.
 
-    Weights are counted as they are stored, where `headers` of the checkpoint are asked for.
+    headers: read the tensor headers of the checkpoint, so that weights count as they are stored.
     """
     assert file.inference is not None
     problems = Problems()
     attempt = problems.attempt
     given = file.inference
     options = attempt(inference_options, given)
-    section, as_published = completed(file.model, given.max_seq_len, given.quantization)
+    section, as_published = complete_config(file.model, given.max_seq_len, given.quantization)
     model = attempt(find_model, section, headers)
     hardware = attempt(find_hardware, file.hardware, _ranks(options) if options else 1)
     draft = attempt(_draft, given)
@@ -97,7 +99,7 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     if given.attention is None and not has_sdpa and "attention" in options:
         options["attention"] = "eager"
     if engine.serve is None:
-        _shorten(given, options, model.arch.max_seq_len)
+        _shorten_prompt(given, options, model.arch.max_seq_len)
     run = _run(model, hardware, options, engine, draft)
     problems += dict.fromkeys((*_rules(run, hardware, engine), *engine.problems(run)))
     if problems:
@@ -109,27 +111,28 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
         run=run, engine=engine, hardware=hardware, model=model,
         assumed=(*_assumed(given, run.options, chosen), *as_published, *model.assumed,
                  *hardware.assumed),
-        warnings=(*model.warnings, *_beyond(given, model.arch), *_unsaid(section, engine)),
+        warnings=(*model.warnings, *_long_context_notes(given, model.arch),
+                  *_revision_notes(section, engine)),
     )  # fmt: skip
 
 
-def _beyond(config: InferenceConfig, arch: Arch) -> Iterator[str]:
-    """Positions that a model was not trained for, which servers take when they are told to."""
+def _long_context_notes(config: InferenceConfig, arch: Arch) -> Iterator[str]:
+    """A note where max_seq_len is beyond the model's positions, which servers accept if asked."""
     length = config.max_seq_len
     if length is not None and length > arch.max_seq_len:
         yield (f"max_seq_len={length:,} is more than the {arch.max_seq_len:,} positions that the "
                "model was made for")  # fmt: skip
 
 
-def _unsaid(section: ModelConfig, engine: Engine) -> Iterator[str]:
-    """A revision, for which each server has an option of its own."""
+def _revision_notes(section: ModelConfig, engine: Engine) -> Iterator[str]:
+    """A note where the model has a revision: the printed command leaves it out."""
     place = hub_name(section.name or "")
     if engine.serve is not None and (section.revision or (place and place.revision != MAIN)):
         yield "the server's command has no revision in it: add its own option for that"
 
 
 def _ranks(options: Mapping[str, Any]) -> int:
-    """How many GPUs one server runs on; data-parallel attention shares those of its tensors."""
+    """GPUs of one server. Data-parallel attention runs on the tensor-parallel ranks."""
     axes = ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"]
     if options.get("enable_dp_attention"):
         axes.pop()
@@ -140,11 +143,11 @@ def _ranks(options: Mapping[str, Any]) -> int:
 
 
 def _draft(config: InferenceConfig) -> Arch | None:
-    """The model that speculates."""
-    wanted = config.speculative_model
-    if wanted is None:
+    """The draft model of speculative decoding."""
+    draft = config.speculative_model
+    if draft is None:
         return None
-    section = ModelConfig(name=wanted) if isinstance(wanted, str) else ModelConfig(config=wanted)
+    section = ModelConfig(name=draft) if isinstance(draft, str) else ModelConfig(config=draft)
     return find_model(section).arch
 
 
@@ -155,7 +158,7 @@ def _run(
     engine: Engine,
     draft: Arch | None,
 ) -> Run:
-    spread = engine.name == "llamacpp"  # its GPUs have layers each, like pipeline stages
+    spread = engine.name == "llamacpp"  # each GPU has some of the layers, like a pipeline stage
     config = _quantization_config(model)
     return Run(
         arch=model.arch if engine.serve else scaled(model.arch, model.parameters_given),
@@ -180,7 +183,7 @@ def _run(
         card_bytes=hardware.card_bytes,
         smi_bytes=hardware.smi_bytes,
         free_bytes=hardware.memory_bytes,
-        quantization=_packed(options, engine),
+        quantization=_bitsandbytes_format(options, engine),
         double_quant=bool(config.get("bnb_4bit_use_double_quant", False)),
         quantized=config or None,
         stored=model.stored,
@@ -190,9 +193,9 @@ def _run(
 
 
 def _quantization_config(model: ResolvedModel) -> dict[str, Any]:
-    """How the checkpoint's weights are stored, as its config.json says."""
-    found = (model.config or {}).get("quantization_config") or {}
-    inner = found if isinstance(found, dict) else {"": found}
+    """The `quantization_config` of the checkpoint's config.json; empty where it has none."""
+    stored = (model.config or {}).get("quantization_config") or {}
+    inner = stored if isinstance(stored, dict) else {"": stored}
     for key in ("", "quantization", "kv_cache_scheme"):
         if not isinstance(inner.get(key) or {}, dict):
             name = f"model.config.quantization_config{'.' * bool(key)}{key}"
@@ -200,8 +203,8 @@ def _quantization_config(model: ResolvedModel) -> dict[str, Any]:
     return inner
 
 
-def _packed(options: Mapping[str, Any], engine: Engine) -> str | None:
-    """bitsandbytes' format where transformers runs it; servers have kernels of their own."""
+def _bitsandbytes_format(options: Mapping[str, Any], engine: Engine) -> str | None:
+    """The bitsandbytes format of a transformers run; None for servers, which have own kernels."""
     name = options.get("quantization")
     return name if engine.serve is None and name in ("nf4", "int8") else None
 
@@ -209,7 +212,7 @@ def _packed(options: Mapping[str, Any], engine: Engine) -> str | None:
 def _assumed(
     config: InferenceConfig, options: Mapping[str, Any], keys: Iterable[str]
 ) -> Iterator[str]:
-    """Sizes of the run that the file leaves out."""
+    """`inference.key=value` for each of the keys that the section leaves out."""
     return (f"inference.{key}={options[key]}" for key in keys if getattr(config, key) is None)
 
 
@@ -227,7 +230,7 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
     if engine.name != "llamacpp" and run.mesh.pp > layers:
         yield (f"inference.pipeline_parallel_size={run.mesh.pp} is more than {layers} layers; use "
                f"{layers}")  # fmt: skip
-    yield from _cuts(run)
+    yield from _tensor_parallel_problems(run)
     learned = any("position" in dict(w.dims) for w in arch.embedding)
     length = options.get("max_seq_len") if engine.serve else run.seq + run.new_tokens
     name = "max_seq_len" if engine.serve else "prompt_len + new_tokens"
@@ -236,8 +239,8 @@ def _rules(run: Run, hardware: Hardware, engine: Engine) -> Iterator[str]:
                f"{arch.max_seq_len} learned positions; use at most {arch.max_seq_len}")  # fmt: skip
 
 
-def _cuts(run: Run) -> Iterator[str]:
-    """Tensor parallelism gives each rank whole heads; key-value heads are repeated if too few."""
+def _tensor_parallel_problems(run: Run) -> Iterator[str]:
+    """Tensor parallelism must give each rank whole heads; key-value heads may be repeated."""
     tp = int(run.mesh.tp)
     for mixer in {mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers}:
         if not isinstance(mixer, Attention | LatentAttention):

@@ -23,7 +23,7 @@ from .models import EngineConfig, ParallelismConfig, RunFile, TrainingConfig
 from .record_checks import card_problems, recorded_problems
 from .resolved_run import ResolvedRun
 
-# The seed's levels: a policy, and on how many quarters of the layers.
+# Values of activation_checkpointing: the policy, and on how many quarters of the layers.
 RECOMPUTE: dict[Any, tuple[str, int]] = {
     0: ("none", 4), 1: ("selective", 4), 2: ("full", 2), 3: ("full", 3), 4: ("full", 4),
     "none": ("none", 4), "selective": ("selective", 4), "full": ("full", 4),
@@ -87,7 +87,7 @@ def resolve_training(file: RunFile) -> ResolvedRun:
 
 
 def find_engine(config: EngineConfig) -> Engine:
-    """The engine that a name means."""
+    """The training engine that `engine.type` names."""
     name = (config.type or "pytorch_ddp").lower()
     if name in servers():
         raise InputError([f"engine.type={config.type!r} serves models; use inference.engine, or "
@@ -99,7 +99,7 @@ def find_engine(config: EngineConfig) -> Engine:
 
 
 def _options(config: EngineConfig, engine: Engine) -> dict[str, Any]:
-    """The engine's options over its defaults; what it does not have is refused."""
+    """The given options over the engine's defaults; options that it does not have are refused."""
     given = {k: v for k in config.__struct_fields__ if k != "type"
              and (v := getattr(config, k)) is not None}  # fmt: skip
     foreign = [k for k in given if k not in engine.options]
@@ -112,7 +112,7 @@ def _options(config: EngineConfig, engine: Engine) -> dict[str, Any]:
 
 
 def _ranks(config: ParallelismConfig) -> int | None:
-    """Ranks that the parallelism section asks for, where it says all of them."""
+    """The number of ranks, where the parallelism section has data_parallel_size; else None."""
     if config.data_parallel_size is None:
         return None
     ranks = config.data_parallel_size
@@ -131,22 +131,21 @@ def _mesh(config: ParallelismConfig, hardware: Hardware, engine: Engine) -> Mesh
         problems.append(f"parallelism.sequence_parallel=true: {engine.title} does not have it")
     if problems:
         raise InputError(problems)
-    cut = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    model_ranks = sizes["tp"] * sizes["pp"] * sizes["cp"]
     count = hardware.num_gpus
-    dp = config.data_parallel_size or max(1, count // cut)
-    if dp * cut != count:
-        fix = f"set hardware.num_gpus={max(1, count // cut) * cut}"
-        if count % cut == 0:
-            fix = f"set data_parallel_size={count // cut}"
+    dp = config.data_parallel_size or max(1, count // model_ranks)
+    if dp * model_ranks != count:
+        fix = f"set hardware.num_gpus={max(1, count // model_ranks) * model_ranks}"
+        if count % model_ranks == 0:
+            fix = f"set data_parallel_size={count // model_ranks}"
         product = f"dp {dp} x tp {sizes['tp']} x pp {sizes['pp']} x cp {sizes['cp']}"
-        raise InputError(
-            [f"parallelism: {product} is {dp * cut} ranks, but hardware.num_gpus={count}; {fix}"]
-        )
+        ranks = f"{dp * model_ranks} ranks, but hardware.num_gpus={count}"
+        raise InputError([f"parallelism: {product} is {ranks}; {fix}"])
     return Mesh(dp=dp, **sizes)
 
 
 def _training(config: TrainingConfig) -> dict[str, Any]:
-    """The training section's choices, with their defaults."""
+    """The choices of the training section as fields of `Run`, with defaults filled in."""
     optimizer = (config.optimizer or "adamw").lower().replace("-", "_")
     problems = []
     if optimizer not in OPTIMIZERS:
@@ -181,7 +180,7 @@ def _training(config: TrainingConfig) -> dict[str, Any]:
 
 
 def _allocator(config: TrainingConfig) -> AllocatorSettings:
-    """The settings of torch's allocator, as PYTORCH_ALLOC_CONF has them."""
+    """The settings of torch's allocator, parsed from training.pytorch_alloc_conf."""
     if not config.pytorch_alloc_conf:
         return AllocatorSettings()
     try:
@@ -222,14 +221,14 @@ def _adapter(config: TrainingConfig, arch: Arch) -> Adapter | None:
     known = {module_name(one) for layer, _, _ in arch.runs for one in linears(layer)}
     if not known:
         raise InputError([f"training.lora: {arch.family} has no projection that PEFT adapts"])
-    wanted = config.lora.target_modules
+    modules = config.lora.target_modules
     usual = DEFAULT_TARGETS.get(arch.family, LLAMA_TARGETS)
-    if wanted == []:
+    if modules == []:
         nothing = "training.lora.target_modules=[] adapts nothing; leave it out for"
         raise InputError([f"{nothing} {', '.join(sorted(usual))}"])
-    if wanted == "all-linear":
-        wanted = sorted(known)
-    targets = frozenset(wanted or usual)
+    if modules == "all-linear":
+        modules = sorted(known)
+    targets = frozenset(modules or usual)
     missing = sorted(targets - known)
     if missing:
         raise InputError(

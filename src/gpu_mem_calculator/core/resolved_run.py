@@ -1,4 +1,4 @@
-"""A run with every choice made, and what it runs on."""
+"""A run with every choice made, its engine, its model and its hardware."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from .model_source import ResolvedModel
 
 
 class ResolvedRun(Struct, frozen=True, kw_only=True):
-    """A run, its engine and cards, and what was assumed on the way."""
+    """A run, its engine, hardware, model and allocator settings.
+
+    `assumed` and `warnings` have one sentence for each.
+    """
 
     run: Run
     engine: Engine
@@ -25,8 +28,8 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
 
     @property
     def outside_torch(self) -> tuple[tuple[str, int, str], ...]:
-        """What CUDA takes beside torch on each card: (name, bytes, source). A server's ranks say
-        so themselves.
+        """What CUDA takes outside torch on each GPU: (name, bytes, source). For servers with a
+        cache pool see `ServerMemory.outside` instead.
         """
         engine, run = self.engine, self.run
         streams = engine.side_streams(run)
@@ -34,8 +37,8 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
 
     @property
     def host_libraries(self) -> tuple[str, int, str]:
-        """What libraries take of the host's memory in each rank's process; of servers nothing is
-        known.
+        """Host memory of the libraries in each rank's process: (name, bytes, source). 0 bytes for
+        servers, where it is not known.
         """
         if self.engine.serve is not None:
             return "libraries", 0, ""
@@ -43,6 +46,6 @@ class ResolvedRun(Struct, frozen=True, kw_only=True):
 
     @property
     def longest_seq(self) -> int | None:
-        """The longest sequence the model can take at all, where its positions are learned."""
+        """The longest prompt or sequence in tokens, where positions are learned; else None."""
         learned = any("position" in dict(w.dims) for w in self.run.arch.embedding)
         return self.run.arch.max_seq_len - (self.run.new_tokens or 0) if learned else None

@@ -1,4 +1,4 @@
-"""A run's pipeline stages as the roofline sees them: bytes by format, units by format."""
+"""What the pipeline stages of a server read and compute, for the roofline of its speed."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from ..weights.checkpoint import stored_bytes
 from ..weights.rank_weights import BITS, run_scheme
 from ..weights.shards import EXPERT, ServerShard, ShardedParameter, held
 
-# Formats whose products run on a unit of their own; weights of the others are unpacked to 16 bits.
+# Formats with their own tensor-core units; weights in other formats are unpacked to 16 bits.
 UNITS = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4", "mxfp4": "fp8"}
 CACHE_BITS = {"bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4, "nvfp4": 4}
 CACHE_TYPES = {"bf16": "BF16", "fp16": "F16", "int8": "Q8_0", "int4": "Q4_0"}
 
 
-def stages(run: Run, engine: Engine) -> tuple[StageWork, ...]:
-    """One rank of each."""
-    counts = _counts(run, engine)
+def stage_work(run: Run, engine: Engine) -> tuple[StageWork, ...]:
+    """The work of one rank of each pipeline stage."""
+    counts, layers = _stage_layers(run, engine), len(run.arch.layers)
     starts = [sum(counts[:number]) for number in range(len(counts))]
     return tuple(
-        _stage(run, engine, shard(run, engine, range(start, start + count), len(run.arch.layers)))
+        _stage(run, engine, stage_shard(run, engine, range(start, start + count), layers))
         for start, count in zip(starts, counts, strict=True)
     )
 
 
-def _counts(run: Run, engine: Engine) -> list[int]:
-    """Layers of each stage: as the engine says, else as evenly as can be."""
+def _stage_layers(run: Run, engine: Engine) -> list[int]:
+    """Layers of each stage: as the engine splits them, else as evenly as possible."""
     layers, pp = len(run.arch.layers), int(run.mesh.pp)
     if run.options.get("split_mode") in ("none", "row"):
         return [layers]
@@ -46,73 +46,83 @@ def _counts(run: Run, engine: Engine) -> list[int]:
     return [less + (number < more) for number in range(pp)]
 
 
-def shard(run: Run, engine: Engine, places: range, layers: int) -> ServerShard:
-    """What a rank has of a stage. vLLM's replicas share their experts."""
+def stage_shard(run: Run, engine: Engine, layer_range: range, layers: int) -> ServerShard:
+    """What one rank has of the layers of a stage. vLLM's data-parallel replicas share experts."""
     tp, ep = int(run.mesh.tp), int(run.mesh.ep)
     if run.options.get("split_mode") == "row":
         tp = int(run.mesh.pp)
     shared = tp * (int(run.mesh.dp) if engine.name == "vllm" else 1)
-    spread = shared if engine.name == "vllm" and ep > 1 else ep
+    experts = shared if engine.name == "vllm" and ep > 1 else ep
     return ServerShard(
-        places=places, embedding=places.start == 0, head=places.stop == layers, tp=tp,
-        attention_tp=tp // _copies(run), ep=spread, expert_tp=max(1, shared // spread),
-    )  # fmt: skip
+        places=layer_range,
+        embedding=layer_range.start == 0,
+        head=layer_range.stop == layers,
+        tp=tp,
+        attention_tp=tp // _attention_groups(run),
+        ep=experts,
+        expert_tp=max(1, shared // experts),
+    )
 
 
-def _copies(run: Run) -> int:
-    """Groups of ranks with attention of their own sequences each, within a replica."""
+def _attention_groups(run: Run) -> int:
+    """Data-parallel attention groups of a replica, each of which has its own sequences."""
     return int(run.mesh.dp) if run.options.get("enable_dp_attention") else 1
 
 
-def _stage(run: Run, engine: Engine, own: ServerShard) -> StageWork:
+def _stage(run: Run, engine: Engine, shard: ServerShard) -> StageWork:
     arch, bits = run.arch, BITS[run.precision]
     local = engine.name == "llamacpp"
     plain = SHORT_SUM if local and bits == 16 else run.precision.removesuffix("_pure")
     cached = _cache_name(run)
     return StageWork(
-        parts=parts(arch, own, _sized(run, own, plain, local=local), gathered=_copies(run),
+        parts=parts(arch, shard, _parameter_sizes(run, shard, plain, local=local),
+                    gathered=_attention_groups(run),
                     sharing=int(run.mesh.dp) if engine.name == "vllm" else 1),
-        mixings=mixings(arch, own),
-        caches=kept(arch, own, _row(run, cached, bits), state_bits=bits, conv_bits=bits),
+        mixings=mixings(arch, shard),
+        caches=kept(arch, shard, _row(run, cached, bits), state_bits=bits, conv_bits=bits),
         mixed="fp8" if cached == "fp8" else plain,
-        hidden_bytes=arch.hidden * bits / 8, sums=_sums(arch, own), ranks=own.tp,
-        gathered=_copies(run), chosen=_chosen(arch),
+        hidden_bytes=arch.hidden * bits / 8, sums=_reductions(arch, shard), ranks=shard.tp,
+        gathered=_attention_groups(run), chosen=_sparse_tokens(arch),
     )  # fmt: skip
 
 
-def _chosen(arch: Arch) -> int:
+def _sparse_tokens(arch: Arch) -> int:
+    """Tokens that sparse attention reads for each query; 0 where attention reads all."""
     latents = (m for layer, _, _ in arch.runs for m in layer.mixers
                if isinstance(m, LatentAttention))  # fmt: skip
     return max((one.chosen for one in latents), default=0)
 
 
-def _sums(arch: Arch, own: ServerShard) -> int:
-    """Tensors that a stage's ranks add up: behind each mixer and each feed-forward, once where both
-    stand side by side, and behind a table of embeddings that is cut by rows.
+def _reductions(arch: Arch, shard: ServerShard) -> int:
+    """All-reduces of a stage: one after each mixer and each feed-forward (one for both where they
+    run in parallel), and one after an embedding table that is sharded by rows.
     """
-    total = 1 if own.embedding else 0
-    for layer in own.layers(arch):
-        mixed = 1 if layer.mixers and own.attention_tp > 1 else 0
+    total = 1 if shard.embedding else 0
+    for layer in shard.layers(arch):
+        mixed = 1 if layer.mixers and shard.attention_tp > 1 else 0
         fed = 1 if layer.mlp is not None else 0
         total += max(mixed, fed) if layer.parallel else mixed + fed
     return total
 
 
 def _cache_name(run: Run) -> str:
-    """How keys and values are stored, where that is not the model's dtype."""
+    """The format of keys and values; `auto` where it is the model's dtype."""
     given = str(run.options.get("kv_cache_dtype") or "auto")
     if given != "auto":
         return given
-    own = run.quantized or {}
-    inner = own.get("quantization") or own
-    named = str(inner.get("kv_cache_quant_algo") or "").lower()
-    if own.get("kv_cache_scheme") or named.startswith("fp8") or _chosen(run.arch):
+    config = run.quantized or {}
+    inner = config.get("quantization") or config
+    algorithm = str(inner.get("kv_cache_quant_algo") or "").lower()
+    if config.get("kv_cache_scheme") or algorithm.startswith("fp8") or _sparse_tokens(run.arch):
         return "fp8"
     return "auto"
 
 
 def _row(run: Run, name: str, bits: int) -> Row:
-    """Bytes of one head's key or value; scales are left out but for llama.cpp's types."""
+    """A function that gives the bytes of one head's key or value of some elements.
+
+    Scales are not counted, except for llama.cpp's types.
+    """
     types = [str(run.options.get(f"cache_type_{end}") or CACHE_TYPES.get(name, "F16")).upper()
              for end in "kv"]  # fmt: skip
     if "cache_type_k" in run.options:
@@ -120,43 +130,43 @@ def _row(run: Run, name: str, bits: int) -> Row:
     return plain_row(CACHE_BITS.get(name, bits))
 
 
-def _sized(run: Run, own: ServerShard, plain: str, *, local: bool) -> Sized:
-    """Bytes of a parameter, and the unit that multiplies by it."""
+def _parameter_sizes(run: Run, shard: ServerShard, plain: str, *, local: bool) -> Sized:
+    """A function that gives the bytes of a parameter, and the unit that multiplies by it."""
     bits = BITS[run.precision]
     if local:
-        return _sized_gguf(run, own, plain)
-    how = run_scheme(run)
+        return _gguf_sizes(run, shard, plain)
+    scheme = run_scheme(run)
     if run.stored:
-        return _from_file(run, own, run.stored, partial(_unit, how, plain))
+        return _file_sizes(run, shard, run.stored, partial(_unit, scheme, plain))
     return lambda one: (
-        float(run.scaled(sum(size for _, size in how.stored(one, bits)))),
-        _unit(how, plain, one),
+        float(run.scaled(sum(size for _, size in scheme.stored(one, bits)))),
+        _unit(scheme, plain, one),
     )
 
 
-def _unit(how: WeightFormat, plain: str, one: ShardedParameter) -> str:
-    return UNITS.get(how.name, plain) if how.packs(one) else plain
+def _unit(scheme: WeightFormat, plain: str, one: ShardedParameter) -> str:
+    return UNITS.get(scheme.name, plain) if scheme.packs(one) else plain
 
 
-def _sized_gguf(run: Run, own: ServerShard, plain: str) -> Sized:
+def _gguf_sizes(run: Run, shard: ServerShard, plain: str) -> Sized:
     name = str(run.options.get("quantization") or "none")
     file = gguf.file_type(name) or {"bf16_pure": "BF16", "fp16_pure": "F16", "fp32": "F32"}[
         run.precision]  # fmt: skip
     tensors = run.stored or tuple((t.name, t.bytes, 0) for t in gguf.tensors(run.arch, file))
     unit = plain if file in ("F16", "BF16", "F32") else QUANTIZED
-    return _from_file(run, own, tensors, lambda _: unit)
+    return _file_sizes(run, shard, tensors, lambda _: unit)
 
 
-def _from_file(
+def _file_sizes(
     run: Run,
-    own: ServerShard,
+    shard: ServerShard,
     tensors: tuple[StoredTensor, ...],
     unit: Callable[[ShardedParameter], str],
 ) -> Sized:
-    """A file's bytes, in proportion to the elements of a group of its tensors."""
-    sizes = stored_bytes(tensors, run.arch, own, BITS[run.precision])
+    """The bytes of a checkpoint's tensors, shared out to parameters in proportion to elements."""
+    sizes = stored_bytes(tensors, run.arch, shard, BITS[run.precision])
     counts: dict[tuple[int, str], int] = {}
-    for one in held(run.arch, own):
+    for one in held(run.arch, shard):
         counts[_group(one)] = counts.get(_group(one), 0) + one.numel
     return lambda one: (sizes.get(_group(one), 0) * one.numel / counts[_group(one)], unit(one))
 

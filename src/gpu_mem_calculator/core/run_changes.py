@@ -1,8 +1,8 @@
-"""What if: changes of a run worth trying, each tried out with the ledger alone.
+"""Changes of a run that are worth trying, each estimated by the ledger alone.
 
-A change is settings in `--set` notation, laid over the run by `with_settings`. A value of null
-takes a key away: `read` has a key that is null for one that is not there, so that a change of
-engine can leave out what the new one does not have. (`training.lora=null` takes the adapter away;
+A change is a list of settings in `--set` notation, which `with_settings` applies to the run. A
+value of null removes a key, because `read` ignores keys that are null; a change of engine thereby
+removes options that the new engine does not have. (`training.lora=null` removes the adapter;
 `training.lora.r=null` only its rank, which is then the default.)
 """
 
@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from ..ledger.units import GIB
 from .calculator import STEP, Estimate, full_estimate
-from .change_candidates import NODES, Candidate, further, savings, wanted
+from .change_candidates import NODES, Candidate, further_savings, savings, uses_of_free_memory
 from .errors import InputError
 from .models import MemoryResult
 from .runfile import read, with_settings
-from .serving_capacity import changed, what_ifs
+from .serving_capacity import try_settings, what_ifs
 
 MOST_SAVING, MOST_WANTED = 12, 2
 
@@ -41,17 +41,20 @@ class TrainingChange(Struct, frozen=True, kw_only=True):
 
 
 def all_changes(estimate: Estimate) -> list[dict[str, Any]]:
-    """What to try, whatever the run; a server's changes say what its cache then has room for."""
+    """Changes of a training or an inference run as plain data.
+
+    Changes of an inference run also have the tokens and sequences that its cache then holds.
+    """
     if estimate.serves:
-        return list(_served_changes(estimate))
-    found: list[dict[str, Any]] = msgspec.to_builtins(changes(estimate))
-    return found
+        return list(_serving_changes(estimate))
+    rows: list[dict[str, Any]] = msgspec.to_builtins(changes(estimate))
+    return rows
 
 
-def _served_changes(estimate: Estimate) -> Iterator[dict[str, Any]]:
-    """`what_ifs`; nodes follow from the number of GPUs, as it has them."""
+def _serving_changes(estimate: Estimate) -> Iterator[dict[str, Any]]:
+    """The changes of `what_ifs`; keys for nodes are removed, since they follow from the GPUs."""
     given, file = estimate.result.run, read(estimate.result.run)
-    now = changed(file, "", ())
+    now = try_settings(file, "", ())
     nodes = tuple(f"hardware.{k}=null" for k in NODES if k in given.get("hardware", {}))
     for change in what_ifs(file):
         yield {
@@ -63,16 +66,16 @@ def _served_changes(estimate: Estimate) -> Iterator[dict[str, Any]]:
 
 
 def changes(estimate: Estimate) -> list[TrainingChange]:
-    """Changes of a training run, by the ledger alone: those that fit first, by what they save.
+    """Changes of a training run by the ledger alone: those that fit first, then by bytes saved.
 
-    Most of them save a hundredth at least; a few take more, and are what people want where there
-    is room. What is set already, changes nothing or is refused is left out.
+    Up to 12 of them save more than 1 %. Up to 2 take more memory, and are wanted where some is
+    free. Left out are changes that the run has already, that change nothing or that are refused.
     """
     if estimate.replayed is not None:
         estimate = full_estimate(estimate.result.run, replay=False)
-    needs = by_ledger(estimate)
-    saving = _each(estimate, (*savings(estimate), *further(estimate)))
-    taking = _each(estimate, wanted(estimate))
+    needs = ledger_bytes(estimate)
+    saving = _try_all(estimate, (*savings(estimate), *further_savings(estimate)))
+    taking = _try_all(estimate, uses_of_free_memory(estimate))
     saving = [one for one in saving if one.saves_bytes > needs // 100]
     taking = [one for one in taking if one.saves_bytes < 0]
     best = sorted(saving, key=_usefulness)[:MOST_SAVING]
@@ -83,45 +86,50 @@ def _usefulness(change: TrainingChange) -> tuple[bool, int]:
     return not change.fits, -change.saves_bytes
 
 
-def _each(estimate: Estimate, candidates: Iterator[Candidate] | tuple[Candidate, ...]
+def _try_all(estimate: Estimate, candidates: Iterator[Candidate] | tuple[Candidate, ...]
           ) -> list[TrainingChange]:  # fmt: skip
-    """Each candidate tried out, without the settings that the run has already."""
-    found: dict[tuple[str, ...], TrainingChange] = {}
-    for one in candidates:
-        settings = _not_yet(estimate.result.run, one.settings)
-        if settings and settings not in found:
-            made = tried(estimate, Candidate(one.title, settings, one.cost))
-            if made is not None:
-                found[settings] = made
-    return list(found.values())
+    """The change that each candidate makes, without settings that the run has already."""
+    tried: dict[tuple[str, ...], TrainingChange] = {}
+    for candidate in candidates:
+        settings = _new_settings(estimate.result.run, candidate.settings)
+        if settings and settings not in tried:
+            change = try_change(estimate, Candidate(candidate.title, settings, candidate.cost))
+            if change is not None:
+                tried[settings] = change
+    return list(tried.values())
 
 
-def _not_yet(run: dict[str, Any], settings: tuple[str, ...]) -> tuple[str, ...]:
+def _new_settings(run: dict[str, Any], settings: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(one for one in settings if with_settings(copy.deepcopy(run), (one,)) != run)
 
 
-def tried(
+def try_change(
     estimate: Estimate, candidate: Candidate, *, replay: bool = False, needs: int | None = None
 ) -> TrainingChange | None:
-    """A change tried out; nothing where it is refused. `needs`: what the run takes without it."""
-    result = _again(estimate, candidate.settings, replay=replay)
+    """Estimate the run with a candidate's settings; None where they are refused.
+
+    needs: bytes that the run takes without the change, if not by the ledger.
+    """
+    result = _changed_result(estimate, candidate.settings, replay=replay)
     if result is None:
         return None
     total = round(result.total_memory_per_gpu_gb * GIB)
-    now = by_ledger(estimate) if needs is None else needs
+    now = ledger_bytes(estimate) if needs is None else needs
     return TrainingChange(
         title=candidate.title, settings=candidate.settings, saves_bytes=now - total,
         total_bytes=total, fits=result.fits_on_gpu, cost=candidate.cost,
     )  # fmt: skip
 
 
-def by_ledger(estimate: Estimate) -> int:
-    """What the card must have by the ledger alone."""
+def ledger_bytes(estimate: Estimate) -> int:
+    """Bytes that the card must have by the ledger alone, with what is outside torch."""
     return int(estimate.ledger.peak(phases=STEP)) + estimate.result.outside_torch_bytes
 
 
-def _again(estimate: Estimate, settings: tuple[str, ...], *, replay: bool) -> MemoryResult | None:
-    """The result after a change, or nothing where the engine refuses it."""
+def _changed_result(
+    estimate: Estimate, settings: tuple[str, ...], *, replay: bool
+) -> MemoryResult | None:
+    """The result with the settings; None where the engine refuses them."""
     data = with_settings(copy.deepcopy(estimate.result.run), settings)
     try:
         return full_estimate(data, replay=replay).result

@@ -1,4 +1,4 @@
-"""Reading a run file: JSON, YAML or TOML, a dict, or the config objects."""
+"""Reads and checks a run file: JSON, YAML or TOML, a dict, or config objects."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ SECTIONS: dict[str, type[Struct]] = {
     "inference": InferenceConfig,
     "hardware": GPUConfig,
 }
-# Sections of training, and what says the same of inference.
+# Sections that cannot be combined with `inference`, and what to do.
 INSTEAD = {
     "training": "a run is one or the other: leave one out",
     "engine": "inference.engine names what serves: leave engine out",
     "parallelism": "use inference.tensor_parallel_size and inference.pipeline_parallel_size",
 }
-# Keys that DeepSpeed's own configuration has: one of the first two it must have.
+# Keys by which a DeepSpeed configuration is recognised; it must have one of the first two.
 DEEPSPEED = {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"}
 
 
 def load_text(path: str | Path) -> Any:
-    """The data in a JSON, YAML or TOML file, by its ending."""
+    """The data of a JSON, YAML or TOML file; the format follows from the file's ending."""
     path = Path(path)
     if not access().files:
         raise InputError([f"{str(path)!r} is a path, and this service opens no files; send what "
@@ -59,7 +59,7 @@ def load_text(path: str | Path) -> Any:
 
 
 def parse_text(text: str, ending: str, where: str) -> Any:
-    """Parse a run file's text."""
+    """The data of a text in the format of `ending`; `where` names the text in error messages."""
     try:
         if ending in (".yaml", ".yml"):
             return parse_yaml(text)
@@ -81,32 +81,32 @@ def _first_line(error: Exception) -> str:
 
 
 def read(source: str | Path | Mapping[str, Any] | RunFile) -> RunFile:
-    """A checked run file from a path, a dict, or objects; raises every problem at once."""
+    """A checked run file from a path, a dict, or objects; raises all problems at once."""
     if isinstance(source, RunFile):
         data: Any = as_dict(source)
     elif isinstance(source, str | Path):
         data = load_text(source)
     else:
         data = source
-    problems = list(check(data))
+    problems = list(run_file_problems(data))
     if problems:
         raise InputError(problems)
     sections: Any = {k: _section(SECTIONS[k], v) for k, v in data.items() if v is not None}
     return RunFile(**sections)
 
 
-def gathered(*sections: Struct) -> RunFile:
+def gather_sections(*sections: Struct) -> RunFile:
     """A run file from config objects, each in the section it belongs to."""
     names = {kind: name for name, kind in SECTIONS.items()}
     strangers = [type(one).__name__ for one in sections if type(one) not in names]
     if strangers:
         raise InputError([f"{name} is not a section of a run file" for name in strangers])
-    found: Any = {names[type(one)]: one for one in sections}
-    return RunFile(**found)
+    sections_by_name: Any = {names[type(one)]: one for one in sections}
+    return RunFile(**sections_by_name)
 
 
 def as_dict(value: Any) -> Any:
-    """Objects as plain data, without the fields that were left out."""
+    """Objects as plain data, without fields that are None."""
     if value is None or type(value) in (int, str, bool, float):
         return value
     if isinstance(value, Struct):
@@ -122,13 +122,14 @@ def _section(kind: type[Struct], values: Mapping[str, Any]) -> Struct:
     given = {k: v for k, v in values.items() if v is not None}
     if isinstance(given.get("lora"), Mapping):
         given["lora"] = _section(LoraConfig, given["lora"])
-    whole = _at_once(kind, given)
-    return whole or kind(**{k: _convert(v, types[k]) for k, v in given.items()})
+    converted = _convert_all(kind, given)
+    return converted or kind(**{k: _convert(v, types[k]) for k, v in given.items()})
 
 
-def _at_once(kind: type[T], given: dict[str, Any]) -> T | None:
-    """A section whose keys are known and right, in a fortieth of the time; None where each has to
-    be looked at, as numbers with a point have.
+def _convert_all(kind: type[T], given: dict[str, Any]) -> T | None:
+    """Convert all keys of a section in one call, which takes a fortieth of the time.
+
+    None where keys must be converted one by one: some are unknown or wrong, or are floats or lists.
     """
     if not given.keys() <= hints(kind).keys():
         return None
@@ -141,16 +142,16 @@ def _at_once(kind: type[T], given: dict[str, Any]) -> T | None:
 
 
 def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
-    """One section that stands by itself, checked."""
+    """One checked section; `name` is used in error messages. Raises all problems at once."""
     problems = list(_check_section(name, kind, values))
     if problems:
         raise InputError(problems)
-    found: Any = _section(kind, values)
-    return cast("T", found)
+    converted: Any = _section(kind, values)
+    return cast("T", converted)
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    """A value as its type has it; 8.0 is a whole number, also in a list."""
+    """A value converted to its type; 8.0 is accepted as a whole number, also in a list."""
     if isinstance(value, list):
         value = [int(v) if type(v) is float and v.is_integer() else v for v in value]
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
@@ -163,12 +164,12 @@ def _convert(value: Any, kind: Any) -> Any:
 
 @cache
 def hints(kind: type[Struct]) -> dict[str, Any]:
-    """A section's keys and their types."""
+    """The keys of a section with their types."""
     return typing.get_type_hints(kind, include_extras=True)
 
 
-def check(data: Any) -> Iterator[str]:
-    """Every problem of a run file's shape: unknown keys, wrong types, values out of range."""
+def run_file_problems(data: Any) -> Iterator[str]:
+    """All problems of a run file's form: unknown keys, wrong types, values out of range."""
     if not isinstance(data, Mapping):
         yield f"a run file is an object with a 'model' section, not {type(data).__name__}"
         return
@@ -193,7 +194,7 @@ def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]
         yield f"{where}={values!r} must be an object"
         return
     given = {k: v for k, v in values.items() if v is not None}
-    if "lora" not in given and _at_once(kind, given) is not None:
+    if "lora" not in given and _convert_all(kind, given) is not None:
         return
     types = hints(kind)
     for key, value in values.items():
@@ -205,7 +206,7 @@ def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]
             try:
                 _convert(value, types[key])
             except (msgspec.ValidationError, OverflowError):
-                hint = nearest(value, words(types[key])) if isinstance(value, str) else ""
+                hint = nearest(value, allowed_words(types[key])) if isinstance(value, str) else ""
                 yield f"{where}.{key}={_short(value)} must be {rule(types[key])}{hint}"
 
 
@@ -215,39 +216,39 @@ def _short(value: Any) -> str:
 
 
 def rule(kind: Any) -> str:
-    """What a type allows, in words."""
-    found: list[str] = []
+    """What a type allows, in words, for error messages."""
+    allowed: list[str] = []
     for part in parts(kind):
         for meta in getattr(part, "__metadata__", ()):
             if isinstance(meta, msgspec.Meta) and meta.description:
-                found.append(meta.description)
+                allowed.append(meta.description)
             elif isinstance(meta, msgspec.Meta) and meta.ge is not None and meta.le is not None:
-                found.append(f"a whole number from {meta.ge} to {meta.le}")
+                allowed.append(f"a whole number from {meta.ge} to {meta.le}")
         if typing.get_origin(part) is typing.Literal:
-            found.append(_or(typing.get_args(part)))
+            allowed.append(_or(typing.get_args(part)))
         elif part in (list[str],):
-            found.append("a list of texts")
+            allowed.append("a list of texts")
         elif isinstance(part, type) and issubclass(part, Struct):
-            found.append("an object")
-    return " or ".join(dict.fromkeys(found))
+            allowed.append("an object")
+    return " or ".join(dict.fromkeys(allowed))
 
 
-def words(kind: Any) -> list[str]:
-    """The words that a type allows."""
+def allowed_words(kind: Any) -> list[str]:
+    """The words that a type allows; empty where it allows any text."""
     choices = [part for part in parts(kind) if typing.get_origin(part) is typing.Literal]
     return [word for one in choices for word in typing.get_args(one) if isinstance(word, str)]
 
 
 def parts(kind: Any) -> Iterable[Any]:
-    """The alternatives of a union, without `None`; the type itself where it is none."""
+    """The members of a union without `None`; the type itself where it is not a union."""
     origin = typing.get_origin(kind)
     if origin is typing.Union or type(kind).__name__ == "UnionType":
         return [p for a in typing.get_args(kind) for p in parts(a) if p is not type(None)]
     return [kind]
 
 
-def _or(words: tuple[Any, ...]) -> str:
-    shown = [repr(w) for w in words]
+def _or(allowed_words: tuple[Any, ...]) -> str:
+    shown = [repr(w) for w in allowed_words]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
 
 
@@ -255,7 +256,7 @@ _SUFFIX = {"K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 
 
 def parameter_count(text: int | float | str, where: str = "model.num_parameters") -> int:
-    """A parameter count: 7000000000, "7B", "7000M", "7e9", "1.5T"."""
+    """A parameter count from 7000000000, "7B", "7000M", "7e9" or "1.5T"; `where` names its key."""
     match = re.fullmatch(
         r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?)\s*([KMBGTkmbgt]?)\s*", str(text)
     )
@@ -271,7 +272,7 @@ def parameter_count(text: int | float | str, where: str = "model.num_parameters"
 
 
 def with_settings(data: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
-    """A run file with `section.key=value` settings laid over it."""
+    """Apply `section.key=value` settings to a run file's data, in place, and return it."""
     for setting in settings:
         path, sign, text = setting.partition("=")
         keys = path.strip().split(".")
@@ -281,10 +282,10 @@ def with_settings(data: dict[str, Any], settings: Iterable[str]) -> dict[str, An
             value = json.loads(text)
         except ValueError:
             value = text
-        here = data
+        target = data
         for key in keys[:-1]:
-            inner = here.get(key)
-            here[key] = dict(inner) if isinstance(inner, Mapping) else {}
-            here = here[key]
-        here[keys[-1]] = value
+            inner = target.get(key)
+            target[key] = dict(inner) if isinstance(inner, Mapping) else {}
+            target = target[key]
+        target[keys[-1]] = value
     return data

@@ -1,4 +1,4 @@
-"""The run file's JSON Schema, made from the types that read it."""
+"""The run file's JSON Schema, generated from the types that read it."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ NULL = {"type": "null"}
 
 
 def schema() -> dict[str, Any]:
-    """The whole of it, for editors."""
+    """The JSON Schema of a run file, for editors."""
     return {"$schema": DIALECT, "$ref": f"#/$defs/{RUN}", "$defs": definitions("#/$defs/{name}")}
 
 
 def definitions(template: str) -> dict[str, Any]:
-    """The run file and its sections by name; a template says where they refer to each other.
+    """The schemas of the run file and its sections by name; `template` is the form of references.
 
-    No key is unknown. A null is a key left out, in every place but a model, which must be there.
+    Unknown keys are not allowed. Null means that a key is left out, and is allowed for every key
+    except `model`, which is required.
     """
-    _, made = msgspec.json.schema_components((RunFile,), ref_template=template)
-    for one in made.values():
+    _, schemas = msgspec.json.schema_components((RunFile,), ref_template=template)
+    for one in schemas.values():
         one["additionalProperties"] = False
     kinds: tuple[type[Struct], ...] = (LoraConfig, *SECTIONS.values())
     for kind in kinds:
-        _let_null(made[kind.__name__]["properties"])
-    sections = made[RUN]["properties"]
+        _make_nullable(schemas[kind.__name__]["properties"])
+    sections = schemas[RUN]["properties"]
     model = sections["model"]
-    _let_null(sections)
-    made[RUN] |= {"properties": {**sections, "model": model}, "required": ["model"]}
-    return made
+    _make_nullable(sections)
+    schemas[RUN] |= {"properties": {**sections, "model": model}, "required": ["model"]}
+    return schemas
 
 
 def nullable(one: dict[str, Any]) -> dict[str, Any]:
-    """A schema that allows null, too."""
+    """The schema with null allowed as well."""
     if NULL in one.get("anyOf", ()):
         return one
     default = {"default": one["default"]} if "default" in one else {}
     return {"anyOf": [{k: v for k, v in one.items() if k != "default"}, NULL], **default}
 
 
-def _let_null(properties: dict[str, Any]) -> None:
+def _make_nullable(properties: dict[str, Any]) -> None:
     for key, one in properties.items():
         properties[key] = nullable(one)

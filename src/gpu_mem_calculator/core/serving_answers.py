@@ -1,4 +1,4 @@
-"""What people want to know of a server, all at once."""
+"""Answers about a server: capacity, speed, changes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Answers(Struct, frozen=True, kw_only=True):
 def answers(
     estimate: Estimate, contexts: Sequence[int] = (), concurrencies: Sequence[int] = ()
 ) -> Answers:
-    """Every answer for one estimate."""
+    """All answers for one estimate; empty `contexts` or `concurrencies` take the defaults."""
     file = read(estimate.result.run)
     fewest = None if estimate.result.fits_on_gpu else fewest_gpus(file)
-    known = fewest.setting if fewest is not None else ()
+    same = fewest.setting if fewest is not None else ()
     return Answers(
         matrix=matrix(estimate, contexts, concurrencies),
         speed=speed(estimate),
         no_speed=no_speed(estimate),
-        what_ifs=[change for change in what_ifs(file) if change.setting != known],
+        what_ifs=[change for change in what_ifs(file) if change.setting != same],
         fewest_gpus=fewest,
     )

@@ -1,6 +1,6 @@
-"""How many sequences fit at which context: the questions people ask of a server.
+"""How many sequences fit at which context, and what changes of a server would bring.
 
-A server with a pool has room for so many pages; transformers has the whole card.
+On a server sequences share the cache pool; with transformers they share the whole card.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from .. import catalog
 from ..run.served import ServerMemory
-from .batch_bytes import Lines, lines
+from .batch_bytes import Lines, batch_lines
 from .calculator import Estimate, full_estimate
 from .errors import InputError
 from .models import RunFile
@@ -23,9 +23,9 @@ from .runfile import as_dict, read, with_settings
 CONTEXTS = tuple(2**power for power in range(10, 21))
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 MOST_TP = 64
-AT_ONCE = 10**6  # sequences, where nothing but memory ends them
-Used = Callable[[int], int]  # sequences to bytes
-Room = tuple[Used, int, int]
+AT_ONCE = 10**6  # sequences, where only memory limits them
+Used = Callable[[int], int]  # bytes that a number of sequences takes
+Capacity = tuple[Used, int, int]  # bytes taken, bytes there are, sequences that may run at once
 
 
 class CapacityMatrix(Struct, frozen=True, kw_only=True):
@@ -44,12 +44,12 @@ class CapacityMatrix(Struct, frozen=True, kw_only=True):
 def matrix(
     estimate: Estimate, contexts: Sequence[int] = (), concurrencies: Sequence[int] = ()
 ) -> CapacityMatrix:
-    """The whole table; without contexts, those of the model up to its longest."""
+    """The table of contexts and sequences; the defaults are powers of two up to the longest."""
     longest = _longest(estimate)
     wanted = tuple(contexts) or (*(c for c in CONTEXTS if c < longest), longest)
     counts = tuple(concurrencies) or CONCURRENCIES
     rows, most = [], []
-    for used, limit, at_once in _rooms(estimate, wanted):
+    for used, limit, at_once in _capacities(estimate, wanted):
         each = [_share(used(count), limit) for count in counts]
         rows.append(tuple(share if count <= at_once else None
                           for count, share in zip(counts, each, strict=True)))  # fmt: skip
@@ -60,7 +60,7 @@ def matrix(
 
 
 def _share(used: int, limit: int) -> float:
-    """What is taken of the room; models that keep nothing need none."""
+    """The share of `limit` bytes that is used; 0 for models that cache nothing."""
     if limit > 0:
         return used / limit
     return float("inf") if used else 0.0
@@ -85,31 +85,31 @@ def _most(used: Used, limit: int, at_once: int) -> int:
     return low
 
 
-def _rooms(estimate: Estimate, contexts: Sequence[int]) -> Iterator[Room]:
-    """For each context the bytes that sequences take, those there are, how many run at once."""
+def _capacities(estimate: Estimate, contexts: Sequence[int]) -> Iterator[Capacity]:
+    """The capacity at each context."""
     if estimate.served:
         longest = _longest(estimate)
         for context in contexts:
-            used, limit, at_once = _pool(estimate.served, context)
+            used, limit, at_once = _pool_capacity(estimate.served, context)
             yield used, limit, at_once if context <= longest else 0
         return
     resolved = estimate.resolved
     outside = sum(size for _, size, _ in resolved.outside_torch)
-    for each in lines(resolved, contexts):
-        used = partial(_whole, each, outside)
+    for each in batch_lines(resolved, contexts):
+        used = partial(_card_bytes, each, outside)
         yield used, resolved.hardware.memory_bytes, AT_ONCE
 
 
-def _pool(served: Sequence[ServerMemory], context: int) -> Room:
-    """A server: the stage with the least room decides."""
+def _pool_capacity(served: Sequence[ServerMemory], context: int) -> Capacity:
+    """The capacity of a server's pool at a context: that of the stage with the least."""
     tightest = max(served, key=lambda one: _share(one.sequence_bytes(context), one.room_bytes))
     each = tightest.sequence_bytes(context)
     return lambda count: count * each, tightest.room_bytes, tightest.most_sequences
 
 
-def _whole(each: Lines, outside: int, count: int) -> int:
-    """transformers: its highest instant, and what lies beside torch."""
-    return outside + max((first + (count - 1) * more for first, more in each), default=0)
+def _card_bytes(lines: Lines, outside: int, count: int) -> int:
+    """Bytes of `count` sequences under transformers: the highest instant, and outside torch."""
+    return outside + max((first + (count - 1) * more for first, more in lines), default=0)
 
 
 class ServingChange(Struct, frozen=True, kw_only=True):
@@ -124,37 +124,37 @@ class ServingChange(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-# Changes that people try first: the title, and keys that must be the engine's and still open.
-TRIED: tuple[tuple[str, dict[str, str]], ...] = (
+# Changes that people try first: the title, and keys that the engine has and the run leaves out.
+CHANGES: tuple[tuple[str, dict[str, str]], ...] = (
     ("KV cache in fp8", {"kv_cache_dtype": "fp8"}),
     ("KV cache in q8_0", {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}),
     ("weights in fp8", {"quantization": "fp8"}),
     ("weights in nf4", {"quantization": "nf4"}),
     ("weights in q4_k_m", {"quantization": "q4_k_m"}),
 )
-SPREAD = "expert_parallel_size"
+EXPERT_KEY = "expert_parallel_size"
 
 
 def what_ifs(file: RunFile) -> list[ServingChange]:
-    """One change at a time: a smaller cache, smaller weights, experts spread, more GPUs or fewer;
-    those that change something.
+    """One change at a time: a smaller cache, smaller weights, expert parallelism, more GPUs or
+    fewer. Changes that change nothing or are refused are left out.
     """
     assert file.inference is not None
     engine, given = find_server(file.inference), as_dict(file.inference)
-    asked = [
+    candidates = [
         (title, tuple(f"inference.{key}={value}" for key, value in keys.items()))
-        for title, keys in TRIED
+        for title, keys in CHANGES
         if all(key in engine.options and key not in given for key in keys)
     ]
     ranks = _ranks(file)
-    if ranks > 1 and SPREAD in engine.options and SPREAD not in given:
-        asked.append(("expert parallelism", (f"inference.{SPREAD}={ranks}",)))
+    if ranks > 1 and EXPERT_KEY in engine.options and EXPERT_KEY not in given:
+        candidates.append(("expert parallelism", (f"inference.{EXPERT_KEY}={ranks}",)))
     counts = (2 * ranks, *([ranks // 2] if ranks > 1 else []))
-    asked += [(f"over {_gpus(count)}", _over(file, count)) for count in counts]
-    now = changed(file, "", ())
-    found = [changed(file, title, settings) for title, settings in asked]
+    candidates += [(f"over {_gpus(count)}", _gpu_settings(file, count)) for count in counts]
+    now = try_settings(file, "", ())
+    changes = [try_settings(file, title, settings) for title, settings in candidates]
     same = (now.device_bytes, now.kv_tokens)
-    return [change for change in found
+    return [change for change in changes
             if not change.problem and (change.device_bytes, change.kv_tokens) != same]  # fmt: skip
 
 
@@ -162,23 +162,23 @@ def _gpus(count: int) -> str:
     return f"{count} GPU{'s' * (count > 1)}"
 
 
-def _spreads(file: RunFile) -> bool:
-    """Whether the engine cuts layers over GPUs; else it gives each GPU some (llama.cpp)."""
+def _has_tensor_parallelism(file: RunFile) -> bool:
+    """Whether the engine shards layers over GPUs; llama.cpp gives each GPU some of the layers."""
     assert file.inference is not None
     return "tensor_parallel_size" in find_server(file.inference).options
 
 
 def _ranks(file: RunFile) -> int:
-    """GPUs that share a layer, or that have layers each."""
-    if not _spreads(file):
+    """GPUs that share each layer, or, with llama.cpp, that each have some of the layers."""
+    if not _has_tensor_parallelism(file):
         return file.hardware.num_gpus or 1
     return file.inference.tensor_parallel_size or 1 if file.inference else 1
 
 
-def changed(file: RunFile, title: str, settings: tuple[str, ...]) -> ServingChange:
-    """A run with some keys changed."""
+def try_settings(file: RunFile, title: str, settings: tuple[str, ...]) -> ServingChange:
+    """The estimate of a run with some settings, by the ledger alone."""
     try:
-        result = full_estimate(_with(file, settings), replay=False).result
+        result = full_estimate(_with_settings(file, settings), replay=False).result
     except InputError as error:
         return ServingChange(title=title, setting=settings, problem=error.problems[0])
     taken, serving = result.allocated_bytes + result.outside_torch_bytes, result.serving
@@ -190,33 +190,33 @@ def changed(file: RunFile, title: str, settings: tuple[str, ...]) -> ServingChan
 
 
 def fewest_gpus(file: RunFile) -> ServingChange | None:
-    """The smallest number of GPUs, a power of two, over which tensor parallelism starts."""
+    """The smallest power of two of tensor-parallel GPUs on which the server starts, at most 64."""
     tp = 1
     while tp <= MOST_TP:
-        found = changed(file, _gpus(tp), _over(file, tp))
-        if found.fits:
-            return found
+        change = try_settings(file, _gpus(tp), _gpu_settings(file, tp))
+        if change.fits:
+            return change
         tp *= 2
     return None
 
 
-def _over(file: RunFile, ranks: int) -> tuple[str, ...]:
-    """The keys that spread a model over so many GPUs."""
-    if not _spreads(file):
+def _gpu_settings(file: RunFile, ranks: int) -> tuple[str, ...]:
+    """The settings that run a model on `ranks` GPUs."""
+    if not _has_tensor_parallelism(file):
         return (f"hardware.num_gpus={ranks}",)
     given = as_dict(file.inference)
     rest = given.get("pipeline_parallel_size", 1)
     rest *= 1 if given.get("enable_dp_attention") else given.get("data_parallel_size", 1)
-    found = [f"inference.tensor_parallel_size={ranks}"]
-    experts = given.get(SPREAD, 1) * ranks // _ranks(file)
-    if given.get(SPREAD, 1) > 1:  # each rank keeps as many of the experts' groups
-        found.append(f"inference.{SPREAD}={max(1, experts)}")
+    settings = [f"inference.tensor_parallel_size={ranks}"]
+    experts = given.get(EXPERT_KEY, 1) * ranks // _ranks(file)
+    if given.get(EXPERT_KEY, 1) > 1:  # expert parallelism grows with the number of ranks
+        settings.append(f"inference.{EXPERT_KEY}={max(1, experts)}")
     if file.hardware.num_gpus is not None:
-        found.append(f"hardware.num_gpus={ranks * rest}")
-    return tuple(found)
+        settings.append(f"hardware.num_gpus={ranks * rest}")
+    return tuple(settings)
 
 
-def _with(file: RunFile, settings: Sequence[str]) -> dict[str, Any]:
+def _with_settings(file: RunFile, settings: Sequence[str]) -> dict[str, Any]:
     data = as_dict(file)
     if "hardware" in data:  # nodes follow from the number of GPUs
         data = {**data, "hardware": {k: v for k, v in data["hardware"].items()
@@ -225,21 +225,21 @@ def _with(file: RunFile, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def largest_models(data: dict[str, Any], most: int = 10) -> list[ServingChange]:
-    """The largest presets that this card serves, largest first."""
+    """The largest presets that the run's cards can serve, largest first, at most `most`."""
     rows = [catalog.find("index", name) for name in catalog.names("index")]
     sized = sorted((row for row in rows if row), key=lambda row: -row["num_parameters"])
-    found = []
-    seen = set()
+    changes = []
+    configs = set()
     for row in sized:
-        if row["config"] in seen:
+        if row["config"] in configs:
             continue
-        seen.add(row["config"])
+        configs.add(row["config"])
         file = read({**data, "model": {"name": row["name"]}})
         assert file.inference is not None
         pool = find_server(file.inference).serve is not None
-        change = changed(file, row["title"], (f"model.name={row['name']}",))
+        change = try_settings(file, row["title"], (f"model.name={row['name']}",))
         if change.fits and (change.max_concurrency >= 1 or not pool):
-            found.append(change)
-        if len(found) == most:
+            changes.append(change)
+        if len(changes) == most:
             break
-    return found
+    return changes

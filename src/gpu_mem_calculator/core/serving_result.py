@@ -1,4 +1,4 @@
-"""What a server's ranks report, as the result has it."""
+"""The figures of a server for the result, from the memory of its ranks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .inference_config import ServingResult
 PLACEHOLDER = "MODEL"  # the model in the commands that engines give
 
 
-def asked_for(run: Run, served: Sequence[ServerMemory]) -> Iterator[str]:
-    """How much of the cache the sequences take that a run names: a sentence, where it does."""
+def cache_use_note(run: Run, served: Sequence[ServerMemory]) -> Iterator[str]:
+    """A sentence on how much of the cache `batch_size` sequences take, where that is given."""
     count = run.options.get("batch_size")
     if count is None or any(one.problem for one in served):
         return
     lengths = run.options.get("prompt_len") or 0, run.options.get("new_tokens") or 0
     context = sum(lengths) or min(one.max_seq_len for one in served)
-    room = min(min(int(one.sequences(context)), one.most_sequences) for one in served)
+    most = min(min(int(one.sequences(context)), one.most_sequences) for one in served)
     what = f"{count:,} sequence{'s' * (count > 1)} of {context:,} tokens"
-    if room < count:
-        yield f"{what}: {room:,} run at once, the others wait"
+    if most < count:
+        yield f"{what}: {most:,} run at once, the others wait"
         return
     share = max(count / one.sequences(context) for one in served)
     yield f"{what} take {100 * share:.1f} % of the cache"
@@ -31,9 +31,10 @@ def asked_for(run: Run, served: Sequence[ServerMemory]) -> Iterator[str]:
 def serving_result(
     served: ServerMemory, address: str = PLACEHOLDER, every: Sequence[ServerMemory] = ()
 ) -> ServingResult:
-    """What a rank of a server says, as the result has it; `address` is where the model lies.
+    """The result of one rank of a server; `address` is the model's name or path in its command.
 
-    A sequence takes room on every stage: the one with least of it decides how many there are.
+    A sequence takes memory on every stage of `every`: the one with the least decides how many
+    sequences there are.
     """
     every = every or (served,)
     words = [address if word == PLACEHOLDER else word for word in served.command]

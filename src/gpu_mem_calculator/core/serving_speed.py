@@ -1,4 +1,4 @@
-"""How fast a server could be on its cards: prompts, and one token after another."""
+"""Upper bounds of a server's speed on its GPUs by the roofline: prefill and decode."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from .hardware import Hardware
 from .inference_config import DecodeSpeed, SpeedResult
 from .models import GPUConfig
 from .resolved_run import ResolvedRun
-from .roofline_stages import stages
+from .roofline_stages import stage_work
 
-PROMPT, ANSWER = 1024, 256  # tokens, where a run does not say
-# Switches that sum what cards send them (NVLink SHARP), by the links to them.
+PROMPT, ANSWER = 1024, 256  # tokens, where a run does not give them
+# Links whose switches reduce in the network (NVLink SHARP).
 ADDING = frozenset({"nvlink4", "nvlink4-h800", "nvlink5"})
-# Tokens of a prompt that run in one pass at most: the option that says so, else the fewest that an
-# engine chooses by itself.
+# The most tokens of a prompt in one pass: the option that sets it, and the smallest default of the
+# engine.
 CHUNKS = {"llamacpp": ("n_ubatch", 512), "sglang": ("chunked_prefill_size", 2048)}
 CHUNK = ("max_num_batched_tokens", 2048)
 UNKNOWN_LINK = {"bandwidth_gb_per_s": 63, "latency_us": 1.0}  # PCI Express 5.0, x16
 
 
 def find_card(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> CardRates | None:
-    """The rates of the card that a hardware section names; None where it names none.
+    """The rates of the GPU that a hardware section names; None where they are not known.
 
-    `interconnect` is what joins the ranks of a layer, unless it is a network and they are in one
-    node.
+    `interconnect` is the link between the `ranks` that share a layer, unless it is a network and
+    all of them are in one node.
     """
     row = catalog.find("gpus", config.gpu) if config.gpu else None
     if row is None or "bandwidth_gb_per_s" not in row:
@@ -47,19 +47,19 @@ def find_card(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> CardRates
 
 
 def no_speed(estimate: Estimate) -> str:
-    """Why there is no figure, in a sentence; empty where there is one."""
+    """A sentence on why no speed is computed; empty where it is."""
     if find_card(_section(estimate)) is None:
         return "no speed: the card's rates are not known; name one with hardware.gpu"
-    held = next(_on_host(estimate.resolved), "")
-    return f"no speed: {held}, whose bandwidth is not known" if held else ""
+    on_host = next(_on_host(estimate.resolved), "")
+    return f"no speed: {on_host}, whose bandwidth is not known" if on_host else ""
 
 
 def _on_host(resolved: ResolvedRun) -> Iterator[str]:
-    """What a pass reads from the host's memory."""
+    """What a pass reads from host memory, a sentence part for each."""
     options, layers = resolved.run.options, len(resolved.run.arch.layers)
-    asked = options.get("n_gpu_layers")
-    if asked is not None and asked <= layers:
-        yield f"{layers + 1 - asked} of {layers + 1} layers are in the host's memory"
+    gpu_layers = options.get("n_gpu_layers")
+    if gpu_layers is not None and gpu_layers <= layers:
+        yield f"{layers + 1 - gpu_layers} of {layers + 1} layers are in the host's memory"
     if options.get("n_cpu_moe"):
         yield f"the experts of {options['n_cpu_moe']} layers are in the host's memory"
     if options.get("no_kv_offload"):
@@ -69,14 +69,14 @@ def _on_host(resolved: ResolvedRun) -> Iterator[str]:
 
 
 def serving_of(resolved: ResolvedRun, card: CardRates) -> ServingReplica:
-    """One replica: a rank of each stage, on its card."""
+    """One replica of the server: the work of one rank of each stage, and its GPU."""
     name = resolved.engine.name
-    return ServingReplica(card=card, stages=stages(resolved.run, resolved.engine),
+    return ServingReplica(card=card, stages=stage_work(resolved.run, resolved.engine),
                    overlapped=name != "llamacpp")  # fmt: skip
 
 
 def speed(estimate: Estimate) -> SpeedResult | None:
-    """Upper bounds by roofline; None where the card's rates or what is read are not known."""
+    """Upper bounds by the roofline; None where a rate is not known (see `no_speed`)."""
     resolved = estimate.resolved
     run, hardware = resolved.run, resolved.hardware
     card = find_card(_section(estimate), int(run.mesh.tp), hardware.gpus_per_node)
@@ -97,7 +97,7 @@ def speed(estimate: Estimate) -> SpeedResult | None:
 
 
 def _lengths(estimate: Estimate) -> tuple[int, int]:
-    """Tokens of a prompt, and with its answer: as given, else within what is served."""
+    """Tokens of a prompt, and of prompt and answer: as given, else within the longest sequence."""
     run = estimate.resolved.run
     given, new = run.options.get("prompt_len"), run.options.get("new_tokens") or ANSWER
     if given:
@@ -113,15 +113,15 @@ def _section(estimate: Estimate) -> GPUConfig:
 
 def _decode(estimate: Estimate, serving: ServingReplica, context: int) -> Iterator[DecodeSpeed]:
     copies = int(estimate.resolved.run.mesh.dp)
-    for sequences in _batches(estimate, context):
-        many, who = (copies, serving) if sequences > 1 else (1, serving.alone)
-        together, each, bound = step_rates(who, context, sequences)
-        yield DecodeSpeed(sequences=many * sequences, tokens_per_second=many * together,
+    for sequences in _decode_batches(estimate, context):
+        replicas, replica = (copies, serving) if sequences > 1 else (1, serving.alone)
+        together, each, bound = step_rates(replica, context, sequences)
+        yield DecodeSpeed(sequences=replicas * sequences, tokens_per_second=replicas * together,
                           tokens_per_second_each=each, bound=bound)  # fmt: skip
 
 
-def _batches(estimate: Estimate, context: int) -> list[int]:
-    """One sequence alone, and as many as there is room for; each replica has as many."""
+def _decode_batches(estimate: Estimate, context: int) -> list[int]:
+    """Batches to decode on each replica: one sequence, and as many as fit."""
     if not estimate.served:
         return sorted({1, int(estimate.resolved.run.batch)})
     most = min(min(int(one.sequences(context)), one.most_sequences) for one in estimate.served)
@@ -129,7 +129,7 @@ def _batches(estimate: Estimate, context: int) -> list[int]:
 
 
 def _notes(resolved: ResolvedRun, hardware: Hardware) -> Iterator[str]:
-    """What the figures leave out, a sentence each."""
+    """What the figures leave out, a sentence for each."""
     run = resolved.run
     if run.options.get("speculative_method") or run.draft is not None:
         yield "without speculation, which can make several tokens in a pass"

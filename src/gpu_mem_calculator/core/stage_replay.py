@@ -1,4 +1,4 @@
-"""The estimate's own stream through torch's allocator: what is reserved, what a run needs."""
+"""Replays a stage's allocation stream through the model of torch's allocator: reserved, needs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,22 @@ from ..step.stream import stream
 from .resolved_run import ResolvedRun
 
 MICRO_BATCHES = 4
-"""So many a pipeline stage are replayed of a step's: those that follow find the same blocks. All of
-36 measured runs that accumulate need and reserve the same with 4 as with more."""
+"""At most this many micro-batches per pipeline stage are replayed; later ones reuse the same
+blocks. All of 36 measured runs that accumulate need and reserve the same with 4 as with more."""
 MOST_BYTES, MOST_LAYERS = 2**46, 2**11
-"""A run with more is no one's, and is not replayed."""
+"""Larger runs do not exist, and are not replayed."""
 
 
 class StageReplay(Struct, frozen=True, kw_only=True, dict=True):
-    """What the allocator makes of one pipeline stage; `phases` as torch's statistics have them."""
+    """The replay of one pipeline stage.
+
+    - allocated_bytes: the peak of the steps, torch's max_memory_allocated
+    - startup_bytes: the peak of start-up
+    - reserved_bytes: torch's max_memory_reserved
+    - phases: the same statistics for each phase
+    - asked: the requests that were replayed
+    - allocator: the allocator's settings
+    """
 
     allocated_bytes: int
     startup_bytes: int
@@ -37,40 +45,40 @@ class StageReplay(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def needs_bytes(self) -> int:
-        """The least that torch must be given; it takes a search.
+        """The least bytes with which torch gets through, found by a search.
 
-        The way for a small GPU matters where start-up takes more than the steps do.
+        The stream for a small GPU matters where start-up takes more than the steps.
         """
-        found = needs_bytes(self.asked.usual, self.allocator, self.reserved_bytes)
+        usual = needs_bytes(self.asked.usual, self.allocator, self.reserved_bytes)
         if self.asked.ledger.tight is None or self.startup_bytes <= self.allocated_bytes:
-            return found
-        return min(found, needs_bytes(self.asked.tight, self.allocator, self.reserved_bytes))
+            return usual
+        return min(usual, needs_bytes(self.asked.tight, self.allocator, self.reserved_bytes))
 
     @cached_property
     def slack_bytes(self) -> int:
-        """The most that the steps' live blocks can have beyond their tensors."""
+        """The most bytes by which the live blocks of the steps can be larger than their tensors."""
         return slack_bytes(self.asked.usual, self.allocator)
 
 
 class StageRequests(Struct, frozen=True, dict=True):
-    """What a stage asks of the allocator: in the usual way, and in the one for a small GPU."""
+    """The requests of a stage to the allocator: the usual ones, and those on a small GPU."""
 
     ledger: Ledger
     micro_batches: int
 
     @cached_property
     def usual(self) -> AllocationStream:
-        """As the engine does it."""
+        """The requests on a GPU with enough memory."""
         return stream(self.ledger, self.micro_batches)
 
     @cached_property
     def tight(self) -> AllocationStream:
-        """As it does it when the GPU is too small for that."""
+        """The requests on a GPU that is too small for the usual ones."""
         return stream(self.ledger, self.micro_batches, tight=True)
 
 
-def asked(resolved: ResolvedRun, stage: int) -> StageRequests:
-    """What a stage asks, its ledger unrolled."""
+def stage_requests(resolved: ResolvedRun, stage: int) -> StageRequests:
+    """The requests of a stage, from its ledger with every layer unrolled."""
     run = resolved.run
     count = min(int(run.micro_batches), MICRO_BATCHES * int(run.mesh.pp))
     run = replace(run, stage=stage, unrolled=True, micro_batches=count)
@@ -79,49 +87,52 @@ def asked(resolved: ResolvedRun, stage: int) -> StageRequests:
 
 
 def survives(resolved: ResolvedRun, stage: int, cap: int) -> bool:
-    """Whether a stage gets through with so many bytes for torch."""
-    found, settings = asked(resolved, stage), resolved.allocator
-    if replay(found.usual, settings, cap).failed_at is None:
+    """Whether a stage gets through when torch may take at most `cap` bytes."""
+    requests, settings = stage_requests(resolved, stage), resolved.allocator
+    if replay(requests.usual, settings, cap).failed_at is None:
         return True
-    return found.ledger.tight is not None and replay(found.tight, settings, cap).failed_at is None
+    return (
+        requests.ledger.tight is not None
+        and replay(requests.tight, settings, cap).failed_at is None
+    )
 
 
 def replayed(resolved: ResolvedRun, stage: int) -> StageReplay | None:
-    """Replay a stage; None for an absurd run."""
-    if _absurd(resolved, stage):
+    """Replay a stage; None where the run is too large to be replayed."""
+    if _too_large(resolved, stage):
         return None
-    own = asked(resolved, stage)
-    found = replay(own.usual, resolved.allocator)
-    _, startup = own.usual.marks[0]
-    steps = [phase.peak_bytes for name, phase in found.phases.items() if name != startup]
+    requests = stage_requests(resolved, stage)
+    outcome = replay(requests.usual, resolved.allocator)
+    _, startup = requests.usual.marks[0]
+    steps = [phase.peak_bytes for name, phase in outcome.phases.items() if name != startup]
     return StageReplay(
         allocated_bytes=max(steps),
-        startup_bytes=found.phases[startup].peak_bytes,
-        reserved_bytes=found.reserved_bytes,
-        phases=found.phases,
-        asked=own,
+        startup_bytes=outcome.phases[startup].peak_bytes,
+        reserved_bytes=outcome.reserved_bytes,
+        phases=outcome.phases,
+        asked=requests,
         allocator=resolved.allocator,
     )
 
 
-def _absurd(resolved: ResolvedRun, stage: int) -> bool:
-    """Whether a run is larger than the model of the allocator can say anything about."""
+def _too_large(resolved: ResolvedRun, stage: int) -> bool:
+    """Whether a run is larger than the model of the allocator can handle."""
     if len(resolved.run.arch.layers) > MOST_LAYERS:
         return True
     return int(resolved.engine.ledger(replace(resolved.run, stage=stage)).peak()) > MOST_BYTES
 
 
-def with_blocks(ledger: Ledger, found: StageReplay) -> Ledger:
-    """A ledger with what the allocator's blocks have beyond the bytes that were asked for.
+def with_block_rounding(ledger: Ledger, stage: StageReplay) -> Ledger:
+    """The ledger with an entry for the bytes by which blocks are larger than their tensors.
 
-    The figure is the peak's, and stands at every instant of the steps. It is nothing but rounding:
-    never negative, never more than the blocks that are alive can have beyond their tensors.
+    The figure is that of the peak, and is used at every instant of the steps. It is only rounding:
+    never negative, and at most `slack_bytes`.
     """
     steps = {i.name: 1 for i in ledger.instants if i.phase != STARTUP}
     peak = int(ledger.peak(phases={i.phase for i in ledger.instants} - {STARTUP}))
-    beyond = found.allocated_bytes - peak
-    most = found.slack_bytes
-    assert 0 <= beyond <= most, f"blocks have {beyond:,} B beyond tensors, at most {most:,}"
+    beyond = stage.allocated_bytes - peak
+    slack = stage.slack_bytes
+    assert 0 <= beyond <= slack, f"blocks have {beyond:,} B beyond tensors, at most {slack:,}"
     blocks = Entry(
         name="blocks larger than their tensors", kind=RUNTIME, bytes=beyond, live=steps,
         source=code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split, "

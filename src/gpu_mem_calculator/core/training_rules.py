@@ -1,4 +1,4 @@
-"""What a run file asks for that cannot be, or that would change nothing: a sentence for each."""
+"""Settings of a training run that are impossible or would have no effect: a sentence for each."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from .models import RunFile
 
 
 def problems(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
-    """Everything that is wrong with a run."""
-    yield from _rules(run, engine)
-    yield from _meaningless(run, file, engine)
+    """All problems of a training run: common rules, keys without effect, the engine's rules."""
+    yield from _common_rules(run, engine)
+    yield from _unused_keys(run, file, engine)
     yield from engine.problems(run)
 
 
 def tower_note(run: Run, engine: Engine) -> Iterator[str]:
-    """What is assumed of a model that sees, a sentence."""
+    """A sentence on what is assumed for a model with a vision tower."""
     if run.arch.tower:
-        held = engine.tower if run.adapter is None else "frozen, and adapters are the text model's"
+        treatment = (
+            engine.tower if run.adapter is None else "frozen, and adapters are the text model's"
+        )
         count = f"{run.arch.tower_parameters:,}"
         yield ("batches of text alone are assumed: images add activations that are not modelled; "
-               f"the {count} parameters of the vision tower are {held}")  # fmt: skip
+               f"the {count} parameters of the vision tower are {treatment}")  # fmt: skip
 
 
-def _meaningless(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
-    """Keys that would change nothing: refused, never ignored. What is set to off asks nothing."""
+def _unused_keys(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
+    """Keys without effect: refused, never ignored. A key that is set to off is accepted."""
     given = file.training
     if not engine.transformers:
         for key in ("attention", "checkpoint_reentrant", "autocast"):
@@ -46,7 +48,7 @@ def _meaningless(run: Run, file: RunFile, engine: Engine) -> Iterator[str]:
         yield "training.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
 
 
-def _rules(run: Run, engine: Engine) -> Iterator[str]:
+def _common_rules(run: Run, engine: Engine) -> Iterator[str]:
     """Rules that hold for every engine."""
     arch = run.arch
     if arch.tower and not engine.tower:

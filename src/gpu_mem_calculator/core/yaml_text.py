@@ -1,4 +1,4 @@
-"""YAML within bounds: so many values, aliases written out, and so deep."""
+"""Parses YAML with bounds on the number of values (aliases expanded) and on the depth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DEEPEST = 100  # PyYAML recurses, and in C without a check
 
 
 def parse_yaml(text: str) -> Any:
-    """The data in a YAML text; a `ValueError` says which bound it exceeds."""
+    """The data of a YAML text; raises ValueError where it exceeds a bound."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, about ten times as fast
@@ -18,7 +18,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def _check(events: Any) -> None:
-    """Count the values of a stream of parser events, and stop at the first bound."""
+    """Count the values of a stream of parser events; raises ValueError at the first bound."""
     import yaml
 
     open_: list[tuple[str | None, int]] = []  # each open list or object: its anchor, and the total

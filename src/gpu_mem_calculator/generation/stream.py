@@ -1,4 +1,4 @@
-"""A generation as a stream of allocations: pass after pass, layer after layer."""
+"""The allocation stream of a generation: passes in order, layer by layer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from ..ledger.ledger import EMBEDDED, PARAM, Ledger
 from ..step.block_events import BlockRun
 from ..step.stream_writer import Phase, StreamWriter, Tensors
 
-LOAD, GENERATE, PLAIN = "load", "generate", "prefill"  # what ends at each mark
-SCORES = -3  # a block: the next token is chosen
+LOAD, GENERATE, PLAIN = "load", "generate", "prefill"  # titles of the marks
+SCORES = -3  # the block that chooses the next token
 
 
 class PassEvents(BlockRun, frozen=True, kw_only=True):
-    """One block's pass without a graph.
+    """One block in one pass, which trains nothing. Its events' tensors, by number:
 
-    `given` are the numbers of the cache that it finds, `kept` of the one that it leaves, `named`
-    of what the model's loop still names when the next layer runs. `embedded`: its input is the
-    embedding's output, which the model names until its stack is done.
+    - `given`: the cache before the pass; `kept`: the cache after it.
+    - `named`: those to which the model's loop still refers when the next layer runs.
+    - `embedded`: its input is the embedding's output, to which the model refers until the last
+      layer has run.
     """
 
     given: tuple[int, ...] = ()
@@ -25,7 +26,7 @@ class PassEvents(BlockRun, frozen=True, kw_only=True):
 
 
 class GenerationStreamWriter(StreamWriter):
-    """Knows the cache of each layer, and what the last token was chosen from."""
+    """Tracks each layer's cache, and the tensors to which the model's loop still refers."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)
@@ -33,38 +34,38 @@ class GenerationStreamWriter(StreamWriter):
         self.named: Tensors = []
 
     def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
-        """The model is loaded; then everything else."""
+        """Two phases: loading the model, then all passes."""
         starts = phases[0].names
-        rest = [name for name in self.tables if name not in starts]
-        chooses = any(play.block == SCORES for play in self.plays.values())
+        rest = [name for name in self.alive if name not in starts]
+        chooses = any(run.block == SCORES for run in self.plays.values())
         return [Phase(LOAD, starts), Phase(GENERATE if chooses else PLAIN, rest)]
 
     def mark(self, phase: Phase) -> None:
-        """A phase ends; what packing weights has left behind goes back to the driver."""
+        """Mark the end of a phase; after packing weights, cached memory returns to the driver."""
         if phase.title == LOAD and any(
             e.kind == PARAM and e.script is not None for e in self.entries
         ):
             self.stream.empties.append(len(self.stream.events))
         super().mark(phase)
 
-    def forward(self, play: BlockRun) -> None:
-        """A block runs: its cache is made anew, its output is the next one's input."""
-        assert isinstance(play, PassEvents)
-        script, events = play.script, play.script.forward
-        if play.embedded:
+    def forward(self, block_run: BlockRun) -> None:
+        """A block runs: its cache is replaced, and its output is the next one's input."""
+        assert isinstance(block_run, PassEvents)
+        block, events = block_run.script, block_run.script.forward
+        if block_run.embedded:
             self.flow = self._embedded()
-            events = tuple(event for event in events if event != ~script.entry)
-        ids = self._bind(script, self.flow)
-        for number, old in zip(play.given, self.cache.get(play.block, ()), strict=True):
+            events = tuple(event for event in events if event != ~block.entry)
+        ids = self._bind(block, self.flow)
+        for number, old in zip(block_run.given, self.cache.get(block_run.block, ()), strict=True):
             ids[number] = old
         self._play(ids, events)
         self.free(self.named)
-        self.named = [ids[number] for number in play.named]
-        if play.kept:
-            self.cache[play.block] = [ids[number] for number in play.kept]
-        self.flow = -1 if play.block == SCORES or script.exit < 0 else ids[script.exit]
+        self.named = [ids[number] for number in block_run.named]
+        if block_run.kept:
+            self.cache[block_run.block] = [ids[number] for number in block_run.kept]
+        self.flow = -1 if block_run.block == SCORES or block.exit < 0 else ids[block.exit]
 
     def _embedded(self) -> int:
-        """The number of the embedding's output."""
+        """The tensor number of the embedding's output."""
         index = next(i for i in self.held if self.entries[i].role == EMBEDDED)
         return self.held[index][0][0]

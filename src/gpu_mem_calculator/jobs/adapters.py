@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .job import Job
-from .model import build, needed, recompute
+from .model import build, import_extra, recompute
 
 
-def adapted(job: Job, model: Any = None) -> Any:
+def add_adapters(job: Job, model: Any = None) -> Any:
     """A frozen model with trainable adapters; `model` where it is there already."""
     run = job.resolved.run
     assert run.adapter is not None
@@ -25,7 +25,7 @@ def adapted(job: Job, model: Any = None) -> Any:
     if run.recompute != "none":
         recompute(run, model)
         model.enable_input_require_grads()
-    peft = needed("peft", "torch")
+    peft = import_extra("peft", "torch")
     adapter = run.adapter
     config = peft.LoraConfig(
         r=adapter.rank, lora_alpha=adapter.rank, lora_dropout=adapter.dropout,

@@ -10,7 +10,7 @@ from .job import FAKE, Job
 BROADCAST_BYTES = 250 * MIB  # DistributedDataParallel.broadcast_bucket_size
 
 
-def replicated(job: Job, model: Any) -> Any:
+def wrap_ddp(job: Job, model: Any) -> Any:
     """The model in DDP's wrapper."""
     import torch
 
@@ -19,10 +19,10 @@ def replicated(job: Job, model: Any) -> Any:
     if job.world.process_group != FAKE:
         here = [torch.cuda.current_device()]
         return wrap(model, device_ids=here, gradient_as_bucket_view=view)
-    _send_parameters(model)
+    _broadcast_parameters(model)
     found = wrap(model, init_sync=False, gradient_as_bucket_view=view)
     sent: list[list[Any]] = []  # the buckets of each micro-batch
-    found.register_comm_hook(None, _summed_at_once(sent))
+    found.register_comm_hook(None, _all_reduce_hook(sent))
     found.register_forward_pre_hook(lambda *_: _before_forward(found, sent))
     return found
 
@@ -36,10 +36,10 @@ def _before_forward(found: Any, sent: list[list[Any]]) -> None:
     """
     begins = all(p.grad is None for p in found.parameters())
     del sent[: len(sent) if begins else -1]
-    _rebuild(found.reducer)
+    _rebuild_in_backward_order(found.reducer)
 
 
-def _rebuild(reducer: Any) -> None:
+def _rebuild_in_backward_order(reducer: Any) -> None:
     """Make the buckets anew in the order of the first backward, as DDP's forward does next.
 
     Ranks agree on that order through a tensor of indices that they read: a real one.
@@ -67,7 +67,7 @@ def _rebuild(reducer: Any) -> None:
             reducer._rebuild_buckets()
 
 
-def _send_parameters(model: Any) -> None:
+def _broadcast_parameters(model: Any) -> None:
     """What DDP does first with every parameter, less its look at the shapes of the other ranks,
     which a fake group cannot answer.
     """
@@ -77,7 +77,7 @@ def _send_parameters(model: Any) -> None:
     _sync_module_states(model, dist.group.WORLD, BROADCAST_BYTES, 0, set())
 
 
-def _summed_at_once(sent: list[list[Any]]) -> Any:
+def _all_reduce_hook(sent: list[list[Any]]) -> Any:
     """A hook for the all-reduce of a bucket, which a fake group answers with nothing."""
     import torch
     import torch.distributed as dist

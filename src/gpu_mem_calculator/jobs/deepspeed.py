@@ -13,7 +13,7 @@ from ..engines.deepspeed.options import OPTIONS
 from ..run.run import Run
 from .groups import fake_group
 from .job import NCCL, Job
-from .model import hf_config, inputs, layers, loss_of, needed, recompute, recompute_own
+from .model import hf_config, import_extra, inputs, layers, loss_of, recompute, recompute_module
 
 LEARNING_RATE = 1e-5
 SWAP_ELEMENTS = 100_000_000  # of one of the buffers that parameters on NVMe pass through
@@ -112,8 +112,8 @@ def train(job: Job) -> None:
     if problems:
         raise InputError(problems)
     start(job)
-    deepspeed = needed("deepspeed", "measure")
-    with _folder(job) as folder:
+    deepspeed = import_extra("deepspeed", "measure")
+    with _nvme_folder(job) as folder:
         data = config_json(job, folder)
         model, batch = _model(job, data)
         job.world.mark("model")
@@ -145,7 +145,7 @@ def start(job: Job) -> None:
     Under a launcher the group is real. Otherwise the fake group plays one rank of a job of the
     whole size; DeepSpeed then finds a group that is there already.
     """
-    deepspeed = needed("deepspeed", "measure")
+    deepspeed = import_extra("deepspeed", "measure")
     if job.world.process_group == NCCL and "RANK" in os.environ:
         deepspeed.init_distributed(dist_backend="nccl", auto_mpi_discovery=False, verbose=False)
         return
@@ -160,18 +160,18 @@ def start(job: Job) -> None:
     fake_group(rank, ranks)
     deepspeed.init_distributed(dist_backend="fake", auto_mpi_discovery=False, verbose=False)
     # ZeRO-3 compares lists with rank 0's, which a fake group does not send.
-    lists: Any = needed("deepspeed.runtime.zero.utils", "measure")
+    lists: Any = import_extra("deepspeed.runtime.zero.utils", "measure")
     lists.get_lst_from_rank0, lists.assert_lst_len_same_as_other_ranks = list, len
 
 
 @contextmanager
-def _folder(job: Job) -> Iterator[str]:
+def _nvme_folder(job: Job) -> Iterator[str]:
     """A folder for what goes to NVMe, and gone afterwards; needs DeepSpeed's asynchronous I/O."""
     run = job.resolved.run
     if "nvme" not in (_option(run, "offload_optimizer"), _option(run, "offload_param")):
         yield ""
         return
-    builders = needed("deepspeed.ops.op_builder", "measure")
+    builders = import_extra("deepspeed.ops.op_builder", "measure")
     if not builders.AsyncIOBuilder().is_compatible(verbose=False):
         raise InputError(["engine.offload_*='nvme' needs libaio's headers to build DeepSpeed's "
                           "asynchronous I/O; install libaio-dev or use 'cpu'"])  # fmt: skip
@@ -185,25 +185,25 @@ def _model(job: Job, data: dict[str, Any]) -> tuple[Any, Any]:
 
     The user's own is cast by the engine; transformers' is made in the training dtype.
     """
-    torch, deepspeed = needed("torch", "measure"), needed("deepspeed", "measure")
+    torch, deepspeed = import_extra("torch", "measure"), import_extra("deepspeed", "measure")
     sharded = data["zero_optimization"]["stage"] == 3 and _option(job.resolved.run, "zero_init")
     place = torch.device(job.world.device)
     with deepspeed.zero.Init(config_dict_or_path=data) if sharded else place:
         model, batch = job.build() if job.build is not None else (_from_config(job), None)
     own = _checkpoint(data)
     if job.build is None:
-        return _ready(job, model, own), None
-    recompute_own(job.resolved.run, model, own)
+        return _prepare(job, model, own), None
+    recompute_module(job.resolved.run, model, own)
     return model, batch
 
 
 def _from_config(job: Job) -> Any:
-    torch, transformers = needed("torch", "measure"), needed("transformers", "measure")
+    torch, transformers = import_extra("torch", "measure"), import_extra("transformers", "measure")
     dtype = getattr(torch, DTYPES[job.resolved.run.precision])
     return transformers.AutoModelForCausalLM.from_config(hf_config(job), dtype=dtype)
 
 
-def _ready(job: Job, model: Any, own: Callable[..., Any] | None) -> Any:
+def _prepare(job: Job, model: Any, own: Callable[..., Any] | None) -> Any:
     """A model of transformers with its adapters, its recomputation and its checkpoints.
 
     transformers calls whatever function a layer is given. DeepSpeed's (`own`) is reentrant: without
@@ -213,9 +213,9 @@ def _ready(job: Job, model: Any, own: Callable[..., Any] | None) -> Any:
     model.train()
     model.config.use_cache = False
     if run.adapter is not None:
-        from .adapters import adapted
+        from .adapters import add_adapters
 
-        model = adapted(job, model)
+        model = add_adapters(job, model)
     else:
         recompute(run, model)
     if own is not None:
@@ -230,7 +230,7 @@ def _checkpoint(data: dict[str, Any]) -> Callable[..., Any] | None:
     chosen = data.get("activation_checkpointing")
     if chosen is None:
         return None
-    checkpointing = needed("deepspeed", "measure").checkpointing
+    checkpointing = import_extra("deepspeed", "measure").checkpointing
     checkpointing.configure(
         None, partition_activations=chosen.get("partition_activations", False),
         checkpoint_in_cpu=chosen.get("cpu_checkpointing", False),

@@ -52,12 +52,12 @@ def run_without_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     return {**data, "model": dict(STAND_IN), "training": training}, unused
 
 
-def not_used(keys: Sequence[str]) -> str:
+def unused_sentence(keys: Sequence[str]) -> str:
     """The sentence on what `run_without_model` leaves unused."""
     return f"Not used, because the function makes them: {', '.join(keys)}."
 
 
-def called_with(values: Mapping[str, Any]) -> str:
+def values_sentence(values: Mapping[str, Any]) -> str:
     """The sentence on what --with gives."""
     return f"The function was called with {', '.join(f'{k}={v!r}' for k, v in values.items())}."
 
@@ -91,12 +91,12 @@ def _module(spec: str, name: str) -> ModuleType:
     except (ModuleNotFoundError, ValueError):
         raise InputError([f"--function {spec}: there is no module {name!r} in the current folder "
                           "or among the installed ones"]) from None  # fmt: skip
-    with users_own(spec):
+    with user_errors(spec):
         return import_module(name)
 
 
 @contextmanager
-def users_own(spec: str, device: str = "cpu") -> Iterator[None]:
+def user_errors(spec: str, device: str = "cpu") -> Iterator[None]:
     """An error of the user's code is shown as it is, from the user's first frame on.
 
     A card that is full is no mistake of the code, and stays what it is.
@@ -110,7 +110,7 @@ def users_own(spec: str, device: str = "cpu") -> Iterator[None]:
             raise
         hint = ON_CUDA[device] if "cuda" in str(error).lower() else ""
         raise InputError(
-            [f"--function {spec} failed with its own error{hint}:\n{own_error(error)}"]
+            [f"--function {spec} failed with its own error{hint}:\n{user_traceback(error)}"]
         ) from error
 
 
@@ -145,7 +145,7 @@ def check_values(spec: str, function: Callable[..., Any], values: Mapping[str, A
         raise InputError(problems)
 
 
-def own_error(error: BaseException) -> str:
+def user_traceback(error: BaseException) -> str:
     """A traceback without the frames of this program and of torch above the user's."""
     libraries = (OURS, *(str(Path(m.__file__).parent) + os.sep for m in (
         sys.modules.get("torch"), sys.modules.get("importlib"),
@@ -183,7 +183,7 @@ class UserFunction:
         import torch
         from torch.utils._pytree import tree_map_only
 
-        with torch.device(self.made_on), users_own(self.spec, self.device), self._passed_on():
+        with torch.device(self.made_on), user_errors(self.spec, self.device), self._passed_on():
             made = self.function(**self.values)
         model, batch = self._pair(made)
         self._check(model)

@@ -14,8 +14,8 @@ from ..core.resolve_inference import find_server, inference_options
 from ..core.runfile import section
 from ..serving.transformers.checks import option_problems
 from .job import World
-from .model import auto_config, needed
-from .quantized import QuantizationSettings, packed
+from .model import auto_config, import_extra
+from .quantized import QuantizationSettings, quantize
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 THRESHOLD = 6.0  # transformers' llm_int8_threshold: from here on a number is an outlier
@@ -47,10 +47,10 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> None:
     """Load the model of a config.json and run it; marks "load", then "prefill" or "generate"."""
-    torch = needed("torch", "measure")
+    torch = import_extra("torch", "measure")
     chosen = settings(given)
     torch.manual_seed(0)
-    model = _loaded(config, chosen, world)
+    model = _load(config, chosen, world)
     assistant = _assistant(chosen, world)
     if world.watch is not None:
         world.watch(model, None)
@@ -68,9 +68,9 @@ def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> 
             world.mark("generate")
 
 
-def _loaded(config: Mapping[str, Any], chosen: Mapping[str, Any], world: World) -> Any:
+def _load(config: Mapping[str, Any], chosen: Mapping[str, Any], world: World) -> Any:
     """The model with random weights on the GPU, quantized where that is asked for."""
-    torch, transformers = needed("torch", "measure"), needed("transformers", "measure")
+    torch, transformers = import_extra("torch", "measure"), import_extra("transformers", "measure")
     made = auto_config(config)
     if chosen["attention"] is not None:  # left out, transformers takes what the model has
         made._attn_implementation = chosen["attention"]
@@ -80,7 +80,7 @@ def _loaded(config: Mapping[str, Any], chosen: Mapping[str, Any], world: World) 
             model = transformers.AutoModelForCausalLM.from_config(made, dtype=dtype)
     else:
         own = config.get("quantization_config") or {}
-        model = packed(made, QuantizationSettings(
+        model = quantize(made, QuantizationSettings(
             name=name, double=bool(own.get("bnb_4bit_use_double_quant", False)),
             threshold=THRESHOLD, dtype=dtype, device=world.device,
         ))  # fmt: skip
@@ -97,7 +97,7 @@ def _assistant(chosen: Mapping[str, Any], world: World) -> Any:
     found = ModelConfig(name=wanted) if isinstance(wanted, str) else ModelConfig(config=wanted)
     config = find_model(found).config
     assert config is not None
-    model = _loaded(config, {**chosen, "quantization": "none"}, world)
+    model = _load(config, {**chosen, "quantization": "none"}, world)
     if chosen["num_speculative_tokens"] is not None:
         model.generation_config.num_assistant_tokens = chosen["num_speculative_tokens"]
     model.generation_config.assistant_confidence_threshold = 0.0

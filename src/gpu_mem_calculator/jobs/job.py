@@ -19,7 +19,7 @@ TRAINERS = {
     "deepspeed": "deepspeed",
     "megatron_lm": "megatron",
 }
-OWN_MODEL = ("pytorch_ddp", "fsdp", "deepspeed")  # engines that train what a function makes
+FUNCTION_ENGINES = ("pytorch_ddp", "fsdp", "deepspeed")  # engines that train what a function makes
 NONE, FAKE, NCCL = "none", "fake", "nccl"
 
 
@@ -56,7 +56,7 @@ def run(job: Job) -> None:
     if job.resolved.run.parameters_given is not None:
         raise InputError(["model.num_parameters scales an estimate; a model that runs has its own "
                           "count: leave it out"])  # fmt: skip
-    if job.build is not None and engine not in OWN_MODEL:
+    if job.build is not None and engine not in FUNCTION_ENGINES:
         raise InputError([f"engine.type={engine!r} makes its model itself; --function works for "
-                          f"{', '.join(OWN_MODEL)}"])  # fmt: skip
+                          f"{', '.join(FUNCTION_ENGINES)}"])  # fmt: skip
     import_module(f".{TRAINERS[engine]}", __package__).train(job)

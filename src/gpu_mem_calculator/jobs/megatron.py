@@ -13,7 +13,7 @@ from ..run.run import Run
 from .groups import fake_group
 from .job import NCCL, Job
 from .megatron_config import model_arguments, refusals, transformer_arguments
-from .model import needed
+from .model import import_extra
 
 LEARNING_RATE = 1e-5
 CORE = "megatron.core"
@@ -27,16 +27,16 @@ EXTENSIONS = {
 def train(job: Job) -> None:
     """Build this rank's stage, and step as often as the world asks; marks as it goes."""
     run = job.resolved.run
-    problems = [*refusals(run), *_missing(run)]
+    problems = [*refusals(run), *_missing_extensions(run)]
     if problems:
         raise InputError(problems)
-    torch = needed("torch", "measure")
-    needed(CORE, "measure")
+    torch = import_extra("torch", "measure")
+    import_extra(CORE, "measure")
     start(job)
     config = _config(run)
     chunks = [_chunk(job, config, index) for index in range(int(run.virtual_stages))]
     job.world.mark("model")
-    models = _wrapped(run, config, chunks)
+    models = _wrap(run, config, chunks)
     job.world.mark("ddp")
     optimizer = _optimizer(job, models)
     job.world.mark("optimizer")
@@ -45,7 +45,7 @@ def train(job: Job) -> None:
         for model in models:
             model.zero_grad_buffer()
         optimizer.zero_grad()
-        _passes(job, models, held, f"s{step}")
+        _forward_backward(job, models, held, f"s{step}")
         for model in models:
             model.finish_grad_sync()
         job.world.mark(f"s{step}.sync")
@@ -54,7 +54,7 @@ def train(job: Job) -> None:
     torch.cuda.synchronize()
 
 
-def _missing(run: Run) -> list[str]:
+def _missing_extensions(run: Run) -> list[str]:
     found = [
         f"engine.{name}=true needs {module}, which is not installed; set engine.{name}=false"
         for name, module in EXTENSIONS.items()
@@ -75,12 +75,12 @@ def start(job: Job) -> None:
     import torch.distributed as dist
 
     run, mesh = job.resolved.run, job.resolved.run.mesh
-    state = needed(f"{CORE}.parallel_state", "measure")
+    state = import_extra(f"{CORE}.parallel_state", "measure")
     if job.world.process_group == NCCL and "RANK" in os.environ:
         dist.init_process_group("nccl")
     else:
         fake_group(job.world.rank, int(job.resolved.hardware.num_gpus))
-        _fake_everything()
+        _fake_new_groups()
     state.initialize_model_parallel(
         tensor_model_parallel_size=int(mesh.tp),
         pipeline_model_parallel_size=int(mesh.pp),
@@ -90,15 +90,15 @@ def start(job: Job) -> None:
         context_parallel_size=int(mesh.cp),
         expert_model_parallel_size=int(mesh.ep),
     )
-    needed(f"{CORE}.tensor_parallel.random", "measure").model_parallel_cuda_manual_seed(0)
+    import_extra(f"{CORE}.tensor_parallel.random", "measure").model_parallel_cuda_manual_seed(0)
 
 
-def _fake_everything() -> None:
+def _fake_new_groups() -> None:
     """Send every new group to the fake backend, and fill what is received.
 
     For the rest of this process, which runs one job and ends.
     """
-    dist: Any = needed("torch.distributed", "measure")
+    dist: Any = import_extra("torch.distributed", "measure")
     new_group, exchange = dist.new_group, dist.batch_isend_irecv
 
     def fake_new_group(*args: Any, **named: Any) -> Any:
@@ -115,8 +115,8 @@ def _fake_everything() -> None:
 
 def _config(run: Run) -> Any:
     """TransformerConfig from plain values."""
-    torch = needed("torch", "measure")
-    kinds = needed(f"{CORE}.transformer.transformer_config", "measure")
+    torch = import_extra("torch", "measure")
+    kinds = import_extra(f"{CORE}.transformer.transformer_config", "measure")
     values = transformer_arguments(run)
     for key in ("params_dtype", "pipeline_dtype"):
         values[key] = getattr(torch, values[key])
@@ -127,8 +127,8 @@ def _config(run: Run) -> Any:
 def _chunk(job: Job, config: Any, index: int) -> Any:
     """The layers of this rank's stage: all of them, or one of its chunks where they interleave."""
     run = job.resolved.run
-    state = needed(f"{CORE}.parallel_state", "measure")
-    gpt = needed(f"{CORE}.models.gpt.gpt_model", "measure")
+    state = import_extra(f"{CORE}.parallel_state", "measure")
+    gpt = import_extra(f"{CORE}.models.gpt.gpt_model", "measure")
     _plain_norms()
     chunk = index if run.virtual_stages > 1 else None
     model = gpt.GPTModel(
@@ -145,7 +145,7 @@ def _chunk(job: Job, config: Any, index: int) -> Any:
 
 def _layers(config: Any, chunk: int | None) -> Any:
     """The local spec: of one layer, or of each where some are dense and some have experts."""
-    specs = needed(f"{CORE}.models.gpt.gpt_layer_specs", "measure")
+    specs = import_extra(f"{CORE}.models.gpt.gpt_layer_specs", "measure")
     if config.num_moe_experts is not None:
         return specs.get_gpt_decoder_block_spec(
             config, use_transformer_engine=False, normalization=config.normalization,
@@ -161,8 +161,8 @@ def _plain_norms() -> None:
 
     Megatron-Core asks for Apex there, whose norms take the same memory.
     """
-    torch = needed("torch", "measure")
-    norms = needed(f"{CORE}.transformer.torch_norm", "measure")
+    torch = import_extra("torch", "measure")
+    norms = import_extra(f"{CORE}.transformer.torch_norm", "measure")
 
     def make(cls: Any, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
         kind = torch.nn.LayerNorm if config.normalization == "LayerNorm" else torch.nn.RMSNorm
@@ -171,9 +171,9 @@ def _plain_norms() -> None:
     norms.WrappedTorchNorm.__new__ = make
 
 
-def _wrapped(run: Run, config: Any, chunks: list[Any]) -> list[Any]:
+def _wrap(run: Run, config: Any, chunks: list[Any]) -> list[Any]:
     """Megatron's DistributedDataParallel: one gradient buffer a chunk, reduced at the end."""
-    distributed = needed(f"{CORE}.distributed", "measure")
+    distributed = import_extra(f"{CORE}.distributed", "measure")
     settings = distributed.DistributedDataParallelConfig(
         grad_reduce_in_fp32=gradient_bits(run) == 32,
         overlap_grad_reduce=False,
@@ -211,15 +211,15 @@ def optimizer_arguments(job: Job) -> dict[str, Any]:
 
 
 def _optimizer(job: Job, models: list[Any]) -> Any:
-    torch, kinds = needed("torch", "measure"), needed(f"{CORE}.optimizer", "measure")
+    torch, kinds = import_extra("torch", "measure"), import_extra(f"{CORE}.optimizer", "measure")
     values = optimizer_arguments(job)
     values["params_dtype"] = getattr(torch, values["params_dtype"])
     return kinds.get_megatron_optimizer(kinds.OptimizerConfig(**values), models)
 
 
-def _fill(job: Job, held: dict[str, Any]) -> dict[str, Any]:
+def _fill_batch(job: Job, held: dict[str, Any]) -> dict[str, Any]:
     """Token ids, positions and the causal mask of one micro-batch, in the place of the last."""
-    torch = needed("torch", "measure")
+    torch = import_extra("torch", "measure")
     run = job.resolved.run
     batch, length = int(run.batch), int(run.seq) // int(run.mesh.cp)
     held["input_ids"] = torch.randint(0, run.arch.vocab, (batch, length), device="cuda")
@@ -229,22 +229,22 @@ def _fill(job: Job, held: dict[str, Any]) -> dict[str, Any]:
     return held
 
 
-def _passes(job: Job, models: list[Any], held: dict[str, Any], name: str) -> None:
+def _forward_backward(job: Job, models: list[Any], held: dict[str, Any], name: str) -> None:
     """Every micro-batch forward and backward: one by one, or as the pipeline's schedule says."""
     run = job.resolved.run
     if run.mesh.pp == 1:
         for micro in range(int(run.micro_batches)):
-            given = _fill(job, held)
+            given = _fill_batch(job, held)
             loss = models[0](**given, labels=given["input_ids"]).float().mean()
             job.world.mark(f"{name}.m{micro}.fwd")
             loss.backward()
             del loss
             job.world.mark(f"{name}.m{micro}.bwd")
         return
-    schedules = needed(f"{CORE}.pipeline_parallel", "measure")
+    schedules = import_extra(f"{CORE}.pipeline_parallel", "measure")
 
     def forward(_: Any, model: Any) -> tuple[Any, Callable[[Any], tuple[Any, dict[str, Any]]]]:
-        given = _fill(job, {})
+        given = _fill_batch(job, {})
         labels = given["input_ids"] if model.module.post_process else None
         return model(**given, labels=labels), lambda out: (out.float().mean(), {})
 

@@ -18,7 +18,7 @@ NO_PROGRAM = ("model: plain numbers describe no program that could be run; give 
 DTYPES = {"fp32": "float32", "bf16_pure": "bfloat16", "fp16_pure": "float16"}
 
 
-def needed(name: str, extra: str) -> ModuleType:
+def import_extra(name: str, extra: str) -> ModuleType:
     """A package that the base install does not have, or the sentence that says how to get it."""
     try:
         return import_module(name)
@@ -59,7 +59,7 @@ def hf_config(job: Job) -> Any:
 
 def auto_config(config: Mapping[str, Any]) -> Any:
     """transformers' config object for a config.json, if it knows that kind of model."""
-    transformers = needed("transformers", "torch")
+    transformers = import_extra("transformers", "torch")
     left_out = ("architectures", "auto_map", "quantization_config")
     values = {k: v for k, v in config.items() if k not in left_out}
     if values["model_type"] not in transformers.CONFIG_MAPPING:
@@ -73,13 +73,13 @@ def auto_config(config: Mapping[str, Any]) -> Any:
 
 def build(job: Job, device: str) -> Any:
     """The model with random weights on a device ("meta" for none yet), ready to train."""
-    needed("torch", "torch").manual_seed(0)
-    return made(hf_config(job), job.resolved.run, device)
+    import_extra("torch", "torch").manual_seed(0)
+    return causal_model(hf_config(job), job.resolved.run, device)
 
 
-def made(config: Any, run: Run, device: str, **rest: Any) -> Any:
+def causal_model(config: Any, run: Run, device: str, **rest: Any) -> Any:
     """A causal model of transformers with random weights, ready to train."""
-    torch, transformers = needed("torch", "torch"), needed("transformers", "torch")
+    torch, transformers = import_extra("torch", "torch"), import_extra("transformers", "torch")
     with torch.device(device):
         model = transformers.AutoModelForCausalLM.from_config(
             config, dtype=weight_dtype(run), **rest
@@ -134,7 +134,7 @@ def recompute(run: Run, model: Any) -> None:
         layer.gradient_checkpointing = False
 
 
-def recompute_own(run: Run, model: Any, checkpoint: Callable[..., Any] | None = None) -> None:
+def recompute_module(run: Run, model: Any, checkpoint: Callable[..., Any] | None = None) -> None:
     """The same for a module of one's own: its layers are called through a checkpoint.
 
     Hooks and all, as transformers' layers are; torch's checkpoint, where no other is given.
@@ -147,10 +147,10 @@ def recompute_own(run: Run, model: Any, checkpoint: Callable[..., Any] | None = 
     through = checkpoint or partial(torchs, use_reentrant=run.reentrant)
     every = layers(model)
     for layer in every[: len(every) * run.recompute_quarters // 4]:
-        _called_through(layer, through)
+        _call_through(layer, through)
 
 
-def _called_through(layer: Any, function: Callable[..., Any]) -> None:
+def _call_through(layer: Any, function: Callable[..., Any]) -> None:
     kind = type(layer)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-from .adapters import adapted
-from .ddp import replicated
+from .adapters import add_adapters
+from .ddp import wrap_ddp
 from .fsdp import shard
 from .groups import start_group
 from .job import Job
-from .model import autocast_dtype, build, inputs, layers, loss_of, recompute, recompute_own
+from .model import autocast_dtype, build, inputs, layers, loss_of, recompute, recompute_module
 from .optimizers import clip, optimizer
 
 
@@ -18,7 +18,7 @@ def train(job: Job) -> None:
     """Build, wrap, and step as often as the world asks; a mark at the end of every phase."""
     start_group(job)
     module, batch = _module(job)
-    runner = _wrapped(job, module)
+    runner = _wrap(job, module)
     params = [p for p in module.parameters() if p.requires_grad]
     job.world.mark("model")
     optim = optimizer(job, params)
@@ -33,21 +33,21 @@ def _module(job: Job) -> tuple[Any, Any]:
     sharded = job.resolved.engine.name == "fsdp"
     if job.build is not None:
         model, batch = job.build()
-        recompute_own(job.resolved.run, model)
+        recompute_module(job.resolved.run, model)
         return model if sharded else model.to(job.world.device), batch
     model = build(job, "meta") if sharded else None
     if job.resolved.run.adapter is not None:
-        return adapted(job, model), None
+        return add_adapters(job, model), None
     model = model or build(job, job.world.device)
     recompute(job.resolved.run, model)
     return model, None
 
 
-def _wrapped(job: Job, model: Any) -> Any:
+def _wrap(job: Job, model: Any) -> Any:
     if job.resolved.engine.name == "fsdp":
         shard(job, model, layers(model))
     elif job.resolved.run.mesh.dp > 1:
-        return replicated(job, model)
+        return wrap_ddp(job, model)
     return model
 
 

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from ..core.errors import InputError
 from .job import Job
-from .model import hf_config, needed
+from .model import hf_config, import_extra
 
 NF4, INT8 = "nf4", "int8"
-KEPT = frozenset({"lm_head"})  # transformers leaves the output layer as it is
+NOT_QUANTIZED = frozenset({"lm_head"})  # transformers leaves the output layer as it is
 LEARNING_RATE = 1e-5
 SPREAD = 0.02  # standard deviation of the random weights
 # bitsandbytes' class for each optimizer of a run file.
@@ -30,7 +30,7 @@ def optimizer(name: str, params: Sequence[Any]) -> Any:
     if name not in OPTIMIZERS:
         raise InputError([f"training.optimizer={name!r} is not one of bitsandbytes' optimizers "
                           f"here; try {', '.join(OPTIMIZERS)}"])  # fmt: skip
-    bitsandbytes = needed("bitsandbytes", "measure")
+    bitsandbytes = import_extra("bitsandbytes", "measure")
     return getattr(bitsandbytes.optim, OPTIMIZERS[name])(params, lr=LEARNING_RATE)
 
 
@@ -49,12 +49,12 @@ class QuantizationSettings(Struct, frozen=True, kw_only=True):
 def quantized_model(job: Job) -> Any:
     """The run's model with its projections quantized as they are made, ready to train."""
     run = job.resolved.run
-    torch = needed("torch", "measure")
+    torch = import_extra("torch", "measure")
     dtype = torch.float16 if run.precision.startswith("fp16") else torch.bfloat16
     assert run.quantization is not None
     how = QuantizationSettings(name=run.quantization, double=run.double_quant, dtype=dtype,
                   device=job.world.device)  # fmt: skip
-    model = packed(hf_config(job), how)
+    model = quantize(hf_config(job), how)
     if run.upcast_unquantized:
         for parameter in model.parameters():
             if parameter.dtype == dtype and type(parameter).__name__ not in PACKED:
@@ -64,35 +64,35 @@ def quantized_model(job: Job) -> Any:
     return model
 
 
-def packed(config: Any, how: QuantizationSettings) -> Any:
+def quantize(config: Any, how: QuantizationSettings) -> Any:
     """A causal model with its projections quantized one after another.
 
     Loading a quantized checkpoint does the same: the whole model is never there in 16 bits.
     """
-    torch, transformers = needed("torch", "measure"), needed("transformers", "measure")
-    needed("bitsandbytes", "measure")
+    torch, transformers = import_extra("torch", "measure"), import_extra("transformers", "measure")
+    import_extra("bitsandbytes", "measure")
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=how.dtype)
-    _swap(how, model)
-    _fill(how, model)
+    _quantize_projections(how, model)
+    _fill_rest(how, model)
     model.tie_weights()
     if how.device == "cuda":
         torch.cuda.empty_cache()
     return model
 
 
-def _swap(how: QuantizationSettings, module: Any) -> None:
+def _quantize_projections(how: QuantizationSettings, module: Any) -> None:
     """Put a quantized projection in the place of every other one."""
-    torch = needed("torch", "measure")
-    conv1d = needed("transformers", "measure").pytorch_utils.Conv1D
+    torch = import_extra("torch", "measure")
+    conv1d = import_extra("transformers", "measure").pytorch_utils.Conv1D
     weight = None  # as in a loading loop, it lives on until the next one is there
     for name, child in list(module.named_children()):
-        if isinstance(child, torch.nn.Linear | conv1d) and name not in KEPT:
+        if isinstance(child, torch.nn.Linear | conv1d) and name not in NOT_QUANTIZED:
             weight = torch.empty(_sizes(child)[::-1], dtype=how.dtype, device=how.device)
             weight.normal_(0, SPREAD)
-            setattr(module, name, _quantized(how, child, weight).to(how.device))
+            setattr(module, name, _projection(how, child, weight).to(how.device))
         else:
-            _swap(how, child)
+            _quantize_projections(how, child)
 
 
 def _sizes(layer: Any) -> tuple[int, int]:
@@ -101,9 +101,9 @@ def _sizes(layer: Any) -> tuple[int, int]:
     return (columns, rows) if hasattr(layer, "in_features") else (rows, columns)
 
 
-def _quantized(how: QuantizationSettings, layer: Any, weight: Any) -> Any:
+def _projection(how: QuantizationSettings, layer: Any, weight: Any) -> Any:
     """One projection with these weights: 4 bits are packed on the device, 8 on the way to it."""
-    torch, modules = needed("torch", "measure"), needed("bitsandbytes.nn", "measure")
+    torch, modules = import_extra("torch", "measure"), import_extra("bitsandbytes.nn", "measure")
     ins, outs = _sizes(layer)
     sizes = {"input_features": ins, "output_features": outs, "bias": layer.bias is not None,
              "device": "meta"}  # fmt: skip
@@ -120,9 +120,9 @@ def _quantized(how: QuantizationSettings, layer: Any, weight: Any) -> Any:
     return new
 
 
-def _fill(how: QuantizationSettings, module: Any) -> None:
+def _fill_rest(how: QuantizationSettings, module: Any) -> None:
     """Random values for what is not quantized: embeddings, norms, the head, tables."""
-    torch = needed("torch", "measure")
+    torch = import_extra("torch", "measure")
     for name, value in list(module.named_parameters(recurse=False)):
         if value.device.type == "meta":
             made = torch.empty(value.shape, dtype=value.dtype, device=how.device)
@@ -132,4 +132,4 @@ def _fill(how: QuantizationSettings, module: Any) -> None:
             made = torch.rand(value.shape, dtype=value.dtype, device=how.device)
             module.register_buffer(name, made, persistent=False)
     for child in module.children():
-        _fill(how, child)
+        _fill_rest(how, child)

@@ -14,6 +14,6 @@ DTYPE_ALIASES = {
 
 
 def dtype_name(text: str) -> str:
-    """The one name of a dtype, from any spelling people use."""
+    """The calculator's name of a dtype, from any common spelling."""
     key = text.lower().removeprefix("torch.")
     return DTYPE_ALIASES.get(key, key)

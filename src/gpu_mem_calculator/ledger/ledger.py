@@ -1,4 +1,4 @@
-"""Every byte one rank holds over a step, when it is alive, and who says so."""
+"""Every byte that one rank holds over a step: when it is alive, and its source."""
 
 from __future__ import annotations
 
@@ -12,20 +12,16 @@ from msgspec.structs import replace
 from .num import Num, larger
 from .source import Source
 
-# What a byte is for. PyTorch's memory tracker uses the same words, so ledgers line up.
-# CACHE is what serving adds to them: keys, values and states of sequences.
-PARAM, GRAD, OPTIM, ACT, CACHE, TEMP, COMM, RUNTIME = (
-    "param", "grad", "optim", "act", "cache", "temp", "comm", "runtime",
-)  # fmt: skip
-KINDS = (PARAM, GRAD, OPTIM, ACT, CACHE, TEMP, COMM, RUNTIME)
-
-NOTHING = dict.fromkeys(KINDS, 0)
+# What a byte is for, in the words of PyTorch's memory tracker, so that ledgers can be compared.
+# Serving adds CACHE: keys, values and states of sequences.
+KINDS = ("param", "grad", "optim", "act", "cache", "temp", "comm", "runtime")
+PARAM, GRAD, OPTIM, ACT, CACHE, TEMP, COMM, RUNTIME = KINDS
 
 GPU, CPU, NVME = "gpu", "cpu", "nvme"
-UNIFIED = "unified"  # CUDA unified memory: on the GPU while that has room, else on the host
+UNIFIED = "unified"  # CUDA unified memory: on the GPU while that has free memory, else on the host
 
 
-# What an entry is to code that treats it apart from others, whatever it is called.
+# Roles: by these, not by its name, code finds an entry that it treats specially.
 EMBEDDED = "embedding's output"
 CHECKPOINTED = "checkpointed inputs"
 IN_FLIGHT = "kept by other micro-batches in flight"
@@ -36,7 +32,21 @@ BUCKETS, OLD_BUCKETS = "gradient buckets", "gradient buckets of the first micro-
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
-    """Bytes on one rank, how many copies are alive at each instant, and the source."""
+    """Bytes on one rank, and when they are alive.
+
+    - kind: what the bytes are for, one of KINDS
+    - bytes: of one copy; live: copies alive at each instant, by its name
+    - source: who says so
+    - place: GPU, CPU, NVME or UNIFIED
+    - parts: (name, bytes) of what `bytes` is the sum of, where that is known
+    - tensors: returns the bytes of each tensor; None for a single tensor
+    - since: a phase; in the first step the entry is allocated only when that phase has begun
+    - cuda_stream: the CUDA stream that it is allocated on; 0 is torch's default
+    - script: the events (autograd/events.py) by which its tensors are allocated, where others are
+      allocated and freed in between
+    - formula: how `bytes` is computed, where it is not written with letters
+    - role: one of the roles above, or ""
+    """
 
     name: str
     kind: str
@@ -44,35 +54,40 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     live: Mapping[str, Num]
     source: Source
     place: str = GPU
-    parts: tuple[tuple[str, Num], ...] = ()  # what `bytes` is made of, where that is known
-    tensors: Callable[[], Iterable[Num]] | None = None  # bytes of each tensor; None: it is one
-    since: str = ""  # a phase: what the first step makes only when that has begun
-    cuda_stream: int = 0  # the stream that it is made on; 0 is torch's own
-    script: Any = None  # how its tensors are made, where others come and go meanwhile
-    formula: str = ""  # how `bytes` comes about, where it is not written with letters
-    role: str = ""  # one of those above, where other code looks for the entry
+    parts: tuple[tuple[str, Num], ...] = ()
+    tensors: Callable[[], Iterable[Num]] | None = None
+    since: str = ""
+    cuda_stream: int = 0
+    script: Any = None
+    formula: str = ""
+    role: str = ""
 
     def at(self, instant: str) -> Num:
-        """Bytes alive at an instant."""
+        """Bytes alive at the instant of this name."""
         copies = self.live.get(instant)
         return 0 if copies is None else self.bytes * copies
 
 
-# Of an instant: the first step alone; a micro-batch after the first; the layer of a stretch.
+# Fields of an instant: the first step; a micro-batch after the first; a layer of its group.
 FIRST_STEP, LATER = "first", "later"
 FIRST, SECOND, LAST = "first", "second", "last"
 
 
 class Instant(Struct, frozen=True, kw_only=True, gc=False):
-    """A named moment of a step; `present` is 0 where a run does not have it.
+    """A named point of a step.
 
-    `where`: the moment itself, in any step and micro-batch. `step`: FIRST_STEP, or "" for every
-    step. `micro_batch`: LATER, or "" for the first. `layer`: which of a stretch of equal layers is
-    at work, FIRST, SECOND or LAST, where that is known.
+    - name: unique in a ledger
+    - phase: startup, forward, backward or optimizer
+    - title: what reports print
+    - present: 1, or 0 where the run does not have it
+    - where: the point within a micro-batch or step, such as a layer's backward
+    - step: FIRST_STEP, or "" for every step
+    - micro_batch: LATER, or "" for the first
+    - layer: which layer of its group is running, FIRST, SECOND or LAST, where that is known
     """
 
     name: str
-    phase: str  # startup | forward | backward | optimizer
+    phase: str
     title: str = ""
     present: Num = 1
     where: str = ""
@@ -82,27 +97,41 @@ class Instant(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def usual(self) -> str:
-        """The name of the same moment in every step."""
+        """The name of the same instant in every step."""
         return _name("", self.micro_batch, self.where)
 
     def moved(self, where: str, **changes: Any) -> Instant:
-        """Another moment of the same step and micro-batch."""
+        """Another instant of the same step and micro-batch."""
         name = _name(self.step, self.micro_batch, where)
         return replace(self, **{"name": name, "where": where, "layer": "", **changes})
 
     def in_first_step(self, **changes: Any) -> Instant:
-        """The same moment in the first step alone."""
+        """The same instant in the first step alone."""
         name = _name(FIRST_STEP, self.micro_batch, self.where)
         return replace(self, name=name, step=FIRST_STEP, **changes)
 
 
 def instant(
-    where: str, phase: str, title: str, *, present: Num = 1, step: str = "",
-    micro_batch: str = "", layer: str = "",
-) -> Instant:  # fmt: skip
-    """An instant whose name says all of that."""
-    return Instant(name=_name(step, micro_batch, where), phase=phase, title=title, present=present,
-                   where=where, step=step, micro_batch=micro_batch, layer=layer)  # fmt: skip
+    where: str,
+    phase: str,
+    title: str,
+    *,
+    present: Num = 1,
+    step: str = "",
+    micro_batch: str = "",
+    layer: str = "",
+) -> Instant:
+    """An instant, named after step, micro-batch and `where`."""
+    return Instant(
+        name=_name(step, micro_batch, where),
+        phase=phase,
+        title=title,
+        present=present,
+        where=where,
+        step=step,
+        micro_batch=micro_batch,
+        layer=layer,
+    )
 
 
 def _name(*words: str) -> str:
@@ -112,10 +141,11 @@ def _name(*words: str) -> str:
 class Ledger(Struct, frozen=True, dict=True):
     """All entries over all instants of one rank.
 
-    An unrolled ledger leaves out what blocks of layers hold; `plays` has it as scripts, one for
-    each instant at which a block works. `writer` writes its stream, where the engine has one of its
-    own, and `tight` that of a GPU on which the engine finds too little memory for its usual way.
-    `scaled`: a given parameter count overrides the architecture's, and has scaled the entries.
+    - plays: in an unrolled ledger, the events of the block that runs at each instant, by the
+      instant's name; its entries then leave out what blocks hold
+    - writer: writes the stream, where the engine needs its own way
+    - tight: writes the stream on a GPU with too little memory for the engine's usual way
+    - scaled: a published parameter count overrides the architecture's, and has scaled the entries
     """
 
     instants: tuple[Instant, ...]
@@ -126,22 +156,22 @@ class Ledger(Struct, frozen=True, dict=True):
     scaled: bool = False
 
     def at(self, instant: Instant, place: str = GPU) -> Num:
-        """Bytes alive at an instant in one place."""
+        """Bytes alive at an instant in one place: GPU, CPU, NVME or UNIFIED."""
         return self.heights(place)[instant.name]
 
     def parts(self, instant: Instant, place: str = GPU) -> dict[str, Num]:
-        """Bytes by kind at an instant."""
-        found, name, present = dict(NOTHING), instant.name, instant.present
+        """Bytes of every kind at an instant."""
+        kinds: dict[str, Num] = dict.fromkeys(KINDS, 0)
         for kind, row in self._tables.get(place, {}).items():
-            found[kind] = row[name] * present
-        return found
+            kinds[kind] = row[instant.name] * instant.present
+        return kinds
 
     def heights(self, place: str = GPU) -> dict[str, Num]:
-        """Bytes alive at every instant in one place."""
-        return self._gpu_heights if place == GPU else self._summed(place)
+        """Bytes alive at each instant in one place, by the instant's name."""
+        return self._gpu_heights if place == GPU else self._sums(place)
 
     def peak(self, place: str = GPU, phases: Iterable[str] | None = None) -> Num:
-        """The highest instant's bytes."""
+        """Bytes of the highest instant, of all phases or of those named; 0 for a place unused."""
         best: Num = 0
         if place not in self._tables:
             return best
@@ -159,22 +189,22 @@ class Ledger(Struct, frozen=True, dict=True):
 
     @cached_property
     def _gpu_heights(self) -> dict[str, Num]:
-        return self._summed(GPU)
+        return self._sums(GPU)
 
     @cached_property
     def _tables(self) -> dict[str, dict[str, dict[str, Num]]]:
-        """Bytes by place, then by kind, then by instant; places and kinds that entries have."""
-        nothing = {instant.name: 0 for instant in self.instants}
+        """Bytes by place, then by kind, then by instant, for the places and kinds of entries."""
+        zeros = {instant.name: 0 for instant in self.instants}
         tables: dict[str, dict[str, dict[str, Num]]] = {}
         for entry in self.entries:
             table = tables.setdefault(entry.place, {})
             if entry.kind not in table:
-                table[entry.kind] = dict(nothing)
+                table[entry.kind] = dict(zeros)
             size, row = entry.bytes, table[entry.kind]
             for name, copies in entry.live.items():
                 row[name] = row[name] + size * copies
         return tables
 
-    def _summed(self, place: str) -> dict[str, Num]:
+    def _sums(self, place: str) -> dict[str, Num]:
         rows = list(self._tables.get(place, {}).values())
         return {i.name: sum([row[i.name] for row in rows]) * i.present for i in self.instants}

@@ -10,9 +10,9 @@ TP, EP = "tp", "ep"
 
 
 class Mesh(Struct, frozen=True, kw_only=True):
-    """Ranks along each axis: ints for one run, arrays for a search.
+    """Ranks along each axis: ints for one run, arrays for several at once.
 
-    `ep` is cut out of `dp`: experts are spread over ranks that would otherwise repeat them.
+    `ep` divides `dp`: experts are sharded over ranks that would otherwise replicate them.
     """
 
     dp: Num = 1
@@ -22,7 +22,7 @@ class Mesh(Struct, frozen=True, kw_only=True):
     ep: Num = 1
 
     def size(self, axes: tuple[str, ...]) -> Num:
-        """Ranks in the product of some axes."""
+        """The product of the ranks of some axes."""
         ranks: Num = 1
         for axis in axes:
             ranks = ranks * getattr(self, axis)

@@ -1,8 +1,8 @@
-"""Numbers that formulas are written in: an int, a numpy array, or a `Sym` that remembers.
+"""The numbers of formulas: ints, numpy arrays, or `Sym`s that record their formula.
 
-Fed ints a formula is an estimate, fed arrays one for each element (no command uses that yet), fed
-`Sym`s it writes itself down for `explain`. What plain operators cannot say for all three (a
-maximum, a choice) is here. numpy is used only when an array comes in.
+With ints a formula gives one estimate, with arrays one for each element (no command uses that yet),
+with `Sym`s its own text for `explain`. Here are the operations for which the three need different
+code, such as a maximum or a choice. numpy is imported only when an argument is an array.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ def smaller(a: Num, b: Num) -> Num:
 
 
 def choose(condition: Num, yes: Num, no: Num) -> Num:
-    """`yes` where the condition holds, else `no`; the condition may be an array."""
+    """`yes` where the condition is true, else `no`; the condition may be an array."""
     if isinstance(condition, SINGLE):
         return yes if condition else no
     return _numpy().where(condition, yes, no)
 
 
 def holds(condition: Num) -> Num:
-    """A condition as a 0/1 number that can be multiplied."""
+    """A condition as a number, 1 or 0, that can be multiplied."""
     return int(condition) if isinstance(condition, SINGLE) else condition.astype("int64")
 
 
 def nothing(size: Num) -> bool:
-    """Whether there is nothing to enter: a plain zero, not an array that may hold zeros."""
+    """Whether a size is 0; false for an array, even one of zeros."""
     if type(size) is int:
         return size == 0
     return not hasattr(size, "astype") and int(size) == 0
@@ -99,9 +99,9 @@ def power_of_two(a: Num) -> Num:
 
 
 def together(function: Any, *numbers: Num) -> tuple[Num, ...]:
-    """A function of ints that returns a tuple of ints, over arrays that broadcast.
+    """Apply a function of ints, which returns a tuple of ints, to numbers or arrays that broadcast.
 
-    For what has no arithmetic form; it is called once for each element.
+    For functions without an arithmetic form: it is called once for each element.
     """
     if all(isinstance(n, SINGLE) for n in numbers):
         return tuple(function(*map(int, numbers)))

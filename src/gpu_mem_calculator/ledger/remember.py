@@ -1,7 +1,7 @@
-"""What formulas have given, kept from one call to the next; one `forget` clears it all.
+"""Results of formulas, cached from one call to the next; `forget` clears all caches.
 
-A `Sym` equals its value and an array has no hash, so neither may be part of a key: a call with one
-is made anew.
+A `Sym` equals its value and an array has no hash, so neither can be part of a key: a call with one
+is never cached.
 """
 
 from __future__ import annotations
@@ -19,45 +19,44 @@ _clears: list[Callable[[], None]] = []
 
 
 def only_ints(value: Any) -> bool:
-    """Whether all numbers in a value are plain ones: no `Sym`, no array.
+    """Whether a value holds no `Sym` and no array.
 
-    A structure that is asked often says so itself, in a cached property `only_ints`.
+    A struct that is checked often has the answer in a cached property `only_ints`.
     """
     if isinstance(value, Struct):
-        known = getattr(value, "only_ints", None)
-        return fields_only_ints(value) if known is None else bool(known)
+        cached = getattr(value, "only_ints", None)
+        return fields_only_ints(value) if cached is None else bool(cached)
     return type(value) in ATOMS or (type(value) is tuple and _all(value))
 
 
 def fields_only_ints(value: Struct) -> bool:
-    """The same of each field of a structure."""
+    """Whether no field of a struct holds a `Sym` or an array."""
     return _all(astuple(value))
 
 
 def _all(values: tuple[Any, ...]) -> bool:
-    """The same of each of several values."""
     others = {*map(type, values)} - ATOMS
     return not others or all(only_ints(value) for value in values if type(value) in others)
 
 
 def remembered(most: int, *, always: bool = False) -> Callable[[Function], Function]:
-    """Keep a function's last `most` results, of calls with plain numbers.
+    """Decorator: cache a function's last `most` results, of calls without a `Sym` or an array.
 
-    `always`: of every call, where arguments are plain by construction or stand for plain ones.
+    `always`: of every call, for arguments that never hold one, or that are keys made for the cache.
     """
 
     def decorate(function: Function) -> Function:
-        kept = lru_cache(maxsize=most)(function)
-        _clears.append(kept.cache_clear)
+        cached = lru_cache(maxsize=most)(function)
+        _clears.append(cached.cache_clear)
         if always:
-            return kept  # type: ignore[return-value]
+            return cached  # type: ignore[return-value]
 
         @wraps(function)
         def call(*values: Any, **named: Any) -> Any:
             for value in (*values, *named.values()):
                 if type(value) not in ATOMS and not only_ints(value):
                     return function(*values, **named)
-            return kept(*values, **named)
+            return cached(*values, **named)
 
         return call  # type: ignore[return-value]
 
@@ -65,6 +64,6 @@ def remembered(most: int, *, always: bool = False) -> Callable[[Function], Funct
 
 
 def forget() -> None:
-    """As in a process that has just begun."""
+    """Clear all caches."""
     for clear in _clears:
         clear()

@@ -1,4 +1,4 @@
-"""How an engine cuts tensors: by named dimension."""
+"""How an engine shards tensors: by named dimension."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from msgspec import Struct
 from .mesh import Mesh
 from .num import Num, ceil_div
 
-Dim = tuple[str, Num]  # ("ffn", 14336): what a dimension means, and its size
+Dim = tuple[str, Num]  # a dimension's name and size: ("ffn", 14336)
 
 
 class Rules(Struct, frozen=True):
-    """Cuts as data: tensor parallelism is `{"ffn": ("tp",), "heads": ("tp",), ...}`."""
+    """The axes that shard each dim, for instance `{"ffn": ("tp",), "heads": ("tp",), ...}`."""
 
     dims: Mapping[str, tuple[str, ...]]
 
     def local_elements(self, dims: tuple[Dim, ...], mesh: Mesh) -> Num:
-        """Elements of a tensor with these dimensions on one rank, after the cuts."""
+        """Elements of one rank's shard of a tensor with these dims."""
         count: Num = 1
         for dim, size in dims:
             axes = self.dims.get(dim)

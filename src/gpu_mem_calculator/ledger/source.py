@@ -1,4 +1,4 @@
-"""Who says so: every byte in a ledger names where its figure comes from."""
+"""Sources: every entry of a ledger names where its figure comes from."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Source(Struct, frozen=True):
 
 
 def code(text: str) -> Source:
-    """A framework's source, with its version and place."""
+    """A framework's source code; `text`: its version, file and line."""
     return Source("code", text)
 
 
 def measured(text: str) -> Source:
-    """A measurement, with device, versions, count and spread."""
+    """A measurement; `text`: device, versions, count and spread."""
     return Source("measured", text)
 
 

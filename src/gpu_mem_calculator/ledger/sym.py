@@ -1,7 +1,8 @@
-"""An integer that remembers how it came about, as a polynomial in named numbers.
+"""An integer that records its formula, a polynomial in named numbers.
 
-Sums and products stay in normal form, so that what is added and taken away again cancels; any
-other operation (a rounded division, a maximum) becomes a name of its own that shows its formula.
+Sums and products stay in normal form, so that terms cancel; any other operation (a rounded
+division, a maximum) becomes a new name that shows its formula. Comparisons look at the value, so a
+formula holds for the branches that its values took.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ ORDER = ["L", "m", "b", "s", "h", "v", "f", "a", "g", "d", "r", "dp", "tp", "pp"
 
 
 class Sym:
-    """A whole number with its formula: `terms` maps a product of names to its coefficient."""
+    """An integer with its formula.
+
+    - terms: the coefficient of each product of names
+    - names: the value of each name
+    """
 
     __slots__ = ("names", "terms", "value")
 
@@ -30,14 +35,14 @@ class Sym:
 
     @classmethod
     def of(cls, number: Any) -> Sym:
-        """The number itself, or a plain one as a constant."""
+        """The number itself if it is a `Sym`, else a constant."""
         if isinstance(number, Sym):
             return number
         return cls(int(number), {(): int(number)}, {})
 
     @classmethod
     def called(cls, function: str, value: int, *args: Any) -> Sym:
-        """A number that a function made; the call is its name."""
+        """The value of a function; the call is its name, as in `max(b, 4)`."""
         inside = [cls.of(a) for a in args]
         names = {k: v for s in inside for k, v in s.names.items()}
         text = f"{function}({', '.join(s.formula for s in inside)})"
@@ -48,8 +53,8 @@ class Sym:
         terms = dict(self.terms)
         for names, count in right.terms.items():
             terms[names] = terms.get(names, 0) + count
-        kept = {names: count for names, count in terms.items() if count}
-        return Sym(self.value + right.value, kept, {**self.names, **right.names})
+        nonzero = {names: count for names, count in terms.items() if count}
+        return Sym(self.value + right.value, nonzero, {**self.names, **right.names})
 
     __radd__ = __add__
 
@@ -69,16 +74,16 @@ class Sym:
             for b, y in right.terms.items():
                 names = tuple(sorted((*a, *b), key=_place))
                 terms[names] = terms.get(names, 0) + x * y
-        kept = {names: count for names, count in terms.items() if count}
-        return Sym(self.value * right.value, kept, {**self.names, **right.names})
+        nonzero = {names: count for names, count in terms.items() if count}
+        return Sym(self.value * right.value, nonzero, {**self.names, **right.names})
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Sym:
         right = Sym.of(other)
-        whole = self._divided(right)
-        if whole is not None:
-            return whole
+        quotient = self._exact_quotient(right)
+        if quotient is not None:
+            return quotient
         value = self.value // right.value
         exact = self.value % right.value == 0
         if exact and len(self.terms) == 1 and len(right.terms) == 1:
@@ -89,15 +94,15 @@ class Sym:
     def __rfloordiv__(self, other: Any) -> Sym:
         return Sym.of(other) // self
 
-    def _divided(self, right: Sym) -> Sym | None:
-        """The quotient, where every term divides."""
+    def _exact_quotient(self, right: Sym) -> Sym | None:
+        """The quotient where every term is divisible, else None."""
         if len(right.terms) != 1:
             return None
         ((names, count),) = right.terms.items()
         terms: dict[Names, int] = {}
-        for own, number in self.terms.items():
-            left = list(own)
-            if number % count or any(own.count(n) < names.count(n) for n in names):
+        for product, number in self.terms.items():
+            left = list(product)
+            if number % count or any(product.count(n) < names.count(n) for n in names):
                 return None
             for name in names:
                 left.remove(name)
@@ -139,12 +144,12 @@ class Sym:
 
     @property
     def formula(self) -> str:
-        """With names: `2 × b × s × h + 4 × b × s`."""
+        """The formula with names: `2 × b × s × h + 4 × b × s`."""
         return self._text(lambda name: name)
 
     @property
     def numbers(self) -> str:
-        """With the numbers put in: `2 × 4 × 4,096 × 4,096 + ...`."""
+        """The formula with values for names: `2 × 4 × 4,096 × 4,096 + ...`."""
         return self._text(lambda name: f"{self.names[name]:,}")
 
     def _text(self, show: Any) -> str:
@@ -179,7 +184,7 @@ class _Ratio(Sym):
 
 
 def ratio(left: Any, right: Any) -> Sym:
-    """left / right as the argument of a function."""
+    """left / right, to be shown as the argument of a function."""
     return _Ratio(Sym.of(left), Sym.of(right))
 
 

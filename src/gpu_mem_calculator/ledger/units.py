@@ -1,4 +1,4 @@
-"""The only place that knows how many bytes a unit has (reports format with it)."""
+"""Bytes of each unit; no other module defines them."""
 
 KIB = 2**10
 MIB = 2**20

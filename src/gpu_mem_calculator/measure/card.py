@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..core.errors import InputError
-from .child_process import Tell, in_child
+from .child_process import Tell, run_in_child
 
 NO_TORCH = (
     "measure runs the job with torch, which is not installed: pip install "
@@ -40,7 +40,7 @@ def require_torch() -> None:
 def find_card() -> DriverCard:
     """The GPU that measurements run on, or the sentence that says there is none."""
     require_torch()
-    found = in_child(_look, None, 120.0, lambda _: None)
+    found = run_in_child(_look, None, 120.0, lambda _: None)
     if found.error:
         raise InputError([NO_GPU.format(why=f"CUDA does not start ({found.error})")])
     if found.value is None:

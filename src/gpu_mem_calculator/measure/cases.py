@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from ..ledger.units import GIB
 from .cases_file import MeasureCase
-from .child_process import ChildOutcome, Tell, in_child
+from .child_process import ChildOutcome, Tell, run_in_child
 from .minimum import find_minimum
 from .runs_file import Row, RunsFile
-from .worker import beginning
+from .worker import row_head
 
 Worker = Callable[[MeasureCase, Tell], Row]
 OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")  # torch, CUDA and NCCL; cuBLAS and cuDNN
@@ -76,7 +76,7 @@ def measure_one(
         if "phase" in message:
             heard(case, message["phase"])
 
-    outcome = in_child(worker, case, case.timeout, hear)
+    outcome = run_in_child(worker, case, case.timeout, hear)
     if not outcome.error:
         return CaseResult(case=case, row=outcome.value)
     if outcome.problems:
@@ -101,7 +101,7 @@ def failed_row(case: MeasureCase, outcome: ChildOutcome, told: list[dict[str, An
     else:
         why = f"{outcome.error} ({where})"
     return {
-        **beginning(case, head.get("group", "failed")),
+        **row_head(case, head.get("group", "failed")),
         "failed": why,
         "measured": measured,
         "phases": phases,

@@ -44,7 +44,7 @@ class ChildOutcome(Struct, kw_only=True):
     log: str = ""
 
 
-def in_child(
+def run_in_child(
     function: Callable[[Any, Tell], Any], argument: Any, timeout: float, hear: Tell
 ) -> ChildOutcome:
     """Run `function(argument, tell)` in a child; what it tells is heard here at once."""
@@ -62,7 +62,7 @@ def in_child(
             outcome = _listen(reader, pid, timeout, hear)
         finally:
             os.close(reader)
-            _end(pid)
+            _stop(pid)
         log.seek(0)
         outcome.log = log.read().decode("utf-8", "replace")[-LOG_END:]
     return outcome
@@ -101,7 +101,7 @@ def _status(pid: int) -> str:
     return f"the process was ended by {name}{why}"
 
 
-def _end(pid: int) -> None:
+def _stop(pid: int) -> None:
     """Stop the child and all that it started, and collect it."""
     try:
         os.killpg(pid, signal.SIGKILL)
@@ -124,7 +124,7 @@ def _child(function: Callable[[Any, Tell], Any], argument: Any, writer: int, log
     code = 0
     try:
         os.setpgid(0, 0)
-        end_with_the_parent()
+        end_with_parent()
         os.dup2(log, 1)
         os.dup2(log, 2)
         send({"value": function(argument, lambda message: send({"told": message}))})
@@ -132,7 +132,7 @@ def _child(function: Callable[[Any, Tell], Any], argument: Any, writer: int, log
         code = 1
         os.write(log, traceback.format_exc().encode("utf-8", "replace"))
         send({
-            "error": one_line(error),
+            "error": error_line(error),
             "kinds": [kind.__name__ for kind in type(error).__mro__],
             "problems": list(getattr(error, "problems", ())),
         })  # fmt: skip
@@ -140,7 +140,7 @@ def _child(function: Callable[[Any, Tell], Any], argument: Any, writer: int, log
         os._exit(code)
 
 
-def end_with_the_parent() -> None:
+def end_with_parent() -> None:
     """Ask Linux to end this process when its parent is killed; elsewhere, nothing."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -148,7 +148,7 @@ def end_with_the_parent() -> None:
         return
 
 
-def one_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An exception as one line: its class and the first line of what it says."""
     lines = str(error).strip().splitlines()
     name = type(error).__name__

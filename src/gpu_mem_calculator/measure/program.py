@@ -45,7 +45,7 @@ def program(
     resolved = resolve(file)
 
     def start(world: World) -> None:
-        build = None if function is None else _maker(resolved, function, values, world)
+        build = None if function is None else _user_function(resolved, function, values, world)
         run(Job(file=file, resolved=resolved, world=world, build=build))
 
     return MeasuredProgram(
@@ -57,7 +57,7 @@ def program(
     )
 
 
-def _maker(
+def _user_function(
     resolved: ResolvedRun, function: str, values: Mapping[str, Any] | None, world: World
 ) -> UserFunction:
     """The function, on the GPU as a whole; FSDP takes it from the host, shard by shard."""

@@ -16,11 +16,11 @@ from ..jobs.job import NCCL, World
 from .card import NO_GPU
 from .cases import failed_row, out_of_memory
 from .cases_file import MeasureCase
-from .child_process import ChildOutcome, one_line
+from .child_process import ChildOutcome, error_line
 from .probe import Probe
 from .program import program
 from .runs_file import Row, RunsFile
-from .worker import finished, recorded, set_allocator, set_cap, surroundings
+from .worker import finished_row, row_environment, run_with_snapshot, set_allocator, set_cap
 
 
 class RankPlace(Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class RankPlace(Struct, frozen=True, kw_only=True):
     local_ranks: int = 1  # how many the launcher started on this node
 
 
-def launched(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
+def launched_rank(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
     """What torchrun or the deepspeed launcher says; None without one, or with a single rank."""
     try:
         ranks, rank = int(environ["WORLD_SIZE"]), int(environ["RANK"])
@@ -59,18 +59,18 @@ def measure_rank(case: MeasureCase, place: RankPlace, append: str | None) -> lis
     told: list[dict[str, Any]] = []
     probe = Probe(lambda name, figures: told.append({"phase": name, **figures}),
                   None if case.snapshot else case.steps)  # fmt: skip
-    around = surroundings(case, conf, NCCL)
+    around = row_environment(case, conf, NCCL)
     told.append({"environment": around, "group": job.group, "context_bytes": probe.context_bytes})
     set_cap(case.cap_bytes, probe.total)
     world = World(device="cuda", mark=probe.mark, process_group=NCCL, rank=place.rank,
                   steps=case.steps)  # fmt: skip
     try:
-        recorded(lambda: job.start(world), case.snapshot)
+        run_with_snapshot(lambda: job.start(world), case.snapshot)
     except InputError:
         raise
     except Exception as error:
-        give_up(case, error, told, append)
-    return gather(finished(case, job.group, probe, around), place)
+        end_failed_rank(case, error, told, append)
+    return gather(finished_row(case, job.group, probe, around), place)
 
 
 def check_ranks(ranks: int, started: int) -> None:
@@ -93,12 +93,12 @@ def check_gpus(shown: int, place: RankPlace) -> None:
         )  # fmt: skip
 
 
-def give_up(
+def end_failed_rank(
     case: MeasureCase, error: Exception, told: list[dict[str, Any]], append: str | None
 ) -> NoReturn:
     """Keep the row of a rank that failed, say why, and end: the others wait for it in vain."""
     kinds = tuple(kind.__name__ for kind in type(error).__mro__)
-    outcome = ChildOutcome(error=one_line(error), kinds=kinds)
+    outcome = ChildOutcome(error=error_line(error), kinds=kinds)
     row = failed_row(case, outcome, told)
     if not out_of_memory(outcome):
         traceback.print_exception(error)

@@ -116,7 +116,7 @@ def run_over_ray(shape: ClusterShape, program: Sequence[str], patience: float = 
     ray = import_module("ray")
     if not ray.is_initialized():
         ray.init(log_to_driver=False, logging_level="WARNING")
-    with reserved(ray, shape, patience) as nodes:
+    with reserve_nodes(ray, shape, patience) as nodes:
         meet = ray.get(nodes[0].address.remote())
         streams = [
             node.run.options(num_returns="streaming").remote(command(shape, i, meet, program))
@@ -126,7 +126,7 @@ def run_over_ray(shape: ClusterShape, program: Sequence[str], patience: float = 
 
 
 @contextmanager
-def reserved(ray: Any, shape: ClusterShape, patience: float) -> Iterator[list[Any]]:
+def reserve_nodes(ray: Any, shape: ClusterShape, patience: float) -> Iterator[list[Any]]:
     """An actor on each of as many nodes, each with all the GPUs asked for; stopped at the end."""
     groups = import_module("ray.util.placement_group")
     strategies = import_module("ray.util.scheduling_strategies")
@@ -134,7 +134,7 @@ def reserved(ray: Any, shape: ClusterShape, patience: float) -> Iterator[list[An
     nodes: list[Any] = []
     try:
         if not group.wait(patience):
-            raise InputError([f"--ray {shape.nodes}x{shape.gpus}: {too_few(ray, shape)}"])
+            raise InputError([f"--ray {shape.nodes}x{shape.gpus}: {shortage(ray, shape)}"])
         # One thread runs the command while another may stop it.
         actor = ray.remote(num_cpus=0, num_gpus=shape.gpus, max_concurrency=2)(RayNode)
         for index in range(shape.nodes):
@@ -145,13 +145,13 @@ def reserved(ray: Any, shape: ClusterShape, patience: float) -> Iterator[list[An
         yield nodes
     finally:
         for asked in [node.stop.remote() for node in nodes]:
-            with quiet(ray.exceptions.RayError):
+            with ignored(ray.exceptions.RayError):
                 ray.get(asked)
         groups.remove_placement_group(group)
 
 
 @contextmanager
-def quiet(*kinds: type[BaseException]) -> Iterator[None]:
+def ignored(*kinds: type[BaseException]) -> Iterator[None]:
     """A node that is gone needs no stopping."""
     try:
         yield
@@ -159,7 +159,7 @@ def quiet(*kinds: type[BaseException]) -> Iterator[None]:
         return
 
 
-def too_few(ray: Any, shape: ClusterShape) -> str:
+def shortage(ray: Any, shape: ClusterShape) -> str:
     """What the cluster has, where it does not have what is asked for."""
     found = [int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]]
     enough = sum(gpus >= shape.gpus for gpus in found)

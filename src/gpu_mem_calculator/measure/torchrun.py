@@ -19,9 +19,9 @@ from typing import Any
 
 from ..core.errors import InputError, tell
 from .card import NO_TORCH
-from .child_process import end_with_the_parent
+from .child_process import end_with_parent
 
-ASKED = "GPU_MEM_CALC_TORCHRUN"  # set for ranks that were started from here
+STARTED_HERE = "GPU_MEM_CALC_TORCHRUN"  # set for ranks that were started from here
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torchrun looks for what a rank died of
 ELASTIC = "torch.distributed.elastic.multiprocessing"
 
@@ -36,11 +36,11 @@ def main(words: Sequence[str] | None = None) -> int:
     network = import_module("torch.distributed").DistError  # the others cannot be reached
     logging.getLogger(f"{ELASTIC}.api").setLevel(logging.CRITICAL)  # what follows says it better
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which warns of it
-    os.environ[ASKED] = "1"
+    os.environ[STARTED_HERE] = "1"
     try:
         run.run(run.parse_args(words))
     except failed as error:
-        return ended(error.failures)
+        return report_failure(error.failures)
     except network as error:
         reason = str(error).splitlines()[0]
         tell(f"the nodes did not find each other: {reason}")
@@ -48,7 +48,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def ended(failures: Mapping[int, Any]) -> int:
+def report_failure(failures: Mapping[int, Any]) -> int:
     """Say which rank failed first and how; torchrun ends the others by a signal of its own."""
     first = sorted(failures.items(), key=lambda one: (
         not problems_of(one[1]), one[1].exitcode == -signal.SIGTERM, one[1].timestamp, one[0]
@@ -67,22 +67,22 @@ def ended(failures: Mapping[int, Any]) -> int:
 
 
 def problems_of(failure: Any) -> list[str]:
-    """What a rank told by `refused`."""
+    """What a rank told by `leave_problems`."""
     message = failure.error_file_data["message"]
     found = message.get("problems", []) if isinstance(message, dict) else []
     return [str(problem) for problem in found]
 
 
-def begin() -> None:
+def end_with_torchrun() -> None:
     """A rank ends with the torchrun that started it from here, even one that is killed."""
-    if ASKED in os.environ:
-        end_with_the_parent()
+    if STARTED_HERE in os.environ:
+        end_with_parent()
 
 
-def refused(problem: InputError) -> bool:
+def leave_problems(problem: InputError) -> bool:
     """Leave the problems of a rank for `main` to say; False where torchrun was started plainly."""
     path = os.environ.get(ERROR_FILE)
-    if ASKED not in os.environ or not path:
+    if STARTED_HERE not in os.environ or not path:
         return False
     told = {"message": "; ".join(problem.problems), "problems": list(problem.problems),
             "extraInfo": {"timestamp": str(int(time.time()))}}  # fmt: skip

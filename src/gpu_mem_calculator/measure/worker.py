@@ -32,16 +32,16 @@ def measure_case(case: MeasureCase, tell: Tell) -> Row:
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
     probe = Probe(lambda name, figures: tell({"phase": name, **figures}),
                   None if case.snapshot else case.steps)  # fmt: skip
-    around = surroundings(case, conf, ONE_RANK if kind == NCCL else kind)
+    around = row_environment(case, conf, ONE_RANK if kind == NCCL else kind)
     tell({"environment": around, "group": job.group, "context_bytes": probe.context_bytes})
     set_cap(case.cap_bytes, probe.total)
     world = World(device="cuda", mark=probe.mark, process_group=kind,
                   rank=case.rank if kind == FAKE else 0, steps=case.steps)  # fmt: skip
-    recorded(lambda: job.start(world), case.snapshot)
-    return finished(case, job.group, probe, around)
+    run_with_snapshot(lambda: job.start(world), case.snapshot)
+    return finished_row(case, job.group, probe, around)
 
 
-def recorded(job: Callable[[], None], snapshot: str | None) -> None:
+def run_with_snapshot(job: Callable[[], None], snapshot: str | None) -> None:
     """Run a job; with torch's own snapshot of it in a file, however it ends."""
     if snapshot is None:
         job()
@@ -54,11 +54,11 @@ def recorded(job: Callable[[], None], snapshot: str | None) -> None:
         write_file(snapshot, pickle.dumps(memory._snapshot()), "--snapshot")
 
 
-def finished(case: MeasureCase, group: str, probe: Probe, around: dict[str, Any]) -> Row:
+def finished_row(case: MeasureCase, group: str, probe: Probe, around: dict[str, Any]) -> Row:
     """The row of a case whose job came to its end."""
     pinned = probe.pinned_bytes()
     return {
-        **beginning(case, group),
+        **row_head(case, group),
         "measured": probe.measured(),
         "phases": probe.phases,
         "environment": {**around, **environment.versions(),
@@ -66,7 +66,7 @@ def finished(case: MeasureCase, group: str, probe: Probe, around: dict[str, Any]
     }  # fmt: skip
 
 
-def beginning(case: MeasureCase, group: str) -> Row:
+def row_head(case: MeasureCase, group: str) -> Row:
     """What every row of a case starts with."""
     own = {"function": case.function, "with": dict(case.values)} if case.function else {}
     config = as_script(as_dict(case.config))
@@ -74,7 +74,7 @@ def beginning(case: MeasureCase, group: str) -> Row:
     return {"id": case.id, "group": name, "config": config, **own, "rank": case.rank}
 
 
-def surroundings(case: MeasureCase, conf: str | None, group: str) -> dict[str, Any]:
+def row_environment(case: MeasureCase, conf: str | None, group: str) -> dict[str, Any]:
     """The `environment` of a row, as far as it is known before the job."""
     found: dict[str, Any] = {"process_group": group, "steps": case.steps, **environment.card()}
     if conf:

@@ -1,4 +1,4 @@
-"""LoRA: which projections an adapter sits on, and how many parameters it adds."""
+"""LoRA: which projections have an adapter, and how many parameters it adds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from .blocks import Linear
 # The projections PEFT 0.21.2 adapts when none are named (utils/constants.py), by family.
 LLAMA_TARGETS: tuple[str, ...] = ("q_proj", "v_proj")
 DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {
-    "gpt2": ("c_attn",), "bloom": ("query_key_value",), "gpt_neox": ("query_key_value",),
-    "falcon": ("query_key_value",), "mpt": ("Wqkv",), "chatglm": ("query_key_value",),
-    "phi3": ("qkv_proj",), "baichuan": ("W_pack",),
-}  # fmt: skip
+    "gpt2": ("c_attn",),
+    "bloom": ("query_key_value",),
+    "gpt_neox": ("query_key_value",),
+    "falcon": ("query_key_value",),
+    "mpt": ("Wqkv",),
+    "chatglm": ("query_key_value",),
+    "phi3": ("qkv_proj",),
+    "baichuan": ("W_pack",),
+}
 
 
 def linears(layer: Layer) -> tuple[Linear, ...]:
-    """Every projection of a layer that stands as a module of its own."""
+    """Every projection of a layer that is a separate module."""
     return layer.linears
 
 
@@ -29,15 +34,15 @@ def module_name(linear: Linear) -> str:
 
 
 def adapted(layer: Layer, targets: frozenset[str]) -> Iterator[Linear]:
-    """The projections of a layer that carry an adapter."""
-    return (one for one in linears(layer) if module_name(one) in targets)
+    """The projections of a layer that have an adapter."""
+    return (linear for linear in linears(layer) if module_name(linear) in targets)
 
 
 def adapter_parameters(layer: Layer, rank: int, targets: frozenset[str], *, dora: bool) -> int:
     """Trainable elements in one layer: A is (r, in), B is (out, r); DoRA adds a magnitude."""
     return sum(
-        rank * (one.ins[1] + one.outs[1]) + (one.outs[1] if dora else 0)
-        for one in adapted(layer, targets)
+        rank * (linear.ins[1] + linear.outs[1]) + (linear.outs[1] if dora else 0)
+        for linear in adapted(layer, targets)
     )
 
 

@@ -12,36 +12,42 @@ from .blocks import Linear, Mixer, Mlp, Moe, Norm, Share, Weight
 
 
 class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
-    """One block of the stack. Norms are named by where they stand:
+    """One layer of a model.
 
-    `pre` before the mixer, `post` after it, `after` behind the residual addition, `pre_mlp`,
-    `post_mlp` and `after_mlp` likewise. `parallel` means
-    that mixer and MLP read the same normed input (GPT-J, Falcon, Cohere).
+    - kind: "dense", "moe", "mamba" or "encoder"
+    - mixer, mlp: its two blocks; mixer_name, mlp_name: their names as modules
+    - beside: further mixers by name, such as cross-attention or Mamba
+    - norms: by place: `pre` before the mixer, `post` after it, `after` after the residual addition;
+      `pre_mlp`, `post_mlp` and `after_mlp` likewise
+    - parallel: mixer and MLP read the same normed input (GPT-J, Falcon, Cohere)
+    - dropout: rate on the residual branches; extra: other parameters
+    - fp32_residual: the residual stream is kept in fp32 (Mamba-2)
+    - part: its index in a record of a module, or -1; modules: of that part, see run/record.py
     """
 
-    kind: str  # what people call it: "dense", "moe", "mamba", "encoder"
+    kind: str
     mixer: Mixer | None = None
     mixer_name: str = "self_attn"
     mlp: Mlp | Moe | None = None
     mlp_name: str = "mlp"
-    beside: tuple[tuple[str, Mixer], ...] = ()  # further mixers by name: cross-attention, Mamba
+    beside: tuple[tuple[str, Mixer], ...] = ()
     norms: tuple[tuple[str, Norm], ...] = ()
     parallel: bool = False
-    dropout: float = 0.0  # on the residual branches
+    dropout: float = 0.0
     extra: tuple[Weight, ...] = ()
-    fp32_residual: bool = False  # the residual stream is kept in fp32 (Mamba-2)
-    part: int = -1  # which part of a module's record it is
-    modules: tuple[tuple[tuple[int, ...], ...], ...] = ()  # of that part: see run/record.py
+    fp32_residual: bool = False
+    part: int = -1
+    modules: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     def weights(self) -> Iterator[Weight]:
-        """Every parameter of the layer, names relative to it."""
+        """Every parameter of the layer, with names relative to it."""
         return iter(self._weights)
 
     @cached_property
     def _weights(self) -> tuple[Weight, ...]:
-        return tuple(self._listed())
+        return tuple(self._iterate_weights())
 
-    def _listed(self) -> Iterator[Weight]:
+    def _iterate_weights(self) -> Iterator[Weight]:
         parts = ((self.mixer_name, self.mixer), *self.beside, (self.mlp_name, self.mlp))
         for name, part in parts:
             if part is not None:
@@ -54,27 +60,27 @@ class Layer(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:
-        """Every mixer of the layer."""
-        own = () if self.mixer is None else (self.mixer,)
-        return (*own, *(mixer for _, mixer in self.beside))
+        """Every mixer of the layer, `beside` included."""
+        main = () if self.mixer is None else (self.mixer,)
+        return (*main, *(mixer for _, mixer in self.beside))
 
     def norm(self, where: str) -> Norm | None:
-        """The norm at one place, if the layer has it."""
+        """The norm at one place, or None."""
         return next((norm for place, norm in self.norms if place == where), None)
 
     @cached_property
     def only_ints(self) -> bool:
-        """Whether all sizes are plain numbers."""
+        """Whether all sizes are ints: no array, no `Sym`."""
         return fields_only_ints(self)
 
     @cached_property
     def linears(self) -> tuple[Linear, ...]:
-        """Every projection of the layer that stands as a module of its own."""
-        return tuple(one for part in (self.mixer, self.mlp) for one in _linears(part))
+        """Every projection of the layer that is a separate module."""
+        return tuple(linear for part in (self.mixer, self.mlp) for linear in _linears(part))
 
     @cached_property
     def num_parameters(self) -> int:
-        """Elements in the layer."""
+        """Elements of all parameters of the layer."""
         return sum(weight.numel for weight in self.weights())
 
 
@@ -90,7 +96,7 @@ def _linears(part: object) -> Iterator[Linear]:
 
 
 class Buffer(Struct, frozen=True):
-    """A tensor that is kept but not trained (rotary frequencies, causal masks)."""
+    """A tensor of the model that is not trained (rotary frequencies, causal masks)."""
 
     name: str
     shape: tuple[int, ...]
@@ -98,7 +104,7 @@ class Buffer(Struct, frozen=True):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes."""
+        """Its size in bytes."""
         count = 1
         for size in self.shape:
             count *= size
@@ -106,7 +112,21 @@ class Buffer(Struct, frozen=True):
 
 
 class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
-    """A whole model: what comes before the stack, the stack, what comes after."""
+    """A whole model: embedding, layers, head.
+
+    - family: its `model_type`; hidden: its width; vocab: tokens of its vocabulary
+    - layer_prefix: the name of the list of layers; layer_names: names of the layers where they are
+      not prefix.index (T5's two stacks)
+    - head: the output projection, None where it is the (tied) embedding; head_extra: other
+      parameters after the layers
+    - windows: sliding window of each layer in tokens, None for full attention; () if all are full
+    - trains: False where only parameters and cache are modelled, not activations
+    - tower: the weights of the vision tower, besides the text model
+    - encoder_len: most tokens that cross-attention reads
+    - left_out: sentences on what is not counted; logit_scale: the factor of logits after the head
+    - mtp_parameters: of multi-token prediction, published besides the model
+    - around: a record's modules before and after the layers; share: how it is scaled (scaling.py)
+    """
 
     family: str
     hidden: int
@@ -118,21 +138,21 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
     embedding_norm: Norm | None = None
     embedding_dropout: float = 0.0
     final_norm: Norm | None = None
-    head: Linear | None = None  # None where the output is the (tied) embedding
+    head: Linear | None = None
     tied: bool = False
     head_extra: tuple[Weight, ...] = ()
     logit_softcap: float | None = None
-    windows: tuple[int | None, ...] = ()  # sliding window per layer, None where full
+    windows: tuple[int | None, ...] = ()
     buffers: tuple[Buffer, ...] = ()
-    trains: bool = True  # False: parameters and cache only, no activations
-    tower: tuple[Weight, ...] = ()  # what pictures pass through, beside the text model
-    encoder_len: int = 0  # most tokens that cross-attention reads
-    left_out: tuple[str, ...] = ()  # what is not counted, a sentence each
-    mtp_parameters: int = 0  # multi-token-prediction weights that are published beside the model
-    layer_names: tuple[str, ...] = ()  # where they are not layer_prefix.index (T5's two stacks)
-    logit_scale: float | None = None  # logits are multiplied by it after the head
-    around: tuple[tuple[tuple[int, ...], ...], ...] = ()  # a record's modules before and behind
-    share: Share | None = None  # where its parameters are scaled: see scaling.py
+    trains: bool = True
+    tower: tuple[Weight, ...] = ()
+    encoder_len: int = 0
+    left_out: tuple[str, ...] = ()
+    mtp_parameters: int = 0
+    layer_names: tuple[str, ...] = ()
+    logit_scale: float | None = None
+    around: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    share: Share | None = None
 
     def weights(self) -> Iterator[Weight]:
         """Every parameter with its full name, tied ones once."""
@@ -146,14 +166,14 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
         yield from self.after_weights()
 
     def after_weights(self) -> Iterator[Weight]:
-        """What stands behind the stack: final norm, head."""
+        """The parameters after the layers: final norm, head."""
         return iter(self._after)
 
     @cached_property
     def _after(self) -> tuple[Weight, ...]:
-        return tuple(self._behind())
+        return tuple(self._iterate_after())
 
-    def _behind(self) -> Iterator[Weight]:
+    def _iterate_after(self) -> Iterator[Weight]:
         if self.final_norm is not None:
             yield from self.final_norm.weights()
         if self.head is not None:
@@ -162,88 +182,85 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
 
     @cached_property
     def embedding_parameters(self) -> int:
-        """Elements before the stack."""
+        """Elements of the parameters before the layers."""
         norm = self.embedding_norm
-        return sum(w.numel for w in self.embedding) + sum(
-            w.numel for w in (norm.weights() if norm else ())
-        )
+        weights = (*self.embedding, *(norm.weights() if norm else ()))
+        return sum(weight.numel for weight in weights)
 
     @cached_property
     def after_parameters(self) -> int:
-        """Elements behind the stack."""
+        """Elements of the parameters after the layers."""
         return sum(weight.numel for weight in self.after_weights())
 
     @cached_property
     def num_parameters(self) -> int:
-        """Elements in the whole model; the count that is given, where it is scaled."""
+        """Elements of all parameters; the published count where they are scaled to it."""
         if self.share is not None:
-            given: int = self.share[0]
-            return given
-        stack = sum(layer.num_parameters for layer in self.layers)
-        return self.embedding_parameters + stack + self.after_parameters
+            published: int = self.share[0]
+            return published
+        layers = sum(layer.num_parameters for layer in self.layers)
+        return self.embedding_parameters + layers + self.after_parameters
 
     @property
     def own_parameters(self) -> int:
-        """Elements in the whole model, before they were scaled."""
+        """Elements of all parameters, by the architecture alone."""
         return self.num_parameters if self.share is None else self.share[1]
 
     @cached_property
     def only_ints(self) -> bool:
-        """Whether all sizes are plain numbers."""
+        """Whether all sizes are ints: no array, no `Sym`."""
         return fields_only_ints(self)
 
     @cached_property
     def tower_parameters(self) -> int:
-        """Elements of the tower, which `num_parameters` leaves out."""
+        """Elements of the vision tower, which `num_parameters` leaves out."""
         return sum(weight.numel for weight in self.tower)
 
     @cached_property
     def num_weights(self) -> int:
-        """Parameters, counted as tensors."""
+        """Number of parameter tensors."""
         return sum(1 for _ in self.weights())
 
     @cached_property
     def neighbours(self) -> frozenset[tuple[int, int, int, int]]:
-        """Each parameter as a loop over them meets it: elements of the one before, its own, and
-        its rows and columns (a vector has none).
+        """For each parameter, in the order of the model: elements of the one before it, its own
+        elements, and its rows and columns (0 for a vector).
         """
-        found = set()
+        pairs = set()
         before = 0
         for weight in self.weights():
             sizes = [size for _, size in weight.dims]
             rows, columns = sizes[-2:] if len(sizes) > 1 else (0, 0)
-            found.add((before, weight.numel, rows, columns))
+            pairs.add((before, weight.numel, rows, columns))
             before = weight.numel
-        return frozenset(found)
+        return frozenset(pairs)
 
     def of_layer(self, buffer: Buffer) -> bool:
-        """Whether a buffer is one of a layer's."""
+        """Whether a buffer belongs to a layer."""
         return buffer.name.startswith(f"{self.layer_prefix}.")
 
     @cached_property
     def layer_buffers(self) -> tuple[Buffer, ...]:
-        """The buffers of one layer, where all have the same; else none."""
+        """The buffers of one layer where all layers have the same ones; else none."""
         count = len(self.layers)
-        found = tuple(b for b in self.buffers if self.of_layer(b))
-        first = found[: len(found) // count]
-        same = tuple((b.shape, b.bits) for b in found) == count * tuple(
-            (b.shape, b.bits) for b in first
-        )
-        return first if same else ()
+        buffers = tuple(b for b in self.buffers if self.of_layer(b))
+        first = buffers[: len(buffers) // count]
+        shapes = [(b.shape, b.bits) for b in buffers]
+        return first if shapes == count * shapes[: len(first)] else ()
 
     @cached_property
     def largest_weight(self) -> int:
-        """Most elements in one parameter."""
-        stack = (w for layer, _, _ in self.runs for w in layer.weights())
-        return max(w.numel for w in (*self.embedding, *stack, *self.after_weights()))
+        """Elements of the largest parameter."""
+        layers = (w for layer, _, _ in self.runs for w in layer.weights())
+        return max(w.numel for w in (*self.embedding, *layers, *self.after_weights()))
 
     @cached_property
     def largest_layer_parameters(self) -> int:
-        """Most elements that one module owns directly, DeepSpeed's "largest layer"."""
+        """Most elements that one module has directly, DeepSpeed's "largest layer"."""
         sizes: dict[str, int] = {}
-        seen = {id(layer): layer for layer in self.layers}.values()
+        distinct = {id(layer): layer for layer in self.layers}.values()
         groups = [("", w) for w in (*self.tower, *self.embedding, *self.after_weights())]
-        groups += [(f"layer{i}.", w) for i, layer in enumerate(seen) for w in layer.weights()]
+        groups += [(f"layer{i}.", w) for i, layer in enumerate(distinct) for w in layer.weights()]
         for prefix, weight in groups:
             module = prefix + weight.name.rpartition(".")[0]
             sizes[module] = sizes.get(module, 0) + weight.numel
@@ -251,36 +268,33 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
 
     @cached_property
     def runs(self) -> tuple[tuple[Layer, int, int], ...]:
-        """Stretches of equal layers: (layer, first index, count)."""
-        found: list[tuple[Layer, int, int]] = []
+        """Groups of consecutive equal layers: (layer, first index, count)."""
+        groups: list[tuple[Layer, int, int]] = []
         for index, layer in enumerate(self.layers):
-            if found and (found[-1][0] is layer or found[-1][0] == layer):
-                kept, first, count = found[-1]
-                found[-1] = (kept, first, count + 1)
+            if groups and (groups[-1][0] is layer or groups[-1][0] == layer):
+                previous, first, count = groups[-1]
+                groups[-1] = (previous, first, count + 1)
             else:
-                found.append((layer, index, 1))
-        return tuple(found)
+                groups.append((layer, index, 1))
+        return tuple(groups)
 
     @cached_property
     def window_runs(self) -> tuple[tuple[Layer, int | None, int, int], ...]:
-        """Stretches of one layer with one window: (layer, window, first index, count)."""
-        return merged(
-            (layer, window, index, 1)
-            for index, (layer, window) in enumerate(zip(
-                self.layers, self.windows or (None,) * len(self.layers), strict=True
-            ))
-        )  # fmt: skip
+        """Groups of equal layers with equal windows: (layer, window, first index, count)."""
+        windows = self.windows or (None,) * len(self.layers)
+        pairs = enumerate(zip(self.layers, windows, strict=True))
+        return merged((layer, window, index, 1) for index, (layer, window) in pairs)
 
 
 def merged(
     runs: Iterable[tuple[Layer, int | None, int, int]],
 ) -> tuple[tuple[Layer, int | None, int, int], ...]:
-    """Stretches (layer, window, first, count), with neighbours that are alike as one."""
-    found: list[tuple[Layer, int | None, int, int]] = []
+    """Groups (layer, window, first index, count), with equal neighbours joined."""
+    groups: list[tuple[Layer, int | None, int, int]] = []
     for layer, window, first, count in runs:
-        if found and found[-1][1] == window and found[-1][0] is layer:
-            kept, _, start, before = found[-1]
-            found[-1] = (kept, window, start, before + count)
+        if groups and groups[-1][1] == window and groups[-1][0] is layer:
+            previous, _, start, before = groups[-1]
+            groups[-1] = (previous, window, start, before + count)
         else:
-            found.append((layer, window, first, count))
-    return tuple(found)
+            groups.append((layer, window, first, count))
+    return tuple(groups)

@@ -1,7 +1,8 @@
-"""The blocks a model is made of, with every parameter they have.
+"""The blocks of a model, with every parameter they have.
 
-Nothing here knows how a model is trained or cut. Dimensions carry names so that an engine can
-cut them: `vocab`, `embed`, `heads`, `kv_heads`, `ffn`, `expert`, `expert_ffn`, `router`, `state`.
+Nothing here depends on how a model is trained or sharded. Dimensions have names so that an engine
+can shard them: `vocab`, `embed`, `heads`, `kv_heads`, `ffn`, `expert`, `expert_ffn`, `router`,
+`state`.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from msgspec import Struct
 
 from ..ledger.num import Num
 from ..ledger.rules import Dim
+from .mixer_defaults import MixerDefaults
 
-Share = tuple[Num, Num]  # parameters that are given for a model, and the architecture's own
+Share = tuple[Num, Num]  # parameter counts of a model: the published one, the architecture's
 
 
 def in_share(count: Num, share: Share | None) -> Num:
-    """Elements of a parameter in proportion to the count that is given, where one is."""
+    """Elements of a parameter, scaled to the published count of the model where there is one."""
     return count if share is None else count * share[0] // share[1]
 
 
 class Weight(Struct, frozen=True):
-    """One parameter: its name inside its block and its named dimensions."""
+    """One parameter: its name inside its block, and its named dimensions."""
 
     name: str
     dims: tuple[Dim, ...]
@@ -30,7 +32,7 @@ class Weight(Struct, frozen=True):
 
     @property
     def numel(self) -> int:
-        """Elements."""
+        """Number of elements."""
         count = 1
         for _, size in self.dims:
             count *= size
@@ -66,7 +68,7 @@ class Linear(Struct, frozen=True):
 
 
 class Norm(Struct, frozen=True):
-    """A normalisation. `impl` names the code that runs, since that decides what is kept:
+    """A normalisation. `impl` names the code that runs, which decides what is saved for backward:
 
     - `rms`: x.float(), x * rsqrt(mean(x²)), cast back, times the weight (Llama)
     - `rms_float`: the product with (1 + weight) is in fp32 and cast at the end (Gemma)
@@ -80,7 +82,7 @@ class Norm(Struct, frozen=True):
     impl: str = "rms"
     bias: bool = False
     affine: bool = True
-    lead: tuple[Dim, ...] = ()  # dimensions of the gain before `size` (Cohere: one row a head)
+    lead: tuple[Dim, ...] = ()  # dimensions of the gain before `size` (Cohere: a row per head)
     share: Share | None = None
 
     def weights(self) -> Iterator[Weight]:
@@ -92,19 +94,19 @@ class Norm(Struct, frozen=True):
 
 
 class Indexer(Struct, frozen=True, kw_only=True):
-    """Picks the tokens that sparse attention reads; keeps one small key of every token."""
+    """Picks the tokens that sparse attention reads; it caches one small key per token."""
 
     parameters: tuple[Weight, ...]
     key_dim: int
     heads: int = 0
 
     def weights(self) -> Iterator[Weight]:
-        """As listed."""
+        """Its parameters, in order."""
         yield from self.parameters
 
 
-class Attention(Struct, frozen=True, kw_only=True):
-    """Softmax attention with any ratio of query to key-value heads."""
+class Attention(MixerDefaults, frozen=True, kw_only=True):
+    """Softmax attention with any ratio of query heads to key-value heads."""
 
     inputs: tuple[Linear, ...]  # q, k, v; or one fused projection
     output: Linear
@@ -125,16 +127,16 @@ class Attention(Struct, frozen=True, kw_only=True):
     float_softmax: bool = True  # eager: the softmax is in fp32 and cast back
     float_scores: bool = False  # eager only: q and k are cast to fp32 first (GPT-Neo, GPT-J)
     expanded: bool = False  # k and v are copied for every query head before rotary (Falcon-40B)
-    float_bias: bool = False  # eager: the ALiBi bias is in fp32, and so the scores behind it (MPT)
-    always_masked: bool = False  # a mask is passed whatever the attention, and no `enable_gqa`
+    float_bias: bool = False  # eager: ALiBi's bias is in fp32, and so are the scores after it (MPT)
+    always_masked: bool = False  # a mask is passed in any case, and `enable_gqa` is not
     clipped: bool = False  # q, k and v are clamped (`clip_qkv`)
-    cross: bool = False  # keys and values come from an encoder, once a sequence
+    cross: bool = False  # keys and values come from an encoder, once per sequence
     reuses: bool = False  # reads the keys and values that an earlier layer keeps (Gemma 3n)
-    borrowed: bool = False  # its weights are an earlier layer's (Zamba)
+    borrowed: bool = False  # it shares the weights of an earlier layer (Zamba)
     index: Indexer | None = None
 
     def weights(self) -> Iterator[Weight]:
-        """Projections, norms, the rest."""
+        """Projections, norms, all others; none where they are an earlier layer's."""
         if self.borrowed:
             return
         parts: tuple[Linear | Norm, ...] = (*self.inputs, self.output, *self.norms)
@@ -145,7 +147,7 @@ class Attention(Struct, frozen=True, kw_only=True):
             yield from self.index.weights()
 
 
-class LatentAttention(Struct, frozen=True, kw_only=True):
+class LatentAttention(MixerDefaults, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek-V2): keys and values from one small latent."""
 
     query: tuple[Linear, ...]  # (q,) or (q_a, q_b)
@@ -163,7 +165,7 @@ class LatentAttention(Struct, frozen=True, kw_only=True):
     dropout: float = 0.0
     rotary_impl: str = "interleaved"  # V3; V2: complex, an fp32 complex product
     index: Indexer | None = None  # DeepSeek-V3.2
-    chosen: int = 0  # tokens that are read at most, where an indexer picks them
+    chosen: int = 0  # most tokens that are read, where an indexer picks them
 
     def weights(self) -> Iterator[Weight]:
         """Query path, key-value path, output, indexer."""
@@ -190,7 +192,7 @@ class Mlp(Struct, frozen=True, kw_only=True):
 
 
 class Moe(Struct, frozen=True, kw_only=True):
-    """A mixture of experts: a router, many small MLPs, and perhaps one that all tokens use."""
+    """A mixture of experts: a router, many small MLPs, and perhaps a shared one for all tokens."""
 
     router: tuple[Weight, ...]
     experts: tuple[Weight, ...]  # every expert's weights; stacked ones lead with ("expert", n)
@@ -215,7 +217,7 @@ class Moe(Struct, frozen=True, kw_only=True):
                 yield from part.weights()
 
 
-class StateSpace(Struct, frozen=True, kw_only=True):
+class StateSpace(MixerDefaults, frozen=True, kw_only=True):
     """A Mamba or Mamba-2 mixer."""
 
     version: int
@@ -229,15 +231,15 @@ class StateSpace(Struct, frozen=True, kw_only=True):
     chunk: int = 0  # Mamba-2: tokens per chunk of the scan
 
     def weights(self) -> Iterator[Weight]:
-        """As listed."""
+        """Its parameters, in order."""
         yield from self.parameters
 
 
-class Recurrence(Struct, frozen=True, kw_only=True):
-    """A mixer that sums a sequence up in a state of fixed size, other than Mamba.
+class Recurrence(MixerDefaults, frozen=True, kw_only=True):
+    """A mixer other than Mamba with a recurrent state of fixed size.
 
     The state is `heads` matrices of `key_dim` x `value_dim`; a causal convolution over `channels`
-    keeps the last `conv` - 1 inputs. `kind` is what people call it:
+    keeps the last `conv` - 1 inputs. `kind`:
 
     - `gated_delta`: Gated DeltaNet (Qwen3-Next); `delta`: Kimi Delta Attention
     - `lightning`: MiniMax's linear attention
@@ -255,7 +257,7 @@ class Recurrence(Struct, frozen=True, kw_only=True):
     conv: int = 1
 
     def weights(self) -> Iterator[Weight]:
-        """As listed."""
+        """Its parameters, in order."""
         yield from self.parameters
 
     @property
@@ -265,7 +267,7 @@ class Recurrence(Struct, frozen=True, kw_only=True):
 
     @property
     def conv_elements(self) -> int:
-        """Inputs of the convolution that one sequence keeps."""
+        """Elements of the convolution's inputs that one sequence keeps."""
         return self.channels * (self.conv - 1)
 
 

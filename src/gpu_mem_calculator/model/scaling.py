@@ -1,4 +1,4 @@
-"""A model whose parameters are in proportion to a published count; its activations are its own."""
+"""A model whose parameters are scaled to a published count; its activations are not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .blocks import Share
 
 
 def scaled(arch: Arch, given: int | None) -> Arch:
-    """The architecture with `given` parameters, to the rounding of each; itself for None."""
+    """The architecture with `given` parameters, up to the rounding of each; itself for None."""
     return arch if given is None else _scaled(arch, given)
 
 
@@ -23,21 +23,21 @@ def _scaled(arch: Arch, given: int) -> Arch:
 
 
 def with_share(arch: Arch, share: Share) -> Arch:
-    """The architecture with this share on every parameter."""
-    made: Arch = _inside(arch, share, {})
-    return made
+    """The architecture with `share` set on every parameter."""
+    result: Arch = _set_share(arch, share, {})
+    return result
 
 
-def _inside(value: Any, share: Share, seen: dict[int, Any]) -> Any:
-    """A part of the model with the share set; equal layers stay one object."""
-    if id(value) in seen:
-        return seen[id(value)]
-    made = value
+def _set_share(value: Any, share: Share, copies: dict[int, Any]) -> Any:
+    """A copy of a part of the model with the share set; equal layers stay one object."""
+    if id(value) in copies:
+        return copies[id(value)]
+    copy = value
     if isinstance(value, Struct):
         fields = value.__struct_fields__
-        changed = {name: _inside(getattr(value, name), share, seen) for name in fields}
-        made = replace(value, **changed | ({"share": share} if "share" in fields else {}))
-    elif isinstance(value, tuple) and any(isinstance(one, Struct | tuple) for one in value):
-        made = tuple(_inside(one, share, seen) for one in value)
-    seen[id(value)] = made
-    return made
+        changed = {name: _set_share(getattr(value, name), share, copies) for name in fields}
+        copy = replace(value, **changed | ({"share": share} if "share" in fields else {}))
+    elif isinstance(value, tuple) and any(isinstance(item, Struct | tuple) for item in value):
+        copy = tuple(_set_share(item, share, copies) for item in value)
+    copies[id(value)] = copy
+    return copy

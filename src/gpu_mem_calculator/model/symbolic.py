@@ -1,4 +1,4 @@
-"""A model whose sizes are `Sym`s: the same formulas then write themselves down."""
+"""A model whose sizes are `Sym`s, so that formulas record their own text."""
 
 from __future__ import annotations
 
@@ -9,11 +9,23 @@ from msgspec.structs import replace
 
 from ..ledger.sym import Sym
 
-# Sizes that get a letter: by the name of a dimension, and by the name of a field.
+# The letters of sizes: by the name of a dim, and by the name of a field.
 DIMS = {"embed": "h", "vocab": "v", "ffn": "f", "expert_ffn": "f", "expert": "e", "router": "e"}
-FIELDS = {"hidden": "h", "vocab": "v", "ffn": "f", "heads": "a", "kv_heads": "g", "head_dim": "d",
-          "top_k": "k", "num_experts": "e", "value_dim": "d_v", "nope_dim": "d_n",
-          "rope_dim": "d_r", "kv_rank": "r_kv", "query_rank": "r_q"}  # fmt: skip
+FIELDS = {
+    "hidden": "h",
+    "vocab": "v",
+    "ffn": "f",
+    "heads": "a",
+    "kv_heads": "g",
+    "head_dim": "d",
+    "top_k": "k",
+    "num_experts": "e",
+    "value_dim": "d_v",
+    "nope_dim": "d_n",
+    "rope_dim": "d_r",
+    "kv_rank": "r_kv",
+    "query_rank": "r_q",
+}
 
 T = TypeVar("T", bound=Struct)
 
@@ -26,23 +38,23 @@ def symbolic(part: T) -> T:
         if name in FIELDS and type(value) is int and value > 0:
             changed[name] = Sym.named(value, FIELDS[name])
         else:
-            changed[name] = _inside(value, {})
+            changed[name] = _with_letters(value, {})
     return replace(part, **changed)
 
 
-def _inside(value: Any, seen: dict[int, Any]) -> Any:
+def _with_letters(value: Any, copies: dict[int, Any]) -> Any:
     if isinstance(value, Struct):
         return symbolic(value)
     if not isinstance(value, tuple):
         return value
     if len(value) == 2 and isinstance(value[0], str) and type(value[1]) is int:
         return _dim(*value)
-    made: list[Any] = []
+    items: list[Any] = []
     for item in value:  # equal layers stay one object
-        if id(item) not in seen:
-            seen[id(item)] = _inside(item, seen)
-        made.append(seen[id(item)])
-    return tuple(made)
+        if id(item) not in copies:
+            copies[id(item)] = _with_letters(item, copies)
+        items.append(copies[id(item)])
+    return tuple(items)
 
 
 def _dim(name: str, size: int) -> tuple[str, Any]:

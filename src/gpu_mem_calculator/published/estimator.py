@@ -5,6 +5,7 @@ estimate of a real run use `gpu_mem_calculator.estimate`.
 """
 
 from ..ledger.units import GIB
+from .formulas import PARAMETER_BYTES, zero_bytes_per_parameter
 
 __all__ = ["Estimator"]
 
@@ -14,7 +15,7 @@ class Estimator:
 
     The names are those of Korthikanti et al. (arXiv 2205.05198): `a` attention heads, `p` pipeline
     stages, `b` micro-batch, `s` sequence length, `h` hidden size, `t` tensor-parallel GPUs, `v`
-    vocabulary, `L` layers. As in the original, `optimizer` and `p` are kept and change nothing:
+    vocabulary, `L` layers. As in the original, `optimizer` and `p` are stored and change nothing:
     Adam is assumed, and the first pipeline stage holds as many layers' activations as one GPU.
     """
 
@@ -53,29 +54,18 @@ class Estimator:
         """
         batch = self.b if b is None else b
         seq = self.s if s is None else s
-        model = _bytes_per_parameter(stage, gpu_num) * self.model_params
-        # The order of the operations is the original's: it decides the last bit of the result.
+        if gpu_num < 1:
+            raise ValueError(f"gpu_num={gpu_num} is below 1; try 1")
+        replicated, sharded = zero_bytes_per_parameter(stage)
+        # The order of the operations is the original's: it decides the last bit of each result,
+        # so `layer_activation_bytes`, the same equation in integers, cannot stand here.
+        model = (replicated + sharded / gpu_num) * self.model_params
         per_sbh = 34 + 5 * self.a * seq / self.h + 4 * self.v / (self.L * self.h)
         activation = seq * batch * self.h * per_sbh * self.L / self.t
-        buffer = 2 * self.model_params
+        buffer = PARAMETER_BYTES * self.model_params
         total = model + activation + buffer
         return total / GIB, model / GIB, activation / GIB, buffer / GIB
 
     def estimate_gpu_memory_inference(self, *, precision: float = 2) -> float:
         """GiB of the weights alone at `precision` bytes a parameter (2: 16-bit, 4: 32-bit)."""
         return precision * self.model_params / GIB
-
-
-def _bytes_per_parameter(stage: int, gpu_num: int) -> float:
-    """Bytes of model states per parameter on one of `gpu_num` GPUs (ZeRO Figure 1, K = 12)."""
-    if gpu_num < 1:
-        raise ValueError(f"gpu_num={gpu_num} is below 1; try 1")
-    if stage == 0:
-        return 16
-    if stage == 1:
-        return 4 + 12 / gpu_num
-    if stage == 2:
-        return 2 + 14 / gpu_num
-    if stage == 3:
-        return 16 / gpu_num
-    raise ValueError(f"stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3")

@@ -26,6 +26,7 @@ __all__ = [
     "kv_cache_bytes",
     "layer_activation_bytes",
     "parameter_bytes",
+    "zero_bytes_per_parameter",
     "zero_communication_volume",
     "zero_model_states",
 ]
@@ -49,25 +50,29 @@ Technique = Literal[
 
 
 class _Row(NamedTuple):
-    """One row of Korthikanti Table 2: coefficients of sbh and of as²b."""
+    """One row of Korthikanti Table 2: coefficients of sbh and of as²b, in bytes.
 
-    whole_sbh: int
-    cut_sbh: int
-    cut_scores: int
+    - `replicated_sbh`: sbh on every tensor-parallel GPU
+    - `sharded_sbh`, `sharded_scores`: sbh and as²b that the GPUs share
+    """
+
+    replicated_sbh: int
+    sharded_sbh: int
+    sharded_scores: int
 
 
 _TABLE_2: Final[dict[str, _Row]] = {
-    "none": _Row(whole_sbh=0, cut_sbh=34, cut_scores=5),
-    "tensor": _Row(whole_sbh=10, cut_sbh=24, cut_scores=5),
-    "tensor_sequence": _Row(whole_sbh=0, cut_sbh=34, cut_scores=5),
-    "tensor_selective": _Row(whole_sbh=10, cut_sbh=24, cut_scores=0),
-    "tensor_sequence_selective": _Row(whole_sbh=0, cut_sbh=34, cut_scores=0),
-    "full": _Row(whole_sbh=2, cut_sbh=0, cut_scores=0),
+    "none": _Row(replicated_sbh=0, sharded_sbh=34, sharded_scores=5),
+    "tensor": _Row(replicated_sbh=10, sharded_sbh=24, sharded_scores=5),
+    "tensor_sequence": _Row(replicated_sbh=0, sharded_sbh=34, sharded_scores=5),
+    "tensor_selective": _Row(replicated_sbh=10, sharded_sbh=24, sharded_scores=0),
+    "tensor_sequence_selective": _Row(replicated_sbh=0, sharded_sbh=34, sharded_scores=0),
+    "full": _Row(replicated_sbh=2, sharded_sbh=0, sharded_scores=0),
 }
 
 
 def _count(name: str, value: float, least: int = 1) -> int:
-    """Return `value` (``7e9`` is welcome) as an exact count of at least `least`."""
+    """`value` as an integer of at least `least`; a whole float such as ``7e9`` is accepted."""
     if value != value or value in (float("inf"), float("-inf")) or value != int(value):
         raise ValueError(f"{name}={value} is not a whole number; try an integer such as {least}")
     if value < least:
@@ -76,7 +81,7 @@ def _count(name: str, value: float, least: int = 1) -> int:
 
 
 def _stage(stage: int) -> int:
-    """Return a ZeRO stage that exists."""
+    """The stage itself; a ValueError where ZeRO has no such stage."""
     if stage not in (0, 1, 2, 3):
         raise ValueError(f"stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3")
     return stage
@@ -92,12 +97,21 @@ def parameter_bytes(num_parameters: float, bits: int = 16) -> int:
 
 
 def adam_state_bytes(num_parameters: float, *, master_copy: bool = False) -> int:
-    """Bytes Adam adds: fp32 momentum and variance, 8P; with an fp32 `master_copy`, 12P.
+    """Bytes of Adam's states: fp32 momentum and variance, 8P; with an fp32 `master_copy`, 12P.
 
     ZeRO section 3.1: K = 12 is 4 (fp32 parameters) + 4 (momentum) + 4 (variance).
     """
     states = 3 if master_copy else 2
     return states * parameter_bytes(num_parameters, 32)
+
+
+def zero_bytes_per_parameter(stage: int) -> tuple[int, int]:
+    """Bytes of model states per parameter: (replicated on every GPU, sharded over all of them).
+
+    ZeRO Figure 1 with K = 12: (16, 0), (4, 12), (2, 14) and (0, 16) for stages 0 to 3.
+    """
+    by_stage = (OPTIMIZER_BYTES, GRADIENT_BYTES, PARAMETER_BYTES)  # each stage shards one more
+    return sum(by_stage[_stage(stage) :]), sum(by_stage[:stage])
 
 
 def zero_model_states(num_parameters: float, num_gpus: int, stage: int) -> int:
@@ -111,10 +125,8 @@ def zero_model_states(num_parameters: float, num_gpus: int, stage: int) -> int:
     - stage 3 (P_os+g+p): 16P/N
     """
     params, gpus = _count("num_parameters", num_parameters, 0), _count("num_gpus", num_gpus)
-    per_parameter = (OPTIMIZER_BYTES, GRADIENT_BYTES, PARAMETER_BYTES)
-    cut = sum(per_parameter[: _stage(stage)])
-    whole = sum(per_parameter[stage:])
-    return whole * params + int(ceil_div(cut * params, gpus))
+    replicated, sharded = zero_bytes_per_parameter(stage)
+    return replicated * params + int(ceil_div(sharded * params, gpus))
 
 
 def zero_communication_volume(num_parameters: float, stage: int) -> int:
@@ -133,7 +145,7 @@ def layer_activation_bytes(
     """Bytes of activations of one transformer layer at 16 bits.
 
     Training, Korthikanti equation 1: 34sbh + 5as²b. Without `training` the one-byte dropout masks
-    (sbh after the attention projection, sbh after the MLP, as²b on the scores) are not there:
+    (sbh after the attention projection, sbh after the MLP, as²b on the scores) do not exist:
     32sbh + 4as²b. The coefficients are bytes already: 16-bit numbers are not counted twice.
     """
     sbh, scores = _sbh_and_scores(seq_len, batch, hidden, heads)
@@ -167,8 +179,8 @@ def korthikanti_layer_bytes(
         raise ValueError(f"tensor_parallel={ways} is not 1 for technique 'none'; try 'tensor'")
     sbh, scores = _sbh_and_scores(seq_len, batch, hidden, heads)
     row = _TABLE_2[technique]
-    cut = ceil_div(row.cut_sbh * sbh + row.cut_scores * scores, ways)
-    return row.whole_sbh * sbh + int(cut)
+    sharded = ceil_div(row.sharded_sbh * sbh + row.sharded_scores * scores, ways)
+    return row.replicated_sbh * sbh + int(sharded)
 
 
 def korthikanti_first_stage_bytes(
@@ -177,7 +189,7 @@ def korthikanti_first_stage_bytes(
     """Bytes of activations on the first pipeline stage, which holds the most micro-batches.
 
     Korthikanti section 4.2.3: the first of p stages keeps p micro-batches of L/p layers, so L
-    layers whatever p is; with an interleaved schedule of m stages per GPU, L(1 + (p - 1)/(pm)).
+    layers for every p; with an interleaved schedule of m stages per GPU, L(1 + (p - 1)/(pm)).
     Embedding and output layer are left out, as in the paper's Table 2 and Figure 1.
     """
     layers = _count("num_layers", num_layers) * _count("layer_bytes", layer_bytes, 0)
@@ -202,6 +214,6 @@ def kv_cache_bytes(
 
 
 def _sbh_and_scores(seq_len: int, batch: int, hidden: int, heads: int) -> tuple[int, int]:
-    """Return sbh and as²b, the two products every activation formula is made of."""
+    """sbh and as²b, the two products of which every activation formula consists."""
     s, b = _count("seq_len", seq_len), _count("batch", batch)
     return s * b * _count("hidden", hidden), _count("heads", heads) * s * s * b

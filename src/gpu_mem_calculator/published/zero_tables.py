@@ -6,8 +6,8 @@ two things. An option prints as ``cpu`` or ``none`` on every Python, where DeepS
 ``OffloadDeviceEnum.cpu`` on Python 3.11 and newer; and parameters of a model on the meta device,
 whose data pointers are all 0, are counted each, where DeepSpeed counts one of them.
 
-As in DeepSpeed, "GB" in the text is 2**30 bytes, Adam is assumed, stage 1 has no formula of its
-own (its users are given stage 2's), and activations and buffers are left out.
+As in DeepSpeed, "GB" in the text is 2**30 bytes, Adam is assumed, stage 1 has no formula (its
+users get stage 2's), and activations and buffers are left out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ _ZERO3_ROWS: Final = ((True, True), (True, False), (False, False))
 
 
 class ParameterModel(Protocol):
-    """What is needed of a ``torch.nn.Module``."""
+    """The methods of a ``torch.nn.Module`` that are called here."""
 
     def parameters(self, recurse: bool = True) -> Iterable[Any]:
         """Yield the parameters; each has ``numel()`` and ``data_ptr()``."""
@@ -45,7 +45,7 @@ class ParameterModel(Protocol):
 
 
 def _total_gpus(num_gpus_per_node: int, num_nodes: int) -> int:
-    """Return the number of GPUs, which must be at least one."""
+    """The number of GPUs; a ValueError where it is below one."""
     for name, value in (("num_gpus_per_node", num_gpus_per_node), ("num_nodes", num_nodes)):
         if value < 1:
             raise ValueError(f"{name}={value} is below 1; try 1")
@@ -65,8 +65,8 @@ def zero2_bytes(
 
     Source: DeepSpeed 0.19.8 stage_1_and_2.py, ``estimate_zero2_model_states_mem_needs``. With P
     parameters and N GPUs, offloaded: GPU 2P, CPU P × max(4N, 16) × factor. Not offloaded: GPU
-    2P + 18P/N (16-bit weights whole; 16-bit and fp32 gradients, fp32 weights, momentum and
-    variance cut), CPU 4P × GPUs per node × factor.
+    2P + 18P/N (16-bit weights replicated; 16-bit and fp32 gradients, fp32 weights, momentum and
+    variance sharded), CPU 4P × GPUs per node × factor.
 
     `legacy` is the formula before 0.14.3 (pull request 5099), which DeepSpeed's documentation still
     shows: not offloaded, GPU 4P + 16P/N.
@@ -76,8 +76,8 @@ def zero2_bytes(
         gpu = 2 * total_params
         cpu = total_params * max(4 * total_gpus, 16) * additional_buffer_factor
     else:
-        whole, cut = (4, 16) if legacy else (2, 18)
-        gpu = whole * total_params + int(cut * total_params / total_gpus)
+        replicated, sharded = (4, 16) if legacy else (2, 18)
+        gpu = replicated * total_params + int(sharded * total_params / total_gpus)
         cpu = total_params * 4 * num_gpus_per_node * additional_buffer_factor
     return int(cpu), int(gpu)
 
@@ -108,7 +108,7 @@ def estimate_zero3_model_states_mem_needs(
     """DeepSpeed's function of this name: bytes (per CPU node, per GPU, largest layer).
 
     Source: DeepSpeed 0.19.8 stage3.py. The largest layer, gathered with its gradients, takes
-    4 bytes a parameter on the GPU; to it come the shares that are not offloaded: 18P/N with
+    4 bytes a parameter on the GPU, plus the shards that are not offloaded: 18P/N with
     nothing offloaded, 2P/N with the optimizer offloaded, none with both. The CPU holds 18P or 16P
     over the nodes, or the whole fp32 model once per GPU while it is built without `zero_init`.
     """
@@ -117,13 +117,13 @@ def estimate_zero3_model_states_mem_needs(
     largest_layer = 4 * largest_layer_params
     gpu = largest_layer
     if cpu_offload:
-        held = 18 if cpu_offload_params else 16
+        per_parameter = 18 if cpu_offload_params else 16
         gpu += 0 if cpu_offload_params else int(2 * total_params / total_gpus)
         # DeepSpeed's order of operations, which decides the last bit of a float.
         if zero_init:
-            cpu = total_params * held * per_node
+            cpu = total_params * per_parameter * per_node
         else:
-            cpu = total_params * max(4 * num_gpus_per_node, held * per_node)
+            cpu = total_params * max(4 * num_gpus_per_node, per_parameter * per_node)
     else:
         gpu += int(18 * total_params / total_gpus)
         cpu = (largest_layer_params if zero_init else total_params) * 4 * num_gpus_per_node
@@ -133,8 +133,8 @@ def estimate_zero3_model_states_mem_needs(
 def model_to_params(model: ParameterModel) -> tuple[int, int]:
     """Count a model's parameters and those of its largest single module, as stage3.py does.
 
-    Shared parameters count once. DeepSpeed knows them by ``data_ptr()``; where there is no data
-    (the meta device gives 0, a fake tensor gives 0 or refuses) identity tells them apart.
+    Shared parameters count once. DeepSpeed compares ``data_ptr()``; where there is no data (0 on
+    the meta device, 0 or an error for a fake tensor) the objects themselves are compared.
     """
     parameters = list(model.parameters())
     total = sum({_storage_key(p): int(p.numel()) for p in parameters}.values())
@@ -146,7 +146,7 @@ def model_to_params(model: ParameterModel) -> tuple[int, int]:
 
 
 def _storage_key(parameter: Any) -> tuple[str, int]:
-    """Return what two sharing parameters have in common."""
+    """A key that is equal for two parameters which share their storage."""
     try:
         pointer = int(parameter.data_ptr())
     except RuntimeError:
@@ -155,7 +155,7 @@ def _storage_key(parameter: Any) -> tuple[str, int]:
 
 
 def _heading(num_nodes: int, num_gpus_per_node: int, software: str) -> list[str]:
-    """Return the lines above the rows of a table."""
+    """The lines above the rows of a table."""
     nodes = "nodes" if num_nodes > 1 else "node"
     gpus = "GPUs" if num_gpus_per_node > 1 else "GPU"
     return [
@@ -167,12 +167,12 @@ def _heading(num_nodes: int, num_gpus_per_node: int, software: str) -> list[str]
 
 
 def _row(cpu_bytes: int, gpu_bytes: int, options: str) -> str:
-    """Return one row of a table."""
+    """One row of a table; sizes in GiB, which DeepSpeed writes as GB."""
     return f" {cpu_bytes / GIB:7.2f}GB | {gpu_bytes / GIB:6.2f}GB | {options}"
 
 
 def _device(offloaded: bool) -> str:
-    """Return where something is kept, padded as DeepSpeed pads it."""
+    """``cpu`` or ``none``, padded as DeepSpeed pads it."""
     return f"{'cpu' if offloaded else 'none':4}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ..core.calculator import Estimate
 from ..core.change_candidates import Candidate, savings
 from ..core.fit_verdict import FITS
-from ..core.run_changes import TrainingChange, by_ledger, tried
+from ..core.run_changes import TrainingChange, ledger_bytes, try_change
 from .headline import card_bytes
 from .lines import Line, gib, wrapped
 
@@ -52,8 +52,8 @@ def _worth(
     estimate: Estimate, candidate: Candidate, *, replay: bool = False
 ) -> TrainingChange | None:
     """A change tried out; nothing where it is refused or saves next to nothing."""
-    needs = card_bytes(estimate) if replay else by_ledger(estimate)
-    made = tried(estimate, candidate, replay=replay, needs=needs)
+    needs = card_bytes(estimate) if replay else ledger_bytes(estimate)
+    made = try_change(estimate, candidate, replay=replay, needs=needs)
     return made if made is not None and made.saves_bytes > needs // 100 else None
 
 

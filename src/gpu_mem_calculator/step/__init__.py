@@ -1,3 +1,1 @@
-"""One training step: its instants, weights, optimizer states, activations, and the stream of
-allocations.
-"""
+"""One training step: instants, weights, optimizer states, activations, allocation stream."""

@@ -1,4 +1,4 @@
-"""Which script a block plays at an instant of an unrolled run."""
+"""Which events a block emits at each instant of an unrolled run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ HEAD, EMBEDDING = -1, -2
 
 
 class BlockRun(Struct, frozen=True, kw_only=True):
-    """One block at work.
+    """One block that runs forward or backward.
 
-    `block` finds what its forward has kept. A checkpointed one plays `once` in forward and
-    `script` twice over in backward. `goes`: a weight's gradient is gone as soon as it is added
-    (`waits`: a shared one's when the embedding's is); else it stays for the step, or `until` an
-    instant comes.
+    - `block`: the layer's index, HEAD or EMBEDDING; backward finds by it what forward has kept.
+    - `script`: its events. A checkpointed block runs `once` in forward, and all of `script` in
+      backward.
+    - `reentrant`: its checkpoint is, and holds the recomputed output until backward ends.
+    - `goes`: a weight's gradient is freed as soon as it is added to an existing one.
+    - `waits`: the gradient of a shared weight is freed with the embedding's instead.
+    - `until`: the instant at which other weights' gradients are freed; "" for the end of the step.
     """
 
     block: int
@@ -34,34 +37,38 @@ class BlockRun(Struct, frozen=True, kw_only=True):
 
 
 def plays(
-    blocks: tuple[LayerGroup, ...], beats: tuple[StepInstant, ...], done: StageWalks
+    groups: tuple[LayerGroup, ...], instants: tuple[StepInstant, ...], walks: StageWalks
 ) -> dict[str, BlockRun]:
-    """A play for each beat at which a layer or the head works."""
-    found: dict[str, BlockRun] = {}
-    for beat in beats:
-        if beat.work == "layer":
-            block = blocks[beat.stretch]
-            walk = done.at(beat.stretch, block, beat)
-            found[beat.name] = _play(walk, beat, done, beat.stretch, block)
-        elif beat.work == "head":
-            found[beat.name] = _play(done.head, beat, done, HEAD)
-        elif done.embedding is not None and done.plays_embedding(beat):
-            found[beat.name] = BlockRun(
-                block=EMBEDDING, script=done.embedding, goes=done.goes(beat)
+    """The block that runs at each instant: a layer, the head or the embedding, by instant name."""
+    runs: dict[str, BlockRun] = {}
+    for instant in instants:
+        if instant.work == "layer":
+            group = groups[instant.stretch]
+            walk = walks.at(instant.stretch, group, instant)
+            runs[instant.name] = _block_run(walk, instant, walks, instant.stretch, group)
+        elif instant.work == "head":
+            runs[instant.name] = _block_run(walks.head, instant, walks, HEAD)
+        elif walks.embedding is not None and walks.plays_embedding(instant):
+            runs[instant.name] = BlockRun(
+                block=EMBEDDING, script=walks.embedding, goes=walks.goes(instant)
             )
-    return found
+    return runs
 
 
-def _play(
+def _block_run(
     walk: BlockWalk,
-    beat: StepInstant,
-    done: StageWalks,
+    instant: StepInstant,
+    walks: StageWalks,
     index: int,
-    block: LayerGroup | None = None,
+    group: LayerGroup | None = None,
 ) -> BlockRun:
-    full = block is not None and block.recompute == "full"
+    full = group is not None and group.recompute == "full"
     return BlockRun(
-        block=index, script=walk.script, once=walk.once if full else None,
-        forward=beat.instant.phase == FORWARD, reentrant=block is not None and block.reentrant,
-        goes=done.goes(beat), waits=done.embedding is not None and done.gradients != GO,
-    )  # fmt: skip
+        block=index,
+        script=walk.script,
+        once=walk.once if full else None,
+        forward=instant.instant.phase == FORWARD,
+        reentrant=group is not None and group.reentrant,
+        goes=walks.goes(instant),
+        waits=walks.embedding is not None and walks.gradients != GO,
+    )

@@ -1,9 +1,9 @@
 """The named instants of a training step on one pipeline stage.
 
-Micro-batches in flight stack up in forward, backward frees them layer by layer while gradients
-appear. Within a stretch of equal layers both are linear, so the highest instant of a stretch is
-at one of its ends; the timeline has those ends and nothing in between. Later micro-batches find
-every gradient there already, so only the top end of a stretch matters.
+Activations of micro-batches in flight add up in forward; backward frees them layer by layer and
+allocates gradients. Within a range of equal layers both change linearly, so the peak of a range is
+at its first or its last layer: only these have an instant. In later micro-batches all gradients
+exist already, so only the last layer of a range, the first to run backward, has one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..run.phases import BACKWARD, FORWARD, OPTIMIZER
 
 
 class LayerRange(Struct, frozen=True):
-    """Equal layers next to each other on one stage."""
+    """Consecutive equal layers of one stage."""
 
     title: str
     count: Num
@@ -26,9 +26,13 @@ class LayerRange(Struct, frozen=True):
 class StepInstant(Struct, frozen=True, kw_only=True, gc=False):
     """An instant, and what is alive then.
 
-    `saved[i]` and `grads[i]`: whole layers of stretch i whose activations / gradients are alive,
-    the layer at work not counted. `work` says what is running: "layer", "head", "loss", "embedding"
-    or "" and `stretch` which layers.
+    - `saved[i]`, `grads[i]`: layers of range i whose activations, whose gradients are alive; the
+      layer that runs is not counted.
+    - `head_grads`, `embedding_grads`: 1 where the gradients of the head, of the embedding are.
+    - `work`: what runs: "layer", "head", "loss", "embedding", or "" for nothing of these.
+    - `stretch`: the index of the range whose layer runs.
+    - `later`: an earlier micro-batch has allocated the gradients.
+    - `inside_forward`: the model's forward has not returned.
     """
 
     instant: Instant
@@ -38,12 +42,12 @@ class StepInstant(Struct, frozen=True, kw_only=True, gc=False):
     embedding_grads: Num = 0
     work: str = ""
     stretch: int = 0
-    later: bool = False  # gradients were there before this micro-batch
+    later: bool = False
     inside_forward: bool = False
 
     @property
     def name(self) -> str:
-        """The instant's name."""
+        """The name of the instant, by which entries say when they are alive."""
         return self.instant.name
 
 
@@ -53,7 +57,7 @@ def in_flight(pp: Num, stage: Num, micro_batches: Num) -> Num:
 
 
 def step(
-    stretches: tuple[LayerRange, ...],
+    ranges: tuple[LayerRange, ...],
     *,
     flight: Num = 1,
     micro_batches: Num = 1,
@@ -61,24 +65,25 @@ def step(
     embedding: Num = 1,
     every: bool = False,
 ) -> tuple[StepInstant, ...]:
-    """The beats of one step. `head` and `embedding` are 1 where the stage has them.
+    """The instants of one step. `head` and `embedding` are 1 where the stage has them.
 
-    `every`: forward has a beat for every stretch, not for the last alone. Rolled steps of plain
-    numbers are remembered.
+    `flight`: micro-batches whose activations are alive at once. `every`: forward has an instant for
+    every range, not only for the last; without it, steps of plain numbers are cached.
     """
-    made = _step if every else _rolled_step
-    return made(stretches, flight, micro_batches, head, embedding, every)
+    build = _step if every else _rolled_step
+    return build(ranges, flight, micro_batches, head, embedding, every)
 
 
 def _step(
-    stretches: tuple[LayerRange, ...], flight: Num, micro_batches: Num, head: Num, embedding: Num,
+    ranges: tuple[LayerRange, ...], flight: Num, micro_batches: Num, head: Num, embedding: Num,
     every: bool,
 ) -> tuple[StepInstant, ...]:  # fmt: skip
-    counts = tuple(s.count for s in stretches)
-    nothing = tuple(0 for _ in stretches)
+    counts = tuple(r.count for r in ranges)
+    none = tuple(0 for _ in ranges)
     full = tuple(flight * n for n in counts)
-    beats = _micro_batch(stretches, counts, full, flight, head, embedding, nothing, later=False,
-                         every=every)  # fmt: skip
+    first = _micro_batch(
+        ranges, counts, full, flight, head, embedding, none, later=False, every=every
+    )
     again = holds(micro_batches > 1)
     more = choose(micro_batches > flight, flight, flight - 1)
     if isinstance(again, int) and not again:
@@ -86,40 +91,40 @@ def _step(
     else:
         full = tuple(more * n for n in counts)
         later = _micro_batch(
-            stretches, counts, full, more, head * again, embedding * again, counts,
+            ranges, counts, full, more, head * again, embedding * again, counts,
             later=True, present=again, forwards=holds(micro_batches > flight), every=every,
         )  # fmt: skip
     end = StepInstant(
         instant=instant("optimizer", OPTIMIZER, "optimizer step"),
-        saved=nothing, grads=counts, head_grads=head, embedding_grads=embedding, later=True,
+        saved=none, grads=counts, head_grads=head, embedding_grads=embedding, later=True,
     )  # fmt: skip
-    return (*beats, *later, end)
+    return (*first, *later, end)
 
 
 _rolled_step = remembered(64)(_step)
 
 
 def _forward_ends(counts: tuple[Num, ...]) -> list[tuple[str, int, Num]]:
-    """The stretch that ends forward on a stage: a name, its number, and whether it is the one.
+    """The range that ends forward on a stage: instant name, index, and 1 where it is the last one.
 
-    A stage of a pipeline may have none of the last stretches. Where that depends on the element
-    of an array, each stretch that may be the last one has an instant.
+    A pipeline stage may have no layer of the last ranges. Where that depends on the element of an
+    array, each range that may be the last has an instant.
     """
-    found: list[tuple[str, int, Num]] = []
-    open_: Num = 1  # whether no later stretch has a layer
+    ends: list[tuple[str, int, Num]] = []
+    no_later: Num = 1  # 1 where no later range has a layer
     for i in range(len(counts) - 1, -1, -1):
-        here = holds(counts[i] > 0)
-        name = "forward" if not found else f"forward.{i}"
-        if not nothing(here):
-            found.append((name, i, here * open_))
-        open_ = open_ * (1 - here)
-        if nothing(open_):
+        present = holds(counts[i] > 0)
+        name = "forward" if not ends else f"forward.{i}"
+        if not nothing(present):
+            ends.append((name, i, present * no_later))
+        no_later = no_later * (1 - present)
+        if nothing(no_later):
             break
-    return found or [("forward", len(counts) - 1, 0)]
+    return ends or [("forward", len(counts) - 1, 0)]
 
 
 def _micro_batch(
-    stretches: tuple[LayerRange, ...],
+    ranges: tuple[LayerRange, ...],
     counts: tuple[Num, ...],
     full: tuple[Num, ...],
     flight: Num,
@@ -132,53 +137,55 @@ def _micro_batch(
     forwards: Num = 1,
     every: bool = False,
 ) -> tuple[StepInstant, ...]:
-    """Forward, loss and backward of the micro-batch that stacks highest.
+    """Forward, loss and backward of the micro-batch with which most activations are alive.
 
-    `forwards` is 0 where no forward comes after the first backward.
+    `full`: layers of each range whose activations are alive when its forward ends; `before`: layers
+    whose gradients were alive before it. `forwards` is 0 where no forward follows the first
+    backward.
     """
     tag = LATER if later else ""
     word = ", later micro-batch" if later else ""
-    done = 1 if later else 0
-    beats: list[StepInstant] = []
+    old_grads = 1 if later else 0
+    instants: list[StepInstant] = []
 
-    def beat(
-        where: str, phase: str, title: str, here: Num, layer: str = "", **rest: object
+    def add(
+        where: str, phase: str, title: str, exists: Num, layer: str = "", **fields: object
     ) -> None:
-        made = instant(where, phase, title + word, present=here, micro_batch=tag, layer=layer)
+        named = instant(where, phase, title + word, present=exists, micro_batch=tag, layer=layer)
         values: dict[str, object] = {"grads": before, "later": later}
-        values |= {"head_grads": done * head, "embedding_grads": done * embedding}
-        beats.append(StepInstant(instant=made, **values | rest))  # type: ignore[arg-type]
+        values |= {"head_grads": old_grads * head, "embedding_grads": old_grads * embedding}
+        instants.append(StepInstant(instant=named, **values | fields))  # type: ignore[arg-type]
 
-    last = len(stretches) - 1
+    last = len(ranges) - 1
     some = holds(flight > 0) * present
     for i in range(last if every else 0):
         begun = tuple(n - (counts[j] if j >= i else 0) for j, n in enumerate(full))
-        beat(f"forward.{i}", FORWARD, f"forward, {stretches[i].title}", some * forwards,
-             saved=begun, work="layer", stretch=i, inside_forward=True)  # fmt: skip
+        add(f"forward.{i}", FORWARD, f"forward, {ranges[i].title}", some * forwards,
+            saved=begun, work="layer", stretch=i, inside_forward=True)  # fmt: skip
     for name, i, ends in _forward_ends(counts):
         minus = tuple(larger(n - 1, 0) if j == i else n for j, n in enumerate(full))
-        beat(name, FORWARD, "forward, last layer", ends * some * forwards, saved=minus,
-             work="layer", stretch=i, inside_forward=True)  # fmt: skip
-    beat("loss", FORWARD, "loss", head * some * forwards, saved=full, work="head",
-         inside_forward=True)  # fmt: skip
-    beat("loss.backward", BACKWARD, "backward of the loss", head * some, saved=full, work="head")
+        add(name, FORWARD, "forward, last layer", ends * some * forwards, saved=minus,
+            work="layer", stretch=i, inside_forward=True)  # fmt: skip
+    add("loss", FORWARD, "loss", head * some * forwards, saved=full, work="head",
+        inside_forward=True)  # fmt: skip
+    add("loss.backward", BACKWARD, "backward of the loss", head * some, saved=full, work="head")
     for i in range(last, -1, -1):
-        title = f"backward, {stretches[i].title}"
-        here = holds(counts[i] > 0) * some
+        title = f"backward, {ranges[i].title}"
+        exists = holds(counts[i] > 0) * some
         top = tuple(
             full[j] - counts[j] if j > i else larger(full[j] - 1, 0) if j == i else full[j]
             for j in range(len(full))
         )
         above = tuple(counts[j] if later or j > i else 0 for j in range(len(full)))
-        beat(f"backward.{i}.last", BACKWARD, f"{title}: last layer", here, saved=top, grads=above,
-             head_grads=head, work="layer", stretch=i, layer=LAST)  # fmt: skip
+        add(f"backward.{i}.last", BACKWARD, f"{title}: last layer", exists, saved=top, grads=above,
+            head_grads=head, work="layer", stretch=i, layer=LAST)  # fmt: skip
         if not later and not every:
             low = tuple(full[j] - (counts[j] if j >= i else 0) for j in range(len(full)))
             under = tuple(counts[j] if j > i else (larger(counts[j] - 1, 0) if j == i else 0)
                           for j in range(len(full)))  # fmt: skip
-            beat(f"backward.{i}.first", BACKWARD, f"{title}: first layer", here, saved=low,
-                 grads=under, head_grads=head, work="layer", stretch=i, layer=FIRST)  # fmt: skip
+            add(f"backward.{i}.first", BACKWARD, f"{title}: first layer", exists, saved=low,
+                grads=under, head_grads=head, work="layer", stretch=i, layer=FIRST)  # fmt: skip
     low = tuple(full[j] - counts[j] for j in range(len(full)))
-    beat("embedding.backward", BACKWARD, "backward of the embedding", embedding * some, saved=low,
-         grads=counts, head_grads=head, work="embedding")  # fmt: skip
-    return tuple(beats)
+    add("embedding.backward", BACKWARD, "backward of the embedding", embedding * some, saved=low,
+        grads=counts, head_grads=head, work="embedding")  # fmt: skip
+    return tuple(instants)

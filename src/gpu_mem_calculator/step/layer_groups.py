@@ -1,4 +1,4 @@
-"""The layers of one pipeline stage, as stretches that are run and kept alike."""
+"""The layers of one pipeline stage, in groups of equal ones that run alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from .instants import LayerRange
 
 
 class LayerGroup(Struct, frozen=True, kw_only=True):
-    """Equal layers of one stage: how many, how they are recomputed, their attention window."""
+    """Consecutive equal layers of one stage.
+
+    `recompute` is "none", "selective" or "full", `reentrant` the kind of its checkpoint, `window`
+    the attention window in tokens (None: all of the sequence).
+    """
 
     layer: Layer
     count: Num
@@ -23,48 +27,53 @@ class LayerGroup(Struct, frozen=True, kw_only=True):
 
     @property
     def stretch(self) -> LayerRange:
-        """As the timeline sees it."""
+        """The group's title and count, from which the instants of a step are made."""
         return LayerRange(self.title, self.count)
 
 
 def overlap(first: Num, count: Num, low: Num, high: Num) -> Num:
-    """How many of `count` items from `first` on lie in [low, high)."""
+    """How many of `count` items from `first` on are in [low, high)."""
     return larger(smaller(first + count, high) - larger(first, low), 0)
 
 
 def blocks(run: Run, low: Num, high: Num) -> tuple[LayerGroup, ...]:
-    """The layers [low, high) of a model, in stretches.
+    """The layers [low, high) of a model, in groups.
 
-    A stretch ends where the layer's shape, its attention window or its recompute changes; in an
-    unrolled run it is one layer.
+    A group ends where the layer's shape, its attention window or its recompute changes; in an
+    unrolled run it is one layer. A group without a layer in [low, high) has a count of 0.
     """
     arch = run.arch
     limit = len(arch.layers) * run.recompute_quarters // 4
     if run.recompute != "full":
         limit = 0
-    found: list[LayerGroup] = []
+    groups: list[LayerGroup] = []
     for layer, window, first, count in _runs(arch, run.seq):
         title = f"{layer.kind} layers"
-        again = smaller(larger(limit - first, 0), count)
-        pieces = ((first, again, "full"), (first + again, count - again, run.recompute))
+        full = smaller(larger(limit - first, 0), count)
+        pieces = ((first, full, "full"), (first + full, count - full, run.recompute))
         for start, size, policy in pieces:
             policy = "none" if policy == "full" and start >= limit else policy
             if size > 0:
-                here = overlap(start, size, low, high)
-                found.append(
-                    LayerGroup(layer=layer, count=here, recompute=policy, reentrant=run.reentrant,
-                          window=window, title=title)
-                )  # fmt: skip
+                groups.append(
+                    LayerGroup(
+                        layer=layer,
+                        count=overlap(start, size, low, high),
+                        recompute=policy,
+                        reentrant=run.reentrant,
+                        window=window,
+                        title=title,
+                    )
+                )
     if run.unrolled:
-        alone = tuple(replace(b, count=1) for b in found for _ in range(b.count))
-        return alone or (replace(found[0], count=0),)
-    return tuple(found)
+        singles = tuple(replace(g, count=1) for g in groups for _ in range(g.count))
+        return singles or (replace(groups[0], count=0),)
+    return tuple(groups)
 
 
 def _runs(arch: Arch, seq: Num) -> tuple[tuple[Layer, int | None, int, int], ...]:
-    """Stretches of equal layers with equal windows: (layer, window, first, count).
+    """Consecutive equal layers with equal windows: (layer, window, first, count).
 
-    A window that is longer than the sequence is no window.
+    A window that is longer than the sequence counts as none.
     """
     if not arch.windows:
         return arch.window_runs
@@ -75,15 +84,19 @@ def _runs(arch: Arch, seq: Num) -> tuple[tuple[Layer, int | None, int, int], ...
 
 
 def slides(keys: Num, window: int) -> bool:
-    """Whether a window makes a mask: a choice of kernel, so one answer for all.
+    """Whether a sliding window needs an explicit mask for so many keys.
 
-    transformers 5.17.0 masking_utils.py:263 makes one from `kv_length >= sliding_window` on.
+    transformers 5.17.0 masking_utils.py:263 makes one from `kv_length >= sliding_window` on. This
+    selects a kernel, so all elements of an array must agree.
     """
     return same_for_all(keys >= window)
 
 
 def same_for_all(condition: Num) -> bool:
-    """One answer, whether it is asked for one run or for many at once."""
+    """The condition as one bool, for one run or for an array of runs.
+
+    Raises a ValueError where the runs of an array differ.
+    """
     if isinstance(condition, bool):
         return condition
     answers = set(condition.ravel().tolist())

@@ -1,8 +1,8 @@
-"""Optimizers: what each keeps per parameter, and what its step needs for a moment.
+"""Optimizers: the states of each, and what its step allocates and frees.
 
-One row an optimizer. States follow the dtype of the parameters they step on, unless a row says
-otherwise. torch 2.13 torch/optim (2.11 is the same), bitsandbytes 0.50.2 optim. Temporaries were
-checked against traces of torch's own step on the CPU, and on a GPU where a row says so.
+One row for each optimizer. States have the dtype of the parameters that are stepped, unless a row
+says otherwise. torch 2.13 torch/optim (2.11 is the same), bitsandbytes 0.50.2 optim. Temporaries
+were checked against traces of torch's own step on the CPU, and on a GPU where a row says so.
 """
 
 from __future__ import annotations
@@ -21,22 +21,26 @@ NORM_CHUNK = 65_536  # elements that one block of torch's foreach norm reduces
 
 
 class Optimizer(Struct, frozen=True):
-    """One row.
+    """One row of the table.
 
-    `states`: tensors of the parameter's size and dtype; `bits`: their width where it is fixed.
-    `foreach` and `forloop`: temporaries at the step's highest moment, in tensors as large as all
-    parameters, and as the largest one. `factored`: keeps one row and one column of second
-    moments instead of a whole tensor. `default`: what torch picks on a GPU when nothing is said.
+    - `states`: tensors of the parameter's size and dtype; `bits`: their width where it is fixed.
+    - `block`: elements that share an fp32 scale (8-bit states).
+    - `foreach`: temporaries at the peak of a foreach step, in tensors as large as all parameters;
+      `forloop`: of a for loop, in tensors as large as the largest parameter.
+    - `factored`: one row and one column of second moments instead of a whole tensor.
+    - `paged`: states are in unified memory, which the driver moves to the host.
+    - `matrices`: Newton-Schulz iterations in bf16, one matrix at a time.
+    - `default`: the implementation that torch chooses on a GPU.
     """
 
     states: int
     bits: int = 0
-    block: int = 0  # elements that share an fp32 scale (8-bit states)
+    block: int = 0
     foreach: int = 0
     forloop: int = 0
     factored: bool = False
-    paged: bool = False  # states live in unified memory, which the driver moves to the host
-    matrices: bool = False  # Newton-Schulz iterations in bf16, one matrix at a time
+    paged: bool = False
+    matrices: bool = False
     implementations: tuple[str, ...] = (FOREACH, FUSED, FORLOOP)
     default: str = FOREACH
 
@@ -67,11 +71,11 @@ OPTIMIZERS = {
 
 
 def state_bytes(row: Optimizer, elements: Num, bits: int) -> Num:
-    """Bytes of optimizer state for some parameters of the given width.
+    """Bytes of optimizer states for `elements` parameters of `bits`.
 
-    8-bit states add one fp32 scale a block of 256 (bitsandbytes functional.py, blockwise);
-    bitsandbytes' Lion keeps fp32 whatever the parameter is (optimizer.py:374-390). Tensors
-    under 4,096 elements, which keep fp32 states, are counted as the rest: see `tensor_state_bytes`.
+    8-bit states add one fp32 scale for each block of 256 (bitsandbytes functional.py, blockwise);
+    bitsandbytes' Lion has fp32 states for every dtype (optimizer.py:374-390). Tensors under 4,096
+    elements have fp32 states and are counted here like larger ones: see `tensor_state_bytes`.
     """
     width = row.bits or bits
     size = elements * row.states * width // 8
@@ -81,7 +85,7 @@ def state_bytes(row: Optimizer, elements: Num, bits: int) -> Num:
 
 
 def tensor_state_bytes(row: Optimizer, elements: int, bits: int) -> int:
-    """Bytes of state for one tensor, with bitsandbytes' rule for small ones."""
+    """Bytes of the states of one tensor, with bitsandbytes' rule for small ones."""
     if row.block and elements < MIN_8BIT_ELEMENTS:
         return row.states * elements * 4
     size: int = state_bytes(row, elements, bits)
@@ -89,19 +93,19 @@ def tensor_state_bytes(row: Optimizer, elements: int, bits: int) -> int:
 
 
 def tensor_states(row: Optimizer, elements: int, bits: int) -> list[int]:
-    """Bytes of each state of one tensor, 8-bit ones with their scales behind them.
+    """Bytes of each state of one tensor, then of the scales of 8-bit ones.
 
-    bitsandbytes' paged ones are no torch tensors.
+    bitsandbytes' paged states are no torch tensors and are left out.
     """
     small = row.block and elements < MIN_8BIT_ELEMENTS
     paged = bool(paged_bytes(row, elements, bits))
     state = [] if paged else [elements * (32 if small else row.bits or bits) // 8] * row.states
-    return state + ([4 * ceil_div(elements, row.block)] * row.states
-                    if row.block and not small else [])  # fmt: skip
+    scales = [4 * ceil_div(elements, row.block)] * row.states if row.block and not small else []
+    return state + scales
 
 
 def paged_bytes(row: Optimizer, elements: int, bits: int) -> int:
-    """Bytes of one tensor's states that are paged: all but the scales, from 100,000 elements on.
+    """Bytes of one tensor's paged states: all but the scales, from 100,000 elements on.
 
     bitsandbytes 0.50.2 optim/optimizer.py:383-390 get_state_buffer; the scales are torch tensors
     on the GPU (init_state).
@@ -115,26 +119,25 @@ def step_temps(
     row: Optimizer, implementation: str, sizes: Iterable[tuple[int, int]], bits: int,
     neighbours: Iterable[tuple[int, int, int, int]], largest: int, side: int,
 ) -> list[Num]:  # fmt: skip
-    """The tensors of `step_temp_bytes` (or `loop_temp_bytes`), one by one."""
+    """Bytes of each tensor that `step_temp_bytes` or `loop_temp_bytes` sums."""
     if row.matrices:
         return muon_temps(largest, side, bits)
     if implementation == FOREACH:
         return [n * bits // 8 for n, count in sizes for _ in range(count * row.foreach)]
     if implementation != FORLOOP or not row.forloop:
         return []
-    found: list[list[Num]] = [[largest * bits // 8] * row.forloop]
-    found += [_loop_temps(row, bits, *one) for one in neighbours]
-    return max(found[1:] or found, key=sum)
+    sets: list[list[Num]] = [[largest * bits // 8] * row.forloop]
+    sets += [_loop_temps(row, bits, *one) for one in neighbours]
+    return max(sets[1:] or sets, key=sum)
 
 
 def step_temp_bytes(
     row: Optimizer, implementation: str, elements: Num, largest: Num, bits: int, side: Num = 0
 ) -> Num:
-    """Bytes that the step holds for a moment, for `elements` parameters of the given width.
+    """Bytes of the step's temporaries at their peak, for `elements` parameters of `bits`.
 
-    A for loop takes them for one parameter at a time (`loop_temp_bytes` counts the one before,
-    too), fused kernels take none. `side` is the shorter side of the largest matrix,
-    which only Muon asks for.
+    A for loop has them for one parameter at a time (`loop_temp_bytes` counts the previous one's,
+    too), fused kernels have none. `side` is the shorter side of the largest matrix, for Muon.
     """
     if row.matrices:
         total: Num = 0
@@ -151,40 +154,45 @@ def step_temp_bytes(
 def loop_temp_bytes(
     row: Optimizer, neighbours: frozenset[tuple[int, int, int, int]], bits: int
 ) -> Num:
-    """Bytes that a loop over the parameters holds at its highest."""
+    """Bytes of the temporaries of a loop over the parameters, at their peak.
+
+    `neighbours`: for consecutive parameters, the elements of the previous and of the current one,
+    and the rows and columns of the current one.
+    """
     return max((sum(_loop_temps(row, bits, *one)) for one in neighbours), default=0)
 
 
 def _loop_temps(
-    row: Optimizer, bits: int, before: int, own: int, rows: int, columns: int
+    row: Optimizer, bits: int, previous: int, current: int, rows: int, columns: int
 ) -> list[Num]:
-    """What a loop holds at one parameter.
+    """Bytes of each temporary of a loop at one parameter.
 
-    Python still names the estimate of the parameter before while this one's is made, and
+    Python still refers to the previous parameter's estimate while the current one's is made, and
     Adafactor's norm over rows leaves partial sums (_adafactor.py:366-416).
     """
-    work: list[Num] = [own * bits // 8] * row.forloop
+    work: list[Num] = [current * bits // 8] * row.forloop
     if row.factored and columns:
         sums = row_sum_workspace(rows, columns)
         work = [sums] if sums > sum(work) else work
-    return [before * bits // 8, *work]
+    return [previous * bits // 8, *work]
 
 
 def muon_temps(elements: Num, side: Num, bits: int) -> list[Num]:
-    """Newton-Schulz on one matrix of n elements with a shorter side m (_muon.py:50-70, 332-341).
+    """Bytes of each temporary of Newton-Schulz on one matrix of n elements with a shorter side m
+    (_muon.py:50-70, 332-341).
 
     In bf16 max(6n + 4m², 4n + 6m²) bytes: three matrices and two m × m products, or two and
     three; fp32 parameters have the update (4n) beside one matrix less.
     """
     update = elements * (bits // 8) if bits > 16 else 0
     matrix, square = elements * 2, side * side * 2
-    several = 2 if bits > 16 else 3
+    matrices = 2 if bits > 16 else 3
     last = choose(matrix >= square, matrix, square)
-    return [update, *[matrix] * (several - 1), square, square, last]
+    return [update, *[matrix] * (matrices - 1), square, square, last]
 
 
 def clip_temp_bytes(tensors: int, largest: Num) -> Num:
-    """Bytes that clip_grad_norm_ holds for a moment, all gone before the step.
+    """Bytes that clip_grad_norm_ allocates, all freed before the step.
 
     One fp32 buffer of partial sums, as many for every tensor as the largest has chunks of
     65,536 elements, and a 512-byte block for each norm (nn/utils/clip_grad.py:95,
@@ -194,5 +202,5 @@ def clip_temp_bytes(tensors: int, largest: Num) -> Num:
 
 
 def default_implementation(name: str) -> str:
-    """What runs on a GPU when nothing is said."""
+    """The implementation that runs on a GPU when the run does not choose one."""
     return OPTIMIZERS[name].default

@@ -1,4 +1,4 @@
-"""What the parts of a module cost, from its record: walks for engines, and ledger entries."""
+"""Memory of the parts of a recorded module: walks for engines, and ledger entries."""
 
 from __future__ import annotations
 
@@ -19,103 +19,117 @@ RECORDED = code("the module's own code, run once on fake tensors")
 
 
 def part_walk(part: RecordedPart, checkpoint: bool) -> BlockWalk:
-    """What a part costs. `checkpoint`: it holds the part's input until the part is done."""
-    script = _holding(part.script) if checkpoint else part.script
-    once = _holding(part.once) if checkpoint else part.once
+    """The walk of a part. `checkpoint`: a checkpoint holds its input until its backward ends."""
+    script = _without_entry_free(part.script) if checkpoint else part.script
+    once = _without_entry_free(part.once) if checkpoint else part.once
     entry = script.sizes[script.entry]
-    kept = tuple(part.kept)
-    act = sum(size for _, size in kept) + script.sizes[script.exit_grad]
+    saved = tuple(part.kept)
+    act = sum(size for _, size in saved) + script.sizes[script.exit_grad]
     act += entry if checkpoint and not _keeps_entry(part.script) else 0
-    high = _RecordedBackward(script, act)
+    backward = _RecordedBackward(script, act)
     return BlockWalk(
-        saved=kept, input_bytes=entry, forward=_forward(script), transient=_forward(once),
-        backward=high.high.moment, later=high.later.moment, hooks=tuple(high.hooks),
-        after_first=high.after, holds_input=checkpoint, once=once, script=script,
-    )  # fmt: skip
+        saved=saved,
+        input_bytes=entry,
+        forward=_forward_peak(script),
+        transient=_forward_peak(once),
+        backward=backward.first.moment,
+        later=backward.later.moment,
+        hooks=tuple(backward.hooks),
+        after_first=backward.after_first,
+        holds_input=checkpoint,
+        once=once,
+        script=script,
+    )
 
 
-def _keeps_entry(script: BlockEvents) -> bool:
-    return ~script.entry in script.backward
+def _keeps_entry(events: BlockEvents) -> bool:
+    return ~events.entry in events.backward
 
 
-def _holding(script: BlockEvents) -> BlockEvents:
-    """The same, but for its input, which is let go by who holds it."""
-    free = ~script.entry
-    cut = {"forward": script.forward, "backward": script.backward}
-    moved: dict[str, object] = {}
-    for name, events in cut.items():
+def _without_entry_free(block: BlockEvents) -> BlockEvents:
+    """The same events without the free of the input, which its holder frees."""
+    free = ~block.entry
+    changes: dict[str, object] = {}
+    for name, events in {"forward": block.forward, "backward": block.backward}.items():
         if free in events:
             at = events.index(free)
-            moved[name] = (*events[:at], *events[at + 1 :])
+            changes[name] = (*events[:at], *events[at + 1 :])
             if name == "forward":
-                moved["calls"] = tuple(_earlier(call, at) for call in script.calls)
+                changes["calls"] = tuple(_moved_call(call, at) for call in block.calls)
             else:
-                moved["back_calls"] = tuple(_earlier(call, at) for call in script.back_calls)
-                moved["hooks"] = tuple(hook - (hook > at) for hook in script.hooks)
-                moved["drops"] = tuple((pos - (pos > at), t) for pos, t in script.drops)
-                moved["matmul"] = script.matmul - (script.matmul > at)
-    return BlockEvents(**{name: getattr(script, name) for name in script.__struct_fields__} | moved)
+                changes["back_calls"] = tuple(_moved_call(call, at) for call in block.back_calls)
+                changes["hooks"] = tuple(hook - (hook > at) for hook in block.hooks)
+                changes["drops"] = tuple((pos - (pos > at), t) for pos, t in block.drops)
+                changes["matmul"] = block.matmul - (block.matmul > at)
+    return BlockEvents(**{name: getattr(block, name) for name in block.__struct_fields__} | changes)
 
 
-def _earlier(call: tuple[int, int, Num], at: int) -> tuple[int, int, Num]:
+def _moved_call(call: tuple[int, int, Num], at: int) -> tuple[int, int, Num]:
+    """A call's event positions when the event at `at` is left out."""
     begin, end, elements = call
     return begin - (begin > at), end - (end > at), elements
 
 
-def _forward(script: BlockEvents) -> PeakParts:
-    work = frozenset(script.work)
-    act, temp = script.sizes[script.entry], 0
-    high = PeakTracker(act)
-    for event in script.forward:
+def _forward_peak(block: BlockEvents) -> PeakParts:
+    work = frozenset(block.work)
+    act, temp = block.sizes[block.entry], 0
+    peak = PeakTracker(act)
+    for event in block.forward:
         tensor = event if event >= 0 else ~event
-        size = script.sizes[tensor] if event >= 0 else -script.sizes[tensor]
+        size = block.sizes[tensor] if event >= 0 else -block.sizes[tensor]
         if tensor in work:
             temp += size
         else:
             act += size
         if event >= 0:
-            high.see(act, 0, temp)
-    return high.moment
+            peak.see(act, 0, temp)
+    return peak.moment
 
 
 class _RecordedBackward:
-    """A script's backward, counted: activations, weights' gradients, workspace."""
+    """Peaks of a block's backward, counted from its events, `act` bytes of activations at first.
 
-    def __init__(self, script: BlockEvents, act: Num) -> None:
-        self.high, self.later = PeakTracker(act), PeakTracker(act)
+    - `first`: the peak of the first micro-batch, whose gradients stay; `later`: of later ones,
+      whose gradients are freed when their hooks run.
+    - `hooks`: for each weight, the bytes of its gradient and the activations alive at its hook.
+    - `after_first`: the most activations and workspace after the first hook.
+    """
+
+    def __init__(self, block: BlockEvents, act: Num) -> None:
+        self.first, self.later = PeakTracker(act), PeakTracker(act)
         self.hooks: list[tuple[Num, Num]] = []
-        self.after: Num = 0
-        grads = {tensor for _, tensor in script.drops}
-        work = frozenset(script.work)
-        made = new = temp = 0
-        waiting = list(zip(script.hooks, script.drops, strict=False))  # a table has no hooks
-        for at, event in enumerate(script.backward):
+        self.after_first: Num = 0
+        grads = {tensor for _, tensor in block.drops}
+        work = frozenset(block.work)
+        all_grads = new_grads = temp = 0
+        waiting = list(zip(block.hooks, block.drops, strict=False))  # a table has no hooks
+        for at, event in enumerate(block.backward):
             while waiting and waiting[0][0] <= at:
                 _, (_, tensor) = waiting.pop(0)
-                self.hooks.append((script.sizes[tensor], act))
-                new -= script.sizes[tensor]
+                self.hooks.append((block.sizes[tensor], act))
+                new_grads -= block.sizes[tensor]
             tensor = event if event >= 0 else ~event
-            size = script.sizes[tensor] if event >= 0 else -script.sizes[tensor]
+            size = block.sizes[tensor] if event >= 0 else -block.sizes[tensor]
             if tensor in grads:
-                made, new = made + size, new + size
+                all_grads, new_grads = all_grads + size, new_grads + size
             elif tensor in work:
                 temp += size
             else:
                 act += size
             if event >= 0:
-                self.high.see(act, made, temp)
-                self.later.see(act, new, temp)
+                self.first.see(act, all_grads, temp)
+                self.later.see(act, new_grads, temp)
                 if self.hooks:
-                    self.after = max(self.after, act + temp)
-        self.hooks += [(script.sizes[tensor], act) for _, (_, tensor) in waiting]
+                    self.after_first = max(self.after_first, act + temp)
+        self.hooks += [(block.sizes[tensor], act) for _, (_, tensor) in waiting]
 
 
-def record_entries(record: ModuleRecord, beats: tuple[StepInstant, ...]) -> Iterator[Entry]:
-    """What the module has beside its layers: the batch, and what is made before the stack."""
-    working = {b.name: 1 for b in beats if b.work}
-    inside = {b.name: 1 for b in beats if b.work and b.inside_forward}
+def record_entries(record: ModuleRecord, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+    """Entries outside the layers: the batch, and what is made before the stack of layers."""
+    working = {i.name: 1 for i in instants if i.work}
+    inside = {i.name: 1 for i in instants if i.work and i.inside_forward}
     rows = (
-        ("batch", record.batch_bytes, {b.name: 1 for b in beats}, ()),
+        ("batch", record.batch_bytes, {i.name: 1 for i in instants}, ()),
         ("before the stack: kept for backward", sum(n for _, n in record.kept), working,
          record.kept),
         ("before the stack: named until forward ends", sum(n for _, n in record.held), inside,
@@ -128,14 +142,14 @@ def record_entries(record: ModuleRecord, beats: tuple[StepInstant, ...]) -> Iter
 
 
 def bias_entries(
-    record: ModuleRecord, beats: tuple[StepInstant, ...], *, again: bool
+    record: ModuleRecord, instants: tuple[StepInstant, ...], *, recomputes: bool
 ) -> Iterator[Entry]:
-    """Workspaces of matmuls that add a bias. `again`: layers run forward in backward, too, whose
-    thread has one of its own.
+    """Workspaces of matmuls that add a bias. `recomputes`: backward recomputes layers, and its
+    thread has a workspace, too.
     """
-    biases = min(record.biases + again, 2) if record.biases else 0
-    if biases:
-        yield lt_entry(biases, beats)
+    threads = min(record.biases + recomputes, 2) if record.biases else 0
+    if threads:
+        yield lt_entry(threads, instants)
 
 
 def _bytes(parts: tuple[tuple[str, int], ...]) -> list[int]:
@@ -143,21 +157,21 @@ def _bytes(parts: tuple[tuple[str, int], ...]) -> list[int]:
 
 
 def table_script(record: ModuleRecord) -> BlockEvents | None:
-    """Backward of what stands before the stack; none where nothing there takes a gradient."""
+    """Backward events of what is before the stack; None where nothing there takes a gradient."""
     return record.before.script if record.before.script.exit_grad >= 0 else None
 
 
-def table_entries(record: ModuleRecord, beats: tuple[StepInstant, ...]) -> Iterator[Entry]:
-    """Backward of what stands before the stack, where it is not played."""
-    script = record.before.script
-    live = {b.name: 1 for b in beats if b.work == "embedding"}
-    grads = sum(script.sizes[tensor] for _, tensor in script.drops)
-    work = _RecordedBackward(script, script.sizes[script.exit_grad] if script.exit_grad >= 0 else 0)
-    high = work.high.moment
+def table_entries(record: ModuleRecord, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+    """Backward of what is before the stack, as entries, where its events are not replayed."""
+    block = record.before.script
+    live = {i.name: 1 for i in instants if i.work == "embedding"}
+    grads = sum(block.sizes[tensor] for _, tensor in block.drops)
+    backward = _RecordedBackward(block, block.sizes[block.exit_grad] if block.exit_grad >= 0 else 0)
+    peak = backward.first.moment
     for name, kind, size in (
-        ("before the stack: at work", ACT, high.act),
+        ("before the stack: at work", ACT, peak.act),
         ("before the stack: gradients being made", GRAD, grads),
-        ("before the stack: kernel workspace", TEMP, high.temp),
+        ("before the stack: kernel workspace", TEMP, peak.temp),
     ):
         if size:
             yield Entry(name=name, kind=kind, bytes=size, live=live, source=RECORDED)

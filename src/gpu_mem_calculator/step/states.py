@@ -1,4 +1,4 @@
-"""Parameters, gradients and optimizer states as ledger entries that engines share."""
+"""Entries of parameters, gradients and optimizer states, for every engine."""
 
 from __future__ import annotations
 
@@ -30,65 +30,72 @@ from .optimizers import (
 )
 from .weights import trained_shapes
 
-# The model, adapters; DDP sends the parameters, then makes its buckets.
+# Start-up: the model, its adapters; DDP broadcasts the parameters, then allocates its buckets.
 STARTUPS = ("startup", "startup.adapted", "startup.sent", "startup.wrapped")
 OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
 
 
-def always(beats: tuple[StepInstant, ...]) -> dict[str, Num]:
-    """Alive at every instant."""
-    return {beat.name: 1 for beat in beats}
+def always(instants: tuple[StepInstant, ...]) -> dict[str, Num]:
+    """One copy at every instant, by the instant's name."""
+    return {i.name: 1 for i in instants}
 
 
 def from_start(entry: Entry) -> Entry:
-    """The same entry, there from start-up on."""
+    """The same entry, alive from start-up on."""
     return replace(entry, live={**dict.fromkeys(STARTUPS, 1), **entry.live})
 
 
 def parameter_entry(
-    name: str, size: Num, beats: tuple[StepInstant, ...], place: str = GPU,
+    name: str, size: Num, instants: tuple[StepInstant, ...], place: str = GPU,
     tensors: Callable[[], Iterable[Num]] | None = None,
 ) -> Entry:  # fmt: skip
-    """Weights that stay where they are."""
+    """Weights of `size` bytes that are alive at every instant."""
     return Entry(
-        name=name, kind=PARAM, bytes=size, live=always(beats), source=ARITHMETIC, place=place,
+        name=name, kind=PARAM, bytes=size, live=always(instants), source=ARITHMETIC, place=place,
         tensors=tensors,
     )  # fmt: skip
 
 
-def buffer_entry(run: Run, beats: tuple[StepInstant, ...], layers: Num = None) -> Entry:
-    """Tensors that are kept but not trained; torch rounds each to 512 bytes.
+def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num = None) -> Entry:
+    """Tensors that belong to the model and are not trained; torch rounds each to 512 bytes.
 
-    `layers`: of a pipeline's stage, whose layers have their own and no others.
+    `layers`: how many layers a pipeline stage has; other layers' buffers are not on its rank.
     """
-    one, rest = run.arch.layer_buffers, run.arch.buffers
-    if layers is not None and one:
+    in_layer, rest = run.arch.layer_buffers, run.arch.buffers
+    if layers is not None and in_layer:
         rest = tuple(b for b in rest if not run.arch.of_layer(b))
-    own, others = map(_rounded, (one if layers is not None else (), rest))
+    each, others = map(_rounded_bytes, (in_layer if layers is not None else (), rest))
     count = 0 if layers is None else layers
-    return Entry(name="buffers", kind=PARAM, bytes=sum(others) + sum(own) * count,
-                 live=always(beats), source=ARITHMETIC,
-                 tensors=lambda: [*others, *own * int(count)])  # fmt: skip
+    return Entry(
+        name="buffers",
+        kind=PARAM,
+        bytes=sum(others) + sum(each) * count,
+        live=always(instants),
+        source=ARITHMETIC,
+        tensors=lambda: [*others, *each * int(count)],
+    )
 
 
-def _rounded(buffers: tuple[Buffer, ...]) -> list[int]:
+def _rounded_bytes(buffers: tuple[Buffer, ...]) -> list[int]:
     return [block_bytes(b.num_bytes) for b in buffers]
 
 
 def optimizer_entries(
-    run: Run, elements: Num, bits: int, beats: tuple[StepInstant, ...], *, implementation: str,
+    run: Run, elements: Num, bits: int, instants: tuple[StepInstant, ...], *, implementation: str,
     largest: Num, tensors: Num, side: Num = 0, sizes: tuple[tuple[int, int], ...] = (),
     neighbours: frozenset[tuple[int, int, int, int]] = frozenset(),
 ) -> Iterator[Entry]:  # fmt: skip
-    """Optimizer state for `elements` parameters of `bits`, and what its step needs.
+    """Optimizer states for `elements` parameters of `bits`, and what the step needs while it runs.
 
-    The states are there from the second step on, which is the step that counts. Clipping comes
-    before the step and has let go by then: only what it takes beyond the step is added. `sizes`
-    are the parameters' elements and how many there are of each, for rules that look at them.
+    The states exist from the second step on, which is the step that the ledger shows. Clipping
+    runs before the step and has freed its memory by then: only what it needs beyond the step is
+    added. `largest` is the elements of the largest parameter, `side` its shorter side, `tensors`
+    the number of parameters. `sizes`, (elements, how many), and `neighbours` are for rules that
+    depend on single parameters.
     """
     row = OPTIMIZERS[run.optimizer]
-    yield from _state_entries(run, row, elements, bits, beats, sizes)
-    live: Mapping[str, Num] = {b.name: 1 for b in beats if b.instant.phase == OPTIMIZER}
+    yield from _state_entries(run, row, elements, bits, instants, sizes)
+    live: Mapping[str, Num] = {i.name: 1 for i in instants if i.instant.phase == OPTIMIZER}
     temp = step_temp_bytes(row, implementation, elements, largest, bits, side)
     if implementation == FORLOOP and row.forloop and neighbours:
         temp = loop_temp_bytes(row, neighbours, bits)
@@ -105,12 +112,12 @@ def optimizer_entries(
 
 
 def _state_entries(
-    run: Run, row: Optimizer, elements: Num, bits: int, beats: tuple[StepInstant, ...],
+    run: Run, row: Optimizer, elements: Num, bits: int, instants: tuple[StepInstant, ...],
     sizes: tuple[tuple[int, int], ...],
 ) -> Iterator[Entry]:  # fmt: skip
-    """The states; bitsandbytes' are counted tensor by tensor, since small ones are kept wide.
+    """The states; bitsandbytes' are counted by tensor, since small tensors have fp32 states.
 
-    Paged states are CUDA unified memory, which is no torch allocation: the driver moves them to
+    Paged states are CUDA unified memory, which torch does not allocate: the driver moves them to
     the GPU for the step and back to the host when the GPU is full.
     """
     if row.factored:
@@ -121,58 +128,58 @@ def _state_entries(
         size = state_bytes(row, elements, bits)
     paged = sum(n * paged_bytes(row, one, bits) for one, n in sizes)
     yield Entry(
-        name=f"{run.optimizer} states", kind=OPTIM, bytes=size - paged, live=always(beats),
+        name=f"{run.optimizer} states", kind=OPTIM, bytes=size - paged, live=always(instants),
         source=OPTIMIZER_CODE,
         tensors=lambda: [n * bits // 8 for n in factored_states(run)] if row.factored
-        else _listed(sizes, lambda n: tensor_states(row, n, bits)),
+        else _for_each(sizes, lambda n: tensor_states(row, n, bits)),
     )  # fmt: skip
     if row.paged and sizes:
         yield Entry(
             name=f"{run.optimizer} states in unified memory", kind=OPTIM, bytes=paged,
-            live=always(beats), place=UNIFIED,
+            live=always(instants), place=UNIFIED,
             source=code("bitsandbytes 0.50.2 optim/optimizer.py:383 and functional.py get_paged"),
         )  # fmt: skip
 
 
-def _listed(sizes: tuple[tuple[int, int], ...], each: Callable[[int], list[Num]]) -> list[Num]:
-    """What each parameter has, one after the other."""
-    return [size for elements, count in sizes for _ in range(count) for size in each(elements)]
+def _for_each(sizes: tuple[tuple[int, int], ...], states: Callable[[int], list[Num]]) -> list[Num]:
+    """Bytes of the states of every parameter, by parameter."""
+    return [size for elements, count in sizes for _ in range(count) for size in states(elements)]
 
 
 def factored_states(run: Run) -> list[Num]:
     """Elements of each second moment that Adafactor keeps for the parameters it steps.
 
-    A row's and a column's for each matrix, all of a vector (torch 2.11 optim/_adafactor.py
+    One row and one column for each matrix, all of a vector (torch 2.11 optim/_adafactor.py
     _init_group: row_var, col_var, variance).
     """
-    found: list[Num] = []
+    states: list[Num] = []
     for *stacked, last in trained_shapes(run):
         if stacked:
             *stacked, rows = stacked
-            found += [size * prod(stacked) for size in (rows, last)]
+            states += [size * prod(stacked) for size in (rows, last)]
         else:
-            found.append(last)
-    return found
+            states.append(last)
+    return states
 
 
 def gradient_entries(
     run: Run, layers: tuple[tuple[str, Num], ...], embedding: Num, head: Num,
-    bits: int, beats: tuple[StepInstant, ...], shards: Num = 1,
+    bits: int, instants: tuple[StepInstant, ...], shards: Num = 1,
 ) -> Iterator[Entry]:  # fmt: skip
-    """Gradients as backward makes them, layer by layer; `shards` cuts them flat.
+    """Gradients, which backward allocates layer by layer; each rank has one of `shards` parts.
 
-    In an unrolled run the scripts of layers, head and embedding leave theirs.
-    `layers` gives a title and the elements of one layer for each stretch.
+    `layers`: a title and the elements of one layer for each layer group; `embedding` and `head`:
+    elements. In an unrolled run the events of the blocks allocate the gradients instead.
     """
     source = code("torch autograd: a gradient of the parameter's dtype, kept until zero_grad")
     for i, (title, elements) in enumerate(() if run.unrolled else layers):
         yield Entry(
             name=f"{title}: gradients", kind=GRAD, bytes=elements * bits // 8 // shards,
-            live={b.name: b.grads[i] for b in beats}, source=source,
+            live={at.name: at.grads[i] for at in instants}, source=source,
         )  # fmt: skip
     ends = (("embedding", embedding, "embedding_grads"), ("head", head, "head_grads"))
     for name, elements, pick in () if run.unrolled else ends:
         yield Entry(
             name=f"{name}: gradients", kind=GRAD, bytes=elements * bits // 8 // shards,
-            live={b.name: getattr(b, pick) for b in beats}, source=source,
+            live={at.name: getattr(at, pick) for at in instants}, source=source,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Writes a ledger's instants and scripts down as tensors that are made and freed."""
+"""Writes a ledger's entries and block events as allocations and frees of tensors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ Tensors = list[int]
 
 
 class Phase(NamedTuple):
-    """A part of the stream up to a mark: its title and the names of its instants.
+    """A part of the stream up to a mark.
 
-    `kind` is the phase of its instants, "" where it has several; `micro_batch` counts from 0.
+    - `title`: the mark's; `names`: the names of its instants in order.
+    - `kind`: the phase of its instants, "" where it has several.
+    - `micro_batch`: counts from 0.
     """
 
     title: str
@@ -43,7 +45,11 @@ def tensor_bytes(entry: Entry, *, scaled: bool = False) -> list[int]:
 
 
 class StreamWriter:
-    """Writes the stream, and knows which tensor of the ledger has which number."""
+    """Writes the stream, and tracks the number of every tensor that is alive.
+
+    `first`: start-up or the first step is being written. Engines that allocate in another way
+    override its methods.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self.plays: dict[str, BlockRun] = dict(ledger.plays)
@@ -51,190 +57,220 @@ class StreamWriter:
         self.scaled = ledger.scaled
         self.first = False
         self.entries = [e for e in ledger.entries if e.place == GPU]
-        self.tables: dict[str, dict[int, int]] = {i.name: {} for i in ledger.instants if i.present}
-        self.special = {i.usual: i.name for i in ledger.instants if i.step and i.present}
+        self.alive: dict[str, dict[int, int]] = {i.name: {} for i in ledger.instants if i.present}
+        self.first_step_names = {i.usual: i.name for i in ledger.instants if i.step and i.present}
         for index, entry in enumerate(self.entries):
             for name, copies in entry.live.items():
-                if name in self.tables and copies and int(entry.bytes):
-                    self.tables[name][index] = int(copies)
+                if name in self.alive and copies and int(entry.bytes):
+                    self.alive[name][index] = int(copies)
         starts = [i.name for i in ledger.instants if i.phase == STARTUP and i.present]
-        begun = {index for name in starts for index in self.tables[name]}
-        self.lazy = {index for index, entry in enumerate(self.entries)
+        begun = {index for name in starts for index in self.alive[name]}
+        self.new_states = {index for index, entry in enumerate(self.entries)
                      if entry.kind == OPTIM and index not in begun}  # fmt: skip
         self.late = {index for index, entry in enumerate(self.entries) if entry.since == BACKWARD}
         self.updates = {i.name for i in ledger.instants if i.phase == OPTIMIZER}
-        self.held: dict[int, list[Tensors]] = {}  # for each entry, the tensors of each copy
-        self.kept: dict[int, Tensors] = {}  # for each block, the tensors of its script
-        self.grads: Tensors = []  # of weights, until the step is over
-        self.waiting: dict[str, Tensors] = {}  # of weights, until an instant comes
-        self.flow = self.back = -1  # the tensor between two blocks, forward and backward
+        self.held: dict[int, list[Tensors]] = {}  # by entry: the tensors of each copy
+        self.kept: dict[int, Tensors] = {}  # by block: the tensors of its events
+        self.grads: Tensors = []  # gradients of weights that are freed after the step
+        self.waiting: dict[str, Tensors] = {}  # by instant: gradients of weights freed at it
+        self.flow = self.back = -1  # output of the last block, gradient for the next; -1: none
         self.shared = -1  # the head's gradient of a table that it shares with the embedding
-        self.elsewhere: dict[int, int] = {}  # tensors that are made on another stream
+        self.elsewhere: dict[int, int] = {}  # tensors of another CUDA stream, with its number
 
     def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
-        """The phases as they are run: micro-batch after micro-batch."""
+        """The phases in the order in which the engine runs them."""
         return phases
 
     def begin(self, phase: Phase) -> None:
-        """A phase begins."""
+        """A hook: a phase begins. Nothing is allocated here by default."""
 
     def make(self, size: int) -> int:
-        """A new tensor."""
+        """Allocate a tensor of `size` bytes; its number."""
         self.stream.sizes.append(size)
-        made = len(self.stream.sizes) - 1
-        self.stream.events.append(made)
-        return made
+        tensor = len(self.stream.sizes) - 1
+        self.stream.events.append(tensor)
+        return tensor
 
     def free(self, tensors: Iterable[int]) -> None:
-        """Tensors go, in this order."""
+        """Free tensors in this order."""
         self.stream.events.extend(~tensor for tensor in tensors)
 
     def mark(self, phase: Phase) -> None:
-        """A phase ends."""
+        """Mark the end of a phase."""
         self.stream.marks.append((len(self.stream.events), phase.title))
 
     def zero_grad(self) -> None:
-        """The step is over; the first parameter's gradient, which came last, goes first."""
+        """Free the gradients after a step, the first parameter's, which is the newest, first."""
         self.free(reversed(self.grads))
         self.grads = []
 
     def known_as(self, name: str) -> str:
-        """The name of an instant in this step: the first may have one of its own."""
-        return self.special.get(name, name) if self.first else name
+        """The name of an instant in the step that is written; the first step may have another."""
+        return self.first_step_names.get(name, name) if self.first else name
 
     def _table(self, name: str) -> dict[int, int]:
-        """The entries of an instant; what the optimizer makes is not there before its step."""
-        table = self.tables[self.known_as(name)]
-        missing = self.late if name in self.updates or not self.first else self.late | self.lazy
+        """Copies alive at an instant, by entry; what the optimizer allocates in its first step is
+        not alive before it.
+        """
+        table = self.alive[self.known_as(name)]
+        before_states = self.first and name not in self.updates
+        missing = self.late | self.new_states if before_states else self.late
         return {i: n for i, n in table.items() if i not in missing} if missing else table
 
     def leave(self, name: str, *, gradients: bool) -> None:
-        """Let go of what the next instant has not; of gradients only where that is asked for."""
+        """Free the entries that are not alive at the next instant `name`.
+
+        Gradients are among them only with `gradients`.
+        """
         table = self._table(name)
         for index in [i for i in self.held if i not in table]:
             if gradients or self.entries[index].kind != GRAD:
                 self.keep(index, 0)
 
     def visit(self, name: str) -> None:
-        """Go on to an instant."""
-        table, play = self._table(name), self.plays.get(name)
-        still = play is not None and not play.forward
-        if self.back >= 0 and not (still or self.kept or self.waiting):
-            self.free((self.back,))  # the embedding's entry has it
+        """Go to an instant: free and allocate entries, then write the events of its block."""
+        table, block_run = self.alive_at(name), self.plays.get(name)
+        in_backward = block_run is not None and not block_run.forward
+        if self.back >= 0 and not (in_backward or self.kept or self.waiting):
+            self.free((self.back,))  # the embedding's entry counts it
             self.back = -1
         self.free(self.waiting.pop(name, ()))
         for index in [i for i in self.held if i not in table]:
             self.keep(index, 0)
         for index, copies in table.items():
             self.keep(index, copies)
-        if play is not None and play.block == EMBEDDING:
-            self.embedding(play)
-        elif play is not None:
-            (self.forward if play.forward else self.backward)(play)
+        self.work(name, block_run)
+
+    def alive_at(self, name: str) -> dict[int, int]:
+        """The copies of each entry while an instant is visited; an engine may leave some out."""
+        return self._table(name)
+
+    def work(self, name: str, block_run: BlockRun | None) -> None:
+        """Write the events of an instant's block; an engine may do its own work at one."""
+        if block_run is not None and block_run.block == EMBEDDING:
+            self.embedding(block_run)
+        elif block_run is not None:
+            (self.forward if block_run.forward else self.backward)(block_run)
 
     def keep(self, index: int, copies: int) -> None:
-        """Make or free copies of an entry until there are so many."""
-        held = self.held.setdefault(index, [])
-        while len(held) > copies:
-            self.free(reversed(held.pop()))  # as Python clears a list
-        while len(held) < copies:
+        """Allocate or free copies of an entry until there are `copies`."""
+        present = self.held.setdefault(index, [])
+        while len(present) > copies:
+            self.free(reversed(present.pop()))  # as Python clears a list
+        while len(present) < copies:
             entry = self.entries[index]
             begin = len(self.stream.sizes)
             if entry.script is not None:
                 ids = self._bind(entry.script, -1)
                 self._play(ids, entry.script.forward)
-                held.append([ids[tensor] for tensor in entry.script.left])
+                present.append([ids[tensor] for tensor in entry.script.left])
             else:
                 sizes = tensor_bytes(entry, scaled=self.scaled)
-                held.append([self.make(size) for size in sizes])
+                present.append([self.make(size) for size in sizes])
             if entry.cuda_stream:
-                made = range(begin, len(self.stream.sizes))
-                self.elsewhere.update(dict.fromkeys(made, entry.cuda_stream))
-        if not held:
+                tensors = range(begin, len(self.stream.sizes))
+                self.elsewhere.update(dict.fromkeys(tensors, entry.cuda_stream))
+        if not present:
             del self.held[index]
 
-    def _bind(self, script: BlockEvents, entry: int) -> Tensors:
-        """Numbers for the tensors of a script."""
+    def _bind(self, block: BlockEvents, entry: int) -> Tensors:
+        """The number in the stream of each of a block's tensors; `entry` is its input's.
+
+        An input that no block has made (-1) is allocated.
+        """
         begin = len(self.stream.sizes)
-        self.stream.sizes.extend(map(int, script.sizes))
+        self.stream.sizes.extend(map(int, block.sizes))
         ids = list(range(begin, len(self.stream.sizes)))
-        if script.entry >= 0:
-            ids[script.entry] = entry if entry >= 0 else self.input(int(script.sizes[script.entry]))
+        if block.entry >= 0:
+            ids[block.entry] = entry if entry >= 0 else self.input(int(block.sizes[block.entry]))
         return ids
 
     def input(self, size: int) -> int:
-        """What comes into the first block."""
+        """Allocate the first block's input of `size` bytes; its number."""
         return self.make(size)
 
     def _play(self, ids: Tensors, events: Iterable[int]) -> None:
+        """Write events of a block, its tensors numbered by `ids`."""
         self.stream.events.extend([ids[e] if e >= 0 else ~ids[~e] for e in events])
 
-    def forward(self, play: BlockRun) -> None:
-        """A block runs forward: its output is the next one's input. Start-up's has none."""
-        script = play.once or play.script
-        ids = self._bind(script, self.flow)
-        self._play(ids, script.forward)
-        if script.exit >= 0:
-            self.flow = ids[script.exit]
-            self.kept[play.block] = ids
+    def forward(self, block_run: BlockRun) -> None:
+        """A block runs forward; its output is the next one's input. Start-up's has no output."""
+        block = block_run.once or block_run.script
+        ids = self._bind(block, self.flow)
+        self._forward(block_run, ids, block)
+        if block.exit >= 0:
+            self.flow = ids[block.exit]
+            self.kept[block_run.block] = ids
 
-    def backward(self, play: BlockRun) -> None:
-        """A block runs backward; a checkpointed one runs forward again before."""
-        script, ids = play.script, self.kept.pop(play.block)
+    def backward(self, block_run: BlockRun) -> None:
+        """A block runs backward; a checkpointed one is recomputed first."""
+        block, ids = block_run.script, self.kept.pop(block_run.block)
         if self.flow >= 0:  # the loss itself
             self.free((self.flow,))
             self.flow = -1
         if self.back < 0:
-            self.back = self.make(int(script.sizes[script.exit_grad]))
+            self.back = self.make(int(block.sizes[block.exit_grad]))
+        self.before_backward(block_run, ids)
         output: Tensors = []
-        if play.once is not None:
-            held = ids[play.once.entry]
-            ids = self._bind(script, held)
-            self._play(ids, script.forward)
-            output = [ids[script.exit]]
-            if not play.reentrant:
+        if block_run.once is not None:
+            ids = self._bind(block, ids[block_run.once.entry])
+            self._forward(block_run, ids, block)
+            output = [ids[block.exit]]
+            if not block_run.reentrant:
                 self.free(output)
                 output = []
-        ids[script.exit_grad] = self.back
-        events = script.later() if play.goes else script.backward
-        self._backward(play, ids, events)
-        self.free(ids[tensor] for tensor in script.left)
-        if play.once is not None:
-            self.free((*output, ids[script.entry]))
-        self.back = ids[script.entry_grad] if script.entry_grad >= 0 else -1
-        if not play.goes:
-            self._gradients(play).extend(ids[t] for _, t in script.drops)
-        if script.shared >= 0:
-            self.shared = ids[script.shared]
-            if play.goes and not play.waits:
+        ids[block.exit_grad] = self.back
+        events = block.later() if block_run.goes else block.backward
+        self._backward(block_run, ids, events)
+        self.free(ids[tensor] for tensor in block.left)
+        if block_run.once is not None:
+            self.free((*output, ids[block.entry]))
+        self.back = ids[block.entry_grad] if block.entry_grad >= 0 else -1
+        self.keep_gradients(block_run, ids)
+
+    def before_backward(self, block_run: BlockRun, ids: Tensors) -> None:
+        """Called before a block runs backward or is recomputed; an engine may prepare it."""
+
+    def keep_gradients(self, block_run: BlockRun, ids: Tensors) -> None:
+        """Weights' gradients stay where the engine keeps them, or are freed if they were added."""
+        block = block_run.script
+        if not block_run.goes:
+            self._gradients(block_run).extend(ids[t] for _, t in block.drops)
+        if block.shared >= 0:
+            self.shared = ids[block.shared]
+            if block_run.goes and not block_run.waits:
                 self.free((self.shared,))
 
-    def _gradients(self, play: BlockRun) -> Tensors:
-        """Where a block's weights have their gradients."""
-        return self.waiting.setdefault(play.until, []) if play.until else self.grads
+    def _gradients(self, block_run: BlockRun) -> Tensors:
+        """The list of gradients that are freed when those of the block's weights are."""
+        return self.waiting.setdefault(block_run.until, []) if block_run.until else self.grads
 
-    def embedding(self, play: BlockRun) -> None:
-        """Backward of the embedding; the gradient of a table that the head shares is there."""
-        script, grads = play.script, self._gradients(play)
-        ids = self._bind(script, self.shared)
-        if script.entry >= 0 and not play.goes:
+    def embedding(self, block_run: BlockRun) -> None:
+        """The embedding runs backward; the gradient of a table it shares with the head exists."""
+        block, grads = block_run.script, self._gradients(block_run)
+        ids = self._bind(block, self.shared)
+        if block.entry >= 0 and not block_run.goes:
             grads.remove(self.shared)
-        ids[script.exit_grad] = self.back
-        self._play(ids, script.backward)
+        ids[block.exit_grad] = self.back
+        self._play(ids, block.backward)
         self.back = -1
-        made = [ids[tensor] for _, tensor in script.drops]
-        if play.goes:
-            self.free(made)
+        weights = [ids[tensor] for _, tensor in block.drops]
+        if block_run.goes:
+            self.free(weights)
         else:
-            grads += made
+            grads += weights
 
-    def _backward(self, play: BlockRun, ids: Tensors, events: tuple[int, ...]) -> None:
-        """Its events, with what the first matmul makes between them."""
-        done = 0
-        if self.late and play.script.matmul >= 0:
-            done = play.script.matmul
-            self._play(ids, events[:done])
+    def _forward(self, block_run: BlockRun, ids: Tensors, block: BlockEvents) -> None:
+        """Write a block's forward events; an engine may work between them."""
+        self._play(ids, block.forward)
+
+    def _backward(self, block_run: BlockRun, ids: Tensors, events: tuple[int, ...]) -> None:
+        """Write a block's backward events, and between them what its first matmul allocates."""
+        matmul = 0
+        if self.late and block_run.script.matmul >= 0:
+            matmul = block_run.script.matmul
+            self._play(ids, events[:matmul])
             for index in self.late:
                 self.keep(index, 1)
             self.late = set()
-        self._play(ids, events[done:])
+        self._play(ids, events[matmul:])

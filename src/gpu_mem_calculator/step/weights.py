@@ -1,4 +1,4 @@
-"""The weights a run holds: trained ones, frozen ones, quantized ones, adapters."""
+"""The weights of a run: trained, frozen, quantized, adapters."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def trained_total(run: Run) -> Num:
 
 
 def embedding_tensors(run: Run) -> list[int]:
-    """Elements of each parameter in front of the stack."""
+    """Elements of each parameter before the layers: the embedding and its norm."""
     norm = run.arch.embedding_norm
     return [w.numel for w in (*run.arch.embedding, *(norm.weights() if norm else ()))]
 
 
 def trained_bits(run: Run, precision: Precision) -> int:
-    """Width of the parameters that take a gradient."""
+    """Bits of the parameters that take a gradient."""
     return precision.weights if run.adapter is None else run.adapter.bits
 
 
@@ -47,14 +47,15 @@ def largest_trained(run: Run) -> Num:
     if run.adapter is None:
         return run.arch.largest_weight
     return max(
-        run.adapter.rank * max(one.ins[1], one.outs[1])
-        for layer, _, _ in run.arch.runs for one in linears(layer)
-        if one.name.rpartition(".")[2] in run.adapter.targets
-    )  # fmt: skip
+        run.adapter.rank * max(linear.ins[1], linear.outs[1])
+        for layer, _, _ in run.arch.runs
+        for linear in linears(layer)
+        if linear.name.rpartition(".")[2] in run.adapter.targets
+    )
 
 
 def shorter_side(run: Run) -> Num:
-    """The shorter side of the largest parameter, where that is a matrix."""
+    """Elements of the shorter side of the largest parameter; 0 where it is no matrix."""
     arch = run.arch
     stack = (w for layer, _, _ in arch.runs for w in layer.weights())
     largest = max((*arch.embedding, *stack, *arch.after_weights()), key=lambda w: w.numel)
@@ -62,18 +63,18 @@ def shorter_side(run: Run) -> Num:
 
 
 def trained_tensors(run: Run) -> int:
-    """Parameters that take a gradient, counted as tensors; an adapter has two, DoRA three."""
+    """How many tensors take a gradient; an adapter has two, DoRA three."""
     if run.adapter is None:
         return run.arch.num_weights
     targets, each = run.adapter.targets, 3 if run.adapter.dora else 2
-    return sum(each * count * sum(1 for _ in adapted(layer, targets))
-               for layer, _, count in run.arch.runs)  # fmt: skip
+    return sum(
+        each * count * sum(1 for _ in adapted(layer, targets)) for layer, _, count in run.arch.runs
+    )
 
 
 def trained_sizes(run: Run) -> tuple[tuple[int, int], ...]:
-    """Every parameter that takes a gradient: its elements, and how many there are of that size.
-
-    An unrolled run lists each by itself, in the model's order.
+    """(elements, how many) of the parameters that take a gradient; unrolled, each parameter by
+    itself in the model's order.
     """
     arch, adapter = run.arch, run.adapter
     if run.unrolled:
@@ -83,16 +84,16 @@ def trained_sizes(run: Run) -> tuple[tuple[int, int], ...]:
         norm = arch.embedding_norm.weights() if arch.embedding_norm is not None else ()
         around = (*arch.embedding, *norm, *arch.after_weights())
         return (*stack, *((w.numel, 1) for w in around))
-    found: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int]] = []
     for layer, _, n in arch.runs:
-        for one in adapted(layer, adapter.targets):
-            found += [(adapter.rank * one.ins[1], n), (adapter.rank * one.outs[1], n)]
-            found += [(one.outs[1], n)] if adapter.dora else []
-    return tuple(found)
+        for linear in adapted(layer, adapter.targets):
+            sizes += [(adapter.rank * linear.ins[1], n), (adapter.rank * linear.outs[1], n)]
+            sizes += [(linear.outs[1], n)] if adapter.dora else []
+    return tuple(sizes)
 
 
 def _trained_in_order(run: Run) -> Iterator[int]:
-    """Elements of each parameter that takes a gradient."""
+    """Elements of each parameter that takes a gradient, in the model's order."""
     if run.adapter is None:
         return (w.numel for w in run.arch.weights())
     return (prod(shape) for shape in trained_shapes(run))
@@ -108,36 +109,37 @@ def trained_shapes(run: Run) -> Iterator[tuple[Num, ...]]:
 def adapter_shapes(run: Run, layer: Layer) -> Iterator[tuple[Num, ...]]:
     """The shapes of one layer's adapters: A, B, DoRA's magnitude (PEFT 0.21.2 lora/layer.py)."""
     assert run.adapter is not None
-    for one in adapted(layer, run.adapter.targets):
-        yield (run.adapter.rank, one.ins[1])
-        yield (one.outs[1], run.adapter.rank)
+    for linear in adapted(layer, run.adapter.targets):
+        yield (run.adapter.rank, linear.ins[1])
+        yield (linear.outs[1], run.adapter.rank)
         if run.adapter.dora:
-            yield (one.outs[1],)
+            yield (linear.outs[1],)
 
 
 def quantized_bytes(run: Run, linear: Linear) -> Num:
-    """Bytes of one quantized projection, its bias not counted.
+    """Bytes of one quantized projection without its bias.
 
-    bitsandbytes 0.50.2. int8 (nn/modules.py Int8Params): 8 bits, and one fp32 scale a row of the
-    weight, which is one for each output. nf4 (functional.py quantize_4bit): 4 bits, a code of 16
+    bitsandbytes 0.50.2. int8 (nn/modules.py Int8Params): 8 bits, and one fp32 scale for each row of
+    the weight, that is for each output. nf4 (functional.py quantize_4bit): 4 bits, a code of 16
     fp32 values, and one scale for 64 elements in fp32; with double quantization the scales have
     8 bits, with one fp32 scale for 256 of them and one offset.
     """
-    packed = _pack(run).stored(1, linear.outs[1], linear.ins[1])
+    packed = _format(run).stored(1, linear.outs[1], linear.ins[1])
     return run.scaled(sum(size for _, size in packed))
 
 
-def _pack(run: Run) -> MatrixFormat:
+def _format(run: Run) -> MatrixFormat:
     if run.quantization == "int8":
         return INT8_ROW
     return NF4 if run.double_quant else NF4_PLAIN
 
 
 def tower_tensors(run: Run, precision: Precision) -> Iterator[int]:
-    """Bytes of each tensor of the vision tower, in order.
+    """Bytes of each tensor of the vision tower, in the model's order.
 
     bitsandbytes packs every nn.Linear but the head (transformers 5.17.0
-    integrations/bitsandbytes.py replace_with_bnb_linear); the other parameters stay as they are.
+    integrations/bitsandbytes.py replace_with_bnb_linear); the other parameters keep their
+    bits.
     """
     rest = 32 if run.upcast_unquantized else precision.weights
     for weight in run.arch.tower:
@@ -146,19 +148,19 @@ def tower_tensors(run: Run, precision: Precision) -> Iterator[int]:
         if run.quantization is None or not linear:
             yield weight.numel * (precision.weights if run.quantization is None else rest) // 8
         else:
-            yield from (int(size) for _, size in _pack(run).stored(1, *sizes))
+            yield from (int(size) for _, size in _format(run).stored(1, *sizes))
 
 
 def base_tensors(run: Run, precision: Precision) -> Iterator[int]:
-    """Bytes of each tensor of a model that is not quantized, in its order."""
+    """Bytes of each parameter of a model that is not quantized, in the model's order."""
     yield from (weight.numel * precision.weights // 8 for weight in run.arch.weights())
 
 
 def base_bytes(run: Run, precision: Precision) -> Num:
-    """Bytes of the model itself, adapters not counted.
+    """Bytes of the model's parameters without adapters.
 
-    Where the rest is upcast, the biases of 4-bit projections go back to 16 bits with the first
-    forward (bitsandbytes 0.50.2 nn/modules.py:634), which int8 ones do not.
+    Where parameters that are not quantized are upcast, the first forward casts the biases of 4-bit
+    projections back to 16 bits (bitsandbytes 0.50.2 nn/modules.py:634), but not those of int8 ones.
     """
     arch = run.arch
     if run.quantization is None:
@@ -166,10 +168,10 @@ def base_bytes(run: Run, precision: Precision) -> Num:
     packed: Num = 0
     elements = biases = 0
     for layer, _, count in arch.runs:
-        for one in linears(layer):
-            packed = packed + count * quantized_bytes(run, one)
-            elements += count * one.numel
-            biases += count * one.bias_numel
+        for linear in linears(layer):
+            packed = packed + count * quantized_bytes(run, linear)
+            elements += count * linear.numel
+            biases += count * linear.bias_numel
     rest = 32 if run.upcast_unquantized else precision.weights
     narrow = biases if run.quantization == "nf4" else 0
     others = (arch.num_parameters - elements - narrow) * rest + narrow * 16

@@ -16,28 +16,27 @@ WORKSPACES = "cuBLAS workspace"
 
 
 def cublas_bytes(compute_capability: str) -> int:
-    """One cuBLAS workspace: 32 MiB from Hopper on, else 8,320 KiB."""
+    """Bytes of one cuBLAS workspace: 32 MiB from Hopper on, else 8,320 KiB."""
     return 32 * MIB if float(compute_capability) >= 9.0 else 8320 * KIB
 
 
-def workspace_entries(run: Run, beats: tuple[StepInstant, ...]) -> Iterator[Entry]:
-    """cuBLAS workspaces: one for the thread that runs forward, one for the one that runs
-    backward; torch allocates them like tensors and never frees them. The second comes with the
-    first matmul of the first backward.
+def workspace_entries(run: Run, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+    """One workspace for the thread that runs forward, one for the thread that runs backward, which
+    is allocated by the first matmul of the first backward.
     """
     for phase in (FORWARD, BACKWARD):
         yield Entry(
             name=f"{WORKSPACES} of {phase}", kind=RUNTIME,
-            bytes=cublas_bytes(run.compute_capability), live={b.name: 1 for b in beats},
+            bytes=cublas_bytes(run.compute_capability), live={i.name: 1 for i in instants},
             since=phase,
             source=code("torch 2.11 ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize"),
         )  # fmt: skip
 
 
-def lt_entry(count: Num, beats: tuple[StepInstant, ...]) -> Entry:
-    """cuBLASLt's workspaces, one for each thread that multiplies and adds a bias in one."""
+def lt_entry(count: Num, instants: tuple[StepInstant, ...]) -> Entry:
+    """cuBLASLt's workspaces, 1 MiB for each of `count` threads that run matmuls with a bias."""
     return Entry(
         name="cuBLASLt workspaces", kind=RUNTIME, bytes=count * MIB,
-        live={b.name: 1 for b in beats},
+        live={i.name: 1 for i in instants},
         source=code("torch 2.11 aten/src/ATen/cuda/CUDABlas.cpp _getWorkspaceSize: 1 MiB"),
     )  # fmt: skip

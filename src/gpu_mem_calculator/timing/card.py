@@ -1,4 +1,4 @@
-"""A card's rates, as its data sheet has them."""
+"""A card's rates from its data sheet."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-# Units beside those of a data sheet: llama.cpp's products of quantized weights run on whichever of
-# the 8-bit integer and the 16-bit unit is faster, its 16-bit ones may add up in 16 bits.
+# Units that no data sheet names: llama.cpp's products of quantized weights run on the faster of the
+# 8-bit integer and the 16-bit unit; its 16-bit products may be summed in 16 bits.
 QUANTIZED, SHORT_SUM = "int8 or fp16", "fp16, summed in 16 bits"
 
 
 class CardRates(Struct, frozen=True, kw_only=True):
-    """Operations, bytes of memory and bytes of the link a second, and a message's latency.
+    """What a card can do in a second, and how long a message takes.
 
-    `adds_up`: the switch between the cards can sum what they send (NVLink SHARP).
+    - `flops`: operations a second, by dtype
+    - `link_seconds`: latency of one message between cards
+    - `adds_up`: the switch between the cards can sum what they send (NVLink SHARP)
     """
 
-    flops: Mapping[str, float]  # by dtype
+    flops: Mapping[str, float]
     memory_bytes_per_second: float
     link_bytes_per_second: float
     link_seconds: float
     adds_up: bool = False
 
     def rate(self, unit: str) -> float:
-        """Operations a second; where the card has no such unit, products run in 16 bits."""
+        """Operations a second of a unit; where the card has none, products run in 16 bits."""
         if unit == QUANTIZED:
             return max(self.flops.get("int8", 0.0), self.rate(SHORT_SUM))
         if unit == SHORT_SUM:

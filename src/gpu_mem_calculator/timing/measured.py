@@ -1,4 +1,4 @@
-"""What public figures reach of the bound, by engine: median, least, most, how many.
+"""The share of the roofline bound that public measurements reach, by engine.
 
 The table is written by docs/speed.py from tests/ground_truth/speeds.jsonl.
 """
@@ -13,7 +13,7 @@ PROMPTS, ALONE, TOGETHER = "prompts", "alone", "together"
 
 
 class ReachedShare(Struct, frozen=True):
-    """Shares of the bound that measured speeds are."""
+    """Measured speed over its bound: median, least and most of `count` measurements."""
 
     median: float
     least: float

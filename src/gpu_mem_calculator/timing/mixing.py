@@ -1,4 +1,4 @@
-"""What mixers compute beside their matrices: scores and sums over tokens, states that are updated.
+"""Operations of mixers other than matrix products with weights: scores, sums over tokens, states.
 
 Legend: a heads, d head size, r latent rank, d_n, d_r plain and rotary part of a latent's key.
 """
@@ -12,21 +12,25 @@ from ..model.arch import Arch
 from ..model.blocks import Attention, LatentAttention, Mixer, Recurrence, StateSpace
 from ..weights.shards import ServerShard
 
-# Products with the whole state for each token: it is updated and read; the delta rule also reads
-# what it holds for the key before.
+# Products with the whole state for each token: one updates it, one reads it; the delta rule first
+# reads the value that the state has for the key.
 STATE_PRODUCTS = {"gated_delta": 3, "delta": 3}
 
 
 class MixerWork(Struct, frozen=True, kw_only=True):
-    """Equal mixers of a rank: multiplications for each token that another one sees, in a prompt and
-    in a step, and for each token whatever it sees.
+    """Multiplications of `count` equal mixers of a rank, each for one token.
 
-    `window`: how far back it sees; `chunked`: only within blocks of that many (Llama 4); `chosen`:
-    at most so many tokens, of which an indexer with `index` multiplications each is asked.
+    - `used`: "encoder", "decoder" or "cross"
+    - `prompt`, `step`: for each token that it attends to, in a prompt and in a decode step
+    - `each`: independent of the tokens it attends to
+    - `window`: how many tokens back it attends; None: all
+    - `chunked`: only within blocks of `window` tokens (Llama 4)
+    - `chosen`: the most tokens that sparse attention selects; 0: all
+    - `index`: of the indexer that selects them, for each token in the context
     """
 
     count: int
-    used: str = "decoder"  # encoder, decoder, cross
+    used: str = "decoder"
     prompt: int = 0
     step: int = 0
     each: int = 0
@@ -36,20 +40,20 @@ class MixerWork(Struct, frozen=True, kw_only=True):
     index: int = 0
 
     def in_prompt(self, prompt: int) -> float:
-        """Multiplications of one token in the mean over a prompt."""
+        """Multiplications of one token, averaged over a prompt."""
         if self.used == "encoder":
             return self.prompt * prompt + self.each
         seen = mean_seen(prompt, self.chosen or self.window, chunked=self.chunked)
         return self.prompt * seen + self.index * mean_seen(prompt, None) + self.each
 
     def in_step(self, context: int) -> float:
-        """Multiplications of one token behind so many."""
+        """Multiplications of one token after `context` others."""
         seen = step_seen(context, self.chosen or self.window, chunked=self.chunked)
         return self.step * seen + self.index * context + self.each
 
 
 def mean_seen(prompt: int, most: int | None, *, chunked: bool = False) -> float:
-    """Tokens that one of a prompt sees in the mean, itself among them."""
+    """Tokens that a token of a prompt attends to on average, itself included; at most `most`."""
     if most is None or prompt <= most:
         return (prompt + 1) / 2
     if chunked:
@@ -59,20 +63,20 @@ def mean_seen(prompt: int, most: int | None, *, chunked: bool = False) -> float:
 
 
 def step_seen(context: int, most: int | None, *, chunked: bool = False) -> int:
-    """Tokens that the last of so many sees."""
+    """Tokens that the last token of a context attends to; at most `most`."""
     if most is None or context <= most:
         return context
     return (context - 1) % most + 1 if chunked else most
 
 
 def mixings(arch: Arch, shard: ServerShard) -> tuple[MixerWork, ...]:
-    """Those of a rank, equal ones in one."""
+    """The mixers of a rank; equal ones are one MixerWork with their count."""
     counts: dict[MixerWork, int] = {}
     for place in shard.places:
         layer = arch.layers[place]
         window = arch.windows[place] if arch.windows else None
         for mixer in layer.mixers:
-            one = _mixing(mixer, window, shard.attention_tp, arch.family)
+            one = _one_mixer(mixer, window, shard.attention_tp, arch.family)
             if layer.kind == "encoder":
                 one = MixerWork(count=1, used="encoder", prompt=one.prompt, each=one.each)
             counts[one] = counts.get(one, 0) + 1
@@ -83,11 +87,13 @@ def mixings(arch: Arch, shard: ServerShard) -> tuple[MixerWork, ...]:
     )  # fmt: skip
 
 
-def _mixing(mixer: Mixer, window: int | None, ranks: int, family: str) -> MixerWork:
+def _one_mixer(mixer: Mixer, window: int | None, ranks: int, family: str) -> MixerWork:
     if isinstance(mixer, Attention):
-        wide = _cut(mixer.heads, ranks) * (mixer.head_dim + (mixer.value_dim or mixer.head_dim))
+        elements = _rank_heads(mixer.heads, ranks) * (
+            mixer.head_dim + (mixer.value_dim or mixer.head_dim)
+        )
         return MixerWork(
-            count=1, used="cross" if mixer.cross else "decoder", prompt=wide, step=wide,
+            count=1, used="cross" if mixer.cross else "decoder", prompt=elements, step=elements,
             window=window, chunked=window is not None and family.startswith("llama4"),
         )  # fmt: skip
     if isinstance(mixer, LatentAttention):
@@ -100,11 +106,11 @@ def _mixing(mixer: Mixer, window: int | None, ranks: int, family: str) -> MixerW
 
 
 def _latent(mixer: LatentAttention, ranks: int) -> MixerWork:
-    """A prompt's keys and values are unpacked, a (d_n + d_r + d_v) for each token seen; a step
-    works on the latents themselves, a (2 r + d_r): the matrix that unpacks them is multiplied into
-    query and output, which costs as much as unpacking one token (DeepSeek-V2, section 2.1).
+    """In a prompt keys and values are projected up from the latents: a (d_n + d_r + d_v) for each
+    token attended to. A step works on the latents, a (2 r + d_r): the up-projection is absorbed
+    into query and output, which costs as much as projecting one token (DeepSeek-V2, section 2.1).
     """
-    heads = _cut(mixer.heads, ranks)
+    heads = _rank_heads(mixer.heads, ranks)
     index = mixer.index
     return MixerWork(
         count=1, prompt=heads * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim),
@@ -114,5 +120,5 @@ def _latent(mixer: LatentAttention, ranks: int) -> MixerWork:
     )  # fmt: skip
 
 
-def _cut(heads: int, ranks: int) -> int:
+def _rank_heads(heads: int, ranks: int) -> int:
     return int(ceil_div(heads, ranks))

@@ -1,4 +1,4 @@
-"""What a rank's weights are to a pass: elements a token is multiplied by, bytes that are read."""
+"""A rank's weights in one pass: elements that each token is multiplied by, bytes that are read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..model.arch import Arch
 from ..model.blocks import Moe
@@ -23,18 +24,20 @@ from ..weights.shards import (
     held,
 )
 
-# When a part is used: with every token, with a sequence's last one, or with a prompt's only.
+# When weights are used: for every token, for a sequence's last one, or for a prompt's only.
 ALWAYS, LAST, ENCODING = "always", "last", "encoding"
-Sized = Callable[
-    [ShardedParameter], tuple[float, str]
-]  # a parameter to its bytes and the unit it runs on
+# The bytes of a parameter, and the unit of the card that multiplies by it.
+Sized = Callable[[ShardedParameter], tuple[float, str]]
 
 
 class WeightUse(Struct, frozen=True, kw_only=True):
-    """Weights that are used alike.
+    """Weights that are used in the same way.
 
-    `chosen`: the share of experts that a token is sent to. `spread`: how many ranks' tokens come by
-    where attention is data-parallel.
+    - `used`: ALWAYS, LAST or ENCODING
+    - `unit`: the unit of the card that multiplies by them
+    - `chosen`: the share of experts to which a token is routed; 1 for other weights
+    - `spread`: data-parallel ranks whose tokens they process
+    - `elements`: those that are multiplied; `bytes`: those that are read
     """
 
     used: str
@@ -45,9 +48,10 @@ class WeightUse(Struct, frozen=True, kw_only=True):
     bytes: float = 0.0
 
     def read(self, tokens: float) -> float:
-        """Bytes that a pass with so many tokens reads: with few of them, few experts are chosen.
+        """Bytes that a pass over `tokens` tokens of each rank reads; few tokens reach few experts.
 
-        Each token picks k of e, all alike: e (1 - (1 - k/e)^n) of them are read.
+        Each of n tokens is routed to k of e experts, all equally likely: e (1 - (1 - k/e)^n) of
+        them are read.
         """
         if not tokens:
             return 0.0
@@ -55,43 +59,41 @@ class WeightUse(Struct, frozen=True, kw_only=True):
         return self.bytes * (1 - unread)
 
     def products(self, tokens: float) -> float:
-        """Multiplications and additions of so many tokens."""
+        """Multiplications and additions for `tokens` tokens of each rank."""
         return 2 * self.elements * self.chosen * tokens * self.spread
 
 
 def parts(
     arch: Arch, shard: ServerShard, sized: Sized, gathered: int = 1, sharing: int = 1
 ) -> tuple[WeightUse, ...]:
-    """A rank's, those that are used alike in one. A table of embeddings is not read but for a few
-    rows, unless it is the head as well; a tower is for pictures.
+    """A rank's weights, grouped by their use.
 
-    `gathered`: data-parallel ranks that share all but attention; `sharing`: those that share
-    experts only.
+    Left out are the embedding table, of which a pass reads a few rows, unless it is the head as
+    well, and the tower, which only images need. `gathered`: data-parallel ranks that share all
+    weights but attention's; `sharing`: those that share experts only.
     """
     sums: dict[WeightUse, tuple[float, float]] = {}
     for one in held(arch, shard):
-        kind = _kind(one, arch, shard, gathered, sharing)
-        if kind is None:
+        use = _use(one, arch, shard, gathered, sharing)
+        if use is None:
             continue
         size, unit = sized(one)
-        key = WeightUse(unit=unit, **kind)
+        key = WeightUse(unit=unit, **use)
         elements, read = sums.get(key, (0.0, 0.0))
-        sums[key] = (elements + (one.numel if _multiplied(one) else 0), read + size)
+        sums[key] = (elements + (one.numel if _is_multiplied(one) else 0), read + size)
     return tuple(
-        WeightUse(used=key.used, unit=key.unit, chosen=key.chosen, spread=key.spread,
-             elements=elements, bytes=read)
-        for key, (elements, read) in sums.items()
-    )  # fmt: skip
+        replace(key, elements=elements, bytes=read) for key, (elements, read) in sums.items()
+    )
 
 
-def _kind(
+def _use(
     one: ShardedParameter, arch: Arch, shard: ServerShard, gathered: int, sharing: int
 ) -> Mapping[str, Any] | None:
-    """How a parameter is used; None where a pass does not read it."""
+    """The fields of a parameter's WeightUse; None where a pass does not read it."""
     if one.part == TOWER:
         return None
     if one.part == EMBEDDING:
-        tied = arch.head is None and shard.head and _is_table(one, arch)
+        tied = arch.head is None and shard.head and _is_token_table(one, arch)
         return {"used": LAST, "spread": gathered} if tied else None
     if one.layer < 0:
         return {"used": LAST, "spread": gathered if one.role == HEAD else 1}
@@ -103,27 +105,27 @@ def _kind(
     return {"used": used, "spread": gathered if one.part == FEED_FORWARD else 1}
 
 
-def _is_table(one: ShardedParameter, arch: Arch) -> bool:
-    """Whether it is what hidden states are made from; Gemma 3n has a second, for its layers."""
+def _is_token_table(one: ShardedParameter, arch: Arch) -> bool:
+    """Whether it is the table of token embeddings; Gemma 3n has a second one, for its layers."""
     return one.role == EMBEDDING and one.shape[-1] == arch.hidden
 
 
-def _multiplied(one: ShardedParameter) -> bool:
-    """Whether it is a matrix that tokens are multiplied by, or a convolution."""
+def _is_multiplied(one: ShardedParameter) -> bool:
+    """Whether tokens are multiplied by it: a matrix or a convolution."""
     if one.role in (LINEAR, EXPERT, ROUTER, HEAD, EMBEDDING):
         return len(one.shape) > 1
     return "conv" in one.name and len(one.shape) > 1
 
 
 def read_bytes(parts: Iterable[WeightUse], used: str, tokens: float) -> float:
-    """Bytes of the parts that are used so, in a pass with so many tokens."""
+    """Bytes that a pass over `tokens` tokens reads of the weights of one use."""
     return sum(part.read(tokens) for part in parts if part.used == used)
 
 
 def products(parts: Iterable[WeightUse], used: str, tokens: float) -> dict[str, float]:
-    """Operations by unit."""
-    found: dict[str, float] = {}
+    """Operations of a pass over `tokens` tokens with the weights of one use, by unit."""
+    flops: dict[str, float] = {}
     for part in parts:
         if part.used == used:
-            found[part.unit] = found.get(part.unit, 0.0) + part.products(tokens)
-    return found
+            flops[part.unit] = flops.get(part.unit, 0.0) + part.products(tokens)
+    return flops

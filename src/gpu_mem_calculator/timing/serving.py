@@ -1,7 +1,7 @@
-"""A server's speed by roofline (Williams, Waterman and Patterson, 2009): an upper bound, and what
-bounds it.
+"""An upper bound of a server's speed by roofline (Williams, Waterman and Patterson, 2009), and what
+limits it.
 
-Computing, reading and sending may all overlap; what cannot is waiting for a message.
+Computing, reading memory and sending may all overlap; the latency of messages is added.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from .card import CardRates
 from .work import PassWork, StageWork, prompt_work, step_work
 
 COMPUTE, MEMORY, LINK = "compute", "memory bandwidth", "communication"
-SEGMENTS = 16  # of an answer, whose context grows
+SEGMENTS = 16  # pieces of an answer, for each of which the work of a step is interpolated
 
 
 class ServingReplica(Struct, frozen=True, kw_only=True):
     """A model on the cards of one replica: one rank of each pipeline stage.
 
-    `overlapped`: several batches run through the stages at once (not so in llama.cpp).
+    `overlapped`: several batches are in the pipeline at once (not in llama.cpp).
     """
 
     card: CardRates
@@ -28,19 +28,19 @@ class ServingReplica(Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> ServingReplica:
-        """The same with one sequence on all of its cards."""
+        """The same while it serves one sequence only."""
         return replace(self, stages=tuple(stage.alone for stage in self.stages))
 
 
 class PassTime(Struct, frozen=True):
-    """How long it takes at least, and what bounds it."""
+    """The least seconds of a pass, and what limits it: COMPUTE, MEMORY or LINK."""
 
     seconds: float
     bound: str
 
 
-def timed(work: PassWork, card: CardRates) -> PassTime:
-    """The longest of computing, reading and sending, and the messages one waits for."""
+def pass_time(work: PassWork, card: CardRates) -> PassTime:
+    """The longest of computing, reading and sending, plus the latency of the messages."""
     compute = sum(n / card.rate(unit) for unit, n in work.flops.items() if n)
     memory = work.read_bytes / card.memory_bytes_per_second
     sent = work.sent_bytes / card.link_bytes_per_second if work.sent_bytes else 0.0
@@ -52,22 +52,20 @@ def timed(work: PassWork, card: CardRates) -> PassTime:
 
 
 def prompt_works(serving: ServingReplica, prompt: int, sequences: float = 1) -> list[PassWork]:
-    """Prompts in one pass, on each stage."""
+    """The prefill of `sequences` prompts in one pass, on each stage."""
     card = serving.card
     return [prompt_work(stage, prompt, sequences, adds_up=card.adds_up) for stage in serving.stages]
 
 
 def step_works(serving: ServingReplica, context: int, sequences: float) -> list[PassWork]:
-    """One token of each sequence, on each stage."""
+    """A decode step of `sequences` sequences, on each stage."""
     card = serving.card
     return [step_work(stage, context, sequences, adds_up=card.adds_up) for stage in serving.stages]
 
 
 def first_token(serving: ServingReplica, prompt: int, chunk: int) -> PassTime:
-    """The time of one prompt: stage after stage, unless it is cut into chunks that follow each
-    other through the stages.
-    """
-    passes = [timed(work, serving.card) for work in prompt_works(serving, prompt)]
+    """The time of one prompt: the sum over the stages; chunks of `chunk` tokens are pipelined."""
+    passes = [pass_time(work, serving.card) for work in prompt_works(serving, prompt)]
     slowest = max(passes, key=lambda one: one.seconds)
     chunks = -(-prompt // chunk)
     total = sum(one.seconds for one in passes)
@@ -75,54 +73,54 @@ def first_token(serving: ServingReplica, prompt: int, chunk: int) -> PassTime:
 
 
 def prompt_rate(serving: ServingReplica, prompt: int) -> tuple[float, str]:
-    """Prompt tokens a second with prompts in every stage, and the bound: the slowest stage's."""
-    slowest = max((timed(work, serving.card) for work in prompt_works(serving, prompt)),
+    """Prompt tokens a second with every stage busy, and what limits the slowest stage."""
+    slowest = max((pass_time(work, serving.card) for work in prompt_works(serving, prompt)),
                   key=lambda one: one.seconds)  # fmt: skip
     return prompt / slowest.seconds, slowest.bound
 
 
 def step_rates(serving: ServingReplica, context: int, sequences: int) -> tuple[float, float, str]:
-    """Tokens a second of all sequences and of each, and the bound.
+    """Tokens a second of all sequences batch and of each, and what limits them.
 
-    With a pipeline the sequences are cut into as many batches as there are stages: each token
-    passes all of them, and the slowest stage says how many do in a second.
+    A pipeline divides the sequences into as many batches as it has stages: each token passes all
+    stages, and the slowest stage limits the rate.
     """
     batches = min(len(serving.stages), sequences) if serving.overlapped else 1
-    together = sequences / batches
-    passes = [timed(work, serving.card) for work in step_works(serving, context, together)]
+    batch = sequences / batches
+    passes = [pass_time(work, serving.card) for work in step_works(serving, context, batch)]
     slowest = max(passes, key=lambda one: one.seconds)
-    around = max(sum(one.seconds for one in passes), batches * slowest.seconds)
-    return sequences / around, 1 / around, slowest.bound
+    round_trip = max(sum(one.seconds for one in passes), batches * slowest.seconds)
+    return sequences / round_trip, 1 / round_trip, slowest.bound
 
 
 def prompts(serving: ServingReplica, prompt: int, sequences: float) -> PassTime:
-    """The time of so many prompts together, with prompts in every stage: the slowest stage's."""
-    passes = [timed(work, serving.card) for work in prompt_works(serving, prompt, sequences)]
+    """The time of `sequences` prompts in one pass with every stage busy: the slowest stage's."""
+    passes = [pass_time(work, serving.card) for work in prompt_works(serving, prompt, sequences)]
     return max(passes, key=lambda one: one.seconds)
 
 
 def requests(
     serving: ServingReplica, prompt: int, new: int, sequences: float, *, prompted: bool = False
 ) -> PassTime:
-    """The time that so many requests take together: prompts, and answers of `new` tokens, the
-    first of which comes with the prompt; `prompted`: without the prompts.
+    """The time of `sequences` requests together: prompts, and answers of `new` tokens each.
 
-    One alone waits for its prompt and then for each step. Of several, the prompts of some are
-    computed while others read their caches.
+    The first token of an answer is part of the prompt's pass. `prompted`: the prompts are not
+    counted. A single request waits for its prompt, then for each step; of several, the prompts of
+    some are computed while others read their caches.
     """
     batches = min(len(serving.stages), sequences) if serving.overlapped else 1
-    together = sequences / batches
+    batch = sequences / batches
     passes = []
-    for stage, first in enumerate(prompt_works(serving, max(1, prompt), together)):
-        steps = _answer(serving, stage, prompt, new if prompted else new - 1, together)
+    for stage, first in enumerate(prompt_works(serving, max(1, prompt), batch)):
+        steps = _answer(serving, stage, prompt, new if prompted else new - 1, batch)
         if prompted:
-            passes.append(timed(steps, serving.card))
+            passes.append(pass_time(steps, serving.card))
         elif sequences == 1:
-            both = timed(first, serving.card), timed(steps, serving.card)
+            both = pass_time(first, serving.card), pass_time(steps, serving.card)
             longer = max(both, key=lambda one: one.seconds)
             passes.append(PassTime(both[0].seconds + both[1].seconds, longer.bound))
         else:
-            passes.append(timed(first.plus(steps), serving.card))
+            passes.append(pass_time(first.plus(steps), serving.card))
     slowest = max(passes, key=lambda one: one.seconds)
     total = sum(one.seconds for one in passes)
     return PassTime(max(total, batches * slowest.seconds), slowest.bound)
@@ -131,9 +129,10 @@ def requests(
 def _answer(
     serving: ServingReplica, stage: int, prompt: int, steps: int, sequences: float
 ) -> PassWork:
-    """So many steps on one stage.
+    """The work of `steps` decode steps on one stage, by the trapezoidal rule over SEGMENTS.
 
-    Between the ends of a segment what is read grows in a line, or less where a window fills up.
+    Between the ends of a segment the bytes that are read grow linearly, or less once a window is
+    full.
     """
     ends = [prompt + 1 + steps * number // SEGMENTS for number in range(SEGMENTS + 1)]
     works = [step_work(serving.stages[stage], end, sequences, adds_up=serving.card.adds_up)

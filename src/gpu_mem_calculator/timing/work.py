@@ -1,4 +1,4 @@
-"""What one pass has to compute, read and send on one rank of a pipeline stage."""
+"""Operations, bytes read and bytes sent of one pass on one rank of a pipeline stage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MULTIPLY_ADD = 2
 
 
 class PassWork(Struct, frozen=True, kw_only=True):
-    """Operations by unit, bytes that are read, bytes that are sent and how often one waits."""
+    """Operations by unit of the card, bytes read, bytes sent, and messages that are waited for."""
 
     flops: Mapping[str, float]
     read_bytes: float
@@ -23,24 +23,33 @@ class PassWork(Struct, frozen=True, kw_only=True):
     messages: float = 0.0
 
     def times(self, passes: float) -> PassWork:
-        """So many passes like it."""
-        return PassWork(flops={unit: passes * n for unit, n in self.flops.items()},
-                    read_bytes=passes * self.read_bytes, sent_bytes=passes * self.sent_bytes,
-                    messages=passes * self.messages)  # fmt: skip
+        """The work of `passes` such passes."""
+        return PassWork(
+            flops={unit: passes * n for unit, n in self.flops.items()},
+            read_bytes=passes * self.read_bytes,
+            sent_bytes=passes * self.sent_bytes,
+            messages=passes * self.messages,
+        )
 
     def plus(self, other: PassWork) -> PassWork:
-        """Both."""
-        return PassWork(flops=added(self.flops, other.flops),
-                    read_bytes=self.read_bytes + other.read_bytes,
-                    sent_bytes=self.sent_bytes + other.sent_bytes,
-                    messages=self.messages + other.messages)  # fmt: skip
+        """The sum of both."""
+        return PassWork(
+            flops=sum_flops(self.flops, other.flops),
+            read_bytes=self.read_bytes + other.read_bytes,
+            sent_bytes=self.sent_bytes + other.sent_bytes,
+            messages=self.messages + other.messages,
+        )
 
 
 class StageWork(Struct, frozen=True, kw_only=True):
-    """One rank of a pipeline stage: its weights, mixers and caches, and the sums over its ranks.
+    """One rank of a pipeline stage.
 
-    `mixed` is the unit that scores and their products with values run on. `hidden_bytes`: one
-    token's hidden state, of which `sums` are added up over `ranks`.
+    - `parts`, `mixings`, `caches`: its weights, mixers and caches
+    - `mixed`: the unit that scores and their products with values run on
+    - `hidden_bytes`: one token's hidden state
+    - `sums`: all-reduces of hidden states over the stage's `ranks`
+    - `gathered`: data-parallel ranks whose tokens are in each all-reduce
+    - `chosen`: the most tokens that sparse attention reads; 0: all
     """
 
     parts: tuple[WeightUse, ...]
@@ -50,39 +59,39 @@ class StageWork(Struct, frozen=True, kw_only=True):
     hidden_bytes: float
     sums: int = 0
     ranks: int = 1
-    gathered: int = 1  # data-parallel ranks whose tokens are in each sum
-    chosen: int = 0  # tokens that sparse attention reads at most
+    gathered: int = 1
+    chosen: int = 0
 
     @property
     def alone(self) -> StageWork:
-        """The same while other data-parallel ranks have nothing to do."""
+        """The same while the other data-parallel ranks are idle."""
         return replace(self, gathered=1, parts=tuple(replace(p, spread=1) for p in self.parts))
 
     @property
     def encodes(self) -> bool:
-        """Whether prompts go through an encoder, and only the answer through the decoder."""
+        """Whether an encoder reads the prompt, and the decoder only the answer."""
         return any(part.used == ENCODING for part in self.parts)
 
 
-def added(*all_flops: Mapping[str, float]) -> dict[str, float]:
-    """Operations of the same unit together."""
-    found: dict[str, float] = {}
+def sum_flops(*all_flops: Mapping[str, float]) -> dict[str, float]:
+    """Operations by unit, summed."""
+    total: dict[str, float] = {}
     for flops in all_flops:
         for unit, number in flops.items():
-            found[unit] = found.get(unit, 0.0) + number
-    return found
+            total[unit] = total.get(unit, 0.0) + number
+    return total
 
 
 def prompt_work(
     stage: StageWork, prompt: int, sequences: float, *, adds_up: bool = False
 ) -> PassWork:
-    """Prompts in one pass. The head sees the last token of each."""
+    """The prefill of `sequences` prompts in one pass; the head computes the last token of each."""
     tokens = prompt * sequences
     decoded = sequences if stage.encodes else tokens
     mixed = sum(one.count * one.in_prompt(prompt) * (tokens if one.used == "encoder" else decoded)
                 for one in stage.mixings if one.used != "cross")  # fmt: skip
     return PassWork(
-        flops=added(
+        flops=sum_flops(
             products(stage.parts, ENCODING, tokens), products(stage.parts, ALWAYS, decoded),
             products(stage.parts, LAST, sequences), {stage.mixed: MULTIPLY_ADD * mixed},
         ),
@@ -95,10 +104,12 @@ def prompt_work(
 def step_work(
     stage: StageWork, context: int, sequences: float, *, adds_up: bool = False
 ) -> PassWork:
-    """One token of each sequence: weights once, every sequence's cache, states there and back."""
+    """A decode step of `sequences` tokens: it reads the weights once, every sequence's cache, and
+    reads and writes their states.
+    """
     mixed = sum(one.count * one.in_step(context) for one in stage.mixings if one.used == "decoder")
     return PassWork(
-        flops=added(
+        flops=sum_flops(
             products(stage.parts, ALWAYS, sequences), products(stage.parts, LAST, sequences),
             {stage.mixed: MULTIPLY_ADD * sequences * mixed},
         ),
@@ -109,7 +120,7 @@ def step_work(
 
 
 def cache_bytes(stage: StageWork, context: int) -> float:
-    """What a step reads of one sequence's cache, and writes of its states."""
+    """Bytes of one sequence's cache that a step reads, and of states that it reads and writes."""
     total = 0.0
     for one in stage.caches:
         tokens = one.tokens(context)
@@ -120,8 +131,8 @@ def cache_bytes(stage: StageWork, context: int) -> float:
 
 
 def sent_bytes(stage: StageWork, tokens: float, *, adds_up: bool = False) -> float:
-    """Bytes that a rank sends at least: 2 (t - 1) / t of each tensor (Patarasuk and Yuan, 2009);
-    the whole of it, once, where the switch adds up.
+    """The least bytes that a rank sends: 2 (t - 1) / t of each tensor (Patarasuk and Yuan, 2009);
+    each tensor once where the switch computes the sum (`adds_up`).
     """
     if stage.ranks == 1:
         return 0.0
@@ -132,5 +143,5 @@ def sent_bytes(stage: StageWork, tokens: float, *, adds_up: bool = False) -> flo
 
 
 def _messages(stage: StageWork) -> float:
-    """Each sum is waited for once at least."""
+    """Messages that are waited for: at least one for each all-reduce."""
     return float(stage.sums) if stage.ranks > 1 else 0.0

@@ -19,7 +19,7 @@ CUDNN_CARDS = ("9.0", "10.0")
 HALF = (torch.bfloat16, torch.float16)
 
 
-def chosen(q: Any, k: Any, v: Any, mask: Any, *, gqa: bool, compute_capability: str) -> str:
+def choose_kernel(q: Any, k: Any, v: Any, mask: Any, *, gqa: bool, compute_capability: str) -> str:
     """The kernel for these tensors (batch, heads, sequence, head size)."""
     low = q.dtype in HALF
     heads, size = q.shape[1], q.shape[-1]
@@ -67,7 +67,7 @@ def attention_for(compute_capability: str, kernels: AttentionKernels) -> Callabl
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
         is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
     ) -> Any:  # fmt: skip
-        kernel = chosen(
+        kernel = choose_kernel(
             query, key, value, attn_mask, gqa=enable_gqa, compute_capability=compute_capability,
         )  # fmt: skip
         kernels.saw(kernel, query, grouped=query.shape[1] != key.shape[1])

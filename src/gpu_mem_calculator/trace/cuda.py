@@ -89,11 +89,11 @@ def _without_autocast(call: Callable[[], Any]) -> Any:
         return call()
 
 
-def _widened(value: Any) -> Any:
+def _widen(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dtype in HALF and value.device.type == "cpu":
         return value.float()
     if isinstance(value, list | tuple):
-        return type(value)(_widened(one) for one in value)
+        return type(value)(_widen(one) for one in value)
     return value
 
 
@@ -103,7 +103,7 @@ def _in_fp32(name: str) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         return _without_autocast(
-            lambda: operator(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
+            lambda: operator(*map(_widen, args), **{k: _widen(v) for k, v in kwargs.items()})
         )
 
     return kernel

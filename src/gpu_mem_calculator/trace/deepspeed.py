@@ -21,11 +21,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..core.resolved_run import ResolvedRun
-from ..jobs.model import needed
+from ..jobs.model import import_extra
 from .device_names import GPU, DeviceNames
 from .recorder import Recorder
 
-MENDED = {
+PATCHED = {
     "torch.cuda": "get_device_capability",  # which transformers asks where tensors are on a GPU
     "torch.optim.optimizer": "_foreach_supported_types",  # what torch_adam does by itself
     "deepspeed.accelerator.real_accelerator": "ds_accelerator",
@@ -68,7 +68,7 @@ class NullKernels:
 
 def _card(recorder: Recorder, default: RecordedStream, total: int) -> Any:
     """DeepSpeed's accelerator for CUDA, less what it asks of a card that is not there."""
-    cuda: Any = needed("deepspeed.accelerator.cuda_accelerator", "measure")
+    cuda: Any = import_extra("deepspeed.accelerator.cuda_accelerator", "measure")
     card: Any = type("Card", (cuda.CUDA_Accelerator,), {"_init_pynvml": lambda _: None})
     answers: dict[str, Any] = {
         "stream": torch.cpu.stream,
@@ -102,21 +102,21 @@ def as_on_gpu(recorder: Recorder, resolved: ResolvedRun) -> AbstractContextManag
     It is imported here, not in the context, where every tensor is fake.
     """
     with _silent():
-        for name in ("deepspeed", *MENDED):
-            needed(name, "measure")
-    return _believing(recorder, resolved)
+        for name in ("deepspeed", *PATCHED):
+            import_extra(name, "measure")
+    return _patched_for_gpu(recorder, resolved)
 
 
 @contextmanager
-def _believing(recorder: Recorder, resolved: ResolvedRun) -> Iterator[None]:
+def _patched_for_gpu(recorder: Recorder, resolved: ResolvedRun) -> Iterator[None]:
     default = RecordedStream()
     card = _card(recorder, default, resolved.hardware.memory_bytes)
     capability = tuple(map(int, resolved.run.compute_capability.split(".")))
     functions = torch.nn.functional
     with (
-        patch.dict(os.environ), _silent(), _untouched(), torch.cpu.stream(default),
+        patch.dict(os.environ), _silent(), _modules_restored(), torch.cpu.stream(default),
         patch.object(functions, "linear", functions.linear),  # which zero.Init changes for good
-        _mended(card, capability), DeviceNames(recorder.sides).everywhere(),
+        _patched(card, capability), DeviceNames(recorder.sides).everywhere(),
     ):  # fmt: skip
         yield
 
@@ -135,7 +135,7 @@ def _silent() -> Iterator[None]:
 
 
 @contextmanager
-def _untouched() -> Iterator[None]:
+def _modules_restored() -> Iterator[None]:
     """DeepSpeed's modules as they were: it keeps process groups and counters in them."""
     loaded = {name: one for name, one in sys.modules.items() if name.startswith("deepspeed")}
     before = {name: dict(vars(one)) for name, one in loaded.items()}
@@ -155,7 +155,7 @@ def _untouched() -> Iterator[None]:
 
 
 @contextmanager
-def _mended(card: Any, capability: tuple[int, ...]) -> Iterator[None]:
+def _patched(card: Any, capability: tuple[int, ...]) -> Iterator[None]:
     """What asks for a card, a compiler or another rank."""
     instead = {
         "ds_accelerator": card, "build_shm_op": lambda: None,
@@ -163,7 +163,7 @@ def _mended(card: Any, capability: tuple[int, ...]) -> Iterator[None]:
         "_foreach_supported_types": [torch.Tensor, torch.nn.Parameter, FakeTensor],
     }  # fmt: skip
     with ExitStack() as stack:
-        for name, attribute in MENDED.items():
+        for name, attribute in PATCHED.items():
             value = instead.get(attribute, NullKernels)
             stack.enter_context(patch.object(sys.modules[name], attribute, value))
         yield

@@ -21,11 +21,11 @@ from torch.utils import _device, checkpoint
 from .host_storages import HostStorages
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
-COMPARED = checkpoint._default_meta_extractor
+COMPARE = checkpoint._default_meta_extractor
 
 
 @cache
-def _makes() -> frozenset[Any]:
+def _constructors() -> frozenset[Any]:
     """Functions that make a tensor on the default device where none is named."""
     return frozenset(_device._device_constructors()) - {
         torch.empty_like, torch.full_like, torch.ones_like, torch.rand_like, torch.randint_like,
@@ -59,7 +59,7 @@ class DeviceNames(TorchFunctionMode):
         if special is not None:
             return special(*args, **kwargs)
         named = kwargs.get("device")
-        if named is None and func in _makes():
+        if named is None and func in _constructors():
             named = _device.CURRENT_DEVICE or HOST
         if named is None:
             return func(*args, **kwargs)
@@ -145,19 +145,19 @@ class DeviceNames(TorchFunctionMode):
         with (
             patch.object(torch.autograd, "_engine_run_backward", engine),
             patch.object(FakeTensor, "device", property(device)),
-            patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_compared),
+            patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_compared_metadata),
             # A block that another stream used is free at once: what measured runs reserve says so
             patch.object(FakeTensor, "record_stream", lambda *_: None, create=True), self,
         ):  # fmt: skip
             yield
 
 
-def _compared(tensor: Any) -> Any:
+def _compared_metadata(tensor: Any) -> Any:
     """What checkpointing compares of a tensor and its second making, only one of which it sees in
     the middle of a call.
     """
     with torch._C.DisableTorchFunction():
-        return COMPARED(tensor)
+        return COMPARE(tensor)
 
 
 def _place(named: Any) -> torch.device:

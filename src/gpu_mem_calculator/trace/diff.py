@@ -65,7 +65,7 @@ def difference(
 ) -> LedgerDiff:
     """Compare at the trace's highest phase; `phase_peaks` are the estimate's for the phases."""
     there = next(i for i in trace.instants if i.name == peak_phase)
-    here = same_moment(estimate, there)
+    here = same_instant(estimate, there)
     heights = trace.heights()
     return LedgerDiff(
         estimate_instant=here.title or here.name,
@@ -77,7 +77,7 @@ def difference(
     )  # fmt: skip
 
 
-def same_moment(estimate: Ledger, there: Instant) -> Instant:
+def same_instant(estimate: Ledger, there: Instant) -> Instant:
     """The estimate's highest instant in the phase (forward, backward, optimizer) of another's;
     a trace has one for all of a generation.
     """

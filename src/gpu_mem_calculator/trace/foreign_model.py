@@ -11,7 +11,7 @@ from ..core.runfile import load_text
 from ..families import UnknownFamilyError, read_config
 from ..hub.access import access
 from ..jobs.function import STAND_IN, elements
-from ..jobs.model import made, recompute
+from ..jobs.model import causal_model, recompute
 from ..run.run import Run
 
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -47,7 +47,7 @@ class ForeignModel:
         run = self.run
         assert run is not None
         rest = {"trust_remote_code": True} if self.trust else {}
-        model = made(self.config, run, self.device, **rest)
+        model = causal_model(self.config, run, self.device, **rest)
         recompute(run, model)
         self.num_parameters = self.num_trained = sum(map(elements, model.parameters()))
         words = self.config.get_text_config().vocab_size
@@ -56,17 +56,17 @@ class ForeignModel:
         return model, {"input_ids": ids, "labels": ids}
 
 
-def foreign(section: Any, *, trust: bool) -> ForeignModel | None:
+def find_foreign_model(section: Any, *, trust: bool) -> ForeignModel | None:
     """The model of a run file where only transformers can run it; None where it is known."""
     import transformers
 
-    found = _raw(section)
+    found = _raw_config(section)
     if found is None:
         return None
     title, values, folder = found
     kind = values.get("model_type")
     if kind in transformers.CONFIG_MAPPING:
-        if _known(values):
+        if _has_estimate(values):
             return None
         kept = {k: v for k, v in values.items() if k not in ("architectures", "auto_map")}
         config = transformers.AutoConfig.for_model(kept.pop("model_type"), **kept)
@@ -82,7 +82,7 @@ def foreign(section: Any, *, trust: bool) -> ForeignModel | None:
     return ForeignModel(title, config, trust=True)
 
 
-def _raw(section: Any) -> tuple[str, dict[str, Any], str | None] | None:
+def _raw_config(section: Any) -> tuple[str, dict[str, Any], str | None] | None:
     """Title, config.json and folder of a model section that has one of its own."""
     if not isinstance(section, Mapping):
         return None
@@ -99,7 +99,7 @@ def _raw(section: Any) -> tuple[str, dict[str, Any], str | None] | None:
     return file.resolve().parent.name, values, str(file.parent)
 
 
-def _known(config: Mapping[str, Any]) -> bool:
+def _has_estimate(config: Mapping[str, Any]) -> bool:
     """Whether an estimate can be made; what else is wrong with a config is told by it."""
     try:
         return read_config(config).trains

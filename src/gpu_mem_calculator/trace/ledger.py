@@ -33,10 +33,10 @@ def ledger_of(
 ) -> Ledger:
     """One instant for each phase, at its highest moment; one entry for tensors that are alike."""
     instants, alive = [], {}
-    for name, numbers in highest(stream).items():
+    for name, numbers in tensors_at_peaks(stream).items():
         end = name.rpartition(".")[2]
         instants.append(Instant(name=name, phase=PHASES.get(end, "startup"), title=title(name)))
-        alive[name] = Counter(_like(stream, makers, kinds, number) for number in numbers)
+        alive[name] = Counter(_entry_key(stream, makers, kinds, number) for number in numbers)
     rows = sorted({like for count in alive.values() for like in count})
     entries = [
         Entry(
@@ -50,19 +50,19 @@ def ledger_of(
     return Ledger(tuple(instants), (*entries, *_rounding(entries, footprint)))
 
 
-def highest(stream: AllocationStream) -> dict[str, set[int]]:
+def tensors_at_peaks(stream: AllocationStream) -> dict[str, set[int]]:
     """The tensors alive when a phase has most of them, for each phase."""
     found: dict[str, set[int]] = {}
     alive: set[int] = set()
     start = 0
     for end, name in stream.marks:
-        found[name] = _at_most(stream, alive, start, end)
-        _play(stream, alive, start, end)
+        found[name] = _tensors_at_peak(stream, alive, start, end)
+        _apply_events(stream, alive, start, end)
         start = end
     return found
 
 
-def _play(stream: AllocationStream, alive: set[int], start: int, end: int) -> None:
+def _apply_events(stream: AllocationStream, alive: set[int], start: int, end: int) -> None:
     for event in stream.events[start:end]:
         if event >= 0:
             alive.add(event)
@@ -70,7 +70,7 @@ def _play(stream: AllocationStream, alive: set[int], start: int, end: int) -> No
             alive.discard(~event)
 
 
-def _at_most(stream: AllocationStream, alive: set[int], start: int, end: int) -> set[int]:
+def _tensors_at_peak(stream: AllocationStream, alive: set[int], start: int, end: int) -> set[int]:
     total = best = 0
     at = start
     for index, event in enumerate(stream.events[start:end], start + 1):
@@ -81,16 +81,16 @@ def _at_most(stream: AllocationStream, alive: set[int], start: int, end: int) ->
         else:
             total -= -(-stream.sizes[~event] // BLOCK)
     then = set(alive)
-    _play(stream, then, start, at)
+    _apply_events(stream, then, start, at)
     return then
 
 
-Like = tuple[str, str, int, str]
+EntryKey = tuple[str, str, int, str]
 
 
-def _like(
+def _entry_key(
     stream: AllocationStream, makers: list[StorageMaker], kinds: list[str], number: int
-) -> Like:
+) -> EntryKey:
     """What tensors of one entry share: kind, name, size, line."""
     maker = makers[number]
     where = re.sub(r"\.\d+(?=\.|$)", ".*", maker.module)

@@ -48,7 +48,7 @@ class KindWatcher:
                     self._is(value, OPTIM, path)
         for path, buffer in self._model.named_buffers():
             self._is(buffer, PARAM, path)
-        for tensor, kind in _of_zero(self._model, self._optimizer):
+        for tensor, kind in _deepspeed_tensors(self._model, self._optimizer):
             self._is(tensor, kind, "")
 
     def _is(self, tensor: Any, kind: str, path: str) -> None:
@@ -84,7 +84,7 @@ class KindWatcher:
                 handle.remove()
 
 
-def _of_zero(model: Any, engine: Any) -> Iterator[tuple[Any, str]]:
+def _deepspeed_tensors(model: Any, engine: Any) -> Iterator[tuple[Any, str]]:
     """What DeepSpeed's optimizer keeps beside a model's parameters: shards, buckets, masters,
     their gradients and states.
     """

@@ -9,7 +9,17 @@ from msgspec import Struct
 
 from ..autograd.events import BlockEvents, Call
 from ..run.record import Groups, RecordedPart, Shape
-from .recorded_run import BACK, ONCE, STEP, Items, Place, RecordedRun, TensorEnds, TraceMark, cut
+from .recorded_run import (
+    BACK,
+    ONCE,
+    STEP,
+    Items,
+    Place,
+    RecordedRun,
+    TensorEnds,
+    TraceMark,
+    split_items,
+)
 
 
 class ModuleParts(Struct, kw_only=True):
@@ -23,9 +33,9 @@ class ModuleParts(Struct, kw_only=True):
     kept: tuple[tuple[str, int], ...]  # until its own backward
 
 
-def found_in(seen: RecordedRun) -> ModuleParts:
+def split_module(seen: RecordedRun) -> ModuleParts:
     """Every part; equal layers are one."""
-    pieces = cut(seen)
+    pieces = split_items(seen)
     ends = TensorEnds(seen, pieces)
     before, *layers, after = (_part(seen, pieces, ends, n) for n in range(seen.last + 1))
     distinct: list[RecordedPart] = []
@@ -34,11 +44,11 @@ def found_in(seen: RecordedRun) -> ModuleParts:
             distinct.append(part)
     return ModuleParts(
         before=before, layers=tuple(distinct), order=tuple(map(distinct.index, layers)),
-        after=after, held=_labelled(seen, ends.held), kept=_labelled(seen, ends.kept),
+        after=after, held=_labels(seen, ends.held), kept=_labels(seen, ends.kept),
     )  # fmt: skip
 
 
-def _labelled(seen: RecordedRun, tensors: Iterable[int]) -> tuple[tuple[str, int], ...]:
+def _labels(seen: RecordedRun, tensors: Iterable[int]) -> tuple[tuple[str, int], ...]:
     return tuple((seen.labels[t], seen.sizes[t]) for t in tensors)
 
 
@@ -129,18 +139,21 @@ def _part(
 ) -> RecordedPart:
     """One part."""
     prefix = f"{seen.stack[number - 1]}." if 0 < number < seen.last else ""
-    script = _script(seen, pieces, ends, number) if number else _before(seen, pieces, ends)
+    script = (
+        _block_events(seen, pieces, ends, number) if number else _before_events(seen, pieces, ends)
+    )
     return RecordedPart(
         kind={0: "before", seen.last: "after"}.get(number, seen.kind),
         weights=tuple((name.removeprefix(prefix), shape)
                       for name, shape in _weights(seen, pieces, number)),
         modules=_groups(seen, pieces[STEP, number], prefix), script=script,
-        once=_once(seen, pieces[ONCE, number], script.sizes[script.entry]) if number else script,
-        kept=_kept(seen, pieces, ends, number, prefix),
+        once=_once_events(seen, pieces[ONCE, number], script.sizes[script.entry])
+        if number else script,
+        kept=_kept_tensors(seen, pieces, ends, number, prefix),
     )  # fmt: skip
 
 
-def _script(
+def _block_events(
     seen: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds, number: int
 ) -> BlockEvents:
     lines = PartEvents(seen, ends.gone)
@@ -162,7 +175,7 @@ def _script(
     )  # fmt: skip
 
 
-def _before(seen: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds) -> BlockEvents:
+def _before_events(seen: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds) -> BlockEvents:
     """What stands before the stack is played backward alone; whatever it makes beside gradients is
     workspace.
     """
@@ -177,7 +190,7 @@ def _before(seen: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds) -> 
     )  # fmt: skip
 
 
-def _once(seen: RecordedRun, items: Items, entry_bytes: int) -> BlockEvents:
+def _once_events(seen: RecordedRun, items: Items, entry_bytes: int) -> BlockEvents:
     """A forward that keeps nothing: what it frees and has not made is its input."""
     lines = PartEvents(seen, set())
     made = [i for i in items if not isinstance(i, TraceMark) and i >= 0]
@@ -194,7 +207,7 @@ def _once(seen: RecordedRun, items: Items, entry_bytes: int) -> BlockEvents:
                   work=lines.work())  # fmt: skip
 
 
-def _kept(
+def _kept_tensors(
     seen: RecordedRun, pieces: dict[Place, Items], ends: TensorEnds, number: int, prefix: str
 ) -> tuple[tuple[str, int], ...]:
     """What forward keeps for backward, in the order in which backward frees it."""
@@ -220,7 +233,7 @@ def _weights(
     """Parameters of a part: those of the modules that it calls, but for one that a module reads in
     another part, where its gradient arrives; at last those that nothing reads.
     """
-    called = dict.fromkeys(_called(pieces[STEP, number]))
+    called = dict.fromkeys(_called_modules(pieces[STEP, number]))
     here = {i.name for i in pieces[BACK, number] if isinstance(i, TraceMark) and i.word == "weight"}
     for module in called:
         for name, shape in seen.owned.get(module, {}).items():
@@ -235,7 +248,7 @@ def _weights(
     )
 
 
-def _called(items: Items) -> Iterator[str]:
+def _called_modules(items: Items) -> Iterator[str]:
     """Modules in the order of their first calls."""
     yield from dict.fromkeys(i.name for i in items if isinstance(i, TraceMark) and i.word == "in")
 

@@ -23,7 +23,7 @@ def convertible() -> Iterator[None]:
         try:
             found(one, other)
         except RuntimeError:
-            _swapped(one, other)
+            _swap_by_hand(one, other)
         for name, value in vars(other).items():
             vars(one).setdefault(name, value)
 
@@ -34,7 +34,7 @@ def convertible() -> Iterator[None]:
         torch.utils.swap_tensors = found
 
 
-def _swapped(one: Any, other: Any) -> None:
+def _swap_by_hand(one: Any, other: Any) -> None:
     one.__class__, other.__class__ = other.__class__, one.__class__
     one.__dict__, other.__dict__ = other.__dict__, one.__dict__
     torch._C._swap_tensor_impl(one, other)

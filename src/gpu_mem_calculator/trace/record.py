@@ -16,11 +16,11 @@ from ..replay.rounding import block_bytes
 from ..run.record import ModuleRecord, arithmetic
 from ..step.workspaces import cublas_bytes
 from .attention import AttentionKernels
-from .module_parts import found_in
+from .module_parts import split_module
 from .recordable import check_count, check_layers
 from .recorded_run import BACK, ONCE, STEP, RecordedRun, TraceMark
-from .recorder import CUBLAS, CUBLAS_LT, Recorder, owners
-from .run import staged
+from .recorder import CUBLAS, CUBLAS_LT, Recorder, memory_owners
+from .run import simulated_gpu
 from .storage_makers import StorageMaker
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -32,8 +32,8 @@ def record(build: Build, resolved: ResolvedRun, title: str) -> ModuleRecord:
     capability = resolved.run.compute_capability
     run, recorder = resolved.run, Recorder(cublas_bytes(capability))
     how = arithmetic(resolved.engine.name, run.precision, run.options, run.autocast)
-    with staged(resolved, AttentionKernels()), recorder.recording():
-        model, batch = _made(build, how)
+    with simulated_gpu(resolved, AttentionKernels()), recorder.recording():
+        model, batch = _build_in(build, how)
         stack = layers(model)
         check_layers(model, stack, title)
         watch = ModuleWatcher(recorder, model, stack)
@@ -42,7 +42,7 @@ def record(build: Build, resolved: ResolvedRun, title: str) -> ModuleRecord:
                 watch.run(batch, ONCE, how)
             watch.run(batch, STEP, how)
         seen = watch.seen()
-    found = found_in(seen)
+    found = split_module(seen)
     check_count(model, found, title)
     rows, width = watch.shape
     return ModuleRecord(
@@ -56,7 +56,7 @@ def record(build: Build, resolved: ResolvedRun, title: str) -> ModuleRecord:
     )  # fmt: skip
 
 
-def _made(build: Build, how: str) -> tuple[Any, Any]:
+def _build_in(build: Build, how: str) -> tuple[Any, Any]:
     """The model and its batch, both in the dtype of the arithmetic."""
     model, batch = build()
     model.train()
@@ -238,7 +238,7 @@ class ModuleWatcher:
     def seen(self) -> RecordedRun:
         """Everything that was seen."""
         recorder = self.recorder
-        owner = owners(recorder.events, recorder.sums)
+        owner = memory_owners(recorder.events, recorder.sums)
         stream = recorder.recorded()
         parts = range(len(self.stack) + 2)
         shapes = {name: tuple(p.shape) for name, p in self.model.named_parameters()}

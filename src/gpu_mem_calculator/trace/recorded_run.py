@@ -61,7 +61,7 @@ class RecordedRun(Struct, kw_only=True):
         return sum(map(prod, self.owned.get(module, {}).values()))
 
 
-def cut(seen: RecordedRun) -> dict[Place, Items]:
+def split_items(seen: RecordedRun) -> dict[Place, Items]:
     """The items of each part, in each direction.
 
     What the model's loop names goes when the last layer has returned: it is that layer's.

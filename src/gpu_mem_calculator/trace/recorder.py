@@ -23,7 +23,7 @@ from ..replay.stream import AllocationStream
 from . import shapes
 from .host_storages import HostStorages
 from .storage_makers import StorageMaker as StorageMaker
-from .storage_makers import line
+from .storage_makers import calling_line
 from .workspaces import MATMULS, workspaces
 
 SUM = torch.ops.aten.add.Tensor
@@ -57,7 +57,7 @@ class Recorder(TorchDispatchMode):
 
     def recorded(self) -> AllocationStream:
         """Everything so far, as the allocator sees it."""
-        events, before = in_place(self.events, self.sums)
+        events, before = sums_in_place(self.events, self.sums)
         return AllocationStream(
             sizes=self.sizes, events=events, streams=self.streams,
             marks=[(before[at], name) for at, name in self.marks],
@@ -128,7 +128,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _summed(self, result: torch.Tensor, old: Any, new: Any) -> None:
-        """Remember that two gradients of one tensor were added: see `in_place`.
+        """Remember that two gradients of one tensor were added: see `sums_in_place`.
 
         Not of a view: autograd keeps its base, so that the memory has another owner.
         """
@@ -193,7 +193,7 @@ class Recorder(TorchDispatchMode):
 
     def _maker(self, op: str) -> StorageMaker:
         node = torch._C._current_autograd_node()
-        where, comm = line()
+        where, comm = calling_line()
         if node is None:
             self._forward[torch.autograd._get_sequence_nr() - 1] = (self.module, where)
             return StorageMaker(op, self.module, where, False, comm)
@@ -243,7 +243,7 @@ class Recorder(TorchDispatchMode):
                 setattr(ShardingPropagator, name, function)
 
 
-def in_place(events: list[int], sums: dict[int, int]) -> tuple[list[int], list[int]]:
+def sums_in_place(events: list[int], sums: dict[int, int]) -> tuple[list[int], list[int]]:
     """The events with sums of gradients written over their first term, and how many of them are
     left before each of the old ones.
 
@@ -251,7 +251,7 @@ def in_place(events: list[int], sums: dict[int, int]) -> tuple[list[int], list[i
     a tensor that looks like a subclass, as fake ones do: where the first term is freed as soon as
     the sum is made, the sum takes its memory.
     """
-    owner = owners(events, sums)
+    owner = memory_owners(events, sums)
     given = {sums[total] for total in owner}  # terms that gave their memory away
     found: list[int] = []
     before: list[int] = [0]
@@ -264,7 +264,7 @@ def in_place(events: list[int], sums: dict[int, int]) -> tuple[list[int], list[i
     return found, before
 
 
-def owners(events: list[int], sums: dict[int, int]) -> dict[int, int]:
+def memory_owners(events: list[int], sums: dict[int, int]) -> dict[int, int]:
     """Sums that are written over a term, and whose memory they have."""
     found: dict[int, int] = {}
     for index, event in enumerate(events):

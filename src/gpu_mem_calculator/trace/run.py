@@ -87,7 +87,7 @@ def trace(
     )  # fmt: skip
     job = Job(file=file, resolved=resolved, world=world, build=build)
     engine = _engine(resolved, recorder)
-    with staged(resolved, kernels), watch.modules(), recorder.recording(), engine:
+    with simulated_gpu(resolved, kernels), watch.modules(), recorder.recording(), engine:
         _serve(job) if file.inference is not None else run(job)
     if file.inference is not None:
         recorder.sums.clear()  # sums of gradients, of which there are none
@@ -117,7 +117,7 @@ def _serve(job: Job) -> None:
 
 
 @contextmanager
-def staged(resolved: ResolvedRun, kernels: AttentionKernels) -> Iterator[None]:
+def simulated_gpu(resolved: ResolvedRun, kernels: AttentionKernels) -> Iterator[None]:
     """Everything that makes torch on a CPU behave as on a GPU, and nothing of it left behind."""
     with ExitStack() as stack:
         for one in (

@@ -25,7 +25,7 @@ def result(func: Any, args: Any, kwargs: Any) -> Any:
     if in_place(func):
         return args[0] if func._schema.returns else None
     if func is GROUPED and args[0].dtype != torch.bfloat16:
-        return _grouped(*args, **kwargs)
+        return _grouped_matmul(*args, **kwargs)
     if func is COUNTS and not args[0].is_floating_point():
         return args[0].new_empty(args[1])
     return func(*args, **kwargs)
@@ -64,7 +64,7 @@ def outputs(func: Any, made: Any) -> Iterator[tuple[Any, int]]:
         yield one, 4 // one.element_size() if func is LAYER_NORM and at else 1
 
 
-def _grouped(left: Any, right: Any, offs: Any = None, *rest: Any, **kwargs: Any) -> Any:
+def _grouped_matmul(left: Any, right: Any, offs: Any = None, *rest: Any, **kwargs: Any) -> Any:
     """Grouped matmuls of experts in other dtypes than bf16, which torch's shapes do not know
     (_meta_registrations.py, _meta_grouped_mm_common): a GPU does one group after another.
     """

@@ -39,7 +39,7 @@ class StorageMaker(NamedTuple):
     comm: bool
 
 
-def line() -> tuple[str, bool]:
+def calling_line() -> tuple[str, bool]:
     """The nearest line of the model's own code, as file:line; where there is none, the nearest of
     torch that says something. And whether torch.distributed called.
     """

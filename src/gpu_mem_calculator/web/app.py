@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from .. import __version__
 from ..core.errors import InputError
-from .observability import RequestObserver, leave, start_logs
+from .observability import RequestObserver, drop_gauges, start_logs
 from .pages import add_pages
 from .pool import ProcessLane
 from .reply_cache import ReplyCache
@@ -26,13 +26,13 @@ ABOUT = "How much GPU memory a large language model takes to train or serve, exa
 
 
 def create_app(settings: ServiceSettings | None = None) -> FastAPI:
-    """The service with its settings; those of the environment where none are given."""
+    """The FastAPI application; without `settings`, those of the environment apply."""
     settings = settings or from_environment()
     start_logs(settings.log_level)
     app = FastAPI(title="gpu-mem-calculator", version=__version__, description=ABOUT,
-                  lifespan=_running, docs_url=None, redoc_url=None)  # fmt: skip
+                  lifespan=_lifespan, docs_url=None, redoc_url=None)  # fmt: skip
     app.state.settings = settings
-    app.state.known = ReplyCache(settings.known_bytes)
+    app.state.reply_cache = ReplyCache(settings.known_bytes)
     app.state.lanes = {
         QUICK: ProcessLane(QUICK, settings.quick_processes, seconds=settings.quick_seconds,
                     waiting=settings.waiting),
@@ -41,33 +41,37 @@ def create_app(settings: ServiceSettings | None = None) -> FastAPI:
     }  # fmt: skip
     names = add_routes(app)
     add_pages(app)
-    app.add_exception_handler(HTTPException, _refused)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, _http_error)  # type: ignore[arg-type]
     app.add_middleware(RequestObserver, names=names)
     return app
 
 
 @asynccontextmanager
-async def _running(app: FastAPI) -> AsyncIterator[None]:
-    """The calculating processes live as long as the service."""
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Start the calculating processes with the service, and stop them with it."""
     lanes = app.state.lanes.values()
     try:
         await asyncio.gather(asyncio.to_thread(gather_facts), *(lane.start() for lane in lanes))
         yield
     finally:
         await asyncio.gather(*(lane.stop() for lane in lanes))
-        leave()
+        drop_gauges()
 
 
-async def _refused(request: Request, error: HTTPException) -> Response:
-    """An address that is not there, or another method than it has."""
-    said = {404: f"there is no {request.url.path[:200]}; see /docs",
-            405: f"{request.url.path[:200]} does not take {request.method}; see /docs"}  # fmt: skip
-    made = refusal(error.status_code, [said.get(error.status_code, str(error.detail))])
-    return Response(made.body, made.status, error.headers, media_type=JSON)
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    """The JSON reply to an unknown address (404) or a method it does not take (405)."""
+    path = request.url.path[:200]
+    sentences = {
+        404: f"there is no {path}; see /docs",
+        405: f"{path} does not take {request.method}; see /docs",
+    }
+    sentence = sentences.get(error.status_code, str(error.detail))
+    reply = refusal(error.status_code, [sentence])
+    return Response(reply.body, reply.status, error.headers, media_type=JSON)
 
 
 def main() -> int:
-    """Run it with the environment's settings."""
+    """Run the service with the environment's settings; 2 for a setting that is wrong."""
     from .run import run
 
     try:
@@ -79,11 +83,11 @@ def main() -> int:
 
 
 def __getattr__(name: str) -> FastAPI:
-    """`app` is made when a server asks for it, not when something else is imported from here."""
+    """Create `app` when a server imports it, not when another name is imported."""
     if name != "app":
         raise AttributeError(name)
-    made = globals()["app"] = create_app()
-    return made
+    app = globals()["app"] = create_app()
+    return app
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The reference calculator's endpoints: its names and shapes, with our numbers in them.
 
-Each is a function of the client's JSON and the words of its address; `REFERENCE` is the table.
+Each is a task, a function of the client's JSON and the options of its address; `REFERENCE` is the
+table of them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..report.lines import gib
 from ..step.optimizers import OPTIMIZERS
 from .compat_bodies import from_reference
 from .compat_inference import inference
-from .compat_models import fetched, preset, presets
+from .compat_models import fetch_model, preset, presets
 
 __all__ = (
     "REFERENCE",
@@ -43,8 +44,8 @@ __all__ = (
 )
 Options = Mapping[str, str]
 MOST_BATCH = 512
-GUESSES = 3  # by the last replay, before the rest is halved
-# Where the sources of formulas are to be read, by the word that they begin with.
+GUESSES = 3  # replays that guess from the last one; later ones bisect
+# The repositories that formulas cite, by the first word of the citation.
 PROJECTS = {
     "bitsandbytes": "https://github.com/bitsandbytes-foundation/bitsandbytes",
     "deepspeed": "https://github.com/deepspeedai/DeepSpeed",
@@ -60,26 +61,26 @@ PROJECTS = {
     "transformers": "https://github.com/huggingface/transformers",
     "vllm": "https://github.com/vllm-project/vllm",
 }
-# Options that its explanation repeats.
+# Engine options that its explanation repeats.
 REPEATED = ("zero_stage", "offload_optimizer", "offload_param", "sharding_strategy")
 
 
 class UnsupportedFieldError(Exception):
-    """Something the reference has and this calculator has not yet."""
+    """The reference calculator has this endpoint or format, and this calculator does not."""
 
 
 def engines() -> dict[str, str]:
-    """The training engines and their titles."""
+    """Titles of the training engines by name."""
     return {name: engine.title for name, engine in every_engine().items()}
 
 
 def optimizers() -> dict[str, str]:
-    """The optimizers and their titles."""
+    """Titles of the optimizers by name."""
     return {name: OPTIMIZER_TITLES[name] for name in OPTIMIZERS}
 
 
 def dtypes() -> dict[str, str]:
-    """The number formats that models are trained in; int8 and int4 are training.quantization's."""
+    """Titles of the number formats of training; int8 and int4 belong to training.quantization."""
     kinds = parts(hints(TrainingConfig)["precision"])
     names = dict.fromkeys(
         word.partition("_")[0] for kind in kinds for word in typing.get_args(kind)
@@ -90,68 +91,68 @@ def dtypes() -> dict[str, str]:
 def explain_formula(body: Any, _options: Options) -> dict[str, Any]:
     """Every entry alive at the peak with its formula; they add up to the total."""
     estimate = full_estimate(from_reference(body), replay=False)
-    found, result = explain(estimate), estimate.result
+    explanation, result = explain(estimate), estimate.result
     engine, run = estimate.resolved.engine, estimate.resolved.run
-    alive = [one for one in found.entries if one.place == GPU and one.bytes_at_peak]
+    entries = [entry for entry in explanation.entries if entry.place == GPU and entry.bytes_at_peak]
     mesh = {f"{name}_parallel_size": int(getattr(run.mesh, axis))
             for axis, name in (("tp", "tensor"), ("pp", "pipeline"))}  # fmt: skip
     return {
         "engine_type": engine.name,
         "engine_name": engine.title,
         "formula_description": (
-            f"{engine.title} takes most at this moment: {found.peak}. What is alive then adds up "
-            "to the total, with what CUDA takes beside torch."
+            f"{engine.title} takes most at this moment: {explanation.peak}. What is alive then "
+            "adds up to the total, with what CUDA takes beside torch."
         ),
-        "formula_components": [_component(one) for one in alive],
-        "letters": found.letters,
+        "formula_components": [_component(entry) for entry in entries],
+        "letters": explanation.letters,
         "breakdown": {
             name: round(getattr(result.breakdown, name), 2)
             for name in result.breakdown.__struct_fields__
         },
-        "references": list(_references(one.source for one in alive)),
+        "references": list(_references(entry.source for entry in entries)),
         "total_memory_gb": round(result.total_memory_per_gpu_gb, 2),
         **{key: run.options[key] for key in REPEATED if key in run.options},
         "parallelism": mesh,
     }
 
 
-def _component(one: ExplainedEntry) -> dict[str, Any]:
-    copies = f"{one.copies_at_peak} × ({{}})" if one.copies_at_peak > 1 else "{}"
-    formula = copies.format(one.formula)
-    if one.numbers != one.formula:
-        formula += f" = {copies.format(one.numbers)}"
+def _component(entry: ExplainedEntry) -> dict[str, Any]:
+    copies = f"{entry.copies_at_peak} × ({{}})" if entry.copies_at_peak > 1 else "{}"
+    formula = copies.format(entry.formula)
+    if entry.numbers != entry.formula:
+        formula += f" = {copies.format(entry.numbers)}"
     return {
-        "name": one.name,
+        "name": entry.name,
         "formula": formula,
-        "result": f"{gib(one.bytes_at_peak, 2)} GiB",
-        "description": one.source,
-        "bytes": one.bytes_at_peak,
-        "kind": one.kind,
+        "result": f"{gib(entry.bytes_at_peak, 2)} GiB",
+        "description": entry.source,
+        "bytes": entry.bytes_at_peak,
+        "kind": entry.kind,
     }
 
 
 def _references(sources: Iterable[str]) -> Iterator[dict[str, str]]:
-    """One for each framework whose code is a source, with the places in it."""
-    places: dict[str, list[str]] = {}
+    """One for each framework that is cited, with the lines that are."""
+    lines: dict[str, list[str]] = {}
     for source in dict.fromkeys(sources):
         kind, _, text = source.partition(": ")
         words = text.split(maxsplit=2)
         if kind == "code" and len(words) > 1 and words[0].lower() in PROJECTS:
-            places.setdefault(" ".join(words[:2]), []).append(" ".join(words[2:]))
-    for title, found in places.items():
+            lines.setdefault(" ".join(words[:2]), []).append(" ".join(words[2:]))
+    for title, cited in lines.items():
         url = PROJECTS[title.split()[0].lower()]
-        yield {"title": title, "url": url, "description": "; ".join(filter(None, found))}
+        yield {"title": title, "url": url, "description": "; ".join(filter(None, cited))}
 
 
 def export(body: Any, options: Options) -> dict[str, Any]:
     """The run as a file of another program, or as a run file."""
     name = options.get("format", "").lower()
-    if name in LATER:
+    if name in UNSUPPORTED:
         raise UnsupportedFieldError(
-            f"export to {name} is not made yet; json, yaml and deepspeed are there"
+            f"export to {name} is not supported; json, yaml and deepspeed are"
         )
     if name not in EXPORTS:
-        known = (*EXPORTS, *LATER)
+        known = (*EXPORTS, *UNSUPPORTED)
         raise InputError([f"export format {name!r} is not known{nearest(name, known)}; use "
                           f"{', '.join(EXPORTS)}"])  # fmt: skip
     file = read(from_reference(body))
@@ -177,7 +178,7 @@ def _deepspeed(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
 
 
 def optimize_batch_size(body: Any, _options: Options) -> dict[str, Any]:
-    """The largest micro-batch that fits: the ledger says where, replays confirm it."""
+    """The largest micro-batch that fits: the ledger gives the first guess, replays confirm it."""
     file = read(from_reference(body))
     if file.inference is not None:
         raise InputError(["optimize/batch-size is for training; inference/calculate says how many "
@@ -185,22 +186,22 @@ def optimize_batch_size(body: Any, _options: Options) -> dict[str, Any]:
     best, result = _largest(file, resolve(file))
     if result is not None:
         return {"max_batch_size": best, "memory_result": result, "problems": []}
-    result = _replayed(file, 1)
+    result = _result_with_batch(file, 1)
     has, needs = result.gpu_memory_bytes, result.total_memory_per_gpu_gb
     short = f"not even a micro-batch of 1 fits: it needs {needs:,.2f} GiB of {has / GIB:,.2f}"
     return {"max_batch_size": 0, "memory_result": result, "problems": [short]}
 
 
-def _replayed(file: RunFile, batch: int) -> MemoryResult:
+def _result_with_batch(file: RunFile, batch: int) -> MemoryResult:
     return full_estimate(replace(file, training=replace(file.training, batch_size=batch))).result
 
 
 def _largest(file: RunFile, resolved: ResolvedRun) -> tuple[int, MemoryResult | None]:
-    """The largest micro-batch whose replay fits, and its result; None where none does."""
+    """The largest micro-batch whose replay fits, and its result; (0, None) where none does."""
     limit = resolved.hardware.memory_bytes
 
     def by_ledger(low: int, high: int, beside: int) -> int:
-        """The largest one from low to high that the ledger has room for, beside some bytes."""
+        """The largest batch from low to high that fits by the ledger, with `beside` bytes added."""
         while low < high:
             middle = (low + high + 1) // 2
             run = replace(resolved.run, batch=middle)
@@ -213,7 +214,7 @@ def _largest(file: RunFile, resolved: ResolvedRun) -> tuple[int, MemoryResult | 
     best: MemoryResult | None = None
     tries = 0
     while fails - fits > 1:
-        result = _replayed(file, guess)
+        result = _result_with_batch(file, guess)
         tries += 1
         if result.fits_on_gpu:
             fits, best = guess, result
@@ -226,10 +227,8 @@ def _largest(file: RunFile, resolved: ResolvedRun) -> tuple[int, MemoryResult | 
 
 
 def multinode(_body: Any, _options: Options) -> Any:
-    """Traffic between nodes."""
-    raise UnsupportedFieldError(
-        "traffic between nodes is not calculated yet; calculate says the memory"
-    )
+    """Refuses: traffic between nodes is not supported."""
+    raise UnsupportedFieldError("traffic between nodes is not supported; calculate says the memory")
 
 
 EXPORTS: dict[str, Callable[[RunFile, ResolvedRun], dict[str, Any]]] = {
@@ -237,12 +236,12 @@ EXPORTS: dict[str, Callable[[RunFile, ResolvedRun], dict[str, Any]]] = {
     "yaml": _yaml,
     "deepspeed": _deepspeed,
 }
-LATER = ("accelerate", "lightning", "axolotl")
+UNSUPPORTED = ("accelerate", "lightning", "axolotl")
 REFERENCE: dict[str, Callable[[Any, Options], Any]] = {
     "explain-formula": explain_formula,
     "export": export,
     "optimize/batch-size": optimize_batch_size,
     "inference/calculate": inference,
     "multinode/calculate": multinode,
-    "hf/fetch": fetched,
+    "hf/fetch": fetch_model,
 }

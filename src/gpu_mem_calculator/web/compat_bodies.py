@@ -1,8 +1,8 @@
-"""What the reference calculator's own page sends, as a run file.
+"""The bodies that the reference calculator's page sends, as run files.
 
-Its page sends every field it has, those of other engines with them, as they stood when they were
-hidden. A field that means nothing to the chosen engine is dropped where it says nothing; what says
-something is left in place, and reading the run file refuses it in the usual words.
+Its page sends every field, also those of other engines, with the values they had when they were
+hidden. A field that the chosen engine does not have is dropped where its value asks for nothing.
+Any other is left in place, and reading the run file refuses it with the usual sentence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..core.runfile import hints
 from ..engines import engine, spellings
 
 Section = dict[str, Any]
-# Fields of its engine section that ask for nothing, with the values that do so.
+# Fields of its engine section, with the values that ask for nothing.
 OFF: Mapping[str, tuple[Any, ...]] = {
     "zero_stage": (0,),
     "offload_optimizer": ("none",),
@@ -23,28 +23,28 @@ OFF: Mapping[str, tuple[Any, ...]] = {
     "use_distributed_optimizer": (False,),
     "num_micro_batches": (1,),
 }
-# Its defaults, which ask for something unless the whole form is there to show what they are.
+# Its page's defaults. They ask for something, unless a body has all of `FORM`, as the page's has.
 FORM = frozenset({"zero_stage", "offload_optimizer", "offload_param"})
-KEPT: Mapping[str, tuple[Any, ...]] = {
+FORM_DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "zero_stage": (3,),
     "offload_optimizer": ("cpu",),
     "zero_init": (True,),
     "sharding_strategy": ("full_shard",),
 }
-# Its defaults for experts, of its page and of its library.
+# The defaults for experts of its page and of its library.
 NO_EXPERTS: Mapping[str, tuple[Any, ...]] = {"num_experts": (1, 8), "top_k": (1, 2)}
 RENAMED = {"use_distributed_optimizer": "distributed_optimizer"}
 
 
 def from_reference(body: Any) -> Any:
-    """A run file from a body of the reference calculator; a run file stays as it is."""
+    """The run file of a reference calculator's body; a run file is returned as it is."""
     if not isinstance(body, Mapping):
         return body
-    made = dict(body)
+    run = dict(body)
     for name, read in SECTIONS.items():
-        if isinstance(made.get(name), Mapping):
-            made[name] = read(dict(made[name]), body)
-    return made
+        if isinstance(run.get(name), Mapping):
+            run[name] = read(dict(run[name]), body)
+    return run
 
 
 def _model(section: Section, _body: Mapping[str, Any]) -> Section:
@@ -55,29 +55,29 @@ def _model(section: Section, _body: Mapping[str, Any]) -> Section:
 
 def _engine(section: Section, body: Mapping[str, Any]) -> Section:
     name = spellings().get(str(section.get("type") or "pytorch_ddp").lower())
-    own = engine(name).options if name else hints(EngineConfig)
+    options = engine(name).options if name else hints(EngineConfig)
     whole = section.keys() >= FORM
-    made = {}
+    engine_section = {}
     for key, value in section.items():
         ours = RENAMED.get(key, key)
-        values = (*OFF.get(key, ()), *(KEPT.get(key, ()) if whole else ()))
+        values = (*OFF.get(key, ()), *(FORM_DEFAULTS.get(key, ()) if whole else ()))
         values = (None, *values) if values else ()
-        if ours in own and (ours == key or ours not in section):
-            made[ours] = value
-        elif not among(value, values) and not _said_elsewhere(key, value, body):
-            made[key] = value
-    return made
+        if ours in options and (ours == key or ours not in section):
+            engine_section[ours] = value
+        elif not among(value, values) and not _is_accumulation(key, value, body):
+            engine_section[key] = value
+    return engine_section
 
 
-def _said_elsewhere(key: str, value: Any, body: Mapping[str, Any]) -> bool:
-    """Micro-batches are a run's gradient accumulation: the same number twice is no other one."""
+def _is_accumulation(key: str, value: Any, body: Mapping[str, Any]) -> bool:
+    """Whether a field is the gradient accumulation of the training section, under another name."""
     training = body.get("training")
     steps = training.get("gradient_accumulation_steps") if isinstance(training, Mapping) else None
     return key == "num_micro_batches" and steps is not None and among(value, (steps,))
 
 
 def _hardware(section: Section, _body: Mapping[str, Any]) -> Section:
-    """The total is a product of what is there beside it."""
+    """The section without its total, where that is num_gpus × gpu_memory_gb."""
     count, each = section.get("num_gpus", 1), section.get("gpu_memory_gb", 80)
     numbers = isinstance(count, int | float) and isinstance(each, int | float)
     total = section.get("total_gpu_memory_gb")
@@ -87,7 +87,7 @@ def _hardware(section: Section, _body: Mapping[str, Any]) -> Section:
 
 
 def among(value: Any, values: tuple[Any, ...]) -> bool:
-    """Whether a value is one of some; true is not 1."""
+    """Whether `values` has this value; True does not equal 1 here."""
     flag = isinstance(value, bool)
     return any(flag == isinstance(one, bool) and value == one for one in values)
 

@@ -1,7 +1,8 @@
-"""The reference calculator's inference: its fields onto each engine's own, its answer from ours.
+"""The reference calculator's inference: its fields as each engine's options, its answer from ours.
 
-A field that is not modelled, or is another engine's, is dropped where it says nothing and refused
-where it says something. Its page sends every field; what it sends untouched says nothing, too.
+A field that is not modelled, or belongs to another engine, is dropped where its value asks for
+nothing and refused otherwise. Its page sends every field; a field at the page's default asks for
+nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +28,18 @@ from ..serving import server, spellings
 from ..timing.serving import step_rates
 from .compat_bodies import among, from_reference
 
-DEFAULT_ENGINE = "transformers"  # the reference's where a body names none
+DEFAULT_ENGINE = "transformers"  # the reference calculator's, where a body names none
 EXAMPLE = '{"model": {"name": "llama2-7b"}, "inference": {"engine_type": "vllm"}}'
 PLAIN_QUANTIZATION = {"awq": "awq", "gptq": "gptq_int4", "fp8": "fp8"}
 
 
 class ReferenceField(Struct, frozen=True):
-    """One of its fields: our key, "" where it is not modelled; the value that its library has for
-    nothing; what its page sends untouched; its words, where ours are others.
+    """One of its fields.
+
+    - `key`: our key, "" where the field is not modelled
+    - `nothing`: its library's default, which asks for nothing
+    - `untouched`: its page's default
+    - `words`: its values -> ours, where they differ
     """
 
     key: str = ""
@@ -43,8 +48,8 @@ class ReferenceField(Struct, frozen=True):
     words: Mapping[str, str] | None = None
 
 
-# Fields that every engine has.
-COMMON = {
+# Fields of every engine.
+COMMON_FIELDS = {
     "batch_size": ReferenceField("batch_size"),
     "max_seq_len": ReferenceField("max_seq_len"),
     "tensor_parallel_size": ReferenceField("tensor_parallel_size"),
@@ -56,7 +61,7 @@ COMMON = {
     "enable_streaming": ReferenceField(nothing=False),
 }
 # Fields of one engine.
-OWN: Mapping[str, Mapping[str, ReferenceField]] = {
+ENGINE_FIELDS: Mapping[str, Mapping[str, ReferenceField]] = {
     "transformers": {"gpu_memory_utilization": ReferenceField(nothing=0.9)},
     "tgi": {
         "max_total_tokens": ReferenceField("max_total_tokens", untouched=4096),
@@ -98,14 +103,16 @@ OWN: Mapping[str, Mapping[str, ReferenceField]] = {
         "multi_lora_enabled": ReferenceField(nothing=False),
     },
 }  # fmt: skip
-OTHERS = {key: (field, name) for name, own in OWN.items() for key, field in own.items()}
+FIELD_OWNERS = {
+    key: (field, name) for name, fields in ENGINE_FIELDS.items() for key, field in fields.items()
+}
 # A body with one field of each engine is the page's whole form.
 FORM = frozenset({"tgi_quantize", "vllm_quantization", "trt_max_batch_size", "chunk_size"})
 
 
 def inference(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:
-    """Its answer, and ours beside it as `result`; `left_out` are its engine's fields that are not
-    modelled and stood at their defaults.
+    """Its answer, and ours as `result`; `left_out` are the fields of its engine that are not
+    modelled and were at the page's defaults.
     """
     data, left_out = inference_run(body)
     estimate = full_estimate(_with_context(read(data)), replay=False)
@@ -127,35 +134,38 @@ def inference(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def inference_run(body: Any) -> tuple[Any, list[str]]:
-    """A run file from its body, and the fields that were left out."""
-    made = from_reference(body)
-    if not isinstance(made, Mapping) or not isinstance(made.get("inference"), Mapping):
+    """The run file of its body, and the fields that were left out."""
+    run = from_reference(body)
+    if not isinstance(run, Mapping) or not isinstance(run.get("inference"), Mapping):
         raise InputError(['the body must be an object with "model" and "inference", such as '
                           f"{EXAMPLE}"])  # fmt: skip
-    given = dict(made["inference"])
-    names = [given.pop(key, None) for key in ("engine_type", "engine")]
+    fields = dict(run["inference"])
+    names = [fields.pop(key, None) for key in ("engine_type", "engine")]
     name = next((one for one in names if one is not None), DEFAULT_ENGINE)
     engine = spellings().get(str(name).lower())
-    if engine is None:  # refused with the nearest that there is
-        return {**made, "inference": {"engine": name}}, []
-    reading = ReferenceReading(engine=engine, whole=given.keys() >= FORM)
+    if engine is None:  # reading the run file refuses it, with the nearest name
+        return {**run, "inference": {"engine": name}}, []
+    reading = ReferenceReading(engine=engine, whole=fields.keys() >= FORM)
     if None not in names and names[0] != names[1]:
         reading.problems.append(f"inference.engine_type={names[0]!r} and engine={names[1]!r} are "
                                 "the same thing; leave one out")  # fmt: skip
-    for key, value in given.items():
+    for key, value in fields.items():
         reading.take(key, value)
-    hardware = made.get("hardware")
+    hardware = run.get("hardware")
     gpus = hardware.get("num_gpus") if isinstance(hardware, Mapping) else None
-    reading.problems.extend(_sharded(reading.section, gpus or 1))
+    reading.problems.extend(_apply_shards(reading.section, gpus or 1))
     if reading.problems:
         raise InputError(reading.problems)
-    return {**made, "inference": {"engine": engine, **reading.section}}, reading.left_out
+    return {**run, "inference": {"engine": engine, **reading.section}}, reading.left_out
 
 
 class ReferenceReading(Struct, kw_only=True):
-    """What its fields become: our section, those left out, a sentence for each that cannot be.
+    """Reads its fields one by one.
 
-    `whole`: the page sent all that it has.
+    - `whole`: the body has every field of the page
+    - `section`: the inference section of the run file
+    - `left_out`: fields at the page's defaults that are not modelled
+    - `problems`: a sentence for each field that is refused
     """
 
     engine: str
@@ -165,18 +175,18 @@ class ReferenceReading(Struct, kw_only=True):
     problems: list[str] = msgspec.field(default_factory=list)
 
     def take(self, key: str, value: Any) -> None:
-        """One field."""
-        own = {**COMMON, **OWN.get(self.engine, {})}
+        """Read one field; None asks for nothing."""
+        fields = {**COMMON_FIELDS, **ENGINE_FIELDS.get(self.engine, {})}
         if value is None:
             return
-        if key in own:
-            self._own(key, value, own[key])
-        elif key in OTHERS:
-            self._foreign(key, value, *OTHERS[key])
+        if key in fields:
+            self._take_own(key, value, fields[key])
+        elif key in FIELD_OWNERS:
+            self._take_foreign(key, value, *FIELD_OWNERS[key])
         else:
-            self._put(key, key, value)  # one of our keys, or refused when it is read
+            self._put(key, key, value)  # one of our keys; else reading the run file refuses it
 
-    def _own(self, key: str, value: Any, field: ReferenceField) -> None:
+    def _take_own(self, key: str, value: Any, field: ReferenceField) -> None:
         title = server(self.engine).title
         if field.key and field.words is None:
             self._put(key, field.key, value)
@@ -194,8 +204,8 @@ class ReferenceReading(Struct, kw_only=True):
             self.problems.append(f"inference.{key}={value!r} is not modelled for {title}; leave it "
                                  "out")  # fmt: skip
 
-    def _foreign(self, key: str, value: Any, field: ReferenceField, whose: str) -> None:
-        """Another engine's field: of the same name as one of our keys, or refused."""
+    def _take_foreign(self, key: str, value: Any, field: ReferenceField, whose: str) -> None:
+        """Read another engine's field: one of our keys has the same name, or it is refused."""
         untouched = self.whole and among(value, (field.untouched,))
         if untouched or among(value, (field.nothing,)):
             return
@@ -206,15 +216,15 @@ class ReferenceReading(Struct, kw_only=True):
                              f"{server(self.engine).title}; leave it out")  # fmt: skip
 
     def _put(self, key: str, ours: str, value: Any) -> None:
-        """A value under our key, once."""
+        """Set our key; refuse a second value for it."""
         if self.section.get(ours, value) != value:
             self.problems.append(f"inference.{key}={value!r} is {ours}, which is there with "
                                  f"{self.section[ours]!r}; leave one out")  # fmt: skip
         self.section[ours] = value
 
 
-def _sharded(section: dict[str, Any], gpus: Any) -> Iterator[str]:
-    """TGI's shards are its ranks: a number of them, or every GPU that there is."""
+def _apply_shards(section: dict[str, Any], gpus: Any) -> Iterator[str]:
+    """Set tensor_parallel_size from TGI's shards: a number, or all `gpus`; yields the problems."""
     sharded, shards = section.pop("sharded", False), section.pop("num_shard", 1)
     if not isinstance(sharded, bool):
         yield f"inference.sharded={sharded!r} must be true or false"
@@ -234,22 +244,23 @@ def _sharded(section: dict[str, Any], gpus: Any) -> Iterator[str]:
 
 
 def _with_context(file: RunFile) -> RunFile:
-    """transformers has no pool: its sequences are as long as the model goes, as in the reference,
-    the last of their tokens new.
+    """A transformers run with the longest prompt: max_seq_len less the new tokens.
+
+    transformers has no pool to size; the reference calculator takes full sequences, too.
     """
-    given = file.inference
-    assert given is not None
-    if given.engine != "transformers" or given.prompt_len is not None:
+    inference = file.inference
+    assert inference is not None
+    if inference.engine != "transformers" or inference.prompt_len is not None:
         return file
-    length = given.max_seq_len or find_model(file.model).arch.max_seq_len
-    new = given.new_tokens
+    length = inference.max_seq_len or find_model(file.model).arch.max_seq_len
+    new = inference.new_tokens
     if new is None:
         new = int(server("transformers").options["new_tokens"])
-    return replace(file, inference=replace(given, prompt_len=max(1, length - new)))
+    return replace(file, inference=replace(inference, prompt_len=max(1, length - new)))
 
 
 def _context(estimate: Estimate) -> int:
-    """Tokens of one sequence."""
+    """Tokens of one sequence, prompt and new ones."""
     if estimate.served:
         return estimate.served[0].max_seq_len
     run = estimate.resolved.run
@@ -257,21 +268,21 @@ def _context(estimate: Estimate) -> int:
 
 
 def _breakdown(estimate: Estimate) -> dict[str, float]:
-    """Its four parts as alive at the peak; they add up to the total."""
+    """GiB of its four parts at the peak; they add up to the total."""
     ledger = estimate.ledger
     parts = ledger.parts(ledger.peak_instant(phases=STEP))
-    named = {
+    sizes = {
         "model_params_gb": int(parts[PARAM]) / GIB,
         "kv_cache_gb": int(parts[CACHE]) / GIB,
         "activations_gb": int(parts[ACT]) / GIB,
     }
-    rest = estimate.result.total_memory_per_gpu_gb - sum(named.values())
-    return {**named, "overhead_gb": rest}
+    rest = estimate.result.total_memory_per_gpu_gb - sum(sizes.values())
+    return {**sizes, "overhead_gb": rest}
 
 
 def _rate(estimate: Estimate, context: int, most: int) -> tuple[float | None, str]:
-    """Tokens a second with as many sequences as are asked for and fit, an upper bound; or why
-    there is no figure.
+    """Tokens per second, an upper bound, with at most the sequences asked for that fit; or None and
+    why there is no figure.
     """
     why = no_speed(estimate)
     resolved = estimate.resolved

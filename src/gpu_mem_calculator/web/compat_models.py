@@ -1,4 +1,4 @@
-"""Models in the reference calculator's fields: the presets, and what the hub has."""
+"""Models in the reference calculator's fields: the presets, and models of the hub."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..core.models import ModelConfig
 from ..hub.names import is_hub_name
 from ..report.lines import count
 
-LONGEST = 4096  # tokens a preset trains on; a model's own limit where that is lower
+LONGEST = 4096  # tokens a preset trains on, at most; less where the model's limit is lower
 FIELDS = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "max_seq_len")
 REQUIRED = ("num_parameters", *FIELDS)
 EXPERTS = ("num_experts", "top_k", "expert_intermediate_size")
-# How a preset trains: sharded over one node, so that most of them fit.
+# A preset trains with ZeRO-3 on one node, so that most of them fit.
 TRAINING = {"batch_size": 1, "gradient_accumulation_steps": 1, "optimizer": "adamw",
             "dtype": "bf16", "activation_checkpointing": 4}  # fmt: skip
 PARALLELISM = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "data_parallel_size": 8,
@@ -31,11 +31,11 @@ SERVER = {"engine": "vllm"}  # for models whose training is not modelled
 
 @cache
 def presets() -> dict[str, dict[str, Any]]:
-    """Every preset by its name."""
-    return {row["name"]: _shown(row) for row in catalog.rows("index")}
+    """What a list of presets shows, by name."""
+    return {row["name"]: _preset_row(row) for row in catalog.rows("index")}
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def _preset_row(row: Mapping[str, Any]) -> dict[str, Any]:
     family = catalog.preset_config(row["config"]).get("model_type", "")
     words = [f"{family}", f"{count(row['num_parameters'])} parameters", row.get("hub_id", "")]
     return {
@@ -48,8 +48,9 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def preset(name: str) -> dict[str, Any] | None:
-    """A preset as a run file: sharded training on a node, or a server where it cannot be trained
-    here. None where there is none of that name.
+    """A preset as a run file: ZeRO-3 on one node, or a server where its training is not modelled.
+
+    None where no preset has that name.
     """
     row = catalog.find("index", name) if name else None
     if row is None:
@@ -65,25 +66,25 @@ def preset(name: str) -> dict[str, Any] | None:
 
 
 def model_fields(model: ResolvedModel) -> dict[str, Any]:
-    """The reference's fields, as the model's config.json has them; what that leaves open is left
-    out.
+    """The reference calculator's fields, as the model's config.json has them; fields that it does
+    not have are left out.
     """
     config = model.config or {}
     inner = config.get("text_config")
     sizes = inner if isinstance(inner, Mapping) else config
-    found: dict[str, Any] = {"num_parameters": model.arch.num_parameters}
+    fields: dict[str, Any] = {"num_parameters": model.arch.num_parameters}
     for field in FIELDS:
         values = (sizes.get(key) for key in SAME_KEYS[field])
         value = next((one for one in values if type(one) is int), None)
         if value is not None:
-            found[field] = value
+            fields[field] = value
     experts = expert_facts(model.arch)
-    found["moe_enabled"] = bool(experts)
-    return found | {field: experts[field] for field in EXPERTS if field in experts}
+    fields["moe_enabled"] = bool(experts)
+    return fields | {field: experts[field] for field in EXPERTS if field in experts}
 
 
-def fetched(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:
-    """A model of the hub, or a preset, in the reference's fields."""
+def fetch_model(body: Any, _options: Mapping[str, str]) -> dict[str, Any]:
+    """A model of the hub, or a preset, in the reference calculator's fields."""
     if not isinstance(body, Mapping) or not isinstance(body.get("model_id"), str):
         raise InputError(['the body must be an object such as {"model_id": "owner/model"}'])
     if body.get("token") not in (None, ""):

@@ -1,4 +1,4 @@
-"""From a request to its answer: read its body within bounds, ask a lane, send what comes back."""
+"""From a request to its reply: read the body within limits, run the task in a lane, respond."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ from .reply_cache import ReplyCache
 from .settings import ServiceSettings
 from .worker_messages import JSON, TaskReply, TaskRequest, refusal
 
-MOST_OPTIONS, MOST_TEXT = 200, 64 * KIB  # of an address
+MOST_OPTIONS, MOST_QUERY_BYTES = 200, 64 * KIB
 SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a picture carries its own styles
 BUSY = "the service is busy; try again in a second"
 LATE = "this takes longer than {:g} seconds, the limit here; try a smaller run"
-GONE = 499  # the client has left; nobody sees it but the log
+GONE = 499  # the client has disconnected; only the log shows this status
 
 
 class BodyTooLargeError(Exception):
-    """The body is larger than the service takes."""
+    """The body has more bytes than `ServiceSettings.body_bytes`."""
 
 
-async def asked(request: Request, task: str, lane: str, **more: str) -> Response:
-    """The answer to a request by a calculating process."""
+async def answer_request(request: Request, task: str, lane: str, **more: str) -> Response:
+    """The response of a calculating process, or a remembered one; `more` are words of the path."""
     state = request.app.state
     settings: ServiceSettings = state.settings
     try:
         async with asyncio.timeout(settings.body_seconds):
-            body = await _body(request, settings.body_bytes)
+            body = await _read_body(request, settings.body_bytes)
     except BodyTooLargeError:
-        return _sent(refusal(413, [f"the body is larger than {settings.body_bytes:,} bytes"]))
+        return _response(refusal(413, [f"the body is larger than {settings.body_bytes:,} bytes"]))
     except TimeoutError:
-        return _sent(refusal(408, [f"the body took longer than {settings.body_seconds:g} seconds"]))
+        return _response(
+            refusal(408, [f"the body took longer than {settings.body_seconds:g} seconds"])
+        )
     except ClientDisconnect:
         return Response(status_code=GONE)
     options = {**dict(request.query_params.items()), **more}
-    if len(options) > MOST_OPTIONS or len(request.scope["query_string"]) > MOST_TEXT:
-        return _sent(refusal(414, ["the address is too long; send the run as a body"]))
+    if len(options) > MOST_OPTIONS or len(request.scope["query_string"]) > MOST_QUERY_BYTES:
+        return _response(refusal(414, ["the address is too long; send the run as a body"]))
     packs = "gzip" in request.headers.get("accept-encoding", "")
     key = (task, body, (*options.items(), ("gzip", str(packs))))
-    known: ReplyCache = state.known
-    reply = known.get(key)
+    replies: ReplyCache = state.reply_cache
+    reply = replies.get(key)
     if reply is not None:
         OUTCOMES.labels(lane, "remembered").inc()
-        return _sent(reply)
-    return await _answered(
-        request, state.lanes[lane], TaskRequest(task, body, options, packs), known, key
+        return _response(reply)
+    return await _run_task(
+        request, state.lanes[lane], TaskRequest(task, body, options, packs), replies, key
     )
 
 
-async def _body(request: Request, most: int) -> bytes:
-    """The body, as long as it stays within bounds."""
+async def _read_body(request: Request, most: int) -> bytes:
+    """The whole body; raises `BodyTooLargeError` above `most` bytes."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length[:18]) > most:
         raise BodyTooLargeError
@@ -69,24 +71,24 @@ async def _body(request: Request, most: int) -> bytes:
     return b"".join(parts)
 
 
-async def _answered(
-    request: Request, lane: ProcessLane, ask: TaskRequest, known: ReplyCache, key: object
+async def _run_task(
+    request: Request, lane: ProcessLane, ask: TaskRequest, replies: ReplyCache, key: object
 ) -> Response:
-    """The answer, or why there is none."""
+    """The task's response, or the refusal that says why there is none; counts the outcome."""
     outcome = "answered"
     try:
-        reply = await (_watched(request, lane.run(ask)) if lane.long else lane.run(ask))
+        reply = await (_run_while_connected(request, lane.run(ask)) if lane.long else lane.run(ask))
         if reply.status == 200:
-            known.keep(key, reply)
+            replies.keep(key, reply)
         else:
             outcome = "refused"
-        return _sent(reply)
+        return _response(reply)
     except QueueFullError:
         outcome = "busy"
-        return _sent(refusal(503, [BUSY]), {"retry-after": "1"})
+        return _response(refusal(503, [BUSY]), {"retry-after": "1"})
     except TimeLimitError:
         outcome = "late"
-        return _sent(refusal(504, [LATE.format(lane.seconds)]))
+        return _response(refusal(504, [LATE.format(lane.seconds)]))
     except ClientDisconnect:
         outcome = "left"
         return Response(status_code=GONE)
@@ -94,9 +96,10 @@ async def _answered(
         OUTCOMES.labels(lane.name, outcome).inc()
 
 
-async def _watched(request: Request, asking: Coroutine[Any, Any, TaskReply]) -> TaskReply:
-    """An answer that takes long, given up when the client leaves."""
-    work, gone = asyncio.ensure_future(asking), asyncio.ensure_future(_gone(request))
+async def _run_while_connected(request: Request, task: Coroutine[Any, Any, TaskReply]) -> TaskReply:
+    """The reply of a long task; raises `ClientDisconnect` when the client leaves first."""
+    work = asyncio.ensure_future(task)
+    gone = asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -107,13 +110,13 @@ async def _watched(request: Request, asking: Coroutine[Any, Any, TaskReply]) -> 
         gone.cancel()
 
 
-async def _gone(request: Request) -> None:
-    """Ends when the client has left."""
+async def _wait_for_disconnect(request: Request) -> None:
+    """Return when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _sent(reply: TaskReply, headers: dict[str, str] | None = None) -> Response:
+def _response(reply: TaskReply, headers: dict[str, str] | None = None) -> Response:
     more: dict[str, Any] = dict(headers or {})
     if reply.packed:
         more |= {"content-encoding": "gzip", "vary": "accept-encoding"}

@@ -1,4 +1,4 @@
-"""What an operator sees: Prometheus metrics and one line of JSON a request.
+"""What an operator sees: Prometheus metrics and one line of JSON for each request.
 
 Neither holds what a client sent: no body, no query, no header, no address of a client.
 """
@@ -19,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOG = logging.getLogger("gpu_mem_calculator.web")
-SHARED = "PROMETHEUS_MULTIPROC_DIR"  # where processes put their counts together
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # the folder in which processes share their counts
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 REQUESTS = Counter("gpu_mem_calc_requests", "Requests answered.", ["method", "route", "status"])
@@ -41,18 +41,20 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-RAW = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+HEADER_BYTES = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
-_counted, _timed = cache(REQUESTS.labels), cache(SECONDS.labels)  # finding them takes a while
+# cached: looking a label up takes a while
+_request_counter = cache(REQUESTS.labels)
+_request_timer = cache(SECONDS.labels)
 
 
 class JsonLines(logging.Formatter):
     """A record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, what happened, and its fields."""
-        said: dict[str, Any] = {
+        """The record's time (UTC), level, message and fields."""
+        line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
             + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
@@ -60,12 +62,12 @@ class JsonLines(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            said["trace"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(said).decode()
+            line["trace"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line).decode()
 
 
 def start_logs(level: str) -> None:
-    """Lines of JSON on stderr."""
+    """Log lines of JSON to stderr from this level on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     LOG.handlers[:] = [handler]
@@ -74,7 +76,7 @@ def start_logs(level: str) -> None:
 
 
 def metrics() -> bytes:
-    """Every process's counts in Prometheus' text format."""
+    """The counts of every process in Prometheus' text format."""
     if SHARED not in os.environ:
         return generate_latest()
     registry = CollectorRegistry()
@@ -82,51 +84,57 @@ def metrics() -> bytes:
     return generate_latest(registry)
 
 
-def leave() -> None:
-    """This process's gauges end with it."""
+def drop_gauges() -> None:
+    """Remove this process's gauges from the shared counts, as it ends."""
     if SHARED in os.environ:
         mark_process_dead(os.getpid())  # type: ignore[no-untyped-call]
 
 
 class RequestObserver:
-    """Counts and logs every request, and puts the headers that keep a browser safe on it."""
+    """Counts and logs every request, and adds the security headers to its response."""
 
     def __init__(self, app: ASGIApp, names: Mapping[Any, str]) -> None:
         self.app, self.names = app, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one ASGI request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began = time.perf_counter()
-        seen = {"status": 0, "bytes": 0}
+        start = time.perf_counter()
+        response = {"status": 0, "bytes": 0}
         try:
-            await self.app(scope, receive, _watched(send, seen))
+            await self.app(scope, receive, _observed_send(send, response))
         finally:
             route = self.names.get(scope.get("endpoint"), "other")
-            _note(scope["method"], route, seen, time.perf_counter() - began)
+            _count_and_log(scope["method"], route, response, time.perf_counter() - start)
 
 
-def _watched(send: Send, seen: dict[str, int]) -> Callable[[Message], Any]:
-    async def watched(message: Message) -> None:
+def _observed_send(send: Send, response: dict[str, int]) -> Callable[[Message], Any]:
+    async def observed(message: Message) -> None:
         if message["type"] == "http.response.start":
-            seen["status"] = message["status"]
-            own = {name for name, _ in message["headers"]}
-            message["headers"] = [*message["headers"], *(h for h in RAW if h[0] not in own)]
+            response["status"] = message["status"]
+            names = {name for name, _ in message["headers"]}
+            message["headers"] = [
+                *message["headers"],
+                *(h for h in HEADER_BYTES if h[0] not in names),
+            ]
         elif message["type"] == "http.response.body":
-            seen["bytes"] += len(message.get("body", b""))
+            response["bytes"] += len(message.get("body", b""))
         await send(message)
 
-    return watched
+    return observed
 
 
-def _note(method: str, route: str, seen: dict[str, int], seconds: float) -> None:
-    """Routes are named by their pattern, and methods are a few: clients cannot invent names."""
+def _count_and_log(method: str, route: str, response: dict[str, int], seconds: float) -> None:
+    """Count and log one request.
+
+    `route` is a pattern and methods are a fixed set: clients cannot add labels to the metrics.
+    """
     method = method if method in ("GET", "POST", "HEAD") else "other"
-    _counted(method, route, seen["status"]).inc()
-    _timed(route).observe(seconds)
+    _request_counter(method, route, response["status"]).inc()
+    _request_timer(route).observe(seconds)
     if not LOG.isEnabledFor(logging.INFO):
         return
-    fields = {"method": method, "route": route, **seen, "ms": round(1000 * seconds, 2)}
+    fields = {"method": method, "route": route, **response, "ms": round(1000 * seconds, 2)}
     LOG.info("request", extra={"fields": fields})

@@ -24,29 +24,29 @@ EXAMPLE = {
     "hardware": {"gpu": "a100-80gb-sxm", "num_gpus": 8},
 }
 SERVED = {"model": {"name": "llama2-7b"}, "hardware": {"gpu": "a100-80gb-sxm"}}
-# By the body's name, or the answer's where only some bodies have it.
+# By the schema of the body, or of the answer where only some bodies have an example.
 EXAMPLES = {
     SERVER: {**SERVED, "inference": {"engine": "vllm"}},
     RUN: EXAMPLE,
     ANYTHING: EXAMPLE,
     INFERENCE: {**SERVED, "inference": {"engine_type": "vllm", "batch_size": 8}},
     "HubModel": {"model_id": "llama2-7b"},
-    "Pasted": {"text": "model_type: llama"},
+    "PastedText": {"text": "model_type: llama"},
 }
-FAILS = {
+FAILURES = {
     404: "no such thing",
     408: "the body took too long to arrive",
     413: "the body is too large",
     414: "the address is too long",
     422: "what is wrong, one sentence each",
-    501: "not made yet",
+    501: "not supported",
     503: "busy: come back in a second",
     504: "over the time limit",
 }
 
 
 class RouteDocument(Struct, frozen=True, kw_only=True):
-    """What the documentation says of an address."""
+    """What the OpenAPI document says of one address."""
 
     summary: str
     tag: str
@@ -58,30 +58,30 @@ class RouteDocument(Struct, frozen=True, kw_only=True):
     fails: tuple[int, ...] = ()
 
 
-def document(of: RouteDocument, name: str) -> dict[str, Any]:
-    """It as an OpenAPI operation."""
-    made: dict[str, Any] = {
+def operation(doc: RouteDocument, name: str) -> dict[str, Any]:
+    """An OpenAPI operation; `name` is its method and path."""
+    data: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", name.lower()).strip("_"),
-        "summary": of.summary,
-        "tags": [of.tag],
+        "summary": doc.summary,
+        "tags": [doc.tag],
         "parameters": [
-            *({"name": name, "in": "path", "required": True, **WORDS[name]} for name in of.words),
-            *({"name": name, "in": "query", **QUERY[name]} for name in of.query),
+            *({"name": name, "in": "path", "required": True, **WORDS[name]} for name in doc.words),
+            *({"name": name, "in": "query", **QUERY[name]} for name in doc.query),
         ],
         "responses": {
-            "200": {"description": "done", "content": {of.media: {"schema": _schema(of.answer)}}},
-            **{str(code): {"description": FAILS[code],
-                           "content": {JSON: {"schema": _schema("Problems")}}}
-               for code in of.fails},
+            "200": {"description": "done", "content": {doc.media: {"schema": _schema(doc.answer)}}},
+            **{str(code): {"description": FAILURES[code],
+                           "content": {JSON: {"schema": _schema("ProblemsBody")}}}
+               for code in doc.fails},
         },
     }  # fmt: skip
-    if of.body is not None:
-        content: dict[str, Any] = {"schema": _schema(of.body)}
-        example = EXAMPLES.get(of.answer) or EXAMPLES.get(of.body)
+    if doc.body is not None:
+        content: dict[str, Any] = {"schema": _schema(doc.body)}
+        example = EXAMPLES.get(doc.answer) or EXAMPLES.get(doc.body)
         if example:
             content["example"] = example
-        made["requestBody"] = {"required": of.body != ANYTHING, "content": {JSON: content}}
-    return made
+        data["requestBody"] = {"required": doc.body != ANYTHING, "content": {JSON: content}}
+    return data
 
 
 def _schema(name: str) -> dict[str, Any]:
@@ -90,10 +90,10 @@ def _schema(name: str) -> dict[str, Any]:
 
 @cache
 def _components() -> dict[str, Any]:
-    _, made = msgspec.json.schema_components(TYPES, ref_template=TEMPLATE)
+    _, types = msgspec.json.schema_components(TYPES, ref_template=TEMPLATE)
     texts = {"type": "object", "additionalProperties": {"type": "string"}}
     return {
-        **made,
+        **types,
         **body_schemas(TEMPLATE),
         SERVER: {"allOf": [_schema("MemoryResult"), _schema("Answers")],
                  "description": "A server's result, and beside it what was asked of it."},
@@ -105,7 +105,7 @@ def _components() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def whole(info: dict[str, str], paths: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The document of every address."""
-    made = {"openapi": "3.1.0", "info": info, "paths": paths}
-    return {**made, "components": {"schemas": _components()}}
+def openapi_document(info: dict[str, str], paths: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The OpenAPI document of every address."""
+    head = {"openapi": "3.1.0", "info": info, "paths": paths}
+    return {**head, "components": {"schemas": _components()}}

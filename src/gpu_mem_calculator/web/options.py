@@ -1,6 +1,6 @@
-"""What an address may say: its options behind the question mark, its words in the path.
+"""The options of an address: its query parameters and the words of its path.
 
-Each is described and read here, so that what the description allows is what is taken.
+Each is described and read here, so that what the description allows is what is accepted.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import InputError
-from .compat import EXPORTS, LATER
+from .compat import EXPORTS, UNSUPPORTED
 
 Options = Mapping[str, str]
 WIDTHS = (320, 1600)
 WIDTH = 1000
-MOST_NUMBERS = 64  # contexts, and concurrencies
+MOST_NUMBERS = 64  # of contexts, and of concurrencies
 NUMBER = "[1-9][0-9]{0,8}"
 NUMBERS = f"^({NUMBER}(,{NUMBER}){{0,{MOST_NUMBERS - 1}}})?$"
 THEMES = ("light", "dark")
 REPLAYS = ("false", "true")
-# Behind the question mark; beside `model.name` any setting, `section.key=value`.
+# Query parameters; where `model.name` is one, so is any setting, `section.key=value`.
 QUERY: dict[str, dict[str, Any]] = {
     "contexts": {"schema": {"type": "string", "pattern": NUMBERS}, "example": "4096,32768",
                  "description": "rows of the table, such as 4096,32768"},
@@ -36,17 +36,18 @@ QUERY: dict[str, dict[str, Any]] = {
     "model.name": {"schema": {"type": "string", "minLength": 1}, "example": "llama2-7b",
                    "description": "a setting; every `section.key` of a run file may be one"},
 }  # fmt: skip
-# In the path.
+# Words of the path.
 WORDS: dict[str, dict[str, Any]] = {
-    "format": {"schema": {"type": "string", "enum": [*EXPORTS, *LATER]}, "example": "deepspeed",
-               "description": f"in any case; not made yet: {', '.join(LATER)}"},
+    "format": {"schema": {"type": "string", "enum": [*EXPORTS, *UNSUPPORTED]},
+               "example": "deepspeed",
+               "description": f"in any case; not supported: {', '.join(UNSUPPORTED)}"},
     "name": {"schema": {"type": "string", "minLength": 1}, "example": "llama2-7b",
              "description": "a name of /api/presets; a beginning is enough where it is unique"},
 }  # fmt: skip
 
 
 def one_of(options: Options, name: str, words: tuple[str, ...]) -> str:
-    """One of some words; the first where the option is left out."""
+    """An option that must be one of `words`; the first where it is left out."""
     word = options.get(name, words[0])
     if word not in words:
         raise InputError([f"{name}={word!r} must be {' or '.join(words)}"])
@@ -54,7 +55,7 @@ def one_of(options: Options, name: str, words: tuple[str, ...]) -> str:
 
 
 def width(options: Options) -> int:
-    """How wide a picture is."""
+    """The width of a picture in pixels."""
     low, high = WIDTHS
     text = options.get("width", str(WIDTH))
     if not re.fullmatch(NUMBER, text) or not low <= int(text) <= high:

@@ -1,4 +1,4 @@
-"""The pages and what they are made of: files of this package, and the report's own styles."""
+"""The pages, their styles and scripts: files of this package and of the report."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from .. import report
 STATIC = Path(__file__).parent / "static"
 REPORT = Path(report.__path__[0])
 PAGES = {"/": "index.html", "/accuracy": "accuracy.html", "/docs": "docs.html"}
-# The report's styles are the page's, too.
+# The page uses the report's styles.
 STYLES = {"/static/css/tokens.css": "tokens.css", "/static/css/report.css": "page.css"}
-FRESH = {"cache-control": "no-cache"}  # asked again each time, sent again only when changed
+FRESH = {
+    "cache-control": "no-cache"
+}  # a browser asks each time, and gets the file only when it changed
 
 
 class StaticPages(StaticFiles):
-    """Files that a browser asks for again after an update."""
+    """Static files that a browser revalidates each time."""
 
     def file_response(self, *args: object, **rest: object) -> Response:
-        """As Starlette does, with that header."""
-        made = super().file_response(*args, **rest)  # type: ignore[arg-type]
-        made.headers.update(FRESH)
-        return made
+        """Starlette's response with the `FRESH` header."""
+        response = super().file_response(*args, **rest)  # type: ignore[arg-type]
+        response.headers.update(FRESH)
+        return response
 
 
 def add_pages(app: FastAPI) -> None:
-    """The pages, their styles and scripts."""
+    """Add the routes of the pages, their styles and scripts."""
     for path, name in PAGES.items():
         _add_file(app, path, STATIC / name)
     for path, name in STYLES.items():
@@ -39,7 +41,7 @@ def add_pages(app: FastAPI) -> None:
 
 
 def _add_file(app: FastAPI, path: str, file: Path) -> None:
-    async def sent(_request: Request) -> Response:
+    async def endpoint(_request: Request) -> Response:
         return FileResponse(file, headers=FRESH)
 
-    app.add_route(path, sent, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False)

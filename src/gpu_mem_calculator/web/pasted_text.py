@@ -1,4 +1,4 @@
-"""What people paste: a run file or a model's config.json, in JSON, YAML or TOML."""
+"""Pasted text: a run file or a model's config.json, in JSON, YAML or TOML."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ENDINGS = (".json", ".toml", ".yaml")
 WHERE = "what was pasted"
 
 
-def pasted(text: str) -> dict[str, Any]:
-    """The run file that a text means, and what the text was."""
-    data = _parsed(text)
+def read_pasted(text: str) -> dict[str, Any]:
+    """The run file of a text, and which of the two kinds the text was."""
+    data = _parse(text)
     if not isinstance(data, Mapping) or not data:
         raise InputError([f"{WHERE} is neither a run file nor a config.json: both are objects"])
     if data.keys() <= SECTIONS.keys():
@@ -22,13 +22,13 @@ def pasted(text: str) -> dict[str, Any]:
         return {"run": data, "what": "run file"}
     if "model_type" in data or "architectures" in data:
         return {"run": {"model": {"config": data}}, "what": "config.json"}
-    strange = next(key for key in data if key not in SECTIONS)
-    raise InputError([f"{strange!r} is not a section of a run file, and without a model_type "
+    unknown = next(key for key in data if key not in SECTIONS)
+    raise InputError([f"{unknown!r} is not a section of a run file, and without a model_type "
                       f"{WHERE} is no config.json"])  # fmt: skip
 
 
-def _parsed(text: str) -> Any:
-    """By whichever notation reads it; the complaint is about the one it looks like."""
+def _parse(text: str) -> Any:
+    """The text as JSON where it starts with a brace, else as TOML or YAML; the error is YAML's."""
     if text.lstrip().startswith("{"):
         return parse_text(text, ".json", WHERE)
     for ending in (".toml", ".yaml"):

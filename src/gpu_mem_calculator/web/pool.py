@@ -1,8 +1,8 @@
-"""Calculating processes: long work off the event loop, with a time limit, ended when nobody waits.
+"""Calculating processes: they keep long work off the event loop, within a time limit.
 
-A lane is a few processes of a kind. A question waits for one that is free; where too many wait,
-the next is told to come back. A process that does not stop when it is interrupted is replaced, and
-so is one that has died: its question is asked once more.
+A lane is a few processes for one kind of task. A task waits for an idle process; where too many
+wait, the next is refused. A task whose client has left is interrupted. A process that does not stop
+when it is interrupted is replaced, and so is one that has died: its task is run once more.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ import msgspec
 from .observability import LOG, READY, WAITING
 from .worker_messages import HEAD, TaskReply, TaskRequest, frame
 
-GRACE_SECONDS = 1.0  # for an interrupted question to end
+GRACE_SECONDS = 1.0  # for an interrupted task to end
 
 
 class QueueFullError(Exception):
-    """Too many wait already."""
+    """The lane has as many waiting tasks as it allows."""
 
 
 class TimeLimitError(Exception):
-    """The time limit is over."""
+    """The task took longer than the lane's limit."""
 
 
 class CalculatorProcess(asyncio.SubprocessProtocol):
-    """One calculating process; answers one question at a time."""
+    """One calculating process, which runs one task at a time."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds  # that a question may take
+        self.seconds = seconds  # that a task may take
         self.alive = False
-        self.settled = asyncio.Event()  # no question is at hand
+        self.settled = asyncio.Event()  # set while no task runs
         self.ended = asyncio.Event()
-        self._data = bytearray()  # of a reply that is not all there
+        self._data = bytearray()  # the part of a reply received so far
         self._pending: asyncio.Future[TaskReply] | None = None
         self.transport: asyncio.SubprocessTransport | None = None
 
     async def start(self) -> None:
-        """Start it, and wait until it is warm."""
+        """Start the process, and wait for its first reply: it is warmed up."""
         loop = asyncio.get_running_loop()
         reply = self._expect()
-        made, _ = await loop.subprocess_exec(
+        transport, _ = await loop.subprocess_exec(
             lambda: self, sys.executable, "-m", "gpu_mem_calculator.web.worker", str(self.seconds),
             stderr=None,
         )  # fmt: skip
-        self.transport = made
+        self.transport = transport
         self.alive = True
-        self._pipe = cast("asyncio.WriteTransport", made.get_pipe_transport(0))
+        self._pipe = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
         first = await reply
         if first.status != 200:
             raise RuntimeError(f"a calculating process does not start: {first.body.decode()}")
@@ -62,7 +62,7 @@ class CalculatorProcess(asyncio.SubprocessProtocol):
         return self._pending
 
     def pipe_data_received(self, _fd: int, data: bytes) -> None:
-        """Hand a whole reply to whoever waits for it."""
+        """Collect a reply; when it is whole, give it to the task that waits."""
         self._data += data
         if len(self._data) < HEAD.size:
             return
@@ -76,55 +76,55 @@ class CalculatorProcess(asyncio.SubprocessProtocol):
             self._pending.set_result(reply)
 
     def process_exited(self) -> None:
-        """It has died, or was ended."""
+        """The process has died, or was stopped: fail the task that waits."""
         self.alive = False
         self.ended.set()
         if self._pending is not None and not self._pending.done():
             self._pending.set_exception(ConnectionResetError("the process has died"))
 
     async def ask(self, data: bytes) -> TaskReply:
-        """One question, already in its frame."""
+        """Run one task, given as a framed message."""
         if not self.alive:
             raise ConnectionResetError("the process has died")
         reply = self._expect()
         self._pipe.write(data)
         return await reply
 
-    async def quiet(self) -> bool:
-        """Interrupt the question at hand; whether the process is ready for the next."""
+    async def interrupt(self) -> bool:
+        """Interrupt the running task; True where the process is ready for the next."""
         if self.alive and not self.settled.is_set() and sys.platform != "win32":
             assert self.transport is not None
-            self.transport.send_signal(signal.SIGINT)  # elsewhere it would reach the service, too
+            self.transport.send_signal(signal.SIGINT)  # on Windows it would reach the service, too
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.settled.wait(), GRACE_SECONDS)
         return self.alive and self.settled.is_set()
 
     async def stop(self) -> None:
-        """End it."""
+        """Kill the process and wait for its end."""
         if self.transport is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.transport.kill()
             await self.ended.wait()
             self.transport.close()
         if self._pending is not None and self._pending.done() and not self._pending.cancelled():
-            self._pending.exception()  # nobody waits for it any more
+            self._pending.exception()  # retrieve it, so that asyncio does not report it
 
 
 class ProcessLane:
-    """A few calculating processes, and those who wait for them."""
+    """A few calculating processes, and the queue of tasks that wait for one."""
 
     def __init__(
         self, name: str, size: int, *, seconds: float, waiting: int, long: bool = False
     ) -> None:
         self.name, self.size, self.seconds, self.most_waiting = name, size, seconds, waiting
-        self.long = long  # its answers take long enough to watch for clients that leave
+        self.long = long  # its tasks take long enough to stop them when the client leaves
         self.waiting = 0
         self.ready = 0
         self._gauge = WAITING.labels(name)
         self.replaced = 0
         self._idle: asyncio.Queue[CalculatorProcess] = asyncio.Queue()
         self._all: set[CalculatorProcess] = set()
-        self._mending: set[asyncio.Task[None]] = set()
+        self._recoveries: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def start(self) -> None:
@@ -132,11 +132,11 @@ class ProcessLane:
         await asyncio.gather(*(self._add() for _ in range(self.size)))
 
     async def stop(self) -> None:
-        """End every process."""
+        """Stop every process."""
         self._closed = True
-        for task in self._mending:
+        for task in self._recoveries:
             task.cancel()
-        await asyncio.gather(*self._mending, return_exceptions=True)
+        await asyncio.gather(*self._recoveries, return_exceptions=True)
         await asyncio.gather(*(one.stop() for one in self._all))
 
     async def _add(self) -> None:
@@ -153,33 +153,33 @@ class ProcessLane:
         self._idle.put_nowait(one)
 
     async def run(self, ask: TaskRequest) -> TaskReply:
-        """The reply. Raises `QueueFullError` or `TimeLimitError`."""
+        """The reply to a task. Raises `QueueFullError` or `TimeLimitError`."""
         if self.waiting >= self.most_waiting:
             raise QueueFullError
         data = frame(ask)
         try:
             async with asyncio.timeout(self.seconds):
                 try:
-                    return await self._once(data)
+                    return await self._run_once(data)
                 except ConnectionError:
-                    return await self._once(data)
+                    return await self._run_once(data)
         except TimeoutError:
             raise TimeLimitError from None
         except ConnectionError:
             raise QueueFullError from None
 
-    async def _once(self, data: bytes) -> TaskReply:
-        one = await self._free()
+    async def _run_once(self, data: bytes) -> TaskReply:
+        one = await self._idle_process()
         try:
             reply = await one.ask(data)
         except BaseException:
-            self._mend(one)
+            self._recover(one)
             raise
         self._idle.put_nowait(one)
         return reply
 
-    async def _free(self) -> CalculatorProcess:
-        """A process that can be asked."""
+    async def _idle_process(self) -> CalculatorProcess:
+        """An idle process; waits for one."""
         if not self._idle.empty():
             return self._idle.get_nowait()
         self.waiting += 1
@@ -190,15 +190,15 @@ class ProcessLane:
             self.waiting -= 1
             self._gauge.set(self.waiting)
 
-    def _mend(self, one: CalculatorProcess) -> None:
-        """Bring a process back to where it can be asked, beside everything else."""
+    def _recover(self, one: CalculatorProcess) -> None:
+        """Recover a process in the background: interrupt it, or replace it."""
         if not self._closed:
-            task = asyncio.create_task(self._mended(one))
-            self._mending.add(task)
-            task.add_done_callback(self._mending.discard)
+            task = asyncio.create_task(self._recovered(one))
+            self._recoveries.add(task)
+            task.add_done_callback(self._recoveries.discard)
 
-    async def _mended(self, one: CalculatorProcess) -> None:
-        if await one.quiet():
+    async def _recovered(self, one: CalculatorProcess) -> None:
+        if await one.interrupt():
             self._idle.put_nowait(one)
             return
         self.ready -= 1

@@ -1,7 +1,7 @@
-"""Answers that were given before: the same question has the same answer.
+"""Earlier replies: the same question has the same reply.
 
-Going back and forth in the page asks the same again and again. The oldest go first when they take
-more than their share of memory; only what was answered is kept, never a refusal.
+Going back and forth in the page repeats requests. The least recently used replies are dropped when
+the cache exceeds its bytes; refusals are never kept.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from .worker_messages import TaskReply
 
-ENTRY_BYTES = 500  # what an entry takes beside its bytes
+ENTRY_BYTES = 500  # an estimate of the Python objects of one entry
 
 
 class ReplyCache:
-    """Replies by question, within a number of bytes."""
+    """Replies by question, at most `most_bytes` in all."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -23,14 +23,14 @@ class ReplyCache:
         self._replies: OrderedDict[Any, TaskReply] = OrderedDict()
 
     def get(self, question: Any) -> TaskReply | None:
-        """The reply, where there is one."""
+        """The remembered reply, or None."""
         reply = self._replies.get(question)
         if reply is not None:
             self._replies.move_to_end(question)
         return reply
 
     def keep(self, question: Any, reply: TaskReply) -> None:
-        """Remember a reply; the ones not asked for longest make room."""
+        """Remember a reply; drop the least recently used ones above `most_bytes`."""
         if question in self._replies:
             return
         self._replies[question] = reply

@@ -1,4 +1,4 @@
-"""Starting the service: one process, or several that share a port and restart when they die."""
+"""Start the service: one process, or several that share a port and are restarted when they die."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..core.errors import InputError
 from .observability import SHARED
 from .settings import ServiceSettings, environment
 
-CONNECTIONS = 1000  # at once, for each process
+CONNECTIONS = 1000  # open connections of each process
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
 def run(settings: ServiceSettings) -> None:
-    """Serve until interrupted."""
-    _free(settings)
+    """Serve until interrupted; prints the address."""
+    _check_port(settings)
     os.environ.update(environment(settings))
     print(f"gpu-mem-calculator on {address(settings)}  (Ctrl+C ends it)", flush=True)
     if settings.host not in LOCAL:
@@ -34,20 +34,20 @@ def run(settings: ServiceSettings) -> None:
 
 
 def address(settings: ServiceSettings) -> str:
-    """Where a browser finds it."""
+    """The URL of the service, for a browser on this machine."""
     host = {"0.0.0.0": "localhost", "::": "localhost"}.get(settings.host, settings.host)
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
-def _free(settings: ServiceSettings) -> None:
-    """A port that is taken, or a host that is not here, is a sentence."""
+def _check_port(settings: ServiceSettings) -> None:
+    """Raise a sentence where the host and port cannot be listened on."""
     try:
-        family, kind, _, _, where = socket.getaddrinfo(
+        family, kind, _, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM
         )[0]
-        with socket.socket(family, kind) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(where)
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError([f"cannot listen on {settings.host} port {settings.port}: "

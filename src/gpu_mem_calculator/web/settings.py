@@ -1,4 +1,4 @@
-"""What an operator may set, each by an environment variable `GPU_MEM_CALC_<NAME>`.
+"""The operator's settings, each an environment variable `GPU_MEM_CALC_<NAME>`.
 
 The defaults are safe: this machine alone can reach the service, and a client can make it read
 neither a file nor an address.
@@ -24,7 +24,7 @@ Seconds = Annotated[float, Meta(gt=0, le=3600, description="seconds, above 0 and
 
 
 class ServiceSettings(Struct, frozen=True, kw_only=True):
-    """How the service is run; `WORDS` says what each is."""
+    """The settings of the service; `WORDS` says what each one is."""
 
     host: str = "127.0.0.1"
     port: Port = 8000
@@ -63,8 +63,8 @@ WORDS = {
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> ServiceSettings:
-    """The settings that an environment gives; every problem at once."""
-    given: dict[str, Any] = {}
+    """The settings of an environment; every problem is raised at once."""
+    values: dict[str, Any] = {}
     problems = []
     for name in ServiceSettings.__struct_fields__:
         text = environment.get(PREFIX + name.upper())
@@ -72,20 +72,20 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> ServiceSett
             continue
         value: Any = text.split(",") if name == "hub_hosts" else text
         try:
-            given[name] = msgspec.convert(value, _type(name), strict=False)
+            values[name] = msgspec.convert(value, _type(name), strict=False)
         except msgspec.ValidationError as error:
             problems.append(f"{PREFIX}{name.upper()}={text!r}: {str(error).lower()}")
     if problems:
         raise InputError(problems)
-    return ServiceSettings(**given)
+    return ServiceSettings(**values)
 
 
 def environment(settings: ServiceSettings) -> dict[str, str]:
-    """The same as variables, for the processes that answer."""
-    plain: dict[str, Any] = msgspec.to_builtins(settings)
+    """The settings as environment variables, for the processes that answer."""
+    values: dict[str, Any] = msgspec.to_builtins(settings)
     return {
         PREFIX + name.upper(): ",".join(value) if isinstance(value, list) else str(value)
-        for name, value in plain.items()
+        for name, value in values.items()
     }
 
 

@@ -1,6 +1,6 @@
-"""What a calculating process can be asked, and what it answers.
+"""The tasks of a calculating process.
 
-A task is a function of the client's JSON and the words of its address. What it returns is sent as
+A task is a function of the client's JSON and the options of its address. Its result is sent as
 JSON, or as it is where it is a `TextPage`.
 """
 
@@ -27,7 +27,7 @@ from ..report.standalone import standalone
 from .compat import REFERENCE
 from .compat_bodies import from_reference
 from .options import REPLAYS, THEMES, Options, numbers, one_of, width
-from .pasted_text import pasted
+from .pasted_text import read_pasted
 from .worker_messages import TaskReply, TaskRequest
 
 Task = Callable[[Any, Options], Any]
@@ -36,7 +36,7 @@ SERVER = {"model": {"name": "llama2-7b"}, "inference": {"engine": "vllm"}}
 
 
 class TextPage(Struct, frozen=True):
-    """Text that is sent as it is."""
+    """Text that is sent unchanged, with its media type and a file name for saving it."""
 
     text: str
     media: str
@@ -44,15 +44,15 @@ class TextPage(Struct, frozen=True):
 
 
 def answer(ask: TaskRequest) -> TaskReply:
-    """The reply to one question; raises what the process turns into a sentence."""
-    found = TASKS[ask.task](_data(ask.body), ask.options)
-    if isinstance(found, TextPage):
-        return TaskReply(200, found.text.encode(), found.media, found.filename)
-    return TaskReply(200, msgspec.json.encode(found))
+    """The reply to one request; its errors are turned into refusals by the worker."""
+    result = TASKS[ask.task](_data(ask.body), ask.options)
+    if isinstance(result, TextPage):
+        return TaskReply(200, result.text.encode(), result.media, result.filename)
+    return TaskReply(200, msgspec.json.encode(result))
 
 
 def _data(body: bytes) -> Any:
-    """The client's JSON; nothing where there is no body."""
+    """The client's JSON; an empty object where there is no body."""
     if not body:
         return {}
     try:
@@ -68,17 +68,17 @@ def _estimate(body: Any, *, replay: bool = False) -> Estimate:
 
 
 def calculate(body: Any, _options: Options) -> Any:
-    """The ledger's result."""
+    """The estimate from the ledger alone."""
     return _estimate(body).result
 
 
 def replay(body: Any, _options: Options) -> Any:
-    """The result with what torch's allocator adds."""
+    """The estimate with torch's allocator replayed."""
     return _estimate(body, replay=True).result
 
 
 def validate(body: Any, _options: Options) -> Any:
-    """Every problem of a run file at once."""
+    """Whether a run file is valid, with every problem at once."""
     try:
         result = _estimate(body).result
     except InputError as error:
@@ -86,68 +86,68 @@ def validate(body: Any, _options: Options) -> Any:
     return {"valid": True, "errors": [], "warnings": result.warnings, "assumed": result.assumed}
 
 
-def explained(body: Any, _options: Options) -> Any:
+def explain_entries(body: Any, _options: Options) -> Any:
     """Every entry of the ledger with its formula."""
     return explain(_estimate(body))
 
 
 def infer(body: Any, options: Options) -> Any:
-    """A server: its result, the table of contexts and sequences, speed, what if."""
-    asked = (numbers(options, "contexts"), numbers(options, "concurrency"))
+    """A server's estimate, its table of contexts and sequences, its speed and changes to try."""
+    table = (numbers(options, "contexts"), numbers(options, "concurrency"))
     estimate = _estimate(body)
     if not estimate.serves:
         raise InputError(["the run has no inference section; add one, such as "
                           '{"engine": "vllm"}, or use calculate'])  # fmt: skip
-    return answers_data(estimate.result, answers(estimate, *asked))
+    return answers_data(estimate.result, answers(estimate, *table))
 
 
 def what_ifs(body: Any, _options: Options) -> Any:
-    """One change at a time, and what each saves."""
+    """Changes to the run, one at a time, and the bytes that each saves."""
     return {"changes": all_changes(_estimate(body))}
 
 
 def room(body: Any, _options: Options) -> Any:
-    """How far the sequence can grow, or must shrink; a server's own table says it all."""
+    """How far the sequence can grow, or must shrink; empty for a server, whose table says it."""
     estimate = _estimate(body, replay=True)
     return {"room": "" if estimate.served else room_words(estimate)}
 
 
-def looked_at(body: Any, options: Options) -> Any:
-    """What the page shows: the numbers, the picture, the parts."""
-    wide, replayed = width(options), one_of(options, "replay", REPLAYS) == REPLAYS[1]
+def page_parts(body: Any, options: Options) -> Any:
+    """What the page shows: the result, the picture and pieces of HTML."""
+    pixels, replayed = width(options), one_of(options, "replay", REPLAYS) == REPLAYS[1]
     estimate = _estimate(body, replay=replayed)
-    found = look(estimate, _answers(estimate), width=wide, pending=not replayed)
-    return {"result": estimate.result, **found}
+    parts = look(estimate, _answers(estimate), width=pixels, pending=not replayed)
+    return {"result": estimate.result, **parts}
 
 
 def report(body: Any, _options: Options) -> Any:
     """The report as one HTML file."""
     estimate = _estimate(body, replay=True)
-    found = _answers(estimate)
-    made = html_report(estimate) if found is None else serving_page(estimate, found)
-    return TextPage(made, "text/html; charset=utf-8", "report.html")
+    serving = _answers(estimate)
+    page = html_report(estimate) if serving is None else serving_page(estimate, serving)
+    return TextPage(page, "text/html; charset=utf-8", "report.html")
 
 
 def picture(_body: Any, options: Options) -> Any:
-    """The picture of a run that an address describes, `section.key=value` for each setting."""
-    wide, theme = width(options), one_of(options, "theme", THEMES)
+    """An SVG of the run that an address describes, `section.key=value` for each setting."""
+    pixels, theme = width(options), one_of(options, "theme", THEMES)
     settings = [f"{key}={value}" for key, value in options.items() if "." in key]
     estimate = _estimate(with_settings({}, settings))
-    return TextPage(standalone(estimate, width=wide, theme=theme), "image/svg+xml")
+    return TextPage(standalone(estimate, width=pixels, theme=theme), "image/svg+xml")
 
 
-def imported(body: Any, _options: Options) -> Any:
+def import_text(body: Any, _options: Options) -> Any:
     """A pasted text as a run file."""
     text = body.get("text") if isinstance(body, Mapping) else None
     if not isinstance(text, str) or len(body) > 1:
         raise InputError(['the body must be an object with a text alone: {"text": "..."}'])
-    return pasted(text)
+    return read_pasted(text)
 
 
-def warm(_body: Any, _options: Options) -> Any:
-    """What every first question would wait for."""
+def warm_up(_body: Any, _options: Options) -> Any:
+    """Run a training and a serving estimate, so that the first client does not wait for imports."""
     for run in (SAMPLE, SERVER):
-        looked_at(run, {})
+        page_parts(run, {})
     return {}
 
 
@@ -156,17 +156,17 @@ def _answers(estimate: Estimate) -> Answers | None:
 
 
 TASKS: dict[str, Task] = {
-    "warm": warm,
+    "warm": warm_up,
     "calculate": calculate,
     "replay": replay,
     "validate": validate,
-    "explain": explained,
+    "explain": explain_entries,
     "infer": infer,
     "what-ifs": what_ifs,
     "room": room,
-    "look": looked_at,
+    "look": page_parts,
     "report": report,
     "picture": picture,
-    "import": imported,
+    "import": import_text,
     **REFERENCE,
 }

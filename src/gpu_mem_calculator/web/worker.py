@@ -1,7 +1,7 @@
-"""A calculating process: one question after another through its pipes, until they close.
+"""A calculating process: it runs one task after another from its pipe, until the pipe closes.
 
-It may read no file and no address that a client names, unless its operator says which hosts. An
-interrupt ends the question at hand and nothing else; memory is bounded.
+It reads no file and no address that a client names, except on the hosts that the operator allows.
+An interrupt ends the running task and nothing else; its memory is limited.
 """
 
 from __future__ import annotations
@@ -26,57 +26,57 @@ from .settings import ServiceSettings, from_environment
 from .tasks import answer
 from .worker_messages import HEAD, TaskReply, TaskRequest, frame, refusal
 
-LOOKING = 0.8  # of a question's time may go into looking a model up
-MOST_FETCHED = 64 * MIB  # bytes of it
-PACKED = 8192  # bytes from which an answer is packed
+LOOKUP_SHARE = 0.8  # of a task's time may be spent on looking a model up
+MOST_FETCHED = 64 * MIB  # bytes of one download
+PACK_FROM_BYTES = 8192  # replies from this size on are gzipped
 TOO_LARGE = "this takes more memory than the service gives one request; make the run smaller"
 UNEXPECTED = "the calculation failed in a way that it should not; the operator's log says where"
 
 
 class TaskInterrupted(BaseException):
-    """The one who asked has left, or the time is over."""
+    """The client has left, or the time limit is over."""
 
 
 class WorkerProcess:
-    """Reads questions, writes replies."""
+    """Reads requests from `source` and writes replies to `target`."""
 
     def __init__(self, source: IO[bytes], target: IO[bytes]) -> None:
         self.source, self.target = source, target
         self.busy = False
 
     def interrupt(self, _signal: int, _frame: FrameType | None) -> None:
-        """End the question at hand."""
+        """Signal handler: end the running task, if there is one."""
         if self.busy:
             self.busy = False
             raise TaskInterrupted
 
     def run(self) -> None:
-        """Until the service closes the pipe."""
+        """Answer requests until the service closes the pipe."""
         while head := self.source.read(HEAD.size):
             data = self.source.read(*HEAD.unpack(head))
             self.send(self.reply(msgspec.msgpack.decode(data, type=TaskRequest)))
 
     def reply(self, ask: TaskRequest) -> TaskReply:
-        """An answer to anything at all."""
+        """The reply to a request; an empty one where it was interrupted."""
         try:
             self.busy = True
-            return guarded(ask)
+            return reply_or_refusal(ask)
         except TaskInterrupted:
             return TaskReply(0, b"")  # nobody reads it
         finally:
             self.busy = False
 
     def send(self, reply: TaskReply) -> None:
-        """Write one reply."""
+        """Write one reply and flush it."""
         self.target.write(frame(reply))
         self.target.flush()
 
 
-def guarded(ask: TaskRequest) -> TaskReply:
-    """The answer, or the sentence that stands for what went wrong."""
+def reply_or_refusal(ask: TaskRequest) -> TaskReply:
+    """The task's reply, or the refusal for the error it raised."""
     try:
         reply = answer(ask)
-        return packed(reply) if ask.packs and len(reply.body) >= PACKED else reply
+        return gzipped(reply) if ask.packs and len(reply.body) >= PACK_FROM_BYTES else reply
     except InputError as error:
         return refusal(422, error.problems)
     except UnsupportedFieldError as error:
@@ -88,13 +88,13 @@ def guarded(ask: TaskRequest) -> TaskReply:
         return refusal(500, [UNEXPECTED])
 
 
-def packed(reply: TaskReply) -> TaskReply:
-    """A large answer, quickly made smaller."""
+def gzipped(reply: TaskReply) -> TaskReply:
+    """The reply with its body gzipped, at the fastest level."""
     return replace(reply, body=gzip.compress(reply.body, compresslevel=1, mtime=0), packed=True)
 
 
-def bounded(settings: ServiceSettings) -> None:
-    """Nothing that a client asks for takes more than this."""
+def limit_memory(settings: ServiceSettings) -> None:
+    """Limit this process's address space to `process_bytes`; not on Windows."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -102,27 +102,27 @@ def bounded(settings: ServiceSettings) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (settings.process_bytes, settings.process_bytes))
 
 
-def hosts(settings: ServiceSettings) -> frozenset[str]:
-    """Where models may be looked up."""
+def allowed_hosts(settings: ServiceSettings) -> frozenset[str]:
+    """The hosts that models may be looked up on; none without `settings.hub`."""
     from urllib.parse import urlsplit
 
     if not settings.hub:
         return frozenset()
-    own = urlsplit(endpoint()).hostname
-    return frozenset(filter(None, [own, *settings.hub_hosts]))
+    hub = urlsplit(endpoint()).hostname
+    return frozenset(filter(None, [hub, *settings.hub_hosts]))
 
 
 def main() -> None:
-    """Answer on stdin and stdout; whatever else prints goes to stderr."""
+    """Answer on stdin and stdout; anything that prints goes to stderr."""
     settings = from_environment()
-    bounded(settings)
-    seconds = LOOKING * float(sys.argv[1])
-    allow(Access(files=False, hosts=hosts(settings), seconds=seconds, size=MOST_FETCHED))
+    limit_memory(settings)
+    seconds = LOOKUP_SHARE * float(sys.argv[1])
+    allow(Access(files=False, hosts=allowed_hosts(settings), seconds=seconds, size=MOST_FETCHED))
     process = WorkerProcess(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, process.interrupt)
-    first = guarded(TaskRequest("warm", b"", {}))
-    gc.freeze()  # what is there now stays: collecting garbage need not look at it
+    first = reply_or_refusal(TaskRequest("warm", b"", {}))
+    gc.freeze()  # what is loaded now stays: the garbage collector need not visit it
     process.send(first)
     process.run()
 

@@ -1,4 +1,4 @@
-"""What the service and its calculating processes say to each other: lengths, then msgpack."""
+"""Messages between the service and its calculating processes: a length, then msgpack."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import struct
 import msgspec
 from msgspec import Struct
 
-HEAD = struct.Struct("!I")  # bytes that follow
+HEAD = struct.Struct("!I")  # the bytes that follow, big-endian
 JSON = "application/json"
 
 
 class TaskRequest(Struct, frozen=True, array_like=True):
-    """One question: the task, the client's bytes as they came, and what the address said."""
+    """One task to run: its name, the client's bytes unread, and the options of the address."""
 
     task: str
     body: bytes
     options: dict[str, str]
-    packs: bool = False  # the client takes gzip
+    packs: bool = False  # the client accepts gzip
 
 
 class TaskReply(Struct, frozen=True, array_like=True):
-    """The answer, ready to be sent."""
+    """The reply, ready to be sent: HTTP status, body and media type."""
 
     status: int
     body: bytes
     media: str = JSON
-    filename: str = ""  # where it is meant to be saved
-    packed: bool = False
+    filename: str = ""  # for a reply that is saved as a file
+    packed: bool = False  # the body is gzipped
 
 
 def frame(message: TaskRequest | TaskReply) -> bytes:
-    """A message as it goes through a pipe."""
+    """A message as the bytes that go through a pipe."""
     data = msgspec.msgpack.encode(message)
     return HEAD.pack(len(data)) + data
 
 
 def refusal(status: int, problems: list[str]) -> TaskReply:
-    """What was wrong, one sentence each."""
-    said = {"detail": "; ".join(problems), "problems": problems}
-    return TaskReply(status, msgspec.json.encode(said))
+    """A reply that says what is wrong, one sentence for each problem."""
+    body = {"detail": "; ".join(problems), "problems": problems}
+    return TaskReply(status, msgspec.json.encode(body))

@@ -18,9 +18,15 @@ from .shards import TOWER, ServerShard, ShardedParameter, held
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|blk)\.(\d+)\.")
 Group = tuple[int, str]  # layer (-1 beside the stack), and what is in it
-BESIDE, EXPERTS, DENSE = -1, "experts", "dense"
+OUTSIDE_LAYERS, EXPERTS, DENSE = -1, "experts", "dense"
 LEFT_OUT = ("rotary_emb", "rope_freqs", "inv_freq", "masked_bias")
-SIGHT = ("vision", "visual", "mm_projector", "multi_modal_projector", "audio")  # in towers' names
+TOWER_WORDS = (
+    "vision",
+    "visual",
+    "mm_projector",
+    "multi_modal_projector",
+    "audio",
+)  # in towers' names
 
 
 def group(name: str, num_layers: int) -> Group | None:
@@ -30,15 +36,15 @@ def group(name: str, num_layers: int) -> Group | None:
     """
     if any(word in name for word in LEFT_OUT):
         return None
-    if any(word in name for word in SIGHT):
-        return BESIDE, TOWER
+    if any(word in name for word in TOWER_WORDS):
+        return OUTSIDE_LAYERS, TOWER
     found = LAYER.search(name)
     if found is None:
         lower = name.lower()
         if "embed" in lower or "embd" in lower or "wte" in lower:
-            return BESIDE, "embedding"
+            return OUTSIDE_LAYERS, "embedding"
         is_head = "head" in lower or lower.startswith("output.")
-        return BESIDE, "head" if is_head else "rest"
+        return OUTSIDE_LAYERS, "head" if is_head else "rest"
     layer = int(found[1])
     if layer >= num_layers:
         return None
@@ -46,18 +52,18 @@ def group(name: str, num_layers: int) -> Group | None:
     return layer, EXPERTS if spread else DENSE
 
 
-def _group(one: ShardedParameter) -> Group:
+def _group_of(one: ShardedParameter) -> Group:
     if one.layer >= 0:
         return one.layer, EXPERTS if one.role == "expert" else DENSE
     if one.part == TOWER:
-        return BESIDE, TOWER
-    return BESIDE, one.role if one.role in ("embedding", "head") else "rest"
+        return OUTSIDE_LAYERS, TOWER
+    return OUTSIDE_LAYERS, one.role if one.role in ("embedding", "head") else "rest"
 
 
-def _counted(parameters: Iterable[ShardedParameter]) -> dict[Group, int]:
+def _elements_by_group(parameters: Iterable[ShardedParameter]) -> dict[Group, int]:
     sizes: dict[Group, int] = defaultdict(int)
     for one in parameters:
-        sizes[_group(one)] += prod(one.shape)
+        sizes[_group_of(one)] += prod(one.shape)
     return sizes
 
 
@@ -77,13 +83,13 @@ def stored_bytes(
 ) -> dict[Group, int]:
     """What a rank has of each group of a checkpoint."""
     found = stored_groups(stored, len(arch.layers), bits)
-    whole = _counted(held(arch, ServerShard(places=range(len(arch.layers)))))
-    own = _counted(held(arch, shard))
+    whole = _elements_by_group(held(arch, ServerShard(places=range(len(arch.layers)))))
+    own = _elements_by_group(held(arch, shard))
     sizes = {}
     for where, elements in own.items():
         kept = where
         if where not in found and where[1] == "head":  # tied: the embedding serves for both
-            kept = (BESIDE, "embedding")
+            kept = (OUTSIDE_LAYERS, "embedding")
         if found.get(kept) and whole.get(kept):
             sizes[where] = found[kept] * elements // whole[kept]
     return sizes

@@ -32,7 +32,7 @@ UNREAD = frozenset({
     "bart", "bert", "gpt_neo", "gptj", "m2m_100", "marian", "mbart", "mllama", "mt5", "opt",
     "pegasus", "t5", "whisper", "zamba2",
 })  # fmt: skip
-EXPERTS = "MXFP4"  # gpt-oss has its experts in it, and no file type changes them
+GPT_OSS_EXPERTS = "MXFP4"  # gpt-oss has its experts in it, and no file type changes them
 
 
 class GgufTensor(Struct, frozen=True):
@@ -80,19 +80,19 @@ def tensors(arch: Arch, ftype: str, imatrix: bool | None = None, build: int = gg
     `imatrix`: quantized with an importance matrix, by default only where the type needs one;
     `build`: of the llama.cpp that quantized it.
     """
-    found = [(-1, part) for part in _before(arch)]
+    found = [(-1, part) for part in _embedding_tensors(arch)]
     for index, layer in enumerate(arch.layers):
-        found += [(index, part) for part in _layer(arch, layer, index)]
-    found += [(len(arch.layers), part) for part in _behind(arch)]
+        found += [(index, part) for part in _layer_tensors(arch, layer, index)]
+    found += [(len(arch.layers), part) for part in _head_tensors(arch)]
     if imatrix is None:
         imatrix = ftype in gguf_types.NEEDS_IMATRIX
     values = sum(gguf_types.is_value(part.category, build) for _, part in found)
-    model = _model(arch, values, imatrix, build)
+    model = _gguf_model(arch, values, imatrix, build)
     seen: dict[str, int] = {}
-    return tuple(_stored(arch, ftype, index, part, model, seen) for index, part in found)
+    return tuple(_typed_tensor(arch, ftype, index, part, model, seen) for index, part in found)
 
 
-def _stored(
+def _typed_tensor(
     arch: Arch,
     ftype: str,
     layer: int,
@@ -105,7 +105,7 @@ def _stored(
     if not part.category:
         kind = "F32"
     elif part.cube and arch.family == "gpt_oss":
-        kind = EXPERTS
+        kind = GPT_OSS_EXPERTS
     else:
         before = seen.get(part.category, 0)
         seen[part.category] = before + 1
@@ -114,7 +114,7 @@ def _stored(
     return GgufTensor(name, layer, kind, part.elements, bytes_of(kind, part.elements))
 
 
-def _model(arch: Arch, values: int, imatrix: bool, build: int) -> gguf_types.GgufModel:
+def _gguf_model(arch: Arch, values: int, imatrix: bool, build: int) -> gguf_types.GgufModel:
     mixer = next((m for layer in arch.layers if isinstance(m := layer.mixer, Attention)), None)
     experts = max((one.mlp.num_experts for one, _, _ in arch.runs if isinstance(one.mlp, Moe)),
                   default=0)  # fmt: skip
@@ -134,7 +134,7 @@ def _numel(weights: Iterator[Weight]) -> int:
     return sum(weight.numel for weight in weights)
 
 
-def _matrix(name: str, linear: Linear, category: str = "other") -> Iterator[UntypedTensor]:
+def _linear_tensors(name: str, linear: Linear, category: str = "other") -> Iterator[UntypedTensor]:
     """A projection; `other` tensors are quantized, but no rule is about them."""
     ins, outs = linear.ins[1], linear.outs[1]
     yield UntypedTensor(f"{name}.weight", ins * outs, ins, category)
@@ -142,7 +142,7 @@ def _matrix(name: str, linear: Linear, category: str = "other") -> Iterator[Unty
         yield UntypedTensor(f"{name}.bias", outs)
 
 
-def _before(arch: Arch) -> Iterator[UntypedTensor]:
+def _embedding_tensors(arch: Arch) -> Iterator[UntypedTensor]:
     for weight in arch.embedding:
         if "vocab" in dict(weight.dims):
             yield UntypedTensor("token_embd.weight", weight.numel, weight.dims[-1][1], "token_embd")
@@ -152,11 +152,11 @@ def _before(arch: Arch) -> Iterator[UntypedTensor]:
         yield UntypedTensor("token_embd_norm", _numel(arch.embedding_norm.weights()))
 
 
-def _behind(arch: Arch) -> Iterator[UntypedTensor]:
+def _head_tensors(arch: Arch) -> Iterator[UntypedTensor]:
     if arch.final_norm is not None:
         yield UntypedTensor("output_norm", _numel(arch.final_norm.weights()))
     if arch.head is not None:
-        yield from _matrix("output", arch.head, "output")
+        yield from _linear_tensors("output", arch.head, "output")
     yield from (UntypedTensor(weight.name, weight.numel) for weight in arch.head_extra)
 
 
@@ -164,38 +164,38 @@ NORMS = {"pre": "attn_norm", "post": "post_attention_norm", "pre_mlp": "ffn_norm
          "post_mlp": "post_ffw_norm"}  # fmt: skip
 
 
-def _layer(arch: Arch, layer: Layer, index: int) -> Iterator[UntypedTensor]:
+def _layer_tensors(arch: Arch, layer: Layer, index: int) -> Iterator[UntypedTensor]:
     mlp = layer.mlp
     for mixer in layer.mixers:
-        yield from _mixer(mixer, split=arch.family == "baichuan")
+        yield from _mixer_tensors(mixer, split=arch.family == "baichuan")
     if isinstance(mlp, Moe):
-        yield from _experts(mlp)
+        yield from _expert_tensors(mlp)
         block = f"{arch.layer_prefix}.{index}.{layer.mlp_name}."
         bias = "e_score_correction_bias"
         if any(b.name in (f"{block}gate.{bias}", f"{block}{bias}") for b in arch.buffers):
             yield UntypedTensor("exp_probs_b.bias", mlp.num_experts)
     elif mlp is not None:
-        yield from _feed_forward(mlp)
+        yield from _feed_forward_tensors(mlp)
     for place, norm in layer.norms:
         yield UntypedTensor(NORMS.get(place, place), _numel(norm.weights()))
-    yield from (_listed("", weight) for weight in layer.extra)
+    yield from (_single_tensor("", weight) for weight in layer.extra)
 
 
-def _mixer(mixer: Mixer, *, split: bool) -> Iterator[UntypedTensor]:
+def _mixer_tensors(mixer: Mixer, *, split: bool) -> Iterator[UntypedTensor]:
     if isinstance(mixer, StateSpace):
-        yield from (_listed("ssm_", weight) for weight in mixer.weights())
+        yield from (_single_tensor("ssm_", weight) for weight in mixer.weights())
     elif isinstance(mixer, Recurrence):
-        yield from _recurrence(mixer)
+        yield from _recurrence_tensors(mixer)
     else:
         if isinstance(mixer, LatentAttention):
-            yield from _latent(mixer)
+            yield from _latent_tensors(mixer)
         elif not mixer.borrowed:
-            yield from _attention(mixer, split=split)
+            yield from _attention_tensors(mixer, split=split)
         if mixer.index is not None:
-            yield from (_listed("indexer.", weight) for weight in mixer.index.weights())
+            yield from (_single_tensor("indexer.", weight) for weight in mixer.index.weights())
 
 
-def _listed(prefix: str, weight: Weight) -> UntypedTensor:
+def _single_tensor(prefix: str, weight: Weight) -> UntypedTensor:
     """A parameter by itself: matrices are quantized, but for convolutions and tables."""
     matrix = len(weight.dims) == 2 and weight.name.endswith("weight")
     whole = matrix and not any(word in weight.name for word in ("norm", "conv", "weights_proj"))
@@ -205,25 +205,25 @@ def _listed(prefix: str, weight: Weight) -> UntypedTensor:
     )
 
 
-def _attention(mixer: Attention, *, split: bool) -> Iterator[UntypedTensor]:
+def _attention_tensors(mixer: Attention, *, split: bool) -> Iterator[UntypedTensor]:
     one, names = mixer.inputs[0], ("attn_q", "attn_k", "attn_v")
     fused = len(mixer.inputs) == 1 and not mixer.reuses
     if fused and split:  # conversion/baichuan.py takes W_pack apart
         third = Linear(one.name, one.ins, (one.outs[0], one.outs[1] // 3), one.bias)
         for name in names:
-            yield from _matrix(name, third, name)
+            yield from _linear_tensors(name, third, name)
     elif fused:
-        yield from _matrix("attn_qkv", one, "attn_qkv")
+        yield from _linear_tensors("attn_qkv", one, "attn_qkv")
     else:
         for name, linear in zip(names, mixer.inputs, strict=False):
-            yield from _matrix(name, linear, name)
-    yield from _matrix("attn_output", mixer.output, "attn_output")
+            yield from _linear_tensors(name, linear, name)
+    yield from _linear_tensors("attn_output", mixer.output, "attn_output")
     for norm in mixer.norms:
         yield UntypedTensor(f"attn_{norm.name}", _numel(norm.weights()))
     yield from (UntypedTensor(f"attn_{weight.name}", weight.numel) for weight in mixer.extra)
 
 
-def _recurrence(mixer: Recurrence) -> Iterator[UntypedTensor]:
+def _recurrence_tensors(mixer: Recurrence) -> Iterator[UntypedTensor]:
     """Linear attention: q, k and v by attention's names, the rest by those of states.
 
     conversion/qwen.py takes Qwen3-Next's in_proj_qkvz apart.
@@ -240,35 +240,35 @@ def _recurrence(mixer: Recurrence) -> Iterator[UntypedTensor]:
         elif module in names and kind == "weight":
             yield UntypedTensor(f"{names[module]}.weight", weight.numel, row, names[module])
         else:
-            yield _listed("ssm_", weight)
+            yield _single_tensor("ssm_", weight)
 
 
-def _latent(mixer: LatentAttention) -> Iterator[UntypedTensor]:
+def _latent_tensors(mixer: LatentAttention) -> Iterator[UntypedTensor]:
     """Keys' and values' parts of kv_b apart, the keys' transposed: rows of one head's size."""
     names = ("attn_q_a", "attn_q_b") if len(mixer.query) == 2 else ("attn_q",)
     for name, linear in zip(names, mixer.query, strict=True):
-        yield from _matrix(name, linear, name if name == "attn_q" else "other")
-    yield from _matrix("attn_kv_a_mqa", mixer.kv_a)
+        yield from _linear_tensors(name, linear, name if name == "attn_q" else "other")
+    yield from _linear_tensors("attn_kv_a_mqa", mixer.kv_a)
     rank, heads = mixer.kv_rank, mixer.heads
     yield UntypedTensor(
         "attn_k_b.weight", heads * mixer.nope_dim * rank, mixer.nope_dim, "other", cube=True
     )
     yield UntypedTensor("attn_v_b.weight", heads * mixer.value_dim * rank, rank, "other", cube=True)
-    yield from _matrix("attn_output", mixer.output, "attn_output")
+    yield from _linear_tensors("attn_output", mixer.output, "attn_output")
     for norm in (mixer.query_norm, mixer.kv_norm):
         if norm is not None:
             yield UntypedTensor(f"attn_{norm.name}", _numel(norm.weights()))
 
 
-def _feed_forward(mlp: Mlp, suffix: str = "") -> Iterator[UntypedTensor]:
+def _feed_forward_tensors(mlp: Mlp, suffix: str = "") -> Iterator[UntypedTensor]:
     """gate and up; up alone, which may hold both (Phi-3, GLM)."""
     names = ("ffn_gate", "ffn_up") if len(mlp.inputs) == 2 else ("ffn_up",)
     for name, linear in zip(names, mlp.inputs, strict=True):
-        yield from _matrix(f"{name}{suffix}", linear, name)
-    yield from _matrix(f"ffn_down{suffix}", mlp.output, "ffn_down")
+        yield from _linear_tensors(f"{name}{suffix}", linear, name)
+    yield from _linear_tensors(f"ffn_down{suffix}", mlp.output, "ffn_down")
 
 
-def _experts(moe: Moe) -> Iterator[UntypedTensor]:
+def _expert_tensors(moe: Moe) -> Iterator[UntypedTensor]:
     """Experts in one tensor for each matrix, gate and up apart; the router stays F32."""
     for weight in moe.router:
         yield UntypedTensor(f"ffn_gate_inp.{weight.name.rpartition('.')[2]}", weight.numel)
@@ -283,6 +283,6 @@ def _experts(moe: Moe) -> Iterator[UntypedTensor]:
                 row = sizes["expert_ffn"] if down else sizes["embed"]
                 yield UntypedTensor(f"{name}_exps.weight", each, row, name, cube=True)
     if moe.shared is not None:
-        yield from _feed_forward(moe.shared, "_shexp")
+        yield from _feed_forward_tensors(moe.shared, "_shexp")
     if moe.shared_gate is not None:
         yield UntypedTensor("ffn_gate_inp_shexp.weight", _numel(moe.shared_gate.weights()))

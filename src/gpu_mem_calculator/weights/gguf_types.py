@@ -27,7 +27,7 @@ FILE_TYPES: Mapping[str, str] = {
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}
 
 TINY = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M"})
-TWOS = frozenset({"IQ2_S", "IQ2_M"})
+TWO_BITS = frozenset({"IQ2_S", "IQ2_M"})
 # Quantizing to these is refused without an importance matrix (tensor_requires_imatrix).
 NEEDS_IMATRIX = TINY | {"IQ3_XXS", "IQ3_XS", "Q2_K_S"}
 # Before this build only attn_v.weight went by the rules of values, and a fused attn_qkv.weight by
@@ -62,7 +62,7 @@ def is_value(category: str, build: int) -> bool:
     return category == "attn_v" or (category == "attn_qkv" and build >= FUSED_AS_VALUES)
 
 
-def more_bits(place: int, count: int) -> bool:
+def gets_more_bits(place: int, count: int) -> bool:
     """The first and the last eighth, and every third between."""
     return place < count // 8 or place >= 7 * count // 8 or (place - count // 8) % 3 == 2
 
@@ -84,7 +84,7 @@ class GgufTensorInfo(Struct, frozen=True):
 def tensor_type(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
     """The type of one tensor."""
     plain = FILE_TYPES[ftype]
-    return plain if plain in PLAIN else fallback(_wanted(ftype, tensor, model), tensor.row)
+    return plain if plain in PLAIN else fallback(_preferred_type(ftype, tensor, model), tensor.row)
 
 
 def fallback(kind: str, row: int) -> str:
@@ -95,27 +95,27 @@ def fallback(kind: str, row: int) -> str:
     return other if divides(other, row) else "F16"
 
 
-def _wanted(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
+def _preferred_type(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
     plain, category = FILE_TYPES[ftype], tensor.category
     place = tensor.layer if model.experts > 1 else tensor.before  # of a feed-forward
     if category == "output" or (model.tied and category == "token_embd"):
-        return _head(ftype, tensor.row, model)
+        return _output_type(ftype, tensor.row, model)
     if ftype == "MXFP4_MOE":
         return "MXFP4" if tensor.cube else "Q8_0"
     if category == "token_embd":
-        return _embedding(ftype)
+        return _embedding_type(ftype)
     if ftype in TINY:
-        return _tiny(ftype, category, tensor.before, model)
+        return _tiny_type(ftype, category, tensor.before, model)
     if is_value(category, model.build):
-        return _value(ftype, tensor.before, model)
+        return _value_type(ftype, tensor.before, model)
     if category in ("attn_k", "attn_q"):
         if category == "attn_k" and model.experts == 8:
             return "Q8_0"
         return {"IQ3_XS": "IQ3_XXS", "IQ3_XXS": "IQ2_S"}.get(ftype, plain)
     if category == "ffn_down":
-        return _down(ftype, place, model)
+        return _down_type(ftype, place, model)
     if category == "attn_output":
-        return _joined(ftype, model)
+        return _attention_output_type(ftype, model)
     if category == "attn_qkv":
         kinds = {"Q3_K_M": "Q4_K", "Q3_K_L": "Q4_K", "IQ3_M": "Q4_K", "Q4_K_M": "Q5_K",
                  "Q5_K_M": "Q6_K"}  # fmt: skip
@@ -126,7 +126,7 @@ def _wanted(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
     return plain
 
 
-def _head(ftype: str, row: int, model: GgufModel) -> str:
+def _output_type(ftype: str, row: int, model: GgufModel) -> str:
     """The output, or an embedding that is also the output."""
     plain = FILE_TYPES[ftype]
     if ftype == "MXFP4_MOE" or model.falcon or row % BLOCKS[plain][0]:
@@ -136,17 +136,17 @@ def _head(ftype: str, row: int, model: GgufModel) -> str:
     return plain if plain == "Q8_0" else "Q6_K"
 
 
-def _embedding(ftype: str) -> str:
-    if ftype in TWOS or ftype == "IQ3_XXS":
+def _embedding_type(ftype: str) -> str:
+    if ftype in TWO_BITS or ftype == "IQ3_XXS":
         return "IQ3_S"
     if ftype in TINY:
         return "Q2_K"
     return "Q4_K" if ftype in ("TQ1_0", "TQ2_0", "Q2_0") else FILE_TYPES[ftype]
 
 
-def _tiny(ftype: str, category: str, place: int, model: GgufModel) -> str:
+def _tiny_type(ftype: str, category: str, place: int, model: GgufModel) -> str:
     """File types of one and two bits."""
-    better = "IQ3_S" if ftype in TWOS else "Q2_K"
+    better = "IQ3_S" if ftype in TWO_BITS else "Q2_K"
     if is_value(category, model.build):
         return "Q4_K" if model.queries >= 4 or model.experts >= 4 else better
     if category == "attn_k" and model.experts == 8:
@@ -161,7 +161,7 @@ def _tiny(ftype: str, category: str, place: int, model: GgufModel) -> str:
     return FILE_TYPES[ftype]
 
 
-def _value(ftype: str, place: int, model: GgufModel) -> str:
+def _value_type(ftype: str, place: int, model: GgufModel) -> str:
     """Values, which are small where heads are grouped and hurt most."""
     grouped = model.queries >= 4
     kind = FILE_TYPES[ftype]
@@ -175,7 +175,7 @@ def _value(ftype: str, place: int, model: GgufModel) -> str:
         kind = "Q5_K" if place < 2 else "Q4_K"
     elif ftype == "Q3_K_L" or (ftype in ("IQ4_NL", "IQ4_XS") and grouped):
         kind = "Q5_K"
-    elif ftype in ("Q4_K_M", "Q5_K_M") and more_bits(place, model.values):
+    elif ftype in ("Q4_K_M", "Q5_K_M") and gets_more_bits(place, model.values):
         kind = "Q6_K"
     elif ftype == "Q4_K_S" and place < 4:
         kind = "Q5_K"
@@ -184,9 +184,9 @@ def _value(ftype: str, place: int, model: GgufModel) -> str:
     return "Q8_0" if model.experts == 8 else kind
 
 
-def _down(ftype: str, place: int, model: GgufModel) -> str:
+def _down_type(ftype: str, place: int, model: GgufModel) -> str:
     """The matrix out of a feed-forward."""
-    first, more = place < model.layers // 8, more_bits(place, model.layers)
+    first, more = place < model.layers // 8, gets_more_bits(place, model.layers)
     sixteenth = place < model.layers // 16
     kind = FILE_TYPES[ftype]
     if ftype == "Q2_K":
@@ -214,7 +214,7 @@ def _down(ftype: str, place: int, model: GgufModel) -> str:
     return kind
 
 
-def _joined(ftype: str, model: GgufModel) -> str:
+def _attention_output_type(ftype: str, model: GgufModel) -> str:
     """The matrix behind the heads."""
     kind = FILE_TYPES[ftype]
     if model.falcon:

@@ -34,7 +34,7 @@ class LayerWidths(Struct, frozen=True, kw_only=True):
     experts: ExpertWidths | None = None
 
 
-def widths(layer: Layer, hidden: int, shard: ServerShard) -> LayerWidths:
+def layer_widths(layer: Layer, hidden: int, shard: ServerShard) -> LayerWidths:
     """A layer's, after the cuts."""
     mixed = read = 0
     for mixer in layer.mixers:
@@ -82,9 +82,9 @@ def expert_widths(mlp: Mlp | Moe | None, shard: ServerShard) -> ExpertWidths | N
                    up=(2 if mlp.gated else 1) * wide)  # fmt: skip
 
 
-def kinds(arch: Arch, shard: ServerShard) -> tuple[LayerWidths, ...]:
+def distinct_widths(arch: Arch, shard: ServerShard) -> tuple[LayerWidths, ...]:
     """Every different kind of layer on the rank."""
     found: dict[LayerWidths, None] = {}
     for layer in shard.layers(arch):
-        found.setdefault(widths(layer, arch.hidden, shard))
+        found.setdefault(layer_widths(layer, arch.hidden, shard))
     return tuple(found)

@@ -36,12 +36,12 @@ def config_scheme(config: Config) -> WeightFormat:
     return found
 
 
-def _skip(config: Config, *keys: str) -> tuple[str, ...]:
+def _skipped_modules(config: Config, *keys: str) -> tuple[str, ...]:
     """Modules that stay as they are, under any of their keys."""
     return tuple(str(name) for key in keys for name in config.get(key) or ())
 
 
-def _group(config: Config, default: int = 128) -> int:
+def _group_size(config: Config, default: int = 128) -> int:
     """Inputs of a scale; -1 is all of them."""
     size = int(config.get("group_size", default) or 0)
     return 0 if size < 0 else size
@@ -49,7 +49,7 @@ def _group(config: Config, default: int = 128) -> int:
 
 def _fp8(config: Config) -> WeightFormat:
     """transformers' and vLLM's `fp8`: blocks where weight_block_size says so, else tensors."""
-    skip = _skip(config, "modules_to_not_convert", "ignored_layers")
+    skip = _skipped_modules(config, "modules_to_not_convert", "ignored_layers")
     block = config.get("weight_block_size")
     if block:
         pack = replace(recipes.FP8_BLOCK, rows=int(block[0]), columns=int(block[1]))
@@ -62,21 +62,29 @@ def _fp8(config: Config) -> WeightFormat:
 
 
 def _fbgemm(config: Config) -> WeightFormat:
-    return WeightFormat(name="fp8", title="FP8, a scale for each row", pack=recipes.FP8_ROW,
-                  skip=_skip(config, "modules_to_not_convert"))  # fmt: skip
+    return WeightFormat(
+        name="fp8",
+        title="FP8, a scale for each row",
+        pack=recipes.FP8_ROW,
+        skip=_skipped_modules(config, "modules_to_not_convert"),
+    )
 
 
 def _awq(config: Config) -> WeightFormat:
     bits = int(config.get("bits", config.get("w_bit", 4)))
     zeros = bits if config.get("zero_point", True) else 0
-    group = _group(config) or 0
+    group = _group_size(config) or 0
     pack = replace(recipes.AWQ, bits=bits, columns=group, zero_bits=zeros)
-    return WeightFormat(name="awq", title=f"AWQ, {bits} bits, {_inputs(group)}", pack=pack,
-                  skip=_skip(config, "modules_to_not_convert"))  # fmt: skip
+    return WeightFormat(
+        name="awq",
+        title=f"AWQ, {bits} bits, {_scale_words(group)}",
+        pack=pack,
+        skip=_skipped_modules(config, "modules_to_not_convert"),
+    )
 
 
 def _gptq(config: Config) -> WeightFormat:
-    bits, group = int(config.get("bits", 4)), _group(config)
+    bits, group = int(config.get("bits", 4)), _group_size(config)
     pack = replace(recipes.GPTQ4, bits=bits, columns=group, zero_bits=bits,
                    symmetric=bool(config.get("sym", True)),
                    ordered=bool(config.get("desc_act", False)))  # fmt: skip
@@ -84,19 +92,19 @@ def _gptq(config: Config) -> WeightFormat:
     skip = tuple(f"re:{key[2:]}" for key in dynamic if str(key).startswith("-:"))
     return WeightFormat(
         name=f"gptq_int{bits}",
-        title=f"GPTQ, {bits} bits, {_inputs(group)}",
+        title=f"GPTQ, {bits} bits, {_scale_words(group)}",
         pack=pack,
-        skip=skip + _skip(config, "modules_to_not_convert"),
+        skip=skip + _skipped_modules(config, "modules_to_not_convert"),
         head=bool(config.get("lm_head", False)),
     )
 
 
-def _inputs(group: int) -> str:
+def _scale_words(group: int) -> str:
     return f"a scale for {group} inputs" if group else "a scale for each row"
 
 
 def _bitsandbytes(config: Config) -> WeightFormat:
-    skip = _skip(config, "llm_int8_skip_modules")
+    skip = _skipped_modules(config, "llm_int8_skip_modules")
     if config.get("load_in_8bit") or config.get("_load_in_8bit"):
         return replace(RECIPES["int8"], skip=skip, title="INT8 of bitsandbytes")
     double = config.get("bnb_4bit_use_double_quant", False)
@@ -105,14 +113,14 @@ def _bitsandbytes(config: Config) -> WeightFormat:
 
 
 def _mxfp4(config: Config) -> WeightFormat:
-    return replace(RECIPES["mxfp4"], skip=_skip(config, "modules_to_not_convert"))
+    return replace(RECIPES["mxfp4"], skip=_skipped_modules(config, "modules_to_not_convert"))
 
 
 def _modelopt(config: Config) -> WeightFormat:
     inner = config.get("quantization")
     inner = inner if isinstance(inner, Mapping) else config
     algorithm = str(inner.get("quant_algo") or "FP8").upper()
-    skip = _skip(inner, "exclude_modules", "ignore")
+    skip = _skipped_modules(inner, "exclude_modules", "ignore")
     if algorithm == "NVFP4":
         return replace(RECIPES["nvfp4"], skip=skip)
     if algorithm == "FP8":
@@ -135,12 +143,12 @@ def _compressed(config: Config) -> WeightFormat:
     if inputs and not inputs.get("dynamic", False) and name == "fp8":
         pack = replace(pack, constants=4)
     title = f"{name.upper()} of compressed-tensors, {weights.get('strategy', 'tensor')} scales"
-    return WeightFormat(name=name, title=title, pack=pack, skip=_skip(config, "ignore"))
+    return WeightFormat(name=name, title=title, pack=pack, skip=_skipped_modules(config, "ignore"))
 
 
 def _compressed_pack(weights: Config) -> tuple[str, MatrixFormat]:
     bits, kind = int(weights.get("num_bits", 8)), weights.get("type", "int")
-    strategy, group = weights.get("strategy") or "tensor", _group(weights, 0)
+    strategy, group = weights.get("strategy") or "tensor", _group_size(weights, 0)
     if kind == "float" and bits == 4:
         return ("nvfp4", recipes.NVFP4) if group == 16 else ("mxfp4", recipes.MXFP4)
     rows = 0 if strategy == "tensor" else 1

@@ -44,9 +44,9 @@ def weight_items(run: Run, shard: ServerShard, scheme: WeightFormat | None = Non
     how = run_scheme(run) if scheme is None else scheme
     bits = BITS[run.precision]
     tensors, more = stored(run.arch, shard, how, bits), list(extra)
-    own = _own(run, shard, bits) if how == run_scheme(run) else []
-    own_parts = [(name, int(run.scaled(size))) for name, size in _together(own or tensors)]
-    found = _together([*own_parts, *more])
+    own = _checkpoint_items(run, shard, bits) if how == run_scheme(run) else []
+    own_parts = [(name, int(run.scaled(size))) for name, size in _sum_by_name(own or tensors)]
+    found = _sum_by_name([*own_parts, *more])
     if rounded:
         sizes = tuple(size for _, size in (*tensors, *more))
         waste = allocated_bytes(sizes) - sum(sizes)
@@ -54,7 +54,7 @@ def weight_items(run: Run, shard: ServerShard, scheme: WeightFormat | None = Non
     return found
 
 
-def _own(run: Run, shard: ServerShard, bits: int) -> list[Item]:
+def _checkpoint_items(run: Run, shard: ServerShard, bits: int) -> list[Item]:
     """The rank's share of a checkpoint's own tensors, where they are known."""
     if run.stored_form != "safetensors":
         return []
@@ -72,7 +72,7 @@ def weights_bytes(items: Iterable[Item]) -> int:
     return sum(size for _, size in items)
 
 
-def _together(items: Iterable[Item]) -> list[Item]:
+def _sum_by_name(items: Iterable[Item]) -> list[Item]:
     """Items of one name in one, in their order."""
     groups: dict[str, int] = {}
     for name, size in items:
@@ -89,11 +89,11 @@ def stored(arch: Arch, shard: ServerShard, how: WeightFormat, bits: int) -> tupl
         for suffix, size in how.stored(one, bits):
             key = (one.layer, one.joint or one.name, suffix)
             joint[key] = joint.get(key, 0) + size
-            parts[key] = _part(one, suffix)
+            parts[key] = _group_title(one, suffix)
     return tuple((parts[key], size) for key, size in joint.items())
 
 
-def _part(one: ShardedParameter, suffix: str) -> str:
+def _group_title(one: ShardedParameter, suffix: str) -> str:
     part = NORMS if one.role == NORM and not one.name.endswith("bias") else one.part
     title = TITLES.get(part, part)
     return f"{title}: scales" if suffix else title
@@ -106,11 +106,11 @@ def allocated_bytes(sizes: Iterable[int]) -> int:
     stays with the block unless it is more than 1 MiB (torch 2.8 c10/cuda/CUDACachingAllocator.cpp
     should_split).
     """
-    return _allocated(tuple(sizes))
+    return _replayed_bytes(tuple(sizes))
 
 
 @remembered(64, always=True)
-def _allocated(sizes: tuple[int, ...]) -> int:
+def _replayed_bytes(sizes: tuple[int, ...]) -> int:
     return replay(
         AllocationStream(sizes=list(sizes), events=list(range(len(sizes))))
     ).allocated_bytes

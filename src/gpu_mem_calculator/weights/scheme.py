@@ -65,10 +65,10 @@ class MatrixFormat(Struct, frozen=True, kw_only=True):
             return int(ceil_div(outs * ins, self.flat))
         rows = ceil_div(outs, self.rows) if self.rows else 1
         columns = ceil_div(ins, self.columns) if self.columns else 1
-        return int(_up(rows, up_rows) * _up(columns, up_columns))
+        return int(_round_up(rows, up_rows) * _round_up(columns, up_columns))
 
 
-def _up(size: int, multiple: int) -> int:
+def _round_up(size: int, multiple: int) -> int:
     return int(ceil_div(size, multiple)) * multiple
 
 
@@ -105,14 +105,14 @@ class WeightFormat(Struct, frozen=True, kw_only=True):
             return ((WEIGHT, self._plain(held, held.bits or bits)),)
         copies, outs, ins = held.matrix
         if held.role == EXPERT:
-            outs, ins = _padded(pack, held.name, outs, ins)
+            outs, ins = _padded_expert(pack, held.name, outs, ins)
         return pack.stored(copies, outs, ins)
 
     def _plain(self, held: ShardedParameter, bits: int) -> int:
         """A parameter that stays as it is; experts' biases are padded like the experts."""
         if self.pack is None or held.part != EXPERTS or "bias" not in held.name or held.bits:
             return held.numel * bits // 8
-        outs, _ = _padded(self.pack, held.name, held.shape[-1], 1)
+        outs, _ = _padded_expert(self.pack, held.name, held.shape[-1], 1)
         return held.numel // held.shape[-1] * outs * (self.bias_bits or bits) // 8
 
     def changed(self, **changes: object) -> WeightFormat:
@@ -121,11 +121,11 @@ class WeightFormat(Struct, frozen=True, kw_only=True):
         return replace(self, pack=replace(self.pack, **changes))
 
 
-def _padded(pack: MatrixFormat, name: str, outs: int, ins: int) -> tuple[int, int]:
+def _padded_expert(pack: MatrixFormat, name: str, outs: int, ins: int) -> tuple[int, int]:
     """gate and up stand in one matrix, and each is padded."""
     if "down" in name:
-        return _up(outs, pack.hidden_multiple), _up(ins, pack.inner_multiple)
-    return _up(outs, 2 * pack.inner_multiple if pack.inner_multiple > 1 else 1), _up(
+        return _round_up(outs, pack.hidden_multiple), _round_up(ins, pack.inner_multiple)
+    return _round_up(outs, 2 * pack.inner_multiple if pack.inner_multiple > 1 else 1), _round_up(
         ins, pack.hidden_multiple
     )
 

@@ -1,4 +1,4 @@
-"""How high a script's own tensors get between DeepSpeed's cues, and at them."""
+"""Peak bytes of one block's tensors between and at the points where DeepSpeed's hooks run."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ from ...autograd.events import BlockEvents
 from ...autograd.peak import PeakParts, PeakTracker
 from ...ledger.num import Num
 from ...ledger.remember import remembered
-from .hook_points import Cue, all_cues, forward_cues, gradients
+from .hook_points import HookPoint, all_hook_points, forward_hook_points, weight_gradients
 
-Heights = tuple[tuple[Num, PeakParts], ...]  # in all, and in parts
+BlockPeaks = tuple[tuple[Num, PeakParts], ...]  # bytes in all, and by kind
 
 
-def _between(
-    script: BlockEvents,
+def _peaks(
+    block: BlockEvents,
     events: tuple[int, ...],
-    cues: list[Cue],
+    hook_points: list[HookPoint],
     act: Num,
     left_out: tuple[int, ...],
-) -> Heights:
-    """Two for every cue, the most before it and what is there at it, and one behind the last."""
-    sizes, work, out = script.sizes, frozenset(script.work), frozenset(left_out)
-    found: list[tuple[Num, PeakParts]] = []
+) -> BlockPeaks:
+    """Two for each hook point: the peak since the one before, and the bytes at it. Then the peak
+    after the last one.
+
+    events: of the block's forward or backward
+    act: bytes of activations that are alive before the first event
+    left_out: tensors that are not counted
+    """
+    sizes, work, out = block.sizes, frozenset(block.work), frozenset(left_out)
+    peaks: list[tuple[Num, PeakParts]] = []
     temp: Num = 0
-    done = 0
-    for position in (*(cue[0] for cue in cues), len(events)):
+    passed = 0
+    for position in (*(point[0] for point in hook_points), len(events)):
         high = PeakTracker(act, 0, temp)
-        for event in events[done:position]:
+        for event in events[passed:position]:
             tensor = event if event >= 0 else ~event
             if tensor in out:
                 continue
@@ -36,32 +42,37 @@ def _between(
                 act = act + size
             if event >= 0:
                 high.see(act, 0, temp)
-        done = max(done, position)
-        found += [(high.total, high.moment), (act + temp, PeakParts(act, 0, temp))]
-    return tuple(found[:-1])
+        passed = max(passed, position)
+        peaks += [(high.total, high.moment), (act + temp, PeakParts(act, 0, temp))]
+    return tuple(peaks[:-1])
 
 
 @remembered(512)
-def forward_heights(script: BlockEvents, more: Num = 0) -> Heights:
-    """A forward; `more`: bytes that are there beside it."""
-    cues = sorted(forward_cues(script), key=lambda cue: cue[0])
-    return _between(script, script.forward, cues, script.sizes[script.entry] + more, ())
+def forward_peaks(block: BlockEvents, more: Num = 0) -> BlockPeaks:
+    """The peaks of a block's forward. `more`: bytes that are alive all the while."""
+    hook_points = sorted(forward_hook_points(block), key=lambda point: point[0])
+    return _peaks(block, block.forward, hook_points, block.sizes[block.entry] + more, ())
 
 
 @remembered(512)
-def backward_heights(script: BlockEvents, *, again: bool = False, output: bool = False) -> Heights:
-    """A backward; `again`: the block runs forward before, `output`: and holds what that gave."""
-    given = script.sizes[script.exit_grad]
-    if script.exit < 0:  # the embedding's
-        return _between(script, script.backward, all_cues(script), given, gradients(script))
-    act = given + (script.sizes[script.exit] if output else 0) + _kept(script)
-    found = _between(script, script.backward, all_cues(script), act, gradients(script))
-    return (*forward_heights(script, given), *found) if again else found
+def backward_peaks(block: BlockEvents, *, again: bool = False, output: bool = False) -> BlockPeaks:
+    """The peaks of a block's backward, without the gradients of its weights.
+
+    again: the block runs forward again before, and the peaks of that come first
+    output: the output of that forward stays alive
+    """
+    gradient = block.sizes[block.exit_grad]
+    if block.exit < 0:  # the embedding's
+        return _peaks(block, block.backward, all_hook_points(block), gradient,
+                      weight_gradients(block))  # fmt: skip
+    act = gradient + (block.sizes[block.exit] if output else 0) + _saved_bytes(block)
+    peaks = _peaks(block, block.backward, all_hook_points(block), act, weight_gradients(block))
+    return (*forward_peaks(block, gradient), *peaks) if again else peaks
 
 
-def _kept(script: BlockEvents) -> Num:
-    """What forward leaves for backward; the output belongs to the next block."""
-    total: Num = script.sizes[script.entry] - script.sizes[script.exit]
-    for event in script.forward:
-        total = total + (script.sizes[event] if event >= 0 else -script.sizes[~event])
+def _saved_bytes(block: BlockEvents) -> Num:
+    """Bytes that forward leaves for backward, without the output, which is the next block's."""
+    total: Num = block.sizes[block.entry] - block.sizes[block.exit]
+    for event in block.forward:
+        total = total + (block.sizes[event] if event >= 0 else -block.sizes[~event])
     return total

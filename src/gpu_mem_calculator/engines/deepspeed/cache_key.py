@@ -1,4 +1,4 @@
-"""A plan of plain numbers, as the key of what is counted once and remembered."""
+"""The cache key of `ZeroRank` simulations: the plan fields that their result depends on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIELDS = tuple(name for name in ZeroLayout.__struct_fields__ if name not in UNRE
 
 
 class CacheKey:
-    """The key of a count: a plan, and what else decides the count. Equal keys have equal counts."""
+    """A plan, and what else the counted bytes depend on. Equal keys have equal results."""
 
     __slots__ = ("hash", "key", "more", "plan")
 
@@ -39,14 +39,15 @@ class CacheKey:
 
 
 def _hashable(value: Any) -> Hashable:
-    """A field as part of a key."""
+    """A field's value, with a dict as a tuple."""
     return tuple(value.items()) if isinstance(value, dict) else value
 
 
 def plain(plan: ZeroLayout, ranks: int, micro_batches: int, runs: Any = None) -> ZeroLayout:
-    """The plan of one element. Micro-batches between the first and the last are alike.
+    """The plan of one element of an array, with plain ints.
 
-    A keeper counts the elements that the model's configuration gives.
+    Micro-batches between the first and the last are alike, so there are at most three. The
+    trainable elements are those of the model's configuration, without a count that overrides them.
     """
     runs = runs or tuple((sizes, int(units)) for sizes, units in plan.runs)
     elements: Num = sum(sum(sizes) * units for sizes, units in runs)

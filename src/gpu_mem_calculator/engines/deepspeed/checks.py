@@ -1,4 +1,4 @@
-"""What DeepSpeed refuses, a sentence each."""
+"""What DeepSpeed refuses, one sentence each: the value, the rule, the nearest fix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .options import PLACES, PRECISIONS, number, option, pipelined
 
 
 def problems(run: Run) -> Iterator[str]:
-    """What DeepSpeed refuses, and what is not modelled."""
+    """One sentence for each thing that DeepSpeed refuses or that is not modelled."""
     stage = number(run, "zero_stage")
     if stage not in (0, 1, 2, 3):
         yield f"engine.zero_stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3"

@@ -1,4 +1,4 @@
-"""Which parameters stage 3 has gathered, and when.
+"""Which parameters stage 3 gathers, and when it frees them.
 
 A mirror of deepspeed 0.19.8 zero/partitioned_param_coordinator.py from the second step on, when
 the order of modules is known: `_fetch_sub_module_impl` (line 355), `release_sub_module` (494)
@@ -23,18 +23,20 @@ class GatherLimits(Struct, frozen=True):
     persist: int = 100_000  # stage3_param_persistence_threshold
 
 
-NEVER, ANEW, HELD = 0, 1, 2  # a layer's forward is not run again; it is; its weights are held
+# A layer's forward is not run again in backward; it is; it is, and keeps weights alive.
+NEVER, ANEW, HELD = 0, 1, 2
 
 
 class ModuleStack(Struct, frozen=True):
-    """Modules before, in and behind the stack. `layers`: (groups, how many, whether run again).
+    """The modules of a model: before the layers, of the layers, after them.
 
-    HELD: a checkpoint with hooks keeps what its second forward saves as tensors of its own (torch
-    2.11 utils/checkpoint.py _recomputation_hook: `x.detach()`), weights among them, so their memory
-    stays until backward has read them, although the coordinator has let them go.
+    HELD: a checkpoint with hooks keeps what its recomputed forward saves as tensors of its own
+    (torch 2.11 utils/checkpoint.py _recomputation_hook: `x.detach()`), weights among them, so their
+    memory stays until backward has read them, although the coordinator has released them.
     """
 
     before: tuple[Module, ...]
+    # of equal layers: the groups of modules of one, how many, whether run again
     layers: tuple[tuple[tuple[tuple[Module, ...], ...], int, int], ...]
     after: tuple[Module, ...]
     tied: bool = False  # the head's first parameter is the embedding's
@@ -45,7 +47,7 @@ class ModuleStack(Struct, frozen=True):
 
 
 class ModuleTrace:
-    """Parameters by number, modules in the order of their calls."""
+    """The parameters of a model by number, and the fetches and releases of its modules in order."""
 
     def __init__(self, stack: ModuleStack) -> None:
         self.numel: list[int] = []
@@ -53,9 +55,9 @@ class ModuleTrace:
         self.widths = (stack.width, stack.wide, stack.other)
         self.modules: list[tuple[int, ...]] = []
         self.events: list[tuple[int, bool]] = []  # module, whether fetched (else released)
-        self.held: set[int] = set()  # releases behind which a second forward holds the weights
+        self.held: set[int] = set()  # releases after which a recomputed forward keeps the weights
         self.layers: list[list[int]] = []  # modules of each layer, in the order of forward
-        self.after: list[int] = []  # and behind the stack
+        self.after: list[int] = []  # modules after the layers
         self.begun = self.ended = 0  # events before the first layer, and of all of forward
         self._build(stack)
 
@@ -110,9 +112,9 @@ class ModuleTrace:
                 self.events.append((ident, False))
 
     def _backward(self, groups: list[list[int]], again: int) -> None:
-        """The layer, then its groups from the last to the first, each one's holder first.
+        """The layer, then its groups from the last to the first, in each the outer module first.
 
-        A checkpointed layer runs forward again when the last module's backward asks for its
+        A checkpointed layer runs forward again when the last module's backward needs its
         input, and stops before that module's end.
         """
         order = [m for group in (groups[:1] + groups[:0:-1]) for m in (group[0], *group[:0:-1])]
@@ -127,7 +129,7 @@ class ModuleTrace:
 
 
 class ParameterCoordinator:
-    """The state that fetch and release work on."""
+    """Fetches and releases parameters as DeepSpeed's coordinator does."""
 
     def __init__(self, trace: ModuleTrace, limits: GatherLimits) -> None:
         self.trace = trace
@@ -143,25 +145,25 @@ class ParameterCoordinator:
             self.passed.append(self.passed[-1] + sum(numel[p] for p in trace.modules[m]))
             for p in trace.modules[m]:
                 self.uses[p].append(i)
-        self.again()
+        self.restart()
 
-    def again(self) -> None:
-        """A forward begins: the queue starts anew; what is gathered stays."""
-        self.handles: dict[int, list[int]] = {}  # in flight: how many parameters wait
+    def restart(self) -> None:
+        """A forward begins: refill the queue; gathered parameters stay."""
+        self.handles: dict[int, list[int]] = {}  # parameters being gathered
         self.recent = [-1] * len(self.persistent)
         self.step = 0
-        self.count = 0  # DeepSpeed's own count of elements
+        self.count = 0  # gathered elements, as DeepSpeed counts them
         self.queue = deque(self.order)
 
     def gather(self, params: list[int]) -> None:
-        """Parameters are on their way."""
+        """Begin to gather parameters."""
         handle = [len(params)]
         self.count += sum(self.trace.numel[p] for p in params)
         for p in params:
             self.handles[p] = handle
 
     def wait(self, param: int) -> None:
-        """One is there."""
+        """Wait until a parameter is gathered."""
         self.handles.pop(param)[0] -= 1
         self.available[param] = True
 
@@ -185,10 +187,10 @@ class ParameterCoordinator:
 
     def prefetch(self) -> None:
         """Take parameters off the queue until the bucket or the limit of live ones is full."""
-        room = min(self.limits.live - self.count, self.limits.prefetch)
+        space = min(self.limits.live - self.count, self.limits.prefetch)
         wanted: dict[int, None] = {}
         size = 0
-        while self.queue and size < room:
+        while self.queue and size < space:
             p, at = self.queue.popleft()
             if at > self.recent[p]:
                 self.recent[p] = at
@@ -199,9 +201,9 @@ class ParameterCoordinator:
             self.gather(list(wanted))
 
     def release(self, params: tuple[int, ...], *, holds: bool = False) -> None:
-        """Let go of what is not persistent, not promised, and not used again soon.
+        """Release what is not persistent, not prefetched, and not used again soon.
 
-        `holds`: a second forward holds it still, until the next release.
+        `holds`: a recomputed forward keeps it alive until the next release.
         """
         step = self.step
         for p in params:

@@ -1,6 +1,6 @@
 """DeepSpeed 0.19.8: ZeRO 0 to 3, offload, and its pipeline of whole layers.
 
-The ledger is for rank 0 of a data-parallel group, whose slice starts with the embedding.
+The ledger is of rank 0 of a data-parallel group, whose slice starts with the embedding.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _place(run: Run) -> tuple[Num, Num, Num, Num]:
 
 
 def ledger(run: Run) -> Ledger:
-    """One rank's ledger, for any stage."""
+    """The ledger of one rank, for any ZeRO stage and any stage of a pipeline."""
     precision = PRECISIONS[run.precision]
     cut = number(run, "zero_stage") == 3 and bool(option(run, "zero_init"))
     if run.adapter is not None:
@@ -104,7 +104,7 @@ def _beside(
 def _rolled(
     plan: ZeroLayout, how: BlockSetting, stack: tuple[LayerGroup, ...], done: StageWalks, cut: bool
 ) -> Ledger:
-    """ZeRO without a pipeline; `cut`: the model is built under zero.Init."""
+    """The ledger of ZeRO 1 to 3 without a pipeline. `cut`: the model is built under zero.Init."""
     run = plan.run
     if run.record is not None:
         done = replace(done, embedding=table_script(run.record))
@@ -129,7 +129,9 @@ def _whole(
     done: StageWalks,
     tokens: Num,
 ) -> Ledger:
-    """Stage 0, or a stage of a pipeline: gradients stay where they are until backward is over."""
+    """The ledger of ZeRO 0, or of a pipeline's stage: gradients stay where autograd puts them until
+    backward is over. `tokens`: bytes of the tensor between two stages.
+    """
     run = plan.run
     kept = activation_entries(run, how, stack, plan.beats, done)
     if plan.pipeline:
@@ -150,7 +152,9 @@ def _whole(
 
 
 def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroLayout:
-    """Sizes of this rank's part of the model; a tied head on another stage is a copy.
+    """Sizes and options of this rank's part of the model. A tied head on another stage is a copy.
+
+    width: bytes of a weight; part: what `_place` returns
 
     An offloaded optimizer of stages 1 and 2 has contiguous gradients (stage_1_and_2.py:300).
     """
@@ -186,7 +190,7 @@ def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroLayout:
 
 
 def _limits(run: Run) -> GatherLimits:
-    """What decides how many parameters of stage 3 are gathered."""
+    """The options that decide how many parameters stage 3 gathers."""
     return GatherLimits(*(number(run, name) for name in OPTIONS if name.startswith("stage3_")))
 
 
@@ -196,13 +200,14 @@ def _states(plan: ZeroLayout) -> Iterator[Entry]:
 
 
 def stage_layers(run: Run) -> list[int]:
-    """Layers of each pipeline stage."""
+    """The number of layers of each pipeline stage."""
     method = str(option(run, "partition_method"))
     return pipeline.layers_of_stages(run.arch, int(run.mesh.pp), method)
 
 
 def zero_streams(run: Run) -> bool:
-    """ZeRO 1 and 2 make one for reductions, 3 where communication overlaps.
+    """Whether DeepSpeed makes CUDA streams: ZeRO 1 and 2 for reductions, 3 to overlap
+    communication.
 
     deepspeed 0.19.8 zero/stage_1_and_2.py:599, zero/stage3.py:341.
     """

@@ -1,4 +1,4 @@
-"""What is at work when the head's first gradient is made, where gradients stay on the rank."""
+"""Activations when the head's first gradient is made, where gradients stay on the rank."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ SOURCE = code("torch 2.11 autograd: a gradient's hook runs when its operation ha
 
 
 def first_hook(plan: ZeroLayout) -> int:
-    """Which of the head's gradients reaches its hook first: not a shared table's, which waits."""
+    """Index of the head's gradient whose hook runs first: 1 if a shared table's waits, else 0."""
     return 0 if nothing(plan.table) else 1
 
 
-def hook_entries(plan: ZeroLayout, done: StageWalks) -> Iterator[Entry]:
-    """Activations at the first gradient; the head's is there while the final norm runs backward.
+def hook_entries(plan: ZeroLayout, walks: StageWalks) -> Iterator[Entry]:
+    """The head's activations at its first gradient, which is alive while the final norm runs
+    backward.
 
-    Of a shared table the first micro-batch's gradient is among those that stay; that of a later
-    one waits for the embedding's.
+    The gradient of a shared table is counted with those that stay in the first micro-batch; in a
+    later one it waits for the embedding's gradient.
     """
     first = first_hook(plan)
-    for beat in plan.beats:
-        if beat.instant.where != "head.gradient":
+    for instant in plan.beats:
+        if instant.instant.where != "head.gradient":
             continue
-        _, act = done.head.hooks[first]
-        if not first:  # the final norm's backward comes behind it
-            act = larger(act, done.head.after_first)
-        elif beat.later:
+        _, act = walks.head.hooks[first]
+        if not first:  # the final norm's backward comes after it
+            act = larger(act, walks.head.after_first)
+        elif instant.later:
             yield Entry(name="head: gradient that waits for the embedding's", kind=GRAD,
-                        bytes=plan.table, live={beat.name: 1},
+                        bytes=plan.table, live={instant.name: 1},
                         source=code("torch 2.11 csrc/autograd/input_buffer.cpp"))  # fmt: skip
         yield Entry(name="final norm and head: kept for backward", kind=ACT, bytes=act,
-                    live={beat.name: 1}, source=SOURCE)  # fmt: skip
+                    live={instant.name: 1}, source=SOURCE)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Projections as ZeRO-3 runs them: frozen ones keep their inputs although nothing asks for them."""
+"""Projections as ZeRO-3 runs them: frozen ones save inputs that their backward does not need."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ...step.layer_groups import LayerGroup
 
 
 class Stage3Tape(Tape):
-    """Projections of the given names keep what comes in.
+    """A tape on which projections of some names save their input.
 
     deepspeed 0.19.8 zero/partition_parameters.py:412 puts zero/linear.py:81
     LinearFunctionForZeroStage3 in the place of torch's linear; its `setup_context` saves input and
-    weight, whichever gradient is wanted. torch's own keeps no input for a weight without one.
+    weight, whichever gradient is needed. torch's own saves no input for a frozen weight.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -32,46 +32,48 @@ class Stage3Tape(Tape):
         self.names = frozenset(names)
 
     def op(self, name: str, *ins: Value, saves: Iterable[Value] = (), **rest: Any) -> Value:
-        """Record an operation, as `Tape` does."""
+        """Record an operation as `Tape` does, and save the input of a projection."""
         more = ins[:1] if name in self.names else ()
         return super().op(name, *ins, saves=(*saves, *more), **rest)
 
 
 def adapter_bits(adapter: Adapter, bits: int, *, zero_init: bool) -> int:
-    """Width of adapters: the whole model is cast to the training dtype, but not under zero.Init.
+    """Bits of an adapter: the whole model is cast to the training dtype, but not under zero.Init.
 
-    deepspeed 0.19.8 runtime/engine.py:1850: the parameters of a model that zero.Init has cut count
-    as cast, adapters that PEFT made afterwards among them.
+    deepspeed 0.19.8 runtime/engine.py:1850: the parameters of a model that zero.Init has sharded
+    count as cast, adapters that PEFT made afterwards among them.
     """
     return max(adapter.bits, bits) if zero_init else bits
 
 
-def _layer_walk(how: BlockSetting, block: LayerGroup, *, grad: bool) -> BlockWalk:
-    """One layer, as modelling/huggingface/layer.py walks it. GPT-2's Conv1D calls addmm itself."""
+def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> BlockWalk:
+    """The walk of one layer, as modelling/huggingface/layer.py makes it, on a `Stage3Tape`. GPT-2's
+    Conv1D calls addmm itself.
+    """
     layer = block.layer
-    tape = Stage3Tape(one.name for one in linears(layer) if not one.transposed)
-    bits = 32 if layer.fp32_residual else how.bits
-    x = tape.value("layer.input", how.tokens * how.hidden, bits, grad=grad)
-    y = run_layer(tape, how, x, layer, masked=block.window is not None)
+    tape = Stage3Tape(linear.name for linear in linears(layer) if not linear.transposed)
+    bits = 32 if layer.fp32_residual else setting.bits
+    x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=grad)
+    y = run_layer(tape, setting, x, layer, masked=block.window is not None)
     tape.hold(x)
-    whole = REENTRANT if block.reentrant else HOOKS
+    checkpoint = REENTRANT if block.reentrant else HOOKS
     return walk(
         tape, x, y, recompute_core=block.recompute == "selective",
-        checkpoint=whole if block.recompute == "full" else "",
+        checkpoint=checkpoint if block.recompute == "full" else "",
     )  # fmt: skip
 
 
 def keeping(
-    done: StageWalks, how: BlockSetting, arch: Arch, blocks: tuple[LayerGroup, ...]
+    walks: StageWalks, setting: BlockSetting, arch: Arch, blocks: tuple[LayerGroup, ...]
 ) -> StageWalks:
-    """The walks of a frozen model whose projections keep their inputs, the head's among them."""
-    first = None if done.first is None else _layer_walk(how, blocks[0], grad=False)
-    layers = tuple(_layer_walk(how, block, grad=True) for block in blocks)
+    """The walks of a frozen model whose projections save their inputs, the head's included."""
+    first = None if walks.first is None else _layer_walk(setting, blocks[0], grad=False)
+    layers = tuple(_layer_walk(setting, block, grad=True) for block in blocks)
     name = arch.head.name if arch.head is not None else "lm_head"
-    head = head_walk(how, arch, Stage3Tape((name,)))
-    return replace(done, layers=layers, first=first, head=head)
+    head = head_walk(setting, arch, Stage3Tape((name,)))
+    return replace(walks, layers=layers, first=first, head=head)
 
 
 def without_sum(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Entries of a model whose head has a copy of the table: no gradient waits for another."""
+    """The entries without the sum of a tied table's gradients: the head has a copy of the table."""
     return (e for e in entries if e.role != TIED)

@@ -1,4 +1,4 @@
-"""What every ZeRO stage needs to know about a run, and the instants it adds to a step."""
+"""The sizes and options of a run that every ZeRO stage needs, and the instants DeepSpeed adds."""
 
 from __future__ import annotations
 
@@ -106,25 +106,25 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
 
     @property
     def sizes(self) -> ZeroSizes:
-        """Bytes of what this rank trains."""
+        """Bytes of the states that this rank trains."""
         return zero_sizes(self.groups, width=self.trained_width, largest=self.largest,
                           optimizer=self.run.optimizer,
                           implementation=self.implementation)  # fmt: skip
 
     @property
     def bucket_bytes(self) -> int:
-        """Bytes of a gradient bucket."""
+        """Bytes of one gradient bucket."""
         return int(bucket_bytes(self.width, self.bucket))
 
-    def boundary(self, beat: StepInstant) -> Num:
-        """1 in the micro-batch that the step follows, the only one where there is no other."""
-        return 1 if beat.later else holds(self.run.micro_batches == 1)
+    def boundary(self, instant: StepInstant) -> Num:
+        """1 in the micro-batch before the optimizer's step, which may be the only one; else 0."""
+        return 1 if instant.later else holds(self.run.micro_batches == 1)
 
     def entry(
         self, name: str, kind: str, size: Num, live: Callable[[StepInstant], Num], source: str,
         startup: tuple[str, ...] = (), place: str = GPU,
     ) -> Entry:  # fmt: skip
-        """An entry alive where `live` says so, and in the given moments of start-up."""
+        """An entry with `live` copies at each instant, and one at those named in `startup`."""
         alive: dict[str, Num] = {b.name: copies for b in self.beats
                                  if not isinstance(copies := live(b), int) or copies}  # fmt: skip
         alive |= dict.fromkeys(startup, 1)
@@ -132,59 +132,66 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
                      source=code(f"deepspeed 0.19.8 {source}"))  # fmt: skip
 
 
-def always(beat: StepInstant) -> Num:
-    """Alive at every instant of a step."""
+def always(instant: StepInstant) -> Num:
+    """One copy at every instant of a step."""
     return 1
 
 
 def named(*names: str) -> Callable[[StepInstant], Num]:
-    """Alive at these moments, in later micro-batches too, but not in the first step's own."""
-    return lambda beat: int(beat.instant.where in names and not beat.instant.step)
+    """One copy at the instants of these names, in later micro-batches too, but not at those that
+    only the first step has.
+    """
+    return lambda instant: int(instant.instant.where in names and not instant.instant.step)
 
 
-def in_bucket(beat: StepInstant) -> bool:
-    """Whether a gradient bucket that the first gradient makes is there."""
-    return beat.instant.phase == BACKWARD and beat.instant.where != "loss.backward"
+def in_bucket(instant: StepInstant) -> bool:
+    """Whether the gradient bucket, which the first gradient of backward makes, is alive."""
+    return instant.instant.phase == BACKWARD and instant.instant.where != "loss.backward"
 
 
 def startup_instants() -> tuple[Instant, ...]:
-    """While the engine is built: parameters are laid out, then the optimizer's copies made."""
+    """The instants while the engine is built: parameters are flattened or sharded, then the
+    optimizer's copies are made.
+    """
     return (
         Instant(name=BIRTH, phase=STARTUP, title="start-up: parameters laid out"),
         Instant(name=SETUP, phase=STARTUP, title="start-up: optimizer set up"),
     )
 
 
-def with_hooks(beats: tuple[StepInstant, ...], *, head: bool) -> tuple[StepInstant, ...]:
-    """The beats of a step, with the moments at which DeepSpeed works on gradients.
+def with_hooks(instants: tuple[StepInstant, ...], *, head: bool) -> tuple[StepInstant, ...]:
+    """The instants of a step, with those at which DeepSpeed works on gradients.
 
-    `head.gradient`: the first gradient of backward; `epilogue`: they are reduced; then the norm,
-    the cast of the gradients and the update.
+    `head.gradient`: the first gradient of backward, if `head`; `epilogue`: gradients are reduced;
+    then the norm, the cast of the gradients and the update.
     """
-    found: list[StepInstant] = []
-    end = beats[-1]
-    there: dict[str, Num] = {}  # whether a first, or a later, micro-batch runs backward here
-    for beat in beats:
-        if beat.work and beat.instant.phase == BACKWARD:
-            tag = beat.instant.micro_batch
-            there[tag] = larger(there.get(tag, 0), beat.instant.present)
-    for beat in beats:
-        tag, where = beat.instant.micro_batch, beat.instant.where
+    hooked: list[StepInstant] = []
+    end = instants[-1]
+    runs: dict[str, Num] = {}  # 1 if a first, or a later, micro-batch runs backward on this rank
+    for instant in instants:
+        if instant.work and instant.instant.phase == BACKWARD:
+            tag = instant.instant.micro_batch
+            runs[tag] = larger(runs.get(tag, 0), instant.instant.present)
+    for instant in instants:
+        tag, where = instant.instant.micro_batch, instant.instant.where
         if where == "optimizer":
-            found.append(_like(beat, "optimizer.norm", OPTIMIZER, "gradient norm"))
-            found.append(_like(beat, "optimizer.cast", OPTIMIZER, "gradients cast to fp32"))
-        found.append(beat)
+            hooked.append(_hook_instant(instant, "optimizer.norm", OPTIMIZER, "gradient norm"))
+            hooked.append(
+                _hook_instant(instant, "optimizer.cast", OPTIMIZER, "gradients cast to fp32")
+            )
+        hooked.append(instant)
         if where == "loss.backward" and head:
-            made = _like(beat, "head.gradient", BACKWARD, "first gradient")
-            found.append(replace(made, head_grads=end.head_grads))
+            first = _hook_instant(instant, "head.gradient", BACKWARD, "first gradient")
+            hooked.append(replace(first, head_grads=end.head_grads))
         if where == "embedding.backward":
-            made = _like(beat, "epilogue", BACKWARD, "gradients reduced")
-            instant = replace(made.instant, present=there[tag])
-            found.append(replace(made, instant=instant, embedding_grads=end.embedding_grads))
-    return tuple(found)
+            epilogue = _hook_instant(instant, "epilogue", BACKWARD, "gradients reduced")
+            present = replace(epilogue.instant, present=runs[tag])
+            hooked.append(replace(epilogue, instant=present, embedding_grads=end.embedding_grads))
+    return tuple(hooked)
 
 
-def _like(beat: StepInstant, where: str, phase: str, title: str) -> StepInstant:
-    word = ", later micro-batch" if beat.instant.micro_batch else ""
-    made = beat.instant.moved(where, phase=phase, title=title + word)
-    return replace(beat, instant=made, work="hook" if phase == BACKWARD else "")
+def _hook_instant(base: StepInstant, where: str, phase: str, title: str) -> StepInstant:
+    """An instant of the same micro-batch at which a hook of DeepSpeed works, or the step."""
+    word = ", later micro-batch" if base.instant.micro_batch else ""
+    moved = base.instant.moved(where, phase=phase, title=title + word)
+    return replace(base, instant=moved, work="hook" if phase == BACKWARD else "")

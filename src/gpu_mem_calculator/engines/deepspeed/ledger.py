@@ -1,4 +1,4 @@
-"""The ledger of ZeRO 1 to 3 without a pipeline: at each instant the layer that is highest."""
+"""Instants and entries of ZeRO 1 to 3 without a pipeline: at each instant the highest layer's."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from ...ledger.num import Num, choose, holds, larger, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD, OPTIMIZER
 from ...run.run import Run
-from ...step.activations import LayerSources, StageWalks
+from ...step.activations import StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
+from ...step.layer_sources import LayerSources
 from .cache_key import CacheKey, plain
 from .coordinator import GatherLimits
-from .instants import ZeroInstant, spots
+from .instants import ZeroInstant, zero_instants
 from .layout import ZeroLayout
-from .model_parts import model_of
+from .model_parts import block_table
 from .peak_tables import BlockTable, LevelTable, Tables, tables
 
 FILE12, FILE3 = "runtime/zero/stage_1_and_2.py", "runtime/zero/stage3.py"
@@ -56,7 +57,12 @@ TAGS = (("", "", ""), ("", LATER, ", later micro-batch"),
 
 
 class PeakPoint(Struct, frozen=True):
-    """The highest moment of a spot: how many layers of the stretch wait, and what is there."""
+    """The peak of an instant.
+
+    waiting: layers of the group that wait for backward
+    moment: bytes of the block's own tensors
+    parts: bytes of each of DeepSpeed's `GROUPS`
+    """
 
     waiting: Num
     moment: PeakParts
@@ -64,7 +70,9 @@ class PeakPoint(Struct, frozen=True):
 
 
 def cases(plan: ZeroLayout, model: BlockTable) -> tuple[list[tuple[Tables, ...]], Any]:
-    """The tables of every pair of ranks and micro-batches, and which of them an element has."""
+    """The tables of every pair of ranks and micro-batches, and for arrays the index of each
+    element's tables, else None.
+    """
     ranks, micro = plan.ranks, plan.run.micro_batches
     if not (hasattr(ranks, "astype") or hasattr(micro, "astype")):
         return [tables(CacheKey(plain(plan, int(ranks), int(micro)), model))], None
@@ -72,53 +80,57 @@ def cases(plan: ZeroLayout, model: BlockTable) -> tuple[list[tuple[Tables, ...]]
 
     pairs = numpy.stack(numpy.broadcast_arrays(ranks, micro), axis=-1)
     unique, which = numpy.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
-    found: list[tuple[Tables, ...]] = [tables(CacheKey(plain(plan, int(a), int(b)), model))
-                                       for a, b in unique]  # fmt: skip
-    return found, which.reshape(pairs.shape[:-1])
+    each = [tables(CacheKey(plain(plan, int(a), int(b)), model)) for a, b in unique]
+    return each, which.reshape(pairs.shape[:-1])
 
 
-def highest(spot: ZeroInstant, mine: list[LevelTable], which: Any, *, near: bool) -> PeakPoint:
-    """The highest of a spot's candidates. `near`: of the layers that wait one is on the GPU."""
-    pairs = mine[0].best
+def highest(instant: ZeroInstant, tables: list[LevelTable], which: Any, *, near: bool) -> PeakPoint:
+    """The peak of an instant, over all its levels and numbers of waiting layers.
+
+    tables: its table for each pair of ranks and micro-batches
+    which: for arrays the index of each element's table, else None
+    near: of the layers that wait one has its checkpoint on the GPU (cpu_checkpointing)
+    """
+    pairs = tables[0].best
     if which is not None:
-        pairs = tuple(sorted({pair for table in mine for pair in table.best}))
-    heights, kept = [height for height, _ in spot.heights], spot.kept
-    if near and spot.checkpoint:
-        own = [(kept if waiting else 0) + heights[level] for waiting, level in pairs]
+        pairs = tuple(sorted({pair for table in tables for pair in table.best}))
+    block_bytes, layer_bytes = [total for total, _ in instant.peaks], instant.layer_bytes
+    if near and instant.checkpoint:
+        acts = [(layer_bytes if waiting else 0) + block_bytes[level] for waiting, level in pairs]
     else:
-        own = [waiting * kept + heights[level] for waiting, level in pairs]
-    if which is not None or hasattr(sum(own), "astype"):
-        return _of_arrays(spot, mine, which, list(zip(pairs, own, strict=True)))
-    totals = list(map(add, own, mine[0].heights))
+        acts = [waiting * layer_bytes + block_bytes[level] for waiting, level in pairs]
+    if which is not None or hasattr(sum(acts), "astype"):
+        return _of_arrays(instant, tables, which, list(zip(pairs, acts, strict=True)))
+    totals = list(map(add, acts, tables[0].heights))
     waiting, level = pairs[totals.index(max(totals))]
-    return PeakPoint(waiting, spot.heights[level][1], mine[0].parts(waiting, level))
+    return PeakPoint(waiting, instant.peaks[level][1], tables[0].parts(waiting, level))
 
 
 def _of_arrays(
-    spot: ZeroInstant,
-    mine: list[LevelTable],
+    instant: ZeroInstant,
+    tables: list[LevelTable],
     which: Any,
     candidates: list[tuple[tuple[int, int], Num]],
 ) -> PeakPoint:
-    """The same, element by element."""
+    """`highest` for arrays, element by element. `candidates`: (waiting, level) and activations."""
     best: PeakPoint | None = None
     top: Num = 0
-    for (waiting, level), own in candidates:
-        parts = _parts(mine, which, waiting, level)
-        new, total = PeakPoint(waiting, spot.heights[level][1], parts), own + sum(parts)
+    for (waiting, level), act in candidates:
+        parts = _parts(tables, which, waiting, level)
+        new, total = PeakPoint(waiting, instant.peaks[level][1], parts), act + sum(parts)
         best = new if best is None else _either(total > top, new, best)
         top = larger(total, top)
     assert best is not None
     return best
 
 
-def _parts(mine: list[LevelTable], which: Any, waiting: int, level: int) -> tuple[Num, ...]:
-    """Bytes of each group; an array of the elements' own where they differ."""
+def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tuple[Num, ...]:
+    """Bytes of each of DeepSpeed's groups; arrays where the elements differ."""
     if which is None:
-        return mine[0].parts(waiting, level)
+        return tables[0].parts(waiting, level)
     import numpy
 
-    rows = numpy.asarray([table.parts(waiting, level) for table in mine])
+    rows = numpy.asarray([table.parts(waiting, level) for table in tables])
     return tuple(rows[:, group][which] for group in range(rows.shape[1]))
 
 
@@ -132,11 +144,11 @@ def _either(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
 def beats_and_entries(
     plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks, limits: GatherLimits
 ) -> tuple[tuple[StepInstant, ...], list[Entry]]:
-    """The instants of a step, and what blocks and DeepSpeed hold at each of them."""
+    """The instants of a step, and the entries of what blocks and DeepSpeed hold at each of them."""
     run = plan.run
-    found, which = cases(plan, model_of(plan, stack, done, limits))
+    found, which = cases(plan, block_table(plan, stack, done, limits))
     near = bool(run.options.get("cpu_checkpointing"))
-    here = tuple(spots(stack, done))
+    here = tuple(zero_instants(stack, done))
     beats: list[StepInstant] = []
     entries: list[Entry] = []
     again = holds(run.micro_batches > 1)
@@ -166,9 +178,10 @@ def beats_and_entries(
 def first_layers_input(
     run: Run, entries: Iterable[Entry], beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
-    """Entries in which the first layer's input is not counted twice where that layer runs forward.
+    """The entries, with the embedding's output left out where the first layer runs forward: it is
+    that layer's input, which the layer counts.
 
-    Learnt positions are added to the embedding's output, and a norm behind it keeps it.
+    Not where learnt positions are added to the embedding's output, or a norm after it saves it.
     """
     arch = run.arch
     apart = len(arch.embedding) > 1 or arch.embedding_norm is not None
@@ -181,7 +194,7 @@ def first_layers_input(
 
 
 def _left(plan: ZeroLayout, found: list[tuple[Tables, ...]], which: Any) -> Entry:
-    """Gradients that the step finds."""
+    """Gradients that are alive when the optimizer's step begins."""
     place = ("step", 0, False)
     last = [several[1] for several in found]
     parts = _parts([tables[place] for tables in last], which, 0, 0)
@@ -194,10 +207,10 @@ def _left(plan: ZeroLayout, found: list[tuple[Tables, ...]], which: Any) -> Entr
 def _beat(spot: ZeroInstant, high: PeakPoint, at: Instant) -> StepInstant:
     saved = spot.saved
     if spot.work == "unit":
-        saved = tuple(high.waiting if i == spot.stretch else n for i, n in enumerate(saved))
+        saved = tuple(high.waiting if i == spot.group else n for i, n in enumerate(saved))
     return StepInstant(
         instant=at, saved=saved, grads=tuple(0 for _ in saved), work=spot.work,
-        stretch=spot.stretch, later=bool(at.micro_batch), inside_forward=spot.phase == FORWARD,
+        stretch=spot.group, later=bool(at.micro_batch), inside_forward=spot.phase == FORWARD,
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
-"""What DeepSpeed holds beside its states at every cue of a step, counted without a block's tensors.
+"""Bytes that DeepSpeed holds beside its states at every hook point of a step.
 
-The keepers that write a stream run on a counter instead. Nothing in it depends on batch or
-sequence, so it runs once for a model, a number of ranks and a set of options.
+The `ZeroRank` that writes a stream runs on a counter instead, without the tensors of blocks.
+Nothing here depends on batch or sequence, so it runs once for a model, a number of ranks and a set
+of options.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from msgspec import Struct
 
 from ...step.block_events import EMBEDDING, HEAD
 from .gather import FROM_HOST
-from .hook_points import BEFORE, BEHIND, GRADIENT, WEIGHT, HookedBlock
-from .rank import GRADIENT as MADE
+from .hook_points import AFTER, BEFORE, GRADIENT, WEIGHT, HookedBlock
+from .rank import GRADIENT as WEIGHT_GRADIENT
 from .rank import ZeroRank
 from .rank_stage3 import Stage3Bucket, Stage3Rank
 from .rank_stage12 import Stage12Rank
 
 GROUPS: dict[Hashable, int] = {
-    MADE: 0, "bucket": 1, "own": 2, "sum": 2, "moment": 3, "padded": 3, "shard": 3, "swapped": 3,
-    "": 4, FROM_HOST: 5,
+    WEIGHT_GRADIENT: 0, "bucket": 1, "own": 2, "sum": 2, "moment": 3, "padded": 3, "shard": 3,
+    "swapped": 3, "": 4, FROM_HOST: 5,
 }  # fmt: skip
-Level = tuple[int, tuple[int, ...]]  # bytes, and the part of each group
+Level = tuple[int, tuple[int, ...]]  # bytes in all, and of each group
 NOTHING: Level = (0, (0,) * 6)
 
 
@@ -35,12 +36,12 @@ class CountingAllocator:
         self.reset()
 
     def reset(self) -> None:
-        """What is there counts as nothing."""
+        """Set the counts to 0; tensors that are alive stay alive."""
         self.total, self.parts = 0, [0] * 6
         self.high = NOTHING
 
     def make_on(self, queue: int, size: int, name: Hashable = "") -> int:
-        """A new tensor; those of DeepSpeed's states are not counted."""
+        """Allocate a tensor. Only tensors with a name of `GROUPS` count: states do not."""
         group = GROUPS.get(name, -1)
         self.sizes.append(size)
         self.groups.append(group)
@@ -52,7 +53,7 @@ class CountingAllocator:
         return len(self.sizes) - 1
 
     def free(self, tensors: Iterable[int]) -> None:
-        """Tensors go."""
+        """Free tensors."""
         for tensor in tensors:
             group = self.groups[tensor]
             if group >= 0:
@@ -60,26 +61,27 @@ class CountingAllocator:
                 self.total -= self.sizes[tensor]
 
     def empty_cache(self) -> None:
-        """Nothing is cached here."""
+        """A counter caches nothing."""
 
     def size(self, tensor: int) -> int:
         """Bytes of a tensor."""
         return self.sizes[tensor]
 
     def now(self) -> Level:
-        """What is there."""
+        """Bytes that are alive."""
         return self.total, tuple(self.parts)
 
     def look(self) -> Level:
-        """The most that has been there since the last look."""
+        """The most bytes that were alive since the last look."""
         high, self.high = self.high, self.now()
         return high
 
 
 class HookLevels(Struct, frozen=True):
-    """A micro-batch: what is held between cues and, at its highest, at them.
+    """Bytes DeepSpeed holds during one micro-batch.
 
-    Each block has two levels for every cue (before it, and in it), and one behind the last.
+    Each block has two levels for every hook point, before it and the maximum inside it, and one
+    after the last.
     """
 
     begin: list[Level]
@@ -92,7 +94,7 @@ class HookLevels(Struct, frozen=True):
 
 
 class ModelShape(Struct, frozen=True):
-    """The parts of a model: (forward, backward) of every layer, the head, the embedding."""
+    """The blocks of a model: (forward, backward) of every layer, the head, the embedding."""
 
     layers: tuple[tuple[HookedBlock, HookedBlock], ...]
     head: tuple[HookedBlock, HookedBlock]
@@ -100,110 +102,119 @@ class ModelShape(Struct, frozen=True):
 
 
 def _levels(
-    part: HookedBlock,
+    block: HookedBlock,
     counter: CountingAllocator,
     kinds: tuple[str, str],
-    act: Callable[[str, int, bool], None],
+    run_hook: Callable[[str, int, bool], None],
 ) -> list[Level]:
-    """Two for every cue, and one behind the last; only those of two kinds change anything."""
-    found: list[Level] = []
+    """Two levels for every hook point, and one after the last. Only hooks of two kinds are run."""
+    levels: list[Level] = []
     level = counter.now()
     counter.high = level
-    for turn in part.turns:
-        for cue in turn:
-            found.append(level)
-            if cue[0] in kinds:
-                act(*cue)
-                found.append(counter.look())
+    for hooks in block.passes:
+        for hook in hooks:
+            levels.append(level)
+            if hook[0] in kinds:
+                run_hook(*hook)
+                levels.append(counter.look())
                 level = counter.high
             else:
-                found.append(level)
-        found.append(level)
-    return found
+                levels.append(level)
+        levels.append(level)
+    return levels
 
 
-def bucket_levels(keeper: ZeroRank, counter: CountingAllocator, shape: ModelShape) -> HookLevels:
-    """Gradients and the buckets they go through."""
+def bucket_levels(rank: ZeroRank, counter: CountingAllocator, shape: ModelShape) -> HookLevels:
+    """The levels of gradients and of the buckets that reduce them, in one micro-batch."""
 
-    def played(block: int, part: HookedBlock) -> list[Level]:
-        ids = [-1] * len(part.sizes)
-        if part.entry >= 0:
-            ids[part.entry], keeper.shared = keeper.shared, -1
+    def run_block(number: int, block: HookedBlock) -> list[Level]:
+        ids = [-1] * len(block.sizes)
+        if block.entry >= 0:
+            ids[block.entry], rank.shared = rank.shared, -1
 
-        def act(kind: str, number: int, forward: bool) -> None:
+        def run_hook(kind: str, index: int, forward: bool) -> None:
             if kind == GRADIENT:
-                keeper.gradient(block, number, ids[part.drops[number]])
-            elif kind == WEIGHT and number >= 0:
-                ids[number] = counter.make_on(0, part.sizes[number], MADE)
+                rank.gradient(number, index, ids[block.drops[index]])
+            elif kind == WEIGHT and index >= 0:
+                ids[index] = counter.make_on(0, block.sizes[index], WEIGHT_GRADIENT)
             elif kind == WEIGHT:
-                counter.free((ids[~number],))
+                counter.free((ids[~index],))
 
-        return _levels(part, counter, (GRADIENT, WEIGHT), act)
+        return _levels(block, counter, (GRADIENT, WEIGHT), run_hook)
 
-    keeper.begin()
+    rank.begin()
     begin = counter.now()
     counter.look()
-    head = played(HEAD, shape.head[1])
-    backward = [played(index, part) for index, (_, part) in reversed([*enumerate(shape.layers)])]
-    embedding = [counter.now()] if shape.embedding is None else played(EMBEDDING, shape.embedding)
-    keeper.epilogue()
-    forward = [[begin] * num_levels(part) for part, _ in shape.layers]
+    head = run_block(HEAD, shape.head[1])
+    layers = reversed([*enumerate(shape.layers)])
+    backward = [run_block(index, block) for index, (_, block) in layers]
+    table = shape.embedding
+    embedding = [counter.now()] if table is None else run_block(EMBEDDING, table)
+    rank.epilogue()
+    forward = [[begin] * num_levels(block) for block, _ in shape.layers]
     return HookLevels([begin], forward, [begin] * num_levels(shape.head[0]), head, backward[::-1],
-                  embedding, [counter.look(), counter.now()])  # fmt: skip
+                      embedding, [counter.look(), counter.now()])  # fmt: skip
 
 
-def num_levels(part: HookedBlock) -> int:
-    """How many levels a part has."""
-    return sum(2 * len(turn) + 1 for turn in part.turns)
+def num_levels(block: HookedBlock) -> int:
+    """The number of levels of a block."""
+    return sum(2 * len(hooks) + 1 for hooks in block.passes)
 
 
 def gather_levels(
-    keeper: Stage3Rank,
+    rank: Stage3Rank,
     counter: CountingAllocator,
     shape: ModelShape,
     *,
     small: bool,
     known: bool = True,
 ) -> tuple[HookLevels, int]:
-    """Stage 3's parameters in a micro-batch, and the bytes of small ones, which are left out.
+    """The levels of stage 3's gathered parameters in one micro-batch, and the bytes of persistent
+    parameters, which the levels leave out.
 
-    `small`: those that always stay are there; `known`: so is the order of modules.
+    small: persistent parameters are gathered when the micro-batch begins
+    known: the order of modules has been recorded
     """
 
-    def played(block: int, part: HookedBlock) -> list[Level]:
-        def act(kind: str, number: int, forward: bool) -> None:
-            (keeper.before if kind == BEFORE else keeper.behind)(block, number, forward=forward)
+    def run_block(number: int, block: HookedBlock) -> list[Level]:
+        def run_hook(kind: str, index: int, forward: bool) -> None:
+            (rank.before if kind == BEFORE else rank.after)(number, index, forward=forward)
 
-        return _levels(part, counter, (BEFORE, BEHIND), act)
+        return _levels(block, counter, (BEFORE, AFTER), run_hook)
 
-    keeper.state.traced = known
+    rank.state.traced = known
     if small:
-        keeper.state.gather_small()
-    always = counter.total
+        rank.state.gather_small()
+    persistent = counter.total
     counter.reset()
-    keeper.begin()
+    rank.begin()
     begin = counter.look()
-    forward = [played(index, part) for index, (part, _) in enumerate(shape.layers)]
-    loss, head = played(HEAD, shape.head[0]), played(HEAD, shape.head[1])
-    backward = [played(index, part) for index, (_, part) in reversed([*enumerate(shape.layers)])]
-    embedding = [counter.now()] if shape.embedding is None else played(EMBEDDING, shape.embedding)
+    forward = [run_block(index, block) for index, (block, _) in enumerate(shape.layers)]
+    loss, head = run_block(HEAD, shape.head[0]), run_block(HEAD, shape.head[1])
+    layers = reversed([*enumerate(shape.layers)])
+    backward = [run_block(index, block) for index, (_, block) in layers]
+    table = shape.embedding
+    embedding = [counter.now()] if table is None else run_block(EMBEDDING, table)
     before = counter.now()
     counter.look()
-    keeper.epilogue()
+    rank.epilogue()
     levels = HookLevels([begin], forward, loss, head, backward[::-1], embedding,
-                    [before, counter.look()])  # fmt: skip
-    return levels, always
+                        [before, counter.look()])  # fmt: skip
+    return levels, persistent
 
 
 def micro_batches(
-    keeper: ZeroRank, counter: CountingAllocator, shape: ModelShape, count: int
+    rank: ZeroRank, counter: CountingAllocator, shape: ModelShape, count: int
 ) -> list[HookLevels]:
-    """The micro-batches of a step, of which those between the first and the last are alike."""
-    found = []
+    """The bucket levels of each micro-batch of a step; those between the first and the last are
+    alike, so the count is at most three.
+    """
+    levels = []
     for micro in range(count):
-        keeper.micro = micro
-        found.append(bucket_levels(keeper, counter, shape))
-    return found
+        rank.micro = micro
+        levels.append(bucket_levels(rank, counter, shape))
+    return levels
 
 
 BUCKETS: Sequence[type[ZeroRank]] = (ZeroRank, Stage12Rank, Stage12Rank, Stage3Bucket)
+"""The class that keeps the gradient buckets of each ZeRO stage."""

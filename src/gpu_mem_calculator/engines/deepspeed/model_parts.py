@@ -1,4 +1,4 @@
-"""What DeepSpeed sees of a model."""
+"""The blocks of a model with DeepSpeed's hook points, as the peak tables need them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from ...autograd.events import BlockEvents
 from ...step.activations import StageWalks
 from ...step.layer_groups import LayerGroup
 from .coordinator import GatherLimits
-from .gather import reads
-from .hook_points import HookedBlock, backward_part, forward_part
+from .gather import weight_reads
+from .hook_points import HookedBlock, hooked_backward, hooked_forward
 from .layout import ZeroLayout
 from .peak_tables import BlockTable
 from .stage3 import shape
 
 
-def model_of(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks, limits: GatherLimits
+def block_table(
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks, limits: GatherLimits
 ) -> BlockTable:
-    """A model's parts."""
+    """The hooked blocks of a model; in stage 3 with its modules and the weights they read."""
 
     def both(
-        script: BlockEvents, once: BlockEvents | None = None
+        events: BlockEvents, once: BlockEvents | None = None
     ) -> tuple[HookedBlock, HookedBlock]:
-        return forward_part(once or script), backward_part(script, again=once is not None)
+        return hooked_forward(once or events), hooked_backward(events, again=once is not None)
 
-    stretches = tuple(
-        (*both(walk.script, walk.once if block.recompute == "full" else None), int(block.count))
-        for walk, block in zip(done.layers, stack, strict=True)
+    groups = tuple(
+        (*both(walk.script, walk.once if group.recompute == "full" else None), int(group.count))
+        for walk, group in zip(walks.layers, stack, strict=True)
     )
-    first = None if done.first is None else both(done.first.script)
-    table = None if done.embedding is None else backward_part(done.embedding, again=False)
-    head = both(done.head.script)
+    first = None if walks.first is None else both(walks.first.script)
+    table = None if walks.embedding is None else hooked_backward(walks.embedding, again=False)
+    head = both(walks.head.script)
     if plan.stage < 3:
-        return BlockTable(stretches, first, head, table)
-    walks = (*done.layers, *((done.first,) if done.first else ()), done.head)
-    read = tuple(reads(walk.script) for walk in walks)
-    return BlockTable(stretches, first, head, table, shape(plan, stack), limits, read)
+        return BlockTable(groups, first, head, table)
+    readers = (*walks.layers, *((walks.first,) if walks.first else ()), walks.head)
+    reads = tuple(weight_reads(walk.script) for walk in readers)
+    return BlockTable(groups, first, head, table, shape(plan, stack), limits, reads)

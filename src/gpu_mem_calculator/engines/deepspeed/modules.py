@@ -1,7 +1,6 @@
-"""A model as DeepSpeed sees it: modules in the order they are called, parameters in the order
-they are registered.
+"""A model's modules in the order of their calls, and parameters in the order of registration.
 
-Sizes are plain numbers, whatever the model's are: equal models have the same modules.
+Sizes are plain ints, so that equal models have equal modules.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Module = tuple[int, ...]  # elements of the parameters that a module owns direct
 
 
 def _grouped(weights: Iterable[Weight], adapter: Adapter | None = None) -> Iterator[Module]:
-    """Weights by the module that owns them, in the order given, each before its adapter."""
+    """The weights of each module, in order, each module before its adapter's."""
     owner: str | None = None
     sizes: list[int] = []
     extra: list[int] = []
@@ -39,7 +38,9 @@ def _grouped(weights: Iterable[Weight], adapter: Adapter | None = None) -> Itera
 
 
 def _feed_forward(block: Mlp | Moe, adapter: Adapter | None) -> tuple[Module, ...]:
-    """The MLP itself, gate, activation, up, down (transformers: down(act(gate x) · up x))."""
+    """The modules of an MLP: itself, gate, activation, up, down (transformers: down(act(gate x) ·
+    up x)).
+    """
     modules = list(_grouped(block.weights(), adapter))
     if isinstance(block, Mlp):
         return ((), modules[0], (), *modules[1:])
@@ -50,30 +51,30 @@ def _feed_forward(block: Mlp | Moe, adapter: Adapter | None) -> tuple[Module, ..
 def layer_modules(layer: Layer, adapter: Adapter | None = None) -> tuple[tuple[Module, ...], ...]:
     """The modules of one layer in the order of their forward calls, in groups.
 
-    A group is a module and what it holds; the layer itself comes first. Modules without
-    parameters are in it, too: DeepSpeed prefetches at each of them.
+    A group is a module and its submodules; the layer itself comes first. Modules without parameters
+    are included: DeepSpeed prefetches at each of them.
     """
     if layer.modules:
         return layer.modules
-    found: list[tuple[Module, ...]] = [(tuple(int(w.numel) for w in layer.extra),)]
+    groups: list[tuple[Module, ...]] = [(tuple(int(w.numel) for w in layer.extra),)]
 
     def norm(where: str) -> None:
-        found.extend((module,) for module in _norm(layer.norm(where)))
+        groups.extend((module,) for module in _norm(layer.norm(where)))
 
     norm("pre")
     if layer.mixer is not None:
-        found.append(((), *_grouped(layer.mixer.weights(), adapter)))
+        groups.append(((), *_grouped(layer.mixer.weights(), adapter)))
     norm("post")
     norm("pre_mlp")
     if layer.mlp is not None:
-        found.append(_feed_forward(layer.mlp, adapter))
+        groups.append(_feed_forward(layer.mlp, adapter))
     norm("post_mlp")
-    return tuple(found)
+    return tuple(groups)
 
 
 @remembered(64, always=True)
 def before_modules(arch: Arch) -> tuple[Module, ...]:
-    """What runs before the stack: the model, its base, embeddings, the rotary tables."""
+    """The modules called before the layers: the model, its base, embeddings, the rotary tables."""
     if arch.around:
         first, *rest = arch.around[0] or ((),)
         return (first, (), *rest)
@@ -87,14 +88,14 @@ def _norm(block: Norm | None) -> Iterator[Module]:
 
 @remembered(64, always=True)
 def after_modules(arch: Arch) -> tuple[Module, ...]:
-    """What runs behind the stack: final norm, head. A tied head reads the embedding again."""
+    """The modules called after the layers: final norm, head. A tied head reads the embedding."""
     if arch.around:
         return arch.around[1] or ((),)
     return (*_norm(arch.final_norm), head_module(arch))
 
 
 def head_module(arch: Arch) -> Module:
-    """The parameters of the output projection."""
+    """Elements of each parameter of the output projection."""
     if arch.head is None or arch.tied:
         return (int(arch.embedding[0].numel),)
     extra = tuple(int(w.numel) for w in arch.head_extra)
@@ -125,10 +126,10 @@ def trainable_runs(
 ) -> tuple[tuple[tuple[int, ...], int, int], ...]:
     """Trainable parameters in order: (sizes of one unit, first layer, units).
 
-    What stands before and behind the stack comes as one unit with the first layer -1 and -2; a
-    vision tower is the first of all (transformers 5.17.0: `visual` or `vision_tower`, then
+    What comes before and after the layers is one unit each, with the first layer -1 and -2; a
+    vision tower comes first (transformers 5.17.0: `visual` or `vision_tower`, then
     `language_model`), and DeepSpeed flattens or shards all that requires a gradient
-    (0.19.8 zero/stage_1_and_2.py:449, zero/stage3.py:972), whether one comes or not.
+    (0.19.8 zero/stage_1_and_2.py:449, zero/stage3.py:972), whether it gets one or not.
     """
     stack = [(layer_sizes(layer, adapter), first, count) for layer, first, count in arch.runs]
     if adapter is not None:
@@ -141,7 +142,7 @@ def trainable_runs(
 
 @remembered(64, always=True)
 def size_counts(arch: Arch, adapter: Adapter | None = None) -> Mapping[int, int]:
-    """How many trainable parameters there are of each size."""
+    """The number of trainable parameters of each size, in elements."""
     counts: Counter[int] = Counter()
     for sizes, _, units in trainable_runs(arch, adapter):
         for size, times in Counter(sizes).items():
@@ -150,11 +151,11 @@ def size_counts(arch: Arch, adapter: Adapter | None = None) -> Mapping[int, int]
 
 
 def tower_problems(run: Run, stage: int) -> Iterator[str]:
-    """Runs in which a vision tower is not counted: stages of a pipeline, and fp32 without ZeRO,
-    where the optimizer passes over parameters without a gradient.
+    """Runs in which a vision tower is not modelled: stages of a pipeline, and fp32 without ZeRO,
+    where the optimizer skips parameters without a gradient.
     """
-    said = "model: the vision tower of this model is not modelled"
+    tower = "model: the vision tower of this model is not modelled"
     if run.arch.tower and not (isinstance(run.mesh.pp, int) and run.mesh.pp == 1):
-        yield f"{said} in a DeepSpeed pipeline; try pipeline_parallel_size 1"
+        yield f"{tower} in a DeepSpeed pipeline; try pipeline_parallel_size 1"
     if run.arch.tower and stage == 0 and run.precision == "fp32":
-        yield f"{said} at zero_stage 0 in fp32; try zero_stage 1, or engine pytorch_ddp"
+        yield f"{tower} at zero_stage 0 in fp32; try zero_stage 1, or engine pytorch_ddp"

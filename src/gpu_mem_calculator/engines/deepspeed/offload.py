@@ -1,4 +1,4 @@
-"""What offloading puts into host RAM and onto NVMe, per rank.
+"""What offload puts into host RAM and onto NVMe, for one rank.
 
 Pinned tensors come from torch's caching host allocator, which rounds a block up to a power of
 two (torch 2.11 aten/src/ATen/core/CachingHostAllocator.h). None of this is measured yet.
@@ -33,10 +33,10 @@ def _host(plan: ZeroLayout, name: str, kind: str, size: Num, source: str, *, pin
 
 
 def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
-    """Stages 1 and 2: masters, their gradients, states, and the 16-bit copy that goes back.
+    """Stages 1 and 2: masters, their gradients, states, and the 16-bit copy that is copied back.
 
-    With micro-batches to add up, every parameter that reaches into the slice has its whole
-    gradient on the host as well.
+    With several micro-batches every parameter that reaches into the slice has its whole gradient on
+    the host as well, to which the next ones are added.
     """
     sizes, pin, width = plan.sizes, plan.pinned, plan.width
     yield _host(plan, "fp32 master weights", OPTIM, sizes.masters, f"{FILE12}:560", pinned=pin)
@@ -53,7 +53,9 @@ def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
 
 
 def shard_entries(plan: ZeroLayout, group_limit: int) -> Iterator[Entry]:
-    """Stage 3: the optimizer on the host or on NVMe, the parameters likewise."""
+    """Stage 3: optimizer and parameters on the host or on NVMe. `group_limit`: elements of a
+    sub-group.
+    """
     sizes = plan.sizes
     local = sizes.own
     if plan.offload == "cpu":
@@ -116,7 +118,7 @@ def _disk(plan: ZeroLayout, name: str, kind: str, size: Num, source: str) -> Ent
 def checkpoints_on_host(
     plan: ZeroLayout, stack: tuple[LayerGroup, ...], entries: Iterator[Entry], *, pinned: bool
 ) -> Iterator[Entry]:
-    """cpu_checkpointing: the inputs that checkpoints keep go to the host, the newest one stays.
+    """cpu_checkpointing: the inputs that checkpoints keep are moved to the host, except the newest.
 
     activation_checkpointing/checkpointing.py:510 (keep_last_count is 1), for models that call
     deepspeed.checkpointing, as PipelineModule does. With partition_activations they are pageable.
@@ -128,8 +130,8 @@ def checkpoints_on_host(
     for entry in entries:
         if entry.role == CHECKPOINTED:
             index = next(full)
-            newest = {b.name: _newest(b, index, stack, later if b.later else first)
-                      for b in plan.beats}  # fmt: skip
+            newest = {i.name: _newest(i, index, stack, later if i.later else first)
+                      for i in plan.beats}  # fmt: skip
             near = {name: newest[name] for name in entry.live}
             far = {name: count - near[name] for name, count in entry.live.items()}
             size = power_of_two(entry.bytes) if pinned else entry.bytes
@@ -138,31 +140,34 @@ def checkpoints_on_host(
         yield entry
 
 
-def _newest(beat: StepInstant, index: int, stack: tuple[LayerGroup, ...], flight: Num) -> Num:
-    """1 where the newest block that waits is of this stretch; other micro-batches in flight, which
-    have all of theirs on the host, are not looked at.
+def _newest(instant: StepInstant, index: int, stack: tuple[LayerGroup, ...], flight: Num) -> Num:
+    """1 where the newest layer that waits for backward is in this group, else 0. The other
+    micro-batches in flight do not count: all their inputs are on the host.
     """
-    found: Num = 1
+    newest: Num = 1
     for number in range(len(stack) - 1, index - 1, -1):
         others = larger(flight - 1, 0) * stack[number].count
-        waits = holds(beat.saved[number] > others)
-        found = found * (waits if number == index else 1 - waits)
-    return found
+        waits = holds(instant.saved[number] > others)
+        newest = newest * (waits if number == index else 1 - waits)
+    return newest
 
 
-def with_second(beats: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
-    """Beats with one for the layer above a stretch's first, behind which an input is on the GPU."""
-    found: list[StepInstant] = []
-    for beat in beats:
-        if beat.instant.layer == FIRST:
-            at = beat.stretch
-            saved = tuple(n + 1 if i == at else n for i, n in enumerate(beat.saved))
-            grads = tuple(larger(n - 1, 0) if i == at else n for i, n in enumerate(beat.grads))
-            instant = beat.instant.moved(
-                f"backward.{at}.second", layer=SECOND,
-                title=beat.instant.title.replace("first", "second"),
-                present=beat.instant.present * holds(beat.grads[at] > 1),
+def with_second(instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+    """The instants, with one for the second layer of each group, at which the first
+    layer's input is on the GPU already.
+    """
+    more: list[StepInstant] = []
+    for instant in instants:
+        if instant.instant.layer == FIRST:
+            group = instant.stretch
+            saved = tuple(n + 1 if i == group else n for i, n in enumerate(instant.saved))
+            grads = tuple(larger(n - 1, 0) if i == group else n
+                          for i, n in enumerate(instant.grads))  # fmt: skip
+            moved = instant.instant.moved(
+                f"backward.{group}.second", layer=SECOND,
+                title=instant.instant.title.replace("first", "second"),
+                present=instant.instant.present * holds(instant.grads[group] > 1),
             )  # fmt: skip
-            found.append(replace(beat, instant=instant, saved=saved, grads=grads))
-        found.append(beat)
-    return tuple(found)
+            more.append(replace(instant, instant=moved, saved=saved, grads=grads))
+        more.append(instant)
+    return tuple(more)

@@ -1,4 +1,4 @@
-"""DeepSpeed's options, and whether its pipeline runs."""
+"""DeepSpeed's options with their defaults, and whether its pipeline runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONS: dict[str, Any] = {
     "offload_param": "none",
     "reduce_bucket_size": 500_000_000,
     "allgather_bucket_size": 500_000_000,  # weights are gathered in place: no effect on memory
-    "amp": False,  # gone from DeepSpeed: refused when it is on
+    "amp": False,  # removed from DeepSpeed: refused when it is on
     "overlap_comm": None,  # None: on in stage 3, off below
     "contiguous_gradients": True,
     "stage3_prefetch_bucket_size": 50_000_000,
@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {
     "sub_group_size": 1_000_000_000,
     "pin_memory": True,
     "zero_init": True,  # stage 3: the model is built under deepspeed.zero.Init
-    "partition_activations": False,  # cuts across tensor-parallel ranks, of which there is one
+    "partition_activations": False,  # shards over tensor-parallel ranks, of which there is one
     "cpu_checkpointing": False,  # for models that call deepspeed.checkpointing
     "partition_method": "parameters",
 }
@@ -41,12 +41,12 @@ def option(run: Run, name: str) -> Any:
 
 
 def number(run: Run, name: str) -> int:
-    """An option that is a count of elements, or a stage."""
+    """An option that is an integer: a count of elements, or a ZeRO stage."""
     return int(option(run, name))
 
 
 def pipelined(run: Run) -> bool:
-    """Whether the run has more than one stage; an array of runs has one answer.
+    """Whether the run has more than one pipeline stage; all elements of an array must agree.
 
     DeepSpeed's pipeline engine keeps other tensors than its engine for one stage, so a ledger of
     both at once would be wrong for one of them.

@@ -1,4 +1,4 @@
-"""The levels of a step as tables: for each instant the layers at which it may be highest."""
+"""DeepSpeed's levels as tables: for each instant, the layers at which it may be highest."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ from .rank_stage3 import Stage3Rank
 
 
 class BlockTable(Struct, frozen=True):
-    """Stretches as (forward, backward, layers), the first layer where it differs, head, embedding.
+    """The blocks of a model with their hook points.
 
-    `stack` and `reads` are for stage 3: its modules, and the elements that operations read, for
-    each stretch, the first layer and the head.
+    groups: (forward, backward, number of layers) of each layer group
+    first: the first layer, where it differs from its group
+    head, embedding: (forward, backward), and the embedding's backward
+    stack, limits: stage 3's modules, and what decides which of them are gathered
+    reads: stage 3's elements that operations read, for each group, the first layer and the head
     """
 
-    stretches: tuple[tuple[HookedBlock, HookedBlock, int], ...]
+    groups: tuple[tuple[HookedBlock, HookedBlock, int], ...]
     first: tuple[HookedBlock, HookedBlock] | None
     head: tuple[HookedBlock, HookedBlock]
     embedding: HookedBlock | None
@@ -43,8 +46,8 @@ class BlockTable(Struct, frozen=True):
     reads: tuple[Reads, ...] = ()
 
     def shape(self, counts: Iterable[int]) -> ModelShape:
-        """With so many layers in each stretch."""
-        layers = [part[:2] for part, count in zip(self.stretches, counts, strict=True)
+        """The blocks of a model with `counts` layers in each group."""
+        layers = [blocks[:2] for blocks, count in zip(self.groups, counts, strict=True)
                   for _ in range(count)]  # fmt: skip
         if self.first is not None:
             layers[0] = self.first
@@ -52,8 +55,10 @@ class BlockTable(Struct, frozen=True):
 
 
 class LevelTable(Struct, frozen=True, dict=True):
-    """Levels by the number of layers of the stretch that wait: those of buckets, in each of the
-    micro-batches, and of gathered parameters.
+    """The levels of an instant, by the number of layers of its group that wait for backward.
+
+    buckets: levels of gradients and buckets in each micro-batch
+    gathered: levels of gathered parameters, in stage 3
     """
 
     buckets: dict[int, list[list[Level]]]
@@ -61,7 +66,7 @@ class LevelTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def rows(self) -> dict[int, list[int]]:
-        """Bytes in all."""
+        """Bytes of each level, the highest of the micro-batches."""
         return {waiting: self._row(waiting) for waiting in self.buckets}
 
     def _row(self, waiting: int) -> list[int]:
@@ -74,11 +79,11 @@ class LevelTable(Struct, frozen=True, dict=True):
 
     @cached_property
     def best(self) -> tuple[tuple[int, int], ...]:
-        """(waiting layers, level) of every candidate: the more wait, the more they keep, so only
-        the upper hull of the levels can be highest.
+        """(waiting layers, level) of every candidate for the peak. Activations grow linearly with
+        the layers that wait, so only points on the upper convex hull can be the peak.
         """
         waiting = sorted(self.rows, reverse=True)
-        found: list[tuple[int, int]] = []
+        candidates: list[tuple[int, int]] = []
         for level, column in enumerate(zip(*(self.rows[n] for n in waiting), strict=True)):
             hull: list[tuple[int, int]] = []
             for point in zip(waiting, column, strict=True):
@@ -87,21 +92,21 @@ class LevelTable(Struct, frozen=True, dict=True):
                 while len(hull) > 1 and _under(hull[-2], hull[-1], point):
                     hull.pop()
                 hull.append(point)
-            found += [(count, level) for count, _ in hull]
-        return tuple(found)
+            candidates += [(count, level) for count, _ in hull]
+        return tuple(candidates)
 
     @cached_property
     def heights(self) -> list[int]:
-        """Bytes in all of every candidate."""
+        """Bytes of every candidate, in the order of `best`."""
         return [self.rows[waiting][level] for waiting, level in self.best]
 
     def parts(self, waiting: int, level: int) -> tuple[int, ...]:
-        """Bytes of each group."""
-        found = max(row[level] for row in self.buckets[waiting])[1]
+        """Bytes of each of DeepSpeed's groups at a level."""
+        buckets = max(row[level] for row in self.buckets[waiting])[1]
         if waiting not in self.gathered:
-            return found
-        other = self.gathered[waiting][level][1]
-        return tuple(a + b for a, b in zip(found, other, strict=True))
+            return buckets
+        gathered = self.gathered[waiting][level][1]
+        return tuple(a + b for a, b in zip(buckets, gathered, strict=True))
 
 
 def _under(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
@@ -109,69 +114,71 @@ def _under(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
     return (b[1] - a[1]) * (a[0] - c[0]) <= (c[1] - a[1]) * (a[0] - b[0])
 
 
-Place = tuple[str, int, bool]  # what runs, which stretch, whether its first layer
+Place = tuple[str, int, bool]  # what runs, index of the layer group, whether its first layer
 Tables = dict[Place, LevelTable]
 
 
 @remembered(48, always=True)
-def tables(case: CacheKey) -> tuple[Tables, Tables, Tables, Tables]:
-    """Of a step's first micro-batch, and of those behind it (of the first where there is none).
-
-    Then of the first step's second and first micro-batch, where they may be higher: in stage 3 they
-    gather small parameters too, and the first one records the order of modules.
+def tables(key: CacheKey) -> tuple[Tables, Tables, Tables, Tables]:
+    """Four tables: of a step's first micro-batch; of the later ones (the first's if there is none);
+    and of the second and the first micro-batch of the first step, with the places that may be
+    higher there. In stage 3 these gather persistent parameters too, and the first one records the
+    order of modules.
     """
-    plan, model = case.plan, case.more
-    counts = [count for _, _, count in model.stretches]
+    plan, model = key.plan, key.more
+    counts = [count for _, _, count in model.groups]
     counter = CountingAllocator()
-    keeper = BUCKETS[plan.stage](plan, counter)
-    found = micro_batches(keeper, counter, model.shape(counts), int(plan.run.micro_batches))
+    rank = BUCKETS[plan.stage](plan, counter)
+    levels = micro_batches(rank, counter, model.shape(counts), int(plan.run.micro_batches))
     if model.stack is None:
-        first = _tables(found[:1], None, model)
-        return first, _tables(found[1:], None, model) if found[1:] else first, {}, {}
-    gathered, small = _gathered(plan, model, small=True)
-    first = _tables(found[:1], gathered, model)
-    recorded = _tables(found[:1], _gathered(plan, model, small=False, known=False)[0], model)
-    if len(found) == 1:
+        first = _tables(levels[:1], None, model)
+        return first, _tables(levels[1:], None, model) if levels[1:] else first, {}, {}
+    gathered, small = _gather_levels(plan, model, small=True)
+    first = _tables(levels[:1], gathered, model)
+    recorded = _tables(levels[:1], _gather_levels(plan, model, small=False, known=False)[0], model)
+    if len(levels) == 1:
         return first, first, {}, _higher(recorded, first, small)
-    later = _tables(found[1:], gathered, model)
-    second = _tables(found[1:2], _gathered(plan, model, small=False)[0], model)
+    later = _tables(levels[1:], gathered, model)
+    second = _tables(levels[1:2], _gather_levels(plan, model, small=False)[0], model)
     return first, later, _higher(second, later, small), _higher(recorded, first, small)
 
 
-def _higher(found: Tables, usual: Tables, small: int) -> Tables:
-    """Tables that have a level above the usual one, to which small parameters come."""
+def _higher(tables: Tables, usual: Tables, small: int) -> Tables:
+    """The tables with a level above the usual one, which has `small` bytes of persistent parameters
+    beside it.
+    """
     return {
-        place: table for place, table in found.items()
+        place: table for place, table in tables.items()
         if any(a > b + small for waiting, row in table.rows.items()
                for a, b in zip(row, usual[place].rows[waiting], strict=True))
     }  # fmt: skip
 
 
-def _least(ranks: int) -> int:
+def _smallest_divisor(ranks: int) -> int:
     """The smallest number above one that divides the ranks; one rank alone gathers nothing."""
     return next((n for n in range(2, ranks + 1) if ranks % n == 0), 1)
 
 
-def _gathered(
+def _gather_levels(
     plan: ZeroLayout, model: BlockTable, *, small: bool, known: bool = True
 ) -> tuple[HookLevels, int]:
-    """Stage 3's levels, and the bytes of small parameters.
+    """Stage 3's levels of gathered parameters, and the bytes of persistent ones.
 
-    Where every parameter is a multiple of the ranks, and shards are here, their number changes
-    nothing; nor do buckets or micro-batches.
+    Where the ranks divide every parameter and shards are on the GPU, the number of ranks changes
+    nothing; nor do buckets or micro-batches. The cache key leaves them out.
     """
     sizes = {*plan.counts, *plan.frozen_counts}
-    alike = plan.offload_param == "none" and not any(size % plan.ranks for size in sizes)
+    divides = plan.offload_param == "none" and not any(size % plan.ranks for size in sizes)
     bare = replace(
-        plan, ranks=_least(plan.ranks) if alike else plan.ranks, bucket=0, overlap=False,
-        contiguous=True, offload="none", run=replace(plan.run, micro_batches=1),
+        plan, ranks=_smallest_divisor(plan.ranks) if divides else plan.ranks, bucket=0,
+        overlap=False, contiguous=True, offload="none", run=replace(plan.run, micro_batches=1),
     )  # fmt: skip
-    return _gathering(CacheKey(bare, model), small, known)
+    return _cached_gather_levels(CacheKey(bare, model), small, known)
 
 
 @remembered(48, always=True)
-def _gathering(case: CacheKey, small: bool, known: bool) -> tuple[HookLevels, int]:
-    model: BlockTable = case.more
+def _cached_gather_levels(key: CacheKey, small: bool, known: bool) -> tuple[HookLevels, int]:
+    model: BlockTable = key.more
     assert model.stack is not None
     assert model.limits is not None
     counts = [count for _, count, _ in model.stack.layers]
@@ -180,25 +187,27 @@ def _gathering(case: CacheKey, small: bool, known: bool) -> tuple[HookLevels, in
     if model.first is not None:
         reads[0] = own[-1]
     counter = CountingAllocator()
-    keeper = Stage3Rank(case.plan, counter, model.stack, model.limits, {**reads, HEAD: head},
+    rank = Stage3Rank(key.plan, counter, model.stack, model.limits, {**reads, HEAD: head},
                          group=1 << 62, zero_init=True)  # fmt: skip
-    return gather_levels(keeper, counter, model.shape(counts), small=small, known=known)
+    return gather_levels(rank, counter, model.shape(counts), small=small, known=known)
 
 
-def _tables(buckets: Sequence[HookLevels], other: HookLevels | None, model: BlockTable) -> Tables:
-    """All tables of the micro-batches, which are not told apart."""
+def _tables(
+    buckets: Sequence[HookLevels], gathered: HookLevels | None, model: BlockTable
+) -> Tables:
+    """One table for each place, over all of these micro-batches."""
 
     def table(word: str, places: Iterable[tuple[int, int]] | None = None) -> LevelTable:
-        several = [getattr(one, word) for one in buckets]
-        more = getattr(other, word) if other else None
+        rows = [getattr(one, word) for one in buckets]
+        more = getattr(gathered, word) if gathered else None
         if places is None:
-            return LevelTable({0: several}, {0: more} if more else {})
-        return LevelTable({n: [one[at] for one in several] for n, at in places},
+            return LevelTable({0: rows}, {0: more} if more else {})
+        return LevelTable({n: [one[at] for one in rows] for n, at in places},
                      {n: more[at] for n, at in places} if more else {})  # fmt: skip
 
     tables: Tables = {}
     low = 0
-    for index, (_, _, count) in enumerate(model.stretches):
+    for index, (_, _, count) in enumerate(model.groups):
         for word in ("forward", "backward"):
             tables[word, index, True] = table(word, [(0, low)])
             if count > 1:

@@ -1,4 +1,4 @@
-"""PipelineModule: which layers a stage gets, and the buffers between stages."""
+"""PipelineModule: the layers of each stage, and the buffers between stages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from .layout import ZeroLayout, always
 
 @remembered(256, always=True)
 def uniform(items: int, parts: int) -> tuple[int, ...]:
-    """Equal shares, the first ones take one more (runtime/utils.py:606 partition_uniform)."""
+    """Bounds of parts with equal numbers of items; the first parts have one more
+    (runtime/utils.py:606 partition_uniform).
+    """
     if items <= parts:
         return tuple(min(part, items) for part in range(parts + 1))
     share, more = divmod(items, parts)
@@ -29,7 +31,7 @@ def uniform(items: int, parts: int) -> tuple[int, ...]:
 
 @remembered(256, always=True)
 def balanced(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
-    """The cut with the least difference between the heaviest and the lightest part.
+    """Bounds of the parts with the least difference between the heaviest and the lightest.
 
     runtime/utils.py:626 partition_balanced: dynamic programming, the last of equals wins.
     """
@@ -62,14 +64,14 @@ def balanced(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
 
 
 def specs(arch: Arch) -> tuple[int, ...]:
-    """Parameters of each layer of the pipeline: embedding, layers, final norm with the head."""
+    """Elements of each pipeline layer: embedding, layers, final norm with the head."""
     head = arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0)
     layers = (int(layer.num_parameters) for layer in arch.layers)
     return (int(arch.embedding_parameters), *layers, int(head))
 
 
 def cut(arch: Arch, parts: int, method: str) -> tuple[int, ...]:
-    """Where stages begin and end, in the layers of the pipeline."""
+    """Bounds of the stages, in pipeline layers."""
     weights = specs(arch)
     return uniform(len(weights), parts) if method == "uniform" else balanced(weights, parts)
 
@@ -89,14 +91,14 @@ def bounds(arch: Arch, parts: Num, stage: Num, method: str) -> tuple[Num, Num]:
 
 
 def layers_of_stages(arch: Arch, parts: int, method: str) -> list[int]:
-    """How many transformer layers each stage gets."""
+    """The number of transformer layers of each stage."""
     ends, last = cut(arch, parts, method), len(arch.layers) + 1
     return [min(high, last) - max(low, 1) if high > 1 and low < last else 0
             for low, high in pairwise(ends)]  # fmt: skip
 
 
 def workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
-    """cuBLAS workspaces; a stage that has the embedding alone multiplies nothing."""
+    """cuBLAS workspaces; a stage with the embedding alone has no matmul and none."""
     found = workspace_entries(plan.run, plan.beats)
     if not plan.pipeline:
         yield from found
@@ -114,8 +116,8 @@ def buffer_entries(plan: ZeroLayout, tokens_bytes: Num) -> Iterator[Entry]:
     first, last = holds(run.stage == 0), holds(run.stage == run.mesh.pp - 1)
     flight = in_flight(run.mesh.pp, run.stage, run.micro_batches)
 
-    def working(beat: StepInstant) -> Num:
-        return flight * int(bool(beat.work))
+    def working(instant: StepInstant) -> Num:
+        return flight * int(bool(instant.work))
 
     where = "runtime/pipe/engine.py"
     yield plan.entry("received activations or gradients", COMM, tokens_bytes, always,

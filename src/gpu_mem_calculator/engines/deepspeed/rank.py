@@ -1,4 +1,4 @@
-"""What DeepSpeed makes and frees while blocks play their scripts, in the order it does."""
+"""One rank of DeepSpeed: the tensors it allocates and frees while blocks run, in its order."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ...step.optimizers import OPTIMIZERS
 from .layout import ZeroLayout
 from .sizes import ZeroSizes
 
-GRADIENT = "gradient"  # what a tensor is for that backward has made
+GRADIENT = "gradient"  # the name of a gradient that backward has made
 
 
 class TensorAllocator(Protocol):
-    """Where tensors come from."""
+    """Where a rank allocates: a stream, or a counter of bytes."""
 
     def make_on(self, queue: int, size: int, name: Hashable = "") -> int:
-        """A new tensor on a CUDA stream; `name` says what for."""
+        """Allocate `size` bytes on a CUDA stream; `name` says what for."""
 
     def free(self, tensors: Iterable[int]) -> None:
-        """Tensors go, in this order."""
+        """Free tensors in this order."""
 
     def empty_cache(self) -> None:
-        """Everything cached goes back to the driver."""
+        """torch.cuda.empty_cache: free segments are returned to the driver."""
 
     def size(self, tensor: int) -> int:
         """Bytes of a tensor."""
@@ -32,9 +32,11 @@ class TensorAllocator(Protocol):
 class ZeroRank:
     """One rank of DeepSpeed: its tensors by name, and the gradients that blocks have made.
 
-    `rank` has the bytes of what the rank trains, `sizes` the elements of each trained parameter.
-    `micro` is the micro-batch at work, `shared` the head's gradient of a table that waits for the
-    embedding's.
+    rank: bytes of what the rank trains
+    sizes: elements of each trained parameter
+    held: tensors by name; grads: gradients by (block, number)
+    micro: number of the micro-batch at work
+    shared: the head's gradient of a shared table, which waits for the embedding's; -1 if none
     """
 
     def __init__(self, plan: ZeroLayout, to: TensorAllocator) -> None:
@@ -49,27 +51,29 @@ class ZeroRank:
 
     @property
     def last(self) -> bool:
-        """Whether a step follows this micro-batch."""
+        """Whether this micro-batch is the last before the optimizer's step."""
         return self.micro == int(self.plan.run.micro_batches) - 1
 
     def make(self, name: Hashable, *sizes: int, queue: int = 0) -> None:
-        """Tensors under a name."""
+        """Allocate tensors of these bytes under a name; sizes of 0 are left out."""
         made = [self.to.make_on(queue, int(size), name) for size in sizes if int(size)]
         self.held.setdefault(name, []).extend(made)
 
     def free(self, *names: Hashable) -> None:
-        """Tensors of these names go, the first made first."""
+        """Free the tensors of these names, in the order of their allocation."""
         for name in names:
             self.to.free(self.held.pop(name, ()))
 
     def moment(self, *sizes: int, queue: int = 0) -> None:
-        """Tensors that are there for a moment, one behind the other."""
+        """Allocate and immediately free each size in turn."""
         for size in sizes:
             self.make("moment", size, queue=queue)
             self.free("moment")
 
     def model(self) -> None:
-        """The model as transformers builds it: weights in order, a head that is tied at the end."""
+        """The model as transformers builds it: weights in order, a head of its own until it is
+        tied.
+        """
         plan, arch = self.plan, self.plan.run.arch
         base = [int(w.numel) for w in (*arch.tower, *arch.weights())]
         if plan.run.frozen:
@@ -79,55 +83,57 @@ class ZeroRank:
             self.moment(plan.width * int(arch.embedding[0].numel))
 
     def states(self, number: int, sizes: ZeroSizes) -> None:
-        """The optimizer's states of a tensor, made by its first step."""
+        """Allocate the optimizer's states of a tensor; its first step does."""
         row, name = OPTIMIZERS[self.plan.run.optimizer], ("states", number)
         if row.states and name not in self.held:
             self.make(name, *[int(sizes.states) // row.states] * row.states)
 
     def update(self, sizes: ZeroSizes) -> None:
-        """The update itself."""
+        """The temporaries of the optimizer's update."""
         self.moment(int(sizes.update))
 
     def gradient(self, block: int, number: int, tensor: int) -> None:
-        """A weight's gradient has come to its hook; a shared table's waits for the other part."""
+        """The hook of a weight's gradient; the head's gradient of a shared table waits for the
+        other.
+        """
         if block == HEAD and number == 0 and self.plan.table:
             self.shared = tensor
         else:
             self.arrived((block, number), tensor)
 
     def added(self, key: tuple[int, int], tensor: int) -> None:
-        """A gradient stays on the rank, or is added to the one that is there."""
+        """Keep a gradient, or add it to the one of an earlier micro-batch and free it."""
         if key in self.grads:
             self.to.free((tensor,))
         else:
             self.grads[key] = tensor
 
     def in_order(self) -> list[int]:
-        """Gradients in the optimizer's order, which is backward's turned round; none is left."""
-        found = list(self.grads.values())[::-1]
+        """The gradients in the optimizer's order, the reverse of backward's; none is left."""
+        gradients = list(self.grads.values())[::-1]
         self.grads = {}
-        return found
+        return gradients
 
     def startup(self) -> None:
-        """From an empty GPU to the first step."""
+        """Start-up: from an empty GPU to the first step."""
         self.model()
 
     def begin(self) -> None:
-        """Forward begins."""
+        """Called when a forward begins."""
 
     def before(self, block: int, number: int, *, forward: bool) -> None:
-        """An operation of a block is about to read weights."""
+        """Called before operation `number` of a block reads weights."""
 
-    def behind(self, block: int, number: int, *, forward: bool) -> None:
-        """It has read them."""
+    def after(self, block: int, number: int, *, forward: bool) -> None:
+        """Called after the operation has read them."""
 
     def arrived(self, key: tuple[int, int], tensor: int) -> None:
-        """A weight's whole gradient is there."""
+        """Called with a weight's complete gradient."""
         self.added(key, tensor)
 
     def epilogue(self) -> None:
-        """Backward of a micro-batch is over."""
+        """Called when the backward of a micro-batch is over."""
 
     def step(self) -> None:
-        """The optimizer's step, behind which the gradients go."""
+        """The optimizer's step; the gradients are freed after it."""
         self.to.free(self.in_order())

@@ -8,10 +8,12 @@ from .stage0 import REDUCE_ELEMENTS
 
 
 class Stage0Rank(ZeroRank):
-    """Gradients stay until the step; all ranks' are added up in flat copies (engine.py:3795)."""
+    """Gradients stay until the step and are all-reduced in flat copies (engine.py:3795)."""
 
     def epilogue(self) -> None:
-        """Tensors go into a flat copy until 5e8 elements are passed; one alone needs none."""
+        """All-reduce the gradients: a flat copy is closed above 5e8 elements; one gradient alone
+        needs none.
+        """
         if not self.last or int(self.plan.ranks) == 1:
             return
         filled = count = 0
@@ -41,7 +43,7 @@ class Stage0FusedRank(Stage0Rank):
         self.free("zeros")
 
     def step(self) -> None:
-        """fp32 copies one by one, then flat; the gradients themselves go when both are there."""
+        """fp32 copies one by one, then flat; the gradients are freed when both exist."""
         tower = () if self.plan.run.frozen else self.plan.run.arch.tower  # zeros: line 285
         sizes = [4 * int(weight.numel) for weight in tower]
         sizes += [2 * self.to.size(tensor) for tensor in list(self.grads.values())[::-1]]
@@ -57,7 +59,7 @@ class Stage0Fp32Rank(Stage0Rank):
     """fp32: the optimizer steps on the weights themselves."""
 
     def step(self) -> None:
-        """States parameter by parameter, then the gradients go."""
+        """States parameter by parameter, then the gradients are freed."""
         for number, size in enumerate(self.sizes):
             self.states(number, self.rank.stepping(size))
         self.update(self.rank)
@@ -65,7 +67,7 @@ class Stage0Fp32Rank(Stage0Rank):
 
 
 class Stage0PipelineRank(Stage0Rank):
-    """BF16_Optimizer under a pipeline: masters and states spread over dp, whole gradients."""
+    """BF16_Optimizer under a pipeline: masters and states sharded over dp, whole gradients."""
 
     def startup(self) -> None:
         """The flat copy, masters, and a gradient buffer of the whole stage."""

@@ -8,7 +8,7 @@ from .layout import ZeroLayout
 from .rank import GRADIENT, TensorAllocator, ZeroRank
 from .sizes import FP32, Group, norm_bytes
 
-REDUCTION = 1  # the CUDA stream that buckets are reduced on where that overlaps with backward
+REDUCTION = 1  # the CUDA stream of reductions where they overlap with backward
 
 
 class BucketPiece(NamedTuple):
@@ -21,9 +21,10 @@ class BucketPiece(NamedTuple):
 
 
 class Stage12Rank(ZeroRank):
-    """The bucket, the gradients in it, and those of the slice.
+    """One rank with its gradient bucket, and the gradients of its slice.
 
-    `tight`: the GPU has no room for the flat copy beside the weights, which go to the host first.
+    `tight`: the GPU has no space for the flat copy beside the weights, so they are moved to the
+    host first.
     """
 
     def __init__(self, plan: ZeroLayout, to: TensorAllocator, *, tight: bool = False) -> None:
@@ -67,7 +68,7 @@ class Stage12Rank(ZeroRank):
         """One group of parameters; what was freed before goes back to the driver first."""
         width, weights = self.rank.width, ("model", number)
         self.to.empty_cache()
-        if self.tight:  # a scalar stays in the place of each
+        if self.tight:  # a scalar takes the place of each
             count = len(self.held.get(weights, ()))
             self.free(weights)
             self.make(weights, *[width] * count)
@@ -88,7 +89,9 @@ class Stage12Rank(ZeroRank):
             self.place[self.group(size)] += size
 
     def arrived(self, key: tuple[int, int], tensor: int) -> None:
-        """Line 2284: the first gradient of all makes the bucket; most go into it at once."""
+        """Line 2284: the first gradient allocates the bucket; in stage 2 gradients are copied into
+        it.
+        """
         plan = self.plan
         if plan.contiguous and "bucket" not in self.held:
             self.make("bucket", *[plan.bucket_bytes] * (2 if plan.overlap else 1))
@@ -100,7 +103,7 @@ class Stage12Rank(ZeroRank):
             self.into_bucket(self.grads.pop(key))
 
     def into_bucket(self, tensor: int) -> None:
-        """Line 1415. A gradient that is larger than the bucket stays where it is."""
+        """Line 1415: copy a gradient into the bucket; one that is larger keeps its tensor."""
         plan = self.plan
         elements = self.to.size(tensor) // plan.trained_width
         if self.filled + elements > plan.bucket:
@@ -118,11 +121,11 @@ class Stage12Rank(ZeroRank):
         self.inside.append(BucketPiece(group, self.place[group], elements, tensor))
 
     def reduce(self) -> None:
-        """Line 2207: a flat copy is added up over the ranks, then the slice's own are laid out.
+        """Line 2207: a flat copy is reduced over the ranks, then the slice's gradients are kept.
 
-        What belongs to one rank alone is added up where it is (line 1555 makes one piece for
-        each rank, and one piece is not copied). Gradients that are no part of a bucket stay for the
-        next reduction where that overlaps with backward (line 2264), in stage 1 to the end.
+        What belongs to one rank alone is reduced in place (line 1555 makes one piece for each rank,
+        and one piece is not copied). Gradients outside the bucket stay alive until the next
+        reduction where that overlaps with backward (line 2264), in stage 1 to the end.
         """
         if not self.inside:
             return
@@ -150,7 +153,7 @@ class Stage12Rank(ZeroRank):
         self.inside, self.filled = [], 0
 
     def keep_own(self, elements: int) -> None:
-        """A gradient of the slice: laid out with the others, or on its way to the host."""
+        """Keep a gradient of the slice in one tensor with the others, or copy it to the host."""
         plan, width = self.plan, self.plan.trained_width
         if plan.offload != "none":
             if self.last:
@@ -159,7 +162,9 @@ class Stage12Rank(ZeroRank):
             self.make("own", width * self.touched, queue=self.queue)
 
     def epilogue(self) -> None:
-        """Line 1020: what is left is reduced; micro-batches add up; the bucket goes."""
+        """Line 1020: reduce the rest, add to the gradients of earlier micro-batches, free the
+        bucket.
+        """
         plan = self.plan
         if plan.stage == 1 and not self.last:
             return

@@ -19,7 +19,7 @@ NORM_PART = 250_000_000  # elements whose norm is taken at once, zero/stage3.py:
 
 
 class Stage3Bucket(ZeroRank):
-    """The bucket, and what becomes of the gradients in it."""
+    """One rank's gradient bucket: gradients are reduced, and their shards kept or offloaded."""
 
     def __init__(self, plan: ZeroLayout, to: TensorAllocator) -> None:
         super().__init__(plan, to)
@@ -29,7 +29,7 @@ class Stage3Bucket(ZeroRank):
         self.filled = 0  # elements in it
 
     def arrived(self, key: tuple[int, int], tensor: int) -> None:
-        """Line 1601: a gradient goes into the bucket, which is sent off where it is full."""
+        """Line 1601: copy a gradient into the bucket; a full bucket is reduced first."""
         plan = self.plan
         elements = self.to.size(tensor) // plan.trained_width
         if self.filled and self.filled + elements > plan.bucket:
@@ -41,7 +41,7 @@ class Stage3Bucket(ZeroRank):
         self.inside.append((elements, tensor))
 
     def reduce(self) -> None:
-        """A padded copy is added up over the ranks; one gradient that they divide needs none."""
+        """Reduce a padded copy of the bucket; one gradient that the ranks divide needs none."""
         if not self.inside:
             return
         plan, width = self.plan, self.plan.trained_width
@@ -56,7 +56,7 @@ class Stage3Bucket(ZeroRank):
         self.inside, self.filled = [], 0
 
     def to_host(self, shard: int) -> None:
-        """Line 2024: a shard's gradient is copied back; the step's last one has its norm taken."""
+        """Line 2024: copy a shard's gradient to the host; before the step its norm is taken."""
         self.make("shard", self.plan.trained_width * shard, queue=self.queue)
         if self.last:
             self.moment(norm_bytes(min(shard, NORM_PART)), queue=self.queue)
@@ -67,12 +67,18 @@ class Stage3Bucket(ZeroRank):
         self.free("shard")
 
     def epilogue(self) -> None:
-        """What is left in the bucket is reduced."""
+        """Reduce what is left in the bucket."""
         self.reduce()
 
 
 class Stage3Rank(Stage3Bucket):
-    """Shards of everything; parameters are gathered as modules need them."""
+    """One rank with shards of everything; parameters are gathered when modules need them.
+
+    stack, limits: the modules of the model, and how many are gathered
+    scripts: for each block the elements that its operations read
+    group: elements of a sub-group that the optimizer steps at once
+    zero_init: the model is built under deepspeed.zero.Init
+    """
 
     def __init__(
         self,
@@ -102,7 +108,7 @@ class Stage3Rank(Stage3Bucket):
         self.backwards = False
 
     def startup(self) -> None:
-        """Parameters are cut, their shards laid out together, masters and buffers made."""
+        """Shard the parameters, put the shards into one tensor, make masters and buffers."""
         plan, width = self.plan, self.plan.width
         self.cut_model()
         rank, mine = self.rank, plan.offload == "none"
@@ -112,7 +118,7 @@ class Stage3Rank(Stage3Bucket):
             self.make("flat", rank.flat)
         if mine:
             steps = [rank.stepping(sum(group)) for group in self.groups]
-            for number, one in enumerate(steps):  # one is bound to the last one's name
+            for number, one in enumerate(steps):  # a variable still refers to the last one
                 self.make(("cast", number), one.masters * (width < FP32))
                 self.free(("cast", number - 1))
                 self.make("masters", one.masters)
@@ -129,7 +135,7 @@ class Stage3Rank(Stage3Bucket):
             self.free("whole")
 
     def cut_model(self) -> None:
-        """Each parameter is made whole, then cut: at once under zero.Init, else all at the end."""
+        """Make each parameter, then shard it: at once under zero.Init, else all at the end."""
         plan = self.plan
         arch = plan.run.arch
         base = [int(w.numel) for w in (*arch.tower, *arch.weights())] if plan.run.frozen else []
@@ -153,15 +159,15 @@ class Stage3Rank(Stage3Bucket):
             self.free("head", "its shard")
 
     def begin(self) -> None:
-        """Forward begins with what stands before the stack; the second one knows the order."""
+        """Run the fetches and releases of the modules before the layers."""
         self.reader.at = 0
         self.reader.open = set()
         self.backwards = False
-        self.state.again()
+        self.state.restart()
         self.reader.advance(self.trace.begun)
 
     def before(self, block: int, number: int, *, forward: bool) -> None:
-        """A module's parameters are fetched."""
+        """Fetch the parameters of an operation's module."""
         self.backwards = self.backwards or not forward
         if block == EMBEDDING:
             self.reader.advance(len(self.trace.events))
@@ -169,8 +175,10 @@ class Stage3Rank(Stage3Bucket):
         places = self.places[block][0 if forward else 1]
         self.reader.until(places[number], fetched=True)
 
-    def behind(self, block: int, number: int, *, forward: bool) -> None:
-        """And let go behind its last operation; a forward that is made again stops before."""
+    def after(self, block: int, number: int, *, forward: bool) -> None:
+        """Release a module's parameters after its last operation; a recomputed forward stops before
+        the last one.
+        """
         places = self.places[block][0 if forward else 1]
         module = places[number]
         if module in places[number + 1 :]:
@@ -180,14 +188,14 @@ class Stage3Rank(Stage3Bucket):
         self.reader.until(module, fetched=False)
 
     def epilogue(self) -> None:
-        """What is left in the bucket is reduced; parameters are let go."""
+        """Reduce what is left in the bucket; free the gathered parameters."""
         super().epilogue()
         self.reader.advance(len(self.trace.events))
         self.state.sweep(persistent=not self.state.traced)
         self.state.traced = True
 
     def step(self) -> None:
-        """All parameters go, then the norm shard by shard, then one sub-group after the other."""
+        """Free all gathered parameters; norms shard by shard; then step the sub-groups in turn."""
         self.state.sweep(persistent=True)
         if self.plan.offload == "none":
             self.moment(*map(norm_bytes, self.shards))

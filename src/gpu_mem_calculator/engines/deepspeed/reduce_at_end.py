@@ -1,4 +1,4 @@
-"""Where gradients stay until the last micro-batch's backward is over: ZeRO 0, and 1 in a pipeline.
+"""Gradients that are reduced after the last micro-batch's backward: ZeRO 0, and 1 in a pipeline.
 
 The bucket that a stage's first gradient makes, and the reduction at the end.
 """
@@ -31,7 +31,7 @@ Order = tuple[tuple[tuple[int, ...], Num], ...]  # sizes of one unit, units
 def reduction_entries(
     plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks
 ) -> Iterator[Entry]:
-    """What adding up over the ranks needs; stage 0 has no buckets of its own."""
+    """Buckets and copies for the reduction over the ranks; stage 0 has no buckets."""
     order = arrivals(plan, stack, done)
     if plan.stage:
         yield from _bucket_entries(plan, stack, done, order)
@@ -44,23 +44,24 @@ def reduction_entries(
 def _bucket_entries(
     plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks, order: Order
 ) -> Iterator[Entry]:
-    """Made by the first gradient of a step, freed when its last backward ends."""
+    """The bucket: made by the first gradient of a step, freed when its last backward ends."""
     if plan.contiguous:
         size = plan.bucket_bytes
 
-        def live(beat: StepInstant) -> Num:
-            stays = beat.later and beat.instant.phase != OPTIMIZER
-            if stays or not in_bucket(beat) or beat.instant.where == "epilogue":
-                return int(stays or in_bucket(beat))
-            return 1 - _first_gradient(beat, order, stack)
+        def live(instant: StepInstant) -> Num:
+            stays = instant.later and instant.instant.phase != OPTIMIZER
+            if stays or not in_bucket(instant) or instant.instant.where == "epilogue":
+                return int(stays or in_bucket(instant))
+            return 1 - _first_gradient(instant, order, stack)
 
         yield plan.entry("gradient bucket", COMM, size, live, f"{FILE}:3256")
-        for beat in plan.beats:
-            if beat.work == "layer" and beat.instant.phase == BACKWARD and not beat.later:
-                here = _first_gradient(beat, order, stack)
-                more = _more(done.layers[beat.stretch], stack[beat.stretch], size) * here
+        for instant in plan.beats:
+            if instant.work == "layer" and instant.instant.phase == BACKWARD and not instant.later:
+                walk, group = done.layers[instant.stretch], stack[instant.stretch]
+                first = _first_gradient(instant, order, stack)
+                more = _added_bytes(walk, group, size) * first
                 yield plan.entry("gradient bucket, which the layer's first gradient makes", COMM,
-                                 more, lambda b, this=beat: int(b is this),  # type: ignore[misc]
+                                 more, lambda b, this=instant: int(b is this),  # type: ignore[misc]
                                  f"{FILE}:3256")  # fmt: skip
         yield plan.entry("gradient bucket of the pipeline", COMM, size,
                          lambda b: named("epilogue")(b) * plan.boundary(b),
@@ -75,7 +76,7 @@ def _bucket_entries(
 
 
 def arrivals(plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks) -> Order:
-    """Elements of gradients in the order in which they are reduced: backward's turned round."""
+    """Elements of gradients in the order in which they are reduced, the reverse of backward's."""
     width = plan.trained_width
 
     def sizes(walk: BlockWalk, first: int = 0) -> tuple[int, ...]:
@@ -88,62 +89,65 @@ def arrivals(plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks) 
     return ((table, plan.first), *layers, (sizes(done.head, first_hook(plan)), plan.last))
 
 
-def _first_gradient(beat: StepInstant, order: Order, stack: tuple[LayerGroup, ...]) -> Num:
-    """1 where the stage's first gradient of all is made in the block at work."""
+def _first_gradient(instant: StepInstant, order: Order, stack: tuple[LayerGroup, ...]) -> Num:
+    """1 where the block at work makes the first gradient of the stage, else 0."""
     after: Num = order[-1][1]
-    for block in stack if beat.work != "layer" else stack[beat.stretch + 1 :]:
+    for block in stack if instant.work != "layer" else stack[instant.stretch + 1 :]:
         after = after + block.count
     alone = holds(after == 0)
-    if beat.instant.layer == SECOND:
+    if instant.instant.layer == SECOND:
         return 0
-    if beat.instant.layer == FIRST:
-        return alone * holds(stack[beat.stretch].count == 1)
-    return alone if beat.work in ("layer", "embedding") else 0
+    if instant.instant.layer == FIRST:
+        return alone * holds(stack[instant.stretch].count == 1)
+    return alone if instant.work in ("layer", "embedding") else 0
 
 
-def _more(walk: BlockWalk, block: LayerGroup, size: Num) -> Num:
-    """What a bucket adds to a layer's highest moment, which may come before its first gradient."""
-    script = walk.script
-    held: Num = script.sizes[script.exit_grad] + (
-        walk.input_bytes if block.recompute == "full" else walk.saved_bytes
+def _added_bytes(walk: BlockWalk, group: LayerGroup, size: Num) -> Num:
+    """Bytes by which a bucket raises a layer's peak, which may come before its first gradient.
+
+    size: bytes of the bucket
+    """
+    events = walk.script
+    alive: Num = events.sizes[events.exit_grad] + (
+        walk.input_bytes if group.recompute == "full" else walk.saved_bytes
     )
-    before: Num = held
-    if block.recompute == "full":
-        for event in script.forward:
-            held = held + (script.sizes[event] if event >= 0 else -script.sizes[~event])
-            before = larger(before, held)
-        held = held - (0 if block.reentrant else script.sizes[script.exit])
+    before: Num = alive
+    if group.recompute == "full":
+        for event in events.forward:
+            alive = alive + (events.sizes[event] if event >= 0 else -events.sizes[~event])
+            before = larger(before, alive)
+        alive = alive - (0 if group.reentrant else events.sizes[events.exit])
     highs = [before, 0]
-    made = script.hooks[0] if script.hooks else len(script.backward)
-    for at, event in enumerate(script.backward):
-        held = held + (script.sizes[event] if event >= 0 else -script.sizes[~event])
-        highs[at >= made] = larger(highs[at >= made], held)
-        if at + 1 == made:
-            highs[1] = larger(highs[1], held)
+    hook = events.hooks[0] if events.hooks else len(events.backward)
+    for index, event in enumerate(events.backward):
+        alive = alive + (events.sizes[event] if event >= 0 else -events.sizes[~event])
+        highs[index >= hook] = larger(highs[index >= hook], alive)
+        if index + 1 == hook:
+            highs[1] = larger(highs[1], alive)
     return larger(highs[0], highs[1] + size) - larger(highs[0], highs[1])
 
 
 def _reduced(plan: ZeroLayout, order: Order) -> tuple[Num, Num]:
-    """What the reduction needs beside all gradients and the buckets, and what it leaves."""
+    """Bytes that the reduction needs beyond gradients and buckets, and bytes of what it leaves."""
 
     def one(ranks: int, *units: int) -> tuple[int, int]:
-        here = tuple((row, n) for (row, _), n in zip(order, units, strict=False))
-        own = tuple((row, n) for (row, _), n in zip(plan.runs, units[len(order) :], strict=True))
-        return reduction(CacheKey(plain(plan, ranks, 1, own), here))
+        gradients = tuple((row, n) for (row, _), n in zip(order, units, strict=False))
+        runs = tuple((row, n) for (row, _), n in zip(plan.runs, units[len(order) :], strict=True))
+        return reduction(CacheKey(plain(plan, ranks, 1, runs), gradients))
 
     most, left = together(one, plan.ranks, *(n for _, n in order), *(n for _, n in plan.runs))
     return most, left
 
 
 @remembered(256, always=True)
-def reduction(case: CacheKey) -> tuple[int, int]:
-    """Run the keeper's reduction of gradients that have all come."""
-    plan, counter = case.plan, CountingAllocator()
-    keeper = Stage12Rank(plan, counter) if plan.stage else Stage0Rank(plan, counter)
-    sizes = [size for row, units in case.more for _ in range(units) for size in row]
+def reduction(key: CacheKey) -> tuple[int, int]:
+    """The bytes of `_reduced`, from a rank that reduces all gradients on a counter."""
+    plan, counter = key.plan, CountingAllocator()
+    rank = Stage12Rank(plan, counter) if plan.stage else Stage0Rank(plan, counter)
+    sizes = [size for row, units in key.more for _ in range(units) for size in row]
     for number, size in enumerate(reversed(sizes)):
-        keeper.grads[0, number] = counter.make_on(0, size * plan.trained_width, GRADIENT)
+        rank.grads[0, number] = counter.make_on(0, size * plan.trained_width, GRADIENT)
     before = counter.total
-    keeper.epilogue()
+    rank.epilogue()
     buckets = plan.bucket_bytes * int(plan.stage > 0 and plan.pipeline and plan.contiguous)
     return max(counter.look()[0] - before - buckets, 0), counter.total

@@ -1,4 +1,4 @@
-"""How many elements one rank keeps of parameters that are spread over a data-parallel group."""
+"""Elements of one rank's shards: parameters are sharded over a data-parallel group."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ def padded(elements: Num, ranks: Num) -> Num:
 
 
 def slice_elements(elements: Num, ranks: Num) -> Num:
-    """One rank's slice of the flat buffer of stages 1 and 2."""
+    """Elements of one rank's slice of the flat buffer of stages 1 and 2."""
     return padded(elements, ranks) // ranks
 
 
 def shard_elements(counts: Mapping[int, Num], ranks: Num) -> Num:
-    """Elements on one rank where every parameter is cut by itself (stage 3): Σ ceil(n / ranks).
+    """Elements on one rank where every parameter is sharded alone (stage 3): Σ ceil(n / ranks).
 
-    deepspeed 0.19.8 zero/partition_parameters.py:1690,1817. `counts`: parameters of each size.
+    deepspeed 0.19.8 zero/partition_parameters.py:1690,1817. `counts`: number of
+    parameters of each size.
     """
     total: Num = 0
     for size, times in counts.items():
@@ -33,7 +34,7 @@ def shard_elements(counts: Mapping[int, Num], ranks: Num) -> Num:
 
 
 def owned_elements(runs: Iterable[tuple[tuple[int, ...], Num]], local: Num) -> Num:
-    """Elements of every parameter that starts in the first rank's slice, whole.
+    """Elements of all parameters that start in the first rank's slice, each in full.
 
     deepspeed 0.19.8 zero/stage_1_and_2.py:2579 (params_in_partition): stage 2 keeps the whole
     gradient of a parameter that reaches into the slice. Rank 0's slice starts with the first
@@ -60,7 +61,7 @@ def owned_elements(runs: Iterable[tuple[tuple[int, ...], Num]], local: Num) -> N
 
 
 def largest_owned(runs: Iterable[tuple[tuple[int, ...], Num]], local: Num) -> Num:
-    """The longest stretch of one parameter inside the first rank's slice.
+    """Elements of the longest part of one parameter inside the first rank's slice.
 
     deepspeed 0.19.8 zero/stage_1_and_2.py:1770 (grad_position): the part of a parameter that
     overlaps the slice. Of equal units the first reaches furthest into it.
@@ -78,7 +79,7 @@ def largest_owned(runs: Iterable[tuple[tuple[int, ...], Num]], local: Num) -> Nu
 
 
 def sub_groups(shards: Iterable[int], limit: int) -> list[list[int]]:
-    """Parameters in order until a sub-group reaches the limit, zero/stage3.py:1211."""
+    """The shards of each sub-group, closed when it reaches the limit; zero/stage3.py:1211."""
     groups: list[list[int]] = [[]]
     filled = 0
     for shard in shards:
@@ -94,7 +95,7 @@ def sub_groups(shards: Iterable[int], limit: int) -> list[list[int]]:
 def largest_sub_groups(
     runs: tuple[tuple[tuple[int, ...], int], ...], ranks: int, limit: int, flat_width: int
 ) -> tuple[int, int, int]:
-    """Elements of the largest sub-group; of the one whose gradients take most room when they are
+    """Elements of the largest sub-group; of the one whose gradients take most bytes when they are
     cast; and of that one's flat copy, which one parameter alone does not need.
     """
     shards = (-(-size // ranks) for sizes, units in runs for _ in range(units) for size in sizes)

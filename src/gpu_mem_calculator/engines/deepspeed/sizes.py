@@ -1,7 +1,7 @@
-"""Sizes of what one rank of ZeRO holds. The ledger and the stream both take them from here.
+"""Bytes of one rank's states under ZeRO. The ledger and the stream both take them from here.
 
 They follow from the trained elements of each parameter group, the ranks that share it, and the
-optimizer, whatever model the parameters come from. deepspeed 0.19.8.
+optimizer, for any model. deepspeed 0.19.8.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ FP32, FP64 = 4, 8  # bytes of an element
 class Group(Struct, frozen=True):
     """Elements of one parameter group on a rank.
 
-    `elements`: as the model has them; `whole`: in the rank's flat copy, padding included; `own`:
-    those that the rank steps.
+    elements: of the model's parameters
+    whole: of the rank's flat copy, padding included
+    own: of the part that the rank steps
     """
 
     elements: Num
@@ -36,12 +37,14 @@ def replicated(elements: Num) -> Group:
 
 
 def sliced(elements: Num, ranks: Num) -> Group:
-    """Stages 1 and 2, and BF16_Optimizer: a flat copy of all, of which a rank steps a slice."""
+    """Stages 1 and 2, and BF16_Optimizer: a flat copy, of which each rank steps a slice."""
     return Group(elements, padded(elements, ranks), slice_elements(elements, ranks))
 
 
 def sharded(elements: Num, counts: Mapping[int, Num], ranks: Num) -> Group:
-    """Stage 3: a rank has and steps a shard of every parameter. `counts`: parameters by size."""
+    """Stage 3: a rank has and steps a shard of every parameter. `counts`: number of parameters of
+    each size.
+    """
     own = shard_elements(counts, ranks)
     return Group(elements, own, own)
 
@@ -49,8 +52,9 @@ def sharded(elements: Num, counts: Mapping[int, Num], ranks: Num) -> Group:
 class ZeroSizes(Struct, frozen=True, kw_only=True):
     """Bytes of one rank, for all of its parameter groups together.
 
-    `width`: bytes of a trained weight; `elements`, `whole` and `own` as in `Group`; `largest`:
-    elements of the largest trained parameter.
+    width: bytes of a trained weight
+    elements, whole, own: as in `Group`
+    largest: elements of the largest trained parameter
     """
 
     width: int
@@ -63,52 +67,56 @@ class ZeroSizes(Struct, frozen=True, kw_only=True):
 
     @property
     def unflattened(self) -> Num:
-        """The trained weights as the model makes them, one by one."""
+        """Bytes of the trained weights as the model makes them, one by one."""
         return self.width * self.elements
 
     @property
     def flat(self) -> Num:
-        """The weights that stay: a flat copy, or in stage 3 the shards."""
+        """Bytes of the weights that stay: a flat copy, or in stage 3 the shards."""
         return self.width * self.whole
 
     @property
     def clone(self) -> Num:
-        """The rank's own weights, before they are cast to masters or behind the step."""
+        """Bytes of the weights that the rank steps, in their dtype: a copy before the cast to
+        masters, or after the step.
+        """
         return self.width * self.own
 
     @property
     def masters(self) -> Num:
-        """fp32 copies of the rank's own weights."""
+        """Bytes of the fp32 master weights."""
         return FP32 * self.own
 
     @property
     def states(self) -> Num:
-        """The optimizer's states."""
+        """Bytes of the optimizer states."""
         return state_bytes(OPTIMIZERS[self.optimizer], self.own, 32)
 
     @property
     def step_flat(self) -> Num:
-        """Own gradients of less than 32 bits, flat, before they are cast."""
+        """Bytes of the flat gradients that the rank steps, if they are narrower than fp32, before
+        the cast.
+        """
         return self.width * self.own if self.width < FP32 else 0
 
     @property
     def step_grad(self) -> Num:
-        """Own gradients in fp32, as the optimizer takes them."""
+        """Bytes of the gradients that the rank steps, in fp32."""
         return FP32 * self.own
 
     @property
     def update(self) -> Num:
-        """What the update itself needs: nothing with FusedAdam, a copy with torch's foreach."""
+        """Bytes of the update's temporaries: none with FusedAdam, a copy with torch's foreach."""
         row = OPTIMIZERS[self.optimizer]
         return step_temp_bytes(row, self.implementation, self.own, self.own, 32)
 
     @property
     def staging(self) -> Num:
-        """The buffer through which gradients go to an offloaded optimizer."""
+        """Bytes of the buffer in which gradients are copied to an offloaded optimizer."""
         return self.width * self.largest
 
     def stepping(self, own: Num) -> ZeroSizes:
-        """The same rank when it steps fewer elements at once: a sub-group of stage 3."""
+        """The sizes when the rank steps `own` elements at once: a sub-group of stage 3."""
         return replace(self, own=own)
 
 
@@ -116,7 +124,7 @@ def zero_sizes(
     groups: Iterable[Group], *, width: int, largest: Num, optimizer: str,
     implementation: str = "fused",
 ) -> ZeroSizes:  # fmt: skip
-    """The sizes of a rank with some parameter groups."""
+    """The sizes of a rank, summed over its parameter groups."""
     first, *others = groups
     elements, whole, own = first.elements, first.whole, first.own
     for group in others:
@@ -127,10 +135,12 @@ def zero_sizes(
 
 
 def norm_bytes(elements: Num) -> Num:
-    """The fp64 copy of a gradient whose norm is taken (zero/utils.py:59)."""
+    """Bytes of the fp64 copy of a gradient for its norm (zero/utils.py:59)."""
     return FP64 * elements
 
 
 def bucket_bytes(width: int, elements: Num) -> Num:
-    """A bucket that gradients of a micro-batch are gathered in (zero/stage_1_and_2.py:3256)."""
+    """Bytes of a bucket in which gradients of a micro-batch are collected
+    (zero/stage_1_and_2.py:3256).
+    """
     return width * elements

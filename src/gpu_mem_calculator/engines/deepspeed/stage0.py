@@ -37,15 +37,15 @@ def plain_entries(plan: ZeroLayout) -> Iterator[Entry]:
 
 
 def update_entry(plan: ZeroLayout, sizes: ZeroSizes) -> Entry:
-    """What the update itself needs."""
+    """The temporaries of the optimizer's update."""
     return plan.entry("optimizer temporaries", TEMP, sizes.update, named("optimizer"),
                       "runtime/engine.py:2380 torch_adam")  # fmt: skip
 
 
 def pipeline_entries(plan: ZeroLayout) -> Iterator[Entry]:
-    """BF16_Optimizer under a pipeline: masters and states spread over dp, whole gradients.
+    """BF16_Optimizer under a pipeline: masters and states are sharded over dp, gradients are whole.
 
-    The gradient buffer covers the whole stage and is kept from the start.
+    The gradient buffer has the whole stage's gradients and is never freed.
     """
     sizes, where = plan.sizes, "runtime/bf16_optimizer.py"
     both = (BIRTH, SETUP)

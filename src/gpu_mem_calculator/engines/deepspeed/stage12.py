@@ -39,7 +39,7 @@ def state_entries(plan: ZeroLayout) -> Iterator[Entry]:
 
 
 def step_entries(plan: ZeroLayout) -> Iterator[Entry]:
-    """The step's copies of the slice's gradients."""
+    """The copies of the slice's gradients that the optimizer's step makes."""
     if plan.offload != "none":
         return
     sizes = plan.sizes

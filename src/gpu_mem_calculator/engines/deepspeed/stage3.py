@@ -20,13 +20,15 @@ ON_ITS_WAY = "runtime/zero/partition_parameters.py:1359 until the gather has beg
 
 
 def sub_group(plan: ZeroLayout, local: Num, limit: int) -> tuple[Num, Num, Num]:
-    """Elements of the largest sub-group, which the optimizer steps on at once; of the one that is
+    """Elements of the largest sub-group, which the optimizer steps at once; of the one that is
     highest when gradients are cast, and of that one's flat copy.
+
+    local: elements of all shards of the rank; limit: elements of a sub-group
     """
     runs = tuple((sizes, int(units)) for sizes, units in plan.runs)
     width = plan.trained_width if plan.trained_width < FP32 else 0
-    found = together(lambda n: largest_sub_groups(runs, n, limit, width), plan.ranks)
-    most, cast, flat = found
+    sizes = together(lambda n: largest_sub_groups(runs, n, limit, width), plan.ranks)
+    most, cast, flat = sizes
     if isinstance(most, int) and most == int(local):  # one group, with its formula
         return local, local, local if flat else 0
     return most, cast, flat
@@ -81,7 +83,7 @@ def _optimizer(plan: ZeroLayout, sizes: ZeroSizes, group: tuple[Num, Num, Num]) 
 
 
 def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
-    """The model for the coordinator."""
+    """The modules of the model, as the coordinator needs them."""
     arch, adapter = plan.run.arch, plan.run.adapter
     layers = tuple(
         (layer_modules(b.layer, adapter), int(b.count),

@@ -1,4 +1,4 @@
-"""What a rank of DeepSpeed holds from start-up to the end."""
+"""States of a DeepSpeed rank: weights, masters, optimizer states, and the step's copies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from .layout import BIRTH, SETUP, ZeroLayout, always
 def state_entries(
     plan: ZeroLayout, limits: GatherLimits, group: int, *, zero_init: bool
 ) -> Iterator[Entry]:
-    """Weights, masters, optimizer states and the step; `group` and `zero_init` are stage 3's."""
+    """The entries of a rank's states.
+
+    For stage 3: `limits` of gathered parameters, `group`: elements of a sub-group, `zero_init`: the
+    model is built under deepspeed.zero.Init.
+    """
     run = plan.run
     buffers = buffer_entry(run, plan.beats, plan.layers)
     yield replace(buffers, live={**buffers.live, BIRTH: 1, SETUP: 1})

@@ -1,4 +1,4 @@
-"""The stream of a DeepSpeed rank: blocks play, and a keeper does DeepSpeed's part."""
+"""The stream of a DeepSpeed rank: its blocks, and DeepSpeed's hooks between their events."""
 
 from __future__ import annotations
 
@@ -8,177 +8,164 @@ from ...autograd.events import BlockEvents
 from ...ledger.ledger import IN_FLIGHT, INPUTS_IN_FLIGHT, Ledger
 from ...run.phases import BACKWARD, FORWARD
 from ...step.block_events import EMBEDDING, BlockRun
-from ...step.stream_writer import Phase, StreamWriter
-from .hook_points import BEFORE, GRADIENT, Cue, backward_cues, forward_cues
+from ...step.stream_writer import Phase, StreamWriter, Tensors
+from .hook_points import BEFORE, GRADIENT, HookPoint, backward_hook_points, forward_hook_points
 from .rank import ZeroRank
 
 MATMUL = "matmul"
 
 
 class ZeroStreamWriter(StreamWriter):
-    """Plays blocks, and tells the keeper of every gradient and, where it asks, every module.
+    """Writes the events of blocks, and calls a `ZeroRank` at the hook points between them.
 
-    Tensors may be made on other CUDA streams than torch's own: `queue` is their number.
+    `rank` makes the rank that allocates on this writer. `on_host`: checkpointed inputs are copied
+    to the host, except for the newest (cpu_checkpointing).
     """
 
     def __init__(
         self,
         ledger: Ledger,
-        keeper: Callable[[ZeroStreamWriter], ZeroRank],
+        rank: Callable[[ZeroStreamWriter], ZeroRank],
         *,
         on_host: bool = False,
     ) -> None:
-        """`on_host`: checkpointed inputs go to the host, but for the newest."""
         super().__init__(ledger)
         self.on_host = on_host
-        self.away: set[int] = set()  # blocks whose input is on the host
+        self.offloaded: set[int] = set()  # blocks whose input is on the host
         self.checkpointed: set[int] = set()
         self.in_flight = {i for i, entry in enumerate(self.entries)
                           if entry.role in (IN_FLIGHT, INPUTS_IN_FLIGHT)}  # fmt: skip
         self.later = {i.name for i in ledger.instants if i.micro_batch and not i.step}
-        self.backs = False  # whether a backward has begun that is not over
-        self.keeper = keeper(self)
+        self.in_backward = False
+        self.rank = rank(self)
 
     def make_on(self, queue: int, size: int, name: Hashable = "") -> int:
-        """A new tensor on a CUDA stream."""
-        made = self.make(size)
+        """Allocate a tensor on a CUDA stream: 0 is torch's own, others are numbered from 1."""
+        tensor = self.make(size)
         if queue:
-            self.elsewhere[made] = queue
-        return made
+            self.elsewhere[tensor] = queue
+        return tensor
 
     def size(self, tensor: int) -> int:
         """Bytes of a tensor."""
         return self.stream.sizes[tensor]
 
     def empty_cache(self) -> None:
-        """Everything cached goes back to the driver."""
+        """torch.cuda.empty_cache: free segments are returned to the driver."""
         self.stream.empties.append(len(self.stream.events))
 
     def begin(self, phase: Phase) -> None:
-        """A phase of a micro-batch begins; a step belongs to the last one."""
+        """A phase begins: the rank learns the number of the micro-batch. A step is part of the
+        last one.
+        """
         if phase.kind in (FORWARD, BACKWARD):
-            self.keeper.micro = phase.micro_batch
+            self.rank.micro = phase.micro_batch
 
     def leave(self, name: str, *, gradients: bool) -> None:
-        """A phase is over; DeepSpeed's part of backward comes before the model lets go."""
-        if self.backs:
-            if self.back >= 0:  # the stage's input has its gradient, which is sent off
+        """A phase is over; DeepSpeed's epilogue of backward runs before the model's tensors are
+        freed.
+        """
+        if self.in_backward:
+            if self.back >= 0:  # the gradient of the stage's input is sent to the stage before
                 self.free((self.back,))
                 self.back = -1
-            self.keeper.epilogue()
-            self.backs = False
+            self.rank.epilogue()
+            self.in_backward = False
         super().leave(name, gradients=gradients)
 
-    def visit(self, name: str) -> None:
-        """Go on to an instant: entries first, then the block or DeepSpeed at work."""
-        table, play = self._table(name), self.plays.get(name)
-        if self.keeper.micro and play is not None and play.forward and name not in self.later:
-            # no forward comes behind the first backward: this one is among those that wait
-            table = {i: n for i, n in table.items() if i not in self.in_flight}
-        if self.back >= 0 and play is None and not self.kept:
-            self.free((self.back,))
-            self.back = -1
-        for index in [i for i in self.held if i not in table]:
-            self.keep(index, 0)
-        for index, copies in table.items():
-            self.keep(index, copies)
+    def alive_at(self, name: str) -> dict[int, int]:
+        """The copies of each entry, without micro-batches in flight in warm-up forwards: before the
+        first backward every forward is one of those.
+        """
+        table, block_run = super().alive_at(name), self.plays.get(name)
+        forward = block_run is not None and block_run.forward
+        if self.rank.micro and forward and name not in self.later:
+            return {i: n for i, n in table.items() if i not in self.in_flight}
+        return table
+
+    def work(self, name: str, play: BlockRun | None) -> None:
+        """Start-up, the optimizer's step, or a block."""
         if name == "startup":
-            self.keeper.startup()
+            self.rank.startup()
         elif name == "optimizer":
-            self.keeper.step()
-        elif play is not None and play.block == EMBEDDING:
-            self.table(play.script)
-        elif play is not None:
-            (self.forward if play.forward else self.backward)(play)
+            self.rank.step()
+        else:
+            super().work(name, play)
 
     def forward(self, play: BlockRun) -> None:
-        """A block runs forward: its output is the next one's input."""
+        """A block runs forward. A checkpointed block before it has its input copied to the host."""
         if not self.kept:
-            self.keeper.begin()
-        script = play.once or play.script
-        ids = self._bind(script, self.flow)
-        self._cued(play.block, ids, script.forward, forward_cues(script))
-        self.flow = ids[script.exit]
+            self.rank.begin()
+        super().forward(play)
         before = self.kept.get(play.block - 1)
         if self.on_host and play.block - 1 in self.checkpointed and before is not None:
-            self.free((before[script.entry],))
-            self.away.add(play.block - 1)
-        self.kept[play.block] = ids
+            self.free((before[(play.once or play.script).entry],))
+            self.offloaded.add(play.block - 1)
         if play.once is not None:
             self.checkpointed.add(play.block)
 
-    def backward(self, play: BlockRun) -> None:
-        """A block runs backward; a checkpointed one runs forward again before."""
-        script, ids = play.script, self.kept.pop(play.block)
-        self.backs = True
-        if self.flow >= 0:  # the loss itself
-            self.free((self.flow,))
-            self.flow = -1
-        if self.back < 0:
-            self.back = self.make(int(script.sizes[script.exit_grad]))
-        output: list[int] = []
-        self._bring_back(play, ids)
-        if play.once is not None:
-            ids = self._bind(script, ids[play.once.entry])
-            self._cued(play.block, ids, script.forward, forward_cues(script))
-            output = [ids[script.exit]]
-            if not play.reentrant:
-                self.free(output)
-                output = []
-        ids[script.exit_grad] = self.back
-        grads = [ids[tensor] for _, tensor in script.drops]
-        self._cued(play.block, ids, script.backward, self._back_cues(script), grads)
-        self.free(ids[tensor] for tensor in script.left)
-        if play.once is not None:
-            self.free((*output, ids[script.entry]))
-        self.back = ids[script.entry_grad] if script.entry_grad >= 0 else -1
-
-    def _bring_back(self, play: BlockRun, ids: list[int]) -> None:
-        """The block's own input comes from the host, and the next one's."""
+    def before_backward(self, play: BlockRun, ids: Tensors) -> None:
+        """The inputs of the block and of the next one to run backward come from the host."""
+        self.in_backward = True
         for block, tensors in ((play.block, ids), (play.block - 1, self.kept.get(play.block - 1))):
-            if block in self.away and tensors is not None:
+            if block in self.offloaded and tensors is not None:
                 entry = play.script.entry
                 tensors[entry] = self.make(self.size(tensors[entry]))
-                self.away.remove(block)
+                self.offloaded.remove(block)
 
-    def table(self, script: BlockEvents) -> None:
-        """Backward of the embedding; the gradient of a table that the head shares is there."""
-        self.backs = True
-        self.keeper.before(EMBEDDING, 0, forward=False)
+    def keep_gradients(self, play: BlockRun, ids: Tensors) -> None:
+        """Nothing is left to do: the rank has got every gradient at its hook."""
+
+    def embedding(self, play: BlockRun) -> None:
+        """Backward of the embedding. Where the head shares its table, the head's gradient of it is
+        added to the embedding's.
+        """
+        events = play.script
+        self.in_backward = True
+        self.rank.before(EMBEDDING, 0, forward=False)
         if self.back < 0:  # a stage without layers
-            self.back = self.make(int(script.sizes[script.exit_grad]))
-        ids = self._bind(script, self.keeper.shared)
-        self.keeper.shared = -1
-        ids[script.exit_grad] = self.back
-        self._play(ids, script.backward)
+            self.back = self.make(int(events.sizes[events.exit_grad]))
+        ids = self._bind(events, self.rank.shared)
+        self.rank.shared = -1
+        ids[events.exit_grad] = self.back
+        self._play(ids, events.backward)
         self.back = -1
-        for number in range(len(script.drops) - 1, -1, -1):
-            self.keeper.gradient(EMBEDDING, number, ids[script.drops[number][1]])
+        for number in range(len(events.drops) - 1, -1, -1):
+            self.rank.gradient(EMBEDDING, number, ids[events.drops[number][1]])
 
-    def _back_cues(self, script: BlockEvents) -> Iterator[Cue]:
-        """What comes between the events of backward, in order."""
-        if self.late and script.matmul >= 0:
-            yield script.matmul, MATMUL, 0
-        yield from backward_cues(script)
+    def _forward(self, play: BlockRun, ids: Tensors, script: BlockEvents) -> None:
+        self._with_hooks(play.block, ids, script.forward, forward_hook_points(script))
 
-    def _cued(
-        self, block: int, ids: list[int], events: tuple[int, ...], cues: Iterable[Cue],
-        grads: list[int] | None = None,
+    def _backward(self, play: BlockRun, ids: Tensors, events: tuple[int, ...]) -> None:
+        gradients = [ids[tensor] for _, tensor in play.script.drops]
+        self._with_hooks(play.block, ids, events, self._hook_points(play.script), gradients)
+
+    def _hook_points(self, events: BlockEvents) -> Iterator[HookPoint]:
+        """The hook points of backward, and its first matmul where that makes an entry."""
+        if self.late and events.matmul >= 0:
+            yield events.matmul, MATMUL, 0
+        yield from backward_hook_points(events)
+
+    def _with_hooks(
+        self, block: int, ids: Tensors, events: tuple[int, ...], hook_points: Iterable[HookPoint],
+        gradients: Tensors | None = None,
     ) -> None:  # fmt: skip
-        """Events, with what the keeper does between them; backward has `grads` of weights."""
-        forward = grads is None
-        done, keeper = 0, self.keeper
-        for position, kind, number in sorted(cues, key=lambda cue: cue[0]):
-            self._play(ids, events[done:position])
-            done = max(done, position)
+        """Write events and run the rank's hooks between them. `gradients`: tensors of the weights'
+        gradients, None in a forward.
+        """
+        forward = gradients is None
+        written, rank = 0, self.rank
+        for position, kind, number in sorted(hook_points, key=lambda point: point[0]):
+            self._play(ids, events[written:position])
+            written = max(written, position)
             if kind == GRADIENT:
-                keeper.gradient(block, number, grads[number] if grads else -1)
+                rank.gradient(block, number, gradients[number] if gradients else -1)
             elif kind == MATMUL:
                 for index in self.late:
                     self.keep(index, 1)
                 self.late = set()
             elif kind == BEFORE:
-                keeper.before(block, number, forward=forward)
+                rank.before(block, number, forward=forward)
             else:
-                keeper.behind(block, number, forward=forward)
-        self._play(ids, events[done:])
+                rank.after(block, number, forward=forward)
+        self._play(ids, events[written:])

@@ -1,5 +1,5 @@
-"""The ledger of an unrolled run: what models share as entries, blocks as plays, a keeper for all
-that DeepSpeed makes.
+"""The ledger of an unrolled run: entries for what models share, events for the blocks, and a
+`ZeroRank` for all tensors of DeepSpeed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from . import pipeline
 from .coordinator import GatherLimits
-from .gather import reads
+from .gather import weight_reads
 from .layout import BIRTH, ZeroLayout
 from .rank import ZeroRank
 from .rank_stage0 import Stage0Fp32Rank, Stage0FusedRank, Stage0PipelineRank
@@ -36,14 +36,14 @@ def keeper_of(
     group: int,
     cut: bool,
 ) -> Callable[[ZeroStreamWriter], ZeroRank]:
-    """The part of DeepSpeed that a run uses; stage 3 goes through the modules of a model.
+    """A function that makes the `ZeroRank` of a run on a stream writer.
 
-    `limits`, `group` and `cut` are for stage 3: what is gathered, the elements of a sub-group, and
-    whether the model is built under zero.Init.
+    For stage 3: `limits` of gathered parameters, `group`: elements of a sub-group, `cut`: the model
+    is built under zero.Init.
     """
     if plan.stage == 3:
         found = plays(stack, plan.beats, done).values()
-        scripts = {play.block: reads(play.script) for play in found}
+        scripts = {play.block: weight_reads(play.script) for play in found}
         scripts.pop(EMBEDDING, None)
         modules = shape(plan, stack)
         return lambda writer: Stage3Rank(plan, writer, modules, limits, scripts, group=group,
@@ -59,11 +59,11 @@ def keeper_of(
 
 
 def shared_table(script: BlockEvents, *, alone: bool) -> BlockEvents:
-    """Backward of an embedding that the head shares, where no sum of their gradients is made.
+    """Backward of an embedding that the head shares, where no third tensor is made for the sum.
 
-    The head's gradient takes the embedding's: deepspeed 0.19.8 zero/linear.py:129 makes it with a
-    matmul of its own, and torch 2.11 sums out of place only where the first is a transposed view.
-    `alone`: the head has a copy on another stage.
+    The embedding's gradient is added to the head's in place: deepspeed 0.19.8 zero/linear.py:129
+    makes it with a matmul of its own, and torch 2.11 sums out of place only where the first is a
+    transposed view. `alone`: the head has a copy on another stage.
     """
     *events, _, _, old = script.backward
     rest = script.drops[1:]
@@ -96,7 +96,7 @@ def unrolled_ledger(
     start = Instant(name=BIRTH, phase=STARTUP, title="start-up")
     return Ledger(
         (start, *(b.instant for b in plan.beats)), tuple(entries), found,
-        partial(ZeroStreamWriter, keeper=keeper, on_host=on_host),
-        partial(ZeroStreamWriter, keeper=partial(Stage12Rank, plan, tight=True), on_host=on_host)
+        partial(ZeroStreamWriter, rank=keeper, on_host=on_host),
+        partial(ZeroStreamWriter, rank=partial(Stage12Rank, plan, tight=True), on_host=on_host)
         if plan.stage in (1, 2) else None,
     )  # fmt: skip

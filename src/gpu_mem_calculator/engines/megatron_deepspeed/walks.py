@@ -14,8 +14,9 @@ from ...ledger.source import code
 from ...model.arch import Layer
 from ...modelling.megatron.ops import MegatronSetting
 from ...run.run import Run
-from ...step.activations import LayerSources, StageWalks
+from ...step.activations import StageWalks
 from ...step.layer_groups import LayerGroup
+from ...step.layer_sources import LayerSources
 from ...step.pipeline import PipelineStage
 from ..megatron_lm.options import setting
 from ..megatron_lm.shards import local_vocab

@@ -1,4 +1,4 @@
-"""Activation functions, as transformers 5.17.0 activations.py and the families write them."""
+"""Activation functions, as in transformers 5.17.0 activations.py and in the families' own code."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from ...autograd.tape import Tape, Value
 from .ops import add, multiply, scale
 from .setting import BlockSetting
 
-# What a fused function keeps: its input (True), or its output (False).
-KEEPS_INPUT = {
-    "silu": True, "swish": True, "gelu": True, "gelu_pytorch_tanh": True,
-    "relu": False, "tanh": False, "sigmoid": False,
-}  # fmt: skip
+# What a fused function saves for backward: its input (True), or its output (False).
+SAVES_INPUT = {
+    "silu": True,
+    "swish": True,
+    "gelu": True,
+    "gelu_pytorch_tanh": True,
+    "relu": False,
+    "tanh": False,
+    "sigmoid": False,
+}
 
 
 def activation(tape: Tape, setting: BlockSetting, x: Value, name: str) -> Value:
-    """An activation function by its name in the config: fused, or written out in Python."""
-    if name in WRITTEN_OUT:
-        return WRITTEN_OUT[name](tape, setting, x)
-    keeps_input = KEEPS_INPUT.get(name, True)
-    return tape.op("act", x, saves=(x,) if keeps_input else (), save_out=not keeps_input)
+    """Record an activation function by its name in the config: one kernel, or several in Python."""
+    if name in COMPOSED:
+        return COMPOSED[name](tape, setting, x)
+    saves_input = SAVES_INPUT.get(name, True)
+    return tape.op("act", x, saves=(x,) if saves_input else (), save_out=not saves_input)
 
 
 def gelu_new(tape: Tape, setting: BlockSetting, x: Value) -> Value:
-    """0.5 x (1 + tanh(c (x + 0.044715 x³))): activations.py:59, which keeps each step.
+    """0.5 x (1 + tanh(c (x + 0.044715 x³))): activations.py:59, which saves each step.
 
-    Under autocast torch.pow runs in fp32 (autocast_mode.h), and so does what follows.
+    Under autocast torch.pow runs in fp32 (autocast_mode.h), and so do the operations after it.
     """
     half = scale(tape, x, "act.half")
     base = tape.cast(x, 32) if setting.autocast else x
@@ -57,12 +62,12 @@ def gelu_python(tape: Tape, setting: BlockSetting, x: Value) -> Value:
 
 def quick_gelu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     """x · sigmoid(1.702 x): activations.py:117."""
-    opened = tape.op("act.sigmoid", scale(tape, x, "act.scaled"), save_out=True)
-    return multiply(tape, x, opened, "act")
+    sigmoid = tape.op("act.sigmoid", scale(tape, x, "act.scaled"), save_out=True)
+    return multiply(tape, x, sigmoid, "act")
 
 
 def squared_relu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
-    """relu(x)²: activations.py:203; both steps keep relu(x), autocast's square in fp32."""
+    """relu(x)²: activations.py:203; both steps save relu(x), under autocast the square in fp32."""
     positive = tape.op("act.relu", x, save_out=True)
     base = tape.cast(positive, 32) if setting.autocast else positive
     out = tape.op("act", base, saves=(base,), back_temp=(base.bytes, base.bytes))
@@ -71,10 +76,10 @@ def squared_relu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
 
 
 def xielu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
-    """XIELUActivation._xielu_python (activations.py:281); its two numbers take gradients.
+    """XIELUActivation._xielu_python (activations.py:281); its two coefficients take gradients.
 
     They have one dimension, so under autocast a product with one of them is in fp32; expm1 runs
-    in fp32 there (autocast_mode.h).
+    in fp32 there, too (autocast_mode.h).
     """
     bits = max(x.bits, setting.weight_bits)
     source = tape.value("act.zero", 0, 8, grad=False)
@@ -85,8 +90,8 @@ def xielu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
     square = multiply(tape, slope, x, "act.square")
     right = add(tape, square, scale(tape, x, "act.beta"), "act.right")
     low = tape.op("act.low", x, saves=(x,), back_temp=x.elements())
-    wide = tape.cast(low, 32) if setting.autocast else low
-    power = tape.op("act.expm1", wide, save_out=True)
+    base = tape.cast(low, 32) if setting.autocast else low
+    power = tape.op("act.expm1", base, save_out=True)
     bent = add(tape, power, x, "act.bent")
     kept, work = ((bent,), bent.bytes) if learns else ((), 0)
     bent = tape.op("act.bent_slope", bent, bits=bits, saves=kept, back_temp=work)
@@ -97,28 +102,34 @@ def xielu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
 
 
 def bloom_gelu(tape: Tape, setting: BlockSetting, x: Value) -> Value:
-    """GeLUFunction (modeling_bloom.py:141) keeps its input and makes everything again.
+    """GeLUFunction (modeling_bloom.py:141) saves its input and recomputes everything.
 
-    Forward has three maps beside x and the output; backward six (bloom_gelu_back, :123).
+    Forward has three tensors of x's size besides x and the output; backward six
+    (bloom_gelu_back, :123).
     """
     return tape.op("act", x, saves=(x,), temp=(x.bytes,) * 3, back_temp=(x.bytes,) * 5)
 
 
-WRITTEN_OUT: dict[str, Callable[[Tape, BlockSetting, Value], Value]] = {
-    "gelu_new": gelu_new, "gelu_accurate": gelu_new, "gelu_fast": gelu_fast,
-    "gelu_python": gelu_python, "quick_gelu": quick_gelu, "relu2": squared_relu,
-    "bloom_gelu": bloom_gelu, "xielu": xielu,
-}  # fmt: skip
+COMPOSED: dict[str, Callable[[Tape, BlockSetting, Value], Value]] = {
+    "gelu_new": gelu_new,
+    "gelu_accurate": gelu_new,
+    "gelu_fast": gelu_fast,
+    "gelu_python": gelu_python,
+    "quick_gelu": quick_gelu,
+    "relu2": squared_relu,
+    "bloom_gelu": bloom_gelu,
+    "xielu": xielu,
+}
 
 
 def gated(tape: Tape, setting: BlockSetting, gate: Value, up: Value, name: str) -> Value:
-    """act(gate) · up; gpt-oss has a form of its own."""
+    """Record act(gate) · up; gpt-oss clamps both."""
     if name == "gpt_oss":
-        return _clamped(tape, gate, up)
+        return _clamped_gate(tape, gate, up)
     return multiply(tape, activation(tape, setting, gate, name), up, "mlp.product")
 
 
-def _clamped(tape: Tape, gate: Value, up: Value) -> Value:
+def _clamped_gate(tape: Tape, gate: Value, up: Value) -> Value:
     """(clamp(up) + 1) · clamp(gate) · sigmoid(1.702 clamp(gate)), modeling_gpt_oss.py:86."""
     low = tape.op("act.gate", gate, saves=(gate,))
     bound = tape.op("act.up", up, saves=(up,))

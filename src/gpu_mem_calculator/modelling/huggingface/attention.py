@@ -1,4 +1,4 @@
-"""Attention blocks as transformers 5.17.0 writes them, up to the kernel and behind it."""
+"""Attention blocks as transformers 5.17.0 writes them, before the kernel and after it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,29 @@ from .setting import BlockSetting
 
 
 def attention(
-    tape: Tape, setting: BlockSetting, x: Value, block: Attention, *, masked: bool = False,
+    tape: Tape,
+    setting: BlockSetting,
+    x: Value,
+    block: Attention,
+    *,
+    masked: bool = False,
     cache: LayerCache | None = None,
-) -> Value:  # fmt: skip
-    """Projections, norms on q and k, rotary embedding, the kernel, the output projection."""
-    q, k, v = projected = _projected(tape, setting, x, block)
+) -> Value:
+    """Record projections, norms on q and k, rotary embedding, the kernel, the output projection."""
+    q, k, v = projections = _project(tape, setting, x, block)
     kv_heads = block.kv_heads
     if block.expanded:
         kv_heads = block.heads
         size = setting.tokens * (block.heads * block.head_dim)
         k = tape.op("attn.k_expanded", k, elements=size)
         v = tape.op("attn.v_expanded", v, elements=size)
-    late = not (setting.quirks.query_norm_early or _norms_after_rotary(setting, block))
-    if len(block.norms) == 2 and late:
+    early_or_late = setting.quirks.query_norm_early or _norms_after_rotary(setting, block)
+    if len(block.norms) == 2 and not early_or_late:
         q, k = norm(tape, setting, q, block.norms[0]), norm(tape, setting, k, block.norms[1])
     if block.clipped and len(block.inputs) > 1:
-        q, k, v = (_clamped_in_place(tape, one) for one in (q, k, v))
+        q, k, v = (_clamp_in_place(tape, value) for value in (q, k, v))
     parts: list[Value] = []
-    q, k = _positioned(tape, setting, q, k, block, parts)
+    q, k = _embed_positions(tape, setting, q, k, block, parts)
     if cache is not None:
         k, v = cache.update(tape, setting, k, v)
     heads = AttentionInputs(
@@ -58,49 +63,49 @@ def attention(
     out = linear(tape, setting, mixed, block.output)
     tape.hold(q, k, v)  # named until the block returns
     if setting.quirks.rotary_parts_named or (len(block.inputs) == 1 and not setting.training):
-        tape.hold(*projected[:2], *parts)  # the fused projection, or views of it, have names
+        tape.hold(*projections[:2], *parts)  # the fused projection, or views of it, have names
     return maybe_dropout(tape, setting, out, block.residual_dropout)
 
 
-def _projected(
+def _project(
     tape: Tape, setting: BlockSetting, x: Value, block: Attention
 ) -> tuple[Value, Value, Value]:
-    """q, k and v from projections of their own, or as views of a fused one."""
+    """q, k and v from separate projections, or as views of a fused one."""
     norms = block.norms if setting.quirks.query_norm_early else ()
-    projected = []
+    projections = []
     for index, layer in enumerate(block.inputs):
         out = linear(tape, setting, x, layer)
         if index < len(norms):
             bare, out = out, norm(tape, setting, out, norms[index])
             tape.hold(bare)  # an argument lives until the call returns
-        projected.append(out)
-    if block.clipped and len(projected) == 1:  # modeling_mpt.py:98
-        projected = [tape.op("attn.clamped", projected[0], saves=projected)]
-    if len(projected) == 1:
+        projections.append(out)
+    if block.clipped and len(projections) == 1:  # modeling_mpt.py:98
+        projections = [tape.op("attn.clamped", projections[0], saves=projections)]
+    if len(projections) == 1:
         sizes = zip("qkv", (block.heads, block.kv_heads, block.kv_heads), strict=True)
-        projected = tape.split(
+        projections = tape.split(
             "attn.split",
-            projected[0],
+            projections[0],
             [(f"attn.{name}", setting.tokens * (n * block.head_dim)) for name, n in sizes],
         )
-    q, k, v = projected
+    q, k, v = projections
     return q, k, v
 
 
-def _clamped_in_place(tape: Tape, x: Value) -> Value:
-    """x.clamp_(...): backward needs what it was, a copy (modeling_olmoe.py:254)."""
+def _clamp_in_place(tape: Tape, x: Value) -> Value:
+    """x.clamp_(...): autograd saves a copy of x from before it (modeling_olmoe.py:254)."""
     before = tape.value(f"{x.name}.unclamped", x.elements(), x.bits, grad=False)
     clamped = tape.op(f"{x.name}.clamped", x, saves=(before,))
     clamped.base = x.base
     return clamped
 
 
-def _positioned(
+def _embed_positions(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, block: Attention, parts: list[Value]
 ) -> tuple[Value, Value]:
     """The rotary embedding, and the norms on q and k that come after it (Llama 4, Hunyuan).
 
-    `parts` gets what a family names beside: the part of each head that is turned.
+    Adds to `parts` what a family's code names besides: the part of each head that is rotated.
     """
     if block.rotary_dim:
         size, impl = (block.rotary_dim, block.head_dim), block.rotary_impl
@@ -123,10 +128,15 @@ def _norms_after_rotary(setting: BlockSetting, block: Attention) -> bool:
 
 
 def latent_attention(
-    tape: Tape, setting: BlockSetting, x: Value, block: LatentAttention, *, masked: bool = False,
+    tape: Tape,
+    setting: BlockSetting,
+    x: Value,
+    block: LatentAttention,
+    *,
+    masked: bool = False,
     cache: LayerCache | None = None,
-) -> Value:  # fmt: skip
-    """DeepSeek's MLA as transformers trains it: keys and values are made in full.
+) -> Value:
+    """DeepSeek's MLA as transformers trains it: keys and values are computed for every head.
 
     models/deepseek_v3/modeling_deepseek_v3.py: q and k are concatenations of a part without and
     a part with rotary embedding, head by head; their head size differs from the values'.
@@ -139,19 +149,22 @@ def latent_attention(
         return _cached_latent(tape, setting, x, q, block, cache, masked=masked)
     latent = linear(tape, setting, x, block.kv_a)
     kv, rope = tape.split(
-        "mla.split", latent,
+        "mla.split",
+        latent,
         [("mla.latent", tokens * block.kv_rank), ("mla.k_rope", tokens * block.rope_dim)],
-    )  # fmt: skip
+    )
     kv = linear(tape, setting, norm(tape, setting, kv, block.kv_norm), block.kv_b)
     per_head = tokens * block.heads
     q_nope, q_rope = tape.split(
-        "mla.q_split", q,
+        "mla.q_split",
+        q,
         [("mla.q_nope", per_head * block.nope_dim), ("mla.q_rope", per_head * block.rope_dim)],
-    )  # fmt: skip
+    )
     k_nope, value = tape.split(
-        "mla.kv_split", kv,
+        "mla.kv_split",
+        kv,
         [("mla.k_nope", per_head * block.nope_dim), ("mla.value", per_head * block.value_dim)],
-    )  # fmt: skip
+    )
     q_rope = rotate(tape, setting, q_rope, (1, 1), block.rotary_impl)
     k_rope = rotate(tape, setting, rope, (1, 1), block.rotary_impl)
     size = per_head * (block.nope_dim + block.rope_dim)
@@ -174,41 +187,44 @@ def _cached_latent(
     *,
     masked: bool,
 ) -> Value:
-    """The same with a cache, which holds the latents; keys and values are made from all of it
+    """The same with a cache, which holds the latents; keys and values are computed from all of them
     (modeling_deepseek_v3.py, DeepseekV3Attention.forward and expand_kv).
     """
     tokens, rows = setting.tokens, setting.batch * cache.length(setting) * block.heads
+    per_head = tokens * block.heads
     q_nope, q_rope = tape.split(
-        "mla.q_split", q,
-        [("mla.q_nope", tokens * block.heads * block.nope_dim),
-         ("mla.q_rope", tokens * block.heads * block.rope_dim)],
-    )  # fmt: skip
+        "mla.q_split",
+        q,
+        [("mla.q_nope", per_head * block.nope_dim), ("mla.q_rope", per_head * block.rope_dim)],
+    )
     latent = linear(tape, setting, x, block.kv_a)
     kv, rope = tape.split(
-        "mla.split", latent,
+        "mla.split",
+        latent,
         [("mla.latent", tokens * block.kv_rank), ("mla.k_rope", tokens * block.rope_dim)],
-    )  # fmt: skip
+    )
     kv = norm(tape, setting, kv, block.kv_norm)
-    turned = rotate(tape, setting, q_rope, (1, 1), block.rotary_impl)
+    q_rotated = rotate(tape, setting, q_rope, (1, 1), block.rotary_impl)
     k_rope = rotate(tape, setting, rope, (1, 1), block.rotary_impl)
     kv, k_rope = cache.update(tape, setting, kv, k_rope)
     size = block.nope_dim + block.rope_dim
-    query = tape.op("mla.query", q_nope, turned, elements=tokens * block.heads * size)
-    whole = linear(tape, setting, kv, block.kv_b)
+    query = tape.op("mla.query", q_nope, q_rotated, elements=per_head * size)
+    expanded = linear(tape, setting, kv, block.kv_b)
     k_nope, value = tape.split(
-        "mla.kv_split", whole,
+        "mla.kv_split",
+        expanded,
         [("mla.k_nope", rows * block.nope_dim), ("mla.value", rows * block.value_dim)],
-    )  # fmt: skip
+    )
     key = tape.op("mla.key", k_nope, k_rope, elements=rows * size)
     heads = _latent_heads(block, masked, cached=False)
     mixed = attend(tape, setting, query, key, value, heads)
     out = linear(tape, setting, mixed, block.output)
-    tape.hold(query, key, value, q_nope, turned, latent)
+    tape.hold(query, key, value, q_nope, q_rotated, latent)
     return out
 
 
 def _latent_heads(block: LatentAttention, masked: bool, *, cached: bool) -> AttentionInputs:
-    """Full heads; q is joined from its two parts, head by head."""
+    """A key and a value for every query head; q is concatenated from two parts, head by head."""
     return AttentionInputs(
         heads=block.heads,
         kv_heads=block.heads,

@@ -1,4 +1,4 @@
-"""What one attention call is given."""
+"""The inputs of one attention call, and the code path its family takes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,32 @@ from .setting import BlockSetting
 
 
 class AttentionInputs(Struct, frozen=True, kw_only=True):
-    """The sizes of one attention call, and how its family makes it."""
+    """The sizes of one attention call, and the code path its family takes.
+
+    - heads, kv_heads: query heads and key-value heads; head_dim, value_dim: elements of one head
+    - masked: a mask tensor is passed, which rules out FlashAttention
+    - own_mask: that mask is boolean, and each call makes an additive one from it
+    - broadcast: fewer key-value heads are passed, without `enable_gqa` (Falcon-7B)
+    - sdpa: the family has a path to scaled_dot_product_attention
+    - head_major: q is stored head by head, because a concatenation made it
+    - cached: k and v come from a cache, stored head by head
+
+    In eager attention:
+    - float_softmax: the softmax is in fp32
+    - float_scores: q and k are cast to fp32 first
+    - float_bias: the bias is in fp32, and so are the scores after it
+    - float_logits: the scores are in fp32 while bias and mask are added (Falcon with ALiBi)
+    - in_place: the scale costs no new tensor
+    - softcap, sinks: scores are capped by tanh; a learnt logit per head joins the softmax
+    """
 
     heads: int
     kv_heads: int
     head_dim: int
     value_dim: int
-    masked: bool = False  # a mask tensor is passed, so flash is out of the question
-    own_mask: bool = True  # the mask is boolean: each call makes an additive one of its own
-    broadcast: bool = False  # fewer key-value heads are passed, without `enable_gqa` (Falcon-7B)
+    masked: bool = False
+    own_mask: bool = True
+    broadcast: bool = False
     dropout: float = 0.0
     sdpa: bool = True
     float_softmax: bool = True
@@ -27,8 +44,8 @@ class AttentionInputs(Struct, frozen=True, kw_only=True):
     in_place: bool = False
     float_bias: bool = False
     float_logits: bool = False
-    head_major: bool = False  # q was made by a concatenation, head by head
-    cached: bool = False  # k and v come from a cache, head by head
+    head_major: bool = False
+    cached: bool = False
 
     @property
     def grouped(self) -> bool:
@@ -36,12 +53,12 @@ class AttentionInputs(Struct, frozen=True, kw_only=True):
         return self.heads != self.kv_heads
 
 
-def repeated(
+def repeat_keys_and_values(
     tape: Tape, setting: BlockSetting, k: Value, v: Value, heads: AttentionInputs
 ) -> tuple[Value, Value]:
-    """Keys and values copied for every query head (repeat_kv), where there are fewer of them.
+    """k and v copied for every query head (repeat_kv), where key-value heads are fewer.
 
-    A single one is expanded without a copy: its reshape is a view.
+    A single key-value head is expanded without a copy: its reshape is a view.
     """
     if not heads.grouped:
         return k, v

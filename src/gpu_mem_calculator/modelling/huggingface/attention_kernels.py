@@ -1,27 +1,27 @@
 """softmax(q kᵀ) v in each kernel that torch may choose.
 
-Line numbers refer to transformers 5.17.0 and torch 2.11. Workspaces were measured on an H200 and
-are given by the same expression at every size tried.
+Line numbers refer to transformers 5.17.0 and torch 2.11. Workspaces were measured on an H200; each
+expression holds at every size tried.
 """
 
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, choose, holds, round_up
-from .attention_inputs import AttentionInputs, repeated
+from .attention_inputs import AttentionInputs, repeat_keys_and_values
 from .eager_attention import eager
 from .ops import maybe_dropout, scale
 from .setting import BlockSetting
 
 
 def kernel(setting: BlockSetting, heads: AttentionInputs) -> str:
-    """The kernel that runs on an NVIDIA card: torch's SDPA choice, or what was asked for.
+    """The kernel that runs on an NVIDIA card: torch's SDPA choice, or what `attention` names.
 
     aten/src/ATen/native/transformers/cuda/sdp_utils.cpp: compute capability 9.0 and 10.0 prefer
     cuDNN (check_prefer_cudnn_attention), which takes masks and values of another head size.
-    Elsewhere flash wants 16 bits, one head size of at most 256 and no mask, and the
-    memory-efficient kernel takes the rest. Fewer key-value heads without `enable_gqa` are left to
-    the math path, and so is fp32 with `enable_gqa`, which transformers passes where there is no
+    Elsewhere flash needs 16 bits, one head size of at most 256 and no mask, and the
+    memory-efficient kernel takes the rest. Fewer key-value heads without `enable_gqa` take the
+    math path, and so does fp32 with `enable_gqa`, which transformers passes where there is no
     mask (integrations/sdpa_attention.py:28).
     """
     if setting.attention == "eager" or not heads.sdpa:
@@ -30,13 +30,13 @@ def kernel(setting: BlockSetting, heads: AttentionInputs) -> str:
         return "flash"
     if heads.broadcast and heads.grouped:
         return "math"
-    same = heads.head_dim == heads.value_dim and heads.head_dim <= 256
+    one_size = heads.head_dim == heads.value_dim and heads.head_dim <= 256
     if setting.matmul_bits == 16 and heads.head_dim <= 256:
         if setting.cudnn:
             return "cudnn"
-        if same and not heads.masked:
+        if one_size and not heads.masked:
             return "flash"
-    if heads.grouped and not heads.masked and same:
+    if heads.grouped and not heads.masked and one_size:
         return "math"
     return "efficient"
 
@@ -44,14 +44,14 @@ def kernel(setting: BlockSetting, heads: AttentionInputs) -> str:
 def attend(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> Value:
-    """Attention in the kernel that runs; (batch, seq, heads, value_dim) comes out."""
+    """Record attention in the kernel that runs; returns its (batch, seq, heads, value_dim)."""
     name = kernel(setting, heads)
     if name == "eager":
         return eager(tape, setting, q, k, v, heads)
     if name == "efficient" or (name == "cudnn" and heads.masked):
-        k, v = repeated(tape, setting, k, v, heads)  # before autocast's cast
-    left, right, value = (tape.cast(x, setting.matmul_bits) for x in (q, k, v))
-    out = KERNELS[name](tape, setting, left, right, value, heads)
+        k, v = repeat_keys_and_values(tape, setting, k, v, heads)  # before autocast's cast
+    query, key, value = (tape.cast(x, setting.matmul_bits) for x in (q, k, v))
+    out = KERNELS[name](tape, setting, query, key, value, heads)
     if setting.training:
         tape.hold(k, v)
     return out
@@ -62,20 +62,33 @@ def _out_elements(setting: BlockSetting, heads: AttentionInputs) -> Num:
 
 
 def _fused(
-    tape: Tape, setting: BlockSetting, values: tuple[Value, Value, Value], heads: AttentionInputs,
-    rows: Num, saves: list[Value], work: tuple[Num, ...], lse_name: str = "attn.logsumexp",
-) -> Value:  # fmt: skip
-    """A fused kernel: keeps q, k, v, the output and one fp32 log-sum-exp a row and head."""
+    tape: Tape,
+    setting: BlockSetting,
+    qkv: tuple[Value, Value, Value],
+    heads: AttentionInputs,
+    rows: Num,
+    mask: list[Value],
+    work: tuple[Num, ...],
+    lse_name: str = "attn.logsumexp",
+) -> Value:
+    """A fused kernel: it saves q, k, v, the mask, the output and one fp32 log-sum-exp for each of
+    `rows`, which are those of all heads. `work`: bytes of workspace in backward.
+    """
     lse = tape.value(lse_name, rows, 32, grad=False)
     return tape.op(
-        "attn.out", *values, elements=_out_elements(setting, heads),
-        saves=(*values, *saves, lse), save_out=True, back_temp=work, inside=True,
-    )  # fmt: skip
+        "attn.out",
+        *qkv,
+        elements=_out_elements(setting, heads),
+        saves=(*qkv, *mask, lse),
+        save_out=True,
+        back_temp=work,
+        inside=True,
+    )
 
 
-def _token_by_token(tape: Tape, out: Value, heads: AttentionInputs) -> Value:
-    """The output has q's layout: where that is head by head, transformers copies it
-    (`transpose(1, 2).contiguous()`, integrations/sdpa_attention.py:169).
+def _token_major(tape: Tape, out: Value, heads: AttentionInputs) -> Value:
+    """The output stored token by token. It has q's layout: where that is head by head, transformers
+    copies it (`transpose(1, 2).contiguous()`, integrations/sdpa_attention.py:169).
     """
     return tape.op("attn.contiguous", out) if heads.head_major else out
 
@@ -83,9 +96,9 @@ def _token_by_token(tape: Tape, out: Value, heads: AttentionInputs) -> Value:
 def _own_mask(
     tape: Tape, setting: BlockSetting, q: Value, heads: AttentionInputs, width: Num
 ) -> list[Value]:
-    """The additive mask that SDPA makes from a boolean one, for this call alone
-    (attention.cpp convert_boolean_attn_mask); of one with a row for every head (ALiBi), the copy
-    that autocast makes.
+    """The additive mask that SDPA makes from a boolean one for this call alone
+    (attention.cpp convert_boolean_attn_mask); for a mask with a row for every head (ALiBi), the
+    copy that autocast makes.
     """
     if heads.masked and not heads.own_mask and setting.bits != q.bits:
         area = setting.tokens * heads.heads * setting.seq
@@ -98,40 +111,41 @@ def _own_mask(
 def _cudnn(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> Value:
-    """cuDNN's attention. Backward holds an fp32 dq, a row sum, 256 bytes, and with grouped heads
-    dk and dv for every query head (measured on an H200, cuDNN of torch 2.11+cu130).
+    """cuDNN's attention. Backward's workspace has an fp32 dq, a row sum, 256 bytes, and with
+    grouped heads dk and dv for every query head (measured on an H200, cuDNN of torch 2.11+cu130).
     """
     rows = setting.tokens * heads.heads
-    spread = 2 * q.bytes if heads.grouped and not heads.masked else 0
-    work = (rows * (4 * heads.head_dim + 4) + 256 + spread,)  # one workspace
+    dk_dv = 2 * q.bytes if heads.grouped and not heads.masked else 0
+    work = (rows * (4 * heads.head_dim + 4) + 256 + dk_dv,)  # one workspace
     mask = _own_mask(tape, setting, q, heads, setting.keys)
-    return _token_by_token(tape, _fused(tape, setting, (q, k, v), heads, rows, mask, work), heads)
+    return _token_major(tape, _fused(tape, setting, (q, k, v), heads, rows, mask, work), heads)
 
 
 def _flash(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> Value:
-    """FlashAttention-2: backward holds an fp32 accumulator for dq (rows rounded up to 128, head
-    size to 32), a row sum, and with grouped heads dk and dv for every query head: flash_api.cpp,
-    mha_bwd. Forward makes its log-sum-exp whether or not there is a backward (mha_fwd); what it
-    splits one token's keys into, a few MiB at most, is left out.
+    """FlashAttention-2. Backward's workspace has an fp32 accumulator for dq (rows rounded up to
+    128, head size to 32), a row sum, and with grouped heads dk and dv for every query head:
+    flash_api.cpp, mha_bwd. Forward makes its log-sum-exp even without a backward (mha_fwd); the
+    partial results of one token's split keys, a few MiB at most, are left out.
     """
     padded = setting.batch * round_up(setting.seq, 128) * heads.heads
-    spread = (q.bytes, q.bytes) if heads.grouped else ()
-    work = (padded * 4 * round_up(heads.head_dim, 32), padded * 4, *spread)
+    dk_dv = (q.bytes, q.bytes) if heads.grouped else ()
+    work = (padded * 4 * round_up(heads.head_dim, 32), padded * 4, *dk_dv)
     rows = setting.tokens * heads.heads
     name = "attn.logsumexp" if setting.training else "attn.rows"
     out = _fused(tape, setting, (q, k, v), heads, rows, [], work, name)
-    return _token_by_token(tape, out, heads)
+    return _token_major(tape, out, heads)
 
 
 def _efficient(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> Value:
-    """The memory-efficient kernel. Its output is token by token whatever q is.
+    """The memory-efficient kernel. Its output is stored token by token in any case.
 
-    Backward has one fp32 number a row; in fp32 that is made outside the kernel, from grad · out
-    (attention_backward.cu, kKernelComputesDelta), which holds the product and the sums twice.
+    Backward has one fp32 number per row; for fp32 inputs that is computed outside the kernel, from
+    grad · out (attention_backward.cu, kKernelComputesDelta), with workspace for the product and
+    twice the sums.
     """
     rows = setting.batch * round_up(setting.seq, 32) * heads.heads
     work: tuple[Num, ...] = (rows * 4,)
@@ -144,31 +158,31 @@ def _efficient(
 def _math(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> Value:
-    """torch's reference path: every s × s map in full, and in fp32 whatever comes in
+    """torch's reference path: every s × s map in full, and always in fp32
     (attention.cpp, _scaled_dot_product_attention_math). The softmax looks for rows without a key,
     which takes a boolean map (_safe_softmax).
 
-    With `enable_gqa` keys and values are repeated first, a single one too (repeat_interleave
-    always copies); else each matmul spreads its own over the heads (`broadcast`).
+    With `enable_gqa` keys and values are repeated first, a single head too (repeat_interleave
+    always copies); else each matmul expands its operand over the heads (`broadcast`).
     """
-    bits, late = q.bits, heads.broadcast
+    bits, broadcast = q.bits, heads.broadcast
     q, k, v = (tape.cast(x, 32) for x in (q, k, v))
-    named = [q, k, v, *_named_mask(tape, setting, heads, bits)]
+    named = [q, k, v, *_added_mask(tape, setting, heads, bits)]
     rows = setting.key_tokens * heads.heads
-    if heads.grouped and not late:
+    if heads.grouped and not broadcast:
         k = tape.op("attn.k_repeated", k, elements=rows * heads.head_dim)
         v = tape.op("attn.v_repeated", v, elements=rows * heads.value_dim)
     named += [] if setting.training else [k, v]
     q, k = scale(tape, q, "attn.q_scaled"), scale(tape, k, "attn.k_scaled")
-    named += [] if setting.training or late else [q]
-    if late:
-        named.append(_copied_query(tape, setting, q))
-        k = _spread(tape, setting, k, rows * heads.head_dim)
+    named += [] if setting.training or broadcast else [q]
+    if broadcast:
+        named.append(_named_query(tape, setting, q))
+        k = _expanded(tape, setting, k, rows * heads.head_dim)
     tape.core = True
     area = setting.tokens * setting.keys * heads.heads
-    work = q.bytes - k.bytes if late else 0  # the gradient of a spread view is as large as q
-    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work,
-                     product=True)  # fmt: skip
+    # The gradient of an expanded view is as large as q.
+    work = q.bytes - k.bytes if broadcast else 0
+    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=work, product=True)
     probs = tape.op(  # a mask is added in place
         "attn.softmax",
         scores,
@@ -178,39 +192,48 @@ def _math(
         inside=True,
     )
     probs = maybe_dropout(tape, setting, probs, heads.dropout)
-    if late:
-        v = _spread(tape, setting, v, rows * heads.value_dim)
-    out = tape.op("attn.mixed", probs, v, elements=_out_elements(setting, heads),
-                  saves=(probs, v), back_temp=work, product=True)  # fmt: skip
+    if broadcast:
+        v = _expanded(tape, setting, v, rows * heads.value_dim)
+    out = tape.op(
+        "attn.mixed",
+        probs,
+        v,
+        elements=_out_elements(setting, heads),
+        saves=(probs, v),
+        back_temp=work,
+        product=True,
+    )
     tape.core = False
     tape.hold(*named)
     return tape.op("attn.out", tape.cast(out, bits))
 
 
-def _spread(tape: Tape, setting: BlockSetting, x: Value, elements: Num) -> Value:
-    """Keys or values for every query head, copied where batch and heads do not merge: with one
-    sequence they are a view.
+def _expanded(tape: Tape, setting: BlockSetting, x: Value, elements: Num) -> Value:
+    """Keys or values for every query head: a copy, because batch and heads do not merge, but a view
+    with one sequence.
     """
     size = choose(setting.batch > 1, elements, x.elements())
     return tape.op(f"{x.name}.spread", x, elements=size)
 
 
-def _copied_query(tape: Tape, setting: BlockSetting, q: Value) -> Value:
-    """The scaled q, named beside its copy for the matmul; with one sequence there is no copy."""
+def _named_query(tape: Tape, setting: BlockSetting, q: Value) -> Value:
+    """The scaled q, which stays named besides its copy for the matmul; with one sequence there is
+    no copy.
+    """
     source = tape.value("attn.q_source", 0, q.bits, grad=False)
     return tape.op("attn.q_named", source, elements=q.elements() * holds(setting.batch > 1))
 
 
-def _named_mask(
+def _added_mask(
     tape: Tape, setting: BlockSetting, heads: AttentionInputs, bits: int
 ) -> list[Value]:
-    """The mask in numbers, added to the scores and not kept: from a boolean one, or from
-    `is_causal` (attention.cpp, ones().tril()), but not where an additive one is given.
+    """The additive mask, not saved for backward: made from a boolean one, or for `is_causal`
+    (attention.cpp, ones().tril()); none where the caller passes an additive one.
     """
     causal = not (heads.masked or setting.decoding)
     if not (causal or (heads.masked and heads.own_mask)):
         return []
-    bits = 32 if causal or setting.training else bits  # as q came in, or as it is now
+    bits = 32 if causal or setting.training else bits  # q's dtype after its cast, or before
     source = tape.value("attn.mask_source", 0, bits, grad=False)
     rows = setting.seq if causal or setting.training else setting.tokens
     return [tape.op("attn.mask", source, elements=rows * setting.keys)]

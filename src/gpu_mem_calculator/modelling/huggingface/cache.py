@@ -1,10 +1,10 @@
-"""The cache of keys and values that one layer reads and adds to (transformers 5.17.0).
+"""The KV cache of one layer (transformers 5.17.0).
 
 cache_utils.py, DynamicLayer.update: `self.keys = torch.cat([self.keys, key_states])`, then the
-values. The old keys go when the new ones have their name, and what is added stays until both are
-done. A layer with a sliding window keeps a view of its last tokens: the memory behind it is that
-of everything that was joined (DynamicSlidingWindowLayer). A static cache is made of zeros by the
-first pass and written over by all (StaticLayer).
+values. The old keys are freed when the new ones take their name; the added keys and values stay
+until both are concatenated. A layer with a sliding window keeps a view of its last tokens, whose
+storage is that of the whole concatenation (DynamicSlidingWindowLayer). A static cache is allocated
+as zeros by the first pass and overwritten by all (StaticLayer).
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ NAMES = ("keys", "values")
 
 
 class LayerCache:
-    """One layer's cache: what is there before, and what is kept of a forward pass."""
+    """One layer's cache: `old`, its tensors before a forward pass, and `kept`, those after it."""
 
     def __init__(self, tape: Tape, *old: tuple[str, Num, int], slides: bool = False) -> None:
-        """`old` has a name, the elements that hold memory, and the bits of each part.
+        """`old`: name, allocated elements and bits of each tensor before the pass.
 
-        Where it slides, the old keys and values go together, when both new ones are made.
+        `slides`: with a sliding window, old keys and values are freed together, after both new
+        ones are allocated.
         """
         self.slides = slides
         self.kept: list[Value] = []
@@ -33,7 +34,7 @@ class LayerCache:
         ]
 
     def update(self, tape: Tape, setting: BlockSetting, key: Value, value: Value) -> list[Value]:
-        """Keys and values with the new tokens' behind them."""
+        """Append the new tokens' keys and values; returns what attention reads."""
         new = [
             tape.op(f"cache.{name}", x, *old, elements=x.elements() // setting.seq * setting.keys)
             for name, x, old in zip(NAMES, (key, value), self._parts(), strict=True)
@@ -43,24 +44,25 @@ class LayerCache:
         return new
 
     def length(self, setting: BlockSetting) -> Num:
-        """Tokens a sequence of what `update` gives back."""
+        """Tokens per sequence that `update` returns."""
         return setting.keys
 
     def _parts(self) -> tuple[list[Value], list[Value]]:
         return self.old[:1], self.old[1:2]
 
     def states(self, tape: Tape, source: Value, parts: Iterable[tuple[str, Num, int]]) -> None:
-        """States of fixed size, made in the first pass and written over in the others."""
+        """Add states of fixed size, allocated in the first pass and overwritten in the others."""
         self.kept += self.old or [
             tape.op(name, source, elements=elements, bits=bits) for name, elements, bits in parts
         ]
 
 
 class StaticLayerCache(LayerCache):
-    """A cache with room for so many tokens a sequence.
+    """A cache allocated for `room` tokens per sequence.
 
-    `over`: a prompt is longer than a window, whose keys and values are copied in; attention reads
-    the prompt's own. `rolls`: a full window's oldest token makes way, in copies of both.
+    `over`: the prompt is longer than the window: its last keys and values are copied into the
+    cache, and attention reads those of the whole prompt. `rolls`: the window is full, and its
+    oldest token is dropped, through copies of keys and values.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class StaticLayerCache(LayerCache):
         self.room, self.over, self.rolls = room, over, rolls
 
     def update(self, tape: Tape, setting: BlockSetting, key: Value, value: Value) -> list[Value]:
-        """All there is room for, or a prompt's own keys and values."""
+        """Write the new tokens into the cache; returns all of it, or the prompt's own keys and
+        values where `over`.
+        """
         self.kept += self.old or [
             tape.op(f"cache.{name}", x, elements=x.elements() // setting.seq * self.room)
             for name, x in zip(NAMES, (key, value), strict=True)
@@ -82,5 +86,5 @@ class StaticLayerCache(LayerCache):
         return [key, value] if self.over else list(self.kept)
 
     def length(self, setting: BlockSetting) -> Num:
-        """Whatever has been seen."""
+        """Tokens per sequence that `update` returns."""
         return setting.seq if self.over else self.room

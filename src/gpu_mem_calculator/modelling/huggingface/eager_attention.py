@@ -1,10 +1,10 @@
-"""Attention written out in Python, as each family's `eager` code runs it (transformers 5.17.0)."""
+"""Eager attention: the Python code of each family (transformers 5.17.0)."""
 
 from __future__ import annotations
 
 from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, holds
-from .attention_inputs import AttentionInputs, repeated
+from .attention_inputs import AttentionInputs, repeat_keys_and_values
 from .ops import maybe_dropout, scale
 from .setting import BlockSetting
 
@@ -12,11 +12,11 @@ from .setting import BlockSetting
 def eager(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> Value:
-    """eager_attention_forward (modeling_llama.py:191) and its kin.
+    """eager_attention_forward (modeling_llama.py:191) and the families' variants of it.
 
-    Autocast casts what a matmul reads, not what the function names: q and k stay as wide as their
+    Autocast casts what a matmul reads, not what the function names: q and k keep the dtype of their
     rotary tables, and so do the probabilities, which have q's dtype (GPT-2 and a few others: v's).
-    The softmax's backward makes grad · output for a moment (SoftMax.cu,
+    The softmax's backward allocates grad · output as workspace (SoftMax.cu,
     softmax_backward_cuda_out).
     """
     if not setting.training:
@@ -24,14 +24,19 @@ def eager(
     if heads.float_scores:  # modeling_gpt_neo.py:103, modeling_gptj.py:147: q and k alone
         q, k = tape.cast(q, 32), tape.cast(k, 32)
     bits = q.bits if heads.float_softmax and not heads.sinks else v.bits
-    keys, values = repeated(tape, setting, k, v, heads)
-    read = _queries_and_keys(tape, setting, q, (k, keys), heads)
-    early = _values(tape, setting, q, (v, values), heads) if heads.in_place else None
+    keys, values = repeat_keys_and_values(tape, setting, k, v, heads)
+    operands = _queries_and_keys(tape, setting, q, (k, keys), heads)
+    early_v = _values(tape, setting, q, (v, values), heads) if heads.in_place else None
     tape.core = True
     area = setting.tokens * setting.keys * heads.heads
-    width = setting.matmul_bits if setting.autocast else q.bits
-    scores = tape.op("attn.scores", *read[:2], elements=area, bits=width, saves=read,
-                     product=True)  # fmt: skip
+    scores = tape.op(
+        "attn.scores",
+        *operands[:2],
+        elements=area,
+        bits=setting.matmul_bits if setting.autocast else q.bits,
+        saves=operands,
+        product=True,
+    )
     biased = _with_bias(tape, setting, scores, heads)
     probs = _probabilities(tape, setting, biased, heads)
     if heads.in_place:
@@ -39,10 +44,16 @@ def eager(
     named = maybe_dropout(tape, setting, tape.cast(probs, bits), heads.dropout)
     tape.returned.append(named)
     weights = tape.cast(named, setting.matmul_bits if setting.autocast else v.bits)
-    late = early or _values(tape, setting, q, (v, values), heads)
+    v_operands = early_v or _values(tape, setting, q, (v, values), heads)
     size = setting.tokens * (heads.heads * heads.value_dim)
-    out = tape.op("attn.mixed", weights, late[0], elements=size, saves=(weights, *late),
-                  product=True)  # fmt: skip
+    out = tape.op(
+        "attn.mixed",
+        weights,
+        v_operands[0],
+        elements=size,
+        saves=(weights, *v_operands),
+        product=True,
+    )
     tape.core = False
     contiguous = tape.op("attn.out", out)
     tape.hold(out, named, keys, values, *([biased] if heads.float_bias else []))
@@ -54,20 +65,25 @@ def eager(
 def _queries_and_keys(
     tape: Tape, setting: BlockSetting, q: Value, key: tuple[Value, Value], heads: AttentionInputs
 ) -> tuple[Value, ...]:
-    """q and k as the first matmul reads them, and what it keeps of them where they are views."""
+    """q and k as the first matmul reads them, then what it saves besides where they are views.
+
+    `key`: k before and after it is repeated for every query head.
+    """
     (k, keys), copied = key, heads.grouped and heads.kv_heads > 1
     size = setting.key_tokens * (heads.heads * heads.head_dim)
-    left = _operand(tape, setting, q, q.elements(), q.elements(), whole=heads.head_major)
-    whole = copied or (heads.head_major and not heads.grouped)
-    right = _operand(tape, setting, keys, size, k.elements(), whole=whole)
+    left = _operand(tape, setting, q, q.elements(), q.elements(), contiguous=heads.head_major)
+    contiguous = copied or (heads.head_major and not heads.grouped)
+    right = _operand(tape, setting, keys, size, k.elements(), contiguous=contiguous)
     return (left[0], right[0], *left[1:], *right[1:])
 
 
 def _values(
     tape: Tape, setting: BlockSetting, q: Value, value: tuple[Value, Value], heads: AttentionInputs
 ) -> tuple[Value, ...]:
-    """v as the second matmul reads it; a view into a fused projection keeps all of that, where q
-    is no view of it, too.
+    """v as the second matmul reads it, then what it saves besides: a view of a fused projection
+    keeps all of that alive, unless q is a view of it, too.
+
+    `value`: v before and after it is repeated for every query head.
     """
     v, values = value
     stored = v.elements()
@@ -75,28 +91,29 @@ def _values(
         stored = setting.tokens * ((heads.heads + 2 * heads.kv_heads) * heads.value_dim)
     size = setting.key_tokens * (heads.heads * heads.value_dim)
     copied = heads.grouped and heads.kv_heads > 1
-    return _operand(tape, setting, values, size, stored, whole=copied)
+    return _operand(tape, setting, values, size, stored, contiguous=copied)
 
 
 def _operand(
-    tape: Tape, setting: BlockSetting, x: Value, elements: Num, stored: Num, *, whole: bool
+    tape: Tape, setting: BlockSetting, x: Value, elements: Num, stored: Num, *, contiguous: bool
 ) -> tuple[Value, ...]:
-    """What a matmul reads: cast by autocast, and copied where batch and heads do not merge.
+    """What a matmul reads, cast by autocast, and copied where batch and heads do not merge; then
+    what it saves besides.
 
-    What was made head by head (`whole`), by a concatenation or a copy for every head, is read as
-    it is. One sequence needs no copy either: then what x lies in, of `stored` elements, is kept.
+    A tensor stored head by head (`contiguous`), by a concatenation or a copy for every head, is
+    read as it is. One sequence needs no copy either: then the storage of x, of `stored` elements,
+    is saved.
     """
     x = tape.cast(x, setting.matmul_bits) if setting.autocast else x
-    if whole:
+    if contiguous:
         return (x,)
-    many = holds(setting.batch > 1)
-    copy = tape.op(f"{x.name}.contiguous", x, elements=elements * many)
-    kept = tape.value(f"{x.name}.view", stored * (1 - many), x.bits, grad=False)
-    return copy, kept
+    several = holds(setting.batch > 1)
+    copy = tape.op(f"{x.name}.contiguous", x, elements=elements * several)
+    view = tape.value(f"{x.name}.view", stored * (1 - several), x.bits, grad=False)
+    return copy, view
 
 
 def _with_bias(tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs) -> Value:
-    """The scores with what is added to them."""
     if heads.float_logits:
         return _falcon_alibi(tape, scores)
     return _biased(tape, setting, scores, heads)
@@ -105,7 +122,7 @@ def _with_bias(tape: Tape, setting: BlockSetting, scores: Value, heads: Attentio
 def eager_inference(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> Value:
-    """The same without autograd or autocast; a cache has joined k and v.
+    """Eager attention without autograd or autocast; a cache has concatenated k and v.
 
     q and k are in fp32 where the family asks for it (modeling_gpt_neo.py:103, modeling_gptj.py).
     matmul copies operands whose batch and head dimensions cannot be merged; a q that was
@@ -113,7 +130,7 @@ def eager_inference(
     """
     if heads.float_scores:
         q, k = tape.cast(q, 32), tape.cast(k, 32)
-    wide = (q, k)
+    fp32_operands = (q, k) if heads.float_scores else ()
     q, k, v = _operands(tape, setting, q, k, v, heads)
     tape.core = True
     area = setting.tokens * setting.keys * heads.heads
@@ -131,8 +148,8 @@ def eager_inference(
     tape.core = False
     contiguous = tape.op("attn.out", out)
     tape.hold(out, probs, *([biased] if heads.float_bias else []))
-    named = (k, v) if heads.grouped and not heads.broadcast else ()
-    tape.hold(*named, *(wide if heads.float_scores else ()))  # the repeated ones, those in fp32
+    repeated = (k, v) if heads.grouped and not heads.broadcast else ()
+    tape.hold(*repeated, *fp32_operands)
     tape.hold(*([q] if setting.quirks.query_copy_named else []))
     if heads.in_place and not heads.broadcast:  # BloomAttention: attention_scores, attn_weights
         tape.hold(scores, biased)
@@ -142,11 +159,11 @@ def eager_inference(
 def _operands(
     tape: Tape, setting: BlockSetting, q: Value, k: Value, v: Value, heads: AttentionInputs
 ) -> tuple[Value, Value, Value]:
-    """q, k and v as matmul wants them."""
+    """q, k and v stored as matmul reads them: contiguous, one k and v for every query head."""
     rows = setting.key_tokens * heads.heads
     q = q if heads.head_major else tape.op("attn.q_contiguous", q)
     if not heads.grouped:
-        return q, k, v  # joined, and so contiguous: by a cache, or from latents
+        return q, k, v  # concatenated, and so contiguous: by a cache, or from latents
     k = tape.op("attn.k_contiguous", k, elements=rows * heads.head_dim)
     return q, k, tape.op("attn.v_contiguous", v, elements=rows * heads.value_dim)
 
@@ -155,10 +172,10 @@ def _biased(tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionIn
     """Scores times the scale, capped (modeling_gemma2.py:225), plus the mask.
 
     The mask has the dtype of the embedding's output (masking_utils.py eager_mask), which autocast
-    leaves as it is: the sum is that wide.
+    leaves as it is: the sum has the wider of both dtypes.
 
     `in_place`: the scale is part of the matmul (BloomAttention) or applied in place
-    (FalconAttention), and the scores keep their name. `float_bias`: MPT adds a bias in fp32.
+    (FalconAttention), and the scores stay named. `float_bias`: MPT adds a bias in fp32.
     """
     scaled = scores if heads.in_place else scale(tape, scores, "attn.scaled")
     if heads.softcap:
@@ -172,30 +189,31 @@ def _biased(tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionIn
 
 
 def _falcon_alibi(tape: Tape, scores: Value) -> Value:
-    """Scores in fp32, plus ALiBi, plus the mask, all named (modeling_falcon.py:403), and cast to
-    the activations' dtype for the softmax.
+    """Scores in fp32, plus ALiBi, plus the mask, each with a name (modeling_falcon.py:403), then
+    cast to the activations' dtype for the softmax.
     """
-    wide = tape.cast(scores, 32)
-    logits = tape.op("attn.logits", wide, passes=True)
+    scores32 = tape.cast(scores, 32)
+    logits = tape.op("attn.logits", scores32, passes=True)
     masked = tape.op("attn.masked", logits, passes=True)
-    narrow = tape.cast(masked, scores.bits)
-    tape.hold(wide, logits, masked)
-    return narrow
+    out = tape.cast(masked, scores.bits)
+    tape.hold(scores32, logits, masked)
+    return out
 
 
 def _probabilities(
     tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs
 ) -> Value:
-    """The softmax, mostly in fp32; with sinks over one more column, which is then cut off.
+    """The softmax, mostly in fp32; with sinks over one more column, which is then dropped.
 
-    For fp16 the kernel itself widens what it reads (torch 2.11 SoftMax.cpp, `half_to_float`).
+    For fp16 the kernel itself converts what it reads to fp32 (torch 2.11 SoftMax.cpp,
+    `half_to_float`).
     """
     bits = 32 if heads.float_softmax or heads.float_scores or setting.autocast else scores.bits
     if heads.sinks:
         return _with_sinks(tape, setting, scores, heads, bits)
-    wide = scores if setting.half and scores.bits == 16 else tape.cast(scores, bits)
+    logits = scores if setting.half and scores.bits == 16 else tape.cast(scores, bits)
     work = scores.elements() * bits // 8
-    probs = tape.op("attn.softmax", wide, bits=bits, save_out=True, back_temp=work)
+    probs = tape.op("attn.softmax", logits, bits=bits, save_out=True, back_temp=work)
     tape.hold(scores)
     return probs
 
@@ -203,7 +221,7 @@ def _probabilities(
 def _with_sinks(
     tape: Tape, setting: BlockSetting, scores: Value, heads: AttentionInputs, bits: int
 ) -> Value:
-    """cat([scores, sinks]), less the row's maximum, softmax, all but the last column
+    """cat([scores, sinks]) minus the row's maximum, the softmax of that, all but its last column
     (modeling_gpt_oss.py:251).
     """
     rows = setting.tokens * heads.heads
@@ -212,7 +230,7 @@ def _with_sinks(
     index = tape.value("attn.max_index", rows, 64, grad=False)
     less = tape.op("attn.less_max", joined, saves=(index,))
     tape.hold(scores)
-    wide = tape.cast(less, bits)
-    probs = tape.op("attn.softmax", wide, save_out=True, back_temp=wide.bytes)
+    logits = tape.cast(less, bits)
+    probs = tape.op("attn.softmax", logits, save_out=True, back_temp=logits.bytes)
     parts = [("attn.probs", scores.elements()), ("attn.sink_probs", rows)]
     return tape.split("attn.cut", probs, parts)[0]

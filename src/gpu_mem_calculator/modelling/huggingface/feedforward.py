@@ -10,7 +10,7 @@ from .setting import BlockSetting
 
 
 def mlp(tape: Tape, setting: BlockSetting, x: Value, block: Mlp) -> Value:
-    """down(act(gate x) · up x), or down(act(up x)), in the order of Python's expressions."""
+    """Record down(act(gate x) · up x), or down(act(up x)), in the order Python evaluates it."""
     first = linear(tape, setting, x, block.inputs[0])
     if not block.gated:
         inner = activation(tape, setting, first, block.activation)
@@ -18,15 +18,15 @@ def mlp(tape: Tape, setting: BlockSetting, x: Value, block: Mlp) -> Value:
         gate, up = halves(tape, first)
         inner = gated(tape, setting, gate, up, block.activation)
     else:
-        opened = activation(tape, setting, first, block.activation)
+        gate = activation(tape, setting, first, block.activation)
         up = linear(tape, setting, x, block.inputs[1])
-        inner = multiply(tape, opened, up, "mlp.product")
+        inner = multiply(tape, gate, up, "mlp.product")
     out = linear(tape, setting, inner, block.output)
     return maybe_dropout(tape, setting, out, block.dropout)
 
 
 def halves(tape: Tape, whole: Value) -> tuple[Value, Value]:
-    """The two halves of a fused projection."""
+    """Gate and up, as views of a fused projection."""
     half = whole.elements() // 2
     gate, up = tape.split("mlp.split", whole, [("mlp.gate", half), ("mlp.up", half)])
     return gate, up

@@ -1,4 +1,4 @@
-"""Behind the stack: final norm, logits, and the loss."""
+"""The head: final norm, logits, and the loss."""
 
 from __future__ import annotations
 
@@ -17,49 +17,63 @@ from .setting import BlockSetting
 
 
 class OutputHead(Struct, frozen=True):
-    """What stands behind the stack, and decides what its walk is."""
+    """All of the head that its walk depends on.
+
+    - linears: projections; the last one computes the logits
+    - tied: the logits' weight is the embedding's
+    - capped: the logits are capped by tanh
+    - fp32_input: the last layer's output is in fp32
+    - parameters: elements of its weights, a tied one included
+    """
 
     norm: Norm | None
-    linears: tuple[Linear, ...]  # the last one makes the logits
+    linears: tuple[Linear, ...]
     tied: bool
     capped: bool
-    wide: bool  # the stack's output is in fp32
+    fp32_input: bool
     parameters: Num
 
 
 def _head(arch: Arch) -> OutputHead:
-    """OPT-350M projects back to the embedding's width before it."""
-    back = tuple(Linear(weight.name, weight.dims[1], weight.dims[0], share=weight.share)
-                 for weight in arch.head_extra if len(weight.dims) == 2)  # fmt: skip
+    """The head of a model. OPT-350M projects back to the embedding's width before the logits."""
+    projections = tuple(
+        Linear(weight.name, weight.dims[1], weight.dims[0], share=weight.share)
+        for weight in arch.head_extra
+        if len(weight.dims) == 2
+    )
     table = arch.embedding[0]
     tied = Linear("lm_head", table.dims[1], ("vocab", arch.vocab), share=table.share)
     return OutputHead(
-        norm=arch.final_norm, linears=(*back, arch.head or tied), tied=arch.tied,
-        capped=bool(arch.logit_softcap), wide=arch.layers[-1].fp32_residual,
+        norm=arch.final_norm,
+        linears=(*projections, arch.head or tied),
+        tied=arch.tied,
+        capped=bool(arch.logit_softcap),
+        fp32_input=arch.layers[-1].fp32_residual,
         parameters=arch.after_parameters + (arch.embedding[0].numel if arch.tied else 0),
-    )  # fmt: skip
+    )
 
 
 def head_walk(setting: BlockSetting, arch: Arch, tape: Tape | None = None) -> BlockWalk:
-    """Final norm, lm_head, and ForCausalLMLoss (loss/loss_utils.py:51).
+    """The walk over final norm, lm_head and ForCausalLMLoss (loss/loss_utils.py:51).
 
-    The logits are made in the matmul's dtype, copied to fp32, and cross_entropy keeps only the
-    fp32 log-softmax. Backward makes the gradient of that, then of the logits, in fp32. `tape`: one
-    of the engine's own, whose operations keep other things. Walks of plain sizes are remembered.
+    The logits are computed in the matmul's dtype, copied to fp32, and cross_entropy saves only the
+    fp32 log-softmax. Backward computes the gradient of that, then of the logits, in fp32. `tape`:
+    an engine's own kind, whose operations save other tensors. Walks whose sizes are all ints are
+    remembered.
     """
     setting = replace(setting, quantization=None)  # bitsandbytes leaves the head as it is
-    return _walked(setting, _head(arch), tape)
+    return _walk(setting, _head(arch), tape)
 
 
 @remembered(256)
-def _walked(setting: BlockSetting, head: OutputHead, tape: Tape | None = None) -> BlockWalk:
-    own, tape = tape is None, tape or Tape()
-    bits = 32 if head.wide else setting.bits
+def _walk(setting: BlockSetting, head: OutputHead, tape: Tape | None = None) -> BlockWalk:
+    default, tape = tape is None, tape or Tape()
+    bits = 32 if head.fp32_input else setting.bits
     x = tape.value("stack.output", setting.tokens * setting.hidden, bits)
     out = x if head.norm is None else norm(tape, setting, x, head.norm)
     tape.hold(x)  # the model names it until the norm has returned
-    for one in head.linears[:-1]:
-        out = linear(tape, setting, out, one)
+    for projection in head.linears[:-1]:
+        out = linear(tape, setting, out, projection)
     logits = linear(tape, setting, out, head.linears[-1])
     if head.tied:
         for value in tape.weights():
@@ -68,11 +82,11 @@ def _walked(setting: BlockSetting, head: OutputHead, tape: Tape | None = None) -
         scaled = tape.op("logits.scaled", logits)
         capped = tape.op("logits.tanh", scaled, save_out=True)
         logits = tape.op("logits.capped", capped)
-    wide = tape.cast(logits, 32)
-    log_softmax = tape.op("loss.log_softmax", wide, save_out=True)
-    tape.hold(logits, wide)
+    logits32 = tape.cast(logits, 32)
+    log_softmax = tape.op("loss.log_softmax", logits32, save_out=True)
+    tape.hold(logits, logits32)
     loss = tape.op("loss", log_softmax, elements=1, bits=32)
     tape.hold(logits, out)
-    if own and not setting.frozen:
+    if default and not setting.frozen:
         tape.add_other_weights(head.parameters, setting.weight_bits)
     return walk(tape, x, loss)

@@ -16,7 +16,7 @@ from .setting import BlockSetting
 from .state_space import state_space
 
 
-def _mix(
+def _run_mixer(
     tape: Tape,
     setting: BlockSetting,
     x: Value,
@@ -32,7 +32,7 @@ def _mix(
     else:
         assert isinstance(block, StateSpace)
         out = state_space(tape, setting, x, block, cache)
-    _named(tape, setting, x)
+    tape.hold(x)  # the layer's code names it until the block returns
     if setting.quirks.attention_output_named:
         tape.returned.append(out)
     if setting.quirks.attention_input_named:
@@ -40,7 +40,7 @@ def _mix(
     return out
 
 
-def _feed(tape: Tape, setting: BlockSetting, x: Value, layer: Layer) -> Value:
+def _run_mlp(tape: Tape, setting: BlockSetting, x: Value, layer: Layer) -> Value:
     block = layer.mlp
     if isinstance(block, Mlp):
         out = mlp(tape, setting, x, block)
@@ -48,63 +48,88 @@ def _feed(tape: Tape, setting: BlockSetting, x: Value, layer: Layer) -> Value:
         assert block is not None
         out = moe(tape, setting, x, block)
     if not setting.quirks.inline_mlp:
-        _named(tape, setting, x)
+        tape.hold(x)
     return out
 
 
-def _named(tape: Tape, setting: BlockSetting, *values: Value) -> None:
-    """The layer's code names what it gives to a block until that returns."""
-    tape.hold(*values)
-
-
-def _normed(tape: Tape, setting: BlockSetting, x: Value, layer: Layer, where: str) -> Value:
-    found = layer.norm(where)
-    if found is None:
+def _run_norm(tape: Tape, setting: BlockSetting, x: Value, layer: Layer, where: str) -> Value:
+    """The norm at one place of the layer; x itself where there is none."""
+    block = layer.norm(where)
+    if block is None:
         return x
     if layer.fp32_residual:  # Mamba2Block casts the stream for its norm (modeling_mamba2.py)
         x = tape.cast(x, setting.bits)
-    return norm(tape, setting, x, found)
+    return norm(tape, setting, x, block)
 
 
 def run_layer(
-    tape: Tape, setting: BlockSetting, x: Value, layer: Layer, *, masked: bool,
+    tape: Tape,
+    setting: BlockSetting,
+    x: Value,
+    layer: Layer,
+    *,
+    masked: bool,
     cache: LayerCache | None = None,
-) -> Value:  # fmt: skip
-    """The residual stream through one layer."""
+) -> Value:
+    """Record one layer; x is its input, and its output is returned.
+
+    `masked`: attention gets a mask tensor.
+    """
     if layer.parallel:
-        pre = _normed(tape, setting, x, layer, "pre")
-        two, late = layer.norm("pre_mlp") is not None, setting.quirks.second_norm_late
-        mlp_in = _normed(tape, setting, x, layer, "pre_mlp") if two and not late else pre
-        mixed = _mix(tape, setting, pre, layer, masked, cache)
-        mixed = maybe_dropout(tape, setting, mixed, layer.dropout)
-        if two and late:
-            mlp_in = _normed(tape, setting, x, layer, "pre_mlp")
-        fed = _feed(tape, setting, mlp_in, layer)
-        fed = maybe_dropout(tape, setting, fed, layer.dropout)
-        if setting.quirks.both_norms_named:
-            tape.hold(pre)
-        return add(tape, add(tape, mixed, fed, "branches"), x)
+        return _run_parallel(tape, setting, x, layer, masked, cache)
     if layer.mixer is not None:
-        mixed = _mix(tape, setting, _normed(tape, setting, x, layer, "pre"), layer, masked, cache)
-        mixed = _normed(tape, setting, mixed, layer, "post")
+        normed = _run_norm(tape, setting, x, layer, "pre")
+        mixed = _run_mixer(tape, setting, normed, layer, masked, cache)
+        mixed = _run_norm(tape, setting, mixed, layer, "post")
         x = add(tape, x, maybe_dropout(tape, setting, mixed, layer.dropout))
-        x = _normed(tape, setting, x, layer, "after")
+        x = _run_norm(tape, setting, x, layer, "after")
     if layer.mlp is not None:
-        fed = _feed(tape, setting, _normed(tape, setting, x, layer, "pre_mlp"), layer)
-        fed = _normed(tape, setting, fed, layer, "post_mlp")
-        x = add(tape, x, maybe_dropout(tape, setting, fed, layer.dropout))
-        x = _normed(tape, setting, x, layer, "after_mlp")
+        normed = _run_norm(tape, setting, x, layer, "pre_mlp")
+        mlp_out = _run_mlp(tape, setting, normed, layer)
+        mlp_out = _run_norm(tape, setting, mlp_out, layer, "post_mlp")
+        x = add(tape, x, maybe_dropout(tape, setting, mlp_out, layer.dropout))
+        x = _run_norm(tape, setting, x, layer, "after_mlp")
     return x
 
 
-def layer_walk(
-    setting: BlockSetting, layer: Layer, *, masked: bool = False, recompute_core: bool = False,
-    grad: bool = True, checkpoint: str = "",
-) -> BlockWalk:  # fmt: skip
-    """What one layer keeps and its highest moments in both directions.
+def _run_parallel(
+    tape: Tape,
+    setting: BlockSetting,
+    x: Value,
+    layer: Layer,
+    masked: bool,
+    cache: LayerCache | None,
+) -> Value:
+    """A layer whose mixer and MLP both read its input, through one norm or two."""
+    quirks, two_norms = setting.quirks, layer.norm("pre_mlp") is not None
+    mixer_in = mlp_in = _run_norm(tape, setting, x, layer, "pre")
+    if two_norms and not quirks.second_norm_late:
+        mlp_in = _run_norm(tape, setting, x, layer, "pre_mlp")
+    mixed = _run_mixer(tape, setting, mixer_in, layer, masked, cache)
+    mixed = maybe_dropout(tape, setting, mixed, layer.dropout)
+    if two_norms and quirks.second_norm_late:
+        mlp_in = _run_norm(tape, setting, x, layer, "pre_mlp")
+    mlp_out = _run_mlp(tape, setting, mlp_in, layer)
+    mlp_out = maybe_dropout(tape, setting, mlp_out, layer.dropout)
+    if quirks.both_norms_named:
+        tape.hold(mixer_in)
+    return add(tape, add(tape, mixed, mlp_out, "branches"), x)
 
-    `grad` is false where nothing in front of the layer takes a gradient; `checkpoint` says how
-    the layer is checkpointed.
+
+def layer_walk(
+    setting: BlockSetting,
+    layer: Layer,
+    *,
+    masked: bool = False,
+    recompute_core: bool = False,
+    grad: bool = True,
+    checkpoint: str = "",
+) -> BlockWalk:
+    """What one layer keeps for backward, and its peaks in both directions.
+
+    `masked`: attention gets a mask tensor. `recompute_core`: core attention is checkpointed.
+    `grad`: the layer's input takes a gradient. `checkpoint`: HOOKS or REENTRANT for a layer that is
+    checkpointed as a whole.
     """
     tape = Tape()
     bits = 32 if layer.fp32_residual else setting.bits

@@ -1,4 +1,4 @@
-"""Normalisations, as each implementation runs them."""
+"""Normalisations, one function for each implementation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .setting import BlockSetting
 
 
 def norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
-    """Any norm, by its implementation's name."""
+    """Record a norm by the name of its implementation."""
     return IMPLEMENTATIONS[layer.impl](tape, setting, x, layer)
 
 
@@ -22,10 +22,10 @@ def _param(tape: Tape, setting: BlockSetting, layer: Norm) -> Value:
     )
 
 
-def _rsqrt_normed(tape: Tape, x: Value, layer: Norm) -> Value:
+def _scale_by_rms(tape: Tape, x: Value, layer: Norm) -> Value:
     """x · rsqrt(mean(x²) + eps) in fp32.
 
-    Backward of x² makes x.pow(1), then twice that, beside the gradient (torch 2.11
+    Backward of x² allocates x.pow(1), then twice that, besides the gradient (torch 2.11
     csrc/autograd/FunctionsManual.cpp pow_backward).
     """
     x32 = tape.cast(x, 32)
@@ -38,25 +38,25 @@ def _rsqrt_normed(tape: Tape, x: Value, layer: Norm) -> Value:
 
 def rms(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     """LlamaRMSNorm: weight * normed.to(x.dtype)."""
-    normed = _rsqrt_normed(tape, x, layer)
-    back = tape.cast(normed, x.bits)
+    normed = _scale_by_rms(tape, x, layer)
+    narrow = tape.cast(normed, x.bits)
     if not layer.affine:
-        return back
-    out = gain(tape, back, _param(tape, setting, layer), layer.size[1], layer.name)
+        return narrow
+    out = gain(tape, narrow, _param(tape, setting, layer), layer.size[1], layer.name)
     tape.hold(normed)
     return out
 
 
 def rms_float(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
     """GemmaRMSNorm: (normed * (1 + weight.float())).type_as(x)."""
-    normed = _rsqrt_normed(tape, x, layer)
+    normed = _scale_by_rms(tape, x, layer)
     weight = tape.op(f"{layer.name}.gain", _param(tape, setting, layer), bits=32)
     scaled = gain(tape, normed, weight, layer.size[1], f"{layer.name}.scaled")
     return tape.cast(scaled, x.bits)
 
 
 def layer_norm(tape: Tape, setting: BlockSetting, x: Value, layer: Norm) -> Value:
-    """torch.nn.LayerNorm: keeps its input and two fp32 statistics a row (fp32 under autocast)."""
+    """torch.nn.LayerNorm: saves its input (fp32 under autocast) and two fp32 statistics per row."""
     x = tape.cast(x, 32) if setting.autocast else x
     rows = x.elements() // layer.size[1]
     stats = tape.value(f"{layer.name}.stats", rows * 2, 32, grad=False)

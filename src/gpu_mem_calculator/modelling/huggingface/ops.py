@@ -1,4 +1,4 @@
-"""The operations that Hugging Face blocks are made of, with torch's own saving rules.
+"""The operations of Hugging Face blocks, each with what torch saves for its backward.
 
 Line numbers refer to transformers 5.17.0 and torch 2.11. Autocast follows torch's CUDA lists
 (aten/src/ATen/autocast_mode.h): matmuls and attention run in 16 bits, softmax and sums in fp32;
@@ -17,17 +17,17 @@ from .setting import BlockSetting
 
 
 def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
-    """torch.nn.Linear (GPT-2's Conv1D alike), with its adapter where there is one."""
+    """Record torch.nn.Linear or GPT-2's Conv1D, with its adapter where there is one."""
     rows = x.elements() // layer.ins[1]
     out = rows * layer.outs[1]
     bits = setting.matmul_bits
     if setting.quantization is not None and not setting.training:
         return (four_bits if setting.quantization == NF4 else eight_bits)(tape, setting, x, layer)
     if setting.frozen:
-        y = _frozen(tape, setting, x, layer, out)
+        y = _frozen_linear(tape, setting, x, layer, out)
         adapter = setting.adapter
         if adapter is not None and layer.name.rpartition(".")[2] in adapter.targets:
-            y = _adapted(tape, setting, x, y, layer, adapter)
+            y = _add_adapter(tape, setting, x, y, layer, adapter)
         return y
     ins = [tape.cast(x, bits), _weight(tape, setting, layer.name, layer.numel)]
     work: Num = None
@@ -35,24 +35,29 @@ def linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
         ins.append(_weight(tape, setting, f"{layer.name}.bias", layer.bias_numel))
         work = row_sum_workspace(rows, layer.outs[1])
     return tape.op(
-        layer.name, *ins, elements=out, bits=bits, saves=ins[:2],
-        back_temp=0 if work is None else work, settle=work,
-    )  # fmt: skip
+        layer.name,
+        *ins,
+        elements=out,
+        bits=bits,
+        saves=ins[:2],
+        back_temp=0 if work is None else work,
+        settle=work,
+    )
 
 
 def _weight(tape: Tape, setting: BlockSetting, name: str, elements: Num) -> Value:
-    """A weight, cast to the matmul's dtype where autocast does."""
+    """A weight, cast to the matmul's dtype under autocast."""
     weight = tape.param(f"{name}.weight", elements, setting.weight_bits, grad=not setting.frozen)
     if setting.weight_bits == setting.matmul_bits:
         return weight
     return tape.op(f"{name}.weight.to", weight, elements=elements, bits=setting.matmul_bits)
 
 
-def _frozen(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num) -> Value:
-    """A weight without a gradient: its input is not kept.
+def _frozen_linear(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num) -> Value:
+    """A linear layer whose weight takes no gradient: its input is not saved.
 
-    Autocast keeps its casts of leaves that take gradients only (torch 2.11 autocast_mode.cpp
-    cached_cast), so a frozen fp32 weight is cast at each use, and backward keeps that copy.
+    Autocast caches only casts of leaves that take gradients (torch 2.11 autocast_mode.cpp
+    cached_cast), so a frozen fp32 weight is cast at each use, and that copy is saved for backward.
     """
     if setting.quantization == "nf4":
         return _four_bit(tape, setting, x, layer, out)
@@ -64,27 +69,28 @@ def _frozen(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num
 
 
 def _four_bit(tape: Tape, setting: BlockSetting, x: Value, layer: Linear, out: Num) -> Value:
-    """Linear4bit: 16 bits inside, the dtype of x outside, the weight unpacked both ways.
+    """Linear4bit: the matmul in 16 bits, the result in the dtype of x, the weight unpacked in both
+    directions.
 
     bitsandbytes 0.50.2 nn/modules.py:626-637 casts x and casts the result back; autograd/
-    _functions.py MatMul4Bit keeps the packed weight only. The weight is unpacked for more than
+    _functions.py MatMul4Bit saves the packed weight only. The weight is unpacked for more than
     1,536 rows (backends/cuda/ops.py _dequant_linear_fallback; fewer may have a fused kernel,
     which is left out) and in backward (_functions.py, dequantize_4bit).
     """
     unpacked = layer.ins[1] * layer.outs[1] * 2
-    inner = tape.cast(x, 16)
-    y = tape.op(layer.name, inner, elements=out, bits=16, temp=unpacked, back_temp=unpacked)
-    tape.hold(x, inner)
+    x16 = tape.cast(x, 16)
+    y = tape.op(layer.name, x16, elements=out, bits=16, temp=unpacked, back_temp=unpacked)
+    tape.hold(x, x16)
     return tape.cast(y, x.bits)
 
 
 def _eight_bit(tape: Tape, x: Value, layer: Linear, out: Num) -> Value:
-    """Linear8bitLt: x is quantized row by row and kept as it came in.
+    """Linear8bitLt: x is quantized row by row, and saved unquantized.
 
     bitsandbytes 0.50.2 autograd/_functions.py MatMul8bitLt: forward has x in fp16, then in int8
-    with a scale a row; int32 and fp16 products stand beside the result (backends/cuda/ops.py
-    int8_mm_dequant). `ctx.tensors` names x, so it goes with the graph, and a checkpoint does not
-    see it. Backward makes the weight in the dtype of x.
+    with a scale per row; int32 and fp16 products are alive besides the result (backends/cuda/ops.py
+    int8_mm_dequant). `ctx.tensors` names x, so it is freed with the graph, and a checkpoint does
+    not see it. Backward unpacks the weight to the dtype of x.
     """
     rows = x.elements() // layer.ins[1]
     quantized = x.elements() + rows * 4
@@ -95,30 +101,31 @@ def _eight_bit(tape: Tape, x: Value, layer: Linear, out: Num) -> Value:
     return tape.op(layer.name, x, elements=out, saves=(x,), temp=temp, back_temp=weight)
 
 
-def _adapted(
+def _add_adapter(
     tape: Tape, setting: BlockSetting, x: Value, y: Value, layer: Linear, adapter: Adapter
 ) -> Value:
     """result + lora_B(lora_A(dropout(x))) * scaling (PEFT 0.21.2 tuners/lora/layer.py:1074).
 
-    x is cast to the adapter's dtype even under autocast; both are named until the result is there.
+    x is cast to the adapter's dtype even under autocast; x and its cast stay named until the result
+    is complete. y is the base layer's output.
     """
-    wide = tape.cast(x, adapter.bits)
+    adapter_in = tape.cast(x, adapter.bits)
     if adapter.dora:
-        total = _dora(tape, setting, wide, y, layer, adapter)
+        total = _dora(tape, setting, adapter_in, y, layer, adapter)
     else:
-        path = dropout(tape, wide) if adapter.dropout else wide
-        high = _low_rank(tape, setting, path, layer, adapter)
-        scaled = tape.op(f"{layer.name}.scaled", high)
+        dropped = dropout(tape, adapter_in) if adapter.dropout else adapter_in
+        delta = _low_rank(tape, setting, dropped, layer, adapter)
+        scaled = tape.op(f"{layer.name}.scaled", delta)
         total = tape.op(f"{layer.name}.sum", y, scaled, bits=max(y.bits, scaled.bits), passes=True)
     result = tape.cast(total, y.bits)
-    tape.hold(wide, *([] if setting.quantization else [x]))
+    tape.hold(adapter_in, *([] if setting.quantization else [x]))
     return result
 
 
 def _low_rank(
     tape: Tape, setting: BlockSetting, x: Value, layer: Linear, adapter: Adapter
 ) -> Value:
-    """lora_B(lora_A(x)): autocast casts x for this projection alone."""
+    """lora_B(lora_A(x)); autocast casts x for this projection alone."""
     rows = x.elements() // layer.ins[1]
     bits = setting.matmul_bits if setting.autocast else adapter.bits
 
@@ -140,53 +147,65 @@ def _dora(
     """y + (m - 1) · base + m · lora(x) · scaling, with m = magnitude / ‖W + scaling · BA‖.
 
     PEFT 0.21.2 tuners/lora/variants.py DoraLinearVariant.forward, dora.py DoraLinearLayer.forward.
-    Both products keep their factors. `base` is y less the bias, but with dropout it is made again
-    from the dropped-out x with a copy of the weight. The norm is detached: what it needs goes on
-    return.
+    Both products save their factors. `base` is y minus the bias; with dropout it is computed again
+    from the dropped-out x with a copy of the weight. The norm is detached: what it needs is freed
+    on return.
     """
-    path = dropout(tape, x) if adapter.dropout else x
+    dropped = dropout(tape, x) if adapter.dropout else x
     named, weight_bits = _dora_norm(tape, setting, x, layer, adapter)
     norm = named[0]
     magnitude = tape.param(f"{layer.name}.magnitude", layer.outs[1], adapter.bits)
     ratio = tape.op(f"{layer.name}.ratio", magnitude, saves=(norm,), bits=norm.bits)
     base = y
     if layer.bias and not adapter.dropout:
-        bits = max(y.bits, setting.weight_bits)  # the bias is as wide as the weights
+        bits = max(y.bits, setting.weight_bits)  # the bias has the weights' dtype
         base = tape.op(f"{layer.name}.unbiased", y, bits=bits, passes=bits == y.bits)
     if adapter.dropout:
-        bits = setting.matmul_bits if setting.autocast else path.bits
-        copied = setting.quantization is not None or weight_bits != path.bits or path.bits != bits
+        bits = setting.matmul_bits if setting.autocast else dropped.bits
+        cast = weight_bits != dropped.bits or dropped.bits != bits
+        copied = setting.quantization is not None or cast
         size = layer.ins[1] * layer.outs[1]
         weight = tape.value(f"{layer.name}.weight.to", size, bits, grad=False)
         base = tape.op(
-            f"{layer.name}.base", tape.cast(path, bits), elements=y.elements(),
+            f"{layer.name}.base",
+            tape.cast(dropped, bits),
+            elements=y.elements(),
             saves=(weight,) if copied else (),
-        )  # fmt: skip
-    high = _low_rank(tape, setting, path, layer, adapter)
+        )
+    delta = _low_rank(tape, setting, dropped, layer, adapter)
     less = tape.op(f"{layer.name}.ratio_less_1", ratio, passes=True)
-    left = _by_column(tape, less, base, layer, "dora_base")
-    right = _by_column(tape, ratio, high, layer, "dora_lora")
+    left = _scale_columns(tape, less, base, layer, "dora_base")
+    right = _scale_columns(tape, ratio, delta, layer, "dora_lora")
     extra = add(tape, left, tape.op(f"{layer.name}.scaled", right), f"{layer.name}.dora")
     total = add(tape, y, extra, f"{layer.name}.sum")
-    tape.hold(y, path, *named)
+    tape.hold(y, dropped, *named)
     return total
 
 
-def _by_column(tape: Tape, column: Value, x: Value, layer: Linear, name: str) -> Value:
-    """column · x: the gradients of both are as large and as wide as the product, then reduced."""
-    bits = max(column.bits, x.bits)
-    wide = x.elements() * bits // 8
+def _scale_columns(tape: Tape, scales: Value, x: Value, layer: Linear, name: str) -> Value:
+    """scales · x, one scale per column: both gradients are first computed with the shape and dtype
+    of the product, then reduced and cast.
+    """
+    bits = max(scales.bits, x.bits)
+    product = x.elements() * bits // 8
     sums = row_sum_workspace(x.elements() // layer.outs[1], layer.outs[1])
     return tape.op(
-        f"{layer.name}.{name}", column, x, elements=x.elements(), bits=bits, saves=(column, x),
-        back_temp=2 * wide - x.bytes + sums, settle=sums,
-    )  # fmt: skip
+        f"{layer.name}.{name}",
+        scales,
+        x,
+        elements=x.elements(),
+        bits=bits,
+        saves=(scales, x),
+        back_temp=2 * product - x.bytes + sums,
+        settle=sums,
+    )
 
 
 def _dora_norm(
     tape: Tape, setting: BlockSetting, x: Value, layer: Linear, adapter: Adapter
 ) -> tuple[list[Value], int]:
-    """‖W + scaling · BA‖ by rows; returns what stays named, the norm first, and W's width.
+    """‖W + scaling · BA‖ by rows; returns the tensors that stay named, the norm first, and the bits
+    of W.
 
     dora.py get_lora_weight runs the adapter on an identity matrix, whose graph lives as long as
     its result does; get_weight_norm adds in the dtype of x.
@@ -211,25 +230,26 @@ def _dora_norm(
 
 
 def dropout(tape: Tape, x: Value) -> Value:
-    """torch's fused dropout keeps a boolean mask."""
+    """Record torch's fused dropout, which saves a boolean mask."""
     mask = tape.value(f"{x.name}.mask", x.elements(), 8, grad=False)
     return tape.op(f"{x.name}.dropout", x, saves=(mask,))
 
 
 def maybe_dropout(tape: Tape, setting: BlockSetting, x: Value, rate: float) -> Value:
-    """Dropout where its rate is above zero."""
+    """Dropout in training, where its rate is above zero; else x itself."""
     return dropout(tape, x) if rate > 0 and setting.training else x
 
 
 def add(tape: Tape, a: Value, b: Value, name: str = "residual") -> Value:
-    """a + b: keeps nothing, and its gradient is the same tensor for both."""
+    """Record a + b: it saves nothing, and both have the same gradient tensor."""
     return tape.op(name, a, b, bits=max(a.bits, b.bits), passes=True)
 
 
 def multiply(tape: Tape, a: Value, b: Value, name: str) -> Value:
-    """a · b keeps each factor that the other's gradient needs.
+    """Record a · b: it saves each factor that the other's gradient needs.
 
-    Where the factors differ in width, the narrower one's gradient is made wide, then cast.
+    Where the dtypes differ, the gradient of the narrower factor is computed in the wider dtype,
+    then cast.
     """
     saves = [x for x, other in ((a, b), (b, a)) if other.grad]
     bits = max(a.bits, b.bits)
@@ -241,17 +261,17 @@ def multiply(tape: Tape, a: Value, b: Value, name: str) -> Value:
 
 
 def gain(tape: Tape, x: Value, weight: Value, width: int, name: str) -> Value:
-    """x · weight, one weight a column: its gradient is made for every row, then summed."""
+    """Record x · weight, one weight per column: its gradient is computed for every row, then
+    summed over the rows of `width` columns.
+    """
     saves = [v for v, other in ((x, weight), (weight, x)) if other.grad]
     bits = max(x.bits, weight.bits)
     if not weight.grad:
         return tape.op(name, x, weight, bits=bits, saves=saves)
     sums = row_sum_workspace(x.elements() // width, width)
-    return tape.op(
-        name, x, weight, bits=bits, saves=saves, back_temp=x.bytes + sums, settle=sums
-    )  # fmt: skip
+    return tape.op(name, x, weight, bits=bits, saves=saves, back_temp=x.bytes + sums, settle=sums)
 
 
 def scale(tape: Tape, x: Value, name: str) -> Value:
-    """x times a constant."""
+    """Record x times a constant."""
     return tape.op(name, x)

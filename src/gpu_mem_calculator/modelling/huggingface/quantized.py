@@ -1,4 +1,4 @@
-"""Projections in 4 or 8 bits when nothing is trained (bitsandbytes 0.50.2, on an NVIDIA card)."""
+"""Projections in 4 or 8 bits, in inference (bitsandbytes 0.50.2, on an NVIDIA card)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .setting import BlockSetting
 
 NF4, INT8 = "nf4", "int8"
 BLOCK = 64  # elements that share a scale
-FEW = 4  # rows of which a fused kernel multiplies by packed weights, whatever the card
-HOPPER_SMS = 132  # of an H100 or H200 SXM
-SMALL = 4 * 1024**2  # elements of a small weight
-TILE = 64  # outputs that one block of a kernel makes
+FEW = 4  # most rows that a fused kernel multiplies by packed weights on every card
+HOPPER_SMS = 132  # multiprocessors of an H100 or H200 SXM
+SMALL = 4 * 1024**2  # a weight with fewer elements is small
+TILE = 64  # outputs that one block of a kernel computes
 
 
 def four_bits(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
     """Linear4bit: the weight is unpacked for a matmul, but not for a few rows
-    (backends/cuda/ops.py _dequant_linear_fallback). With packed scales they are unpacked first,
-    then added to their offset.
+    (backends/cuda/ops.py _dequant_linear_fallback). Packed scales are unpacked first, then their
+    offset is added.
     """
     ins, outs = layer.ins[1], layer.outs[1]
     rows = x.elements() // ins
@@ -33,8 +33,8 @@ def four_bits(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Val
 def fused_rows(setting: BlockSetting, ins: int, outs: int) -> int:
     """The most rows that the fused 4-bit kernel takes (_gemm_4bit_use_custom_cuda).
 
-    It was tuned card by card; here for Hopper, whose matmuls are fast. Elsewhere weights are taken
-    to be unpacked from 5 rows on, which is what is held at most.
+    It was tuned card by card; modelled is Hopper, whose matmuls are fast. On other cards weights
+    count as unpacked from 5 rows on, which is the most memory this can take.
     """
     if ins % BLOCK:
         return 0
@@ -52,9 +52,9 @@ def fused_rows(setting: BlockSetting, ins: int, outs: int) -> int:
 
 
 def eight_bits(tape: Tape, setting: BlockSetting, x: Value, layer: Linear) -> Value:
-    """Linear8bitLt: x in fp16, its outliers looked for, in int8 with a scale a row; the product in
-    int32, then in fp16, then in the dtype of x (autograd/_functions.py MatMul8bitLt,
-    backends/cuda/ops.py int8_vectorwise_quant and int8_mm_dequant). None is an outlier: their
+    """Linear8bitLt: x in fp16, searched for outliers, then in int8 with a scale per row; the
+    product in int32, then in fp16, then in the dtype of x (autograd/_functions.py MatMul8bitLt,
+    backends/cuda/ops.py int8_vectorwise_quant and int8_mm_dequant). No outliers are assumed: their
     columns would be multiplied a second time.
     """
     rows: Num = x.elements() // layer.ins[1]

@@ -1,7 +1,7 @@
 """Rotary embeddings, as each family applies them (transformers 5.17.0).
 
-Nothing is kept but the tables; what differs is the dtype, the layout of what comes out, and
-whether a layer makes tables of its own.
+Backward needs only the tables. Families differ in the dtype, in the layout of the result, and in
+whether each layer makes its tables.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ def rotate(
     impl: str,
     tables: Tables = (),
 ) -> Value:
-    """x · cos + rotate_half(x) · sin on a part of each head: `size` is (part, whole).
+    """x · cos + rotate_half(x) · sin on a part of each head; `size`: elements of (part, head).
 
     Under autocast the tables are in the activations' dtype, so the result is too. `float` and
-    `complex` work in fp32 (modeling_cohere.py:apply_rotary_pos_emb, modeling_llama4.py:
-    apply_rotary_emb), and so does `ernie`, with tables of each layer
+    `complex` compute in fp32 (modeling_cohere.py:apply_rotary_pos_emb, modeling_llama4.py:
+    apply_rotary_emb), and so does `ernie`, with tables made in each layer
     (modeling_ernie4_5.py:apply_rotary_pos_emb). With `joined` the result is always a
-    concatenation (modeling_phi3.py:195).
+    concatenation (modeling_phi3.py:195). `tables`: those of this layer.
     """
-    part, whole = size
+    part, head = size
     if impl in ("float", "ernie", "complex"):
         return _in_float(tape, x, impl, tables)
     bits = max(x.bits, setting.bits)
-    count = x.elements() if part == whole else x.elements() * part // whole
+    count = x.elements() if part == head else x.elements() * part // head
     left = tape.op("rotary.cos", x, elements=count, bits=bits, saves=tables[:1])
     half = tape.op("rotary.half", x, elements=count, temp=count * x.bits // 16)
     right = tape.op("rotary.sin", half, bits=bits, saves=tables[1:])
-    turned = add(tape, left, right, "rotary")
-    if part == whole and impl != "joined":
-        return turned
-    return tape.op("rotary.joined", turned, x, elements=x.elements(), bits=bits)
+    rotated = add(tape, left, right, "rotary")
+    if part == head and impl != "joined":
+        return rotated
+    return tape.op("rotary.joined", rotated, x, elements=x.elements(), bits=bits)
 
 
 def _in_float(tape: Tape, x: Value, impl: str, tables: Tables) -> Value:
-    """The whole head in fp32, cast back."""
-    wide = tape.cast(x, 32)
+    """The whole head in fp32, cast back to x's dtype."""
+    x32 = tape.cast(x, 32)
     if impl == "complex":
-        turned = tape.op("rotary", wide)
+        rotated = tape.op("rotary", x32)
     else:
-        left = tape.op("rotary.cos", wide, saves=tables[:1])
-        half = tape.op("rotary.half", wide, temp=wide.bytes // 2)
-        turned = add(tape, left, tape.op("rotary.sin", half, saves=tables[1:]), "rotary")
-    return tape.cast(turned, x.bits)
+        left = tape.op("rotary.cos", x32, saves=tables[:1])
+        half = tape.op("rotary.half", x32, temp=x32.bytes // 2)
+        rotated = add(tape, left, tape.op("rotary.sin", half, saves=tables[1:]), "rotary")
+    return tape.cast(rotated, x.bits)
 
 
 def layer_tables(tape: Tape, setting: BlockSetting, rotary_dim: int, impl: str) -> Tables:
-    """cos and sin with every entry doubled, which these families make in each layer: GLM for q
+    """cos and sin with every entry doubled, which some families make in each layer: GLM for q
     and k together (modeling_glm.py:apply_rotary_pos_emb), ERNIE 4.5 in fp32, GPT-J for each of
-    q and k (modeling_gptj.py:63).
+    q and k (modeling_gptj.py:63). Empty for the others.
     """
     if impl not in ("interleaved", "ernie", "gptj"):
         return ()

@@ -1,4 +1,4 @@
-"""The scans of state-space models as transformers 5.17.0 writes them in torch."""
+"""The scans of state-space models in plain torch, as in transformers 5.17.0."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def token_scan(
 ) -> Value:
     """mamba_selective_scan, token by token (modeling_jamba.py:316).
 
-    Every token's state is kept, in fp32 for the next one and in the activations' dtype for the
-    output. The backward of a token's slice makes zeros for the whole sequence, then adds them in.
+    Every token's state is saved, in fp32 for the next one and in the activations' dtype for the
+    output. The backward of a token's slice allocates zeros for the whole sequence, then adds them.
     """
     tokens, inner = setting.tokens, block.inner
     rows = tape.op("ssm.rows", active)
@@ -31,23 +31,29 @@ def token_scan(
     product = tape.op("ssm.a_dt", steps, elements=size, bits=32, saves=(steps,))
     decay = tape.op("ssm.decay", product, save_out=True)
     drive = tape.op("ssm.dt_b", steps, elements=size, bits=32, saves=(steps,))
-    wide = tape.op("ssm.input", active, bits=32)
-    update = tape.op("ssm.update", drive, wide, saves=(drive, wide), back_temp=drive.bytes)
+    input32 = tape.op("ssm.input", active, bits=32)
+    update = tape.op("ssm.update", drive, input32, saves=(drive, input32), back_temp=drive.bytes)
     states = tape.value("ssm.states", size - setting.batch * (inner * block.state), 32, grad=False)
     narrow = tape.value("ssm.states.to", size, active.bits, grad=False)
     scanned = tape.op(
-        "ssm.scanned", decay, update, elements=tokens * inner, bits=active.bits,
-        saves=(decay, states, narrow), back_temp=decay.bytes,
-    )  # fmt: skip
+        "ssm.scanned",
+        decay,
+        update,
+        elements=tokens * inner,
+        bits=active.bits,
+        saves=(decay, states, narrow),
+        back_temp=decay.bytes,
+    )
     tape.hold(drive, decay, update, biased)
-    skip = tape.op("ssm.skip", active, bits=32, saves=(active,), back_temp=(wide.bytes, wide.bytes))
+    work = (input32.bytes, input32.bytes)
+    skip = tape.op("ssm.skip", active, bits=32, saves=(active,), back_temp=work)
     total = add(tape, scanned, skip, "ssm.total")
     gate = tape.op("ssm.gate", into, elements=tokens * inner, saves=(into,))
     return tape.cast(multiply(tape, total, gate, "ssm.gated"), active.bits)
 
 
 class ScanChunks(NamedTuple):
-    """Elements of what a chunked scan makes: maps over heads of two widths, and chunk × chunk."""
+    """Elements of the tensors of a chunked scan, with their shapes."""
 
     values: Num  # (b, s, heads, head_dim)
     states: Num  # (b, s, heads, state)
@@ -56,7 +62,7 @@ class ScanChunks(NamedTuple):
 
 
 def chunks(setting: BlockSetting, block: StateSpace) -> ScanChunks:
-    """The sizes, with the sequence rounded up to whole chunks."""
+    """The sizes of a block's scan, with the sequence rounded up to whole chunks."""
     size = block.chunk or 256
     length = round_up(setting.seq, size)
     rows = setting.batch * length
@@ -71,59 +77,83 @@ def chunks(setting: BlockSetting, block: StateSpace) -> ScanChunks:
 def chunk_scan(
     tape: Tape, setting: BlockSetting, into: Value, active: Value, block: StateSpace
 ) -> Value:
-    """mamba2_chunk_scan (modeling_mamba2.py:262) and the gated norm behind it.
+    """mamba2_chunk_scan (modeling_mamba2.py:262) and the gated norm after it.
 
-    Sums of products are taken over tensors with one dimension more: C · B has the state, M · x
-    the head as its last. Backward makes that tensor for both factors.
+    Sums of products are taken over tensors with one more dimension: for C · B it is the state, for
+    M · x the head. Backward allocates such a tensor for both factors.
     """
     size, head = chunks(setting, block), block.inner // block.heads
-    wide = tape.op("ssm.input", active, elements=setting.tokens * block.inner, bits=32)
-    skip = tape.op("ssm.skip", wide, elements=size.values)  # D times the padded input
+    input32 = tape.op("ssm.input", active, elements=setting.tokens * block.inner, bits=32)
+    skip = tape.op("ssm.skip", input32, elements=size.values)  # D times the padded input
     keys = tape.op("ssm.b", active, elements=size.states, bits=32)
     queries = tape.op("ssm.c", active, elements=size.states, bits=32)
     padded = tape.value("ssm.padded", size.values, 32, grad=False)
-    values = tape.op("ssm.x_dt", wide, elements=size.values, saves=(wide, padded))
+    values = tape.op("ssm.x_dt", input32, elements=size.values, saves=(input32, padded))
     decay = tape.value("ssm.decay", size.area, 32, grad=False)
-    most = size.area * (4 * block.state)
+    products = size.area * (4 * block.state)
     scores = tape.op(
-        "ssm.scores", queries, keys, elements=size.area, saves=(queries, keys),
-        temp=most, back_temp=(most, most),
-    )  # fmt: skip
+        "ssm.scores",
+        queries,
+        keys,
+        elements=size.area,
+        saves=(queries, keys),
+        temp=products,
+        back_temp=(products, products),
+    )
     masked = tape.op(
         "ssm.masked", scores, saves=(scores, decay), back_temp=(scores.bytes, scores.bytes)
     )
-    most = size.area * (4 * head)
+    products = size.area * (4 * head)
     inside = tape.op(
-        "ssm.inside", masked, values, elements=size.values, saves=(masked, values),
-        temp=most, back_temp=(most, most),
-    )  # fmt: skip
-    across = _across(tape, keys, queries, values, size, block.state)
+        "ssm.inside",
+        masked,
+        values,
+        elements=size.values,
+        saves=(masked, values),
+        temp=products,
+        back_temp=(products, products),
+    )
+    across = _chunk_states(tape, keys, queries, values, size, block.state)
     total = add(tape, add(tape, inside, across, "ssm.output"), skip, "ssm.total")
     return _gated_norm(tape, setting, into, total, block)
 
 
-def _across(
+def _chunk_states(
     tape: Tape, keys: Value, queries: Value, values: Value, size: ScanChunks, state: int
 ) -> Value:
-    """From chunk to chunk: the states at their ends, and what later tokens read of them."""
-    most = values.bytes * state
+    """The states at the ends of chunks, and what the tokens of later chunks read of them."""
+    products = values.bytes * state
     decayed = tape.op("ssm.b_decay", keys)
-    ends = tape.op("ssm.ends", decayed, values, elements=size.ends, saves=(decayed, values),
-                   temp=most, back_temp=(most, most))  # fmt: skip
+    ends = tape.op(
+        "ssm.ends",
+        decayed,
+        values,
+        elements=size.ends,
+        saves=(decayed, values),
+        temp=products,
+        back_temp=(products, products),
+    )
     joined = tape.op("ssm.joined", ends, save_out=True)
-    new = tape.op("ssm.new_states", joined, save_out=True)
-    read = tape.op("ssm.read", queries, new, elements=size.values, saves=(queries, new),
-                   temp=most, back_temp=(most, most))  # fmt: skip
-    return tape.op("ssm.across", read, saves=(read,))
+    states = tape.op("ssm.new_states", joined, save_out=True)
+    output = tape.op(
+        "ssm.read",
+        queries,
+        states,
+        elements=size.values,
+        saves=(queries, states),
+        temp=products,
+        back_temp=(products, products),
+    )
+    return tape.op("ssm.across", output, saves=(output,))
 
 
 def _gated_norm(
     tape: Tape, setting: BlockSetting, into: Value, total: Value, block: StateSpace
 ) -> Value:
-    """MambaRMSNormGated (modeling_mamba2.py:105): all of it in fp32."""
+    """MambaRMSNormGated (modeling_mamba2.py:105), in fp32 throughout."""
     tokens = setting.tokens
-    wide = tape.op("ssm.gate.to", into, elements=tokens * block.inner, bits=32)
-    gate = tape.op("ssm.gate", wide, saves=(wide,))
+    gate32 = tape.op("ssm.gate.to", into, elements=tokens * block.inner, bits=32)
+    gate = tape.op("ssm.gate", gate32, saves=(gate32,))
     gated = multiply(tape, total, gate, "ssm.gated")
     squares = tape.op("ssm.pow", gated, saves=(gated,), back_temp=(gated.bytes, gated.bytes))
     rsqrt = tape.op("ssm.rsqrt", squares, elements=tokens, save_out=True, back_temp=gated.bytes)

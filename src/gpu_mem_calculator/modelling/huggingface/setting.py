@@ -1,4 +1,4 @@
-"""How one rank runs a block: sizes, widths, and what is trained."""
+"""How one rank runs a block: sizes, dtypes, kernels, and what is trained."""
 
 from __future__ import annotations
 
@@ -13,34 +13,47 @@ from .quirks import LLAMA, Quirks
 
 
 class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True):
-    """How one rank runs a block. Sizes may be ints, arrays or `Sym`s."""
+    """How one rank runs a block. Sizes may be ints, arrays or `Sym`s.
+
+    - batch: sequences of a micro-batch; seq: tokens of one sequence; hidden: the model's width
+    - bits: of activations between matmuls; matmul_bits: of matmuls, which differ under autocast;
+      weight_bits: of weights
+    - half: 16 bits are fp16, for which torch has a separate softmax
+    - attention: eager, sdpa or flash_attention_2
+    - cudnn: torch prefers cuDNN's attention on this card; hopper: the card is a Hopper
+    - training: there is a backward; frozen: the base weights take no gradient
+    - adapter: LoRA or DoRA, if there is one
+    - quantization: nf4, int8 or None; double_quant: the scales of packed weights are packed, too
+    - past: tokens of a cache that attention reads besides the new ones
+    - decoding: one token per sequence, with a cache
+    - grouped_experts: experts stay in grouped matmuls while decoding (_beam_search and
+      _assisted_decoding do not call _optimize_model_for_decode)
+    """
 
     batch: Num
     seq: Num
     hidden: Num
-    bits: int  # of activations between matmuls
-    matmul_bits: int  # of matmuls; differs under autocast
+    bits: int
+    matmul_bits: int
     weight_bits: int
     autocast: bool = False
-    half: bool = False  # 16 bits are fp16, for which torch has a softmax of its own
+    half: bool = False
     attention: str = "sdpa"
-    cudnn: bool = True  # torch prefers cuDNN's attention on this card
+    cudnn: bool = True
     training: bool = True
-    frozen: bool = False  # the base weights take no gradient
+    frozen: bool = False
     adapter: Adapter | None = None
     quantization: str | None = None
-    double_quant: bool = False  # the scales of packed weights are packed, too
-    hopper: bool = False  # the card is one
-    past: Num = 0  # tokens of a cache that attention reads beside its own
+    double_quant: bool = False
+    hopper: bool = False
+    past: Num = 0
     quirks: Quirks = LLAMA
-    decoding: bool = False  # one token per sequence, with a cache
-    # Experts stay in grouped matmuls while decoding: _beam_search and _assisted_decoding do not
-    # call _optimize_model_for_decode.
+    decoding: bool = False
     grouped_experts: bool = False
 
     @cached_property
     def only_ints(self) -> bool:
-        """Whether all sizes are plain numbers."""
+        """Whether all sizes are ints: no array, no `Sym`."""
         return fields_only_ints(self)
 
     @property
@@ -55,5 +68,5 @@ class BlockSetting(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True
 
     @property
     def key_tokens(self) -> Num:
-        """Keys of the whole batch."""
+        """Keys of the whole micro-batch."""
         return self.batch * self.keys

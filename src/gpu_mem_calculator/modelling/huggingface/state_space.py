@@ -1,8 +1,8 @@
-"""State-space mixers, in torch alone.
+"""State-space mixers, in plain torch.
 
-transformers 5.17.0 takes the kernels of causal-conv1d and mamba-ssm where they can be loaded and
+transformers 5.17.0 uses the kernels of causal-conv1d and mamba-ssm where they can be loaded, and
 torch code otherwise (use_kernel_func_from_hub_with_fallback, modeling_mamba2.py:143,
-modeling_jamba.py:237). They are not among what transformers needs, so a run is taken to do without;
+modeling_jamba.py:237). They are not dependencies of transformers, so a run is assumed to have none;
 with them it keeps about a tenth as much.
 """
 
@@ -22,7 +22,7 @@ from .setting import BlockSetting
 def state_space(
     tape: Tape, setting: BlockSetting, x: Value, block: StateSpace, cache: LayerCache | None = None
 ) -> Value:
-    """A Mamba-2 mixer, or Jamba's Mamba-1."""
+    """Record a Mamba-2 mixer, or Jamba's Mamba-1."""
     channels = block.inner + (2 * block.groups * block.state if block.version == 2 else 0)
     width = block.inner + channels + (block.heads if block.version == 2 else 0)
     into = project(tape, setting, x, block, "in_proj", width)
@@ -31,10 +31,10 @@ def state_space(
         cache.states(tape, into, state_parts(setting, block))
     if setting.decoding:
         return _one_token(tape, setting, x, into, block)
-    given = into
+    conv_in = into
     if setting.autocast and block.version == 1:  # .to(weight.dtype), modeling_jamba.py:248
-        given = tape.op("ssm.conv_input", into, elements=setting.tokens * channels)
-    convolved = tape.op("ssm.convolved", given, elements=rows * channels, saves=(given,))
+        conv_in = tape.op("ssm.conv_input", into, elements=setting.tokens * channels)
+    convolved = tape.op("ssm.convolved", conv_in, elements=rows * channels, saves=(conv_in,))
     active = tape.op(
         "ssm.active", convolved, elements=setting.tokens * channels, saves=(convolved,)
     )
@@ -44,8 +44,8 @@ def state_space(
 
 
 def state_parts(setting: BlockSetting, block: StateSpace) -> Iterator[tuple[str, Num, int]]:
-    """The states of a mixer, whatever the sequence: the convolution's last inputs, and one state a
-    channel (cache_utils.py LinearAttentionLayer).
+    """Name, elements and bits of a mixer's states, whose size is the same for any sequence length:
+    the convolution's last inputs, and one state per channel (cache_utils.py LinearAttentionLayer).
     """
     channels = block.inner + (2 * block.groups * block.state if block.version == 2 else 0)
     yield "cache.conv", setting.batch * channels * block.conv, setting.bits
@@ -55,7 +55,7 @@ def state_parts(setting: BlockSetting, block: StateSpace) -> Iterator[tuple[str,
 def _one_token(
     tape: Tape, setting: BlockSetting, x: Value, into: Value, block: StateSpace
 ) -> Value:
-    """One step of the recurrence: the state decayed, what is added, and their sum, all in fp32."""
+    """One step of the recurrence: the decayed state, the update, and their sum, all in fp32."""
     size = setting.batch * (block.inner * block.state)
     decay = tape.op("ssm.decay", into, elements=size, bits=32)
     added = tape.op("ssm.added", into, elements=size, bits=32)
@@ -66,9 +66,9 @@ def _one_token(
 
 
 def _weight(tape: Tape, setting: BlockSetting, block: StateSpace, name: str) -> Value:
-    """A projection's weight, by its name in the block."""
-    found = next(w for w in block.parameters if w.name == f"{name}.weight")
-    value = tape.param(found.name, found.numel, setting.weight_bits, grad=not setting.frozen)
+    """A projection's weight, by its name in the block, cast to the matmul's dtype."""
+    weight = next(w for w in block.parameters if w.name == f"{name}.weight")
+    value = tape.param(weight.name, weight.numel, setting.weight_bits, grad=not setting.frozen)
     if setting.weight_bits == setting.matmul_bits:
         return value
     return tape.op(f"{name}.to", value, bits=setting.matmul_bits)
@@ -77,9 +77,13 @@ def _weight(tape: Tape, setting: BlockSetting, block: StateSpace, name: str) -> 
 def project(
     tape: Tape, setting: BlockSetting, x: Value, block: StateSpace, name: str, width: Num
 ) -> Value:
-    """One linear map of the mixer."""
+    """Record one projection of the mixer, to `width` elements per token."""
     x, weight = tape.cast(x, setting.matmul_bits), _weight(tape, setting, block, name)
     return tape.op(
-        f"ssm.{name}", x, weight, elements=setting.tokens * width, bits=setting.matmul_bits,
+        f"ssm.{name}",
+        x,
+        weight,
+        elements=setting.tokens * width,
+        bits=setting.matmul_bits,
         saves=(x, weight),
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""Normalisations: torch's fused kernels in the local spec, Transformer Engine's alike."""
+"""Normalisations: torch's fused kernels in the local spec, or Transformer Engine's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from ...model.blocks import Norm
 from .ops import MegatronSetting
 
 
-def norm(tape: Tape, how: MegatronSetting, x: Value, layer: Norm) -> Value:
-    """Keeps its input and fp32 statistics a row: mean and deviation, or the latter alone.
+def norm(tape: Tape, setting: MegatronSetting, x: Value, layer: Norm) -> Value:
+    """Record a norm, which saves its input and fp32 statistics per row: mean and deviation, or the
+    deviation alone.
 
     torch_norm.py (LayerNorm, RMSNorm), Transformer Engine module/layernorm_linear.py:445.
     """
@@ -18,5 +19,5 @@ def norm(tape: Tape, how: MegatronSetting, x: Value, layer: Norm) -> Value:
     stats = tape.value(f"{layer.name}.statistics", rows * count, 32, grad=False)
     ins = [x]
     if layer.affine:
-        ins.append(tape.param(f"{layer.name}.weight", width, how.bits))
+        ins.append(tape.param(f"{layer.name}.weight", width, setting.bits))
     return tape.op(layer.name, *ins, saves=(x, stats))

@@ -1,8 +1,8 @@
-"""Where ggml puts the tensors of a graph, and so how large each device's compute buffer is.
+"""ggml's graph allocator: the address of each tensor, and the size of each compute buffer.
 
 llama.cpp b10586 ggml/src/ggml-alloc.c: free memory is a list of blocks by address; a tensor takes
-the smallest block it fits in, the open end last. It goes when the last tensor that reads it is
-computed. An op that can work in place takes over the memory of what it reads.
+the smallest block that it fits into, the open end last. It is freed when the last tensor that
+reads it has been computed. An op that can work in place reuses the memory of a source.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections.abc import Sequence
 from .graph_tensors import IN_PLACE, LEAF, GraphTensor, quantized, strides
 
 ENDLESS = 1 << 62
-ROW_PADDING = 512  # ggml-cuda: rows of quantized matrices are padded to so many elements
+ROW_PADDING = 512  # ggml-cuda: elements to which rows of quantized matrices are padded
 
 
 class BufferSpace:
-    """One device's memory, without an upper end."""
+    """One device's compute buffer while it is planned; `peak` is its size in bytes."""
 
     def __init__(self, alignment: int) -> None:
         self.alignment = alignment
         self.blocks: list[list[int]] = [[0, ENDLESS]]  # [address, bytes], by address
-        self.most = 0
+        self.peak = 0
 
-    def padded(self, size: int) -> int:
-        """A size up to the next address that a tensor may have."""
+    def pad(self, size: int) -> int:
+        """A size rounded up to the alignment."""
         return -(-size // self.alignment) * self.alignment
 
-    def take(self, size: int) -> int:
-        """The address of the smallest block that is large enough."""
-        size = self.padded(size)
+    def allocate(self, size: int) -> int:
+        """Allocate `size` bytes in the smallest free block that is large enough; its address."""
+        size = self.pad(size)
         blocks = self.blocks
         best, least = len(blocks) - 1, ENDLESS * 2
         for i in range(len(blocks) - 1):
@@ -42,12 +42,12 @@ class BufferSpace:
         block[1] -= size
         if not block[1]:
             del blocks[best]
-        self.most = max(self.most, address + size)
+        self.peak = max(self.peak, address + size)
         return address
 
-    def give(self, address: int, size: int) -> None:
-        """Free memory joins its free neighbours."""
-        size = self.padded(size)
+    def free(self, address: int, size: int) -> None:
+        """Free `size` bytes and merge them with free neighbours."""
+        size = self.pad(size)
         blocks = self.blocks
         for i, block in enumerate(blocks):
             if block[0] + block[1] == address:
@@ -65,8 +65,8 @@ class BufferSpace:
         insort(blocks, [address, size])
 
 
-def on_device(tensor: GraphTensor, device: int, host: int) -> int:
-    """Bytes of a tensor in a device's buffer."""
+def buffer_bytes(tensor: GraphTensor, device: int, host: int) -> int:
+    """Bytes that a tensor takes in a device's compute buffer."""
     size = tensor.num_bytes
     if device != host:
         size += tensor.extra
@@ -77,7 +77,7 @@ def on_device(tensor: GraphTensor, device: int, host: int) -> int:
 
 
 class GraphAllocation:
-    """One walk over a graph."""
+    """The allocation of one graph on all devices."""
 
     def __init__(self, devices: int, host_alignment: int = 32, alignment: int = 128) -> None:
         self.host = devices
@@ -97,40 +97,40 @@ class GraphAllocation:
                 node.view.views += 1
             for source in node.sources:
                 source.children += 1
-                if source.given:
+                if source.is_input:
                     self._place(source, node.backend)
         for node in nodes:
             for source in node.sources:
                 self._place(source, node.backend)
             self._place(node, node.backend)
             for source in node.sources:
-                self._read(source)
-        return [space.most for space in self.spaces]
+                self._release(source)
+        return [space.peak for space in self.spaces]
 
     def _bytes(self, tensor: GraphTensor) -> int:
-        return on_device(tensor, tensor.held, self.host)
+        return buffer_bytes(tensor, tensor.buffer, self.host)
 
     def _place(self, tensor: GraphTensor, device: int) -> None:
         if tensor.allocated or tensor.place is not None or tensor.view is not None:
             return
         tensor.allocated = True
-        if tensor.op in IN_PLACE and self._taken_over(tensor):
+        if tensor.op in IN_PLACE and self._reuse_source(tensor):
             return
-        tensor.held = device
-        tensor.address = self.spaces[device].take(self._bytes(tensor))
+        tensor.buffer = device
+        tensor.address = self.spaces[device].allocate(self._bytes(tensor))
 
-    def _taken_over(self, tensor: GraphTensor) -> bool:
-        """Put a tensor where one of those it reads is, if that one is not needed any more."""
+    def _reuse_source(self, tensor: GraphTensor) -> bool:
+        """Put a tensor over the first source that nothing else reads; False where there is none."""
         for source in tensor.sources:
-            if not source.allocated or source.kept or not tensor.alike(source):
-                continue  # a view is never allocated itself, so nothing takes its place
+            if not source.allocated or source.is_output or not tensor.same_layout(source):
+                continue  # a view is never allocated itself, so its memory is not reused
             if source.children == 1 and not source.views:
-                tensor.held, tensor.address = source.held, source.address
+                tensor.buffer, tensor.address = source.buffer, source.address
                 source.allocated = False
                 return True
         return False
 
-    def _read(self, source: GraphTensor) -> None:
+    def _release(self, source: GraphTensor) -> None:
         source.children -= 1
         if source.children or source.views:
             return
@@ -140,6 +140,6 @@ class GraphAllocation:
             if root.views or root.children:
                 return
         root = root or source
-        if root.allocated and not root.kept:
-            self.spaces[root.held].give(root.address, self._bytes(root))
+        if root.allocated and not root.is_output:
+            self.spaces[root.buffer].free(root.address, self._bytes(root))
             root.allocated = False

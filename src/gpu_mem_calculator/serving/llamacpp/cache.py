@@ -1,4 +1,4 @@
-"""The cache: how many cells each layer has, and what they take.
+"""The cache: the cells of each layer, and their bytes.
 
 llama.cpp b10586 src/llama-context.cpp (n_ctx, n_ctx_seq), src/llama-kv-cache.cpp,
 src/llama-kv-cache-iswa.cpp, src/llama-memory-recurrent.cpp.
@@ -6,7 +6,10 @@ src/llama-kv-cache-iswa.cpp, src/llama-memory-recurrent.cpp.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...model.arch import Arch
 from ...model.blocks import Attention, LatentAttention, Recurrence, StateSpace
@@ -16,60 +19,76 @@ from .graph_tensors import quantized
 from .state_space import row_sizes
 from .versions import NO_VALUES, PADDED_256, SLIDING_CACHE, STREAMS, WINDOW_256, WINDOW_UBATCH
 
-ROW = 512  # CUDA pads a quantized row to so many elements
+ROW = 512  # elements to which CUDA pads a quantized row
 
 
-def padded(size: int, to: int) -> int:
-    """Up to the next multiple."""
+def pad(size: int, to: int) -> int:
+    """A size rounded up to a multiple of `to`."""
     return -(-size // to) * to
 
 
 class CacheCells(Struct, frozen=True, kw_only=True):
-    """The cells of a server: of one stream, and how many streams there are."""
+    """How a server's context is divided; one cell holds one token of one layer.
 
-    context: int  # n_ctx, of all slots
-    each: int  # n_ctx_seq, the longest of one sequence
+    - `context`: n_ctx, tokens of all slots together
+    - `sequence`: n_ctx_seq, tokens of the longest sequence
+    - `streams`: separate caches: 1 where all slots share one
+    - `window`: cells of one stream in layers with a sliding window; 0: there are none
+    """
+
+    context: int
+    sequence: int
     slots: int
     streams: int
-    window: int = 0  # of a layer with a sliding window
+    window: int = 0
 
     @property
     def size(self) -> int:
-        """Cells of one stream."""
-        return self.context if self.streams == 1 else self.each
+        """Cells of one stream in the other layers."""
+        return self.context if self.streams == 1 else self.sequence
 
 
-def cells(arch: Arch, build: int, *, context: int, slots: int, unified: bool, batch: int,
-          ubatch: int, flash: bool, swa_full: bool = False) -> CacheCells:  # fmt: skip
-    """How a context is divided between slots."""
-    pad = 256 if build >= PADDED_256 or flash else 32
+def cache_cells(
+    arch: Arch,
+    build: int,
+    *,
+    context: int,
+    slots: int,
+    unified: bool,
+    batch: int,
+    ubatch: int,
+    flash: bool,
+    swa_full: bool = False,
+) -> CacheCells:
+    """How a context of `context` tokens is divided between the slots."""
+    multiple = 256 if build >= PADDED_256 or flash else 32
     unified = unified or build < STREAMS
-    context = padded(context, pad)
-    each = context if unified else padded(context // slots, pad)
+    context = pad(context, multiple)
+    sequence = context if unified else pad(context // slots, multiple)
     if build < PADDED_256:
-        each = context // slots if unified else each
+        sequence = context // slots if unified else sequence
     if not unified:
-        context = each * slots
-    made = CacheCells(context=context, each=each, slots=slots, streams=1 if unified else slots)
+        context = sequence * slots
+    streams = 1 if unified else slots
+    cells = CacheCells(context=context, sequence=sequence, slots=slots, streams=streams)
     if not any(slides(arch, i) for i in range(len(arch.layers))):
-        return made
-    swa_full = swa_full or build < SLIDING_CACHE  # a mask of their own, all the cells
+        return cells
+    if swa_full or build < SLIDING_CACHE:  # windows are masked, and every cell is allocated
+        return replace(cells, window=cells.size)
     window = max(w for w in arch.windows if w)
     rows = window * (slots if unified else 1) + (ubatch if build >= WINDOW_UBATCH else batch)
-    size = made.size
-    kept = padded(min(size, rows), 256) if build >= WINDOW_256 else min(size, padded(rows, pad))
-    return CacheCells(context=context, each=each, slots=slots, streams=made.streams,
-                 window=size if swa_full else kept)  # fmt: skip
+    if build >= WINDOW_256:
+        return replace(cells, window=pad(min(cells.size, rows), 256))
+    return replace(cells, window=min(cells.size, pad(rows, multiple)))
 
 
 def layer_bytes(
-    arch: Arch, place: int, found: CacheCells, build: int, keys: str, values: str
+    arch: Arch, place: int, cells: CacheCells, build: int, keys: str, values: str
 ) -> int:
-    """What a layer keeps: its tensors of keys and of values, or its states."""
+    """Bytes of one layer's cache: its keys and values, or its states."""
     mixer = arch.layers[place].mixer
     if isinstance(mixer, StateSpace | Recurrence):
-        behind, state = row_sizes(mixer)
-        return sum(padded(size * 4 * found.slots, 128) for size in (behind, state))
+        return sum(pad(size * 4 * cells.slots, 128) for size in row_sizes(mixer))
     if isinstance(mixer, LatentAttention):
         parts = [(keys, mixer.kv_rank + mixer.rope_dim)]
         if build < NO_VALUES:
@@ -79,20 +98,19 @@ def layer_bytes(
                  (values, mixer.kv_heads * (mixer.value_dim or mixer.head_dim))]  # fmt: skip
     else:
         return 0
-    rows = found.streams * (found.window if found.window and slides(arch, place) else found.size)
-    return sum(_tensor(kind, width, rows) for kind, width in parts)
+    rows = cells.streams * (cells.window if cells.window and slides(arch, place) else cells.size)
+    return sum(_tensor_bytes(kind, width, rows) for kind, width in parts)
 
 
-def _tensor(kind: str, width: int, rows: int) -> int:
+def _tensor_bytes(kind: str, width: int, rows: int) -> int:
     size = bytes_of(kind, width) * rows
     if quantized(kind) and width % ROW:
         size += bytes_of(kind, ROW - width % ROW)
-    return padded(size, 128)
+    return pad(size, 128)
 
 
-def token_bytes(arch: Arch, places: range | tuple[int, ...], build: int, keys: str, values: str
-                ) -> int:  # fmt: skip
-    """One cell more in the layers that have cells for the whole context."""
+def token_bytes(arch: Arch, places: Sequence[int], build: int, keys: str, values: str) -> int:
+    """Bytes of one more token of context in the layers at `places`; windows do not grow with it."""
     total = 0
     for place in places:
         mixer = arch.layers[place].mixer
@@ -106,14 +124,16 @@ def token_bytes(arch: Arch, places: range | tuple[int, ...], build: int, keys: s
     return total
 
 
-def whole_blocks(arch: Arch, kind: str) -> int:
-    """A head size that a cache type's blocks do not divide; 0 where they all do."""
+def indivisible_head(arch: Arch, kind: str) -> int:
+    """The first head size that a cache type's blocks do not divide; 0 where they divide all."""
     block = BLOCKS[kind][0]
     for layer, _, _ in arch.runs:
         mixer = layer.mixer
-        sizes = (mixer.head_dim, mixer.value_dim or mixer.head_dim) if isinstance(
-            mixer, Attention) else (mixer.kv_rank + mixer.rope_dim,) if isinstance(
-            mixer, LatentAttention) else ()  # fmt: skip
+        sizes: tuple[int, ...] = ()
+        if isinstance(mixer, Attention):
+            sizes = (mixer.head_dim, mixer.value_dim or mixer.head_dim)
+        elif isinstance(mixer, LatentAttention):
+            sizes = (mixer.kv_rank + mixer.rope_dim,)
         for size in sizes:
             if size % block:
                 return size

@@ -1,20 +1,22 @@
-"""What llama.cpp refuses of a model and of its cache, and what is not modelled."""
+"""What llama.cpp refuses, and what is not modelled, in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from ...model.blocks import Attention, LatentAttention, Mixer, Mlp, Moe, Recurrence, StateSpace
 from ...run.run import Run
 from ...weights import gguf
-from .cache import whole_blocks
+from .cache import indivisible_head
 from .graph_tensors import quantized
-from .layout import CACHE_TYPES, cache_types, file_type, known_types, planned
-from .versions import DELTA, LATENT
+from .layout import CACHE_TYPES
+from .options import SLOT_KEYS, cache_types, file_type, known_types, server_layout
+from .versions import DELTA, LATENT, NEWEST, NO_ROWS, OLDEST, build_number
 
-# Families with caches of their own kind, which are not laid out here.
+# Families whose caches have a special layout, which is not modelled.
 UNREAD = frozenset({"deepseek_v32", "glm_moe_dsa", "gemma3n", "gemma4", "gemma4_text"})
-# Those whose graphs were laid beside llama.cpp's own, tensor by tensor.
+# Families whose graphs were compared with llama.cpp's, tensor by tensor.
 CHECKED = frozenset({
     "baichuan", "bloom", "chatglm", "cohere", "cohere2", "deepseek", "deepseek_v2", "deepseek_v3",
     "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt_neox",
@@ -23,9 +25,46 @@ CHECKED = frozenset({
     "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "starcoder2",
 })  # fmt: skip
 
+MOST_GPUS = 16  # ggml/include/ggml-cuda.h GGML_CUDA_MAX_DEVICES
 
-def _known(mixer: Mixer) -> bool:
-    """Whether a mixer's graph is modelled."""
+
+def problems(run: Run) -> Iterator[str]:
+    """What llama.cpp refuses, and what is not modelled."""
+    options = run.options
+    build = build_number(str(options["engine_version"]))
+    if build is None or build < OLDEST:
+        yield (f"inference.engine_version={options['engine_version']!r} is not a build of llama.cpp"
+               f" that is modelled; use b{OLDEST} to b{NEWEST}")  # fmt: skip
+        return
+    sentences = [*model_problems(run, build), *_split_problems(run)]
+    yield from sentences
+    if options["split_mode"] == "row":
+        why = "CUDA has it no more" if build >= NO_ROWS else "it is not modelled"
+        yield f"inference.split_mode='row': {why}; use 'layer'"
+    counts = {options[key] for key in SLOT_KEYS} - {None}
+    if len(counts) > 1:
+        yield "inference.n_parallel, max_num_seqs and batch_size are the same here; give one"
+    if not sentences:
+        yield from cache_problems(run)
+
+
+def _split_problems(run: Run) -> Iterator[str]:
+    """Wrong numbers of GPUs, shares of them, and choices of a single one."""
+    options = run.options
+    gpus, shares = int(run.mesh.pp), options["tensor_split"]
+    if gpus > MOST_GPUS:
+        yield f"hardware.num_gpus={gpus} is more than llama.cpp runs on; use at most {MOST_GPUS}"
+    if shares is not None and (len(shares) != gpus or min(shares) < 0 or not 0 < sum(shares) < inf):
+        yield (f"inference.tensor_split={shares} must have a share of 0 or more for each of the "
+               f"{gpus} GPUs")  # fmt: skip
+    if options["main_gpu"] and options["split_mode"] != "none":
+        yield "inference.main_gpu acts with split_mode 'none' alone; leave it out"
+    elif int(options["main_gpu"] or 0) >= gpus:
+        yield f"inference.main_gpu={options['main_gpu']} must be less than {gpus}"
+
+
+def _is_modelled(mixer: Mixer) -> bool:
+    """Whether llama.cpp's graph of a mixer is modelled."""
     if isinstance(mixer, Recurrence):
         return mixer.kind == "gated_delta"
     if isinstance(mixer, Attention):
@@ -33,21 +72,21 @@ def _known(mixer: Mixer) -> bool:
     return isinstance(mixer, LatentAttention | StateSpace) and not getattr(mixer, "index", None)
 
 
-def _plain(mlp: Mlp | Moe | None) -> bool:
-    """Whether experts read the hidden state itself, not a narrower one (Nemotron 3)."""
+def _reads_hidden(mlp: Mlp | Moe | None) -> bool:
+    """Whether experts read the hidden state itself, not a projection of it (Nemotron 3)."""
     return not isinstance(mlp, Moe) or all(
         len(one.dims) < 3 or "embed" in dict(one.dims) for one in mlp.experts
     )
 
 
 def model_problems(run: Run, build: int) -> Iterator[str]:
-    """A model that has no file, no graph, or none at this build."""
+    """A model without a GGUF form, without a modelled graph, or without one at this build."""
     arch, family = run.arch, run.arch.family
-    plain = all(_known(mixer) for layer, _, _ in arch.runs for mixer in layer.mixers)
-    beside = any(layer.beside or not _plain(layer.mlp) for layer, _, _ in arch.runs)
+    modelled = all(_is_modelled(mixer) for layer, _, _ in arch.runs for mixer in layer.mixers)
+    extra = any(layer.beside or not _reads_hidden(layer.mlp) for layer, _, _ in arch.runs)
     if gguf.problem(arch):
         yield f"model: {gguf.problem(arch)}"
-    elif not plain or beside or family in UNREAD:
+    elif not modelled or extra or family in UNREAD:
         yield f"model: llama.cpp's graph of {family} models is not modelled; use another engine"
     if build < LATENT and any(isinstance(one.mixer, LatentAttention) for one, _, _ in arch.runs):
         yield (f"inference.engine_version=b{build} has no latent cache, which is modelled alone; "
@@ -61,7 +100,7 @@ def model_problems(run: Run, build: int) -> Iterator[str]:
 
 
 def cache_problems(run: Run) -> Iterator[str]:
-    """Types that the cache cannot have."""
+    """Types that the cache cannot be stored in."""
     names = cache_types(run)
     if run.options["kv_cache_dtype"] not in ("auto", "fp16", "bf16", "int8", "int4"):
         yield (f"inference.kv_cache_dtype={run.options['kv_cache_dtype']!r} is not stored by "
@@ -72,12 +111,12 @@ def cache_problems(run: Run) -> Iterator[str]:
                f"{', '.join(CACHE_TYPES)}")  # fmt: skip
         return
     for name in names:
-        size = whole_blocks(run.arch, name.upper())
+        size = indivisible_head(run.arch, name.upper())
         if size:
             yield (f"inference: blocks of the cache type {name} do not divide a head of {size}; "
                    "use f16")  # fmt: skip
             return
-    plan = planned(run)
-    if quantized(plan.values) and not plan.flash:
+    layout = server_layout(run)
+    if quantized(layout.values) and not layout.flash:
         yield (f"inference.cache_type_v={names[1]!r} needs flash attention, which is off or has no "
                "kernel here; use f16, or the same type for keys and values")  # fmt: skip

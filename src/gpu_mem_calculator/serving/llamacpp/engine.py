@@ -1,15 +1,16 @@
-"""llama.cpp: layers on GPUs and on the host, a cache of fixed size, buffers laid out in advance.
+"""llama.cpp: layers on GPUs and on the host, a cache of fixed size, buffers planned in advance.
 
-`max_seq_len` is -c, the context of the whole server; `max_num_seqs` or `batch_size` -np, its slots.
-Each GPU has some layers, as pipeline stages have. `quantization` is a GGUF file type; `none` means
-16-bit weights. A GGUF file that is given has its own types.
+Names of a run file and llama-server's flags:
+- `max_seq_len`: -c, the context of all slots together
+- `max_num_seqs` or `batch_size`: -np, the slots
+- `quantization`: a GGUF file type; `none` means 16-bit weights, and a GGUF file keeps its types
+
+Each GPU has some of the layers, as a pipeline stage does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,165 +22,102 @@ from ...ledger.units import GIB
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import ACTIVATION, NON_TORCH, POOL, WEIGHTS, NamedBytes, ServerItem, ServerMemory
-from .attention import CACHE_KINDS
+from .attention_scores import CACHE_KINDS
 from .cache import CacheCells, layer_bytes, token_bytes
-from .checks import CHECKED, cache_problems, model_problems
-from .layout import (
-    DeviceBytes,
-    ServerLayout,
-    alike,
-    fewest_on_host,
-    fits,
-    has_flash,
-    laid_out,
-    longest,
-    most_layers,
-    planned,
-)
-from .placement import ALL
-from .versions import FLASH_AUTO, NEWEST, NO_ROWS, OLDEST, build_number
+from .checks import CHECKED, problems
+from .command import command
+from .fit import fewest_on_host, fits, longest_context, most_layers
+from .layout import DeviceBytes, ServerLayout, device_bytes, has_flash, layer_kinds
+from .options import OPTIONS, server_layout
+from .versions import FLASH_AUTO, NEWEST, build_number
 
 WEIGHTS_CODE = code("llama.cpp b10586 src/llama-model.cpp load_tensors")
 CACHE_CODE = code("llama.cpp b10586 src/llama-kv-cache.cpp, llama-kv-cache-iswa.cpp, "
                   "llama-memory-recurrent.cpp")  # fmt: skip
 COMPUTE_CODE = code("llama.cpp b10586 src/llama-context.cpp sched_reserve, ggml/src/ggml-alloc.c, "
                     "ggml-backend.cpp ggml_backend_sched_split_graph")  # fmt: skip
-MOST_GPUS = 16  # ggml/include/ggml-cuda.h GGML_CUDA_MAX_DEVICES
 POOL_CODE = code("llama.cpp b10586 ggml/src/ggml-cuda/mmq.cu ggml_cuda_mul_mat_q")
 
 
-def problems(run: Run) -> Iterator[str]:
-    """What llama.cpp refuses, and what is not modelled."""
-    options = run.options
-    build = build_number(str(options["engine_version"]))
-    if build is None or build < OLDEST:
-        yield (f"inference.engine_version={options['engine_version']!r} is not a build of llama.cpp"
-               f" that is modelled; use b{OLDEST} to b{NEWEST}")  # fmt: skip
-        return
-    found = [*model_problems(run, build), *_split_problems(run)]
-    yield from found
-    if options["split_mode"] == "row":
-        why = "CUDA has it no more" if build >= NO_ROWS else "it is not modelled"
-        yield f"inference.split_mode='row': {why}; use 'layer'"
-    counts = {options[key] for key in ("n_parallel", "max_num_seqs", "batch_size")} - {None}
-    if len(counts) > 1:
-        yield "inference.n_parallel, max_num_seqs and batch_size are the same here; give one"
-    if not found:
-        yield from cache_problems(run)
-
-
-def _split_problems(run: Run) -> Iterator[str]:
-    """Shares of GPUs, and the one that has everything."""
-    options = run.options
-    gpus, shares = int(run.mesh.pp), options["tensor_split"]
-    if gpus > MOST_GPUS:
-        yield f"hardware.num_gpus={gpus} is more than llama.cpp runs on; use at most {MOST_GPUS}"
-    if shares is not None and (len(shares) != gpus or min(shares) < 0 or not 0 < sum(shares) < inf):
-        yield (f"inference.tensor_split={shares} must have a share of 0 or more for each of the "
-               f"{gpus} GPUs")  # fmt: skip
-    if options["main_gpu"] and options["split_mode"] != "none":
-        yield "inference.main_gpu acts with split_mode 'none' alone; leave it out"
-    elif int(options["main_gpu"] or 0) >= gpus:
-        yield f"inference.main_gpu={options['main_gpu']} must be less than {gpus}"
-
-
-def _weights(plan: ServerLayout, device: DeviceBytes, gpu: int) -> Iterator[ServerItem]:
-    where = plan.where
-    count = sum(one == gpu for one in where.layers)
-    text = f"{count} of {len(where.layers)} layers"
-    if where.output == gpu:
-        text += ", the output"
-    form = "as stored" if plan.file.stored else plan.file.ftype
-    yield ServerItem(figure=WEIGHTS, name="model buffer", bytes=device.weights, source=WEIGHTS_CODE,
-               formula=f"{text}; {form}")  # fmt: skip
-
-
-def _items(plan: ServerLayout, all_of: tuple[DeviceBytes, ...], gpu: int) -> tuple[ServerItem, ...]:
-    """One GPU's buffers, and its share of the host's."""
-    own, host, found = all_of[gpu], all_of[-1], plan.cells
-    share = max(1, plan.gpus)
-    cached = f"{found.size} cells x {found.streams} of K {plan.keys}, V {plan.values}"
-    if found.window:
-        cached += f"; {found.window} in layers with a window"
-    shape = f"{plan.how.tokens} tokens, {plan.how.outputs} with logits"
-    shape += ", flash attention" if plan.flash else ", scores in fp32"
-    items = (
-        *_weights(plan, own, gpu),
-        ServerItem(
-            figure=ACTIVATION,
-            name="compute buffer",
-            bytes=own.compute,
-            source=COMPUTE_CODE,
-            formula=shape,
-        ),
-        ServerItem(
-            figure=POOL, name="KV buffer", bytes=own.cache, source=CACHE_CODE, formula=cached
-        ),
-        ServerItem(figure=NON_TORCH, name="CUDA pool", bytes=own.pool, source=POOL_CODE),
-        ServerItem(
-            figure=WEIGHTS,
-            name="model buffer of the host",
-            bytes=host.weights // share,
-            source=WEIGHTS_CODE,
-            place=CPU,
-            formula="embedding, layers behind -ngl, experts kept",
-        ),
-        ServerItem(
-            figure=POOL,
-            name="KV buffer of the host",
-            bytes=host.cache // share,
-            source=CACHE_CODE,
-            place=CPU,
-        ),
-        ServerItem(
-            figure=ACTIVATION,
-            name="compute buffer of the host",
-            bytes=host.compute // share,
-            source=COMPUTE_CODE,
-            place=CPU,
-            formula="inputs of the graph, layers that run there",
-        ),
-    )
-    return tuple(one for one in items if one.bytes or one.place != CPU)
-
-
-def _sequence_bytes(plan: ServerLayout, layers: tuple[tuple[int, int], ...], context: int) -> int:
-    """What one sequence takes of the cells of some layers: the first of each kind, its number."""
-    one = CacheCells(
-        context=context,
-        each=context,
-        slots=1,
-        streams=1,
-        window=min(context, plan.cells.window) if plan.cells.window else 0,
-    )
-    return sum(count * layer_bytes(plan.file.arch, place, one, plan.build, plan.keys, plan.values)
-               for place, count in layers)  # fmt: skip
-
-
 def serve(run: Run) -> ServerMemory:
-    """One GPU of the server."""
-    plan, gpu = planned(run), int(run.stage)
-    all_of = laid_out(plan)
-    own, found = all_of[gpu], plan.cells
-    places = tuple(i for i, device in enumerate(plan.where.layers)
-                   if device == gpu and plan.offload_kqv)  # fmt: skip
-    used = own.total > 0
-    cached = alike(plan, gpu if own.cache else plan.gpus)  # the host comes last
-    needs = own.total + (own_bytes(run) if used else 0)
+    """Memory of one GPU of the server: the run's stage is its number."""
+    layout, gpu = server_layout(run), int(run.stage)
+    devices = device_bytes(layout)
+    buffers, cells = devices[gpu], layout.cells
+    cached = [
+        place
+        for place, device in enumerate(layout.devices.layers)
+        if device == gpu and layout.offload_kqv
+    ]
+    used = buffers.total > 0
+    kinds = layer_kinds(layout, gpu if buffers.cache else layout.gpus)  # the host is the last
+    needs = buffers.total + (process_bytes(run) if used else 0)
     return ServerMemory(
-        items=_items(plan, all_of, gpu),
-        tokens=found.context,
-        token_bytes=token_bytes(run.arch, places, plan.build, plan.keys, plan.values),
-        max_seq_len=found.each,
-        most_sequences=found.slots,
-        sequence_bytes=lambda context: _sequence_bytes(plan, cached, context),
+        items=_items(layout, devices, gpu),
+        tokens=cells.context,
+        token_bytes=token_bytes(run.arch, cached, layout.build, layout.keys, layout.values),
+        max_seq_len=cells.sequence,
+        most_sequences=cells.slots,
+        sequence_bytes=lambda context: _sequence_bytes(layout, kinds, context),
         needs_bytes=needs,
-        on_host=all_of[-1].cache,
+        on_host=devices[-1].cache,
         outside=tuple(_outside(run)) if used else (),
-        problem=_problem(plan, needs, gpu, run) if needs > run.free_bytes else "",
-        command=tuple(_command(run, plan)),
-        notes=tuple(_notes(run, plan)),
+        problem=_start_problem(layout, needs, gpu, run) if needs > run.free_bytes else "",
+        command=tuple(command(run, layout)),
+        notes=tuple(_notes(run, layout)),
     )
+
+
+def _items(
+    layout: ServerLayout, devices: tuple[DeviceBytes, ...], gpu: int
+) -> tuple[ServerItem, ...]:
+    """One GPU's buffers, and its share of the host's."""
+    items = (*_gpu_items(layout, devices[gpu], gpu), *_host_items(layout, devices[-1]))
+    return tuple(item for item in items if item.bytes or item.place != CPU)
+
+
+def _gpu_items(layout: ServerLayout, buffers: DeviceBytes, gpu: int) -> Iterator[ServerItem]:
+    devices, cells, setting = layout.devices, layout.cells, layout.setting
+    weights = f"{devices.layers.count(gpu)} of {len(devices.layers)} layers"
+    if devices.output == gpu:
+        weights += ", the output"
+    weights += f"; {'as stored' if layout.file.stored else layout.file.ftype}"
+    cache = f"{cells.size} cells x {cells.streams} of K {layout.keys}, V {layout.values}"
+    if cells.window:
+        cache += f"; {cells.window} in layers with a window"
+    compute = f"{setting.tokens} tokens, {setting.outputs} with logits"
+    compute += ", flash attention" if layout.flash else ", scores in fp32"
+    for figure, name, size, source, formula in (
+        (WEIGHTS, "model buffer", buffers.weights, WEIGHTS_CODE, weights),
+        (ACTIVATION, "compute buffer", buffers.compute, COMPUTE_CODE, compute),
+        (POOL, "KV buffer", buffers.cache, CACHE_CODE, cache),
+        (NON_TORCH, "CUDA pool", buffers.pool, POOL_CODE, ""),
+    ):
+        yield ServerItem(figure=figure, name=name, bytes=size, source=source, formula=formula)
+
+
+def _host_items(layout: ServerLayout, buffers: DeviceBytes) -> Iterator[ServerItem]:
+    """The host's buffers, divided by the number of GPUs."""
+    weights = "embedding, layers behind -ngl, experts kept"
+    compute = "inputs of the graph, layers that run there"
+    for figure, name, size, source, formula in (
+        (WEIGHTS, "model buffer of the host", buffers.weights, WEIGHTS_CODE, weights),
+        (POOL, "KV buffer of the host", buffers.cache, CACHE_CODE, ""),
+        (ACTIVATION, "compute buffer of the host", buffers.compute, COMPUTE_CODE, compute),
+    ):
+        share = size // max(1, layout.gpus)
+        yield ServerItem(
+            figure=figure, name=name, bytes=share, source=source, place=CPU, formula=formula
+        )
+
+
+def _sequence_bytes(layout: ServerLayout, kinds: tuple[tuple[int, int], ...], context: int) -> int:
+    """Bytes of cache that one sequence takes in layers of `kinds`: (first index, number) each."""
+    window = min(context, layout.cells.window) if layout.cells.window else 0
+    cells = CacheCells(context=context, sequence=context, slots=1, streams=1, window=window)
+    types = (layout.build, layout.keys, layout.values)
+    arch = layout.file.arch
+    return sum(count * layer_bytes(arch, place, cells, *types) for place, count in kinds)
 
 
 def _outside(run: Run) -> Iterator[NamedBytes]:
@@ -187,93 +125,64 @@ def _outside(run: Run) -> Iterator[NamedBytes]:
     yield "cuBLAS handle", handle_bytes(run), str(HANDLE_SOURCE)
 
 
-def own_bytes(run: Run) -> int:
-    """What a process has on a GPU beside its buffers."""
+def process_bytes(run: Run) -> int:
+    """Bytes of a process on a GPU outside its buffers: CUDA's context and the cuBLAS handle."""
     return sum(size for _, size, _ in _outside(run))
 
 
-def _problem(plan: ServerLayout, needs: int, gpu: int, run: Run) -> str:
-    """What is short, and the nearest ways out."""
-    ways, free = _ways(plan, run.free_bytes, own_bytes(run)), run.free_bytes
-    said = f"; try inference.{' or '.join(ways)}" if ways else "; use a larger GPU, or more of them"
-    return f"GPU {gpu} needs {needs / GIB:.2f} GiB of {free / GIB:.2f}{said}"
+def _start_problem(layout: ServerLayout, needs: int, gpu: int, run: Run) -> str:
+    """Which GPU is too small, and the nearest settings with which the server fits."""
+    free = run.free_bytes
+    settings = _fitting_settings(layout, free, process_bytes(run))
+    advice = "; use a larger GPU, or more of them"
+    if settings:
+        advice = f"; try inference.{' or '.join(settings)}"
+    return f"GPU {gpu} needs {needs / GIB:.2f} GiB of {free / GIB:.2f}{advice}"
 
 
 @remembered(32, always=True)
-def _ways(plan: ServerLayout, free: int, own: int) -> list[str]:
-    """Settings with which every GPU has room, the same for each that is short of it."""
-    ways = []
-    experts = fewest_on_host(plan, free, own)
+def _fitting_settings(layout: ServerLayout, free: int, outside: int) -> list[str]:
+    """Settings with which every GPU has enough memory, as a run file writes them."""
+    settings = []
+    experts = fewest_on_host(layout, free, outside)
     if experts:
-        ways.append(f"n_cpu_moe={experts}")
-    layers = most_layers(plan, free, own)
+        settings.append(f"n_cpu_moe={experts}")
+    layers = most_layers(layout, free, outside)
     if layers:
-        ways.append(f"n_gpu_layers={layers}")
-    context = longest(plan, free, own)
+        settings.append(f"n_gpu_layers={layers}")
+    context = longest_context(layout, free, outside)
     if context:
-        ways.append(f"max_seq_len={context}")
-    if plan.keys == "F16" and plan.flash:
-        half = replace(plan, keys="Q8_0", values="Q8_0")
-        if fits(half, free, own):
-            ways.append("kv_cache_dtype=int8")
-    return ways
+        settings.append(f"max_seq_len={context}")
+    if layout.keys == "F16" and layout.flash:
+        half = replace(layout, keys="Q8_0", values="Q8_0")
+        if fits(half, free, outside):
+            settings.append("kv_cache_dtype=int8")
+    return settings
 
 
-def _command(run: Run, plan: ServerLayout) -> Iterator[str]:
-    options = run.options
-    layers = "all" if plan.offloaded >= ALL else str(plan.offloaded)
-    file = "MODEL" if plan.file.stored else "MODEL.gguf"
-    yield from ("llama-server", "-m", file, "-c", str(plan.context), "-ngl", layers)
-    if any(options[key] is not None for key in ("n_parallel", "max_num_seqs", "batch_size")):
-        yield from ("-np", str(plan.slots))
-    if options["kv_unified"]:
-        yield "-kvu"
-    yield from ("-b", str(plan.batch), "-ub", str(plan.ubatch))
-    if (plan.keys, plan.values) != ("F16", "F16"):
-        yield from ("-ctk", plan.keys.lower(), "-ctv", plan.values.lower())
-    if options["flash_attn"] is not None:
-        yield from ("-fa", "on" if plan.flash else "off") if plan.build >= FLASH_AUTO else ("-fa",)
-    if options["split_mode"] == "none":
-        yield from ("-sm", "none", "-mg", str(options["main_gpu"] or 0))
-    if plan.shares:
-        yield from ("-ts", ",".join(f"{share:g}" for share in plan.shares))
-    if plan.on_host:
-        yield from ("--n-cpu-moe", str(plan.on_host))
-    flags = (("no_kv_offload", "-nkvo"), ("swa_full", "--swa-full"))
-    yield from (word for key, word in flags if options[key])
-
-
-def _notes(run: Run, plan: ServerLayout) -> Iterator[str]:
-    asked = build_number(str(run.options["engine_version"])) or NEWEST
-    if asked > NEWEST:
-        yield f"llama.cpp b{asked} is newer than what is modelled; b{NEWEST} is taken"
-    if run.options["n_gpu_layers"] is None and plan.build >= FLASH_AUTO:
+def _notes(run: Run, layout: ServerLayout) -> Iterator[str]:
+    build = build_number(str(run.options["engine_version"])) or NEWEST
+    if build > NEWEST:
+        yield f"llama.cpp b{build} is newer than what is modelled; b{NEWEST} is taken"
+    if run.options["n_gpu_layers"] is None and layout.build >= FLASH_AUTO:
         yield ("llama-server lowers -c and -ngl by itself where they are left out (--fit on); the "
                "figures are for all layers and this context")  # fmt: skip
-    if plan.flash and not has_flash(plan):
-        yield (f"CUDA has no flash kernel for K {plan.keys}, V {plan.values} and this head size: "
-               "attention runs on the host")  # fmt: skip
+    if layout.flash and not has_flash(layout):
+        types = f"K {layout.keys}, V {layout.values}"
+        yield (f"CUDA has no flash kernel for {types} and this head size: attention runs on the "
+               "host")  # fmt: skip
     if run.arch.family not in CHECKED:
         yield (f"the compute buffer of {run.arch.family} models follows llama.cpp's general graph, "
                "which was not laid beside its own")  # fmt: skip
-    if plan.keys not in CACHE_KINDS:
-        yield f"a cache in {plan.keys} needs a build with GGML_CUDA_FA_ALL_QUANTS"
+    if layout.keys not in CACHE_KINDS:
+        yield f"a cache in {layout.keys} needs a build with GGML_CUDA_FA_ALL_QUANTS"
 
 
 def stage_layers(run: Run) -> list[int]:
-    """Layers on each GPU."""
-    plan = planned(run)
-    return [sum(one == gpu for one in plan.where.layers) for gpu in range(plan.gpus)]
+    """The number of layers on each GPU."""
+    layout = server_layout(run)
+    return [layout.devices.layers.count(gpu) for gpu in range(layout.gpus)]
 
-
-OPTIONS: dict[str, Any] = {
-    "engine_version": f"b{NEWEST}", "max_seq_len": None, "batch_size": None, "max_num_seqs": None,
-    "n_parallel": None, "prompt_len": None, "new_tokens": None, "dtype": "fp16",
-    "quantization": "q4_k_m", "kv_cache_dtype": "auto", "cache_type_k": None, "cache_type_v": None,
-    "n_gpu_layers": None, "n_batch": 2048, "n_ubatch": 512, "flash_attn": None, "kv_unified": None,
-    "split_mode": "layer", "tensor_split": None, "main_gpu": None, "n_cpu_moe": None,
-    "no_kv_offload": False, "swa_full": False,
-}  # fmt: skip
 
 ENGINE = Engine(
     name="llamacpp",

@@ -1,8 +1,8 @@
-"""The tensors of a compute graph: what each takes, what it reads, and what it is a view of.
+"""The tensors of a compute graph: sizes, sources, and the tensor that each is a view of.
 
-Sizes run as in ggml: `ne` elements along each of four dimensions, the innermost first, and `nb`
-bytes from one to the next. A graph lists its tensors in the order of ggml_build_forward_expand:
-what a tensor reads comes first, from left to right.
+As in ggml, `ne` is the number of elements along each of four dimensions, the innermost first, and
+`nb` the stride of each in bytes. A graph lists its tensors in the order of
+ggml_build_forward_expand: the sources of a tensor come before it, from left to right.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from ...weights.ggml_types import BLOCKS, PLAIN
 
 Sizes = tuple[int, int, int, int]
-# Ops whose result may take the place of what they read (ggml-alloc.c ggml_op_can_inplace).
+# Ops that may write their result over a source (ggml-alloc.c ggml_op_can_inplace).
 IN_PLACE = frozenset({
     "add", "add_id", "sub", "mul", "div", "sqr", "sqrt", "scale", "unary", "rope", "rms_norm",
     "soft_max", "fill", "log",
@@ -21,13 +21,21 @@ LEAF, VIEW = "", "view"
 
 
 class GraphTensor:
-    """One tensor. `place`: the device whose buffer has it before the graph runs; `view`: the
-    tensor whose bytes it shows; `given` and `kept`: an input of the graph, an output of it.
+    """One tensor of a graph.
+
+    - `place`: the device that holds it before the graph runs (weights, cache); None: computed
+    - `backend`: the device that computes it, -1 until the scheduler has assigned one
+    - `buffer`, `address`: the device whose compute buffer holds it, and where
+    - `view`: the tensor that owns its bytes; None: it owns them itself
+    - `is_input`, `is_output`: the host writes it before the graph runs; reads it after
+    - `children`, `views`: readers and views that the allocator still waits for
+    - `on_gpu`: whether CUDA has a kernel for it
+    - `extra`: bytes after it that its kernel uses as workspace
     """
 
     __slots__ = (
-        "address", "allocated", "backend", "children", "extra", "given", "held", "kept", "kind",
-        "name", "nb", "ne", "on_gpu", "op", "place", "sources", "view", "views", "weight",
+        "address", "allocated", "backend", "buffer", "children", "extra", "is_input", "is_output",
+        "kind", "name", "nb", "ne", "on_gpu", "op", "place", "sources", "view", "views", "weight",
     )  # fmt: skip
 
     view: GraphTensor | None
@@ -41,85 +49,88 @@ class GraphTensor:
         self.sources = list(sources)
         self.view = (view.view or view) if view is not None else None
         self.place: int | None = None
-        self.weight = self.given = self.kept = self.allocated = False
-        self.on_gpu = True  # whether a GPU has a kernel for it
+        self.weight = self.is_input = self.is_output = self.allocated = False
+        self.on_gpu = True
         self.backend, self.address, self.children, self.views = -1, -1, 0, 0
-        self.extra = 0  # bytes behind it that its kernel works in
-        self.held = -1  # the device whose compute buffer has it
+        self.extra, self.buffer = 0, -1
 
     @property
     def num_bytes(self) -> int:
-        """From its first byte to its last."""
+        """Bytes from its first element to the end of its last."""
         ne, nb = self.ne, self.nb
         if not all(ne):
             return 0
-        behind = (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
-        return ne[0] * nb[0] // BLOCKS[self.kind][0] + behind
+        outer = (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
+        return ne[0] * nb[0] // BLOCKS[self.kind][0] + outer
 
     @property
     def numel(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return self.ne[0] * self.ne[1] * self.ne[2] * self.ne[3]
 
-    def alike(self, other: GraphTensor) -> bool:
+    def same_layout(self, other: GraphTensor) -> bool:
         """Whether both have the same type, sizes and strides."""
         return self.ne == other.ne and self.nb == other.nb and self.kind == other.kind
 
 
 def strides(kind: str, ne: Sizes) -> Sizes:
-    """Bytes between neighbours of a tensor without gaps."""
+    """The strides in bytes of a contiguous tensor."""
     block, size = BLOCKS[kind]
     row = size * (ne[0] // block)
     return size, row, row * ne[1], row * ne[1] * ne[2]
 
 
 def four(sizes: Iterable[int]) -> Sizes:
-    """Sizes with ones behind them."""
+    """Sizes filled up with ones to four dimensions."""
     a, b, c, d = (*sizes, 1, 1, 1)[:4]
     return a, b, c, d
 
 
-def new(op: str, sizes: Iterable[int], sources: Sequence[GraphTensor] = (), kind: str = "F32",
+def new_op(op: str, sizes: Iterable[int], sources: Sequence[GraphTensor] = (), kind: str = "F32",
         name: str = "") -> GraphTensor:  # fmt: skip
-    """The result of an op: without gaps, in its own memory."""
+    """The result of an op: contiguous, in new memory."""
     return GraphTensor(op, kind, four(sizes), sources, name=name)
 
 
-def alike(op: str, *sources: GraphTensor) -> GraphTensor:
-    """A result of the first source's sizes."""
+def op_like(op: str, *sources: GraphTensor) -> GraphTensor:
+    """The result of an op that has the type and sizes of its first source."""
     return GraphTensor(op, sources[0].kind, sources[0].ne, sources)
 
 
 def graph_input(name: str, sizes: Iterable[int], kind: str = "I32") -> GraphTensor:
-    """What the host writes before the graph runs."""
-    made = new(LEAF, sizes, kind=kind, name=name)
-    made.given = True
-    return made
+    """An input, which the host writes before the graph runs."""
+    tensor = new_op(LEAF, sizes, kind=kind, name=name)
+    tensor.is_input = True
+    return tensor
 
 
-def stored(name: str, kind: str, sizes: Iterable[int], place: int, *, weight: bool) -> GraphTensor:
-    """A weight, or a part of the cache: in a buffer of its own."""
-    made = new(LEAF, sizes, kind=kind, name=name)
-    made.place, made.weight = place, weight
-    return made
+def buffer_tensor(
+    name: str, kind: str, sizes: Iterable[int], place: int, *, weight: bool
+) -> GraphTensor:
+    """A weight, or a tensor of the cache, in the model or KV buffer of device `place`."""
+    tensor = new_op(LEAF, sizes, kind=kind, name=name)
+    tensor.place, tensor.weight = place, weight
+    return tensor
 
 
 def view(of: GraphTensor, sizes: Iterable[int], nb: Sequence[int] = ()) -> GraphTensor:
-    """A window on a tensor; `nb` from the second dimension on, by default as if without gaps."""
+    """A view of a tensor.
+
+    `nb`: strides in bytes from the second dimension on; by default those of a contiguous tensor.
+    """
     ne = four(sizes)
-    plain = strides(of.kind, ne)
+    contiguous = strides(of.kind, ne)
     if not nb:
-        return GraphTensor(VIEW, of.kind, ne, (of,), nb=plain, view=of)
-    given = list(nb)
-    while len(given) < 3:
-        given.append(given[-1] * ne[len(given)])
-    return GraphTensor(
-        VIEW, of.kind, ne, (of,), nb=(plain[0], given[0], given[1], given[2]), view=of
-    )
+        return GraphTensor(VIEW, of.kind, ne, (of,), nb=contiguous, view=of)
+    outer = list(nb)
+    while len(outer) < 3:
+        outer.append(outer[-1] * ne[len(outer)])
+    steps = (contiguous[0], outer[0], outer[1], outer[2])
+    return GraphTensor(VIEW, of.kind, ne, (of,), nb=steps, view=of)
 
 
 def reshape(of: GraphTensor, *sizes: int) -> GraphTensor:
-    """The same bytes in other dimensions."""
+    """A contiguous view with other dimensions."""
     return view(of, sizes)
 
 
@@ -132,46 +143,49 @@ def permute(of: GraphTensor, *axes: int) -> GraphTensor:
 
 
 def mul_mat(weight: GraphTensor, x: GraphTensor) -> GraphTensor:
-    """weight x x: rows of the weight against rows of x."""
-    return new("mul_mat", (weight.ne[1], x.ne[1], x.ne[2], x.ne[3]), (weight, x))
+    """A matrix product: rows of the weight times rows of x."""
+    return new_op("mul_mat", (weight.ne[1], x.ne[1], x.ne[2], x.ne[3]), (weight, x))
 
 
 def mul_mat_id(weights: GraphTensor, x: GraphTensor, ids: GraphTensor) -> GraphTensor:
-    """The same for the experts that each token has."""
-    return new("mul_mat_id", (weights.ne[1], ids.ne[0], x.ne[2]), (weights, x, ids))
+    """A matrix product of each token with the weights of its experts, `ids`."""
+    return new_op("mul_mat_id", (weights.ne[1], ids.ne[0], x.ne[2]), (weights, x, ids))
 
 
 def get_rows(table: GraphTensor, rows: GraphTensor) -> GraphTensor:
-    """Rows of a table; whole numbers stay what they are, the rest becomes fp32."""
+    """Rows of a table: integers stay I32, every other type becomes fp32."""
     kind = "I32" if table.kind == "I32" else "F32"
     sizes = (table.ne[0], rows.ne[0], rows.ne[1], rows.ne[2])
-    return new("get_rows", sizes, (table, rows), kind)
+    return new_op("get_rows", sizes, (table, rows), kind)
 
 
-def written(target: GraphTensor, *sources: GraphTensor, op: str = "set_rows") -> GraphTensor:
-    """An op whose result is in a tensor that is there already."""
+def write_into(target: GraphTensor, *sources: GraphTensor, op: str = "set_rows") -> GraphTensor:
+    """An op that writes its result into an existing tensor."""
     return GraphTensor(op, target.kind, target.ne, sources, nb=target.nb, view=target)
 
 
 def quantized(kind: str) -> bool:
-    """Whether a type has scales."""
+    """Whether a ggml type is a quantized one."""
     return kind not in PLAIN
 
 
 class ComputeGraph:
-    """Tensors in the order in which they are computed, and what they read that is not."""
+    """The computed tensors in their order (`nodes`), and those that are only read (`leaves`).
+
+    `fixed`: tensors that are assigned to a device before the graph is scheduled.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[GraphTensor] = []
         self.leaves: list[GraphTensor] = []
-        self.fixed: dict[GraphTensor, int] = {}  # tensors that were told a device
-        self._seen: set[GraphTensor] = set()
+        self.fixed: dict[GraphTensor, int] = {}
+        self._added: set[GraphTensor] = set()
 
     def expand(self, tensor: GraphTensor) -> GraphTensor:
-        """Add a tensor and all that it reads."""
-        if tensor in self._seen:
+        """Add a tensor after all of its sources, unless it is in the graph already."""
+        if tensor in self._added:
             return tensor
-        self._seen.add(tensor)
+        self._added.add(tensor)
         for source in tensor.sources:
             self.expand(source)
         (self.nodes if tensor.op else self.leaves).append(tensor)

@@ -13,10 +13,11 @@ from ...ledger.num import ceil_div
 from ...model.arch import Arch
 from ...run.run import Run
 from ...weights.shards import ServerShard
-from .versions import TORCH, backend, beams, max_seq_len, tokens_per_block, version
+from .defaults import beams, max_seq_len, tokens_per_block
+from .versions import TORCH, backend, version
 
 BITS = {"bf16": 16, "fp16": 16, "fp32": 32, "fp8": 8, "int8": 8}
-NEVER = 1 << 62  # bytes of a sequence where there is no block for it
+NO_BLOCK_BYTES = 1 << 62  # bytes of a sequence where there is no block for it
 SCALED = 16  # elements of NVFP4 that share an fp8 scale
 
 
@@ -52,11 +53,16 @@ class WindowPools(Struct, frozen=True, kw_only=True):
         of the window with the least room.
         """
         parts = [
-            int(ceil_div(
-                whole * self.beams * int(ceil_div(min(context, window.tokens), self.block)), count,
-            )) if count else NEVER
+            int(
+                ceil_div(
+                    whole * self.beams * int(ceil_div(min(context, window.tokens), self.block)),
+                    count,
+                )
+            )
+            if count
+            else NO_BLOCK_BYTES
             for window, count in zip(self.windows, self.blocks, strict=True)
-        ]  # fmt: skip
+        ]
         return max(parts, default=0)
 
 
@@ -75,7 +81,7 @@ def cache_dtype(run: Run) -> str:
     return run.precision.partition("_")[0]
 
 
-def row(run: Run) -> Row:
+def cache_row(run: Run) -> Row:
     """Bytes of one head's key or value; NVFP4 has an fp8 scale for every 16 elements."""
     name = cache_dtype(run)
     if name == "nvfp4":
@@ -88,7 +94,7 @@ def layer_bytes(
 ) -> int:
     """One token in one layer; an indexer's key is fp8 with a scale for every 128 elements."""
     total = 0
-    for one in layer_cache(arch.layers[place], None, shard, row(run), 16, 16):
+    for one in layer_cache(arch.layers[place], None, shard, cache_row(run), 16, 16):
         if one.kind == STATE or (one.kind == CROSS) != cross:
             continue
         elements = getattr(getattr(arch.layers[place].mixer, "index", None), "key_dim", 0)
@@ -96,7 +102,7 @@ def layer_bytes(
     return total
 
 
-def windows(run: Run, shard: ServerShard) -> tuple[WindowLayers, ...]:
+def window_layers(run: Run, shard: ServerShard) -> tuple[WindowLayers, ...]:
     """The rank's layers by window, shortest first; a draft's layers are beside the longest.
 
     `max_attention_window` is a pattern that repeats over the layers.
@@ -127,7 +133,7 @@ def pool(run: Run, shard: ServerShard, available: int) -> WindowPools:
     The PyTorch backend rounds down since 1.2.0, and up before, as engines always do. `max_tokens`
     caps the blocks where there is one window.
     """
-    found, block = windows(run, shard), tokens_per_block(run)
+    found, block = window_layers(run, shard), tokens_per_block(run)
     cross, share = cross_bytes(run, shard), 0.0
     if cross:
         share = float(run.options.get("cross_kv_cache_fraction") or 0.5)
@@ -152,7 +158,7 @@ def pool(run: Run, shard: ServerShard, available: int) -> WindowPools:
 
 def sequence_needs(run: Run, shard: ServerShard, context: int) -> int:
     """The least pool that holds one sequence: every window has an equal share."""
-    block, found = tokens_per_block(run), windows(run, shard)
+    block, found = tokens_per_block(run), window_layers(run, shard)
     each = [window.token_bytes * block * int(ceil_div(min(context, window.tokens), block))
             for window in found]  # fmt: skip
     return beams(run) * len(found) * max(each, default=0)

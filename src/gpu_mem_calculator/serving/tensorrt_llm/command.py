@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...run.run import Run
-from .versions import ENGINES, TORCH, backend, beams, max_batch_size, max_num_tokens, max_seq_len
+from .defaults import beams, max_batch_size, max_num_tokens, max_seq_len
+from .versions import ENGINES, TORCH, backend
 
 MODEL, ENGINE_DIR, FILE = "MODEL", "ENGINE_DIR", "options.yaml"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -26,10 +27,10 @@ def command(run: Run) -> tuple[str, ...]:
     for word, value, default in sizes:
         if value != default:
             words += [word, f"{value:g}" if isinstance(value, float) else str(value)]
-    return (*words, *(("--extra_llm_api_options", FILE) if settings(run) else ()))
+    return (*words, *(("--extra_llm_api_options", FILE) if extra_options(run) else ()))
 
 
-def settings(run: Run) -> list[str]:
+def extra_options(run: Run) -> list[str]:
     """Lines of the file that has the rest."""
     options, cache = run.options, {}
     lines = []
@@ -43,7 +44,7 @@ def settings(run: Run) -> list[str]:
         if options.get(key):
             cache[name] = options[key]
     if cache:
-        lines.append(f"kv_cache_config: {_inline(cache)}")
+        lines.append(f"kv_cache_config: {_inline_yaml(cache)}")
     if options.get("enforce_eager"):
         lines.append("cuda_graph_config: null")
     elif options.get("cuda_graph_max_bs"):
@@ -52,7 +53,7 @@ def settings(run: Run) -> list[str]:
         lines.append(f"lora_config: {{max_lora_rank: {options['max_lora_rank']}, "
                      f"max_loras: {options.get('max_loras') or 1}}}")  # fmt: skip
     if options.get("speculative_method"):
-        lines.append(f"speculative_config: {_inline(_speculation(run))}")
+        lines.append(f"speculative_config: {_inline_yaml(_speculation(run))}")
     return lines
 
 
@@ -66,13 +67,13 @@ def _speculation(run: Run) -> dict[str, object]:
     return {key: value for key, value in found.items() if value}
 
 
-def _inline(found: Mapping[str, object]) -> str:
+def _inline_yaml(found: Mapping[str, object]) -> str:
     return f"{{{', '.join(f'{key}: {value}' for key, value in found.items())}}}"
 
 
 def settings_note(run: Run) -> Iterator[str]:
     """What the file must say, and how an engine is built."""
-    lines = settings(run)
+    lines = extra_options(run)
     if lines:
         yield f"{FILE}: {'; '.join(lines)}"
     if backend(run) == ENGINES:

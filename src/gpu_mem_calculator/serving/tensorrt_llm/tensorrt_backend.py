@@ -15,29 +15,30 @@ from ...ledger.source import Source, code, measured
 from ...ledger.units import MIB
 from ...run.run import Run
 from ...run.served import ACTIVATION, NON_TORCH, ServerItem
-from ...weights.layer_widths import LayerWidths, kinds
+from ...weights.layer_widths import LayerWidths, distinct_widths
 from ...weights.shards import ServerShard
-from .versions import beams, max_batch_size, max_num_tokens, max_seq_len, since, version
+from .defaults import beams, max_batch_size, max_num_tokens, max_seq_len
+from .versions import row_of_version, version
 
 GEMM_BYTES = 32 * MIB  # workspace of the GEMM plugin
 TOP_K, TOP_K_BLOCKS = 1024, 8  # kernels/samplingTopKKernels.h
-PLANNED = measured(
+CONTEXT_SOURCE = measured(
     "TensorRT-LLM's logs of engines with GEMM plugins: GPT-2 (two sizes, 0.20) and Qwen2.5-0.5B in "
     "int8 (two sizes, 0.14) within 0.1 %, GPT-J in FP8 (0.12) 3 %; 5h for 2h with AWQ (Qwen2.5-7B, "
     "two sizes, 1.2.1) within 0.5 %"
 )
-DECODER = code(
+DECODER_SOURCE = code(
     "TensorRT-LLM 1.2.1 cpp/tensorrt_llm/runtime/decoderState.cpp reshapeBuffers, "
     "layers/penaltyLayer.cpp, kernels/samplingTopKKernels.h; a log of 0.14 has the same sum"
 )
-BUFFERS = code(
+BUFFERS_SOURCE = code(
     "TensorRT-LLM 1.2.1 cpp/tensorrt_llm/batch_manager/runtimeBuffers.cpp, transformerBuffers.cpp "
     "and decoderBuffers.cpp; logs of 0.12 to 0.14 have the same sum (4 engines, within 1 %)"
 )
 # Lists of B x S whole numbers beside the decoder's since which version: ids, log probabilities and
 # cache indirections.
 LISTS = (((1, 0, 0), 3), ((0, 17, 0), 5), ((0, 0, 0), 6))
-WIDE = ("awq", "gptq_int4", "int4", "nvfp4")  # inputs are scaled in copies
+SCALED_INPUTS = ("awq", "gptq_int4", "int4", "nvfp4")  # inputs are scaled in copies
 
 
 def token_bytes(run: Run, wide: LayerWidths) -> int:
@@ -45,7 +46,7 @@ def token_bytes(run: Run, wide: LayerWidths) -> int:
     together with the residual and the input.
     """
     size, named = 4 if run.precision == "fp32" else 2, run.options.get("quantization")
-    rows, narrow = 5 if named in WIDE else 2, 1 if named == "fp8" else size
+    rows, narrow = 5 if named in SCALED_INPUTS else 2, 1 if named == "fp8" else size
     behind = 0 if wide.up > wide.act else narrow * wide.act
     feed = size * (wide.up + rows * wide.hidden) + behind
     if wide.experts is not None:
@@ -53,12 +54,12 @@ def token_bytes(run: Run, wide: LayerWidths) -> int:
     return max(feed, size * (2 * wide.hidden + wide.mixed + wide.read))
 
 
-def context(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+def context_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """The execution context: the layers of the largest pass, and a block for what fits in none of
     theirs, the GEMM workspace beside gate and up or the logits.
     """
     tokens, batch = max_num_tokens(run), max_batch_size(run) * beams(run)
-    found = kinds(run.arch, shard)
+    found = distinct_widths(run.arch, shard)
     each = max((token_bytes(run, wide) for wide in found), default=0)
     size = 4 if run.precision == "fp32" else 2
     logits = batch * shard.vocab(run.arch.vocab) * size if shard.head else 0
@@ -66,25 +67,28 @@ def context(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     gated = any(wide.up > wide.act or wide.experts for wide in found)
     more = max(GEMM_BYTES if gated else 0, logits if logits > block else 0)
     yield ServerItem(
-        figure=ACTIVATION, name="execution context", bytes=tokens * each + more, source=PLANNED,
+        figure=ACTIVATION,
+        name="execution context",
+        bytes=tokens * each + more,
+        source=CONTEXT_SOURCE,
         formula=f"{tokens:,} tokens x {each:,} bytes + {more:,}",
-    )  # fmt: skip
+    )
 
 
-def runtime(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+def runtime_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """Buffers of the runtime and of its decoder, for B sequences: logits, ids, log probabilities,
     biases, penalties (twice with beams), the workspace of sampling.
     """
     batch, wide = max_batch_size(run), beams(run)
     length, vocab = batch * wide * max_seq_len(run) * 4, batch * run.arch.vocab * 4
     logits = vocab * wide if shard.head else 0
-    yield _item("runtime buffers", logits + since(run, LISTS) * length, BUFFERS)
+    yield _item("runtime buffers", logits + row_of_version(run, LISTS) * length, BUFFERS_SOURCE)
     if not shard.head:
         return
     lists = length * (4 if wide == 1 else 8)
     penalties = 2 * vocab * wide * (1 if wide == 1 else 2)
     sampling = vocab * (1 if version(run) >= (0, 14, 0) else 2) + batch * TOP_K * TOP_K_BLOCKS * 8
-    yield _item("decoder", lists + vocab + penalties + sampling, DECODER)
+    yield _item("decoder", lists + vocab + penalties + sampling, DECODER_SOURCE)
 
 
 def _item(name: str, size: int, source: Source) -> ServerItem:

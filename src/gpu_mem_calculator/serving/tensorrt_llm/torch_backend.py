@@ -18,10 +18,11 @@ from ...ledger.units import MIB
 from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
 from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem
-from ...weights.layer_widths import LayerWidths, kinds
+from ...weights.layer_widths import LayerWidths, distinct_widths
 from ...weights.rank_weights import run_scheme
 from ...weights.shards import ServerShard
-from .versions import beams, max_batch_size, max_num_tokens, max_seq_len, tokens_per_block, version
+from .defaults import beams, max_batch_size, max_num_tokens, max_seq_len, tokens_per_block
+from .versions import version
 from .weights import ALIGNED, MXFP4
 
 LAYER_CODE = code("TensorRT-LLM 1.2.1 _torch/modules/gated_mlp.py and models/modeling_llama.py: "
@@ -54,52 +55,67 @@ def layer_bytes(run: Run, wide: LayerWidths, tokens: int) -> int:
     experts = 0
     if wide.experts is not None:
         one, padded = wide.experts, run_scheme(run).name == MXFP4
-        row = _padded(h) if padded else h
-        up, act = (2 * _padded(one.up // 2), _padded(one.act)) if padded else (one.up, one.act)
+        row = _aligned(h) if padded else h
+        up, act = (2 * _aligned(one.up // 2), _aligned(one.act)) if padded else (one.up, one.act)
         rows = 4 * h + (2 * row if padded else 0) + (h if wide.up else 0)
         experts = size * (rows + one.top_k * (max(row, act) + max(up, row)))
         experts += one.top_k * 8 + one.count * 8  # logits, places of the rows
     return tokens * max(attention, feed, experts)
 
 
-def _padded(size: int) -> int:
+def _aligned(size: int) -> int:
     return int(ceil_div(size, ALIGNED)) * ALIGNED
 
 
-def activation(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+def activation_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """The trial run's highest moment: a layer, or the logits of each prompt's last token."""
     tokens = max_num_tokens(run)
     size = 2 if run.precision != "fp32" else 4
-    layers = max((layer_bytes(run, wide, tokens) for wide in kinds(run.arch, shard)), default=0)
+    layers = max(
+        (layer_bytes(run, wide, tokens) for wide in distinct_widths(run.arch, shard)), default=0
+    )
     prompts = int(ceil_div(tokens, max(1, max_seq_len(run) - 1)))
     logits = prompts * run.arch.vocab * (size + 4) if shard.head else 0
     yield ServerItem(
-        figure=ACTIVATION, name="trial run: one layer at work", bytes=max(layers, logits),
-        source=MOE_CODE if any(wide.experts for wide in kinds(run.arch, shard)) else LAYER_CODE,
+        figure=ACTIVATION,
+        name="trial run: one layer at work",
+        bytes=max(layers, logits),
+        source=MOE_CODE
+        if any(wide.experts for wide in distinct_widths(run.arch, shard))
+        else LAYER_CODE,
         formula=f"{tokens:,} tokens through the widest layer",
-    )  # fmt: skip
+    )
 
 
-def buffers(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+def buffer_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """What is made with the model and stays; the log counts it as loaded (inside torch)."""
     tokens, batch = max_num_tokens(run), max_batch_size(run) * beams(run)
     pages = int(ceil_div(max_seq_len(run) + 1, tokens_per_block(run)))
     rows = (
-        ("rotary tables", _rotary(run),
-         "_torch/attention_backend/interface.py RopeParams: fp32, made once"),
-        ("attention workspace", tokens * max((w.read for w in kinds(run.arch, shard)), default=0)
-         * 2, "cpp/tensorrt_llm/common/attentionOp.cpp getWorkspaceSizeForContext: q by itself"),
-        ("block tables", batch * 2 * pages * 4,
-         "_torch/attention_backend/trtllm.py kv_cache_block_offsets"),
+        (
+            "rotary tables",
+            _rotary_bytes(run),
+            "_torch/attention_backend/interface.py RopeParams: fp32, made once",
+        ),
+        (
+            "attention workspace",
+            tokens * max((w.read for w in distinct_widths(run.arch, shard)), default=0) * 2,
+            "cpp/tensorrt_llm/common/attentionOp.cpp getWorkspaceSizeForContext: q by itself",
+        ),
+        (
+            "block tables",
+            batch * 2 * pages * 4,
+            "_torch/attention_backend/trtllm.py kv_cache_block_offsets",
+        ),
         ("inputs", tokens * 4 * 3 + batch * 4 * 4, "_torch/pyexecutor/model_engine.py __init__"),
-    )  # fmt: skip
+    )
     for name, size, where in rows:
         if size:
             yield ServerItem(figure=WEIGHTS, name=name, bytes=size,
                        source=code(f"TensorRT-LLM 1.2.1 {where}"))  # fmt: skip
 
 
-def _rotary(run: Run) -> int:
+def _rotary_bytes(run: Run) -> int:
     """cos and sin of every position, in fp32."""
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
     sizes = [m.rope_dim if isinstance(m, LatentAttention) else m.rotary_dim
@@ -119,14 +135,16 @@ def graph_sizes(run: Run) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= max_batch_size(run))
 
 
-def graphs(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+def graph_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """The pool that the graphs share: the largest batch's layers and logits."""
     sizes = graph_sizes(run)
     if not sizes:
         return
     ahead = int(run.options.get("num_speculative_tokens") or 0)
     tokens = max(sizes) * beams(run) * (1 + ahead)
-    layers = max((layer_bytes(run, wide, tokens) for wide in kinds(run.arch, shard)), default=0)
+    layers = max(
+        (layer_bytes(run, wide, tokens) for wide in distinct_widths(run.arch, shard)), default=0
+    )
     logits = tokens * run.arch.vocab * 6 if shard.head else 0
     yield ServerItem(
         figure=GRAPHS, name="CUDA graphs", bytes=layers + logits,
@@ -136,7 +154,7 @@ def graphs(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     )  # fmt: skip
 
 
-def outside(run: Run) -> Iterator[ServerItem]:
+def outside_items(run: Run) -> Iterator[ServerItem]:
     """What is not torch's beside the CUDA context: kernels and handles, all-reduce's buffers."""
     yield ServerItem(figure=NON_TORCH, name="kernels and handles", bytes=LIBRARIES_BYTES,
                source=LIBRARIES_SOURCE)  # fmt: skip
@@ -151,7 +169,7 @@ def outside(run: Run) -> Iterator[ServerItem]:
         )  # fmt: skip
 
 
-def states(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+def state_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """States of Mamba and linear attention, for every sequence that may run."""
     bits = 32 if run.precision == "fp32" else 16
     size = sum(

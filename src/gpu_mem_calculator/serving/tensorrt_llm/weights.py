@@ -20,7 +20,7 @@ ADAPTERS = code("TensorRT-LLM 1.2.1 _torch/pyexecutor/_util.py create_py_executo
                 "max_loras adapters of max_lora_rank")  # fmt: skip
 
 
-def weights(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """The model's, and behind it the draft's, whole but for the cuts of tensor parallelism.
 
     An engine has a tied head by itself; torch's allocator rounds where torch loads, and experts in
@@ -43,7 +43,7 @@ def weights(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         yield ServerItem(figure=WEIGHTS, name="draft model", bytes=number, source=ARITHMETIC)
 
 
-def adapters(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+def adapter_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     """Room for adapters on every projection: r (in + out) elements, cut with the projection."""
     rank = run.options.get("max_lora_rank")
     if rank is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...run.run import Run
-from .images import seen_by
-from .versions import NEWEST, parsed, prefill_tokens
+from .defaults import prefill_tokens
+from .images import is_modelled
+from .versions import NEWEST, parse_version
 
 QUANTIZE = {"int8": "eetq", "nf4": "bitsandbytes-nf4", "gptq_int4": "gptq", "gptq_int8": "gptq"}
 DTYPES = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
@@ -45,14 +46,14 @@ def command(run: Run) -> tuple[str, ...]:
 
 def notes(run: Run) -> Iterator[str]:
     """What the user should know."""
-    asked = parsed(str(run.options["engine_version"]))
+    asked = parse_version(str(run.options["engine_version"]))
     if asked is not None and asked > NEWEST:
         yield (f"TGI {run.options['engine_version']} is modelled as "
                f"{'.'.join(map(str, NEWEST))}, the newest that is")  # fmt: skip
     if run.options.get("max_num_batched_tokens") is None:
         yield (f"max_batch_prefill_tokens is {prefill_tokens(run):,}, as the launcher chooses; a "
                "smaller one leaves more for the cache")  # fmt: skip
-    if run.arch.tower and not seen_by(run):
+    if run.arch.tower and not is_modelled(run):
         yield "the picture of the warm-up is left out; it leaves less for the cache"
     if any(run.arch.windows):
         yield "layers with a sliding window keep the whole sequence in TGI"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class EventTape:
+class StreamRecorder:
     """A stream for the allocator, as it is written."""
 
     def __init__(self) -> None:

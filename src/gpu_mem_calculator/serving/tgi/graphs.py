@@ -8,10 +8,11 @@ from ...ledger.num import ceil_div
 from ...ledger.source import code
 from ...run.run import Run
 from ...run.served import GRAPHS, ServerItem
-from ...weights.layer_widths import kinds
+from ...weights.layer_widths import distinct_widths
 from ...weights.rank_weights import BITS
 from ...weights.shards import ServerShard
-from .versions import BY_MODEL, block_size, version
+from .defaults import BY_MODEL, block_size
+from .versions import version
 
 GRAPH_CODE = code(
     "text-generation-inference 3.3.7 flash_causal_lm.py cuda_graph_warmup: logits of each size, "
@@ -31,22 +32,24 @@ def graph_sizes(run: Run) -> tuple[int, ...]:
     if run.options.get("enforce_eager") or (given is None and version(run) < since):
         return ()
     sizes = GRAPH_SIZES if given is None else given
-    return tuple(size for size in sizes if size > ahead(run))  # flash_causal_lm.py warmup
+    return tuple(size for size in sizes if size > tokens_ahead(run))  # flash_causal_lm.py warmup
 
 
-def ahead(run: Run) -> int:
+def tokens_ahead(run: Run) -> int:
     """Tokens guessed ahead; Medusa's heads are the model's own."""
     default = MEDUSA_HEADS if run.options["speculative_method"] == "medusa" else 0
     return int(run.options["num_speculative_tokens"] or default)
 
 
-def graphs(run: Run, own: ServerShard, length: int) -> Iterator[ServerItem]:
+def graph_items(run: Run, own: ServerShard, length: int) -> Iterator[ServerItem]:
     """Logits of each batch size, tables and layers of the largest."""
     sizes = graph_sizes(run)
     if not sizes:
         return
     size, most = BITS[run.precision] // 8, max(sizes)
-    wide = max((8 * w.hidden + 2 * w.up + w.mixed for w in kinds(run.arch, own)), default=0)
+    wide = max(
+        (8 * w.hidden + 2 * w.up + w.mixed for w in distinct_widths(run.arch, own)), default=0
+    )
     logits, tables = sum(sizes) * run.arch.vocab * size, most * int(
         ceil_div(length, block_size(run))) * 4  # fmt: skip
     yield ServerItem(figure=GRAPHS, name="CUDA graphs", bytes=most * wide * size + logits + tables,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ...run.run import Run
-from .events import EventTape
+from .events import StreamRecorder
 from .versions import version
 
 SINCE = (3, 3, 0)
@@ -26,19 +26,19 @@ class PromptImage(Struct, frozen=True):
     tokens: int
 
 
-def picture(run: Run, ranks: int, requests: int, tokens: int) -> PromptImage | None:
+def prompt_image(run: Run, ranks: int, requests: int, tokens: int) -> PromptImage | None:
     """What is seen; `tokens` of the longest request."""
-    if version(run) < SINCE or not seen_by(run):
+    if version(run) < SINCE or not is_modelled(run):
         return None
     return PromptImage(HEADS * PATCHES * PATCHES // ranks, requests * tokens * tokens)
 
 
-def seen_by(run: Run) -> bool:
+def is_modelled(run: Run) -> bool:
     """Whether the model's tower is the one that is modelled."""
     return bool(run.arch.tower) and run.arch.family.startswith(FAMILY)
 
 
-def look(tape: EventTape, seen: PromptImage) -> list[int]:
+def record_image(tape: StreamRecorder, seen: PromptImage) -> list[int]:
     """The tower's attention, which is over when the text begins, and masks that are kept."""
     scores = tape.make(2 * seen.patches)
     scaled = tape.make(2 * seen.patches)

@@ -1,50 +1,59 @@
-"""What torch keeps of loading: TGI moves each projection to the GPU, joins q, k and v, gate and up,
-and lets the pieces go; what the joint tensors take of cached segments cannot all be given back.
-
-text-generation-inference 3.3.7 server/text_generation_server/utils/weights.py get_multi_weights_col
-and layers/tensor_parallel.py TensorParallelEmbedding.
-"""
+"""The weights of one rank of TGI, adapters and memory left over from loading."""
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections.abc import Iterator
 
-from ...ledger.remember import remembered
-from ...replay.allocator import history
-from ...replay.stream import AllocationStream
+from msgspec.structs import replace
+
+from ...ledger.num import ceil_div
+from ...ledger.source import ARITHMETIC, code
+from ...model.adapters import linears
 from ...run.run import Run
+from ...run.served import NON_TORCH, WEIGHTS, ServerItem
 from ...weights import WeightFormat
-from ...weights.rank_weights import BITS
-from ...weights.shards import EMBEDDING, EXPERT, ServerShard, ShardedParameter, held
-from .events import EventTape
+from ...weights.rank_weights import BITS, run_scheme, weight_items
+from ...weights.shards import ServerShard
+from .graphs import tokens_ahead
+from .loading import left_over_bytes
+
+LOAD_CODE = code(
+    "text-generation-inference 3.3.7 server/utils/weights.py get_multi_weights_col, played through "
+    "torch's allocator"
+)
 
 
-def left_over_bytes(run: Run, shard: ServerShard, how: WeightFormat) -> int:
-    """Reserved but not in use when the model is loaded and the cache was emptied."""
-    tape, bits = EventTape(), BITS[run.precision]
-    for _, group in groupby(held(run.arch, shard), lambda one: (one.layer, one.joint or one.name)):
-        _load(tape, [(one, sum(size for _, size in how.stored(one, bits))) for one in group])
-    return _left_over(tuple(tape.sizes), tuple(tape.events))
+def _weight_format(run: Run) -> WeightFormat:
+    """fp8 that TGI makes itself leaves attention and the first and last layer in 16 bits.
+
+    flash_llama_modeling.py no_fp8.
+    """
+    how = run_scheme(run)
+    if how.name != "fp8" or run.quantized is not None:
+        return how
+    prefix, last = run.arch.layer_prefix, len(run.arch.layers) - 1
+    return replace(how, skip=(*how.skip, "self_attn", f"{prefix}.0", f"{prefix}.{last}"))
 
 
-def _load(tape: EventTape, group: list[tuple[ShardedParameter, int]]) -> None:
-    """One tensor, or several that become one. An embedding is copied to have a row more."""
-    pieces = [tape.make(size) for _, size in group]
-    if len(group) > 1:
-        tape.make(sum(size for _, size in group))
-        tape.free(*pieces)
-    elif group[0][0].role == EMBEDDING:
-        tape.make(group[0][1] + group[0][0].shape[-1] * 2)
-        tape.free(*pieces)
-    elif group[0][0].role == EXPERT:  # each by itself, into a tensor that is there
-        piece = tape.make(group[0][1] // max(1, group[0][0].shape[0]))
-        tape.free(piece)
-
-
-@remembered(64, always=True)
-def _left_over(sizes: tuple[int, ...], events: tuple[int, ...]) -> int:
-    """Play it, empty the cache, and see."""
-    end = len(events)
-    stream = AllocationStream(sizes=[*sizes, 512], events=[*events, len(sizes)], empties=[end])
-    allocated, reserved = history(stream)[-1]
-    return reserved - allocated
+def rank_items(run: Run, own: ServerShard) -> Iterator[ServerItem]:
+    """The model, a row of zeros in the embedding, and a head of its own where it is tied."""
+    hidden, size = run.arch.hidden, BITS[run.precision] // 8
+    extra = [("embedding", hidden * size)]
+    if run.arch.head is None:
+        rows = int(ceil_div(run.arch.vocab, own.head_tp or own.tp))
+        extra.append(("output head", rows * hidden * size))
+    if run.options.get("speculative_method") == "medusa":
+        extra.append(("Medusa heads", tokens_ahead(run) * hidden * hidden * size // own.tp))
+    how = _weight_format(run)
+    for name, number in weight_items(run, own, how, extra=extra):
+        yield ServerItem(figure=WEIGHTS, name=name, bytes=number, source=ARITHMETIC)
+    yield ServerItem(figure=NON_TORCH, name="left over from loading", source=LOAD_CODE,
+               bytes=left_over_bytes(run, own, how))  # fmt: skip
+    rank = run.options.get("max_lora_rank")
+    if rank is not None:
+        count = int(run.options.get("max_loras") or 1)
+        wide = sum(int(ceil_div(one.ins[1] + one.outs[1], own.tp))
+                   for layer in own.layers(run.arch) for one in linears(layer))  # fmt: skip
+        yield ServerItem(figure=WEIGHTS, name="adapters", bytes=count * int(rank) * wide * size,
+                   source=code("text-generation-inference 3.3.7 server/adapters/lora.py"),
+                   formula=f"{count} of rank {rank}")  # fmt: skip

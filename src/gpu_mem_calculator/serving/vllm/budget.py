@@ -1,4 +1,4 @@
-"""How much of a card vLLM asks for, what it takes off, and why it would not start."""
+"""One rank's share of the card: what vLLM requests, what it deducts, and why it might not start."""
 
 from __future__ import annotations
 
@@ -14,74 +14,92 @@ from ...run.run import Run
 from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, ServerItem
 from ...weights.rank_weights import ROUNDED, run_scheme
 from ...weights.shards import ServerShard
-from ...weights.vllm_formats import loaded
-from .activations import element_bytes, peak
+from .activations import element_bytes, profile_peak
 from .cache import BlockPool
+from .formats import loaded_format
 from .graphs import COUNTED_FROM, graph_parts
-from .lora import slots
-from .non_torch import before, counted
+from .lora import adapter_slots
+from .non_torch import counted_parts, uncounted_parts
 from .sampler import SourcedBytes
-from .shards import shard
-from .speculative import draft
+from .shards import rank_shard
+from .speculative import draft_model
 from .versions import v1, version
-from .weights import weights
+from .weights import rank_weights
 
-LOADED = code("vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py load_model, as `Model loading took`")
-ADAPTERS = code("vllm 0.11.0 vllm/lora/layers, made while the model is loaded")
-BUFFERS = code("vllm 0.11.0 vllm/v1/spec_decode/eagle.py EagleProposer.__init__")
-OFFLOAD = code("vllm 0.11.0 vllm/model_executor/models/utils.py maybe_offload_to_cpu")
+LOADED_SOURCE = code(
+    "vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py load_model, as `Model loading took`"
+)
+ADAPTERS_SOURCE = code("vllm 0.11.0 vllm/lora/layers, made while the model is loaded")
+BUFFERS_SOURCE = code("vllm 0.11.0 vllm/v1/spec_decode/eagle.py EagleProposer.__init__")
+OFFLOAD_SOURCE = code("vllm 0.11.0 vllm/model_executor/models/utils.py maybe_offload_to_cpu")
 NOT_LAYERS = ("embedding", "output head", "rotary tables", ROUNDED)
-LOOKED_FROM = (0, 9, 1)  # V1 refuses to start where less is free than it asks for
+CHECKS_FREE_FROM = (0, 9, 1)  # V1 refuses to start if less is free than it requests
 
 
 class RankBudget(Struct, frozen=True, kw_only=True):
-    """A rank before its pool: what it holds, and what is left of its share of the card."""
+    """One rank before its pool is allocated; sizes in bytes.
+
+    - `shard`: the rank's part of the model
+    - `items`: weights, activations, memory outside torch, and graphs
+    - `peak_instant`: where the profile run is highest
+    - `requested_bytes`: gpu_memory_utilization x card
+    - `pool_bytes`: what is left for the KV cache
+    - `outside_bytes`: in use before vLLM's first memory snapshot
+    """
 
     shard: ServerShard
     items: tuple[ServerItem, ...]
-    moment: str  # the highest of the trial run
-    requested: int
+    peak_instant: str
+    requested_bytes: int
     pool_bytes: int
-    outside: int  # what lies before vLLM's first look
+    outside_bytes: int
 
     def figure(self, name: str) -> int:
-        """The sum of one figure on the GPU."""
+        """Bytes on the GPU of all items of one figure (weights, activations, ...)."""
         return sum(i.bytes for i in self.items if i.figure == name and i.place == GPU)
 
 
-def rank(run: Run, stage: int) -> RankBudget:
-    """The rank of a stage. `run` has every choice made."""
-    part = shard(run, stage)
-    trial = peak(run, part)
+def rank_budget(run: Run, stage: int) -> RankBudget:
+    """The budget of one rank of a pipeline stage; `run` has every default applied."""
+    shard = rank_shard(run, stage)
+    peak = profile_peak(run, shard)
     items = (
-        *_weights(run, part), *_items(ACTIVATION, trial.parts), *_items(NON_TORCH, counted(run)),
-        *_items(GRAPHS, (*graph_parts(run, part), *forgotten(run, part))),
-    )  # fmt: skip
-    requested = ceil(run.options["gpu_memory_utilization"] * run.card_bytes)
-    made = RankBudget(
-        shard=part,
-        items=items,
-        moment=trial.moment,
-        requested=requested,
-        pool_bytes=0,
-        outside=sum(size for _, size, _ in before(run)),
+        *_weight_items(run, shard),
+        *_items(ACTIVATION, peak.parts),
+        *_items(NON_TORCH, counted_parts(run)),
+        *_items(GRAPHS, (*graph_parts(run, shard), *unbudgeted_parts(run, shard))),
     )
-    given = run.options["kv_cache_memory_bytes"]
-    left = requested - taken(run, made)
-    return RankBudget(shard=part, items=items, moment=trial.moment, requested=requested,
-                pool_bytes=left if given is None else int(given), outside=made.outside)  # fmt: skip
+    requested = ceil(run.options["gpu_memory_utilization"] * run.card_bytes)
+    budget = RankBudget(
+        shard=shard,
+        items=items,
+        peak_instant=peak.instant,
+        requested_bytes=requested,
+        pool_bytes=0,
+        outside_bytes=sum(size for _, size, _ in uncounted_parts(run)),
+    )
+    fixed_pool = run.options["kv_cache_memory_bytes"]
+    left = requested - deducted_bytes(run, budget)
+    return RankBudget(
+        shard=shard,
+        items=items,
+        peak_instant=peak.instant,
+        requested_bytes=requested,
+        pool_bytes=left if fixed_pool is None else int(fixed_pool),
+        outside_bytes=budget.outside_bytes,
+    )
 
 
-def taken(run: Run, one: RankBudget) -> int:
-    """What is taken off the share before the cache gets the rest."""
+def deducted_bytes(run: Run, budget: RankBudget) -> int:
+    """Bytes deducted from the requested share before the cache gets the rest."""
     figures = [WEIGHTS, ACTIVATION, NON_TORCH]
     if counts_graphs(run):
         figures.append(GRAPHS)
-    return sum(one.figure(name) for name in figures)
+    return sum(budget.figure(name) for name in figures)
 
 
 def counts_graphs(run: Run) -> bool:
-    """Whether graphs are guessed and taken off."""
+    """Whether vLLM estimates CUDA graphs and deducts them from the pool."""
     return v1(run) and version(run) >= COUNTED_FROM
 
 
@@ -90,97 +108,121 @@ def _items(figure: str, parts: Iterable[SourcedBytes]) -> tuple[ServerItem, ...]
                  for name, size, source in parts if size)  # fmt: skip
 
 
-def _weights(run: Run, part: ServerShard) -> tuple[ServerItem, ...]:
-    """Parameters, adapters and a draft; some of the layers' may lie in the host's memory."""
+def _weight_items(run: Run, shard: ServerShard) -> tuple[ServerItem, ...]:
+    """Parameters, adapter slots and a draft; offloaded parameters are in host memory."""
     rows: list[tuple[str, int, Source]] = [
-        (name, size, LOADED) for name, size in _without(weights(run, part), _away(run, part))
+        (name, size, LOADED_SOURCE)
+        for name, size in _subtract_offloaded(
+            rank_weights(run, shard), _offloaded_bytes(run, shard)
+        )
     ]
-    rows.append(("draft: parameters", _drafted(run, part), LOADED))
+    rows.append(("draft: parameters", _draft_bytes(run, shard), LOADED_SOURCE))
     if v1(run):
-        rows += [(name, size, ADAPTERS) for name, size in slots(run, part)]
-    found = [ServerItem(figure=WEIGHTS, name=name, bytes=size, source=source)
-             for name, size, source in rows if size]  # fmt: skip
-    away = _away(run, part)
-    if away:
-        found.append(
+        rows += [(name, size, ADAPTERS_SOURCE) for name, size in adapter_slots(run, shard)]
+    items = [
+        ServerItem(figure=WEIGHTS, name=name, bytes=size, source=source)
+        for name, size, source in rows
+        if size
+    ]
+    offloaded = _offloaded_bytes(run, shard)
+    if offloaded:
+        items.append(
             ServerItem(
-                figure=WEIGHTS, name="offloaded parameters", bytes=away, source=OFFLOAD, place=CPU
+                figure=WEIGHTS,
+                name="offloaded parameters",
+                bytes=offloaded,
+                source=OFFLOAD_SOURCE,
+                place=CPU,
             )
         )
-    return tuple(found)
+    return tuple(items)
 
 
-def _away(run: Run, part: ServerShard) -> int:
-    """What lies in the host's memory: `cpu_offload_gb`, all of the weights at most."""
-    wanted = int(run.options["cpu_offload_gb"] * GIB)
-    return min(wanted, sum(size for _, size in weights(run, part))) if wanted else 0
+def _offloaded_bytes(run: Run, shard: ServerShard) -> int:
+    """Bytes of weights in host memory: `cpu_offload_gb`, at most all weights."""
+    requested = int(run.options["cpu_offload_gb"] * GIB)
+    return min(requested, sum(size for _, size in rank_weights(run, shard))) if requested else 0
 
 
-def _without(rows: list[tuple[str, int]], away: int) -> Iterator[tuple[str, int]]:
-    """The rows less so many bytes, those of the layers first."""
-    for name, size in sorted(rows, key=lambda row: row[0] in NOT_LAYERS) if away else rows:
-        kept = max(0, size - away)
-        away -= size - kept
-        yield name, kept
+def _subtract_offloaded(rows: list[tuple[str, int]], offloaded: int) -> Iterator[tuple[str, int]]:
+    """The rows minus `offloaded` bytes, taken from the layers' rows first."""
+    for name, size in sorted(rows, key=lambda row: row[0] in NOT_LAYERS) if offloaded else rows:
+        remaining = max(0, size - offloaded)
+        offloaded -= size - remaining
+        yield name, remaining
 
 
-def _drafted(run: Run, part: ServerShard) -> int:
-    """Predictors of further tokens are stored as the model is, another model in its own dtype."""
-    guess, bits = draft(run, part), 8 * element_bytes(run)
-    if not guess.quantized:
-        return sum(one.numel for one in guess.held) * bits // 8
-    how = loaded(run_scheme(run), version(run), run.compute_capability)
-    return sum(size for one in guess.held for _, size in how.stored(one, bits))
+def _draft_bytes(run: Run, shard: ServerShard) -> int:
+    """Bytes of a draft's parameters.
+
+    Multi-token-prediction layers are in the model's weight format, other drafts in its dtype.
+    """
+    draft, bits = draft_model(run, shard), 8 * element_bytes(run)
+    if not draft.quantized:
+        return sum(parameter.numel for parameter in draft.parameters) * bits // 8
+    weight_format = loaded_format(run_scheme(run), version(run), run.compute_capability)
+    return sum(
+        size for parameter in draft.parameters for _, size in weight_format.stored(parameter, bits)
+    )
 
 
-def forgotten(run: Run, part: ServerShard) -> Iterator[SourcedBytes]:
-    """Tensors of the worker that its budget leaves out: buffers of a draft, V0's adapters."""
-    yield from ((name, size, BUFFERS) for name, size in draft(run, part).buffers)
+def unbudgeted_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
+    """Tensors that vLLM does not deduct: a draft's buffers, and V0's adapter slots."""
+    yield from ((name, size, BUFFERS_SOURCE) for name, size in draft_model(run, shard).buffers)
     if not v1(run):
-        yield from ((name, size, ADAPTERS) for name, size in slots(run, part))
+        yield from ((name, size, ADAPTERS_SOURCE) for name, size in adapter_slots(run, shard))
 
 
-def problem(run: Run, one: RankBudget, pool_problem: str) -> str:
-    """Why the rank would not start, in a sentence."""
-    share, free = run.options["gpu_memory_utilization"], run.free_bytes - one.outside
-    given = run.options["kv_cache_memory_bytes"]
-    behind = every(one) - taken(run, one)  # what comes behind the pool
-    fits = max(0, int(100 * (free - behind) / run.card_bytes)) / 100
+def start_problem(run: Run, budget: RankBudget, pool_problem: str) -> str:
+    """Why the rank would not start, in one sentence; empty if it starts."""
+    share, free = run.options["gpu_memory_utilization"], run.free_bytes - budget.outside_bytes
+    requested, deducted = budget.requested_bytes, deducted_bytes(run, budget)
+    by_share = run.options["kv_cache_memory_bytes"] is None
+    after_pool = bytes_without_pool(budget) - deducted
+    fits = max(0, int(100 * (free - after_pool) / run.card_bytes)) / 100
     if free <= 0:
-        return (f"CUDA's context and libraries take {one.outside / GIB:.2f} GiB, and "
-                f"{run.free_bytes / GIB:.2f} are free; use a larger card")  # fmt: skip
-    if v1(run) and version(run) >= LOOKED_FROM and given is None and free < one.requested:
-        return (f"gpu_memory_utilization={share:g} asks for {one.requested / GIB:.2f} GiB, and "
-                f"{free / GIB:.2f} of {run.card_bytes / GIB:.2f} GiB are free when vLLM starts; "
-                f"use {fits:g}")  # fmt: skip
-    if pool_problem and one.pool_bytes <= 0 and given is None:
-        return (f"weights, the trial run and libraries take {taken(run, one) / GIB:.2f} GiB, and "
-                f"gpu_memory_utilization={share:g} gives {one.requested / GIB:.2f}; raise it, use "
-                "more GPUs or fewer bits")  # fmt: skip
+        return (
+            f"CUDA's context and libraries take {budget.outside_bytes / GIB:.2f} GiB, and "
+            f"{run.free_bytes / GIB:.2f} are free; use a larger card"
+        )
+    if v1(run) and version(run) >= CHECKS_FREE_FROM and by_share and free < requested:
+        return (
+            f"gpu_memory_utilization={share:g} asks for {requested / GIB:.2f} GiB, and "
+            f"{free / GIB:.2f} of {run.card_bytes / GIB:.2f} GiB are free when vLLM starts; "
+            f"use {fits:g}"
+        )
+    if pool_problem and budget.pool_bytes <= 0 and by_share:
+        return (
+            f"weights, the trial run and libraries take {deducted / GIB:.2f} GiB, and "
+            f"gpu_memory_utilization={share:g} gives {requested / GIB:.2f}; raise it, use "
+            "more GPUs or fewer bits"
+        )
     if pool_problem:
         return pool_problem
-    over = every(one) + one.pool_bytes - free
-    if over > 0:
-        fix = f"gpu_memory_utilization={fits:g}" if given is None else (
-            f"kv_cache_memory_bytes={max(0, one.pool_bytes - over)}")  # fmt: skip
-        return (f"graphs are captured behind the cache and would lack {over / GIB:.2f} GiB; use "
-                f"{fix} or less")  # fmt: skip
+    excess = bytes_without_pool(budget) + budget.pool_bytes - free
+    if excess > 0:
+        fixed_pool = f"kv_cache_memory_bytes={max(0, budget.pool_bytes - excess)}"
+        fix = f"gpu_memory_utilization={fits:g}" if by_share else fixed_pool
+        return (
+            f"graphs are captured behind the cache and would lack {excess / GIB:.2f} GiB; use "
+            f"{fix} or less"
+        )
     return ""
 
 
-def every(one: RankBudget) -> int:
-    """Everything but the pool."""
-    return sum(one.figure(name) for name in (WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS))
+def bytes_without_pool(budget: RankBudget) -> int:
+    """Bytes of all figures but the pool."""
+    return sum(budget.figure(name) for name in (WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS))
 
 
-def needs_bytes(run: Run, one: RankBudget, pool: BlockPool) -> int:
-    """The least card on which the rank starts and its pool has room for max_model_len."""
+def needs_bytes(run: Run, budget: RankBudget, pool: BlockPool) -> int:
+    """The smallest card, in bytes, on which the rank starts with a pool for max_model_len."""
     share = float(run.options["gpu_memory_utilization"])
     cache = pool.needs_bytes(int(run.options["max_seq_len"])) + pool.spare_bytes
     cache = max(cache, pool.states_bytes)
-    least = [one.outside + every(one) + cache]
+    lower_bounds = [budget.outside_bytes + bytes_without_pool(budget) + cache]
     if run.options["kv_cache_memory_bytes"] is None and pool.block_bytes:
-        least.append(ceil((taken(run, one) + cache) / share))
-        if share < 1 and v1(run) and version(run) >= LOOKED_FROM:
-            least.append(ceil(one.outside / (1 - share)))
-    return max(least)
+        lower_bounds.append(ceil((deducted_bytes(run, budget) + cache) / share))
+        if share < 1 and v1(run) and version(run) >= CHECKS_FREE_FROM:
+            lower_bounds.append(ceil(budget.outside_bytes / (1 - share)))
+    return max(lower_bounds)

@@ -1,52 +1,47 @@
-"""vLLM's pool of the cache: its blocks, the tokens it says it holds, and what a sequence takes.
+"""vLLM's KV-cache pool: its blocks, the tokens that the log reports, and what a sequence takes.
 
-vllm 0.11.0 vllm/v1/core/kv_cache_utils.py; 0.20.1 counts tokens anew; V0: vllm 0.7.3
+vllm 0.11.0 vllm/v1/core/kv_cache_utils.py; 0.20.1 counts tokens differently; V0: vllm 0.7.3
 vllm/worker/worker.py and cache_engine.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from ...generation.kv_cache import LATENT, STATE
 from ...ledger.units import GIB
-from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
 from ...weights.shards import ServerShard
 from .cache_groups import (
-    BlockNeeds,
-    CacheGroup,
     UnsupportedCacheError,
     block_bytes,
-    blocks,
-    groups,
     manages_hybrids,
-    needs,
+    sequence_blocks,
 )
-from .cache_layers import GROWING, CacheSlot, LayerPage, first_block, pages, slots
+from .cache_layers import GROWING, LayerPage, cache_slots, layer_pages
+from .cache_layout import PoolLayout, pool_layout, token_bytes
 from .versions import v1, version
 
-# Caches with scales of their own, and since when (vllm/v1/kv_cache_interface.py KVQuantMode).
-SCALED = {"int8": (0, 20, 0), "int4": (0, 25, 0), "nvfp4": (0, 20, 0)}
-STATES_FROM = (0, 20, 0)  # graphs of decode steps need a state for every sequence
+STATES_FROM = (0, 20, 0)  # graphs of decode steps need one state per sequence
 PREFIX_NOTE = "prefix caching takes no more memory: blocks that are no longer used are kept"
 
 
 class BlockPool(Struct, frozen=True, kw_only=True):
     """The pool of one rank.
 
-    - `blocks`, `block_size` (tokens of a block of the attention layers), `block_bytes`
+    - `blocks`: number of blocks; `block_size`: tokens of a block of the attention layers;
+      `block_bytes`: bytes of a block in all layers of the rank
     - `tokens`: what the log calls "GPU KV cache size"; `concurrency`: "Maximum concurrency"
-    - `token_bytes`: one more token of a long sequence
-    - `sequence_bytes(n)`: what a sequence of n tokens takes of the pool
-    - `needs_bytes(n)`: what vLLM asks for before it starts with max_model_len n; `longest`: the
-      largest n that it would take; `spare_bytes`: a block that it never uses
-    - `items`: what is allocated; less than the pool by less than a block, or by what another rank
-      cannot match
-    - `states_bytes`: the least that graphs of decode steps need
-    - `problem`: why vLLM would not start, in a sentence
+    - `token_bytes`: bytes of one more token of a long sequence
+    - `sequence_bytes(n)`: bytes that a sequence of n tokens takes of the pool
+    - `needs_bytes(n)`: bytes that vLLM requires to start with max_model_len n; `longest`: the
+      largest n that it accepts; `spare_bytes`: a block that it never uses
+    - `items`: name and bytes of what is allocated; smaller than the pool by less than a block, or
+      by what another rank has no memory for
+    - `states_bytes`: the minimum that graphs of decode steps need
+    - `problem`: why vLLM would not start, in one sentence; empty if it starts
     """
 
     blocks: int
@@ -64,109 +59,67 @@ class BlockPool(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class PoolLayout(Struct, frozen=True, kw_only=True):
-    """How a rank's pool is cut: what does not depend on its size."""
+def block_pool(
+    run: Run, shard: ServerShard, pool_bytes: int, num_blocks: int | None = None
+) -> BlockPool:
+    """The pool of one rank from `pool_bytes` of memory.
 
-    groups: tuple[CacheGroup, ...]  # of the whole model
-    here: tuple[CacheGroup, ...]  # the rank's layers of each
-    each: tuple[
-        CacheSlot, ...
-    ]  # the rank's layers, before windows are promoted or pages made equal
-    how: BlockNeeds
-    block_bytes: int
-    block_size: int
-
-
-def plan(run: Run, shard: ServerShard) -> PoolLayout:
-    """Raises `UnsupportedCacheError` where vLLM has no pages for the model."""
-    whole, now = slots(run, shard), version(run)
-    behind = range(len(run.arch.layers), _end(whole)) if shard.head else ()  # a draft's
-    places = {*shard.places, *behind}
-    each = tuple(slot for slot in whole if slot.place in places)
-    made = groups(run, whole if now >= (0, 11, 0) else each)
-    here = tuple(group.of(places) for group in made)
-    block = min((g.page.block for g in made if g.page.kind != STATE), default=first_block(run))
-    return PoolLayout(groups=made, here=here, each=each, how=needs(run),
-                block_bytes=block_bytes(here, now), block_size=block)  # fmt: skip
-
-
-def problems(run: Run) -> Iterator[str]:
-    """Caches that vLLM does not have."""
-    named, now = str(run.options["kv_cache_dtype"]), version(run)
-    mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
-    latent = any(isinstance(mixer, LatentAttention) for mixer in mixers)
-    since = SCALED.get(named)
-    if since is not None and (now < since or latent or not v1(run)):
-        where = "latent attention" if latent else f"vLLM {run.options['engine_version']}"
-        yield f"inference.kv_cache_dtype={named!r} is not in {where}; use 'fp8'"
-    elif named == "nvfp4" and not run.compute_capability.startswith("10."):
-        yield ("inference.kv_cache_dtype='nvfp4' has kernels for compute capability 10.0 alone, "
-               f"not for {run.compute_capability}; use 'fp8'")  # fmt: skip
-    ranks, tp = int(run.options.get("decode_context_parallel_size") or 1), int(run.mesh.tp)
-    if ranks > 1 and tp % ranks:
-        yield (f"inference.decode_context_parallel_size={ranks} must divide "
-               f"tensor_parallel_size={tp}; use {tp}")  # fmt: skip
-    if ranks > 1 and any(run.arch.windows):
-        yield ("inference.decode_context_parallel_size is not for layers with a window; leave it "
-               "out")  # fmt: skip
-    heads = max((m.kv_heads for m in mixers if isinstance(m, Attention)), default=0)
-    if ranks > 1 and heads and ranks > tp // heads:
-        yield (f"inference.decode_context_parallel_size={ranks} shares out what ranks repeat: "
-               f"{tp} ranks repeat {heads} heads {max(1, tp // heads)} times; use at most "
-               "that")  # fmt: skip
-
-
-def _end(whole: tuple[CacheSlot, ...]) -> int:
-    return max((slot.place for slot in whole), default=-1) + 1
-
-
-def pool(run: Run, shard: ServerShard, pool_bytes: int, num_blocks: int | None = None) -> BlockPool:
-    """The rank's pool. `num_blocks`: where another rank of the pipeline has room for fewer."""
+    `num_blocks`: an upper limit, if another pipeline stage has memory for fewer blocks.
+    """
     try:
-        found = plan(run, shard)
-    except UnsupportedCacheError as refusal:
-        return _nothing(f"vLLM {run.options['engine_version']} has no cache for "
-                        f"{run.arch.family}: {refusal}")  # fmt: skip
-    size, length = found.block_bytes, int(run.options["max_seq_len"])
-    if not size:  # no layer of this rank keeps anything
-        return _nothing("")
-    count = max(0, pool_bytes) // size
+        layout = pool_layout(run, shard)
+    except UnsupportedCacheError as error:
+        return _empty_pool(
+            f"vLLM {run.options['engine_version']} has no cache for {run.arch.family}: {error}"
+        )
+    block, length = layout.block_bytes, int(run.options["max_seq_len"])
+    if not block:  # no layer of this rank has a cache
+        return _empty_pool("")
+    count = max(0, pool_bytes) // block
     count = count if num_blocks is None else min(count, num_blocks)
-    sequence = _sequence_bytes(found)
-    asked = _needs_bytes(run, found, sequence)
-    spare = size if version(run) >= (0, 28, 0) else 0  # one block is never used
-    most = pool_bytes - spare
-    longest = _longest(asked, most, length)
-    concurrency = count * size / sequence(length)
+    sequence = _sequence_bytes(layout)
+    required = _needs_bytes(run, layout, sequence)
+    spare = block if version(run) >= (0, 28, 0) else 0  # one block is never used
+    usable = pool_bytes - spare
+    longest = _longest(required, usable, length)
+    concurrency = count * block / sequence(length)
     return BlockPool(
-        blocks=count, block_size=found.block_size, block_bytes=size,
-        tokens=_tokens(run, found, count, concurrency, length), concurrency=concurrency,
-        token_bytes=token_bytes(found), sequence_bytes=sequence, needs_bytes=asked,
-        longest=longest, spare_bytes=spare, items=((_name(found, count), count * size),),
-        states_bytes=_states(run, found) * size,
-        problem=_problem(length, asked(length), most, longest) or _stateless(run, found, count),
-    )  # fmt: skip
+        blocks=count,
+        block_size=layout.block_size,
+        block_bytes=block,
+        tokens=_logged_tokens(run, layout, count, concurrency, length),
+        concurrency=concurrency,
+        token_bytes=token_bytes(layout),
+        sequence_bytes=sequence,
+        needs_bytes=required,
+        longest=longest,
+        spare_bytes=spare,
+        items=((_pool_name(layout, count), count * block),),
+        states_bytes=_state_blocks(run, layout) * block,
+        problem=_length_problem(length, required(length), usable, longest)
+        or _states_problem(run, layout, count),
+    )
 
 
-def _states(run: Run, found: PoolLayout) -> int:
-    """Blocks that decode steps of every sequence need: graphs are captured with a state each.
+def _state_blocks(run: Run, layout: PoolLayout) -> int:
+    """Blocks that decode graphs need: they are captured with one state per sequence.
 
     vllm 0.20.0 vllm/config/compilation.py resolve_cudagraph_mode_and_sizes.
     """
-    kept = any(group.page.kind == STATE for group in found.groups)
-    whole = v1(run) and version(run) >= STATES_FROM and not run.options.get("enforce_eager")
-    return int(run.options["max_num_seqs"]) if kept and whole else 0
+    has_states = any(group.page.kind == STATE for group in layout.groups)
+    graphs = v1(run) and version(run) >= STATES_FROM and not run.options.get("enforce_eager")
+    return int(run.options["max_num_seqs"]) if has_states and graphs else 0
 
 
-def _stateless(run: Run, found: PoolLayout, count: int) -> str:
-    needed = _states(run, found)
+def _states_problem(run: Run, layout: PoolLayout, count: int) -> str:
+    needed = _state_blocks(run, layout)
     if needed <= count:
         return ""
     return (f"max_num_seqs={needed} is more than the {count} states that the cache has room for; "
             f"use max_num_seqs={max(1, count)}")  # fmt: skip
 
 
-def _nothing(problem: str) -> BlockPool:
+def _empty_pool(problem: str) -> BlockPool:
     """A pool without blocks."""
     return BlockPool(
         blocks=0,
@@ -182,103 +135,113 @@ def _nothing(problem: str) -> BlockPool:
     )
 
 
-def _sequence_bytes(found: PoolLayout) -> Callable[[int], int]:
-    kinds = [group.page for group in found.groups]
+def _sequence_bytes(layout: PoolLayout) -> Callable[[int], int]:
+    kinds = [group.page for group in layout.groups]
 
     def sequence(context: int) -> int:
-        return found.block_bytes * sum(blocks(page, context, found.how) for page in kinds)
+        return layout.block_bytes * sum(
+            sequence_blocks(page, context, layout.needs) for page in kinds
+        )
 
     return sequence
 
 
 def _needs_bytes(
-    run: Run, found: PoolLayout, sequence: Callable[[int], int]
+    run: Run, layout: PoolLayout, sequence: Callable[[int], int]
 ) -> Callable[[int], int]:
-    """Before 0.14.0 each layer by itself, windows as such; then, until 0.17.0, the whole model
-    whatever the stages of a pipeline.
+    """Bytes that vLLM requires for a sequence, as a function of its tokens.
+
+    Before 0.14.0 a sum over the layers, with windows; then, until 0.17.0, of the whole model even
+    on one pipeline stage.
     """
     if not v1(run) or version(run) >= (0, 17, 0):
         return sequence
     if version(run) >= (0, 14, 0):
-        whole = block_bytes(found.groups, version(run))
-        return lambda context: sequence(context) // found.block_bytes * whole
+        model_block = block_bytes(layout.groups, version(run))
+        return lambda context: sequence(context) // layout.block_bytes * model_block
     kinds: dict[LayerPage, int] = {}
-    for slot in found.each:
+    for slot in layout.rank_slots:
         kinds[slot.page] = kinds.get(slot.page, 0) + 1
 
-    def asked(context: int) -> int:
-        return sum(count * page.bytes * blocks(page, context, found.how)
-                   for page, count in kinds.items())  # fmt: skip
+    def required(context: int) -> int:
+        return sum(
+            count * page.bytes * sequence_blocks(page, context, layout.needs)
+            for page, count in kinds.items()
+        )
 
-    return asked
+    return required
 
 
-def _longest(asked: Callable[[int], int], room: int, most: int) -> int:
-    """The largest max_model_len that passes, found as vLLM finds it."""
-    low, high = 0, most
+def _longest(required: Callable[[int], int], available: int, length: int) -> int:
+    """The largest max_model_len that vLLM accepts, by the binary search that vLLM uses."""
+    low, high = 0, length
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if asked(middle) <= room else (low, middle - 1)
+        low, high = (middle, high) if required(middle) <= available else (low, middle - 1)
     return low
 
 
-def _tokens(run: Run, found: PoolLayout, count: int, concurrency: float, length: int) -> int:
-    """What the log says: before 0.20.1 blocks of one group, since then sequences x their length."""
+def _logged_tokens(
+    run: Run, layout: PoolLayout, count: int, concurrency: float, length: int
+) -> int:
+    """Tokens in the log: before 0.20.1 blocks of one group, since then concurrency x length."""
     if version(run) >= (0, 20, 1) and v1(run):
         return int(concurrency * length)
-    sizes = [group.page.block for group in found.groups]
-    block = min(sizes, default=found.block_size)
-    return count // max(1, len(sizes)) * block * found.how.context_ranks
+    sizes = [group.page.block for group in layout.groups]
+    block = min(sizes, default=layout.block_size)
+    return count // max(1, len(sizes)) * block * layout.needs.context_ranks
 
 
-def token_bytes(found: PoolLayout) -> int:
-    """A token more takes a part of a block in every group of full attention."""
-    grows = [group.page.block for group in found.groups if group.page.kind in GROWING]
-    return sum(-(-found.block_bytes // (block * found.how.context_ranks)) for block in grows)
-
-
-def _name(found: PoolLayout, count: int) -> str:
-    name = f"keys and values: {count:,} blocks of {found.block_size:,} tokens"
-    if len(found.groups) < 2:
+def _pool_name(layout: PoolLayout, count: int) -> str:
+    name = f"keys and values: {count:,} blocks of {layout.block_size:,} tokens"
+    if len(layout.groups) < 2:
         return name
-    layers = max(len(group.slots) for group in found.here)
-    return f"{name}, {len(found.groups)} groups of {layers} layers"
+    layers = max(len(group.slots) for group in layout.rank_groups)
+    return f"{name}, {len(layout.groups)} groups of {layers} layers"
 
 
-def _problem(length: int, asked: int, room: int, longest: int) -> str:
-    if room <= 0:
+def _length_problem(length: int, required: int, available: int, longest: int) -> str:
+    if available <= 0:
         return "no memory is left for the cache; raise gpu_memory_utilization or use more GPUs"
-    if asked <= room:
+    if required <= available:
         return ""
-    least = f"; use max_seq_len={longest} or less" if longest else ""
-    return (f"one sequence of max_seq_len={length} takes {asked / GIB:.2f} GiB of cache, and "
-            f"{room / GIB:.2f} GiB are left{least}")  # fmt: skip
+    fix = f"; use max_seq_len={longest} or less" if longest else ""
+    return (
+        f"one sequence of max_seq_len={length} takes {required / GIB:.2f} GiB of cache, and "
+        f"{available / GIB:.2f} GiB are left{fix}"
+    )
 
 
-def outside_bytes(run: Run, shard: ServerShard) -> int:
-    """States of Mamba layers that V0 keeps beside the pool, one for each sequence it runs.
+def states_outside_pool(run: Run, shard: ServerShard) -> int:
+    """Bytes of Mamba states that V0 allocates outside the pool, one per running sequence.
 
-    vllm 0.7.3 vllm/model_executor/models/mamba_cache.py; made in the trial run.
+    vllm 0.7.3 vllm/model_executor/models/mamba_cache.py; allocated in the profile run.
     """
     if v1(run):
         return 0
-    each = sum(page.state_bytes for place in shard.places
-               for page in pages(run, run.arch, run.arch.layers[place], None, shard)
-               if page.kind == STATE)  # fmt: skip
-    return int(run.options["max_num_seqs"]) * each
+    sequence_bytes = sum(
+        page.state_bytes
+        for place in shard.places
+        for page in layer_pages(run, run.arch, run.arch.layers[place], None, shard)
+        if page.kind == STATE
+    )
+    return int(run.options["max_num_seqs"]) * sequence_bytes
 
 
 def notes(run: Run, shard: ServerShard) -> tuple[str, ...]:
-    """What people should know about the cache of this run."""
-    found = []
+    """Sentences for the user about the cache of this run."""
+    sentences = []
     if run.options.get("enable_prefix_caching") is not False:
-        found.append(PREFIX_NOTE)
-    whole = slots(run, shard)
-    local = any(slot.page.window for slot in whole) and any(
-        slot.page.kind in GROWING for slot in whole)  # fmt: skip
-    if local and not manages_hybrids(run, whole):
-        found.append("this version keeps every token of layers with a window, as of the others")
-    if any(s.page.kind == LATENT for s in whole) and shard.attention_tp > 1:
-        found.append("latent attention keeps the same on every rank; "
-                     "decode_context_parallel_size would share it out")  # fmt: skip
-    return tuple(found)
+        sentences.append(PREFIX_NOTE)
+    all_slots = cache_slots(run, shard)
+    local = any(slot.page.window for slot in all_slots) and any(
+        slot.page.kind in GROWING for slot in all_slots
+    )
+    if local and not manages_hybrids(run, all_slots):
+        sentences.append("this version keeps every token of layers with a window, as of the others")
+    if any(slot.page.kind == LATENT for slot in all_slots) and shard.attention_tp > 1:
+        sentences.append(
+            "latent attention keeps the same on every rank; "
+            "decode_context_parallel_size would share it out"
+        )
+    return tuple(sentences)

@@ -1,4 +1,4 @@
-"""The words that start the server: what is not vLLM's own choice."""
+"""The `vllm serve` command of a run; options at vLLM's defaults are left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ...run.run import Run
 from .versions import v1, version
 
-# A key of the run file, and its flag.
+# Run file key and its flag.
 VALUES = (
     ("max_seq_len", "--max-model-len"), ("tensor_parallel_size", "--tensor-parallel-size"),
     ("pipeline_parallel_size", "--pipeline-parallel-size"),
@@ -25,14 +25,14 @@ VALUES = (
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 CACHES = {"bf16": "bfloat16", "fp16": "float16", "int8": "int8_per_token_head",
           "int4": "int4_per_token_head"}  # fmt: skip
-# Weights that vLLM turns into few bits while it loads; others must lie in the checkpoint.
+# Formats that vLLM quantizes to while it loads; the others must be in the checkpoint.
 ONLINE = {"fp8": "fp8", "nf4": "bitsandbytes"}
 
 
 def command(run: Run, defaults: Mapping[str, Any]) -> tuple[str, ...]:
-    """`run` is as it was given."""
-    told = run.options["use_flashinfer_sampler"]
-    start = () if told is None else ("env", f"VLLM_USE_FLASHINFER_SAMPLER={int(told)}")
+    """The words of the command; `run` must be as the user wrote it, without defaults applied."""
+    flashinfer = run.options["use_flashinfer_sampler"]
+    start = () if flashinfer is None else ("env", f"VLLM_USE_FLASHINFER_SAMPLER={int(flashinfer)}")
     return (*start, "vllm", "serve", "MODEL", *_flags(run, defaults))
 
 
@@ -67,13 +67,13 @@ def _speculation(run: Run) -> Iterator[str]:
     if options["speculative_method"] is None and options["speculative_model"] is None:
         return
     model = options["speculative_model"]
-    found = {
+    config = {
         "method": options["speculative_method"],
         "model": model if isinstance(model, str | None) else "DRAFT",
         "num_speculative_tokens": options["num_speculative_tokens"],
     }
-    said = {key: value for key, value in found.items() if value is not None}
+    stated = {key: value for key, value in config.items() if value is not None}
     if v1(run) or version(run) >= (0, 8, 0):
-        yield from ("--speculative-config", json.dumps(said))
+        yield from ("--speculative-config", json.dumps(stated))
     else:
-        yield from ("--speculative-model", str(said.get("model", "[ngram]")))
+        yield from ("--speculative-model", str(stated.get("model", "[ngram]")))

@@ -1,9 +1,9 @@
-"""vLLM: a server that measures a trial run, and gives what is left of its share to the cache.
+"""vLLM: it profiles one pass, then gives the rest of its memory share to the KV cache.
 
     pool = gpu_memory_utilization x card - weights - activations - non-torch (- graphs from 0.20 on)
 
-Each term has its own file in this folder. Versions from 0.4 on; what is newer than the
-newest that is modelled is taken for it.
+Each term has a file in this folder. Versions from 0.4 on are modelled; a version newer than the
+newest one modelled is treated as that one.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from ...ledger.units import GIB
 from ...run.engine import Engine
 from ...run.run import Run
 from ...run.served import POOL, ServerItem, ServerMemory
-from ...weights import FormatError
-from ...weights.rank_weights import run_scheme
-from . import cache, lora, shards, speculative, versions
-from .budget import RankBudget, counts_graphs, needs_bytes, problem, rank
-from .cache import BlockPool, pool
+from . import cache, speculative, versions
+from .budget import RankBudget, counts_graphs, needs_bytes, rank_budget, start_problem
+from .cache import BlockPool, block_pool
+from .checks import problems
 from .command import command
-from .defaults import settled
-from .images import pictures
-from .non_torch import before
+from .defaults import apply_defaults
+from .images import num_images
+from .non_torch import uncounted_parts
 from .shards import stage_layers
 
-PAGES = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
-SWAPPED = code("vllm 0.7.3 vllm/worker/cache_engine.py: swap_space of the host for each GPU")
+POOL_SOURCE = code("vllm 0.11.0 vllm/v1/core/kv_cache_utils.py get_kv_cache_configs")
+SWAP_SOURCE = code("vllm 0.7.3 vllm/worker/cache_engine.py: swap_space of the host for each GPU")
 OPTIONS: dict[str, Any] = {
     "engine_version": versions.NEWEST, "engine_generation": None, "max_seq_len": None,
     "dtype": "bf16", "quantization": "none", "kv_cache_dtype": "auto",
@@ -47,101 +46,86 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def problems(run: Run) -> Iterator[str]:
-    """What vLLM refuses, and what is not modelled."""
-    yield from versions.problems(run)
-    yield from shards.problems(run)
-    yield from cache.problems(run)
-    yield from lora.problems(run)
-    yield from speculative.problems(run)
-    yield from _choices(run)
-    try:
-        run_scheme(run)
-    except FormatError as refused:
-        yield str(refused)
-
-
-def _choices(run: Run) -> Iterator[str]:
-    options, new = run.options, versions.v1(run)
-    if new and options["swap_space"]:
-        yield "inference.swap_space is of vLLM's V0 engine; leave it out"
-    if options["kv_cache_memory_bytes"] is not None and versions.version(run) < (0, 10, 2):
-        yield "inference.kv_cache_memory_bytes is in vLLM from 0.10.2 on; leave it out"
-    if options["decode_context_parallel_size"] > 1 and versions.version(run) < (0, 10, 2):
-        yield "inference.decode_context_parallel_size is in vLLM from 0.10.2 on; leave it out"
-    how = settled(run).options
-    length, tokens = int(how["max_seq_len"]), int(how["max_num_batched_tokens"])
-    if tokens < length and not how["enable_chunked_prefill"]:
-        yield (f"inference.max_num_batched_tokens={tokens} is less than max_seq_len={length}, and "
-               f"prompts are not cut; set it to {length}")  # fmt: skip
-    if tokens < int(how["max_num_seqs"]):
-        yield (f"inference.max_num_batched_tokens={tokens} is less than max_num_seqs="
-               f"{how['max_num_seqs']}; set max_num_seqs to {tokens}")  # fmt: skip
-
-
 def serve(run: Run) -> ServerMemory:
-    """The rank of a pipeline stage; the one with the least room decides the number of blocks."""
-    how, stage = settled(run), int(run.stage)
-    ranks = [rank(how, number) for number in range(int(how.mesh.pp))]
-    pools = (pool(how, one.shard, one.pool_bytes) for one in ranks)
-    least = min((one.blocks for one in pools if one.block_bytes), default=0)
-    here = ranks[stage]
-    cache = pool(how, here.shard, here.pool_bytes, num_blocks=least)
-    if not cache.block_bytes:  # a model that keeps nothing, or one that vLLM has no pages for
-        here = replace(here, pool_bytes=0)
-    length = int(how.options["max_seq_len"])
+    """The memory of one rank of pipeline stage `run.stage`.
+
+    All stages use the block count of the stage with the fewest blocks.
+    """
+    resolved, stage = apply_defaults(run), int(run.stage)
+    budgets = [rank_budget(resolved, number) for number in range(int(resolved.mesh.pp))]
+    pools = (block_pool(resolved, budget.shard, budget.pool_bytes) for budget in budgets)
+    fewest_blocks = min((budget.blocks for budget in pools if budget.block_bytes), default=0)
+    rank = budgets[stage]
+    pool = block_pool(resolved, rank.shard, rank.pool_bytes, num_blocks=fewest_blocks)
+    if not pool.block_bytes:  # a model that keeps nothing, or one that vLLM has no pages for
+        rank = replace(rank, pool_bytes=0)
+    length = int(resolved.options["max_seq_len"])
     return ServerMemory(
-        items=(*here.items, *_pool(here, cache), *_host(how)), tokens=cache.tokens,
-        token_bytes=cache.token_bytes, max_seq_len=length,
-        most_sequences=int(how.options["max_num_seqs"]), sequence_bytes=cache.sequence_bytes,
-        needs_bytes=needs_bytes(how, here, cache),
-        outside=before(how),
-        problem=problem(how, here, cache.problem), command=command(run, OPTIONS),
-        notes=tuple(_notes(how, here)),
-    )  # fmt: skip
+        items=(*rank.items, *_pool_item(rank, pool), *_host_items(resolved)),
+        tokens=pool.tokens,
+        token_bytes=pool.token_bytes,
+        max_seq_len=length,
+        most_sequences=int(resolved.options["max_num_seqs"]),
+        sequence_bytes=pool.sequence_bytes,
+        needs_bytes=needs_bytes(resolved, rank, pool),
+        outside=uncounted_parts(resolved),
+        problem=start_problem(resolved, rank, pool.problem),
+        command=command(run, OPTIONS),
+        notes=tuple(_notes(resolved, rank)),
+    )
 
 
-def _pool(here: RankBudget, cache: BlockPool) -> Iterator[ServerItem]:
-    """The pool as vLLM announces it; less than a block of it stays unused."""
-    allocated = sum(size for _, size in cache.items)
-    whole = max(0, here.pool_bytes)
-    parts = (*cache.items, ("not used", whole - allocated))
-    name = cache.items[0][0] if cache.items else "keys and values"
-    yield ServerItem(figure=POOL, name=name, bytes=whole, source=PAGES, parts=parts,
-               formula="share of the card - weights - activations - non-torch")  # fmt: skip
+def _pool_item(rank: RankBudget, pool: BlockPool) -> Iterator[ServerItem]:
+    """The pool as vLLM logs it, in bytes; less than one block of it is unused."""
+    allocated = sum(size for _, size in pool.items)
+    pool_bytes = max(0, rank.pool_bytes)
+    parts = (*pool.items, ("not used", pool_bytes - allocated))
+    name = pool.items[0][0] if pool.items else "keys and values"
+    yield ServerItem(
+        figure=POOL,
+        name=name,
+        bytes=pool_bytes,
+        source=POOL_SOURCE,
+        parts=parts,
+        formula="share of the card - weights - activations - non-torch",
+    )
 
 
-def _host(how: Run) -> Iterator[ServerItem]:
-    swapped = int(how.options["swap_space"] * GIB)
-    if swapped:
-        yield ServerItem(figure=POOL, name="swap space", bytes=swapped, source=SWAPPED, place=CPU)
+def _host_items(run: Run) -> Iterator[ServerItem]:
+    swap_bytes = int(run.options["swap_space"] * GIB)
+    if swap_bytes:
+        yield ServerItem(
+            figure=POOL, name="swap space", bytes=swap_bytes, source=SWAP_SOURCE, place=CPU
+        )
 
 
-def _notes(how: Run, here: RankBudget) -> Iterator[str]:
-    """What the user should know."""
-    options, now = how.options, versions.version(how)
-    newest = versions.parsed(versions.NEWEST) or now
-    if now > newest:
+def _notes(run: Run, rank: RankBudget) -> Iterator[str]:
+    """Sentences for the user about this estimate."""
+    options, vllm_version = run.options, versions.version(run)
+    newest = versions.parse_version(versions.NEWEST) or vllm_version
+    if vllm_version > newest:
         yield f"vLLM {options['engine_version']} is taken for {versions.NEWEST}"
     tokens, seqs = options["max_num_batched_tokens"], options["max_num_seqs"]
-    yield (f"the trial run is highest in {here.moment}, with max_num_batched_tokens={tokens} and "
-           f"max_num_seqs={seqs}")  # fmt: skip
-    if versions.FIRST_V1 <= now < (0, 11, 1) and options["use_flashinfer_sampler"] is None:
+    yield (
+        f"the trial run is highest in {rank.peak_instant}, with max_num_batched_tokens={tokens} "
+        f"and max_num_seqs={seqs}"
+    )
+    if versions.FIRST_V1 <= vllm_version < (0, 11, 1) and options["use_flashinfer_sampler"] is None:
         yield ("with FlashInfer installed, as in the docker image, sampling takes about a third; "
                "then set use_flashinfer_sampler=true")  # fmt: skip
-    if how.arch.tower and not pictures(how):
+    if run.arch.tower and not num_images(run):
         yield "the trial run of the vision tower is left out; images make it larger"
-    if not options["enforce_eager"] and not counts_graphs(how):
+    if not options["enforce_eager"] and not counts_graphs(run):
         yield "CUDA graphs come on top of gpu_memory_utilization in this version"
-    yield from cache.notes(how, here.shard)
-    yield from speculative.notes(how)
+    yield from cache.notes(run, rank.shard)
+    yield from speculative.notes(run)
 
 
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
     options=OPTIONS,
-    generations=versions.ENDED,
+    generations=versions.LAST_VERSIONS,
     axes=frozenset({"tp", "pp", "ep"}),
     transformers=False,
     problems=problems,

@@ -1,7 +1,7 @@
-"""CUDA graphs: which batch sizes are captured, and what they take.
+"""CUDA graphs: which batch sizes vLLM captures, and the memory they take.
 
-V0 captures the whole model for batches of up to 256 sequences; V1 pieces between attentions for up
-to 512 tokens, and from 0.11 on whole decode steps as well.
+V0 captures the whole model for batches of up to 256 sequences. V1 captures the pieces between
+attentions for up to 512 tokens, and from 0.11 on whole decode steps as well.
 
 Legend: s splits of the keys of a sequence, G graphs, L layers.
 """
@@ -16,7 +16,7 @@ from ...model.blocks import Attention, LatentAttention, Moe
 from ...run.run import Run
 from ...step.workspaces import cublas_bytes
 from ...weights.shards import ServerShard
-from .activations import element_bytes, kinds, piece
+from .activations import compiled_widths, distinct_widths, element_bytes
 from .sampler import SourcedBytes
 from .speculative import tokens_ahead
 from .versions import v1, version
@@ -34,65 +34,71 @@ WHOLE_FROM, COARSE_FROM, COUNTED_FROM = (0, 11, 0), (0, 11, 1), (0, 20, 0)
 NO_SPLITS = ("gpt_oss", "gemma3")  # other attention kernels
 
 
-def largest(run: Run) -> int:
-    """The largest number of tokens of a graph; 0: none."""
+def largest_graph(run: Run) -> int:
+    """Tokens of the largest graph; 0 if none is captured."""
     options, seqs = run.options, int(run.options["max_num_seqs"])
     if options["enforce_eager"]:
         return 0
     if not v1(run):
         return min(256, -(-seqs // 8) * 8 if seqs > 4 else seqs)
-    most = options["max_cudagraph_capture_size"]
-    if most is None:
-        ahead = 1 + tokens_ahead(run) if version(run) >= (0, 13, 0) else 1
-        most = min(2 * seqs * ahead, 1024 if _wide(run) else 512)
-    return min(int(most), int(options["max_num_batched_tokens"]))
+    limit = options["max_cudagraph_capture_size"]
+    if limit is None:
+        step_tokens = 1 + tokens_ahead(run) if version(run) >= (0, 13, 0) else 1
+        limit = min(2 * seqs * step_tokens, 1024 if _captures_1024(run) else 512)
+    return min(int(limit), int(options["max_num_batched_tokens"]))
 
 
-def _wide(run: Run) -> bool:
-    """gpt-oss is captured for up to 1,024 tokens, from 0.28 on every model on Blackwell."""
-    now = version(run)
-    blackwell = run.compute_capability.startswith("10.") and now >= (0, 28, 0)
-    return blackwell or (run.arch.family == "gpt_oss" and now >= COARSE_FROM)
+def _captures_1024(run: Run) -> bool:
+    """Whether graphs go up to 1,024 tokens: gpt-oss, from 0.28 on every model on Blackwell."""
+    vllm_version = version(run)
+    blackwell = run.compute_capability.startswith("10.") and vllm_version >= (0, 28, 0)
+    return blackwell or (run.arch.family == "gpt_oss" and vllm_version >= COARSE_FROM)
 
 
-def sizes(run: Run) -> tuple[int, ...]:
-    """Tokens of each graph: 1, 2, 4, then steps of 8; of 16 beyond 256 from 0.11.1 on."""
-    top = largest(run)
-    fine = top if version(run) < COARSE_FROM else min(top, 255)
-    found = [*(n for n in (1, 2, 4) if n <= top), *range(8, fine + 1, 8)]
+def graph_sizes(run: Run) -> tuple[int, ...]:
+    """Tokens of each graph: 1, 2, 4, then steps of 8; from 0.11.1 on steps of 16 beyond 256."""
+    largest = largest_graph(run)
+    last_of_8 = largest if version(run) < COARSE_FROM else min(largest, 255)
+    sizes = [*(n for n in (1, 2, 4) if n <= largest), *range(8, last_of_8 + 1, 8)]
     if version(run) >= COARSE_FROM:
-        found += range(256, top + 1, 16)
-    return tuple(found)
+        sizes += range(256, largest + 1, 16)
+    return tuple(sizes)
 
 
-def count(run: Run) -> int:
-    """Graphs: of pieces for all sizes, of whole steps for those that decoding can have."""
-    found = sizes(run)
+def graph_count(run: Run) -> int:
+    """Number of graphs: of pieces for all sizes, of whole steps for sizes that decode can have."""
+    sizes = graph_sizes(run)
     if not v1(run) or version(run) < WHOLE_FROM:
-        return len(found)
-    most = int(run.options["max_num_seqs"]) * (1 + tokens_ahead(run))
-    return len(found) + sum(size <= most for size in found)
+        return len(sizes)
+    decode_tokens = int(run.options["max_num_seqs"]) * (1 + tokens_ahead(run))
+    return len(sizes) + sum(size <= decode_tokens for size in sizes)
 
 
 def graph_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
-    """What capturing takes on a rank."""
-    top, size = largest(run), element_bytes(run)
-    if not top:
+    """Name, bytes and source of what capturing allocates on a rank."""
+    tokens, size = largest_graph(run), element_bytes(run)
+    if not tokens:
         return
-    layers, graphs = len(shard.places), count(run)
-    each = EXPERTS_BYTES if any(isinstance(x.mlp, Moe) for x in shard.layers(run.arch)) else (
-        DENSE_BYTES)  # fmt: skip
-    yield f"{graphs} graphs of {layers} layers", graphs * layers * each, LAYER_SOURCE
-    widest = max((n for kind in kinds(run, shard) for _, n in piece(kind)), default=0)
-    yield f"activations of {top} tokens", top * widest * size, SIZES
+    layers, graphs = len(shard.places), graph_count(run)
+    layer_bytes = (
+        EXPERTS_BYTES
+        if any(isinstance(x.mlp, Moe) for x in shard.layers(run.arch))
+        else (DENSE_BYTES)
+    )
+    yield f"{graphs} graphs of {layers} layers", graphs * layers * layer_bytes, LAYER_SOURCE
+    widest = max(
+        (n for layer_width in distinct_widths(run, shard) for _, n in compiled_widths(layer_width)),
+        default=0,
+    )
+    yield f"activations of {tokens} tokens", tokens * widest * size, SIZES
     yield "cuBLAS workspace of capturing", cublas_bytes(run.compute_capability), SIZES
-    splits = split_bytes(run, shard, min(top, int(run.options["max_num_seqs"])))
+    splits = split_bytes(run, shard, min(tokens, int(run.options["max_num_seqs"])))
     if splits:
         yield "splits of attention", splits, SPLIT_SOURCE
 
 
 def split_bytes(run: Run, shard: ServerShard, tokens: int) -> int:
-    """Sums of every split, head and token of a decode step."""
+    """Bytes of the fp32 partial sums of every split, head and token of a decode step."""
     if (not v1(run) or version(run) < WHOLE_FROM or run.compute_capability != "9.0"
             or run.precision == "fp32" or run.arch.family.startswith(NO_SPLITS)):  # fmt: skip
         return 0

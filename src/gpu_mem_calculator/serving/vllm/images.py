@@ -1,8 +1,8 @@
-"""Pictures of the trial run: V1 sends as many of the largest through the tower as a step takes.
+"""Images of the profile run: V1 sends a step's worth of the largest images through the tower.
 
-They stay on the GPU with what the tower makes of them while the language model runs (vllm 0.11.0
+They stay on the GPU with the tower's outputs while the language model runs (vllm 0.11.0
 vllm/v1/worker/gpu_model_runner.py profile_run). Logs of Gemma 3 and Llama 4 at 0.19.0 agree within
-0.02 GiB. How large the largest is, and into how many patches the tower cuts it, is a model's own:
+0.02 GiB. The size of the largest image and its number of patches depend on the model:
 vllm/model_executor/models, get_image_size_with_most_features.
 
 Legend: p patches, w width of the tower, f its feed-forward.
@@ -22,33 +22,44 @@ from ...run.run import Run
 from .sampler import SourcedBytes
 from .versions import v1, version
 
-TRIAL = code("vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py profile_run, "
-             "vllm/v1/worker/utils.py MultiModalBudget")  # fmt: skip
-PADDED = ((0, 11, 0), (0, 13, 0))  # each output is copied into as many rows as the budget has
+PROFILE_SOURCE = code(
+    "vllm 0.11.0 vllm/v1/worker/gpu_model_runner.py profile_run, "
+    "vllm/v1/worker/utils.py MultiModalBudget"
+)
+PADDED = (
+    (0, 11, 0),
+    (0, 13, 0),
+)  # versions that copy each output into as many rows as the budget has
 QWEN_TOKENS, QWEN_MERGED = 16384, 4  # max_pixels of their processors; patches of a token
-GEMMA3_SIDE, GEMMA3_AROUND = 896, 4  # marks and lines around a picture
+GEMMA3_SIDE, GEMMA3_AROUND = 896, 4  # tokens around an image
 LLAMA4_SIDE, LLAMA4_TILES, LLAMA4_TOKENS = 336, 17, 144
 PIXTRAL_SIDES = {14: 1540, 16: 1024}  # by the size of a patch
 
 
 class LargestImage(Struct, frozen=True):
-    """The largest one."""
+    """The largest image of a model.
 
-    tokens: int  # of a step's budget
-    rows: int  # that the language model reads
-    patches: int  # that the tower reads
-    elements: int  # that the processor makes
+    - `tokens`: what it takes of a step's token budget
+    - `rows`: rows that the language model reads
+    - `patches`: patches that the tower reads
+    - `elements`: elements of the processor's output
+    """
+
+    tokens: int
+    rows: int
+    patches: int
+    elements: int
 
 
-def picture(arch: Arch) -> LargestImage | None:
-    """The largest picture of a model; none where it sees nothing, or it is not known."""
+def largest_image(arch: Arch) -> LargestImage | None:
+    """The largest image of a model; None without a tower, or if its tower is not modelled."""
     tower = {weight.name.rpartition("model.")[2]: weight for weight in arch.tower}
-    shape = [size for _, size in _first(arch, "patch").dims] if arch.tower else []
+    shape = [size for _, size in _first_weight(arch, "patch").dims] if arch.tower else []
     if "visual.patch_embed.proj.weight" in tower:
         patches = QWEN_TOKENS * QWEN_MERGED
-        read = 1 + sum("deepstack" in name and name.endswith("fc2.weight") for name in tower)
+        outputs = 1 + sum("deepstack" in name and name.endswith("fc2.weight") for name in tower)
         elements = patches * shape[1] * shape[2] * shape[3] * shape[4]
-        return LargestImage(QWEN_TOKENS, QWEN_TOKENS * read, patches, elements)
+        return LargestImage(QWEN_TOKENS, QWEN_TOKENS * outputs, patches, elements)
     if arch.family.startswith("llama4") and arch.tower:
         tile = (LLAMA4_SIDE // 14) ** 2 + 1
         rows = LLAMA4_TILES * LLAMA4_TOKENS
@@ -64,45 +75,53 @@ def picture(arch: Arch) -> LargestImage | None:
     return None
 
 
-def pictures(run: Run) -> int:
-    """How many of them a step takes."""
-    one, options = picture(run.arch), run.options
-    if one is None or not v1(run):
+def num_images(run: Run) -> int:
+    """Images of one profile step; 0 if none are modelled."""
+    image, options = largest_image(run.arch), run.options
+    if image is None or not v1(run):
         return 0
-    fits = max(1, int(options["max_seq_len"]) // one.tokens)
-    return max(1, min(_budget(run, one) // one.tokens, int(options["max_num_seqs"]) * fits))
-
-
-def kept(run: Run, size: int) -> Iterator[SourcedBytes]:
-    """What stays while the language model runs."""
-    one, count = picture(run.arch), pictures(run)
-    if one is None or not count:
-        return
-    since, until = PADDED
-    rows = max(one.rows, _budget(run, one)) if since <= version(run) < until else one.rows
-    yield f"pictures: {count} of the largest", count * one.elements * size, TRIAL
-    yield "what the tower makes of them", count * rows * run.arch.hidden * size, TRIAL
-
-
-def tower(run: Run, size: int, ranks: int) -> tuple[SourcedBytes, ...]:
-    """The tower's own highest moment, in a feed-forward: 2w + 2f a patch, 3f where it is gated."""
-    one, count = picture(run.arch), pictures(run)
-    if one is None or not count:
-        return ()
-    inner = _first(run.arch, "fc1.weight", "gate_proj", "w1.weight")
-    (_, wide), (_, width) = inner.dims[0], inner.dims[-1]
-    copies = 3 if "gate" in inner.name or "w1" in inner.name else 2
-    each = 2 * width + copies * int(ceil_div(wide, ranks))
-    return (
-        (f"pictures: {count} of the largest", count * one.elements * size, TRIAL),
-        ("tower: activations", count * one.patches * each * size, TRIAL),
+    per_sequence = max(1, int(options["max_seq_len"]) // image.tokens)
+    return max(
+        1,
+        min(_token_budget(run, image) // image.tokens, int(options["max_num_seqs"]) * per_sequence),
     )
 
 
-def _budget(run: Run, one: LargestImage) -> int:
-    return max(int(run.options["max_num_batched_tokens"]), one.tokens)
+def image_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
+    """Images and tower outputs that stay while the language model runs.
+
+    `size`: bytes of an element.
+    """
+    image, count = largest_image(run.arch), num_images(run)
+    if image is None or not count:
+        return
+    since, until = PADDED
+    rows = (
+        max(image.rows, _token_budget(run, image)) if since <= version(run) < until else image.rows
+    )
+    yield f"pictures: {count} of the largest", count * image.elements * size, PROFILE_SOURCE
+    yield "what the tower makes of them", count * rows * run.arch.hidden * size, PROFILE_SOURCE
 
 
-def _first(arch: Arch, *words: str) -> Weight:
-    """The first of the tower's weights with one of the words in its name."""
+def tower_parts(run: Run, size: int, ranks: int) -> tuple[SourcedBytes, ...]:
+    """The tower's peak, in a feed-forward: 2w + 2f elements a patch, 2w + 3f if it is gated."""
+    image, count = largest_image(run.arch), num_images(run)
+    if image is None or not count:
+        return ()
+    inner = _first_weight(run.arch, "fc1.weight", "gate_proj", "w1.weight")
+    (_, ffn), (_, width) = inner.dims[0], inner.dims[-1]
+    copies = 3 if "gate" in inner.name or "w1" in inner.name else 2
+    patch_elements = 2 * width + copies * int(ceil_div(ffn, ranks))
+    return (
+        (f"pictures: {count} of the largest", count * image.elements * size, PROFILE_SOURCE),
+        ("tower: activations", count * image.patches * patch_elements * size, PROFILE_SOURCE),
+    )
+
+
+def _token_budget(run: Run, image: LargestImage) -> int:
+    return max(int(run.options["max_num_batched_tokens"]), image.tokens)
+
+
+def _first_weight(arch: Arch, *words: str) -> Weight:
+    """The tower's first weight whose name contains one of the words."""
     return next(weight for weight in arch.tower if any(word in weight.name for word in words))

@@ -1,4 +1,4 @@
-"""Which part of a model a rank of vLLM has.
+"""The part of a model on one rank of vLLM.
 
 vllm 0.11.0 vllm/distributed/utils.py get_pp_indices, vllm/model_executor/layers/fused_moe/config.py
 FusedMoEParallelConfig.make, vllm/model_executor/layers/vocab_parallel_embedding.py.
@@ -6,61 +6,53 @@ FusedMoEParallelConfig.make, vllm/model_executor/layers/vocab_parallel_embedding
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...model.blocks import Moe
 from ...run.run import Run
 from ...weights.shards import ServerShard
 from .versions import version
 
 VOCAB_MULTIPLE = 64
-EVEN_STAGES = (0, 8, 0)  # before, the last stage had all layers that were left over
+EVEN_STAGES = (0, 8, 0)  # before, the last stage had all remaining layers
 
 
 def stage_layers(run: Run) -> list[int]:
-    """Layers of each pipeline stage: what is left over goes to the last but one, and so on up."""
+    """Layers of each pipeline stage.
+
+    Layers that remain go to the last stage but one, then to the one before it, and so on.
+    """
     layers, stages = len(run.arch.layers), int(run.mesh.pp)
-    each, left = divmod(layers, stages)
-    found = [each] * stages
+    each, remaining = divmod(layers, stages)
+    counts = [each] * stages
     if version(run) < EVEN_STAGES:
-        found[-1] += left
-        return found
-    for back in range(2, left + 2):
-        found[-back] += 1
-    return found
+        counts[-1] += remaining
+        return counts
+    for back in range(2, remaining + 2):
+        counts[-back] += 1
+    return counts
 
 
-def shard(run: Run, stage: int) -> ServerShard:
-    """The rank's part of a stage.
+def rank_shard(run: Run, stage: int) -> ServerShard:
+    """One rank's part of a pipeline stage.
 
-    Ranks of several data-parallel copies share experts: each has whole ones with expert
-    parallelism, else a slice of all.
+    Data-parallel replicas share experts: with expert parallelism each rank has whole experts,
+    otherwise a slice of every expert.
     """
     counts, tp = stage_layers(run), int(run.mesh.tp)
     start = sum(counts[:stage])
     ranks = tp * int(run.mesh.dp)
-    spread = run.mesh.ep > 1
+    expert_parallel = run.mesh.ep > 1
     return ServerShard(
-        places=range(start, start + counts[stage]), embedding=stage == 0,
-        head=stage == len(counts) - 1, tp=tp, attention_tp=tp, ep=ranks if spread else 1,
-        expert_tp=1 if spread else ranks, vocab_multiple=VOCAB_MULTIPLE,
-    )  # fmt: skip
+        places=range(start, start + counts[stage]),
+        embedding=stage == 0,
+        head=stage == len(counts) - 1,
+        tp=tp,
+        attention_tp=tp,
+        ep=ranks if expert_parallel else 1,
+        expert_tp=1 if expert_parallel else ranks,
+        vocab_multiple=VOCAB_MULTIPLE,
+    )
 
 
-def experts(run: Run) -> Moe | None:
-    """The first mixture of experts, if there is one."""
-    return next((x.mlp for x, _, _ in run.arch.runs if isinstance(x.mlp, Moe)), None)
-
-
-def problems(run: Run) -> Iterator[str]:
-    """Cuts that vLLM refuses."""
-    ep, ranks, moe = int(run.mesh.ep), int(run.mesh.tp) * int(run.mesh.dp), experts(run)
-    if ep > 1 and moe is None:
-        yield (f"inference.expert_parallel_size={ep}, but {run.arch.family} has no experts; "
-               "leave it out")  # fmt: skip
-    elif ep > 1 and ep != ranks:
-        yield (f"inference.expert_parallel_size={ep} must be tensor_parallel_size x "
-               f"data_parallel_size={ranks}; set it to {ranks}")  # fmt: skip
-    elif ep > 1 and moe is not None and ranks > moe.num_experts:
-        yield (f"inference.expert_parallel_size={ep} is more than {moe.num_experts} experts; use "
-               f"{moe.num_experts}")  # fmt: skip
+def first_moe(run: Run) -> Moe | None:
+    """The model's first mixture of experts; None if it has none."""
+    return next((layer.mlp for layer, _, _ in run.arch.runs if isinstance(layer.mlp, Moe)), None)

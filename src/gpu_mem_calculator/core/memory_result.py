@@ -1,0 +1,141 @@
+"""The figures of a result, from the ledgers and the replay of its busiest stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..generation.instants import DECODE, PREFILL
+from ..ledger.ledger import ACT, CACHE, CPU, GRAD, NVME, OPTIM, PARAM, UNIFIED, Instant, Ledger
+from ..ledger.units import GIB
+from ..model.adapters import total_adapter_parameters
+from ..run.phases import BACKWARD, FORWARD, OPTIMIZER, STARTUP
+from ..run.run import Run
+from ..run.served import SERVE
+from .fit_verdict import verdict
+from .models import MemoryBreakdown, MemoryResult, RunFile, StageResult
+from .resolved_run import ResolvedRun
+from .runfile import as_dict
+from .stage_replay import StageReplay
+
+STEP = (FORWARD, BACKWARD, OPTIMIZER, PREFILL, DECODE, SERVE)  # all phases but start-up
+
+
+def memory_result(
+    file: RunFile,
+    resolved: ResolvedRun,
+    ledgers: tuple[Ledger, ...],
+    peaks: list[int],
+    busiest: int,
+    replayed: StageReplay | None,
+    outside: int,
+) -> MemoryResult:
+    """The result of a run.
+
+    - ledgers, peaks: of each pipeline stage; peaks in bytes
+    - busiest: the stage whose figures are reported
+    - replayed: its replay; None where only the ledger was computed
+    - outside: bytes outside torch on one GPU
+    """
+    run, hardware = resolved.run, resolved.hardware
+    ledger = ledgers[busiest]
+    highest = [one.peak_instant(phases=STEP) for one in ledgers]
+    peak = highest[busiest]
+    allocated = peaks[busiest] if replayed is None else replayed.allocated_bytes
+    card = (allocated if replayed is None else replayed.needs_bytes) + outside
+    starts = [int(ledger.at(i)) for i in ledger.instants if i.phase == STARTUP]
+    unified = int(ledger.peak(UNIFIED))
+    _, libraries, _ = resolved.host_libraries
+    host = (_highest_bytes(ledgers, CPU) + libraries) * hardware.gpus_per_node
+    disk = _highest_bytes(ledgers, NVME) * hardware.gpus_per_node
+    return MemoryResult(
+        total_memory_per_gpu_gb=card / GIB,
+        total_memory_all_gpus_gb=card * hardware.num_gpus / GIB,
+        cpu_memory_gb=host / GIB,
+        fits_on_gpu=card <= hardware.memory_bytes,
+        verdict=verdict(card, hardware.memory_bytes),
+        headroom_bytes=hardware.memory_bytes - card,
+        memory_utilization_percent=100 * card / hardware.memory_bytes,
+        breakdown=_breakdown(ledger, peak, card),
+        allocated_bytes=allocated,
+        startup_bytes=max(starts, default=None) if replayed is None else replayed.startup_bytes,
+        reserved_bytes=None if replayed is None else replayed.reserved_bytes,
+        needs_bytes=None if replayed is None else replayed.needs_bytes,
+        device_bytes=None if replayed is None else replayed.reserved_bytes + outside + unified,
+        outside_torch_bytes=outside,
+        gpu_memory_bytes=hardware.memory_bytes,
+        host_bytes_per_node=host,
+        disk_bytes_per_node=disk,
+        peak_phase=peak.phase,
+        peak_instant=peak.title,
+        num_parameters=_parameters(run),
+        trainable_parameters=_trainable(resolved),
+        busiest_stage=busiest,
+        stages=_stages(resolved, highest, peaks),
+        timeline=_timeline(ledger),
+        assumed=list(resolved.assumed),
+        warnings=list(resolved.warnings),
+        run=as_dict(file),
+    )
+
+
+def _parameters(run: Run) -> int:
+    """Parameters of the whole model in training, of the text model in inference."""
+    tower = run.arch.tower_parameters if run.new_tokens is None else 0
+    return run.parameters_given or run.arch.num_parameters + tower
+
+
+def _trainable(resolved: ResolvedRun) -> int:
+    run = resolved.run
+    if run.new_tokens is not None:
+        return 0
+    if run.adapter is None:
+        return _parameters(run)
+    adapter = run.adapter
+    return total_adapter_parameters(run.arch, adapter.rank, adapter.targets, dora=adapter.dora)
+
+
+def _breakdown(ledger: Ledger, peak: Instant, card: int) -> MemoryBreakdown:
+    """Five parts, as alive at the peak; they add up to `card`, the bytes the card must have."""
+    parts = ledger.parts(peak)
+    named = [int(parts[kind]) for kind in (PARAM, GRAD, OPTIM, ACT)]
+    named[3] += int(parts[CACHE])
+    return MemoryBreakdown(
+        model_params_gb=named[0] / GIB,
+        gradients_gb=named[1] / GIB,
+        optimizer_states_gb=named[2] / GIB,
+        activations_gb=named[3] / GIB,
+        overhead_gb=(card - sum(named)) / GIB,
+    )
+
+
+def _highest_bytes(ledgers: tuple[Ledger, ...], place: str) -> int:
+    """The highest bytes of any stage in a place other than the GPU."""
+    return max(int(ledger.peak(place)) for ledger in ledgers)
+
+
+def _stages(resolved: ResolvedRun, highest: list[Instant], peaks: list[int]) -> list[StageResult]:
+    run, engine = resolved.run, resolved.engine
+    layers = engine.stage_layers(run) if engine.stage_layers else [len(run.arch.layers)]
+    return [
+        StageResult(
+            stage=i,
+            num_layers=layers[i],
+            allocated_bytes=peaks[i],
+            peak_phase=instant.title,
+        )
+        for i, instant in enumerate(highest)
+    ]
+
+
+def _timeline(ledger: Ledger) -> list[dict[str, Any]]:
+    """Each instant with its bytes by kind, in the order of time."""
+    return [
+        {
+            "instant": instant.name,
+            "title": instant.title,
+            "phase": instant.phase,
+            "bytes": {k: int(v) for k, v in ledger.parts(instant).items()},
+        }
+        for instant in ledger.instants
+        if instant.present
+    ]

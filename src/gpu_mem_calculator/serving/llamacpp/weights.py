@@ -1,0 +1,123 @@
+"""The device of each layer, and the weights of each device.
+
+llama.cpp b10586 src/llama-model.cpp load_tensors. GPUs are numbered from 0, the host is the last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from ctypes import c_float
+from itertools import accumulate
+
+from msgspec import Struct
+
+from ...ledger.remember import remembered
+from ...model.arch import Arch
+from ...run.run import StoredTensor
+from ...weights import gguf
+from ...weights.ggml_types import BLOCKS
+from .versions import OUTPUT_FIRST
+
+ALIGNMENT = 128  # of a tensor in a CUDA buffer
+ALL = 10**6  # -ngl all
+
+
+class ModelFile(Struct, frozen=True):
+    """A model's tensors: as llama-quantize writes them in `ftype`, or `stored` in a GGUF file."""
+
+    arch: Arch
+    ftype: str
+    build: int
+    stored: tuple[StoredTensor, ...] = ()
+
+    def tensors(self) -> tuple[gguf.GgufTensor, ...]:
+        """Every tensor, with its layer and its bytes."""
+        if not self.stored:
+            return gguf.tensors(self.arch, self.ftype, None, self.build)
+        last = len(self.arch.layers)
+        return tuple(gguf.GgufTensor(name, _layer(name, last), "", 0, size)
+                     for name, size, _ in self.stored)  # fmt: skip
+
+    def kinds(self) -> dict[str, str]:
+        """ggml's type of each tensor, by name; of a stored one by its size."""
+        tensors = gguf.tensors(self.arch, self.ftype, None, self.build)
+        kinds = {tensor.name: tensor.kind for tensor in tensors}
+        elements = {tensor.name: tensor.elements for tensor in tensors}
+        for name, size, _ in self.stored:
+            if name in kinds:
+                kinds[name] = _kind(size, elements[name]) or kinds[name]
+        return kinds
+
+
+def _layer(name: str, last: int) -> int:
+    head, _, rest = name.partition(".")
+    number = rest.partition(".")[0]
+    if head == "blk" and number.isdecimal():
+        return min(int(number), last)
+    return -1 if head in ("token_embd", "position_embd", "token_types") else last
+
+
+def _kind(size: int, elements: int) -> str | None:
+    """The ggml type in which `elements` take `size` bytes; None where there is none."""
+    for kind, (block, each) in BLOCKS.items():
+        if elements and size * block == elements * each:
+            return kind
+    return None
+
+
+@remembered(64, always=True)
+def layer_devices(layers: int, gpus: int, gpu_layers: int, build: int, shares: Sequence[float] = (),
+            single_gpu: int | None = None) -> tuple[int, ...]:  # fmt: skip
+    """The device of each layer, and of the output after them.
+
+    `gpu_layers` is -ngl: the last layers are on GPUs, in equal parts or by `shares`; the output
+    counts as a layer, the first of them from b7468 on, else the last. `single_gpu` has all if set.
+    """
+    first = max(layers + (build >= OUTPUT_FIRST) - gpu_layers, 0)
+    count = min(gpu_layers, layers + 1)
+    parts = list(accumulate(map(_single, shares or [1.0] * gpus), lambda a, b: _single(a + b)))
+    ends = [_single(part / parts[-1]) for part in parts]
+    numbers = []
+    for place in range(layers + 1):
+        if place < first or place - first >= count:
+            numbers.append(gpus)
+        elif single_gpu is not None:
+            numbers.append(single_gpu)
+        else:
+            numbers.append(bisect_right(ends, _single((place - first) / count)))
+    return tuple(numbers)
+
+
+def _single(number: float) -> float:
+    """A number rounded to fp32."""
+    return c_float(number).value
+
+
+def is_expert(name: str) -> bool:
+    """Whether --n-cpu-moe keeps a tensor on the host (common/common.h LLM_FFN_EXPS_REGEX)."""
+    return "_exps" in name
+
+
+def model_buffers(
+    file: ModelFile, devices: tuple[int, ...], gpus: int, host_experts: int = 0
+) -> list[int]:
+    """Bytes of weights on each device, the host last.
+
+    The experts of the first `host_experts` layers are on the host. A tied head is a copy of the
+    embedding where the output is on a GPU. `devices`: those of each layer and of the output.
+    """
+    totals = [0] * (gpus + 1)
+    last, tied = len(file.arch.layers), file.arch.head is None
+    for tensor in file.tensors():
+        place = gpus if tensor.layer < 0 else devices[min(tensor.layer, last)]
+        if is_expert(tensor.name) and tensor.layer < host_experts:
+            place = gpus
+        totals[place] += _pad(tensor.bytes, place < gpus)
+        if tied and tensor.name == "token_embd.weight" and devices[last] < gpus:
+            totals[devices[last]] += _pad(tensor.bytes, True)
+    return totals
+
+
+def _pad(size: int, aligned: bool) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT if aligned else size

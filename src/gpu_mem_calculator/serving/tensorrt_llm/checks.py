@@ -1,0 +1,107 @@
+"""What TensorRT-LLM refuses to start with, and what is not modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...generation.kv_cache import keeps
+from ...model.blocks import Recurrence, StateSpace
+from ...run.run import Run
+from ...weights import FormatError
+from ...weights.rank_weights import run_scheme
+from . import cache
+from .defaults import max_batch_size, max_num_tokens
+from .versions import ENGINES, OLDEST, TORCH, backend, parse_version
+
+STATES = ("nemotron_h", "qwen3_next")  # hybrids that MambaHybridCacheManager knows
+FORMATS = {  # quantization/mode.py QuantAlgo, and what each backend has linear layers for
+    TORCH: ("none", "fp8", "int8", "awq", "mxfp4", "nvfp4"),
+    ENGINES: ("none", "fp8", "int8", "int4", "awq", "gptq_int4", "nvfp4"),
+}
+SPECULATION = ("ngram", "draft_target", "eagle3")
+
+
+def problems(run: Run) -> Iterator[str]:
+    """What TensorRT-LLM refuses, and what is not modelled."""
+    options, torch = run.options, backend(run) == TORCH
+    asked = parse_version(str(options["engine_version"]))
+    if asked is None or asked < OLDEST:
+        yield (
+            f"inference.engine_version={options['engine_version']!r} is not a version of "
+            f"TensorRT-LLM that is modelled; use {'.'.join(map(str, OLDEST))} or newer"
+        )
+    if backend(run) not in (TORCH, ENGINES):
+        yield (f"inference.engine_generation={options['engine_generation']!r} is not a backend of "
+               "TensorRT-LLM; use 'pytorch' or 'tensorrt'")  # fmt: skip
+    if max_num_tokens(run) < max_batch_size(run) and torch:
+        yield (f"inference.max_num_seqs={max_batch_size(run)} must not be more than "
+               f"max_num_batched_tokens={max_num_tokens(run)}; raise the latter")  # fmt: skip
+    stored = cache.cache_dtype(run)
+    plain = ("fp32",) if run.precision == "fp32" else ("bf16", "fp16")
+    if stored not in (*plain, "fp8", "nvfp4" if torch else "int8"):
+        yield (
+            f"inference.kv_cache_dtype={stored!r} is not stored by TensorRT-LLM's "
+            f"{backend(run)} backend; use 'auto' or 'fp8'"
+        )
+    if options["max_loras"] and not options["max_lora_rank"]:
+        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    if options["enforce_eager"] and options["cuda_graph_max_bs"]:
+        yield "inference.cuda_graph_max_bs acts on CUDA graphs; leave it or enforce_eager out"
+    yield from _model_problems(run, torch=torch)
+    yield from _speculation_problems(run, torch=torch)
+    yield from _mesh_problems(run)
+
+
+def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
+    mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
+    if not keeps(run.arch):
+        yield (f"model: {run.arch.family} keeps no cache, and TensorRT-LLM is modelled with one; "
+               "use 'vllm'")  # fmt: skip
+    stateful = any(isinstance(mixer, StateSpace | Recurrence) for mixer in mixers)
+    if stateful and not (torch and run.arch.family in STATES):
+        yield f"model: TensorRT-LLM's {backend(run)} backend does not serve {run.arch.family}"
+    crossed = any(getattr(mixer, "cross", False) for mixer in mixers)
+    if torch and crossed:
+        yield ("model: encoder-decoder models need engines; set inference.engine_generation="
+               "'tensorrt'")  # fmt: skip
+    if run.options["cross_kv_cache_fraction"] and not crossed:
+        yield (f"inference.cross_kv_cache_fraction is for encoder-decoder models, not for "
+               f"{run.arch.family}; leave it out")  # fmt: skip
+    named, known = str(run.options["quantization"]), FORMATS[TORCH if torch else ENGINES]
+    if named not in known:
+        yield (f"inference.quantization={named!r} is not served by TensorRT-LLM's {backend(run)} "
+               f"backend; use one of {', '.join(known)}")  # fmt: skip
+        return
+    try:
+        run_scheme(run)
+    except FormatError as error:
+        yield str(error)
+
+
+def _speculation_problems(run: Run, *, torch: bool) -> Iterator[str]:
+    method, ahead = run.options["speculative_method"], run.options["num_speculative_tokens"]
+    if method is None:
+        if ahead or run.draft is not None:
+            yield ("inference.num_speculative_tokens and speculative_model need inference."
+                   "speculative_method; set it to 'ngram', or leave them out")  # fmt: skip
+        return
+    if method not in SPECULATION or not torch:
+        yield (
+            f"inference.speculative_method={method!r} is not modelled for TensorRT-LLM's "
+            f"{backend(run)} backend; use one of {', '.join(SPECULATION)} with 'pytorch'"
+        )
+    if method in SPECULATION[1:] and run.draft is None:
+        yield f"inference.speculative_method={method!r} needs inference.speculative_model"
+    if method == SPECULATION[0] and run.draft is not None:
+        yield "inference.speculative_model is not for 'ngram', which has no model; leave it out"
+    if not ahead:
+        yield (f"inference.speculative_method={method!r} needs "
+               "inference.num_speculative_tokens, its max_draft_len; set it to 3")  # fmt: skip
+
+
+def _mesh_problems(run: Run) -> Iterator[str]:
+    tp, pp, ep = int(run.mesh.tp), int(run.mesh.pp), int(run.mesh.ep)
+    if tp % ep:
+        yield f"inference.expert_parallel_size={ep} must divide tensor_parallel_size={tp}"
+    if pp > 1 and run.draft is not None:
+        yield "inference.speculative_model is not modelled with pipeline_parallel_size above 1"

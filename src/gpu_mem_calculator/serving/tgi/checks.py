@@ -1,0 +1,84 @@
+"""What TGI refuses to start with, and what is not modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...generation.kv_cache import keeps
+from ...model.blocks import Attention, LatentAttention
+from ...run.run import Run
+from ...weights import FormatError
+from ...weights.rank_weights import run_scheme
+from .defaults import (
+    attention_kernels,
+    max_input_tokens,
+    max_request_tokens,
+)
+from .versions import OLDEST, parse_version
+
+FORMATS = ("none", "fp8", "int8", "awq", "gptq_int4", "gptq_int8", "nf4")
+SPECULATION = ("ngram", "medusa")
+
+
+def problems(run: Run) -> Iterator[str]:
+    """What TGI refuses, and what is not modelled."""
+    options, asked = run.options, parse_version(str(run.options["engine_version"]))
+    if asked is None or asked < OLDEST:
+        yield (
+            f"inference.engine_version={options['engine_version']!r} is not a version of TGI that "
+            f"is modelled; use {'.'.join(map(str, OLDEST))} or newer"
+        )
+    if options["kv_cache_dtype"] not in ("auto", "fp8", run.precision.partition("_")[0]):
+        yield (f"inference.kv_cache_dtype={options['kv_cache_dtype']!r} is not stored by TGI; use "
+               "'auto' or 'fp8'")  # fmt: skip
+    if options["kv_cache_dtype"] == "fp8" and attention_kernels(run) == "flashdecoding":
+        yield ("inference.kv_cache_dtype='fp8' needs flashinfer, which has no kernel for this "
+               "model's heads; use 'auto'")  # fmt: skip
+    if run.precision == "fp32":
+        yield "inference.dtype='fp32' is not one of TGI's; use 'bf16' or 'fp16'"
+    if options["max_loras"] and not options["max_lora_rank"]:
+        yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
+    if options["enforce_eager"] and any(options["cuda_graphs"] or ()):
+        yield "inference.cuda_graphs names sizes to capture; leave it or enforce_eager out"
+    both = options.get("max_seq_len"), options.get("max_total_tokens")
+    if None not in both and both[0] != both[1]:
+        yield (f"inference.max_total_tokens={both[1]} is the most tokens of a request in TGI, as "
+               f"max_seq_len={both[0]} is; give one of them")  # fmt: skip
+    prompt, most = max_input_tokens(run), max_request_tokens(run)
+    if most == 1:
+        yield "inference.max_total_tokens=1 leaves no room for an answer; use 2 or more"
+    if prompt is not None and most is not None and prompt >= most:
+        yield f"inference.max_input_tokens={prompt} must be less than max_total_tokens={most}"
+    yield from _model_problems(run)
+
+
+def _model_problems(run: Run) -> Iterator[str]:
+    mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
+    if not all(isinstance(mixer, Attention | LatentAttention) for mixer in mixers) or any(
+        getattr(mixer, "cross", False) for mixer in mixers
+    ):
+        yield f"model: TGI does not serve {run.arch.family} with a paged cache; use 'vllm'"
+    elif not keeps(run.arch):
+        yield f"model: {run.arch.family} generates nothing, and TGI does that alone; use 'vllm'"
+    tp = int(run.mesh.tp)
+    kv_heads = {m.kv_heads for m in mixers if isinstance(m, Attention) and m.kv_heads > 1}
+    for count in sorted(kv_heads):  # what no engine can cut is said elsewhere
+        if count % tp and tp % count == 0:
+            yield (f"inference.tensor_parallel_size={tp} is more than {count} key-value heads, "
+                   f"which TGI does not repeat; use {count}")  # fmt: skip
+    named = str(run.options["quantization"])
+    if named not in FORMATS:
+        yield (f"inference.quantization={named!r} is not served by TGI; use one of "
+               f"{', '.join(FORMATS)}")  # fmt: skip
+    else:
+        try:
+            run_scheme(run)
+        except FormatError as error:
+            yield str(error)
+    method, ahead = run.options["speculative_method"], run.options["num_speculative_tokens"]
+    if method is not None and method not in SPECULATION:
+        yield (f"inference.speculative_method={method!r} is not one of TGI's; use "
+               f"{' or '.join(SPECULATION)}")  # fmt: skip
+    elif (method is None) != (ahead is None) and method != "medusa":
+        yield ("inference.speculative_method and inference.num_speculative_tokens go together; "
+               "give both or none")  # fmt: skip

@@ -1,0 +1,135 @@
+"""TGI's defaults by version: memory fraction, attention kernels, request lengths, prefill tokens.
+
+Files are those of text-generation-inference 3.3.7.
+"""
+
+from __future__ import annotations
+
+from ...ledger.units import MIB
+from ...model.blocks import Attention, LatentAttention, Moe
+from ...run.run import Run
+from .versions import version
+
+# TGI_WIGGLE_ROOM since which version (server/text_generation_server/models/globals.py). Before 3.0
+# it is a share of what is free, since then of the card.
+WIGGLE = (((3, 3, 0), 0.90), ((3, 1, 0), 0.93), ((3, 0, 0), 0.95), ((2, 4, 0), 0.90),
+          ((0, 0, 0), 0.95))  # fmt: skip
+SHARE_OF_CARD_FROM = (3, 0, 0)
+BLOCKS = {"flashinfer": 1, "flashdecoding": 256, "paged": 16}
+MAX_DEFAULT, PREFILL_DEFAULT = 4096, 4096
+# Until 2.0 the launcher has one prompt, request and sum of prompts for all models.
+BY_MODEL, FIXED = (2, 0, 0), (1024, 2048, 4096)
+# What the launcher thinks a card computes in a second (launcher/src/main.rs f16_flop), by compute
+# capability and the bytes it reports at most; other cards have no figure.
+CARDS = (
+    ("9.0", 120 * 10**9, 900), ("9.0", 10**15, 989), ("8.0", 10**15, 312),
+    ("8.9", 24 * 10**9, 121), ("8.9", 27 * 10**9, 0), ("8.9", 10**15, 363),
+    ("8.6", 24_500_000_000, 125), ("8.6", 27 * 10**9, 0), ("8.6", 49 * 10**9, 149),
+    ("7.5", 17 * 10**9, 65),
+)  # fmt: skip
+COUNTED_EXPERTS = ("mixtral", "phimoe", "gpt_oss", "llama4")  # `num_local_experts` in their config
+
+
+def wiggle_room(run: Run) -> float:
+    """TGI_WIGGLE_ROOM."""
+    return next(room for since, room in WIGGLE if version(run) >= since)
+
+
+def head_dim(run: Run) -> int:
+    """Of the first layer with attention."""
+    for layer, _, _ in run.arch.runs:
+        if isinstance(layer.mixer, Attention):
+            return layer.mixer.head_dim
+        if isinstance(layer.mixer, LatentAttention):
+            return run.arch.hidden // layer.mixer.heads
+    return 0
+
+
+def attention_kernels(run: Run) -> str:
+    """The kernels that run: launcher/src/main.rs resolve_attention."""
+    if version(run) < (2, 3, 0):
+        return "paged"
+    fallback = "paged" if float(run.compute_capability) < 8 else "flashdecoding"
+    forced = run.arch.family in ("falcon", "deepseek_v2")
+    return fallback if forced or head_dim(run) not in (64, 128, 256) else "flashinfer"
+
+
+def block_size(run: Run) -> int:
+    """Tokens of a block."""
+    return BLOCKS[attention_kernels(run)]
+
+
+def max_request_tokens(run: Run) -> int | None:
+    """Most tokens of one request; None: as many as the cache and the model allow."""
+    given = run.options.get("max_total_tokens") or run.options.get("max_seq_len")
+    if given is None and version(run) < BY_MODEL:
+        return FIXED[1]
+    if given is None and version(run) < (3, 0, 0):
+        return min(MAX_DEFAULT, run.arch.max_seq_len)
+    return None if given is None else int(given)
+
+
+def max_input_tokens(run: Run) -> int | None:
+    """Most tokens of a prompt."""
+    given, most = run.options.get("max_input_tokens"), max_request_tokens(run)
+    if given is None and version(run) < BY_MODEL:
+        return FIXED[0]
+    if given is None and version(run) < (3, 0, 0) and most is not None:
+        return most - 1
+    return None if given is None else int(given)
+
+
+def prefill_tokens(run: Run) -> int:
+    """max_batch_prefill_tokens: given, or what the launcher chooses.
+
+    From 2.0 on room for the longest prompt and 50 more; from 3.0 on what the card computes in a
+    second, not more than the model's positions or what it thinks fits.
+    """
+    given = run.options.get("max_num_batched_tokens")
+    if given is not None:
+        return int(given)
+    if version(run) < BY_MODEL:
+        return FIXED[2]
+    if version(run) < (3, 0, 0):
+        return (max_input_tokens(run) or MAX_DEFAULT) + 50
+    optimal = _compute_optimal(run)
+    value = min(optimal if optimal > 100 else PREFILL_DEFAULT, run.arch.max_seq_len)
+    most = _vram_maximum(run)
+    return value if most is None else min(value, most)
+
+
+def _launcher_sizes(run: Run) -> tuple[int, int, int, int, int, int]:
+    """Heads, key-value heads, head size, feed-forward, experts for a token, experts that count."""
+    layer = next(x for x, _, _ in reversed(run.arch.runs) if x.mlp is not None)
+    mixer, mlp = layer.mixer, layer.mlp
+    heads = getattr(mixer, "heads", 0)
+    kv_heads = getattr(mixer, "kv_heads", heads)
+    ffn = int(getattr(mlp, "ffn", 0))
+    if not isinstance(mlp, Moe):
+        return heads, kv_heads, head_dim(run), ffn, 1, 1
+    experts = mlp.num_experts if run.arch.family in COUNTED_EXPERTS else 1
+    return heads, kv_heads, head_dim(run), ffn, mlp.top_k + (mlp.shared is not None), experts
+
+
+def _compute_optimal(run: Run) -> int:
+    """Tokens that the cards compute in a second, as the launcher counts."""
+    card, size_bytes = run.compute_capability, run.card_bytes
+    teraflops = next((tera for of, most, tera in CARDS if of == card and size_bytes <= most), 0)
+    heads, kv_heads, size, ffn, used, _ = _launcher_sizes(run)
+    hidden, layers = run.arch.hidden, len(run.arch.layers)
+    flops = layers * hidden * (2 * size * (3 * heads + 2 * kv_heads) + 6 * ffn * used)
+    return teraflops * 10**12 * int(run.mesh.tp) // flops
+
+
+def _vram_maximum(run: Run) -> int | None:
+    """Tokens that the launcher thinks fit; it does not think of quantized models."""
+    if run.quantized is not None:
+        return None
+    heads, kv_heads, size, ffn, _, experts = _launcher_sizes(run)
+    hidden, layers = run.arch.hidden, len(run.arch.layers)
+    card = run.card_bytes // MIB * MIB * int(run.mesh.tp)
+    available = int(card * float(run.options["gpu_memory_utilization"]) * 0.95)
+    layer = 3 * ffn * experts * hidden + (heads + 2 * kv_heads) * size + heads * size * hidden
+    model = 2 * (layer * layers + 2 * hidden * run.arch.vocab)
+    token = kv_heads * 2 * size * 2 * layers + (ffn + ffn // 2) * experts * 2 * 3
+    return (available - model) // token if available > model else None

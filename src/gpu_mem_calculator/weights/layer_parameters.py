@@ -1,0 +1,189 @@
+"""Parameters of one layer on one rank of a server: mixers, feed-forwards and experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ledger.num import ceil_div
+from ..ledger.rules import Dim
+from ..model.arch import Layer
+from ..model.blocks import Attention, LatentAttention, Mixer, Mlp, Moe, StateSpace, Weight
+from .server_shard import (
+    ATTENTION,
+    EXPERT,
+    EXPERTS,
+    FEED_FORWARD,
+    LINEAR,
+    NORM,
+    NORMS,
+    OTHER,
+    ROUTER,
+    STATE,
+    ServerShard,
+    ShardedParameter,
+)
+
+
+def _full_shape(weight: Weight) -> tuple[int, ...]:
+    return tuple(int(size) for _, size in weight.dims)
+
+
+def norm_parameter(weight: Weight) -> ShardedParameter:
+    """A norm's weight, which is replicated on every rank."""
+    return ShardedParameter(weight.name, _full_shape(weight), NORM, part=NORMS)
+
+
+def layer_parameters(layer: Layer, shard: ServerShard) -> Iterator[ShardedParameter]:
+    """Every parameter of one layer on the rank, with names relative to the layer."""
+    parts = ((layer.mixer_name, layer.mixer), *layer.beside)
+    for name, mixer in parts:
+        if mixer is not None:
+            yield from _with_prefix(name, _mixer_parameters(mixer, shard))
+    if isinstance(layer.mlp, Moe):
+        yield from _with_prefix(layer.mlp_name, _moe_parameters(layer.mlp, shard))
+    elif layer.mlp is not None:
+        yield from _with_prefix(
+            layer.mlp_name, _mlp_parameters(layer.mlp, shard, shard.tp, FEED_FORWARD)
+        )
+    for _, norm in layer.norms:
+        yield from (norm_parameter(weight) for weight in norm.weights())
+    for weight in layer.extra:
+        yield _parameter(weight, shard_shape(weight.dims, shard), ATTENTION)
+
+
+def _with_prefix(name: str, found: Iterator[ShardedParameter]) -> Iterator[ShardedParameter]:
+    prefix = f"{name}." if name else ""
+    return (ShardedParameter(prefix + h.name, h.shape, h.role, h.layer, h.part, h.ins,
+                 joint=prefix + h.joint if h.joint else "") for h in found)  # fmt: skip
+
+
+def _parameter(
+    weight: Weight, shape: tuple[int, ...], part: str, *, transposed: bool = False, joint: str = ""
+) -> ShardedParameter:
+    """A matrix that is multiplied with, or something that never is quantized."""
+    dims = dict(weight.dims)
+    matrix = len(shape) == 2 and weight.name.endswith("weight") and "position" not in dims
+    role = NORM if len(shape) == 1 else LINEAR if matrix else OTHER
+    if joint:
+        joint = f"{joint}.{weight.name.rpartition('.')[2]}"
+    return ShardedParameter(
+        weight.name, shape, role, part=part, ins=0 if transposed else -1, joint=joint
+    )
+
+
+def _mixer_parameters(mixer: Mixer, shard: ServerShard) -> Iterator[ShardedParameter]:
+    if isinstance(mixer, StateSpace):
+        yield from _state_space_parameters(mixer, shard)
+        return
+    part = ATTENTION if isinstance(mixer, Attention | LatentAttention) else STATE
+    flipped, fused, plain, inputs = set(), "", set(), set()
+    if isinstance(mixer, Attention):
+        inputs = {w.name for linear in mixer.inputs for w in linear.weights()}
+        flipped = {f"{one.name}.weight" for one in (*mixer.inputs, mixer.output) if one.transposed}
+        fused = f"{mixer.inputs[0].name}." if _is_fused(mixer) else ""
+        # norms over all heads of q and k are whole on each rank (OLMo 2); those with a row for
+        # each head are cut (Cohere)
+        plain = {w.name for norm in mixer.norms for w in norm.weights() if len(w.dims) == 1}
+    for weight in mixer.weights():
+        if weight.name in plain:
+            shape = _full_shape(weight)
+        elif fused and weight.name.startswith(fused) and isinstance(mixer, Attention):
+            shape = _fused_qkv_shape(weight, mixer, shard)
+        else:
+            shape = _attention_shape(weight, mixer, shard)
+        yield _parameter(
+            weight,
+            shape,
+            part,
+            transposed=weight.name in flipped,
+            joint="qkv" if weight.name in inputs else "",
+        )
+
+
+def _is_fused(mixer: Attention) -> bool:
+    """One projection for q, k and v; one for q alone is narrower."""
+    both = mixer.head_dim + (mixer.value_dim or mixer.head_dim)
+    width = mixer.heads * mixer.head_dim + mixer.kv_heads * both
+    return len(mixer.inputs) == 1 and mixer.inputs[0].outs[1] == width
+
+
+def _attention_shape(weight: Weight, mixer: Mixer, shard: ServerShard) -> tuple[int, ...]:
+    """Keys' and values' heads are repeated where there are more ranks."""
+    if not isinstance(mixer, Attention):
+        return shard_shape(weight.dims, shard)
+    return tuple(
+        shard.kv_heads(mixer.kv_heads) * (int(size) // mixer.kv_heads)
+        if dim == "kv_heads"
+        else _shard_size(dim, int(size), shard)
+        for dim, size in weight.dims
+    )
+
+
+def _fused_qkv_shape(weight: Weight, mixer: Attention, shard: ServerShard) -> tuple[int, ...]:
+    """q, k and v in one projection."""
+    both = mixer.head_dim + (mixer.value_dim or mixer.head_dim)
+    rows = int(ceil_div(mixer.heads, shard.attention_tp)) * mixer.head_dim
+    rows += shard.kv_heads(mixer.kv_heads) * both
+    return tuple(rows if dim == "heads" else int(size) for dim, size in weight.dims)
+
+
+def _state_space_parameters(mixer: StateSpace, shard: ServerShard) -> Iterator[ShardedParameter]:
+    """z, x, B, C and dt come from one projection of Mamba-2, which B and C are not cut in alike."""
+    wide, groups = mixer.inner // shard.attention_tp, shard.groups(mixer.groups)
+    channels = wide + 2 * groups * mixer.state
+    joined = {"conv1d": channels,
+              "in_proj": wide + channels + mixer.heads // shard.attention_tp}  # fmt: skip
+    for weight in mixer.parameters:
+        module = weight.name.partition(".")[0]
+        shape = shard_shape(weight.dims, shard)
+        if mixer.version == 2 and module in joined:
+            shape = (joined[module], *shape[1:])
+        matrix = module in ("in_proj", "x_proj", "out_proj") and len(shape) == 2
+        role = LINEAR if matrix else NORM if len(shape) == 1 else OTHER
+        yield ShardedParameter(weight.name, shape, role, part=STATE)
+
+
+def _mlp_parameters(
+    mlp: Mlp, shard: ServerShard, ranks: int, part: str
+) -> Iterator[ShardedParameter]:
+    for linear in (*mlp.inputs, mlp.output):
+        for weight in linear.weights():
+            shape = tuple(int(ceil_div(size, ranks)) if dim == "ffn" else int(size)
+                          for dim, size in weight.dims)  # fmt: skip
+            joint = "gate_up" if linear is not mlp.output else ""
+            if joint and "." in linear.name:
+                joint = f"{linear.name.rpartition('.')[0]}.{joint}"
+            yield _parameter(weight, shape, part, transposed=linear.transposed, joint=joint)
+
+
+def _moe_parameters(moe: Moe, shard: ServerShard) -> Iterator[ShardedParameter]:
+    """Routers are whole on each rank, experts spread and cut."""
+    yield from (ShardedParameter(w.name, _full_shape(w), ROUTER, part=EXPERTS) for w in moe.router)
+    for weight in moe.experts:
+        inner = "expert_ffn" if "down" in weight.name else "embed"
+        names = [dim for dim, _ in weight.dims]
+        ins = names.index(inner) if inner in names else -1
+        role = EXPERT if len(names) > 2 else OTHER  # else a bias for each expert
+        yield ShardedParameter(
+            weight.name, shard_shape(weight.dims, shard), role, part=EXPERTS, ins=ins
+        )
+    if moe.shared is not None:
+        yield from _mlp_parameters(moe.shared, shard, shard.shared_tp or shard.tp, FEED_FORWARD)
+    if moe.shared_gate is not None:
+        for weight in moe.shared_gate.weights():
+            yield ShardedParameter(weight.name, _full_shape(weight), ROUTER, part=FEED_FORWARD)
+
+
+def shard_shape(dims: tuple[Dim, ...], shard: ServerShard, vocab_tp: int = 0) -> tuple[int, ...]:
+    """A tensor's dimensions after the cuts."""
+    return tuple(_shard_size(dim, int(size), shard, vocab_tp) for dim, size in dims)
+
+
+def _shard_size(dim: str, size: int, shard: ServerShard, vocab_tp: int = 0) -> int:
+    if dim == "vocab":
+        return shard.vocab(size, vocab_tp)
+    ranks = {
+        "heads": shard.attention_tp, "kv_heads": shard.attention_tp, "state": shard.attention_tp,
+        "ffn": shard.tp, "expert": shard.ep, "expert_ffn": shard.expert_tp,
+    }.get(dim, 1)  # fmt: skip
+    return int(ceil_div(size, ranks))
