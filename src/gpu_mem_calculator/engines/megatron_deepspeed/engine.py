@@ -46,7 +46,7 @@ OPTIONS: dict[str, Any] = {
     "transformer_implementation": LOCAL,
     "masked_softmax_fusion": True,
     "attention_softmax_in_fp32": True,
-    "make_vocab_size_divisible_by": None,
+    "make_vocab_size_divisible_by": 128,
 }
 
 
