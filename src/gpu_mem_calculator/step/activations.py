@@ -27,24 +27,15 @@ from ..run.record import under_init
 from ..run.run import Precision, Run
 from .instants import StepInstant
 from .layer_groups import LayerGroup
+from .layer_sources import LayerSources
 from .model_inputs import embedding_entries, embedding_script, input_entries
 from .pipeline import waiting_entries
 from .recorded import RECORDED, bias_entries, part_walk, record_entries, table_entries, table_script
-
-LAYER_CODE = code("transformers 5.17.0 modeling code, walked with autograd's saving rules")
-LOSS_CODE = code("transformers 5.17.0 loss/loss_utils.py:51 ForCausalLMLoss")
-CHECKPOINT_CODE = code("torch 2.11 utils/checkpoint.py: a checkpoint keeps the layer's input")
-
 
 # What happens to a weight's gradient that backward has made:
 # STAY: it is alive until the step, and later micro-batches add theirs to it;
 # GO: it is added to a buffer and freed at once; UNIT: all of a block's are freed together.
 STAY, GO, UNIT = "stay", "go", "unit"
-
-
-def layer_code(run: Run, *, head: bool = False) -> Source:
-    """The source of what a layer keeps and needs, or of what the head does."""
-    return RECORDED if run.record is not None else LOSS_CODE if head else LAYER_CODE
 
 
 class StageWalks(Struct, frozen=True):
@@ -61,6 +52,7 @@ class StageWalks(Struct, frozen=True):
     first: BlockWalk | None = None
     gradients: str = STAY
     embedding: BlockEvents | None = None
+    sources: LayerSources = LayerSources()
 
     def at(self, index: int, block: LayerGroup, beat: StepInstant) -> BlockWalk:
         """The walk of the layer that runs at an instant; the model's first layer may have its own.
@@ -118,7 +110,12 @@ def walks(run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...]) -> St
         record = run.record
         parts = (part_walk(record.layers[g.layer.part], g.recompute == "full") for g in groups)
         embedding = table_script(record) if run.unrolled else None
-        return StageWalks(tuple(parts), part_walk(record.after, False), embedding=embedding)
+        return StageWalks(
+            tuple(parts),
+            part_walk(record.after, False),
+            embedding=embedding,
+            sources=LayerSources(RECORDED, RECORDED),
+        )
     layers = tuple(
         _layer_walk(setting, g.layer, g.window is not None, _policy(g), True) for g in groups
     )
@@ -157,26 +154,8 @@ def activation_entries(
     instants: tuple[StepInstant, ...],
     walks: StageWalks,
 ) -> Iterator[Entry]:
-    """Saved activations, what layers and head need while they run, tables and masks.
-
-    In an unrolled run layers and head have events instead, which include what they save and need.
-    """
-    source, head = layer_code(run), layer_code(run, head=True)
-    for i, group in enumerate(groups if run.unrolled else ()):
-        yield from _int8_inputs(i, group, walks.layers[i], instants)
-        yield from waiting_entries(i, group, walks.layers[i], instants, source, CHECKPOINT_CODE)
-    for i, group in enumerate(() if run.unrolled else groups):
-        yield from _saved(i, group, walks.layers[i], instants, walks.first if i == 0 else None,
-                          source)  # fmt: skip
-        yield from _int8_inputs(i, group, walks.layers[i], instants)
-        for instant in instants:
-            if instant.work == "layer" and instant.stretch == i:
-                peak = _layer_peak(group, walks.at(i, group, instant), walks, instant)
-                yield from _working(f"{group.title}: at work", peak, instant, source)
-    for instant in () if run.unrolled else instants:
-        if instant.work == "head":
-            peak = _head_peak(walks, instant)
-            yield from _working("final norm, logits and loss", peak, instant, head)
+    """Saved activations, what layers and head need while they run, tables and masks."""
+    yield from block_entries(run, groups, instants, walks)
     if run.record is not None:
         recomputes = any(g.recompute == "full" for g in groups)
         if not under_init(run.options):
@@ -190,13 +169,41 @@ def activation_entries(
         yield from embedding_entries(run, setting, instants, fresh=walks.gradients == UNIT)
 
 
+def block_entries(
+    run: Run,
+    groups: tuple[LayerGroup, ...],
+    instants: tuple[StepInstant, ...],
+    walks: StageWalks,
+) -> Iterator[Entry]:
+    """What layers and head save, and what they need while they run.
+
+    In an unrolled run layers and head have events instead, which include what they save and need.
+    """
+    source, checkpoint = walks.sources.layer, walks.sources.checkpoint
+    for i, group in enumerate(groups if run.unrolled else ()):
+        yield from _int8_inputs(i, group, walks.layers[i], instants)
+        yield from waiting_entries(i, group, walks.layers[i], instants, source, checkpoint)
+    for i, group in enumerate(() if run.unrolled else groups):
+        first = walks.first if i == 0 else None
+        yield from _saved(i, group, walks.layers[i], instants, first, walks.sources)
+        yield from _int8_inputs(i, group, walks.layers[i], instants)
+        for instant in instants:
+            if instant.work == "layer" and instant.stretch == i:
+                peak = _layer_peak(group, walks.at(i, group, instant), walks, instant)
+                yield from _working(f"{group.title}: at work", peak, instant, source)
+    for instant in () if run.unrolled else instants:
+        if instant.work == "head":
+            peak = _head_peak(walks, instant)
+            yield from _working("final norm, logits and loss", peak, instant, walks.sources.head)
+
+
 def _saved(
     index: int,
     group: LayerGroup,
     walk: BlockWalk,
     instants: tuple[StepInstant, ...],
     first: BlockWalk | None,
-    source: Source,
+    sources: LayerSources,
 ) -> Iterator[Entry]:
     """What one layer keeps from forward to backward, times the layers that wait for backward.
 
@@ -211,7 +218,7 @@ def _saved(
         kind=ACT,
         bytes=walk.input_bytes if full else walk.saved_bytes,
         live={i.name: larger(i.saved[index] - one, 0) for i in instants},
-        source=CHECKPOINT_CODE if full else source,
+        source=sources.checkpoint if full else sources.layer,
         parts=() if full else walk.saved,
         role=CHECKPOINTED if full else "",
     )
@@ -220,7 +227,7 @@ def _saved(
             name=f"{group.title}: kept for backward by the first, whose input takes no gradient",
             kind=ACT,
             bytes=first.saved_bytes,
-            source=source,
+            source=sources.layer,
             parts=first.saved,
             live={i.name: smaller(i.saved[index], 1) for i in instants},
         )

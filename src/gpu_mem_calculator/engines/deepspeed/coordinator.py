@@ -43,6 +43,7 @@ class ModuleStack(Struct, frozen=True):
     width: int = 1  # bytes of an element
     wide: frozenset[int] = frozenset()  # sizes of parameters that have another width
     other: int = 1
+    root: bool = False  # the model itself reads the head's weight: gathered while it runs
 
 
 class ModuleTrace:
@@ -85,14 +86,17 @@ class ModuleTrace:
         after.append(self._add(stack.after[-1], 0 if stack.tied else None))
         self.layers = [[m for group in groups for m in group] for groups, _ in layers]
         self.after = after
-        self._forward(before)
+        if stack.root:
+            self.events.append((before[0], True))
+        self._forward(before[stack.root :])
         self.begun = len(self.events)
         for ids in self.layers:
             self._forward(ids)
         self._forward(after)
         self.ended = len(self.events)
         head = after[-1]
-        self.events += [(before[0], True), (head, True), (head, False), (before[1], True)]
+        self.events += [(before[0], True), (head, True)]
+        self.events += [(before[1], True)] if stack.root else [(head, False), (before[1], True)]
         for ident in after[-2::-1]:
             self.events += [(ident, True), (ident, False)]
         for groups, again in reversed(layers):

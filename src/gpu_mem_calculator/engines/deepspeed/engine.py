@@ -6,6 +6,7 @@ The ledger is of rank 0 of a data-parallel group, whose slice starts with the em
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -16,17 +17,18 @@ from ...modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine
 from ...run.run import Run
 from ...step.activations import StageWalks, activation_entries, setting, walks
-from ...step.instants import in_flight, step
+from ...step.instants import StepInstant, in_flight, step
 from ...step.layer_groups import LayerGroup, blocks, overlap
 from ...step.model_inputs import embedding_script
 from ...step.recorded import table_script
+from ...step.states import buffer_entry
 from ...step.workspaces import workspace_entries
 from . import offload, pipeline, reduce_at_end, stage12
 from .checks import problems
 from .coordinator import GatherLimits
 from .first_gradient import first_hook, hook_entries
 from .frozen_weights import adapter_bits, keeping, without_sum
-from .layout import ZeroLayout, startup_instants, with_hooks
+from .layout import BIRTH, ZeroLayout, startup_instants, with_hooks
 from .ledger import beats_and_entries, first_layers_input
 from .modules import size_counts, trainable_runs
 from .options import OPTIONS, PRECISIONS, number, option, pipelined
@@ -73,11 +75,30 @@ def ledger(run: Run) -> Ledger:
     if run.unrolled:
         plan = replace(plan, beats=beats)
         keeper = keeper_of(plan, stack, done, _limits(run), number(run, "sub_group_size"), cut)
-        return unrolled_ledger(plan, how, stack, done, tokens, keeper, in_place=cut)
+        if (cut or plan.pipeline) and done.embedding is not None and run.arch.tied:
+            table = shared_table(done.embedding, alone=plan.pipeline)
+            done = replace(done, embedding=table)
+        beside = partial(_beside, plan, how, stack, tokens)
+        return unrolled_ledger(plan, stack, done, beside, keeper)
     several = len(done.head.hooks) > first_hook(plan)
     if option(run, "cpu_checkpointing"):
         beats = offload.with_second(beats)
     return _whole(replace(plan, beats=with_hooks(beats, head=several)), how, stack, done, tokens)
+
+
+def _beside(
+    plan: ZeroLayout,
+    how: BlockSetting,
+    stack: tuple[LayerGroup, ...],
+    tokens: Num,
+    beats: tuple[StepInstant, ...],
+    done: StageWalks,
+) -> Iterator[Entry]:
+    """What an unrolled run has beside layers, head and DeepSpeed's own tensors."""
+    buffers = buffer_entry(plan.run, plan.beats, plan.layers)
+    yield replace(buffers, live={**buffers.live, BIRTH: 1})
+    yield from activation_entries(plan.run, how, stack, beats, done)
+    yield from pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()
 
 
 def _rolled(
@@ -164,6 +185,7 @@ def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroLayout:
         offload_param=str(option(run, "offload_param")),
         pinned=bool(option(run, "pin_memory")), implementation=run.implementation or "fused",
         pipeline=pipelined(run), layers=high - low if pipelined(run) else None,
+        first=first, last=last,
     )  # fmt: skip
 
 

@@ -13,9 +13,20 @@ from ...ledger.source import code
 from ...run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ...run.run import Run
 from ...step.instants import StepInstant
-from .sizes import ZeroSizes, bucket_bytes, replicated, sharded, sliced, zero_sizes
+from .sizes import Group, ZeroSizes, bucket_bytes, replicated, sharded, sliced, zero_sizes
 
 BIRTH, SETUP = "startup", "startup.optimizer"
+
+
+Runs = tuple[tuple[tuple[int, ...], Num], ...]  # elements of a unit's parameters, units
+
+
+def listed(runs: Runs) -> Num:
+    """Elements of some parameters."""
+    total: Num = 0
+    for sizes, units in runs:
+        total = total + sum(sizes) * units
+    return total
 
 
 class ZeroLayout(Struct, frozen=True, kw_only=True):
@@ -30,7 +41,7 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     ranks: Num
     trainable: Num  # elements in this rank's model
     frozen: Num
-    runs: tuple[tuple[tuple[int, ...], Num], ...]  # trainable parameters in order
+    runs: Runs  # trainable parameters in order
     counts: dict[int, Num]
     frozen_counts: dict[int, Num]
     beats: tuple[StepInstant, ...]
@@ -41,21 +52,19 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     offload_param: str
     pinned: bool
     implementation: str
-    pipeline: bool = False
+    pipeline: bool = False  # DeepSpeed's PipelineEngine runs the model
     layers: Num = None  # of the stage, where it is a pipeline
+    first: Num = 1  # 1 where this rank has the embedding
+    last: Num = 1  # 1 where it has the head
+    one_stage: bool = False  # the PipelineEngine has one stage, and a tied table is one tensor
+    apart: frozenset[int] = frozenset()  # sizes of parameters that are a second parameter group
+    builds_head: bool = True  # transformers makes a head before it is tied to the embedding
+    root_head: bool = False  # the model's own forward reads the head's weight
 
     @property
     def largest(self) -> int:
         """Elements of the largest trainable parameter."""
         return max(self.counts)
-
-    @property
-    def listed(self) -> Num:
-        """Trainable elements that the model's configuration gives, whatever count was given."""
-        total: Num = 0
-        for sizes, units in self.runs:
-            total = total + sum(sizes) * units
-        return total
 
     @property
     def table(self) -> Num:
@@ -64,20 +73,41 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
         torch 2.11 csrc/autograd/input_buffer.cpp: a parameter's hook runs when all is added up.
         """
         run = self.run
-        if not run.arch.tied or run.frozen or self.pipeline:
+        if not run.arch.tied or run.frozen or self.copied:
             return 0
         return run.arch.embedding[0].numel * self.width
 
     @property
+    def copied(self) -> bool:
+        """Whether a tied head on another stage has a copy of the table."""
+        return self.pipeline and not self.one_stage
+
+    @property
+    def parameter_groups(self) -> tuple[Runs, ...]:
+        """The trained parameters of each of the optimizer's groups, in order."""
+        if not self.apart:
+            return (self.runs,)
+        chosen = ((lambda n: n not in self.apart), (lambda n: n in self.apart))
+        return tuple(
+            tuple((tuple(filter(belongs, sizes)), units) for sizes, units in self.runs)
+            for belongs in chosen
+        )
+
+    @property
+    def groups(self) -> list[Group]:
+        """What this rank has of each parameter group."""
+        if self.stage == 3:
+            return [sharded(self.trainable, self.counts, self.ranks)]
+        parts = [listed(runs) for runs in self.parameter_groups[1:]]
+        parts = [self.trainable - sum(parts), *parts]
+        if self.stage or (self.pipeline and self.run.precision == "bf16_mixed"):
+            return [sliced(part, self.ranks) for part in parts]
+        return [replicated(part) for part in parts]
+
+    @property
     def sizes(self) -> ZeroSizes:
         """Bytes of the states that this rank trains."""
-        if self.stage == 3:
-            group = sharded(self.trainable, self.counts, self.ranks)
-        elif self.stage or (self.pipeline and self.run.precision == "bf16_mixed"):
-            group = sliced(self.trainable, self.ranks)
-        else:
-            group = replicated(self.trainable)
-        return zero_sizes([group], width=self.trained_width, largest=self.largest,
+        return zero_sizes(self.groups, width=self.trained_width, largest=self.largest,
                           optimizer=self.run.optimizer,
                           implementation=self.implementation)  # fmt: skip
 

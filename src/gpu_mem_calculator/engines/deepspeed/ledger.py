@@ -28,9 +28,10 @@ from ...ledger.num import Num, choose, holds, larger, nothing
 from ...ledger.source import code
 from ...run.phases import FORWARD, OPTIMIZER
 from ...run.run import Run
-from ...step.activations import StageWalks, layer_code
+from ...step.activations import StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
+from ...step.layer_sources import LayerSources
 from .cache_key import CacheKey, plain
 from .coordinator import GatherLimits
 from .instants import ZeroInstant, zero_instants
@@ -167,7 +168,7 @@ def beats_and_entries(
             at = instant(spot.name, spot.phase, spot.title + word, step=step, micro_batch=tag,
                          layer=spot.layer, present=again if later else 1)  # fmt: skip
             beats.append(_beat(spot, high, at))
-            entries += _entries(plan, spot, high, beats[-1])
+            entries += _entries(plan, spot, high, beats[-1], done.sources)
     none = tuple(0 for _ in stack)
     entries.append(_left(plan, found, which))
     for name, title in STEP:
@@ -216,9 +217,9 @@ def _beat(spot: ZeroInstant, high: PeakPoint, at: Instant) -> StepInstant:
 
 
 def _entries(
-    plan: ZeroLayout, spot: ZeroInstant, high: PeakPoint, beat: StepInstant
+    plan: ZeroLayout, spot: ZeroInstant, high: PeakPoint, beat: StepInstant, sources: LayerSources
 ) -> Iterator[Entry]:
-    source = layer_code(plan.run, head=spot.work == "loss")
+    source = sources.head if spot.work == "loss" else sources.layer
     rows = [
         (spot.label, ACT, high.moment.act, source),
         (f"{spot.label}, kernel workspace", TEMP, high.moment.temp, source),

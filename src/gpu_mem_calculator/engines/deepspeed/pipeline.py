@@ -103,7 +103,7 @@ def workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entr
     if not plan.pipeline:
         yield from found
         return
-    blocks: Num = plan.runs[len(plan.run.arch.runs) + 1][1]  # the head
+    blocks: Num = plan.last  # the head
     for block in stack:
         blocks = blocks + block.count
     for entry in found:
@@ -111,7 +111,7 @@ def workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entr
 
 
 def buffer_entries(plan: ZeroLayout, tokens_bytes: Num) -> Iterator[Entry]:
-    """Tensors between stages: received inputs and their copies, received gradients, outputs."""
+    """Tensors between stages: what is received, copies of received inputs, outputs."""
     run = plan.run
     first, last = holds(run.stage == 0), holds(run.stage == run.mesh.pp - 1)
     flight = in_flight(run.mesh.pp, run.stage, run.micro_batches)
@@ -120,9 +120,7 @@ def buffer_entries(plan: ZeroLayout, tokens_bytes: Num) -> Iterator[Entry]:
         return flight * int(bool(instant.work))
 
     where = "runtime/pipe/engine.py"
-    yield plan.entry("received activations", COMM, tokens_bytes * (1 - first), always,
-                     f"{where}:1122")  # fmt: skip
+    yield plan.entry("received activations or gradients", COMM, tokens_bytes, always,
+                     f"{where}:1284 one buffer for both")  # fmt: skip
     yield plan.entry("stage inputs", ACT, tokens_bytes * (1 - first), working, f"{where}:1128")
-    yield plan.entry("received gradients", COMM, tokens_bytes * (1 - last), always,
-                     f"{where}:1180")  # fmt: skip
     yield plan.entry("stage outputs", ACT, tokens_bytes * (1 - last), working, f"{where}:716")

@@ -79,7 +79,7 @@ class ZeroRank:
         if plan.run.frozen:
             self.make("frozen", *(plan.width * size for size in base))
         self.make("model", *(plan.trained_width * size for size in self.sizes))
-        if arch.tied and not plan.pipeline:
+        if arch.tied and plan.builds_head and not plan.pipeline:
             self.moment(plan.width * int(arch.embedding[0].numel))
 
     def states(self, number: int, sizes: ZeroSizes) -> None:

@@ -81,9 +81,9 @@ class Stage0PipelineRank(Stage0Rank):
         self.make("buffer", rank.flat)
 
     def step(self) -> None:
-        """fp32 gradients of the slice, states, update."""
-        self.to.free(self.in_order())
+        """fp32 gradients of the slice, beside the stage's own, which go when the step is over."""
         self.make("grad", self.rank.step_grad)
         self.states(0, self.rank)
         self.update(self.rank)
         self.free("grad")
+        self.to.free(self.in_order())

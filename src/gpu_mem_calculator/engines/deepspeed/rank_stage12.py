@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .layout import ZeroLayout
 from .rank import GRADIENT, TensorAllocator, ZeroRank
-from .sizes import FP32, norm_bytes
+from .sizes import FP32, Group, norm_bytes
 
 REDUCTION = 1  # the CUDA stream of reductions where they overlap with backward
+
+
+class BucketPiece(NamedTuple):
+    """A gradient in the bucket: its parameter group, its place there, and its tensor or -1."""
+
+    group: int
+    begin: int
+    elements: int
+    tensor: int
 
 
 class Stage12Rank(ZeroRank):
@@ -19,41 +30,63 @@ class Stage12Rank(ZeroRank):
     def __init__(self, plan: ZeroLayout, to: TensorAllocator, *, tight: bool = False) -> None:
         super().__init__(plan, to)
         self.tight = tight
-        self.local = int(self.rank.own)
+        self.local = [int(group.own) for group in plan.groups]
         self.queue = REDUCTION if plan.overlap else 0
-        self.place = 0  # where the parameters begin whose gradients have come
-        self.inside: list[tuple[int, int, int]] = []  # in the bucket: begin, elements, tensor
-        self.filled = 0  # elements in it
-        starts = [0]
+        self.place = [0] * len(self.local)  # where parameters begin whose gradients have come
+        self.inside: list[BucketPiece] = []
+        self.filled = 0  # elements in the bucket
+        self.owned: list[int] = []  # elements of each parameter's part in this rank's slices
+        self.touched = 0  # elements of those parameters
+        starts = [0] * len(self.local)
         for size in self.sizes:
-            starts.append(starts[-1] + size)
-        self.owned = [(begin, size) for begin, size in zip(starts, self.sizes, strict=False)
-                      if begin < self.local]  # fmt: skip
+            group = self.group(size)
+            if starts[group] < self.local[group]:
+                self.owned.append(min(size, self.local[group] - starts[group]))
+                self.touched += size
+            starts[group] += size
+
+    def group(self, elements: int) -> int:
+        """Which of the optimizer's groups a parameter belongs to."""
+        return int(elements in self.plan.apart)
 
     def startup(self) -> None:
-        """The flat copy beside the weights, then the slice's masters (lines 449 to 576)."""
+        """Each group's flat copy beside its weights, then its masters (lines 449 to 576)."""
         rank = self.rank
         self.model()
-        self.to.empty_cache()
-        if self.tight:  # a scalar takes the place of each
-            self.free("model")
-            self.make("model", *[rank.width] * len(self.sizes))
-            self.to.empty_cache()
-        self.make("flat", rank.flat)
-        self.free("model")
-        self.make("clone", rank.clone)
+        for number, tensor in enumerate(self.held.pop("model")):
+            name = ("model", self.group(self.sizes[number]))
+            self.held.setdefault(name, []).append(tensor)
+        for number, group in enumerate(self.plan.groups):
+            self.flatten(number, group)
         if self.plan.offload != "none":
-            self.free("clone")
             self.make("staging", rank.staging)
             return
-        if rank.width < FP32:
-            self.make("masters", rank.masters)
+        self.make("zeros", *(FP32 * group.own for group in self.plan.groups))
+        self.free("zeros")
+
+    def flatten(self, number: int, group: Group) -> None:
+        """One group of parameters; what was freed before goes back to the driver first."""
+        width, weights = self.rank.width, ("model", number)
+        self.to.empty_cache()
+        if self.tight:  # a scalar takes the place of each
+            count = len(self.held.get(weights, ()))
+            self.free(weights)
+            self.make(weights, *[width] * count)
+            self.to.empty_cache()
+        self.make("flat", width * group.whole)
+        self.free(weights)
+        self.make("clone", width * group.own)
+        if self.plan.offload != "none":
             self.free("clone")
-        self.moment(rank.step_grad)
+        elif width < FP32:
+            self.make("masters", FP32 * group.own)
+            self.free("clone")
 
     def begin(self) -> None:
         """A micro-batch meets the parameters from the last one on."""
-        self.place = sum(self.sizes)
+        self.place = [0] * len(self.local)
+        for size in self.sizes:
+            self.place[self.group(size)] += size
 
     def arrived(self, key: tuple[int, int], tensor: int) -> None:
         """Line 2284: the first gradient allocates the bucket; in stage 2 gradients are copied into
@@ -76,7 +109,8 @@ class Stage12Rank(ZeroRank):
         if self.filled + elements > plan.bucket:
             self.reduce()
         self.filled += elements
-        self.place -= elements
+        group = self.group(elements)
+        self.place[group] -= elements
         if plan.contiguous and elements <= plan.bucket:
             self.to.free((tensor,))
             tensor = -1
@@ -84,7 +118,7 @@ class Stage12Rank(ZeroRank):
             copy = self.to.make_on(0, self.to.size(tensor), GRADIENT)
             self.to.free((tensor,))
             tensor = copy
-        self.inside.append((self.place, elements, tensor))
+        self.inside.append(BucketPiece(group, self.place[group], elements, tensor))
 
     def reduce(self) -> None:
         """Line 2207: a flat copy is reduced over the ranks, then the slice's gradients are kept.
@@ -97,15 +131,18 @@ class Stage12Rank(ZeroRank):
             return
         plan, width = self.plan, self.plan.trained_width
         self.free("previous")
-        begins = [begin // self.local for begin, _, _ in self.inside]
-        ends = [(begin + size - 1) // self.local for begin, size, _ in self.inside]
-        pieces = len({*begins, *ends}) if plan.contiguous else len(self.inside)
+        spread = {
+            (one.group, at // self.local[one.group])
+            for one in self.inside
+            for at in (one.begin, one.begin + one.elements - 1)
+        }
+        pieces = len(spread) if plan.contiguous else len(self.inside)
         if pieces > 1:
             self.moment(width * self.filled, queue=self.queue)
-        for begin, size, tensor in self.inside:
-            own = begin < self.local
+        for group, begin, size, tensor in self.inside:
+            own = begin < self.local[group]
             if own:
-                self.keep_own(min(size, self.local - begin))
+                self.keep_own(min(size, self.local[group] - begin))
             if tensor >= 0 and own and not plan.contiguous:
                 self.held.setdefault("own", []).append(tensor)
             elif tensor >= 0 and not plan.contiguous and (plan.overlap or plan.stage == 1):
@@ -122,7 +159,7 @@ class Stage12Rank(ZeroRank):
             if self.last:
                 self.moment(8 * elements, 0 if width == 4 else 4 * elements, queue=self.queue)
         elif plan.contiguous and "own" not in self.held:
-            self.make("own", width * sum(size for _, size in self.owned), queue=self.queue)
+            self.make("own", width * self.touched, queue=self.queue)
 
     def epilogue(self) -> None:
         """Line 1020: reduce the rest, add to the gradients of earlier micro-batches, free the
@@ -134,8 +171,8 @@ class Stage12Rank(ZeroRank):
         if plan.pipeline and plan.contiguous:
             self.make("bucket", plan.bucket_bytes)
         if plan.stage == 1 and not plan.overlap:
-            self.place = 0
-            for tensor in self.in_order():
+            self.place = [0] * len(self.local)
+            for tensor in sorted(self.in_order(), key=self._group_of):
                 self.into_bucket_in_order(tensor)
         self.reduce()
         if plan.run.arch.tower and plan.contiguous and not {"own", "sum"} & self.held.keys():
@@ -146,23 +183,25 @@ class Stage12Rank(ZeroRank):
             self.held["sum"] = self.held.pop("own")
         self.free("bucket", "previous", "reduced")
 
+    def _group_of(self, tensor: int) -> int:
+        return self.group(self.to.size(tensor) // self.plan.trained_width)
+
     def into_bucket_in_order(self, tensor: int) -> None:
-        """The same, from the first parameter on."""
+        """The same, from the first parameter of each group on."""
         elements = self.to.size(tensor) // self.plan.trained_width
-        self.place += elements
-        begin = self.place
+        group = self.group(elements)
+        begin = self.place[group]
+        self.place[group] += elements
         self.into_bucket(tensor)
-        _, size, inside = self.inside[-1]
-        self.inside[-1] = (begin - elements, size, inside)
-        self.place = begin
+        self.inside[-1] = self.inside[-1]._replace(begin=begin)
+        self.place[group] = begin + elements
 
     def step(self) -> None:
         """Line 3040: the norm of each piece, then the slice's gradients, flat and in fp32."""
         if self.plan.offload != "none":
             return
         rank = self.rank
-        pieces = (min(size, self.local - begin) for begin, size in self.owned)
-        self.moment(*map(norm_bytes, pieces))
+        self.moment(*map(norm_bytes, self.owned))
         if len(self.owned) > 1:
             self.make("flat grads", rank.step_flat)
         self.make("grad", rank.step_grad)

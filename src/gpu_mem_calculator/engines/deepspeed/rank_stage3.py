@@ -152,7 +152,7 @@ class Stage3Rank(Stage3Bucket):
                 self.make(name, width * -(-size // self.ranks) * there)
                 self.free((name, number))
         arch = plan.run.arch
-        if arch.tied and self.zero_init:
+        if arch.tied and plan.builds_head and self.zero_init:
             table = int(arch.embedding[0].numel)
             self.make("head", plan.width * table)
             self.make("its shard", plan.width * -(-table // self.ranks) * there)

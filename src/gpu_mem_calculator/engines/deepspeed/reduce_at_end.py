@@ -77,7 +77,7 @@ def _bucket_entries(
 
 def arrivals(plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks) -> Order:
     """Elements of gradients in the order in which they are reduced, the reverse of backward's."""
-    arch, width = plan.run.arch, plan.trained_width
+    width = plan.trained_width
 
     def sizes(walk: BlockWalk, first: int = 0) -> tuple[int, ...]:
         return tuple(int(size) // width for size, _ in reversed(walk.hooks[first:]))
@@ -85,9 +85,8 @@ def arrivals(plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks) 
     layers = tuple((sizes(walk), b.count) for walk, b in zip(done.layers, stack, strict=True))
     if plan.run.frozen:
         return layers
-    ends = plan.runs[0][1], plan.runs[len(arch.runs) + 1][1]
     table = tuple(int(n) for n in embedding_tensors(plan.run))
-    return ((table, ends[0]), *layers, (sizes(done.head, first_hook(plan)), ends[1]))
+    return ((table, plan.first), *layers, (sizes(done.head, first_hook(plan)), plan.last))
 
 
 def _first_gradient(instant: StepInstant, order: Order, stack: tuple[LayerGroup, ...]) -> Num:

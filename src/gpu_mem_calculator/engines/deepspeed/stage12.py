@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
-from ...ledger.num import Num
+from ...ledger.num import Num, larger
 from ...step.layer_groups import LayerGroup
 from ...step.states import gradient_entries as made_gradients
-from .layout import BIRTH, SETUP, ZeroLayout, always, named
+from .layout import BIRTH, SETUP, Runs, ZeroLayout, always, listed, named
 from .modules import layer_sizes
 from .shards import largest_owned, owned_elements, slice_elements
 from .sizes import FP32, norm_bytes
@@ -43,7 +43,9 @@ def step_entries(plan: ZeroLayout) -> Iterator[Entry]:
     if plan.offload != "none":
         return
     sizes = plan.sizes
-    piece = largest_owned(plan.runs, slice_elements(plan.listed, plan.ranks))
+    piece: Num = 0
+    for runs, local in _slices(plan):
+        piece = larger(piece, largest_owned(runs, local))
     yield plan.entry("fp64 copy for the gradient norm", TEMP, norm_bytes(piece),
                      named("optimizer.norm"), f"{FILE}:2684, runtime/zero/utils.py:59")  # fmt: skip
     if sizes.width < FP32:
@@ -53,10 +55,18 @@ def step_entries(plan: ZeroLayout) -> Iterator[Entry]:
                      f"{FILE}:3115")  # fmt: skip
 
 
+def _slices(plan: ZeroLayout) -> Iterator[tuple[Runs, Num]]:
+    """The parameters of each group, and the elements of this rank's slice of them."""
+    for runs in plan.parameter_groups:
+        yield runs, slice_elements(listed(runs), plan.ranks)
+
+
 def owned_here(plan: ZeroLayout) -> Num:
-    """Elements of the parameters that start in this rank's slice."""
-    local = slice_elements(plan.listed, plan.ranks)
-    return owned_elements(plan.runs, local)
+    """Elements of the parameters that start in this rank's slices."""
+    total: Num = 0
+    for runs, local in _slices(plan):
+        total = total + owned_elements(runs, local)
+    return total
 
 
 def kept_gradients(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
@@ -65,13 +75,13 @@ def kept_gradients(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[
     table, head = run.arch.embedding_parameters, run.arch.after_parameters
     if run.arch.tied:  # stages of a pipeline have a copy each
         shared = run.arch.embedding[0].numel
-        table, head = table - (0 if plan.pipeline else shared), head + shared
+        table, head = table - (0 if plan.copied else shared), head + shared
     if run.frozen:
         table = head = 0
     layers = tuple((b.title, sum(layer_sizes(b.layer, run.adapter))) for b in stack)
-    buffered = plan.stage or (plan.pipeline and run.precision == "bf16_mixed")
-    steps = {"optimizer", "optimizer.cast", "optimizer.norm"} if buffered else {"optimizer"}
-    if run.precision == "fp32" and not plan.stage:
+    stays = run.precision == "fp32" or (plan.pipeline and run.precision == "bf16_mixed")
+    steps = {"optimizer", "optimizer.cast", "optimizer.norm"} if plan.stage else {"optimizer"}
+    if stays and not plan.stage:  # bf16_optimizer.py:390-430 clears them when it has stepped
         steps = set()
     for entry in made_gradients(run, layers, table, head, plan.width * 8, plan.beats):
         live = {n: c for n, c in entry.live.items() if n not in steps}

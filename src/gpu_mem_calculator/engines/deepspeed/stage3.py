@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
-from ...ledger.num import Num, ceil_div, together
+from ...ledger.num import Num, ceil_div, holds, together
 from ...run.phases import OPTIMIZER
 from ...step.layer_groups import LayerGroup
 from .coordinator import ANEW, HELD, NEVER, GatherLimits, ModuleStack
@@ -95,20 +95,26 @@ def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
         before_modules(arch),
         layers,
         after_modules(arch),
-        arch.tied,
+        arch.tied or plan.root_head,
         plan.width,
         wide,
         plan.trained_width,
+        plan.root_head,
     )
 
 
 def persistent_entry(plan: ZeroLayout, limits: GatherLimits) -> Entry:
-    """Small parameters stay gathered from one step to the next, padded to the ranks."""
+    """Small parameters stay gathered from one step to the next, padded to the ranks.
+
+    One rank's shard is the whole parameter already, where it is on the GPU
+    (partition_parameters.py:1560).
+    """
     small: Num = 0
+    several = holds(plan.ranks > 1) if plan.offload_param == "none" else 1
     for counts, width in ((plan.counts, plan.trained_width), (plan.frozen_counts, plan.width)):
         for size, times in counts.items():
             whole = ceil_div(size, plan.ranks) * plan.ranks
             small = small + (whole * times * width if size <= limits.persist else 0)
-    return plan.entry("persistent parameters", PARAM, small,
+    return plan.entry("persistent parameters", PARAM, small * several,
                       lambda b: int(b.instant.phase != OPTIMIZER and not b.instant.step),
                       f"{FILE}:2878")  # fmt: skip

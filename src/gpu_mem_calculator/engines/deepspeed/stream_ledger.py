@@ -4,20 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from msgspec.structs import replace
 
 from ...autograd.events import BlockEvents
 from ...ledger.ledger import INPUTS_IN_FLIGHT, Entry, Instant, Ledger
-from ...ledger.num import Num
-from ...modelling.huggingface.setting import BlockSetting
 from ...run.phases import STARTUP
-from ...step.activations import STAY, StageWalks, activation_entries
+from ...step.activations import STAY, StageWalks
 from ...step.block_events import EMBEDDING, plays
+from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
-from ...step.states import buffer_entry
 from . import pipeline
 from .coordinator import GatherLimits
 from .gather import weight_reads
@@ -74,31 +72,24 @@ def shared_table(script: BlockEvents, *, alone: bool) -> BlockEvents:
     return replace(script, backward=(*events, old), drops=((0, script.entry), *rest))
 
 
+BesideEntries = Callable[[tuple[StepInstant, ...], StageWalks], Iterable[Entry]]
+
+
 def unrolled_ledger(
     plan: ZeroLayout,
-    how: BlockSetting,
     stack: tuple[LayerGroup, ...],
     done: StageWalks,
-    tokens_bytes: Num,
+    beside: BesideEntries,
     keeper: Callable[[ZeroStreamWriter], ZeroRank],
-    *,
-    in_place: bool,
 ) -> Ledger:
-    """Every layer by itself. `in_place`: gradients of a shared table are added in one of them."""
+    """The ledger that a stream is written from: every layer by itself.
+
+    `beside` gives the entries of what is beside layers, head and DeepSpeed's own tensors.
+    """
     run, done = plan.run, replace(done, gradients=STAY)
-    beats = tuple(replace(b, later=False) for b in plan.beats)  # the keeper adds gradients up
-    buffers = buffer_entry(run, plan.beats, plan.layers)
-    entries: list[Entry] = [
-        replace(buffers, live={**buffers.live, BIRTH: 1}),
-        *activation_entries(run, how, stack, beats, done),
-        *(pipeline.buffer_entries(plan, tokens_bytes) if plan.pipeline else ()),
-        *pipeline.workspaces(plan, stack),
-    ]
+    beats = tuple(replace(b, later=False) for b in plan.beats)  # the rank adds gradients up
+    entries = [*beside(beats, done), *pipeline.workspaces(plan, stack)]
     found = plays(stack, beats, done)
-    if (in_place or plan.pipeline) and done.embedding is not None and run.arch.tied:
-        script = shared_table(done.embedding, alone=plan.pipeline)
-        found = {name: replace(play, script=script) if play.block == EMBEDDING else play
-                 for name, play in found.items()}  # fmt: skip
     on_host = bool(run.options.get("cpu_checkpointing"))
     if on_host:  # those of other micro-batches have gone there
         entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]

@@ -1,29 +1,41 @@
-"""Megatron+DeepSpeed: Megatron's cuts of the model, ZeRO's flat cuts of its states."""
+"""Megatron-DeepSpeed: Megatron's shards of the model, ZeRO's of their states.
+
+deepspeedai/Megatron-DeepSpeed 6acc370a with DeepSpeed 0.19.8. Its training script runs ZeRO 0 and 1
+under DeepSpeed's PipelineEngine, with one stage or more, and ZeRO 2 and 3 without
+(--no-pipeline-parallel).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from ...ledger.ledger import Ledger
+from ...ledger.ledger import Entry, Ledger
 from ...ledger.num import Num
 from ...run.engine import Engine
-from ...run.phases import STARTUP
 from ...run.run import Run
-from ...step.block_events import plays
-from ...step.instants import StepInstant
-from ...step.pipeline import PipelineStage, beats, stage_layers, stage_of, stretch_ends
+from ...step.activations import StageWalks, block_entries
+from ...step.instants import StepInstant, step
+from ...step.layer_groups import LayerGroup
+from ...step.pipeline import PipelineStage, stage_layers, stage_of
 from ...step.workspaces import workspace_entries
-from ..megatron_lm.activations import activation_entries
+from ..deepspeed import pipeline, reduce_at_end, stage12
+from ..deepspeed.engine import zero_streams
+from ..deepspeed.first_gradient import first_hook, hook_entries
+from ..deepspeed.layout import ZeroLayout, listed, startup_instants, with_hooks
+from ..deepspeed.ledger import beats_and_entries
+from ..deepspeed.states import state_entries
+from ..deepspeed.stream_ledger import keeper_of, unrolled_ledger
 from ..megatron_lm.checks import PP, layout_problems, option_problems
-from ..megatron_lm.options import LOCAL, bits, expert_streams
-from ..megatron_lm.shards import after_shard, embedding_shard, layer_shard
-from ..megatron_lm.states import stage_shard
-from ..megatron_lm.stream import stage_writer
-from ..megatron_lm.walks import walks
-from .states import STARTUP_BEATS, ShardedStates, kept_gradients, with_epilogue, zero_entries
+from ..megatron_lm.options import LOCAL
+from .checks import model_problems
+from .layout import GROUP, LIMITS, piped, plan_of, stage_runs
+from .model_inputs import beside_entries
+from .shards import rank_layer, rank_run
+from .walks import walks
 
 TITLE = "Megatron+DeepSpeed"
 OPTIONS: dict[str, Any] = {
@@ -49,6 +61,7 @@ def problems(run: Run) -> Iterator[str]:
     run = _with_defaults(run)
     yield from option_problems(run, TITLE)
     yield from layout_problems(run, TITLE)
+    yield from model_problems(run, TITLE)
     stage, place = run.options["zero_stage"], run.options["offload_optimizer"]
     if stage not in (0, 1, 2, 3):
         yield f"engine.zero_stage={stage} is not a ZeRO stage; try 0, 1, 2 or 3"
@@ -59,65 +72,113 @@ def problems(run: Run) -> Iterator[str]:
     elif place == "cpu" and stage == 0:
         yield "engine.offload_optimizer='cpu' needs ZeRO; try zero_stage 1"
     if run.virtual_stages > 1:
-        yield (f"parallelism.virtual_pipeline_size={run.virtual_stages}: DeepSpeed's pipeline does "
-               "not interleave; set it to 1")  # fmt: skip
-
-
-def implementation(run: Run) -> str:
-    """DeepSpeed's fused Adam, or its CPU one where it is offloaded."""
-    if run.options.get("offload_optimizer") == "cpu":
-        return "cpu"
-    return run.implementation or "fused"
+        yield (
+            f"parallelism.virtual_pipeline_size={run.virtual_stages}: DeepSpeed's pipeline does "
+            "not interleave; set it to 1"
+        )
 
 
 def ledger(run: Run) -> Ledger:
-    """One rank of the run's pipeline stage."""
+    """One rank of the run's pipeline stage; one model, so no arrays of what shards it."""
     run = _with_defaults(run)
-    stage = stage_of(run)
-    instants = with_epilogue(beats(stage, STARTUP_BEATS, every=run.unrolled))
-    done = walks(run, stage)
-    cut = _cut(run, stage, instants)
-    layers = tuple(
-        (b, layer_shard(run, b.layer).total, held)
-        for b, held in zip(stage.blocks, stage.held, strict=True)
+    if any(hasattr(size, "astype") for size in (run.mesh.tp, run.mesh.pp, run.stage)):
+        raise ValueError("arrays of tensor- or pipeline-parallel sizes need a ledger each")
+    stage, rank = stage_of(run), rank_run(run)
+    done = walks(run, rank, stage, piped=piped(run))
+    stack = tuple(replace(b, layer=rank_layer(run, b.layer)) for b in stage.blocks)
+    plan = plan_of(run, rank, stage)
+    if not piped(run) and not run.unrolled:
+        return _rolled(run, plan, stage, stack, done)
+    beats = step(
+        tuple(b.stretch for b in stack),
+        micro_batches=run.micro_batches,
+        head=stage.last,
+        embedding=stage.first,
+        flight=stage.flight,
+        every=run.unrolled,
     )
-    embedding = embedding_shard(run).total * stage.first
-    head = after_shard(run, stage.first).total * stage.last
-    steps = tuple(b for b in instants if b.instant.phase != STARTUP)
+    if run.unrolled:
+        plan = replace(plan, beats=_with_epilogue(beats))
+        keeper = keeper_of(plan, stack, done, LIMITS, GROUP, cut=True)
+        return unrolled_ledger(plan, stack, done, partial(_beside, run, plan, stage, stack), keeper)
+    several = len(done.head.hooks) > first_hook(plan)
+    plan = replace(plan, beats=with_hooks(beats, head=several))
+    return _whole(run, plan, stage, stack, done)
+
+
+def _with_epilogue(beats: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+    """Beats of an unrolled step, with the moment after backward at which gradients are reduced."""
+    step_hooks = ("optimizer.norm", "optimizer.cast")
+    hooked = with_hooks(beats, head=False)
+    return tuple(beat for beat in hooked if beat.instant.where not in step_hooks)
+
+
+def _beside(
+    run: Run,
+    plan: ZeroLayout,
+    stage: PipelineStage,
+    stack: tuple[LayerGroup, ...],
+    beats: tuple[StepInstant, ...],
+    done: StageWalks,
+) -> Iterator[Entry]:
+    """What an unrolled run has beside the scripts of its blocks and DeepSpeed's own tensors."""
+    yield from block_entries(plan.run, stack, beats, done)
+    yield from beside_entries(run, plan, stage, beats, played=True)
+
+
+def _rolled(
+    run: Run,
+    plan: ZeroLayout,
+    stage: PipelineStage,
+    stack: tuple[LayerGroup, ...],
+    done: StageWalks,
+) -> Ledger:
+    """ZeRO 2 and 3: gradients go into buckets as they are made."""
+    beats, at_work = beats_and_entries(plan, stack, done, LIMITS)
+    plan = replace(plan, beats=beats)
     entries = (
-        *zero_entries(cut),
-        *kept_gradients(cut, layers, embedding, head),
-        *activation_entries(run, stage, instants, done),
-        *workspace_entries(run, steps),
+        *state_entries(plan, LIMITS, GROUP, zero_init=True),
+        *block_entries(plan.run, stack, beats, done),
+        *beside_entries(run, plan, stage, beats, played=True),
+        *at_work,
+        *workspace_entries(run, beats),
     )
-    played = plays(stage.blocks, instants, done) if run.unrolled else {}
-    return Ledger(tuple(b.instant for b in instants), entries, played, stage_writer(run, stage))
+    return Ledger((*startup_instants(), *(b.instant for b in beats)), entries)
 
 
-def _cut(run: Run, stage: PipelineStage, instants: tuple[StepInstant, ...]) -> ShardedStates:
-    overlap, level = run.options["overlap_comm"], int(run.options["zero_stage"])
-    return ShardedStates(
-        run=run, stage=level, width=bits(run) // 8, shard=stage_shard(run, stage), beats=instants,
-        bucket=int(run.options["reduce_bucket_size"]),
-        overlap=level == 3 if overlap is None else bool(overlap),
-        offload=run.options["offload_optimizer"] == "cpu", implementation=implementation(run),
-        ends=stretch_ends(stage, instants, every=run.unrolled),
-    )  # fmt: skip
+def _whole(
+    run: Run,
+    plan: ZeroLayout,
+    stage: PipelineStage,
+    stack: tuple[LayerGroup, ...],
+    done: StageWalks,
+) -> Ledger:
+    """ZeRO 0 and 1 in the PipelineEngine: gradients stay until all of backward is over."""
+    entries = (
+        *state_entries(plan, LIMITS, GROUP, zero_init=True),
+        *stage12.kept_gradients(plan, stack),
+        *reduce_at_end.reduction_entries(plan, stack, done),
+        *block_entries(plan.run, stack, plan.beats, done),
+        *hook_entries(plan, done),
+        *beside_entries(run, plan, stage, plan.beats, played=False),
+        *pipeline.workspaces(plan, stack),
+    )
+    return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), entries)
 
 
 def parameters(run: Run) -> Num:
-    """Elements of this rank's part of the model, before ZeRO cuts it."""
+    """Elements of this rank's part of the model, before ZeRO shards it."""
     run = _with_defaults(run)
-    return stage_shard(run, stage_of(run)).total
+    return listed(stage_runs(rank_run(run), stage_of(run)))
 
 
 ENGINE = Engine(
     name="megatron_deepspeed",
     title=TITLE,
     transformers=False,
-    side_streams=expert_streams,
+    side_streams=zero_streams,
     options=OPTIONS,
-    axes=frozenset({"tp", "pp", "ep"}),
+    axes=frozenset({"tp", "pp"}),
     optimizers=frozenset({"adam", "adamw", "sgd", "sgd_momentum", "lion"}),
     problems=problems,
     ledger=ledger,

@@ -143,7 +143,7 @@ def _unfused(
     context = rows * heads.value_dim
     area = setting.batch * heads.heads * setting.seq * setting.seq
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k))
-    probs = _softmax(tape, setting, scores, softmax_kernel(setting, heads.heads))
+    probs = softmax(tape, setting, scores, softmax_kernel(setting, heads.heads))
     if heads.dropout:
         mask = tape.op("attn.dropout_mask", probs, elements=area, bits=8)
         mask.grad = False
@@ -167,7 +167,7 @@ def softmax_kernel(setting: MegatronSetting, heads: Num) -> Num:
     return short * holds(setting.seq % 4 == 0) * holds(setting.batch * heads % 4 == 0)
 
 
-def _softmax(tape: Tape, setting: MegatronSetting, scores: Value, kernel: Num) -> Value:
+def softmax(tape: Tape, setting: MegatronSetting, scores: Value, kernel: Num) -> Value:
     """The masked softmax: in fp32 between two casts, or in 16 bits without casts where `kernel` is
     1.
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from ...autograd.reductions import row_sum_workspace
 from ...autograd.tape import Tape, Value
 from ...ledger.num import Num, holds, together
+from ...model.blocks import Share
 
 
 class MegatronSetting(Struct, frozen=True, kw_only=True):
@@ -25,6 +26,7 @@ class MegatronSetting(Struct, frozen=True, kw_only=True):
     - bits: of activations and matmuls
     - fused_weight_gradients: weight-gradient kernels add to the fp32 buffer directly
     - selective: core attention is checkpointed
+    - share: of every parameter's elements, where a parameter count was given
     """
 
     batch: Num
@@ -40,6 +42,7 @@ class MegatronSetting(Struct, frozen=True, kw_only=True):
     float_softmax: bool = True
     fused_weight_gradients: bool = False
     selective: bool = False
+    share: Share | None = None
 
     @property
     def length(self) -> Num:

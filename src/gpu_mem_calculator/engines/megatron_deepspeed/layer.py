@@ -1,0 +1,177 @@
+"""One layer of Megatron-DeepSpeed, from its input to its output, and what stands after the last.
+
+Lines are of deepspeedai/Megatron-DeepSpeed 6acc370a, megatron/model/transformer.py where no file
+is named.
+"""
+
+from __future__ import annotations
+
+from ...autograd.tape import Tape, Value
+from ...autograd.walk import REENTRANT, BlockWalk, walk
+from ...ledger.num import Num
+from ...model.arch import Layer
+from ...model.blocks import Attention, Mlp, Norm
+from ...modelling.megatron.attention import softmax, softmax_kernel
+from ...modelling.megatron.ops import MegatronSetting
+from .ops import add_bias, biased_gelu, column_linear, dropout_add, norm, row_linear
+
+
+def attention(tape: Tape, how: MegatronSetting, x: Value, block: Attention) -> Value:
+    """query_key_value, grouped heads repeated, rotary embedding, core attention, dense (:690-859).
+
+    `mixed_x_layer` is named until the projection is done.
+    """
+    size, heads, kv_heads = block.head_dim, block.heads // how.tp, block.kv_heads // how.tp
+    rows = (heads + 2 * kv_heads) * size
+    mixed = column_linear(
+        tape, how, x, "query_key_value", how.hidden, rows, bias=block.inputs[0].bias
+    )
+    parts = [("attn.q", heads), ("attn.k", kv_heads), ("attn.v", kv_heads)]
+    q, k, v = tape.split("attn.split", mixed, [(n, how.tokens * c * size) for n, c in parts])
+    if block.heads != block.kv_heads:  # reshape copies q; k and v are repeated (:660-679)
+        q = tape.op("attn.q_copy", q, passes=True)
+        k = tape.op("attn.k_repeated", k, elements=how.tokens * heads * size)
+        v = tape.op("attn.v_repeated", v, elements=how.tokens * heads * size)
+    if block.rotary_dim:
+        q, k = rotate(tape, q, block), rotate(tape, k, block)
+    out = core_attention(tape, how, (q, k, v), heads, block.dropout)
+    dense = row_linear(tape, how, out, "dense", heads * size, how.hidden)
+    tape.hold(mixed)
+    return dense
+
+
+def rotate(tape: Tape, x: Value, block: Attention) -> Value:
+    """x · cos + half(x) · sin; the tables are made once and shared (rotary_pos_embedding.py:48-72).
+
+    Where a part of each head is left as it is, both are joined in a new tensor.
+    """
+    size = x.elements() * block.rotary_dim // block.head_dim
+    half = size * x.bits // 16
+    left = tape.op(f"{x.name}.left", x, elements=size)
+    turned = tape.op(f"{x.name}.half", x, elements=size, temp=half, back_temp=half)
+    right = tape.op(f"{x.name}.right", turned)
+    total = tape.op(f"{x.name}.rotated", left, right, passes=True)
+    tape.hold(left)
+    if block.rotary_dim == block.head_dim:
+        return total
+    return tape.op(f"{x.name}.joined", total, elements=x.elements(), passes=True)
+
+
+def core_attention(
+    tape: Tape, how: MegatronSetting, inputs: tuple[Value, Value, Value], heads: Num, dropout: float
+) -> Value:
+    """baddbmm, mask and softmax, dropout, bmm, and a contiguous copy (:277-363).
+
+    Backward scales the products with the scores' gradient in a tensor of their own.
+    """
+    q, k, v = inputs
+    tape.core = True
+    area = how.batch * heads * how.seq * how.seq
+    scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=q.bytes)
+    probs = softmax(tape, how, scores, softmax_kernel(how, heads))
+    if dropout:
+        mask = tape.value("attn.dropout_mask", area, 8, grad=False)
+        probs = tape.op("attn.dropped", probs, elements=area, bits=how.bits, saves=(mask,))
+    mixed = tape.op("attn.mixed", v, probs, elements=v.elements(), saves=(probs, v))
+    out = tape.op("attn.out", mixed, passes=True)
+    tape.hold(scores)
+    tape.core = False
+    return out
+
+
+def mlp(tape: Tape, how: MegatronSetting, x: Value, block: Mlp) -> Value:
+    """dense_h_to_4h, the activation, dense_4h_to_h with its bias (:91-177)."""
+    inner = block.ffn // how.tp
+    wide = inner * (2 if block.gated else 1)
+    made = column_linear(tape, how, x, "dense_h_to_4h", how.hidden, wide)
+    if block.gated:
+        if block.inputs[0].bias:
+            made = add_bias(tape, how, made, "dense_h_to_4h", wide)
+        gate, up = tape.split("chunk", made, [(n, how.tokens * inner) for n in ("gate", "up")])
+        silu = tape.op("silu", gate, saves=(gate,))
+        acted = tape.op("swiglu", silu, up, saves=(silu, up))
+        tape.hold(made)
+    elif block.inputs[0].bias:
+        acted = biased_gelu(tape, how, made, wide)
+    else:
+        acted = tape.op("gelu", made, saves=(made,))
+    return row_linear(tape, how, acted, "dense_4h_to_h", inner, how.hidden, bias=block.output.bias)
+
+
+def run_layer(tape: Tape, how: MegatronSetting, x: Value, layer: Layer) -> Value:
+    """Attention and MLP, each behind its norm and before a dropout and an addition (:1245-1375).
+
+    The attention's bias is added with the dropout, the MLP's in its own layer. Both branches are
+    named until the layer returns.
+    """
+    mixer, block, first, second = layer.mixer, layer.mlp, layer.norm("pre"), layer.norm("pre_mlp")
+    assert isinstance(mixer, Attention)
+    assert isinstance(block, Mlp)
+    assert first is not None
+    assert second is not None
+    mixed = attention(tape, how, norm(tape, how, x, first), mixer)
+    branch = mixed
+    if mixer.output.bias:
+        branch = add_bias(tape, how, mixed, "dense", how.hidden, expanded=True)
+    x = dropout_add(tape, x, branch)
+    fed = mlp(tape, how, norm(tape, how, x, second), block)
+    out = dropout_add(tape, x, fed)
+    tape.hold(mixed, fed)
+    return out
+
+
+def layer_walk(how: MegatronSetting, layer: Layer, *, checkpointed: bool = False) -> BlockWalk:
+    """What one layer keeps, and its highest moments in both directions.
+
+    DeepSpeed's checkpoint is reentrant: it holds the layer's input, and the gradient it was given,
+    until it is done (deepspeed 0.19.8 runtime/activation_checkpointing/checkpointing.py:764).
+    """
+    tape = Tape()
+    tape.inputs_first = True  # core/tensor_parallel/layers.py:317, 376
+    tape.core_held = how.selective  # core/tensor_parallel/random.py CheckpointFunction.backward
+    x = tape.value("layer.input", how.local_tokens * how.hidden, how.bits)
+    y = run_layer(tape, how, x, layer)
+    return walk(
+        tape,
+        x,
+        y,
+        recompute_core=how.selective,
+        output_grad_held=checkpointed,
+        checkpoint=REENTRANT if checkpointed else "",
+    )
+
+
+def head_walk(
+    how: MegatronSetting, final: Norm, vocab: Num, *, tied: bool, piped: bool
+) -> BlockWalk:
+    """Final norm, logits and the vocabulary-parallel loss; `vocab`: this rank's columns.
+
+    The loss takes an fp32 copy of the logits less their maximum, turns it into the softmax in
+    place, keeps that, and turns it into their gradient (core/tensor_parallel/cross_entropy.py).
+    `piped`: the fp32 logits are the pipeline's output, which outlives this and is no part of it;
+    else they and the 16-bit ones go when the loss returns. `tied`: the table's gradient waits for
+    the embedding's.
+    """
+    tape = Tape()
+    tape.inputs_first = True
+    x = tape.value("stack.output", how.local_tokens * how.hidden, how.bits)
+    out = norm(tape, how, x, final)
+    logits = column_linear(tape, how, out, "output_layer", how.hidden, vocab)
+    tape.ops[-1].ins[1].waits = tied
+    wide = how.tokens * vocab * 4
+    kept = [tape.value("loss.target", how.tokens * 9, 8, grad=False)]
+    softmaxed = tape.value("loss.softmax", logits.elements(), 32, grad=False)
+    if how.bits < 32:
+        kept.append(softmaxed)
+    else:  # fp32 logits need no copy, and their gradient is the softmax's tensor
+        tape.ops[-1].saves += (softmaxed,)
+    loss = tape.op(
+        "loss",
+        logits,
+        elements=how.tokens,
+        bits=32,
+        saves=kept,
+        passes=how.bits == 32,
+        temp=0 if piped or how.bits == 32 else wide,
+    )
+    return walk(tape, x, loss)

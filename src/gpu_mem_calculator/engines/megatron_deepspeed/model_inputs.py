@@ -1,0 +1,249 @@
+"""What a rank of Megatron-DeepSpeed holds beside its layers, the head and ZeRO's tensors.
+
+Batches, masks, tables, the global buffer, what the embedding keeps, and the tensors between the
+stages of DeepSpeed's PipelineEngine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...ledger.ledger import ACT, COMM, GRAD, LAST, RUNTIME, TEMP, Entry
+from ...ledger.num import Num, holds, larger, nothing, smaller
+from ...ledger.source import Source, code
+from ...modelling.megatron.ops import MegatronSetting
+from ...run.phases import BACKWARD, FORWARD
+from ...run.run import Run
+from ...step.instants import StepInstant, in_flight
+from ...step.pipeline import PipelineStage
+from ..deepspeed.layout import BIRTH, SETUP, ZeroLayout
+from ..megatron_lm.shards import local_vocab
+from .walks import CODE, rank_setting, table_of
+
+FORK = "Megatron-DeepSpeed 6acc370a"
+PIPE = "deepspeed 0.19.8 runtime/pipe/engine.py"
+MASK = code(f"{FORK} pretrain_gpt.py:63-75, megatron/utils.py:181-221: boolean [1, 1, s, s]")
+Live = dict[str, Num]
+
+
+def beside_entries(
+    run: Run,
+    plan: ZeroLayout,
+    stage: PipelineStage,
+    beats: tuple[StepInstant, ...],
+    *,
+    played: bool,
+) -> Iterator[Entry]:
+    """All of it, at some beats. `played`: the embedding's backward is a script."""
+    how = rank_setting(run)
+    always: Live = {b.name: 1 for b in beats}
+    yield from _batch(run, plan, stage, beats, always)
+    yield from _tables(run, how, stage, always)
+    yield from _embedding(run, how, stage, beats)
+    if not played:
+        yield from _embedding_backward(run, plan, beats)
+    if plan.pipeline:
+        yield from _logits(run, how, stage, beats)
+        yield from _between_stages(run, how, stage, beats)
+
+
+def at_work(beat: StepInstant) -> bool:
+    """Whether a micro-batch runs at an instant."""
+    return bool(beat.work) and beat.instant.where != "epilogue"
+
+
+def _entry(name: str, kind: str, size: Num, live: Live, source: Source) -> Iterator[Entry]:
+    if not nothing(size):
+        yield Entry(name=name, kind=kind, bytes=size, live=live, source=source)
+
+
+def buffers(run: Run) -> Num:
+    """Micro-batches for which the PipelineEngine has a place: those in flight, but two at least.
+
+    runtime/pipe/schedule.py:247 TrainSchedule.num_pipe_buffers.
+    """
+    flight = in_flight(run.mesh.pp, run.stage, run.micro_batches)
+    return smaller(larger(flight, 2), run.micro_batches)
+
+
+def _batch(
+    run: Run, plan: ZeroLayout, stage: PipelineStage, beats: tuple[StepInstant, ...], always: Live
+) -> Iterator[Entry]:
+    """Ids, positions, labels and masks.
+
+    The PipelineEngine copies a batch when it loads it, which stays until its place is taken
+    (:907), and once more for its forward (:703); the embedding keeps ids and positions of that
+    copy. The mask is there once more, as an argument of the whole job.
+    """
+    tokens, mask = run.batch * run.seq, run.seq * run.seq
+    ids = code(f"{FORK} pretrain_gpt.py get_batch, get_batch_pipe; {PIPE}:907")
+    if not plan.pipeline:
+        yield from _entry("token ids, labels and loss mask", ACT, 28 * tokens, always, ids)
+        yield from _entry("attention mask", ACT, mask, always, MASK)
+        return
+    places = buffers(run)
+    size = 16 * stage.first * (places + stage.flight) + 20 * stage.last * places
+    yield from _entry("token ids, labels and loss mask", ACT, size * tokens, always, ids)
+    born = always | {BIRTH: 1, SETUP: 1}
+    yield from _entry("attention mask", RUNTIME, mask, born, MASK)
+    yield from _entry(
+        "attention masks of loaded batches", ACT, mask * places * stage.first, always, MASK
+    )
+    running: Live = {b.name: 1 for b in beats if b.instant.phase == FORWARD and at_work(b)}
+    yield from _entry(
+        "attention mask, copied for forward", ACT, mask * stage.first, running, code(f"{PIPE}:703")
+    )
+
+
+def _tables(run: Run, how: MegatronSetting, stage: PipelineStage, always: Live) -> Iterator[Entry]:
+    """Rotary tables, and the buffer that scores are made from and inputs are gathered into."""
+    mixers = [block.layer.mixer for block in stage.blocks]
+    rotary = max(getattr(mixer, "rotary_dim", 0) for mixer in mixers)
+    widths = 4 + 2 * how.bits // 8  # frequencies in fp32; cosines and sines as the activations are
+    yield from _entry(
+        "rotary tables",
+        RUNTIME,
+        widths * run.seq * rotary,
+        always,
+        code(f"{CODE}/model/rotary_pos_embedding.py:48-72, utils.py:39"),
+    )
+    heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // how.tp
+    scores = how.batch * heads * how.seq * how.seq * how.bits // 8
+    yield from _entry(
+        "global memory buffer",
+        COMM,
+        larger(scores, how.full_bytes(how.hidden)),
+        always,
+        code(f"{CODE}/core/utils.py:70 GlobalMemoryBuffer, model/transformer.py:298"),
+    )
+
+
+def _embedding(
+    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
+    """What the embedding keeps of each micro-batch in flight.
+
+    A sequence-parallel rank's part is a view of the whole output, which stays with it unless
+    dropout makes a new tensor (core/tensor_parallel/mappings.py _split_along_first_dim).
+    """
+    live: Live = {b.name: stage.flight * stage.first for b in beats if at_work(b)}
+    masked = 9 * how.tokens * holds(run.mesh.tp > 1)
+    yield from _entry(
+        "embedding: masked token ids",
+        ACT,
+        masked,
+        live,
+        code(f"{CODE}/core/tensor_parallel/layers.py:199-211"),
+    )
+    if run.arch.embedding_dropout:
+        yield from _entry(
+            "embedding: dropout mask",
+            ACT,
+            how.local_tokens * how.hidden,
+            live,
+            code("torch 2.11 native_dropout keeps a boolean mask"),
+        )
+    else:
+        rest = (how.tokens - how.local_tokens) * how.hidden * how.bits // 8
+        yield from _entry(
+            "embedding: output of the other ranks' tokens",
+            ACT,
+            rest,
+            live,
+            code(f"{CODE}/model/language_model.py:255-262"),
+        )
+
+
+def _embedding_backward(
+    run: Run, plan: ZeroLayout, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
+    """The same as the script of it, where that is not played.
+
+    A later micro-batch's gradient of a shared table waits for the embedding's.
+    """
+    now: Live = {b.name: 1 for b in beats if b.work == "embedding"}
+    table = table_of(run, plan.run)
+    source = code(f"{CODE}/model/language_model.py:229-270, torch 2.11 Embedding.cu")
+    yield from _entry("embedding: gradient of its output", ACT, table.steps[-1], now, source)
+    yield from _entry(
+        "embedding: gradients being made", GRAD, table.words + table.positions, now, source
+    )
+    yield from _entry("embedding: workspace", TEMP, table.work + table.turning, now, source)
+    waits: Live = {
+        b.name: 1
+        for b in beats
+        if b.later and b.instant.phase == BACKWARD and b.work in ("layer", "embedding")
+    }
+    yield from _entry(
+        "head: gradient that waits for the embedding's",
+        GRAD,
+        plan.table,
+        waits,
+        code("torch 2.11 csrc/autograd/input_buffer.cpp"),
+    )
+
+
+def _logits(
+    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
+    """fp32 logits, the last stage's output, which is kept until its place has another one.
+
+    Their graph holds the stage's input and that one's gradient, where another stage sent it.
+    """
+    source = code(f"{PIPE}:750 pipe_buffers['outputs'], of which the last stage frees none")
+    places = buffers(run)
+    size = how.tokens * local_vocab(run) * 4
+    live: Live = {b.name: places * stage.last for b in beats}
+    yield from _entry("logits of earlier micro-batches, in fp32", ACT, size, live, source)
+    alone = stage.last * (1 - stage.first)
+    live = {b.name: alone * (places - int(_runs_backward(b))) for b in beats}
+    size = 2 * how.local_tokens * how.hidden * how.bits // 8
+    yield from _entry("their inputs, and the gradients of those", ACT, size, live, source)
+
+
+def _runs_backward(beat: StepInstant) -> bool:
+    return beat.instant.phase == BACKWARD and beat.instant.where != "epilogue"
+
+
+def _between_stages(
+    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+) -> Iterator[Entry]:
+    """Tensors that stages send each other; one buffer receives activations and gradients (:1284).
+
+    With tensor parallelism each rank sends its part, and a stage has outputs and gradients whole
+    only while it runs backward (:713-745, :803-850; runtime/utils.py:665 PartitionedTensor). The
+    gradient that a checkpointed layer was given is among what that layer holds.
+    """
+    if int(run.mesh.pp) == 1:
+        return
+    whole = how.local_tokens * how.hidden * how.bits // 8
+    parts = int(run.mesh.tp)
+    before, after = 1 - stage.first, 1 - stage.last
+    always: Live = {b.name: 1 for b in beats}
+    working: Live = {b.name: stage.flight for b in beats if at_work(b)}
+    given = {b.name: _given(stage, b) * after for b in beats}
+    back: Live = {b.name: 1 for b in beats if at_work(b) and b.instant.phase == BACKWARD}
+    less = {name: 1 - given[name] for name in back}
+    part = whole // parts
+    rows = [("activations or gradients received", COMM, part, always, "1284")]
+    if parts == 1:
+        rows = [
+            (*rows[0][:3], always | less, "1284"),
+            ("stage inputs", ACT, whole * before, working, "1128"),
+            ("stage outputs", ACT, whole * after, working, "750"),
+        ]
+    else:
+        rows += [
+            ("stage outputs, this rank's part", ACT, part * after, working, "736"),
+            ("stage output, whole", ACT, whole * after, back, "817"),
+            ("received gradient, whole", COMM, whole * after, less, "833"),
+        ]
+    for name, kind, size, live, line in rows:
+        yield from _entry(name, kind, size, live, code(f"{PIPE}:{line}"))
+
+
+def _given(stage: PipelineStage, beat: StepInstant) -> int:
+    """1 where the layer at work is checkpointed and has its gradient from another stage."""
+    top = beat.work == "layer" and beat.stretch == len(stage.blocks) - 1
+    full = stage.blocks[-1].recompute == "full"
+    return int(top and full and beat.instant.phase == BACKWARD and beat.instant.layer == LAST)

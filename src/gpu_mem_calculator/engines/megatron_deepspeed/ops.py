@@ -1,0 +1,138 @@
+"""The operations that Megatron-DeepSpeed's layers are made of, with their weights and biases.
+
+Lines are of deepspeedai/Megatron-DeepSpeed 6acc370a (paths under megatron/), a fork of Megatron-LM
+of 2023. What differs from Megatron-Core 0.19: gradients of norms and biases are tensors of their
+own, DeepSpeed's optimizers have them; bias + GeLU and bias + dropout + add run operation by
+operation, because `torch.jit` has no fuser any more (torch 2.11; initialize.py:320
+set_jit_fusion_options switches NNC off and asks for nvFuser, which is gone).
+"""
+
+from __future__ import annotations
+
+from ...autograd.tape import Tape, Value
+from ...ledger.num import Num, larger
+from ...model.blocks import Norm, in_share
+from ...modelling.megatron.ops import MegatronSetting, bias_sum
+
+GELU_FORWARD, GELU_BACKWARD = 7, 5
+"""Tensors of the activation's size beside the result: model/fused_bias_gelu.py:15-28, each product
+and sum by itself."""
+
+
+def weight(tape: Tape, how: MegatronSetting, name: str, elements: Num) -> Value:
+    """A parameter, in proportion to the count that was given."""
+    return tape.param(name, in_share(elements, how.share), how.bits)
+
+
+def column_linear(
+    tape: Tape,
+    how: MegatronSetting,
+    x: Value,
+    name: str,
+    ins: Num,
+    outs: Num,
+    *,
+    bias: bool = False,
+) -> Value:
+    """A matmul that is sharded along its output (core/tensor_parallel/layers.py:249-384).
+
+    It keeps its input, which sequence parallelism gathers into the global buffer in both
+    directions; the gradient of the gathered input is made in full beside this rank's part. `bias`:
+    added here, in a new tensor.
+    """
+    full, size = how.full_bytes(ins), how.tokens * outs
+    weights = [weight(tape, how, f"{name}.weight", ins * outs)]
+    if bias:
+        weights.append(weight(tape, how, f"{name}.bias", outs))
+    return tape.op(
+        name,
+        x,
+        *weights,
+        saves=(x,),
+        elements=size,
+        temp=size * how.bits // 8 if bias else 0,
+        back_temp=full + (bias_sum(how.tokens, outs) if bias else 0),
+    )
+
+
+def row_linear(
+    tape: Tape,
+    how: MegatronSetting,
+    x: Value,
+    name: str,
+    ins: Num,
+    outs: Num,
+    *,
+    bias: bool = False,
+) -> Value:
+    """A matmul that is sharded along its input (layers.py:740-805); `bias`: added here.
+
+    The sum over ranks is made in place; with sequence parallelism it is reduce-scattered, and the
+    gradient gathered (mappings.py:101, 121).
+    """
+    matrix = weight(tape, how, f"{name}.weight", ins * outs)
+    out = tape.op(name, x, matrix, saves=(x,), elements=how.tokens * outs)
+    if how.sequence_parallel:
+        out = tape.op(f"{name}.scattered", out, elements=how.local_tokens * outs)
+    if bias:
+        out = add_bias(tape, how, out, name, outs)
+    return out
+
+
+def add_bias(
+    tape: Tape, how: MegatronSetting, x: Value, name: str, width: Num, *, expanded: bool = False
+) -> Value:
+    """x + bias, in a new tensor; the bias's gradient is a sum over rows.
+
+    `expanded`: of a copy, since the bias came expanded to the output's shape (transformer.py:1288).
+    """
+    summed = bias_sum(x.elements() // width, width)
+    vector = weight(tape, how, f"{name}.bias", width)
+    return tape.op(
+        f"{name}.biased",
+        x,
+        vector,
+        passes=True,
+        back_temp=(x.bytes, summed) if expanded else summed,
+    )
+
+
+def norm(tape: Tape, how: MegatronSetting, x: Value, layer: Norm) -> Value:
+    """Apex's fused norms keep their input and fp32 statistics of rows (fused_layer_norm.py:104).
+
+    A layer norm has a mean and a deviation, an RMS norm the latter alone.
+    """
+    width = layer.size[1]
+    count = 2 if layer.impl.startswith("layer") else 1
+    stats = tape.value(f"{layer.name}.statistics", x.elements() // width * count, 32, grad=False)
+    weights = [weight(tape, how, f"{layer.name}.weight", width)]
+    if layer.bias:
+        weights.append(weight(tape, how, f"{layer.name}.bias", width))
+    return tape.op(layer.name, x, *weights, saves=(x, stats))
+
+
+def dropout_add(tape: Tape, x: Value, branch: Value) -> Value:
+    """x + dropout(branch) (transformer.py:863-884).
+
+    The script makes a mask and a copy whatever the rate; both temporaries are named until the end.
+    """
+    mask = tape.value(f"{branch.name}.mask", branch.elements(), 8, grad=False)
+    dropped = tape.op(f"{branch.name}.dropped", branch, saves=(mask,))
+    total = tape.op("residual", x, dropped, passes=True)
+    tape.hold(branch)
+    return total
+
+
+def biased_gelu(tape: Tape, how: MegatronSetting, x: Value, width: Num) -> Value:
+    """gelu(x + bias), which keeps x alone (model/fused_bias_gelu.py:30-43)."""
+    vector = weight(tape, how, "gelu.bias", width)
+    back = [x.bytes] * GELU_BACKWARD
+    rest = larger(bias_sum(how.tokens, width) - GELU_BACKWARD * x.bytes, 0)
+    return tape.op(
+        "gelu",
+        x,
+        vector,
+        saves=(x,),
+        temp=(x.bytes,) * GELU_FORWARD,
+        back_temp=(*back, rest),
+    )

@@ -1,0 +1,121 @@
+"""The model that DeepSpeed is given on one rank: Megatron's shards, as if they were a whole model.
+
+Parameters are in the order in which modules register them, and modules in the order of their
+calls: deepspeedai/Megatron-DeepSpeed 6acc370a, megatron/model/transformer.py:908-1000 and
+language_model.py:140-190.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ...ledger.mesh import Mesh
+from ...ledger.num import Num
+from ...model.arch import Arch, Layer
+from ...model.blocks import Attention, Linear, Mlp, Norm, Weight
+from ...model.scaling import with_share
+from ...run.run import Run
+from ..megatron_lm.shards import local_vocab
+
+ModuleSizes = tuple[int, ...]
+
+
+def rank_run(run: Run) -> Run:
+    """The run as DeepSpeed sees it: this rank's shards, over data-parallel ranks and stages."""
+    return replace(run, arch=rank_arch(run), mesh=Mesh(dp=run.mesh.dp, pp=run.mesh.pp))
+
+
+def rank_arch(run: Run) -> Arch:
+    """This rank's shards of every layer, of the embedding and of what stands after the layers."""
+    arch, seen = run.arch, dict[int, Layer]()
+    for layer in arch.layers:
+        if id(layer) not in seen:
+            seen[id(layer)] = rank_layer(run, layer)
+    table = Weight("word_embeddings.weight", (("", local_vocab(run)), ("", arch.hidden)))
+    head = Linear("output_layer", ("", arch.hidden), ("", local_vocab(run)))
+    made = replace(
+        arch,
+        vocab=local_vocab(run),
+        layers=tuple(seen[id(layer)] for layer in arch.layers),
+        embedding=(table, *arch.embedding[1:]),
+        embedding_norm=None,
+        final_norm=replace(final_norm(arch), name="final_layernorm"),
+        head=None if arch.tied else head,
+        head_extra=(),
+        buffers=(),
+        windows=(),
+    )
+    share = arch.embedding[0].share
+    made = made if share is None else with_share(made, share)
+    return replace(made, around=_around(made))
+
+
+def final_norm(arch: Arch) -> Norm:
+    """The norm behind the last layer, which every model that Megatron-DeepSpeed runs has."""
+    assert arch.final_norm is not None
+    return arch.final_norm
+
+
+def rank_layer(run: Run, layer: Layer) -> Layer:
+    """One layer's shards; DeepSpeed's stage 3 asks for its modules, too."""
+    parts = _modules(run, layer)
+    sizes = [tuple(int(weight.numel) for weight in module) for module in parts]
+    first, qkv, dense, second, wide, narrow = sizes
+    core: tuple[ModuleSizes, ...] = ((), (), ())  # core attention, its softmax and its dropout
+    groups = (((),), (first,), ((), qkv, *core, dense), (second,), ((), wide, narrow))
+    return Layer(
+        kind=layer.kind, extra=tuple(w for module in parts for w in module), modules=groups
+    )
+
+
+def _modules(run: Run, layer: Layer) -> tuple[list[Weight], ...]:
+    """The weights of each module that has some: norm, two of attention, norm, two of the MLP."""
+    tp, hidden = run.mesh.tp, run.arch.hidden
+    mixer, mlp = layer.mixer, layer.mlp
+    assert isinstance(mixer, Attention)
+    assert isinstance(mlp, Mlp)
+    heads = mixer.heads * mixer.head_dim // tp
+    rows = heads + 2 * mixer.kv_heads * mixer.head_dim // tp
+    inner = mlp.ffn // tp
+    wide = inner * (2 if mlp.gated else 1)
+    return (
+        _norm("input_layernorm", layer.norm("pre")),
+        _linear("self_attention.query_key_value", hidden, rows, mixer.inputs[0].bias),
+        _linear("self_attention.dense", heads, hidden, mixer.output.bias),
+        _norm("post_attention_layernorm", layer.norm("pre_mlp")),
+        _linear("mlp.dense_h_to_4h", hidden, wide, mlp.inputs[0].bias),
+        _linear("mlp.dense_4h_to_h", inner, hidden, mlp.output.bias),
+    )
+
+
+def _linear(name: str, ins: Num, outs: Num, bias: bool) -> list[Weight]:
+    return list(Linear(name, ("", ins), ("", outs), bias=bias).weights())
+
+
+def _norm(name: str, block: Norm | None) -> list[Weight]:
+    assert block is not None
+    return list(replace(block, name=name, affine=True).weights())
+
+
+def _around(arch: Arch) -> tuple[tuple[ModuleSizes, ...], ...]:
+    """Modules before and after the layers, for stage 3.
+
+    GPTModel's own forward reads the weight of the logits, tied or not (gpt_model.py:250), so
+    DeepSpeed has it as one of GPTModel's. Below it: the language model, the embedding, its tables
+    and its dropout, the transformer.
+    """
+    words, *others = (int(weight.numel) for weight in arch.embedding)
+    table: ModuleSizes = () if arch.tied else (words,)
+    before = ((words,), (), table, *((size,) for size in others), (), ())
+    norm = tuple(int(weight.numel) for weight in final_norm(arch).weights())
+    return before, (norm, (words,))
+
+
+def vectors(arch: Arch) -> frozenset[int]:
+    """Sizes of norms and biases, which have no weight decay and are a parameter group of their own.
+
+    megatron/optimizer/__init__.py:18-65. Under ZeRO 3 every parameter has one dimension when the
+    groups are made (deepspeed.zero.Init has sharded it), and there is one group.
+    """
+    stack = (w for layer, _, _ in arch.runs for w in layer.weights())
+    return frozenset(int(w.numel) for w in (*stack, *arch.after_weights()) if len(w.dims) == 1)

@@ -1,0 +1,135 @@
+"""The walks of one stage of Megatron-DeepSpeed: its layers, the head, the embedding's backward."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...autograd.events import BlockEvents, EventRecorder
+from ...autograd.reductions import embedding_sort_workspace
+from ...autograd.walk import BlockWalk
+from ...ledger.num import Num, holds, larger, nothing
+from ...ledger.remember import remembered
+from ...ledger.source import code
+from ...model.arch import Layer
+from ...modelling.megatron.ops import MegatronSetting
+from ...run.run import Run
+from ...step.activations import StageWalks
+from ...step.layer_groups import LayerGroup
+from ...step.layer_sources import LayerSources
+from ...step.pipeline import PipelineStage
+from ..megatron_lm.options import setting
+from ..megatron_lm.shards import local_vocab
+from .layer import head_walk, layer_walk
+from .shards import final_norm
+
+CODE = "Megatron-DeepSpeed 6acc370a megatron"
+SOURCES = LayerSources(
+    code(f"{CODE}/model/transformer.py, walked with autograd's saving rules"),
+    code(f"{CODE}/core/tensor_parallel/cross_entropy.py:14-125"),
+    code("deepspeed 0.19.8 runtime/activation_checkpointing/checkpointing.py: a layer's input"),
+)
+
+
+def rank_setting(run: Run, *, selective: bool = False) -> MegatronSetting:
+    """How the run's layers are executed on one rank."""
+    return replace(setting(run, selective=selective), share=run.arch.embedding[0].share)
+
+
+def walks(run: Run, rank: Run, stage: PipelineStage, *, piped: bool) -> StageWalks:
+    """Walk every distinct layer, the head and the embedding's backward.
+
+    `rank` is the run as DeepSpeed sees it. `piped`: DeepSpeed's PipelineEngine runs the model. On
+    one stage a tied head's gradient waits for the embedding's.
+    """
+    tied = run.arch.tied and int(run.mesh.pp) == 1
+    head = _head(
+        rank_setting(run),
+        final_norm(run.arch),
+        local_vocab(run),
+        tied=tied,
+        piped=piped,
+    )
+    layers = tuple(_layer(run, block) for block in stage.blocks)
+    return StageWalks(
+        layers, head, embedding=embedding_script(run, rank, tied=tied), sources=SOURCES
+    )
+
+
+def _layer(run: Run, block: LayerGroup) -> BlockWalk:
+    how = rank_setting(run, selective=block.recompute == "selective")
+    return _walked(how, block.layer, block.recompute == "full")
+
+
+@remembered(256)
+def _walked(how: MegatronSetting, layer: Layer, checkpointed: bool) -> BlockWalk:
+    return layer_walk(how, layer, checkpointed=checkpointed)
+
+
+_head = remembered(256)(head_walk)
+
+
+class EmbeddingBackward(Struct, frozen=True):
+    """Bytes at work in the embedding's backward.
+
+    `steps`: the gradient of its output in the forms it takes one after the other; `words` and
+    `positions`: gradients of the tables; `work`: what the former needs beside it.
+    """
+
+    steps: tuple[Num, ...]
+    words: Num
+    positions: Num
+    work: Num
+
+    @property
+    def turning(self) -> Num:
+        """The most that two forms of the gradient take at once, beyond what comes after them."""
+        pair: Num = 0
+        for old, new in zip(self.steps, self.steps[1:], strict=False):
+            pair = larger(pair, old + new)
+        return larger(pair - self.steps[-1] - self.words - self.positions - self.work, 0)
+
+
+def table_of(run: Run, rank: Run) -> EmbeddingBackward:
+    """language_model.py:229-270 turned round: dropout, the gather over a sequence-parallel group,
+    the rows of other ranks' words set to zero, a copy in [b, s, h] where there are several samples.
+    """
+    how = rank_setting(run)
+    local = how.local_tokens * how.hidden * how.bits // 8
+    full = how.tokens * how.hidden * how.bits // 8
+    steps = [local, *[local] * bool(run.arch.embedding_dropout)]
+    steps += [full] * how.sequence_parallel + [full] * (run.mesh.tp > 1)
+    words, *others = (weight.numel for weight in rank.arch.embedding)
+    work = embedding_sort_workspace(how.tokens, local_vocab(run), how.hidden)
+    work = work + full * holds(how.batch > 1)
+    return EmbeddingBackward(tuple(steps), words * how.bits // 8, sum(others) * how.bits // 8, work)
+
+
+def embedding_script(run: Run, rank: Run, *, tied: bool) -> BlockEvents:
+    """The embedding's backward, tensor by tensor.
+
+    `tied`: autograd adds the words' gradient to the head's, which is contiguous, in place.
+    """
+    table, reel = table_of(run, rank), EventRecorder()
+    first = exit_grad = reel.number(table.steps[0])
+    for size in table.steps[1:]:
+        (grad,) = reel.work((size,))
+        reel.over((first,))
+        first = grad
+    positions = [] if nothing(table.positions) else [reel.weight(table.positions)]
+    words = reel.weight(table.words)
+    reel.over((*reel.work((table.work,)), first))
+    shared = -1
+    if tied:
+        reel.over((words,))
+        shared = words = reel.number(table.words)
+    return BlockEvents(
+        sizes=tuple(reel.sizes),
+        entry=shared,
+        exit=-1,
+        exit_grad=exit_grad,
+        forward=(),
+        backward=tuple(reel.events),
+        drops=tuple((0, tensor) for tensor in (words, *positions)),
+        work=tuple(reel.works),
+    )
