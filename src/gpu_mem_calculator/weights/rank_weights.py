@@ -36,8 +36,14 @@ def run_scheme(run: Run) -> WeightFormat:
     return weight_format
 
 
-def weight_items(run: Run, shard: ServerShard, stored_format: WeightFormat | None = None, *,
-                 extra: Iterable[Item] = (), rounded: bool = True) -> list[Item]:  # fmt: skip
+def weight_items(
+    run: Run,
+    shard: ServerShard,
+    stored_format: WeightFormat | None = None,
+    *,
+    extra: Iterable[Item] = (),
+    rounded: bool = True,
+) -> list[Item]:
     """Name and bytes of a rank's weights by group, with scales as separate groups.
 
     - `stored_format`: the format as the server stores it, by default the checkpoint's

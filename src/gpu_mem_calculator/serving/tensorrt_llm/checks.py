@@ -22,7 +22,7 @@ SPECULATION = ("ngram", "draft_target", "eagle3")
 
 
 def problems(run: Run) -> Iterator[str]:
-    """Sentences about what TensorRT-LLM refuses and what is not modelled; empty if it starts."""
+    """One sentence for each choice that TensorRT-LLM refuses or that is not modelled."""
     options, torch = run.options, backend(run) == TORCH
     parsed = parse_version(str(options["engine_version"]))
     if parsed is None or parsed < OLDEST:

@@ -21,7 +21,7 @@ SPECULATION = ("ngram", "medusa")
 
 
 def problems(run: Run) -> Iterator[str]:
-    """Sentences about what TGI refuses and what is not modelled; empty if it starts."""
+    """One sentence for each choice that TGI refuses or that is not modelled."""
     options, parsed = run.options, parse_version(str(run.options["engine_version"]))
     if parsed is None or parsed < OLDEST:
         yield (
