@@ -112,15 +112,15 @@ def _model_case(run: Run, passes: dict[str, DecodeStep], *, beams: bool = False)
 
 def generation_case(run: Run) -> GenerationCase:
     """The passes of a generation and their instants; each beam and each answer is a sequence."""
-    given = run.options
-    beams, many = given["num_beams"], given["num_return_sequences"]
-    copies = max(beams, many)
+    options = run.options
+    beams, answers = options["num_beams"], options["num_return_sequences"]
+    copies = max(beams, answers)
     run = replace(run, batch=run.batch * copies)
     how = setting(run, beams=beams > 1)
     found = kinds(run.arch, windows=not how.quirks.buffer_windows)
     room = None
-    if given["cache_implementation"] == "static":
-        room = larger(run.seq + run.new_tokens - 1, given["max_seq_len"] or 0)
+    if options["cache_implementation"] == "static":
+        room = larger(run.seq + run.new_tokens - 1, options["max_seq_len"] or 0)
     manner = CacheMode(room=room, beams=beams, copies=copies, whole=reads_all(run, found))
     walk = every_step if run.unrolled else steps
     passes = [walk(kind, run.seq, run.new_tokens, manner) for kind in found]
