@@ -163,7 +163,7 @@ def _embedding_entry(
     )
 
 
-def _mixers(kinds: tuple[LayerKind, ...]) -> Iterator[Mixer]:
+def _mixers(kinds: tuple[LayerKind, ...]) -> Iterator[Mixer | None]:
     return (kind.layer.mixer for kind in kinds)
 
 

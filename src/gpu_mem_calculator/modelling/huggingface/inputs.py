@@ -21,17 +21,17 @@ TABLE_CODE = code("transformers 5.17.0 modeling_llama.py: cos and sin, made once
 EMBEDDING_CODE = code("transformers 5.17.0 modeling_llama.py: inputs_embeds in LlamaModel.forward")
 
 
-def runs_eager(attention: str, mixers: Iterable[Mixer]) -> bool:
+def runs_eager(attention: str, mixers: Iterable[Mixer | None]) -> bool:
     """Whether attention is eager: the run asks for it, or transformers has no SDPA for a mixer."""
     return attention == "eager" or not all(getattr(m, "sdpa", True) for m in mixers)
 
 
-def always_masked(mixer: Mixer) -> bool:
+def always_masked(mixer: Mixer | None) -> bool:
     """Whether the family's code passes a mask to every attention kernel (Falcon)."""
     return getattr(mixer, "always_masked", False)
 
 
-def needs_mask(setting: BlockSetting, mixer: Mixer, *, eager: bool, slides: bool) -> bool:
+def needs_mask(setting: BlockSetting, mixer: Mixer | None, *, eager: bool, slides: bool) -> bool:
     """Whether the forward makes a mask for a layer.
 
     Eager attention always has one (masking_utils.py:539), SDPA where a window is shorter than the
@@ -73,7 +73,7 @@ def mask_events(
     return _forward_only(recorder, (mask,))
 
 
-def rotary_width(mixers: Iterable[Mixer], *, latent: bool) -> int:
+def rotary_width(mixers: Iterable[Mixer | None], *, latent: bool) -> int:
     """Elements of an attention head that the rotary embedding rotates, the most of all layers;
     0: it rotates none. `latent`: the rotary part of latent attention counts, too.
     """
