@@ -33,12 +33,12 @@ SEARCHED = {"allocated_bytes": 10**9, "survives_in_bytes": 10**9, "fits": True}
 
 
 def one(**rest: Any) -> MeasuredRun:
-    """A row with some keys of its own."""
+    """A measured run with some keys changed."""
     return rows_from([measured_row(**rest)])[0]
 
 
 def test_a_prediction_has_a_field_for_every_metric() -> None:
-    """Whatever is scored can be said."""
+    """Every metric is a field of the prediction."""
     assert set(Prediction.__struct_fields__) == {*METRICS, "phases"}
 
 
@@ -177,7 +177,7 @@ def test_a_trace_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_trace_that_dies_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the first line of what it died of."""
+    """The refusal has the first line of the error."""
 
     def dies(config: Any, rank: int) -> None:
         raise RuntimeError("shapes differ\nlong story")

@@ -32,11 +32,11 @@ FRAME = 34  # pixels of padding and border around a map
 
 
 def look(
-    estimate: Estimate, found: Answers | None, *, width: int, pending: bool = False
+    estimate: Estimate, answers: Answers | None, *, width: int, pending: bool = False
 ) -> dict[str, Any]:
     """The parts of the report as HTML by name, and the picture's columns as data.
 
-    - found: the answers about a server, if it is one
+    - answers: the answers about a server, if it is one
     - width: of the picture, in pixels
     - pending: figures of the replay are shown as still being computed
 
@@ -58,8 +58,8 @@ def look(
         "ledger": ledger_details(page),
         "remarks": remarks(page.result),
     }
-    if found is not None:
-        parts |= serving_parts(estimate, found, width=min(WIDTH, width - FRAME))
+    if answers is not None:
+        parts |= serving_parts(estimate, answers, width=min(WIDTH, width - FRAME))
     return {"parts": parts, "columns": _columns(page.columns)}
 
 

@@ -66,10 +66,10 @@ def ledger_estimate(row: Row) -> Estimate | None:
 
 
 def _function(row: Row) -> Iterator[Line]:
-    given = ", ".join(f"{name}={value!r}" for name, value in row["with"].items())
+    arguments = ", ".join(f"{name}={value!r}" for name, value in row["with"].items())
     yield line(row["function"], BOLD)
-    if given:
-        yield from wrapped("with ", given)
+    if arguments:
+        yield from wrapped("with ", arguments)
 
 
 def _place(row: Row) -> Iterator[Line]:
