@@ -26,11 +26,11 @@ def matching_rows(table: str, word: str | None, command: str) -> list[catalog.Ro
     if word is None:
         return rows
     names = [" ".join(str(row.get(key, "")) for key in NAME_KEYS).lower() for row in rows]
-    found = [row for row, name in zip(rows, names, strict=True) if word.lower() in name]
-    if not found:
+    matches = [row for row, name in zip(rows, names, strict=True) if word.lower() in name]
+    if not matches:
         hint = nearest(word, catalog.names(table)) or f"; see gpu-mem-calc {command}"
         raise InputError([f"no name has {word!r} in it{hint}"])
-    return found
+    return matches
 
 
 def show_rows(

@@ -26,13 +26,13 @@ ARGUMENTS = {"new_tokens": "max_new_tokens"} | {
 }  # fmt: skip
 
 
-def settings(given: Mapping[str, Any]) -> dict[str, Any]:
+def settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """The options of an inference section with their defaults; options that transformers lacks are
     refused.
 
     `new_tokens` 0 runs the prompt alone and keeps its KV cache.
     """
-    config = section("inference", InferenceConfig, given)
+    config = section("inference", InferenceConfig, values)
     engine = find_server(config)
     if engine.name != "transformers":
         raise InputError([f"inference.engine={config.engine!r} cannot be run here, only estimated; "
@@ -46,10 +46,10 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> None:
+def infer(values: Mapping[str, Any], config: Mapping[str, Any], world: World) -> None:
     """Load the model of a config.json and run it; marks "load", then "prefill" or "generate"."""
     torch = import_extra("torch", "measure")
-    chosen = settings(given)
+    chosen = settings(values)
     torch.manual_seed(0)
     model = _load(config, chosen, world)
     assistant = _assistant(chosen, world)

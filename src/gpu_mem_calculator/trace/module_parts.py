@@ -102,7 +102,7 @@ class PartEvents:
 class PartBackward:
     """The events of a part's backward, and the gradients of weights in order of arrival."""
 
-    def __init__(self, lines: PartEvents, items: Items, given: int, soon: list[int]) -> None:
+    def __init__(self, lines: PartEvents, items: Items, exit_grad: int, soon: list[int]) -> None:
         self.lines = lines
         self.events: list[int] = [~lines.id(tensor) for tensor in soon]
         self.calls: list[Call] = []
@@ -116,7 +116,7 @@ class PartBackward:
                 self._mark(item)
             elif item in lines.run.handles:
                 self.matmul = len(self.events) if self.matmul < 0 else self.matmul
-            elif item != given:  # `given` comes from the next part
+            elif item != exit_grad:  # it comes from the next part
                 self.events += lines.event(item)
         for module in list(self._arrived):
             self._complete(module)
