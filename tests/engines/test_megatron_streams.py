@@ -19,6 +19,7 @@ from gpu_mem_calculator.engines.megatron_lm.model_inputs import embedding_steps
 from gpu_mem_calculator.engines.megatron_lm.parameters import stage_tensors, stepped_parameters
 from gpu_mem_calculator.engines.megatron_lm.states import owned, stage_shard
 from gpu_mem_calculator.engines.megatron_lm.stream import PipelineStreamWriter
+from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.replay.allocator import Footprint, replay
 from gpu_mem_calculator.replay.stream import AllocationStream
 from gpu_mem_calculator.step.pipeline import pipeline_stage
@@ -123,3 +124,15 @@ def test_embedding_is_made_in_steps() -> None:
     assert embedding_steps(run(batch=2)) == (2 * full, 2 * full)
     parallel = run(tp=4, sequence_parallel=True)
     assert embedding_steps(parallel) == (full, full // 4, full // 4)
+
+
+def test_biases_of_experts_are_parameters_too() -> None:
+    """gpt-oss: every expert has two, and the stream allocates their states."""
+    config = {
+        "model_type": "gpt_oss", "num_hidden_layers": 2, "hidden_size": 128, "head_dim": 32,
+        "intermediate_size": 64, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512,
+    }  # fmt: skip
+    case = run(read_config(config), options=UNFUSED)
+    shard = stage_shard(case, pipeline_stage(case))
+    assert sum(t.elements for t in stage_tensors(case) if t.expert) == shard.experts

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from ...model.arch import Layer
-from ...model.blocks import LatentAttention, Moe
+from ...model.blocks import LatentAttention, Moe, Weight
 from ...run.run import Run
 from ...step.pipeline import chunk_layers
 from .shards import DENSE, embedding_shard, layer_shard, local_vocab, matrices
@@ -51,13 +51,22 @@ def stage_tensors(run: Run) -> list[MegatronParameter]:
         for layer in chunk_layers(run, chunk):
             in_chunk += layer_tensors(run, layer)
         if at == pp - 1 and chunk == chunks - 1:
-            in_chunk += [MegatronParameter(int(w.numel), vector=True, moved=True)
-                         for w in run.arch.after_weights() if len(w.dims) == 1]  # fmt: skip
+            in_chunk += [
+                MegatronParameter(_vector_elements(run, w), vector=True, moved=True)
+                for w in run.arch.after_weights()
+                if len(w.dims) == 1
+            ]
             in_chunk += [MegatronParameter(table)] * (not run.arch.tied or at > 0)
         parameters += [
             MegatronParameter(t.elements, t.vector, t.expert, t.moved, chunk) for t in in_chunk
         ]
     return parameters
+
+
+def _vector_elements(run: Run, weight: Weight) -> int:
+    """Elements of a norm's weight, or of the output layer's bias (of the padded vocabulary)."""
+    name, _ = weight.dims[0]
+    return int(run.scaled(local_vocab(run)) if name == "vocab" else weight.numel)
 
 
 def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
@@ -67,6 +76,7 @@ def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
     transformer/attention.py makes the output projection in Attention.__init__, before the others.
     """
     mixer, shard = layer.mixer, layer_shard(run, layer)
+    shapes = [shape for shape, _, _ in matrices(run, layer)]
     sizes = [(int(run.scaled(size)), int(count)) for _, size, count in matrices(run, layer)]
     count = len(mixer.query) + 3 if isinstance(mixer, LatentAttention) else 2
     vectors = [int(run.scaled(DENSE.local_elements(w.dims, run.mesh)))
@@ -79,8 +89,13 @@ def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
         yield MegatronParameter(size)
     if router > 0:
         yield MegatronParameter(router)
-    for _ in range(experts[0][1] if experts else 0):
-        yield from (MegatronParameter(size, expert=True) for size, _ in experts)
+    num_experts = experts[0][1] if experts else 0
+    biased = int(shard.experts) > num_experts * sum(size for size, _ in experts)
+    for _ in range(num_experts):
+        for (size, _), shape in zip(experts, shapes[count:], strict=False):
+            yield MegatronParameter(size, expert=True)
+            if biased:  # one for each output (transformer/mlp.py linear_fc1, linear_fc2)
+                yield MegatronParameter(int(run.scaled(shape[0])), expert=True)
     yield from (MegatronParameter(size) for size in dense[count:])
 
 
