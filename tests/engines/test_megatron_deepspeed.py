@@ -165,10 +165,12 @@ def test_a_tied_last_stage_builds_positions_too() -> None:
     """Its copy of the table comes as a whole embedding (TiedLayerSpec)."""
     case = run(WIDE, seq=512, pp=2, stage=1, options={"zero_stage": 1})
     tied, untied = (
-        named(ENGINE.ledger(replace(case, arch=read_plain(WIDE | {"tie_word_embeddings": t}))),
-              "parameters")
+        named(
+            ENGINE.ledger(replace(case, arch=read_plain(WIDE | {"tie_word_embeddings": t}))),
+            "parameters",
+        )
         for t in (True, False)
-    )  # fmt: skip
+    )
     assert tied - untied == 2 * 2048 * 2048
 
 
