@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         estimate_zero3_model_states_mem_needs_all_live,
     )
 
-__version__ = "0.7.0"
+__version__ = "0.8.0"
 
 _HOME = {
     "Estimator": "published.estimator",

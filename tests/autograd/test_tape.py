@@ -1,4 +1,4 @@
-"""A tape follows autograd: what is kept, what goes when, and how high it gets."""
+"""A walk follows autograd: what is saved, when it is freed, and the peaks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_mem_calculator.autograd.walk import HOOKS, REENTRANT, PeakParts, walk
 
 
 def test_a_linear_layer_keeps_its_input() -> None:
-    """x is kept for the weight's gradient; backward makes both gradients beside the output's."""
+    """x is saved for the weight's gradient; backward allocates the gradients of both inputs."""
     tape = Tape()
     x, weight = tape.value("x", 100, 16), tape.param("w", 30, 16)
     y = tape.op("y", x, weight, elements=50, saves=(x, weight))
@@ -74,7 +74,7 @@ def test_views_have_one_storage() -> None:
 
 
 def test_selective_recompute_drops_what_core_attention_makes() -> None:
-    """Kept: what comes in and what goes out. Backward makes the rest again."""
+    """Saved: its input and its output. Backward recomputes the rest."""
     tape = Tape()
     x = tape.value("x", 10, 8)
     q = tape.op("q", x, save_out=True)
@@ -126,8 +126,8 @@ def test_a_checkpoint_holds_the_input_of_its_block_once() -> None:
 
 
 def test_a_checkpoint_frees_saved_tensors_before_gradients_are_summed() -> None:
-    """A weight's product is summed when the operation has returned and what it saved is gone,
-    unless the checkpoint is reentrant.
+    """A weight's product is summed after the operation has returned and its saved tensors are
+    freed, unless the checkpoint is reentrant.
     """
     tape = Tape()
     x, weight = tape.value("x", 10, 8), tape.param("w", 1, 8)

@@ -12,8 +12,8 @@ from gpu_mem_calculator.backtest.predict import (
     Prediction,
     by_estimate,
     by_trace,
+    check_rung,
     outside_bytes,
-    ready,
     stage_of_rank,
 )
 from gpu_mem_calculator.backtest.rows import METRICS, MeasuredRun, rows_from
@@ -33,12 +33,12 @@ SEARCHED = {"allocated_bytes": 10**9, "survives_in_bytes": 10**9, "fits": True}
 
 
 def one(**rest: Any) -> MeasuredRun:
-    """A row with some keys of its own."""
+    """A measured run with some keys changed."""
     return rows_from([measured_row(**rest)])[0]
 
 
 def test_a_prediction_has_a_field_for_every_metric() -> None:
-    """Whatever is scored can be said."""
+    """Every metric is a field of the prediction."""
     assert set(Prediction.__struct_fields__) == {*METRICS, "phases"}
 
 
@@ -177,7 +177,7 @@ def test_a_trace_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_trace_that_dies_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the first line of what it died of."""
+    """The refusal has the first line of the error."""
 
     def dies(config: Any, rank: int) -> None:
         raise RuntimeError("shapes differ\nlong story")
@@ -191,4 +191,4 @@ def test_without_torch_the_trace_names_the_extra(monkeypatch: pytest.MonkeyPatch
     """Once, before any row."""
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(InputError, match=r'pip install "gpu-mem-calculator\[torch\]"'):
-        ready("trace")
+        check_rung("trace")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_mem_calculator.backtest.rows import read_rows
-from gpu_mem_calculator.backtest.score import backtest, predicted
+from gpu_mem_calculator.backtest.score import backtest, predict_row
 
 FILE = Path(__file__).parents[2] / "docs" / "gptlite" / "measured.jsonl"
 ROWS = read_rows(FILE)
@@ -46,6 +46,6 @@ def test_a_record_that_cannot_be_read(text: str | None, tmp_path: Path) -> None:
     if text is not None:
         (tmp_path / "own.json").write_text(text)
     (read,) = read_rows(runs)
-    said = predicted(read, "estimate")
+    said = predict_row(read, "estimate")
     assert isinstance(said, str)
     assert said.startswith(f"record {tmp_path / 'own.json'}: ")

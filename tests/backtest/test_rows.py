@@ -47,7 +47,7 @@ def test_empty_lines_and_a_byte_order_mark_are_skipped(tmp_path: Path) -> None:
 
 
 def test_keys_of_ones_own_are_allowed(row: dict[str, Any]) -> None:
-    """A note beside the figures harms nothing."""
+    """Unknown keys that resemble none are accepted as notes."""
     assert not list(row_problems({**row, "comment": "on a Tuesday"}))
 
 
@@ -118,7 +118,7 @@ def test_a_json_list_is_told_apart() -> None:
 
 
 def test_an_empty_file_says_so() -> None:
-    """Nothing to score is a mistake."""
+    """A file without runs is refused."""
     assert problems("\n\n")[0].startswith("runs.jsonl: there is no run in it")
 
 

@@ -98,7 +98,7 @@ def test_rows_have_predicted_measured_and_error(report: BacktestReport) -> None:
 
 
 def test_a_measured_zero_has_no_error_unless_zero_was_predicted(report: BacktestReport) -> None:
-    """A share of nothing is nothing, and is not averaged."""
+    """A measured 0 has no error in percent, and is not averaged."""
     assert as_data(report)["rows"][1]["graph"]["error_pct"] is None
     assert report.summary("graph").n == 0
     assert Comparison(0, 0).error_pct == 0
@@ -128,7 +128,7 @@ def test_progress_is_told_before_each_row() -> None:
 
 
 def test_processes_give_the_same_as_one() -> None:
-    """The order of the rows stays."""
+    """The order of the rows is preserved."""
     told: list[str] = []
     rows = rows_from(measured_runs()[:3])
     many = backtest(rows, jobs=2, progress=lambda done, total, name: told.append(name))

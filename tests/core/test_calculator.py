@@ -47,7 +47,7 @@ def test_a_calculator_from_a_file_is_the_same() -> None:
 
 
 def test_the_card_must_have_what_torch_needs_and_what_cuda_takes() -> None:
-    """The total is the least torch gets by with and what lies outside torch; so is the verdict."""
+    """Total and verdict are of the least memory that torch needs and of what is outside torch."""
     result = estimate(small_run())
     assert result.needs_bytes is not None
     total = result.needs_bytes + result.outside_torch_bytes

@@ -1,4 +1,4 @@
-"""Weights beside a config.json that is another model's."""
+"""Weights whose config.json belongs to another model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def about_weights(model: ResolvedModel) -> list[str]:
 
 
 def packed(dtype: str, per: int) -> Tensors:
-    """Llama 3.2 1B with its projections in so many parameters to an integer, and scales."""
+    """Llama 3.2 1B with projections packed into integers, and scales."""
     found = plain("llama3.2-1b")
     for name, (_, shape, _) in list(found.items()):
         if "_proj" in name:
@@ -107,7 +107,7 @@ def test_a_text_model_out_of_one_that_sees_is_not_doubted(tmp_path: Path) -> Non
 
 
 def test_a_tied_head_may_be_stored_twice(tmp_path: Path) -> None:
-    """And buffers beside it: GPT-2's masks."""
+    """Buffers such as GPT-2's masks may be stored, too."""
     arch = arch_of("gpt2")
     more = {"lm_head.weight": tensor("BF16", arch.vocab, arch.hidden)}
     more |= {f"h.{i}.attn.bias": tensor("F32", 1, 1, 1024, 1024) for i in range(12)}

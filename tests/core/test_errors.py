@@ -14,7 +14,7 @@ from gpu_mem_calculator.report.lines import coloured, line, plain
     "char", ["\x1b", "\x07", "\r", "\n", "\x7f", "\x9b", "\u202e", "\u2028", "\U000e0001", "\udc80"]
 )
 def test_a_control_character_is_shown_as_json_escapes_it(char: str) -> None:
-    """Nothing that steers a terminal is left, and nothing is lost."""
+    """Characters that control a terminal are escaped, and no character is lost."""
     shown = printable(f"a{char}b")
     assert shown.isprintable()
     assert json.loads(f'"{shown}"') == f"a{char}b"
@@ -28,7 +28,7 @@ def test_text_stays_as_it_is() -> None:
 
 
 def test_a_sentence_is_one_line_whatever_it_quotes(capsys: pytest.CaptureFixture[str]) -> None:
-    """A server cannot write a line of its own."""
+    """A server's answer cannot add a line to the output."""
     tell("the server says \x1b]0;title\x07\nall is well")
     assert capsys.readouterr().err == (
         "gpu-mem-calc: the server says \\u001b]0;title\\u0007\\nall is well\n"

@@ -29,7 +29,7 @@ PATHS = [
 
 
 def test_every_key_has_a_field_and_nothing_else_has() -> None:
-    """Words for a key that is gone, or a key without words, are found."""
+    """Every key has a label and a meaning, and every label belongs to a key."""
     assert set(FIELDS) == set(PATHS) == set(WORDS)
 
 

@@ -37,7 +37,7 @@ def test_a_file_is_read_up_to_the_bound(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
-    """As `--config <(...)` gives one, whatever the pieces in which it comes."""
+    """A pipe, as `--config <(...)` gives one, is read to its end, in pieces of any size."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
 
@@ -52,7 +52,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:
-    """Nothing is left beside it; a new file gets those of any new file."""
+    """No temporary file is left; a new file gets the default permissions."""
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_text("before")
     old.chmod(0o640)
@@ -70,7 +70,7 @@ def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence says why, and nothing is left beside it."""
+    """The sentence says why, and no temporary file is left."""
     file = tmp_path / "report"
     file.write_text("before")
 
@@ -133,7 +133,7 @@ def test_standard_output_is_written_to_by_its_name(into: str, tmp_path: Path) ->
 def test_what_cannot_be_written_is_one_sentence(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check and the write say the same, and the check leaves nothing."""
+    """The check and the write raise the same error, and the check writes nothing."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"--output .*: cannot be written, ") as caught:
         write_file(name, b"text", "--output")

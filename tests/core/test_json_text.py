@@ -1,4 +1,4 @@
-"""Text that only looks like JSON is told by its line, with what to do there."""
+"""Text that is almost JSON is refused with its line, and how to correct it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ VALUES = st.recursive(
 
 @given(data=VALUES)
 def test_json_is_read_as_it_is(data: object) -> None:
-    """Whatever the standard library writes."""
+    """Everything that the standard library writes is read."""
     assert parse_json(json.dumps(data)) == data
 
 

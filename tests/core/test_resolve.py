@@ -120,7 +120,7 @@ DENSE = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 2}
     "key", ["num_experts", "top_k", "expert_intermediate_size", "shared_expert_intermediate_size"]
 )
 def test_experts_of_a_dense_model_are_refused(key: str) -> None:
-    """A number of experts beside moe_enabled=false would change nothing."""
+    """A number of experts with moe_enabled=false would have no effect, and is refused."""
     model = {"config": None, **DENSE, "moe_enabled": False, key: 8}
     sentence = f"model.{key}=8 needs experts; set model.moe_enabled=true, or leave it out"
     assert problems(small_run(model=model)) == [sentence]
@@ -260,6 +260,6 @@ def test_memory_that_is_taken_already_counts() -> None:
 def test_a_prompt_that_was_not_asked_for_leaves_room(
     model: str, more: dict[str, int], prompt: int
 ) -> None:
-    """The default is shorter where the model, or the run, has no room for it."""
+    """The default prompt is shorter where the model or max_seq_len is too short for it."""
     run = {"model": {"name": model}, "inference": {"engine": "transformers", **more}}
     assert resolve(read(run)).run.seq == prompt

@@ -21,14 +21,14 @@ from gpu_mem_calculator.core.serving_capacity import (
 
 
 def served(engine: str = "sglang", model: str = "llama3.1-8b", **keys: Any) -> dict[str, Any]:
-    """A server on one H100, or as many as it is cut over."""
+    """A server on one H100, or on as many as tensor parallelism takes."""
     inference = {"engine": engine, **keys}
     return {"model": {"name": model}, "inference": inference,
             "hardware": {"gpu": "h100-80gb-sxm"}}  # fmt: skip
 
 
 def test_a_cell_is_its_sequences_share_of_the_pool() -> None:
-    """Twice the sequences take twice the room; the most that fit fill no more than all of it."""
+    """Twice the sequences take twice the memory; the most that fit take at most all of it."""
     estimate = full_estimate(served(max_seq_len=32768))
     found = matrix(estimate, (1024, 32768), (1, 2, 100_000))
     own = estimate.served[0]
@@ -63,7 +63,7 @@ def test_transformers_takes_what_its_ledger_says(model: str, batch: int) -> None
 
 @pytest.mark.parametrize("model", ["llama3.2-1b", "gpt-oss-20b", "gemma2-2b", "deepseek-v2-lite"])
 def test_parabolas_are_what_the_ledgers_say(model: str) -> None:
-    """Of a row of contexts each has the lines of its own ledgers, windows and experts or not."""
+    """Interpolated contexts have the bytes of their own ledgers, with windows or experts, too."""
     resolved = full_estimate(served("transformers", model), replay=False).resolved
     contexts = [300 * step for step in range(1, 27)]
     assert batch_lines(resolved, contexts) == [context_lines(resolved, one) for one in contexts]
@@ -99,7 +99,7 @@ def test_the_fewest_gpus_are_enough_and_half_of_them_are_not() -> None:
 
 
 def test_the_largest_models_hold_a_whole_sequence() -> None:
-    """Largest first, each with room for one sequence of the length that was asked for."""
+    """The largest come first, each with a cache for one sequence of the given length."""
     found = largest_models(
         {"inference": {"engine": "sglang", "max_seq_len": 8192}, "hardware": {"gpu": "rtx-4090"}}
     )

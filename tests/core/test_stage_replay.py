@@ -31,7 +31,7 @@ def wide(settings: str | None = None) -> dict[str, Any]:
 
 
 def test_the_allocators_settings_are_replayed() -> None:
-    """Sizes that are rounded up take more, large blocks that stay whole are found again sooner."""
+    """Rounding sizes up takes more memory; large blocks that are not split are reused sooner."""
     plain, rounded, split = (
         full_estimate(wide(settings)).replayed for settings in (None, ROUNDED, SPLIT)
     )
@@ -131,7 +131,7 @@ def test_blocks_are_larger_than_tensors_by_rounding_alone(shape: tuple[Any, ...]
 
 @pytest.mark.parametrize("wrong", [-(2**26), 2**40])
 def test_a_ledger_that_its_stream_does_not_follow_is_an_error(wrong: int) -> None:
-    """A gap below nothing or above rounding is no entry."""
+    """A difference that is negative or larger than rounding is refused."""
     resolved = resolve(read(small_run()))
     found = replayed(resolved, 0)
     assert found is not None

@@ -1,4 +1,4 @@
-"""What CUDA takes beside torch, against every measured run that shows it."""
+"""GPU memory outside torch, compared with every measured run that has it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.conftest import measured_runs, small_run
 FILES = ("engines", "families", "host", "options", "random", "runs", "serving_transformers",
          "unseen")  # fmt: skip
 PAGE = 2 * MIB
-# Pinned host memory was not recorded in these, and takes page tables on the card.
+# Pinned host memory was not recorded in these, and takes page tables on the GPU.
 UNRECORDED = {"ds-z2-tinyllama-w8-offload", "ds-z1-tinyllama-w8-offload",
               "ds-z3-llama1b-w8-offboth", "ds-z3-llama2-7b-w8-offopt"}  # fmt: skip
 # 4 bits and few rows: 11 MiB less than all others have, unexplained.
-LESS = {"infer-llama8b-nf4-decode"}
+OUTLIERS = {"infer-llama8b-nf4-decode"}
 H200_CONTEXT = 552_402_944
-# MiB of a context that did nothing yet: totals less what ollama, llama.cpp or TensorRT found free,
-# and what torch says of another process (the first of an RTX 3090).
+# MiB of a context before any work: totals less the free memory that ollama, llama.cpp or TensorRT
+# print, and what torch says of another process (the first of an RTX 3090).
 CONTEXTS = (("t4", 103), ("v100-32gb-sxm", 310), ("v100-16gb-pcie", 311), ("a100-40gb-pcie", 423),
             ("a100-80gb-sxm", 427), ("a40", 268.4), ("rtx-3090", 256), ("rtx-3090", 269),
             ("rtx-4090", 391.5), ("rtx-5090", 513.4), ("h100-80gb-sxm", 514),
@@ -37,7 +37,7 @@ def resolved(config: dict[str, Any]) -> ResolvedRun:
 
 
 def parts(config: dict[str, Any]) -> dict[str, int]:
-    """What lies beside torch in a run, by name, in MiB."""
+    """MiB of each part outside torch in a run, by name."""
     return {name: size // MIB for name, size, _ in resolved(config).outside_torch}
 
 
@@ -49,46 +49,46 @@ def page_tables(row: dict[str, Any]) -> int:
 @pytest.mark.parametrize("name", FILES)
 def test_the_parts_add_up_to_what_nvidia_smi_shows(name: str) -> None:
     """Context, kernels, handles, attention, streams and NCCL: within 4 MiB of 0.7 to 1.4 GiB."""
-    found = 0
+    compared = 0
     for row in measured_runs(name):
         measured, around = row["measured"], row.get("environment", {})
         if "device_bytes" not in measured or "reserved_bytes" not in measured:
             continue
         run = resolved(row["config"])
-        if run.run.optimizer == "paged_adamw_8bit" or row["id"] in UNRECORDED | LESS:
+        if run.run.optimizer == "paged_adamw_8bit" or row["id"] in UNRECORDED | OUTLIERS:
             continue
-        beside = outside_bytes(run.outside_torch, around.get("process_group")) + page_tables(row)
-        error = measured["device_bytes"] - measured["reserved_bytes"] - beside
+        outside = outside_bytes(run.outside_torch, around.get("process_group")) + page_tables(row)
+        error = measured["device_bytes"] - measured["reserved_bytes"] - outside
         assert abs(error) <= 4 * MIB, (row["id"], error / MIB)
-        found += 1
-    assert found > 20
+        compared += 1
+    assert compared > 20
 
 
 def test_every_context_is_the_same() -> None:
-    """Whatever runs in it, on an H200."""
-    found = {row["measured"].get("context_bytes", H200_CONTEXT)
+    """In every run on an H200."""
+    sizes = {row["measured"].get("context_bytes", H200_CONTEXT)
              for name in FILES for row in measured_runs(name)}  # fmt: skip
-    assert found == {H200_CONTEXT}
+    assert sizes == {H200_CONTEXT}
     assert context_bytes(resolved(small_run(hardware={"gpu": "h200"})).run) == H200_CONTEXT
 
 
 @pytest.mark.parametrize(("card", "mib"), CONTEXTS)
 def test_a_context_grows_with_the_multiprocessors(card: str, mib: float) -> None:
-    """What was free in a process that did nothing yet: within 4.5 % of what logs say."""
-    found = context_bytes(resolved(small_run(hardware={"gpu": card})).run)
-    assert found / MIB == pytest.approx(mib, rel=0.045)
+    """Before any work: within 4.5 % of published logs."""
+    size = context_bytes(resolved(small_run(hardware={"gpu": card})).run)
+    assert size / MIB == pytest.approx(mib, rel=0.045)
 
 
 def test_a_card_that_is_not_known_has_the_context_that_was_measured() -> None:
     """Its multiprocessors are not known."""
-    found = resolved(small_run(hardware={"gpu": "mi300x"})).run
-    assert context_bytes(found) == H200_CONTEXT
+    run = resolved(small_run(hardware={"gpu": "mi300x"})).run
+    assert context_bytes(run) == H200_CONTEXT
 
 
 def test_a_small_card_loads_less() -> None:
-    """A T4 that is full: torch's message left 115 to 164 MiB beside its own."""
-    beside = parts(small_run(gpus=1, hardware={"gpu": "t4"}))
-    assert 115 <= sum(beside.values()) <= 180, beside
+    """A full T4: by torch's message 115 to 164 MiB were outside torch."""
+    outside = parts(small_run(gpus=1, hardware={"gpu": "t4"}))
+    assert 115 <= sum(outside.values()) <= 180, outside
 
 
 def test_paged_states_are_on_the_card() -> None:
@@ -99,13 +99,13 @@ def test_paged_states_are_on_the_card() -> None:
         if run.run.optimizer != "paged_adamw_8bit":
             continue
         measured = row["measured"]
-        beside = outside_bytes(run.outside_torch, "none")
-        states = measured["device_bytes"] - measured["reserved_bytes"] - beside
+        outside = outside_bytes(run.outside_torch, "none")
+        states = measured["device_bytes"] - measured["reserved_bytes"] - outside
         assert 0 <= states - 2 * run.run.arch.num_parameters < 128 * MIB, row["id"]
 
 
 def test_attention_in_16_bits_loads_cudnn_on_hopper() -> None:
-    """Not eager attention, not fp32, and not a card whose torch prefers flash."""
+    """Not eager attention, not fp32, and not a GPU on which torch prefers flash."""
     cudnn = "cuDNN attention"
     assert parts(small_run(gpus=1))[cudnn] == 16
     assert cudnn not in parts(small_run(gpus=1, training={"attention": "eager"}))
@@ -113,8 +113,8 @@ def test_attention_in_16_bits_loads_cudnn_on_hopper() -> None:
     assert cudnn not in parts(small_run(gpus=1, hardware={"gpu": "a100-80gb-sxm"}))
 
 
-def test_engines_with_streams_pay_for_them_once() -> None:
-    """FSDP and ZeRO make streams of their own, and NCCL then uses the same pools."""
+def test_streams_are_counted_once() -> None:
+    """FSDP and ZeRO create CUDA streams, and NCCL then uses the same pools."""
     plain, sharded = parts(small_run(gpus=2)), parts(small_run("fsdp", gpus=2))
     assert "CUDA streams" not in plain
     assert sharded["CUDA streams"] == plain["NCCL library"] - sharded["NCCL library"] == 70
@@ -129,7 +129,7 @@ def test_engines_with_streams_pay_for_them_once() -> None:
         ({"zero_stage": 3, "overlap_comm": False}, False),
     ],
 )
-def test_zero_makes_streams_for_what_it_overlaps(engine: dict[str, Any], there: bool) -> None:
+def test_zero_creates_streams_for_what_it_overlaps(engine: dict[str, Any], there: bool) -> None:
     """Stage 0 has none, stage 3 only where communication overlaps."""
     assert ("CUDA streams" in parts(small_run("deepspeed", engine=engine))) == there
 

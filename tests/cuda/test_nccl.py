@@ -1,4 +1,4 @@
-"""NCCL's memory against what was measured, and what others report."""
+"""NCCL's memory, compared with measurements and with what others report."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def test_all_to_all_on_a_node_is_what_was_reported() -> None:
 def test_a_world_group_on_a_node_is_what_was_reported() -> None:
     """Pith-Train's memory estimator: 0.39 GiB for a world group on H100s, before any ring."""
     rings = 24 * PEER_BYTES
-    made = STREAMS_BYTES + 100 * MIB + group_bytes(NODE, H100, sums=False) - rings
-    assert made / GIB == pytest.approx(0.39, rel=0.01)
+    total = STREAMS_BYTES + 100 * MIB + group_bytes(NODE, H100, sums=False) - rings
+    assert total / GIB == pytest.approx(0.39, rel=0.01)
 
 
 def test_sums_in_the_switch_need_a_buffer_for_each_rank() -> None:
-    """32 MiB a rank on Hopper, from three ranks on; Ampere's switch does not add."""
+    """32 MiB for each rank on Hopper, from three ranks on; Ampere's switch does not sum."""
     assert group_bytes(NODE, H100, sums=True) - group_bytes(NODE, H100, sums=False) == 256 * MIB
     pair = Communicator(2, 2)
     assert group_bytes(pair, H100, sums=True) == group_bytes(pair, H100, sums=False)
     assert group_bytes(NODE, "8.0", sums=True) == group_bytes(NODE, "8.0", sums=False)
 
 
-def test_cards_without_nvlink_keep_their_buffers_on_the_host() -> None:
-    """Two channels, and nothing but their tables on the card."""
+def test_gpus_without_nvlink_have_their_buffers_on_the_host() -> None:
+    """Two channels, and only their tables on the GPU."""
     assert num_channels(NODE, nvlink=False) == 2
     assert group_bytes(NODE, "8.9", sums=True) == table_bytes(2)
 
@@ -83,7 +83,7 @@ def test_groups_follow_the_order_of_ranks() -> None:
 
 
 def test_pairs_over_nodes_share_their_buffers() -> None:
-    """Sending through the network takes one buffer each way, however many peers."""
+    """Sending through the network takes one buffer in each direction, for any number of peers."""
     far = Communicator(4, 1)
     assert pairs_bytes(far, 1, H100) == pairs_bytes(far, 3, H100)
     assert pairs_bytes(NODE, 7, H100) - pairs_bytes(NODE, 6, H100) == 32 * PEER_BYTES

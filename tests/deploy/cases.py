@@ -114,7 +114,7 @@ WEB_ALL = {
 WEB_LEAST = {"mode": "web", "web": {"replicas": 1, "podDisruptionBudget": {"enabled": False},
                                     "networkPolicy": {"enabled": False}}}  # fmt: skip
 MEASURE_ALL = {
-    "image": "example/gpu-mem-calculator:0.7.0-torch", "ranks": "all", "steps": 4, "cap": "40GiB",
+    "image": "example/gpu-mem-calculator:0.8.0-torch", "ranks": "all", "steps": 4, "cap": "40GiB",
     "allocConf": "expandable_segments:True", "format": "json", "resultsClaim": "results",
     "gpuResource": "amd.com/gpu", "cpu": "16", "memory": "64Gi", "shmSize": "16Gi",
     "tmpSize": "32Gi", "nodeSelector": {"gpu": "mi300x"}, "tolerations": [{"operator": "Exists"}],
@@ -139,7 +139,7 @@ CASES: dict[str, Case] = {
     "deepspeed-all": Case(
         {**PODS, **JOBS, "stage": 2, "gpusPerNode": 4, "nodes": 2, "bufferFactor": 2,
          "modelPath": "s3://bucket/a/model", "trustRemoteCode": True, "memoryForPod": "2Gi",
-         "image": "example/gpu-mem-calculator:0.7.0", "ttlSecondsAfterFinished": 60,
+         "image": "example/gpu-mem-calculator:0.8.0", "ttlSecondsAfterFinished": 60,
          "activeDeadlineSeconds": 120, "bucketStorageHost": "http://s3.example:9000",
          "bucketRegion": "eu-west-1", "cpuForPod": "2",
          "bucketCredentialsSecret": {"name": "keys", "accessKeyKey": "a", "secretKeyKey": "s"},

@@ -9,7 +9,7 @@ import pytest
 
 from tests.hub.buckets import KEY, SECRET, bucket
 from tests.hub.servers import serving
-from tests.published.test_zero2_llama31_70b import PRINTED
+from tests.published.test_chart_table import PRINTED
 
 from .cases import CASES, Case, documents
 from .pods import WHERE, made, run

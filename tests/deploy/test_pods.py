@@ -16,7 +16,7 @@ import pytest
 
 from tests.hub.buckets import KEY, SECRET, bucket
 from tests.hub.servers import hub
-from tests.published.test_zero2_llama31_70b import PRINTED
+from tests.published.test_chart_table import PRINTED
 
 from .cases import CASES, SMALL_RUN, Case, documents, rendered
 from .pods import RUNNERS, WHERE, Ended, Objects, PodError, expanded, made, run, setpriv

@@ -1,4 +1,4 @@
-"""DeepSpeed: what it refuses, how stages and offload move bytes, and measured runs."""
+"""DeepSpeed: what it refuses, what stages and offload change, and measured runs."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ REFUSED = [
 @pytest.mark.parametrize(("more", "words"), REFUSED)
 def test_refusal_is_one_sentence_with_a_fix(more: dict[str, Any], words: str) -> None:
     """Each thing that is refused says why in one line."""
-    said = list(ENGINE.problems(make(**more)))
-    assert any(words in sentence for sentence in said)
-    assert all("\n" not in sentence and ";" in sentence for sentence in said)
+    sentences = list(ENGINE.problems(make(**more)))
+    assert any(words in sentence for sentence in sentences)
+    assert all("\n" not in sentence and ";" in sentence for sentence in sentences)
 
 
 def test_overlap_is_on_in_stage_3_only() -> None:
@@ -128,7 +128,7 @@ def test_allgather_bucket_has_no_effect() -> None:
 
 
 def test_higher_stages_keep_less_state() -> None:
-    """Each stage spreads more than the one before."""
+    """Each stage shards more than the one before."""
     sizes = [state_bytes(book(zero_stage=stage, dp=64), "embedding.backward") for stage in range(4)]
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) == 4
@@ -136,18 +136,18 @@ def test_higher_stages_keep_less_state() -> None:
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_more_ranks_never_cost_more_state(stage: int) -> None:
-    """Spreading over more ranks shrinks what one keeps."""
+    """Sharding over more ranks leaves less on each."""
     sizes = [state_bytes(book(zero_stage=stage, dp=dp)) for dp in (1, 2, 4, 8, 16, 64)]
     assert sizes == sorted(sizes, reverse=True)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_offloaded_optimizer_leaves_the_gpu(stage: int) -> None:
-    """What goes from the GPU is in host RAM."""
-    here, there = book(zero_stage=stage), book(zero_stage=stage, offload_optimizer="cpu")
-    assert there.peak() < here.peak()
-    assert here.peak(CPU) == 0
-    assert there.peak(CPU) >= 16 * TINY.num_parameters // 8
+    """What leaves the GPU is in host RAM."""
+    on_gpu, offloaded = book(zero_stage=stage), book(zero_stage=stage, offload_optimizer="cpu")
+    assert offloaded.peak() < on_gpu.peak()
+    assert on_gpu.peak(CPU) == 0
+    assert offloaded.peak(CPU) >= 16 * TINY.num_parameters // 8
 
 
 def test_nvme_takes_what_ram_does_not() -> None:
@@ -162,10 +162,10 @@ def test_nvme_takes_what_ram_does_not() -> None:
 
 def test_offloaded_parameters_leave_the_gpu() -> None:
     """Their shards are pinned on the host."""
-    here = book(zero_stage=3, offload_optimizer="cpu")
-    there = book(zero_stage=3, offload_optimizer="cpu", offload_param="cpu")
-    assert there.peak(phases=STEPS) < here.peak(phases=STEPS)
-    assert there.peak(CPU) > here.peak(CPU)
+    on_gpu = book(zero_stage=3, offload_optimizer="cpu")
+    offloaded = book(zero_stage=3, offload_optimizer="cpu", offload_param="cpu")
+    assert offloaded.peak(phases=STEPS) < on_gpu.peak(phases=STEPS)
+    assert offloaded.peak(CPU) > on_gpu.peak(CPU)
 
 
 def test_unpinned_memory_is_not_rounded() -> None:
@@ -177,22 +177,22 @@ def test_unpinned_memory_is_not_rounded() -> None:
 
 def test_checkpoints_can_go_to_the_host() -> None:
     """cpu_checkpointing moves all checkpoints but one."""
-    here = book(SEVEN, zero_stage=3, recompute="full", seq=4096, dp=64)
-    there = book(SEVEN, zero_stage=3, recompute="full", seq=4096, dp=64, cpu_checkpointing=True)
-    loss = next(i for i in here.instants if i.name == "loss")
-    assert here.at(loss) - there.at(loss) == 31 * 4096 * 4096 * 2
-    assert there.peak(CPU) == 31 * 4096 * 4096 * 2
+    on_gpu = book(SEVEN, zero_stage=3, recompute="full", seq=4096, dp=64)
+    offloaded = book(SEVEN, zero_stage=3, recompute="full", seq=4096, dp=64, cpu_checkpointing=True)
+    loss = next(i for i in on_gpu.instants if i.name == "loss")
+    assert on_gpu.at(loss) - offloaded.at(loss) == 31 * 4096 * 4096 * 2
+    assert offloaded.peak(CPU) == 31 * 4096 * 4096 * 2
 
 
 def test_model_built_whole_costs_start_up() -> None:
-    """Without zero.Init the model is on the GPU before it is cut."""
+    """Without zero.Init the whole model is on the GPU before it is sharded."""
     cut, whole = (book(SEVEN, zero_stage=3, zero_init=z) for z in (True, False))
     assert whole.peak(phases=("startup",)) > 2 * SEVEN.num_parameters
     assert cut.peak(phases=("startup",)) < whole.peak(phases=("startup",))
 
 
 def test_adapters_leave_the_base_whole_below_stage_3() -> None:
-    """Frozen weights are not cut by stage 2, and are by stage 3."""
+    """Frozen weights are not sharded by stage 2, and are by stage 3."""
     adapter = Adapter(16, frozenset({"q_proj", "v_proj"}))
     two, three = (
         state_bytes(book(SEVEN, zero_stage=stage, dp=64, adapter=adapter)) for stage in (2, 3)
@@ -281,7 +281,7 @@ def test_offload_takes_norms_of_its_own_gradients() -> None:
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_gradient_of_a_shared_table_waits(stage: int) -> None:
-    """The head's part is there in every layer's backward until the embedding's part comes."""
+    """The head's part is alive in every layer's backward until the embedding's is made."""
     ledger = book(ONE, zero_stage=stage)
     places = ("backward.0.last", "backward.0.first", "embedding.backward")
     assert min(total(ledger, p, UNREDUCED) for p in places) >= 2 * 128256 * 2048
@@ -289,7 +289,7 @@ def test_gradient_of_a_shared_table_waits(stage: int) -> None:
 
 
 def test_gradient_larger_than_the_bucket_stays_where_it_is() -> None:
-    """The embedding's is there when all others have gone."""
+    """The embedding's is alive when all others are freed."""
     small = book(zero_stage=2, reduce_bucket_size=50_000_000)
     assert total(small, "epilogue", UNREDUCED) == 2 * 32000 * 2048
     assert total(book(zero_stage=2), "epilogue", UNREDUCED) == 0

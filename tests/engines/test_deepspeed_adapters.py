@@ -9,15 +9,15 @@ from tests.engines.test_deepspeed import book
 def test_frozen_projections_keep_their_input_in_stage_3() -> None:
     """DeepSpeed's linear saves the input of a frozen weight, too; torch's does not."""
     adapter = Adapter(rank=16, targets=frozenset({"q_proj", "v_proj"}))
-    kept = [
+    saved = [
         next(dict(e.parts) for e in book(zero_stage=stage, adapter=adapter).entries if e.parts)
         for stage in (2, 3)
     ]
-    assert ["mlp.product" in parts for parts in kept] == [False, True]
+    assert ["mlp.product" in parts for parts in saved] == [False, True]
 
 
 def test_adapters_stay_wide_under_zero_init() -> None:
-    """A model that zero.Init has cut is not cast, so adapters made in fp32 stay so."""
+    """A model that zero.Init has sharded is not cast, so adapters made in fp32 stay fp32."""
     adapter = Adapter(rank=16, targets=frozenset({"q_proj", "v_proj"}))
     wide, cast = (
         next(e.bytes for e in book(zero_stage=3, adapter=adapter, zero_init=early).entries

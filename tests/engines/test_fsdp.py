@@ -102,13 +102,13 @@ def test_allocated_is_within_seven_tenths_of_a_percent(name: str) -> None:
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_replayed_run_is_within_two_hundredths_of_a_percent(name: str) -> None:
-    """With blocks that the allocator does not split, start-up is exact but for two kilobytes."""
+    """With blocks that the allocator does not split, start-up is exact to two kilobytes."""
     config, dp, changes, allocated, startup = MEASURED[name]
     run = make(config, dp=dp, **changes)
     phases = replay(stream(ENGINE.ledger(replace(run, unrolled=True)), 1)).phases
     assert abs(phases.pop("startup").peak_bytes - startup) <= 2048
-    found = max(phase.peak_bytes for phase in phases.values())
-    assert found == pytest.approx(allocated, rel=0.0002)
+    highest = max(phase.peak_bytes for phase in phases.values())
+    assert highest == pytest.approx(allocated, rel=0.0002)
 
 
 SMALL = {**LLAMA2_7B, "num_hidden_layers": 6, "hidden_size": 1024, "intermediate_size": 2816,
@@ -133,13 +133,13 @@ TRACED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "forward", "backward", "optimizer"), TRACED)
+@pytest.mark.parametrize(("settings", "forward", "backward", "optimizer"), TRACED)
 def test_every_phase_agrees_with_torch(
-    given: dict[str, Any], forward: int, backward: int, optimizer: int
+    settings: dict[str, Any], forward: int, backward: int, optimizer: int
 ) -> None:
-    """Each phase's highest moment is torch's own, to a quarter of a percent; backward to 0.02 %."""
-    options = {k: v for k, v in given.items() if k in ENGINE.options}
-    changes = {k: v for k, v in given.items() if k not in ENGINE.options}
+    """Each phase's peak is torch's own, to a quarter of a percent; backward to 0.02 %."""
+    options = {k: v for k, v in settings.items() if k in ENGINE.options}
+    changes = {k: v for k, v in settings.items() if k not in ENGINE.options}
     run = make(SMALL, **{"seq": 256, **changes}, options=options, clipping=False)
     ledger = ENGINE.ledger(run)
     tensors = Ledger(ledger.instants, tuple(e for e in ledger.entries if e.kind != RUNTIME))
@@ -187,26 +187,26 @@ def test_arrays_give_what_scalars_give() -> None:
 
 
 def test_hybrid_over_all_ranks_is_full_shard() -> None:
-    """One shard group holds what a plain mesh holds, but for the all-reduce's buffers."""
+    """One shard group holds what a plain mesh holds, except for the all-reduce's buffers."""
     hybrid = strategy("hybrid_shard", hybrid_shard_size=16)
     assert states(make(dp=16, options=hybrid)) == states(make(dp=16))
 
 
 def test_hybrid_defaults_to_a_node() -> None:
     """Without a size the shard group is the GPUs of a node."""
-    given = strategy("hybrid_shard", hybrid_shard_size=4)
+    settings = strategy("hybrid_shard", hybrid_shard_size=4)
     default = make(dp=16, options=strategy("hybrid_shard"), gpus_per_node=4)
-    assert peak(default) == peak(make(dp=16, options=given))
+    assert peak(default) == peak(make(dp=16, options=settings))
 
 
 def test_reduce_dtype_defaults_to_that_of_the_gradients() -> None:
-    """torch's policy reduces in param_dtype unless it is told otherwise."""
+    """torch's policy reduces in param_dtype by default."""
     assert peak(make()) == peak(make(options=strategy("full_shard", reduce_dtype="bf16")))
     assert peak(make()) < peak(make(options=strategy("full_shard", reduce_dtype="fp32")))
 
 
 def test_accumulated_gradients_are_sharded() -> None:
-    """From the second micro-batch on the forward pass finds every rank's share of gradients."""
+    """From the second micro-batch on, each rank's sharded gradients are alive in forward."""
     ledger = ENGINE.ledger(make(micro_batches=4))
     share = kinds_at(ledger, "optimizer", GRAD)
     assert kinds_at(ledger, "forward", GRAD) == 0
@@ -216,9 +216,9 @@ def test_accumulated_gradients_are_sharded() -> None:
 
 def test_a_root_that_stays_gathered_is_not_gathered_twice() -> None:
     """torch's default for the root drops the instant at which it is gathered again."""
-    kept = ENGINE.ledger(make(options={"reshard_root_after_forward": False}))
+    ledger = ENGINE.ledger(make(options={"reshard_root_after_forward": False}))
     assert "gather.root" in {i.name for i in ENGINE.ledger(make()).instants}
-    assert "gather.root" not in {i.name for i in kept.instants}
+    assert "gather.root" not in {i.name for i in ledger.instants}
 
 
 def test_the_last_layer_has_no_reduce_scatter_above_it() -> None:

@@ -47,16 +47,16 @@ def test_the_gpu_is_empty_at_start_up() -> None:
 
 
 def test_nothing_is_on_the_host_without_offload() -> None:
-    """Only cpu_offload puts entries there."""
+    """Only cpu_offload puts entries on the host."""
     assert not [e for e in ENGINE.ledger(make()).entries if e.place == CPU]
 
 
 def test_the_peak_falls_by_what_was_resident() -> None:
     """At the loss the shards and the optimizer's states are what is missing."""
     on, off = (ENGINE.ledger(run) for run in (make(), offloaded()))
-    here, there = (kinds(one, "loss.backward", GPU) for one in (on, off))
-    assert here[OPTIM] - there[OPTIM] == 2 * 4 * SHARE
-    assert here[PARAM] - there[PARAM] == 4 * SHARE
+    resident, rest = (kinds(one, "loss.backward", GPU) for one in (on, off))
+    assert resident[OPTIM] - rest[OPTIM] == 2 * 4 * SHARE
+    assert resident[PARAM] - rest[PARAM] == 4 * SHARE
     assert off.peak(phases=STEP) < on.peak(phases=STEP)
 
 
@@ -74,7 +74,7 @@ def test_pinned_blocks_are_powers_of_two() -> None:
     assert entry_bytes(ledger, "dense layers: sharded gradients, pinned") == 32 * layer
 
 
-def test_the_host_steps_in_a_loop_unless_told() -> None:
+def test_the_host_steps_in_a_loop_by_default() -> None:
     """A loop takes two copies of the largest shard, foreach one of all of them, fused none."""
     largest = 32000 * 4096 // 8 * 4
     sizes = {
@@ -95,11 +95,11 @@ def test_only_one_rank_alone_copies_beyond_what_it_gathers() -> None:
 
 
 def test_replicas_hold_reduced_gradients_until_backward_ends() -> None:
-    """The all-reduce's tensor is kept for every layer above, whatever its dtype."""
+    """The all-reduce's tensor is kept for every layer above, in any dtype."""
     ledger = ENGINE.ledger(offloaded(name="hybrid_shard", dp=16, precision="bf16_pure"))
-    held = next(e for e in ledger.entries if e.name == "dense layers: reduce-scatter output")
-    assert held.at("embedding.backward") == 32 * 202_383_360 * 2 // 8
-    assert held.at("optimizer") == 0
+    output = next(e for e in ledger.entries if e.name == "dense layers: reduce-scatter output")
+    assert output.at("embedding.backward") == 32 * 202_383_360 * 2 // 8
+    assert output.at("optimizer") == 0
 
 
 def test_accumulating_copies_one_gradient_at_a_time() -> None:
@@ -112,7 +112,7 @@ def test_accumulating_copies_one_gradient_at_a_time() -> None:
 
 
 def test_a_tied_head_starts_on_the_host() -> None:
-    """Until it is tied again it has memory of its own there, beside the unit being pinned."""
+    """Until it is tied again it has its own tensor there, beside the unit being pinned."""
     ledger = ENGINE.ledger(offloaded(LLAMA32_1B, dp=2))
     table = 128256 * 2048 * 4 // 2
     assert entry_bytes(ledger, "a tied head") == 2 * table + 2048 * 4 // 2

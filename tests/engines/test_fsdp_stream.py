@@ -23,10 +23,10 @@ SEED = 11
 def runs(number: int) -> list[dict[str, Any]]:
     """Random runs of the engine; every third one on the host."""
     drawn = (run_file(SEED, index) for index in count())
-    found = list(islice((run for run in drawn if run["engine"]["type"] == "fsdp"), number))
-    for run in found[::3]:
+    runs = list(islice((run for run in drawn if run["engine"]["type"] == "fsdp"), number))
+    for run in runs[::3]:
         run["engine"]["cpu_offload"] = True
-    return found
+    return runs
 
 
 def written(resolved: ResolvedRun) -> AllocationStream:
@@ -35,19 +35,19 @@ def written(resolved: ResolvedRun) -> AllocationStream:
     return stream(ledger, int(resolved.run.micro_batches))
 
 
-def live_peak(found: AllocationStream) -> int:
+def live_peak(allocations: AllocationStream) -> int:
     """The most bytes that are alive after start-up."""
     alive = peak = 0
-    begin = found.marks[0][0]
-    for index, event in enumerate(found.events):
-        alive += found.sizes[event] if event >= 0 else -found.sizes[~event]
+    begin = allocations.marks[0][0]
+    for index, event in enumerate(allocations.events):
+        alive += allocations.sizes[event] if event >= 0 else -allocations.sizes[~event]
         peak = max(peak, alive if index >= begin else 0)
     return peak
 
 
 @pytest.mark.parametrize("run", runs(45), ids=lambda run: run["model"]["config"]["model_type"])
 def test_a_stream_is_as_high_as_its_ledger(run: dict[str, Any]) -> None:
-    """The few instants of a ledger have the highest moment of all layers, one after the other."""
+    """The few instants of a ledger have the same peak as all layers in turn."""
     resolved = resolve(read(run))
     highest = resolved.engine.ledger(resolved.run).peak(phases=STEP)
     assert live_peak(written(resolved)) == highest
@@ -72,18 +72,18 @@ LAYER = 4 * 512 * 512 + 3 * 512 * 1024 + 2 * 512
 ROOT = 2 * 4096 * 512 + 512
 
 
-def on(found: AllocationStream, number: int, phase: str) -> list[int]:
-    """What one CUDA stream makes (positive) and frees in a phase, in order."""
-    names = [name for _, name in found.marks]
-    end = found.marks[names.index(phase)][0]
-    begin = found.marks[names.index(phase) - 1][0]
-    return [found.sizes[event] if event >= 0 else -found.sizes[~event]
-            for event in found.events[begin:end]
-            if found.streams[event if event >= 0 else ~event] == number]  # fmt: skip
+def on(allocations: AllocationStream, number: int, phase: str) -> list[int]:
+    """Bytes that one CUDA stream allocates (positive) and frees in a phase, in order."""
+    names = [name for _, name in allocations.marks]
+    end = allocations.marks[names.index(phase)][0]
+    begin = allocations.marks[names.index(phase) - 1][0]
+    return [allocations.sizes[event] if event >= 0 else -allocations.sizes[~event]
+            for event in allocations.events[begin:end]
+            if allocations.streams[event if event >= 0 else ~event] == number]  # fmt: skip
 
 
-def test_shards_are_gathered_on_a_stream_of_their_own() -> None:
-    """Cast, gathered, and let go when the next unit has been copied out."""
+def test_shards_are_gathered_on_a_allocations_their_own() -> None:
+    """Cast, gathered, and freed when the next unit has been copied out."""
     cast, flat = LAYER // 4 * 2, LAYER * 2
     begin = [ROOT // 4 * 2, ROOT * 2, -ROOT // 4 * 2, cast, flat, -cast, -ROOT * 2]
     then = [cast, flat, -cast, -flat]
@@ -91,7 +91,7 @@ def test_shards_are_gathered_on_a_stream_of_their_own() -> None:
 
 
 def test_in_backward_the_next_layer_is_gathered_first() -> None:
-    """The root's buffer goes at once, each layer's when it has been copied out."""
+    """The root's buffer is freed at once, each layer's when it has been copied out."""
     cast, flat, root = LAYER // 4 * 2, LAYER * 2, ROOT // 4 * 2
     layers = [cast, flat, -cast, -flat] * 3
     assert on(written(small()), 1, "s1.a0.bwd") == [root, ROOT * 2, -root, -ROOT * 2, *layers]
@@ -99,29 +99,29 @@ def test_in_backward_the_next_layer_is_gathered_first() -> None:
 
 def test_a_reduced_gradient_is_cast_where_it_is_reduced() -> None:
     """The output in 16 bits, its cast to the dtype of the shards, which stays."""
-    made = [[n // 4 * 2, n // 4 * 4, -(n // 4) * 2] for n in (LAYER, LAYER, LAYER, ROOT)]
-    assert on(written(small()), 2, "s1.a0.bwd") == [size for unit in made for size in unit]
+    reduced = [[n // 4 * 2, n // 4 * 4, -(n // 4) * 2] for n in (LAYER, LAYER, LAYER, ROOT)]
+    assert on(written(small()), 2, "s1.a0.bwd") == [size for unit in reduced for size in unit]
 
 
-def test_one_rank_alone_casts_one_parameter_after_the_other() -> None:
+def test_one_rank_alone_casts_parameter_by_parameter() -> None:
     """Nothing is gathered: no stream but torch's own makes anything before gradients."""
-    found = written(small(sharding_strategy="no_shard"))
-    assert not on(found, 1, "s1.a0.fwd")
+    allocations = written(small(sharding_strategy="no_shard"))
+    assert not on(allocations, 1, "s1.a0.fwd")
     table, norm = 4096 * 512 * 2, 512 * 2
-    assert on(found, 0, "s1.a0.fwd")[:4] == [table, table, norm, -table]
+    assert on(allocations, 0, "s1.a0.fwd")[:4] == [table, table, norm, -table]
 
 
 def test_no_tensor_is_made_or_freed_twice() -> None:
     """Every tensor is made once, and freed once or never."""
     rng = Random(SEED)
     for run in rng.sample(runs(20), 6):
-        found = written(resolve(read(run)))
+        allocations = written(resolve(read(run)))
         alive: set[int] = set()
-        seen: set[int] = set()
-        for event in found.events:
+        freed: set[int] = set()
+        for event in allocations.events:
             if event >= 0:
-                assert event not in seen
+                assert event not in freed
                 alive.add(event)
-                seen.add(event)
+                freed.add(event)
             else:
                 alive.remove(~event)

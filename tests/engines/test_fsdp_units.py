@@ -35,7 +35,7 @@ def test_short_tensors_are_padded() -> None:
     assert shard_elements(Weight("q", (("heads", 4096), ("embed", 4096))), 64) == 64 * 4096
 
 
-def test_an_adapter_stands_behind_its_projection() -> None:
+def test_an_adapter_follows_its_projection() -> None:
     """PEFT's modules hold the base's weight, then A and B, where the projection was."""
     run = make(adapter=Adapter(16, frozenset({"q_proj", "down_proj"})))
     names = [p.weight.name for p in layer_parameters(run, run.arch.layers[0], WHOLE, WHOLE)]

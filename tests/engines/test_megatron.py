@@ -41,12 +41,12 @@ UNFUSED = {
 
 
 def arch(**numbers: Any) -> Arch:
-    """Llama 8B, or what the numbers make of it."""
+    """The architecture of Llama 8B, with some numbers changed."""
     return read_plain(LLAMA | numbers)
 
 
 def run(model: Arch | None = None, *, options: dict[str, Any] | None = None, **rest: Any) -> Run:
-    """A run of one micro-batch on one rank unless said otherwise."""
+    """A run, by default of one micro-batch on one rank."""
     axes = {axis: rest.pop(axis) for axis in ("dp", "tp", "pp", "cp", "ep") if axis in rest}
     values = {"batch": 1, "seq": 4096, "micro_batches": 1, "precision": "bf16_mixed"} | rest
     return Run(arch=model or arch(), mesh=Mesh(**axes), options=options or {}, **values)
@@ -86,8 +86,8 @@ MEASURED = {
 @pytest.mark.parametrize("row", MEASURED)
 def test_measured_run(row: str) -> None:
     """Peak and start-up are within half a percent of what was measured, and nothing is refused."""
-    numbers, how, options, allocated, startup = MEASURED[row]
-    case = run(read_plain(numbers), options=UNFUSED | options, implementation="foreach", **how)
+    numbers, settings, options, allocated, startup = MEASURED[row]
+    case = run(read_plain(numbers), options=UNFUSED | options, implementation="foreach", **settings)
     ledger = ENGINE.ledger(case)
     assert list(ENGINE.problems(case)) == []
     assert ledger.peak() == pytest.approx(allocated, rel=0.005)
@@ -99,7 +99,7 @@ def test_korthikanti_layer() -> None:
     s, b, h, a, t = 2048, 4, 6144, 64, 8
     numbers = {"hidden_size": h, "num_attention_heads": a, "num_key_value_heads": a}
     layer = read_plain(GPT | numbers | {"intermediate_size": 4 * h}).layers[0]
-    how = MegatronSetting(
+    setting = MegatronSetting(
         batch=b,
         seq=s,
         hidden=h,
@@ -108,9 +108,9 @@ def test_korthikanti_layer() -> None:
         fused_softmax=True,
         transformer_engine=False,
     )
-    kept = layer_walk(how, layer)
-    statistics = sum(size for name, size in kept.saved if "statistics" in name)
-    assert kept.saved_bytes - statistics == 34 * s * b * h // t + 5 * a * s * s * b // t
+    walk = layer_walk(setting, layer)
+    statistics = sum(size for name, size in walk.saved if "statistics" in name)
+    assert walk.saved_bytes - statistics == 34 * s * b * h // t + 5 * a * s * s * b // t
 
 
 def test_gpt3_states() -> None:
@@ -169,17 +169,17 @@ def test_interleaving_holds_more() -> None:
     assert [chunk_flight(11, 4, 2, c) for c in (0, 1)] == [7, 4]
 
 
-def test_sequence_parallel_cuts_what_lies_between() -> None:
+def test_sequence_parallel_shards_what_is_between_matmuls() -> None:
     """Sequence parallelism divides a layer's input by tp; without it the input is whole."""
-    how = MegatronSetting(batch=1, seq=4096, hidden=4096, tp=4)
-    cut = MegatronSetting(batch=1, seq=4096, hidden=4096, tp=4, sequence_parallel=True)
+    setting = MegatronSetting(batch=1, seq=4096, hidden=4096, tp=4)
+    sharded = MegatronSetting(batch=1, seq=4096, hidden=4096, tp=4, sequence_parallel=True)
     layer = arch().layers[0]
-    assert layer_walk(how, layer).input_bytes == 4 * layer_walk(cut, layer).input_bytes
-    assert layer_walk(how, layer).saved_bytes > layer_walk(cut, layer).saved_bytes
+    assert layer_walk(setting, layer).input_bytes == 4 * layer_walk(sharded, layer).input_bytes
+    assert layer_walk(setting, layer).saved_bytes > layer_walk(sharded, layer).saved_bytes
 
 
-def test_distributed_optimizer_cuts_by_dp_and_cp() -> None:
-    """Main weights and states are spread over dp × cp; gradients stay whole."""
+def test_distributed_optimizer_shards_over_dp_and_cp() -> None:
+    """Main weights and states are sharded over dp × cp; gradients stay whole."""
     whole = ENGINE.ledger(run(dp=4, cp=2))
     spread = ENGINE.ledger(run(dp=4, cp=2, options={"distributed_optimizer": True}))
     for name in ("main weights", "adamw states"):
@@ -187,7 +187,7 @@ def test_distributed_optimizer_cuts_by_dp_and_cp() -> None:
     assert named(spread, "main gradients") == named(whole, "main gradients")
 
 
-def test_experts_are_cut_by_ep() -> None:
+def test_experts_are_sharded_over_ep() -> None:
     """Expert parallelism leaves 1 / ep of the experts, and of nothing else."""
     model = read_plain(EXPERTS)
     experts = 32 * 8 * 3 * 4096 * 14336
@@ -204,18 +204,18 @@ def test_recompute_orders() -> None:
 
 
 def test_fp16_gradients() -> None:
-    """fp16 reduces in fp16, bf16 in fp32, unless told otherwise."""
+    """fp16 reduces in fp16, bf16 in fp32, by default."""
     half = named(ENGINE.ledger(run(precision="fp16_mixed")), "main gradients")
-    told = run(precision="fp16_mixed", options={"accumulate_allreduce_grads_in_fp32": True})
+    wide = run(precision="fp16_mixed", options={"accumulate_allreduce_grads_in_fp32": True})
     assert named(ENGINE.ledger(run()), "main gradients") == 2 * half
-    assert named(ENGINE.ledger(told), "main gradients") == 2 * half
+    assert named(ENGINE.ledger(wide), "main gradients") == 2 * half
 
 
 def test_stage_outputs_are_deallocated() -> None:
     """Megatron-LM's default saves one residual stream a micro-batch in flight."""
     keep = {"deallocate_pipeline_outputs": False}
-    kept, less = (ENGINE.ledger(run(pp=4, micro_batches=8, options=o)).peak() for o in (keep, {}))
-    assert kept - less == 4 * 2 * 4096 * 4096
+    more, less = (ENGINE.ledger(run(pp=4, micro_batches=8, options=o)).peak() for o in (keep, {}))
+    assert more - less == 4 * 2 * 4096 * 4096
 
 
 @pytest.mark.parametrize("numbers", [LLAMA, EXPERTS])
@@ -253,12 +253,12 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("how", "said"), REFUSED)
-def test_refusal(how: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("settings", "sentence"), REFUSED)
+def test_refusal(settings: dict[str, Any], sentence: str) -> None:
     """What Megatron refuses is one sentence with the value, the rule and the fix."""
-    problems = list(ENGINE.problems(run(**how)))
+    problems = list(ENGINE.problems(run(**settings)))
     assert len(problems) == 1
-    assert said in problems[0]
+    assert sentence in problems[0]
 
 
 MODELS = [

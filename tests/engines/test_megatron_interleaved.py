@@ -30,7 +30,7 @@ WOVEN = {
 }  # fmt: skip
 
 
-def made(options: dict[str, Any] = UNFUSED, **rest: Any) -> Run:
+def make_run(options: dict[str, Any] = UNFUSED, **rest: Any) -> Run:
     """A run of Llama 1B with eight micro-batches."""
     values = {"seq": 2048, "micro_batches": 8, "implementation": "foreach"} | rest
     return run(arch(**ONE), options=options, **values)
@@ -44,8 +44,8 @@ def at(ledger: Ledger, instant: str) -> int:
 @pytest.mark.parametrize("row", WOVEN)
 def test_interleaved_run(row: str) -> None:
     """Measured peaks of interleaved stages are met within a tenth of a percent."""
-    how, options, allocated, startup = WOVEN[row]
-    ledger = ENGINE.ledger(made(options, **how))
+    settings, options, allocated, startup = WOVEN[row]
+    ledger = ENGINE.ledger(make_run(options, **settings))
     assert int(ledger.peak(phases=STEPS)) == pytest.approx(allocated, rel=1e-3)
     assert int(ledger.peak(phases=("startup",))) == pytest.approx(startup, rel=1e-3)
 
@@ -56,25 +56,25 @@ def test_interleaved_run(row: str) -> None:
 )  # fmt: skip
 def test_idle_chunks(stage: int, chunks: int, batches: int, expected: int) -> None:
     """The stage that runs least ahead has most chunks that wait; a single group has none."""
-    how = made(pp=4, stage=stage, virtual_stages=chunks, micro_batches=batches)
-    assert idle_chunks(how) == expected
+    case = make_run(pp=4, stage=stage, virtual_stages=chunks, micro_batches=batches)
+    assert idle_chunks(case) == expected
 
 
 def test_decay_of_sgd_needs_a_copy() -> None:
     """torch's SGD adds weight decay to a copy of the gradients, of matrices alone."""
-    how = made(optimizer="sgd_momentum")
-    shard = stage_shard(how, stage_of(how))
-    found = named(ENGINE.ledger(how), "sgd_momentum foreach temporaries")
-    assert found == 4 * (shard.total - shard.vectors)
+    case = make_run(optimizer="sgd_momentum")
+    shard = stage_shard(case, stage_of(case))
+    temporaries = named(ENGINE.ledger(case), "sgd_momentum foreach temporaries")
+    assert temporaries == 4 * (shard.total - shard.vectors)
 
 
-def test_experts_step_by_themselves() -> None:
-    """Temporaries of the experts' step come when those of the dense weights are gone."""
-    how = run(arch(**EXPERTS), options=UNFUSED, implementation="foreach", dp=8, ep=8)
-    shard = stage_shard(how, stage_of(how))
-    made = {e.name: e for e in ENGINE.ledger(how).entries if "temporaries" in e.name}
+def test_experts_step_after_dense_weights() -> None:
+    """Temporaries of the experts' step are made when those of the dense weights are freed."""
+    case = run(arch(**EXPERTS), options=UNFUSED, implementation="foreach", dp=8, ep=8)
+    shard = stage_shard(case, stage_of(case))
+    temporaries = {e.name: e for e in ENGINE.ledger(case).entries if "temporaries" in e.name}
     dense, experts = (
-        made[f"adamw foreach temporaries{title}"] for title in ("", " of the experts")
+        temporaries[f"adamw foreach temporaries{title}"] for title in ("", " of the experts")
     )
     assert (dense.bytes, experts.bytes) == (4 * (shard.dense - shard.vectors), 4 * shard.experts)
     assert not set(dense.live) & set(experts.live)
@@ -82,15 +82,17 @@ def test_experts_step_by_themselves() -> None:
 
 def test_chunks_move_one_by_one() -> None:
     """Parameters exist twice for one chunk at a time."""
-    one, two = (ENGINE.ledger(made(SHARDED, dp=2, pp=4, stage=1, virtual_stages=n)) for n in (1, 2))
+    one, two = (
+        ENGINE.ledger(make_run(SHARDED, dp=2, pp=4, stage=1, virtual_stages=n)) for n in (1, 2)
+    )
     total = named(one, "parameters")
     assert at(one, "startup.ddp") == 4 * total
     assert at(two, "startup.ddp") == 3 * total + total // 2
 
 
 def test_dispatcher_holds_a_recomputed_graph() -> None:
-    """Recomputed layers with experts leave their input and its gradient behind."""
-    how = run(arch(**EXPERTS), options=UNFUSED, recompute="full")
-    entry = next(e for e in ENGINE.ledger(how).entries if "dispatcher" in e.name)
+    """Recomputed layers with experts keep their input and its gradient."""
+    case = run(arch(**EXPERTS), options=UNFUSED, recompute="full")
+    entry = next(e for e in ENGINE.ledger(case).entries if "dispatcher" in e.name)
     assert int(entry.bytes) == 2 * 2 * 4096 * 4096
     assert (int(entry.at("backward.0.last")), int(entry.at("optimizer"))) == (0, 32 * entry.bytes)

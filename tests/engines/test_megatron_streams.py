@@ -41,31 +41,31 @@ ROWS = {
 
 def resolved(row: str) -> tuple[ResolvedRun, int]:
     """A measured run, and the stage it was measured on."""
-    found = resolve(read(as_measured(ROWS[row]["config"], ROWS[row]["environment"])))
-    pp = int(found.run.mesh.pp)
-    return found, stage_of_rank(ROWS[row]["rank"], found.hardware.num_gpus, pp)
+    case = resolve(read(as_measured(ROWS[row]["config"], ROWS[row]["environment"])))
+    pp = int(case.run.mesh.pp)
+    return case, stage_of_rank(ROWS[row]["rank"], case.hardware.num_gpus, pp)
 
 
 @cache
-def asked(row: str) -> AllocationStream:
+def stream_of(row: str) -> AllocationStream:
     """The stream of a measured run."""
-    found, stage = resolved(row)
-    ledger = found.engine.ledger(replace(found.run, stage=stage, unrolled=True))
-    return stream(ledger, int(found.run.micro_batches))
+    case, stage = resolved(row)
+    ledger = case.engine.ledger(replace(case.run, stage=stage, unrolled=True))
+    return stream(ledger, int(case.run.micro_batches))
 
 
 @cache
 def played(row: str) -> Footprint:
-    """The same through torch's allocator."""
-    return replay(asked(row), resolved(row)[0].allocator)
+    """The stream of a measured run, replayed through torch's allocator."""
+    return replay(stream_of(row), resolved(row)[0].allocator)
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_stream_is_as_high_as_its_ledger(row: str) -> None:
-    """What a measured run's stream has alive at its peak is what its ledger says."""
-    found, stage = resolved(row)
-    rolled = found.engine.ledger(replace(found.run, stage=stage))
-    assert highest(asked(row)) == int(rolled.peak(phases=STEP))
+    """The peak of a measured run's stream is the peak of its ledger."""
+    case, stage = resolved(row)
+    rolled = case.engine.ledger(replace(case.run, stage=stage))
+    assert highest(stream_of(row)) == int(rolled.peak(phases=STEP))
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -98,26 +98,26 @@ def test_1f1b(flight: int, expected: str) -> None:
     steps = [Phase("startup", [])]
     for _ in range(2):
         steps += [Phase(f"{word}{n}", []) for n in range(3) for word in "FB"] + [Phase("opt", [])]
-    found = [phase.title for phase in PipelineStreamWriter(ledger, flight, ()).order(steps, 3)]
-    assert found == ["startup", *[*expected.split(), "opt"] * 2]
+    titles = [phase.title for phase in PipelineStreamWriter(ledger, flight, ()).order(steps, 3)]
+    assert titles == ["startup", *[*expected.split(), "opt"] * 2]
 
 
 @pytest.mark.parametrize("numbers", [{}, GPT, EXPERTS])
-@pytest.mark.parametrize("how", LAYOUTS)
-def test_every_tensor_is_listed(numbers: dict[str, Any], how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", LAYOUTS)
+def test_every_tensor_is_listed(numbers: dict[str, Any], settings: dict[str, Any]) -> None:
     """The parameters one by one add up to the rank's, and so do those that it steps."""
     for split in (False, True):
-        case = run(arch(**numbers), options=UNFUSED | {"distributed_optimizer": split}, **how)
+        case = run(arch(**numbers), options=UNFUSED | {"distributed_optimizer": split}, **settings)
         shard = stage_shard(case, stage_of(case))
-        made = stage_tensors(case)
-        assert sum(t.elements for t in made) == shard.total
-        assert sum(t.elements for t in made if t.expert) == shard.experts
-        assert sum(t.elements for t in made if t.vector) == shard.vectors
+        parameters = stage_tensors(case)
+        assert sum(t.elements for t in parameters) == shard.total
+        assert sum(t.elements for t in parameters if t.expert) == shard.experts
+        assert sum(t.elements for t in parameters if t.vector) == shard.vectors
         assert sum(n for _, n in stepped(case, split=split)) == owned(case, shard)
 
 
 def test_embedding_is_made_in_steps() -> None:
-    """Words alone; turned for two samples; this rank's part of the sequence, and its clone."""
+    """Words alone; transposed for two samples; this rank's part of the sequence, and its clone."""
     full = 4096 * 4096 * 2
     assert embedding_steps(run()) == (full,)
     assert embedding_steps(run(batch=2)) == (2 * full, 2 * full)

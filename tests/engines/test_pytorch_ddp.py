@@ -12,9 +12,9 @@ from tests.conftest import measured_runs, small_run
 @pytest.mark.parametrize("row", ["ddp-llama3.2-1b", "ddp-llama3.2-1b-view"])
 def test_every_phase_of_the_measured_ddp_runs(row: str) -> None:
     """Start-up, forward, backward and optimizer peaks within 0.1 % of an H200."""
-    found = next(r for r in measured_runs() if r["id"] == row)
-    ledger = full_estimate(found["config"]).ledger
-    phases = found["phases"]
+    measured = next(r for r in measured_runs() if r["id"] == row)
+    ledger = full_estimate(measured["config"]).ledger
+    phases = measured["phases"]
     for phase, name in (("startup", "model"), ("forward", "s2.a0.fwd"), ("backward", "s2.a0.bwd"),
                         ("optimizer", "s2.opt")):  # fmt: skip
         assert ledger.peak(phases=(phase,)) == pytest.approx(phases[name]["peak_bytes"], rel=1e-3)
@@ -52,7 +52,7 @@ def test_a_reentrant_checkpoint_holds_its_output() -> None:
     ],
 )
 def test_a_key_that_changes_nothing_is_refused(training: dict[str, object], sentence: str) -> None:
-    """Never accepted and ignored."""
+    """A key without an effect is refused, not ignored."""
     with pytest.raises(InputError, match=sentence):
         estimate(small_run(training=training))
 

@@ -1,4 +1,4 @@
-"""What is remembered from one estimate to the next changes none of them."""
+"""Cached parts of one estimate do not change the next."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ ENGINES: list[dict[str, Any]] = [
 
 def answer(run: dict[str, Any]) -> list[bytes]:
     """The result, and each entry with its formula in letters."""
-    found = full_estimate(run, replay=False)
-    return [msgspec.json.encode(found.result), msgspec.json.encode(explain(found))]
+    full = full_estimate(run, replay=False)
+    return [msgspec.json.encode(full.result), msgspec.json.encode(explain(full))]
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda e: "-".join(map(str, e.values())))
 def test_an_estimate_is_the_same_whatever_came_before(engine: dict[str, Any]) -> None:
-    """Runs that share a model, and differ in tokens or in one choice, in turns."""
+    """Runs that share a model and differ in tokens or in one choice, in a mixed order."""
     runs = []
     for change in CHANGES:
         if engine["type"] == "megatron_lm" and "lora" in change.get("training", {}):

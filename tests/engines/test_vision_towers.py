@@ -34,10 +34,10 @@ def a_run(engine: dict[str, Any], gpus: int = 4, **training: Any) -> dict[str, A
 
 
 def ledgers(data: dict[str, Any]) -> tuple[Ledger, Ledger]:
-    """With the tower, and of the text model alone."""
-    found = resolve(read(data))
-    blind = replace(found.run, arch=replace(found.run.arch, tower=()))
-    return found.engine.ledger(found.run), found.engine.ledger(blind)
+    """The ledgers of a run with the tower, and of the text model alone."""
+    resolved = resolve(read(data))
+    blind = replace(resolved.run, arch=replace(resolved.run.arch, tower=()))
+    return resolved.engine.ledger(resolved.run), resolved.engine.ledger(blind)
 
 
 def more(data: dict[str, Any]) -> dict[str, int]:
@@ -46,8 +46,8 @@ def more(data: dict[str, Any]) -> dict[str, int]:
     for ledger in ledgers(data):
         last = [instant for instant in ledger.instants if instant.phase == OPTIMIZER][-1]
         both.append(ledger.parts(last))
-    own, blind = both
-    return {kind: int(own[kind] - blind[kind]) for kind in (PARAM, GRAD, OPTIM)}
+    whole, blind = both
+    return {kind: int(whole[kind] - blind[kind]) for kind in (PARAM, GRAD, OPTIM)}
 
 
 @pytest.mark.parametrize("gpus", [1, 4])
@@ -59,37 +59,37 @@ def test_torch_keeps_weights_alone(gpus: int) -> None:
 
 def test_fsdp_shards_the_weights() -> None:
     """Every parameter's rows are divided by the ranks; what has no rows for all is padded."""
-    found = more(a_run({"type": "fsdp"}))
-    assert TOWER <= found[PARAM] < 1.01 * TOWER
-    assert (found[GRAD], found[OPTIM]) == (0, 0)
+    added = more(a_run({"type": "fsdp"}))
+    assert TOWER <= added[PARAM] < 1.01 * TOWER
+    assert (added[GRAD], added[OPTIM]) == (0, 0)
 
 
 @pytest.mark.parametrize(("stage", "weights", "states"), [(0, 2, 12), (1, 2, 3), (2, 2, 3)])
 def test_deepspeed_trains_every_parameter(stage: int, weights: int, states: int) -> None:
-    """Masters and Adam's moments are made for all that requires a gradient."""
-    found = more(a_run({"type": "deepspeed", "zero_stage": stage}))
-    assert found[PARAM] == pytest.approx(weights * TOWER, rel=1e-3)
-    assert found[OPTIM] == pytest.approx(states * TOWER, rel=1e-3)
+    """Masters and Adam's moments are made for every parameter that requires a gradient."""
+    added = more(a_run({"type": "deepspeed", "zero_stage": stage}))
+    assert added[PARAM] == pytest.approx(weights * TOWER, rel=1e-3)
+    assert added[OPTIM] == pytest.approx(states * TOWER, rel=1e-3)
 
 
 def test_zero_3_shards_all_of_it() -> None:
     """Weights, masters and states, a quarter each on four ranks."""
-    found = more(a_run({"type": "deepspeed", "zero_stage": 3}))
-    assert found[PARAM] == pytest.approx(2 * TOWER / 4, rel=0.01)
-    assert found[OPTIM] == pytest.approx(12 * TOWER / 4, rel=0.01)
+    added = more(a_run({"type": "deepspeed", "zero_stage": 3}))
+    assert added[PARAM] == pytest.approx(2 * TOWER / 4, rel=0.01)
+    assert added[OPTIM] == pytest.approx(12 * TOWER / 4, rel=0.01)
 
 
 @pytest.mark.parametrize("engine", [{"type": "pytorch_ddp"}, {"type": "fsdp"},
                                     {"type": "deepspeed", "zero_stage": 2}])  # fmt: skip
 def test_beside_adapters_the_tower_is_frozen(engine: dict[str, Any]) -> None:
     """Weights, and nothing else."""
-    found = more(a_run(engine, lora={"r": 8}))
-    assert found[PARAM] > 0
-    assert (found[GRAD], found[OPTIM]) == (0, 0)
+    added = more(a_run(engine, lora={"r": 8}))
+    assert added[PARAM] > 0
+    assert (added[GRAD], added[OPTIM]) == (0, 0)
 
 
 def test_quantization_packs_the_towers_projections() -> None:
-    """4 bits a parameter and scales, but for the patch convolution, norms and biases."""
+    """4 bits a parameter and scales, except for the patch convolution, norms and biases."""
     packed = more(a_run({"type": "pytorch_ddp"}, 1, lora={"r": 8}, quantization="nf4",
                         precision="bf16_pure"))  # fmt: skip
     assert TOWER // 2 < packed[PARAM] < 0.65 * TOWER
@@ -107,19 +107,19 @@ def test_the_replay_agrees_with_the_ledger(stage: int, gpus: int) -> None:
 def test_the_answer_names_what_is_assumed() -> None:
     """Text alone, the tower's count, and what the engine makes for it."""
     result = full_estimate(a_run({"type": "pytorch_ddp"}, 1), replay=False).result
-    (said,) = result.warnings
-    assert "text alone are assumed: images add activations that are not modelled" in said
-    assert f"the {TOWER:,} parameters of the vision tower are weights alone" in said
+    (sentence,) = result.warnings
+    assert "text alone are assumed: images add activations that are not modelled" in sentence
+    assert f"the {TOWER:,} parameters of the vision tower are weights alone" in sentence
     assert result.num_parameters == result.trainable_parameters == 39_796_608
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"),
+    ("engine", "sentence"),
     [({"type": "megatron_lm"}, "vision tower of this model is not modelled under Megatron-LM"),
      ({"type": "fsdp", "cpu_offload": True}, "cpu_offload=true is not modelled for a model with"),
      ({"type": "deepspeed", "zero_stage": 0}, "not modelled at zero_stage 0 in fp32")],
 )  # fmt: skip
-def test_an_engine_that_does_not_count_it_refuses(engine: dict[str, Any], said: str) -> None:
+def test_an_engine_that_does_not_count_it_refuses(engine: dict[str, Any], sentence: str) -> None:
     """One sentence instead of an answer without the tower."""
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=sentence):
         resolve(read(a_run(engine, precision="fp32" if "zero_stage" in engine else "bf16_mixed")))

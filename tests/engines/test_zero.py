@@ -1,4 +1,4 @@
-"""ZeRO's parts: slices, shards, gathered parameters, pipeline cuts."""
+"""ZeRO's parts: slices, shards, gathered parameters, pipeline stages."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_owned_parameters_are_whole() -> None:
 
 
 def test_longest_stretch_ends_with_the_slice() -> None:
-    """A slice has a parameter only as far as it reaches."""
+    """A slice has only the part of a parameter that is inside it."""
     runs = (((3,), 1), ((4, 9), 2), ((20,), 1))
     assert [largest_owned(runs, n) for n in (2, 3, 7, 9, 16, 39, 49)] == [2, 3, 4, 4, 9, 10, 20]
 
 
 def test_shards_are_padded_one_by_one() -> None:
-    """Every parameter is rounded up by itself."""
+    """Every parameter is rounded up alone."""
     assert shard_elements({5: 2, 8: 1}, 4) == 2 * 2 + 2
 
 
@@ -82,7 +82,7 @@ def test_gathered_at_the_end_of_forward_is_what_was_measured(again: bool, expect
 
 
 def test_power_of_two_rounds_up() -> None:
-    """Ints and arrays alike."""
+    """The same answers for ints and for arrays."""
     assert [power_of_two(n) for n in (0, 1, 2, 3, 1025)] == [0, 1, 2, 4, 2048]
     assert power_of_two(np.array([0, 1, 2, 3, 1025])).tolist() == [0, 1, 2, 4, 2048]
 
@@ -91,38 +91,38 @@ READ = frozenset(("arch", "frozen", "scaled", "parameters_given"))  # by `Plan.t
 
 
 @pytest.mark.parametrize("name", [n for n in RUNS if n.startswith("zero")])
-def test_the_key_of_a_count_has_all_that_a_keeper_reads(
+def test_a_cache_key_has_every_field_that_a_rank_reads(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A field that a key leaves out would give one plan the count of another."""
+    """A field that a key leaves out would give one layout the bytes of another."""
     of_plan: set[str] = set()
     of_run: set[str] = set()
 
     class WatchedRun(Run, frozen=True, kw_only=True):
-        """Notes what is read of a run."""
+        """A run that records which fields are read."""
 
         def __getattribute__(self, name: str) -> Any:
             of_run.add(name)
             return super().__getattribute__(name)
 
     class Watched(ZeroLayout, frozen=True, kw_only=True):
-        """Notes what is read of a plan."""
+        """A layout that records which fields are read."""
 
         def __getattribute__(self, name: str) -> Any:
             of_plan.add(name)
             return super().__getattribute__(name)
 
     def watched(*values: Any) -> ZeroLayout:
-        made = case.plain(*values)
-        run = WatchedRun(**{f: getattr(made.run, f) for f in made.run.__struct_fields__})
-        fields = {f: getattr(made, f) for f in made.__struct_fields__}
+        layout = case.plain(*values)
+        run = WatchedRun(**{f: getattr(layout.run, f) for f in layout.run.__struct_fields__})
+        fields = {f: getattr(layout, f) for f in layout.__struct_fields__}
         return Watched(**{**fields, "run": run})
 
     for module in (ledger, reduce_at_end):
         monkeypatch.setattr(module, "plain", watched)
-    found = resolve(read(RUNS[name]))
+    resolved = resolve(read(RUNS[name]))
     forget()
-    found.engine.ledger(found.run)
+    resolved.engine.ledger(resolved.run)
     assert of_plan
     assert of_plan & case.UNREAD <= {"run"}
     assert of_run & set(Run.__struct_fields__) <= READ | set(case.RUN)

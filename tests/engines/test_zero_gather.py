@@ -29,7 +29,7 @@ def stack(again: int) -> ModuleStack:
 
 
 def most_of_a_recorded_pass(again: int) -> int:
-    """The most that is gathered at once while the order of modules is recorded."""
+    """The most bytes that are gathered at once while the order of modules is recorded."""
     to, trace = CountingAllocator(), ModuleTrace(stack(again))
     state = GatherAllocator(trace, GatherLimits(persist=0), to, ranks=2, lane=0, from_host=False)
     WeightReader(trace, state).advance(len(trace.events))
@@ -39,7 +39,7 @@ def most_of_a_recorded_pass(again: int) -> int:
 
 
 def test_a_recorded_pass_gathers_one_module_at_a_time() -> None:
-    """The largest parameter is all there ever is."""
+    """The largest parameter is the most that is gathered."""
     assert most_of_a_recorded_pass(NEVER) == 100
 
 
@@ -63,7 +63,7 @@ def test_gathers_are_padded_to_the_ranks() -> None:
 
 
 def needed(sizes: tuple[int, ...], bucket: int) -> int:
-    """What two ranks of stage 1 need beside the gradients of these sizes and the bucket."""
+    """Bytes that two ranks of stage 1 need beyond gradients of these sizes and the bucket."""
     run = resolve(read(small_run("deepspeed", engine={"zero_stage": 1}))).run
     order = ((sizes, 1),)
     plan = plain(_plan(run, 2, (0, 1, 1, 1)), 2, 1, order)
@@ -71,13 +71,13 @@ def needed(sizes: tuple[int, ...], bucket: int) -> int:
 
 
 def test_gradients_in_the_bucket_make_room_for_the_slice() -> None:
-    """All 40 elements fit into the bucket, of which the slice's 20 are laid out again."""
+    """All 40 elements fit into the bucket, and the slice's 20 are copied again."""
     assert needed((10, 10, 10, 10), 40) == 0
     assert needed((10, 10, 10, 10), 10) == 20 * 2 - 10 * 2
 
 
 def test_a_gradient_larger_than_the_bucket_stays_beside_its_copy() -> None:
-    """40 elements for two ranks are copied whole, and then the slice's parameter is laid out."""
+    """40 elements for two ranks are copied together, and then the slice's parameter."""
     assert needed((40,), 10) == 40 * 2
 
 

@@ -135,7 +135,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_configuration_is_read(name: str) -> None:
-    """To what it says, and the run it makes can be estimated."""
+    """It is read, and the run that it describes can be estimated."""
     data, training, engine = CONFIGS[name]
     found = read(data, num_gpus=8)
     assert training.items() <= found["training"].items()

@@ -32,7 +32,7 @@ def of_deepspeed(name: str) -> Any:
 
 
 class Seen(dict[str, Any]):
-    """A section that remembers which keys were asked for."""
+    """A section that records which keys DeepSpeed reads."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -52,7 +52,7 @@ class Seen(dict[str, Any]):
         return super().get(key, default)
 
     def keys(self) -> Any:
-        """Itself, which is asked for keys all the same."""
+        """The section itself, so that lookups in its keys are recorded as well."""
         return self
 
 
@@ -186,7 +186,7 @@ def test_the_flops_profiler_and_checkpoints() -> None:
 
 
 def test_pipelines_have_deepspeed_s_keys_and_defaults() -> None:
-    """`use_reentrant` is asked for by the pipeline's engine alone."""
+    """`use_reentrant` is read by the pipeline engine alone."""
     found = of_deepspeed("runtime.config").get_pipeline_config({})
     assert set(keys.PIPELINE) == {*found, "use_reentrant"}
     interval = keys.PIPELINE["activation_checkpoint_interval"]

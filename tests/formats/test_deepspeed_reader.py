@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON read: its names and rules, what it leaves open, and what is refused."""
+"""Reading DeepSpeed's JSON: names, rules, what it leaves open, and what is refused."""
 
 from __future__ import annotations
 
@@ -286,6 +286,6 @@ def test_clipping() -> None:
     ],
 )
 def test_the_engine_s_rules_hold_without_a_model(data: dict[str, Any], words: str) -> None:
-    """What no model could change is told before one is named."""
+    """Problems that do not depend on the model are raised before one is named."""
     (problem,) = problems(data)
     assert words in problem

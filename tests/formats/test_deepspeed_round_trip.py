@@ -40,7 +40,7 @@ def settings(run: dict[str, Any]) -> list[str]:
 
 
 def chosen(file: RunFile) -> dict[str, Any]:
-    """A run's options, but for pinned memory where there is nothing to pin."""
+    """A run's options, without pinned memory where nothing is offloaded."""
     options = dict(resolve(file).run.options)
     if {options.get(key, "none") for key in ("offload_optimizer", "offload_param")} == {"none"}:
         options.pop("pin_memory", None)
@@ -130,7 +130,7 @@ def test_what_is_written_reads_back_to_the_same_run(
     ],
 )  # fmt: skip
 def test_runs_that_the_program_cuts(run: dict[str, Any]) -> None:
-    """Pipelines, adapters, and Megatron's layers: what the program says comes beside the file."""
+    """Pipelines, adapters and Megatron's layers are given by the program, not by the file."""
     engine = {"type": "deepspeed", **run["engine"]}
     whole = {"model": TINY, "hardware": {"num_gpus": 8}, **run, "engine": engine}
     written, before, after = there_and_back(whole)

@@ -26,9 +26,10 @@ def arch(name: str) -> Arch:
     return read_config(catalog.preset_config(row["config"]))
 
 
-def cache(name: str | Arch, *, tp: int = 1, bits: int = 16, state_bits: int = 32
-          ) -> tuple[LayerState, ...]:  # fmt: skip
-    """What one rank keeps, elements stored by themselves."""
+def cache(
+    name: str | Arch, *, tp: int = 1, bits: int = 16, state_bits: int = 32
+) -> tuple[LayerState, ...]:
+    """The cache of one rank, without scales."""
     model = arch(name) if isinstance(name, str) else name
     shard = ServerShard(places=range(len(model.layers)), tp=tp, attention_tp=tp)
     return kept(model, shard, plain_row(bits), state_bits=state_bits, conv_bits=16)
@@ -113,19 +114,19 @@ def test_one_more_token_of_a_long_sequence(name: str, expected: int) -> None:
 
 
 def test_every_preset_has_a_cache() -> None:
-    """What a sequence keeps is a whole number of bytes for every preset, and grows with it."""
+    """A sequence's bytes are never negative, and longer sequences take no fewer."""
     for row in catalog.rows("index"):
         caches = cache(read_config(catalog.preset_config(row["config"])))
         assert 0 <= sequence_bytes(caches, 1) <= sequence_bytes(caches, 5000), row["name"]
 
 
 def states(caches: tuple[LayerState, ...]) -> int:
-    """What a sequence keeps however long it is, cross-attention left aside."""
+    """Bytes of a sequence that do not depend on its length, without cross-attention."""
     return sum(one.state_bytes * len(one.places) for one in caches)
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "scanned", "behind"),
+    ("name", "layers", "scanned", "inputs"),
     [
         # layers with a state, elements of the state (fp32), inputs of the convolution (16 bits)
         ("mamba-2.8b", 64, 5120 * 16, 5120 * 3),
@@ -145,10 +146,10 @@ def states(caches: tuple[LayerState, ...]) -> int:
     ],
 )
 def test_a_state_is_as_large_as_its_matrices(
-    name: str, layers: int, scanned: int, behind: int
+    name: str, layers: int, scanned: int, inputs: int
 ) -> None:
     """The state of a sequence, by hand from the sizes of its heads."""
-    assert states(cache(name)) == layers * (scanned * 4 + behind * 2)
+    assert states(cache(name)) == layers * (scanned * 4 + inputs * 2)
 
 
 def test_a_window_keeps_its_last_tokens() -> None:
@@ -160,7 +161,7 @@ def test_a_window_keeps_its_last_tokens() -> None:
 
 
 def test_cross_attention_keeps_the_encoder_once() -> None:
-    """Whisper's decoder keeps 1500 frames whatever it writes; its encoder keeps nothing."""
+    """Whisper's decoder caches 1500 frames for any text; its encoder caches nothing."""
     caches = cache("whisper-large-v3")
     cross = 2 * 32 * 20 * 64 * 2 * 1500
     assert sequence_bytes(caches, 0) == cross
@@ -177,20 +178,22 @@ def test_a_picture_is_kept_by_the_layers_that_read_it() -> None:
     ("name", "tp", "expected"),
     [
         ("llama3.1-70b", 4, 2 * 80 * 2 * 128 * 2),
-        ("llama3.1-70b", 16, 2 * 80 * 1 * 128 * 2),  # a head is repeated, not cut
+        ("llama3.1-70b", 16, 2 * 80 * 1 * 128 * 2),  # a head is replicated, not sharded
         ("qwen3-235b-a22b", 8, 2 * 94 * 1 * 128 * 2),
         ("deepseek-v3", 8, 70_272),  # a latent is whole on every rank
         ("deepseek-v3.2", 8, (512 + 64 + 128) * 2 * 61),
         ("falcon-7b", 1, 2 * 32 * 1 * 64 * 2),
     ],
 )
-def test_tensor_parallel_ranks_cut_heads_and_not_latents(name: str, tp: int, expected: int) -> None:
+def test_tensor_parallel_ranks_shard_heads_and_not_latents(
+    name: str, tp: int, expected: int
+) -> None:
     """Bytes of a token on one rank."""
     assert token_bytes(cache(name, tp=tp)) == expected
 
 
-def test_states_are_cut_with_their_heads_and_groups_repeated() -> None:
-    """Nemotron 3's 8 groups are cut over 8 ranks; Granite's one group is on each of them."""
+def test_states_are_sharded_with_their_heads_and_groups_replicated() -> None:
+    """Nemotron 3's 8 groups are sharded over 8 ranks; Granite's one group is on each of them."""
     nano = states(cache("nemotron-3-nano-30b-a3b", tp=8))
     assert nano == 23 * (64 * 64 * 128 // 8 * 4 + (4096 + 2 * 8 * 128) // 8 * 3 * 2)
     granite = states(cache("granite-4.0-h-small", tp=8))
@@ -206,8 +209,8 @@ def test_fewer_bits_keep_fewer_bytes() -> None:
 
 def test_a_layer_that_reads_earlier_keys_keeps_none() -> None:
     """Gemma 3n: 16 windowed and 4 full layers keep keys, 15 of 35 layers none."""
-    found = {one.kind: len(one.places) for one in cache("gemma3n-e4b")}
-    assert found == {"window": 16, "full": 4}
+    layers = {one.kind: len(one.places) for one in cache("gemma3n-e4b")}
+    assert layers == {"window": 16, "full": 4}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a model keeps of a sequence, exactly, for every kind of mixer."""
+"""What a model caches of a sequence, to the byte, for every kind of mixer."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def caches(
     model: str | dict[str, Any], tp: int = 1, bits: int = 16, state_bits: int = 16
 ) -> tuple[LayerState, ...]:
     """The cache of a rank that has all layers."""
-    one = arch(model)
-    shard = ServerShard(places=range(len(one.layers)), tp=tp, attention_tp=tp)
-    return kept(one, shard, plain_row(bits), state_bits=state_bits, conv_bits=16)
+    model_arch = arch(model)
+    shard = ServerShard(places=range(len(model_arch.layers)), tp=tp, attention_tp=tp)
+    return kept(model_arch, shard, plain_row(bits), state_bits=state_bits, conv_bits=16)
 
 
 @pytest.mark.parametrize(
@@ -47,62 +47,62 @@ def test_a_token(model: str, size: int) -> None:
     assert token_bytes(caches(model)) == size
 
 
-def test_ranks_cut_heads_down_to_one_and_latents_never() -> None:
+def test_ranks_shard_heads_down_to_one_and_replicate_latents() -> None:
     """Llama-3.1-8B's 8 heads over 4, 8 and 16 ranks; DeepSeek's latent over 8."""
     assert [token_bytes(caches("llama3.1-8b", tp)) for tp in (4, 8, 16)] == [32768, 16384, 16384]
     assert token_bytes(caches("deepseek-v3", 8)) == 70272
 
 
 def test_windows_stop_growing() -> None:
-    """Gemma 3 27B: 10 of 62 layers grow behind 1,024 tokens."""
-    found = caches("gemma3-27b")
+    """Gemma 3 27B: 10 of 62 layers grow after 1,024 tokens."""
+    layers = caches("gemma3-27b")
     each = 2 * 16 * 128 * 2
-    assert {one.kind: len(one.places) for one in found} == {WINDOW: 52, FULL: 10}
-    assert sequence_bytes(found, 1024) == 62 * 1024 * each
-    assert sequence_bytes(found, 1025) - sequence_bytes(found, 1024) == 10 * each
-    assert token_bytes(found) == 10 * each
+    assert {one.kind: len(one.places) for one in layers} == {WINDOW: 52, FULL: 10}
+    assert sequence_bytes(layers, 1024) == 62 * 1024 * each
+    assert sequence_bytes(layers, 1025) - sequence_bytes(layers, 1024) == 10 * each
+    assert token_bytes(layers) == 10 * each
 
 
-def test_chunks_of_llama_4_are_kept_one_at_a_time() -> None:
-    """36 of Scout's 48 layers see their chunk of 8,192 tokens only."""
-    found = caches("llama4-scout")
+def test_layers_of_llama_4_cache_one_chunk_at_a_time() -> None:
+    """36 of Scout's 48 layers attend to their chunk of 8,192 tokens only."""
+    layers = caches("llama4-scout")
     each = 2 * 8 * 128 * 2
-    assert sequence_bytes(found, 131072) == (36 * 8192 + 12 * 131072) * each
+    assert sequence_bytes(layers, 131072) == (36 * 8192 + 12 * 131072) * each
 
 
 def test_mamba_keeps_a_state_and_its_convolutions_inputs() -> None:
     """Jamba: 28 of 32 layers with 8192 x 16 and 8192 x 3, 4 with keys and values."""
-    found = caches("jamba-v0.1")
-    states = next(one for one in found if one.kind == STATE)
+    layers = caches("jamba-v0.1")
+    states = next(one for one in layers if one.kind == STATE)
     assert len(states.places) == 28
     assert states.state_bytes == (8192 * 16 + 8192 * 3) * 2
-    assert token_bytes(found) == 4 * 2 * 8 * 128 * 2
-    assert sequence_bytes(found, 1) - token_bytes(found) == 28 * states.state_bytes
+    assert token_bytes(layers) == 4 * 2 * 8 * 128 * 2
+    assert sequence_bytes(layers, 1) - token_bytes(layers) == 28 * states.state_bytes
 
 
 def test_mamba_2_convolves_its_groups_too() -> None:
     """Mamba-2 2.7B: 80 heads of 64 x 128, a convolution over 5120 + 2 x 128 channels."""
-    (found,) = caches("mamba2-2.7b", state_bits=32)
-    assert found.state_bytes == 80 * 64 * 128 * 4 + (5120 + 256) * 3 * 2
+    (state,) = caches("mamba2-2.7b", state_bits=32)
+    assert state.state_bytes == 80 * 64 * 128 * 4 + (5120 + 256) * 3 * 2
 
 
 def test_gated_delta_nets_keep_a_matrix_for_each_head() -> None:
     """Qwen3-Next: 32 heads of 128 x 128 in 36 layers; the convolution runs over q, k and v."""
-    found = caches(MODELS["qwen3-next-tp2"], tp=2)
-    states = next(one for one in found if one.kind == STATE)
+    layers = caches(MODELS["qwen3-next-tp2"], tp=2)
+    states = next(one for one in layers if one.kind == STATE)
     assert len(states.places) == 36
     assert states.state_bytes == (32 * 128 * 128 + 8192 * 3) * 2 // 2
 
 
-def test_cross_attention_keeps_the_encoder_whatever_the_context() -> None:
-    """T5-large: 24 decoder layers; the encoder's own layers keep nothing."""
-    found = {one.kind: one for one in caches("t5-large")}
-    assert {kind: len(one.places) for kind, one in found.items()} == {FULL: 24, CROSS: 24}
-    assert found[CROSS].sequence_bytes(1) == found[CROSS].sequence_bytes(4096)
-    assert found[FULL].token_bytes == 2 * 16 * 64 * 2
+def test_cross_attention_caches_the_encoder_in_any_context() -> None:
+    """T5-large: 24 decoder layers; the encoder's layers cache nothing."""
+    by_kind = {one.kind: one for one in caches("t5-large")}
+    assert {kind: len(one.places) for kind, one in by_kind.items()} == {FULL: 24, CROSS: 24}
+    assert by_kind[CROSS].sequence_bytes(1) == by_kind[CROSS].sequence_bytes(4096)
+    assert by_kind[FULL].token_bytes == 2 * 16 * 64 * 2
 
 
 def test_a_latent_is_one_vector() -> None:
-    """No value beside it, and half of it in fp8."""
-    (found,) = caches("deepseek-v3", bits=8)
-    assert (found.kind, found.token_bytes) == (LATENT, 576)
+    """No value in addition, and half the bytes in fp8."""
+    (latent,) = caches("deepseek-v3", bits=8)
+    assert (latent.kind, latent.token_bytes) == (LATENT, 576)

@@ -16,7 +16,7 @@ from gpu_mem_calculator.core.calculator import STEP
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.generation.decode_steps import STEPS, played
+from gpu_mem_calculator.generation.decode_steps import STEPS, replayed_steps
 from gpu_mem_calculator.replay.stream import AllocationStream
 from tests.serving.conftest import FAMILIES, assisted, served
 from tests.streams import highest, rolled_and_written
@@ -37,25 +37,25 @@ MODES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def found(family: str = "llama", **inference: Any) -> ResolvedRun:
+def resolved_run(family: str = "llama", **inference: Any) -> ResolvedRun:
     """A run of a small model, resolved."""
     return resolve(read(served(family, **inference)))
 
 
 def written(**inference: Any) -> AllocationStream:
-    """What a small Llama asks of the allocator."""
-    return rolled_and_written(found(**inference))[1]
+    """The allocation stream of a small Llama."""
+    return rolled_and_written(resolved_run(**inference))[1]
 
 
 def agrees(resolved: ResolvedRun) -> None:
-    """A stream is as high as the rolled ledger says."""
-    rolled, asked = rolled_and_written(resolved)
-    assert highest(asked) == int(rolled.peak(phases=STEP))
+    """The peak of a stream is that of the rolled ledger."""
+    rolled, stream = rolled_and_written(resolved)
+    assert highest(stream) == int(rolled.peak(phases=STEP))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["id"]))
-def test_a_measured_run_is_as_high_as_its_ledger(row: dict[str, Any]) -> None:
-    """To the byte, and nothing is freed that is not there."""
+def test_a_measured_run_has_the_peak_of_its_ledger(row: dict[str, Any]) -> None:
+    """To the byte, and nothing is freed that is not alive."""
     agrees(resolve(read(row["config"])))
 
 
@@ -68,11 +68,11 @@ def test_a_measured_run_is_as_high_as_its_ledger(row: dict[str, Any]) -> None:
     dtype=st.sampled_from(["bf16", "fp16", "fp32"]),
     attention=st.sampled_from(["sdpa", "eager"]),
 )
-def test_any_run_is_as_high_as_its_ledger(
+def test_any_run_has_the_peak_of_its_ledger(
     family: str, batch: int, prompt: int, new: int, dtype: str, attention: str
 ) -> None:
-    """Whatever the family, the sizes and the attention."""
-    agrees(found(family, batch_size=batch, prompt_len=prompt, new_tokens=new, dtype=dtype,
+    """For all families, sizes and kinds of attention."""
+    agrees(resolved_run(family, batch_size=batch, prompt_len=prompt, new_tokens=new, dtype=dtype,
                  attention=attention))  # fmt: skip
 
 
@@ -85,19 +85,19 @@ def test_any_run_is_as_high_as_its_ledger(
     mode=st.sampled_from(MODES),
     attention=st.sampled_from(["sdpa", "eager"]),
 )
-def test_so_is_every_way_to_generate(
+def test_every_way_to_generate_has_the_peak_of_its_ledger(
     family: str, batch: int, prompt: int, new: int, mode: dict[str, Any], attention: str
 ) -> None:
     """Static caches, beams, samples, packed weights."""
-    agrees(found(family, batch_size=batch, prompt_len=prompt, new_tokens=new, attention=attention,
-                 **mode))  # fmt: skip
+    sizes = {"batch_size": batch, "prompt_len": prompt, "new_tokens": new}
+    agrees(resolved_run(family, **sizes, attention=attention, **mode))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral", "deepseek_v3"])
 @pytest.mark.parametrize("new", [1, 2, 4, 5, 6, 30])
-def test_so_is_an_assisted_generation(family: str, new: int) -> None:
+def test_an_assisted_generation_has_the_peak_of_its_ledger(family: str, new: int) -> None:
     """Fewer tokens than candidates, as many, and more."""
-    agrees(found(family, **assisted(new_tokens=new)))
+    agrees(resolved_run(family, **assisted(new_tokens=new)))
 
 
 def test_phases_are_those_of_a_measurement() -> None:
@@ -106,31 +106,36 @@ def test_phases_are_those_of_a_measurement() -> None:
     assert [name for _, name in written(new_tokens=0).marks] == ["load", "prefill"]
 
 
-def test_new_keys_are_made_before_the_old_ones_go() -> None:
-    """torch.cat makes keys that are a token longer; only then the old ones are let go."""
-    asked = written(batch_size=3, prompt_len=512, new_tokens=3)
+def test_new_keys_are_allocated_before_the_old_ones_are_freed() -> None:
+    """torch.cat allocates keys that are a token longer; only then the old ones are freed."""
+    stream = written(batch_size=3, prompt_len=512, new_tokens=3)
     old, new = (3 * tokens * 2 * 32 * 2 for tokens in (512, 513))
-    made = [at for at, event in enumerate(asked.events) if asked.sizes[max(event, ~event)] == new]
-    gone = [at for at, event in enumerate(asked.events)
-            if event < 0 and asked.sizes[~event] == old and at > made[0]]  # fmt: skip
-    assert gone[0] == made[0] + 1
+    allocated = [
+        at for at, event in enumerate(stream.events) if stream.sizes[max(event, ~event)] == new
+    ]
+    freed = [
+        at
+        for at, event in enumerate(stream.events)
+        if event < 0 and stream.sizes[~event] == old and at > allocated[0]
+    ]
+    assert freed[0] == allocated[0] + 1
 
 
 def test_the_embedding_is_the_first_layers_input() -> None:
-    """It is made once a pass, and there until the stack is done."""
-    asked = written(batch_size=1, prompt_len=512, new_tokens=0)
-    begin = asked.marks[0][0]
+    """It is allocated once in a pass, and alive until the last layer has run."""
+    stream = written(batch_size=1, prompt_len=512, new_tokens=0)
+    begin = stream.marks[0][0]
     size = 512 * 256 * 2
-    first = next(e for e in asked.events[begin:] if e >= 0 and asked.sizes[e] == size)
-    lasts = asked.events.index(~first) - asked.events.index(first)
-    assert lasts > 0.8 * (len(asked.events) - begin)
+    first = next(e for e in stream.events[begin:] if e >= 0 and stream.sizes[e] == size)
+    lasts = stream.events.index(~first) - stream.events.index(first)
+    assert lasts > 0.8 * (len(stream.events) - begin)
 
 
-def test_few_steps_are_played_whole() -> None:
-    """More than that are played at even distances, the first and the last two one by one."""
-    assert played(0) == played(1) == ()
-    assert played(STEPS + 1) == tuple(range(1, STEPS + 1))
-    some = played(512)
+def test_few_steps_are_all_replayed() -> None:
+    """Of many steps the first two, the last two, and others at even distances are replayed."""
+    assert replayed_steps(0) == replayed_steps(1) == ()
+    assert replayed_steps(STEPS + 1) == tuple(range(1, STEPS + 1))
+    some = replayed_steps(512)
     assert len(some) == STEPS
     assert (*some[:2], *some[-2:]) == (1, 2, 510, 511)
     gaps = {b - a for a, b in pairwise(some[1:-1])}

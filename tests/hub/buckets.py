@@ -1,4 +1,4 @@
-"""Buckets for tests: a real S3 server (moto's) on this machine, behind a door that checks keys.
+"""Buckets for tests: a real S3 server (moto's) on this machine, and a proxy that checks keys.
 
 with bucket("models", {"tiny/config.json": b"{}"}) as there:
     subprocess.run(command, env={**os.environ, **there.environment})
@@ -26,7 +26,7 @@ SIGNED = re.compile(
     r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/]+)/(?P<date>\d+)/(?P<region>[^/]+)/s3/aws4_request, ?"
     r"SignedHeaders=(?P<names>[^,]+), ?Signature=(?P<sum>\w+)"
 )
-# What the server behind the door lets in: it looks at who asks, not at the signature.
+# What moto's server accepts: it reads the key, and does not check the signature.
 ADMITTED = {"Host": "s3.amazonaws.com", "Authorization": "AWS4-HMAC-SHA256 Credential=x/20260101/"
             "us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"}  # fmt: skip
 REASONS = {"InvalidAccessKeyId": 403, "SignatureDoesNotMatch": 403, "AccessDenied": 403,
@@ -46,24 +46,24 @@ class Bucket:
     endpoint: str = ""
     asked: list[tuple[str, str | None, str | None]] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)  # error codes of the next answers
-    cuts: int = 0  # so many of the next answers end early
+    cuts: int = 0  # how many of the next answers end early
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a program needs to be told."""
-        given = {"AWS_ENDPOINT_URL_S3": self.endpoint}
+        """The variables that a program needs."""
+        variables = {"AWS_ENDPOINT_URL_S3": self.endpoint}
         if not self.public:
-            given |= {"AWS_ACCESS_KEY_ID": self.key, "AWS_SECRET_ACCESS_KEY": self.secret}
-        return given
+            variables |= {"AWS_ACCESS_KEY_ID": self.key, "AWS_SECRET_ACCESS_KEY": self.secret}
+        return variables
 
 
 class _Door(BaseHTTPRequestHandler):
-    """Checks the signature as S3 does, and hands the request on to the server behind."""
+    """Checks the signature as S3 does, and forwards the request to moto's server."""
 
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, there: Bucket, behind: tuple[str, int], *rest: Any) -> None:
-        self.there, self.behind = there, behind
+    def __init__(self, there: Bucket, backend: tuple[str, int], *rest: Any) -> None:
+        self.there, self.backend = there, backend
         super().__init__(*rest)
 
     def do_GET(self) -> None:
@@ -73,11 +73,11 @@ class _Door(BaseHTTPRequestHandler):
         there.asked.append((self.path, self.headers.get("Range"), signed and signed["key"]))
         code = there.troubles.pop(0) if there.troubles else self._refused(signed)
         if code:
-            said = f"<Error><Code>{code}</Code><Message>{code}, says the door</Message></Error>"
-            self._send(REASONS[code], {"Content-Type": "application/xml"}, said.encode())
+            message = f"<Error><Code>{code}</Code><Message>{code}, says the door</Message></Error>"
+            self._send(REASONS[code], {"Content-Type": "application/xml"}, message.encode())
             return
         passed = {**ADMITTED, **{n: self.headers[n] for n in ("Range",) if self.headers.get(n)}}
-        self._send(*_asked(self.behind, self.command, self.path, b"", passed))
+        self._send(*_asked(self.backend, self.command, self.path, b"", passed))
 
     do_HEAD = do_GET  # noqa: N815 (the name that http.server calls)
 
@@ -129,7 +129,7 @@ class _Door(BaseHTTPRequestHandler):
 def _asked(
     place: tuple[str, int], method: str, path: str, body: bytes, headers: Mapping[str, str]
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request of the server behind."""
+    """One request to moto's server."""
     connection = http.client.HTTPConnection(*place, timeout=20)
     try:
         connection.request(method, path, body, dict(headers))
@@ -162,16 +162,16 @@ def bucket(
     public: bool = False,
 ) -> Iterator[Bucket]:
     """A bucket with files, reached by path style over plain http; `public` needs no keys."""
-    behind = _server()
-    made = _asked(behind, "PUT", f"/{name}", b"", ADMITTED)
+    backend = _server()
+    made = _asked(backend, "PUT", f"/{name}", b"", ADMITTED)
     assert made[0] == 200, made
     for path, data in files.items():
-        made = _asked(behind, "PUT", f"/{name}/{quote(path)}", data, ADMITTED)
+        made = _asked(backend, "PUT", f"/{name}/{quote(path)}", data, ADMITTED)
         assert made[0] == 200, made
     there = Bucket(name, key, secret, region, public)
-    with listening(partial(_Door, there, behind)) as address:
+    with listening(partial(_Door, there, backend)) as address:
         there.endpoint = address
         yield there
     for path in files:
-        _asked(behind, "DELETE", f"/{name}/{quote(path)}", b"", ADMITTED)
-    _asked(behind, "DELETE", f"/{name}", b"", ADMITTED)
+        _asked(backend, "DELETE", f"/{name}/{quote(path)}", b"", ADMITTED)
+    _asked(backend, "DELETE", f"/{name}", b"", ADMITTED)

@@ -1,4 +1,4 @@
-"""Every test of look-ups begins as the command line does, and leaves nothing behind."""
+"""Every test of look-ups starts as the command line does, and leaves no state."""
 
 from __future__ import annotations
 

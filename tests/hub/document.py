@@ -45,11 +45,11 @@ def servers() -> Iterator[tuple[dict[str, str], dict[str, str]]]:
 def shown(command: str, environment: Mapping[str, str], names: Mapping[str, str]) -> str:
     """What a command prints, as the page has it."""
     words = shlex.split(command)
-    own = dict(word.split("=", 1) for word in words[: words.index("gpu-mem-calc")])
+    settings = dict(word.split("=", 1) for word in words[: words.index("gpu-mem-calc")])
     before = dict(os.environ)
     for name in [one for one in os.environ if one.startswith(("HF_", "AWS_"))]:
         del os.environ[name]
-    os.environ.update({"HF_HOME": "no-such-folder", **environment, **own})
+    os.environ.update({"HF_HOME": "no-such-folder", **environment, **settings})
     heard, printed = io.StringIO(), io.StringIO()
     try:
         sources.forget()
@@ -59,8 +59,8 @@ def shown(command: str, environment: Mapping[str, str], names: Mapping[str, str]
         os.environ.clear()
         os.environ.update(before)
     text = heard.getvalue() + printed.getvalue()
-    for real, said in names.items():
-        text = text.replace(real, said)
+    for real, public in names.items():
+        text = text.replace(real, public)
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
@@ -68,15 +68,17 @@ def page() -> str:
     """The page with every block's output as it is now."""
     with servers() as (environment, names):
 
-        def anew(block: re.Match[str]) -> str:
-            made = ""
+        def rewrite(block: re.Match[str]) -> str:
+            output = ""
             for line in block[2].splitlines():
                 if line.startswith("$ "):
-                    told = line.startswith("$ export")  # the environment has it
-                    made += f"{line}\n" + ("" if told else shown(line[2:], environment, names))
-            return f"{block[1]}{made}{block[3]}"
+                    is_export = line.startswith("$ export")  # the environment has it
+                    output += f"{line}\n" + (
+                        "" if is_export else shown(line[2:], environment, names)
+                    )
+            return f"{block[1]}{output}{block[3]}"
 
-        return BLOCK.sub(anew, PAGE.read_text(encoding="utf-8"))
+        return BLOCK.sub(rewrite, PAGE.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

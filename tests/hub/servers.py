@@ -1,4 +1,4 @@
-"""Small servers for tests: a folder of files, one that sends everything on, and a hub.
+"""Small servers for tests: a folder of files, one that redirects everything, and a hub.
 
 A program that reads models is pointed at the hub by its environment:
 
@@ -25,14 +25,14 @@ PIECES = 65536
 
 
 class Ranges(BaseHTTPRequestHandler):
-    """What sends whole files, or the range that is asked for."""
+    """A handler that sends whole files, or the range that is asked for."""
 
     def send(self, data: bytes) -> None:
-        """Some bytes, or those of them that are asked for."""
+        """Send bytes, or the range of them that is asked for."""
         self.wfile.write(self.begun(data))
 
     def begun(self, data: bytes) -> bytes:
-        """Those bytes that are asked for; all that comes before them is sent."""
+        """The bytes that are asked for; status and headers are sent."""
         span = self.headers.get("Range")
         if span:
             first, last = span.removeprefix("bytes=").split("-")
@@ -54,7 +54,7 @@ class Ranges(BaseHTTPRequestHandler):
 
 
 class Answers(Ranges):
-    """A server of a table: bytes are sent, a text is where a request is sent on to."""
+    """A server of a table: bytes are sent, a text is the target of a redirect."""
 
     def __init__(self, table: dict[str, bytes | str], asked: Asked, *rest: Any) -> None:
         self.table, self.asked = table, asked
@@ -63,17 +63,17 @@ class Answers(Ranges):
     def do_GET(self) -> None:
         """What the table has under the end of the path."""
         self.asked.append((self.path, self.headers.get("Authorization")))
-        found = next((v for k, v in self.table.items() if self.path.endswith(k)), None)
-        if found is None:
+        content = next((v for k, v in self.table.items() if self.path.endswith(k)), None)
+        if content is None:
             self.send_error(404)
-        elif isinstance(found, str):
-            self.refuse(302, Location=found)
+        elif isinstance(content, str):
+            self.refuse(302, Location=content)
         else:
-            self.send(found)
+            self.send(content)
 
 
 class Quiet(ThreadingHTTPServer):
-    """A server that does not mind whoever hangs up."""
+    """A server that ignores closed connections."""
 
     daemon_threads = True
 
@@ -122,7 +122,7 @@ def instead(wrong: bytes) -> Trouble:
 
 
 def hung_up(handler: Ranges, _: bytes) -> None:
-    """The connection is closed without a word."""
+    """The connection is closed without an answer."""
     handler.close_connection = True
 
 
@@ -139,7 +139,7 @@ def slow(seconds: float) -> Trouble:
 
 @dataclass
 class Hub:
-    """A hub that runs: where it is, what it has and is asked, and what goes wrong next."""
+    """A running hub: its address, models, requests, and the troubles of the next answers."""
 
     models: Mapping[str, Mapping[str, bytes]]
     token: str | None
@@ -155,12 +155,12 @@ class Hub:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a program needs to be told."""
-        given = {"HF_ENDPOINT": self.address, "HF_HUB_OFFLINE": "0"}
-        return given | ({"HF_TOKEN": self.token} if self.token else {})
+        """The variables that a program needs."""
+        variables = {"HF_ENDPOINT": self.address, "HF_HUB_OFFLINE": "0"}
+        return variables | ({"HF_TOKEN": self.token} if self.token else {})
 
     def trouble(self, ending: str, *what: Trouble) -> None:
-        """The next requests of a file whose path ends so go wrong, one after the other."""
+        """The next requests of a file whose path has this ending get these troubles, in order."""
         self.troubles.setdefault(ending, []).extend(what)
 
     def files(self, name: str, revision: str) -> Mapping[str, bytes] | None:
@@ -179,8 +179,8 @@ def commit(name: str) -> str:
 
 
 class _Hub(Ranges):
-    """/owner/model/resolve/revision/file as the hub answers it: small files are sent on to a
-    cache of its own, others to another host with a signature.
+    """/owner/model/resolve/revision/file as the hub answers it: small files are redirected
+    to its cache, others to another host with a signature.
     """
 
     protocol_version = "HTTP/1.1"
@@ -218,7 +218,7 @@ class _Hub(Ranges):
             self.refuse(302, Location=place, X_Linked_Size=str(len(files[file])))
 
     def _admitted(self, name: str, token: str | None) -> bool:
-        """Whether whoever asks may read the model; it was answered where not."""
+        """Whether the request may read the model; a refusal is sent where it may not."""
         there = self.there
         known = there.token is not None and token == f"Bearer {there.token}"
         if token is not None and not known and there.token is not None:
@@ -261,7 +261,7 @@ class _Cdn(Ranges):
 
 
 def deliver(handler: Ranges, there: Hub, data: bytes) -> None:
-    """A file, unless something goes wrong with it now."""
+    """Send a file, or the next trouble of it."""
     path = handler.path.partition("?")[0]
     queue = next((q for end, q in there.troubles.items() if path.endswith(end) and q), None)
     if queue:

@@ -38,15 +38,15 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield running
 
 
-def found(name: str) -> ResolvedModel:
+def read_model(name: str) -> ResolvedModel:
     """A model by an address."""
     return find_model(ModelConfig(name=name))
 
 
-def why(name: str) -> str:
+def refusal(name: str) -> str:
     """What is said of one that is not read."""
     with pytest.raises(InputError) as caught:
-        found(name)
+        read_model(name)
     return str(caught.value)
 
 
@@ -56,7 +56,7 @@ def test_a_config_behind_an_address(
     """With its query, sent on where it was moved to; the hub's token stays at home."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     for path in ("/mine/config.json", "/mine/config.json?signature=x", "/moved.json"):
-        model = found(f"{host[0]}{path}")
+        model = read_model(f"{host[0]}{path}")
         assert (model.arch.vocab, model.source, model.address) == (256, "from an address", "MODEL")
     assert {token for _, token in host[1]} == {None}
     assert any(path.endswith("?signature=x") for path, _ in host[1])
@@ -64,25 +64,25 @@ def test_a_config_behind_an_address(
 
 def test_a_gguf_file_behind_an_address(host: tuple[str, Asked]) -> None:
     """Its header, by range."""
-    assert found(f"{host[0]}/tiny.gguf").title == "Tiny"
+    assert read_model(f"{host[0]}/tiny.gguf").title == "Tiny"
 
 
-@pytest.mark.parametrize(("path", "said"), [
+@pytest.mark.parametrize(("path", "message"), [
     ("/gone.json", "there is no such file"), ("/page.json", "a web page and not JSON"),
     ("/away.json", "its address begins with 'file'; https is read"),
     ("/mine", "an address ends in .json or .gguf"), ("/", "an address ends in .json or .gguf"),
     ("/mine/config.json?signature=hidden word", "has no spaces or backslashes"),
 ])  # fmt: skip
 def test_what_is_said_where_an_address_is_not_read(
-    host: tuple[str, Asked], path: str, said: str
+    host: tuple[str, Asked], path: str, message: str
 ) -> None:
     """Each reason in a sentence, without what an address may be signed with."""
-    heard = why(f"{host[0]}{path}")
-    assert said in heard
+    heard = refusal(f"{host[0]}{path}")
+    assert message in heard
     assert "hidden" not in heard
 
 
-@pytest.mark.parametrize(("address", "said"), [
+@pytest.mark.parametrize(("address", "message"), [
     ("https://name:word@host.example/config.json", "a name and a password in an address are not"),
     ("https:///config.json", "it has no host"),
     ("https://host:x/config.json", "check its host and port"),
@@ -90,10 +90,10 @@ def test_what_is_said_where_an_address_is_not_read(
     ("http://127.0.0.1:9/config.json?key=word", "cannot be reached, "),
     ("http://nowhere.invalid/config.json?key=word", "no network, or no such host"),
 ])  # fmt: skip
-def test_addresses_that_cannot_be(address: str, said: str) -> None:
+def test_addresses_that_cannot_be(address: str, message: str) -> None:
     """Passwords are not repeated."""
-    heard = why(address)
-    assert said in heard
+    heard = refusal(address)
+    assert message in heard
     assert "word@" not in heard
     assert "key=" not in heard
 
@@ -131,18 +131,20 @@ def test_other_hosts_pages_are_not_the_hub_s() -> None:
 
 def test_a_page_is_read_as_its_model(there: Hub) -> None:
     """At its revision; pages of the host that HF_ENDPOINT names, too."""
-    assert found("https://huggingface.co/owner/one/tree/v1").source == "from the hub"
+    assert read_model("https://huggingface.co/owner/one/tree/v1").source == "from the hub"
     assert there.asked[0][0] == "/owner/one/resolve/v1/config.json"
-    assert found(f"{there.address}/owner/gguf/blob/main/tiny-Q8_0.gguf").title == "Tiny"
-    assert found("https://huggingface.co/meta-llama/Llama-2-7b-hf").source == "a preset"
-    assert "config.json and GGUF files are read" in why(f"{there.address}/owner/one/blob/main/a.md")
-    assert "it is not a model's page" in why(f"{there.address}/owner/one/tree/%2e%2e")
+    assert read_model(f"{there.address}/owner/gguf/blob/main/tiny-Q8_0.gguf").title == "Tiny"
+    assert read_model("https://huggingface.co/meta-llama/Llama-2-7b-hf").source == "a preset"
+    assert "config.json and GGUF files are read" in refusal(
+        f"{there.address}/owner/one/blob/main/a.md"
+    )
+    assert "it is not a model's page" in refusal(f"{there.address}/owner/one/tree/%2e%2e")
 
 
 @pytest.mark.parametrize("path", ["/mine/config.json", "/tiny.gguf"])
 def test_a_service_reads_no_address(host: tuple[str, Asked], path: str) -> None:
     """Nor the hub's pages, whose models have names."""
     allow(Access(files=False, hosts=frozenset({"127.0.0.1", "huggingface.co"})))
-    assert "this service opens no files or addresses" in why(f"{host[0]}{path}")
-    assert "opens no files or addresses" in why("https://huggingface.co/owner/model")
+    assert "this service opens no files or addresses" in refusal(f"{host[0]}{path}")
+    assert "opens no files or addresses" in refusal("https://huggingface.co/owner/model")
     assert not host[1]

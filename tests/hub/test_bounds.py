@@ -11,7 +11,7 @@ from gpu_mem_calculator.hub import bounds, sources
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.bounds import HubError
 from gpu_mem_calculator.hub.names import is_hub_name
-from gpu_mem_calculator.hub.sources import on_hub
+from gpu_mem_calculator.hub.sources import hub_checkpoint
 from tests.hub.local_hub import CONFIG_BYTES, LOCAL, SECRET, hub, online, why
 from tests.hub.servers import Asked
 from tests.hub.test_checkpoint import CONFIG, gguf_bytes, safetensors_bytes
@@ -27,7 +27,7 @@ def test_a_token_that_no_header_holds_is_not_told(
     assert "HF_TOKEN has a character" in why()
     assert not hub[1]
     monkeypatch.setenv("HF_TOKEN", f"{SECRET}\n")
-    assert on_hub("owner/other").config == CONFIG
+    assert hub_checkpoint("owner/other").config == CONFIG
 
 
 def test_going_in_circles_ends(hub: tuple[dict[str, bytes | str], Asked]) -> None:
@@ -43,8 +43,8 @@ def test_a_look_up_is_bounded(
 ) -> None:
     """In bytes and in time, all its requests together."""
     allow(Access(files=False, hosts=LOCAL.hosts, **limits))
-    said = why()
-    assert "larger than 100 bytes" in said or "longer than 0 seconds" in said
+    message = why()
+    assert "larger than 100 bytes" in message or "longer than 0 seconds" in message
 
 
 def test_a_slow_answer_ends_with_the_time(
@@ -60,7 +60,7 @@ def test_a_slow_answer_ends_with_the_time(
 def test_a_failure_is_told_again_for_a_minute_only(
     hub: tuple[dict[str, bytes | str], Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the hub is asked anew; what was found is not asked for twice."""
+    """Then the hub is asked again; a result is not asked for twice."""
     del hub[0]["/config.json"]
     clock = [1000.0]
     monkeypatch.setattr(sources, "monotonic", lambda: clock[0])
@@ -69,17 +69,17 @@ def test_a_failure_is_told_again_for_a_minute_only(
     hub[0]["/config.json"] = CONFIG_BYTES
     why()
     clock[0] += sources.RETRY_SECONDS
-    assert on_hub("owner/tiny", headers=True) is on_hub("owner/tiny", headers=True)
+    assert hub_checkpoint("owner/tiny", headers=True) is hub_checkpoint("owner/tiny", headers=True)
     asked = len(hub[1])
-    on_hub("owner/tiny")
+    hub_checkpoint("owner/tiny")
     assert len(hub[1]) == asked
 
 
 def test_what_was_found_is_not_told_to_those_who_may_not_ask(
     hub: tuple[dict[str, bytes | str], Asked],
 ) -> None:
-    """An answer that is kept is one of its own time's rules."""
-    assert on_hub("owner/tiny").config == CONFIG
+    """A cached answer holds for the access of its look-up only."""
+    assert hub_checkpoint("owner/tiny").config == CONFIG
     allow(Access(files=False, hosts=frozenset()))
     assert "look-ups are off" in why()
     allow(Access(files=False, hosts=frozenset({"other.example"})))
@@ -136,4 +136,4 @@ def test_tensors_of_impossible_shapes_are_a_sentence(
     many = gguf_bytes().replace(b"blk.0.ffn_up.weight\x02", b"blk.0.ffn_up.weight\x40")
     hub[0]["/tiny.gguf"] = many
     with pytest.raises(HubError, match="header is broken"):
-        on_hub("owner/tiny/tiny.gguf")
+        hub_checkpoint("owner/tiny/tiny.gguf")

@@ -38,20 +38,20 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
         yield running
 
 
-def found(path: str, headers: bool = False) -> ResolvedModel:
+def read_model(path: str, headers: bool = False) -> ResolvedModel:
     """A model in the bucket."""
     return find_model(ModelConfig(name=f"s3://default-bucket/{path}"), headers)
 
 
-def why(name: str) -> str:
+def refusal(name: str) -> str:
     """What is said of a model that is not read, in one line, without a key."""
     with pytest.raises(InputError) as caught:
         find_model(ModelConfig(name=name))
-    said = str(caught.value)
-    assert KEY not in said
-    assert SECRET not in said
-    assert "\n" not in said
-    return said
+    message = str(caught.value)
+    assert KEY not in message
+    assert SECRET not in message
+    assert "\n" not in message
+    return message
 
 
 @pytest.mark.parametrize(("path", "title"), [
@@ -63,7 +63,7 @@ def why(name: str) -> str:
 ])  # fmt: skip
 def test_what_a_path_means(there: Bucket, path: str, title: str) -> None:
     """A folder, a config or a GGUF file; its config is all that is read of it."""
-    model = found(path)
+    model = read_model(path)
     assert (model.title, model.arch.vocab, model.source) == (title, 256, "from a bucket")
     assert len(there.asked) == 1
     assert {key for *_, key in there.asked} == {KEY}
@@ -101,12 +101,12 @@ NOT_READ = {
 @pytest.mark.parametrize("name", NOT_READ)
 def test_what_is_said_where_a_model_is_not_read(there: Bucket, name: str) -> None:
     """Each reason in a sentence."""
-    said = why(name)
-    assert NOT_READ[name] in said
-    assert "key:word" not in said
+    message = refusal(name)
+    assert NOT_READ[name] in message
+    assert "key:word" not in message
 
 
-@pytest.mark.parametrize(("changed", "said"), [
+@pytest.mark.parametrize(("changed", "message"), [
     ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "the secret of AWS_SECRET_ACCESS_KEY is not that key's"),
     ({"AWS_ACCESS_KEY_ID": "wrong"}, "the key of AWS_ACCESS_KEY_ID is not known there"),
     ({"AWS_ACCESS_KEY_ID": ""}, "AWS_SECRET_ACCESS_KEY is set and AWS_ACCESS_KEY_ID is not"),
@@ -125,21 +125,21 @@ def test_what_is_said_where_a_model_is_not_read(there: Bucket, name: str) -> Non
      "AWS_METADATA_ENDPOINT begins or ends with white space; set it without"),
 ])  # fmt: skip
 def test_what_is_said_of_keys_and_places(
-    there: Bucket, changed: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+    there: Bucket, changed: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which variable it is; never what is in it."""
     for name, value in changed.items():
         monkeypatch.setenv(name, value)
-    assert said in why("s3://default-bucket/models/owner/many")
+    assert message in refusal("s3://default-bucket/models/owner/many")
 
 
 def test_keys_with_the_end_of_a_line(there: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As secrets made from files have it."""
+    """White space around keys, address and region is ignored: secrets made from files have it."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"{KEY}\n")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"{SECRET}\n")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"{there.endpoint}/\n")
     monkeypatch.setenv("AWS_REGION", "us-east-1\n")
-    assert found("models/mine.json").arch.vocab == 256
+    assert read_model("models/mine.json").arch.vocab == 256
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
@@ -152,7 +152,7 @@ def test_an_open_bucket_needs_no_keys(variable: str, monkeypatch: pytest.MonkeyP
         assert {key for *_, key in there.asked} == {None}
 
 
-def test_a_region_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_region_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """AWS_REGION is what is signed for."""
     with bucket("far-bucket", FILES, region="eu-west-1") as there:
         for name, value in there.environment.items():
@@ -164,37 +164,37 @@ def test_a_region_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_busy_storage_is_asked_again(there: Bucket) -> None:
     """Three times; then it is a sentence."""
     there.troubles += ["SlowDown"] * 3
-    assert found("models/mine.json").arch.vocab == 256
+    assert read_model("models/mine.json").arch.vocab == 256
     there.troubles += ["SlowDown"] * 4
-    assert "the storage is asked too often" in why("s3://default-bucket/models/owner/many")
+    assert "the storage is asked too often" in refusal("s3://default-bucket/models/owner/many")
 
 
-@pytest.mark.parametrize(("code", "said"), [
+@pytest.mark.parametrize(("code", "message"), [
     ("PermanentRedirect", "the bucket is in another region; set AWS_REGION"),
     ("ExpiredToken", "the token of AWS_SESSION_TOKEN is no longer good"),
     ("AccessDenied", "it is not there, or the keys may not read it"),
     ("MethodNotAllowed", "answers HTTP 405"),
 ])  # fmt: skip
-def test_other_refusals_of_a_storage(there: Bucket, code: str, said: str) -> None:
+def test_other_refusals_of_a_storage(there: Bucket, code: str, message: str) -> None:
     """By the code that S3 gives."""
     there.troubles.append(code)
-    assert said in why("s3://default-bucket/models/mine.json")
+    assert message in refusal("s3://default-bucket/models/mine.json")
 
 
 @pytest.mark.parametrize("code", ["PermanentRedirect", "NoSuchBucket", "InvalidAccessKeyId"])
 def test_where_no_address_is_given_it_may_be_missing(code: str) -> None:
     """AWS answers that it knows nothing of the bucket: it may be that it was not meant."""
     asked = Folder("some-bucket", "", Allowance(Access()))
-    said = str(
+    message = str(
         asked._sentence(OSError(f"<Error><Code>{code}</Code></Error>"), "s3://some-bucket/x")
     )
-    assert said.endswith("AWS was asked: set AWS_ENDPOINT_URL_S3 for a storage of your own")
+    assert message.endswith("AWS was asked: set AWS_ENDPOINT_URL_S3 for a storage of your own")
 
 
 def test_an_answer_that_is_cut_is_asked_for_again(there: Bucket) -> None:
     """A length that is not kept is noticed."""
     there.cuts = 2
-    assert found("models/mine.json").arch.vocab == 256
+    assert read_model("models/mine.json").arch.vocab == 256
     assert len(there.asked) >= 3
 
 
@@ -204,23 +204,25 @@ def test_nobody_waits_for_a_cloud_that_is_not_there(monkeypatch: pytest.MonkeyPa
     """
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     began = time.monotonic()
-    said = why("s3://some-bucket/model")
+    message = refusal("s3://some-bucket/model")
     assert time.monotonic() - began < 15
-    assert "the storage cannot be reached; AWS was asked: set AWS_ENDPOINT_URL_S3" in said
+    assert "the storage cannot be reached; AWS was asked: set AWS_ENDPOINT_URL_S3" in message
 
 
 def test_bytes_are_bounded(there: Bucket) -> None:
     """As they are of the hub."""
     allow(Access(size=100))
-    assert "larger than 100 bytes" in why("s3://default-bucket/models/mine.json")
+    assert "larger than 100 bytes" in refusal("s3://default-bucket/models/mine.json")
     allow(Access(seconds=0.0))
-    assert "longer than 0 seconds" in why("s3://default-bucket/models/mine.json")
+    assert "longer than 0 seconds" in refusal("s3://default-bucket/models/mine.json")
 
 
 def test_a_service_reads_no_bucket(there: Bucket) -> None:
     """Not even where its operator has keys."""
     allow(Access(files=False, hosts=frozenset({"127.0.0.1"})))
-    assert "this service opens no files or addresses" in why("s3://default-bucket/models/mine.json")
+    assert "this service opens no files or addresses" in refusal(
+        "s3://default-bucket/models/mine.json"
+    )
     assert not there.asked
 
 
@@ -229,8 +231,8 @@ def test_without_obstore_the_line_to_type_is_said(
 ) -> None:
     """The base install has the hub, and no buckets."""
     monkeypatch.setitem(sys.modules, "obstore.store", None)
-    said = why("s3://default-bucket/models/mine.json")
-    assert said.endswith("one more package: pip install 'gpu-mem-calculator[hub]'")
+    message = refusal("s3://default-bucket/models/mine.json")
+    assert message.endswith("one more package: pip install 'gpu-mem-calculator[hub]'")
 
 
 def test_keys_that_are_to_be_had_elsewhere(
@@ -247,7 +249,7 @@ def test_keys_that_are_to_be_had_elsewhere(
     with serving({"/keys": keys}) as (address, asked):
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{address}/keys")
         monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "word"))
-        assert found("models/mine.json").arch.vocab == 256
+        assert read_model("models/mine.json").arch.vocab == 256
     assert asked == [("/keys", "let me in")]
 
 
@@ -282,17 +284,19 @@ def test_a_panic_of_obstore_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     monkeypatch.setattr(Folder, "store", failing(PanicException))
-    assert "obstore cannot ask the storage at http://127.0.0.1:9" in why("s3://some-bucket/x.json")
-    assert "obstore cannot ask the storage" in why("s3://some-bucket/x.gguf")
+    assert "obstore cannot ask the storage at http://127.0.0.1:9" in refusal(
+        "s3://some-bucket/x.json"
+    )
+    assert "obstore cannot ask the storage" in refusal("s3://some-bucket/x.gguf")
     monkeypatch.setattr(Folder, "store", failing(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         find_model(ModelConfig(name="s3://some-bucket/y.json"))
 
 
 def test_a_password_in_the_storages_address_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host stays in the sentence, for whoever looks for the mistake."""
+    """The host stays in the sentence, to find the mistake by."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://name:hunter2@127.0.0.1:9")
     monkeypatch.setattr("gpu_mem_calculator.hub.bucket.TRIES", 0)
-    heard = why("s3://default-bucket/config.json")
+    heard = refusal("s3://default-bucket/config.json")
     assert "the storage at http://127.0.0.1:9 cannot be reached" in heard
     assert "hunter2" not in heard

@@ -13,7 +13,7 @@ from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.hub import environment
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.bounds import HubError
-from gpu_mem_calculator.hub.sources import on_hub
+from gpu_mem_calculator.hub.sources import hub_checkpoint
 from tests.hub.models import GGUF, MANY, ONE
 from tests.hub.servers import commit, hub
 
@@ -48,9 +48,9 @@ def test_where_the_cache_is(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
     keep(tmp_path / below, "owner/kept", ONE)
-    found = on_hub("owner/kept", headers=True)
-    assert (found.title, len(found.tensors)) == ("kept", 1)
-    assert found.source == "from the hub's cache on this machine"
+    checkpoint = hub_checkpoint("owner/kept", headers=True)
+    assert (checkpoint.title, len(checkpoint.tensors)) == ("kept", 1)
+    assert checkpoint.source == "from the hub's cache on this machine"
 
 
 def test_huggingface_hub_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_huggingface_hub_says_the_same(tmp_path: Path, monkeypatch: pytest.Monke
                                           revision="refs/pr/3")  # fmt: skip
     assert held == str(snapshot / "config.json")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    assert on_hub("owner/kept@refs/pr/3").title == "kept"
+    assert hub_checkpoint("owner/kept@refs/pr/3").title == "kept"
 
 
 @pytest.mark.parametrize("revision", ["v1", commit("owner/kept")])
@@ -71,7 +71,7 @@ def test_revisions_of_the_cache(home: Path, revision: str) -> None:
     assert find_model(ModelConfig(name="owner/kept", revision=revision)).title == "kept"
     for other in ("owner/kept", "owner/kept@v2", f"owner/kept@{commit('another')}"):
         with pytest.raises(HubError, match=r"^HF_HUB_OFFLINE=1 keeps off the hub, and .*no config"):
-            on_hub(other)
+            hub_checkpoint(other)
 
 
 def test_the_cache_comes_before_the_hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,9 +80,9 @@ def test_the_cache_comes_before_the_hub(home: Path, monkeypatch: pytest.MonkeyPa
     keep(home / "hub", "owner/kept", ONE)
     with hub({"owner/kept": MANY, "owner/one": ONE}) as there:
         monkeypatch.setenv("HF_ENDPOINT", there.address)
-        assert len(on_hub("owner/kept", headers=True).tensors) == 1
+        assert len(hub_checkpoint("owner/kept", headers=True).tensors) == 1
         assert not there.asked
-        assert on_hub("owner/one").source == "from the hub"
+        assert hub_checkpoint("owner/one").source == "from the hub"
 
 
 def test_a_part_of_a_checkpoint_counts_by_its_config(home: Path) -> None:
@@ -91,13 +91,13 @@ def test_a_part_of_a_checkpoint_counts_by_its_config(home: Path) -> None:
     keep(home / "hub", "owner/some", some)
     keep(home / "hub", "owner/config", {"config.json": ONE["config.json"]})
     for name in ("owner/some", "owner/config"):
-        assert on_hub(name, headers=True).tensors == ()
+        assert hub_checkpoint(name, headers=True).tensors == ()
 
 
 def test_a_gguf_file_of_the_cache(home: Path) -> None:
     """By its path in the repository."""
     keep(home / "hub", "owner/gguf", GGUF)
-    assert on_hub("owner/gguf/tiny-Q8_0.gguf").title == "Tiny"
+    assert hub_checkpoint("owner/gguf/tiny-Q8_0.gguf").title == "Tiny"
 
 
 def test_a_service_reads_no_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_a_service_reads_no_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -
     allow(SERVICE)
     for name in ("owner/kept", "owner/other"):
         with pytest.raises(HubError, match=r"^HF_HUB_OFFLINE=1 keeps off the hub$"):
-            on_hub(name)
+            hub_checkpoint(name)
     monkeypatch.delenv("HF_HUB_OFFLINE")
     with hub({}) as there:
         monkeypatch.setenv("HF_ENDPOINT", there.address)
@@ -120,16 +120,16 @@ def test_a_ref_does_not_lead_out_of_the_cache(home: Path) -> None:
     (home / "hub" / "models--owner--kept" / "refs" / "main").write_text("../..")
     (home / "hub" / "models--owner--kept" / "config.json").write_bytes(ONE["config.json"])
     with pytest.raises(HubError, match=r"no config\.json of it"):
-        on_hub("owner/kept")
+        hub_checkpoint("owner/kept")
 
 
 def test_the_cache_is_left_as_it_is(home: Path) -> None:
     """Nothing is made, nothing is written."""
     keep(home / "hub", "owner/kept", MANY)
     before = sorted((str(p), p.lstat().st_mtime_ns) for p in home.rglob("*"))
-    on_hub("owner/kept", headers=True)
+    hub_checkpoint("owner/kept", headers=True)
     with pytest.raises(HubError):
-        on_hub("owner/other")
+        hub_checkpoint("owner/other")
     assert sorted((str(p), p.lstat().st_mtime_ns) for p in home.rglob("*")) == before
 
 
@@ -180,9 +180,9 @@ def test_a_token_s_file_opens_a_private_model(home: Path, monkeypatch: pytest.Mo
     (home / "token").write_text("hf_file")
     with hub({"owner/own": ONE}, "hf_file", private=["owner/own"]) as there:
         monkeypatch.setenv("HF_ENDPOINT", there.address)
-        assert on_hub("owner/own").title == "own"
+        assert hub_checkpoint("owner/own").title == "own"
         (home / "token").write_text("hf\x00file")
         with pytest.raises(HubError, match=r"^the token's file has a character") as caught:
-            on_hub("owner/other")
+            hub_checkpoint("owner/other")
         assert "hf\x00" not in str(caught.value)
     os.chmod(home / "token", 0o600)

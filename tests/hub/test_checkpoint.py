@@ -1,4 +1,4 @@
-"""Headers of checkpoints: in a folder, in a GGUF file, and behind an address by range."""
+"""Headers of checkpoints: in a folder, in a GGUF file, and at an address by range."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpu_mem_calculator.hub.bounds import HubError
 from gpu_mem_calculator.hub.headers import gguf, safetensors
 from gpu_mem_calculator.hub.names import is_hub_name
 from gpu_mem_calculator.hub.reader import file_reader
-from gpu_mem_calculator.hub.sources import local, on_hub
+from gpu_mem_calculator.hub.sources import hub_checkpoint, local
 from tests.hub.servers import Ranges
 
 CONFIG = {
@@ -36,7 +36,7 @@ WHOLE = {"model.weight": ("BF16", [90_432], 180_864)}  # the same in one
 
 
 def safetensors_bytes(tensors: dict[str, tuple[str, list[int], int]]) -> bytes:
-    """A file's header, and no weights behind it."""
+    """A file's header without the weights after it."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, (dtype, shape, size) in tensors.items():
@@ -93,9 +93,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folders_files_are_all_read(folder: Path) -> None:
     """Every shard that the index names, and no tensor's data."""
-    found = local(str(folder), headers=True)
-    assert found is not None
-    assert [(t.name, t.num_bytes) for t in found.tensors] == [
+    checkpoint = local(str(folder), headers=True)
+    assert checkpoint is not None
+    assert [(t.name, t.num_bytes) for t in checkpoint.tensors] == [
         ("model.embed_tokens.weight", 32768), ("model.norm.weight", 256),
         ("model.layers.0.weight", 73984), ("model.layers.1.weight", 73984),
     ]  # fmt: skip
@@ -115,9 +115,9 @@ def test_a_gguf_file_says_what_model_it_is(tmp_path: Path) -> None:
     """Sizes from the metadata, bytes from the types of the tensors; tokens are skipped."""
     path = tmp_path / "tiny.gguf"
     path.write_bytes(gguf_bytes())
-    found = gguf(file_reader(path), "tiny")
-    assert found.metadata["tokenizer.ggml.tokens"] is None
-    assert [(t.dtype, t.num_bytes) for t in found.tensors] == [
+    checkpoint = gguf(file_reader(path), "tiny")
+    assert checkpoint.metadata["tokenizer.ggml.tokens"] is None
+    assert [(t.dtype, t.num_bytes) for t in checkpoint.tensors] == [
         ("Q8_0", 64 * 256 // 32 * 34), ("Q4_K", 289 * 144), ("F32", 256),
     ]  # fmt: skip
     model = find_model(ModelConfig(name=str(path)))
@@ -130,9 +130,9 @@ def test_a_split_gguf_model_is_all_of_its_files(tmp_path: Path) -> None:
     names = [f"tiny-{part:05}-of-00002.gguf" for part in (1, 2)]
     for part, name in enumerate(names, 1):
         (tmp_path / name).write_bytes(gguf_bytes(parts=2, part=part))
-    found = local(str(tmp_path / names[0]))
-    assert found is not None
-    assert {one.name for one in found.tensors} == {
+    checkpoint = local(str(tmp_path / names[0]))
+    assert checkpoint is not None
+    assert {one.name for one in checkpoint.tensors} == {
         "token_embd.weight", "blk.0.ffn_up.weight", "output_norm.weight",
     }  # fmt: skip
     with pytest.raises(HubError, match=r"one of 2 parts; give the first.*-00001-of-00002.gguf"):
@@ -143,16 +143,16 @@ def test_a_split_gguf_model_is_all_of_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [(b"", "not a safetensors file"), (b"\xff" * 16, "not a safetensors file"),
      (b"\x03" + bytes(7) + b"{x}", "header is broken"),
      (b"\x0c" + bytes(7) + b'{"a": [1,2]}', "header is broken")],
 )  # fmt: skip
-def test_a_broken_safetensors_file_is_a_sentence(tmp_path: Path, data: bytes, said: str) -> None:
-    """No traceback, whatever is in it."""
+def test_a_broken_safetensors_file_is_a_sentence(tmp_path: Path, data: bytes, message: str) -> None:
+    """No traceback for any content."""
     path = tmp_path / "x.safetensors"
     path.write_bytes(data)
-    with pytest.raises(HubError, match=said):
+    with pytest.raises(HubError, match=message):
         safetensors(file_reader(path), "x")
 
 
@@ -175,7 +175,7 @@ def test_a_gguf_file_that_asks_for_the_moon_is_a_sentence(tmp_path: Path, value:
 
 @pytest.mark.parametrize("cut", [2, 4, 10, 60, 100_000])
 def test_a_cut_gguf_file_is_a_sentence(tmp_path: Path, cut: int) -> None:
-    """At whatever place it ends."""
+    """A header may end at any place."""
     path = tmp_path / "x.gguf"
     path.write_bytes(gguf_bytes()[: cut if cut < 100_000 else -8])
     with pytest.raises(HubError, match="ends too early"):
@@ -213,9 +213,9 @@ def asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def test_the_hub_is_asked_for_headers_only(asked: list[str], folder: Path) -> None:
     """The config and the index whole, of each shard two ranges."""
-    found = on_hub("owner/tiny", headers=True)
-    assert found.config == CONFIG
-    assert [t.num_bytes for t in found.tensors] == [32768, 256, 73984, 73984]
+    checkpoint = hub_checkpoint("owner/tiny", headers=True)
+    assert checkpoint.config == CONFIG
+    assert [t.num_bytes for t in checkpoint.tensors] == [32768, 256, 73984, 73984]
     ranges = [one for one in asked if "bytes=" in one]
     assert len(ranges) == 4
     assert all("safetensors" in one for one in ranges)
@@ -224,7 +224,7 @@ def test_the_hub_is_asked_for_headers_only(asked: list[str], folder: Path) -> No
 def test_a_gguf_file_on_the_hub(asked: list[str], folder: Path) -> None:
     """Named by its path in the repository."""
     (folder / "tiny-Q8_0.gguf").write_bytes(gguf_bytes())
-    assert on_hub("owner/tiny/tiny-Q8_0.gguf").title == "Tiny"
+    assert hub_checkpoint("owner/tiny/tiny-Q8_0.gguf").title == "Tiny"
 
 
 def test_what_the_hub_does_not_have_is_a_sentence(asked: list[str], folder: Path) -> None:
@@ -238,7 +238,7 @@ def test_offline_means_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """HF_HUB_OFFLINE keeps every request away."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(HubError, match="HF_HUB_OFFLINE=1"):
-        on_hub("owner/model")
+        hub_checkpoint("owner/model")
 
 
 def test_which_names_are_the_hubs() -> None:

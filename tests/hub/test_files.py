@@ -88,9 +88,9 @@ def test_what_is_there_sounds_like_what_is_not(
     allow(NO_FILES)
     here, gone = str(folder / place), str(folder.parent / "gone" / place)
     touched.clear()
-    found = problem(run(here))
-    assert found.replace(here, gone) == problem(run(gone))
-    assert "this service opens no files" in found
+    message = problem(run(here))
+    assert message.replace(here, gone) == problem(run(gone))
+    assert "this service opens no files" in message
     assert not touched
 
 
@@ -167,4 +167,4 @@ def test_a_config_on_disk_is_read_up_to_a_bound(
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.setattr("gpu_mem_calculator.hub.reader.MOST_JSON", 10)
     with pytest.raises(HubError, match=r"config.json: it is larger than 10 bytes"):
-        LocalFolder(tmp_path).whole("config.json")
+        LocalFolder(tmp_path).read_all("config.json")

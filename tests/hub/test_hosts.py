@@ -1,4 +1,4 @@
-"""Which hosts a look-up reaches, and what they are told."""
+"""Which hosts a look-up reaches, and what it sends them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.hub import peer
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.bounds import HubError
-from gpu_mem_calculator.hub.sources import on_hub
+from gpu_mem_calculator.hub.sources import hub_checkpoint
 from tests.hub.local_hub import CONFIG_BYTES, LOCAL, SECRET, TABLE, WEIGHTS, hub, online, why
 from tests.hub.servers import Asked, serving
 from tests.hub.test_checkpoint import CONFIG
 
-WAY = peer.Way("https://huggingface.co/owner/tiny")
+ROUTE = peer.RequestRoute("https://huggingface.co/owner/tiny")
 __all__ = ["hub", "online"]  # fixtures
 
 
@@ -38,8 +38,8 @@ def dialled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_configured_host_is_asked(hub: tuple[dict[str, bytes | str], Asked]) -> None:
     """HF_ENDPOINT may be on this machine or over plain http, where the operator says so."""
     allow(LOCAL)
-    found = find_model(ModelConfig(name="owner/tiny"), headers=True)
-    assert (found.title, len(found.stored)) == ("tiny", 1)
+    model = find_model(ModelConfig(name="owner/tiny"), headers=True)
+    assert (model.title, len(model.stored)) == ("tiny", 1)
     assert {token for _, token in hub[1]} == {f"Bearer {SECRET}"}
 
 
@@ -65,9 +65,9 @@ def test_a_host_that_is_not_configured_is_not_asked(
     if endpoint:
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
     allow(Access(files=False, hosts=frozenset({"other.example"})))
-    said = why()
-    assert "may not ask" in said or "https is read" in said
-    assert "mirror.example" not in said
+    message = why()
+    assert "may not ask" in message or "https is read" in message
+    assert "mirror.example" not in message
     assert not dialled
 
 
@@ -104,17 +104,17 @@ def test_being_sent_to_another_host_ends_there(
     monkeypatch.setattr(socket, "getaddrinfo", watched)
     hub[0][file] = onward
     allow(LOCAL)
-    said = why()
-    assert "may not ask" in said or "https is read" in said
-    assert "elsewhere" not in said
-    assert "169.254" not in said
+    message = why()
+    assert "may not ask" in message or "https is read" in message
+    assert "elsewhere" not in message
+    assert "169.254" not in message
     assert set(names) == {"127.0.0.1"}
 
 
 def test_another_port_of_this_machine_is_another_server(
     hub: tuple[dict[str, bytes | str], Asked],
 ) -> None:
-    """The operator named one of them: what else runs beside the mirror is not reached."""
+    """The operator named one of them: other ports of the mirror's host are not reached."""
     allow(LOCAL)
     with serving(TABLE) as (address, asked):
         hub[0]["/config.json"] = f"{address}/config.json"
@@ -139,7 +139,7 @@ def test_a_name_that_leads_inside_is_not_connected_to(
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
     with pytest.raises(HubError, match="lies inside"):
-        peer.connected("huggingface.co", 443, 1.0, WAY)
+        peer.connect_to("huggingface.co", 443, 1.0, ROUTE)
     assert not connections
 
 
@@ -153,7 +153,7 @@ def test_the_address_that_was_judged_is_the_one_connected_to(
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(socket.socket, "connect", lambda _, place: connections.append(place))
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
-    peer.connected("huggingface.co", 443, 1.0, WAY).close()
+    peer.connect_to("huggingface.co", 443, 1.0, ROUTE).close()
     assert connections == [("8.8.8.8", 443)]
     assert len(answers) == 1
 
@@ -182,7 +182,7 @@ def test_the_token_stays_with_the_hub(
         hub[0]["/model.safetensors"] = f"{address}/stored?signature=1"
         hub[0]["/renamed"] = CONFIG_BYTES
         hub[0]["/config.json"] = "/owner/renamed"
-        assert len(on_hub("owner/tiny", headers=True).tensors) == 1
+        assert len(hub_checkpoint("owner/tiny", headers=True).tensors) == 1
     assert asked == [("/stored?signature=1", None)] * 2
     assert dict(hub[1])["/owner/renamed"] == f"Bearer {SECRET}"
 
@@ -212,10 +212,10 @@ def test_a_first_host_that_moves_inside_is_not_followed(monkeypatch: pytest.Monk
     answers = [[(socket.AF_INET, 1, 6, "", (place, 443))] for place in ("8.8.8.8", "10.0.0.7")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.pop(0))
     monkeypatch.setattr(socket.socket, "connect", lambda *_: None)
-    way = peer.Way("https://evil.example/config.json")
-    peer.connected("evil.example", 443, 1.0, way).close()
+    way = peer.RequestRoute("https://evil.example/config.json")
+    peer.connect_to("evil.example", 443, 1.0, way).close()
     with pytest.raises(HubError, match="not a public address"):
-        peer.connected("evil.example", 443, 1.0, way)
+        peer.connect_to("evil.example", 443, 1.0, way)
 
 
 def test_a_private_mirror_redirects_to_its_own_network(
@@ -224,7 +224,7 @@ def test_a_private_mirror_redirects_to_its_own_network(
     """A command line's HF_ENDPOINT may be inside, and have its files on another host there."""
     with serving({"/stored": CONFIG_BYTES}) as (address, _):
         hub[0]["/config.json"] = f"{address}/stored"
-        assert on_hub("owner/tiny").config == CONFIG
+        assert hub_checkpoint("owner/tiny").config == CONFIG
 
 
 @pytest.mark.parametrize("place", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]"])
@@ -270,12 +270,12 @@ def test_a_password_in_an_endpoint_without_a_scheme_is_not_told(
 
 
 def test_a_proxy_of_the_operator_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may lie inside; it is asked for configured hosts only."""
+    """It may be on a private network; it is asked for configured hosts only."""
     monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
     with serving(TABLE) as (address, asked):
         monkeypatch.setenv("http_proxy", address)
         allow(Access(files=False, hosts=frozenset({"mirror.example"})))
-        assert on_hub("owner/tiny").config == CONFIG
+        assert hub_checkpoint("owner/tiny").config == CONFIG
         assert all(path.startswith("http://mirror.example/owner/tiny/") for path, _ in asked)
         asked.clear()
         allow(Access(files=False, hosts=frozenset({"other.example"})))
@@ -284,10 +284,10 @@ def test_a_proxy_of_the_operator_is_used(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_connection_asks_for_itself(dialled: list[Any]) -> None:
-    """The host that is connected to is checked, whatever an address looked like before."""
+    """The host that is connected to is checked, independently of its address."""
     allow(Access(files=False, hosts=frozenset({"huggingface.co"})))
     with pytest.raises(HubError, match="may not ask"):
-        peer.connected("elsewhere.example", 443, 1.0, WAY)
+        peer.connect_to("elsewhere.example", 443, 1.0, ROUTE)
     assert not dialled
 
 

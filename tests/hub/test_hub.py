@@ -13,7 +13,7 @@ from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.hub.access import Access, allow
-from gpu_mem_calculator.hub.sources import on_hub
+from gpu_mem_calculator.hub.sources import hub_checkpoint
 from tests.hub.models import GGUF, MANY, ONE, OWN_CODE
 from tests.hub.servers import Hub, commit, hub
 from tests.hub.test_checkpoint import CONFIG
@@ -37,15 +37,15 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield running
 
 
-def found(name: str, revision: str | None = None) -> ResolvedModel:
+def read_model(name: str, revision: str | None = None) -> ResolvedModel:
     """A model without its headers."""
     return find_model(ModelConfig(name=name, revision=revision))
 
 
-def why(name: str, revision: str | None = None) -> str:
+def refusal(name: str, revision: str | None = None) -> str:
     """What is said of a model that is not read; never a token."""
     with pytest.raises(InputError) as caught:
-        found(name, revision)
+        read_model(name, revision)
     assert "hf_" not in str(caught.value)
     return str(caught.value)
 
@@ -57,16 +57,16 @@ def why(name: str, revision: str | None = None) -> str:
     ("owner/one", commit("owner/one@v1.0"), 512),
 ])  # fmt: skip
 def test_branches_tags_and_commits(there: Hub, name: str, revision: str | None, vocab: int) -> None:
-    """In the name or beside it; a slash in one does not make a folder."""
-    model = found(name, revision)
+    """In the name or in `revision`; a slash in one does not make a folder."""
+    model = read_model(name, revision)
     assert (model.arch.vocab, model.title, model.source) == (vocab, "one", "from the hub")
-    assert model.address == "owner/one"  # what a server is told
+    assert model.address == "owner/one"  # what a server's command has
 
 
 @pytest.mark.parametrize("revision", ["", "../x", "a b", "a?b", "a//b", "%2e", "v1@v2", "a\nb"])
 def test_what_is_no_revision_is_asked_of_nobody(there: Hub, revision: str) -> None:
     """The name is then none of the hub's."""
-    assert "is neither a preset nor a file" in why(f"owner/one@{revision}")
+    assert "is neither a preset nor a file" in refusal(f"owner/one@{revision}")
     assert not there.asked
 
 
@@ -90,13 +90,13 @@ def test_no_weights_are_fetched(there: Hub) -> None:
     held = dict(MODELS["owner/many"])
     there.models = {"owner/many": {k: v + bytes(10**6) if "safetensors" in k and "index" not in k
                                    else v for k, v in held.items()}}  # fmt: skip
-    assert len(on_hub("owner/many", headers=True).tensors) == 12
+    assert len(hub_checkpoint("owner/many", headers=True).tensors) == 12
     assert there.sent == sum(map(len, held.values()))
 
 
 def test_the_order_is_the_index_s(there: Hub) -> None:
     """However many are read at once."""
-    names = [one.name for one in on_hub("owner/many", headers=True).tensors]
+    names = [one.name for one in hub_checkpoint("owner/many", headers=True).tensors]
     assert names == [f"model.layers.{i}.weight" for i in range(12)]
 
 
@@ -111,7 +111,7 @@ def test_the_token_opens_what_is_its_owners(there: Hub, monkeypatch: pytest.Monk
     """A private model, and a gated one whose terms were accepted; the CDN never sees it."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     for name in ("owner/private", "owner/let-in"):
-        assert len(on_hub(name, headers=True).tensors) == 1
+        assert len(hub_checkpoint(name, headers=True).tensors) == 1
     assert {token for _, token in there.asked} == {f"Bearer {TOKEN}"}
     assert {token for _, token in there.cdn_asked} == {None}
 
@@ -135,8 +135,8 @@ def test_what_is_said_where_a_model_is_not_read(
     """Each reason has its sentence, and nothing is asked twice for it."""
     if token:
         monkeypatch.setenv("HF_TOKEN", token)
-    said = why(name)
-    assert NOT_READ[name, token].replace("set HF_", "set ") in said.replace("set HF_", "set ")
+    message = refusal(name)
+    assert NOT_READ[name, token].replace("set HF_", "set ") in message.replace("set HF_", "set ")
     assert len(there.asked) == 1
 
 
@@ -147,33 +147,33 @@ def test_a_service_tells_none_of_these_apart(
     """Not there, private, gated: one sentence, without an address."""
     monkeypatch.setenv("HF_TOKEN", token or "")
     allow(Access(files=False, hosts=frozenset({"127.0.0.1"})))
-    said = why(name)
+    message = refusal(name)
     if name.endswith(".gguf"):
-        assert "opens no files" in said
+        assert "opens no files" in message
     else:
-        assert "it is not there, or not open to this service; paste its config.json" in said
-    assert "127.0.0.1" not in said
+        assert "it is not there, or not open to this service; paste its config.json" in message
+    assert "127.0.0.1" not in message
 
 
 def test_a_gguf_file_of_a_repository(there: Hub) -> None:
     """By its path in it, at a revision where one is named."""
-    assert found("owner/gguf/tiny-Q8_0.gguf").title == "Tiny"
-    assert "it has no such branch" in why("owner/gguf/tiny-Q8_0.gguf@v9")
+    assert read_model("owner/gguf/tiny-Q8_0.gguf").title == "Tiny"
+    assert "it has no such branch" in refusal("owner/gguf/tiny-Q8_0.gguf@v9")
 
 
 def test_code_of_a_repository_is_never_run(there: Hub) -> None:
     """It is not even fetched; the sentence says what can be done."""
-    said = why("owner/own-code")
-    assert "'mystery' is not a known family: the repository brings code of its own" in said
-    assert "which is never run here; use gpu-mem-calc trace --trust-remote-code" in said
-    assert "plain numbers" in said
+    message = refusal("owner/own-code")
+    assert "'mystery' is not a known family: the repository brings code of its own" in message
+    assert "which is never run here; use gpu-mem-calc trace --trust-remote-code" in message
+    assert "plain numbers" in message
     assert not any(path.endswith(".py") for path, _ in there.asked)
 
 
 def test_a_revision_is_looked_up_even_of_a_preset(there: Hub) -> None:
-    """The preset is one state of it: another is not guessed, whatever the hub says."""
-    assert found("meta-llama/Llama-2-7b-hf").source == "a preset"
-    assert "there is no such model" in why("meta-llama/Llama-2-7b-hf", "v1")
+    """The preset is one state of it: another is looked up, never guessed."""
+    assert read_model("meta-llama/Llama-2-7b-hf").source == "a preset"
+    assert "there is no such model" in refusal("meta-llama/Llama-2-7b-hf", "v1")
 
 
 def test_a_server_is_not_told_the_revision(there: Hub) -> None:
@@ -191,4 +191,4 @@ def test_numbers_beside_a_name_still_win(there: Hub) -> None:
     """A run file's own numbers over those of the config."""
     model = find_model(ModelConfig(name="owner/one@v1.0", num_layers=1))
     assert (len(model.arch.layers), model.arch.vocab) == (1, 512)
-    assert on_hub("owner/one").config == CONFIG
+    assert hub_checkpoint("owner/one").config == CONFIG

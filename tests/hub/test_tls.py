@@ -18,7 +18,7 @@ import pytest
 from gpu_mem_calculator.hub import peer
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.bounds import HubError
-from gpu_mem_calculator.hub.sources import on_hub
+from gpu_mem_calculator.hub.sources import hub_checkpoint
 from tests.hub.local_hub import TABLE
 from tests.hub.servers import Answers
 from tests.hub.test_checkpoint import CONFIG
@@ -58,10 +58,10 @@ def test_the_certificate_is_that_of_the_name(port: int, monkeypatch: pytest.Monk
     """The address is the one that was judged, the name still the one that was asked for."""
     monkeypatch.setenv("HF_ENDPOINT", f"https://{NAME}:{port}")
     allow(Access(files=False, hosts=frozenset({NAME, "other.example"})))
-    assert on_hub("owner/tiny").config == CONFIG
+    assert hub_checkpoint("owner/tiny").config == CONFIG
     monkeypatch.setenv("HF_ENDPOINT", f"https://other.example:{port}")
     with pytest.raises(HubError, match=r"^owner/tiny/config.json: cannot be reached$"):
-        on_hub("owner/tiny")
+        hub_checkpoint("owner/tiny")
 
 
 def test_a_command_line_does_not_follow_a_redirect_to_plain_http(
@@ -71,7 +71,7 @@ def test_a_command_line_does_not_follow_a_redirect_to_plain_http(
     monkeypatch.setenv("HF_ENDPOINT", f"https://{NAME}:{port}")
     monkeypatch.setitem(TABLE, "/config.json", f"http://{NAME}/config.json")
     with pytest.raises(HubError, match="redirected from https to plain http; https is read"):
-        on_hub("owner/tiny")
+        hub_checkpoint("owner/tiny")
 
 
 def test_plain_http_is_not_read_where_the_hub_is_https(
@@ -82,4 +82,4 @@ def test_plain_http_is_not_read_where_the_hub_is_https(
     monkeypatch.setitem(TABLE, "/config.json", f"http://{NAME}/config.json")
     allow(Access(files=False, hosts=frozenset({NAME})))
     with pytest.raises(HubError, match="plain http"):
-        on_hub("owner/tiny")
+        hub_checkpoint("owner/tiny")

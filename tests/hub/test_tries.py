@@ -13,7 +13,7 @@ from gpu_mem_calculator.hub import request
 from gpu_mem_calculator.hub.access import Access, allow
 from gpu_mem_calculator.hub.bounds import Allowance, HubError
 from gpu_mem_calculator.hub.refusals import MOST_WAIT
-from gpu_mem_calculator.hub.sources import on_hub
+from gpu_mem_calculator.hub.sources import hub_checkpoint
 from tests.hub.models import MANY, ONE
 from tests.hub.servers import Hub, Trouble, hub, hung_up, instead, slow, status, truncated
 from tests.hub.test_checkpoint import CONFIG
@@ -39,7 +39,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def why(name: str = "owner/one") -> str:
     """What is said in the end."""
     with pytest.raises(HubError) as caught:
-        on_hub(name, headers=True)
+        hub_checkpoint(name, headers=True)
     return str(caught.value).partition(": ")[2]
 
 
@@ -50,26 +50,26 @@ def test_three_times_trouble_and_then_an_answer(
 ) -> None:
     """Each pause is longer than half of the one before it could be, and none is longer than 2 s."""
     there.trouble("/config.json", trouble, trouble, trouble)
-    assert on_hub("owner/one").config == CONFIG
+    assert hub_checkpoint("owner/one").config == CONFIG
     assert len(pauses) == 3
     assert all(0.25 * 2**n <= pause <= 0.5 * 2**n for n, pause in enumerate(pauses))
 
 
-@pytest.mark.parametrize(("trouble", "said"), [
+@pytest.mark.parametrize(("trouble", "message"), [
     (status(503), "the server has trouble (HTTP 503); try again later"),
     (status(429), "the server is asked too often (HTTP 429); try again later"),
     (hung_up, "cannot be reached, Remote end closed connection without response"),
     (truncated(7), f"it ends after 7 of {len(ONE['config.json'])} bytes"),
 ])  # fmt: skip
 def test_trouble_that_stays_is_a_sentence(
-    there: Hub, trouble: Trouble, said: str, pauses: list[float]
+    there: Hub, trouble: Trouble, message: str, pauses: list[float]
 ) -> None:
     """After four tries; the next look-up within a minute says the same and asks nobody."""
     there.trouble("/config.json", *[trouble] * 4)
-    assert why() == said
+    assert why() == message
     asked = len(there.asked)
     assert asked == 8  # each is sent on once
-    assert why() == said
+    assert why() == message
     assert len(there.asked) == asked
     assert len(pauses) == 3
 
@@ -87,14 +87,14 @@ def test_a_server_says_how_long(there: Hub, pauses: list[float]) -> None:
     there.trouble("/config.json", status(429, Retry_After="7"),
                   status(503, Retry_After=formatdate(time.time() + 20, usegmt=True)),
                   status(503, Retry_After="soon"))  # fmt: skip
-    assert on_hub("owner/one").config == CONFIG
+    assert hub_checkpoint("owner/one").config == CONFIG
     assert pauses[0] == 7
     assert 15 < pauses[1] <= 20
     assert pauses[2] < 3
 
 
 def test_a_server_that_wants_to_be_left_alone_is(there: Hub, pauses: list[float]) -> None:
-    """Longer than the bound is not waited for, and is told."""
+    """A longer wait than the bound is refused, in a sentence."""
     there.trouble("/config.json", status(429, Retry_After=f"{MOST_WAIT + 90:.0f}"))
     assert why().endswith("(HTTP 429); try again later, in 120 seconds as it says")
     assert not pauses
@@ -126,7 +126,7 @@ def test_a_silent_server_ends_in_time(there: Hub, monkeypatch: pytest.MonkeyPatc
     assert time.monotonic() - began < 3
 
 
-@pytest.mark.parametrize(("file", "data", "said"), [
+@pytest.mark.parametrize(("file", "data", "message"), [
     ("/config.json", b"<!doctype html><title>Sign in</title>", "a web page and not JSON"),
     ("/config.json", b"[1, 2]", "not a JSON object"),
     ("/config.json", b'{"model_type": "lla', "not valid JSON"),
@@ -138,11 +138,11 @@ def test_a_silent_server_ends_in_time(there: Hub, monkeypatch: pytest.MonkeyPatc
     ("/model.safetensors", b"", "not a safetensors file"),
 ])  # fmt: skip
 def test_wrong_content_is_a_sentence(
-    there: Hub, file: str, data: bytes, said: str, pauses: list[float]
+    there: Hub, file: str, data: bytes, message: str, pauses: list[float]
 ) -> None:
     """Said at once: asking again would bring the same."""
     there.trouble(file, *[instead(data)] * 2)
-    assert said in why()
+    assert message in why()
     assert not pauses
 
 
@@ -173,13 +173,13 @@ def test_headers_that_are_cut_are_asked_for_again(there: Hub) -> None:
     """Of many files at once, each by itself."""
     for number in range(6):
         there.trouble(f"/model-{number:02}.safetensors", truncated(3), status(500))
-    assert len(on_hub("owner/many", headers=True).tensors) == 12
+    assert len(hub_checkpoint("owner/many", headers=True).tensors) == 12
 
 
 def test_an_older_checkpoint_has_no_headers(there: Hub) -> None:
     """Without safetensors files its config says how large it is."""
     there.models = {"owner/one": {"config.json": ONE["config.json"]}}
-    assert on_hub("owner/one", headers=True).tensors == ()
+    assert hub_checkpoint("owner/one", headers=True).tensors == ()
 
 
 def test_bytes_of_all_files_are_counted_together(there: Hub) -> None:

@@ -1,4 +1,4 @@
-"""Results of plain numbers are kept, all others are made anew."""
+"""Results of calls with ints are cached, all others are computed again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.properties.test_engines import RUNS
 
 
 class Sizes(Struct, frozen=True):
-    """Numbers in a structure, and in a tuple in it."""
+    """Numbers in a struct, and in a tuple in it."""
 
     one: Any
     several: tuple[Any, ...] = ()
@@ -35,7 +35,7 @@ def _counting(*, always: bool = False) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("value", [3, Sizes(3), Sizes(3, (1, "a", None, 2.5))])
-def test_a_call_with_plain_numbers_is_made_once(value: Any) -> None:
+def test_a_call_with_ints_is_computed_once(value: Any) -> None:
     """The second call has the first one's result."""
     double, calls = _counting()
     assert double(value) == double(value) == 6
@@ -44,16 +44,16 @@ def test_a_call_with_plain_numbers_is_made_once(value: Any) -> None:
 
 @pytest.mark.parametrize("wrap", [lambda n: n, Sizes, lambda n: Sizes(1, (n,))])
 @pytest.mark.parametrize("number", [Sym.named(3, "b"), numpy.array([3])])
-def test_a_call_with_letters_or_arrays_is_made_anew(wrap: Any, number: Any) -> None:
-    """Wherever in the arguments they are."""
+def test_a_call_with_syms_or_arrays_is_computed_again(wrap: Any, number: Any) -> None:
+    """At any place in the arguments."""
     double, calls = _counting()
     double(wrap(number))
     double(wrap(number))
     assert len(calls) == 2
 
 
-def test_letters_do_not_get_the_result_of_their_numbers() -> None:
-    """Although a letter equals its number."""
+def test_syms_do_not_get_the_result_of_their_values() -> None:
+    """Although a `Sym` equals its value."""
     double, _ = _counting()
     assert double(3) == 6
     assert double(Sym.named(3, "b")).formula == "2 × b"
@@ -67,7 +67,7 @@ def test_named_arguments_count() -> None:
 
 
 def test_forget_clears_everything() -> None:
-    """The next call is made anew."""
+    """The next call is computed again."""
     double, calls = _counting()
     always, others = _counting(always=True)
     for _ in range(2):
@@ -78,8 +78,8 @@ def test_forget_clears_everything() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RUNS))
-def test_a_model_of_plain_sizes_is_remembered(name: str) -> None:
-    """No field of a layer stands in the way; with letters a layer is not plain."""
+def test_a_model_of_ints_is_cached(name: str) -> None:
+    """No field of a layer prevents it; a layer with `Sym`s is not cached."""
     arch = resolve(read(RUNS[name])).run.arch
     assert only_ints(arch)
     assert all(map(only_ints, arch.layers))

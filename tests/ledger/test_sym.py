@@ -1,4 +1,4 @@
-"""Numbers that remember their formula."""
+"""Numbers that record their formula."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_product_shows_its_names_and_its_numbers() -> None:
     assert int(size) == 2 * 4 * 2048 * 4096
 
 
-def test_what_is_added_and_taken_away_cancels() -> None:
+def test_equal_terms_cancel() -> None:
     """A sum stays in normal form."""
     assert (B * S + H - B * S).formula == "h"
     assert (B - B).formula == "0"
@@ -31,8 +31,8 @@ def test_division_is_exact_where_every_term_divides() -> None:
     assert (B * S * H // H).formula == "b × s"
 
 
-def test_other_operations_become_names_of_their_own() -> None:
-    """A rounded division and a maximum show what they are."""
+def test_other_operations_become_new_names() -> None:
+    """A rounded division and a maximum show their formula."""
     assert (H // 3).formula == "floor(h / 3)"
     assert int(H // 3) == 4096 // 3
     assert larger(B * S, H).formula == "max(b × s, h)"
@@ -43,7 +43,7 @@ def test_other_operations_become_names_of_their_own() -> None:
 
 
 def test_comparisons_look_at_the_value() -> None:
-    """A `Sym` is as large as its number."""
+    """A `Sym` compares like its value."""
     assert B < S <= H > 1
     assert B >= 4
     assert B == 4
@@ -56,7 +56,7 @@ def test_comparisons_look_at_the_value() -> None:
 
 
 def test_subtraction_from_a_plain_number() -> None:
-    """Constants may stand on either side."""
+    """Constants may be on either side."""
     assert (10 - B).value == 6
     assert (-B).value == -4
     assert (8192 // H).value == 2
@@ -65,7 +65,7 @@ def test_subtraction_from_a_plain_number() -> None:
 
 @pytest.mark.parametrize("kind", ["int", "array", "sym"])
 def test_helpers_agree_on_ints_arrays_and_syms(kind: str) -> None:
-    """One formula, three readings."""
+    """One formula gives the same number for all three."""
     make = {"int": int, "array": lambda n: np.array([n, n]), "sym": lambda n: Sym.named(n, "x")}
     seven, three = make[kind](7), make[kind](3)
 

@@ -113,7 +113,7 @@ def test_what_cannot_start_is_refused_and_not_kept(tmp_path: Path, name: str, wh
     file = RunsFile(tmp_path / "runs.jsonl")
     (result,) = measure_cases([case(name)], job, file=file)
     assert why in result.refused[0]
-    assert file.done() == set()
+    assert file.ids() == set()
 
 
 def test_each_row_is_on_disk_before_the_next_case_starts(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_each_row_is_on_disk_before_the_next_case_starts(tmp_path: Path) -> None
     path = tmp_path / "runs.jsonl"
 
     def look(case: MeasureCase, tell: Tell) -> Row:
-        return {"id": case.id, "seen": path.read_text().count("\n")}
+        return {"id": case.id, "seen": path.read_text().count("\n") if path.exists() else 0}
 
     results = measure_cases([case("a"), case("b"), case("c")], look, file=RunsFile(path))
     assert [result.row and result.row["seen"] for result in results] == [0, 1, 2]
@@ -136,14 +136,14 @@ def test_an_interrupt_leaves_whole_lines(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(measure_cases([case("a"), case("b")], job, file=RunsFile(path), heard=heard))
+        list(measure_cases([case("a"), case("b")], job, file=RunsFile(path), on_phase=heard))
     assert [json.loads(line)["id"] for line in path.read_text().splitlines()] == ["a"]
 
 
 def test_the_phase_at_work_is_heard() -> None:
     """For a progress bar."""
     phases: list[str] = []
-    list(measure_cases([case("fine")], job, heard=lambda case, phase: phases.append(phase)))
+    list(measure_cases([case("fine")], job, on_phase=lambda case, phase: phases.append(phase)))
     assert phases == ["model", "s0.a0.fwd"]
 
 

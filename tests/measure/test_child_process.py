@@ -147,10 +147,10 @@ def test_a_child_ends_with_a_killed_parent(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     code = (
         "import os, time, sys\n"
-        "from gpu_mem_calculator.measure.child_process import in_child\n"
+        "from gpu_mem_calculator.measure.child_process import run_in_child\n"
         "def work(path, tell):\n"
         "    tell(os.getpid()); time.sleep(60)\n"
-        f"in_child(work, None, 60, lambda pid: open({str(note)!r}, 'w').write(str(pid)))\n"
+        f"run_in_child(work, None, 60, lambda pid: open({str(note)!r}, 'w').write(str(pid)))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code])
     for _ in range(500):

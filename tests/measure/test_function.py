@@ -72,7 +72,7 @@ def test_the_model_is_made_on_the_gpu(
     """Whole, but FSDP's, which is sharded from the host; nothing is loaded before the job."""
     seen: list[Any] = []
     jobs: list[Any] = []
-    monkeypatch.setattr(module, "Function", lambda *words, **rest: seen.append((words, rest)))
+    monkeypatch.setattr(module, "UserFunction", lambda *words, **rest: seen.append((words, rest)))
     monkeypatch.setattr(module, "run", jobs.append)
     found = program(run_file(kind, 8), "no_such:thing", {"layers": 3})
     assert (found.num_ranks, seen) == (8, [])
@@ -84,7 +84,7 @@ def test_the_model_is_made_on_the_gpu(
 
 def test_what_a_function_cannot_replace_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Megatron makes its own model, inference runs the file's, adapters are the function's."""
-    monkeypatch.setattr(module, "Function", lambda *words, **rest: words)
+    monkeypatch.setattr(module, "UserFunction", lambda *words, **rest: words)
     world = World(device="cpu", mark=lambda name: None)
     with pytest.raises(InputError, match="--function works for pytorch_ddp, fsdp, deepspeed"):
         program(run_file("megatron_lm", 8), "measured_model:make").start(world)
@@ -106,7 +106,7 @@ def test_the_row_keeps_the_function(
         job.world.mark("s0.opt")
 
     monkeypatch.setattr(module, "run", start)
-    monkeypatch.setattr(module, "Function", lambda *words, **rest: words)
+    monkeypatch.setattr(module, "UserFunction", lambda *words, **rest: words)
     config = run_file("deepspeed", 8)
     case = MeasureCase(id="a", config=config, function="measured_model:make", values={"layers": 3})
     row = worker.measure_case(case, lambda message: None)

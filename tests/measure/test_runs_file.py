@@ -29,8 +29,8 @@ def test_what_is_there_is_kept_and_known(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     path.write_text('{"id": "a"}\n\n{"id": "b", "failed": "out of memory"}\n')
     file = RunsFile(path)
-    assert file.done() == {"a", "b"}
-    assert file.done(failed=False) == {"a"}
+    assert file.ids() == {"a", "b"}
+    assert file.ids(failed=False) == {"a"}
     assert file.repaired == ""
 
 
@@ -40,7 +40,7 @@ def test_a_last_line_that_a_kill_cut_short_is_removed_and_reported(tmp_path: Pat
     path.write_text('{"id": "a"}\n{"id": "b", "meas')
     file = RunsFile(path)
     assert "cut short" in file.repaired
-    assert file.done() == {"a"}
+    assert file.ids() == {"a"}
     file.add({"id": "c"})
     assert path.read_text() == '{"id": "a"}\n{"id": "c"}\n'
 
@@ -51,7 +51,7 @@ def test_a_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
     path.write_text('{"id": "a"}')
     file = RunsFile(path)
     file.add({"id": "b"})
-    assert file.done() == {"a", "b"}
+    assert file.ids() == {"a", "b"}
     assert path.read_text() == '{"id": "a"}\n{"id": "b"}\n'
 
 
@@ -96,4 +96,4 @@ def test_a_short_write_is_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         file.add({"id": "b"})
     monkeypatch.undo()
     assert path.read_text() == '{"id": "a"}\n'
-    assert file.done() == {"a"}
+    assert file.ids() == {"a"}

@@ -1,4 +1,4 @@
-"""A published parameter count: every parameter is in proportion, and nothing else."""
+"""A published parameter count scales every parameter, and nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 def counted(run: dict[str, Any], factor: float) -> dict[str, Any]:
-    """The run with a parameter count in proportion to the model's own."""
+    """The run with the model's own parameter count times `factor`."""
     return {**run, "model": {**run["model"], "num_parameters": int(ARCH.num_parameters * factor)}}
 
 
@@ -44,13 +44,13 @@ def test_each_parameter_is_in_proportion() -> None:
 
 
 def test_equal_layers_stay_one_object() -> None:
-    """What is remembered of one layer serves all that are equal."""
-    made = scaled(ARCH, ARCH.num_parameters + 1000)
-    assert len({id(layer) for layer in made.layers}) == len({id(layer) for layer in ARCH.layers})
+    """So results cached for one layer serve all that are equal."""
+    arch = scaled(ARCH, ARCH.num_parameters + 1000)
+    assert len({id(layer) for layer in arch.layers}) == len({id(layer) for layer in ARCH.layers})
 
 
 def test_no_count_is_the_model_itself() -> None:
-    """A model that nobody gave a count for is not touched."""
+    """A model without a published count is not changed."""
     assert scaled(ARCH, None) is ARCH
 
 
@@ -58,25 +58,25 @@ def test_no_count_is_the_model_itself() -> None:
 @pytest.mark.parametrize("name", ENGINES)
 def test_ledger_and_stream_have_one_scale(name: str, factor: float) -> None:
     """The tensors of the replay add up to the ledger's peak, so that blocks only add to it."""
-    found = full_estimate(counted(ENGINES[name], factor))
-    assert found.replayed is not None
-    (blocks,) = (e for e in found.ledger.entries if e.name == "blocks larger than their tensors")
-    peak = found.result.allocated_bytes - blocks.bytes
+    estimate = full_estimate(counted(ENGINES[name], factor))
+    assert estimate.replayed is not None
+    (blocks,) = (e for e in estimate.ledger.entries if e.name == "blocks larger than their tensors")
+    peak = estimate.result.allocated_bytes - blocks.bytes
     assert blocks.bytes >= 0
-    assert highest(found.replayed.asked.usual) == pytest.approx(peak, abs=8 * ARCH.num_weights)
+    assert highest(estimate.replayed.asked.usual) == pytest.approx(peak, abs=8 * ARCH.num_weights)
 
 
 def test_activations_are_the_architectures_own() -> None:
     """A count changes no tensor between the layers."""
 
-    def kept(run: dict[str, Any]) -> dict[str, int]:
+    def saved(run: dict[str, Any]) -> dict[str, int]:
         entries = full_estimate(run, replay=False).ledger.entries
         return {e.name: int(e.bytes) for e in entries if e.kind == ACT and "kept" in e.name}
 
     run = small_run("pytorch_ddp", training={"precision": "fp32"})
-    usual = kept(run)
+    usual = saved(run)
     assert usual
-    assert kept(counted(run, 2)) == usual
+    assert saved(counted(run, 2)) == usual
 
 
 def test_the_sample_with_a_published_count_has_no_negative_row() -> None:

@@ -1,8 +1,8 @@
-"""Our walk of every family's blocks against what an H200 held while it ran transformers 5.17.0.
+"""The walks over every family's blocks against an H200 that ran transformers 5.17.0.
 
 `traces.json` has, for a small model of four layers, the bytes that one layer keeps for backward
-and the highest moment of forward and of backward, parameters not counted. A row's tolerance is
-what the walk reaches today, rounded up; the reason stands beside each one that is not the rule's.
+and the peaks of forward and of backward, without parameters. A row's tolerance is today's error,
+rounded up; a comment gives the reason for each one above the rule's.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ TOLERANCES: dict[str, tuple[float, float, float]] = {
     "opt-fp32": (0.05, 1.0, 3.2),
     "opt-bf16_mixed": (0.05, 0.1, 3.5),
     "opt-350m": (0.05, 0.9, 2.5),  # and project_in keeps its input
-    # FalconLinear adds its bias in a step of its own; ALiBi in eager names a map more
+    # FalconLinear adds its bias in a separate step; eager ALiBi names one more map
     "falcon-rw sdpa": (0.05, 0.1, 3.5),
     "falcon-rw eager": (0.05, 4.6, 0.1),
     "falcon-7b": (0.05, 1.0, 1.1),
     "falcon-40b eager": (0.05, 0.5, 0.1),
-    # what Python names while an eager map is made
+    # tensors that Python names while an eager map is computed
     "gpt_neox eager": (0.05, 2.0, 0.6),
     "phi eager": (0.05, 0.6, 0.1),
     "mpt": (0.05, 0.3, 0.3),
@@ -57,7 +57,7 @@ TOLERANCES: dict[str, tuple[float, float, float]] = {
 
 
 def tolerance(row: dict[str, Any]) -> tuple[float, float, float]:
-    """A row's tolerances: its own, its family's, or the rule's."""
+    """A row's tolerances in percent: its own, its family's, or the rule's."""
     name, attention = row["name"], row["attention"]
     return TOLERANCES.get(f"{name} {attention}", TOLERANCES.get(name, RULE))
 
@@ -65,32 +65,35 @@ def tolerance(row: dict[str, Any]) -> tuple[float, float, float]:
 def resolved(row: dict[str, Any], **sizes: Any) -> Run:
     """The row's run on one GPU."""
     return Run(
-        arch=read_config(row["config"]), mesh=Mesh(), micro_batches=1,
-        precision=row["precision"], attention=row["attention"],
+        arch=read_config(row["config"]),
+        mesh=Mesh(),
+        micro_batches=1,
+        precision=row["precision"],
+        attention=row["attention"],
         **{"batch": row["batch"], "seq": row["seq"], **sizes},
-    )  # fmt: skip
+    )
 
 
 def kept_by_a_layer(run: Run) -> float:
-    """Bytes that a layer keeps, the mean over the stack."""
-    stack = blocks(run, 0, len(run.arch.layers))
-    done = walks(run, setting(run, PRECISIONS[run.precision]), stack)
-    total = sum(w.saved_bytes * b.count for w, b in zip(done.layers, stack, strict=True))
+    """Bytes that a layer keeps for backward, the mean over all layers."""
+    groups = blocks(run, 0, len(run.arch.layers))
+    walked = walks(run, setting(run, PRECISIONS[run.precision]), groups)
+    total = sum(w.saved_bytes * b.count for w, b in zip(walked.layers, groups, strict=True))
     return float(total) / len(run.arch.layers)
 
 
 def peak(ledger: Ledger, phase: str) -> Any:
-    """The highest moment of a phase: activations, gradients and workspaces."""
-    moments = [
+    """Bytes at the peak of a phase: activations, gradients and workspaces."""
+    instants = [
         sum(e.bytes * e.live.get(i.name, 0) for e in ledger.entries if e.kind in (ACT, GRAD, TEMP))
         for i in ledger.instants
         if i.phase == phase
     ]
-    return numpy.maximum.reduce(moments)
+    return numpy.maximum.reduce(instants)
 
 
 def error(ours: float, measured: float) -> float:
-    """In percent of what was measured."""
+    """The error in percent of the measured bytes."""
     return 100 * (float(ours) / measured - 1)
 
 
@@ -101,20 +104,20 @@ def label(row: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("row", ROWS, ids=map(label, ROWS))
 def test_a_layer_keeps_what_was_measured(row: dict[str, Any]) -> None:
-    """The bytes that a layer keeps for backward are those that the card held."""
-    found = error(kept_by_a_layer(resolved(row)), row["saved_bytes_per_layer"])
-    assert abs(found) <= tolerance(row)[0], found
+    """The bytes that a layer keeps for backward are those measured on the card."""
+    percent = error(kept_by_a_layer(resolved(row)), row["saved_bytes_per_layer"])
+    assert abs(percent) <= tolerance(row)[0], percent
 
 
 @pytest.mark.parametrize("row", ROWS, ids=map(label, ROWS))
 def test_the_peaks_are_those_that_were_measured(row: dict[str, Any]) -> None:
-    """The highest moments of forward and backward are those that the card saw."""
+    """The peaks of forward and backward are those measured on the card."""
     ledger = engine("pytorch_ddp").ledger(resolved(row))
     _, forward, backward = tolerance(row)
-    found = error(peak(ledger, "forward"), row["forward_peak_bytes"])
-    assert abs(found) <= forward, f"forward {found}"
-    found = error(peak(ledger, "backward"), row["backward_peak_bytes"])
-    assert abs(found) <= backward, f"backward {found}"
+    percent = error(peak(ledger, "forward"), row["forward_peak_bytes"])
+    assert abs(percent) <= forward, f"forward {percent}"
+    percent = error(peak(ledger, "backward"), row["backward_peak_bytes"])
+    assert abs(percent) <= backward, f"backward {percent}"
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "deepseek_v3", "falcon-7b", "mpt", "mamba2"])

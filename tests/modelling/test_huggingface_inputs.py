@@ -62,7 +62,7 @@ def test_learnt_positions_are_a_second_tensor() -> None:
     assert embedding_bytes(setting(), 10, 2, position_rows=1) == (3 * 10 * 8 * 2, 10 * 8 * 2)
 
 
-def mixer(family: str) -> Mixer:
+def mixer(family: str) -> Mixer | None:
     """The first layer's mixer of a small model."""
     return read_config(FAMILIES[family]).layers[0].mixer
 

@@ -105,7 +105,7 @@ def test_figure_7(row: dict[str, Any]) -> None:
 
 
 def test_plain_pipeline_keeps_all_layers() -> None:
-    """The first stage of 1F1B keeps p micro-batches of L/p layers: L layers, whatever p is."""
+    """The first stage of 1F1B keeps p micro-batches of L/p layers: L layers for every p."""
     assert korthikanti_first_stage_bytes(10, 96, pipeline_parallel=8) == 960
 
 

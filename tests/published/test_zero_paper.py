@@ -64,7 +64,7 @@ def test_table_2_theoretical_sizes(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row", _rows("zero_table2/"))
 def test_table_2_scales_with_model_parallelism(row: dict[str, Any]) -> None:
-    """Every size of Table 2, theoretical or measured, fits when model parallelism cuts it."""
+    """Every size of Table 2, theoretical or measured, fits when model parallelism shards it."""
     stage = STAGES[row["id"].rsplit("_", 1)[1]]
     share = round(row["value"] * 1e9 / row["tp"])
     assert zero_model_states(share, row["dp"], stage) <= V100_BYTES

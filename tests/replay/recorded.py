@@ -1,8 +1,8 @@
-"""Allocator histories recorded on a GPU, kept small: what was asked for, and what was reserved.
+"""Allocator histories recorded on a GPU, in a small format: requests, and reserved memory.
 
 A file has one stream of requests and every run that was recorded with it (settings, caps), since
-torch asks for the same bytes in the same order whatever the allocator does. Numbers are written
-as differences, so that they compress.
+torch requests the same bytes in the same order under any settings. Numbers are written as
+differences, so that they compress.
 
 Usage: python -m tests.replay.recorded FOLDER packs the raw histories of a folder (JSON, gzip):
 {"id", "torch", "events": [[action, address, size, stream, frame, time]...],
@@ -28,7 +28,7 @@ GPU = "NVIDIA H200"
 
 
 class Run(Struct):
-    """One recorded run: its settings and what the allocator did."""
+    """One recorded run: its settings, and the allocator's statistics and segments."""
 
     name: str
     alloc_conf: str
@@ -50,10 +50,10 @@ def load(name: str) -> tuple[AllocationStream, dict[str, Run]]:
     """A stream and its recorded runs by name."""
     data = json.loads(gzip.decompress((HISTORIES / f"{name}.json.gz").read_bytes()))
     events: list[int] = []
-    made = 0
+    tensors = 0
     for back in data["events"]:
-        events.append(~(made - back) if back else made)
-        made += not back
+        events.append(~(tensors - back) if back else tensors)
+        tensors += not back
     stream = AllocationStream(
         sizes=[data["sizes"][index] for index in data["tensors"]],
         events=events,
@@ -64,17 +64,21 @@ def load(name: str) -> tuple[AllocationStream, dict[str, Run]]:
 
 
 def _run(data: dict[str, Any]) -> Run:
-    """Undo the differences."""
+    """A run, with its numbers summed up from differences."""
     events, pages = accumulate(data["events"]), accumulate(data["reserved"])
     return Run(
-        data["name"], data["alloc_conf"], data["cap_bytes"], data["retries"],
+        data["name"],
+        data["alloc_conf"],
+        data["cap_bytes"],
+        data["retries"],
         {name: (peak, alive, reserved) for name, (peak, alive, reserved) in data["phases"].items()},
-        list(zip(events, pages, strict=True)), list(accumulate(data["pages"])),
-    )  # fmt: skip
+        list(zip(events, pages, strict=True)),
+        list(accumulate(data["pages"])),
+    )
 
 
 def differences(numbers: list[int]) -> list[int]:
-    """Each number less the one before it."""
+    """Each number minus the one before it."""
     return [b - a for a, b in pairwise([0, *numbers])]
 
 
@@ -110,10 +114,14 @@ def pack(raw: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     index = {size: i for i, size in enumerate(table)}
     rank = {stream: i for i, stream in enumerate(sorted(set(streams)))}
     whole = {
-        "torch": raw["torch"], "gpu": GPU, "sizes": table,
-        "tensors": [index[size] for size in sizes], "marks": marks, "events": back,
+        "torch": raw["torch"],
+        "gpu": GPU,
+        "sizes": table,
+        "tensors": [index[size] for size in sizes],
+        "marks": marks,
+        "events": back,
         "streams": [rank[stream] for stream in streams] if len(rank) > 1 else [],
-    }  # fmt: skip
+    }
     lowest = min(bases, default=0)
     run = {
         "alloc_conf": raw["case"].get("alloc_conf") or "",

@@ -1,4 +1,4 @@
-"""The rules of the allocator, one at a time."""
+"""The rules of the allocator, one per test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def reserved(
 
 
 def test_a_freed_block_is_used_again() -> None:
-    """What is freed stays reserved, and serves the next request that fits."""
+    """A freed block stays reserved, and serves the next request that fits."""
     assert reserved([30, 30], [0, ~0, 1]) == [30, 30, 30]
 
 
@@ -37,7 +37,7 @@ def test_a_large_block_is_split_when_over_1_mib_is_left() -> None:
     assert reserved([30, 29, 1], [0, ~0, 1, 2])[-1] == 32
 
 
-def test_what_is_not_split_off_is_allocated() -> None:
+def test_a_rest_that_is_not_split_off_counts_as_allocated() -> None:
     """A request of 29 MiB that gets a block of 30 counts as 30."""
     stream = AllocationStream([30 * MIB, 29 * MIB], [0, ~0, 1])
     assert history(stream)[-1] == (30 * MIB, 30 * MIB)
@@ -61,25 +61,25 @@ def test_blocks_of_two_segments_are_never_merged() -> None:
     assert reserved([32, 32, 64], [0, 1, ~0, ~1, 2])[-1] == 128
 
 
-def test_the_smallest_block_that_fits_is_taken() -> None:
+def test_the_smallest_block_that_fits_is_used() -> None:
     """With 40 and 30 MiB free, 28 MiB take the 30, and 38 still fit into the 40."""
     assert reserved([40, 30, 28, 38], [0, 1, ~0, ~1, 2, 3])[-1] == 70
 
 
-def test_streams_do_not_share_blocks() -> None:
-    """A block that was made on one stream does not serve another."""
+def test_cuda_streams_do_not_share_blocks() -> None:
+    """A block that was allocated on one CUDA stream does not serve another."""
     stream = AllocationStream([30 * MIB, 30 * MIB], [0, ~0, 1], streams=[0, 7])
     assert history(stream)[-1][1] == 60 * MIB
 
 
 def used(end: int, events: list[int], marks: list[tuple[int, str]]) -> int:
-    """MiB reserved for two tensors of 30 MiB, the first of them used on stream 7."""
+    """MiB reserved for two tensors of 30 MiB, the first of them used on CUDA stream 7."""
     stream = AllocationStream([30 * MIB] * 2, events, marks=marks, uses=[(0, 7, end)])
     return replay(stream).reserved_bytes // MIB
 
 
-def test_a_block_used_on_another_stream_comes_back_when_that_is_done() -> None:
-    """`record_stream` keeps a freed block back until its end, or the next mark."""
+def test_a_block_used_on_another_cuda_stream_is_reused_when_that_is_done() -> None:
+    """`record_stream` delays the reuse of a freed block until its end, or the next mark."""
     assert used(UNTIL_MARK, [0, ~0, 1], []) == 60
     assert used(UNTIL_MARK, [0, ~0, 1], [(2, "a")]) == 30
     assert used(0, [0, ~0, 1], []) == 30
@@ -87,41 +87,41 @@ def test_a_block_used_on_another_stream_comes_back_when_that_is_done() -> None:
     assert used(3, [0, ~0, 1], []) == 60
 
 
-def test_kept_blocks_are_not_allocated() -> None:
-    """torch counts a block as freed when the free is asked for."""
+def test_blocks_that_wait_for_a_cuda_stream_are_not_allocated() -> None:
+    """torch counts a block as freed from the call on."""
     stream = AllocationStream([30 * MIB] * 2, [0, ~0, 1], uses=[(0, 7, UNTIL_MARK)])
     assert replay(stream).allocated_bytes == 30 * MIB
 
 
-def test_use_on_its_own_stream_keeps_nothing_back() -> None:
-    """`record_stream` with the stream that made the tensor does nothing."""
+def test_use_on_its_own_cuda_stream_delays_nothing() -> None:
+    """`record_stream` with the CUDA stream that allocated the tensor does nothing."""
     stream = AllocationStream([30 * MIB] * 2, [0, ~0, 1], streams=[7, 7], uses=[(0, 7, UNTIL_MARK)])
     assert replay(stream).reserved_bytes == 30 * MIB
 
 
-def test_a_cap_brings_kept_blocks_back() -> None:
-    """When memory runs short, the allocator waits for all streams."""
+def test_at_the_cap_the_allocator_waits_for_all_cuda_streams() -> None:
+    """Then blocks that waited for one are free."""
     stream = AllocationStream([30 * MIB] * 2, [0, ~0, 1], uses=[(0, 7, UNTIL_MARK)])
-    found = replay(stream, cap=50 * MIB)
-    assert (found.retries, found.failed_at, found.reserved_bytes) == (1, None, 30 * MIB)
+    footprint = replay(stream, cap=50 * MIB)
+    assert (footprint.retries, footprint.failed_at, footprint.reserved_bytes) == (1, None, 30 * MIB)
 
 
-def test_at_the_cap_free_segments_go_back_to_the_driver() -> None:
-    """A retry frees the whole segments that are cached, then reserves the new one."""
+def test_at_the_cap_free_segments_are_released() -> None:
+    """A retry releases the whole segments that are cached, then reserves the new one."""
     assert reserved([30, 40, 60], [0, 1, ~0, ~1, 2], cap=70 * MIB) == [30, 70, 70, 70, 60]
 
 
-def test_a_segment_in_use_does_not_go_back() -> None:
-    """What is split and partly alive stays, and the run fails where that is too much."""
+def test_a_segment_in_use_is_not_released() -> None:
+    """A split segment with a live block stays, and the run fails where that is too much."""
     stream = AllocationStream([s * MIB for s in (60, 30, 60)], [0, ~0, 1, 2])
-    found = replay(stream, cap=100 * MIB)
-    assert found.failed_at == 3
-    assert found.retries == 1
+    footprint = replay(stream, cap=100 * MIB)
+    assert footprint.failed_at == 3
+    assert footprint.retries == 1
     assert replay(stream, cap=120 * MIB).failed_at is None
 
 
 def test_history_ends_where_memory_ran_out() -> None:
-    """There is a step for each event that was played."""
+    """There is a row for each event before the failure."""
     assert reserved([60, 30, 60], [0, 1, 2], cap=100 * MIB) == [60, 90]
 
 
@@ -140,22 +140,22 @@ def test_rounding_of_oversize_blocks_is_a_setting() -> None:
     assert history(stream, AllocatorSettings.parse(conf))[-1] == (60 * MIB, 60 * MIB)
 
 
-def test_at_the_cap_oversize_blocks_go_first() -> None:
-    """One oversize block that is enough is freed, and the others stay cached, without a retry."""
+def test_at_the_cap_oversize_blocks_are_released_first() -> None:
+    """One oversize block that is enough is released; the others stay cached, without a retry."""
     stream = AllocationStream([s * MIB for s in (100, 60, 30)], [0, 1, ~0, ~1, 2])
-    found = replay(stream, AllocatorSettings.parse("max_split_size_mb:20"), cap=170 * MIB)
+    footprint = replay(stream, AllocatorSettings.parse("max_split_size_mb:20"), cap=170 * MIB)
     steps = reserved([100, 60, 30], [0, 1, ~0, ~1, 2], "max_split_size_mb:20", 170 * MIB)
-    assert (steps[-1], found.retries) == (130, 0)
+    assert (steps[-1], footprint.retries) == (130, 0)
 
 
-def test_several_oversize_blocks_go_where_one_is_not_enough() -> None:
+def test_several_oversize_blocks_are_released_where_one_is_not_enough() -> None:
     """The largest first, until they are as large as the request."""
     sizes, events = [60, 50, 40, 100], [0, 1, 2, ~0, ~1, ~2, 3]
     assert reserved(sizes, events, "max_split_size_mb:20", 160 * MIB)[-1] == 140
 
 
-def test_garbage_collection_frees_what_has_lain_longest() -> None:
-    """Above the threshold, whole segments older than average go before a new one is made."""
+def test_garbage_collection_releases_the_oldest_segments() -> None:
+    """Above the threshold, whole segments of at least average age, before a new one is reserved."""
     sizes, events = [30, 40, 50], [0, ~0, 1, ~1, 2]
     assert reserved(sizes, events, "garbage_collection_threshold:0.5", 100 * MIB)[-1] == 90
     assert reserved(sizes, events, "garbage_collection_threshold:0.9", 200 * MIB)[-1] == 120
@@ -163,39 +163,39 @@ def test_garbage_collection_frees_what_has_lain_longest() -> None:
 
 
 def test_the_size_of_shared_segments_is_a_setting() -> None:
-    """Blocks under 10 MiB are cut from segments of `large_segment_size_mb`."""
+    """Blocks under 10 MiB are split off segments of `large_segment_size_mb`."""
     assert reserved([5], [0], "large_segment_size_mb:40") == [40]
 
 
 def test_phases_have_the_numbers_of_torchs_statistics() -> None:
-    """At each mark: the peak since the last, what is alive, and the peak of what was reserved."""
+    """At each mark: the peak since the last, bytes allocated, and the peak of reserved bytes."""
     stream = AllocationStream(
         [30 * MIB, 20 * MIB], [0, 1, ~1, ~0], marks=[(1, "model"), (3, "fwd"), (4, "bwd")]
     )
-    found = replay(stream)
+    footprint = replay(stream)
     numbers = {
         name: (p.peak_bytes // MIB, p.start_next_bytes // MIB, p.reserved_bytes // MIB)
-        for name, p in found.phases.items()
+        for name, p in footprint.phases.items()
     }
     assert numbers == {"model": (30, 30, 30), "fwd": (50, 30, 50), "bwd": (30, 0, 50)}
-    assert (found.allocated_bytes, found.reserved_bytes) == (50 * MIB, 50 * MIB)
+    assert (footprint.allocated_bytes, footprint.reserved_bytes) == (50 * MIB, 50 * MIB)
 
 
-def test_tensors_without_bytes_are_passed_over() -> None:
-    """torch asks for nothing where a tensor is empty."""
+def test_tensors_without_bytes_are_skipped() -> None:
+    """torch requests nothing for an empty tensor."""
     stream = AllocationStream([0, 30 * MIB, 0], [0, 1, 2, ~0, ~2, ~1], marks=[(3, "fwd")])
-    found = replay(stream)
-    assert (found.allocated_bytes, found.reserved_bytes) == (30 * MIB, 30 * MIB)
-    assert found.phases["fwd"].start_next_bytes == 30 * MIB
+    footprint = replay(stream)
+    assert (footprint.allocated_bytes, footprint.reserved_bytes) == (30 * MIB, 30 * MIB)
+    assert footprint.phases["fwd"].start_next_bytes == 30 * MIB
     assert len(history(stream)) == 6
 
 
-def test_nothing_asked_is_nothing_taken() -> None:
+def test_an_empty_stream_takes_nothing() -> None:
     """An empty stream has an empty footprint."""
     assert replay(AllocationStream([], [])) == Footprint(0, 0, {})
 
 
 @pytest.mark.parametrize("cap", [0, 10 * MIB])
 def test_a_cap_below_the_first_request_fails_at_once(cap: int) -> None:
-    """The event that could not be served is named."""
+    """`failed_at` is the event that could not be served."""
     assert replay(AllocationStream([30 * MIB], [0]), cap=cap).failed_at == 0

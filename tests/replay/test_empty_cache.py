@@ -8,12 +8,12 @@ from gpu_mem_calculator.replay.stream import AllocationStream
 MIB = 2**20
 
 
-def test_what_is_not_in_use_goes_back() -> None:
-    """40 MiB are freed and given back, so 60 more do not come on top of them."""
+def test_segments_that_are_not_in_use_are_released() -> None:
+    """40 MiB are freed and released, so 60 more do not come on top of them."""
     events = [0, ~0, 1]
     marks = [(3, "end")]
-    kept = replay(AllocationStream(sizes=[40 * MIB, 60 * MIB], events=events, marks=marks))
-    given = replay(
+    cached = replay(AllocationStream(sizes=[40 * MIB, 60 * MIB], events=events, marks=marks))
+    emptied = replay(
         AllocationStream(sizes=[40 * MIB, 60 * MIB], events=events, marks=marks, empties=[2])
     )
-    assert (kept.reserved_bytes, given.reserved_bytes) == (100 * MIB, 60 * MIB)
+    assert (cached.reserved_bytes, emptied.reserved_bytes) == (100 * MIB, 60 * MIB)

@@ -20,47 +20,47 @@ def reserved(
 
 
 def test_large_blocks_are_mapped_in_pages_of_20_mib() -> None:
-    """30 MiB take two pages, and the next 10 MiB fit into what is left."""
+    """30 MiB take two pages, and the next 10 MiB fit into the rest."""
     assert reserved([30, 10, 10], [0, 1, 2]) == [40, 40, 60]
 
 
 def test_small_blocks_are_mapped_in_pages_of_2_mib() -> None:
-    """Two blocks of 1 MiB share a page of the small pool's own segment."""
+    """Two blocks of 1 MiB share a page of the small pool's segment."""
     assert reserved([1, 1, 1], [0, 1, 2]) == [2, 2, 4]
 
 
 def test_a_free_end_is_extended() -> None:
-    """A larger request takes the free end and maps only what is missing."""
+    """A larger request uses the free end and maps only the pages that are missing."""
     assert reserved([30, 50], [0, ~0, 1]) == [40, 40, 60]
 
 
 def test_blocks_are_split_to_the_last_512_bytes() -> None:
-    """Nothing is left unsplit, so allocated is what was asked for."""
+    """Every rest is split off, so allocated bytes are the requested ones."""
     stream = AllocationStream([40 * MIB, 40 * MIB - 512], [0, ~0, 1])
     assert history(stream, EXPANDABLE)[-1] == (40 * MIB - 512, 40 * MIB)
 
 
-def test_a_block_that_can_grow_is_taken_last() -> None:
-    """A hole of 40 MiB is taken before a free end of 20, which could become larger."""
+def test_a_block_that_can_grow_is_used_last() -> None:
+    """A hole of 40 MiB is used before a free end of 20, which could grow."""
     sizes = [40, 20, 20, 15, 40]
     events = [0, 1, 2, ~0, ~2, 3, 4]
     assert reserved(sizes, events)[-2:] == [80, 100]
 
 
-def test_each_stream_has_its_own_segment() -> None:
-    """What one stream frees does not serve another."""
+def test_each_cuda_stream_has_a_segment() -> None:
+    """A block freed on one CUDA stream does not serve another."""
     assert reserved([20, 20], [0, ~0, 1], streams=[0, 1])[-1] == 40
 
 
 def test_at_the_cap_empty_pages_are_unmapped() -> None:
-    """Whole free pages go back, and holes are filled from the lowest address on."""
+    """Whole free pages are unmapped, and holes are filled from the lowest address on."""
     sizes, events = [40, 20, 20, 60], [0, 1, 2, ~0, ~2, 3]
     assert reserved(sizes, events, cap=90 * MIB) == [40, 60, 80, 80, 80, 80]
     assert reserved([*sizes, 30], [*events, ~3, 4], cap=90 * MIB)[-1] == 80
 
 
 def test_a_page_in_use_is_not_unmapped() -> None:
-    """A block of 10 MiB holds its page of 20, at either end of what is free."""
+    """A block of 10 MiB keeps its page of 20 mapped, at either end of a free range."""
     sizes, events = [10, 40, 10, 60], [0, 1, 2, ~1, 3]
     assert reserved(sizes, events, cap=100 * MIB)[-1] == 100
     assert (
@@ -69,7 +69,7 @@ def test_a_page_in_use_is_not_unmapped() -> None:
     )
 
 
-def test_the_last_page_may_pass_the_cap() -> None:
+def test_the_last_page_may_exceed_the_cap() -> None:
     """torch checks the request against the cap, and then maps whole pages."""
     assert reserved([50], [0], cap=50 * MIB) == [60]
 
@@ -87,7 +87,7 @@ def test_advice_says_what_it_saves() -> None:
 
 
 def test_no_advice_where_nothing_is_saved() -> None:
-    """A run that fits, or has the setting already, is left alone."""
+    """A run that saves nothing, or has the setting already, gets no advice."""
     stream = AllocationStream([100 * MIB], [0])
     assert advise(stream) == ""
     assert advise(stream, EXPANDABLE) == ""

@@ -1,4 +1,4 @@
-"""The model against recorded histories (torch 2.11.0+cu130, H200): every reserved step."""
+"""The model against recorded histories (torch 2.11.0+cu130, H200): bytes reserved at each event."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIES = [
     (FSDP, "cap-tight"),
     ("prec-tinyllama-1.1b-bf16-autocast", "plain"),
 ]
-"""Runs where the driver put some segments elsewhere than our rule, and a tie went another way."""
+"""Runs where the driver placed some segments elsewhere than our rule, and a tie differed."""
 ROWS = {
     row["id"]: row["measured"]
     for line in (HERE / "ground_truth" / "runs.jsonl").read_text(encoding="utf-8").splitlines()
@@ -30,78 +30,78 @@ ROWS = {
 }
 
 
-class Recorded:
-    """Segments are put where they were put on the GPU."""
+class RecordedAddresses:
+    """Segments are placed at the addresses of the recording."""
 
     def __init__(self, pages: list[int]) -> None:
         self.pages = iter(pages)
 
     def take(self, pages: int) -> int:
-        """The next recorded place."""
+        """The next recorded address."""
         return next(self.pages)
 
     def give_back(self, start: int, pages: int) -> None:
-        """Nothing to do: the record knows what comes next."""
+        """Nothing to do: the recording has the next address."""
 
 
 @pytest.mark.parametrize(("name", "run"), [run for run in RUNS if run not in TIES])
 def test_every_reserved_step_is_that_of_the_gpu(name: str, run: str) -> None:
     """After each of a run's events, as many bytes are reserved as on the GPU."""
     stream, runs = load(name)
-    there = runs[run]
-    here = history(stream, AllocatorSettings.parse(there.alloc_conf), there.cap_bytes)
-    assert [reserved for _, reserved in here] == there.reserved_steps(len(stream.events))
+    recording = runs[run]
+    steps = history(stream, AllocatorSettings.parse(recording.alloc_conf), recording.cap_bytes)
+    assert [reserved for _, reserved in steps] == recording.reserved_steps(len(stream.events))
 
 
 @pytest.mark.parametrize(("name", "run"), TIES)
 def test_with_the_gpus_addresses_ties_go_the_gpus_way(name: str, run: str) -> None:
-    """Where segments lie as on the GPU, every step, retry and phase is the GPU's."""
+    """With segments placed as on the GPU, every event, retry and phase is the GPU's."""
     stream, runs = load(name)
-    there = runs[run]
+    recording = runs[run]
     player = ReplayRun(
-        ReplayPlan(stream, AllocatorSettings.parse(there.alloc_conf)), there.cap_bytes
+        ReplayPlan(stream, AllocatorSettings.parse(recording.alloc_conf)), recording.cap_bytes
     )
-    player.cache.addresses = Recorded(there.pages)  # type: ignore[assignment]
+    player.cache.addresses = RecordedAddresses(recording.pages)  # type: ignore[assignment]
     steps = []
     for event in range(len(stream.events)):
         assert player.advance(event + 1)
         steps.append(player.cache.reserved * UNIT)
-    assert steps == there.reserved_steps(len(stream.events))
-    assert player.cache.retries == there.retries
-    for phase, (peak, alive, reserved) in there.phases.items():
-        found = player.phases[phase]
-        assert (found.peak_bytes, found.start_next_bytes) == (peak, alive)
-        assert found.reserved_bytes == reserved
+    assert steps == recording.reserved_steps(len(stream.events))
+    assert player.cache.retries == recording.retries
+    for phase, (peak, alive, reserved) in recording.phases.items():
+        replayed = player.phases[phase]
+        assert (replayed.peak_bytes, replayed.start_next_bytes) == (peak, alive)
+        assert replayed.reserved_bytes == reserved
 
 
 @pytest.mark.parametrize(("name", "run"), TIES)
 def test_without_them_the_peak_is_still_the_gpus(name: str, run: str) -> None:
-    """A tie that goes another way moves the peak of reserved memory by less than 0.1 %."""
+    """A tie that differs changes the peak of reserved memory by less than 0.1 %."""
     stream, runs = load(name)
-    there = runs[run]
-    found = replay(stream, AllocatorSettings.parse(there.alloc_conf), there.cap_bytes)
-    peak = max(there.reserved_steps(len(stream.events)))
-    assert found.reserved_bytes == pytest.approx(peak, rel=1e-3)
-    assert found.retries == pytest.approx(there.retries, abs=1)
+    recording = runs[run]
+    footprint = replay(stream, AllocatorSettings.parse(recording.alloc_conf), recording.cap_bytes)
+    peak = max(recording.reserved_steps(len(stream.events)))
+    assert footprint.reserved_bytes == pytest.approx(peak, rel=1e-3)
+    assert footprint.retries == pytest.approx(recording.retries, abs=1)
 
 
 @pytest.mark.parametrize(("name", "run"), [run for run in RUNS if run not in TIES])
 def test_phases_and_retries_are_what_torch_reported(name: str, run: str) -> None:
-    """Peaks and retries are those of torch's statistics; blocks of 1 MiB may tie otherwise."""
+    """Peaks and retries are those of torch's statistics, up to ties between blocks of 1 MiB."""
     stream, runs = load(name)
-    there = runs[run]
-    found = replay(stream, AllocatorSettings.parse(there.alloc_conf), there.cap_bytes)
-    assert found.failed_at is None
-    assert found.retries == there.retries
-    for phase, (peak, alive, reserved) in there.phases.items():
-        assert found.phases[phase].reserved_bytes == reserved
-        assert found.phases[phase].peak_bytes == pytest.approx(peak, abs=3 * 2**20)
-        assert found.phases[phase].start_next_bytes == pytest.approx(alive, abs=3 * 2**20)
+    recording = runs[run]
+    footprint = replay(stream, AllocatorSettings.parse(recording.alloc_conf), recording.cap_bytes)
+    assert footprint.failed_at is None
+    assert footprint.retries == recording.retries
+    for phase, (peak, alive, reserved) in recording.phases.items():
+        assert footprint.phases[phase].reserved_bytes == reserved
+        assert footprint.phases[phase].peak_bytes == pytest.approx(peak, abs=3 * 2**20)
+        assert footprint.phases[phase].start_next_bytes == pytest.approx(alive, abs=3 * 2**20)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_needs_is_where_the_gpu_runs_out(name: str) -> None:
-    """The least cap lies between the largest that failed on the GPU and the least that did not."""
+    """The least cap is between the largest that failed on the GPU and the least that did not."""
     stream, _ = load(name)
     needs = needs_bytes(stream)
     assert ROWS[name]["fails_in_bytes"] < needs <= ROWS[name]["survives_in_bytes"] * 1.002

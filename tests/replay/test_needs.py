@@ -1,4 +1,4 @@
-"""The least cap, and properties that hold for any stream."""
+"""The least cap, and properties of any stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_mem_calculator.replay.allocator import history, replay
 from gpu_mem_calculator.replay.needs import needs_bytes
 from gpu_mem_calculator.replay.settings import AllocatorSettings
 from gpu_mem_calculator.replay.stream import UNTIL_MARK, AllocationStream
-from tests.replay.plainly import steps
+from tests.replay.reference_allocator import reference_history
 
 MIB = 2**20
 CONFS = [
@@ -26,12 +26,12 @@ PLAIN = [conf for conf in CONFS if "garbage" not in conf and "expandable" not in
 
 @st.composite
 def streams(draw: st.DrawFn) -> AllocationStream:
-    """Tensors of all sorts of sizes on up to two streams, freed in any order, or not at all."""
+    """Tensors of many sizes on up to two CUDA streams, freed in any order, or not at all."""
     size = st.one_of(
         st.integers(0, 4096), st.integers(1, 40 * MIB), st.integers(1, 20).map(MIB.__mul__)
     )
     sizes = draw(st.lists(size, min_size=1, max_size=40))
-    homes = draw(st.lists(st.integers(0, 1), min_size=len(sizes), max_size=len(sizes)))
+    cuda_streams = draw(st.lists(st.integers(0, 1), min_size=len(sizes), max_size=len(sizes)))
     alive: list[int] = []
     events: list[int] = []
     for tensor in range(len(sizes)):
@@ -44,11 +44,11 @@ def streams(draw: st.DrawFn) -> AllocationStream:
     ends = [draw(st.one_of(st.just(UNTIL_MARK), st.integers(0, len(events)))) for _ in used]
     uses = [(tensor, 5, end) for tensor, end in zip(used, ends, strict=True)]
     marks = [(len(events) // 2, "half"), (len(events), "end")]
-    return AllocationStream(sizes, events, streams=homes, marks=marks, uses=uses)
+    return AllocationStream(sizes, events, streams=cuda_streams, marks=marks, uses=uses)
 
 
 def freed(stream: AllocationStream) -> AllocationStream:
-    """The same, and then everything that is alive is freed."""
+    """The same stream, after which every live tensor is freed."""
     alive = set(stream.events) - {~event for event in stream.events if event < 0}
     rest = [~tensor for tensor in sorted(t for t in alive if t >= 0)]
     return AllocationStream(
@@ -58,7 +58,7 @@ def freed(stream: AllocationStream) -> AllocationStream:
 
 @given(streams(), st.sampled_from(CONFS))
 def test_allocated_is_never_more_than_reserved(stream: AllocationStream, conf: str) -> None:
-    """At each step, and reserved memory is whole pages."""
+    """At each event; and reserved memory is a number of whole pages."""
     for allocated, reserved in history(stream, AllocatorSettings.parse(conf), 2**40):
         assert 0 <= allocated <= reserved
         assert reserved % (2 * MIB) == 0
@@ -66,12 +66,12 @@ def test_allocated_is_never_more_than_reserved(stream: AllocationStream, conf: s
 
 @given(streams(), st.sampled_from(CONFS))
 def test_a_replay_is_the_same_each_time(stream: AllocationStream, conf: str) -> None:
-    """The same stream, chosen and cap give the same footprint, step by step or at once."""
+    """The same stream, settings and cap give the same footprint, event by event or at once."""
     chosen, cap = AllocatorSettings.parse(conf), 200 * MIB
-    found = replay(stream, chosen, cap)
-    assert found == replay(stream, chosen, cap)
+    footprint = replay(stream, chosen, cap)
+    assert footprint == replay(stream, chosen, cap)
     steps = history(stream, chosen, cap)
-    assert max((allocated for allocated, _ in steps), default=0) == found.allocated_bytes
+    assert max((allocated for allocated, _ in steps), default=0) == footprint.allocated_bytes
 
 
 @given(streams(), st.sampled_from(CONFS))
@@ -81,10 +81,10 @@ def test_when_everything_is_freed_nothing_is_allocated(stream: AllocationStream,
 
 
 @given(streams())
-def test_when_everything_is_freed_one_cap_hit_gives_everything_back(
+def test_when_everything_is_freed_reaching_the_cap_releases_everything(
     stream: AllocationStream,
 ) -> None:
-    """Merging leaves whole segments, so what only just fits the cap fits when all else goes."""
+    """Merging leaves whole segments, so a request as large as the cap fits after their release."""
     whole = freed(stream)
     last = len(whole.sizes)
     big = AllocationStream(
@@ -95,46 +95,46 @@ def test_when_everything_is_freed_one_cap_hit_gives_everything_back(
 
 @given(streams(), st.sampled_from(CONFS))
 def test_a_replay_at_the_least_cap_survives(stream: AllocationStream, conf: str) -> None:
-    """What is said to be enough is enough."""
+    """Under the cap that `needs_bytes` returns, no allocation fails."""
     chosen = AllocatorSettings.parse(conf)
     assert replay(stream, chosen, needs_bytes(stream, chosen)).failed_at is None
 
 
 @given(streams(), st.sampled_from(PLAIN))
-def test_the_least_cap_lies_between_allocated_and_reserved(
+def test_the_least_cap_is_between_allocated_and_reserved(
     stream: AllocationStream, conf: str
 ) -> None:
-    """No run needs more than it reserves without a cap, nor less than what is alive at once."""
+    """No run needs more than it reserves without a cap, or less than it has allocated."""
     chosen = AllocatorSettings.parse(conf)
-    free = replay(stream, chosen)
+    uncapped = replay(stream, chosen)
     needs = needs_bytes(stream, chosen)
-    assert replay(stream, chosen, needs).allocated_bytes <= needs <= free.reserved_bytes
+    assert replay(stream, chosen, needs).allocated_bytes <= needs <= uncapped.reserved_bytes
 
 
 def test_an_empty_stream_needs_nothing() -> None:
-    """Nothing asked, nothing needed."""
+    """A stream without events needs 0 bytes."""
     assert needs_bytes(AllocationStream([], [])) == 0
 
 
-def test_a_run_whose_cache_can_go_needs_only_what_is_alive() -> None:
-    """Segments freed whole are given back when the next does not fit."""
+def test_a_run_whose_cache_can_be_released_needs_only_its_live_tensors() -> None:
+    """Whole free segments are released when the next one does not fit."""
     stream = AllocationStream([100 * MIB, 120 * MIB], [0, ~0, 1])
     assert replay(stream).reserved_bytes == 220 * MIB
     assert needs_bytes(stream) == pytest.approx(120 * MIB, rel=0.002)
 
 
 def test_fragments_that_stay_are_needed() -> None:
-    """A segment with a block in use cannot go, so the run needs it beside the next one."""
+    """A segment with a block in use cannot be released, so the run needs it and the next one."""
     stream = AllocationStream([s * MIB for s in (100, 20, 100)], [0, ~0, 1, 2])
     assert needs_bytes(stream) == pytest.approx(200 * MIB, rel=0.002)
 
 
 @settings(max_examples=300)
 @given(streams(), st.sampled_from(CONFS), st.one_of(st.none(), st.integers(2, 150)))
-def test_the_fast_model_is_the_plain_one(
+def test_the_fast_model_equals_the_reference(
     stream: AllocationStream, conf: str, cap: int | None
 ) -> None:
-    """At each step, under any cap, the fast model has what linked blocks as in torch have."""
+    """After each event, under any cap, both have the same bytes allocated and reserved."""
     stream.uses = []
     chosen, most = AllocatorSettings.parse(conf), None if cap is None else cap * 2 * MIB
-    assert history(stream, chosen, most) == steps(stream, chosen, most)
+    assert history(stream, chosen, most) == reference_history(stream, chosen, most)

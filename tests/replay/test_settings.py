@@ -1,4 +1,4 @@
-"""The settings: what torch's variable says, and one sentence for what it would not take."""
+"""The settings in torch's variable, and one sentence for each that torch would refuse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_mem_calculator.replay.settings import AllocatorSettings, AllocatorSetti
 MIB = 2**20
 
 
-def test_no_text_is_torchs_defaults() -> None:
+def test_an_empty_text_is_torchs_defaults() -> None:
     """An empty variable changes nothing."""
     assert AllocatorSettings.parse("") == AllocatorSettings()
 
@@ -23,10 +23,10 @@ def test_settings_are_read_as_torch_reads_them() -> None:
 
 
 def test_sizes_of_segments_and_rounding_are_read() -> None:
-    """The rarer sizes are settings too."""
-    found = AllocatorSettings.parse("max_non_split_rounding_mb:64,large_segment_size_mb:12")
-    assert found.max_non_split_rounding_bytes == 64 * MIB
-    assert found.large_segment_bytes == 12 * MIB
+    """The less common sizes are settings, too."""
+    settings = AllocatorSettings.parse("max_non_split_rounding_mb:64,large_segment_size_mb:12")
+    assert settings.max_non_split_rounding_bytes == 64 * MIB
+    assert settings.large_segment_bytes == 12 * MIB
 
 
 def test_one_number_of_divisions_is_for_all_sizes() -> None:
@@ -37,15 +37,15 @@ def test_one_number_of_divisions_is_for_all_sizes() -> None:
 
 
 def test_a_list_of_divisions_fills_below_its_first_and_above_its_last() -> None:
-    """`[64:8,256:4,>:1]`: what is below 64 MiB too, nothing for 128 MiB, and the rest."""
-    found = AllocatorSettings.parse(
+    """`[64:8,256:4,>:1]`: 8 up to 64 MiB, none for 128 MiB, 4 for 256 MiB, 1 above."""
+    divisions = AllocatorSettings.parse(
         "roundup_power2_divisions:[64:8,256:4,>:1]"
     ).roundup_power2_divisions
-    assert found == (8,) * 7 + (0, 4) + (1,) * 7
+    assert divisions == (8,) * 7 + (0, 4) + (1,) * 7
 
 
-def test_settings_that_move_no_device_memory_are_taken() -> None:
-    """Pinned memory and locks are not the device's memory."""
+def test_settings_that_do_not_change_device_memory_are_accepted() -> None:
+    """Those of pinned memory and locks."""
     assert (
         AllocatorSettings.parse("pinned_use_background_threads:True,backend:native")
         == AllocatorSettings()
@@ -76,7 +76,7 @@ def test_settings_that_move_no_device_memory_are_taken() -> None:
         ("per_process_memory_fraction:0.5", "give the cap in bytes instead"),
     ],
 )
-def test_what_torch_would_not_take_is_one_sentence(text: str, sentence: str) -> None:
+def test_a_setting_that_torch_refuses_is_one_sentence(text: str, sentence: str) -> None:
     """A wrong setting names itself, the rule and the nearest fix."""
     with pytest.raises(AllocatorSettingsError) as caught:
         AllocatorSettings.parse(text)
@@ -84,7 +84,7 @@ def test_what_torch_would_not_take_is_one_sentence(text: str, sentence: str) -> 
     assert sentence in problem
 
 
-def test_all_problems_come_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     """Two wrong settings are two sentences."""
     with pytest.raises(AllocatorSettingsError) as caught:
         AllocatorSettings.parse("expandable_segments:yes,max_split_size_mb:1")

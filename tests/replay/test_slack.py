@@ -1,4 +1,4 @@
-"""What blocks may have beyond their tensors is a bound: never passed, and reached."""
+"""The slack of blocks is a bound: never exceeded, and reached."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from gpu_mem_calculator.replay.slack import slack_bytes
 from gpu_mem_calculator.replay.stream import AllocationStream
 
 CONFS = (
-    "", "expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4",
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:32",
+    "roundup_power2_divisions:4",
     "max_split_size_mb:24,max_non_split_rounding_mb:40",
-)  # fmt: skip
+)
 SIZES = st.one_of(st.integers(0, 4096), st.integers(1, 3 * MIB), st.integers(MIB, 100 * MIB))
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> AllocationStream:
-    """Tensors that are made, and freed in any order."""
+    """Tensors that are allocated, and freed in any order."""
     sizes = draw(st.lists(SIZES, min_size=1, max_size=40))
     events: list[int] = []
     alive: list[int] = []
@@ -37,8 +40,8 @@ def streams(draw: st.DrawFn) -> AllocationStream:
 @pytest.mark.parametrize("conf", CONFS)
 @given(stream=streams())
 @settings(deadline=None)
-def test_blocks_never_have_more(conf: str, stream: AllocationStream) -> None:
-    """At every event, whatever the settings."""
+def test_blocks_never_exceed_the_bound(conf: str, stream: AllocationStream) -> None:
+    """At every event, with any settings."""
     chosen = AllocatorSettings.parse(conf)
     most = slack_bytes(stream, chosen)
     requested = 0
@@ -54,26 +57,26 @@ def _slack(sizes: list[int], events: list[int], conf: str = "") -> int:
 
 
 def test_a_small_block_is_rounded_to_512_bytes() -> None:
-    """1 byte has 511 beyond it."""
+    """The block of 1 byte exceeds it by 511."""
     assert _slack([1], [0]) == 511
 
 
 def test_a_large_block_may_keep_a_mebibyte() -> None:
-    """A rest of 1 MiB or less is not split off."""
+    """A rest of at most 1 MiB is not split off."""
     assert _slack([30 * MIB, 29 * MIB], [0, ~0, 1]) == MIB
 
 
 def test_expandable_segments_split_everything() -> None:
-    """Only rounding is left."""
+    """Only rounding counts."""
     assert _slack([30 * MIB - 1], [0], "expandable_segments:True") == 1
 
 
-def test_only_what_is_alive_together_counts() -> None:
-    """Two blocks that follow each other have no more than one."""
+def test_only_blocks_alive_together_count() -> None:
+    """Two blocks in sequence have no more slack than one."""
     assert _slack([1, 1], [0, ~0, 1, ~1]) == 511
 
 
-def test_start_up_counts_where_it_stays() -> None:
-    """What start-up leaves is alive in the steps; what it frees is not."""
+def test_blocks_of_start_up_count_while_alive() -> None:
+    """Blocks that start-up leaves are alive in the steps; those that it frees are not."""
     stream = AllocationStream([1, 1, 1], [0, 1, ~1, 2], marks=[(3, "startup"), (4, "step")])
     assert slack_bytes(stream, AllocatorSettings()) == 2 * 511

@@ -140,7 +140,7 @@ def test_a_broken_formula_is_not_hidden() -> None:
 
 
 def test_mesh_axes_are_letters() -> None:
-    """A cut over ranks shows in the formula."""
+    """Sharding over ranks shows in the formula."""
     found = explain(full_estimate(_run("fsdp")))
     assert found.letters["dp"] == 8
     assert any("dp" in entry.formula for entry in found.entries)

@@ -274,7 +274,7 @@ def test_what_was_not_replayed_is_said() -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_needs_beyond_the_peak_is_the_allocators(name: str) -> None:
-    """The breakdown has what torch needs above its tensors as a row of its own."""
+    """The breakdown has a row for what torch needs above its tensors."""
     estimate, page = made(name)
     result = estimate.result
     assert result.needs_bytes is not None

@@ -17,7 +17,7 @@ from gpu_mem_calculator.report.html_tables import count, size, table
     ("good", "paper"), ("warn", "paper"), ("bad", "paper"),
 ])  # fmt: skip
 def test_text_has_contrast(scheme: str, word: str, behind: str) -> None:
-    """Text stands out from what is behind it by 4.5 to 1 or more (WCAG 2.2, 1.4.3)."""
+    """The contrast of text is 4.5 to 1 or more (WCAG 2.2, 1.4.3)."""
     colours = _colours(scheme)
     assert _contrast(colours[word], colours[behind]) >= 4.5
 

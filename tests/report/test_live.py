@@ -55,7 +55,7 @@ def test_every_piece_is_safe_in_a_strict_page(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_fills_are_among_the_patterns(name: str) -> None:
-    """Whatever is filled with a pattern finds it."""
+    """Every pattern that a fill refers to is defined."""
     parts = seen(name)["parts"]
     made = set(re.findall(r'id="([\w-]+)"', parts["patterns"]))
     assert set(re.findall(r"url\(#([\w-]+)\)", "".join(parts.values()))) <= made
@@ -74,7 +74,7 @@ def test_pieces_are_those_of_the_report(name: str) -> None:
 
 
 def test_pieces_of_a_server_are_those_of_its_report() -> None:
-    """With its room, its speed, what if, and how to start it."""
+    """A server's report has its capacity, its speed, changes, and the command that starts it."""
     estimate = estimated("vllm")
     found = answers(estimate)
     parts = look(estimate, found, width=1000)["parts"]
@@ -111,7 +111,7 @@ def test_picture_is_as_wide_as_asked(name: str, width: int) -> None:
 
 
 def test_instants_are_named_once() -> None:
-    """Under the columns where there is room for words, else in a list."""
+    """Names are under the columns where they fit, else in a list."""
     assert seen("tiny", 1600)["parts"]["key"] == ""
     assert seen("tiny", 320)["parts"]["key"].count("<li") >= 5
     assert 'class="name' not in seen("tiny", 320)["parts"]["picture"]

@@ -9,7 +9,7 @@ from gpu_mem_calculator.ledger.source import ARITHMETIC
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.instants import InstantColumn, KindSlice, column, note
 from gpu_mem_calculator.report.patterns import PATTERNS
-from gpu_mem_calculator.report.picture import frame, peak_words, short, ticks, timeline
+from gpu_mem_calculator.report.picture import frame, peak_words, short_title, ticks, timeline
 
 
 def test_patterns_tell_kinds_apart_without_colour() -> None:
@@ -62,7 +62,7 @@ def test_words_of_the_picture() -> None:
     one = InstantColumn(
         "backward, dense layers: last layer", "backward", (KindSlice("act", 3 * GIB, ()),)
     )
-    assert short(one) == "dense layers: last layer"
+    assert short_title(one) == "dense layers: last layer"
     assert peak_words(one) == "peak 3.00 GiB: backward, dense layers: last layer"
 
 

@@ -1,4 +1,4 @@
-"""The picture by itself: whole, plain and as wide as asked."""
+"""The picture as a file: self-contained, with literal colours and the given width."""
 
 import re
 from functools import cache
@@ -77,7 +77,7 @@ def test_it_is_as_wide_as_asked(name: str, width: int) -> None:
 
 
 def test_a_server_that_does_not_start_has_no_map() -> None:
-    """There is no room to show."""
+    """A server that does not start has no capacity map."""
     assert not [one for one in drawn("too large").iter() if one.get("class") == "heat"]
 
 

@@ -14,10 +14,10 @@ from gpu_mem_calculator.core.runfile import read, with_settings
 from gpu_mem_calculator.core.stage_replay import survives
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.advice import remedies
-from gpu_mem_calculator.report.bars import bar, gauge, stacked
+from gpu_mem_calculator.report.bars import bar, gauge, stack_widths
 from gpu_mem_calculator.report.headline import card_bytes, sentence
 from gpu_mem_calculator.report.lines import coloured, command, count, plain, size, wrapped
-from gpu_mem_calculator.report.longest_sequence import longest_sequence, room_lines
+from gpu_mem_calculator.report.longest_sequence import length_lines, longest_sequence
 from gpu_mem_calculator.report.parts import parts
 from gpu_mem_calculator.report.text import text_report
 
@@ -126,7 +126,7 @@ def test_host_memory_is_shown_per_node(name: str, words: str) -> None:
 
 @pytest.mark.parametrize("name", ["one gpu", "fsdp"])
 def test_advice_only_where_it_is_needed(name: str) -> None:
-    """A run with room gets no advice; one that does not fit does."""
+    """A run that fits gets no advice; one that does not fit does."""
     made = _made(name)
     assert bool(remedies(made)) is not made.result.fits_on_gpu
 
@@ -170,11 +170,11 @@ def test_the_longest_sequence_fits_and_more_does_not(model: str, seq: int) -> No
 
 def test_where_no_sequence_fits_the_report_says_so() -> None:
     """States alone are more than the card has."""
-    assert plain(room_lines(_made("one gpu"))) == "room: no sequence length fits"
+    assert plain(length_lines(_made("one gpu"))) == "room: no sequence length fits"
 
 
 def _on_a_card(percent: int) -> Estimate:
-    """A run on a card that has so much of what it needs."""
+    """A run on a card with a given share of the memory that it needs."""
     run = {"model": {"name": "llama3.2-1b"}, "training": {"seq_len": 1024}}
     needs = card_bytes(full_estimate(run))
     return full_estimate({**run, "hardware": {"gpu_memory_bytes": needs * percent // 100}})
@@ -193,7 +193,7 @@ def test_tight_is_said_on_both_sides_of_the_limit(percent: int, words: str) -> N
 
 
 def test_a_tight_run_gets_advice_and_a_sentence() -> None:
-    """What would make room; each remedy saves memory and fits."""
+    """Each remedy saves memory and makes the run fit."""
     made = _on_a_card(101)
     assert made.result.fits_on_gpu
     assert sentence(made, "run.json").startswith("run.json is tight: it needs ")
@@ -219,7 +219,7 @@ def test_colour_adds_only_escape_codes() -> None:
 
 @pytest.mark.parametrize(("value", "length"), [(0, 0), (0.001, 1), (5, 5), (10, 10), (99, 10)])
 def test_bar_lengths(value: float, length: int) -> None:
-    """A bar is as long as its share, shows what is there, and never leaves its room."""
+    """A bar is as long as its share, has a mark for any value above 0, and is never too wide."""
     assert len(bar(value, 10, 10)) == length
 
 
@@ -231,7 +231,7 @@ def test_gauge(share: float, filled: int) -> None:
 
 def test_stacked_parts_sum_to_the_rounded_whole() -> None:
     """Rounding parts one by one does not change the length of their sum."""
-    assert sum(stacked([1, 1, 1, 1, 1], 10, 9)) == round(9 * 5 / 10)
+    assert sum(stack_widths([1, 1, 1, 1, 1], 10, 9)) == round(9 * 5 / 10)
 
 
 @pytest.mark.parametrize(

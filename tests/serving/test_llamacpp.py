@@ -1,4 +1,4 @@
-"""llama.cpp: figures of public logs, and of its own code at several builds."""
+"""llama.cpp: figures of public logs, and of llama.cpp's code at several builds."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_compute_buffers_of_its_own_code() -> None:
 
 
 def test_equal_layers_may_be_left_out() -> None:
-    """A search looks at two layers from each end of a stretch: within a few percent of all."""
+    """A search has two layers of each end of equal ones: within a few percent of all."""
     for model, options in (("llama3-70b", {}), ("gemma3-27b", {}), ("qwen3-30b-a3b", {}),
                            ("llama3-8b", {"n_gpu_layers": 12}), ("jamba-v0.1", {})):  # fmt: skip
         one = layout(model, max_seq_len=8192, **options)
@@ -108,8 +108,8 @@ def test_equal_layers_may_be_left_out() -> None:
         assert list(thin) == pytest.approx(list(whole), rel=0.05), model
 
 
-def test_layers_go_to_gpus_from_the_last() -> None:
-    """-ngl counts the output first since b7468; before, it was the last to be moved."""
+def test_the_last_layers_are_on_gpus() -> None:
+    """-ngl counts the output first since b7468; before, it was the last to be offloaded."""
     new, old = (layout("llama3-8b", engine_version=b, n_gpu_layers=10).devices
                 for b in ("b7468", "b7467"))  # fmt: skip
     assert new.layers == (1,) * 23 + (0,) * 9
@@ -143,7 +143,7 @@ def test_cache_by_type() -> None:
 
 
 def test_slots_share_one_cache_or_have_one_each() -> None:
-    """Four slots and one cache unless told; a context is padded to 256 for each slot else."""
+    """Four slots and one cache by default; else the context of each slot is padded to 256."""
     auto = layout("llama3-8b", max_seq_len=10000).cells
     assert (auto.context, auto.sequence, auto.slots, auto.streams) == (10240, 10240, 4, 1)
     apart = layout("llama3-8b", max_seq_len=10000, max_num_seqs=3).cells
@@ -152,7 +152,7 @@ def test_slots_share_one_cache_or_have_one_each() -> None:
     assert (older.context, older.slots, older.streams) == (10016, 1, 1)
 
 
-def test_windows_have_cells_of_their_own() -> None:
+def test_windows_have_separate_cells() -> None:
     """Gemma 3: 1,024 tokens and a micro-batch, padded to 256, in five of six layers; all cells
     before b5429 and with --swa-full.
     """
@@ -167,7 +167,7 @@ def test_windows_have_cells_of_their_own() -> None:
 
 
 def test_a_latent_cache_has_keys_only() -> None:
-    """DeepSeek-V3: 576 values a token and layer; b7831 had the 512 of the latent beside them."""
+    """DeepSeek-V3: 576 values a token and layer; b7831 had the latent's 512 as well."""
     new, old = (served("deepseek-v3", 8, max_seq_len=4096, engine_version=b)
                 for b in ("b7832", "b7831"))  # fmt: skip
     assert sum(one.token_bytes for one in new) == 61 * 576 * 2
@@ -175,7 +175,7 @@ def test_a_latent_cache_has_keys_only() -> None:
 
 
 def test_states_are_kept_for_every_slot() -> None:
-    """Mamba-2 2.7B: fp32, 3 x 5,376 behind the convolution and 128 x 5,120 of the scan."""
+    """Mamba-2 2.7B: fp32, 3 x 5,376 of the convolution and 128 x 5,120 of the scan."""
     one = served("mamba2-2.7b", max_seq_len=4096, max_num_seqs=3)[0]
     assert one.pool_bytes == 64 * 3 * 4 * (3 * 5376 + 128 * 5120)
     assert one.token_bytes == 0

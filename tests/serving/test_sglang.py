@@ -38,14 +38,14 @@ def served(
     if free is not None:
         hardware["available_memory_bytes"] = int(free * GIB)
     section = {"name": model} if isinstance(model, str) else {"config": model}
-    found = full_estimate({"model": section, "inference": {"engine": "sglang", **inference},
+    server = full_estimate({"model": section, "inference": {"engine": "sglang", **inference},
                            "hardware": hardware})  # fmt: skip
-    return found.served[0]
+    return server.served[0]
 
 
-def item(found: ServerMemory, name: str) -> int:
+def item(server: ServerMemory, name: str) -> int:
     """Bytes of one item."""
-    return sum(one.bytes for one in found.items if one.name == name)
+    return sum(one.bytes for one in server.items if one.name == name)
 
 
 def test_public_logs() -> None:
@@ -61,38 +61,37 @@ def test_public_logs() -> None:
             errors.setdefault(name, []).append(error)
     assert sum(map(len, errors.values())) >= 70
     for name, (mean, worst) in BUDGETS.items():
-        found = errors[name]
-        assert sum(found) / len(found) <= mean, name
-        assert max(found) <= worst, name
+        assert sum(errors[name]) / len(errors[name]) <= mean, name
+        assert max(errors[name]) <= worst, name
 
 
-def test_what_is_left_behind_the_pool() -> None:
-    """Llama-3.2-1B, H100, 2025-02: 78.81 GiB free, 7.43 behind the pool and the requests' table."""
-    found = served("llama3.2-1b", engine_version="0.4.3", gpu_memory_utilization=0.88, free=78.81)
-    taken = found.figure(WEIGHTS) + found.pool_bytes + item(found, "table of requests")
-    taken += item(found, "between the pool's buffers")
+def test_what_is_free_after_the_pool() -> None:
+    """Llama-3.2-1B, H100, 2025-02: 78.81 GiB free, 7.43 after the pool and the requests' table."""
+    server = served("llama3.2-1b", engine_version="0.4.3", gpu_memory_utilization=0.88, free=78.81)
+    taken = server.figure(WEIGHTS) + server.pool_bytes + item(server, "table of requests")
+    taken += item(server, "between the pool's buffers")
     assert 78.81 - taken / GIB == pytest.approx(7.43, abs=0.02)
 
 
 def test_an_idle_card_has_as_much_free_as_logs_say() -> None:
     """78.50 to 78.81 GiB of an H100 in SGLang's own logs."""
-    given = served(gpu_memory_utilization=0.8, free=78.58)
-    assert served(gpu_memory_utilization=0.8).tokens == pytest.approx(given.tokens, rel=0.003)
+    options = served(gpu_memory_utilization=0.8, free=78.58)
+    assert served(gpu_memory_utilization=0.8).tokens == pytest.approx(options.tokens, rel=0.003)
 
 
 def test_a_cap_is_exact() -> None:
     """A page more than max_total_tokens is allocated, for padding."""
-    found = served(max_total_tokens=20480)
-    assert found.tokens == 20480
-    assert found.pool_bytes == 20481 * 32 * 2 * 8 * 128 * 2
+    server = served(max_total_tokens=20480)
+    assert server.tokens == 20480
+    assert server.pool_bytes == 20481 * 32 * 2 * 8 * 128 * 2
 
 
-def test_latents_are_not_cut() -> None:
+def test_latents_are_replicated() -> None:
     """DeepSeek-V3: 61 layers of 576 elements on every rank; 35,136 bytes in fp8."""
     for tp, dtype, size in ((8, "auto", 2), (8, "fp8", 1), (16, "fp8", 1)):
-        found = served("deepseek-v3", "b200-180gb-sxm", tensor_parallel_size=tp,
+        server = served("deepseek-v3", "b200-180gb-sxm", tensor_parallel_size=tp,
                        kv_cache_dtype=dtype, quantization="fp8")  # fmt: skip
-        assert found.token_bytes == 61 * 576 * size
+        assert server.token_bytes == 61 * 576 * size
 
 
 def test_sparse_latents_keep_an_index() -> None:
@@ -111,38 +110,38 @@ def test_heads_are_repeated_where_there_are_more_ranks() -> None:
     assert served(tensor_parallel_size=16).token_bytes == 32 * 2 * 128 * 2
 
 
-def test_layers_with_a_window_have_a_pool_of_their_own() -> None:
+def test_layers_with_a_window_have_a_separate_pool() -> None:
     """gpt-oss from 0.5.8 on: 0.8 tokens there for each of the others; before, all alike."""
-    found = served("gpt-oss-20b", gpu_memory_utilization=0.8)
+    server = served("gpt-oss-20b", gpu_memory_utilization=0.8)
     whole = served("gpt-oss-20b", gpu_memory_utilization=0.8, engine_version="0.5.7")
-    windowed = item(found, "keys and values of layers with a window")
-    assert windowed / item(found, "keys and values") == pytest.approx(0.8, abs=1e-4)
-    assert (found.token_bytes, whole.token_bytes) == (12 * 2048, 24 * 2048)
-    assert found.tokens / whole.tokens == pytest.approx(2 / 1.8, rel=0.01)
-    assert found.sequences(131_072) == pytest.approx(found.tokens / 131_072, rel=1e-3)
+    windowed = item(server, "keys and values of layers with a window")
+    assert windowed / item(server, "keys and values") == pytest.approx(0.8, abs=1e-4)
+    assert (server.token_bytes, whole.token_bytes) == (12 * 2048, 24 * 2048)
+    assert server.tokens / whole.tokens == pytest.approx(2 / 1.8, rel=0.01)
+    assert server.sequences(131_072) == pytest.approx(server.tokens / 131_072, rel=1e-3)
 
 
 def test_gemma_keeps_every_token_in_its_windows() -> None:
     """SGLang turns the pool for windows off for Gemma 2 and 3."""
-    found = served("gemma2-9b")
-    assert found.token_bytes == 42 * 2 * 8 * 256 * 2
+    server = served("gemma2-9b")
+    assert server.token_bytes == 42 * 2 * 8 * 256 * 2
 
 
 def test_states_have_slots() -> None:
     """granite-4.0-h-micro on 16 GB: 38 slots of a log, of which a request may hold three."""
     rows = map(json.loads, ROWS.read_text().splitlines())
     row = next(row for row in rows if "granite" in row["id"])
-    found = full_estimate(row["config"]).served[0]
-    assert found.most_sequences == 38 // 3
-    assert any(note.startswith("the states have 38 slots, 3 for each") for note in found.notes)
-    assert found.sequences(1000) == pytest.approx(38 / 3, rel=1e-3)
+    server = full_estimate(row["config"]).served[0]
+    assert server.most_sequences == 38 // 3
+    assert any(note.startswith("the states have 38 slots, 3 for each") for note in server.notes)
+    assert server.sequences(1000) == pytest.approx(38 / 3, rel=1e-3)
 
 
 def test_one_state_a_request_where_no_prefix_is_kept() -> None:
     """Then max_running_requests says how many; a log on a GB10 has all the rest for tokens."""
-    given: dict[str, Any] = {"gpu_memory_utilization": 0.85, "max_num_seqs": 32}
-    shared = served("qwen3.6-27b", **given)
-    alone = served("qwen3.6-27b", disable_radix_cache=True, **given)
+    options: dict[str, Any] = {"gpu_memory_utilization": 0.85, "max_num_seqs": 32}
+    shared = served("qwen3.6-27b", **options)
+    alone = served("qwen3.6-27b", disable_radix_cache=True, **options)
     assert any(note.startswith("the states have 32 slots, 1 for each") for note in alone.notes)
     assert item(alone, "states") == 33 * item(shared, "states") // 51
     assert alone.tokens > shared.tokens
@@ -151,41 +150,41 @@ def test_one_state_a_request_where_no_prefix_is_kept() -> None:
 def test_adapters() -> None:
     """Two adapters of rank 256 on every projection of Llama-3.1-8B: 2.5 GiB.
 
-    A log of 2026-06: 63.48 GiB free behind the weights, 58.26 behind adapters, pool and table.
+    A log of 2026-06: 63.48 GiB free after the weights, 58.26 after adapters, pool and table.
     """
-    found = served(max_lora_rank=256, max_loras=2, max_total_tokens=20480, max_num_seqs=128)
-    assert item(found, "adapters") / GIB == pytest.approx(2.5, abs=0.001)
-    taken = item(found, "adapters") + found.pool_bytes + item(found, "table of requests")
-    taken += item(found, "between the pool's buffers")
+    server = served(max_lora_rank=256, max_loras=2, max_total_tokens=20480, max_num_seqs=128)
+    assert item(server, "adapters") / GIB == pytest.approx(2.5, abs=0.001)
+    taken = item(server, "adapters") + server.pool_bytes + item(server, "table of requests")
+    taken += item(server, "between the pool's buffers")
     assert taken / GIB == pytest.approx(63.48 - 58.26, abs=0.04)
 
 
 @pytest.mark.parametrize("dp", [1, 2])
-def test_attention_that_is_not_cut(dp: int) -> None:
-    """With data-parallel attention a rank has all heads, and its experts are cut as before."""
+def test_data_parallel_attention_is_not_sharded(dp: int) -> None:
+    """With data-parallel attention a rank has all heads, and its experts are sharded as before."""
     inference: dict[str, Any] = {"tensor_parallel_size": 2, "expert_parallel_size": 2}
     if dp > 1:
         inference |= {"enable_dp_attention": True, "data_parallel_size": dp}
-    found = served("qwen3-30b-a3b", **inference)
-    assert found.token_bytes == 48 * 2 * (4 * dp // 2) * 128 * 2
+    server = served("qwen3-30b-a3b", **inference)
+    assert server.token_bytes == 48 * 2 * (4 * dp // 2) * 128 * 2
     whole = served("qwen3-30b-a3b")
-    assert 2 * item(found, "experts") == pytest.approx(item(whole, "experts"), rel=0.001)
-    assert item(found, "attention") == pytest.approx(item(whole, "attention") * dp / 2, rel=0.001)
+    assert 2 * item(server, "experts") == pytest.approx(item(whole, "experts"), rel=0.001)
+    assert item(server, "attention") == pytest.approx(item(whole, "attention") * dp / 2, rel=0.001)
 
 
 def test_a_draft_is_counted_from_0_5_14() -> None:
-    """Its layers are part of a token's bytes then; before, they come out of what is left."""
+    """Its layers are part of a token's bytes then; before, they use memory outside the pool."""
     head = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 4096,
             "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
             "vocab_size": 128256}  # fmt: skip
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "speculative_method": "eagle",
         "speculative_model": head,
         "num_speculative_tokens": 4,
         "gpu_memory_utilization": 0.8,
     }
     alone = served(gpu_memory_utilization=0.8)
-    new, old = served(**given), served(**given, engine_version="0.5.13")
+    new, old = served(**options), served(**options, engine_version="0.5.13")
     drafted = item(new, "draft: keys and values")
     assert drafted == (new.tokens + 1) * 2 * 8 * 128 * 2
     assert new.tokens < alone.tokens * 32 / 33
@@ -195,25 +194,25 @@ def test_a_draft_is_counted_from_0_5_14() -> None:
 
 def test_multi_token_prediction_is_a_layer_more() -> None:
     """DeepSeek-V3's own: 62 layers of cache for 61."""
-    found = served("deepseek-v3", "h200-141gb-sxm", tensor_parallel_size=8, quantization="fp8",
+    server = served("deepseek-v3", "h200-141gb-sxm", tensor_parallel_size=8, quantization="fp8",
                    speculative_method="nextn")  # fmt: skip
-    assert item(found, "draft: keys and values") * 61 == item(found, "keys and values")
+    assert item(server, "draft: keys and values") * 61 == item(server, "keys and values")
 
 
 def test_weights_that_stay_on_the_host() -> None:
-    """cpu_offload_gb of each rank; the pool has them instead."""
-    plain, found = served(enforce_eager=True), served(cpu_offload_gb=4, enforce_eager=True)
-    away = sum(one.bytes for one in found.items if one.place == CPU)
+    """cpu_offload_gb of each rank are in host RAM; the pool grows by as much."""
+    plain, server = served(enforce_eager=True), served(cpu_offload_gb=4, enforce_eager=True)
+    away = sum(one.bytes for one in server.items if one.place == CPU)
     assert away == 4 * GIB
-    assert plain.figure(WEIGHTS) - found.figure(WEIGHTS) == away
-    assert found.pool_bytes - plain.pool_bytes == pytest.approx(away, rel=0.001)
+    assert plain.figure(WEIGHTS) - server.figure(WEIGHTS) == away
+    assert server.pool_bytes - plain.pool_bytes == pytest.approx(away, rel=0.001)
 
 
 def test_a_cache_on_the_host() -> None:
     """hicache_ratio times the pool."""
-    found = served(hicache_ratio=2.0, gpu_memory_utilization=0.8)
-    host = next(one for one in found.items if one.place == CPU)
-    assert host.bytes == 2 * found.pool_bytes
+    server = served(hicache_ratio=2.0, gpu_memory_utilization=0.8)
+    host = next(one for one in server.items if one.place == CPU)
+    assert host.bytes == 2 * server.pool_bytes
 
 
 def test_eager_has_no_graphs() -> None:
@@ -226,7 +225,7 @@ def test_eager_has_no_graphs() -> None:
 def test_a_longer_chunk_needs_more() -> None:
     """Activations grow with the tokens of a prefill, not with the context."""
     one, two = served(chunked_prefill_size=4096), served(chunked_prefill_size=8192)
-    small, large = (item(found, "prefill of a chunk") for found in (one, two))
+    small, large = (item(server, "prefill of a chunk") for server in (one, two))
     assert large == 2 * small
     # gate and up, their product, the output, the input and the residual of 8,192 tokens
     assert large == 8192 * 2 * (3 * 14336 + 3 * 4096)
@@ -234,14 +233,14 @@ def test_a_longer_chunk_needs_more() -> None:
 
 
 def test_stages() -> None:
-    """What does not divide goes to the last stages, one each; before 0.5.6 all to the last."""
-    given: dict[str, Any] = {"tensor_parallel_size": 8, "pipeline_parallel_size": 3,
+    """A remainder of layers is spread over the last stages; before 0.5.6 the last has all of it."""
+    options: dict[str, Any] = {"tensor_parallel_size": 8, "pipeline_parallel_size": 3,
                              "quantization": "fp8"}  # fmt: skip
     file = {"model": {"name": "deepseek-v3"}, "hardware": {"gpu": "h200-141gb-sxm"},
-            "inference": {"engine": "sglang", **given}}  # fmt: skip
+            "inference": {"engine": "sglang", **options}}  # fmt: skip
     layers = [stage.num_layers for stage in full_estimate(file).result.stages]
     assert layers == [20, 20, 21]
-    file["inference"] = {"engine": "sglang", "engine_version": "0.4.9", **given}
+    file["inference"] = {"engine": "sglang", "engine_version": "0.4.9", **options}
     assert [s.num_layers for s in full_estimate(file).result.stages] == [20, 20, 21]
 
 
@@ -302,19 +301,19 @@ def test_the_command_has_what_is_not_default() -> None:
 
 def test_versions_that_were_not_read_say_so() -> None:
     """A newer one has the newest rules."""
-    found = served(engine_version="0.9.0", gpu_memory_utilization=0.8)
-    assert "SGLang 0.9.0 is newer than 0.5.18, whose rules are used" in found.notes
-    assert found.tokens == served(gpu_memory_utilization=0.8).tokens
+    server = served(engine_version="0.9.0", gpu_memory_utilization=0.8)
+    assert "SGLang 0.9.0 is newer than 0.5.18, whose rules are used" in server.notes
+    assert server.tokens == served(gpu_memory_utilization=0.8).tokens
 
 
 def test_needs_is_a_card_it_starts_on() -> None:
     """On a card of needs_bytes, one sequence of the context fits; on less than its weights none."""
-    found = served("qwen2.5-7b", max_seq_len=8192, max_num_seqs=16)
+    server = served("qwen2.5-7b", max_seq_len=8192, max_num_seqs=16)
     file = {
         "model": {"name": "qwen2.5-7b"},
         "inference": {"engine": "sglang", "max_seq_len": 8192, "max_num_seqs": 16,
                       "gpu_memory_utilization": 0.88, "chunked_prefill_size": 8192},
-        "hardware": {"gpu_memory_bytes": int(found.needs_bytes * 1.1)},
+        "hardware": {"gpu_memory_bytes": int(server.needs_bytes * 1.1)},
     }  # fmt: skip
     again = full_estimate(file).served[0]
     assert not again.problem
@@ -332,6 +331,6 @@ def test_more_ranks_hold_more() -> None:
 
 def test_the_ledger_adds_up() -> None:
     """Every item is on the ledger that training has."""
-    found = served()
-    assert int(found.ledger.at(SERVING)) == sum(one.bytes for one in found.items)
-    assert found.figure(POOL) == found.pool_bytes
+    server = served()
+    assert int(server.ledger.at(SERVING)) == sum(one.bytes for one in server.items)
+    assert server.figure(POOL) == server.pool_bytes

@@ -86,7 +86,7 @@ def test_towers_take_from_the_share() -> None:
 
 
 def test_segments() -> None:
-    """24.5 MiB take 26; two of 8 MiB share 20, with room for one of 3; small ones share 2."""
+    """24.5 MiB take 26; two of 8 MiB share 20, with space for one of 3; small ones share 2."""
     assert reserved_bytes([int(24.5 * MIB)]) == 26 * MIB
     assert reserved_bytes([8 * MIB, 8 * MIB, 3 * MIB]) == 20 * MIB
     assert reserved_bytes([8 * MIB, 8 * MIB, 5 * MIB]) == 40 * MIB

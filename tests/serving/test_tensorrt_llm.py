@@ -1,4 +1,4 @@
-"""TensorRT-LLM, both backends: figures that logs and source give."""
+"""TensorRT-LLM, both backends: figures from logs and source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = [
 
 
 def config(model: str, gpu: str = "h100-80gb-sxm", **inference: Any) -> dict[str, Any]:
-    """A run file."""
+    """A run file as a mapping."""
     return {
         "model": {"name": model},
         "inference": {"engine": "tensorrt_llm", **inference},
@@ -36,74 +36,81 @@ def config(model: str, gpu: str = "h100-80gb-sxm", **inference: Any) -> dict[str
 
 
 def served(model: str, gpu: str = "h100-80gb-sxm", **inference: Any) -> ServerMemory:
-    """One rank of it."""
+    """The memory of one rank."""
     return serve(resolve(read(config(model, gpu, **inference))).run)
 
 
-def item(found: ServerMemory, name: str) -> int:
-    """Bytes of one item."""
-    return next(one.bytes for one in found.items if one.name == name)
+def item(memory: ServerMemory, name: str) -> int:
+    """Bytes of the item with this name."""
+    return next(one.bytes for one in memory.items if one.name == name)
 
 
 def errors(figure: str) -> list[float]:
-    """Errors of a figure over the logs, in percent."""
-    found = []
+    """Errors of a figure in each log, in percent."""
+    percents = []
     for row in ROWS:
         if figure in row["measured"]:
             result = estimate(row["config"])
             value = row["measured"][figure]
             assert result.serving is not None
-            found.append(abs(getattr(result.serving, figure) - value) / value * 100)
-    return found
+            percents.append(abs(getattr(result.serving, figure) - value) / value * 100)
+    return percents
 
 
 def test_weights_are_those_of_the_logs() -> None:
-    """Engines and checkpoints: 8 logs within 1 %."""
+    """Weights of engines and checkpoints agree with 8 logs within 1 %."""
     assert max(errors("weights_bytes")) < 1.0
 
 
 def test_activations_are_those_of_the_logs() -> None:
-    """Execution contexts of engines, and one trial run of the PyTorch backend."""
-    found = errors("activation_bytes")
-    assert sum(found) / len(found) < 4.0
-    assert max(found) < 15.0
+    """Execution contexts and one profile run of the PyTorch backend agree with the logs."""
+    percents = errors("activation_bytes")
+    assert sum(percents) / len(percents) < 4.0
+    assert max(percents) < 15.0
 
 
 def test_pools_are_those_of_the_logs() -> None:
-    """What is left for the cache, from the card's size alone."""
-    found = errors("kv_tokens")
-    assert sum(found) / len(found) < 3.0
-    assert max(found) < 6.0
+    """Tokens of the pool follow from the size of the card alone."""
+    percents = errors("kv_tokens")
+    assert sum(percents) / len(percents) < 3.0
+    assert max(percents) < 6.0
 
 
 def test_the_decoder_of_an_engine_is_exact() -> None:
     """0.14 logs 5.76 GB for the decoder and 2.66 GB for buffers of 2,048 sequences."""
-    found = served("qwen2.5-0.5b", "rtx-a4000", engine_version="0.14.0", dtype="fp16",
-                   quantization="int8")  # fmt: skip
-    assert item(found, "decoder") / GIB == pytest.approx(5.76, abs=0.005)
-    assert item(found, "runtime buffers") / GIB == pytest.approx(2.66, abs=0.006)
+    memory = served(
+        "qwen2.5-0.5b", "rtx-a4000", engine_version="0.14.0", dtype="fp16", quantization="int8"
+    )
+    assert item(memory, "decoder") / GIB == pytest.approx(5.76, abs=0.005)
+    assert item(memory, "runtime buffers") / GIB == pytest.approx(2.66, abs=0.006)
 
 
 def test_an_engine_of_one_sequence_has_a_small_decoder() -> None:
     """0.13 logs 2.98 MB and 648 KB for one sequence of 2,048 tokens."""
-    found = served("glm-4-9b", engine_version="0.13.0", dtype="fp16", quantization="int8",
-                   max_seq_len=2048, max_num_seqs=1)  # fmt: skip
-    assert item(found, "decoder") / MIB == pytest.approx(2.98, abs=0.01)
-    assert item(found, "runtime buffers") / 1024 == pytest.approx(648.06, rel=0.015)
+    memory = served(
+        "glm-4-9b",
+        engine_version="0.13.0",
+        dtype="fp16",
+        quantization="int8",
+        max_seq_len=2048,
+        max_num_seqs=1,
+    )
+    assert item(memory, "decoder") / MIB == pytest.approx(2.98, abs=0.01)
+    assert item(memory, "runtime buffers") / 1024 == pytest.approx(648.06, rel=0.015)
 
 
 def test_the_backend_is_the_versions_own() -> None:
-    """Engines before 1.0, PyTorch since; either can be asked for."""
+    """Engines are the default before 1.0, PyTorch since; the run file can choose either."""
     old, new = served("llama3.1-8b", engine_version="0.21.0"), served("llama3.1-8b")
-    asked = served("llama3.1-8b", engine_generation="tensorrt")
-    names = [{one.name for one in found.items} for found in (old, new, asked)]
+    chosen = served("llama3.1-8b", engine_generation="tensorrt")
+    names = [{one.name for one in memory.items} for memory in (old, new, chosen)]
     assert "execution context" in names[0]
     assert "CUDA graphs" in names[1]
     assert "execution context" in names[2]
 
 
 def test_blocks_are_rounded_as_the_version_does() -> None:
-    """Up to the next block until 1.1, down to the last since 1.2."""
+    """Tokens are rounded up to a block until 1.1, down since 1.2."""
     for version, tokens in (("1.1.0", 10016), ("1.2.1", 9984)):
         assert (
             served("llama3.1-8b", engine_version=version, max_total_tokens=10000).tokens == tokens
@@ -126,35 +133,37 @@ def test_blocks_are_rounded_as_the_version_does() -> None:
 def test_a_token_takes_what_the_architecture_says(
     model: str, options: dict[str, Any], expected: int
 ) -> None:
-    """Exact, as the logs print it."""
+    """Bytes of a token are exactly those in the logs."""
     assert served(model, "h200", **options).token_bytes == expected
 
 
 def test_windows_share_the_pool_equally() -> None:
-    """Half for the layers with windows, half for the others: resource_manager.py."""
+    """Layers with windows get half of the pool, the others half: resource_manager.py."""
     full = served("gpt-oss-20b", "h200", quantization="mxfp4")
-    cut = served("gpt-oss-20b", "h200", quantization="mxfp4", max_attention_window=[128, 131072])
-    assert cut.token_bytes * 2 == full.token_bytes
-    assert cut.tokens == pytest.approx(full.tokens, rel=1e-3)
-    assert cut.sequences(1024) == pytest.approx(full.sequences(1024), rel=0.05)
+    windowed = served(
+        "gpt-oss-20b", "h200", quantization="mxfp4", max_attention_window=[128, 131072]
+    )
+    assert windowed.token_bytes * 2 == full.token_bytes
+    assert windowed.tokens == pytest.approx(full.tokens, rel=1e-3)
+    assert windowed.sequences(1024) == pytest.approx(full.sequences(1024), rel=0.05)
 
 
 def test_beams_multiply_a_sequence() -> None:
-    """Every beam has blocks of its own."""
+    """Every beam takes separate blocks."""
     one, four = served("llama3.1-8b"), served("llama3.1-8b", max_beam_width=4)
     assert four.sequences(1024) == pytest.approx(one.sequences(1024) / 4, rel=0.05)
 
 
 def test_stages_have_the_whole_model_together() -> None:
-    """Layers are dealt out as evenly as can be, the first stages one more."""
+    """Layers are split as evenly as possible; the first stages have one more."""
     run = resolve(read(config("qwen2.5-0.5b", pipeline_parallel_size=5))).run
     places = [list(rank_shard(replace(run, stage=stage)).places) for stage in range(5)]
-    assert [len(found) for found in places] == [5, 5, 5, 5, 4]
-    assert [place for found in places for place in found] == list(range(24))
+    assert [len(layers) for layers in places] == [5, 5, 5, 5, 4]
+    assert [place for layers in places for place in layers] == list(range(24))
 
 
 def test_a_draft_takes_weights_and_cache() -> None:
-    """Its keys and values are beside the model's, for the same tokens."""
+    """The draft's keys and values share the model's blocks."""
     alone = served("llama3.1-8b")
     with_draft = served("llama3.1-8b", speculative_method="draft_target",
                         speculative_model="llama3.2-1b", num_speculative_tokens=4)  # fmt: skip
@@ -163,7 +172,7 @@ def test_a_draft_takes_weights_and_cache() -> None:
 
 
 def test_more_tokens_a_pass_leave_less_for_the_cache() -> None:
-    """max_num_tokens decides the trial run."""
+    """max_num_tokens decides the size of the profile run."""
     small = served("llama3.1-8b", max_num_batched_tokens=4096)
     large = served("llama3.1-8b", max_num_batched_tokens=16384)
     assert large.figure("activation") == 4 * small.figure("activation")
@@ -171,16 +180,16 @@ def test_more_tokens_a_pass_leave_less_for_the_cache() -> None:
 
 
 def test_no_graphs_where_none_are_wanted() -> None:
-    """`cuda_graph_config: null`."""
+    """enforce_eager becomes `cuda_graph_config: null`."""
     assert served("llama3.1-8b", enforce_eager=True).figure("graph") == 0
 
 
 def test_the_command_says_what_was_asked_for() -> None:
-    """What has no flag of its own is in a note."""
-    found = served("llama3.1-8b", tensor_parallel_size=2, kv_cache_dtype="fp8", max_num_seqs=64)
-    assert found.command[:2] == ("trtllm-serve", "MODEL")
-    assert " ".join(found.command).count("--tp_size 2") == 1
-    assert any("dtype: fp8" in note for note in found.notes)
+    """Options without a flag are in a note."""
+    memory = served("llama3.1-8b", tensor_parallel_size=2, kv_cache_dtype="fp8", max_num_seqs=64)
+    assert memory.command[:2] == ("trtllm-serve", "MODEL")
+    assert " ".join(memory.command).count("--tp_size 2") == 1
+    assert any("dtype: fp8" in note for note in memory.notes)
 
 
 @pytest.mark.parametrize(
@@ -200,13 +209,13 @@ def test_the_command_says_what_was_asked_for() -> None:
     ],
 )
 def test_what_it_refuses_is_said(options: dict[str, Any], sentence: str) -> None:
-    """One sentence, with the rule."""
+    """Each refusal is one sentence with the rule."""
     with pytest.raises(InputError, match=sentence):
         estimate(config("llama3.1-8b", **options))
 
 
 def test_a_card_that_is_too_small_is_said() -> None:
-    """The engine that ran out of memory on 6 GB (available 0.03 GiB)."""
+    """The engine of a log that ran out of memory on 6 GB (available 0.03 GiB) does not start."""
     row = next(row for row in ROWS if row["measured"].get("fits") is False)
     result = estimate(row["config"])
     assert not result.fits_on_gpu

@@ -1,4 +1,4 @@
-"""TGI: its warm-up, its choices, and the cache it is left with."""
+"""TGI: its warm-up, its defaults, and the cache that remains."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def run(model: str = "llama3.1-8b", gpu: str = "h100-80gb-sxm", **inference: Any
 def served(
     model: str = "llama3.1-8b", gpu: str = "h100-80gb-sxm", **inference: Any
 ) -> ServerMemory:
-    """One rank of it."""
+    """The memory of one rank."""
     return serve(run(model, gpu, **inference))
 
 
 def test_pools_are_those_of_the_logs() -> None:
-    """Six of seven logs within 5 %; two ranks whose sums overtake each other are 8 % off."""
+    """Six of seven logs agree within 5 %; two ranks whose all-reduces interleave are 8 % off."""
     for row in COMPARED:
         result = estimate(row["config"]).serving
         assert result is not None
@@ -61,16 +61,16 @@ def test_pools_are_those_of_the_logs() -> None:
     [("2.2.0", 0.95), ("2.4.1", 0.90), ("3.0.1", 0.95), ("3.2.3", 0.93), ("3.3.7", 0.90)],
 )
 def test_each_version_keeps_its_own_room_back(version: str, room: float) -> None:
-    """TGI_WIGGLE_ROOM went up and down."""
+    """TGI_WIGGLE_ROOM has a value for each version."""
     assert wiggle_room(run(engine_version=version)) == room
 
 
 def test_since_3_0_a_share_of_the_card_stays_free() -> None:
-    """(1 - 0.90) of the card at least, whatever the model."""
-    found = run(max_num_batched_tokens=4096)
-    result = serve(found)
+    """At least (1 - 0.90) of the card stays free for any model."""
+    tgi_run = run(max_num_batched_tokens=4096)
+    result = serve(tgi_run)
     used = sum(item.bytes for item in result.items if item.figure != "graph")
-    assert used == pytest.approx(found.card_bytes * 0.90, abs=result.token_bytes)
+    assert used == pytest.approx(tgi_run.card_bytes * 0.90, abs=result.token_bytes)
 
 
 @pytest.mark.parametrize(
@@ -78,84 +78,86 @@ def test_since_3_0_a_share_of_the_card_stays_free() -> None:
     [("h100-80gb-sxm", 59870), ("a100-80gb-sxm", 20755), ("l4", 8049), ("rtx-4090", 4096)],
 )
 def test_the_launcher_chooses_what_the_card_computes_in_a_second(gpu: str, tokens: int) -> None:
-    """Its own figures for each card; 4,096 where it knows none."""
+    """The launcher has a figure for each card, and 4,096 tokens for others."""
     assert prefill_tokens(run(gpu=gpu)) == tokens
 
 
 def test_2_x_takes_the_longest_prompt_and_50_more() -> None:
-    """As logged: 4095, 4096 and 4145."""
-    found = run(engine_version="2.0.3")
-    assert prefill_tokens(found) == 4145
-    assert warm_tokens(found) == 8192
+    """The lengths are those of the log: 4095, 4096 and 4145."""
+    tgi_run = run(engine_version="2.0.3")
+    assert prefill_tokens(tgi_run) == 4145
+    assert warm_tokens(tgi_run) == 8192
 
 
 def test_1_4_has_the_same_lengths_for_every_model() -> None:
-    """1,024 of 2,048 tokens, four prompts at once, and no CUDA graphs unless they are asked for."""
-    found = run(engine_version="1.4.5")
-    assert prefill_tokens(found) == 4096
-    assert warm_tokens(found) == 4 * 2048
-    assert graph_sizes(found) == ()
+    """1,024 of 2,048 tokens, four prompts of a prefill, and CUDA graphs only on request."""
+    tgi_run = run(engine_version="1.4.5")
+    assert prefill_tokens(tgi_run) == 4096
+    assert warm_tokens(tgi_run) == 4 * 2048
+    assert graph_sizes(tgi_run) == ()
     assert graph_sizes(run(engine_version="2.0.0")) == (1, 2, 4, 8, 16, 32)
 
 
 def test_awq_is_added_up_in_eight_parts_until_marlin() -> None:
-    """Eight times gate and up of 4,096 tokens, of which logits can take the place."""
-    given = {"max_num_batched_tokens": 4096, "max_total_tokens": 2048, "max_input_tokens": 1024}
+    """Partial sums are eight times gate and up of 4,096 tokens; logits can reuse them."""
+    options = {"max_num_batched_tokens": 4096, "max_total_tokens": 2048, "max_input_tokens": 1024}
     sizes = {}
     for version, gpu in (("2.0.4", "a10g"), ("2.2.0", "a10g"), ("2.2.0", "t4")):
-        for how in ("awq", "none"):
-            found = run(gpu=gpu, engine_version=version, quantization=how, dtype="fp16", **given)
-            sizes[version, gpu, how] = warm_up_bytes(found, rank_shard(found))
+        for quantization in ("awq", "none"):
+            tgi_run = run(
+                gpu=gpu, engine_version=version, quantization=quantization, dtype="fp16", **options
+            )
+            sizes[version, gpu, quantization] = warm_up_bytes(tgi_run, rank_shard(tgi_run))
     assert sizes["2.0.4", "a10g", "awq"] > sizes["2.0.4", "a10g", "none"] + 2**30
     assert sizes["2.2.0", "a10g", "awq"] == sizes["2.2.0", "a10g", "none"]
     assert sizes["2.2.0", "t4", "awq"] == sizes["2.0.4", "a10g", "awq"]
 
 
 def test_a_full_card_gets_by_with_less() -> None:
-    """Cached segments are given back, down to what is alive at once."""
-    found = run(engine_version="2.2.0", max_total_tokens=8192)
-    own = rank_shard(found)
-    most, least = warm_up_bytes(found, own), least_bytes(found, own)
+    """Cached segments are released, down to what is alive at once."""
+    tgi_run = run(engine_version="2.2.0", max_total_tokens=8192)
+    shard = rank_shard(tgi_run)
+    most, least = warm_up_bytes(tgi_run, shard), least_bytes(tgi_run, shard)
     assert least < most
-    assert least <= warm_up_bytes(found, own, (least + most) // 2) <= (least + most) // 2
-    assert warm_up_bytes(found, own, least - 1) == most
+    assert least <= warm_up_bytes(tgi_run, shard, (least + most) // 2) <= (least + most) // 2
+    assert warm_up_bytes(tgi_run, shard, least - 1) == most
 
 
 def test_gemma_3_is_shown_a_picture() -> None:
     """Masks of ten bytes for every pair of tokens stay while the text runs."""
     options = {"gpu": "a100-80gb-sxm", "max_num_batched_tokens": 16000}
-    seen, text = run("gemma3-12b-it", **options), run("gemma3-12b", **options)
-    more = warm_up_bytes(seen, rank_shard(seen)) - warm_up_bytes(text, rank_shard(text))
+    with_image, text = run("gemma3-12b-it", **options), run("gemma3-12b", **options)
+    more = warm_up_bytes(with_image, rank_shard(with_image)) - warm_up_bytes(text, rank_shard(text))
     assert 10 * 16000**2 <= more < 16 * 16000**2
 
 
 def test_heads_decide_the_kernels_and_kernels_the_blocks() -> None:
-    """flashinfer in pages of one token; flash decoding for head sizes it does not know."""
+    """flashinfer has blocks of one token; flash decoding runs head sizes it does not support."""
     assert attention_kernels(run()) == "flashinfer"
     assert attention_kernels(run("phi-2")) == "flashdecoding"
     assert attention_kernels(run(engine_version="2.2.0")) == "paged"
 
 
 def test_all_logits_were_made_until_3_0() -> None:
-    """And with enable_prefill_logprobs since; a copy of them until 2.4."""
-    given = {"max_num_batched_tokens": 4096, "max_total_tokens": 4096, "max_input_tokens": 4095}
+    """Later versions do so with enable_prefill_logprobs; until 2.4 there is a copy of them."""
+    options = {"max_num_batched_tokens": 4096, "max_total_tokens": 4096, "max_input_tokens": 4095}
     sizes = {}
     for version in ("2.2.0", "2.4.0", "3.3.7"):
-        found = run(engine_version=version, **given)
-        sizes[version] = warm_up_bytes(found, rank_shard(found))
-    found = run(enable_prefill_logprobs=True, **given)
+        tgi_run = run(engine_version=version, **options)
+        sizes[version] = warm_up_bytes(tgi_run, rank_shard(tgi_run))
+    tgi_run = run(enable_prefill_logprobs=True, **options)
     logits = 4096 * 128256 * 2
     # 128 MiB are flashinfer's
     assert sizes["2.2.0"] - sizes["2.4.0"] == pytest.approx(logits - 128 * 2**20, rel=0.02)
     assert sizes["2.4.0"] - sizes["3.3.7"] == pytest.approx(logits, rel=0.02)
-    assert warm_up_bytes(found, rank_shard(found)) == sizes["2.4.0"]
+    assert warm_up_bytes(tgi_run, rank_shard(tgi_run)) == sizes["2.4.0"]
 
 
 def test_a_warm_up_is_as_large_as_its_layer() -> None:
-    """Seven rows of hidden states, q, k, v and the feed-forward of 4,096 tokens."""
-    found = run(max_num_batched_tokens=4096)
+    """It has seven rows of hidden states, q, k, v and the feed-forward of 4,096 tokens."""
+    tgi_run = run(max_num_batched_tokens=4096)
     live = 4096 * 2 * (7 * 4096 + 4 * 14336)
-    got = warm_up_bytes(found, rank_shard(found)) - (128 + 32) * 2**20
+    got = warm_up_bytes(tgi_run, rank_shard(tgi_run)) - (128 + 32) * 2**20
     assert live <= got < 1.15 * live
 
 
@@ -172,14 +174,14 @@ def test_a_warm_up_is_as_large_as_its_layer() -> None:
 def test_a_token_takes_what_the_architecture_says(
     model: str, options: dict[str, Any], expected: int
 ) -> None:
-    """Exact."""
+    """Bytes of a token are exact."""
     assert served(model, **options).token_bytes == expected
 
 
 def test_a_tied_head_is_loaded_again() -> None:
-    """The embedding has a row more, and the head is a tensor of its own."""
-    found = served("llama3.2-1b")
-    weights = sum(item.bytes for item in found.items if item.figure == "weights")
+    """The embedding has one more row, and the head is a separate tensor."""
+    memory = served("llama3.2-1b")
+    weights = sum(item.bytes for item in memory.items if item.figure == "weights")
     assert weights == pytest.approx((1235814400 + 128256 * 2048) * 2, rel=0.002)
 
 
@@ -190,14 +192,14 @@ def test_fp8_of_its_own_leaves_attention_and_the_ends() -> None:
 
 
 def test_max_total_tokens_is_of_one_request() -> None:
-    """Not a cap on the cache, as it is elsewhere."""
-    found = served(max_total_tokens=8192, max_input_tokens=8000, max_num_batched_tokens=8192)
-    assert found.max_seq_len == 8192
-    assert found.tokens > 8192
+    """It does not limit the cache, unlike in other servers."""
+    memory = served(max_total_tokens=8192, max_input_tokens=8000, max_num_batched_tokens=8192)
+    assert memory.max_seq_len == 8192
+    assert memory.tokens > 8192
 
 
 def test_the_longest_request_must_fit_in_the_warm_up() -> None:
-    """Its cache is as long as the longest request, so TGI does not start."""
+    """The warm-up's cache is as long as the longest request, so TGI does not start."""
     assert (
         "prefill tokens"
         in served(gpu="l4", max_total_tokens=100000, max_num_batched_tokens=4096).problem
@@ -206,19 +208,19 @@ def test_the_longest_request_must_fit_in_the_warm_up() -> None:
 
 
 def test_a_prefill_that_does_not_fit_is_said() -> None:
-    """With TGI's own words."""
+    """The problem is in TGI's words."""
     assert "prefill tokens" in served("llama3.1-70b").problem
 
 
 def test_graphs_can_be_turned_off() -> None:
-    """`--cuda-graphs 0`."""
+    """The command has `--cuda-graphs 0`, and no graphs are captured."""
     assert served(cuda_graphs=[0]).figure("graph") == 0
     assert served(enforce_eager=True).figure("graph") == 0
     assert served().figure("graph") > 0
 
 
 def test_the_command_says_what_was_asked_for() -> None:
-    """And nothing that was not."""
+    """The command has the run file's options, and no others."""
     words = " ".join(served(tensor_parallel_size=2, quantization="int8", max_total_tokens=4096,
                             max_input_tokens=4000).command)  # fmt: skip
     assert words.startswith("text-generation-launcher --model-id MODEL --num-shard 2")
@@ -241,12 +243,12 @@ def test_the_command_says_what_was_asked_for() -> None:
     ],
 )
 def test_what_it_refuses_is_said(options: dict[str, Any], sentence: str) -> None:
-    """One sentence, with the rule."""
+    """Each refusal is one sentence with the rule."""
     with pytest.raises(InputError, match=sentence):
         run(**options)
 
 
 def test_states_are_not_served() -> None:
-    """Mamba has no paged cache in TGI."""
+    """Mamba has no paged cache in TGI, and is refused."""
     with pytest.raises(InputError, match="TGI does not serve"):
         run("mamba2-2.7b")

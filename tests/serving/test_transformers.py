@@ -63,7 +63,7 @@ def test_a_window_bounds_the_cache() -> None:
 
 
 def test_latent_attention_caches_its_latents() -> None:
-    """64 numbers and 16 with a position for each token, whatever the heads."""
+    """64 numbers and 16 with a position for each token, for any number of heads."""
     found = full_estimate(served("deepseek_v3")).ledger
     assert cached(found, "prefill.scores") == 3 * 3 * 512 * (64 + 16) * 2
 
@@ -103,7 +103,7 @@ def test_formulas_are_written_with_letters(family: str) -> None:
 
 
 def test_config_objects_are_a_run() -> None:
-    """An InferenceConfig beside a ModelConfig."""
+    """An InferenceConfig with a ModelConfig."""
     result = estimate(ModelConfig(name="gpt2"), InferenceConfig(prompt_len=64, new_tokens=4))
     assert result.peak_phase in ("prefill", "decode")
     assert result.trainable_parameters == 0
@@ -143,7 +143,7 @@ def test_what_generate_does_not_act_on_is_refused(section: dict[str, Any], said:
 
 
 def test_a_run_is_training_or_inference() -> None:
-    """Sections of training beside inference are refused, each with what to do."""
+    """Sections of training with inference are refused, each with what to do."""
     data = served() | {"training": {"batch_size": 1}, "parallelism": {"data_parallel_size": 1}}
     with pytest.raises(InputError) as caught:
         estimate(data)

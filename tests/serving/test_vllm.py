@@ -28,15 +28,15 @@ BUDGETS = {"weights_bytes": (0.4, 5), "activation_bytes": (1.2, 17), "non_torch_
 
 
 def test_public_logs() -> None:
-    """Weights, activations, pools and tokens of 52 start-ups, 0.6.6 to 0.19.0, are the logs'."""
+    """Weights, activations, pools and tokens agree with logs of 52 start-ups, 0.6.6 to 0.19.0."""
     errors: dict[str, list[float]] = {}
     for line in ROWS.read_text().splitlines():
         row = json.loads(line)
         resolved = resolve_inference(read(row["config"]))
         stage = row["rank"] if resolved.run.mesh.pp > 1 else 0
-        found = serving_result(serve(replace(resolved.run, stage=stage)))
+        result = serving_result(serve(replace(resolved.run, stage=stage)))
         for key, value in row["measured"].items():
-            errors.setdefault(key, []).append(100 * abs(getattr(found, key) - value) / value)
+            errors.setdefault(key, []).append(100 * abs(getattr(result, key) - value) / value)
     assert errors.keys() == BUDGETS.keys()
     for key, (mean, worst) in BUDGETS.items():
         assert sum(errors[key]) / len(errors[key]) < mean, key
@@ -44,7 +44,7 @@ def test_public_logs() -> None:
 
 
 def test_eager_has_no_graphs_and_named_activations() -> None:
-    """enforce_eager: nothing is captured, and layers keep more by name."""
+    """With enforce_eager nothing is captured, and layers keep more tensors alive."""
     eager = served("llama2-7b", engine_version="0.19.0", enforce_eager=True)
     compiled = served("llama2-7b", engine_version="0.19.0")
     assert eager.figure(GRAPHS) == 0
@@ -52,22 +52,27 @@ def test_eager_has_no_graphs_and_named_activations() -> None:
 
 
 def test_graphs_are_taken_off_from_020() -> None:
-    """Until 0.19 graphs come on top of the share, from 0.20 they are part of it."""
+    """Until 0.19 graphs are on top of the share, from 0.20 on part of it."""
     for version, part in (("0.19.0", 0), ("0.20.0", 1)):
-        found = served("llama4-scout", tensor_parallel_size=8, engine_version=version,
-                       gpu_memory_utilization=0.9)  # fmt: skip
+        memory = served(
+            "llama4-scout",
+            tensor_parallel_size=8,
+            engine_version=version,
+            gpu_memory_utilization=0.9,
+        )
         share = -(-9 * run().card_bytes // 10)
-        held = sum(found.figure(name) for name in (WEIGHTS, ACTIVATION, NON_TORCH))
-        assert abs(share - held - part * found.figure(GRAPHS) - found.pool_bytes) <= 1
+        deducted = sum(memory.figure(name) for name in (WEIGHTS, ACTIVATION, NON_TORCH))
+        assert abs(share - deducted - part * memory.figure(GRAPHS) - memory.pool_bytes) <= 1
 
 
 def test_sums_are_fused_on_hopper_from_017() -> None:
-    """FlashInfer's workspaces: three of 512 MiB, on Hopper without a pipeline."""
+    """FlashInfer has three workspaces of 512 MiB, on Hopper without a pipeline."""
 
     def workspaces(gpu: str, version: str, tp: int, pp: int = 1) -> int:
-        found = served(gpu=gpu, engine_version=version, tensor_parallel_size=tp,
-                       pipeline_parallel_size=pp)  # fmt: skip
-        return item(found, "workspaces of fused sums")
+        memory = served(
+            gpu=gpu, engine_version=version, tensor_parallel_size=tp, pipeline_parallel_size=pp
+        )
+        return item(memory, "workspaces of fused sums")
 
     assert workspaces("h100-80gb-sxm", "0.19.0", 2) == 1536 * MIB
     assert workspaces("h100-80gb-sxm", "0.16.0", 2) == 0
@@ -76,10 +81,10 @@ def test_sums_are_fused_on_hopper_from_017() -> None:
 
 
 def test_too_little_is_free_to_start() -> None:
-    """vLLM refuses to start where less is free than its share, and the sentence names a share."""
-    found = served(free=60, engine_version="0.11.0")
-    assert "gpu_memory_utilization=0.9 asks for 71.2" in found.problem
-    assert found.problem.endswith("use 0.73")
+    """vLLM does not start if less than its share is free; the sentence names one that fits."""
+    memory = served(free=60, engine_version="0.11.0")
+    assert "gpu_memory_utilization=0.9 asks for 71.2" in memory.problem
+    assert memory.problem.endswith("use 0.73")
     assert served(free=60, engine_version="0.11.0", gpu_memory_utilization=0.73).problem == ""
 
 
@@ -93,33 +98,38 @@ def test_a_context_that_the_pool_cannot_hold() -> None:
 
 
 def test_graphs_that_find_no_room() -> None:
-    """Before 0.20 a share of nearly all leaves nothing for the graphs behind the cache."""
-    found = served(engine_version="0.11.0", gpu_memory_utilization=0.99)
-    assert "graphs are captured behind the cache" in found.problem
+    """Before 0.20 a share near 1 leaves no memory for graphs, which follow the cache."""
+    memory = served(engine_version="0.11.0", gpu_memory_utilization=0.99)
+    assert "graphs are captured behind the cache" in memory.problem
 
 
 def test_a_pool_that_was_given() -> None:
-    """kv_cache_memory_bytes is the pool, whatever the share."""
-    found = served(engine_version="0.11.0", kv_cache_memory_bytes=8 * GIB)
-    assert (found.pool_bytes, found.tokens) == (8 * GIB, 65536)
+    """kv_cache_memory_bytes is the pool for any share."""
+    memory = served(engine_version="0.11.0", kv_cache_memory_bytes=8 * GIB)
+    assert (memory.pool_bytes, memory.tokens) == (8 * GIB, 65536)
 
 
 def test_the_stage_with_the_least_room_decides() -> None:
-    """Four stages: every one holds the tokens of the last, which samples."""
-    how = run(pipeline_parallel_size=4, engine_version="0.19.0", gpu_memory_utilization=0.95)
-    stages = [serve(replace(how, stage=stage)) for stage in range(4)]
+    """All four stages hold as many tokens as the last, which samples."""
+    server_run = run(pipeline_parallel_size=4, engine_version="0.19.0", gpu_memory_utilization=0.95)
+    stages = [serve(replace(server_run, stage=stage)) for stage in range(4)]
     assert len({one.tokens for one in stages}) == 1
     assert min(stages, key=lambda one: one.pool_bytes) is stages[3]
     assert stages[1].pool_bytes > stages[0].pool_bytes  # an embedding less
 
 
 def test_experts_are_spread_or_cut() -> None:
-    """Over the ranks of all copies: whole ones or slices of all; routers are on every rank."""
+    """Replicas share experts: whole ones, or slices of all; routers are on every rank."""
 
     def experts(**more: Any) -> int:
-        found = served("qwen3-30b-a3b", engine_version="0.11.0", data_parallel_size=2,
-                       tensor_parallel_size=2, **more)  # fmt: skip
-        return item(found, "experts")
+        memory = served(
+            "qwen3-30b-a3b",
+            engine_version="0.11.0",
+            data_parallel_size=2,
+            tensor_parallel_size=2,
+            **more,
+        )
+        return item(memory, "experts")
 
     assert experts() == experts(expert_parallel_size=4)
     alone = served("qwen3-30b-a3b", engine_version="0.11.0")
@@ -128,41 +138,49 @@ def test_experts_are_spread_or_cut() -> None:
 
 
 def test_the_experts_workspace_stays_from_014() -> None:
-    """Sampling finds it still there: 8 rows of 2,048 and 2,048 for each of 8,192 tokens."""
-    found = served("qwen3-30b-a3b", engine_version="0.19.0")
-    assert item(found, "workspace of the experts") == 8192 * 8 * 4096 * 2
+    """It is alive during sampling: 8 rows of 2,048 and 2,048 for each of 8,192 tokens."""
+    memory = served("qwen3-30b-a3b", engine_version="0.19.0")
+    assert item(memory, "workspace of the experts") == 8192 * 8 * 4096 * 2
     assert item(served("qwen3-30b-a3b", engine_version="0.11.0"), "workspace of the experts") == 0
 
 
 def test_weights_in_the_hosts_memory() -> None:
-    """cpu_offload_gb moves weights off the card and onto the host, and the pool grows by it."""
-    here, away = served(engine_version="0.11.0"), served(engine_version="0.11.0", cpu_offload_gb=4)
-    assert here.figure(WEIGHTS) - away.figure(WEIGHTS) == 4 * GIB
-    assert away.pool_bytes - here.pool_bytes == 4 * GIB
-    assert sum(one.bytes for one in away.items if one.place == CPU) == 4 * GIB
+    """cpu_offload_gb moves weights from the card to the host, and the pool grows by it."""
+    plain, offloaded = (
+        served(engine_version="0.11.0"),
+        served(engine_version="0.11.0", cpu_offload_gb=4),
+    )
+    assert plain.figure(WEIGHTS) - offloaded.figure(WEIGHTS) == 4 * GIB
+    assert offloaded.pool_bytes - plain.pool_bytes == 4 * GIB
+    assert sum(one.bytes for one in offloaded.items if one.place == CPU) == 4 * GIB
 
 
 def test_the_least_card() -> None:
-    """A card of needs_bytes serves one sequence of max_seq_len, one of 16 MiB less does not."""
-    how = run("qwen3-32b", engine_version="0.11.0", max_seq_len=16000, max_num_seqs=64,
-              max_num_batched_tokens=4096)  # fmt: skip
-    needs = serve(how).needs_bytes
+    """A card of needs_bytes serves one sequence of max_seq_len; one with 16 MiB less does not."""
+    server_run = run(
+        "qwen3-32b",
+        engine_version="0.11.0",
+        max_seq_len=16000,
+        max_num_seqs=64,
+        max_num_batched_tokens=4096,
+    )
+    needs = serve(server_run).needs_bytes
     for card, starts in ((needs, True), (needs - 16 * MIB, False)):
-        found = serve(replace(how, card_bytes=card, free_bytes=card))
-        assert (found.problem == "") is starts
+        memory = serve(replace(server_run, card_bytes=card, free_bytes=card))
+        assert (memory.problem == "") is starts
 
 
 def test_every_item_has_a_figure_and_a_source() -> None:
-    """The parts add up to the share, and each names where its figure comes from."""
-    found = served("deepseek-v2-lite", engine_version="0.11.0", max_seq_len=8192)
+    """The items sum to the share, and each names its source."""
+    memory = served("deepseek-v2-lite", engine_version="0.11.0", max_seq_len=8192)
     share = -(-9 * run().card_bytes // 10)
     figures = (WEIGHTS, ACTIVATION, NON_TORCH, POOL)
-    assert abs(sum(found.figure(name) for name in figures) - share) <= 1
-    assert all(one.source.text for one in found.items)
+    assert abs(sum(memory.figure(name) for name in figures) - share) <= 1
+    assert all(one.source.text for one in memory.items)
 
 
 def test_full_estimate_shows_a_server() -> None:
-    """The verdict of the whole calculator is the engine's."""
+    """The verdict of the full estimate is the engine's."""
     fits = full_estimate({"model": {"name": "llama3.1-8b"}, "inference": {"engine": "vllm"},
                           "hardware": {"gpu": "h100-80gb-sxm"}})  # fmt: skip
     assert fits.result.fits_on_gpu

@@ -1,4 +1,4 @@
-"""vLLM: what it chooses by version and card, what it refuses, and the command."""
+"""vLLM: defaults by version and card, what it refuses, and the command."""
 
 from __future__ import annotations
 
@@ -26,32 +26,35 @@ from .vllm_servers import R1, item, run, served
 )  # fmt: skip
 def test_sampling_by_version(version: str, bytes_each: int) -> None:
     """Sorting takes 38 bytes a logit, FlashInfer 14, the newer worker 6, then 2."""
-    how = apply_defaults(run("qwen3-8b", engine_version=version))
-    logits = 1024 * how.arch.vocab
-    assert sum(size for _, size, _ in sampler.sampling_parts(how, 2)) == bytes_each * logits
+    resolved = apply_defaults(run("qwen3-8b", engine_version=version))
+    logits = 1024 * resolved.arch.vocab
+    assert sum(size for _, size, _ in sampler.sampling_parts(resolved, 2)) == bytes_each * logits
 
 
 def test_flashinfer_where_it_is_installed() -> None:
-    """Before 0.21 it samples where someone says so, and the command says so, too."""
-    found = served(engine_version="0.11.0", use_flashinfer_sampler=True)
-    assert item(found, "masked logits and probabilities") == 8 * 1024 * 128256
-    assert found.command[:4] == ("env", "VLLM_USE_FLASHINFER_SAMPLER=1", "vllm", "serve")
+    """Before 0.21 it samples only with use_flashinfer_sampler, which is in the command."""
+    memory = served(engine_version="0.11.0", use_flashinfer_sampler=True)
+    assert item(memory, "masked logits and probabilities") == 8 * 1024 * 128256
+    assert memory.command[:4] == ("env", "VLLM_USE_FLASHINFER_SAMPLER=1", "vllm", "serve")
 
 
 def test_sampling_in_place_searches_a_row_for_each_multiprocessor() -> None:
     """0.17 to 0.20 mask in place: 14 bytes a logit, and 132 rows in fp32 on an H100."""
-    how = apply_defaults(run(engine_version="0.19.0"))
-    whole = 14 * 1024 * 128256 + 132 * 128256 * 4
-    assert sum(size for _, size, _ in sampler.sampling_parts(how, 2)) == whole
+    resolved = apply_defaults(run(engine_version="0.19.0"))
+    total = 14 * 1024 * 128256 + 132 * 128256 * 4
+    assert sum(size for _, size, _ in sampler.sampling_parts(resolved, 2)) == total
 
 
 @pytest.mark.parametrize(
     ("seqs", "bytes_each"), [(1024, 38), (128, 38), (127, 50), (2, 50), (1, 38)]
 )
 def test_sorting_few_rows_takes_more(seqs: int, bytes_each: int) -> None:
-    """torch sorts 2 to 127 rows as one, with 12 bytes more for each logit."""
-    how = apply_defaults(run(engine_version="0.11.0", max_num_seqs=seqs))
-    assert sum(size for _, size, _ in sampler.sampling_parts(how, 2)) == bytes_each * seqs * 128256
+    """torch's sort takes 12 bytes more for each logit of 2 to 127 rows."""
+    resolved = apply_defaults(run(engine_version="0.11.0", max_num_seqs=seqs))
+    assert (
+        sum(size for _, size, _ in sampler.sampling_parts(resolved, 2))
+        == bytes_each * seqs * 128256
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,21 +67,21 @@ def test_sorting_few_rows_takes_more(seqs: int, bytes_each: int) -> None:
     ],
 )  # fmt: skip
 def test_choices_of_the_server(gpu: str, version: str, seqs: int, tokens: int) -> None:
-    """Sequences and tokens at once depend on the card and the version."""
+    """Sequences and tokens of a step depend on the card and the version."""
     options = apply_defaults(run(gpu=gpu, engine_version=version)).options
     assert (options["max_num_seqs"], options["max_num_batched_tokens"]) == (seqs, tokens)
 
 
 def test_v0_without_long_prompts_takes_them_whole() -> None:
-    """A context of up to 32,768 tokens is one step, and never less than 2,048."""
-    whole = apply_defaults(run(engine_version="0.7.3", max_seq_len=10000)).options
+    """A context of up to 32,768 tokens is one step, which has at least 2,048."""
+    options = apply_defaults(run(engine_version="0.7.3", max_seq_len=10000)).options
     short = apply_defaults(run(engine_version="0.7.3", max_seq_len=1024)).options
-    assert whole["max_num_batched_tokens"] == 10000
+    assert options["max_num_batched_tokens"] == 10000
     assert short["max_num_batched_tokens"] == 2048
 
 
 def test_utilization_has_a_default_by_version() -> None:
-    """0.9 until 0.19, 0.92 since."""
+    """The default is 0.9 until 0.19, and 0.92 since."""
     shares = [
         apply_defaults(run(engine_version=v)).options["gpu_memory_utilization"]
         for v in ("0.19.0", "0.20.0")
@@ -92,17 +95,17 @@ def test_utilization_has_a_default_by_version() -> None:
 )
 def test_graphs_by_version(version: str, most: int, number: int) -> None:
     """V0 captures 35 batches, V1 67 pieces, from 0.11 whole steps as well, then fewer sizes."""
-    how = apply_defaults(run(engine_version=version))
-    assert (graphs.largest_graph(how), graphs.graph_count(how)) == (most, number)
+    resolved = apply_defaults(run(engine_version=version))
+    assert (graphs.largest_graph(resolved), graphs.graph_count(resolved)) == (most, number)
 
 
 def test_whole_steps_are_captured_up_to_the_sequences_at_once() -> None:
-    """With 256 sequences 51 pieces and 35 whole steps, as logs of smaller cards show."""
+    """With 256 sequences there are 51 pieces and 35 whole steps, as in logs of smaller cards."""
     assert graphs.graph_count(apply_defaults(run(gpu="l4", engine_version="0.22.1"))) == 51 + 35
 
 
 def test_layers_of_stages() -> None:
-    """What is left over goes to the stages before the last; before 0.8 to the last."""
+    """Remaining layers go to the stages before the last; before 0.8 to the last."""
     new = run(R1, gpu="h200-141gb-sxm", tensor_parallel_size=8, pipeline_parallel_size=4)
     assert stage_layers(new) == [15, 15, 16, 15]
     assert stage_layers(replace(new, options={**new.options, "engine_version": "0.7.2"})) == [
@@ -111,8 +114,8 @@ def test_layers_of_stages() -> None:
 
 def test_swap_space_is_v0s() -> None:
     """V0 pins 4 GiB of the host for each GPU; V1 has no swap space and refuses it."""
-    found = served(engine_version="0.7.3")
-    assert [one.bytes for one in found.items if one.place == CPU] == [4 * GIB]
+    memory = served(engine_version="0.7.3")
+    assert [one.bytes for one in memory.items if one.place == CPU] == [4 * GIB]
     with pytest.raises(InputError, match="swap_space is of vLLM's V0 engine"):
         run(engine_version="0.11.0", swap_space=8)
 
@@ -128,13 +131,13 @@ def test_versions_that_there_are_not() -> None:
 
 
 def test_v0_without_a_version_is_the_newest_that_has_it() -> None:
-    """The run names the version that it took; V1 has the newest of all."""
+    """The run names the version it uses; V1 uses the newest of all."""
     file = {"model": {"name": "llama3-8b"}, "hardware": {"gpu": "h200-141gb-sxm"}}
-    asked = {"engine": "vllm", "engine_generation": "v0"}
-    found = resolve(read({**file, "inference": asked}))
-    assert found.run.options["engine_version"] == "0.10.2"
-    assert "inference.engine_version=0.10.2" in found.assumed
-    newer = resolve(read({**file, "inference": {**asked, "engine_generation": "v1"}}))
+    inference = {"engine": "vllm", "engine_generation": "v0"}
+    resolved = resolve(read({**file, "inference": inference}))
+    assert resolved.run.options["engine_version"] == "0.10.2"
+    assert "inference.engine_version=0.10.2" in resolved.assumed
+    newer = resolve(read({**file, "inference": {**inference, "engine_generation": "v1"}}))
     assert newer.run.options["engine_version"] == versions.NEWEST
 
 
@@ -147,7 +150,7 @@ def test_v0_without_a_version_is_the_newest_that_has_it() -> None:
     ],
 )  # fmt: skip
 def test_versions_as_people_write_them(text: str, number: tuple[int, int, int]) -> None:
-    """Reports round versions and put signs before them."""
+    """Rounded versions, and signs before them, are read."""
     assert versions.parse_version(text) == number
 
 
@@ -155,11 +158,13 @@ def test_versions_as_people_write_them(text: str, number: tuple[int, int, int]) 
     ("version", "tokens"), [("0.11.0", 32768), ("0.12.0", 16384), ("0.18.0", 65536)]
 )
 def test_experts_run_on_chunks_of_tokens(version: str, tokens: int) -> None:
-    """32,768 tokens at once, then 16,384; from 0.18 on all that a step has."""
-    how = apply_defaults(run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=65536))
-    wide = next(iter(distinct_widths(how, rank_shard(how, 0))))
+    """A kernel call takes 32,768 tokens, then 16,384; from 0.18 on all tokens of a step."""
+    resolved = apply_defaults(
+        run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=65536)
+    )
+    widths = next(iter(distinct_widths(resolved, rank_shard(resolved, 0))))
     one = apply_defaults(run("qwen3-30b-a3b", engine_version=version, max_num_batched_tokens=1024))
-    assert workspace_bytes(how, wide, 2) == tokens // 1024 * workspace_bytes(one, wide, 2)
+    assert workspace_bytes(resolved, widths, 2) == tokens // 1024 * workspace_bytes(one, widths, 2)
 
 
 @pytest.mark.parametrize(
@@ -171,24 +176,24 @@ def test_experts_run_on_chunks_of_tokens(version: str, tokens: int) -> None:
     ],
 )  # fmt: skip
 def test_steps_by_card(gpu: str, version: str, tokens: int, sequences: int) -> None:
-    """Until 0.8.4 the name of an H100 makes steps large, then 70 GiB do, but not an A100's."""
+    """Until 0.8.4 an H100's name makes steps large, later 70 GiB do, but not on an A100."""
     options = apply_defaults(run(gpu=gpu, engine_version=version)).options
     assert (options["max_num_batched_tokens"], options["max_num_seqs"]) == (tokens, sequences)
 
 
 def test_an_engine_may_be_written_in_capitals() -> None:
-    """`V1` is `v1`."""
+    """`V1` means `v1`."""
     assert served(engine_generation="V1").figure(ACTIVATION) == served().figure(ACTIVATION)
 
 
 def test_the_trial_run_of_early_v1_ends_with_logits() -> None:
-    """V1 could be asked for before 0.8, and did not sample in its trial run."""
+    """V1 was optional before 0.8, and did not sample in its profile run."""
     early = served(engine_version="0.7.3", engine_generation="v1")
     assert early.figure(ACTIVATION) < served(engine_version="0.8.0").figure(ACTIVATION) / 3
 
 
 def test_a_newer_version_is_said() -> None:
-    """What is newer than the newest modelled is taken for it, and a note says so."""
+    """A version newer than the newest modelled is treated as that one, with a note."""
     notes = served(engine_version="0.40.0").notes
     assert f"vLLM 0.40.0 is taken for {versions.NEWEST}" in notes
 
@@ -209,13 +214,13 @@ def test_which_worker_runs(model: str, version: str, newer: bool) -> None:
 
 
 def test_tensor_parallelism_must_divide_the_heads() -> None:
-    """The sentence names the rule and what would do."""
+    """The sentence names the rule and a size that works."""
     with pytest.raises(InputError, match="does not divide 32 heads; try 2 or 4"):
         run(tensor_parallel_size=3)
 
 
 def test_the_command() -> None:
-    """Only what is not vLLM's own choice is on the command line."""
+    """Options at vLLM's defaults are not on the command line."""
     assert served().command == ("vllm", "serve", "MODEL")
     words = served(tensor_parallel_size=2, max_seq_len=8192, kv_cache_dtype="fp8",
                    gpu_memory_utilization=0.95, enforce_eager=True,

@@ -1,4 +1,4 @@
-"""Slots for adapters, as vLLM makes them."""
+"""vLLM's adapter slots."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.serving.vllm.checks import adapter_problems
 from gpu_mem_calculator.serving.vllm.lora import adapter_slots, has_vocabulary_slots
-from tests.serving.vllm_runs import made
+from tests.serving.vllm_runs import run_and_shard
 
 
 def parts(model: str | dict[str, Any], **options: Any) -> dict[str, int]:
-    """Bytes by where they stand."""
-    run, shard = made(model, **options)
+    """Bytes of adapter slots by part of the model."""
+    run, shard = run_and_shard(model, **options)
     return {name.removeprefix("adapters: "): size for name, size in adapter_slots(run, shard)}
 
 
 def test_a_slot_holds_a_and_b_of_every_matrix() -> None:
     """Llama-3.1-8B, rank 16: q and o 4096 + 4096, k and v 4096 + 1024, three of 4096 + 14336."""
-    found = parts("llama3.1-8b", max_lora_rank=16)
-    assert found["attention"] == 32 * 16 * 2 * (2 * 8192 + 2 * 5120)
-    assert found["feed-forward"] == 32 * 16 * 2 * 3 * (4096 + 14336)
+    sizes = parts("llama3.1-8b", max_lora_rank=16)
+    assert sizes["attention"] == 32 * 16 * 2 * (2 * 8192 + 2 * 5120)
+    assert sizes["feed-forward"] == 32 * 16 * 2 * 3 * (4096 + 14336)
 
 
 def test_slots_and_rank_multiply() -> None:
@@ -32,13 +32,13 @@ def test_slots_and_rank_multiply() -> None:
 
 
 def test_one_of_both_is_whole_on_each_rank() -> None:
-    """Two ranks cut q's outputs and o's inputs, never the other side of an adapter."""
-    found = parts("llama3.1-8b", max_lora_rank=16, tp=2)
-    assert found["attention"] == 32 * 16 * 2 * (2 * (4096 + 2048) + 2 * (4096 + 512))
+    """Two ranks split q's outputs and o's inputs; the other side of an adapter is replicated."""
+    sizes = parts("llama3.1-8b", max_lora_rank=16, tp=2)
+    assert sizes["attention"] == 32 * 16 * 2 * (2 * (4096 + 2048) + 2 * (4096 + 512))
 
 
 def test_words_of_adapters_had_room_until_0_12() -> None:
-    """256 rows more in every slot, in the slot's own table and in the model's, twice."""
+    """Every slot, its table and the model's two tables have 256 more rows."""
     vocab, hidden = 128256, 4096
     new = parts("llama3.1-8b", max_lora_rank=16, engine_version="0.12.0")["embedding and head"]
     old = parts("llama3.1-8b", max_lora_rank=16, engine_version="0.11.0")["embedding and head"]
@@ -47,18 +47,18 @@ def test_words_of_adapters_had_room_until_0_12() -> None:
 
 
 def test_not_every_model_has_slots_beside_its_embedding() -> None:
-    """Qwen2's class has none, Qwen3's since 0.16."""
-    assert not has_vocabulary_slots(made("qwen2.5-7b")[0])
-    assert not has_vocabulary_slots(made("qwen3-8b", engine_version="0.15.0")[0])
-    assert has_vocabulary_slots(made("qwen3-8b", engine_version="0.16.0")[0])
-    assert not has_vocabulary_slots(made("llama4-scout")[0])
+    """Qwen2's class has none, Qwen3's has them since 0.16."""
+    assert not has_vocabulary_slots(run_and_shard("qwen2.5-7b")[0])
+    assert not has_vocabulary_slots(run_and_shard("qwen3-8b", engine_version="0.15.0")[0])
+    assert has_vocabulary_slots(run_and_shard("qwen3-8b", engine_version="0.16.0")[0])
+    assert not has_vocabulary_slots(run_and_shard("llama4-scout")[0])
 
 
 def experts(version: str, ep: int = 1) -> int:
-    """Qwen3-30B-A3B's slots beside experts, their routers (48 of 2048 x 128) left out."""
-    run, shard = made("qwen3-30b-a3b", max_lora_rank=16, engine_version=version)
-    found = dict(adapter_slots(run, replace(shard, ep=ep)))["adapters: experts"]
-    return found - 16 * 2 * 48 * (2048 + 128)
+    """Bytes of Qwen3-30B-A3B's slots for experts, without their routers (48 of 2048 x 128)."""
+    run, shard = run_and_shard("qwen3-30b-a3b", max_lora_rank=16, engine_version=version)
+    size = dict(adapter_slots(run, replace(shard, ep=ep)))["adapters: experts"]
+    return size - 16 * 2 * 48 * (2048 + 128)
 
 
 def test_experts_have_slots_since_0_11_1() -> None:
@@ -74,16 +74,16 @@ def test_experts_are_spread_with_their_slots() -> None:
 
 
 def test_without_a_rank_there_is_nothing() -> None:
-    """No rank, no slots; slots without a rank are a mistake."""
+    """Without a rank there are no slots; max_loras without a rank is refused."""
     assert parts("llama3.1-8b") == {}
-    run, _ = made("llama3.1-8b", max_loras=2)
+    run, _ = run_and_shard("llama3.1-8b", max_loras=2)
     assert [sentence.split(";")[0] for sentence in adapter_problems(run)] == [
         "inference.max_loras needs inference.max_lora_rank"
     ]
 
 
 def test_a_rank_is_one_of_vllms() -> None:
-    """20 becomes 32."""
-    run, _ = made("llama3.1-8b", max_lora_rank=20)
+    """For rank 20 the sentence suggests 32."""
+    run, _ = run_and_shard("llama3.1-8b", max_lora_rank=20)
     assert next(adapter_problems(run)).endswith("try 32")
-    assert not list(adapter_problems(made("llama3.1-8b", max_lora_rank=64)[0]))
+    assert not list(adapter_problems(run_and_shard("llama3.1-8b", max_lora_rank=64)[0]))

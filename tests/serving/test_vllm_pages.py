@@ -1,4 +1,4 @@
-"""vLLM's pool of blocks, against what its logs say and what its source does."""
+"""vLLM's pool of blocks, against its logs and its source."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpu_mem_calculator.serving.vllm.cache_layers import base_block_size
 from gpu_mem_calculator.serving.vllm.cache_layout import pool_layout
 from gpu_mem_calculator.serving.vllm.cache_rows import cache_dtype
 from gpu_mem_calculator.serving.vllm.checks import cache_problems
-from tests.serving.vllm_runs import GIB, logs, made, pooled
+from tests.serving.vllm_runs import GIB, logs, pool_of, run_and_shard
 
 LOGS = logs()
 
 
 def logged(row: dict[str, Any], gib: float) -> BlockPool:
-    """What a log's run would have in so many GiB."""
+    """The pool of a log's run from `gib` GiB."""
     options = {**row.get("options", {}), "engine_version": row["engine_version"],
                "engine_generation": row["engine_generation"]}  # fmt: skip
     if "max_seq_len" in row:
@@ -31,14 +31,14 @@ def logged(row: dict[str, Any], gib: float) -> BlockPool:
     if "layers" in options:
         options["places"] = range(*options.pop("layers"))
     if options.pop("draft", None):
-        run, _ = made(row["model"])
+        run, _ = run_and_shard(row["model"])
         options["draft"] = replace(run.arch, layers=run.arch.layers[:1])
-    return pooled(row["model"], gib, **options)
+    return pool_of(row["model"], gib, **options)
 
 
 @pytest.mark.parametrize("row", LOGS, ids=lambda row: row["id"])
 def test_a_log_shows_what_the_pool_it_shows_holds(row: dict[str, Any]) -> None:
-    """To the token: what is left open is the last digit of the GiB that vLLM prints."""
+    """Tokens agree exactly, up to the last digit of the GiB that vLLM prints."""
     half = 0.5 * 10 ** -row.get("decimals", 2)
     low, high = (logged(row, row["pool_gib"] + part) for part in (-half, half))
     if row["kv_tokens"] is not None:
@@ -55,42 +55,42 @@ def test_a_log_shows_what_the_pool_it_shows_holds(row: dict[str, Any]) -> None:
 
 
 def test_more_ranks_than_key_value_heads_repeat_them() -> None:
-    """Qwen2.5-7B has 4: eight ranks keep as much of a token as four."""
-    four, eight = (pooled("qwen2.5-7b", tp=tp).token_bytes for tp in (4, 8))
-    assert four == eight == pooled("qwen2.5-7b").token_bytes // 4
+    """Qwen2.5-7B has 4 heads: eight ranks store as much of a token as four."""
+    four, eight = (pool_of("qwen2.5-7b", tp=tp).token_bytes for tp in (4, 8))
+    assert four == eight == pool_of("qwen2.5-7b").token_bytes // 4
 
 
 def test_latent_attention_is_not_cut_but_shared_out_by_context() -> None:
     """DeepSeek-V3: 61 layers of 576 elements on each rank, an eighth of the tokens with DCP 8."""
-    alone, cut = (pooled("deepseek-v3", tp=tp).token_bytes for tp in (1, 8))
-    assert alone == cut == 61 * 576 * 2
-    shared = pooled("deepseek-v3", tp=8, decode_context_parallel_size=8)
+    on_one, on_eight = (pool_of("deepseek-v3", tp=tp).token_bytes for tp in (1, 8))
+    assert on_one == on_eight == 61 * 576 * 2
+    shared = pool_of("deepseek-v3", tp=8, decode_context_parallel_size=8)
     assert shared.token_bytes == 61 * 576 * 2 // 8
-    assert shared.tokens == 8 * pooled("deepseek-v3", tp=8).tokens
+    assert shared.tokens == 8 * pool_of("deepseek-v3", tp=8).tokens
 
 
 def test_latent_attention_before_it_was_one() -> None:
-    """0.6 kept keys and values of all heads padded to 256; 0.7.2 aligned a token to 256 bytes."""
+    """0.6 stored keys and values of all heads padded to 256; 0.7.2 aligned a token to 256 bytes."""
     v0 = {"engine_generation": "v0", "tp": 8}
-    old = pooled("deepseek-v3", engine_version="0.6.6", **v0)
+    old = pool_of("deepseek-v3", engine_version="0.6.6", **v0)
     assert old.token_bytes == 61 * 2 * 16 * 256 * 2
-    assert pooled("deepseek-v3", engine_version="0.7.2", **v0).token_bytes == 61 * 640 * 2
-    assert pooled("deepseek-v3", engine_version="0.8.5", **v0).token_bytes == 61 * 576 * 2
+    assert pool_of("deepseek-v3", engine_version="0.7.2", **v0).token_bytes == 61 * 640 * 2
+    assert pool_of("deepseek-v3", engine_version="0.8.5", **v0).token_bytes == 61 * 576 * 2
 
 
 def test_windows_share_the_pool_in_groups() -> None:
-    """gpt-oss-20b: 12 full and 12 sliding layers in two groups; a token more costs 12 layers."""
-    run, shard = made("gpt-oss-20b")
-    found = pool_layout(run, shard)
-    assert [len(group.slots) for group in found.groups] == [12, 12]
-    gpt = pooled("gpt-oss-20b", max_seq_len=131072)
+    """gpt-oss-20b: 12 full and 12 sliding layers in two groups; one more token takes 12 layers."""
+    run, shard = run_and_shard("gpt-oss-20b")
+    layout = pool_layout(run, shard)
+    assert [len(group.slots) for group in layout.groups] == [12, 12]
+    gpt = pool_of("gpt-oss-20b", max_seq_len=131072)
     assert gpt.token_bytes == 12 * 2 * 8 * 64 * 2
     # 8192 blocks of 16 for all tokens, and (127 + 8192) / 16 + 1 for the window
     assert gpt.sequence_bytes(131072) == gpt.block_bytes * (8192 + 520 + 1)
 
 
 def test_the_group_size_of_uneven_kinds() -> None:
-    """A draft's layer more does not double the groups since 0.12, wider since 0.18."""
+    """Counts within a quarter form groups of equal size since 0.12, within a half since 0.18."""
     assert group_size([12, 13], (0, 11, 0)) == 12
     assert group_size([12, 13], (0, 12, 0)) == 13
     assert group_size([10, 14], (0, 17, 0)) == 10
@@ -99,9 +99,9 @@ def test_the_group_size_of_uneven_kinds() -> None:
 
 
 def test_versions_before_groups_keep_every_token_of_a_window() -> None:
-    """0.9.0 gives Gemma 3 all 62 layers for every token, 0.9.1 does not."""
+    """0.9.0 stores every token in all 62 layers of Gemma 3, 0.9.1 does not."""
     old, new = (
-        pooled("gemma3-27b", engine_version=v, max_seq_len=32768) for v in ("0.9.0", "0.9.1")
+        pool_of("gemma3-27b", engine_version=v, max_seq_len=32768) for v in ("0.9.0", "0.9.1")
     )
     assert old.token_bytes == 62 * 2 * 16 * 128 * 2
     assert new.token_bytes == 10 * 2 * 16 * 128 * 2
@@ -109,19 +109,19 @@ def test_versions_before_groups_keep_every_token_of_a_window() -> None:
 
 
 def test_chunked_attention_is_kept_whole_since_the_manager_was_turned_off_for_it() -> None:
-    """Llama 4 Scout: 48 layers, 12 of them full; its chunks are given back in 0.10.0 only."""
-    run, shard = made("llama4-scout", engine_version="0.11.0", max_seq_len=131072)
-    whole = block_pool(run, shard, 40 * GIB)
-    given = pooled("llama4-scout", 40, engine_version="0.10.0", max_seq_len=131072)
-    assert whole.token_bytes == 48 * 2 * 8 * 128 * 2
-    assert given.token_bytes == 12 * 2 * 8 * 128 * 2
+    """Llama 4 Scout: 48 layers, 12 of them full; blocks of its chunks are freed in 0.10.0 only."""
+    run, shard = run_and_shard("llama4-scout", engine_version="0.11.0", max_seq_len=131072)
+    kept_pool = block_pool(run, shard, 40 * GIB)
+    freed_pool = pool_of("llama4-scout", 40, engine_version="0.10.0", max_seq_len=131072)
+    assert kept_pool.token_bytes == 48 * 2 * 8 * 128 * 2
+    assert freed_pool.token_bytes == 12 * 2 * 8 * 128 * 2
     assert any("every token" in note for note in notes(run, shard))
 
 
 def test_tokens_are_counted_otherwise_since_0_20_1() -> None:
-    """The same blocks: first those of one group, then sequences of max_model_len x their length."""
+    """The same blocks count first as those of one group, then as concurrency x max_model_len."""
     before, after = (
-        pooled("gemma3-27b", engine_version=v, max_seq_len=32768) for v in ("0.20.0", "0.20.1")
+        pool_of("gemma3-27b", engine_version=v, max_seq_len=32768) for v in ("0.20.0", "0.20.1")
     )
     assert before.blocks == after.blocks
     assert before.tokens == before.blocks // 7 * 16
@@ -129,9 +129,9 @@ def test_tokens_are_counted_otherwise_since_0_20_1() -> None:
 
 
 def test_batches_under_way_hold_windows_longer_since_0_26() -> None:
-    """Scheduling ahead doubles the tokens that a window may not give back yet."""
+    """Asynchronous scheduling doubles the tokens of a window that cannot be freed yet."""
     before, after = (
-        pooled("gpt-oss-20b", engine_version=v, max_seq_len=131072) for v in ("0.25.0", "0.26.0")
+        pool_of("gpt-oss-20b", engine_version=v, max_seq_len=131072) for v in ("0.25.0", "0.26.0")
     )
     blocks = [p.sequence_bytes(131072) // p.block_bytes for p in (before, after)]
     assert blocks == [8192 + 521, 8192 + 1033]
@@ -139,29 +139,31 @@ def test_batches_under_way_hold_windows_longer_since_0_26() -> None:
 
 @pytest.mark.parametrize(("name", "size"), [("fp8", 1), ("bf16", 2)])
 def test_keys_and_values_in_fewer_bits(name: str, size: int) -> None:
-    """fp8 has one scale a tensor, so a token takes half."""
-    assert pooled("llama3.1-8b", kv_cache_dtype=name).token_bytes == 32 * 2 * 8 * 128 * size
+    """fp8 has one scale per tensor, so a token takes half."""
+    assert pool_of("llama3.1-8b", kv_cache_dtype=name).token_bytes == 32 * 2 * 8 * 128 * size
 
 
 def test_int8_has_a_scale_for_each_head_and_token() -> None:
-    """Four bytes beside a key's 128, four beside a value's."""
-    found = pooled("llama3.1-8b", kv_cache_dtype="int8", engine_version="0.21.0")
-    assert found.token_bytes == 32 * 2 * 8 * (128 + 4)
+    """A key of 128 bytes and a value have four bytes more each."""
+    pool = pool_of("llama3.1-8b", kv_cache_dtype="int8", engine_version="0.21.0")
+    assert pool.token_bytes == 32 * 2 * 8 * (128 + 4)
 
 
 def test_a_checkpoint_may_ask_for_fp8() -> None:
-    """ModelOpt's say so, and are heard since 0.14."""
-    own = {"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}}
-    heard = [cache_dtype(made("llama3.1-8b", engine_version=v, quantized=own)[0])
-             for v in ("0.13.0", "0.14.0")]  # fmt: skip
-    assert heard == ["auto", "fp8"]
+    """ModelOpt's checkpoints name the cache's type, which vLLM reads since 0.14."""
+    config = {"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}}
+    dtypes = [
+        cache_dtype(run_and_shard("llama3.1-8b", engine_version=v, quantized=config)[0])
+        for v in ("0.13.0", "0.14.0")
+    ]
+    assert dtypes == ["auto", "fp8"]
     packed = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}}
-    run, _ = made("llama3.1-8b", engine_version="0.15.0", quantized=packed)
+    run, _ = run_and_shard("llama3.1-8b", engine_version="0.15.0", quantized=packed)
     assert cache_dtype(run) == "fp8"
 
 
 def test_sparse_latent_attention_keeps_an_index_beside_its_fp8_layout() -> None:
-    """DeepSeek-V3.2 in 0.11.0: 656 bytes a token and layer, and 132 of the indexer."""
+    """DeepSeek-V3.2 in 0.11.0: 656 bytes per token and layer, and 132 of the indexer."""
     config = {
         "model_type": "deepseek_v32", "num_hidden_layers": 61, "hidden_size": 7168,
         "num_attention_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512,
@@ -170,9 +172,9 @@ def test_sparse_latent_attention_keeps_an_index_beside_its_fp8_layout() -> None:
         "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "intermediate_size": 18432,
         "first_k_dense_replace": 3, "n_shared_experts": 1, "vocab_size": 129280,
     }  # fmt: skip
-    assert pooled(config, 40, tp=8).token_bytes == 61 * (656 + 132)
-    assert pooled(config, 40, tp=8, engine_version="0.12.0").token_bytes == 61 * (576 * 2 + 132)
-    assert pooled(config, 40, tp=8, block_size=16).block_size == 64
+    assert pool_of(config, 40, tp=8).token_bytes == 61 * (656 + 132)
+    assert pool_of(config, 40, tp=8, engine_version="0.12.0").token_bytes == 61 * (576 * 2 + 132)
+    assert pool_of(config, 40, tp=8, block_size=16).block_size == 64
 
 
 @pytest.mark.parametrize(
@@ -181,16 +183,18 @@ def test_sparse_latent_attention_keeps_an_index_beside_its_fp8_layout() -> None:
      ("9.0", "0.21.0", 16), ("10.0", "0.21.0", 32)],
 )  # fmt: skip
 def test_the_kernel_of_latent_attention_sets_the_block(card: str, version: str, block: int) -> None:
-    """FlashMLA, CutlassMLA, FlashInfer's and Triton's."""
-    assert base_block_size(made("deepseek-v3", card=card, engine_version=version)[0]) == block
+    """FlashMLA, CutlassMLA, FlashInfer and Triton each have a block size."""
+    assert (
+        base_block_size(run_and_shard("deepseek-v3", card=card, engine_version=version)[0]) == block
+    )
 
 
 def test_a_pipeline_is_as_wide_as_its_narrowest_stage() -> None:
-    """Two stages of 16 and 32 layers: blocks of the smaller room, given to the other."""
+    """Stages of 16 and 32 layers have as many blocks as the one with less memory."""
     stages = (range(16), range(16, 48))
     pools = []
     for places, gib in zip(stages, (3.18, 20.0), strict=True):
-        run, shard = made("qwen3-coder-30b-a3b", pp=2, places=places)
+        run, shard = run_and_shard("qwen3-coder-30b-a3b", pp=2, places=places)
         pools.append((run, shard, block_pool(run, shard, int(gib * GIB)), gib))
     fewest = min(one.blocks for _, _, one, _ in pools)
     again = [block_pool(run, shard, int(gib * GIB), fewest) for run, shard, _, gib in pools]
@@ -199,44 +203,44 @@ def test_a_pipeline_is_as_wide_as_its_narrowest_stage() -> None:
 
 
 def test_the_check_of_a_pipeline_was_of_the_whole_model_for_a_while() -> None:
-    """From 0.14 until 0.17 a stage of 16 layers had to have room for all 48."""
-    asked = [
-        pooled("qwen3-coder-30b-a3b", pp=2, places=range(16), engine_version=version).needs_bytes
+    """From 0.14 until 0.17 a stage of 16 layers needed memory for all 48."""
+    required = [
+        pool_of("qwen3-coder-30b-a3b", pp=2, places=range(16), engine_version=version).needs_bytes
         for version in ("0.13.0", "0.15.0", "0.17.0")
     ]
-    assert [needs(262144) / GIB for needs in asked] == [8.0, 24.0, 8.0]
+    assert [needs(262144) / GIB for needs in required] == [8.0, 24.0, 8.0]
 
 
 def test_a_sequence_that_does_not_fit_is_a_problem_with_its_remedy() -> None:
     """Qwen3-32B with 4.45 GiB: 16,000 tokens start, 32,000 do not."""
-    assert not pooled("qwen3-32b", 4.45, max_seq_len=16000).problem
-    short = pooled("qwen3-32b", 4.45, max_seq_len=32000)
+    assert not pool_of("qwen3-32b", 4.45, max_seq_len=16000).problem
+    short = pool_of("qwen3-32b", 4.45, max_seq_len=32000)
     assert "7.81 GiB" in short.problem
     assert f"max_seq_len={short.longest}" in short.problem
     assert short.longest == int(4.45 * GIB) // (16 * 2**18) * 16
-    assert "no memory is left" in pooled("qwen3-32b", -1.4).problem
+    assert "no memory is left" in pool_of("qwen3-32b", -1.4).problem
 
 
 def test_one_block_is_kept_back_since_0_28() -> None:
     """A pool of exactly one sequence starts in 0.27, not in 0.28."""
     gib = 8192 * 32 * 4096 / GIB
-    assert not pooled("llama3.1-8b", gib, engine_version="0.27.0").problem
-    assert pooled("llama3.1-8b", gib, engine_version="0.28.0").problem
+    assert not pool_of("llama3.1-8b", gib, engine_version="0.27.0").problem
+    assert pool_of("llama3.1-8b", gib, engine_version="0.28.0").problem
 
 
 def test_pages_that_cannot_be_made_equal_are_refused() -> None:
     """Gemma 4's layers have pages of two sizes, which share a pool since 0.12."""
     gemma4 = next(row["model"] for row in LOGS if row["id"] == "gemma4-31b-async")
-    assert "cannot share a pool" in pooled(gemma4, engine_version="0.11.0").problem
-    assert pooled(gemma4, engine_version="0.12.0", max_seq_len=16384).blocks
+    assert "cannot share a pool" in pool_of(gemma4, engine_version="0.11.0").problem
+    assert pool_of(gemma4, engine_version="0.12.0", max_seq_len=16384).blocks
 
 
 def test_what_is_allocated_is_whole_blocks() -> None:
-    """The items add up to blocks of the pool, never to more than it."""
-    found = pooled("llama3.1-8b", 3.3)
-    total = sum(size for _, size in found.items)
-    assert total == found.blocks * found.block_bytes
-    assert 0 <= int(3.3 * GIB) - total < found.block_bytes
+    """The items sum to whole blocks, and never exceed the pool."""
+    pool = pool_of("llama3.1-8b", 3.3)
+    total = sum(size for _, size in pool.items)
+    assert total == pool.blocks * pool.block_bytes
+    assert 0 <= int(3.3 * GIB) - total < pool.block_bytes
 
 
 @pytest.mark.parametrize(
@@ -248,12 +252,12 @@ def test_what_is_allocated_is_whole_blocks() -> None:
      ("llama3.1-8b", {"decode_context_parallel_size": 2, "tp": 8}, "use at most that")],
 )  # fmt: skip
 def test_caches_that_vllm_does_not_have(model: str, options: dict[str, Any], says: str) -> None:
-    """One sentence each."""
-    assert says in next(cache_problems(made(model, **options)[0]))
+    """Each refusal is one sentence."""
+    assert says in next(cache_problems(run_and_shard(model, **options)[0]))
 
 
 def test_context_may_be_shared_out_where_heads_are_repeated() -> None:
-    """Llama-3.1-8B's 8 heads over 16 ranks: twice, so two ranks share a sequence."""
+    """Llama-3.1-8B's 8 heads are replicated twice on 16 ranks, so two ranks share a sequence."""
     options = {"tp": 16, "decode_context_parallel_size": 2}
-    assert not list(cache_problems(made("llama3.1-8b", **options)[0]))
-    assert pooled("llama3.1-8b", **options).token_bytes == 32 * 2 * 128 * 2 // 2
+    assert not list(cache_problems(run_and_shard("llama3.1-8b", **options)[0]))
+    assert pool_of("llama3.1-8b", **options).token_bytes == 32 * 2 * 128 * 2 // 2

@@ -1,4 +1,4 @@
-"""States in vLLM's pool: Mamba, gated delta nets, and the attention layers beside them."""
+"""Recurrent states in vLLM's pool: Mamba, gated delta nets, and attention layers next to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from gpu_mem_calculator.generation.kv_cache import STATE
 from gpu_mem_calculator.serving.vllm.cache import block_pool, states_outside_pool
 from gpu_mem_calculator.serving.vllm.cache_layout import pool_layout
-from tests.serving.vllm_runs import GIB, logs, made, pooled
+from tests.serving.vllm_runs import GIB, logs, pool_of, run_and_shard
 
 MODELS = {row["id"]: row["model"] for row in logs()}
 QWEN3_NEXT, NEMOTRON = MODELS["qwen3-next-tp2"], MODELS["nemotron-3-nano-30b-fp8kv"]
@@ -23,21 +23,21 @@ def test_attention_blocks_grow_to_the_page_of_a_state() -> None:
         "num_experts_per_tok": 10, "intermediate_size": 768, "shared_intermediate_size": 1536,
         "vocab_size": 100352,
     }  # fmt: skip
-    run, shard = made(config, engine_version="0.11.1")
-    found = pool_layout(run, shard)
-    state = next(slot.page for slot in found.rank_slots if slot.page.kind == STATE)
-    assert found.block_size == 528
+    run, shard = run_and_shard(config, engine_version="0.11.1")
+    layout = pool_layout(run, shard)
+    state = next(slot.page for slot in layout.rank_slots if slot.page.kind == STATE)
+    assert layout.block_size == 528
     assert round(100 * (state.bytes / state.state_bytes - 1), 2) == 0.69
 
 
 def test_a_state_per_guessed_token_and_with_prefix_caching_one_more() -> None:
-    """Qwen3-Next, 36 layers with states in 3 groups: 1, 2 with cached prefixes, 1 more each."""
+    """Qwen3-Next, 36 layers in 3 groups: 1 state, 2 with prefix caching, 1 more per draft token."""
 
     def states(**options: Any) -> int:
-        run, shard = made(QWEN3_NEXT, engine_version="0.21.0", max_seq_len=4096, **options)
-        found = block_pool(run, shard, 20 * GIB)
-        grows = -(-4096 // found.block_size)
-        return (found.sequence_bytes(4096) // found.block_bytes - grows) // 3
+        run, shard = run_and_shard(QWEN3_NEXT, engine_version="0.21.0", max_seq_len=4096, **options)
+        pool = block_pool(run, shard, 20 * GIB)
+        grows = -(-4096 // pool.block_size)
+        return (pool.sequence_bytes(4096) // pool.block_bytes - grows) // 3
 
     assert states() == 1
     assert states(enable_prefix_caching=True) == 2
@@ -46,24 +46,26 @@ def test_a_state_per_guessed_token_and_with_prefix_caching_one_more() -> None:
 
 
 def test_v0_keeps_states_beside_the_pool() -> None:
-    """Jamba on V0: 4 attention layers in the pool, a state for each sequence outside."""
-    run, shard = made("jamba-v0.1", engine_version="0.7.3", engine_generation="v0", max_num_seqs=8)
+    """Jamba on V0: 4 attention layers in the pool, and a state for each sequence outside."""
+    run, shard = run_and_shard(
+        "jamba-v0.1", engine_version="0.7.3", engine_generation="v0", max_num_seqs=8
+    )
     assert block_pool(run, shard, 8 * GIB).token_bytes == 4 * 2 * 8 * 128 * 2
     assert states_outside_pool(run, shard) == 8 * 28 * (8192 * 16 + 8192 * 3) * 2
 
 
 def test_mamba_alone_has_a_block_for_each_sequence() -> None:
-    """No attention: blocks are states, one a sequence, whatever its length."""
-    found = pooled("mamba2-2.7b", 4, max_seq_len=4096)
-    assert found.sequence_bytes(16) == found.sequence_bytes(4096) == found.block_bytes
-    assert found.concurrency == found.blocks
-    assert found.token_bytes == 0
+    """Without attention blocks are states, one per sequence of any length."""
+    pool = pool_of("mamba2-2.7b", 4, max_seq_len=4096)
+    assert pool.sequence_bytes(16) == pool.sequence_bytes(4096) == pool.block_bytes
+    assert pool.concurrency == pool.blocks
+    assert pool.token_bytes == 0
 
 
 def test_groups_of_states_are_repeated_with_the_heads() -> None:
-    """Nemotron's 8 groups over 16 ranks: one each, where 8 ranks have one too."""
-    run8, shard8 = made(NEMOTRON, tp=8)
-    run16, shard16 = made(NEMOTRON, tp=16)
+    """Nemotron's 8 groups on 16 ranks are replicated: each rank has one, as on 8 ranks."""
+    run8, shard8 = run_and_shard(NEMOTRON, tp=8)
+    run16, shard16 = run_and_shard(NEMOTRON, tp=16)
     conv = [
         next(s.page.state_bytes for s in pool_layout(r, s_).rank_slots if s.page.kind == STATE)
         for r, s_ in ((run8, shard8), (run16, shard16))

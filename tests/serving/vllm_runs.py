@@ -35,36 +35,51 @@ def _arch(text: bytes) -> Arch:
 
 
 def arch(model: str | dict[str, Any]) -> Arch:
-    """A preset, or what a config.json says."""
+    """The architecture of a preset, or of a config.json."""
     return _arch(msgspec.json.encode(model))
 
 
-def made(
-    model: str | dict[str, Any], *, tp: int = 1, pp: int = 1, card: str = "9.0",
-    precision: str = "bf16_pure", draft: Arch | None = None,
-    quantized: dict[str, Any] | None = None, places: range | None = None, **options: Any,
-) -> tuple[Run, ServerShard]:  # fmt: skip
-    """A run, and the rank that holds `places` of its layers (all, unless told)."""
-    one = arch(model)
+def run_and_shard(
+    model: str | dict[str, Any],
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    card: str = "9.0",
+    precision: str = "bf16_pure",
+    draft: Arch | None = None,
+    quantized: dict[str, Any] | None = None,
+    places: range | None = None,
+    **options: Any,
+) -> tuple[Run, ServerShard]:
+    """A run, and the shard of a rank with `places` of its layers (default: all)."""
+    model_arch = arch(model)
     run = Run(
-        arch=one, mesh=Mesh(dp=1, tp=tp, pp=pp), batch=1, seq=1, micro_batches=1,
-        precision=precision, options={**OPTIONS, **options}, compute_capability=card,
-        draft=draft, quantized=quantized,
-    )  # fmt: skip
-    here = range(len(one.layers)) if places is None else places
-    last = here.stop == len(one.layers)
-    return run, ServerShard(places=here, tp=tp, attention_tp=tp, expert_tp=tp, head=last,
-                      embedding=here.start == 0)  # fmt: skip
+        arch=model_arch,
+        mesh=Mesh(dp=1, tp=tp, pp=pp),
+        batch=1,
+        seq=1,
+        micro_batches=1,
+        precision=precision,
+        options={**OPTIONS, **options},
+        compute_capability=card,
+        draft=draft,
+        quantized=quantized,
+    )
+    layers = range(len(model_arch.layers)) if places is None else places
+    last = layers.stop == len(model_arch.layers)
+    return run, ServerShard(
+        places=layers, tp=tp, attention_tp=tp, expert_tp=tp, head=last, embedding=layers.start == 0
+    )
 
 
-def pooled(model: str | dict[str, Any], gib: float = 10.0, **options: Any) -> BlockPool:
-    """A pool of so many GiB."""
-    run, shard = made(model, **options)
+def pool_of(model: str | dict[str, Any], gib: float = 10.0, **options: Any) -> BlockPool:
+    """The pool of a rank from `gib` GiB."""
+    run, shard = run_and_shard(model, **options)
     return block_pool(run, shard, int(gib * GIB))
 
 
 @cache
 def logs() -> list[dict[str, Any]]:
-    """Start-ups that show a pool and its tokens."""
+    """Start-ups whose log shows a pool and its tokens."""
     path = Path(__file__).parents[1] / "ground_truth/vllm_pages.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -35,10 +35,10 @@ def run(
 
 
 def served(*args: Any, **inference: Any) -> ServerMemory:
-    """The first stage of a server."""
+    """The memory of the first stage of a server."""
     return serve(run(*args, **inference))
 
 
-def item(found: ServerMemory, name: str) -> int:
-    """Bytes of one item."""
-    return sum(one.bytes for one in found.items if one.name == name)
+def item(memory: ServerMemory, name: str) -> int:
+    """Bytes of the item with this name."""
+    return sum(one.bytes for one in memory.items if one.name == name)

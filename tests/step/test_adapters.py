@@ -22,29 +22,29 @@ TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 PROJECTED = 256 + 128 + 128 + 256  # outputs of the four, in the small model
 
 
-def ledger(**training: Any) -> Ledger:
+def ledger_of(**training: Any) -> Ledger:
     """One GPU, pure bf16 under autocast, adapters on the four attention projections."""
     lora = {"r": 8, "target_modules": TARGETS, **training.pop("lora", {})}
     base = {"precision": "bf16_pure", "autocast": True, "lora": lora}
     return full_estimate(small_run(gpus=1, training={**base, **training})).ledger
 
 
-def kept(of: Ledger, name: str = "dense layers: kept for backward") -> int:
+def kept(ledger: Ledger, name: str = "dense layers: kept for backward") -> int:
     """Bytes that one layer keeps."""
-    return int(next(e.bytes for e in of.entries if e.name == name))
+    return int(next(e.bytes for e in ledger.entries if e.name == name))
 
 
 def test_dora_keeps_the_base_result_and_the_adapters() -> None:
     """Two 16-bit maps for every adapted projection, and three fp32 columns: norm, m, m - 1."""
-    more = kept(ledger(lora={"dora": True})) - kept(ledger())
+    more = kept(ledger_of(lora={"dora": True})) - kept(ledger_of())
     maps, columns = 2 * 2 * ROWS * PROJECTED, 3 * 4 * PROJECTED
     assert more == maps + columns
 
 
 def test_dora_with_dropout_keeps_a_copy_of_the_weight() -> None:
-    """The base result is made again from the dropped-out input, with a 16-bit weight of its own."""
-    plain = ledger(lora={"dora": True})
-    dropped = ledger(lora={"dora": True, "dropout": 0.1})
+    """The base result is computed again from the dropped-out input, with another 16-bit weight."""
+    plain = ledger_of(lora={"dora": True})
+    dropped = ledger_of(lora={"dora": True, "dropout": 0.1})
     masks = 4 * ROWS * 256
     copies = 2 * 256 * PROJECTED
     assert kept(dropped) - kept(plain) == masks + copies
@@ -52,13 +52,13 @@ def test_dora_with_dropout_keeps_a_copy_of_the_weight() -> None:
 
 def test_the_first_layer_keeps_less_under_a_frozen_embedding() -> None:
     """Its input takes no gradient, so its norm keeps neither fp32 input nor scale."""
-    found = ledger()
+    ledger = ledger_of()
     name = "dense layers: kept for backward by the first, whose input takes no gradient"
-    assert kept(found) - kept(found, name) == ROWS * 256 * 4 + ROWS * 4
+    assert kept(ledger) - kept(ledger, name) == ROWS * 256 * 4 + ROWS * 4
 
 
 def test_an_int8_projection_has_a_scale_for_every_output() -> None:
-    """One byte an element and four an output row."""
+    """One byte for each element and four for each output row."""
     run = full_estimate(quantized("int8")).resolved.run
     gate = next(one for one in linears(run.arch.layers[0]) if one.name.endswith("gate_proj"))
     assert quantized_bytes(run, gate) == 256 * 688 + 4 * 688
@@ -66,7 +66,7 @@ def test_an_int8_projection_has_a_scale_for_every_output() -> None:
 
 @pytest.mark.parametrize(("double", "scales"), [(True, 2752 + 4 * 11 + 4), (False, 4 * 2752)])
 def test_an_nf4_projection_has_a_scale_for_64_elements(double: bool, scales: int) -> None:
-    """Half a byte an element, a table of 16 values, and the scales, quantized again or not."""
+    """Half a byte for each element, a table of 16 values, and the scales, quantized or not."""
     run = full_estimate(quantized("nf4", double_quant=double)).resolved.run
     gate = next(one for one in linears(run.arch.layers[0]) if one.name.endswith("gate_proj"))
     assert quantized_bytes(run, gate) == 256 * 688 // 2 + 64 + scales
@@ -80,47 +80,51 @@ def quantized(kind: str, **training: Any) -> dict[str, Any]:
 
 
 def test_int8_keeps_the_input_of_every_projection() -> None:
-    """Inputs of q, k and v are one tensor, so are those of gate and up; o's is attention's own."""
-    more = kept(ledger(quantization="int8")) - kept(ledger())
+    """Inputs of q, k and v are one tensor, so are those of gate and up; o's is apart."""
+    more = kept(ledger_of(quantization="int8")) - kept(ledger_of())
     assert more == 2 * ROWS * (256 + 256 + 688)
 
 
 def test_a_checkpoint_does_not_free_the_inputs_of_int8_projections() -> None:
-    """They are held by the graph, layer after layer, until backward is done."""
-    found = ledger(quantization="int8", activation_checkpointing="full")
-    held = next(e for e in found.entries if "held by the graph" in e.name)
-    assert held.bytes == 2 * ROWS * (256 + 256 + 256 + 688)
-    assert (held.live["loss.backward"], held.live["embedding.backward"]) == (4, 4)
+    """The graph holds them, layer by layer, until backward ends."""
+    ledger = ledger_of(quantization="int8", activation_checkpointing="full")
+    inputs = next(e for e in ledger.entries if "held by the graph" in e.name)
+    assert inputs.bytes == 2 * ROWS * (256 + 256 + 256 + 688)
+    assert (inputs.live["loss.backward"], inputs.live["embedding.backward"]) == (4, 4)
 
 
 def test_int8_inputs_outlive_the_backward_of_their_layer() -> None:
     """At the first layer's backward the three above it still hold theirs."""
-    found = ledger(quantization="int8")
-    held = next(e for e in found.entries if "held by the graph" in e.name)
-    assert (held.live["loss.backward"], held.live["backward.0.first"]) == (0, 3)
+    ledger = ledger_of(quantization="int8")
+    inputs = next(e for e in ledger.entries if "held by the graph" in e.name)
+    assert (inputs.live["loss.backward"], inputs.live["backward.0.first"]) == (0, 3)
 
 
 def test_a_reentrant_checkpoint_holds_nothing_for_int8() -> None:
     """Its forward runs without a graph."""
-    found = ledger(quantization="int8", activation_checkpointing="full", checkpoint_reentrant=True)
-    held = next(e for e in found.entries if "held by the graph" in e.name)
-    assert not any(held.live.values())
+    ledger = ledger_of(
+        quantization="int8", activation_checkpointing="full", checkpoint_reentrant=True
+    )
+    inputs = next(e for e in ledger.entries if "held by the graph" in e.name)
+    assert not any(inputs.live.values())
 
 
 def test_upcasting_widens_the_residual_stream() -> None:
     """A checkpoint's input is fp32, twice as wide."""
-    how = {"quantization": "nf4", "activation_checkpointing": "full"}
+    training = {"quantization": "nf4", "activation_checkpointing": "full"}
     name = "dense layers: checkpointed inputs"
-    plain, wide = ledger(**how), ledger(**how, upcast_unquantized=True)
-    assert (kept(plain, name), kept(wide, name)) == (2 * ROWS * 256, 4 * ROWS * 256)
+    plain, upcast = ledger_of(**training), ledger_of(**training, upcast_unquantized=True)
+    assert (kept(plain, name), kept(upcast, name)) == (2 * ROWS * 256, 4 * ROWS * 256)
 
 
 def test_upcasting_doubles_what_is_not_quantized() -> None:
     """Embedding, head and norms; quantized weights stay."""
-    plain, wide = (
+    plain, upcast = (
         full_estimate(quantized("nf4", upcast_unquantized=up)).ledger for up in (False, True)
     )
-    sizes = [next(e.bytes for e in one.entries if e.name == "parameters") for one in (plain, wide)]
+    sizes = [
+        next(e.bytes for e in one.entries if e.name == "parameters") for one in (plain, upcast)
+    ]
     assert sizes[1] - sizes[0] == 2 * (2 * 1024 * 256 + (2 * 4 + 1) * 256)
 
 
@@ -131,21 +135,21 @@ def test_a_frozen_fp32_weight_is_cast_at_every_use() -> None:
     adapter = Adapter(8, frozenset(TARGETS))
 
     def saved(bits: int) -> dict[str, Any]:
-        how = BlockSetting(**shape, bits=bits, weight_bits=bits, frozen=True, adapter=adapter)  # type: ignore[arg-type]
-        walk: BlockWalk = layer_walk(how, layer)
+        setting = BlockSetting(**shape, bits=bits, weight_bits=bits, frozen=True, adapter=adapter)  # type: ignore[arg-type]
+        walk: BlockWalk = layer_walk(setting, layer)
         return {name: size for name, size in walk.saved if name.endswith("weight.to")}
 
     assert saved(16) == {}
     assert sum(saved(32).values()) == 2 * sum(one.ins[1] * one.outs[1] for one in linears(layer))
 
 
-def states(of: Ledger, place: str) -> int:
+def states(ledger: Ledger, place: str) -> int:
     """Bytes of optimizer states in one place."""
-    return sum(int(e.bytes) for e in of.entries if e.kind == OPTIM and e.place == place)
+    return sum(int(e.bytes) for e in ledger.entries if e.kind == OPTIM and e.place == place)
 
 
 def test_paged_states_leave_the_gpu() -> None:
-    """States of tensors from 100,000 elements on are unified memory; scales and the rest stay."""
+    """Those of tensors from 100,000 elements on are in unified memory; scales stay on the GPU."""
     plain, paged = (
         full_estimate(small_run(gpus=1, training={"optimizer": name})).ledger
         for name in ("adamw_8bit", "paged_adamw_8bit")
@@ -163,11 +167,11 @@ def test_the_trained_sizes_are_the_whole_model() -> None:
 
 
 def test_positions_have_their_gradient_with_the_embedding() -> None:
-    """A tied table's gradient is there from the head on; learnt positions' is not."""
+    """A tied table's gradient is alive from the head on; that of learnt positions is not."""
     config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 512,
               "n_positions": 1024}  # fmt: skip
-    found = full_estimate(small_run(gpus=1, model={"config": config})).ledger
-    entries = {e.name: e for e in found.entries}
+    ledger = full_estimate(small_run(gpus=1, model={"config": config})).ledger
+    entries = {e.name: e for e in ledger.entries}
     assert entries["head: gradients"].bytes == 4 * (512 * 64 + 2 * 64)
     assert entries["embedding: gradients"].bytes == 4 * 1024 * 64
     assert not entries["embedding: gradients"].live.get("backward.0.last")
@@ -183,24 +187,24 @@ def test_positions_have_their_gradient_with_the_embedding() -> None:
 )  # fmt: skip
 def test_many_batches_at_once_are_the_same_as_one_by_one(training: dict[str, Any]) -> None:
     """An array of batch sizes gives the peaks of each."""
-    one, three, both = (_walked(training, batch) for batch in (1, 3, numpy.array([1, 3])))
+    one, three, both = (_layer_walk(training, batch) for batch in (1, 3, numpy.array([1, 3])))
     assert [one.backward.total, three.backward.total] == both.backward.total.tolist()
     assert [one.forward.total, three.forward.total] == both.forward.total.tolist()
 
 
-def _walked(training: dict[str, Any], batch: Any) -> BlockWalk:
+def _layer_walk(training: dict[str, Any], batch: Any) -> BlockWalk:
     lora = training.get("lora", {})
     adapter = Adapter(8, frozenset(TARGETS), 32, lora.get("dropout", 0.0), lora.get("dora", False))
     bits = 32 if training.get("upcast_unquantized") else 16
-    how = BlockSetting(
+    setting = BlockSetting(
         batch=batch, seq=512, hidden=256, bits=bits, matmul_bits=16, weight_bits=bits,
         autocast=True, frozen=True, adapter=adapter, quantization=training.get("quantization"),
     )  # fmt: skip
-    return layer_walk(how, full_estimate(small_run()).resolved.run.arch.layers[0])
+    return layer_walk(setting, full_estimate(small_run()).resolved.run.arch.layers[0])
 
 
-# The allocator gives blocks from 10 MiB on in steps of 2 MiB and does not split off 1 MiB or less:
-# Qwen's feed-forward maps end on an odd MiB, which is all of what these runs are off by.
+# The allocator rounds blocks from 10 MiB on to 2 MiB and does not split off 1 MiB or less: Qwen's
+# feed-forward maps end on an odd MiB, which is all of these runs' error.
 ODD_BLOCKS = {"peft-lora-qwen3b-r8-drop", "peft-lion8bit-qwen0.5b", "peft-paged-qwen0.5b"}
 
 

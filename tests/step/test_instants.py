@@ -1,4 +1,4 @@
-"""The handful of instants has the same peak as replaying every layer of every micro-batch."""
+"""The few instants of a step have the peak of all layers of all micro-batches."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SIZES = {
 
 def replayed(layers: list[tuple[int, int, int]], pp: int, stage: int, micro: int,
              head: int, forward: int, backward: int) -> int:  # fmt: skip
-    """Walk 1F1B layer by layer: activations stack up, gradients appear once and stay."""
+    """The peak of 1F1B, layer by layer: activations add up, gradients come once and stay."""
     each = [(act, grad) for count, act, grad in layers for _ in range(count)]
     live = peak = grads = 0
-    done = False
+    has_grads = False
 
     def run_forward() -> None:
         nonlocal live, peak
@@ -30,13 +30,13 @@ def replayed(layers: list[tuple[int, int, int]], pp: int, stage: int, micro: int
             live += act
 
     def run_backward() -> None:
-        nonlocal live, peak, grads, done
+        nonlocal live, peak, grads, has_grads
         peak = max(peak, live + grads + head)
         for act, grad in reversed(each):
-            peak = max(peak, live + grads + (0 if done else grad) + backward)
-            grads += 0 if done else grad
+            peak = max(peak, live + grads + (0 if has_grads else grad) + backward)
+            grads += 0 if has_grads else grad
             live -= act
-        done = True
+        has_grads = True
 
     warm = min(pp - stage - 1, micro)
     for _ in range(warm):
@@ -51,26 +51,26 @@ def replayed(layers: list[tuple[int, int, int]], pp: int, stage: int, micro: int
 
 @given(stage=st.integers(0, 4), **SIZES)
 @settings(max_examples=300, deadline=None)
-def test_the_beats_have_the_peak_of_a_replayed_step(
+def test_the_instants_have_the_peak_of_a_whole_step(
     layers: list[tuple[int, int, int]], pp: int, stage: int, micro: int, head: int,
     forward: int, backward: int,
 ) -> None:  # fmt: skip
-    """Whatever the sizes, no instant that matters is missing and none is too high."""
+    """For all sizes, the highest instant is as high as the step, and none is higher."""
     stage = min(stage, pp - 1)
-    beats = step(
+    instants = step(
         tuple(LayerRange(str(i), count) for i, (count, _, _) in enumerate(layers)),
         flight=in_flight(pp, stage, micro), micro_batches=micro,
     )  # fmt: skip
     highest = 0
-    for beat in beats:
-        total = sum(layers[i][1] * n for i, n in enumerate(beat.saved))
-        total += sum(layers[i][2] * n for i, n in enumerate(beat.grads))
-        if beat.work == "layer":
-            _, act, grad = layers[beat.stretch]
-            passing = beat.instant.phase == FORWARD
-            total += act + (forward if passing else backward)
-            total += 0 if passing or beat.later else grad
-        if beat.work == "head" and beat.instant.phase != FORWARD:
+    for instant in instants:
+        total = sum(layers[i][1] * n for i, n in enumerate(instant.saved))
+        total += sum(layers[i][2] * n for i, n in enumerate(instant.grads))
+        if instant.work == "layer":
+            _, act, grad = layers[instant.stretch]
+            forwards = instant.instant.phase == FORWARD
+            total += act + (forward if forwards else backward)
+            total += 0 if forwards or instant.later else grad
+        if instant.work == "head" and instant.instant.phase != FORWARD:
             total += head
-        highest = max(highest, total * beat.instant.present)
+        highest = max(highest, total * instant.instant.present)
     assert highest == replayed(layers, pp, stage, micro, head, forward, backward)

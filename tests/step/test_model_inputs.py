@@ -1,4 +1,4 @@
-"""What stands around the layers: the embedding's gradient, masks, workspaces."""
+"""What a step has outside the layers: the embedding's gradient, masks, workspaces."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kept(config: dict[str, Any], **training: Any) -> dict[str, Any]:
 
 
 def test_a_tied_gradient_that_autocast_cast_back_is_summed_in_place() -> None:
-    """The head's gradient is a view in a pure run, and a tensor of its own under autocast."""
+    """The head's gradient is a view in a pure run, and a new tensor under autocast."""
     added = "embedding: its gradient and the head's, added"
     assert added in entries(LLAMA, precision="bf16_pure")
     assert added not in entries(LLAMA, precision="bf16_mixed")
@@ -55,17 +55,17 @@ def test_one_key_value_head_is_expanded_without_a_copy() -> None:
     assert "attn.k_repeated" not in one
 
 
-def test_fp16_scores_are_widened_inside_the_softmax() -> None:
+def test_fp16_scores_are_cast_inside_the_softmax() -> None:
     """torch's kernel reads fp16 and writes fp32; bf16 is cast first, and its gradient is fp32."""
-    half, brain = (
+    fp16, bf16 = (
         entries(LLAMA, precision=precision, attention="eager")["dense layers: at work"]
         for precision in ("fp16_pure", "bf16_pure")
     )
     maps = 2 * 64 * 64 * 4
-    assert brain.bytes - half.bytes == maps * 2
+    assert bf16.bytes - fp16.bytes == maps * 2
 
 
 def test_windows_from_a_buffer_share_one_mask() -> None:
-    """GPT-Neo's local layers cut their window from a buffer of their own."""
+    """GPT-Neo's local layers take their window from a buffer."""
     masks = entries(GPT_NEO, precision="bf16_pure")["attention masks"]
     assert masks.bytes == 2 * 64 * 64 * 2

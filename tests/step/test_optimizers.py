@@ -1,4 +1,4 @@
-"""The optimizer table: states and temporaries, per parameter."""
+"""The optimizer table: states and temporaries."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ N = 1 << 20
     ],
 )  # fmt: skip
 def test_state_bytes(name: str, bits: int, expected: int) -> None:
-    """States have the parameter's width, or their own and a scale for 256 elements."""
+    """States have the parameter's bits, or fixed bits and a scale for 256 elements."""
     assert state_bytes(OPTIMIZERS[name], N, bits) == expected
 
 
-def test_small_tensors_keep_wide_states() -> None:
-    """Below 4,096 elements bitsandbytes keeps fp32."""
+def test_small_tensors_have_fp32_states() -> None:
+    """Below 4,096 elements, in bitsandbytes."""
     row = OPTIMIZERS["adamw_8bit"]
     assert tensor_state_bytes(row, 4095, 16) == 2 * 4 * 4095
     assert tensor_state_bytes(row, 4096, 16) == 2 * 4096 + 2 * 4 * 16
@@ -77,10 +77,10 @@ def test_clipping_of_a_measured_run() -> None:
 
 def test_torch_defaults() -> None:
     """Adam's default is foreach, Adafactor's and Muon's a loop, bitsandbytes has one kernel."""
-    found = {name: default_implementation(name) for name in OPTIMIZERS}
-    assert found["adamw"] == found["sgd"] == "foreach"
-    assert found["adafactor"] == found["muon"] == "forloop"
-    assert found["adamw_8bit"] == found["lion"] == "fused"
+    defaults = {name: default_implementation(name) for name in OPTIMIZERS}
+    assert defaults["adamw"] == defaults["sgd"] == "foreach"
+    assert defaults["adafactor"] == defaults["muon"] == "forloop"
+    assert defaults["adamw_8bit"] == defaults["lion"] == "fused"
 
 
 def test_arrays_give_what_scalars_give() -> None:

@@ -34,11 +34,11 @@ def test_figures_that_were_left_out_are_above_it() -> None:
 
 def test_figures_are_many_and_of_every_engine() -> None:
     """Six engines, prompts, one sequence and many; each with its version and source."""
-    found = script()["compared"]()
-    assert len(found) >= 400
-    assert {one.engine for one in found} == set(server_names())
-    assert min(Counter(one.regime for one in found).values()) > 100
-    assert all(one.row["version"] and one.row["source"] for one in found)
+    comparisons = script()["compared"]()
+    assert len(comparisons) >= 400
+    assert {one.engine for one in comparisons} == set(server_names())
+    assert min(Counter(one.regime for one in comparisons).values()) > 100
+    assert all(one.row["version"] and one.row["source"] for one in comparisons)
 
 
 def test_the_page_and_the_table_are_up_to_date() -> None:
@@ -56,9 +56,10 @@ def test_reports_say_what_an_engine_reached(engine: str) -> None:
         assert f"({100 * share.least:.0f} to {100 * share.most:.0f} %, {share.count}" in said
 
 
-def test_the_seeds_speeds() -> None:
+def test_the_articles_speeds() -> None:
     """Phi-3-mini on an H100 NVL: 163.8 of 514 tokens/s at best, 26.3 ms for what takes 4.5."""
-    article = [one for one in script()["compared"]() if one.row["config"]["model"]["name"] ==
-            "phi-3-mini"]  # fmt: skip
+    article = [
+        one for one in script()["compared"]() if one.row["config"]["model"]["name"] == "phi-3-mini"
+    ]
     assert [round(one.bound) for one in article] == [113689, 514]
     assert [round(one.share, 2) for one in article] == [0.17, 0.32]

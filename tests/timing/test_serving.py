@@ -33,10 +33,10 @@ def test_alone_a_sequence_waits_for_the_weights() -> None:
 def test_a_long_prompt_is_bound_by_the_products() -> None:
     """And FP8 units are twice as fast, scores in 16 bits aside."""
     slow, fast = served("llama3.1-8b"), served("llama3.1-8b", quantization="fp8")
-    found = first_token(slow, 4096, 8192)
-    assert found.bound == COMPUTE
-    assert 1.4 < found.seconds / first_token(fast, 4096, 8192).seconds < 2
-    assert prompt_rate(slow, 4096)[0] == pytest.approx(4096 / found.seconds)
+    result = first_token(slow, 4096, 8192)
+    assert result.bound == COMPUTE
+    assert 1.4 < result.seconds / first_token(fast, 4096, 8192).seconds < 2
+    assert prompt_rate(slow, 4096)[0] == pytest.approx(4096 / result.seconds)
 
 
 def test_computing_and_reading_overlap_and_messages_are_waited_for() -> None:
@@ -62,14 +62,14 @@ def test_stages_come_one_after_the_other_and_work_at_once() -> None:
 def test_chunks_of_a_prompt_follow_each_other_through_the_stages() -> None:
     """One chunk takes both stages' time, many nearly the slower one's."""
     two = served("llama3.1-8b", 2, pipeline_parallel_size=2)
-    whole, cut = (first_token(two, 8192, chunk).seconds for chunk in (8192, 64))
+    whole, chunked = (first_token(two, 8192, chunk).seconds for chunk in (8192, 64))
     slowest = prompts(two, 8192, 1).seconds
     assert whole > 1.9 * slowest
-    assert cut == pytest.approx(slowest, rel=0.01)
+    assert chunked == pytest.approx(slowest, rel=0.01)
 
 
 def test_a_request_is_its_prompt_and_its_steps() -> None:
-    """Alone one behind the other; of several, prompts are computed while caches are read."""
+    """One request computes its prompt, then its steps; of several, prompts overlap with steps."""
     one = served("llama3.1-8b")
     prompt = prompts(one, 2048, 1).seconds
     steps = requests(one, 2048, 99, 1, prompted=True).seconds
@@ -138,13 +138,13 @@ def test_what_lies_in_the_hosts_memory_has_no_speed() -> None:
 
 def test_lengths_stay_within_what_is_served() -> None:
     """A prompt of 1,024 and an answer of 256, less where the server takes less."""
-    found = [speed(full_estimate(run_file("llama3.1-8b", max_seq_len=n))) for n in (8192, 1000)]
-    assert [(f.prompt_len, f.context) for f in found if f] == [(1024, 1280), (744, 1000)]
+    result = [speed(full_estimate(run_file("llama3.1-8b", max_seq_len=n))) for n in (8192, 1000)]
+    assert [(f.prompt_len, f.context) for f in result if f] == [(1024, 1280), (744, 1000)]
 
 
 def test_speculation_is_left_out_and_said_so() -> None:
     """Guesses make several tokens in a pass."""
-    found = speed(full_estimate(run_file("llama3.1-8b", speculative_method="ngram",
+    result = speed(full_estimate(run_file("llama3.1-8b", speculative_method="ngram",
                                          num_speculative_tokens=4)))  # fmt: skip
-    assert found is not None
-    assert found.notes == ["without speculation, which can make several tokens in a pass"]
+    assert result is not None
+    assert result.notes == ["without speculation, which can make several tokens in a pass"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_mem_calculator.timing.mixing import mean_seen, step_seen
+from gpu_mem_calculator.timing.mixing import mean_attended, step_attended
 from gpu_mem_calculator.timing.work import cache_bytes, prompt_work, sent_bytes, step_work
 
 from .conftest import served
@@ -33,7 +33,7 @@ def test_a_tied_table_is_the_head_and_is_read() -> None:
 
 
 def test_a_second_table_is_looked_up_only() -> None:
-    """Gemma 3n has one for its layers: 262,144 rows of 35 x 256 beside 262,400 of 2,048."""
+    """Gemma 3n has one for its layers: 262,144 rows of 35 x 256, and 262,400 of 2,048."""
     stage = served("gemma3n-e4b").stages[0]
     (head,) = (part for part in stage.parts if part.used == "last" and part.elements)
     assert head.elements == 262_400 * 2048
@@ -60,10 +60,14 @@ def test_a_prompt_meets_the_head_once() -> None:
 
 def test_windows_stop_what_is_seen() -> None:
     """A token sees at most the window, and those at a prompt's beginning less."""
-    assert mean_seen(4, None) == 2.5
-    assert mean_seen(4, 2) == (1 + 2 + 2 + 2) / 4
-    assert mean_seen(5, 2, chunked=True) == (1 + 2 + 1 + 2 + 1) / 5
-    assert (step_seen(10, 4), step_seen(10, 4, chunked=True), step_seen(3, 4)) == (4, 2, 3)
+    assert mean_attended(4, None) == 2.5
+    assert mean_attended(4, 2) == (1 + 2 + 2 + 2) / 4
+    assert mean_attended(5, 2, chunked=True) == (1 + 2 + 1 + 2 + 1) / 5
+    assert (step_attended(10, 4), step_attended(10, 4, chunked=True), step_attended(3, 4)) == (
+        4,
+        2,
+        3,
+    )
     stage = served("mistral-7b-v0.1").stages[0]
     assert cache_bytes(stage, 100_000) == cache_bytes(stage, 4096)
 
@@ -99,12 +103,12 @@ def test_sparse_attention_reads_what_its_indexer_picks() -> None:
 
 
 def test_states_are_read_and_written() -> None:
-    """Mamba-2 2.7B: a state of fixed size, both ways, whatever the context."""
+    """Mamba-2 2.7B: a state of fixed size is read and written at any context."""
     stage = served("mamba2-2.7b").stages[0]
     assert cache_bytes(stage, 10) == cache_bytes(stage, 100_000)
-    scanned = 64 * 80 * 64 * 128
-    behind = 64 * (5120 + 2 * 128) * 3
-    assert cache_bytes(stage, 10) == 2 * 2 * (scanned + behind)
+    scan = 64 * 80 * 64 * 128
+    convolution = 64 * (5120 + 2 * 128) * 3
+    assert cache_bytes(stage, 10) == 2 * 2 * (scan + convolution)
     assert {one.each for one in stage.mixings} == {2 * 80 * 64 * 128}
 
 
@@ -133,8 +137,8 @@ def test_ranks_send_two_sums_a_layer() -> None:
     assert sent_bytes(stage, 10, adds_up=True) == 65 * 10 * 4096 * 2
     assert step_work(stage, 0, 1).messages == 65
     assert step_work(served("llama3.1-8b").stages[0], 0, 1).messages == 0
-    beside = served("gpt-j-6b", 2, tensor_parallel_size=2).stages[0]
-    assert beside.sums == 28 + 1  # attention and feed-forward stand side by side
+    parallel = served("gpt-j-6b", 2, tensor_parallel_size=2).stages[0]
+    assert parallel.sums == 28 + 1  # attention and feed-forward run in parallel
 
 
 def test_data_parallel_attention_shares_experts() -> None:

@@ -1,4 +1,4 @@
-"""A rank's weights from a checkpoint's own headers."""
+"""A rank's weights from a checkpoint's headers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpu_mem_calculator.weights.checkpoint import group
 from tests.hub.test_checkpoint import safetensors_bytes
 
 
-def written(folder: Path, preset: str, *, dtype: str = "BF16", more: int = 0) -> None:
-    """A checkpoint of a preset: every parameter, and `more` bytes in the first layer's scales."""
+def write_checkpoint(folder: Path, preset: str, *, dtype: str = "BF16", more: int = 0) -> None:
+    """Write a preset's checkpoint, with `more` bytes of scales in the first layer."""
     row = catalog.find("index", preset)
     assert row is not None
     (folder / "config.json").write_text(json.dumps(catalog.row_config(row)))
@@ -29,12 +29,12 @@ def written(folder: Path, preset: str, *, dtype: str = "BF16", more: int = 0) ->
 
 
 def weights(name: str, tp: int = 1) -> int:
-    """What vLLM loads on one rank."""
+    """Bytes that vLLM loads on one rank."""
     run = {"model": {"name": name}, "hardware": {"gpu": "h100-80gb-sxm"},
            "inference": {"engine": "vllm", "tensor_parallel_size": tp}}  # fmt: skip
-    found = estimate(run).serving
-    assert found is not None
-    return found.weights_bytes
+    serving = estimate(run).serving
+    assert serving is not None
+    return serving.weights_bytes
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])
@@ -44,20 +44,20 @@ def weights(name: str, tp: int = 1) -> int:
 def test_a_whole_checkpoint_is_what_the_architecture_says(
     tmp_path: Path, preset: str, tp: int
 ) -> None:
-    """Headers and architecture agree, cut or not."""
-    written(tmp_path, preset)
+    """Headers and architecture agree, sharded or not."""
+    write_checkpoint(tmp_path, preset)
     assert weights(str(tmp_path), tp) == pytest.approx(weights(preset, tp), rel=1e-4)
 
 
 def test_weights_stored_in_fp32_are_loaded_in_16_bits(tmp_path: Path) -> None:
     """The server's dtype counts, not the file's."""
-    written(tmp_path, "qwen3-0.6b", dtype="F32")
+    write_checkpoint(tmp_path, "qwen3-0.6b", dtype="F32")
     assert weights(str(tmp_path)) == pytest.approx(weights("qwen3-0.6b"), rel=1e-4)
 
 
 def test_what_the_architecture_does_not_know_of_is_counted(tmp_path: Path) -> None:
-    """Scales beside the weights are the file's own."""
-    written(tmp_path, "qwen3-0.6b", more=2**24)
+    """Scales in the file are counted."""
+    write_checkpoint(tmp_path, "qwen3-0.6b", more=2**24)
     assert weights(str(tmp_path)) - weights("qwen3-0.6b") == 2**24
 
 
@@ -72,5 +72,5 @@ def test_what_the_architecture_does_not_know_of_is_counted(tmp_path: Path) -> No
      ("multi_modal_projector.linear_1.weight", (-1, "vision tower"))],
 )  # fmt: skip
 def test_where_a_stored_tensor_belongs(name: str, where: tuple[int, str] | None) -> None:
-    """By layer and by what it is; layers behind the last are not served."""
+    """Tensors are grouped by layer and kind; layers after the last are not served."""
     assert group(name, 61) == where

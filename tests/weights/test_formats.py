@@ -1,4 +1,4 @@
-"""Quantized formats: bytes of a matrix, of published checkpoints, and what is left as it is."""
+"""Quantized formats: bytes of a matrix, of published checkpoints, and what stays unquantized."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ EXPERT = ShardedParameter(
 N = 4096 * 2048
 
 
-def checkpoint(model: Arch, how: WeightFormat, bits: int = 16) -> int:
-    """Bytes of the whole model as stored."""
-    whole = ServerShard(places=range(len(model.layers)))
-    return sum(size for one in held(model, whole) for _, size in how.stored(one, bits))
+def checkpoint(model: Arch, weight_format: WeightFormat, bits: int = 16) -> int:
+    """Bytes of the whole model in a format."""
+    full_shard = ServerShard(places=range(len(model.layers)))
+    return sum(
+        size
+        for parameter in held(model, full_shard)
+        for _, size in weight_format.stored(parameter, bits)
+    )
 
 
 def gptq(bits: int, group: int) -> dict[str, Any]:
-    """AutoGPTQ's config."""
+    """A quantization_config of AutoGPTQ."""
     return {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": True}
 
 
 def compressed(weights: dict[str, Any], **rest: Any) -> dict[str, Any]:
-    """One group of compressed-tensors."""
+    """A quantization_config of compressed-tensors with one group."""
     return {"quant_method": "compressed-tensors", "ignore": ["lm_head"], **rest,
             "config_groups": {"group_0": {"weights": weights, "targets": ["Linear"]}}}  # fmt: skip
 
 
 def test_plain_weights_take_their_bits() -> None:
-    """In 16 and in 32."""
+    """Unquantized weights take 16 or 32 bits."""
     assert scheme("none").stored(MATRIX, 16) == (("", 2 * N),)
     assert scheme("none").stored(MATRIX, 32) == (("", 4 * N),)
 
@@ -58,19 +62,19 @@ def test_plain_weights_take_their_bits() -> None:
     ],
 )  # fmt: skip
 def test_a_matrix_becomes_what_its_format_stores(name: str, tensors: dict[str, int]) -> None:
-    """4096 outputs by 2048 inputs."""
+    """The tensors of a matrix of 4096 outputs by 2048 inputs."""
     assert dict(scheme(name).stored(MATRIX, 16)) == tensors
 
 
 def test_mxfp4_packs_experts_alone() -> None:
-    """Half a byte and a scale for 32."""
+    """Experts take half a byte, and a scale for 32 elements."""
     assert dict(scheme("mxfp4").stored(EXPERT, 16)) == {"": 8 * 2**20, "scales": 8 * 2**16}
     assert scheme("mxfp4").stored(MATRIX, 16) == (("", 2 * N),)
 
 
 @pytest.mark.parametrize("name", sorted(set(RECIPES) - {"none"}))
 def test_embeddings_heads_norms_routers_and_biases_stay_as_they_are(name: str) -> None:
-    """In every format."""
+    """They have 16 bits in every format."""
     for role, shape in (("embedding", (1000, 64)), ("head", (1000, 64)), ("norm", (64,)),
                         ("router", (8, 64)), ("other", (4, 1, 64))):  # fmt: skip
         one = ShardedParameter("x.weight", shape, role)
@@ -95,29 +99,29 @@ PUBLISHED: list[tuple[str, dict[str, Any], float]] = [
 def test_published_checkpoints_have_the_size_on_their_pages(
     name: str, config: dict[str, Any], gb: float
 ) -> None:
-    """To the last digit that is printed, and 0.1 % for biases."""
+    """Sizes agree to the last printed digit, and 0.1 % for biases."""
     size = checkpoint(arch(name), scheme("none", config)) / 1e9
     assert size == pytest.approx(gb, abs=0.005 + 0.001 * gb)
 
 
 def test_gpt_oss_is_exact_to_the_byte() -> None:
-    """`total_size` of openai/gpt-oss-20b's model.safetensors.index.json."""
+    """The size is `total_size` of openai/gpt-oss-20b's model.safetensors.index.json."""
     assert checkpoint(arch("gpt-oss-20b"), scheme("mxfp4")) == 13_761_264_768
 
 
 def test_deepseek_has_a_scale_for_each_block() -> None:
-    """128 x 128, in fp32, ragged blocks counted whole."""
+    """Blocks are 128 x 128, with scales in fp32; partial blocks have one too."""
     config = {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"}
     odd = ShardedParameter(
         "model.layers.0.self_attn.kv_a_proj_with_mqa.weight", (576, 7168), "linear", 0
     )
-    found = dict(scheme("fp8", config).stored(odd, 16))
-    assert found == {"": 576 * 7168, "scales": 5 * 56 * 4}
-    assert scheme("fp8", None, "deepseek_v3").stored(odd, 16) == tuple(found.items())
+    sizes = dict(scheme("fp8", config).stored(odd, 16))
+    assert sizes == {"": 576 * 7168, "scales": 5 * 56 * 4}
+    assert scheme("fp8", None, "deepseek_v3").stored(odd, 16) == tuple(sizes.items())
 
 
 def test_static_activations_bring_a_scale_for_the_input() -> None:
-    """Per-tensor FP8: one scale, or two."""
+    """Per-tensor FP8 has one scale, or two."""
     dynamic = scheme("none", {"quant_method": "fp8", "activation_scheme": "dynamic"})
     static = scheme("none", {"quant_method": "fp8", "activation_scheme": "static"})
     assert dict(dynamic.stored(MATRIX, 16)) == {"": N, "scales": 4}
@@ -125,7 +129,7 @@ def test_static_activations_bring_a_scale_for_the_input() -> None:
 
 
 def test_compressed_tensors_go_by_width_and_strategy() -> None:
-    """FP8 and INT8 by row, INT4 by group, NVFP4."""
+    """FP8 and INT8 have scales by row, INT4 by group, and NVFP4 by 16."""
     row = {"num_bits": 8, "type": "float", "strategy": "channel"}
     assert dict(scheme("fp8", compressed(row)).stored(MATRIX, 16))["scales"] == 4096 * 4
     w8a8 = scheme("int8", compressed({"num_bits": 8, "type": "int", "strategy": "channel"}))
@@ -137,30 +141,30 @@ def test_compressed_tensors_go_by_width_and_strategy() -> None:
 
 
 def test_kimi_packs_its_routed_experts_alone() -> None:
-    """The ignore list of Kimi-K2-Thinking, which is made of patterns."""
+    """Kimi-K2-Thinking's ignore list has patterns for everything else."""
     ignore = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
               "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]  # fmt: skip
     group = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
-    how = scheme("none", compressed(group, ignore=ignore))
+    weight_format = scheme("none", compressed(group, ignore=ignore))
     model = arch("kimi-k2")
-    whole = ServerShard(places=range(2))
-    packed = {one.name for one in held(model, whole) if how.packs(one)}
+    two_layers = ServerShard(places=range(2))
+    packed = {one.name for one in held(model, two_layers) if weight_format.packs(one)}
     assert packed == {"model.layers.1.mlp.experts.gate_up_proj",
                       "model.layers.1.mlp.experts.down_proj"}  # fmt: skip
 
 
 def test_modules_that_are_not_converted_are_found_by_name_part_or_pattern() -> None:
-    """A name, one above it, a part of it, a star."""
+    """An entry is a name, a parent, a part of a name, or has a star."""
     for skip in ("model.layers.0.self_attn.q_proj", "model.layers.0", "self_attn",
                  "model.layers.*.self_attn", "re:.*q_proj$"):  # fmt: skip
-        how = scheme("none", {"quant_method": "fp8", "modules_to_not_convert": [skip]})
-        assert not how.packs(MATRIX)
+        weight_format = scheme("none", {"quant_method": "fp8", "modules_to_not_convert": [skip]})
+        assert not weight_format.packs(MATRIX)
     other = scheme("none", {"quant_method": "fp8", "ignored_layers": ["model.layers.1", "proj"]})
     assert other.packs(MATRIX)
 
 
 def test_bitsandbytes_by_its_flags() -> None:
-    """4 bits with and without double quantization, 8 bits."""
+    """4 bits with and without double quantization, and 8 bits, are read."""
     four = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
     assert dict(scheme("nf4", four).stored(MATRIX, 16))["scales"] == N // 64 * 4
     double = scheme("nf4", {**four, "bnb_4bit_use_double_quant": True})
@@ -170,7 +174,7 @@ def test_bitsandbytes_by_its_flags() -> None:
 
 
 def test_modelopt_is_read_in_both_its_forms() -> None:
-    """quantization_config and hf_quant_config.json."""
+    """quantization_config and hf_quant_config.json are both read."""
     flat = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}
     nested = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
     assert scheme("nvfp4", flat).name == "nvfp4"
@@ -178,7 +182,7 @@ def test_modelopt_is_read_in_both_its_forms() -> None:
 
 
 def test_a_quantized_head_is_packed_where_the_config_says_so() -> None:
-    """GPTQ's lm_head."""
+    """GPTQ's lm_head decides."""
     head = ShardedParameter("lm_head.weight", (1024, 2048), "head")
     assert scheme("none", {**gptq(4, 128), "lm_head": True}).packs(head)
     assert not scheme("none", gptq(4, 128)).packs(head)
@@ -197,18 +201,18 @@ def test_a_quantized_head_is_packed_where_the_config_says_so() -> None:
 def test_what_is_unknown_or_contradicts_the_checkpoint_is_refused(
     name: str, config: dict[str, Any] | None, sentence: str
 ) -> None:
-    """In a sentence."""
+    """The refusal is one sentence."""
     with pytest.raises(FormatError, match=sentence):
         scheme(name, config)
 
 
 def test_a_name_that_says_less_than_the_checkpoint_is_taken() -> None:
-    """int4 of an AWQ checkpoint."""
+    """int4 is accepted for an AWQ checkpoint."""
     assert scheme("int4", {"quant_method": "awq"}).name == "awq"
 
 
 def test_vllm_drops_what_its_kernels_do_not_read() -> None:
-    """Symmetric GPTQ keeps no zero points, and an order only where there is one."""
+    """Symmetric GPTQ has no zero points, and an order only if inputs are permuted."""
     version, hopper = (0, 11, 0), "9.0"
     plain = loaded_format(scheme("gptq_int4"), version, hopper).stored(MATRIX, 16)
     assert dict(plain) == {"": N // 2, "scales": 4096 * 16 * 2}
@@ -221,15 +225,15 @@ def test_vllm_drops_what_its_kernels_do_not_read() -> None:
 def test_vllm_pads_experts_for_its_kernels() -> None:
     """MXFP4 on Ampere (Marlin), Hopper (a second copy of the scales, then one) and Blackwell."""
     gate = ShardedParameter("m.experts.gate_up_proj", (32, 2880, 5760), "expert", 0, "experts", 1)
-    how = scheme("mxfp4")
-    marlin = dict(loaded_format(how, (0, 11, 0), "8.0").stored(gate, 16))
+    weight_format = scheme("mxfp4")
+    marlin = dict(loaded_format(weight_format, (0, 11, 0), "8.0").stored(gate, 16))
     assert marlin[""] == 32 * 3072 * 5888 // 2
-    triton = dict(loaded_format(how, (0, 11, 0), "9.0").stored(gate, 16))
+    triton = dict(loaded_format(weight_format, (0, 11, 0), "9.0").stored(gate, 16))
     assert triton["swizzled scales"] == 32 * 5888 * 90
     assert triton["scales"] == 32 * 5760 * 90
-    freed = dict(loaded_format(how, (0, 25, 0), "9.0").stored(gate, 16))
+    freed = dict(loaded_format(weight_format, (0, 25, 0), "9.0").stored(gate, 16))
     assert freed["scales"] == 32 * 5888 * 90
-    blackwell = loaded_format(how, (0, 11, 0), "10.0")
+    blackwell = loaded_format(weight_format, (0, 11, 0), "10.0")
     bias = ShardedParameter("m.experts.gate_up_proj_bias", (32, 5760), "other", 0, "experts")
     assert blackwell.stored(bias, 16) == (("", 32 * 6144 * 4),)
 
@@ -244,6 +248,6 @@ def test_vllm_pads_experts_for_its_kernels() -> None:
     ],
 )  # fmt: skip
 def test_a_config_with_junk_is_a_sentence(config: dict[str, Any]) -> None:
-    """Whatever a quantization_config holds."""
+    """A malformed quantization_config is refused with one sentence."""
     with pytest.raises(FormatError, match="quantization_config"):
         scheme("none", config, "llama")

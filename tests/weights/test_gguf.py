@@ -1,4 +1,4 @@
-"""GGUF: sizes of whole files against what llama.cpp and its users print."""
+"""GGUF: sizes of whole files against those that llama.cpp and its users print."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ LOGGED = [
 ]  # fmt: skip
 
 
-def total(model: Arch, ftype: str, **how: object) -> int:
+def total(model: Arch, ftype: str, **options: object) -> int:
     """Bytes of a file's tensors."""
-    return sum(one.bytes for one in gguf.tensors(model, ftype, **how))  # type: ignore[arg-type]
+    return sum(tensor.bytes for tensor in gguf.tensors(model, ftype, **options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("ftype", "bits"), README.items())
 def test_every_file_type_has_the_bits_per_weight_that_llama_cpp_prints(
     ftype: str, bits: float
 ) -> None:
-    """Its elements are those of the model and 64 rotary factors that are not listed here."""
+    """The file has the model's elements and 64 rotary factors that are not modelled."""
     model = arch("llama3.1-8b")
     assert total(model, ftype) * 8 / (model.num_parameters + 64) == pytest.approx(bits, abs=6e-5)
 
@@ -47,15 +47,15 @@ def test_every_file_type_has_the_bits_per_weight_that_llama_cpp_prints(
 def test_a_fused_model_of_an_older_build_has_the_buffers_of_its_log(
     ftype: str, mib: tuple[float, float]
 ) -> None:
-    """Before b8266 a fused qkv had a rule of its own."""
-    found = gguf.tensors(arch("pythia-2.8b"), ftype, build=4930)
-    table = sum(one.bytes for one in found if one.name == "token_embd.weight")
-    on_gpu = sum(one.bytes for one in found) - table
+    """Before b8266 a fused qkv had a separate rule."""
+    tensors = gguf.tensors(arch("pythia-2.8b"), ftype, build=4930)
+    table = sum(one.bytes for one in tensors if one.name == "token_embd.weight")
+    on_gpu = sum(one.bytes for one in tensors) - table
     assert (on_gpu / 2**20, table / 2**20) == pytest.approx(mib, abs=0.006)
 
 
 def test_a_newer_build_treats_a_fused_projection_as_values() -> None:
-    """So its Q4_K_M file is another one."""
+    """Its Q4_K_M file has another size."""
     model = arch("pythia-2.8b")
     assert total(model, "Q4_K_M") != total(model, "Q4_K_M", build=gguf_types.FUSED_AS_VALUES - 1)
 
@@ -67,7 +67,7 @@ def test_large_files_have_the_size_of_their_logs(name: str, ftype: str, gib: flo
 
 
 def test_latent_attention_is_stored_in_two_parts() -> None:
-    """R1's F16 log says 1251.990 GiB with kv_b kept beside its halves, which newer files drop."""
+    """R1's F16 log says 1251.990 GiB with kv_b and its two parts; newer files drop kv_b."""
     model = arch("deepseek-v3")
     beside = 61 * 128 * (128 + 128) * 512 * 2
     assert (total(model, "F16") + beside) / 2**30 == pytest.approx(1251.990, abs=6e-4)
@@ -76,12 +76,12 @@ def test_latent_attention_is_stored_in_two_parts() -> None:
 def test_gpt_oss_keeps_its_experts_in_mxfp4() -> None:
     """ggml-org's gpt-oss-20b-mxfp4.gguf is 12.1 GB, of which the tokenizer is 13 MB."""
     assert total(arch("gpt-oss-20b"), "MXFP4_MOE") == pytest.approx(12.1e9, rel=2e-3)
-    found = gguf.tensors(arch("gpt-oss-20b"), "Q4_K_M")
-    assert {one.kind for one in found if one.name.endswith("exps.weight")} == {"MXFP4"}
+    tensors = gguf.tensors(arch("gpt-oss-20b"), "Q4_K_M")
+    assert {one.kind for one in tensors if one.name.endswith("exps.weight")} == {"MXFP4"}
 
 
 def test_rows_that_are_not_whole_blocks_take_the_next_type() -> None:
-    """2880 is no multiple of 256 but one of 32; 100 is one of neither."""
+    """2880 is a multiple of 32 but not of 256; 100 is a multiple of neither."""
     assert gguf_types.fallback("Q4_K", 2880) == "Q5_0"
     assert gguf_types.fallback("Q6_K", 2880) == "Q8_0"
     assert gguf_types.fallback("IQ3_S", 2880) == "IQ4_NL"
@@ -90,25 +90,25 @@ def test_rows_that_are_not_whole_blocks_take_the_next_type() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_parameter_is_lost_or_stored_twice(name: str) -> None:
-    """Whatever the family; steering biases of routers are tensors of the file, too."""
+    """This holds for every family; router biases are tensors of the file, too."""
     model = family(name)
     if gguf.problem(model):
         assert model.family in gguf.problem(model)
         return
     steering = sum(b.shape[0] for b in model.buffers if b.name.endswith("e_score_correction_bias"))
-    found = sum(one.elements for one in gguf.tensors(model, "Q4_K_M"))
-    assert found == model.num_parameters + steering
+    elements = sum(one.elements for one in gguf.tensors(model, "Q4_K_M"))
+    assert elements == model.num_parameters + steering
 
 
 def test_names_of_file_types_are_read_in_any_case() -> None:
-    """And by their short forms."""
+    """Short forms are read as well."""
     assert gguf.file_type("q4_k_m") == "Q4_K_M"
     assert gguf.file_type("Q5_K") == "Q5_K_M"
     assert gguf.file_type("awq") is None
 
 
 def test_every_type_number_has_a_block() -> None:
-    """A header can name no type without a size."""
+    """Every type that a header can name has a size."""
     assert set(ggml_types.NUMBERS.values()) == set(ggml_types.BLOCKS)
     assert ggml_types.bytes_of("Q8_0", 64) == 68
     assert ggml_types.bits_per_weight("Q4_K") == 4.5

@@ -1,4 +1,4 @@
-"""Weights of a rank: groups that add up, and the figures of vLLM's logs."""
+"""Weights of a rank: groups that sum to the total, and the figures of vLLM's logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpu_mem_calculator.weights.rank_weights import (
     weights_bytes,
 )
 from gpu_mem_calculator.weights.shards import ServerShard
-from tests.serving.vllm_runs import GIB, made
+from tests.serving.vllm_runs import GIB, run_and_shard
 
 MIB = 2**20
 LOGS = [
@@ -32,13 +32,13 @@ LOGS = [
 
 
 def rank(model: str | dict[str, Any], **options: Any) -> tuple[Run, ServerShard]:
-    """A run and its rank, the vocabulary padded as vLLM does."""
-    run, shard = made(model, **options)
+    """A run and its shard, with the vocabulary padded as vLLM does."""
+    run, shard = run_and_shard(model, **options)
     return run, replace(shard, vocab_multiple=64)
 
 
 def logged(log: dict[str, Any]) -> tuple[Run, ServerShard]:
-    """The rank whose log it is."""
+    """The run and shard of a log."""
     known = ("tp", "pp", "quantized", "quantization", "engine_version")
     options: dict[str, Any] = {key: log[key] for key in known if key in log}
     if "stage" in log:
@@ -51,15 +51,15 @@ def logged(log: dict[str, Any]) -> tuple[Run, ServerShard]:
 
 @pytest.mark.parametrize("log", LOGS, ids=[log["id"] for log in LOGS])
 def test_a_rank_weighs_what_vllm_says_that_loading_took(log: dict[str, Any]) -> None:
-    """Within a thousandth, or the last digit that is printed; with a tower, within two."""
-    found = weights_bytes(rank_weights(*logged(log))) / GIB
+    """Within a thousandth, or the last printed digit; with a tower, within two thousandths."""
+    gib = weights_bytes(rank_weights(*logged(log))) / GIB
     digit = 0.5 * 10 ** -log["decimals"]
     share = 1e-3 if isinstance(log["model"], str) else 2e-3
-    assert found == pytest.approx(log["weights_gib"], abs=max(digit, log["weights_gib"] * share))
+    assert gib == pytest.approx(log["weights_gib"], abs=max(digit, log["weights_gib"] * share))
 
 
 def test_all_logs_together_are_nearly_exact() -> None:
-    """The mean over every log, without regard to rounding in the log."""
+    """The mean error over every log is small; rounding in the log is ignored."""
     wrong = [
         abs(weights_bytes(rank_weights(*logged(log))) / GIB / log["weights_gib"] - 1)
         for log in LOGS
@@ -68,38 +68,38 @@ def test_all_logs_together_are_nearly_exact() -> None:
 
 
 def test_groups_are_what_people_know() -> None:
-    """A dense model in bf16."""
+    """A dense model in bf16 has the usual groups."""
     run, shard = rank("llama3-8b")
-    found = dict(weight_items(run, shard, rounded=False))
-    assert set(found) == {"embedding", "attention", "feed-forward", "norms", "output head"}
-    assert found["feed-forward"] == 32 * 3 * 4096 * 14336 * 2
-    assert weights_bytes(found.items()) == run.arch.num_parameters * 2
+    groups = dict(weight_items(run, shard, rounded=False))
+    assert set(groups) == {"embedding", "attention", "feed-forward", "norms", "output head"}
+    assert groups["feed-forward"] == 32 * 3 * 4096 * 14336 * 2
+    assert weights_bytes(groups.items()) == run.arch.num_parameters * 2
 
 
 def test_experts_and_scales_are_groups_of_their_own() -> None:
-    """A mixture in a 4-bit format."""
+    """A mixture in a 4-bit format has groups for experts and for scales."""
     run, shard = rank("mixtral-8x7b", quantization="awq")
     names = [name for name, _ in weight_items(run, shard, rounded=False)]
     assert {"experts", "experts: scales", "attention: scales"} <= set(names)
 
 
 def test_a_given_parameter_count_scales_the_weights() -> None:
-    """7 of 8.03 billion."""
+    """7 of 8.03 billion parameters scale the bytes."""
     run, shard = rank("llama3-8b")
-    given = replace(run, parameters_given=7_000_000_000)
-    found = weights_bytes(weight_items(given, shard, rounded=False))
-    assert found == pytest.approx(14e9, rel=1e-8)
+    scaled_run = replace(run, parameters_given=7_000_000_000)
+    scaled_bytes = weights_bytes(weight_items(scaled_run, shard, rounded=False))
+    assert scaled_bytes == pytest.approx(14e9, rel=1e-8)
 
 
 def test_large_blocks_keep_what_is_left_of_their_segment() -> None:
-    """Up to 1 MiB of 2; more is cut off and free for others."""
+    """Up to 1 MiB of 2 stays with the block; more is split off and free."""
     assert allocated_bytes([135 * MIB]) == 136 * MIB
     assert allocated_bytes([134 * MIB + MIB // 2]) == 134 * MIB + MIB // 2
     assert allocated_bytes([136 * MIB, 100]) == 136 * MIB + 512
 
 
 def test_the_rounding_is_an_item_where_it_is_worth_one() -> None:
-    """Three matrices of a layer of Qwen2.5-32B are odd MiB in halves; whole, two tables are."""
+    """Three matrices of a layer of Qwen2.5-32B are odd MiB on two ranks; on one, two tables are."""
     assert dict(weight_items(*rank("qwen2.5-32b", tp=2)))[ROUNDED] == 192 * MIB
     assert dict(weight_items(*rank("qwen2.5-32b")))[ROUNDED] == 2 * MIB
 
@@ -115,12 +115,12 @@ def test_rotary_tables_are_shared_by_all_layers_of_a_kind() -> None:
         ("mpt-7b", []),
     ):
         run, shard = rank(model)
-        found = rotary_tables(run.arch, shard, max(run.arch.max_seq_len, 131072), 16)
-        assert [size for _, size in found] == sizes
+        tables = rotary_tables(run.arch, shard, max(run.arch.max_seq_len, 131072), 16)
+        assert [size for _, size in tables] == sizes
 
 
 def test_latent_attention_keeps_16_bit_copies_of_a_quantized_projection() -> None:
-    """And none of one that is not quantized, since those are views."""
+    """An unquantized projection has none, since they are views."""
     copies = 61 * 16 * 256 * 512 * 2
     fp8 = dict(rank_weights(*rank("deepseek-v3", tp=8, quantization="fp8")))
     assert fp8[UNPACKED] == copies
@@ -134,7 +134,7 @@ def test_latent_attention_keeps_16_bit_copies_of_a_quantized_projection() -> Non
 
 
 def test_a_head_is_on_every_stage_where_the_family_s_code_makes_it_there() -> None:
-    """Qwen3-MoE yes, Qwen3 no, DeepSeek before 0.8."""
+    """Qwen3-MoE has it, Qwen3 does not, DeepSeek only before 0.8."""
     first = range(10)
     assert "output head" in dict(rank_weights(*rank("qwen3-30b-a3b", pp=2, places=first)))
     assert "output head" not in dict(rank_weights(*rank("qwen3-32b", pp=2, places=first)))
@@ -147,13 +147,13 @@ def test_a_head_is_on_every_stage_where_the_family_s_code_makes_it_there() -> No
 
 
 def test_an_engine_s_own_form_of_a_format_can_be_weighed() -> None:
-    """By handing it in."""
+    """The caller can pass the format."""
     run, shard = rank("llama3-8b")
     half = weights_bytes(weight_items(run, shard, scheme("int4"), rounded=False))
     assert half < weights_bytes(weight_items(run, shard, scheme("fp8"), rounded=False))
 
 
 def test_a_format_for_experts_is_refused_for_a_model_without() -> None:
-    """MXFP4 of a dense one."""
+    """MXFP4 of a dense model is refused."""
     with pytest.raises(FormatError, match="packs experts alone, and the model has none"):
         weight_items(*rank("llama3-8b", quantization="mxfp4"))

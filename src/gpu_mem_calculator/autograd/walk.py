@@ -94,11 +94,11 @@ def walk(
     pinned: Num = 0
     for index in sorted(pins):
         pinned = pinned + owners[index].bytes
-    held = {entry.index} if checkpoint else set()
-    transient, once = _walk_once(tape, entry, exit_, owners, held)
+    inputs = {entry.index} if checkpoint else set()
+    transient, once = _walk_once(tape, entry, exit_, owners, inputs)
     recorder = EventRecorder()
     forward, ids = run_forward(
-        recorder, tape, (entry,), exit_, owners, {*saved, *held}, for_backward=KEEP
+        recorder, tape, (entry,), exit_, owners, {*saved, *inputs}, for_backward=KEEP
     )
     events = recorder.end_forward()
     back = BackwardPass(
@@ -129,11 +129,11 @@ def walk(
 
 
 def _walk_once(
-    tape: Tape, entry: Value, exit_: Value, owners: dict[int, Value], held: set[int]
+    tape: Tape, entry: Value, exit_: Value, owners: dict[int, Value], stays: set[int]
 ) -> tuple[PeakParts, BlockEvents]:
-    """The peak and the events of a forward that keeps nothing but `held`."""
+    """The peak and the events of a forward after which only `stays` and the output are alive."""
     recorder = EventRecorder()
-    peak, ids = run_forward(recorder, tape, (entry,), exit_, owners, held, for_backward=SKIP)
+    peak, ids = run_forward(recorder, tape, (entry,), exit_, owners, stays, for_backward=SKIP)
     events = BlockEvents(
         sizes=tuple(recorder.sizes),
         entry=0,

@@ -1,4 +1,4 @@
-"""The rungs: each turns a measured run into what would be predicted for it."""
+"""The rungs: functions that predict the memory of a measured run, by estimate or by trace."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ NEEDS_TORCH = ('--rung trace runs the model with torch, and {} is not installed;
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
-    """What a rung says of one run, in bytes (tokens, a verdict); None: it does not say.
+    """The prediction of a rung for one run; None where the rung does not predict a metric.
 
-    The fields are the metrics of `rows.METRICS`; `phases` has the peaks of measured phases.
+    The fields are the metrics of `rows.METRICS`: bytes, except kv_tokens and the verdict fits.
+    `phases` has the peak of each measured phase in bytes.
     """
 
     allocated: int | None = None
@@ -46,7 +47,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
     phases: dict[str, int] = {}
 
 
-SEARCHED = {"survives_in_bytes", "fits"}  # what only a search for the least memory answers
+SEARCH_METRICS = {"survives_in_bytes", "fits"}  # they take a search for the least memory
 Rung = Callable[[MeasuredRun], Prediction]
 
 
@@ -63,7 +64,7 @@ def stage_of_rank(rank: int, ranks: int, stages: int) -> int:
 
 
 def outside_bytes(outside: Iterable[tuple[str, int, str]], process_group: str | None) -> int:
-    """What lies beside torch's memory in a measured process.
+    """Bytes outside torch in a measured process.
 
     A fake process group, or none, has no NCCL; `nccl, 1 rank` has one communicator of one rank.
     """
@@ -75,17 +76,17 @@ def outside_bytes(outside: Iterable[tuple[str, int, str]], process_group: str | 
 
 
 def host_bytes(resolved: ResolvedRun, process_group: str | None) -> int:
-    """What libraries take on the host in a measured process, NCCL's only where it was there."""
+    """Host bytes of the libraries in a measured process; NCCL's only where it was used."""
     if process_group in (None, "nccl"):
         return resolved.host_libraries[1]
     one_rank = process_group == "nccl, 1 rank"
     return host_libraries(resolved.run, resolved.engine.name, nccl=one_rank)[1]
 
 
-def run_of(row: MeasuredRun) -> dict[str, Any]:
-    """The run file of a row, with the record of a model that a function made.
+def run_file_of(row: MeasuredRun) -> dict[str, Any]:
+    """The run file of a measured run; the record stands for a model that a function made.
 
-    The function itself is never run: a file of measurements is no program.
+    The function itself is never run, because a file of measurements must not run code.
     """
     if row.record is not None:
         return {**row.config, "model": {"recorded": load_record(row.record, "record")}}
@@ -101,52 +102,54 @@ def run_of(row: MeasuredRun) -> dict[str, Any]:
 
 
 def by_estimate(row: MeasuredRun) -> Prediction:
-    """The estimate for the rank that was measured, and whether that rank fits."""
-    estimate = full_estimate(run_of(row), replay=False)
+    """The estimate of the measured rank."""
+    estimate = full_estimate(run_file_of(row), replay=False)
     resolved, run = estimate.resolved, estimate.resolved.run
     stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, run.mesh.pp)
     if estimate.served:
         return by_server(estimate, stage)
-    ledger, found = estimate.ledgers[stage], replayed(resolved, stage)
+    ledger, stage_replay = estimate.ledgers[stage], replayed(resolved, stage)
     names, micro_batches = tuple(row.phases), int(run.micro_batches)
     phases = phase_peaks(ledger, names, micro_batches)
-    if found is None:
+    if stage_replay is None:
         return Prediction(allocated=int(ledger.peak(phases=STEP)), phases=phases,
                           startup=int(ledger.peak(phases=(STARTUP,))))  # fmt: skip
     outside = outside_bytes(resolved.outside_torch, row.process_group)
-    searched = not SEARCHED.isdisjoint(row.measured)  # it takes longer than all the rest
+    searched = not SEARCH_METRICS.isdisjoint(row.measured)  # the search takes longest
     return Prediction(
-        allocated=found.allocated_bytes,
-        startup=found.startup_bytes,
-        reserved=found.reserved_bytes,
-        needs=found.needs_bytes if searched else None,
-        device=found.reserved_bytes + outside + int(ledger.peak(UNIFIED)),
+        allocated=stage_replay.allocated_bytes,
+        startup=stage_replay.startup_bytes,
+        reserved=stage_replay.reserved_bytes,
+        needs=stage_replay.needs_bytes if searched else None,
+        device=stage_replay.reserved_bytes + outside + int(ledger.peak(UNIFIED)),
         host=None
         if run.new_tokens is not None  # libraries were measured in training alone
         else int(ledger.peak(CPU)) + host_bytes(resolved, row.process_group),
-        fits=found.needs_bytes + outside <= resolved.hardware.memory_bytes if searched else None,
-        phases=phases | replayed_peaks(found.phases, names, micro_batches),
+        fits=stage_replay.needs_bytes + outside <= resolved.hardware.memory_bytes
+        if searched
+        else None,
+        phases=phases | replayed_peaks(stage_replay.phases, names, micro_batches),
     )
 
 
 def by_server(estimate: Estimate, stage: int) -> Prediction:
-    """What a server says of the rank that was measured; its tokens are those of the whole server,
-    which the rank with least room decides.
+    """The estimate of a server's measured rank. Its tokens are those of the whole server, which the
+    rank with the smallest pool decides.
     """
-    found = serving_result(estimate.served[stage])
+    serving = serving_result(estimate.served[stage])
     return Prediction(
-        weights=found.weights_bytes,
-        activation=found.activation_bytes,
-        non_torch=found.non_torch_bytes,
-        graph=found.graph_bytes,
-        kv_pool=found.kv_pool_bytes,
+        weights=serving.weights_bytes,
+        activation=serving.activation_bytes,
+        non_torch=serving.non_torch_bytes,
+        graph=serving.graph_bytes,
+        kv_pool=serving.kv_pool_bytes,
         kv_tokens=min((one.tokens for one in estimate.served if one.room_bytes), default=0),
         fits=estimate.result.fits_on_gpu,
     )
 
 
 def by_trace(row: MeasuredRun) -> Prediction:
-    """The run itself on fake tensors; what it dies of is why the row is refused."""
+    """The run traced on fake tensors; an error of the traced run is a refusal."""
     if row.function is not None:
         raise InputError(
             [
@@ -156,21 +159,21 @@ def by_trace(row: MeasuredRun) -> Prediction:
         )
     trace = _trace_module()
     try:
-        found = trace.trace(row.config, rank=row.rank)
+        traced = trace.trace(row.config, rank=row.rank)
     except InputError:
         raise
-    except Exception as error:  # whatever a model or a framework raises
+    except Exception as error:  # models and frameworks raise any type
         reason = (str(error).strip().splitlines() or [""])[0]
         raise InputError([f"the traced run failed, {type(error).__name__}: {reason}"]) from error
-    outside = outside_bytes(found.resolved.outside_torch, row.process_group)
-    peaks = {name: int(phase.peak_bytes) for name, phase in found.phases.items()}
+    outside = outside_bytes(traced.resolved.outside_torch, row.process_group)
+    peaks = {name: int(phase.peak_bytes) for name, phase in traced.phases.items()}
     return Prediction(
-        allocated=found.allocated_bytes,
-        startup=found.startup_bytes,
-        reserved=found.reserved_bytes,
-        needs=found.needs_bytes,
-        device=found.reserved_bytes + outside,
-        phases={name: peak for name in row.phases if (peak := _traced(peaks, name)) is not None},
+        allocated=traced.allocated_bytes,
+        startup=traced.startup_bytes,
+        reserved=traced.reserved_bytes,
+        needs=traced.needs_bytes,
+        device=traced.reserved_bytes + outside,
+        phases={n: peak for n in row.phases if (peak := _traced_peak(peaks, n)) is not None},
     )
 
 
@@ -182,8 +185,8 @@ def _trace_module() -> Any:
         raise InputError([NEEDS_TORCH.format(error.name or "torch")]) from None
 
 
-def _traced(peaks: Mapping[str, int], name: str) -> int | None:
-    """A phase's peak; steps after the last one that was traced are like it."""
+def _traced_peak(peaks: Mapping[str, int], name: str) -> int | None:
+    """A phase's peak in bytes; steps after the last traced one have its peaks."""
     if name in peaks or (phase := parse(name)) is None:
         return peaks.get(name)
     last = max((p.step for p in map(parse, peaks) if p is not None), default=0)
@@ -195,7 +198,7 @@ def _traced(peaks: Mapping[str, int], name: str) -> int | None:
 RUNGS: dict[str, Rung] = {"estimate": by_estimate, "trace": by_trace}
 
 
-def ready(rung: str) -> None:
-    """Raise, once and before any row, where a rung cannot run at all."""
+def check_rung(rung: str) -> None:
+    """Raise InputError where a rung cannot run at all, because torch is not installed."""
     if rung == "trace":
         _trace_module()

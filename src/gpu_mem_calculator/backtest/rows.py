@@ -1,4 +1,4 @@
-"""Measured runs, one JSON object a line; whatever is wrong with a line is a sentence."""
+"""Reads measured runs, one JSON object on each line, and checks them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.errors import InputError, nearest
 from ..core.files import MOST_RUNS_BYTES, read_text
 from ..core.megatron_defaults import as_measured
 
-# Each figure that is scored, and the key of `measured` that it is scored against.
+# Each metric that is scored, and its key in `measured`.
 METRICS = {
     "allocated": "allocated_bytes", "startup": "startup_bytes", "reserved": "reserved_bytes",
     "needs": "survives_in_bytes", "device": "device_bytes", "host": "host_bytes",
@@ -21,10 +21,10 @@ METRICS = {
     "non_torch": "non_torch_bytes", "graph": "graph_bytes", "kv_pool": "kv_pool_bytes",
     "kv_tokens": "kv_tokens", "fits": "fits",
 }  # fmt: skip
-# Also measured, but nothing is predicted that could be held against it.
+# Also measured, but not predicted.
 UNSCORED = ("fails_in_bytes", "context_bytes", "step_seconds", "average_bytes",
             "utilization_pct")  # fmt: skip
-NUMBERS = ("step_seconds", "utilization_pct")  # with a point
+NUMBERS = ("step_seconds", "utilization_pct")  # floats; the others are whole numbers
 NEEDED = {"id": '"my-run-1"', "group": '"fsdp"', "config": "a run file", "measured": "an object"}
 KEYS = (*NEEDED, "function", "with", "record", "rank", "num_parameters", "rank_parameters",
         "phases", "environment", "failed")  # fmt: skip
@@ -35,15 +35,15 @@ MOST_SENTENCES = 20
 class MeasuredRun(Struct, frozen=True, kw_only=True):
     """One measured run. `phases` has the peak of each phase, in bytes.
 
-    `failed` says of what a run died that did not come to its end.
+    `failed` is the error of a run that did not complete.
     """
 
     id: str
     group: str
     config: dict[str, Any]
     measured: dict[str, Any]
-    function: str | None = None  # what made the model and the batch, where no run file did
-    record: str | None = None  # the file that has a record of that model
+    function: str | None = None  # the function that makes model and batch, instead of a run file
+    record: str | None = None  # path of the record of that model
     rank: int = 0
     phases: dict[str, int] = {}
     process_group: str | None = None
@@ -51,48 +51,50 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
 
 
 def read_rows(path: str | Path) -> list[MeasuredRun]:
-    """The runs of a file; raises every problem at once."""
+    """The runs of a file; raises all problems at once."""
     return parse_rows(
         read_text(path, most=MOST_RUNS_BYTES, encoding="utf-8-sig"), str(path), Path(path).parent
     )
 
 
 def parse_rows(text: str, where: str = "runs", folder: Path = Path()) -> list[MeasuredRun]:
-    """The runs in a text; empty lines are skipped, and so is a run that failed and was repeated.
+    """The runs of a text. Empty lines are skipped, and so is a failed run that was repeated.
 
-    A row names its record relative to `folder`.
+    where: names the text in error messages; folder: paths of records are relative to it.
     """
     problems: list[str] = []
     rows: dict[str, MeasuredRun] = {}
-    seen: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        found, wrong = _parsed(line)
-        if found is not None and not wrong and _repeated(rows.get(found["id"])):
-            wrong = [f"id {found['id']!r} is that of line {seen[found['id']]}; give it another"]
-        problems += [f"{where} line {number}: {sentence}" for sentence in wrong]
-        if found is not None and not wrong:
-            seen[found["id"]] = number
-            rows.pop(found["id"], None)
-            rows[found["id"]] = _row(found, folder)
-    if problems and _whole(text):
+        data, sentences = _parse_line(line)
+        if data is not None and not sentences and _is_taken(rows.get(data["id"])):
+            sentences = [
+                f"id {data['id']!r} is that of line {line_of[data['id']]}; give it another"
+            ]
+        problems += [f"{where} line {number}: {sentence}" for sentence in sentences]
+        if data is not None and not sentences:
+            line_of[data["id"]] = number
+            rows.pop(data["id"], None)
+            rows[data["id"]] = _row(data, folder)
+    if problems and _is_plain_json(text):
         problems = [f"{where}: this is one JSON value over several lines or a list; "
                     "write each run as an object on a line of its own"]  # fmt: skip
     if not problems and not rows:
         problems = [f"{where}: there is no run in it; write each run as a JSON object on a line"]
     if problems:
-        raise InputError(_cut(problems, where))
+        raise InputError(_first_problems(problems, where))
     return list(rows.values())
 
 
-def _repeated(before: MeasuredRun | None) -> bool:
-    """Whether an id was there already; a run that failed may be tried again under its id."""
+def _is_taken(before: MeasuredRun | None) -> bool:
+    """Whether an id is taken; a failed run may be repeated under its id."""
     return before is not None and not before.failed
 
 
-def _parsed(line: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """A line's object, and what is wrong with it."""
+def _parse_line(line: str) -> tuple[dict[str, Any] | None, list[str]]:
+    """The object of a line (None where it is not valid), and its problems."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -104,8 +106,8 @@ def _parsed(line: str) -> tuple[dict[str, Any] | None, list[str]]:
     return data, list(row_problems(data))
 
 
-def _whole(text: str) -> bool:
-    """Whether the text is JSON, but not JSON Lines."""
+def _is_plain_json(text: str) -> bool:
+    """Whether the text is one JSON value instead of JSON Lines."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -113,41 +115,41 @@ def _whole(text: str) -> bool:
     return isinstance(data, list) or len(text.strip().split("\n")) > 1
 
 
-def _cut(problems: list[str], where: str) -> Iterator[str]:
+def _first_problems(problems: list[str], where: str) -> Iterator[str]:
     yield from problems[:MOST_SENTENCES]
     if len(problems) > MOST_SENTENCES:
         yield f"{where}: {len(problems) - MOST_SENTENCES} more problems; mend these first"
 
 
 def rows_from(objects: Iterable[Mapping[str, Any]]) -> list[MeasuredRun]:
-    """Runs from plain data, checked like those of a file."""
+    """Runs from plain data, checked as those of a file are."""
     return parse_rows("\n".join(json.dumps(one) for one in objects))
 
 
 def _row(data: Mapping[str, Any], folder: Path) -> MeasuredRun:
     measured = {k: v for k, v in data["measured"].items() if v is not None}
     phases = {k: v["peak_bytes"] for k, v in (data.get("phases") or {}).items()}
-    around = data.get("environment") or {}
+    environment = data.get("environment") or {}
     return MeasuredRun(
-        id=data["id"], group=data["group"], config=_config(data, around), measured=measured,
+        id=data["id"], group=data["group"], config=_config(data, environment), measured=measured,
         function=data.get("function"),
         record=str(folder / data["record"]) if data.get("record") else None,
         rank=data.get("rank") or 0, phases=phases,
-        process_group=around.get("process_group"), failed=str(data.get("failed") or ""),
+        process_group=environment.get("process_group"), failed=str(data.get("failed") or ""),
     )  # fmt: skip
 
 
-def _config(data: Mapping[str, Any], around: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file, with the allocator's settings and defaults that a run was measured with."""
-    config = as_measured(data["config"], around)
-    settings, training = around.get("alloc_conf"), config.get("training") or {}
+def _config(data: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The run file, with the defaults and the allocator settings of the measurement."""
+    config = as_measured(data["config"], environment)
+    settings, training = environment.get("alloc_conf"), config.get("training") or {}
     if not settings or "inference" in config or not isinstance(training, dict):
         return config
     return {**config, "training": {**training, "pytorch_alloc_conf": settings}}
 
 
 def row_problems(data: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the shape of a run; what its config asks for is the rung's to judge."""
+    """Problems in the form of a measured run; the rung checks its config."""
     for key, example in NEEDED.items():
         if data.get(key) is None:
             yield f"{key!r} is missing; add {example}"

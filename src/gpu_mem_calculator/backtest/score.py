@@ -1,4 +1,4 @@
-"""The score: each prediction beside its measurement, and what that makes by group."""
+"""The score: compares each prediction with its measurement, and summarises errors by group."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from msgspec import Struct
 
 from ..core.errors import InputError
-from .predict import RUNGS, Prediction, Rung, ready
+from .predict import RUNGS, Prediction, Rung, check_rung
 from .rows import METRICS, MeasuredRun
 
-DANGEROUS_PCT = -2.0  # an estimate further below than this promises a run that may die
+DANGEROUS_PCT = -2.0  # a prediction further below lets users start runs that may fail
 NOTHING_MEASURED = "measured has no figure to compare with; add one, such as allocated_bytes"
 
-Progress = Callable[[int, int, str], None]  # done, all, the row that is next
+Progress = Callable[[int, int, str], None]  # rows done, all rows, the id of the next row
 
 
 class Comparison(Struct, frozen=True):
-    """One figure beside what was measured; `error_pct` is None where 0 was measured."""
+    """A predicted and a measured figure; `error_pct` is None where 0 was measured."""
 
     predicted: int
     measured: int
@@ -33,7 +33,11 @@ class Comparison(Struct, frozen=True):
 
 
 class RowScore(Struct, frozen=True, kw_only=True):
-    """One row: its metrics, its phases, and the metrics that were measured but not predicted."""
+    """The comparisons of one measured run.
+
+    - metrics, phases: predicted and measured figures by name
+    - unpredicted: metrics that were measured but are not predicted
+    """
 
     id: str
     group: str
@@ -43,14 +47,14 @@ class RowScore(Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A row that the rung cannot predict, and why."""
+    """A measured run that the rung cannot predict, and why, in a sentence."""
 
     id: str
     why: str
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What the errors of some rows make."""
+    """Statistics of the errors of some rows, in percent; None where there are no rows."""
 
     n: int
     mean_abs_pct: float | None = None
@@ -61,7 +65,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class BacktestReport(Struct, frozen=True, kw_only=True):
-    """Every row's comparison; summaries are made of them."""
+    """The comparisons of all rows, and their summaries."""
 
     rung: str
     rows: tuple[RowScore, ...]
@@ -86,22 +90,22 @@ class BacktestReport(Struct, frozen=True, kw_only=True):
         return summary(list(self.errors(metric, group).values()))
 
     def phase_errors(self, title: Callable[[str], str]) -> dict[str, list[tuple[str, float]]]:
-        """(row, error) of every phase, put together by what `title` calls a phase."""
-        found: dict[str, list[tuple[str, float]]] = {}
+        """(row id, error in percent) of every phase, grouped by the title that `title` gives it."""
+        errors: dict[str, list[tuple[str, float]]] = {}
         for row in self.rows:
             for name, one in row.phases.items():
                 if one.error_pct is not None:
-                    found.setdefault(title(name), []).append((row.id, one.error_pct))
-        return found
+                    errors.setdefault(title(name), []).append((row.id, one.error_pct))
+        return errors
 
     def unpredicted(self) -> dict[str, int]:
-        """How many rows have a measured figure that the rung does not predict, by metric."""
+        """The number of rows, by metric, whose measured figure the rung does not predict."""
         counts = {m: sum(m in row.unpredicted for row in self.rows) for m in METRICS}
         return {metric: count for metric, count in counts.items() if count}
 
 
 def summary(errors: Sequence[float]) -> Summary:
-    """Mean, median and worst of the size of errors, their bias, and the dangerous ones."""
+    """Mean, median and worst absolute error, the bias, and the number of dangerous errors."""
     if not errors:
         return Summary(n=0)
     sizes = [abs(e) for e in errors]
@@ -116,16 +120,16 @@ def backtest(
     rows: Sequence[MeasuredRun], rung: str | Rung = "estimate", *, jobs: int = 1,
     progress: Progress | None = None,
 ) -> BacktestReport:  # fmt: skip
-    """Predict every row and compare. `rung` is a name of `RUNGS`, or a function like theirs."""
+    """Predict every row and compare. `rung` is a name in `RUNGS`, or a function like those."""
     if isinstance(rung, str):
-        ready(rung)
+        check_rung(rung)
     scored: list[RowScore] = []
     refused: list[Refusal] = []
-    for row, found in zip(rows, _predictions(rows, rung, jobs, progress), strict=True):
-        if isinstance(found, Prediction):
-            scored.append(_scored(row, found))
+    for row, prediction in zip(rows, _predictions(rows, rung, jobs, progress), strict=True):
+        if isinstance(prediction, Prediction):
+            scored.append(_score_row(row, prediction))
         else:
-            refused.append(Refusal(row.id, found))
+            refused.append(Refusal(row.id, prediction))
     name = rung if isinstance(rung, str) else getattr(rung, "__name__", "own")
     return BacktestReport(rung=name, rows=tuple(scored), refused=tuple(refused))
 
@@ -133,31 +137,31 @@ def backtest(
 def _predictions(
     rows: Sequence[MeasuredRun], rung: str | Rung, jobs: int, progress: Progress | None
 ) -> Iterator[Prediction | str]:
-    """Each row's prediction, or the sentence that refuses it, in order."""
+    """Each row's prediction in order, or the sentence that refuses it."""
     if jobs > 1 and isinstance(rung, str):
-        yield from _in_processes(rows, rung, jobs, progress)
+        yield from _parallel_predictions(rows, rung, jobs, progress)
         return
     for done, row in enumerate(rows):
         if progress is not None:
             progress(done, len(rows), row.id)
-        yield predicted(row, rung)
+        yield predict_row(row, rung)
 
 
-def _in_processes(
+def _parallel_predictions(
     rows: Sequence[MeasuredRun], rung: str, jobs: int, progress: Progress | None
 ) -> Iterator[Prediction | str]:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        answers: Iterable[Prediction | str] = pool.map(predicted, rows, [rung] * len(rows))
+        answers: Iterable[Prediction | str] = pool.map(predict_row, rows, [rung] * len(rows))
         for done, (row, answer) in enumerate(zip(rows, answers, strict=True)):
             if progress is not None:
                 progress(done, len(rows), row.id)
             yield answer
 
 
-def predicted(row: MeasuredRun, rung: str | Rung) -> Prediction | str:
+def predict_row(row: MeasuredRun, rung: str | Rung) -> Prediction | str:
     """A row's prediction, or the sentence that refuses it."""
     if not any(key in row.measured for key in METRICS.values()):
         reason = row.failed.partition("\n")[0]
@@ -169,14 +173,14 @@ def predicted(row: MeasuredRun, rung: str | Rung) -> Prediction | str:
         return "; ".join(error.problems)
 
 
-def _scored(row: MeasuredRun, found: Prediction) -> RowScore:
+def _score_row(row: MeasuredRun, prediction: Prediction) -> RowScore:
     measured = {m: row.measured[key] for m, key in METRICS.items() if key in row.measured}
-    values = {m: getattr(found, m) for m in measured}
+    values = {m: getattr(prediction, m) for m in measured}
     return RowScore(
         id=row.id, group=row.group,
         metrics={m: Comparison(v, measured[m]) for m, v in values.items() if v is not None},
-        phases={n: Comparison(found.phases[n], peak) for n, peak in row.phases.items()
-                if n in found.phases},
+        phases={n: Comparison(prediction.phases[n], peak) for n, peak in row.phases.items()
+                if n in prediction.phases},
         unpredicted=tuple(m for m, v in values.items() if v is None),
     )  # fmt: skip
 
@@ -191,25 +195,30 @@ def as_data(report: BacktestReport, *, phases: bool = False) -> dict[str, Any]:
 
 
 def _metric(report: BacktestReport, metric: str) -> dict[str, Any]:
-    make = right if metric == "fits" else _figures
-    groups = {group: make(report, metric, group) for group in report.groups}
+    summarize = verdict_score if metric == "fits" else _figures
+    groups = {group: summarize(report, metric, group) for group in report.groups}
     return {
-        "overall": make(report, metric, None),
-        "groups": {group: made for group, made in groups.items() if made["n"]},
+        "overall": summarize(report, metric, None),
+        "groups": {group: figures for group, figures in groups.items() if figures["n"]},
     }
 
 
 def _figures(report: BacktestReport, metric: str, group: str | None) -> dict[str, Any]:
-    found = report.summary(metric, group)
-    return {name: getattr(found, name) for name in found.__struct_fields__}
+    errors = report.summary(metric, group)
+    return {name: getattr(errors, name) for name in errors.__struct_fields__}
 
 
-def right(report: BacktestReport, metric: str = "fits", group: str | None = None) -> dict[str, Any]:
-    """Of verdicts, how many are right."""
-    found = [row.metrics[metric] for row in report.rows
+def verdict_score(
+    report: BacktestReport, metric: str = "fits", group: str | None = None
+) -> dict[str, Any]:
+    """The number of verdicts, and the percentage of them that are right."""
+    comparisons = [row.metrics[metric] for row in report.rows
              if (group is None or row.group == group) and metric in row.metrics]  # fmt: skip
-    good = sum(one.predicted == one.measured for one in found)
-    return {"n": len(found), "right_pct": 100 * good / len(found) if found else None}
+    right = sum(one.predicted == one.measured for one in comparisons)
+    return {
+        "n": len(comparisons),
+        "right_pct": 100 * right / len(comparisons) if comparisons else None,
+    }
 
 
 def _row_data(row: RowScore, phases: bool) -> dict[str, Any]:
@@ -219,11 +228,11 @@ def _row_data(row: RowScore, phases: bool) -> dict[str, Any]:
             data[metric] = {"predicted": one.predicted, "measured": one.measured,
                             "right": one.predicted == one.measured}  # fmt: skip
         else:
-            data[metric] = _compared(one)
+            data[metric] = _comparison_data(one)
     if phases:
-        data["phases"] = {name: _compared(one) for name, one in row.phases.items()}
+        data["phases"] = {name: _comparison_data(one) for name, one in row.phases.items()}
     return data
 
 
-def _compared(one: Comparison) -> dict[str, Any]:
+def _comparison_data(one: Comparison) -> dict[str, Any]:
     return {"predicted": one.predicted, "measured": one.measured, "error_pct": one.error_pct}

@@ -1,7 +1,7 @@
-"""What the catalogue holds: cards, links and preset models, one TOML row each.
+"""The catalogue of cards, links and preset models, one TOML row each.
 
-A table is split into rows by its headers, and a row is parsed when it is asked for: looking one
-card up does not pay for the other seventy.
+A table is split into rows as text, and a row is parsed when it is needed: to look up one card
+takes no time for the other seventy.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def _pieces(table: str) -> tuple[str, ...]:
 
 @cache
 def _index(table: str) -> dict[str, int]:
-    """Every name and alias (lower case), and the number of its row."""
-    found: dict[str, int] = {}
+    """The number of the row of each name, hub id and alias, in lower case."""
+    numbers: dict[str, int] = {}
     for number, piece in enumerate(_pieces(table)):
         for match in _NAMES.finditer(piece):
             names = [match[1]] if match[1] else re.findall(r'"([^"]+)"', match[2])
             for name in names:
-                found.setdefault(name.lower(), number)
-    return found
+                numbers.setdefault(name.lower(), number)
+    return numbers
 
 
 @cache
@@ -46,7 +46,7 @@ def _row(table: str, number: int) -> Row:
 
 
 def rows(table: str) -> Iterator[Row]:
-    """Every row of a table."""
+    """Every row of a table: "gpus", "links" or "index"."""
     for number in range(len(_pieces(table))):
         yield _row(table, number)
 
@@ -57,37 +57,37 @@ def names(table: str) -> list[str]:
 
 
 def find(table: str, name: str) -> Row | None:
-    """The row of a name or alias, in any case; a beginning is enough where it is unique."""
+    """The row of a name or alias, in any case; a prefix is enough where only one row has it."""
     key = name.lower()
     index = _index(table)
     if key in index:
         return _row(table, index[key])
-    begins = {number for known, number in index.items() if known.startswith(key)}
-    return _row(table, begins.pop()) if len(begins) == 1 else None
+    matches = {number for known, number in index.items() if known.startswith(key)}
+    return _row(table, matches.pop()) if len(matches) == 1 else None
 
 
 def beginning(table: str, name: str) -> list[str]:
-    """Names that begin with a text: what an ambiguous name could mean."""
+    """The names that begin with a text, for messages about an ambiguous one."""
     return [known for known in names(table) if known.startswith(name.lower())]
 
 
 @cache
 def preset_config(row_config: str) -> Row:
-    """A preset's config.json."""
+    """A preset's config.json, by its file name."""
     text = (HERE / "models" / row_config).read_text(encoding="utf-8")
     config: Row = json.loads(text)
     return config
 
 
 def row_config(row: Row) -> Row:
-    """A preset's config.json, and the format that its weights are published in."""
+    """A preset's config.json, with the quantization that its weights are published in."""
     config = preset_config(row["config"])
-    own = row.get("quantization_config")
-    return config if own is None else {**config, "quantization_config": own}
+    quantization = row.get("quantization_config")
+    return config if quantization is None else {**config, "quantization_config": quantization}
 
 
 @lru_cache(maxsize=64)
 def having(table: str, key: str, value: str) -> tuple[Row, ...]:
-    """The rows with a line `key = value`."""
+    """The rows that have the line `key = value`, with the value as TOML writes it."""
     line = f"\n{key} = {value}\n"
     return tuple(_row(table, n) for n, piece in enumerate(_pieces(table)) if line in piece)

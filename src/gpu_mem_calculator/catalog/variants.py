@@ -1,4 +1,4 @@
-"""A preset under another publisher's name, or in another format: what its name says of it."""
+"""Presets under another publisher's name or in another weight format, recognized by their name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import Row, find, rows
 
 
 def _channels(bits: int, kind: str, *, dynamic: bool) -> dict[str, Any]:
-    """compressed-tensors: one scale for each row of a weight."""
+    """A quantization_config of compressed-tensors with one scale for each row of a weight."""
     weights = {"num_bits": bits, "type": kind, "strategy": "channel", "symmetric": True}
     inputs = {"num_bits": bits, "type": kind, "strategy": "token", "dynamic": dynamic}
     group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
@@ -19,7 +19,7 @@ def _channels(bits: int, kind: str, *, dynamic: bool) -> dict[str, Any]:
 
 
 def _groups(bits: int) -> dict[str, Any]:
-    """compressed-tensors: weights alone, a scale for every 128 of them."""
+    """A quantization_config of compressed-tensors: weights only, one scale for 128 of them."""
     weights = {"num_bits": bits, "type": "int", "strategy": "group", "group_size": 128,
                "symmetric": True}  # fmt: skip
     group = {"targets": ["Linear"], "weights": weights}
@@ -39,7 +39,8 @@ def _gptq(bits: int) -> dict[str, Any]:
             "sym": True}  # fmt: skip
 
 
-# The end of a name (lower case), what it usually means, and that in words; longer ends first.
+# The end of a name (lower case), its usual quantization_config, and that in words; longer ends
+# come first.
 ENDINGS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("-unsloth-bnb-4bit", NF4, "NF4"),
     ("-bnb-4bit", NF4, "NF4"),
@@ -57,24 +58,27 @@ FP8_OF = {"qwen": BLOCK_FP8, "deepseek-ai": BLOCK_FP8, "minimaxai": BLOCK_FP8}
 
 @cache
 def _by_last_word() -> dict[str, str]:
-    """The last part of each hub id, where only one preset has it."""
-    found: dict[str, set[str]] = {}
+    """The preset of each last part of a hub id that only one preset has."""
+    presets: dict[str, set[str]] = {}
     for row in rows("index"):
         for name in (row.get("hub_id") or "", *row.get("aliases", ())):
             if "/" in name:
-                found.setdefault(name.lower().rpartition("/")[2], set()).add(row["name"])
-    return {word: names.pop() for word, names in found.items() if len(names) == 1}
+                presets.setdefault(name.lower().rpartition("/")[2], set()).add(row["name"])
+    return {word: names.pop() for word, names in presets.items() if len(names) == 1}
 
 
 def same_name(name: str) -> Row | None:
-    """The preset of a hub id, or of another publisher's copy under the same last word."""
+    """The row of the preset with this hub id, or with its last part under another publisher."""
     row = find("index", name)
     word = _by_last_word().get(name.lower().rpartition("/")[2])
     return row if row is not None else find("index", word) if word else None
 
 
 def variant(name: str) -> tuple[Row, dict[str, Any] | None, str] | None:
-    """A preset's row, the format that the name's ending means, and that in words."""
+    """A preset's row, the quantization_config that the name's ending means, and that in words.
+
+    None where the name is not of a preset; no quantization_config where it has no such ending.
+    """
     if "/" not in name:
         return None
     lower = name.lower()

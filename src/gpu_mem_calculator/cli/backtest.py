@@ -23,7 +23,7 @@ PICTURES = (".svg", ".html")
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
+    """Add the options of `backtest`."""
     parser.add_argument("runs", metavar="RUNS.jsonl", help="the measured runs")
     parser.add_argument("--rung", choices=("estimate", "trace"), default="estimate",
                         help="what predicts: the estimate, or the run on fake tensors with "
@@ -38,7 +38,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, predict, compare, report."""
+    """Predict every measured run, compare, and report the score."""
     from ..backtest.rows import read_rows
     from ..backtest.score import as_data, backtest
 
@@ -64,10 +64,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _progress(done: int, total: int, name: str) -> None:
-    """One line that is written over, on a terminal only."""
+def _progress(count: int, total: int, name: str) -> None:
+    """One line on stderr that the next one overwrites; on a terminal only."""
     if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{done}/{total}  {printable(name)}"[:80])
+        sys.stderr.write(f"\r\x1b[K{count}/{total}  {printable(name)}"[:80])
         sys.stderr.flush()
 
 

@@ -26,7 +26,7 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
+    """Add the options of `calculate`."""
     add_run(parser)
     add_recorded(parser)
     add_output(parser, "table", "json", "yaml", "html")
@@ -34,30 +34,34 @@ def arguments(parser: Parser) -> None:
 
 
 def add_check(parser: Parser) -> None:
-    """--check."""
+    """Add --check."""
     parser.add_argument("--check", action="store_true",
                         help="exit 1, with a sentence, where the run does not fit")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    """Estimate and report."""
+    """Estimate the run of the options, and report it."""
     estimate = estimate_source(recorded_source(args))
     name = args.config or args.preset or args.function or args.record
     return show_estimate(args, estimate, ["explain", *recorded_words(args)], name)
 
 
 def estimate_source(source: RunSource) -> Estimate:
-    """The estimate of a run, with what was assumed on the way to it."""
-    found = full_estimate(source.data)
-    assumed = [*source.assumed, *found.result.assumed]
-    return replace(found, result=replace(found.result, assumed=assumed))
+    """The estimate of a run; its `assumed` also has what was assumed in reading the source."""
+    estimate = full_estimate(source.data)
+    assumed = [*source.assumed, *estimate.result.assumed]
+    return replace(estimate, result=replace(estimate.result, assumed=assumed))
 
 
 def show_estimate(
     args: argparse.Namespace, estimate: Estimate, words: list[str], name: str,
     notes: tuple[str, ...] = (),
 ) -> int:  # fmt: skip
-    """Show an estimate as the options ask; the exit code is the verdict with --check."""
+    """Show an estimate in the format of the options.
+
+    Returns the exit code: with --check, 1 where the run does not fit. `words` are the command line
+    that explains the run, `name` is what the --check sentence calls it.
+    """
     if estimate.served:
         return serving_answer(args, estimate, words)
     if args.format == "table":
@@ -73,13 +77,13 @@ def show_estimate(
     text = sentence(estimate, name)
     if args.format == "table" or args.output:
         write(text)
-    else:  # the data on stdout stays as it is
+    else:  # stdout has only the data
         tell(text, begins="")
     return 0 if estimate.result.fits_on_gpu else 1
 
 
-def _render(form: str, estimate: Estimate) -> str:
-    if form == "html":
+def _render(format_name: str, estimate: Estimate) -> str:
+    if format_name == "html":
         from ..report.html import html_report
 
         page: str = html_report(estimate)
@@ -87,4 +91,4 @@ def _render(form: str, estimate: Estimate) -> str:
     from ..report.data import as_data, to_json, to_yaml
 
     data = as_data(estimate.result)
-    return to_json(data) if form == "json" else to_yaml(data)
+    return to_json(data) if format_name == "json" else to_yaml(data)

@@ -1,4 +1,4 @@
-"""What `measure`'s options say of a case, and which do not go together."""
+"""The conditions of a case from `measure`'s options, and which options exclude each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..core.errors import InputError
 
 
 def check_options(args: argparse.Namespace) -> None:
-    """Options that do not go together."""
+    """Raise every pair of options that exclude each other."""
     problems = []
     if args.cases and (args.config or args.preset):
         problems.append("give one of --config, --preset and --cases")
@@ -30,14 +30,14 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def run_name(args: argparse.Namespace) -> str:
-    """What a result is called: as --id says, else after where the run comes from."""
+    """The name of a result: --id, else the preset, the file or the function of the run."""
     if args.id or args.preset:
         return str(args.id or args.preset)
     return Path(args.config).stem if args.config else (args.function or "").replace(":", ".")
 
 
 def conditions(args: argparse.Namespace) -> dict[str, Any]:
-    """What the options say of a case; they win over what a file says."""
-    given = {"rank": args.rank, "steps": args.steps, "cap_bytes": args.cap,
+    """The fields of a `MeasureCase` that the options set; they override those of a file."""
+    options = {"rank": args.rank, "steps": args.steps, "cap_bytes": args.cap,
              "alloc_conf": args.alloc_conf, "timeout": args.timeout}  # fmt: skip
-    return {key: value for key, value in given.items() if value is not None}
+    return {key: value for key, value in options.items() if value is not None}

@@ -23,11 +23,11 @@ examples:
   gpu-mem-calc deepspeed --stage 3 --num-parameters 70e9 \\
     --largest-layer-parameters 1.05e9 --nodes 1 --gpus-per-node 8"""
 
-NOT_GIVEN = "-1"  # what a chart has where nobody says
+NOT_GIVEN = "-1"  # the Helm chart's value for "not set"
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
+    """Add the options of `deepspeed`."""
     parser.add_argument("--stage", choices=("1", "2", "3"), default="3", help="default: 3")
     parser.add_argument("--num-parameters", metavar="N", help="such as 70e9 or 70B")
     parser.add_argument("--largest-layer-parameters", metavar="N",
@@ -47,7 +47,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table."""
+    """Print DeepSpeed's table of the stage."""
     from ..published.zero_tables import zero2_table, zero3_table
 
     total, largest = _counts(args)
@@ -76,11 +76,11 @@ def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
         counted = base_model_counts(args.model_path, args.settings)
         _tell(args, counted)
         return counted.total, largest or counted.largest
-    for option, given in (
+    for option, value in (
         ("--set", args.settings),
         ("--trust-remote-code", args.trust_remote_code),
     ):
-        if given:
+        if value:
             raise InputError([f"{option} is about a model; it needs --model-path"])
     total = parameter_count(args.num_parameters, "--num-parameters")
     if largest is not None and largest > total:
@@ -94,7 +94,7 @@ def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
 
 
 def _tell(args: argparse.Namespace, counted: BaseModelCount) -> None:
-    """What was counted, on stderr: the table is all there is on stdout."""
+    """Print what was counted to stderr; stdout has only the table."""
     from ..hub.names import shown
 
     model = counted.model
@@ -109,7 +109,11 @@ def _tell(args: argparse.Namespace, counted: BaseModelCount) -> None:
 
 
 class BaseModelCount(NamedTuple):
-    """A base model: its parameters, those of its largest module, and what is not among them."""
+    """The parameters of a base model.
+
+    - `total`, `largest`: parameters of the model, and of its largest module
+    - `note`: what `total` leaves out, or who set it
+    """
 
     total: int
     largest: int
@@ -120,8 +124,8 @@ class BaseModelCount(NamedTuple):
 def base_model_counts(name: str, settings: list[str]) -> BaseModelCount:
     """Parameters of the base model and of its largest module.
 
-    DeepSpeed's users build the model with transformers' `AutoModel`, which leaves an untied output
-    head out; a tied one is the embedding, which counts once.
+    DeepSpeed's users build the model with transformers' `AutoModel`, which has no untied output
+    head; a tied head is the embedding, which counts once.
     """
     from msgspec.structs import replace
 
@@ -129,14 +133,14 @@ def base_model_counts(name: str, settings: list[str]) -> BaseModelCount:
     from ..core.runfile import read, with_settings
 
     file = read(with_settings({"model": {"name": name}}, settings))
-    found = find_model(file.model)
-    extra = tuple(w for w in found.arch.head_extra if not w.name.startswith("lm_head"))
-    base = replace(found.arch, head=None, head_extra=extra)
-    own, largest = base.num_parameters, base.largest_layer_parameters
+    model = find_model(file.model)
+    extra = tuple(w for w in model.arch.head_extra if not w.name.startswith("lm_head"))
+    base = replace(model.arch, head=None, head_extra=extra)
+    total, largest = base.num_parameters, base.largest_layer_parameters
     tower = base.tower_parameters
-    if found.parameters_given:
-        return BaseModelCount(found.parameters_given, largest, found, ", as --set says")
-    whole = own == found.arch.num_parameters
-    note = "" if whole else " without its output head"
+    if model.parameters_given:
+        return BaseModelCount(model.parameters_given, largest, model, ", as --set says")
+    complete = total == model.arch.num_parameters
+    note = "" if complete else " without its output head"
     note += f", {tower:,} of them in the vision tower" if tower else ""
-    return BaseModelCount(own + tower, largest, found, note)
+    return BaseModelCount(total + tower, largest, model, note)

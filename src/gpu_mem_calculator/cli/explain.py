@@ -21,7 +21,7 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
+    """Add the options of `explain`."""
     add_run(parser)
     add_recorded(parser)
     add_parts(parser)
@@ -29,33 +29,33 @@ def arguments(parser: Parser) -> None:
 
 
 def add_parts(parser: Parser) -> None:
-    """--parts."""
+    """Add --parts."""
     parser.add_argument("--parts", action="store_true",
                         help="also what each entry is made of, tensor by tensor")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    """Estimate, then explain."""
+    """Estimate the run of the options, and explain it."""
     from .calculate import estimate_source
 
     return show_explanation(args, estimate_source(recorded_source(args)))
 
 
 def show_explanation(args: argparse.Namespace, estimate: Estimate) -> int:
-    """Run the engine again with letters, and show the formulas with their numbers."""
+    """Run the engine again on symbols, and show each entry's formula with its numbers."""
     from ..core.explain import explain
 
-    found = explain(estimate)
+    explanation = explain(estimate)
     if args.format == "json":
         import msgspec
 
         from ..report.data import to_json
 
-        write(to_json(msgspec.to_builtins(found)), args.output)
+        write(to_json(msgspec.to_builtins(explanation)), args.output)
     elif args.format == "table":
         from ..report.explanation import explanation_lines
 
-        show(list(explanation_lines(estimate, found, show_parts=args.parts)), args.output)
+        show(list(explanation_lines(estimate, explanation, show_parts=args.parts)), args.output)
     else:
         raise InputError([f"--explain has no --format {args.format}; choose table or json"])
     return 0

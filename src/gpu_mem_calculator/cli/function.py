@@ -1,4 +1,4 @@
-"""--function and --with: the user's own model and batch, for verbs that run a job."""
+"""--function and --with: the user's model and batch, for verbs that run a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .parser import Parser
 
 
 def add_function(parser: Parser) -> None:
-    """Both options."""
+    """Add --function and --with."""
     parser.add_argument("--function", metavar="MODULE:FUNCTION",
                         help="your own model and batch instead of the run file's")  # fmt: skip
     parser.add_argument("--with", action="append", default=[], dest="values", metavar="NAME=VALUE",
@@ -27,30 +27,32 @@ def function_words(args: argparse.Namespace) -> list[str]:
 
 
 def function_values(args: argparse.Namespace) -> dict[str, Any]:
-    """What --with says, by name."""
+    """The values of --with by name."""
     if args.values and not args.function:
         raise InputError(["--with is for the arguments of --function; add that, or leave it out"])
     return named_values(args.values)
 
 
-def named_values(given: Sequence[str]) -> dict[str, Any]:
-    """Names and values: numbers, true, false and null as JSON has them, else text."""
-    found, problems = {}, []
-    for text in given:
+def named_values(texts: Sequence[str]) -> dict[str, Any]:
+    """The values of NAME=VALUE texts: JSON's numbers, true, false and null, else text."""
+    values, problems = {}, []
+    for text in texts:
         name, equals, value = text.partition("=")
         if not (equals and name.isidentifier()):
             problems.append(f"--with {text!r} must be NAME=VALUE, such as n_layer=24")
             continue
-        found[name] = scalar(value)
+        values[name] = scalar(value)
     if problems:
         raise InputError(problems)
-    return found
+    return values
 
 
 def scalar(text: str) -> Any:
     """A JSON scalar, or the text itself."""
     try:
-        value = json.loads(text, parse_constant=str)  # NaN and the infinities are no JSON
+        value = json.loads(
+            text, parse_constant=str
+        )  # NaN and the infinities, which JSON does not have, stay text
     except (ValueError, RecursionError):
         return text
     return text if isinstance(value, list | dict) else value

@@ -4,46 +4,34 @@ from __future__ import annotations
 
 import argparse
 
-from .output import show, write
-from .parser import Parser, add_output
-from .presets import matching
+from ..report.lines import gib
+from .catalogue import add_list, matching_rows, show_rows
+from .parser import Parser
 
 EXAMPLES = """\
 examples:
   gpu-mem-calc gpus
   gpu-mem-calc gpus h100
   gpu-mem-calc gpus --format json"""
+HEAD = ("name", "GB", "usable", "GB/s", "card")
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
-    parser.add_argument("word", nargs="?", metavar="WORD", help="only names with this word")
-    add_output(parser, "table", "list", "json")
+    """Add the options of `gpus`."""
+    add_list(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """List them."""
-    rows = matching("gpus", args.word, "gpus")
-    if args.format == "json":
-        from ..report.data import to_json
-
-        write(to_json(rows), args.output)
-    elif args.format == "list":
-        write("\n".join(row["name"] for row in rows), args.output)
-    else:
-        from ..report.columns import columns
-        from ..report.lines import gib
-
-        cells = [
-            (
-                row["name"],
-                f"{row['memory_gb']:g}",
-                f"{gib(row['memory_bytes'], 2)} GiB" if row["memory_bytes_known"] else "?",
-                f"{row['bandwidth_gb_per_s']:,}",
-                row["title"].removeprefix("NVIDIA ").removeprefix("GeForce "),
-            )
-            for row in rows
-        ]
-        head = ("name", "GB", "usable", "GB/s", "card")
-        show(list(columns(head, cells, {1, 2, 3})), args.output)
-    return 0
+    """List the cards."""
+    rows = matching_rows("gpus", args.word, "gpus")
+    cells = [
+        (
+            row["name"],
+            f"{row['memory_gb']:g}",
+            f"{gib(row['memory_bytes'], 2)} GiB" if row["memory_bytes_known"] else "?",
+            f"{row['bandwidth_gb_per_s']:,}",
+            row["title"].removeprefix("NVIDIA ").removeprefix("GeForce "),
+        )
+        for row in rows
+    ]
+    return show_rows(args, rows, HEAD, cells, {1, 2, 3})

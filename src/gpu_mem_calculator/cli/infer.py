@@ -24,7 +24,7 @@ examples:
   gpu-mem-calc infer --largest-model --gpu rtx-4090 --quantization awq
   gpu-mem-calc infer llama3.1-8b --gpu l40s --contexts 4096,32768 \\
     --concurrency 1,16,64 --format json"""
-# Flags that are one key of the run file each: name, key, type, what it is.
+# Options that set one key of the run file each: option, key, type, help.
 KEYS: tuple[tuple[str, str, Any, str], ...] = (
     ("--gpu", "hardware.gpu", str, "a card from gpu-mem-calc gpus"),
     ("--gpu-mem", "hardware.gpu_memory_gb", positive, "memory of one GPU as marketed (80)"),
@@ -46,7 +46,7 @@ KEYS: tuple[tuple[str, str, Any, str], ...] = (
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
+    """Add the options of `infer`."""
     parser.add_argument("model", metavar="MODEL", nargs="?",
                         help="a preset, a name on the hub, a config.json, a .gguf "
                         "file, or a folder")  # fmt: skip
@@ -77,12 +77,12 @@ def arguments(parser: Parser) -> None:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Whole numbers with commas between them."""
+    """Whole numbers, 1 or more, separated by commas."""
     return tuple(whole(piece.strip()) for piece in text.split(","))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Estimate and report."""
+    """Estimate the server of the options and report it; or answer the two questions."""
     data = _data(args)
     if args.largest_model and args.fewest_gpus:
         raise InputError(["--largest-model and --fewest-gpus are two questions; ask one of them"])
@@ -95,12 +95,12 @@ def run(args: argparse.Namespace) -> int:
     estimate = full_estimate(data)
     if args.explain:
         return show_explanation(args, estimate)
-    asked = (args.contexts, args.concurrency)
-    return serving_answer(args, estimate, _explain_words(args), *asked)
+    table = (args.contexts, args.concurrency)
+    return serving_answer(args, estimate, _explain_words(args), *table)
 
 
 def _data(args: argparse.Namespace) -> dict[str, Any]:
-    """The run file that the words describe."""
+    """The run file that the options describe."""
     if args.config is not None and args.model is not None:
         raise InputError(["infer takes a MODEL or --config FILE, not both"])
     data = _load_run(args.config) if args.config is not None else {}
@@ -112,10 +112,10 @@ def _data(args: argparse.Namespace) -> dict[str, Any]:
     if not isinstance(inference, dict):
         raise InputError([f"inference={inference!r} must be an object"])
     inference = {**inference, "engine": args.engine or inference.get("engine") or "vllm"}
-    given = {key: getattr(args, key) for _, key, _, _ in KEYS}
+    values = {key: getattr(args, key) for _, key, _, _ in KEYS}
     for key in ("inference.enforce_eager", "hardware.num_gpus"):
-        given[key] = getattr(args, key)
-    settings = [f"{key}={_text(value)}" for key, value in given.items() if value is not None]
+        values[key] = getattr(args, key)
+    settings = [f"{key}={_text(value)}" for key, value in values.items() if value is not None]
     return with_settings({**data, "inference": inference}, (*settings, *args.settings))
 
 
@@ -133,7 +133,7 @@ def _text(value: Any) -> str:
 
 
 def _explain_words(args: argparse.Namespace) -> list[str]:
-    """The same words, which explain it."""
+    """The command line that explains the same server."""
     words = ["infer", *([args.model] if args.model else ["--config", args.config])]
     words += ["--engine", args.engine] if args.engine else []
     flags = {key: name for name, key, _, _ in KEYS} | {"hardware.num_gpus": "--gpus"}
@@ -148,29 +148,29 @@ def _fewest(args: argparse.Namespace, data: dict[str, Any]) -> int:
     from ..core.runfile import read
     from ..core.serving_capacity import fewest_gpus
 
-    found = fewest_gpus(read(data))
-    _show_changes(args, [found] if found else [])
-    return 0 if found is not None or not args.check else 1
+    change = fewest_gpus(read(data))
+    _show_changes(args, [change] if change else [])
+    return 0 if change is not None or not args.check else 1
 
 
 def _largest(args: argparse.Namespace, data: dict[str, Any]) -> int:
     from ..core.serving_capacity import largest_models
 
-    found = largest_models(data)
-    _show_changes(args, found)
-    return 0 if found or not args.check else 1
+    changes = largest_models(data)
+    _show_changes(args, changes)
+    return 0 if changes or not args.check else 1
 
 
-def _show_changes(args: argparse.Namespace, found: list[Any]) -> None:
+def _show_changes(args: argparse.Namespace, changes: list[Any]) -> None:
     import msgspec
 
     from ..report.data import to_json, to_yaml
     from ..report.serving import change_lines
 
     if args.format in ("json", "yaml"):
-        data = msgspec.to_builtins(found)
+        data = msgspec.to_builtins(changes)
         write(to_json(data) if args.format == "json" else to_yaml(data), args.output)
     elif args.format == "table":
-        show(list(change_lines(found)), args.output)
+        show(list(change_lines(changes)), args.output)
     else:
         raise InputError([f"this answer has no --format {args.format}; choose table or json"])

@@ -1,6 +1,6 @@
-"""`gpu-mem-calc`: finds the verb, runs it, and turns every mistake into a sentence.
+"""`gpu-mem-calc`: finds the verb, runs it, and reports bad input as sentences.
 
-Only the verb that was asked for is imported: starting must cost nothing.
+Only the module of the verb is imported, so that starting stays fast.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 PROG = "gpu-mem-calc"
-# Each verb is the module of this package with its name; here is its line in the help.
+# Verb -> its line in the help; the module of the same name in this package runs it.
 VERBS = {
     "calculate": "the memory of a training run, from a run file or a preset",
     "quick": "the same from a size such as 7B, or a model's name",
@@ -36,7 +36,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. 0: done; 1: --check and it does not fit; 2: bad input."""
+    """Run one command; returns 0: done; 1: --check and it does not fit; 2: bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _run(words)
@@ -83,8 +83,8 @@ def _verb(verb: str, words: list[str]) -> int:
     module.arguments(parser)
     try:
         args = parser.parse_args(words)
-    except SystemExit as done:  # --help has printed itself
-        return int(done.code or 0)
+    except SystemExit as end:  # --help has printed itself
+        return int(end.code or 0)
     check_files(args)
     code: int = module.run(args)
     return code

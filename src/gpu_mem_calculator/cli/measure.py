@@ -38,7 +38,7 @@ UNITS = {"": GIB, "G": GIB, "GB": GIB, "GIB": GIB, "M": MIB, "MB": MIB, "MIB": M
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
+    """Add the options of `measure`."""
     add_run(parser)
     add_function(parser)
     parser.add_argument("--cases", metavar="FILE",
@@ -68,25 +68,25 @@ def arguments(parser: Parser) -> None:
 
 
 def nodes_and_gpus(text: str) -> ClusterShape:
-    """`2x8`: two nodes of eight GPUs."""
-    found = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", text.strip())
-    if not found:
+    """The shape of a cluster: `2x8` is two nodes of eight GPUs."""
+    sizes = re.fullmatch(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})", text.strip())
+    if not sizes:
         raise argparse.ArgumentTypeError(f"{text!r} must be nodes x GPUs on each, such as 2x8")
-    return ClusterShape(int(found[1]), int(found[2]))
+    return ClusterShape(int(sizes[1]), int(sizes[2]))
 
 
 def memory_size(text: str) -> int:
     """Bytes from `24GiB`, `24GB` (the same: cards are sold so), `500MiB` or a number of GiB."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE)
-    unit = UNITS.get(found[2].upper()) if found else None
-    size = int(float(found[1]) * unit) if found and unit else 0
+    number = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE)
+    unit = UNITS.get(number[2].upper()) if number else None
+    size = int(float(number[1]) * unit) if number and unit else 0
     if size < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a size such as 24GiB or 500MiB")
     return size
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and report."""
+    """Measure the run or the cases of the options, and report."""
     from ..measure.ranks import launched_rank
 
     place = launched_rank()
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def one_case(args: argparse.Namespace, file: RunsFile | None) -> MeasureCase:
-    """The run of --config or --preset, checked before anything starts."""
+    """The case of --config, --preset or --function, checked before anything starts."""
     from ..measure.program import program
     from ..measure.worker import check_rank
 
@@ -127,13 +127,13 @@ def one_case(args: argparse.Namespace, file: RunsFile | None) -> MeasureCase:
     name = run_name(args)
     if args.id is None and args.rank:
         name += f".rank{args.rank}"
-    name = fresh_id(name, file.done() if file else ())
+    name = fresh_id(name, file.ids() if file else ())
     return MeasureCase(id=name, config=data, function=args.function, values=values,
                 snapshot=args.snapshot, **conditions(args))  # fmt: skip
 
 
 def file_cases(args: argparse.Namespace) -> list[MeasureCase]:
-    """The cases of a file, with --set and the other options over them."""
+    """The cases of --cases, overridden by --set and the other options."""
     return [
         replace(case, config=with_settings(dict(case.config), args.settings), **conditions(args))
         for case in read_cases(args.cases)
@@ -141,21 +141,21 @@ def file_cases(args: argparse.Namespace) -> list[MeasureCase]:
 
 
 def tell_unused(cases: list[MeasureCase]) -> None:
-    """Keys of a run file that a function takes the place of, said once."""
+    """Print once which keys of the run files are not used, because a function replaces them."""
     from ..jobs.function import run_without_model, unused_sentence
 
-    found = {key: None for case in cases if case.function
+    keys = {key: None for case in cases if case.function
              for key in run_without_model(case.config)[1]}  # fmt: skip
-    if found:
-        tell(unused_sentence(list(found)))
+    if keys:
+        tell(unused_sentence(list(keys)))
 
 
 def cases_to_measure(
     args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile | None
 ) -> list[MeasureCase]:
-    """The cases that the file does not have yet."""
-    done = file.done(failed=not args.again) if file is not None and args.cases else set()
-    todo = [case for case in cases if case.id not in done]
+    """The cases that the --append file does not have yet; prints how many it has."""
+    finished = file.ids(failed=not args.again) if file is not None and args.cases else set()
+    todo = [case for case in cases if case.id not in finished]
     if len(todo) < len(cases):
         tell(f"{len(cases) - len(todo)} of {len(cases)} cases are in {args.append} already; "
              f"{len(todo)} to do")  # fmt: skip
@@ -163,12 +163,12 @@ def cases_to_measure(
 
 
 def run_one(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile | None) -> int:
-    """One case, with a whole report; 1 where the run did not come to its end."""
+    """Measure one case and report it in full; returns 1 where the run failed."""
     from ..measure.worker import measure_case
 
-    with progress(cases) as (heard, _):
+    with progress(cases) as (on_phase, _):
         result = next(measure_cases(cases, measure_case, file=file, minimum=args.find_minimum,
-                                    heard=heard))  # fmt: skip
+                                    on_phase=on_phase))  # fmt: skip
     if result.refused:
         raise InputError(result.refused)
     if args.format == "json":
@@ -183,18 +183,18 @@ def run_one(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile |
 
 
 def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile | None) -> int:
-    """Many cases, a line each; cases that fail are results too."""
+    """Measure many cases, one line each; a case that fails is a result, too."""
     from ..measure.worker import measure_case
     from ..report.lines import plain
     from ..report.measurement import case_line
 
     results: list[CaseResult] = []
     lines: list[str] = []
-    aside = args.format == "json" or args.output is not None
+    stdout_taken = args.format == "json" or args.output is not None
     try:
-        with progress(cases, aside=aside) as (heard, finished):
+        with progress(cases, stdout_taken=stdout_taken) as (on_phase, finished):
             for result in measure_cases(cases, measure_case, file=file, minimum=args.find_minimum,
-                                        heard=heard):  # fmt: skip
+                                        on_phase=on_phase):  # fmt: skip
                 results.append(result)
                 lines.append(plain([case_line(result)]))
                 finished(lines[-1])

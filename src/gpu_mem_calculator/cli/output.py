@@ -1,4 +1,4 @@
-"""Where a command's answer goes: a terminal, a pipe or a file."""
+"""Writes a command's output to a terminal, a pipe or a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.errors import printable
 from ..core.files import check_writable, write_file
 from ..report.lines import Line, coloured, plain
 
-# For streams that cannot show them.
+# Replacements for streams whose encoding lacks a character.
 ASCII = str.maketrans({
     "█": "#", "▓": "%", "▒": "+", "░": ".", "│": "|", "×": "x", "·": "-", "✓": "ok:", "►": ">",
     "²": "^2", "ᵀ": "^T", "…": "...",
@@ -22,12 +22,12 @@ FILE_OPTIONS = ("output", "record", "snapshot", "picture")  # options that name 
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Colour is for terminals, and not where NO_COLOR is set."""
+    """Whether a stream is a terminal that shows colour; NO_COLOR turns it off."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def show(lines: Sequence[Line], output: str | None = None) -> None:
-    """Write laid-out lines: plain into a file or a pipe, in colour on a terminal."""
+    """Write formatted lines: plain to a file or a pipe, in colour to a terminal."""
     if output is None and wants_colour(sys.stdout):
         _write_stdout(coloured(lines))
     else:
@@ -35,21 +35,25 @@ def show(lines: Sequence[Line], output: str | None = None) -> None:
 
 
 def check_files(args: argparse.Namespace) -> None:
-    """Raise a sentence for a file that the options name and that cannot be written, before any
-    work; the ranks of a launcher, and Ray's nodes, have files of their own.
+    """Raise a sentence, before any work, for a file of the options that cannot be written.
+
+    Not under --ray, whose nodes write the files, and only in rank 0 of a launcher.
     """
     if getattr(args, "ray", None) is not None or os.environ.get("RANK", "0") != "0":
         return
-    given = {name: getattr(args, name, None) for name in FILE_OPTIONS}
+    paths = {name: getattr(args, name, None) for name in FILE_OPTIONS}
     if not getattr(args, "function", None):
-        given.pop("record")  # alone it is read
-    for name, path in given.items():
+        paths.pop("record")  # without --function, the record is read
+    for name, path in paths.items():
         if path:
             check_writable(path, f"--{name}")
 
 
 def write(text: str, output: str | None = None, option: str = "--output") -> None:
-    """Write a text to a file or to stdout; a terminal gets no control characters."""
+    """Write a text to the file `output`, which `option` named, or to stdout.
+
+    A terminal gets no control characters.
+    """
     text = text if text.endswith("\n") else text + "\n"
     if output is not None:
         write_file(output, text.encode("utf-8"), option)
@@ -58,7 +62,7 @@ def write(text: str, output: str | None = None, option: str = "--output") -> Non
 
 
 def _write_stdout(text: str) -> None:
-    """Write to stdout as its encoding can; a reader that has gone away is no error."""
+    """Write to stdout in its encoding; a closed pipe is no error."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

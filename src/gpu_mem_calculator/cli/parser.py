@@ -1,4 +1,4 @@
-"""argparse that answers a mistake with one sentence, and options that verbs share."""
+"""argparse with errors in one sentence, and the options that verbs share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.runfile import with_settings
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help with examples as written, 80 columns wide like everything else."""
+    """Help 80 columns wide, with the examples as written."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=80)
@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **rest)
 
     def error(self, message: str) -> NoReturn:
-        """One sentence instead of the usage and an exit."""
+        """Raise one sentence, where argparse prints the usage and exits."""
         verb = self.prog.rpartition(" ")[2]
         missing = re.match(r"the following arguments are required: (.+)", message)
         if missing:
@@ -42,8 +42,8 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """As argparse does, but an unknown option names the nearest known one."""
-        found, unknown = self.parse_known_args(args, namespace)
+        """argparse's result; an unknown option is refused with the nearest known one."""
+        parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             verb = self.prog.rpartition(" ")[2]
             word = next((u for u in unknown if u.startswith("-")), unknown[0])
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
             known = [o for o in self._option_string_actions if o.startswith("--")]
             hint = nearest(name, known) or f"; see {self.prog} --help"
             self.error(f"{name} is not an option of {verb}{hint}")
-        return found
+        return parsed
 
 
 def whole(text: str) -> int:
@@ -82,7 +82,7 @@ def positive(text: str) -> float:
 
 
 def add_run(parser: Parser) -> None:
-    """Where a run comes from: --config, --preset, and --set over either."""
+    """Add the options that name a run: --config, --preset, --model and --set."""
     parser.add_argument("-c", "--config", metavar="FILE",
                         help="a run file (JSON, YAML or TOML), or DeepSpeed's JSON")  # fmt: skip
     parser.add_argument("-p", "--preset", metavar="NAME",
@@ -92,21 +92,21 @@ def add_run(parser: Parser) -> None:
 
 
 def add_model(parser: Parser) -> None:
-    """--model, beside a file that names none."""
+    """Add --model, for a DeepSpeed JSON, which names no model."""
     parser.add_argument("--model", metavar="NAME",
                         help="the model for DeepSpeed's JSON, which names none: a preset, a name "
                              "on the hub, a path")  # fmt: skip
 
 
 def add_settings(parser: Parser) -> None:
-    """--set, as often as wanted."""
+    """Add --set, which may be repeated."""
     parser.add_argument("--set", action="append", default=[], dest="settings",
                         metavar="SECTION.KEY=VALUE",
                         help="change one key of the run; may be repeated")  # fmt: skip
 
 
 def add_allocator(parser: Parser) -> None:
-    """--alloc-conf and --snapshot, for verbs that run a job."""
+    """Add --alloc-conf and --snapshot, for verbs that run a job."""
     parser.add_argument("--alloc-conf", metavar="TEXT",
                         help="PYTORCH_ALLOC_CONF, such as expandable_segments:True")  # fmt: skip
     parser.add_argument("--snapshot", metavar="FILE",
@@ -114,32 +114,38 @@ def add_allocator(parser: Parser) -> None:
 
 
 def add_output(parser: Parser, *formats: str) -> None:
-    """--format and --output."""
+    """Add --format, the first of `formats` by default, and --output."""
     parser.add_argument("-f", "--format", choices=formats, default=formats[0],
                         help=f"{', '.join(formats)} (default: {formats[0]})")  # fmt: skip
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file")
 
 
 class RunSource(NamedTuple):
-    """A run as plain data, and what was assumed for it on the way."""
+    """A run as plain data, as the options describe it.
+
+    - `assumed`: what was assumed in reading DeepSpeed's JSON, a sentence each
+    - `no_memory`: keys of DeepSpeed's JSON that take no memory
+    - `deepspeed`: the file was DeepSpeed's JSON
+    """
 
     data: dict[str, Any]
     assumed: tuple[str, ...] = ()
-    no_memory: tuple[str, ...] = ()  # keys of DeepSpeed's file that take none
+    no_memory: tuple[str, ...] = ()
     deepspeed: bool = False
 
 
 def run_data(args: argparse.Namespace) -> dict[str, Any]:
-    """The run that the options describe, as plain data; what was assumed is told beside."""
+    """The run that the options describe, as plain data; prints what was assumed to stderr."""
     source = run_source(args, needs_model=not getattr(args, "function", None))
-    if os.environ.get("RANK", "0") == "0":  # of the ranks of a launcher one tells it
+    if os.environ.get("RANK", "0") == "0":  # of a launcher's ranks, only the first prints it
         tell(*(f"assumed: {text}" for text in source.assumed))
     return source.data
 
 
 def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSource:
-    """The run that --config or --preset, --model and --set describe; --set alone, where something
-    else brings the model (`needs_model` is false).
+    """The run that --config or --preset, --model and --set describe.
+
+    Without `needs_model` (a function or a record brings the model), --set alone is enough.
     """
     from ..core.runfile import load_text
     from ..formats.deepspeed_keys import is_deepspeed
@@ -164,18 +170,18 @@ def run_source(args: argparse.Namespace, *, needs_model: bool = True) -> RunSour
 
 
 def _deepspeed(args: argparse.Namespace, data: Any, *, needs_model: bool) -> RunSource:
-    """DeepSpeed's JSON with the model of --model."""
+    """The run of DeepSpeed's JSON and --model."""
     from ..formats.deepspeed_reader import run_file
 
-    found = RunSource(*run_file(data, model=args.model, settings=args.settings), deepspeed=True)
-    if needs_model and "model" not in found.data:
+    source = RunSource(*run_file(data, model=args.model, settings=args.settings), deepspeed=True)
+    if needs_model and "model" not in source.data:
         raise InputError([f"{args.config} is DeepSpeed's configuration, which names no model; add "
                           "--model NAME"])  # fmt: skip
-    return found
+    return source
 
 
 def run_words(args: argparse.Namespace) -> list[str]:
-    """The words that name the same run on another command line."""
-    where = [word for name in ("config", "preset", "model") if (given := getattr(args, name))
-             for word in (f"--{name}", given)]  # fmt: skip
-    return [*where, *(word for one in args.settings for word in ("--set", one))]
+    """The options that describe the same run on another command line."""
+    named = [word for name in ("config", "preset", "model") if (value := getattr(args, name))
+             for word in (f"--{name}", value)]  # fmt: skip
+    return [*named, *(word for one in args.settings for word in ("--set", one))]

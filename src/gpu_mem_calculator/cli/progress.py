@@ -1,4 +1,4 @@
-"""How far many cases have come: a bar on a terminal, a line a case everywhere."""
+"""Progress over many cases: a bar on a terminal, and a line for each finished case."""
 
 from __future__ import annotations
 
@@ -10,44 +10,47 @@ from ..core.errors import printable, tell
 from ..measure.cases_file import MeasureCase
 from .output import write
 
-Heard = Callable[[MeasureCase, str], None]
+OnPhase = Callable[[MeasureCase, str], None]
 
 
 @contextmanager
 def progress(
-    cases: list[MeasureCase], *, aside: bool = False
-) -> Iterator[tuple[Heard, Callable[[str], None]]]:
-    """On a terminal a bar with the phase at work; a line for each finished case everywhere.
+    cases: list[MeasureCase], *, stdout_taken: bool = False
+) -> Iterator[tuple[OnPhase, Callable[[str], None]]]:
+    """Yields two functions: one shows the phase of a case, the other a finished case's line.
 
-    `aside` keeps stdout free for the answer.
+    On a terminal the phase is in a progress bar, elsewhere it is not shown. `stdout_taken` sends
+    the lines to stderr, where stdout is for the result.
     """
 
-    def plainly(text: str) -> None:
-        if aside:
+    def write_line(text: str) -> None:
+        if stdout_taken:
             tell(text, begins="")
         else:
             write(text)
 
     if not sys.stderr.isatty():
-        yield (lambda case, phase: None), plainly
+        yield (lambda case, phase: None), write_line
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+    bar_columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
              TimeElapsedColumn())  # fmt: skip
-    # No thread of its own: a fork while it draws would leave its lock taken in the child.
-    with Progress(*parts, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+    # No refresh thread: a fork while it draws would leave its lock taken in the child.
+    with Progress(
+        *bar_columns, console=Console(stderr=True), transient=True, auto_refresh=False
+    ) as bar:
         task = bar.add_task(printable(cases[0].id), total=len(cases))
 
-        def heard(case: MeasureCase, phase: str) -> None:
+        def on_phase(case: MeasureCase, phase: str) -> None:
             bar.update(task, description=printable(f"{case.id} {phase}"), refresh=True)
 
         def finished(text: str) -> None:
-            if aside or sys.stdout.isatty():
+            if stdout_taken or sys.stdout.isatty():
                 bar.console.print(text, highlight=False, markup=False)
             else:
                 write(text)
             bar.update(task, advance=1, refresh=True)
 
-        yield heard, finished
+        yield on_phase, finished

@@ -20,7 +20,7 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
+    """Add the options of `quick`."""
     parser.add_argument("size", metavar="SIZE", help="7, 7B, 350M, or a preset's name")
     parser.add_argument("-g", "--gpus", type=whole, default=1, metavar="N", help="default: 1")
     parser.add_argument("-e", "--engine", default="pytorch", metavar="NAME",
@@ -38,7 +38,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Choose what was left open, estimate, and say what was chosen."""
+    """Choose what the options leave open, estimate, and report the choices."""
     choice = choose_model(args.size)
     memory = args.gpu_mem or (None if args.gpu else 80)
     chosen = {
@@ -60,12 +60,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _explain_words(args: argparse.Namespace) -> list[str]:
-    """The command that explains the same run."""
+    """The command line that explains the same run."""
     words = ["quick", args.size]
-    given = {"--gpus": (args.gpus, 1), "--engine": (args.engine, "pytorch"),
+    options = {"--gpus": (args.gpus, 1), "--engine": (args.engine, "pytorch"),
              "--gpu-mem": (args.gpu_mem, None), "--gpu": (args.gpu, None),
              "--dtype": (args.dtype, None)}  # fmt: skip
-    for name, (value, default) in given.items():
+    for name, (value, default) in options.items():
         if value != default:
             words += [name, f"{value:g}" if isinstance(value, float) else str(value)]
     return [*words, *(w for s in args.settings for w in ("--set", s)), "--explain"]

@@ -1,4 +1,4 @@
-"""`measure` where every rank runs: as one of them under a launcher, or starting all over Ray."""
+"""`measure` of a real job: as one rank under a launcher, or starting every rank on Ray."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .function import function_values, function_words
 from .output import show, write
 from .parser import run_data, run_words
 
-# What --ray hands on to every rank beside the run itself, by the names that argparse gives it.
+# Options, by argparse's names, that --ray passes to every rank besides those of the run.
 RANK_OPTIONS = ("steps", "alloc_conf", "append", "id", "snapshot", "format", "output")
 
 
 def run_ranks(args: argparse.Namespace, place: RankPlace) -> int:
-    """The real job under a launcher: this process is one of its ranks."""
+    """Measure as one rank of a launcher's job; returns the exit code."""
     end_with_torchrun()
     try:
         check_options(args)
@@ -37,7 +37,7 @@ def run_ranks(args: argparse.Namespace, place: RankPlace) -> int:
 
 
 def check_launched(args: argparse.Namespace) -> None:
-    """Options that are for one GPU alone."""
+    """Raise for options that are for one GPU alone."""
     if args.cases or args.find_minimum:
         raise InputError(["under a launcher measure takes one run, without --cases and "
                           "--find-minimum"])  # fmt: skip
@@ -49,7 +49,7 @@ def check_launched(args: argparse.Namespace) -> None:
 
 
 def run_rank(args: argparse.Namespace, place: RankPlace) -> int:
-    """One rank; rank 0 keeps and reports what all measured."""
+    """Measure this rank; rank 0 appends and reports the rows of all."""
     require_torch()
     case = MeasureCase(
         id=run_name(args), config=run_data(args), function=args.function,
@@ -60,7 +60,7 @@ def run_rank(args: argparse.Namespace, place: RankPlace) -> int:
     if not rows:
         return 0
     if file is not None:
-        taken = file.done()
+        taken = file.ids()
         for row in rows:
             row["id"] = fresh_id(row["id"], taken)
             file.add(row)
@@ -76,15 +76,15 @@ def run_rank(args: argparse.Namespace, place: RankPlace) -> int:
 
 
 def run_on_ray(args: argparse.Namespace) -> int:
-    """Start every rank on a Ray cluster, once the run itself has no problem."""
+    """Check the run, then start every rank on a Ray cluster; returns the exit code."""
     check_launched(args)
-    own = (args.function, function_values(args))
-    check_ranks(program(run_data(args), *own).num_ranks, args.ray.ranks)
+    function = (args.function, function_values(args))
+    check_ranks(program(run_data(args), *function).num_ranks, args.ray.ranks)
     return run_over_ray(args.ray, ["-m", "gpu_mem_calculator", "measure", *rank_words(args)])
 
 
 def rank_words(args: argparse.Namespace) -> list[str]:
-    """The words of this command for its ranks."""
+    """The options of this command that every rank gets."""
     words = [*run_words(args), *function_words(args)]
     for name in RANK_OPTIONS:
         if getattr(args, name) is not None:

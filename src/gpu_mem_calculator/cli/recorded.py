@@ -1,4 +1,4 @@
-"""--function and --record where nothing is run: a module is recorded once, and its record read."""
+"""--function and --record for estimates: a module is recorded once, and its record is read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..core.record_file import load_record
 from .function import add_function, function_values, function_words
 from .parser import Parser, RunSource, run_source, run_words
 
-SEQUENCES = "(training.seq_len)"  # which are the batch's own
+SEQUENCES = "(training.seq_len)"  # an assumption that does not apply: the batch has its length
 
 
 def add_recorded(parser: Parser) -> None:
-    """The options."""
+    """Add --function, --with and --record."""
     add_function(parser)
     parser.add_argument("--record", metavar="FILE",
                         help="with --function, keep what was seen of it here; alone, read it "
@@ -24,13 +24,13 @@ def add_recorded(parser: Parser) -> None:
 
 
 def recorded_words(args: argparse.Namespace) -> list[str]:
-    """The words that name the same run on another command line."""
-    own = ["--record", args.record] if args.record else function_words(args)
-    return [*run_words(args), *own]
+    """The options that describe the same run on another command line."""
+    model = ["--record", args.record] if args.record else function_words(args)
+    return [*run_words(args), *model]
 
 
 def recorded_source(args: argparse.Namespace) -> RunSource:
-    """The run of the options, with a module's record where one is asked for."""
+    """The run of the options; with --function or --record, its model is a module's record."""
     values = function_values(args)
     if not (args.function or args.record):
         return run_source(args)
@@ -39,19 +39,19 @@ def recorded_source(args: argparse.Namespace) -> RunSource:
         option = "--function" if args.function else "--record"
         raise InputError([f"{option} brings the model, and the run names one, too; leave one of "
                           "them out"])  # fmt: skip
-    found = (
+    module = (
         _record(args, source.data, values)
         if args.function
         else load_record(args.record, "--record")
     )
     assumed = tuple(text for text in source.assumed if SEQUENCES not in text)
-    return source._replace(data={**source.data, "model": {"recorded": found}}, assumed=assumed)
+    return source._replace(data={**source.data, "model": {"recorded": module}}, assumed=assumed)
 
 
 def _record(
     args: argparse.Namespace, data: dict[str, Any], values: dict[str, Any]
 ) -> dict[str, Any]:
-    """Run the function's module once; checkpoints are the engine's part."""
+    """Record the function's module in one run, without checkpoints: the engine adds those."""
     from .trace import needs_torch
 
     needs_torch("calculate --function")
@@ -62,11 +62,11 @@ def _record(
     from ..jobs.function import UserFunction, run_without_model, user_errors
     from ..trace.record import record
 
-    given, _ = run_without_model(data)
-    resolved = resolve(read(given))
+    run, _ = run_without_model(data)
+    resolved = resolve(read(run))
     maker = UserFunction(args.function, resolved.run.precision, values)
     with user_errors(args.function):
-        found: dict[str, Any] = to_builtins(record(maker, resolved, args.function))
+        module: dict[str, Any] = to_builtins(record(maker, resolved, args.function))
     if args.record:
-        write_file(args.record, json.dumps(found).encode("utf-8"), "--record")
-    return found
+        write_file(args.record, json.dumps(module).encode("utf-8"), "--record")
+    return module

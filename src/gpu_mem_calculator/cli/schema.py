@@ -13,12 +13,12 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
+    """Add --output."""
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it."""
+    """Print the schema."""
     from ..core.schema import schema
     from ..report.data import to_json
 

@@ -19,7 +19,7 @@ MISSING = "the web page needs more packages: pip install 'gpu-mem-calculator[web
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
+    """Add the options of `serve`."""
     parser.add_argument("--host", metavar="NAME", help="where to listen (127.0.0.1)")
     parser.add_argument("--port", type=natural, metavar="N", help="the port (8000)")
     parser.add_argument("--workers", type=whole, metavar="N",
@@ -29,7 +29,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until interrupted; options win over the environment."""
+    """Serve until interrupted; options override the environment."""
     try:
         from ..web.run import run as serve
     except ModuleNotFoundError as error:
@@ -38,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError([MISSING]) from None
     from ..web.settings import PREFIX, from_environment
 
-    given: dict[str, Any] = {k: getattr(args, k) for k in ("host", "port", "workers", "hub")}
-    words = {PREFIX + k.upper(): str(v) for k, v in given.items() if v is not None}
+    options: dict[str, Any] = {k: getattr(args, k) for k in ("host", "port", "workers", "hub")}
+    variables = {PREFIX + k.upper(): str(v) for k, v in options.items() if v is not None}
     import os
 
-    serve(from_environment({**os.environ, **words}))
+    serve(from_environment({**os.environ, **variables}))
     return 0

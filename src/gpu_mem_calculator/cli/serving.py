@@ -1,4 +1,4 @@
-"""How a server's estimate is answered: as a report, a page or data."""
+"""Shows a server's estimate: as a report, a page or data."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ def serving_answer(
     args: argparse.Namespace, estimate: Estimate, words: list[str],
     contexts: Sequence[int] = (), concurrencies: Sequence[int] = (),
 ) -> int:  # fmt: skip
-    """Show it as the options ask; the exit code is the verdict with --check."""
+    """Show a server's estimate in the format of the options.
+
+    Returns the exit code: with --check, 1 where it does not fit. `words` are the command line that
+    explains the server.
+    """
     from ..core.serving_answers import answers
 
-    found = answers(estimate, contexts, concurrencies)
+    table = answers(estimate, contexts, concurrencies)
     if args.format == "table":
         from ..report.serving import serving_report
 
-        show(list(serving_report(estimate, found, words)), args.output)
+        show(list(serving_report(estimate, table, words)), args.output)
     elif args.format == "html":
         from ..report.serving_html import serving_page
 
-        write(serving_page(estimate, found), args.output)
+        write(serving_page(estimate, table), args.output)
     else:
         from ..report.data import answers_data, to_json, to_yaml
 
-        data = answers_data(estimate.result, found)
+        data = answers_data(estimate.result, table)
         write(to_json(data) if args.format == "json" else to_yaml(data), args.output)
     if not args.check:
         return 0
@@ -37,6 +41,6 @@ def serving_answer(
 
     if args.format == "table" or args.output:
         write(sentence(estimate))
-    else:  # the data on stdout stays as it is
+    else:  # stdout has only the data
         tell(sentence(estimate), begins="")
     return 0 if estimate.result.fits_on_gpu else 1

@@ -1,4 +1,4 @@
-"""What `quick` chooses when it is given little: an architecture, a sequence, a mesh."""
+"""What `quick` chooses where the options leave it open: an architecture, a sequence, a mesh."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from ..core.models import ModelConfig
 from ..core.runfile import parameter_count, with_settings
 
 DEEPEST = 512  # pipeline stages; no model has more layers
-LONGEST = 4096  # tokens; a model's own limit where that is lower
-NEAR = 0.10  # a size this near to a well-known model's means that model
+LONGEST = 4096  # tokens of a sequence, at most; less where the model's limit is lower
+NEAR = 0.10  # a size within this share of a well-known model's means that model
 
 
 class QuickChoice(Struct, frozen=True):
-    """A preset and the settings over it, with a sentence for each thing that was chosen."""
+    """A preset, the settings that override it, and a sentence for each choice."""
 
     preset: str
     settings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def with_settings(self, *settings: str) -> QuickChoice:
-        """More settings; a later one wins."""
+        """The choice with more settings; a later one overrides."""
         return replace(self, settings=(*self.settings, *settings))
 
     def data(self) -> dict[str, Any]:
-        """The run as plain data."""
+        """The run file as plain data."""
         return with_settings({"model": {"name": self.preset}}, self.settings)
 
 
 def choose_model(text: str) -> QuickChoice:
-    """The model that a size or a name means, at a sequence people train with."""
+    """The model of a size or a name, with a sequence of at most `LONGEST` tokens."""
     size = _size(text)
     if size is None:
         return _with_sequence(QuickChoice(text))
@@ -54,11 +54,11 @@ def choose_model(text: str) -> QuickChoice:
 
 
 def choose_precision(choice: QuickChoice) -> QuickChoice:
-    """Adapters sit on a 16-bit base with autocast around it, as PEFT's users run them."""
+    """With LoRA on DDP: a bf16 base under autocast, as PEFT's users run it, unless settings say."""
     data = choice.data()
     training, engine = data.get("training", {}), str(data["engine"]["type"]).lower()
-    asked = {"precision", "dtype", "autocast"} & set(training)
-    if not training.get("lora") or asked or engine not in ("pytorch", "pytorch_ddp", "ddp"):
+    chosen = {"precision", "dtype", "autocast"} & set(training)
+    if not training.get("lora") or chosen or engine not in ("pytorch", "pytorch_ddp", "ddp"):
         return choice
     note = "Adapters on a bf16 base under autocast; change it with --set training.precision=..."
     settings = ("training.precision=bf16_pure", "training.autocast=true")
@@ -66,11 +66,11 @@ def choose_precision(choice: QuickChoice) -> QuickChoice:
 
 
 def _size(text: str) -> int | None:
-    """A parameter count; a plain number up to 100,000 is in billions; a name is none."""
+    """A parameter count; a plain number up to 100,000 means billions; None for a name."""
     if not re.match(r"[0-9.]+(e[0-9]+)?[kmbgt]?$", text.strip(), re.IGNORECASE):
         return None
-    plain = re.fullmatch(r"[0-9]*\.?[0-9]+", text.strip())
-    billions = plain and float(text) <= 100_000
+    number = re.fullmatch(r"[0-9]*\.?[0-9]+", text.strip())
+    billions = number and float(text) <= 100_000
     try:
         return parameter_count(f"{text.strip()}B" if billions else text)
     except InputError:
@@ -95,8 +95,9 @@ def _with_sequence(choice: QuickChoice) -> QuickChoice:
 def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> QuickChoice:
     """The smallest tensor parallelism within a node that fits, then pipeline parallelism.
 
-    With a pipeline, as many micro-batches as stages: the fewest that keep every stage busy. What
-    `fixed` sets stays. Where nothing fits, the last mesh that the engine accepts is shown.
+    With a pipeline, as many micro-batches as stages: the fewest that keep every stage busy. The
+    user's settings, `fixed`, are not changed. Where nothing fits, the last mesh that the engine
+    accepts is returned.
     """
     if any(setting.startswith("parallelism.") for setting in fixed):
         return choice
@@ -106,32 +107,32 @@ def choose_mesh(choice: QuickChoice, fixed: tuple[str, ...]) -> QuickChoice:
     best: QuickChoice | None = None
     refusal: InputError | None = None
     for tp, pp in _meshes(num_gpus, per_node):
-        tried = _with_mesh(choice, tp, pp, num_gpus, fixed)
+        candidate = _with_mesh(choice, tp, pp, num_gpus, fixed)
         try:
-            fits = full_estimate(tried.data()).result.fits_on_gpu
+            fits = full_estimate(candidate.data()).result.fits_on_gpu
         except InputError as error:
             refusal = refusal or error
             continue
-        best = tried
+        best = candidate
         if fits:
-            return _end_last_note(tried, ", the first that fits.")
+            return _end_last_note(candidate, ", the first that fits.")
     if best is None:
         raise refusal or InputError([f"no mesh of {num_gpus} GPUs works for this model"])
     return _end_last_note(best, ", the most that this model can be cut into; it does not fit.")
 
 
 def _end_last_note(choice: QuickChoice, text: str) -> QuickChoice:
-    """A choice with an end for its last note."""
+    """The choice with `text` added to its last note."""
     return replace(choice, notes=(*choice.notes[:-1], choice.notes[-1] + text))
 
 
 def whole_number(value: Any, default: int) -> int:
-    """A setting's whole number; what is none is left for the run file's own check."""
+    """A setting's positive whole number, else `default`; reading the run file checks it later."""
     return value if isinstance(value, int) and value > 0 else default
 
 
 def _meshes(num_gpus: int, gpus_per_node: int) -> Iterator[tuple[int, int]]:
-    """(tp, pp) in the order they are tried."""
+    """(tp, pp) in the order in which they are tried."""
     tp = 1
     while True:
         yield tp, 1
@@ -156,5 +157,5 @@ def _with_mesh(
     if pp > 1 and not any(setting.startswith(steps) for setting in fixed):
         settings.append(f"{steps}{pp}")
         note += f" with {pp} micro-batches"
-    made = choice.with_settings(*settings)
-    return replace(made, notes=(*choice.notes, note))
+    meshed = choice.with_settings(*settings)
+    return replace(meshed, notes=(*choice.notes, note))

@@ -38,7 +38,7 @@ NEEDS_TORCH = ('{} runs the model with torch, and {} is not installed; '
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
+    """Add the options of `trace`."""
     add_run(parser)
     add_function(parser)
     parser.add_argument("--steps", type=whole, default=3, metavar="N", help="default: 3")
@@ -53,31 +53,36 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trace and report."""
+    """Trace the run of the options, and report it."""
     needs_torch("trace")
     job = trace_input(args)
-    found = run_trace(args, job)
+    result = run_trace(args, job)
     if args.snapshot:
         from ..trace.snapshot import write_snapshot
 
-        write_snapshot(args.snapshot, found.stream, found.makers, found.resolved.allocator)
-    traced = report_of(args, job, found)
+        write_snapshot(args.snapshot, result.stream, result.makers, result.resolved.allocator)
+    report = report_of(args, job, result)
     if args.format == "json":
         from ..report.data import to_json
         from ..report.tracing import tracing_data
 
-        write(to_json(tracing_data(traced)), args.output)
+        write(to_json(tracing_data(report)), args.output)
     else:
         from ..report.tracing import tracing_report
 
-        show(list(tracing_report(traced)), args.output)
+        show(list(tracing_report(report)), args.output)
         if args.snapshot:
             tell(f"{args.snapshot} is for torch's memory viewer; drop it on pytorch.org/memory_viz")
     return 0
 
 
 class TraceInput(NamedTuple):
-    """What is traced: the run, its estimate, the model's maker where it is not the run file's."""
+    """What is traced.
+
+    - `data`, `estimate`: the run file, and its estimate
+    - `maker`: builds the model and batch, where the run file does not describe them
+    - `notes`: sentences for the report
+    """
 
     data: dict[str, Any]
     estimate: Estimate
@@ -86,7 +91,7 @@ class TraceInput(NamedTuple):
 
 
 def trace_input(args: argparse.Namespace) -> TraceInput:
-    """The run of the options, whoever makes its model."""
+    """The run of the options, with the function or config.json that makes its model."""
     values = function_values(args)
     data = run_data(args)
     if args.alloc_conf is not None:
@@ -134,21 +139,21 @@ def _no_diff(args: argparse.Namespace, what: str) -> None:
 
 
 def _section(data: dict[str, Any], name: str) -> dict[str, Any]:
-    given = data.get(name)
-    data[name] = dict(given) if isinstance(given, Mapping) else {}
+    value = data.get(name)
+    data[name] = dict(value) if isinstance(value, Mapping) else {}
     section: dict[str, Any] = data[name]
     return section
 
 
 def estimate_of(data: dict[str, Any], *, exact: bool) -> Estimate:
-    """The estimate of the same run; replayed only where it is compared."""
+    """The estimate of the traced run; `exact` replays the allocator, for a comparison."""
     from ..core.calculator import full_estimate
 
     return full_estimate(data, replay=exact)
 
 
 def needs_torch(what: str) -> None:
-    """Refuse in a sentence where there is no torch."""
+    """Raise a sentence where torch or transformers is not installed."""
     from importlib import import_module
 
     for name in ("torch", "transformers"):
@@ -159,17 +164,17 @@ def needs_torch(what: str) -> None:
 
 
 def run_trace(args: argparse.Namespace, job: TraceInput) -> RunTrace:
-    """Trace it, with the phases on a terminal; what breaks in a model is told in a sentence."""
+    """Trace the run; shows the phases on a terminal, and raises a sentence for a model's error."""
     from ..jobs.function import UserFunction, user_errors
     from ..trace.run import trace
 
     with _phase_line() as progress:
-        around = (
+        errors = (
             user_errors(job.maker.spec)
             if isinstance(job.maker, UserFunction)
             else _errors_as_sentence()
         )
-        with around:
+        with errors:
             return trace(job.data, rank=args.rank, steps=args.steps, build=job.maker,
                          progress=progress)  # fmt: skip
 
@@ -180,12 +185,12 @@ def _errors_as_sentence() -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:  # whatever a model's code or torch raises
+    except Exception as error:  # a model's code and torch may raise anything
         raise InputError([failure(error)]) from error
 
 
 def failure(error: Exception) -> str:
-    """An error inside the model's code in one sentence, with its place."""
+    """An error inside the model's code as one sentence, with its file and line."""
     import traceback
 
     from ..report.tracing import place
@@ -198,48 +203,51 @@ def failure(error: Exception) -> str:
 
 @contextmanager
 def _phase_line() -> Iterator[Callable[[str], None] | None]:
-    """The phase that has ended, on one line of a terminal that is gone afterwards."""
+    """Yields a function that shows the phase that ended on one line; None without a terminal.
+
+    The line is erased at the end.
+    """
     if not sys.stderr.isatty():
         yield None
         return
     from ..trace.ledger import title
 
-    def heard(name: str) -> None:
+    def show_phase(name: str) -> None:
         print(f"\r\033[Ktraced {title(name)}", end="", file=sys.stderr, flush=True)
 
     print("tracing ...", end="", file=sys.stderr, flush=True)
     try:
-        yield heard
+        yield show_phase
     finally:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def report_of(args: argparse.Namespace, job: TraceInput, found: RunTrace) -> TraceReport:
-    """The trace with what is said beside it."""
+def report_of(args: argparse.Namespace, job: TraceInput, traced: RunTrace) -> TraceReport:
+    """The trace with its advice, notes and comparison."""
     from ..replay.advice import advise
     from ..report.tracing import TraceReport
 
     maker, result, run = job.maker, job.estimate.result, job.estimate.resolved.run
     return TraceReport(
-        trace=found,
+        trace=traced,
         estimate=job.estimate,
-        advice=advise(found.stream, found.resolved.allocator, found.needs_bytes),
+        advice=advise(traced.stream, traced.resolved.allocator, traced.needs_bytes),
         notes=job.notes,
         title=maker.title if maker else "",
         batch=f"micro-batch {run.batch} × {run.seq:,}" if maker and not args.function else "",
         num_parameters=maker.num_parameters if maker else result.num_parameters,
         num_trained=maker.num_trained if maker else result.trainable_parameters,
-        difference=_difference(job.estimate, found) if args.diff else None,
+        difference=_difference(job.estimate, traced) if args.diff else None,
     )
 
 
-def _difference(estimate: Estimate, found: RunTrace) -> LedgerDiff:
+def _difference(estimate: Estimate, traced: RunTrace) -> LedgerDiff:
     from ..backtest.phases import phase_peaks, replayed_peaks
     from ..report.tracing import peak_of
     from ..trace.diff import difference
 
-    micro_batches, names = int(estimate.resolved.run.micro_batches), tuple(found.phases)
+    micro_batches, names = int(estimate.resolved.run.micro_batches), tuple(traced.phases)
     peaks = phase_peaks(estimate.ledger, names, micro_batches)
     if estimate.replayed is not None:
         peaks |= replayed_peaks(estimate.replayed.phases, names, micro_batches)
-    return difference(estimate.ledger, found.ledger, peak_of(found).name, peaks)
+    return difference(estimate.ledger, traced.ledger, peak_of(traced).name, peaks)

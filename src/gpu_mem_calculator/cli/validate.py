@@ -16,7 +16,7 @@ examples:
 
 
 def arguments(parser: Parser) -> None:
-    """The options."""
+    """Add the options of `validate`."""
     parser.add_argument("config", metavar="FILE",
                         help="a run file (JSON, YAML or TOML), or DeepSpeed's JSON")  # fmt: skip
     parser.set_defaults(preset=None)
@@ -25,9 +25,9 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read and resolve it; problems go to stderr, one a line.
+    """Read and resolve the file; every problem is raised, one line each.
 
-    DeepSpeed's file may stand alone: what any model would make of it is checked.
+    A DeepSpeed JSON without a model is checked with a stand-in: what holds for any model.
     """
     from ..core.resolve import resolve
     from ..core.runfile import read
@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
     resolve(read({"model": ANY_MODEL, **source.data} if alone else source.data), headers=False)
     write(f"✓ {args.config} is valid" + (", its model left aside: add --model NAME" * alone))
     lists = (("assumed: ", "; ", source.assumed), ("takes no memory: ", ", ", source.no_memory))
-    lines = [line for label, sign, words in lists if words
-             for line in wrapped(label, sign.join(words))]  # fmt: skip
+    lines = [line for label, separator, words in lists if words
+             for line in wrapped(label, separator.join(words))]  # fmt: skip
     if lines:
         show(lines)
     return 0

@@ -123,12 +123,12 @@ def choices(path: str, kind: Any, known: Iterable[str] | None) -> tuple[AllowedV
     """
     if path in SETS:
         return tuple(_allowed_value(path, value, names) for value, names in SETS[path]().items())
-    asked = tuple(known) if known is not None else _engines_to_ask(path)
+    candidates = tuple(known) if known is not None else _engines_to_ask(path)
     values = []
     for value in _typed_values(path, kind):
-        names = tuple(name for name in asked if accepts(name, path, value))
-        if names or not asked:
-            values.append(_allowed_value(path, value, () if names == asked else names))
+        names = tuple(name for name in candidates if accepts(name, path, value))
+        if names or not candidates:
+            values.append(_allowed_value(path, value, () if names == candidates else names))
     return tuple(values)
 
 

@@ -121,15 +121,15 @@ def _model_parallel(estimate: Estimate) -> Iterator[Candidate]:
 
 def further_savings(estimate: Estimate) -> Iterator[Candidate]:
     """What saves memory and trains otherwise: another framework, precision, adapters, more GPUs."""
-    run, made = estimate.resolved.run, estimate.resolved.engine
-    if made.transformers and run.mesh.dp > 1 and run.mesh.pp == 1:
+    run, framework = estimate.resolved.run, estimate.resolved.engine
+    if framework.transformers and run.mesh.dp > 1 and run.mesh.pp == 1:
         yield from _frameworks(estimate)
-    if "cp" in made.axes and run.mesh.dp % 2 == 0:
+    if "cp" in framework.axes and run.mesh.dp % 2 == 0:
         size = run.mesh.cp * 2
         yield Candidate(f"cp {size}", (f"parallelism.context_parallel_size={size}",
                         f"parallelism.data_parallel_size={run.mesh.dp // 2}"),
                         "sequences cut over the GPUs, more communication")  # fmt: skip
-    if run.attention == "eager" and made.transformers:
+    if run.attention == "eager" and framework.transformers:
         yield Candidate("SDPA", ("training.attention=sdpa",))
     if run.options.get("cpu_offload") is False:
         yield Candidate("states to CPU", ("engine.cpu_offload=true",), "the CPU steps, slower")

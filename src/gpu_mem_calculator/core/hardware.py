@@ -92,8 +92,8 @@ def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]
     if config.gpu_memory_gb is None and config.gpu_memory_bytes is not None:
         row = _nearest(config.gpu_memory_bytes)
         if row is not None:
-            said = f"hardware.gpu={row['name']}, whose memory is nearest"
-            return row["title"], row["memory_bytes"], _chip(row), (said,)
+            note = f"hardware.gpu={row['name']}, whose memory is nearest"
+            return row["title"], row["memory_bytes"], _chip(row), (note,)
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
     known = [
@@ -102,8 +102,8 @@ def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]
     if not known:
         return f"{size:g} GB GPU", int(size * GIB), DEFAULT_CHIP, assumed
     least = min(known, key=lambda row: row["memory_bytes"])
-    said = f"{size:g} GB is what {least['title']} reports, the least of the cards of that size"
-    return f"{size:g} GB GPU", least["memory_bytes"], _chip(least), (*assumed, said)
+    note = f"{size:g} GB is what {least['title']} reports, the least of the cards of that size"
+    return f"{size:g} GB GPU", least["memory_bytes"], _chip(least), (*assumed, note)
 
 
 def _nearest(num_bytes: int) -> catalog.Row | None:
@@ -126,6 +126,6 @@ def _nodes(config: GPUConfig, count: int) -> tuple[int, int]:
                           f"set num_nodes={-(-count // per_node)}"])  # fmt: skip
     if config.num_nodes is not None and count % nodes:
         whole = -(-count // nodes) * nodes
-        given = f"hardware: num_gpus={count} does not divide by num_nodes={nodes}"
-        raise InputError([f"{given}; set num_gpus={whole}, or num_nodes=1"])
+        problem = f"hardware: num_gpus={count} does not divide by num_nodes={nodes}"
+        raise InputError([f"{problem}; set num_gpus={whole}, or num_nodes=1"])
     return per_node, nodes

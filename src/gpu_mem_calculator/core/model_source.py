@@ -73,74 +73,80 @@ def find_model(model: ModelConfig, headers: bool = False) -> ResolvedModel:
     headers: also read the tensors of its checkpoint, as servers load them; else only its
     config.json is read.
     """
-    given = None
+    parameters = None
     if model.num_parameters is not None:
-        given = parameter_count(model.num_parameters)
+        parameters = parameter_count(model.num_parameters)
     numbers = {k: v for k in (*SAME_KEYS, *SHAPE_ONLY) if (v := getattr(model, k)) is not None}
     try:
-        resolved = _find(model, name_with_revision(model), numbers, given, headers)
+        resolved = _find(model, name_with_revision(model), numbers, parameters, headers)
     except (ConfigError, UnknownFamilyError, HubError, RecordError) as error:
         raise InputError([str(error)]) from None
-    own, largest = resolved.arch.largest_layer_parameters, model.largest_layer_params
-    if largest is not None and largest != own:
-        warning = f"model.largest_layer_params={largest:,} is not used: the model's own is {own:,}"
+    layer_size, largest = resolved.arch.largest_layer_parameters, model.largest_layer_params
+    if largest is not None and largest != layer_size:
+        warning = (
+            f"model.largest_layer_params={largest:,} is not used: the model's own is {layer_size:,}"
+        )
         return replace(resolved, warnings=(*resolved.warnings, warning))
     return resolved
 
 
 def _find(
-    model: ModelConfig, name: str, numbers: dict[str, Any], given: int | None, headers: bool
+    model: ModelConfig, name: str, numbers: dict[str, Any], parameters: int | None, headers: bool
 ) -> ResolvedModel:
     title = shown(name) or "custom model"
     if model.recorded is not None:
-        return _from_record(model.recorded, name, numbers, given)
+        return _from_record(model.recorded, name, numbers, parameters)
     if model.config is not None:
-        return _from_config(title, model.config, numbers, given, ())
+        return _from_config(title, model.config, numbers, parameters, ())
     row = catalog.find("index", name) if name else None
     if row is not None:
-        resolved = _preset(row["name"]) if given is None and not numbers else _from_config(
-            row["title"], catalog.row_config(row), numbers, given, ()
+        resolved = _preset(row["name"]) if parameters is None and not numbers else _from_config(
+            row["title"], catalog.row_config(row), numbers, parameters, ()
         )  # fmt: skip
         address = name if "/" in name else row.get("hub_id")
         return replace(resolved, address=address or "MODEL", source="a preset")
     file = config_file(name)
     if file is not None:
-        resolved = _from_config(file.parent.name or title, load_text(file), numbers, given, ())
+        resolved = _from_config(file.parent.name or title, load_text(file), numbers, parameters, ())
         return replace(resolved, address=str(file.parent), source="from a file")
     checkpoint = local(name, headers=headers) if name else None
     if checkpoint is not None:
-        return replace(_from_checkpoint(checkpoint, numbers, given), address=name)
+        return replace(_from_checkpoint(checkpoint, numbers, parameters), address=name)
     if is_address(name) or ("@" in name and hub_name(name) is not None):
-        return _from_remote(name, numbers, given, headers)
-    return _by_numbers(title, numbers, given) or _by_name(name, numbers, given, headers)
+        return _from_remote(name, numbers, parameters, headers)
+    return _by_numbers(title, numbers, parameters) or _by_name(name, numbers, parameters, headers)
 
 
 def _from_record(
-    data: Mapping[str, Any], name: str, numbers: Mapping[str, Any], given: int | None
+    data: Mapping[str, Any], name: str, numbers: Mapping[str, Any], parameters: int | None
 ) -> ResolvedModel:
     """The model of a recorded module; a name, sizes or a parameter count beside it are refused."""
-    beside = [*(["name"] if name else []), *numbers, *(["num_parameters"] if given else [])]
-    if beside:
+    extra = [*(["name"] if name else []), *numbers, *(["num_parameters"] if parameters else [])]
+    if extra:
         raise InputError([f"model.{key} says what model.recorded says already; leave it out"
-                          for key in beside])  # fmt: skip
+                          for key in extra])  # fmt: skip
     record = read_record(data)
     return ResolvedModel(arch=arch_of(record), title=record.title, record=record, source="a record")
 
 
-def _by_numbers(title: str, numbers: dict[str, Any], given: int | None) -> ResolvedModel | None:
+def _by_numbers(
+    title: str, numbers: dict[str, Any], parameters: int | None
+) -> ResolvedModel | None:
     """A model of plain numbers, or of a parameter count alone; None where neither is given."""
     if all(key in numbers for key in CORE):
         assumed = tuple(
             f"model.{key}={value}" for key, value in _plain_assumptions(numbers).items()
         )
-        return _with_parameter_count(title, _plain(json.dumps(numbers)), given, assumed)
-    return None if given is None else _by_size(title, numbers, given)
+        return _with_parameter_count(title, _plain(json.dumps(numbers)), parameters, assumed)
+    return None if parameters is None else _by_size(title, numbers, parameters)
 
 
-def _by_name(name: str, numbers: dict[str, Any], given: int | None, headers: bool) -> ResolvedModel:
+def _by_name(
+    name: str, numbers: dict[str, Any], parameters: int | None, headers: bool
+) -> ResolvedModel:
     """A model that is only named: read from the hub, else refused."""
     if name and hub_name(name) is not None:
-        return _from_remote(name, numbers, given, headers)
+        return _from_remote(name, numbers, parameters, headers)
     if name:
         raise InputError([unknown_name_message(name)])
     missing = ", ".join(f"model.{key}" for key in CORE if key not in numbers)
@@ -161,7 +167,7 @@ def _plain(key: str) -> Arch:
 
 
 def _from_remote(
-    name: str, numbers: Mapping[str, Any], given: int | None, headers: bool
+    name: str, numbers: Mapping[str, Any], parameters: int | None, headers: bool
 ) -> ResolvedModel:
     """A model on the hub, in a bucket or at an address. Where the hub cannot be reached, the preset
     whose name it has, or of whose name it is a variant.
@@ -170,7 +176,7 @@ def _from_remote(
     address = hub.model if hub else name if name.startswith("s3://") else "MODEL"
     preset = variant(name) if hub and "@" not in name else None
     try:
-        resolved = _from_checkpoint(fetch_checkpoint(name, headers), numbers, given)
+        resolved = _from_checkpoint(fetch_checkpoint(name, headers), numbers, parameters)
         return replace(resolved, address=address)
     except InputError:
         if preset is None:
@@ -178,15 +184,15 @@ def _from_remote(
     row, form, words = preset
     config = {**catalog.row_config(row), **({"quantization_config": form} if form else {})}
     assumed = f"{name} is {row['title']}{' in ' + words if words else ''}, as its name says"
-    model = _from_config(row["title"], config, numbers, given, (assumed,))
+    model = _from_config(row["title"], config, numbers, parameters, (assumed,))
     return replace(model, address=address, source="a preset, as its name says")
 
 
 def _from_checkpoint(
-    checkpoint: Checkpoint, numbers: Mapping[str, Any], given: int | None
+    checkpoint: Checkpoint, numbers: Mapping[str, Any], parameters: int | None
 ) -> ResolvedModel:
     """The model of a checkpoint, with the stored bytes of its tensors."""
-    model = _from_config(checkpoint.title, checkpoint.config, numbers, given, ())
+    model = _from_config(checkpoint.title, checkpoint.config, numbers, parameters, ())
     stored = tuple((one.name, one.num_bytes, one.cast_elements) for one in checkpoint.tensors)
     form = checkpoint.form if stored else ""
     mismatch = mismatch_warning(checkpoint, model.arch)
@@ -203,7 +209,7 @@ def _from_config(
     title: str,
     config: Any,
     numbers: Mapping[str, Any],
-    given: int | None,
+    parameters: int | None,
     assumed: tuple[str, ...],
 ) -> ResolvedModel:
     if not isinstance(config, Mapping):
@@ -227,7 +233,7 @@ def _from_config(
     except UnknownFamilyError as error:
         raise ConfigError(remote_code_message(updated) or str(error)) from None
     check_facts(arch, numbers)
-    return replace(_with_parameter_count(title, arch, given, assumed), config=updated)
+    return replace(_with_parameter_count(title, arch, parameters, assumed), config=updated)
 
 
 def _plain_assumptions(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,12 +242,12 @@ def _plain_assumptions(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in DEFAULTS.items() if key not in numbers}
 
 
-def _by_size(title: str, numbers: Mapping[str, Any], given: int) -> ResolvedModel:
+def _by_size(title: str, numbers: Mapping[str, Any], parameters: int) -> ResolvedModel:
     """The architecture of the nearest well-known model, where only a parameter count is given."""
-    row = nearest_by_size(given)
+    row = nearest_by_size(parameters)
     config = catalog.preset_config(row["config"])
     assumed = (f"the architecture of {row['title']}, the nearest well-known model",)
-    return _from_config(title, config, numbers, given, assumed)
+    return _from_config(title, config, numbers, parameters, assumed)
 
 
 def nearest_by_size(count: int) -> Mapping[str, Any]:
@@ -251,24 +257,26 @@ def nearest_by_size(count: int) -> Mapping[str, Any]:
 
 
 def _with_parameter_count(
-    title: str, arch: Arch, given: int | None, assumed: tuple[str, ...]
+    title: str, arch: Arch, parameters: int | None, assumed: tuple[str, ...]
 ) -> ResolvedModel:
     """The model of an architecture. A given parameter count that differs adds a warning; one that
     differs by more than a factor of 10 is refused.
     """
-    own = arch.num_parameters
-    if given in (None, own, own + arch.tower_parameters):
+    computed = arch.num_parameters
+    if parameters in (None, computed, computed + arch.tower_parameters):
         return ResolvedModel(arch=arch, title=title, assumed=assumed, warnings=arch.left_out)
-    if not own // 10 <= given <= own * 10:
+    if not computed // 10 <= parameters <= computed * 10:
         raise InputError(
-            [f"model.num_parameters={given:,} cannot be this architecture's, which has {own:,}; "
-             "leave it out"]
-        )  # fmt: skip
+            [
+                f"model.num_parameters={parameters:,} cannot be this architecture's, which has "
+                f"{computed:,}; leave it out"
+            ]
+        )
     warning = (
-        f"model.num_parameters={given:,} differs from the architecture's {arch.num_parameters:,}: "
+        f"model.num_parameters={parameters:,} differs from the architecture's {computed:,}: "
         "parameter, gradient and optimizer bytes are scaled to it"
     )
     return ResolvedModel(
-        arch=arch, title=title, parameters_given=given, assumed=assumed,
+        arch=arch, title=title, parameters_given=parameters, assumed=assumed,
         warnings=(warning, *arch.left_out),
     )  # fmt: skip

@@ -93,10 +93,10 @@ def _fill_config(given: Config, presets: Sequence[Config], *, keep: bool) -> dic
     if "text_config" not in first:
         filled = {k: v for k, v in text.items() if k not in SEPARATE_KEYS} | dict(given)
     else:
-        around = {key: value for key, value in first.items() if key not in SEPARATE_KEYS
+        outer = {key: value for key, value in first.items() if key not in SEPARATE_KEYS
                   and all(other.get(key) == value for other in presets)}  # fmt: skip
-        inner = {key: value for key, value in given.items() if key not in (*SEPARATE_KEYS, *around)}
-        filled = {**around, **{k: v for k, v in given.items() if k in around or k == "model_type"},
+        inner = {key: value for key, value in given.items() if key not in (*SEPARATE_KEYS, *outer)}
+        filled = {**outer, **{k: v for k, v in given.items() if k in outer or k == "model_type"},
                 "text_config": {**text, **inner}}  # fmt: skip
     if keep and "quantization_config" not in given:
         filled["quantization_config"] = first["quantization_config"]

@@ -86,20 +86,20 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
     assert file.inference is not None
     problems = Problems()
     attempt = problems.attempt
-    given = file.inference
-    options = attempt(inference_options, given)
-    section, as_published = complete_config(file.model, given.max_seq_len, given.quantization)
+    config = file.inference
+    options = attempt(inference_options, config)
+    section, as_published = complete_config(file.model, config.max_seq_len, config.quantization)
     model = attempt(find_model, section, headers)
     hardware = attempt(find_hardware, file.hardware, _ranks(options) if options else 1)
-    draft = attempt(_draft, given)
+    draft = attempt(_draft, config)
     if problems:
         raise InputError(problems)
-    engine = find_server(given)
+    engine = find_server(config)
     has_sdpa = all(getattr(layer.mixer, "sdpa", True) for layer, _, _ in model.arch.runs)
-    if given.attention is None and not has_sdpa and "attention" in options:
+    if config.attention is None and not has_sdpa and "attention" in options:
         options["attention"] = "eager"
     if engine.serve is None:
-        _shorten_prompt(given, options, model.arch.max_seq_len)
+        _shorten_prompt(config, options, model.arch.max_seq_len)
     run = _run(model, hardware, options, engine, draft)
     problems += dict.fromkeys((*_rules(run, hardware, engine), *engine.problems(run)))
     if problems:
@@ -109,9 +109,9 @@ def resolve_inference(file: RunFile, *, headers: bool = True) -> ResolvedRun:
         chosen.append("engine_version")
     return ResolvedRun(
         run=run, engine=engine, hardware=hardware, model=model,
-        assumed=(*_assumed(given, run.options, chosen), *as_published, *model.assumed,
+        assumed=(*_assumed(config, run.options, chosen), *as_published, *model.assumed,
                  *hardware.assumed),
-        warnings=(*model.warnings, *_long_context_notes(given, model.arch),
+        warnings=(*model.warnings, *_long_context_notes(config, model.arch),
                   *_revision_notes(section, engine)),
     )  # fmt: skip
 

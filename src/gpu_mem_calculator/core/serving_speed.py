@@ -33,10 +33,10 @@ def find_card(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> CardRates
     row = catalog.find("gpus", config.gpu) if config.gpu else None
     if row is None or "bandwidth_gb_per_s" not in row:
         return None
-    given = catalog.find("links", config.interconnect or "")
-    if given is not None and given["scope"] == "node" and ranks <= per_node:
-        given = None
-    link = given or catalog.find("links", row.get("link") or "") or UNKNOWN_LINK
+    named = catalog.find("links", config.interconnect or "")
+    if named is not None and named["scope"] == "node" and ranks <= per_node:
+        named = None
+    link = named or catalog.find("links", row.get("link") or "") or UNKNOWN_LINK
     return CardRates(
         flops={name: 1e12 * rate for name, rate in row["tflops"].items()},
         memory_bytes_per_second=1e9 * row["bandwidth_gb_per_s"],
@@ -99,9 +99,9 @@ def speed(estimate: Estimate) -> SpeedResult | None:
 def _lengths(estimate: Estimate) -> tuple[int, int]:
     """Tokens of a prompt, and of prompt and answer: as given, else within the longest sequence."""
     run = estimate.resolved.run
-    given, new = run.options.get("prompt_len"), run.options.get("new_tokens") or ANSWER
-    if given:
-        return given, given + new
+    prompt, new = run.options.get("prompt_len"), run.options.get("new_tokens") or ANSWER
+    if prompt:
+        return prompt, prompt + new
     longest = estimate.served[0].max_seq_len if estimate.served else run.arch.max_seq_len
     context = min(PROMPT + new, longest)
     return max(1, context - new), context

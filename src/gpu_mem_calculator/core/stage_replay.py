@@ -134,8 +134,12 @@ def with_block_rounding(ledger: Ledger, stage: StageReplay) -> Ledger:
     slack = stage.slack_bytes
     assert 0 <= beyond <= slack, f"blocks have {beyond:,} B beyond tensors, at most {slack:,}"
     blocks = Entry(
-        name="blocks larger than their tensors", kind=RUNTIME, bytes=beyond, live=steps,
-        source=code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split, "
-                    "replayed"),
-    )  # fmt: skip
+        name="blocks larger than their tensors",
+        kind=RUNTIME,
+        bytes=beyond,
+        live=steps,
+        source=code(
+            "torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split, replayed"
+        ),
+    )
     return replace(ledger, entries=(*ledger.entries, blocks))

@@ -1,12 +1,12 @@
-"""What CUDA and its libraries take beside the tensors of a run.
+"""GPU memory of CUDA and its libraries, in addition to the tensors of a run.
 
 Measured on an NVIDIA H200 (driver 580.159, torch 2.11.0+cu130), as nvidia-smi's figure less torch's
-own: each part alone in a fresh process, and their sum in every measured run. Code is loaded when it
-is first used; CUDA_MODULE_LOADING=EAGER takes 1.04 GiB more.
+reserved bytes: each part alone in a new process, and their sum in every measured run. Code is
+loaded when it is first used; CUDA_MODULE_LOADING=EAGER takes 1.04 GiB more.
 
-Other cards are known from what people publish: a context that did nothing yet (ollama, llama.cpp
-and TensorRT print what is free behind it), and what torch says of a process that ran out of memory.
-The driver keeps local memory for every thread that a multiprocessor can hold, so a context grows
+Other GPUs are known from published logs: a context before any work (ollama, llama.cpp and TensorRT
+print what is free after it is created), and torch's messages in processes that ran out of memory.
+The driver reserves local memory for every thread that a multiprocessor can hold, so a context grows
 with the multiprocessors and the threads of each.
 """
 
@@ -25,9 +25,9 @@ from ..run.run import Run
 from ..run.served import NamedBytes
 from .nccl import STREAMS_BYTES, nccl
 
-# Of a context: what every card has, and what a multiprocessor adds, by compute capability.
-FIXED_BYTES = 16_867_328
-EACH_BYTES = {
+# A context: its bytes on every GPU, and those of each multiprocessor, by compute capability.
+CONTEXT_BYTES = 16_867_328
+MULTIPROCESSOR_BYTES = {
     "6.0": 3762 * KIB, "6.1": 3762 * KIB, "7.0": 3762 * KIB, "7.5": 2224 * KIB, "8.0": 3872 * KIB,
     "8.6": 3020 * KIB, "8.9": 3020 * KIB, "9.0": 3962 * KIB, "12.0": 3020 * KIB,
 }  # fmt: skip
@@ -38,9 +38,9 @@ CONTEXT_SOURCE = measured(
     "527; 4 % off at most, but for an RTX 4080 with 265 (10 %, a display may be in it). Pascal is "
     "taken as Volta, B200 as H200: as many threads a multiprocessor"
 )
-# torch's kernels, by compute capability; MiB.
-KERNELS = {"6.0": 70, "6.1": 70, "7.0": 70, "7.5": 30, "8.0": 75, "8.6": 40, "8.9": 45, "9.0": 94,
-           "12.0": 45}  # fmt: skip
+# MiB of torch's kernels, by compute capability.
+KERNELS_MIB = {"6.0": 70, "6.1": 70, "7.0": 70, "7.5": 30, "8.0": 75, "8.6": 40, "8.9": 45,
+               "9.0": 94, "12.0": 45}  # fmt: skip
 EXPERTS_BYTES = 2 * MIB
 KERNELS_SOURCE = measured(
     "torch's kernels, H200: 92 MiB with the first, 2 for those that follow, 2 more with experts; "
@@ -49,7 +49,7 @@ KERNELS_SOURCE = measured(
     "to 10 MiB: V100 59 to 79 (4), A100 56 and 77, T4 and RTX 2080 Ti 2 to 51 (4), RTX 3080 and "
     "3090 37 to 39 (5), L4, L40S and RTX 4090 0 to 50 (5; 125 in one more, on an L4)"
 )
-# cuBLAS's own workspace (its documentation, cublasSetWorkspace); a handle has two of them.
+# MiB of cuBLAS's default workspace (its documentation, cublasSetWorkspace); a handle has two.
 WORKSPACE_MIB = {"9.0": 32, "10.0": 32, "10.3": 32, "12.0": 12}
 HANDLE_SOURCE = measured("a cuBLAS handle: two workspaces of its own, 66 MiB for the first thread, "
                          "64 for backward's on an H200")  # fmt: skip
@@ -61,13 +61,13 @@ CUDNN_SOURCE = measured(
 )
 STREAMS_SOURCE = measured("torch's pools of CUDA streams: 70 MiB with the first, however many")
 INT8_SOURCE = measured("the cuBLAS handle of bitsandbytes, where a matmul is in int8")
-# Measured: NCCL in a process that is alone: streams, kernels and one communicator of 64 channels;
+# Measured: NCCL in a group of one process: streams, kernels and one communicator of 64 channels;
 # 558 or 560 MiB in 18 of 18 DDP runs.
 NCCL_BYTES = 560 * MIB
 
 
-# The host's part: resident memory at its highest, less what there was before the engine started.
-# A step of the optimizer on the host loads fewer of the GPU's kernels.
+# Host RAM: peak resident memory, less that before the engine started, and the spread of the runs.
+# An optimizer step on the host (HOST_STEP) loads fewer of the GPU's kernels.
 HOST = {
     "pytorch_ddp": (780 * MIB, "72 runs, 672 to 860 MiB"),
     "fsdp": (810 * MIB, "15 runs, 735 to 910 MiB"),
@@ -83,43 +83,50 @@ HOST_EXPERTS_BYTES, HOST_NCCL_BYTES = 290 * MIB, 350 * MIB
 
 
 def context_bytes(run: Run) -> int:
-    """A CUDA context that did nothing yet."""
-    each = EACH_BYTES.get(run.compute_capability, EACH_BYTES["9.0"])
-    return FIXED_BYTES + run.multiprocessors * each
+    """Bytes of a CUDA context before anything is loaded."""
+    each = MULTIPROCESSOR_BYTES.get(run.compute_capability, MULTIPROCESSOR_BYTES["9.0"])
+    return CONTEXT_BYTES + run.multiprocessors * each
 
 
 def kernels_bytes(run: Run) -> int:
-    """torch's kernels, once they are loaded."""
-    return KERNELS.get(run.compute_capability, KERNELS["9.0"]) * MIB
+    """Bytes of torch's kernels when they are loaded."""
+    return KERNELS_MIB.get(run.compute_capability, KERNELS_MIB["9.0"]) * MIB
 
 
 def handle_bytes(run: Run, *, first: bool = True) -> int:
-    """A cuBLAS handle; the first loads a little code, too."""
+    """Bytes of a cuBLAS handle; the `first` also loads 2 MiB of code."""
     return (2 * WORKSPACE_MIB.get(run.compute_capability, 4) + (2 if first else 0)) * MIB
 
 
 def has_experts(run: Run) -> bool:
-    """Whether some layer is a mixture of experts."""
+    """Whether any layer is a mixture of experts."""
     return any(isinstance(layer.mlp, Moe) for layer, _, _ in run.arch.runs)
 
 
 def runs_cudnn(run: Run) -> bool:
-    """Whether transformers' attention ends up in cuDNN's kernel in some layer."""
+    """Whether torch runs the attention of any layer with cuDNN's kernel."""
     bits = 32 if run.precision == "fp32" and not run.autocast else 16
-    how = BlockSetting(
+    setting = BlockSetting(
         batch=1, seq=1, hidden=run.arch.hidden, bits=bits, matmul_bits=bits, weight_bits=bits,
         attention=run.attention, cudnn=run.compute_capability in ("9.0", "10.0"),
     )  # fmt: skip
-    found = (_heads(layer) for layer, _, _ in run.arch.runs)
-    return any(heads is not None and kernel(how, heads) == "cudnn" for heads in found)
+    layers = (_attention_inputs(layer) for layer, _, _ in run.arch.runs)
+    return any(heads is not None and kernel(setting, heads) == "cudnn" for heads in layers)
 
 
-def _heads(layer: Layer) -> AttentionInputs | None:
-    """What decides the kernel of a layer's attention; a mask does not, where cuDNN can run."""
+def _attention_inputs(layer: Layer) -> AttentionInputs | None:
+    """The sizes that decide the kernel of a layer's attention; None without attention.
+
+    A mask does not decide where cuDNN can run.
+    """
     block = layer.mixer
     if isinstance(block, LatentAttention):
-        return AttentionInputs(heads=block.heads, kv_heads=block.heads, value_dim=block.value_dim,
-                     head_dim=block.nope_dim + block.rope_dim)  # fmt: skip
+        return AttentionInputs(
+            heads=block.heads,
+            kv_heads=block.heads,
+            value_dim=block.value_dim,
+            head_dim=block.nope_dim + block.rope_dim,
+        )
     if not isinstance(block, Attention):
         return None
     kv_heads = block.heads if block.expanded else block.kv_heads
@@ -129,16 +136,16 @@ def _heads(layer: Layer) -> AttentionInputs | None:
     )  # fmt: skip
 
 
-def modules(run: Run, *, transformers: bool, streams: bool) -> Iterator[NamedBytes]:
-    """The code and handles that are loaded by the end of the first step: (name, bytes, source)."""
+def loaded_parts(run: Run, *, transformers: bool, streams: bool) -> Iterator[NamedBytes]:
+    """Code and handles that are loaded by the end of the first step: (name, bytes, source)."""
     trains = run.new_tokens is None
     experts = EXPERTS_BYTES if has_experts(run) else 0
     yield "torch's kernels", kernels_bytes(run) + experts, str(KERNELS_SOURCE)
     handles = handle_bytes(run) + (handle_bytes(run, first=False) if trains else 0)
     yield "cuBLAS handles", handles, str(HANDLE_SOURCE)
     if transformers and runs_cudnn(run):
-        decoded = 0 if trains else decoded_lengths(run) * LENGTH_BYTES
-        attention = CUDNN_BYTES if trains else CUDNN_FORWARD_BYTES + decoded
+        plans = 0 if trains else decoded_lengths(run) * LENGTH_BYTES
+        attention = CUDNN_BYTES if trains else CUDNN_FORWARD_BYTES + plans
         yield "cuDNN attention", attention, str(CUDNN_SOURCE)
     if run.quantization == "int8":
         yield "int8 matmul", handle_bytes(run, first=False), str(INT8_SOURCE)
@@ -147,8 +154,10 @@ def modules(run: Run, *, transformers: bool, streams: bool) -> Iterator[NamedByt
 
 
 def decoded_lengths(run: Run) -> int:
-    """Lengths that attention is planned for while tokens are generated: a static cache has one;
-    an assisted round has the assistant's first pass, its single tokens, and the check.
+    """How many lengths cuDNN plans attention for while tokens are generated.
+
+    A static cache has one length; an assisted round has the assistant's first pass, its single
+    tokens, and the check.
     """
     new, wanted = int(run.new_tokens), run.options.get("num_speculative_tokens") or 0
     if run.options.get("cache_implementation") == "static":
@@ -159,22 +168,22 @@ def decoded_lengths(run: Run) -> int:
 def outside_torch(
     run: Run, *, transformers: bool = True, streams: bool = False
 ) -> Iterator[NamedBytes]:
-    """What nvidia-smi shows beyond torch's own memory: (name, bytes, source).
+    """What nvidia-smi shows in addition to torch's reserved memory: (name, bytes, source).
 
-    `transformers` says that Hugging Face's code runs, `streams` that the engine makes some.
+    `transformers`: Hugging Face's modelling code runs; `streams`: the engine creates CUDA streams.
     """
     yield "CUDA context", context_bytes(run), str(CONTEXT_SOURCE)
-    yield from modules(run, transformers=transformers, streams=streams)
+    yield from loaded_parts(run, transformers=transformers, streams=streams)
     yield from nccl(run, streams=streams)
 
 
 def host_libraries(run: Run, engine: str, *, nccl: bool) -> NamedBytes:
-    """What libraries take of the host's memory in each process: (name, bytes, source).
+    """Host RAM of the libraries in each process: (name, bytes, source).
 
-    CUDA's own part is 126 MiB; the rest is code that is mapped when it is first used.
+    CUDA's part is 126 MiB; the rest is code that is mapped when it is first used.
     """
-    steps = run.options.get("cpu_offload") or run.options.get("offload_optimizer") == "cpu"
-    table = HOST_STEP if steps and engine in HOST_STEP else HOST
+    on_host = run.options.get("cpu_offload") or run.options.get("offload_optimizer") == "cpu"
+    table = HOST_STEP if on_host and engine in HOST_STEP else HOST
     size, spread = table.get(engine, HOST["pytorch_ddp"])
     size += HOST_EXPERTS_BYTES if has_experts(run) else 0
     size += HOST_NCCL_BYTES if nccl else 0

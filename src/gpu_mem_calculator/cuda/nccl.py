@@ -1,8 +1,8 @@
-"""What NCCL takes on each card: its kernels once, and the buffers of every communicator.
+"""NCCL's memory on each GPU: its kernels once, and the buffers of every communicator.
 
-One H200 can show groups of one rank, and of several ranks that each pass for a node of its own;
-those are measured. What two cards of one node share is derived from NCCL's source and agrees with
-what others report. Line numbers refer to NCCL 2.28.9, which torch 2.11+cu130 brings.
+On one H200 these were measured: groups of one rank, and of several ranks that each count as a node.
+Buffers between two GPUs of one node are derived from NCCL's source and agree with what others
+report. Line numbers refer to NCCL 2.28.9, which comes with torch 2.11+cu130.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ..ledger.units import KIB, MIB
 from ..run.run import Run
 from ..run.served import NamedBytes
 
-PAGE = 2 * MIB  # the least that CUDA hands out (include/alloc.h ncclCuMemAlloc)
+PAGE = 2 * MIB  # the smallest CUDA allocation (include/alloc.h ncclCuMemAlloc)
 # The buffers of one connection, one for each of NCCL's protocols (init.cc:697-699).
 LL, LL128, SIMPLE = 512 * KIB, 4800 * KIB, 4 * MIB
-# A connection inside a node: the sender's flags, and all three buffers at the receiver
-# (transport/p2p.cc:377, :445; a reader keeps SIMPLE at the sender, with the same sum).
+# A connection inside a node: flags on the sender, and all three buffers on the receiver
+# (transport/p2p.cc:377, :445; a reading receiver has SIMPLE on the sender; the sum is the same).
 PEER_BYTES: int = PAGE + round_up(LL + LL128 + SIMPLE + 8 * KIB, PAGE)
-# Through a network card that reads the GPU: LL of a sender is on the host (transport/net.cc:880).
+# Through a network card that reads the GPU: a sender's LL is on the host (transport/net.cc:880).
 NET_BYTES: int = round_up(LL128 + SIMPLE, PAGE) + round_up(LL + LL128 + SIMPLE, PAGE)
 SHARED_STEPS, NET_CHUNK = 16, 128 * KIB  # of send and receive through the network (net.cc:628)
 NET_CHANNELS = 2  # of send and receive with each rank, where one is on another node (paths.cc:838)
-# Cards that are sold with NVLink to all the others of their node; those whose switch adds up, with
-# the channels for it (transport/nvls.cc:148-150); steps and size of a step (include/device.h:24).
+# GPUs that are sold with NVLink to all others of their node; those whose switch can sum, with its
+# channels (transport/nvls.cc:148-150); steps and bytes of a step (include/device.h:24).
 NVLINK, SWITCH = ("8.0", "9.0", "10.0"), {"9.0": 16, "10.0": 24}
 SWITCH_STEPS, SWITCH_CHUNK = 8, 128 * KIB
 
@@ -52,16 +52,16 @@ class Communicator(Struct, frozen=True):
 
     @property
     def nodes(self) -> int:
-        """Nodes it spans."""
+        """How many nodes it spans."""
         return -(-self.ranks // self.local)
 
 
 def num_channels(group: Communicator, *, nvlink: bool) -> int:
-    """Channels of a communicator; its topology decides them.
+    """How many channels a communicator has, which depends on its topology.
 
-    One rank has all 64, and ranks of one card a node had 2 (both measured, over sockets). Logs of
-    A100 and H100 nodes show 24, and 16 over several nodes with a network card for each GPU; 2
-    without NVLink.
+    One rank has all 64, and ranks with one GPU in each node have 2 (both measured, over sockets).
+    Logs of A100 and H100 nodes show 24, and 16 over several nodes with a network card for each GPU;
+    2 without NVLink.
     """
     if group.ranks == 1:
         return 64
@@ -71,7 +71,7 @@ def num_channels(group: Communicator, *, nvlink: bool) -> int:
 
 
 def table_bytes(channels: int) -> int:
-    """Five small tables, three of them for each channel, in pages of their own.
+    """Bytes of five small tables, three of them for each channel, each in its own pages.
 
     init.cc:512 and :514; channel.cc:42, :45 and :56. Exact for 1, 2, 8 and 64 channels.
     """
@@ -79,10 +79,10 @@ def table_bytes(channels: int) -> int:
 
 
 def ring_bytes(group: Communicator, channels: int, *, nvlink: bool) -> int:
-    """A ring in each channel: every rank receives from one and sends to one.
+    """Bytes of a ring in each channel: every rank receives from one rank and sends to one.
 
-    transport/generic.cc:19. Without NVLink the buffers are in the host's memory (shm.cc). Over
-    several nodes one card of each node sends in a channel, and trees join the ring for small sums.
+    transport/generic.cc:19. Without NVLink the buffers are in host RAM (shm.cc). Over several nodes
+    one GPU of each node sends in a channel, and there are trees beside the ring for small sums.
     """
     if group.local == 1:
         return channels * NET_BYTES
@@ -94,7 +94,8 @@ def ring_bytes(group: Communicator, channels: int, *, nvlink: bool) -> int:
 
 
 def switch_bytes(group: Communicator, channels: int, *, sums: bool) -> int:
-    """NVLink SHARP: credits and a table a channel; two buffers a channel and rank for large sums.
+    """Bytes of NVLink SHARP: credits, and a table for each channel; for large sums also two buffers
+    for each channel and rank.
 
     transport/nvls.cc:335-338 and :406; channel.cc:93. Two ranks are as fast in a ring.
     """
@@ -105,7 +106,7 @@ def switch_bytes(group: Communicator, channels: int, *, sums: bool) -> int:
 
 
 def group_bytes(group: Communicator, capability: str, *, sums: bool) -> int:
-    """One communicator that gathers, scatters, and sums where `sums` says so."""
+    """Bytes of one communicator that gathers and scatters, and with `sums` also sums."""
     nvlink = capability in NVLINK
     channels = num_channels(group, nvlink=nvlink)
     tables = table_bytes(power_of_two(channels))  # graph/paths.cc:883
@@ -116,7 +117,7 @@ def group_bytes(group: Communicator, capability: str, *, sums: bool) -> int:
 
 
 def pairs_bytes(group: Communicator, peers: int, capability: str) -> int:
-    """One communicator that sends to and receives from some of its ranks: stages, experts.
+    """Bytes of one communicator that exchanges with `peers` of its ranks: pipeline stages, experts.
 
     enqueue.cc:2426: every channel of a peer is connected. Through the network all channels share
     one buffer for sending and one for receiving (transport/net.cc:647).
@@ -133,25 +134,26 @@ def pairs_bytes(group: Communicator, peers: int, capability: str) -> int:
 
 
 def groups(run: Run) -> dict[str, Communicator]:
-    """The mesh axes with several ranks, innermost first: neighbours in the rank order are local.
+    """The communicator of each mesh axis with several ranks, innermost first: consecutive ranks are
+    on one node.
 
-    megatron-core 0.19.2 parallel_state.py, order tp-cp-ep-dp-pp; ep is cut out of dp.
+    megatron-core 0.19.2 parallel_state.py, order tp-cp-ep-dp-pp; ep is a part of dp.
     """
-    found, inner = {}, 1
+    axes, inner = {}, 1
     for axis in ("tp", "cp", "ep", "dp", "pp"):
         ranks = int(getattr(run.mesh, axis))
         if ranks > 1:
-            found[axis] = Communicator(ranks, max(1, min(ranks, run.gpus_per_node // inner)))
+            axes[axis] = Communicator(ranks, max(1, min(ranks, run.gpus_per_node // inner)))
         inner *= 1 if axis == "ep" else ranks
-    return found
+    return axes
 
 
 def communicators_bytes(run: Run) -> int:
-    """Every communicator of a rank.
+    """Bytes of all communicators of a rank.
 
-    Hybrid sharding has two mesh axes, and ZeRO 3 has torch's own group beside its copy of it
+    Hybrid sharding has two mesh axes, and ZeRO 3 has torch's default group and a copy of it
     (deepspeed 0.19.8 utils/groups.py:734, zero/stage3.py:765). Smaller groups that Megatron-Core
-    makes for norms and embeddings are left out.
+    creates for norms and embeddings are left out.
     """
     strategy, stage = run.options.get("sharding_strategy"), run.options.get("zero_stage")
     sums = strategy in (None, "no_shard", "hybrid_shard") and not stage
@@ -167,11 +169,14 @@ def communicators_bytes(run: Run) -> int:
 
 
 def nccl(run: Run, *, streams: bool) -> Iterator[NamedBytes]:
-    """NCCL's part of what lies beside torch; `streams` says that CUDA's are counted already."""
-    found = groups(run)
-    if not found:
+    """NCCL's part of what is outside torch: (name, bytes, source).
+
+    `streams`: torch's pools of CUDA streams are counted elsewhere.
+    """
+    axes = groups(run)
+    if not axes:
         return
     library = LIBRARY_BYTES + (0 if streams else STREAMS_BYTES)
-    library += SEND_BYTES if found.keys() & {"pp", "ep"} else 0
+    library += SEND_BYTES if axes.keys() & {"pp", "ep"} else 0
     yield "NCCL library", library, str(LIBRARY_SOURCE)
     yield "NCCL communicators", communicators_bytes(run), str(GROUPS_SOURCE)

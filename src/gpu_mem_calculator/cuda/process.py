@@ -1,4 +1,4 @@
-"""What a server's process holds on a card before its model: context, kernels, handles, NCCL."""
+"""GPU memory of a server's process before it loads a model: context, kernels, handles, NCCL."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .libraries import (
 )
 from .nccl import nccl
 
-MEASURED = "9.0"  # the compute capability on which code and handles were measured
+MEASURED_CAPABILITY = "9.0"  # on which code and handles were measured
 
 
 def process(run: Run, *, as_measured: bool = False) -> Iterator[ServerItem]:
-    """Each part. `as_measured`: code and handles of the card they were measured on, for servers
-    that load kernels beside torch's, of which nothing smaller is known.
+    """The parts as items of a server. `as_measured`: code and handles are those of the GPU on which
+    they were measured, for servers with kernels beyond torch's, of which no smaller size is known.
     """
-    loads = replace(run, compute_capability=MEASURED) if as_measured else run
+    loaded = replace(run, compute_capability=MEASURED_CAPABILITY) if as_measured else run
     parts = (
         ("CUDA context", context_bytes(run), CONTEXT_SOURCE),
-        ("torch's kernels", kernels_bytes(loads), KERNELS_SOURCE),
-        ("cuBLAS handle", handle_bytes(loads), HANDLE_SOURCE),
+        ("torch's kernels", kernels_bytes(loaded), KERNELS_SOURCE),
+        ("cuBLAS handle", handle_bytes(loaded), HANDLE_SOURCE),
     )
     for name, size, source in parts:
         yield ServerItem(figure=NON_TORCH, name=name, bytes=size, source=source)

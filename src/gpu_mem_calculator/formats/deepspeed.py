@@ -1,8 +1,8 @@
-"""A run as DeepSpeed's JSON: every option of the run file that DeepSpeed reads from there.
+"""Writes a run as DeepSpeed's JSON: every option of the run file that DeepSpeed reads from there.
 
-What the program decides itself is not in it: the model, its sequence and adapters, zero.Init, the
-stages of a pipeline, which layers run twice. Nor is the learning rate, which takes no memory.
-Names and rules are those of DeepSpeed 0.19.8 (runtime/config.py, runtime/zero/config.py).
+What the program decides is not in it: the model, its sequence and adapters, zero.Init, the stages
+of a pipeline, which layers are recomputed. Nor is the learning rate, which takes no memory. Names
+and rules are those of DeepSpeed 0.19.8 (runtime/config.py, runtime/zero/config.py).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..jobs.deepspeed import CHECKPOINT_KEYS, OPTIMIZERS, SWAP_ELEMENTS, ZERO_KE
 from ..run.run import Run
 
 FILENAME = "ds_config.json"
-NVME_PATH = "/local_nvme"  # as DeepSpeed's documentation has it: the fast disk's own comes here
-CLIPPING = 1.0  # the norm, where a run says nothing of it
-# Optimizers that ZeRO wraps unasked (runtime/zero/utils.py ZERO_SUPPORTED_OPTIMIZERS).
+NVME_PATH = "/local_nvme"  # the example of DeepSpeed's documentation; users set their own path
+CLIPPING = 1.0  # the norm, where a run does not give it
+# Optimizers that ZeRO supports by default (runtime/zero/utils.py ZERO_SUPPORTED_OPTIMIZERS).
 TESTED = ("adam", "adamw", "lion")
 
 
 def write(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
-    """The JSON for a run of DeepSpeed, or of Megatron with it."""
+    """The data of DeepSpeed's JSON for a run of DeepSpeed or Megatron-DeepSpeed."""
     problems = [_refusal(resolved), *_swap_problems(resolved.run)]
     if any(problems):
         raise InputError(filter(None, problems))
@@ -44,14 +44,14 @@ def write(file: RunFile, resolved: ResolvedRun) -> dict[str, Any]:
     }
     if run.optimizer not in TESTED:
         data["zero_allow_untested_optimizer"] = True
-    chosen = {key: bool(run.options[key]) for key in CHECKPOINT_KEYS if key in run.options}
-    if chosen and run.recompute == "full":
-        data["activation_checkpointing"] = chosen
+    checkpointing = {key: bool(run.options[key]) for key in CHECKPOINT_KEYS if key in run.options}
+    if checkpointing and run.recompute == "full":
+        data["activation_checkpointing"] = checkpointing
     return data
 
 
 def _refusal(resolved: ResolvedRun) -> str:
-    """Why a run has no such file; empty where it has one."""
+    """Why a run has no DeepSpeed configuration, in a sentence; empty where it has one."""
     engine = resolved.engine
     if engine.name not in engines():
         return f"{engine.title} serves models, and has no DeepSpeed configuration; add training"
@@ -62,7 +62,7 @@ def _refusal(resolved: ResolvedRun) -> str:
 
 
 def _swap_problems(run: Run) -> list[str]:
-    """Shards that do not fit DeepSpeed's buffers on their way to a disk."""
+    """A sentence where a parameter shard is larger than the buffers for swapping to NVMe."""
     shard = -(-run.arch.largest_weight // int(run.mesh.dp))
     if run.options.get("offload_param") != "nvme" or shard <= SWAP_ELEMENTS:
         return []
@@ -71,22 +71,22 @@ def _swap_problems(run: Run) -> list[str]:
 
 
 def _zero(run: Run) -> dict[str, Any]:
-    """ZeRO's section, under its own names."""
-    found: dict[str, Any] = {"stage": int(run.options["zero_stage"])}
-    found |= {key: value for key in ZERO_KEYS if (value := run.options.get(key)) is not None}
+    """The `zero_optimization` section."""
+    section: dict[str, Any] = {"stage": int(run.options["zero_stage"])}
+    section |= {key: value for key in ZERO_KEYS if (value := run.options.get(key)) is not None}
     for key in ("offload_optimizer", "offload_param"):
         place = run.options.get(key, "none")
         if place == "none":
             continue
         pinned = run.options.get("pin_memory", OPTIONS["pin_memory"])
-        found[key] = {"device": place, "pin_memory": bool(pinned)}
+        section[key] = {"device": place, "pin_memory": bool(pinned)}
         if place == "nvme":
-            found[key]["nvme_path"] = NVME_PATH
-    return found
+            section[key]["nvme_path"] = NVME_PATH
+    return section
 
 
 def _optimizer(run: Run) -> dict[str, Any]:
-    """DeepSpeed's own fused or CPU version, unless torch's is asked for (runtime/engine.py)."""
+    """The `optimizer` section: DeepSpeed's fused or CPU version, or torch's (runtime/engine.py)."""
     name, extra = OPTIMIZERS[run.optimizer]
     params = dict(extra)
     if name == "SGD" and run.implementation:

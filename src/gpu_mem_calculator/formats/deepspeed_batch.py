@@ -1,4 +1,4 @@
-"""DeepSpeed's three batch sizes: two of them give the third, and all three must agree."""
+"""DeepSpeed's three batch sizes: two of them determine the third, and all three must agree."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ TRAIN, MICRO, STEPS = (
 
 
 class BatchSizes(NamedTuple):
-    """Sequences of one forward pass, forward passes of a step, ranks with data of their own."""
+    """The batch sizes of a run.
+
+    - micro: sequences of one forward pass on one rank
+    - steps: micro-batches of an optimizer step
+    - ranks: data-parallel ranks
+    """
 
     micro: int
     steps: int
     ranks: int
 
 
-def complete(
+def complete_batch(
     train: int | None, micro: int | None, steps: int | None, ranks: int | None
 ) -> BatchSizes:
-    """What is left out follows from the rest, as in runtime/config.py
-    _set_batch_related_parameters; ranks that are not known follow from all three, else are 1.
+    """Complete the batch sizes, as runtime/config.py _set_batch_related_parameters does.
+
+    Unknown ranks follow from all three sizes where they are given, else there is 1 rank.
     """
     if train is None:
         if micro is None:
@@ -47,7 +53,7 @@ def _ranks(count: int) -> str:
 
 
 def _no_multiple(train: int, given: dict[str, int | None], ranks: int, unit: int) -> str:
-    """A batch that cannot be shared out, and the nearest that can."""
+    """The sentence for a batch that cannot be divided, with the nearest that can."""
     factors = [f"{key} {value}" for key, value in given.items() if value is not None]
     whole = f", which is {unit}" if factors else ""
     return (f"{TRAIN}={train} is not a multiple of {' x '.join([*factors, _ranks(ranks)])}{whole}; "
@@ -55,7 +61,7 @@ def _no_multiple(train: int, given: dict[str, int | None], ranks: int, unit: int
 
 
 def _disagree(train: int, micro: int, steps: int, ranks: int) -> str:
-    """The identity that does not hold, and the nearest fix: other steps where that does it."""
+    """The sentence for sizes that disagree; the fix is other steps where that is possible."""
     product = micro * steps * ranks
     fix = f"set {TRAIN} to {product}"
     if train % (micro * ranks) == 0:

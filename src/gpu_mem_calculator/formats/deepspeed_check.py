@@ -1,4 +1,4 @@
-"""Going through a DeepSpeed file key by key: what is wrong, what is free, what is read."""
+"""Checks a DeepSpeed file key by key: problems, keys that take no memory, values that are read."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .deepspeed_rules import (
     Table,
 )
 
-# What the Trainer of transformers writes for "auto" (integrations/deepspeed.py); the rest of what
-# it fills in is an argument of its own.
-FILLED = {
+# What the Trainer of transformers writes for "auto" (integrations/deepspeed.py); for other keys it
+# writes the value of one of its arguments.
+TRAINER_VALUES = {
     "zero_optimization.reduce_bucket_size": "hidden size × hidden size",
     "zero_optimization.stage3_prefetch_bucket_size": "0.9 × hidden size × hidden size",
     "zero_optimization.stage3_param_persistence_threshold": "10 × hidden size",
@@ -39,15 +39,20 @@ FILLED = {
     "bf16.enabled": "true or false, as its bf16",
 }
 AUTO = "auto"
-OLD_FORM = "old"  # what is read of zero_optimization where it is true or false, and no object
-OWN_AUTO = ("pipeline.stages",)  # where the word is DeepSpeed's own
+OLD_FORM = "old"  # the value for zero_optimization where it is true or false instead of an object
+DEEPSPEED_AUTO = ("pipeline.stages",)  # keys for which DeepSpeed itself accepts "auto"
 KINDS = {COUNT: "a whole number, 1 or more", SIZE: "a whole number, 0 or more",
          FLAG: "true or false", NUMBER: "a number, 0 or more", OBJECT: "an object",
          "dtype": "'fp32', 'fp16' or 'bf16'"}  # fmt: skip
 
 
 class CheckedFile:
-    """A file gone through: `values` of what is read, by path; `free` keys; `problems`."""
+    """A checked file.
+
+    - values: the values that are read, by path
+    - free: the keys that take no memory
+    - problems: a sentence for each
+    """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.values: dict[str, Any] = {}
@@ -56,19 +61,19 @@ class CheckedFile:
         self.table("", data, TOP)
 
     def get(self, path: str, default: Any = None) -> Any:
-        """A value that was read, or DeepSpeed's default."""
+        """The value that was read at a path, or `default`."""
         return self.values.get(path, default)
 
     def section(self, path: str) -> dict[str, Any]:
-        """The values that were read of one section."""
+        """The values that were read of one section, by key."""
         start = f"{path}."
         return {name.removeprefix(start): value for name, value in self.values.items()
                 if name.startswith(start)}  # fmt: skip
 
     def table(self, where: str, given: Any, table: Table) -> None:
-        """One section of the file against its keys."""
+        """Check one section of the file, at path `where`, against the table of its keys."""
         if not isinstance(given, Mapping):
-            self.problems.append(f"{where}={shown(given)} must be an object")
+            self.problems.append(f"{where}={quote(given)} must be an object")
             return
         for key, value in given.items():
             path = f"{where}.{key}" if where else str(key)
@@ -101,8 +106,8 @@ class CheckedFile:
             return
         elif isinstance(rule, FixedKey):
             self._only(path, value, rule.values, rule.why)
-        elif value == AUTO and path not in OWN_AUTO:
-            self.problems.append(auto(path, free=isinstance(rule, MemoryFreeKey)))
+        elif value == AUTO and path not in DEEPSPEED_AUTO:
+            self.problems.append(auto_message(path, free=isinstance(rule, MemoryFreeKey)))
         elif isinstance(rule, MemoryFreeKey):
             self._free(path, value, rule)
         elif isinstance(rule, MemoryKey):
@@ -112,15 +117,15 @@ class CheckedFile:
         if value in allowed and isinstance(value, bool) == isinstance(allowed[0], bool):
             self.free.append(path)
             return
-        fix = f"set it to {shown(allowed[0])} or leave it out" if allowed else "leave it out"
-        self.problems.append(f"{path}={shown(value)}: {why}; {fix}")
+        fix = f"set it to {quote(allowed[0])} or leave it out" if allowed else "leave it out"
+        self.problems.append(f"{path}={quote(value)}: {why}; {fix}")
 
     def _free(self, path: str, value: Any, rule: MemoryFreeKey) -> None:
         self.free.append(path)
         if rule.keys is None:
             return
         if not isinstance(value, Mapping):
-            self.problems.append(f"{path}={shown(value)} must be an object")
+            self.problems.append(f"{path}={quote(value)} must be an object")
             return
         self.problems += (f"{path}.{key} is not a key of DeepSpeed {VERSION}"
                           f"{nearest(key, rule.keys)}" for key in value if key not in rule.keys
@@ -131,53 +136,55 @@ class CheckedFile:
             self._switched(path, value)
             return
         if rule.words and (value not in rule.words or isinstance(value, bool)):
-            words = ", ".join(shown(word) for word in rule.words)
-            self.problems.append(f"{path}={shown(value)} must be one of {words}"
+            words = ", ".join(quote(word) for word in rule.words)
+            self.problems.append(f"{path}={quote(value)} must be one of {words}"
                                  f"{nearest(str(value), map(str, rule.words))}")  # fmt: skip
             return
         try:
-            self.values[path] = value if rule.words else converted(value, rule.kind)
+            self.values[path] = value if rule.words else convert_value(value, rule.kind)
         except ValueError:
-            self.problems.append(f"{path}={shown(value)} must be {KINDS[rule.kind]}")
+            self.problems.append(f"{path}={quote(value)} must be {KINDS[rule.kind]}")
 
     def _switched(self, path: str, value: Any) -> None:
-        """A section that is off, and so without effect; or that is not modelled."""
+        """Check a section that has no effect when it is off, and is not modelled when it is on."""
         switch, allowed, why = SWITCHED[path]
         if not isinstance(value, Mapping):
-            self.problems.append(f"{path}={shown(value)} must be an object")
+            self.problems.append(f"{path}={quote(value)} must be an object")
         elif switch in value:
             self._only(f"{path}.{switch}", value[switch], allowed, why)
         elif value:
             self.problems.append(f"{path} does not say {switch!r}: {why}; set it to "
-                                 f"{shown(allowed[0])} or leave {path} out")  # fmt: skip
+                                 f"{quote(allowed[0])} or leave {path} out")  # fmt: skip
 
 
-def auto(path: str, *, free: bool) -> str:
-    """What to write instead of "auto"."""
-    what = FILLED.get(path, "any number, it takes no memory" if free else "its value")
+def auto_message(path: str, *, free: bool) -> str:
+    """The sentence on what to write instead of "auto"."""
+    what = TRAINER_VALUES.get(path, "any number, it takes no memory" if free else "its value")
     return f'{path}="auto" is filled in by the Trainer, not by DeepSpeed; write {what}'
 
 
-def converted(value: Any, kind: str) -> Any:
-    """A value of a kind; 5e8 is a whole number. Raises `ValueError` where it is none."""
+def convert_value(value: Any, kind: str) -> Any:
+    """A value converted to a kind; 5e8 is a whole number. Raises ValueError where it is not one."""
     if kind == FLAG:
-        good = isinstance(value, bool)
+        valid = isinstance(value, bool)
     elif kind == OBJECT:
-        good = isinstance(value, Mapping)
+        valid = isinstance(value, Mapping)
     elif kind == "dtype":
         value = dtype_name(value) if isinstance(value, str) else value
-        good = value in ("fp32", "fp16", "bf16")
+        valid = value in ("fp32", "fp16", "bf16")
     else:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e300
-        if good and kind != NUMBER:
-            good = value == int(value) and value >= (kind == COUNT)
+        valid = (
+            isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e300
+        )
+        if valid and kind != NUMBER:
+            valid = value == int(value) and value >= (kind == COUNT)
             value = int(value)
-    if not good:
+    if not valid:
         raise ValueError
     return value
 
 
-def shown(value: Any) -> str:
-    """A value as the file has it."""
+def quote(value: Any) -> str:
+    """A value as JSON, shortened to 60 characters, for error messages."""
     text = json.dumps(value, default=repr)
     return text if len(text) <= 60 else text[:57] + "..."

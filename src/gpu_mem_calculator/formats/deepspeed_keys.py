@@ -1,8 +1,6 @@
-"""Every key of DeepSpeed's JSON, and what becomes of it here.
+"""The keys of DeepSpeed's JSON, each with a rule of deepspeed_rules.py.
 
-Each is read; or takes no memory, with the reason; or may only have the values at which it changes
-nothing, because what else it does is not modelled; or is gone from DeepSpeed. Names and defaults
-are those of DeepSpeed 0.19.8: runtime/config.py, runtime/constants.py,
+Names and defaults are those of DeepSpeed 0.19.8: runtime/config.py, runtime/constants.py,
 runtime/precision_config.py, runtime/activation_checkpointing/config.py. Keys of ZeRO are in
 deepspeed_zero_keys.py, those of optimizers in deepspeed_optimizer.py.
 """
@@ -14,14 +12,14 @@ from typing import Any
 
 from ..core.runfile import SECTIONS
 from .deepspeed_rules import (
+    CHECKPOINT_FILES,
     COUNT,
     FLAG,
+    HOST_REPORT,
     NUMBER,
     OBJECT,
     OFF,
-    SAVED,
     SIZE,
-    TOLD,
     AliasKey,
     FixedKey,
     MemoryFreeKey,
@@ -56,8 +54,8 @@ CHECKPOINTING: Table = {
     "cpu_checkpointing": MemoryKey(FLAG),
     "contiguous_memory_optimization": MemoryKey(FLAG),
     "number_checkpoints": MemoryKey(COUNT),
-    "num_checkpoints": MemoryKey(COUNT),  # what people write; DeepSpeed does not look at it
-    "profile": MemoryFreeKey(TOLD),
+    "num_checkpoints": MemoryKey(COUNT),  # a common mistake; DeepSpeed ignores it
+    "profile": MemoryFreeKey(HOST_REPORT),
     "synchronize_checkpoint_boundary": MemoryFreeKey("waiting"),
 }
 DATA_TYPES: Table = {
@@ -88,7 +86,8 @@ AIO: Table = {
     "overlap_events": MemoryFreeKey("requests to the disk"),
     "use_gds": FixedKey(OFF, "buffers on the GPU for the disk are not modelled"),
 }
-# Sections that count where they are switched on; the rest of their keys then has no effect.
+# Sections with a switch: its key, the values at which the section has no effect, and why other
+# values are refused.
 SWITCHED: Mapping[str, tuple[str, tuple[Any, ...], str]] = {
     "autotuning": ("enabled", OFF, "a search for batch sizes is many runs"),
     "compile": ("deepcompile", OFF, "DeepCompile is not modelled"),
@@ -116,7 +115,7 @@ TOP: Table = {
     "communication_data_type": MemoryKey("dtype"),
     "aio": AIO,
     "pipeline": PIPELINE,
-    "allgather_size": MemoryKey(SIZE),  # of the old form, zero_optimization true
+    "allgather_size": MemoryKey(SIZE),  # for the old form, in which zero_optimization is true
     **{name: MemoryKey(OBJECT) for name in SWITCHED},
     "zero_force_ds_cpu_optimizer": FixedKey(
         (True,), "other optimizers on the CPU are not modelled"
@@ -136,15 +135,15 @@ TOP: Table = {
         "for sequence-parallel ranks, of which there is one"
     ),
     "disable_allgather": MemoryFreeKey("DeepSpeed does not look at it"),
-    "steps_per_print": MemoryFreeKey(TOLD),
-    "wall_clock_breakdown": MemoryFreeKey(TOLD),
-    "memory_breakdown": MemoryFreeKey(TOLD),
-    "dump_state": MemoryFreeKey(TOLD),
-    "log_level": MemoryFreeKey(TOLD),
+    "steps_per_print": MemoryFreeKey(HOST_REPORT),
+    "wall_clock_breakdown": MemoryFreeKey(HOST_REPORT),
+    "memory_breakdown": MemoryFreeKey(HOST_REPORT),
+    "dump_state": MemoryFreeKey(HOST_REPORT),
+    "log_level": MemoryFreeKey(HOST_REPORT),
     "vocabulary_size": MemoryFreeKey("a warning, where it is odd"),
     "dataloader_drop_last": MemoryFreeKey("batches of the host"),
     "checkpoint": MemoryFreeKey(
-        SAVED,
+        CHECKPOINT_FILES,
         (
             "tag_validation",
             "load_universal",
@@ -154,13 +153,15 @@ TOP: Table = {
             "writer",
         ),
     ),
-    "timers": MemoryFreeKey(TOLD, ("throughput",)),
-    "comms_logger": MemoryFreeKey(TOLD, ("enabled", "prof_all", "prof_ops", "verbose", "debug")),
-    "tensorboard": MemoryFreeKey(TOLD, ("enabled", "output_path", "job_name")),
-    "csv_monitor": MemoryFreeKey(TOLD, ("enabled", "output_path", "job_name")),
-    "wandb": MemoryFreeKey(TOLD, ("enabled", "group", "team", "project")),
+    "timers": MemoryFreeKey(HOST_REPORT, ("throughput",)),
+    "comms_logger": MemoryFreeKey(
+        HOST_REPORT, ("enabled", "prof_all", "prof_ops", "verbose", "debug")
+    ),
+    "tensorboard": MemoryFreeKey(HOST_REPORT, ("enabled", "output_path", "job_name")),
+    "csv_monitor": MemoryFreeKey(HOST_REPORT, ("enabled", "output_path", "job_name")),
+    "wandb": MemoryFreeKey(HOST_REPORT, ("enabled", "group", "team", "project")),
     "comet": MemoryFreeKey(
-        TOLD,
+        HOST_REPORT,
         (
             "enabled",
             "samples_log_interval",
@@ -174,7 +175,7 @@ TOP: Table = {
         ),
     ),
     "flops_profiler": MemoryFreeKey(
-        TOLD,
+        HOST_REPORT,
         (
             "enabled",
             "recompute_fwd_factor",
@@ -200,7 +201,7 @@ TOP: Table = {
 
 
 def is_deepspeed(data: Any) -> bool:
-    """Whether data is DeepSpeed's and no run file: by its keys."""
+    """Whether data is a DeepSpeed configuration and not a run file, by its keys."""
     return (
         isinstance(data, Mapping)
         and not data.keys() & SECTIONS.keys()

@@ -1,4 +1,4 @@
-"""The optimizer and the scheduler of a DeepSpeed file (runtime/engine.py
+"""Reads the optimizer and the scheduler of a DeepSpeed file (runtime/engine.py
 _configure_basic_optimizer, runtime/lr_schedules.py, DeepSpeed 0.19.8)."""
 
 from __future__ import annotations
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.errors import nearest
-from .deepspeed_check import AUTO, KINDS, auto, converted, shown
+from .deepspeed_check import AUTO, KINDS, auto_message, convert_value, quote
 from .deepspeed_rules import FLAG, VERSION, FixedKey, MemoryFreeKey, MemoryKey, Table
 
 RATE = MemoryFreeKey("a number")
 COMMON: Table = {"lr": RATE, "betas": RATE}
-MINUS = FixedKey((False,), "a gradient that is turned around is not modelled")
+MAXIMIZE = FixedKey((False,), "a gradient that is turned around is not modelled")
 ADAM: Table = {
     **COMMON,
     "weight_decay": MemoryKey("number"),
@@ -25,7 +25,7 @@ ADAM: Table = {
     "fused": MemoryKey(FLAG),
     "amsgrad": FixedKey((False,), "a third state for each parameter is not modelled"),
     "fp32_optimizer_states": FixedKey((True,), "16-bit optimizer states are not modelled"),
-    "maximize": MINUS,
+    "maximize": MAXIMIZE,
     "capturable": FixedKey((False,), "steps in CUDA graphs are not modelled"),
     "differentiable": FixedKey((False,), "a step that is differentiated is not modelled"),
 }
@@ -44,11 +44,11 @@ SGD: Table = {
     ),
     "foreach": MemoryKey(FLAG),
     "fused": MemoryKey(FLAG),
-    "maximize": MINUS,
+    "maximize": MAXIMIZE,
     "differentiable": FixedKey((False,), "a step that is differentiated is not modelled"),
 }
 PARAMS: Mapping[str, Table] = {"adam": ADAM, "adamw": ADAM, "lion": LION, "SGD": SGD}
-# Names that DeepSpeed knows, or knew, and what is the matter with them.
+# Names that DeepSpeed knows or knew, and why they are refused.
 OTHERS = {
     "lamb": "LAMB is not modelled", "adagrad": "Adagrad is not modelled",
     "muon": "DeepSpeed's Muon is not modelled", "muadam": "muP's optimizers are not modelled",
@@ -58,7 +58,7 @@ OTHERS = {
     "zerooneadam": f"1-bit optimizers are gone from DeepSpeed {VERSION}",
 }  # fmt: skip
 SHOWN = ("AdamW", "Adam", "Lion", "SGD")
-# Arguments of DeepSpeed's schedules; torch's have their own.
+# Arguments of DeepSpeed's schedules; those of torch's schedules are not checked.
 WARMUP = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type",
           "last_batch_iteration")  # fmt: skip
 SCHEDULES: Mapping[str, tuple[str, ...]] = {
@@ -81,7 +81,10 @@ TORCH_SCHEDULES = (
 
 
 def optimizer(given: Mapping[str, Any], problems: list[str], free: list[str]) -> dict[str, Any]:
-    """Keys of `training` that the optimizer's section says."""
+    """The keys of `training` that follow from the `optimizer` section.
+
+    Adds its problems to `problems`, and keys that take no memory to `free`.
+    """
     problems += (f"optimizer.{key} is not a key of DeepSpeed {VERSION}"
                  f"{nearest(key, ('type', 'params'))}"
                  for key in given if key not in ("type", "params", "legacy_fusion"))  # fmt: skip
@@ -93,15 +96,15 @@ def optimizer(given: Mapping[str, Any], problems: list[str], free: list[str]) ->
         problems.append(_refusal(name))
         return {}
     if not isinstance(params, Mapping):
-        problems.append(f"optimizer.params={shown(params)} must be an object")
+        problems.append(f"optimizer.params={quote(params)} must be an object")
         return {}
-    found = dict(_params(params, PARAMS[known], problems, free))
-    free += ["optimizer.params.weight_decay"] * ("weight_decay" in found)
-    return _adam(known, found, problems) if known.startswith("adam") else _other(known, found)
+    read = dict(_params(params, PARAMS[known], problems, free))
+    free += ["optimizer.params.weight_decay"] * ("weight_decay" in read)
+    return _adam(known, read, problems) if known.startswith("adam") else _lion_or_sgd(known, read)
 
 
 def _known(name: Any) -> str | None:
-    """A name as DeepSpeed takes it: its own in any case, torch's as torch writes it."""
+    """The optimizer's key in `PARAMS`, or None: DeepSpeed's names in any case, torch's exactly."""
     text = str(name)
     if text in PARAMS:
         return text
@@ -112,83 +115,83 @@ def _refusal(name: Any) -> str:
     if name is None:
         return f"optimizer has no 'type'; add one of {', '.join(SHOWN)}"
     if name == AUTO:
-        return auto("optimizer.type", free=False)
+        return auto_message("optimizer.type", free=False)
     why = OTHERS.get(str(name).lower().replace("/", ""), "it is not modelled under DeepSpeed")
     hint = nearest(str(name), SHOWN) or f"; use one of {', '.join(SHOWN)}"
-    return f"optimizer.type={shown(name)}: {why}{hint}"
+    return f"optimizer.type={quote(name)}: {why}{hint}"
 
 
 def _params(
     given: Mapping[str, Any], table: Table, problems: list[str], free: list[str]
 ) -> Iterator[tuple[str, Any]]:
-    """The parameters that say something; the rest is free, or refused."""
+    """The parameters that change memory, with their values; others are free or refused."""
     for key, value in given.items():
         path, rule = f"optimizer.params.{key}", table.get(key)
         if key == "max_grad_norm":
-            problems.append(f"{path}={shown(value)}: DeepSpeed refuses it there; set "
-                            f"gradient_clipping to {shown(value)}")  # fmt: skip
+            problems.append(f"{path}={quote(value)}: DeepSpeed refuses it there; set "
+                            f"gradient_clipping to {quote(value)}")  # fmt: skip
         elif rule is None:
             problems.append(f"{path} is not one that the optimizer has{nearest(key, table)}")
         elif value == AUTO:
-            problems.append(auto(path, free=isinstance(rule, MemoryFreeKey)))
+            problems.append(auto_message(path, free=isinstance(rule, MemoryFreeKey)))
         elif isinstance(rule, FixedKey) and value is not None and value not in rule.values:
-            problems.append(f"{path}={shown(value)}: {rule.why}; set it to "
-                            f"{shown(rule.values[0])} or leave it out")  # fmt: skip
+            problems.append(f"{path}={quote(value)}: {rule.why}; set it to "
+                            f"{quote(rule.values[0])} or leave it out")  # fmt: skip
         elif isinstance(rule, MemoryKey) and value is not None:
             try:
-                yield key, converted(value, rule.kind)
+                yield key, convert_value(value, rule.kind)
             except ValueError:
-                problems.append(f"{path}={shown(value)} must be {KINDS[rule.kind]}")
+                problems.append(f"{path}={quote(value)} must be {KINDS[rule.kind]}")
         else:
             free.append(path)
 
 
 def _adam(name: str, params: dict[str, Any], problems: list[str]) -> dict[str, Any]:
-    """'Adam' is AdamW unless adam_w_mode is false; torch_adam is torch's, foreach on a GPU."""
-    found: dict[str, Any] = {"optimizer": "adamw"}
+    """'Adam' is AdamW unless adam_w_mode is false; torch_adam is torch's foreach implementation."""
+    training: dict[str, Any] = {"optimizer": "adamw"}
     if name == "adam" and params.get("adam_w_mode") is False:
-        found["optimizer"] = "adam"
+        training["optimizer"] = "adam"
     if not params.get("torch_adam"):
         problems += (f"optimizer.params.{key} is for torch's Adam; add torch_adam true, or leave "
                      "it out" for key in ("foreach", "fused") if key in params)  # fmt: skip
-        return found
+        return training
     if params.get("fused"):
         problems.append("optimizer.params.fused=true: torch's fused Adam is not modelled under "
                         "DeepSpeed; leave torch_adam out for DeepSpeed's own")  # fmt: skip
     elif params.get("foreach") is False:
         problems.append("optimizer.params.foreach=false: torch's for loop is not modelled under "
                         "DeepSpeed; leave it out")  # fmt: skip
-    if params.get("weight_decay") and found["optimizer"] == "adam":
-        problems.append(f"optimizer.params.weight_decay={shown(params['weight_decay'])}: torch's "
+    if params.get("weight_decay") and training["optimizer"] == "adam":
+        problems.append(f"optimizer.params.weight_decay={quote(params['weight_decay'])}: torch's "
                         "Adam with it holds a second copy of the gradients, which is not modelled; "
                         "use AdamW")  # fmt: skip
-    return {**found, "optimizer_implementation": "foreach"}
+    return {**training, "optimizer_implementation": "foreach"}
 
 
-def _other(name: str, params: dict[str, Any]) -> dict[str, Any]:
-    """Lion, and torch's SGD."""
+def _lion_or_sgd(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    """The keys of `training` for Lion and for torch's SGD."""
     if name == "lion":
         return {"optimizer": "lion"}
-    found = {"optimizer": "sgd_momentum" if params.get("momentum") else "sgd"}
-    chosen = [key for key in ("foreach", "fused") if params.get(key)]
-    if chosen:
-        found["optimizer_implementation"] = chosen[0]
-    return found
+    training = {"optimizer": "sgd_momentum" if params.get("momentum") else "sgd"}
+    implementations = [key for key in ("foreach", "fused") if params.get(key)]
+    if implementations:
+        training["optimizer_implementation"] = implementations[0]
+    return training
 
 
 def scheduler(given: Mapping[str, Any], problems: list[str], free: list[str]) -> None:
-    """A schedule takes no memory; its names are looked at, because DeepSpeed does."""
+    """Check the names in the `scheduler` section, as DeepSpeed does; it takes no memory."""
     name, params = given.get("type"), given.get("params") or {}
     problems += (f"scheduler.{key} is not a key of DeepSpeed {VERSION}"
                  f"{nearest(key, ('type', 'params'))}"
                  for key in given if key not in ("type", "params"))  # fmt: skip
     if str(name) not in (*SCHEDULES, *TORCH_SCHEDULES):
         hint = nearest(str(name), SCHEDULES) or f"; use one of {', '.join(SCHEDULES)}"
-        problems.append(f"scheduler.type={shown(name)} is not a schedule of DeepSpeed's or torch's"
+        problems.append(f"scheduler.type={quote(name)} is not a schedule of DeepSpeed's or torch's"
                         f"{hint}")  # fmt: skip
         return
     if not isinstance(params, Mapping):
-        problems.append(f"scheduler.params={shown(params)} must be an object")
+        problems.append(f"scheduler.params={quote(params)} must be an object")
         return
     known = SCHEDULES.get(str(name))
     for key, value in params.items():
@@ -196,5 +199,5 @@ def scheduler(given: Mapping[str, Any], problems: list[str], free: list[str]) ->
             problems.append(f"scheduler.params.{key} is not one that {name} has"
                             f"{nearest(key, known)}")  # fmt: skip
         elif value == AUTO:
-            problems.append(auto(f"scheduler.params.{key}", free=True))
+            problems.append(auto_message(f"scheduler.params.{key}", free=True))
     free.append("scheduler")

@@ -17,28 +17,28 @@ COUNT, SIZE, FLAG, NUMBER, OBJECT = "count", "size", "flag", "number", "object"
 
 
 class MemoryKey(NamedTuple):
-    """A key that says something of memory, or of how a step runs."""
+    """A key that is read, because it changes memory or how a step runs."""
 
     kind: str
-    words: tuple[Any, ...] = ()  # the values it may have, where they can be listed
+    words: tuple[Any, ...] = ()  # the allowed values, where they can be listed
 
 
 class MemoryFreeKey(NamedTuple):
-    """A key that takes no memory in a step, and why; an object may have these keys."""
+    """A key that takes no memory in a step, and why; `keys`: those of its object, if it is one."""
 
     why: str
     keys: tuple[str, ...] | None = None
 
 
 class FixedKey(NamedTuple):
-    """A key whose other values do what is not modelled; `None` in the file is the default."""
+    """A key with the values that are accepted, and why others are not; null is accepted."""
 
     values: tuple[Any, ...]
     why: str
 
 
 class RemovedKey(NamedTuple):
-    """A key that DeepSpeed itself refuses now: what is gone, and what to do."""
+    """A key that DeepSpeed no longer accepts: what was removed, and what to do."""
 
     what: str
     fix: str = "leave it out"
@@ -53,6 +53,6 @@ class AliasKey(NamedTuple):
 Rule = MemoryKey | MemoryFreeKey | FixedKey | RemovedKey | AliasKey
 Table = Mapping[str, "Rule | Table"]
 
-SAVED = "at work when a checkpoint is written or read"
-TOLD = "a report, made on the host"
+CHECKPOINT_FILES = "at work when a checkpoint is written or read"
+HOST_REPORT = "a report, made on the host"
 OFF = (False,)

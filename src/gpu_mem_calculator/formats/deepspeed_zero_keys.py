@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from .deepspeed_rules import (
+    CHECKPOINT_FILES,
     COUNT,
     FLAG,
+    HOST_REPORT,
     OFF,
-    SAVED,
     SIZE,
-    TOLD,
     VERSION,
     AliasKey,
     FixedKey,
@@ -42,7 +42,7 @@ OFFLOAD_OPTIMIZER: Table = {
     "cpuadam_cores_perc": MemoryFreeKey("cores of the host"),
 }
 OFFLOAD_PARAM: Table = {**OFFLOAD, "buffer_size": MemoryKey(SIZE), "max_in_cpu": MemoryKey(SIZE)}
-# Values of the above that are modelled where the device is nvme; elsewhere they are not used.
+# The only values of these keys that are modelled with device nvme; other devices do not use them.
 NVME: Mapping[str, Any] = {
     "offload_optimizer.buffer_count": 4, "offload_optimizer.pipeline_read": False,
     "offload_optimizer.pipeline_write": False, "offload_optimizer.fast_init": False,
@@ -79,17 +79,17 @@ ZERO: Table = {
     "compute_grad_norm": FixedKey(
         (True,), "a step without the norm of its gradients is not modelled"
     ),
-    "load_from_fp32_weights": MemoryFreeKey(SAVED),
-    "elastic_checkpoint": MemoryFreeKey(SAVED),
-    "stage3_gather_16bit_weights_on_model_save": MemoryFreeKey(SAVED),
+    "load_from_fp32_weights": MemoryFreeKey(CHECKPOINT_FILES),
+    "elastic_checkpoint": MemoryFreeKey(CHECKPOINT_FILES),
+    "stage3_gather_16bit_weights_on_model_save": MemoryFreeKey(CHECKPOINT_FILES),
     "gather_16bit_weights_on_model_save": AliasKey("stage3_gather_16bit_weights_on_model_save"),
     "stage3_gather_fp16_weights_on_model_save": AliasKey(
         "stage3_gather_16bit_weights_on_model_save"
     ),
-    "pipeline_loading_checkpoint": MemoryFreeKey(SAVED),
+    "pipeline_loading_checkpoint": MemoryFreeKey(CHECKPOINT_FILES),
     "ignore_unused_parameters": MemoryFreeKey("an error, or none"),
     "override_module_apply": MemoryFreeKey("how weights get their first values"),
-    "log_trace_cache_warnings": MemoryFreeKey(TOLD),
+    "log_trace_cache_warnings": MemoryFreeKey(HOST_REPORT),
     "save_muon_momentum_buffer_in_memory": MemoryFreeKey("for Muon, which is refused itself"),
     "zenflow": FixedKey((), "ZenFlow is not modelled"),
     "stage3_model_persistence_threshold": FixedKey(

@@ -1,1 +1,1 @@
-"""One generation: passes, caches, the choice of a token, instants, the stream of allocations."""
+"""One generation: passes, caches, the choice of a token, instants, allocation stream."""

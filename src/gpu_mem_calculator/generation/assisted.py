@@ -1,10 +1,8 @@
 """Assisted generation: a small model proposes tokens, and the large one checks them in one pass.
 
 transformers 5.17.0 generation/utils.py _assisted_decoding, candidate_generator.py. Whether a
-candidate is accepted lies in the data; none is here, so that every token takes a round. The
-caches come to the same length either way.
-
-Legend: s tokens of the prompt, n new tokens, k candidates of a round, v the vocabulary.
+candidate is accepted depends on the data; here none is, so that every token takes a round. The
+caches reach the same length either way.
 """
 
 from __future__ import annotations
@@ -16,109 +14,143 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..autograd.events import BlockEvents
-from ..ledger.ledger import ACT, CACHE, Entry
-from ..ledger.num import Num, nothing, smaller
+from ..autograd.forward import ForwardPass
+from ..ledger.ledger import ACT, Entry
+from ..ledger.num import Num, smaller
 from ..ledger.source import code
 from ..run.run import Run
 from ..step.block_events import HEAD
-from .decode_steps import DecodeStep, LayerKind
-from .entries import CACHE_CODE, GenerationCase, behind, cached_bytes, layers, walked, working
-from .instants import DECODE, PREFILL, GenerationInstant, beat, before_layers, every_layer, one_pass
+from .assisted_entries import cache_entry, running_caches, tensor_entry
+from .decode_steps import DecodeStep
+from .entries import (
+    GenerationCase,
+    choice_events,
+    head_pass,
+    layer_events,
+    layer_passes,
+    layers,
+    work_entries,
+)
+from .instants import (
+    DECODE,
+    PREFILL,
+    STACK,
+    GenerationInstant,
+    before_layers,
+    every_layer,
+    new_instant,
+    one_pass,
+)
 from .model_inputs import first_beats, goes_in
-from .stream import SCORES, PassEvents
-from .token_choice import TokenChoice, choose_token, named
+from .stream import PassEvents
+from .token_choice import TokenChoice, choose_token, named_tensors
 
 ASSISTED_CODE = code("transformers 5.17.0 generation/utils.py _assisted_decoding")
 CANDIDATES_CODE = code("transformers 5.17.0 generation/candidate_generator.py _generate_candidates")
-STACK = "stack"  # the candidates' scores are joined
-OFFSET = 100_000  # of the small model's layers among the blocks
-IDS = 9  # of every token: ids, masks and positions of both models, and copies of them
-GONE = BlockEvents(sizes=(0,), entry=0, exit=-1, forward=(~0,))  # logits that have been read
+DRAFT_OFFSET = 100_000  # added to the block numbers of the small model's layers
+ID_TENSORS = 9  # with 8 bytes a token: ids, masks, positions of both models, and their copies
+FREE_LOGITS = BlockEvents(sizes=(0,), entry=0, exit=-1, forward=(~0,))  # after they are read
 
 
 class AssistedRound(Struct, frozen=True, kw_only=True):
-    """One round: `tokens` there are before it, `count` candidates are proposed in it."""
+    """One round of proposing and checking.
+
+    `tokens`: tokens before it; `count`: its candidates; `before`: those of the round before.
+    """
 
     number: int
     tokens: Num
     count: Num
-    before: Num  # candidates of the round before
+    before: Num
 
     @property
     def phase(self) -> str:
-        """The prompt belongs to the first."""
+        """The first round has the prompt, so it is prefill; the others are decode."""
         return DECODE if self.number else PREFILL
 
 
 def rounds(run: Run, wanted: int) -> list[AssistedRound]:
-    """The rounds that can be the highest: the first two, the last with all its candidates, the
-    last; unrolled, those before them, too.
+    """The rounds that can have the peak, with `wanted` candidates each: the first two, the last one
+    with all its candidates, the last; unrolled, those before them, too.
     """
     last = int(run.new_tokens) - 1
-    picked = {0, 1, last - wanted, last}
+    numbers = {0, 1, last - wanted, last}
     if run.unrolled:
-        picked |= {number - 1 for number in picked}
+        numbers |= {number - 1 for number in numbers}
     left = run.new_tokens - 1
     return [
-        AssistedRound(number=number, tokens=run.seq + number, count=smaller(wanted, left - number),
-              before=smaller(wanted, left - number + 1))
-        for number in sorted(picked) if 0 <= number <= last
-    ]  # fmt: skip
+        AssistedRound(
+            number=number,
+            tokens=run.seq + number,
+            count=smaller(wanted, left - number),
+            before=smaller(wanted, left - number + 1),
+        )
+        for number in sorted(numbers)
+        if 0 <= number <= last
+    ]
 
 
 def draft_steps(every: list[AssistedRound], unrolled: bool) -> dict[str, DecodeStep]:
-    """The small model's passes: the prompt, later the last two tokens; then one by one."""
-    made: dict[str, DecodeStep] = {}
+    """The small model's passes by name. In each round: the prompt, later the last two tokens; then
+    each candidate.
+    """
+    passes: dict[str, DecodeStep] = {}
     for one in every:
         length, count = one.tokens, int(one.count)
-        left = length + one.before - 2  # behind the round before, which began a token earlier
+        stored = length + one.before - 2  # after the round before, which began a token earlier
         for i in range(count) if unrolled else sorted({0, count - 1} if count else ()):
             if i:
                 step = DecodeStep(
                     seq=1, past=length + i - 1, stored=length + i - 1, left=length + i
                 )
             elif one.number:
-                step = DecodeStep(seq=2, past=length - 2, stored=left, left=length, masked=True)
+                step = DecodeStep(seq=2, past=length - 2, stored=stored, left=length, masked=True)
             else:
                 step = DecodeStep(seq=length, left=length)
-            made[f"draft.{one.number}.{i}"] = step
-    return made
+            passes[f"draft.{one.number}.{i}"] = step
+    return passes
 
 
 def main_steps(every: list[AssistedRound]) -> dict[str, DecodeStep]:
-    """The large model's passes: the prompt with the first candidates, then candidates alone."""
-    made: dict[str, DecodeStep] = {}
+    """The large model's passes by name: the prompt with the first candidates, then candidates."""
+    passes: dict[str, DecodeStep] = {}
     for one in every:
         length, count = one.tokens, one.count
         if not one.number:
             step = DecodeStep(seq=length + count, left=length + count, logits=count + 1)
         else:
             seq = 1 if int(count) == 0 else count + 1
-            step = DecodeStep(seq=seq, past=length - 1, stored=length - 1 + one.before,
-                        left=length + count, masked=int(count) > 0, logits=seq)  # fmt: skip
-        made[f"main.{one.number}"] = step
-    return made
+            step = DecodeStep(
+                seq=seq,
+                past=length - 1,
+                stored=length - 1 + one.before,
+                left=length + count,
+                masked=int(count) > 0,
+                logits=seq,
+            )
+        passes[f"main.{one.number}"] = step
+    return passes
 
 
 def draft_beats(case: GenerationCase, every: list[AssistedRound]) -> Iterator[GenerationInstant]:
-    """Instants of the small model."""
+    """The instants of the small model, round by round."""
     for one in every:
         for i in range(int(one.count)):
             name = f"draft.{one.number}.{i}"
             step = case.passes[0].get(name)
             if step is not None:
-                yield from _beats(case, name, step, one.phase, "candidates")
+                yield from _pass_instants(case, name, step, one.phase, "candidates")
         if int(one.count):
-            yield beat(name, one.phase, STACK, "candidates, their scores", 1, STACK)
+            yield new_instant(name, one.phase, STACK, "candidates, their scores", 1, STACK)
 
 
 def main_beats(case: GenerationCase, every: list[AssistedRound]) -> Iterator[GenerationInstant]:
-    """Instants of the large one."""
+    """The instants of the large model, round by round."""
     for one, (name, step) in zip(every, case.passes[0].items(), strict=True):
-        yield from _beats(case, name, step, one.phase, "check" if one.number else "prefill")
+        yield from _pass_instants(case, name, step, one.phase, "check" if one.number else "prefill")
 
 
-def _beats(
+def _pass_instants(
     case: GenerationCase, name: str, step: DecodeStep, phase: str, title: str
 ) -> Iterator[GenerationInstant]:
     if case.run.unrolled:
@@ -133,9 +165,9 @@ def _beats(
 def in_order(
     draft: Iterable[GenerationInstant], main: Iterable[GenerationInstant]
 ) -> list[GenerationInstant]:
-    """Round by round, the small model first."""
+    """The instants of both models round by round, the small model's first."""
     both = chain(draft, main)
-    return sorted(both, key=lambda b: (int(b.step.split(".")[1]), b.step.startswith("main")))
+    return sorted(both, key=lambda i: (int(i.step.split(".")[1]), i.step.startswith("main")))
 
 
 class AssistedModels(Struct, frozen=True, kw_only=True):
@@ -145,79 +177,73 @@ class AssistedModels(Struct, frozen=True, kw_only=True):
     main: GenerationCase
     every: list[AssistedRound]
 
-    def at(self, beat: GenerationInstant) -> AssistedRound:
+    def at(self, instant: GenerationInstant) -> AssistedRound:
         """The round of an instant."""
-        number = int(beat.step.split(".")[1])
+        number = int(instant.step.split(".")[1])
         return next(one for one in self.every if one.number == number)
 
     def choice(self, one: AssistedRound) -> TokenChoice:
-        """What the large model checks in a round."""
+        """The large model's choice in a round: it checks each candidate and adds one token."""
         return replace(self.main.choice, rows=one.count + 1, before=one.before + 1)
 
 
 def entries(pair: AssistedModels) -> Iterator[Entry]:
-    """What is neither weights nor made for a pass, at the instants of a rolled ledger."""
+    """Entries that a rolled ledger has in addition to weights, inputs and `shared`: caches, the
+    layer or head that runs, and the check of the candidates.
+    """
     for case, other in ((pair.draft, pair.main), (pair.main, pair.draft)):
         yield from layers(case)
-        yield from _own(case)
-        yield from _others(pair, case, other)
-        for one in case.table:
-            if one.work in ("norm", "logits"):
-                title = "final norm" if one.work == "norm" else "logits"
-                yield from working(title, behind(case, one).moment, one)
-    for one in pair.draft.table:
-        if one.work == "scores":
+        yield from running_caches(case)
+        yield from _waiting_caches(pair, case, other)
+        for instant in case.table:
+            if instant.work in ("norm", "logits"):
+                title = "final norm" if instant.work == "norm" else "logits"
+                yield from work_entries(title, head_pass(case, instant).moment, instant)
+    for instant in pair.draft.table:
+        if instant.work == "scores":
             size = pair.draft.choice.logits * pair.draft.how.bits // 8
-            yield Entry(name="logits", kind=ACT, bytes=size, live={one.name: 1},
-                        source=CANDIDATES_CODE)  # fmt: skip
-    for one in pair.main.table:
-        if one.work == "scores":
-            here = pair.at(one)
-            moment = choose_token(pair.choice(here), first=not here.number).moment
-            yield from working("candidates checked", moment, one, ASSISTED_CODE)
-    yield from _named(pair)
+            yield tensor_entry("logits", size, [instant], CANDIDATES_CODE)
+    for instant in pair.main.table:
+        if instant.work == "scores":
+            peak = _check(pair, instant).moment
+            yield from work_entries("candidates checked", peak, instant, ASSISTED_CODE)
+    yield from _last_check(pair)
+
+
+def _check(pair: AssistedModels, instant: GenerationInstant) -> ForwardPass:
+    """The large model's check of a round's candidates."""
+    one = pair.at(instant)
+    return choose_token(pair.choice(one), first=not one.number)
 
 
 def shared(pair: AssistedModels) -> Iterator[Entry]:
-    """What comes and goes with the instants in both readings: ids, and the candidates' scores."""
-    wide = 4 * pair.draft.choice.logits
-    table = pair.draft.table
+    """Entries that rolled and unrolled ledgers have: ids, and the candidates' scores."""
+    row = 4 * pair.draft.choice.logits
+    instants = pair.draft.table
     alive: dict[str, Num] = {
-        b.name: int(b.step.split(".")[2]) + (b.work in ("scores", STACK)) for b in table
+        i.name: int(i.step.split(".")[2]) + (i.work in ("scores", STACK)) for i in instants
     }
-    yield Entry(name="scores of the candidates", kind=ACT, bytes=wide, live=alive,
-                source=CANDIDATES_CODE)  # fmt: skip
+    yield Entry(
+        name="scores of the candidates", kind=ACT, bytes=row, live=alive, source=CANDIDATES_CODE
+    )
     for one in pair.every:
-        here = [b for b in table if pair.at(b) is one]
-        checked = [b for b in pair.main.table if pair.at(b) is one]
-        joined = [b for b in here if b.work == STACK]
-        rows = ((one.count, [*joined, *checked]), (one.before, here if one.number else []))
+        proposing = [i for i in instants if pair.at(i) is one]
+        checking = [i for i in pair.main.table if pair.at(i) is one]
+        joined = [i for i in proposing if i.work == STACK]
+        rows = ((one.count, [*joined, *checking]), (one.before, proposing if one.number else []))
         for count, where in rows:
-            yield Entry(name="candidate logits", kind=ACT, bytes=wide * count,
-                        live={b.name: 1 for b in where}, source=ASSISTED_CODE)  # fmt: skip
-        yield Entry(name="token ids, masks and positions", kind=ACT,
-                    bytes=8 * IDS * (one.tokens + one.count), source=ASSISTED_CODE,
-                    live={b.name: 1 for b in (*here, *checked)})  # fmt: skip
+            yield tensor_entry("candidate logits", row * count, where, ASSISTED_CODE)
+        ids = 8 * ID_TENSORS * (one.tokens + one.count)
+        in_round = (*proposing, *checking)
+        yield tensor_entry("token ids, masks and positions", ids, in_round, ASSISTED_CODE)
 
 
-def _own(case: GenerationCase) -> Iterator[Entry]:
-    """Caches of the layers that are not at work, before and behind a pass."""
-    for kind, each in zip(case.found, case.passes, strict=True):
-        for name, step in each.items():
-            here = [b for b in case.table if b.step == name]
-            rows = [(step.left, {b.name: b.done(kind) for b in here if b.work != STACK})]
-            rows.append((step.left, {b.name: len(kind.places) for b in here if b.work == STACK}))
-            if step.stored is not None:
-                rows.append((step.stored, {b.name: b.waiting(kind) for b in here
-                                           if b.work != STACK}))  # fmt: skip
-            for tokens, live in rows:
-                yield _cache(case, kind, tokens, live)
-
-
-def _others(pair: AssistedModels, case: GenerationCase, other: GenerationCase) -> Iterator[Entry]:
-    """The cache of the model that waits."""
+def _waiting_caches(
+    pair: AssistedModels, case: GenerationCase, other: GenerationCase
+) -> Iterator[Entry]:
+    """Caches of the `other` model, which waits while `case` runs."""
     for one in pair.every:
-        here: dict[str, Num] = {b.name: 1 for b in case.table if pair.at(b) is one}
+        names = [i.name for i in case.table if pair.at(i) is one]
         if other is pair.main:
             tokens = one.tokens - 1 + one.before if one.number else 0
         else:
@@ -225,58 +251,42 @@ def _others(pair: AssistedModels, case: GenerationCase, other: GenerationCase) -
             if int(one.count) == 0:
                 tokens = one.tokens + one.before - 2 if one.number else 0
         for kind in other.found:
-            yield _cache(other, kind, tokens, {k: len(kind.places) for k in here})
+            yield cache_entry(other, kind, tokens, dict.fromkeys(names, len(kind.places)))
 
 
-def _cache(case: GenerationCase, kind: LayerKind, tokens: Num, live: dict[str, Num]) -> Entry:
-    parts = cached_bytes(case, kind, tokens)
-    total: Num = 0
-    for _, size in parts:
-        total = total + size
-    return Entry(name=f"{kind.title}: cache", kind=CACHE, bytes=0 if nothing(tokens) else total,
-                 live=live, source=CACHE_CODE)  # fmt: skip
-
-
-def _named(pair: AssistedModels) -> Iterator[Entry]:
-    """What the large model's last check still names."""
+def _last_check(pair: AssistedModels) -> Iterator[Entry]:
+    """Tensors of the large model's last check, to which generate refers until the next one."""
     for one in pair.every:
         if not one.number:
             continue
-        live: dict[str, Num] = {
-            b.name: 1 for b in (*pair.draft.table, *pair.main.table)
-            if pair.at(b) is one and not (b.step.startswith("main") and b.work == "scores")
-        }  # fmt: skip
+        before_check = [
+            i
+            for i in (*pair.draft.table, *pair.main.table)
+            if pair.at(i) is one and not (i.step.startswith("main") and i.work == "scores")
+        ]
         last = replace(pair.choice(one), rows=one.before + 1)
         total: Num = 0
-        for _, size, bits in named(last):
+        for _, size, bits in named_tensors(last):
             total = total + size * bits // 8
-        yield Entry(name="what the check before named", kind=ACT, bytes=total, live=live,
-                    source=ASSISTED_CODE)  # fmt: skip
+        yield tensor_entry("what the check before named", total, before_check, ASSISTED_CODE)
 
 
 def turns(pair: AssistedModels) -> dict[str, PassEvents]:
-    """What each layer and head make and free, round after round."""
-    made: dict[str, PassEvents] = {}
-    for case, offset in ((pair.draft, OFFSET), (pair.main, 0)):
-        done = walked(case)
-        for one in case.table:
-            if one.work == "layer":
-                turn = done[one.kind, one.step, one.work]
-                made[one.name] = PassEvents(
-                    block=one.place + offset, script=turn.script, forward=True, given=turn.given,
-                    kept=turn.kept, named=turn.named,
-                    embedded=one.place == 0 and goes_in(case.run),
-                )  # fmt: skip
-            elif one.work in ("norm", "logits"):
-                made[one.name] = PassEvents(
-                    block=HEAD, script=behind(case, one).script, forward=True
-                )
-            elif one.work == "scores" and case is pair.draft:
-                made[one.name] = PassEvents(block=HEAD, script=GONE, forward=True)
-            elif one.work == "scores":
-                here = pair.at(one)
-                check = choose_token(pair.choice(here), first=not here.number)
-                made[one.name] = PassEvents(block=SCORES, script=check.script, forward=True,
-                                      given=check.given,
-                                      kept=(check.script.exit, *check.kept))  # fmt: skip
-    return made
+    """The events of each layer and of the heads of both models, by the instant's name."""
+    events: dict[str, PassEvents] = {}
+    for case, offset in ((pair.draft, DRAFT_OFFSET), (pair.main, 0)):
+        passes = layer_passes(case)
+        for instant in case.table:
+            name = instant.name
+            if instant.work == "layer":
+                layer = passes[instant.kind, instant.step, instant.work]
+                embedded = instant.place == 0 and goes_in(case.run)
+                events[name] = layer_events(layer, instant.place + offset, embedded=embedded)
+            elif instant.work in ("norm", "logits"):
+                block = head_pass(case, instant).script
+                events[name] = PassEvents(block=HEAD, script=block, forward=True)
+            elif instant.work == "scores" and case is pair.draft:
+                events[name] = PassEvents(block=HEAD, script=FREE_LOGITS, forward=True)
+            elif instant.work == "scores":
+                events[name] = choice_events(_check(pair, instant))
+    return events

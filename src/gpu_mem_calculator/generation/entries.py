@@ -1,7 +1,7 @@
-"""What a generation holds: weights, caches, the layer or head at work, the choice of a token.
+"""Memory of a generation: caches, the layer or head that runs, the choice of a token.
 
-The same case gives both readings: entries of a ledger at its highest instants, or, unrolled, what
-each layer and the head make and free, pass after pass.
+One case gives both: the entries of a ledger at the instants that can be the peak, and, unrolled,
+the events of each layer and of the head in every pass.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .inference_layer import (
 from .instants import REORDER, GenerationInstant
 from .model_inputs import GENERATE_CODE, goes_in, plain
 from .stream import SCORES, PassEvents
-from .token_choice import TokenChoice, choose_token, named
+from .token_choice import TokenChoice, choose_token, named_tensors
 
 LAYER_CODE = code("transformers 5.17.0 modeling code, walked without a graph")
 CACHE_CODE = code("transformers 5.17.0 cache_utils.py DynamicLayer.update: joined by torch.cat")
@@ -40,8 +40,12 @@ REORDER_CODE = code("transformers 5.17.0 cache_utils.py CacheLayerMixin.reorder_
 
 
 class GenerationCase(Struct, frozen=True, kw_only=True, dict=True):
-    """One model's part in a generation: how it runs, its kinds of layers, each one's passes, the
-    instants, and how a token is chosen.
+    """One model of a generation.
+
+    - `how`: how its blocks run; `manner`: how it caches.
+    - `found`: its kinds of layers; `passes`: for each kind, its passes by name.
+    - `table`: the instants in order.
+    - `choice`: how a token is chosen.
     """
 
     run: Run
@@ -52,21 +56,21 @@ class GenerationCase(Struct, frozen=True, kw_only=True, dict=True):
     table: tuple[GenerationInstant, ...]
     choice: TokenChoice
 
-    def step(self, beat: GenerationInstant) -> DecodeStep:
-        """A beat's pass, as its layer sees it."""
-        return self.passes[max(beat.kind, 0)][beat.step]
+    def step(self, instant: GenerationInstant) -> DecodeStep:
+        """The pass of an instant, for the kind of layer that runs."""
+        return self.passes[max(instant.kind, 0)][instant.step]
 
     def at(self, step: DecodeStep) -> BlockSetting:
-        """The setting of one pass."""
-        one = type(step.seq) is int and step.seq == 1 and step.stored is not None
-        return replace(self.how, seq=step.seq, past=step.past, decoding=one)
+        """How blocks run in one pass."""
+        decodes = type(step.seq) is int and step.seq == 1 and step.stored is not None
+        return replace(self.how, seq=step.seq, past=step.past, decoding=decodes)
 
 
 def caches(case: GenerationCase) -> Iterator[Entry]:
-    """Keys and values of the layers that are not at work: behind the prompt, and in the steps."""
+    """Entries of the caches of layers that do not run, after the prompt and in the steps."""
     source = CACHE_CODE if case.manner.room is None else STATIC_CODE
     for kind, each in zip(case.found, case.passes, strict=True):
-        for when, tokens, counts in _rows(case, kind, each):
+        for when, tokens, counts in _idle_caches(case, kind, each):
             parts = cached_bytes(case, kind, tokens)
             total: Num = 0
             for _, size in parts:
@@ -77,99 +81,106 @@ def caches(case: GenerationCase) -> Iterator[Entry]:
 
 
 def cached_bytes(case: GenerationCase, kind: LayerKind, tokens: Num) -> tuple[tuple[str, Num], ...]:
-    """What one layer of a kind caches for so many tokens a sequence."""
+    """What one layer of a kind caches for `tokens` of each sequence: name, bytes."""
     parts = cached_parts(case.how, kind.layer, tokens)
     return tuple((name, elements * bits // 8) for name, elements, bits in parts)
 
 
-def _rows(
+def _idle_caches(
     case: GenerationCase, kind: LayerKind, each: dict[str, DecodeStep]
 ) -> Iterator[tuple[str, Num, dict[str, Num]]]:
-    """What a kind's layers hold when another works: when, tokens, and how many layers where."""
+    """Caches of a kind's layers while another layer runs: words for when, tokens of each sequence,
+    and the number of layers at each instant.
+    """
     titles = {PROMPT: "prompt", FIRST: "first step", LAST: "last step"}
     for name, step in each.items():
-        here = [b for b in case.table if b.step == name]
-        passing = [b for b in here if b.work != REORDER]
-        picking = [b for b in here if b.work == REORDER]
-        behind: dict[str, Num] = {b.name: b.done(kind) for b in passing}
-        behind |= {b.name: b.waiting(kind) for b in picking}
-        yield f"behind the {titles[name]}", step.left, behind
+        in_pass = [i for i in case.table if i.step == name]
+        in_forward = [i for i in in_pass if i.work != REORDER]
+        in_reorder = [i for i in in_pass if i.work == REORDER]
+        after: dict[str, Num] = {i.name: i.layers_before(kind) for i in in_forward}
+        after |= {i.name: i.layers_after(kind) for i in in_reorder}
+        yield f"behind the {titles[name]}", step.left, after
         if step.stored is not None:
-            before: dict[str, Num] = {b.name: b.waiting(kind) for b in passing}
+            before: dict[str, Num] = {i.name: i.layers_after(kind) for i in in_forward}
             yield f"before the {titles[name]}", step.stored, before
-        picked: dict[str, Num] = {b.name: b.done(kind) for b in picking}
-        yield f"of picked beams, {titles[name]}", step.reordered, picked
+        copied: dict[str, Num] = {i.name: i.layers_before(kind) for i in in_reorder}
+        yield f"of picked beams, {titles[name]}", step.reordered, copied
 
 
-def walked(case: GenerationCase) -> dict[tuple[int, str, str], InferenceLayer]:
-    """Each kind of layer in each pass, and the copying of its cache."""
-    done: dict[tuple[int, str, str], InferenceLayer] = {}
-    for beat in case.table:
-        key = (beat.kind, beat.step, beat.work)
-        if beat.work in ("layer", REORDER) and key not in done:
-            kind, step = case.found[beat.kind], case.step(beat)
-            how = case.at(step)
-            if beat.work == "layer":
-                done[key] = layer_pass(how, kind.layer, step, slides=kind.window is not None)
+def layer_passes(case: GenerationCase) -> dict[tuple[int, str, str], InferenceLayer]:
+    """The pass of each kind of layer in each pass of the model, and the copy of its cache, by kind,
+    pass and work.
+    """
+    passes: dict[tuple[int, str, str], InferenceLayer] = {}
+    for instant in case.table:
+        key = (instant.kind, instant.step, instant.work)
+        if instant.work in ("layer", REORDER) and key not in passes:
+            kind, step = case.found[instant.kind], case.step(instant)
+            setting = case.at(step)
+            if instant.work == "layer":
+                passes[key] = layer_pass(setting, kind.layer, step, slides=kind.window is not None)
             else:
-                done[key] = reorder_pass(how, kind.layer, step)
-    return done
+                passes[key] = reorder_pass(setting, kind.layer, step)
+    return passes
 
 
 def layers(case: GenerationCase) -> Iterator[Entry]:
-    """The layer at work, its own cache before and after included."""
-    done = walked(case)
-    for beat in case.table:
-        if beat.work in ("layer", REORDER):
-            moment, title = (
-                done[beat.kind, beat.step, beat.work].moment,
-                case.found[beat.kind].title,
-            )
-            if beat.work == "layer":
-                yield from working(f"{title}: at work", moment, beat)
+    """Entries of the layer that runs, with its own cache before and after."""
+    passes = layer_passes(case)
+    for instant in case.table:
+        if instant.work in ("layer", REORDER):
+            peak = passes[instant.kind, instant.step, instant.work].moment
+            title = case.found[instant.kind].title
+            if instant.work == "layer":
+                yield from work_entries(f"{title}: at work", peak, instant)
             else:
-                yield from working(f"{title}: cache copied", moment, beat, REORDER_CODE, CACHE)
+                yield from work_entries(
+                    f"{title}: cache copied", peak, instant, REORDER_CODE, CACHE
+                )
 
 
-def working(
+def work_entries(
     name: str,
-    moment: PeakParts,
-    beat: GenerationInstant,
+    peak: PeakParts,
+    instant: GenerationInstant,
     source: Source = LAYER_CODE,
-    what: str = ACT,
+    kind: str = ACT,
 ) -> Iterator[Entry]:
-    """What is at work at a beat, and its workspace."""
-    parts = ((name, what, moment.act), (f"{name}, kernel workspace", TEMP, moment.temp))
-    for title, kind, size in parts:
+    """Entries of a peak at one instant: tensors, of `kind`, and workspace."""
+    parts = ((name, kind, peak.act), (f"{name}, kernel workspace", TEMP, peak.temp))
+    for title, part_kind, size in parts:
         if not nothing(size):
-            yield Entry(name=title, kind=kind, bytes=size, live={beat.name: 1}, source=source)
+            yield Entry(
+                name=title, kind=part_kind, bytes=size, live={instant.name: 1}, source=source
+            )
 
 
-def behind(case: GenerationCase, beat: GenerationInstant) -> ForwardPass:
-    """The final norm, or the logits: of the last token, but in a plain forward of all."""
-    run, step = case.run, case.passes[0][beat.step]
-    here = case.at(step)
-    if beat.work == "norm":
-        return norm_pass(here, run.arch)
-    return logits_pass(here, run.arch, here.seq if plain(run) else step.logits)
+def head_pass(case: GenerationCase, instant: GenerationInstant) -> ForwardPass:
+    """The pass of the final norm, or of the logits: the last token's, in a plain forward all."""
+    run, step = case.run, case.passes[0][instant.step]
+    setting = case.at(step)
+    if instant.work == "norm":
+        return norm_pass(setting, run.arch)
+    return logits_pass(setting, run.arch, setting.seq if plain(run) else step.logits)
 
 
 def head(case: GenerationCase) -> Iterator[Entry]:
-    """The final norm, the logits, and what the next token is chosen from, which generate names
-    until the next choice has its own.
+    """Entries of the final norm, the logits, and what the next token is chosen from, to which
+    generate refers until it chooses again.
     """
     titles = {"norm": "final norm", "logits": "logits"}
-    for beat in case.table:
-        if beat.work in titles:
-            yield from working(titles[beat.work], behind(case, beat).moment, beat)
-        elif beat.work == "scores":
-            moment = choose_token(case.choice, first=beat.step == PROMPT).moment
-            yield from working("choice of a token", moment, beat, GENERATE_CODE)
+    for instant in case.table:
+        if instant.work in titles:
+            yield from work_entries(titles[instant.work], head_pass(case, instant).moment, instant)
+        elif instant.work == "scores":
+            peak = choose_token(case.choice, first=instant.step == PROMPT).moment
+            yield from work_entries("choice of a token", peak, instant, GENERATE_CODE)
     later: dict[str, Num] = {
-        b.name: 1 for b in case.table
-        if b.work == REORDER or (b.step != PROMPT and b.work != "scores")
-    }  # fmt: skip
-    parts = tuple((name, size * bits // 8) for name, size, bits in named(case.choice))
+        i.name: 1
+        for i in case.table
+        if i.work == REORDER or (i.step != PROMPT and i.work != "scores")
+    }
+    parts = tuple((name, size * bits // 8) for name, size, bits in named_tensors(case.choice))
     total: Num = 0
     for _, size in parts:
         total = total + size
@@ -178,25 +189,41 @@ def head(case: GenerationCase) -> Iterator[Entry]:
 
 
 def turns(case: GenerationCase) -> dict[str, PassEvents]:
-    """What each layer and the head make and free, pass after pass."""
-    done, made = walked(case), {}
-    for beat in (b for b in case.table if b.instant.present):
-        if beat.work in ("layer", REORDER):
-            turn = done[beat.kind, beat.step, beat.work]
-            made[beat.name] = PassEvents(
-                block=beat.place, script=turn.script, forward=True, given=turn.given,
-                kept=turn.kept, named=turn.named,
-                embedded=beat.work == "layer" and beat.place == 0 and goes_in(case.run),
-            )  # fmt: skip
-        elif beat.work == "scores":
-            one = choose_token(case.choice, first=beat.step == PROMPT)
-            made[beat.name] = PassEvents(
-                block=SCORES,
-                script=one.script,
-                forward=True,
-                given=one.given,
-                kept=(one.script.exit, *one.kept),
-            )
+    """The events of each layer and of the head in every pass, by the instant's name."""
+    passes, events = layer_passes(case), {}
+    for instant in (i for i in case.table if i.instant.present):
+        if instant.work in ("layer", REORDER):
+            layer = passes[instant.kind, instant.step, instant.work]
+            embedded = instant.work == "layer" and instant.place == 0 and goes_in(case.run)
+            events[instant.name] = layer_events(layer, instant.place, embedded=embedded)
+        elif instant.work == "scores":
+            choice = choose_token(case.choice, first=instant.step == PROMPT)
+            events[instant.name] = choice_events(choice)
         else:
-            made[beat.name] = PassEvents(block=HEAD, script=behind(case, beat).script, forward=True)
-    return made
+            block = head_pass(case, instant).script
+            events[instant.name] = PassEvents(block=HEAD, script=block, forward=True)
+    return events
+
+
+def layer_events(layer: InferenceLayer, block: int, *, embedded: bool) -> PassEvents:
+    """A layer's events; `block` is its number. `embedded`: its input is the embedding's output."""
+    return PassEvents(
+        block=block,
+        script=layer.script,
+        forward=True,
+        cache_before=layer.given,
+        cache_after=layer.kept,
+        named=layer.named,
+        embedded=embedded,
+    )
+
+
+def choice_events(choice: ForwardPass) -> PassEvents:
+    """The events of choosing a token; tensors to which variables still refer are its cache."""
+    return PassEvents(
+        block=SCORES,
+        script=choice.script,
+        forward=True,
+        cache_before=choice.given,
+        cache_after=(choice.script.exit, *choice.kept),
+    )

@@ -1,4 +1,4 @@
-"""One layer and the head in a forward pass that trains nothing (transformers 5.17.0)."""
+"""A layer, the final norm and the logits in a forward without autograd (transformers 5.17.0)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..model.arch import Arch, Layer
 from ..model.blocks import Attention, LatentAttention, Linear, StateSpace
 from ..modelling.huggingface.cache import LayerCache, StaticLayerCache
 from ..modelling.huggingface.layer import run_layer
+from ..modelling.huggingface.linear import linear
 from ..modelling.huggingface.norms import norm
-from ..modelling.huggingface.ops import linear
 from ..modelling.huggingface.setting import BlockSetting
 from ..modelling.huggingface.state_space import state_parts
 from .decode_steps import DecodeStep
 
 
 class InferenceLayer(ForwardPass, frozen=True, kw_only=True):
-    """A layer at work, its own cache before (`given`) and after (`kept`) included.
+    """The pass of a layer, with its cache before (`given`) and after it (`kept`).
 
-    `named` is what the model's loop still names when the next layer runs.
+    `named`: tensors to which the model's loop still refers when the next layer runs.
     """
 
     named: tuple[int, ...] = ()
@@ -33,34 +33,34 @@ class InferenceLayer(ForwardPass, frozen=True, kw_only=True):
 def layer_pass(
     setting: BlockSetting, layer: Layer, step: DecodeStep, *, slides: bool = False
 ) -> InferenceLayer:
-    """One layer that adds the tokens of a pass to its cache. `slides`: a window does."""
+    """A layer that adds the tokens of a pass to its cache. `slides`: it has a sliding window."""
     tape = Tape()
     bits = 32 if layer.fp32_residual else setting.bits
     x = tape.value("layer.input", setting.tokens * setting.hidden, bits, grad=False)
     old = () if step.stored is None else tuple(cached_parts(setting, layer, step.stored))
     cache = LayerCache(tape, *old, slides=slides)
-    if step.room is not None:
-        cache = StaticLayerCache(tape, *old, room=step.room, over=step.over, rolls=step.rolls)
+    if step.capacity is not None:
+        cache = StaticLayerCache(tape, *old, room=step.capacity, over=step.over, rolls=step.rolls)
     y = run_layer(tape, setting, x, layer, masked=step.masked, cache=cache)
-    tape.hold(x, *tape.returned)  # the model's loop and the layer's own code name them
+    tape.hold(x, *tape.returned)  # the model's loop and the layer's code refer to them
     named = [v for v in tape.returned if setting.quirks.layer_outputs_named and v.base != y.base
              and v.name.startswith("attn")]  # fmt: skip
-    found = passing(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
-    moment = found.moment
+    run = passing(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
+    peak = run.moment
     for value in named:  # the layer before has left one
-        moment = PeakParts(moment.act + value.bytes, 0, moment.temp)
+        peak = PeakParts(peak.act + value.bytes, 0, peak.temp)
     count = len(cache.kept)
     return InferenceLayer(
-        moment=moment,
-        script=found.script,
-        given=found.given,
-        kept=found.kept[:count],
-        named=found.kept[count:],
+        moment=peak,
+        script=run.script,
+        given=run.given,
+        kept=run.kept[:count],
+        named=run.kept[count:],
     )
 
 
 def reorder_pass(setting: BlockSetting, layer: Layer, step: DecodeStep) -> InferenceLayer:
-    """A layer's cache is copied for the beams that go on, one part after the other
+    """The copy of a layer's cache for the beams that continue, first keys, then values
     (cache_utils.py CacheLayerMixin.reorder_cache: index_select).
     """
     tape = Tape()
@@ -68,18 +68,23 @@ def reorder_pass(setting: BlockSetting, layer: Layer, step: DecodeStep) -> Infer
     pairs = [(tape.value(f"{name}.old", size, bits, grad=False), new, bits)
              for (name, size, bits), (_, new, _) in zip(before, after, strict=True)]  # fmt: skip
     old = [value for value, _, _ in pairs]
-    made = [tape.op("cache.reordered", value, elements=new, bits=bits)
-            for value, new, bits in pairs]  # fmt: skip
+    copies = [
+        tape.op("cache.reordered", value, elements=new, bits=bits) for value, new, bits in pairs
+    ]
     none = tape.value("nothing", 0, 8, grad=False)
-    found = passing(tape, none, none, given=old, kept=made)
-    return InferenceLayer(moment=found.moment, script=replace(found.script, entry=-1, exit=-1),
-                  given=found.given, kept=found.kept)  # fmt: skip
+    run = passing(tape, none, none, given=old, kept=copies)
+    return InferenceLayer(
+        moment=run.moment,
+        script=replace(run.script, entry=-1, exit=-1),
+        given=run.given,
+        kept=run.kept,
+    )
 
 
 def cached_parts(
     setting: BlockSetting, layer: Layer, tokens: Num
 ) -> Iterator[tuple[str, Num, int]]:
-    """What one layer caches for so many tokens a sequence: name, elements, bits."""
+    """What one layer caches for `tokens` of each sequence: name, elements, bits."""
     block, rows = layer.mixer, setting.batch * tokens
     if isinstance(block, Attention):
         heads = block.heads if block.expanded else block.kv_heads
@@ -93,7 +98,7 @@ def cached_parts(
 
 
 def norm_pass(setting: BlockSetting, arch: Arch) -> ForwardPass:
-    """The norm behind the stack, whose input the model names until it returns."""
+    """The norm after the layers; the model refers to its input until it returns."""
     tape = Tape()
     bits = 32 if arch.layers[-1].fp32_residual else setting.bits
     x = tape.value("stack.output", setting.tokens * setting.hidden, bits, grad=False)
@@ -103,12 +108,12 @@ def norm_pass(setting: BlockSetting, arch: Arch) -> ForwardPass:
 
 
 def logits_pass(setting: BlockSetting, arch: Arch, rows: Num) -> ForwardPass:
-    """The logits of so many tokens a sequence, from the normed output of all of them.
+    """The logits of `rows` tokens of each sequence, from the normed output of all tokens.
 
-    generate asks for the last one (`logits_to_keep`), a plain forward gets them all.
+    generate computes those of the last one (`logits_to_keep`), a plain forward those of all.
     """
     tape = Tape()
-    setting = replace(setting, quantization=None)  # bitsandbytes leaves the head as it is
+    setting = replace(setting, quantization=None)  # bitsandbytes does not quantize the head
     x = tape.value("stack.normed", setting.tokens * setting.hidden, setting.bits, grad=False)
     out = tape.split("logits.rows", x, [("logits.in", setting.batch * rows * setting.hidden)])[0]
     for weight in arch.head_extra:

@@ -1,7 +1,4 @@
-"""What a model keeps of a sequence while it generates, layer by layer, on one rank.
-
-Legend: g key-value heads on the rank, d head size, r latent rank, d_r rotary part of a latent.
-"""
+"""What a model caches of a sequence while it generates, layer by layer, on one rank."""
 
 from __future__ import annotations
 
@@ -15,39 +12,49 @@ from ..model.blocks import Attention, Indexer, LatentAttention, Mixer, Recurrenc
 from ..weights.shards import ServerShard
 
 FULL, WINDOW, LATENT, STATE = "full", "window", "latent", "state"
-INDEX, CROSS = "index", "cross"  # an indexer's small keys; what decoders keep of an encoder
-Row = Callable[[int], int]  # elements of one head's key or value to bytes
+INDEX, CROSS = "index", "cross"  # an indexer's keys; keys and values of an encoder's output
+Row = Callable[[int], int]  # bytes of one attention head's key or value, from its elements
 
 
 class LayerState(Struct, frozen=True, kw_only=True):
-    """What equal layers keep: of every token, of the last `window`, or of a sequence as a whole."""
+    """What equal layers cache: of every token, of the last `window` tokens, or of a whole sequence.
+
+    - `kind`: FULL, WINDOW, LATENT, STATE, INDEX or CROSS; `places`: the layers' indices.
+    - `token_bytes`: one token in one layer; `state_bytes`: one sequence of any length in one layer.
+    - `encoder_len`: tokens of the encoder that cross-attention caches.
+    """
 
     kind: str
     places: tuple[int, ...]
-    token_bytes: int = 0  # one token, one layer
-    state_bytes: int = 0  # one sequence, one layer, however long it is
+    token_bytes: int = 0
+    state_bytes: int = 0
     window: int | None = None
-    encoder_len: int = 0  # cross-attention: tokens of the encoder, whatever the context
+    encoder_len: int = 0
 
     def tokens(self, context: int) -> int:
-        """Tokens of a sequence that are kept."""
+        """Cached tokens of a sequence of `context` tokens."""
         if self.kind == CROSS:
             return self.encoder_len
         return context if self.window is None else min(context, self.window)
 
     def sequence_bytes(self, context: int) -> int:
-        """One sequence in all of these layers."""
+        """Bytes of one sequence of `context` tokens in all of these layers."""
         return len(self.places) * (self.token_bytes * self.tokens(context) + self.state_bytes)
 
 
 def plain_row(bits: int) -> Row:
-    """Elements that are stored by themselves, without scales."""
+    """Bytes of a key or value of `bits` for each element, without scales."""
     return lambda elements: -(-elements * bits // 8)
 
 
-def kept(arch: Arch, shard: ServerShard, row: Row, *, state_bits: int, conv_bits: int
-         ) -> tuple[LayerState, ...]:  # fmt: skip
-    """The cache of a rank's layers, equal ones together."""
+def kept(
+    arch: Arch, shard: ServerShard, row: Row, *, state_bits: int, conv_bits: int
+) -> tuple[LayerState, ...]:
+    """The cache of a rank's layers, equal layers together.
+
+    `row` gives the bytes of a key or value; `state_bits` and `conv_bits` are the widths of scanned
+    states and of a convolution's inputs.
+    """
     groups: dict[LayerState, list[int]] = {}
     for place in shard.places:
         window = arch.windows[place] if arch.windows else None
@@ -59,7 +66,7 @@ def kept(arch: Arch, shard: ServerShard, row: Row, *, state_bits: int, conv_bits
 
 
 def keeps(arch: Arch) -> bool:
-    """Whether a model keeps anything of a sequence; encoders by themselves do not."""
+    """Whether a model caches anything of a sequence; an encoder alone does not."""
     return any(
         True
         for layer, _, _ in arch.runs
@@ -70,7 +77,7 @@ def keeps(arch: Arch) -> bool:
 def layer_cache(
     layer: Layer, window: int | None, shard: ServerShard, row: Row, state_bits: int, conv_bits: int
 ) -> Iterator[LayerState]:
-    """One layer's; an encoder's layers keep nothing."""
+    """What one layer caches; an encoder's layers cache nothing."""
     if layer.kind == "encoder":
         return
     for mixer in layer.mixers:
@@ -83,7 +90,7 @@ def layer_cache(
 def mixer_cache(
     mixer: Mixer, window: int | None, shard: ServerShard, row: Row
 ) -> Iterator[LayerState]:
-    """What one mixer keeps of a token."""
+    """What one mixer caches of each token."""
     index: Indexer | None = None
     if isinstance(mixer, Attention) and not mixer.reuses:
         both = row(mixer.head_dim) + row(mixer.value_dim or mixer.head_dim)
@@ -101,29 +108,29 @@ def mixer_cache(
 
 
 def state_bytes(mixer: Mixer, shard: ServerShard, state_bits: int, conv_bits: int) -> int:
-    """What one mixer keeps of a sequence as a whole: a scanned state, and a convolution's inputs.
+    """Bytes that one mixer keeps of a whole sequence: a scanned state, and a convolution's inputs.
 
-    Mamba-2's groups are cut with the heads, and repeated where there are more ranks than groups
-    (vllm 0.11.0 mamba_utils.py extra_groups_for_head_shards).
+    Mamba-2's groups are sharded with the heads, and replicated where there are more ranks than
+    groups (vllm 0.11.0 mamba_utils.py extra_groups_for_head_shards).
     """
     ranks = shard.attention_tp
     if isinstance(mixer, StateSpace):
         groups = ranks if mixer.groups % ranks else mixer.groups
         channels = mixer.inner + (2 * groups * mixer.state if mixer.version == 2 else 0)
-        scanned, behind = mixer.inner * mixer.state, channels * (mixer.conv - 1)
+        scanned, inputs = mixer.inner * mixer.state, channels * (mixer.conv - 1)
     elif isinstance(mixer, Recurrence):
-        scanned, behind = mixer.state_elements, mixer.conv_elements
+        scanned, inputs = mixer.state_elements, mixer.conv_elements
     else:
         return 0
-    return scanned // ranks * state_bits // 8 + behind // ranks * conv_bits // 8
+    return scanned // ranks * state_bits // 8 + inputs // ranks * conv_bits // 8
 
 
 def token_bytes(caches: tuple[LayerState, ...]) -> int:
-    """One more token of a long sequence: windows are full, states as large as ever."""
-    grow = (one for one in caches if one.window is None and one.kind != CROSS)
-    return sum(one.token_bytes * len(one.places) for one in grow)
+    """Bytes of one more token of a long sequence: windows are full, and states do not grow."""
+    growing = (one for one in caches if one.window is None and one.kind != CROSS)
+    return sum(one.token_bytes * len(one.places) for one in growing)
 
 
 def sequence_bytes(caches: tuple[LayerState, ...], context: int) -> int:
-    """One sequence, without pages."""
+    """Bytes of one sequence of `context` tokens, not rounded to pages."""
     return sum(one.sequence_bytes(context) for one in caches)

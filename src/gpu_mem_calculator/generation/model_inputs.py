@@ -197,7 +197,7 @@ def _mask_entries(
     in_pass: list[GenerationInstant],
 ) -> Iterator[Entry]:  # fmt: skip
     """The masks of a pass. With a static cache generate itself makes them and refers to them."""
-    static = any(step.room is not None for step in steps)
+    static = any(step.capacity is not None for step in steps)
     works = (*IN_FORWARD, TABLES, *(("logits",) if static else ()))
     live: dict[str, Num] = {i.name: 1 for i in in_pass if i.work in works}
     eager = runs_eager(setting.attention, _mixers(kinds))

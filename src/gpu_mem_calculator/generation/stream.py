@@ -13,14 +13,14 @@ SCORES = -3  # the block that chooses the next token
 class PassEvents(BlockRun, frozen=True, kw_only=True):
     """One block in one pass, which trains nothing. Its events' tensors, by number:
 
-    - `given`: the cache before the pass; `kept`: the cache after it.
+    - `cache_before`, `cache_after`: the cache before and after the pass.
     - `named`: those to which the model's loop still refers when the next layer runs.
     - `embedded`: its input is the embedding's output, to which the model refers until the last
       layer has run.
     """
 
-    given: tuple[int, ...] = ()
-    kept: tuple[int, ...] = ()
+    cache_before: tuple[int, ...] = ()
+    cache_after: tuple[int, ...] = ()
     named: tuple[int, ...] = ()
     embedded: bool = False
 
@@ -56,13 +56,15 @@ class GenerationStreamWriter(StreamWriter):
             self.flow = self._embedded()
             events = tuple(event for event in events if event != ~block.entry)
         ids = self._bind(block, self.flow)
-        for number, old in zip(block_run.given, self.cache.get(block_run.block, ()), strict=True):
+        for number, old in zip(
+            block_run.cache_before, self.cache.get(block_run.block, ()), strict=True
+        ):
             ids[number] = old
         self._play(ids, events)
         self.free(self.named)
         self.named = [ids[number] for number in block_run.named]
-        if block_run.kept:
-            self.cache[block_run.block] = [ids[number] for number in block_run.kept]
+        if block_run.cache_after:
+            self.cache[block_run.block] = [ids[number] for number in block_run.cache_after]
         self.flow = -1 if block_run.block == SCORES or block.exit < 0 else ids[block.exit]
 
     def _embedded(self) -> int:

@@ -1,6 +1,6 @@
-"""What this process may open because a run file names it: files of this machine, hosts of a hub.
+"""What a run file may make this process open: files of this machine, hosts of a hub.
 
-The command line opens whatever its user names. A service says less, once, when it starts.
+The command line opens everything that its user names. A service sets limits when it starts.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ HUB = "https://huggingface.co"
 
 
 class Access(Struct, frozen=True, kw_only=True):
-    """Which files and hosts a look-up may reach, and what it may take.
+    """Which files and hosts a look-up may reach, and its limits.
 
-    Without `files` a name is never tried as a path, so no answer tells whether there is one.
-    `hosts` are names such as `huggingface.co`; `.hf.co` stands for every host below it. With
-    hosts given, even an empty set, only names like owner/model are looked up, and no address that
-    is not public is reached, but for the one that HF_ENDPOINT names.
+    - `files`: whether a name may be a path; without it no answer shows whether a path exists
+    - `hosts`: hosts that may be asked, such as `huggingface.co`; `.hf.co` means every host below
+      it; None: any host; empty: nothing is looked up. With a set, only names like owner/model are
+      looked up, and only public addresses are connected to, except that of HF_ENDPOINT
+    - `seconds`, `size`: seconds and bytes of all requests for one model together
     """
 
     files: bool = True
-    hosts: frozenset[str] | None = None  # None: any; empty: nothing is looked up
-    seconds: float = 600.0  # for one model, all requests together
-    size: int = 256 * MIB  # bytes of them
+    hosts: frozenset[str] | None = None
+    seconds: float = 600.0
+    size: int = 256 * MIB
 
     @property
     def hub(self) -> bool:
@@ -35,7 +36,7 @@ class Access(Struct, frozen=True, kw_only=True):
 
     @property
     def addresses(self) -> bool:
-        """Whether an address or a bucket that a name spells out is read: on a command line."""
+        """Whether a name may be an address or a bucket: on the command line only."""
         return self.files and self.hosts is None
 
     def reaches(self, host: str) -> bool:
@@ -46,20 +47,20 @@ class Access(Struct, frozen=True, kw_only=True):
         return host in known or any(one[:1] == "." and host.endswith(one) for one in known)
 
 
-_now = Access()
+_current = Access()
 
 
 def allow(access: Access) -> None:
-    """Set what this process may open from here on."""
-    global _now
-    _now = access
+    """Set what this process may open from now on."""
+    global _current
+    _current = access
 
 
 def access() -> Access:
     """What this process may open."""
-    return _now
+    return _current
 
 
 def endpoint() -> str:
-    """The hub's address, which an operator may set."""
+    """The hub's address: HF_ENDPOINT, else huggingface.co."""
     return (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")

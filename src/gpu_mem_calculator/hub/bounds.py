@@ -1,4 +1,4 @@
-"""What goes wrong with a look-up, what it may take, and how addresses are told."""
+"""Errors and limits of a look-up, and how addresses are written in messages."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class HubError(ValueError):
 
 
 class MissingFileError(HubError):
-    """A file that is not there."""
+    """A file that does not exist."""
 
 
 class TemporaryHubError(HubError):
-    """What may be otherwise in a moment; `wait` is how long a server wants to be left alone."""
+    """An error that may be gone at the next try; `wait`: seconds that the server asks to wait."""
 
     def __init__(self, sentence: str, wait: float = 0.0) -> None:
         super().__init__(sentence)
@@ -31,39 +31,40 @@ class TemporaryHubError(HubError):
 
 
 class Allowance:
-    """What one look-up may still take, all its requests together."""
+    """The seconds and bytes that the requests of one look-up may still take together."""
 
     def __init__(self, limits: Access) -> None:
         self.until, self.size, self.limits = monotonic() + limits.seconds, limits.size, limits
         self._lock, self._over = Lock(), Event()
 
     def seconds(self, where: str) -> float:
-        """Those that are left; none is a sentence."""
+        """The seconds that are left; a HubError where there are none."""
         left = self.until - monotonic()
         if left <= 0:
             raise HubError(f"{where}: it takes longer than {self.limits.seconds:g} seconds")
         return left
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, unless it is over before."""
+        """Wait, or return early when the look-up ends."""
         self._over.wait(seconds)
 
     def end(self) -> None:
-        """Nothing more is wanted: whoever still asks is stopped."""
+        """End the look-up: every further request fails."""
         self.until = 0.0
         self._over.set()
 
     def take(self, count: int, where: str) -> None:
-        """So many bytes came; too many are a sentence."""
+        """Count received bytes; a HubError where they are too many."""
         with self._lock:
             self.size -= count
         if self.size < 0:
             raise HubError(f"{where}: its headers are larger than {self.limits.size:,} bytes")
 
 
-def said(address: str) -> str:
-    """An address in a sentence, without a name, a password or a query, which may be signed; where
-    the hosts are limited, without the hub's address.
+def printable_address(address: str) -> str:
+    """An address for messages: without name, password and query, which may be signed.
+
+    Where hosts are limited, the hub's own address is left out too.
     """
     if access().hosts is not None:
         address = address.removeprefix(f"{endpoint()}/").replace("/resolve/main/", "/", 1)

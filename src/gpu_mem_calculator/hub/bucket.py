@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .bounds import Allowance, HubError, MissingFileError, said
+from .bounds import Allowance, HubError, MissingFileError, printable_address
 from .reader import MOST_JSON, Read
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Bucket:
             )  # fmt: skip
         return self._store
 
-    def whole(self, file: str) -> bytes:
+    def read_all(self, file: str) -> bytes:
         """All bytes of a file of at most MOST_JSON bytes."""
         where = self.where(file)
         with self._sentences(where):
@@ -166,7 +166,7 @@ class Bucket:
         code = match[1] if match else ""
         if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
             return MissingFileError(f"{where}: {ABSENT}")
-        at = f" at {said(self.endpoint)}" if self.endpoint else ""
+        at = f" at {printable_address(self.endpoint)}" if self.endpoint else ""
         if type(error).__name__ == PANIC:
             return HubError(f"{where}: obstore cannot ask the storage{at}; check AWS_* variables")
         if code in WORDS:

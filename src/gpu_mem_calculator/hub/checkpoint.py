@@ -1,4 +1,4 @@
-"""A model's config and the tensors of its checkpoint, out of a folder of whatever kind."""
+"""A model's config, and the tensors of its checkpoint, from a folder of any kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from .bounds import HubError, MissingFileError
 from .gguf_config import gguf_config
 from .headers import CheckpointTensor, GgufHeader, gguf, safetensors
-from .names import climbs
+from .names import leaves_folder
 from .reader import Folder
 
 CONFIG, INDEX, ONE = "config.json", "model.safetensors.index.json", "model.safetensors"
@@ -24,40 +24,47 @@ POINTER = b"version https://git-lfs"
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
-    """What was found. `tensors` is empty where there is a config only, or headers were not asked
-    for.
+    """A model that was read.
+
+    - `tensors`: empty where there is a config only, or headers were not requested
+    - `form`: "safetensors" or "gguf"
+    - `source`: where it was, in words
     """
 
     title: str
     config: dict[str, Any]
     tensors: tuple[CheckpointTensor, ...] = ()
-    form: str = ""  # safetensors or gguf
-    source: str = ""  # where it was, in words
+    form: str = ""
+    source: str = ""
 
 
-def described(folder: Folder, title: str, source: str, file: str = CONFIG) -> Checkpoint:
-    """The model of a config.json."""
-    config = json_object(folder.whole(file), folder.where(file))
+def read_config(folder: Folder, title: str, source: str, file: str = CONFIG) -> Checkpoint:
+    """The model of a config.json, without tensors."""
+    config = json_object(folder.read_all(file), folder.where(file))
     return Checkpoint(title=title, config=config, form="safetensors", source=source)
 
 
-def weighed(found: Checkpoint, folder: Folder) -> Checkpoint:
-    """The same with its tensors, where all of its safetensors files are there."""
+def with_tensors(checkpoint: Checkpoint, folder: Folder) -> Checkpoint:
+    """The same with its tensors, where none of its safetensors files is missing."""
     try:
-        return replace(found, tensors=_tensors(folder, _shards(folder)))
+        return replace(checkpoint, tensors=_tensors(folder, _shards(folder)))
     except MissingFileError:
-        return found  # an older checkpoint, or part of one: the architecture says how large it is
+        return checkpoint  # an older or partial checkpoint: sizes follow from the architecture
 
 
-def from_gguf(folder: Folder, file: str, source: str) -> Checkpoint:
-    """The model of a GGUF file: its header says all, with those of its other parts."""
+def read_gguf(folder: Folder, file: str, source: str) -> Checkpoint:
+    """The model of a GGUF file, from its header and those of its other parts."""
     where = folder.where(file)
-    found = gguf(folder.reader(file), where)
-    found = GgufHeader(found.metadata, (*found.tensors, *_other_parts(folder, file, found)))
+    first = gguf(folder.reader(file), where)
+    header = GgufHeader(first.metadata, (*first.tensors, *_other_parts(folder, file, first)))
     title = file.rpartition("/")[2].removesuffix(".gguf")
-    return Checkpoint(title=str(found.metadata.get("general.name") or title), form="gguf",
-                      config=gguf_config(found, where), tensors=found.tensors,
-                      source=source)  # fmt: skip
+    return Checkpoint(
+        title=str(header.metadata.get("general.name") or title),
+        form="gguf",
+        config=gguf_config(header, where),
+        tensors=header.tensors,
+        source=source,
+    )
 
 
 def _other_parts(folder: Folder, file: str, first: GgufHeader) -> Iterator[CheckpointTensor]:
@@ -75,9 +82,9 @@ def _other_parts(folder: Folder, file: str, first: GgufHeader) -> Iterator[Check
 
 
 def _shards(folder: Folder) -> list[str]:
-    """The files of a checkpoint: those that its index names, or the only one."""
+    """The files of a checkpoint: those in its index, or the only one."""
     try:
-        index = folder.whole(INDEX)
+        index = folder.read_all(INDEX)
     except MissingFileError:
         return [ONE]
     files = json_object(index, INDEX).get("weight_map", {})
@@ -85,13 +92,13 @@ def _shards(folder: Folder) -> list[str]:
         raise HubError(f"{INDEX}: it has no 'weight_map'")
     names = sorted({str(file) for file in files.values()})
     for name in names:
-        if SHARD.fullmatch(name) is None or climbs(name):
+        if SHARD.fullmatch(name) is None or leaves_folder(name):
             raise HubError(f"{INDEX}: {name!r} is not a file of its folder")
     return names
 
 
 def _tensors(folder: Folder, files: Sequence[str]) -> tuple[CheckpointTensor, ...]:
-    """Those of all files, a few files at a time; the first that fails ends it for all."""
+    """The tensors of all files, AT_ONCE files in parallel; the first error ends the others."""
 
     def one(file: str) -> tuple[CheckpointTensor, ...]:
         return safetensors(folder.reader(file), file)
@@ -102,7 +109,7 @@ def _tensors(folder: Folder, files: Sequence[str]) -> tuple[CheckpointTensor, ..
 
     threads = ThreadPoolExecutor(AT_ONCE)
     try:
-        return tuple(tensor for found in threads.map(one, files) for tensor in found)
+        return tuple(tensor for tensors in threads.map(one, files) for tensor in tensors)
     except HubError:
         folder.end()
         threads.shutdown(cancel_futures=True)
@@ -112,18 +119,18 @@ def _tensors(folder: Folder, files: Sequence[str]) -> tuple[CheckpointTensor, ..
 
 
 def json_object(data: bytes, where: str) -> dict[str, Any]:
-    """What a file holds; anything else is a sentence."""
+    """The JSON object in `data`; a HubError for anything else."""
     try:
-        found = json.loads(data)
+        content = json.loads(data)
     except (ValueError, RecursionError):
-        raise HubError(f"{where}: {_instead(data)}") from None
-    if not isinstance(found, dict):
+        raise HubError(f"{where}: {_describe_content(data)}") from None
+    if not isinstance(content, dict):
         raise HubError(f"{where}: not a JSON object")
-    return found
+    return content
 
 
-def _instead(data: bytes) -> str:
-    """What is there where JSON should be."""
+def _describe_content(data: bytes) -> str:
+    """What a file contains that is not JSON, in words."""
     if data.lstrip()[:1] == b"<":
         return "a web page and not JSON; a proxy or a login page answers, or the address is wrong"
     if data.startswith(POINTER):

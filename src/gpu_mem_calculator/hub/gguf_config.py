@@ -35,7 +35,7 @@ KEYS = {
     "ssm.state_size": "state_size", "ssm.conv_kernel": "conv_kernel", "ssm.group_count": "n_groups",
 }  # fmt: skip
 LATENT_ONLY = ("qk_rope_head_dim", "v_head_dim", "kv_lora_rank", "q_lora_rank")
-# Where transformers calls a size otherwise.
+# Sizes that transformers names differently, by family.
 RENAMED = {
     "mixtral": {"num_experts": "num_local_experts"},
     "gpt_oss": {"num_experts": "num_local_experts"},
@@ -44,16 +44,16 @@ RENAMED = {
 
 
 def gguf_config(file: GgufHeader, where: str) -> dict[str, Any]:
-    """The config.json that the file was made from, as far as sizes go."""
+    """The config.json of the model in a GGUF file, with its sizes only."""
     name = str(file.metadata.get("general.architecture"))
     if name not in FAMILIES:
         raise HubError(f"{where}: GGUF architecture {name!r} is not known here; give the model's "
                        "config.json instead")  # fmt: skip
     family = FAMILIES[name]
-    sizes = {ours: file.metadata[f"{name}.{key}"] for key, ours in KEYS.items()
+    sizes = {config_key: file.metadata[f"{name}.{key}"] for key, config_key in KEYS.items()
              if file.metadata.get(f"{name}.{key}") is not None}  # fmt: skip
-    needed = ("block_count", "embedding_length")
-    missing = [key for key in needed if KEYS[key] not in sizes]
+    required = ("block_count", "embedding_length")
+    missing = [key for key in required if KEYS[key] not in sizes]
     if missing:
         raise HubError(f"{where}: its header has no {name}.{missing[0]}, which every model has")
     if name == "llama" and sizes.get("num_experts"):

@@ -1,7 +1,7 @@
 """The tensors of a checkpoint, from the headers of its files.
 
 safetensors: eight bytes with the length of a JSON object, and that object. GGUF (ggml's
-docs/gguf.md, versions 2 and 3): magic, version, counts, metadata, then a record a tensor.
+docs/gguf.md, versions 2 and 3): magic, version, counts, metadata, then one record for each tensor.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .bounds import HubError
 from .reader import Read
 
 SAFETENSORS_MOST = 100 * MIB  # the format's own limit
-CHUNK, MOST = MIB, GIB  # bytes read at once; no text or list of a header is larger
+CHUNK, MOST = MIB, GIB  # bytes of one read; the largest text or list of a header
 DEEPEST = 8  # lists in lists
-MOST_DIMS, GGUF_DIMS = 64, 4  # of a tensor: torch's, and ggml's own limit
+MOST_DIMS, GGUF_DIMS = 64, 4  # of a tensor: the limits of torch and of ggml
 MAGIC = b"GGUF"
 # GGUF's value types: struct codes of the plain ones, by number.
 PLAIN = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -33,7 +33,7 @@ INDICES = ("I64", "U64", "BOOL")
 
 
 class CheckpointTensor(Struct, frozen=True):
-    """One tensor of a checkpoint: name, type as the file says it, shape, bytes."""
+    """One tensor of a checkpoint: name, type as the file names it, shape, bytes."""
 
     name: str
     dtype: str
@@ -42,16 +42,15 @@ class CheckpointTensor(Struct, frozen=True):
 
     @property
     def cast_elements(self) -> int:
-        """Elements of a plain floating-point weight, which is loaded in the server's dtype.
-
-        Whatever is quantized, and the scales beside it, stays as it is.
+        """Elements of a floating-point weight, which a server casts to its dtype; 0 for quantized
+        weights and their scales, which stay as they are.
         """
         plain = self.dtype in FLOATS and not any(word in self.name for word in SCALES)
         return prod(self.shape) if plain else 0
 
     @property
     def elements(self) -> tuple[int, int]:
-        """Fewest and most parameters that it may hold; scales and indices are none."""
+        """The least and the most parameters that it may hold; scales and indices hold none."""
         if self.dtype in INDICES or any(word in self.name for word in SCALES):
             return 0, 0
         if self.dtype in PACKED:
@@ -74,24 +73,24 @@ def safetensors(read: Read, where: str) -> tuple[CheckpointTensor, ...]:
 
 
 def _row(name: str, dtype: str, shape: list[int], data_offsets: list[int]) -> CheckpointTensor:
-    """A tensor of a safetensors file; what is not as the format has it is a ValueError."""
+    """A tensor of a safetensors header; a ValueError where the format does not allow it."""
     start, end = data_offsets
     sizes = (*shape, start, end)
-    whole = all(isinstance(size, int) and 0 <= size < 2**63 for size in sizes)
-    if not (whole and isinstance(dtype, str) and start <= end and len(shape) <= MOST_DIMS):
+    valid = all(isinstance(size, int) and 0 <= size < 2**63 for size in sizes)
+    if not (valid and isinstance(dtype, str) and start <= end and len(shape) <= MOST_DIMS):
         raise ValueError(name)
     return CheckpointTensor(name, dtype, tuple(shape), end - start)
 
 
 class GgufHeader(Struct, frozen=True):
-    """A GGUF file's metadata and tensors; long arrays (the tokens) are left out."""
+    """A GGUF file's metadata and tensors; arrays of over 4,096 values (the tokens) are None."""
 
     metadata: dict[str, Any]
     tensors: tuple[CheckpointTensor, ...]
 
 
 class _GgufParser:
-    """A GGUF header, read on in steps of a MiB."""
+    """Parses a GGUF header; `have` are the bytes read so far, in chunks of at least a MiB."""
 
     def __init__(self, read: Read, where: str) -> None:
         self.read, self.where, self.at, self.have = read, where, 0, bytearray()
@@ -104,9 +103,9 @@ class _GgufParser:
             if not more:
                 raise HubError(f"{self.where}: its GGUF header ends too early")
             self.have += more
-        found = bytes(self.have[self.at : self.at + count])
+        data = bytes(self.have[self.at : self.at + count])
         self.at += count
-        return found
+        return data
 
     def number(self, code: str) -> Any:
         return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
@@ -125,34 +124,34 @@ class _GgufParser:
         if inner in PLAIN and count > 4096:
             self.take(count * struct.calcsize(f"<{PLAIN[inner]}"))
             return None
-        found = [self.value(inner, depth + 1) for _ in range(count)]
-        return found if count <= 4096 else None
+        values = [self.value(inner, depth + 1) for _ in range(count)]
+        return values if count <= 4096 else None
 
 
 def gguf(read: Read, where: str) -> GgufHeader:
     """The header of a GGUF file."""
-    walk = _GgufParser(read, where)
-    if walk.take(4) != MAGIC:
+    parser = _GgufParser(read, where)
+    if parser.take(4) != MAGIC:
         raise HubError(f"{where}: not a GGUF file")
-    version = walk.number("I")
+    version = parser.number("I")
     if version not in (2, 3):
         raise HubError(f"{where}: GGUF version {version} is not known; versions 2 and 3 are")
-    num_tensors, num_values = walk.number("Q"), walk.number("Q")
+    num_tensors, num_values = parser.number("Q"), parser.number("Q")
     metadata = {}
     for _ in range(num_values):
-        name = walk.text()
-        metadata[name] = walk.value(walk.number("I"))
-    return GgufHeader(metadata, tuple(_tensor(walk) for _ in range(num_tensors)))
+        name = parser.text()
+        metadata[name] = parser.value(parser.number("I"))
+    return GgufHeader(metadata, tuple(_tensor(parser) for _ in range(num_tensors)))
 
 
-def _tensor(walk: _GgufParser) -> CheckpointTensor:
-    name = walk.text()
-    dims = walk.number("I")
+def _tensor(parser: _GgufParser) -> CheckpointTensor:
+    name = parser.text()
+    dims = parser.number("I")
     if dims > GGUF_DIMS:
-        raise HubError(f"{walk.where}: its GGUF header is broken")
-    shape = tuple(walk.number("Q") for _ in range(dims))
-    kind = walk.number("I")
-    walk.number("Q")  # where its data is
+        raise HubError(f"{parser.where}: its GGUF header is broken")
+    shape = tuple(parser.number("Q") for _ in range(dims))
+    kind = parser.number("I")
+    parser.number("Q")  # the offset of its data
     if kind not in NUMBERS:
-        raise HubError(f"{walk.where}: tensor {name!r} has ggml type {kind}, which is not known")
+        raise HubError(f"{parser.where}: tensor {name!r} has ggml type {kind}, which is not known")
     return CheckpointTensor(name, NUMBERS[kind], shape, bytes_of(NUMBERS[kind], prod(shape)))

@@ -1,4 +1,4 @@
-"""What a model's name spells: a model on the hub, one of its pages, an address, a bucket."""
+"""What a model's name can be: a model on the hub, one of its pages, an address, a bucket."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from .access import HUB, access, endpoint
-from .bounds import NO_LOGIN, HubError, said
+from .bounds import NO_LOGIN, HubError, printable_address
 
 HUB_NAME = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?:/([\w./-]+\.gguf))?", re.ASCII)
 REVISION = re.compile(r"\w[\w.+/-]{0,254}", re.ASCII)
-PLAIN = re.compile(r"[^\x00-\x20\x7f\\]+")  # what an address is made of
+PLAIN = re.compile(r"[^\x00-\x20\x7f\\]+")  # characters of an address
 SCHEMES = ("s3://", "http://", "https://")
 PAGES = ("tree", "blob", "resolve", "raw")
 OTHER_KINDS = ("datasets", "spaces", "api", "docs", "papers", "collections")
@@ -28,29 +28,29 @@ class HubName(Struct, frozen=True):
 
     @property
     def spelled(self) -> str:
-        """As it is typed."""
+        """The name as a user types it."""
         name = f"{self.model}/{self.file}" if self.file else self.model
         return name if self.revision == MAIN else f"{name}@{self.revision}"
 
 
-def climbs(path: str) -> bool:
-    """Whether a path may lead out of its folder."""
+def leaves_folder(path: str) -> bool:
+    """Whether a path has parts that may lead out of its folder."""
     return any(part in ("", ".", "..") for part in path.split("/"))
 
 
 def is_revision(text: str) -> bool:
     """Whether a text can be a branch, a tag or a commit."""
-    return REVISION.fullmatch(text) is not None and not climbs(text)
+    return REVISION.fullmatch(text) is not None and not leaves_folder(text)
 
 
 def hub_name(name: str) -> HubName | None:
-    """`owner/model`, or a GGUF file in one, each with `@revision` behind it where it has one.
+    """`owner/model` or `owner/model/FILE.gguf`, optionally followed by `@revision`; else None.
 
-    Where hosts are given, it is the model.
+    Where hosts are limited, a file is not accepted.
     """
     path, sign, revision = name.partition("@")
     match = HUB_NAME.fullmatch(path)
-    if match is None or climbs(path) or (sign and not is_revision(revision)):
+    if match is None or leaves_folder(path) or (sign and not is_revision(revision)):
         return None
     if match[2] and access().hosts is not None:
         return None
@@ -63,17 +63,17 @@ def is_hub_name(name: str) -> bool:
 
 
 def is_address(name: str) -> bool:
-    """Whether a name spells out where it lies, and may."""
+    """Whether a name is an address or a bucket, and those may be read."""
     return access().addresses and name.lower().startswith(SCHEMES)
 
 
 def shown(name: str) -> str:
-    """A name in a sentence or a title: without what an address may have that is secret."""
-    return said(name) if name.lower().startswith(SCHEMES) else name
+    """A name for messages and titles: an address is written without its secrets."""
+    return printable_address(name) if name.lower().startswith(SCHEMES) else name
 
 
-def checked(address: str) -> str:
-    """An address that can be asked for; else a sentence."""
+def check_address(address: str) -> str:
+    """The address itself; a HubError where no request can be made to it."""
     if PLAIN.fullmatch(address) is None:
         raise HubError("an address has no spaces or backslashes; write a space as %20")
     try:
@@ -89,10 +89,11 @@ def checked(address: str) -> str:
 
 
 def page(address: str) -> str | None:
-    """The name that one of the hub's own pages has: its model, or a file of it; None where the
-    address is another's.
+    """The hub name of one of the hub's own pages: of its model, or of a file in it.
+
+    None where the address is not a page of the hub.
     """
-    parts = urlsplit(checked(address))
+    parts = urlsplit(check_address(address))
     hub = f"{parts.scheme.lower()}://{parts.netloc.lower()}"
     if hub not in (HUB, "https://hf.co", "https://www.huggingface.co", endpoint().lower()):
         return None
@@ -106,7 +107,7 @@ def page(address: str) -> str | None:
     if file and file != "config.json" and not file.endswith(".gguf"):
         raise HubError("of the hub's files config.json and GGUF files are read; give one of them, "
                        "or owner/model")  # fmt: skip
-    found = HubName(model, "" if file == "config.json" else file, revision).spelled
-    if hub_name(found) is None:
+    name = HubName(model, "" if file == "config.json" else file, revision).spelled
+    if hub_name(name) is None:
         raise HubError("it is not a model's page; give its name as owner/model")
-    return found
+    return name

@@ -1,8 +1,9 @@
-"""Whom a request reaches: a host's name is looked up once, judged, and that address connected to.
+"""Which IP addresses a request may reach: a host's name is resolved once, the address is checked,
+and that address is connected to.
 
-So neither a name nor a redirect can lead inside: not to this machine, its network or its cloud's
-metadata. The host that HF_ENDPOINT names may be there, as mirrors are, and on a command line
-whichever host its user asks first.
+So neither a name nor a redirect can reach this machine, its network or its cloud's metadata. Two
+hosts may be on a private network: that of HF_ENDPOINT, which may be a mirror, and on the command
+line the first host of a request.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, Request
 
 from .access import access, endpoint
-from .bounds import HubError, said
+from .bounds import HubError, printable_address
 
 PORTS = {"http": 80, "https": 443}
 NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def origin(address: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port of an address: who answers there."""
+    """Scheme, host and port of an address."""
     parts = urlsplit(address)
     return parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme)
 
 
 def is_link_local(address: str) -> bool:
-    """Whether an IP address is link-local, also where another wraps it."""
-    return _wrapped(ip_address(address)).is_link_local
+    """Whether an IP address, or the IPv4 address embedded in it, is link-local."""
+    return _embedded_ipv4(ip_address(address)).is_link_local
 
 
-def _wrapped(place: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that an IPv6 address stands for; else the address itself."""
+def _embedded_ipv4(place: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address that is embedded in an IPv6 address; else the address itself."""
     if not isinstance(place, IPv6Address):
         return place
     if place in NAT64:
@@ -45,63 +46,67 @@ def _wrapped(place: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the internet's, also where another wraps it."""
-    place = _wrapped(ip_address(address))
+    """Whether an IP address, or the IPv4 address embedded in it, is public."""
+    place = _embedded_ipv4(ip_address(address))
     if isinstance(place, IPv6Address) and (place.is_site_local or place.teredo is not None):
         return False
     return place.is_global and not place.is_multicast
 
 
-class Way:
-    """Where a request began, and what its redirects may therefore reach."""
+class RequestRoute:
+    """The first address of a request, and what its redirects may reach.
+
+    `inside`: whether the first host is on a private network; None until it is connected to.
+    """
 
     def __init__(self, address: str) -> None:
         self.start = address
-        self.inside: bool | None = None  # whether the first host is; None until it is connected
+        self.inside: bool | None = None
 
-    def check(self, host: str, port: int | None, places: list[str]) -> None:
-        """Raise a sentence where a host's IP addresses may not be connected to.
+    def check(self, host: str, port: int | None, addresses: list[str]) -> None:
+        """Raise a HubError where a host's IP addresses may not be connected to.
 
-        On a command line the first host may be anywhere. Where it is on a private network, as a
-        mirror may be, its redirects may stay there, but for link-local addresses: a cloud's
-        metadata is at one.
+        On the command line the first host may be anywhere. If it is on a private network, as a
+        mirror may be, redirects may stay there, but not at link-local addresses: a cloud's metadata
+        is at one.
         """
-        public, here = all(map(is_public, places)), (host.lower(), port)
+        public, peer = all(map(is_public, addresses)), (host.lower(), port)
         if access().hosts is not None:
-            named = bool(os.environ.get("HF_ENDPOINT")) and origin(endpoint())[1:] == here
-            if not named and not public:
+            configured = bool(os.environ.get("HF_ENDPOINT")) and origin(endpoint())[1:] == peer
+            if not configured and not public:
                 raise HubError(
                     "the hub has it on a host that lies inside, and this service asks none"
                 )
             return
-        start = origin(self.start)[1:] == here
-        if start and self.inside is None:  # once: a name server may change its mind
+        start = origin(self.start)[1:] == peer
+        if start and self.inside is None:  # once: a name server may answer differently later
             self.inside = not public
-        elif not public and not (self.inside and (start or not any(map(is_link_local, places)))):
+        elif not public and not (self.inside and (start or not any(map(is_link_local, addresses)))):
+            where = printable_address(self.start)
             raise HubError(
-                f"{said(self.start)}: it is redirected to {host}, which is not a public address; "
+                f"{where}: it is redirected to {host}, which is not a public address; "
                 "download the file and give its path"
             )
 
 
-def connected(host: str, port: int, seconds: float | None, way: Way) -> socket.socket:
-    """A connection to a host that may be asked, at an address that may be."""
+def connect_to(host: str, port: int, seconds: float | None, route: RequestRoute) -> socket.socket:
+    """A connection to a host, after its name and its IP addresses have been checked."""
     if not access().reaches(host):
         raise HubError("the hub has it on a host that this service may not ask")
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    way.check(host, port, [str(place[0]) for *_, place in found])
-    failed: OSError = OSError("no address")
-    for family, kind, protocol, _, place in found:
-        made = socket.socket(family, kind, protocol)
+    candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    route.check(host, port, [str(place[0]) for *_, place in candidates])
+    failure: OSError = OSError("no address")
+    for family, kind, protocol, _, place in candidates:
+        connection = socket.socket(family, kind, protocol)
         try:
-            made.settimeout(seconds)
-            made.connect(place)
+            connection.settimeout(seconds)
+            connection.connect(place)
         except OSError as error:
-            made.close()
-            failed = error
+            connection.close()
+            failure = error
         else:
-            return made
-    raise failed
+            return connection
+    raise failure
 
 
 @cache
@@ -112,48 +117,48 @@ def _context() -> ssl.SSLContext:
 
 
 class _CheckedConnection(HTTPConnection):
-    """Plain http to an address that was judged."""
+    """Plain http to a checked address."""
 
-    def __init__(self, *args: Any, way: Way, **rest: Any) -> None:
+    def __init__(self, *args: Any, route: RequestRoute, **rest: Any) -> None:
         super().__init__(*args, **rest)
-        self.way = way
+        self.route = route
 
     def connect(self) -> None:
-        self.sock = connected(self.host, self.port, self.timeout, self.way)
+        self.sock = connect_to(self.host, self.port, self.timeout, self.route)
 
 
 class _CheckedTlsConnection(HTTPSConnection):
-    """The same over TLS: the certificate is the name's."""
+    """The same over TLS; the certificate must be for the host's name."""
 
-    def __init__(self, *args: Any, way: Way, **rest: Any) -> None:
+    def __init__(self, *args: Any, route: RequestRoute, **rest: Any) -> None:
         super().__init__(*args, **rest)
-        self.way = way
+        self.route = route
 
     def connect(self) -> None:
-        made = connected(self.host, self.port, self.timeout, self.way)
-        self.sock = _context().wrap_socket(made, server_hostname=self.host)
+        connection = connect_to(self.host, self.port, self.timeout, self.route)
+        self.sock = _context().wrap_socket(connection, server_hostname=self.host)
 
 
-class WayRequest(Request):
-    """A request that knows the way it is part of."""
+class RoutedRequest(Request):
+    """A request with its route."""
 
-    def __init__(self, address: str, way: Way, headers: dict[str, str]) -> None:
+    def __init__(self, address: str, route: RequestRoute, headers: dict[str, str]) -> None:
         super().__init__(address, headers=headers)
-        self.way = way
+        self.route = route
 
 
-def _way(request: Request) -> Way | None:
-    """The way that a connection is judged by; None through a proxy, which looks names up itself.
+def _route(request: Request) -> RequestRoute | None:
+    """The route by which a connection is checked; None through a proxy, which resolves names.
 
-    An IP address needs no look-up, so a redirect to one is judged here.
+    An IP address needs no resolving, so a redirect to one is checked here.
     """
-    if not isinstance(request, WayRequest):
-        raise TypeError("a request without its way")
+    if not isinstance(request, RoutedRequest):
+        raise TypeError("a request without its route")
     if request.host == urlsplit(request.full_url).netloc:
-        return request.way
+        return request.route
     _, host, port = origin(request.full_url)
     if access().hosts is None and (host == "localhost" or _is_ip(host)):
-        request.way.check(host, port, ["127.0.0.1" if host == "localhost" else host])
+        request.route.check(host, port, ["127.0.0.1" if host == "localhost" else host])
     return None
 
 
@@ -166,20 +171,22 @@ def _is_ip(host: str) -> bool:
 
 
 class CheckedHandler(HTTPHandler):
-    """http requests; a proxy is the operator's, and reached as it is."""
+    """Opens http requests; a proxy is the operator's, and its address is not checked."""
 
     def http_open(self, req: Request) -> HTTPResponse:
-        """Ask."""
-        way = _way(req)
-        return self.do_open(partial(_CheckedConnection, way=way) if way else HTTPConnection, req)
+        """Send a request and return the answer."""
+        route = _route(req)
+        return self.do_open(
+            partial(_CheckedConnection, route=route) if route else HTTPConnection, req
+        )
 
 
 class CheckedTlsHandler(HTTPSHandler):
-    """https requests."""
+    """Opens https requests."""
 
     def https_open(self, req: Request) -> HTTPResponse:
-        """Ask."""
-        way = _way(req)
+        """Send a request and return the answer."""
+        route = _route(req)
         return self.do_open(
-            partial(_CheckedTlsConnection, way=way) if way else HTTPSConnection, req
+            partial(_CheckedTlsConnection, route=route) if route else HTTPSConnection, req
         )

@@ -1,4 +1,4 @@
-"""Bytes of a file a range at a time, and folders of files: on disk, or behind an address."""
+"""Folders of files, on disk or at an address, whose files are read by byte ranges."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from urllib.parse import quote
 
 from ..ledger.units import MIB
 from .access import access
-from .bounds import Allowance, HubError, MissingFileError, said
+from .bounds import Allowance, HubError, MissingFileError, printable_address
 
-Read = Callable[[int, int], bytes]  # offset, how many; fewer come back at the end of the file
+Read = Callable[[int, int], bytes]  # (offset, count) to bytes; fewer at the end of the file
 MOST_JSON = 64 * MIB  # a config or an index is smaller
 
 
 class Folder(Protocol):
-    """Files under one roof, wherever that is."""
+    """A folder of files on disk, on a server or in a bucket."""
 
-    def whole(self, file: str) -> bytes:
-        """A small file; AbsentError where it is not there."""
+    def read_all(self, file: str) -> bytes:
+        """All bytes of a small file; MissingFileError where it does not exist."""
 
     def reader(self, file: str) -> Read:
-        """Ranges of a file; it need not be there before it is read."""
+        """A reader of byte ranges; the file is opened at the first read."""
 
     def where(self, file: str) -> str:
-        """A file in a sentence."""
+        """The file's path or address, for messages."""
 
     def end(self) -> None:
-        """Nothing more is wanted of it."""
+        """Make no further request."""
 
 
 def file_reader(path: Path) -> Read:
-    """Ranges of a file on disk."""
+    """A reader of byte ranges of a file on disk."""
 
     def read(offset: int, count: int) -> bytes:
         if not access().files:
@@ -55,55 +55,55 @@ class LocalFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def whole(self, file: str) -> bytes:
-        """A small file."""
+    def read_all(self, file: str) -> bytes:
+        """All bytes of a file of at most MOST_JSON bytes."""
         data = file_reader(self.path / file)(0, MOST_JSON + 1)
         if len(data) > MOST_JSON:
             raise HubError(f"{self.where(file)}: it is larger than {MOST_JSON:,} bytes")
         return data
 
     def reader(self, file: str) -> Read:
-        """Ranges of a file."""
+        """A reader of byte ranges."""
         return file_reader(self.path / file)
 
     def where(self, file: str) -> str:
-        """Its path."""
+        """The file's path."""
         return str(self.path / file)
 
     def end(self) -> None:
-        """A disk needs no word."""
+        """Do nothing: a disk has no open requests."""
 
 
 class RemoteFolder:
-    """A folder of a server, of whose files each range is a request of its own."""
+    """A folder of a server; each range of a file is one request."""
 
     def __init__(self, address: str, allowance: Allowance, ending: str = "") -> None:
         self.address, self.allowance, self.ending = address, allowance, ending
 
-    def _at(self, file: str) -> str:
+    def _url(self, file: str) -> str:
         return f"{self.address}/{quote(file, '/%')}{self.ending}"
 
-    def whole(self, file: str) -> bytes:
-        """A small file."""
+    def read_all(self, file: str) -> bytes:
+        """All bytes of a file of at most MOST_JSON bytes."""
         from .request import get  # slow to load, and seldom needed
 
-        return get(self._at(file), {}, MOST_JSON, self.allowance)
+        return get(self._url(file), {}, MOST_JSON, self.allowance)
 
     def reader(self, file: str) -> Read:
-        """Ranges of a file."""
+        """A reader of byte ranges."""
 
         def read(offset: int, count: int) -> bytes:
             from .request import get
 
-            asked = {"Range": f"bytes={offset}-{offset + count - 1}"}
-            return get(self._at(file), asked, count, self.allowance)
+            headers = {"Range": f"bytes={offset}-{offset + count - 1}"}
+            return get(self._url(file), headers, count, self.allowance)
 
         return read
 
     def where(self, file: str) -> str:
-        """Its address."""
-        return said(self._at(file))
+        """The file's address, without secrets."""
+        return printable_address(self._url(file))
 
     def end(self) -> None:
-        """No further request, and no waiting for one."""
+        """Make no further request, and stop waiting for one."""
         self.allowance.end()

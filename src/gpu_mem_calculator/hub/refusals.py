@@ -1,4 +1,4 @@
-"""What a server's refusal means, in a sentence that says what to do.
+"""The meaning of a server's refusal, and what to do about it, in one sentence.
 
 The hub names its reasons in X-Error-Code (huggingface_hub 1.33, utils/_http.py).
 """
@@ -13,9 +13,9 @@ from .bounds import HubError, MissingFileError, TemporaryHubError
 from .environment import token
 from .peer import origin
 
-PASSING = (408, 425, 429, 500, 502, 503, 504)
-MOST_WAIT = 30.0  # seconds that a server may ask for
-# Of the hub: without a token, and with one.
+TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
+MOST_WAIT = 30.0  # the longest wait in seconds that a server may ask for
+# Refusals of the hub: the sentence without a token, and with one.
 HUBS: dict[str, tuple[str, str]] = {
     "GatedRepo": (
         "it is gated: accept its terms on its page, and set HF_TOKEN to a token of that account",
@@ -33,25 +33,25 @@ HUBS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 OTHERS = {401: "it wants a login", 403: "it is not open to all", 404: "there is no such file",
           410: "it is gone"}  # fmt: skip
-HIDDEN = "it is not there, or not open to this service"  # whoever asks here has no token to set
+HIDDEN = "it is not there, or not open to this service"  # a service's user has no token to set
 BY_HAND = "download its config.json and give the path"
 
 
 def refusal(answer: Any, address: str, where: str) -> HubError:
-    """The sentence for an answer that is none, as an error of the right kind."""
+    """The error for an answer that is not the file: missing, temporary or lasting."""
     status = int(answer.status)
     if access().hosts is not None and status in (401, 403, 404):
         return (MissingFileError if status == 404 else HubError)(f"{where}: {HIDDEN}")
-    if status in PASSING:
-        return _passing(answer, status, where)
+    if status in TEMPORARY:
+        return _temporary(answer, status, where)
     code = answer.headers.get("X-Error-Code", "")
     if "disabled" in answer.headers.get("X-Error-Message", ""):
         code = "DisabledRepo"
     if origin(address) == origin(endpoint()):
         words = HUBS.get(code) or HUBS.get(str(status))
         if words is not None:
-            found = token()
-            return HubError(f"{where}: {words[bool(found.value)].format(found.source)}")
+            current = token()
+            return HubError(f"{where}: {words[bool(current.value)].format(current.source)}")
         return _plain(status, where, "")
     return _plain(status, where, f"; {BY_HAND}" if status in (401, 403) else "")
 
@@ -61,8 +61,8 @@ def _plain(status: int, where: str, hint: str) -> HubError:
     return kind(f"{where}: {OTHERS.get(status, f'HTTP {status}')}{hint}")
 
 
-def _passing(answer: Any, status: int, where: str) -> HubError:
-    """A server that is busy or broken: it may say how long."""
+def _temporary(answer: Any, status: int, where: str) -> HubError:
+    """The error for a server that is busy or broken, with the wait that it asks for."""
     wait = _retry_after(answer.headers.get("Retry-After", ""))
     if status == 429:
         sentence = f"{where}: the server is asked too often (HTTP 429); try again later"
@@ -74,7 +74,7 @@ def _passing(answer: Any, status: int, where: str) -> HubError:
 
 
 def _retry_after(text: str) -> float:
-    """Seconds: a number of them, or until a date."""
+    """Seconds of a Retry-After header, which is a number or a date; 0 where it is neither."""
     from datetime import UTC, datetime
 
     if text.strip().isascii() and text.strip().isdigit():

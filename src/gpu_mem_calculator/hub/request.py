@@ -1,8 +1,8 @@
-"""One file's bytes from a server: every address on the way is checked, and no other is asked.
+"""One file's bytes from a server; the address of the request and of every redirect is checked.
 
-The token goes to the hub alone, wherever the hub sends a request on to. What may be otherwise in a
-moment is asked again, a few times and later each time. Time is checked between pieces of an
-answer, and each waits SECONDS at most; a name is looked up in the system's own time.
+The token is sent to the hub only, never to a host that the hub redirects to. A temporary error is
+tried again, after a longer pause each time. The time is checked between pieces of an answer, each
+of which may take SECONDS; the system's own timeout applies to name look-ups.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import OpenerDirector, ProxyHandler, getproxies
 
 from .access import access, endpoint
-from .bounds import NO_LOGIN, Allowance, HubError, TemporaryHubError, said
+from .bounds import NO_LOGIN, Allowance, HubError, TemporaryHubError, printable_address
 from .environment import token
-from .peer import CheckedHandler, CheckedTlsHandler, Way, WayRequest, origin
+from .peer import CheckedHandler, CheckedTlsHandler, RequestRoute, RoutedRequest, origin
 from .refusals import refusal
 
 SECONDS = 10
-TRIES, PAUSE = 4, 0.5  # how often, and seconds before the second; each next one is twice as long
+TRIES, PAUSE = 4, 0.5  # tries, and seconds before the second; each pause doubles
 REDIRECTS = 10
 MOVED = (301, 302, 303, 307, 308)
 PIECE = 2**16
@@ -33,11 +33,11 @@ PLAIN_HOST = re.compile(r"([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?", re.ASCII)
 
 
 def get(address: str, headers: dict[str, str], most: int, allowance: Allowance) -> bytes:
-    """The bytes behind an address: all of them, or as many as a range asks for."""
-    where = said(address)
+    """The bytes at an address: all of them, at most `most`, or the range that `headers` name."""
+    where = printable_address(address)
     for tried in range(TRIES):
         try:
-            return _got(address, headers, most, allowance, where)
+            return _get_once(address, headers, most, allowance, where)
         except TemporaryHubError as error:
             pause = max(error.wait, uniform(0.5, 1.0) * PAUSE * 2**tried)
             if tried == TRIES - 1 or pause >= allowance.seconds(where):
@@ -46,31 +46,31 @@ def get(address: str, headers: dict[str, str], most: int, allowance: Allowance) 
     raise AssertionError("the last try returns or raises")
 
 
-def _got(
+def _get_once(
     address: str, headers: dict[str, str], most: int, allowance: Allowance, where: str
 ) -> bytes:
-    """One try, with every redirect."""
-    way = Way(address)
+    """One try, with all its redirects."""
+    route = RequestRoute(address)
     try:
         for _ in range(REDIRECTS + 1):
-            _check(address, way, where)
-            with _answer(address, way, headers, allowance.seconds(where)) as answer:
+            _check(address, route, where)
+            with _answer(address, route, headers, allowance.seconds(where)) as answer:
                 onward = answer.headers.get("Location") if answer.status in MOVED else None
                 if onward is None:
                     ranged = "Range" in headers
                     if ranged and answer.status == 416:
-                        return b""  # behind the end
+                        return b""  # after the end of the file
                     if not 200 <= answer.status < 300:
                         raise refusal(answer, address, where)
                     return _body(answer, ranged, most, allowance, where)
             address = urljoin(address, quote(onward, string.punctuation, "iso-8859-1"))
     except (OSError, ValueError, HTTPException) as error:
-        raise error if isinstance(error, HubError) else _unreached(error, where) from None
+        raise error if isinstance(error, HubError) else _connection_error(error, where) from None
     raise HubError(f"{where}: it is sent on more than {REDIRECTS} times")
 
 
-def _unreached(error: Exception, where: str) -> HubError:
-    """No answer, or not all of one; whether to ask again is a matter of what went wrong."""
+def _connection_error(error: Exception, where: str) -> HubError:
+    """The error for a failed connection: lasting or temporary, depending on its cause."""
     cause = getattr(error, "reason", None) or error
     lasting = isinstance(cause, (ValueError, ssl.SSLCertVerificationError)) or (
         isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN
@@ -81,12 +81,12 @@ def _unreached(error: Exception, where: str) -> HubError:
     return (HubError if lasting else TemporaryHubError)(f"{where}: cannot be reached{why}")
 
 
-def _check(address: str, way: Way, where: str) -> None:
-    """Raise a sentence for an address that may not be asked."""
+def _check(address: str, route: RequestRoute, where: str) -> None:
+    """Raise a HubError for an address that may not be asked."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https"):
         raise HubError(f"{where}: its address begins with {parts.scheme!r}; https is read")
-    if parts.scheme == "http" and urlsplit(way.start).scheme != "http":
+    if parts.scheme == "http" and urlsplit(route.start).scheme != "http":
         raise HubError(f"{where}: it is redirected from https to plain http; https is read")
     if access().hosts is None:
         if "@" in parts.netloc:
@@ -97,11 +97,11 @@ def _check(address: str, way: Way, where: str) -> None:
         raise HubError(f"{where}: the hub has it on a host that this service may not ask")
 
 
-def _answer(address: str, way: Way, headers: dict[str, str], seconds: float) -> Any:
-    """A server's answer, whatever it is."""
-    found = token() if origin(address) == origin(endpoint()) else None
-    own = {"Authorization": f"Bearer {found.value}"} if found and found.value else {}
-    request = WayRequest(address, way, {**headers, **own})
+def _answer(address: str, route: RequestRoute, headers: dict[str, str], seconds: float) -> Any:
+    """A server's answer of any status; the token is sent to the hub only."""
+    bearer = token().value if origin(address) == origin(endpoint()) else ""
+    login = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+    request = RoutedRequest(address, route, {**headers, **login})
     return _opener(tuple(getproxies().items())).open(request, timeout=min(SECONDS, seconds))
 
 
@@ -109,7 +109,7 @@ def _answer(address: str, way: Way, headers: dict[str, str], seconds: float) -> 
 def _opener(proxies: tuple[tuple[str, str], ...]) -> OpenerDirector:
     """An opener for http and https that follows no redirect.
 
-    A proxy that the environment names is used; it then looks up the names that may be asked.
+    A proxy of the environment is used; it then resolves the names of the hosts.
     """
     opener = OpenerDirector()
     for handler in (ProxyHandler(dict(proxies)), CheckedHandler(), CheckedTlsHandler()):
@@ -118,21 +118,21 @@ def _opener(proxies: tuple[tuple[str, str], ...]) -> OpenerDirector:
 
 
 def _body(answer: Any, ranged: bool, most: int, allowance: Allowance, where: str) -> bytes:
-    """An answer's bytes. Fewer than it says it has are no answer."""
+    """An answer's bytes; a TemporaryHubError where they are fewer than its Content-Length."""
     if ranged and answer.status != 206:
         raise HubError(f"{where}: the server sends whole files only; download its header")
     length = answer.headers.get("Content-Length", "")
     wanted = int(length) if length.isascii() and length.isdigit() else None
     if not ranged and (wanted or 0) > most:
         raise HubError(f"{where}: it is larger than {most:,} bytes")
-    found = bytearray()
-    while len(found) < most:
-        piece = answer.read1(min(PIECE, most - len(found)))
+    data = bytearray()
+    while len(data) < most:
+        piece = answer.read1(min(PIECE, most - len(data)))
         if not piece:
             break
-        found += piece
+        data += piece
         allowance.take(len(piece), where)
         allowance.seconds(where)
-    if wanted is not None and len(found) < min(wanted, most):
-        raise TemporaryHubError(f"{where}: it ends after {len(found):,} of {wanted:,} bytes")
-    return bytes(found)
+    if wanted is not None and len(data) < min(wanted, most):
+        raise TemporaryHubError(f"{where}: it ends after {len(data):,} of {wanted:,} bytes")
+    return bytes(data)

@@ -1,4 +1,4 @@
-"""A run file as the torch program that it describes: what `trace` and `measure` run.
+"""A run file as the torch program that it describes, which `trace` and `measure` run.
 
-The only rooms that know torch are this one and those two; nothing else imports them.
+Only these three packages import torch.
 """

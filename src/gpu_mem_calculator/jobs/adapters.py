@@ -1,4 +1,4 @@
-"""LoRA adapters on a frozen model, as PEFT makes them."""
+"""LoRA adapters on a frozen model, made by PEFT."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .model import build, import_extra, recompute
 
 
 def add_adapters(job: Job, model: Any = None) -> Any:
-    """A frozen model with trainable adapters; `model` where it is there already."""
+    """The run's model, frozen, with trainable adapters; built here unless `model` is given."""
     run = job.resolved.run
     assert run.adapter is not None
     if model is not None:

@@ -11,38 +11,38 @@ BROADCAST_BYTES = 250 * MIB  # DistributedDataParallel.broadcast_bucket_size
 
 
 def wrap_ddp(job: Job, model: Any) -> Any:
-    """The model in DDP's wrapper."""
+    """The model in DistributedDataParallel; over a fake process group with hooks in its place."""
     import torch
 
     view = job.resolved.run.options["gradient_as_bucket_view"]
     wrap = torch.nn.parallel.DistributedDataParallel
     if job.world.process_group != FAKE:
-        here = [torch.cuda.current_device()]
-        return wrap(model, device_ids=here, gradient_as_bucket_view=view)
+        device = [torch.cuda.current_device()]
+        return wrap(model, device_ids=device, gradient_as_bucket_view=view)
     _broadcast_parameters(model)
-    found = wrap(model, init_sync=False, gradient_as_bucket_view=view)
+    wrapped = wrap(model, init_sync=False, gradient_as_bucket_view=view)
     sent: list[list[Any]] = []  # the buckets of each micro-batch
-    found.register_comm_hook(None, _all_reduce_hook(sent))
-    found.register_forward_pre_hook(lambda *_: _before_forward(found, sent))
-    return found
+    wrapped.register_comm_hook(None, _all_reduce_hook(sent))
+    wrapped.register_forward_pre_hook(lambda *_: _before_forward(wrapped, sent))
+    return wrapped
 
 
-def _before_forward(found: Any, sent: list[list[Any]]) -> None:
-    """Let go of what was sent before the last micro-batch, or in the last step; make buckets anew.
+def _before_forward(wrapped: Any, sent: list[list[Any]]) -> None:
+    """Free the buckets sent before the last micro-batch, or in the last step; rebuild the buckets.
 
-    NCCL's tensors go with the first collective after its watchdog has looked, every 100 ms (torch
-    2.11 ProcessGroupNCCL.cpp workEnqueue, shelvesToUnstash_), so as a rule not in the micro-batch
+    NCCL's tensors are freed by the first collective after its watchdog has run, every 100 ms (torch
+    2.11 ProcessGroupNCCL.cpp workEnqueue, shelvesToUnstash_), so usually not in the micro-batch
     that follows.
     """
-    begins = all(p.grad is None for p in found.parameters())
-    del sent[: len(sent) if begins else -1]
-    _rebuild_in_backward_order(found.reducer)
+    step_begins = all(p.grad is None for p in wrapped.parameters())
+    del sent[: len(sent) if step_begins else -1]
+    _rebuild_in_backward_order(wrapped.reducer)
 
 
 def _rebuild_in_backward_order(reducer: Any) -> None:
-    """Make the buckets anew in the order of the first backward, as DDP's forward does next.
+    """Rebuild the buckets in the order of the first backward, as DDP's forward would.
 
-    Ranks agree on that order through a tensor of indices that they read: a real one.
+    Ranks agree on that order through a tensor of indices that they read: it must be a real one.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensor
@@ -68,8 +68,8 @@ def _rebuild_in_backward_order(reducer: Any) -> None:
 
 
 def _broadcast_parameters(model: Any) -> None:
-    """What DDP does first with every parameter, less its look at the shapes of the other ranks,
-    which a fake group cannot answer.
+    """DDP's first broadcast of every parameter, without its check of the other ranks' shapes, which
+    a fake group cannot answer.
     """
     import torch.distributed as dist
     from torch.distributed.utils import _sync_module_states
@@ -78,18 +78,18 @@ def _broadcast_parameters(model: Any) -> None:
 
 
 def _all_reduce_hook(sent: list[list[Any]]) -> Any:
-    """A hook for the all-reduce of a bucket, which a fake group answers with nothing."""
+    """A hook that replaces the all-reduce of a bucket; it adds the bucket to `sent`."""
     import torch
     import torch.distributed as dist
 
     def hook(state: Any, bucket: Any) -> Any:
-        done: Any = torch.futures.Future()
+        future: Any = torch.futures.Future()
         if bucket.index() == 0:
             sent.append([])
         sent[-1].append(bucket.buffer())
-        done.set_result(bucket.buffer())
-        return done
+        future.set_result(bucket.buffer())
+        return future
 
-    # DDP asks for these types as objects
+    # DDP checks these annotations, as types
     hook.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[torch.Tensor]}
     return hook

@@ -1,4 +1,4 @@
-"""DeepSpeed's own engine: ZeRO 0 to 3 with offload, as `deepspeed.initialize` sets it up."""
+"""DeepSpeed's engine: ZeRO-0 to ZeRO-3 with offload, set up by `deepspeed.initialize`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .job import NCCL, Job
 from .model import hf_config, import_extra, inputs, layers, loss_of, recompute, recompute_module
 
 LEARNING_RATE = 1e-5
-SWAP_ELEMENTS = 100_000_000  # of one of the buffers that parameters on NVMe pass through
-# The optimizer's name in DeepSpeed's JSON, and what it is given beside the learning rate.
+SWAP_ELEMENTS = 100_000_000  # of one of the buffers through which parameters on NVMe pass
+# Optimizer -> its name in DeepSpeed's JSON, and its parameters besides the learning rate.
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("AdamW", {}),
     "adam": ("Adam", {"adam_w_mode": False}),
@@ -25,7 +25,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd_momentum": ("SGD", {"momentum": 0.9}),
     "lion": ("Lion", {}),
 }
-# Options that go into "zero_optimization" under their own names.
+# Options that have the same name in "zero_optimization".
 ZERO_KEYS = (
     "reduce_bucket_size", "allgather_bucket_size", "overlap_comm", "contiguous_gradients",
     "stage3_prefetch_bucket_size", "stage3_max_live_parameters", "stage3_max_reuse_distance",
@@ -36,7 +36,7 @@ CHECKPOINT_KEYS = ("partition_activations", "cpu_checkpointing")
 
 
 def config_json(job: Job, nvme_path: str = "") -> dict[str, Any]:
-    """The JSON that DeepSpeed is given: every option of the run file under DeepSpeed's name."""
+    """DeepSpeed's JSON: every option of the run file under DeepSpeed's name."""
     run = job.resolved.run
     batch, steps = int(run.batch), int(run.micro_batches)
     clipping = job.file.training.gradient_clipping
@@ -64,19 +64,19 @@ def _option(run: Run, name: str) -> Any:
 
 
 def _zero(run: Run, nvme_path: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"stage": int(_option(run, "zero_stage"))}
-    found |= {key: value for key in ZERO_KEYS if (value := _option(run, key)) is not None}
+    section: dict[str, Any] = {"stage": int(_option(run, "zero_stage"))}
+    section |= {key: value for key in ZERO_KEYS if (value := _option(run, key)) is not None}
     for key in ("offload_optimizer", "offload_param"):
         place = _option(run, key)
         if place != "none":
-            found[key] = {"device": place, "pin_memory": bool(_option(run, "pin_memory"))}
+            section[key] = {"device": place, "pin_memory": bool(_option(run, "pin_memory"))}
             if place == "nvme":
-                found[key]["nvme_path"] = nvme_path
-    return found
+                section[key]["nvme_path"] = nvme_path
+    return section
 
 
 def _optimizer(run: Run) -> dict[str, Any]:
-    """FusedAdam, FusedLion or their CPU versions unless torch's own is asked for.
+    """FusedAdam, FusedLion or their CPU versions, unless the run chooses torch's.
 
     runtime/engine.py:2380: `torch_adam` is torch's Adam, whose default on a GPU is foreach.
     """
@@ -90,24 +90,30 @@ def _optimizer(run: Run) -> dict[str, Any]:
 
 
 def refusals(job: Job) -> list[str]:
-    """What the estimate knows and a program cannot run, one sentence each."""
+    """A sentence for each choice that is estimated but cannot be run."""
     run = job.resolved.run
-    found = []
+    problems = []
     if run.mesh.pp > 1:
-        found.append(f"parallelism.pipeline_parallel_size={run.mesh.pp}: DeepSpeed's pipeline is "
-                     "estimated but not run here; set it to 1")  # fmt: skip
+        problems.append(
+            f"parallelism.pipeline_parallel_size={run.mesh.pp}: DeepSpeed's pipeline is "
+            "estimated but not run here; set it to 1"
+        )
     shard = -(-run.arch.largest_weight // int(run.mesh.dp))
     if _option(run, "offload_param") == "nvme" and shard > SWAP_ELEMENTS:
-        found.append(f"engine.offload_param='nvme': a shard of {shard} elements is larger than the "
-                     f"swap buffers of {SWAP_ELEMENTS}; use more ranks or 'cpu'")  # fmt: skip
+        problems.append(
+            f"engine.offload_param='nvme': a shard of {shard} elements is larger than the "
+            f"swap buffers of {SWAP_ELEMENTS}; use more ranks or 'cpu'"
+        )
     if run.reentrant and any(_option(run, key) for key in CHECKPOINT_KEYS):
-        found.append("training.checkpoint_reentrant=true: deepspeed.checkpointing is reentrant by "
-                     "itself; leave it out")  # fmt: skip
-    return found
+        problems.append(
+            "training.checkpoint_reentrant=true: deepspeed.checkpointing is reentrant by "
+            "itself; leave it out"
+        )
+    return problems
 
 
 def train(job: Job) -> None:
-    """Build, initialize, and step as often as the world asks; a mark at the end of every phase."""
+    """Build, initialize, and run the world's number of steps; marks the end of every phase."""
     problems = refusals(job)
     if problems:
         raise InputError(problems)
@@ -127,10 +133,10 @@ def train(job: Job) -> None:
 
 
 def _step(job: Job, engine: Any, batch: Any, name: str) -> None:
-    """Every micro-batch: forward, backward, and DeepSpeed's step, which counts them itself."""
+    """Every micro-batch: forward, backward, and DeepSpeed's step, which counts micro-batches."""
     for micro in range(int(job.resolved.run.micro_batches)):
-        given = inputs(job, batch)
-        loss = loss_of(engine(**given) if isinstance(given, dict) else engine(*given))
+        arguments = inputs(job, batch)
+        loss = loss_of(engine(**arguments) if isinstance(arguments, dict) else engine(*arguments))
         job.world.mark(f"{name}.a{micro}.fwd")
         engine.backward(loss)
         del loss
@@ -142,8 +148,8 @@ def _step(job: Job, engine: Any, batch: Any, name: str) -> None:
 def start(job: Job) -> None:
     """Start torch's process group and DeepSpeed's view of it.
 
-    Under a launcher the group is real. Otherwise the fake group plays one rank of a job of the
-    whole size; DeepSpeed then finds a group that is there already.
+    Under a launcher the group is real. Otherwise a fake group plays one rank of a job of the whole
+    size, and DeepSpeed uses it.
     """
     deepspeed = import_extra("deepspeed", "measure")
     if job.world.process_group == NCCL and "RANK" in os.environ:
@@ -159,14 +165,14 @@ def start(job: Job) -> None:
         os.environ.setdefault("DS_SKIP_CUDA_CHECK", "1")
     fake_group(rank, ranks)
     deepspeed.init_distributed(dist_backend="fake", auto_mpi_discovery=False, verbose=False)
-    # ZeRO-3 compares lists with rank 0's, which a fake group does not send.
+    # ZeRO-3 compares lists with those of rank 0, which a fake group does not send.
     lists: Any = import_extra("deepspeed.runtime.zero.utils", "measure")
     lists.get_lst_from_rank0, lists.assert_lst_len_same_as_other_ranks = list, len
 
 
 @contextmanager
 def _nvme_folder(job: Job) -> Iterator[str]:
-    """A folder for what goes to NVMe, and gone afterwards; needs DeepSpeed's asynchronous I/O."""
+    """A temporary folder for offload to NVMe, "" without it; needs DeepSpeed's asynchronous I/O."""
     run = job.resolved.run
     if "nvme" not in (_option(run, "offload_optimizer"), _option(run, "offload_param")):
         yield ""
@@ -180,20 +186,20 @@ def _nvme_folder(job: Job) -> Iterator[str]:
 
 
 def _model(job: Job, data: dict[str, Any]) -> tuple[Any, Any]:
-    """The model, under zero.Init in stage 3, else whole on the device, and a batch where it comes
-    with one.
+    """The model, and the batch of a user's function, else None.
 
-    The user's own is cast by the engine; transformers' is made in the training dtype.
+    The model is made under zero.Init for ZeRO-3, else whole on the device. The engine casts a
+    user's model; transformers' is made in the training dtype.
     """
     torch, deepspeed = import_extra("torch", "measure"), import_extra("deepspeed", "measure")
     sharded = data["zero_optimization"]["stage"] == 3 and _option(job.resolved.run, "zero_init")
     place = torch.device(job.world.device)
     with deepspeed.zero.Init(config_dict_or_path=data) if sharded else place:
         model, batch = job.build() if job.build is not None else (_from_config(job), None)
-    own = _checkpoint(data)
+    checkpoint = _checkpoint(data)
     if job.build is None:
-        return _prepare(job, model, own), None
-    recompute_module(job.resolved.run, model, own)
+        return _prepare(job, model, checkpoint), None
+    recompute_module(job.resolved.run, model, checkpoint)
     return model, batch
 
 
@@ -203,11 +209,11 @@ def _from_config(job: Job) -> Any:
     return transformers.AutoModelForCausalLM.from_config(hf_config(job), dtype=dtype)
 
 
-def _prepare(job: Job, model: Any, own: Callable[..., Any] | None) -> Any:
-    """A model of transformers with its adapters, its recomputation and its checkpoints.
+def _prepare(job: Job, model: Any, checkpoint: Callable[..., Any] | None) -> Any:
+    """A model of transformers with its adapters and its recomputation.
 
-    transformers calls whatever function a layer is given. DeepSpeed's (`own`) is reentrant: without
-    an input that takes a gradient it would record nothing.
+    `checkpoint` is DeepSpeed's checkpoint function, which each layer then calls. It is reentrant:
+    without an input that requires a gradient, autograd would record nothing.
     """
     run = job.resolved.run
     model.train()
@@ -218,15 +224,15 @@ def _prepare(job: Job, model: Any, own: Callable[..., Any] | None) -> Any:
         model = add_adapters(job, model)
     else:
         recompute(run, model)
-    if own is not None:
+    if checkpoint is not None:
         model.enable_input_require_grads()
         for layer in layers(model):
-            layer._gradient_checkpointing_func = own
+            layer._gradient_checkpointing_func = checkpoint
     return model
 
 
 def _checkpoint(data: dict[str, Any]) -> Callable[..., Any] | None:
-    """DeepSpeed's checkpoint, which can move what it keeps, where it is asked for: else torch's."""
+    """DeepSpeed's checkpoint function, where the JSON configures it; None for torch's."""
     chosen = data.get("activation_checkpointing")
     if chosen is None:
         return None

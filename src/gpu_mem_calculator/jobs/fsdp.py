@@ -13,14 +13,14 @@ TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def shard(job: Job, model: Any, layers: list[Any]) -> None:
-    """Shard a model that lies on the meta device, and give the shards memory and values."""
+    """Shard a model on the meta device, and give the shards memory and values."""
     import torch.distributed as dist
 
     options, device = job.resolved.run.options, job.world.device
     if options["cpu_offload"] and device == "cpu":
         raise InputError(["engine.cpu_offload=true: a trace's tensors are all on the CPU, so it "
                           "cannot tell host from GPU; use calculate or measure"])  # fmt: skip
-    if not dist.is_initialized():  # one GPU; its mesh needs a group all the same
+    if not dist.is_initialized():  # one GPU: its mesh still needs a group
         fake_group(0, 1)
     if options["sharding_strategy"] == "no_shard":
         _replicate(job, model, layers)
@@ -33,7 +33,7 @@ def shard(job: Job, model: Any, layers: list[Any]) -> None:
 
 
 def _mesh(job: Job) -> Any:
-    """All ranks in a row, or replicas of shard groups; one replica is still a mesh of two."""
+    """All ranks on one axis; for hybrid_shard two axes, also with one replica."""
     ranks, shards = int(job.resolved.run.mesh.dp), int(shard_ranks(job.resolved.run))
     if job.resolved.run.options["sharding_strategy"] != "hybrid_shard":
         return mesh_of(job, (ranks,), ("shard",))
@@ -54,7 +54,7 @@ def _policy(job: Job) -> Any:
 
 
 def _policies(job: Job) -> dict[str, Any]:
-    """What `fully_shard` and `replicate` are told beside their mesh."""
+    """The arguments of `fully_shard` and `replicate` besides the mesh."""
     from torch.distributed.fsdp import CPUOffloadPolicy
 
     if job.resolved.run.options["cpu_offload"]:
@@ -84,7 +84,7 @@ def _replicate(job: Job, model: Any, layers: list[Any]) -> None:
 
 
 def _fill(model: Any) -> None:
-    """Random weights in every shard, and rotary frequencies that are numbers."""
+    """Fill every shard with random weights, and rotary frequencies with finite values."""
     import torch
 
     with torch.no_grad():
@@ -98,7 +98,7 @@ def _fill(model: Any) -> None:
 
 
 def _move_buffers(model: Any, device: str) -> None:
-    """Buffers onto the device, where shards are not: FSDP moves neither."""
+    """Move buffers to the device; with offload FSDP leaves them and the shards on the host."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = buffer.to(device)

@@ -1,4 +1,4 @@
-"""The user's own model and batch: a function `package.module:function` that returns both."""
+"""The user's model and batch: a function `package.module:function` that returns both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAND_IN: dict[str, Any] = {
     "num_layers": 1, "hidden_size": 64, "num_attention_heads": 1, "vocab_size": 64,
     "max_seq_len": 1024,
 }  # fmt: skip
-"""A model section that lets a run file be read; nothing of it is ever shown."""
+"""A model section with which a run file can be read; its values are never shown."""
 MADE_BY_FUNCTION = ("batch_size", "seq_len", "attention")
 IN_FUNCTION = {"lora": "make the adapters", "quantization": "quantize the weights"}
 PURE = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
@@ -33,9 +33,9 @@ ON_CUDA = {
 
 
 def run_without_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A run file for a function, which brings the model and the batch, and what it leaves unused.
+    """A run file with a stand-in model, and the keys that a function makes unused.
 
-    What the file asks of the model and the function would have to do is refused.
+    Keys that change the model (adapters, quantization) are refused: the function must do that.
     """
     training = dict(data.get("training") or {})
     problems = [
@@ -53,32 +53,32 @@ def run_without_model(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
 
 
 def unused_sentence(keys: Sequence[str]) -> str:
-    """The sentence on what `run_without_model` leaves unused."""
+    """The sentence for the unused keys of `run_without_model`."""
     return f"Not used, because the function makes them: {', '.join(keys)}."
 
 
 def values_sentence(values: Mapping[str, Any]) -> str:
-    """The sentence on what --with gives."""
+    """The sentence for the values of --with."""
     return f"The function was called with {', '.join(f'{k}={v!r}' for k, v in values.items())}."
 
 
 def load(spec: str) -> Callable[..., Any]:
-    """The function that `package.module:function` names, looked for from the current folder."""
+    """The function `package.module:function`; modules of the current folder are found, too."""
     name, colon, attribute = spec.partition(":")
     if not (name and colon and attribute.isidentifier()):
         raise InputError([f"--function {spec!r} must be package.module:function"])
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
     try:
         module = _module(spec, name)
     finally:
-        sys.path.remove(here)
-    found = getattr(module, attribute, None)
-    if not callable(found):
+        sys.path.remove(folder)
+    value = getattr(module, attribute, None)
+    if not callable(value):
         known = [key for key, value in vars(module).items() if callable(value)]
         hint = nearest(attribute, known)
         raise InputError([f"--function {spec}: {name} has no function {attribute!r}{hint}"])
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = value
     return function
 
 
@@ -97,9 +97,9 @@ def _module(spec: str, name: str) -> ModuleType:
 
 @contextmanager
 def user_errors(spec: str, device: str = "cpu") -> Iterator[None]:
-    """An error of the user's code is shown as it is, from the user's first frame on.
+    """Turn an error of the user's code into a sentence with its traceback.
 
-    A card that is full is no mistake of the code, and stays what it is.
+    An out-of-memory error is not the code's fault, and is raised as it is.
     """
     try:
         yield
@@ -119,22 +119,22 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def check_values(spec: str, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
-    """Every --with is an argument of the function, and every argument it needs is there."""
+    """Raise for a --with that is no argument of the function, and for a required one without."""
     try:
         known = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a callable that does not say
+    except (TypeError, ValueError):  # a callable without a signature
         return
-    takes = [name for name, one in known.items() if one.kind in (
+    names = [name for name, one in known.items() if one.kind in (
         one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]  # fmt: skip
-    anything = any(one.kind is one.VAR_KEYWORD for one in known.values())
-    listed = f"it takes {', '.join(takes)}" if takes else "it takes none"
+    any_name = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    listed = f"it takes {', '.join(names)}" if names else "it takes none"
     problems = [
-        f"--with {name}: {spec} has no such argument, {listed}{nearest(name, takes)}"
-        for name in values if name not in takes and not anything
+        f"--with {name}: {spec} has no such argument, {listed}{nearest(name, names)}"
+        for name in values if name not in names and not any_name
     ]  # fmt: skip
     problems += [
         f"--function {spec} needs {name!r}; add --with {name}=VALUE"
-        for name in takes if known[name].default is inspect.Parameter.empty and name not in values
+        for name in names if known[name].default is inspect.Parameter.empty and name not in values
     ]  # fmt: skip
     problems += [
         f"--function {spec}: {name!r} cannot be given by its name; take the '/' away"
@@ -146,7 +146,7 @@ def check_values(spec: str, function: Callable[..., Any], values: Mapping[str, A
 
 
 def user_traceback(error: BaseException) -> str:
-    """A traceback without the frames of this program and of torch above the user's."""
+    """A traceback that begins at the user's first frame, below this program's and torch's."""
     libraries = (OURS, *(str(Path(m.__file__).parent) + os.sep for m in (
         sys.modules.get("torch"), sys.modules.get("importlib"),
     ) if m is not None and m.__file__))  # fmt: skip
@@ -160,10 +160,12 @@ def user_traceback(error: BaseException) -> str:
 
 
 class UserFunction:
-    """The user's function as a job calls it, once.
+    """Calls the user's function once, and checks what it returns.
 
-    `device` is where the job runs, "cpu" in the fake mode; `made_on` is torch's default device
-    while the function runs, where that is another one. `values` are what --with gives.
+    - `spec`: `package.module:function`
+    - `values`: the values of --with
+    - `device`: where the job runs; "cpu" in a trace
+    - `made_on`: torch's default device while the function runs, where it is another one
     """
 
     def __init__(
@@ -179,48 +181,52 @@ class UserFunction:
         self.num_parameters = self.num_trained = 0
 
     def __call__(self) -> tuple[Any, Any]:
-        """The model, and a batch as a dict or a tuple of arguments, on the job's device."""
+        """The model, and its batch as a dict or tuple of arguments, on the job's device."""
         import torch
         from torch.utils._pytree import tree_map_only
 
-        with torch.device(self.made_on), user_errors(self.spec, self.device), self._passed_on():
-            made = self.function(**self.values)
-        model, batch = self._pair(made)
+        with (
+            torch.device(self.made_on),
+            user_errors(self.spec, self.device),
+            self._keyword_errors(),
+        ):
+            returned = self.function(**self.values)
+        model, batch = self._pair(returned)
         self._check(model)
         model.register_forward_hook(self._check_loss)
         return model, tree_map_only(torch.Tensor, lambda one: one.to(self.device), batch)
 
     @contextmanager
-    def _passed_on(self) -> Iterator[None]:
-        """What a function takes by its ** and gives to something that does not know it."""
+    def _keyword_errors(self) -> Iterator[None]:
+        """Turn a TypeError for a --with that the function passes on by ** into a sentence."""
         try:
             yield
         except TypeError as error:
-            found = re.match(r"(.+) got an unexpected keyword argument '(\w+)'", str(error))
-            if found is None or found[2] not in self.values:
+            match = re.match(r"(.+) got an unexpected keyword argument '(\w+)'", str(error))
+            if match is None or match[2] not in self.values:
                 raise
-            raise InputError([f"--with {found[2]}: {self.spec} hands it on to {found[1]}, which "
+            raise InputError([f"--with {match[2]}: {self.spec} hands it on to {match[1]}, which "
                               "has no such argument"]) from None  # fmt: skip
 
-    def _pair(self, made: Any) -> tuple[Any, Any]:
+    def _pair(self, returned: Any) -> tuple[Any, Any]:
         import torch
 
-        if not (isinstance(made, tuple | list) and len(made) == 2):
-            self._refuse(f"must return a model and a batch, not {_kind(made)}")
-        model, batch = made
+        if not (isinstance(returned, tuple | list) and len(returned) == 2):
+            self._refuse(f"must return a model and a batch, not {_kind(returned)}")
+        model, batch = returned
         if not isinstance(model, torch.nn.Module):
             self._refuse("must return a torch.nn.Module and a batch; the first of what it "
                          f"returned is {_kind(model)}")  # fmt: skip
         if isinstance(batch, torch.Tensor):
             return model, (batch,)
-        if isinstance(batch, Mapping):  # a tokenizer's, too
+        if isinstance(batch, Mapping):  # also a tokenizer's BatchEncoding
             return model, dict(batch)
         if isinstance(batch, tuple | list):
             return model, tuple(batch)
         self._refuse(f"returned {_kind(batch)} as the batch; return a dict, a tuple or a tensor")
 
     def _check(self, model: Any) -> None:
-        """Count the parameters; they must be where a trace sees them, in the run's dtype."""
+        """Count the parameters; raise where their device or dtype is not the run's."""
         params = list(model.parameters())
         self.num_parameters = sum(map(elements, params))
         self.num_trained = sum(elements(p) for p in params if p.requires_grad)
@@ -261,7 +267,7 @@ class UserFunction:
 
 
 def elements(parameter: Any) -> int:
-    """Elements of a parameter, whole also where DeepSpeed's zero.Init has shared it out."""
+    """Elements of a whole parameter, also where DeepSpeed's zero.Init has sharded it."""
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 

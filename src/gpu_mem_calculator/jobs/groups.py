@@ -1,4 +1,4 @@
-"""Process groups: none, a real one, or the fake one that plays one rank of a job of any size."""
+"""Process groups: none, a real one, or a fake one that plays one rank of a job of any size."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .job import FAKE, NCCL, NONE, Job
 
 
 def start_group(job: Job) -> None:
-    """Start torch.distributed as the world says."""
+    """Start the process group of the job's world."""
     kind, ranks = job.world.process_group, job.resolved.hardware.num_gpus
     if kind == FAKE:
         fake_group(job.world.rank, ranks)
     elif kind == NCCL:
         import torch.distributed as dist
 
-        if "RANK" in os.environ:  # a launcher's
+        if "RANK" in os.environ:  # under a launcher
             dist.init_process_group("nccl")
         else:
             dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
@@ -25,7 +25,7 @@ def start_group(job: Job) -> None:
 
 
 def fake_group(rank: int, ranks: int) -> None:
-    """torch's own stand-in: collectives return at once and move nothing."""
+    """Start torch's fake process group: collectives return at once and move nothing."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -33,8 +33,9 @@ def fake_group(rank: int, ranks: int) -> None:
 
 
 def mesh_of(job: Job, sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
-    """A device mesh over the ranks of the job; it looks into its own tensor of ranks, which must
-    be a real one.
+    """A device mesh over the ranks of the job.
+
+    It reads its tensor of ranks, so that tensor must be real: modes are off here.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.utils._python_dispatch import _disable_current_modes

@@ -1,4 +1,4 @@
-"""Inference with transformers: a prompt through the model, or whole generations."""
+"""Inference with transformers: the prompt alone, or `generate` to the last token."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from .model import auto_config, import_extra
 from .quantized import QuantizationSettings, quantize
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-THRESHOLD = 6.0  # transformers' llm_int8_threshold: from here on a number is an outlier
-# generate's arguments with other names than a run file's keys, and those with the same.
+THRESHOLD = 6.0  # transformers' llm_int8_threshold: larger numbers are outliers
+# Key of the run file -> argument of `generate`.
 ARGUMENTS = {"new_tokens": "max_new_tokens"} | {
     key: key for key in ("cache_implementation", "num_beams", "num_return_sequences", "do_sample",
                          "top_k", "top_p")
 }  # fmt: skip
 
 
-def settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """An inference section over its defaults; what a plain transformers program has not, refused.
+def settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an inference section with their defaults; options that transformers lacks are
+    refused.
 
-    `new_tokens` 0 is a prompt alone, with its keys and values kept.
+    `new_tokens` 0 runs the prompt alone and keeps its KV cache.
     """
-    config = section("inference", InferenceConfig, given)
+    config = section("inference", InferenceConfig, values)
     engine = find_server(config)
     if engine.name != "transformers":
         raise InputError([f"inference.engine={config.engine!r} cannot be run here, only estimated; "
@@ -45,10 +46,10 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> None:
+def infer(values: Mapping[str, Any], config: Mapping[str, Any], world: World) -> None:
     """Load the model of a config.json and run it; marks "load", then "prefill" or "generate"."""
     torch = import_extra("torch", "measure")
-    chosen = settings(given)
+    chosen = settings(values)
     torch.manual_seed(0)
     model = _load(config, chosen, world)
     assistant = _assistant(chosen, world)
@@ -56,7 +57,7 @@ def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> 
         world.watch(model, None)
     world.mark("load")
     shape = (chosen["batch_size"], chosen["prompt_len"])
-    # no token is 0, which pads: a padded prompt would make masks that a full one does not
+    # no token is 0, which pads: a padded prompt needs masks that a full one does not
     ids = torch.randint(1, model.config.get_text_config().vocab_size, shape, device=world.device)
     with torch.inference_mode():
         if not chosen["new_tokens"]:
@@ -69,19 +70,19 @@ def infer(given: Mapping[str, Any], config: Mapping[str, Any], world: World) -> 
 
 
 def _load(config: Mapping[str, Any], chosen: Mapping[str, Any], world: World) -> Any:
-    """The model with random weights on the GPU, quantized where that is asked for."""
+    """The model with random weights on the world's device, quantized where the options say so."""
     torch, transformers = import_extra("torch", "measure"), import_extra("transformers", "measure")
-    made = auto_config(config)
-    if chosen["attention"] is not None:  # left out, transformers takes what the model has
-        made._attn_implementation = chosen["attention"]
+    auto = auto_config(config)
+    if chosen["attention"] is not None:  # else transformers takes the model's default
+        auto._attn_implementation = chosen["attention"]
     dtype, name = getattr(torch, DTYPES[chosen["dtype"]]), chosen["quantization"]
     if name == "none":
         with torch.device(world.device):
-            model = transformers.AutoModelForCausalLM.from_config(made, dtype=dtype)
+            model = transformers.AutoModelForCausalLM.from_config(auto, dtype=dtype)
     else:
-        own = config.get("quantization_config") or {}
-        model = quantize(made, QuantizationSettings(
-            name=name, double=bool(own.get("bnb_4bit_use_double_quant", False)),
+        quantization = config.get("quantization_config") or {}
+        model = quantize(auto, QuantizationSettings(
+            name=name, double=bool(quantization.get("bnb_4bit_use_double_quant", False)),
             threshold=THRESHOLD, dtype=dtype, device=world.device,
         ))  # fmt: skip
     model.eval()
@@ -90,12 +91,16 @@ def _load(config: Mapping[str, Any], chosen: Mapping[str, Any], world: World) ->
 
 
 def _assistant(chosen: Mapping[str, Any], world: World) -> Any:
-    """The model that speculates, if there is one: it is always sure of itself."""
-    wanted = chosen["speculative_model"]
-    if wanted is None:
+    """The assistant model of speculative decoding, or None; its confidence threshold is 0."""
+    name_or_config = chosen["speculative_model"]
+    if name_or_config is None:
         return None
-    found = ModelConfig(name=wanted) if isinstance(wanted, str) else ModelConfig(config=wanted)
-    config = find_model(found).config
+    section = (
+        ModelConfig(name=name_or_config)
+        if isinstance(name_or_config, str)
+        else ModelConfig(config=name_or_config)
+    )
+    config = find_model(section).config
     assert config is not None
     model = _load(config, {**chosen, "quantization": "none"}, world)
     if chosen["num_speculative_tokens"] is not None:
@@ -105,19 +110,23 @@ def _assistant(chosen: Mapping[str, Any], world: World) -> Any:
 
 
 def _generate(model: Any, ids: Any, chosen: Mapping[str, Any], assistant: Any) -> None:
-    """So many tokens for every sequence, whatever they are; not compiled, as a static cache would
-    have it.
+    """Generate exactly `new_tokens` tokens for every sequence; not compiled, as a static cache
+    would be by default.
     """
     for one in (model, assistant):
         if one is not None:
             one.generation_config.eos_token_id = None
             one.generation_config.pad_token_id = 0
-    given = {name: chosen[key] for key, name in ARGUMENTS.items() if chosen[key] is not None}
-    if given["cache_implementation"] == "dynamic":  # what it is where nothing is said
-        del given["cache_implementation"]
+    arguments = {name: chosen[key] for key, name in ARGUMENTS.items() if chosen[key] is not None}
+    if (
+        arguments["cache_implementation"] == "dynamic"
+    ):  # the default, which has no name in transformers
+        del arguments["cache_implementation"]
     if not chosen["do_sample"]:
-        given = {name: value for name, value in given.items() if name not in ("top_k", "top_p")}
+        arguments = {
+            name: value for name, value in arguments.items() if name not in ("top_k", "top_p")
+        }
     if chosen["cache_implementation"] == "static" and chosen["max_seq_len"] is not None:
-        given["max_cache_len"] = chosen["max_seq_len"]
-    model.generate(ids, **given, min_new_tokens=chosen["new_tokens"], disable_compile=True,
+        arguments["max_cache_len"] = chosen["max_seq_len"]
+    model.generate(ids, **arguments, min_new_tokens=chosen["new_tokens"], disable_compile=True,
                    assistant_model=assistant)  # fmt: skip

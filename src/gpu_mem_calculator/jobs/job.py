@@ -1,4 +1,4 @@
-"""One job: which world it runs in, and which file of this room runs it."""
+"""One job: the world it runs in, and the module of this package that runs it."""
 
 from __future__ import annotations
 
@@ -12,43 +12,46 @@ from ..core.errors import InputError
 from ..core.models import RunFile
 from ..core.resolved_run import ResolvedRun
 
-# Which file of this room trains under each engine, by a function `train(job)`.
+# Engine -> the module of this package whose `train(job)` runs it.
 TRAINERS = {
     "pytorch_ddp": "pytorch",
     "fsdp": "pytorch",
     "deepspeed": "deepspeed",
     "megatron_lm": "megatron",
 }
-FUNCTION_ENGINES = ("pytorch_ddp", "fsdp", "deepspeed")  # engines that train what a function makes
+FUNCTION_ENGINES = ("pytorch_ddp", "fsdp", "deepspeed")  # engines that train a user's model
 NONE, FAKE, NCCL = "none", "fake", "nccl"
 
 
 class World(Struct, frozen=True, kw_only=True):
-    """Where a job runs and who listens.
+    """Where a job runs, and who observes it.
 
-    `device` is "cuda", or "cpu" where tensors are fake. `process_group` is how ranks talk: "fake"
-    plays one rank of a job of any size, "nccl" is real. `mark` is called at the end of each phase.
+    - `device`: "cuda", or "cpu" where tensors are fake
+    - `mark`: called with its name at the end of each phase
+    - `watch`: called with the model and its optimizer
+    - `process_group`: NONE, FAKE (one rank of a job of any size) or NCCL (real)
+    - `rank`, `steps`: the rank to play, and the number of steps
     """
 
     device: str
     mark: Callable[[str], None]
-    watch: Callable[[Any, Any], None] | None = None  # is given the model and its optimizer
+    watch: Callable[[Any, Any], None] | None = None
     process_group: str = NONE
     rank: int = 0
     steps: int = 3
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """A run file, what it means, and the world it runs in."""
+    """A run file, the run resolved from it, and the world it runs in."""
 
     file: RunFile
     resolved: ResolvedRun
     world: World
-    build: Callable[[], tuple[Any, Any]] | None = None  # the user's own model and batch
+    build: Callable[[], tuple[Any, Any]] | None = None  # makes the user's model and batch
 
 
 def run(job: Job) -> None:
-    """Train as the run file says, to the end of the last step."""
+    """Train the run to the end of the last step; raises for what cannot be run."""
     engine = job.resolved.engine.name
     if engine not in TRAINERS:
         raise InputError([f"engine.type={engine!r} cannot be run here, only estimated; "

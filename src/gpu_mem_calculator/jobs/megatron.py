@@ -17,7 +17,7 @@ from .model import import_extra
 
 LEARNING_RATE = 1e-5
 CORE = "megatron.core"
-# Kernels that an option asks for, and the extension of Apex or Megatron-LM that has them.
+# Option -> the extension of Apex or Megatron-LM that has its kernels.
 EXTENSIONS = {
     "gradient_accumulation_fusion": "fused_weight_gradient_mlp_cuda",
     "masked_softmax_fusion": "scaled_upper_triang_masked_softmax_cuda",
@@ -25,7 +25,7 @@ EXTENSIONS = {
 
 
 def train(job: Job) -> None:
-    """Build this rank's stage, and step as often as the world asks; marks as it goes."""
+    """Build this rank's stage and run the world's number of steps; marks the end of every phase."""
     run = job.resolved.run
     problems = [*refusals(run), *_missing_extensions(run)]
     if problems:
@@ -40,12 +40,12 @@ def train(job: Job) -> None:
     job.world.mark("ddp")
     optimizer = _optimizer(job, models)
     job.world.mark("optimizer")
-    held: dict[str, Any] = {}
+    batch: dict[str, Any] = {}
     for step in range(job.world.steps):
         for model in models:
             model.zero_grad_buffer()
         optimizer.zero_grad()
-        _forward_backward(job, models, held, f"s{step}")
+        _forward_backward(job, models, batch, f"s{step}")
         for model in models:
             model.finish_grad_sync()
         job.world.mark(f"s{step}.sync")
@@ -55,22 +55,24 @@ def train(job: Job) -> None:
 
 
 def _missing_extensions(run: Run) -> list[str]:
-    found = [
+    sentences = [
         f"engine.{name}=true needs {module}, which is not installed; set engine.{name}=false"
         for name, module in EXTENSIONS.items()
         if option(run, name) and find_spec(module) is None
     ]
     if run.optimizer == "lion" and find_spec("emerging_optimizers") is None:
-        found.append("training.optimizer='lion' needs emerging_optimizers in Megatron-Core; "
-                     "install it or use 'adamw'")  # fmt: skip
-    return found
+        sentences.append(
+            "training.optimizer='lion' needs emerging_optimizers in Megatron-Core; "
+            "install it or use 'adamw'"
+        )
+    return sentences
 
 
 def start(job: Job) -> None:
-    """The process groups of every axis.
+    """Start the process groups of every axis.
 
-    Without a launcher every group is torch's fake one; tensors from other stages are then filled
-    with small random numbers, so that no garbage decides what a step does.
+    Without a launcher every group is torch's fake one. Tensors from other stages are then filled
+    with small random numbers, so that uninitialized memory does not affect a step.
     """
     import torch.distributed as dist
 
@@ -94,7 +96,7 @@ def start(job: Job) -> None:
 
 
 def _fake_new_groups() -> None:
-    """Send every new group to the fake backend, and fill what is received.
+    """Make every new group use the fake backend, and fill the tensors that are received.
 
     For the rest of this process, which runs one job and ends.
     """
@@ -104,17 +106,17 @@ def _fake_new_groups() -> None:
     def fake_new_group(*args: Any, **named: Any) -> Any:
         return new_group(*args, **{**named, "backend": None})
 
-    def filled(operations: list[Any]) -> Any:
-        for one in operations:
-            if one.op is dist.irecv and one.tensor.is_floating_point():
-                one.tensor.detach().normal_(0, 0.02)
+    def exchange_filled(operations: list[Any]) -> Any:
+        for operation in operations:
+            if operation.op is dist.irecv and operation.tensor.is_floating_point():
+                operation.tensor.detach().normal_(0, 0.02)
         return exchange(operations)
 
-    dist.new_group, dist.batch_isend_irecv = fake_new_group, filled
+    dist.new_group, dist.batch_isend_irecv = fake_new_group, exchange_filled
 
 
 def _config(run: Run) -> Any:
-    """TransformerConfig from plain values."""
+    """Megatron-Core's TransformerConfig of a run."""
     torch = import_extra("torch", "measure")
     kinds = import_extra(f"{CORE}.transformer.transformer_config", "measure")
     values = transformer_arguments(run)
@@ -125,7 +127,7 @@ def _config(run: Run) -> Any:
 
 
 def _chunk(job: Job, config: Any, index: int) -> Any:
-    """The layers of this rank's stage: all of them, or one of its chunks where they interleave."""
+    """The model of this rank's stage, or of one of its chunks where stages interleave."""
     run = job.resolved.run
     state = import_extra(f"{CORE}.parallel_state", "measure")
     gpt = import_extra(f"{CORE}.models.gpt.gpt_model", "measure")
@@ -144,7 +146,7 @@ def _chunk(job: Job, config: Any, index: int) -> Any:
 
 
 def _layers(config: Any, chunk: int | None) -> Any:
-    """The local spec: of one layer, or of each where some are dense and some have experts."""
+    """The local layer spec; with experts, one for each layer."""
     specs = import_extra(f"{CORE}.models.gpt.gpt_layer_specs", "measure")
     if config.num_moe_experts is not None:
         return specs.get_gpt_decoder_block_spec(
@@ -157,9 +159,9 @@ def _layers(config: Any, chunk: int | None) -> Any:
 
 
 def _plain_norms() -> None:
-    """torch's norms under sequence parallelism, too: they need no more than their own tokens.
+    """Use torch's norms under sequence parallelism, too; they need only a rank's own tokens.
 
-    Megatron-Core asks for Apex there, whose norms take the same memory.
+    Megatron-Core requires Apex there, whose norms take the same memory.
     """
     torch = import_extra("torch", "measure")
     norms = import_extra(f"{CORE}.transformer.torch_norm", "measure")
@@ -172,7 +174,7 @@ def _plain_norms() -> None:
 
 
 def _wrap(run: Run, config: Any, chunks: list[Any]) -> list[Any]:
-    """Megatron's DistributedDataParallel: one gradient buffer a chunk, reduced at the end."""
+    """Each chunk in Megatron's DistributedDataParallel: one gradient buffer, reduced at the end."""
     distributed = import_extra(f"{CORE}.distributed", "measure")
     settings = distributed.DistributedDataParallelConfig(
         grad_reduce_in_fp32=gradient_bits(run) == 32,
@@ -186,14 +188,14 @@ def _wrap(run: Run, config: Any, chunks: list[Any]) -> list[Any]:
 
 
 def optimizer_arguments(job: Job) -> dict[str, Any]:
-    """Arguments of OptimizerConfig; dtypes are names of torch's.
+    """Arguments of OptimizerConfig; dtypes are torch's names.
 
-    The loss scale of fp16 stays as it is: a dynamic one begins so high that no step happens for
-    a while.
+    The loss scale of fp16 is constant: a dynamic one starts so high that the first steps are
+    skipped.
     """
     run, clipping = job.resolved.run, job.file.training.gradient_clipping
     values = transformer_arguments(run)
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "optimizer": "adam" if run.optimizer in ("adam", "adamw") else run.optimizer[:4],
         "lr": LEARNING_RATE,
         "bf16": values["bf16"],
@@ -204,10 +206,10 @@ def optimizer_arguments(job: Job) -> dict[str, Any]:
         "decoupled_weight_decay": run.optimizer != "adam",
     }
     if run.optimizer.startswith("sgd"):
-        found |= {"optimizer": "sgd", "sgd_momentum": 0.9 if run.optimizer != "sgd" else 0.0}
+        arguments |= {"optimizer": "sgd", "sgd_momentum": 0.9 if run.optimizer != "sgd" else 0.0}
     if values["fp16"]:
-        found["loss_scale"] = 1.0
-    return found
+        arguments["loss_scale"] = 1.0
+    return arguments
 
 
 def _optimizer(job: Job, models: list[Any]) -> Any:
@@ -217,25 +219,25 @@ def _optimizer(job: Job, models: list[Any]) -> Any:
     return kinds.get_megatron_optimizer(kinds.OptimizerConfig(**values), models)
 
 
-def _fill_batch(job: Job, held: dict[str, Any]) -> dict[str, Any]:
-    """Token ids, positions and the causal mask of one micro-batch, in the place of the last."""
+def _fill_batch(job: Job, batch: dict[str, Any]) -> dict[str, Any]:
+    """Replace the token ids, positions and causal mask of `batch` with those of a micro-batch."""
     torch = import_extra("torch", "measure")
     run = job.resolved.run
-    batch, length = int(run.batch), int(run.seq) // int(run.mesh.cp)
-    held["input_ids"] = torch.randint(0, run.arch.vocab, (batch, length), device="cuda")
-    held["position_ids"] = torch.arange(length, device="cuda").unsqueeze(0).expand(batch, -1)
+    sequences, length = int(run.batch), int(run.seq) // int(run.mesh.cp)
+    batch["input_ids"] = torch.randint(0, run.arch.vocab, (sequences, length), device="cuda")
+    batch["position_ids"] = torch.arange(length, device="cuda").unsqueeze(0).expand(sequences, -1)
     square = (1, 1, length, length)
-    held["attention_mask"] = torch.ones(square, dtype=torch.bool, device="cuda").triu(1)
-    return held
+    batch["attention_mask"] = torch.ones(square, dtype=torch.bool, device="cuda").triu(1)
+    return batch
 
 
-def _forward_backward(job: Job, models: list[Any], held: dict[str, Any], name: str) -> None:
-    """Every micro-batch forward and backward: one by one, or as the pipeline's schedule says."""
+def _forward_backward(job: Job, models: list[Any], batch: dict[str, Any], name: str) -> None:
+    """Every micro-batch forward and backward: one by one, or by the pipeline's schedule."""
     run = job.resolved.run
     if run.mesh.pp == 1:
         for micro in range(int(run.micro_batches)):
-            given = _fill_batch(job, held)
-            loss = models[0](**given, labels=given["input_ids"]).float().mean()
+            arguments = _fill_batch(job, batch)
+            loss = models[0](**arguments, labels=arguments["input_ids"]).float().mean()
             job.world.mark(f"{name}.m{micro}.fwd")
             loss.backward()
             del loss
@@ -244,9 +246,9 @@ def _forward_backward(job: Job, models: list[Any], held: dict[str, Any], name: s
     schedules = import_extra(f"{CORE}.pipeline_parallel", "measure")
 
     def forward(_: Any, model: Any) -> tuple[Any, Callable[[Any], tuple[Any, dict[str, Any]]]]:
-        given = _fill_batch(job, {})
-        labels = given["input_ids"] if model.module.post_process else None
-        return model(**given, labels=labels), lambda out: (out.float().mean(), {})
+        arguments = _fill_batch(job, {})
+        labels = arguments["input_ids"] if model.module.post_process else None
+        return model(**arguments, labels=labels), lambda out: (out.float().mean(), {})
 
     endless = [iter(range(10**6)) for _ in models]
     schedules.get_forward_backward_func()(

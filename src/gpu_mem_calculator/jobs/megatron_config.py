@@ -1,4 +1,4 @@
-"""A run as Megatron-Core's own arguments, in plain values; what it cannot say is refused."""
+"""A run as Megatron-Core's arguments, in plain values; what they cannot express is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {"fp32": "float32", "bf16_mixed": "bfloat16", "fp16_mixed": "float16"}
 
 
 def refusals(run: Run) -> Iterator[str]:
-    """What the estimate knows and GPTModel with the local spec does not run, one sentence each."""
+    """A sentence for each choice that is estimated but that GPTModel's local spec does not run."""
     if fused(run):
         yield ("engine.transformer_implementation='transformer_engine' is not run here; set "
                f"engine.transformer_implementation={LOCAL!r}")  # fmt: skip
@@ -51,9 +51,9 @@ def _model_refusals(arch: Arch) -> Iterator[str]:
         yield (f"{name} has latent attention, which Megatron-Core runs with Transformer Engine "
                "alone; try pytorch_ddp")  # fmt: skip
     if isinstance(mixer, Attention):
-        odd = mixer.extra or mixer.sinks or mixer.value_dim not in (0, mixer.head_dim)
-        wide = any(norm.size[1] != mixer.head_dim or norm.lead for norm in mixer.norms)
-        if odd or wide:
+        other_weights = mixer.extra or mixer.sinks or mixer.value_dim not in (0, mixer.head_dim)
+        other_norms = any(norm.size[1] != mixer.head_dim or norm.lead for norm in mixer.norms)
+        if other_weights or other_norms:
             yield f"{name} has attention weights that GPTModel has not; try pytorch_ddp"
     for layer, _, _ in arch.runs:
         activation = getattr(layer.mlp, "activation", "")
@@ -76,12 +76,12 @@ def _shape(layer: Layer) -> tuple[Any, ...]:
 def transformer_arguments(run: Run) -> dict[str, Any]:
     """Arguments of TransformerConfig.
 
-    Functions and dtypes are names of torch's. Fusions that need no extension are on, as in
-    Megatron-LM's own defaults.
+    Functions and dtypes are torch's names. Fusions that need no extension are on, as by default in
+    Megatron-LM.
     """
     arch, mesh = run.arch, run.mesh
     layer, dtype = arch.layers[0], DTYPES[run.precision]
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "num_layers": len(arch.layers),
         "hidden_size": arch.hidden,
         "normalization": normalization(arch),
@@ -108,26 +108,26 @@ def transformer_arguments(run: Run) -> dict[str, Any]:
         **_recompute(run),
     }
     if run.virtual_stages > 1:
-        found["virtual_pipeline_model_parallel_size"] = int(run.virtual_stages)
-    plain = found["activation_func"] == "gelu" and not found["gated_linear_unit"]
-    found["bias_activation_fusion"] = found["add_bias_linear"] or not plain
-    return found
+        arguments["virtual_pipeline_model_parallel_size"] = int(run.virtual_stages)
+    plain_gelu = arguments["activation_func"] == "gelu" and not arguments["gated_linear_unit"]
+    arguments["bias_activation_fusion"] = arguments["add_bias_linear"] or not plain_gelu
+    return arguments
 
 
 def normalization(arch: Arch) -> str:
-    """Megatron's name of the model's norm."""
+    """Megatron's name for the model's norm."""
     norm = arch.layers[0].norms[0][1]
     return LAYERS if norm.impl.startswith("layer") else RMS
 
 
 def _hidden_dropout(layer: Layer) -> float:
-    """One rate for both branches and the embedding, the only one that Megatron has."""
+    """The dropout rate; Megatron has one for both branches and the embedding."""
     inside = getattr(layer.mixer, "residual_dropout", 0.0)
     return layer.dropout or inside or getattr(layer.mlp, "dropout", 0.0)
 
 
 def _biases(arch: Arch) -> dict[str, Any]:
-    """Biases on every projection, on q, k and v alone, or on none."""
+    """Biases on every projection, on q, k and v alone, or on none; others are refused."""
     mixer, mlp = arch.layers[0].mixer, arch.layers[0].mlp
     inputs = outputs = False
     if isinstance(mixer, Attention):
@@ -159,7 +159,7 @@ def _heads(layer: Layer) -> dict[str, Any]:
 def _feed_forward(arch: Arch) -> dict[str, Any]:
     """The dense MLP's width, and the experts where there are some.
 
-    Experts' tokens are spread evenly, as the estimate takes them: `force_load_balancing` draws
+    Tokens are spread evenly over the experts, as the estimate assumes: `force_load_balancing` draws
     the router's logits at random.
     """
     kinds = [layer.mlp for layer in arch.layers]
@@ -167,14 +167,14 @@ def _feed_forward(arch: Arch) -> dict[str, Any]:
     sparse = next((mlp for mlp in kinds if isinstance(mlp, Moe)), None)
     one = dense or sparse
     assert one is not None
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "ffn_hidden_size": one.ffn,
         "gated_linear_unit": one.gated,
         "activation_func": ACTIVATIONS.get(one.activation, "gelu"),
     }
     if sparse is None:
-        return found
-    found |= {
+        return arguments
+    arguments |= {
         "num_moe_experts": sparse.num_experts,
         "moe_router_topk": sparse.top_k,
         "moe_ffn_hidden_size": sparse.ffn,
@@ -184,9 +184,9 @@ def _feed_forward(arch: Arch) -> dict[str, Any]:
         "moe_router_score_function": "sigmoid" if "sigmoid" in sparse.router_impl else "softmax",
     }
     if sparse.shared is not None:
-        found["moe_shared_expert_intermediate_size"] = sparse.shared.ffn
-        found["moe_shared_expert_gate"] = sparse.shared_gate is not None
-    return found
+        arguments["moe_shared_expert_intermediate_size"] = sparse.shared.ffn
+        arguments["moe_shared_expert_gate"] = sparse.shared_gate is not None
+    return arguments
 
 
 def _recompute(run: Run) -> dict[str, Any]:
@@ -205,17 +205,17 @@ def _recompute(run: Run) -> dict[str, Any]:
 
 
 def model_arguments(run: Run) -> dict[str, Any]:
-    """Arguments of GPTModel beside its config and layers."""
+    """Arguments of GPTModel besides its config and layers."""
     arch, mixer = run.arch, run.arch.layers[0].mixer
     tables = [dict(weight.dims) for weight in arch.embedding]
     learned = next((dims["position"] for dims in tables if "position" in dims), None)
     rotary = getattr(mixer, "rotary_dim", 0)
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "vocab_size": int(local_vocab(run)) * int(run.mesh.tp),
         "max_sequence_length": learned or max(arch.max_seq_len, int(run.seq)),
         "share_embeddings_and_output_weights": arch.tied,
         "position_embedding_type": "learned_absolute" if learned else "none",
     }
     if rotary and isinstance(mixer, Attention):
-        found |= {"position_embedding_type": "rope", "rotary_percent": rotary / mixer.head_dim}
-    return found
+        arguments |= {"position_embedding_type": "rope", "rotary_percent": rotary / mixer.head_dim}
+    return arguments

@@ -1,4 +1,4 @@
-"""The model a job trains: Hugging Face's own code with random weights, nothing downloaded."""
+"""The model of a job: Hugging Face's code with random weights; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = {"fp32": "float32", "bf16_pure": "bfloat16", "fp16_pure": "float16"}
 
 
 def import_extra(name: str, extra: str) -> ModuleType:
-    """A package that the base install does not have, or the sentence that says how to get it."""
+    """Import a module of an optional package; raises a sentence that says which extra has it."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -30,14 +30,14 @@ def import_extra(name: str, extra: str) -> ModuleType:
 
 
 def weight_dtype(run: Run) -> Any:
-    """The dtype of the weights as the model is made: fp32 where the arithmetic is mixed."""
+    """The torch dtype of the weights as the model is made: fp32 for mixed precision."""
     import torch
 
     return getattr(torch, DTYPES.get(run.precision, "float32"))
 
 
 def autocast_dtype(job: Job) -> Any:
-    """The dtype of torch autocast around the forward pass; None where there is none."""
+    """The dtype of torch's autocast around the forward pass; None without autocast."""
     import torch
 
     run = job.resolved.run
@@ -51,14 +51,14 @@ def hf_config(job: Job) -> Any:
     config = job.resolved.model.config
     if config is None:
         raise InputError([NO_PROGRAM])
-    found = auto_config(config)
-    if job.file.training.attention is not None:  # left out, transformers takes what the model has
-        found._attn_implementation = job.file.training.attention
-    return found
+    auto = auto_config(config)
+    if job.file.training.attention is not None:  # else transformers takes the model's default
+        auto._attn_implementation = job.file.training.attention
+    return auto
 
 
 def auto_config(config: Mapping[str, Any]) -> Any:
-    """transformers' config object for a config.json, if it knows that kind of model."""
+    """transformers' config object for a config.json; raises for an unknown model_type."""
     transformers = import_extra("transformers", "torch")
     left_out = ("architectures", "auto_map", "quantization_config")
     values = {k: v for k, v in config.items() if k not in left_out}
@@ -72,7 +72,7 @@ def auto_config(config: Mapping[str, Any]) -> Any:
 
 
 def build(job: Job, device: str) -> Any:
-    """The model with random weights on a device ("meta" for none yet), ready to train."""
+    """The run's model with random weights on a device, ready to train; "meta" allocates nothing."""
     import_extra("torch", "torch").manual_seed(0)
     return causal_model(hf_config(job), job.resolved.run, device)
 
@@ -90,7 +90,7 @@ def causal_model(config: Any, run: Run, device: str, **rest: Any) -> Any:
 
 
 def tokens(job: Job) -> Any:
-    """A micro-batch of token ids, every sequence full."""
+    """A micro-batch of random token ids, without padding."""
     import torch
 
     run = job.resolved.run
@@ -99,7 +99,7 @@ def tokens(job: Job) -> Any:
 
 
 def inputs(job: Job, batch: Any) -> Any:
-    """What a model is given: the batch it came with, or token ids that are their own labels."""
+    """The arguments of the model: the user's batch, or token ids that are also the labels."""
     if batch is not None:
         return batch
     ids = tokens(job)
@@ -118,7 +118,7 @@ def layers(model: Any) -> list[Any]:
 
 
 def recompute(run: Run, model: Any) -> None:
-    """Activation checkpointing as transformers does it, on the layers the run asks for."""
+    """Switch transformers' activation checkpointing on, for the layers that the run recomputes."""
     if run.recompute == "none":
         return
     if run.recompute == "selective":
@@ -135,19 +135,19 @@ def recompute(run: Run, model: Any) -> None:
 
 
 def recompute_module(run: Run, model: Any, checkpoint: Callable[..., Any] | None = None) -> None:
-    """The same for a module of one's own: its layers are called through a checkpoint.
+    """Activation checkpointing for a user's module: its layers are called through `checkpoint`.
 
-    Hooks and all, as transformers' layers are; torch's checkpoint, where no other is given.
+    Their hooks run inside it, as in transformers' layers. Without `checkpoint`, torch's is used.
     """
     if run.recompute == "none":
         return
     if run.recompute == "selective":
         raise InputError([SELECTIVE])
-    torchs = import_module("torch.utils.checkpoint").checkpoint
-    through = checkpoint or partial(torchs, use_reentrant=run.reentrant)
+    torch_checkpoint = import_module("torch.utils.checkpoint").checkpoint
+    function = checkpoint or partial(torch_checkpoint, use_reentrant=run.reentrant)
     every = layers(model)
     for layer in every[: len(every) * run.recompute_quarters // 4]:
-        _call_through(layer, through)
+        _call_through(layer, function)
 
 
 def _call_through(layer: Any, function: Callable[..., Any]) -> None:
@@ -160,7 +160,7 @@ def _call_through(layer: Any, function: Callable[..., Any]) -> None:
 
 
 def loss_of(output: Any) -> Any:
-    """The loss in what a model returns: a field, the first of a tuple, or the tensor itself."""
+    """The loss of a model's output: its `loss`, the first of a tuple, or the tensor itself."""
     if isinstance(output, Mapping) and "loss" in output:
         return output["loss"]
     if getattr(output, "loss", None) is not None:

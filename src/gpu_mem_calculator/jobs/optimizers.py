@@ -1,4 +1,4 @@
-"""Optimizers as a training script makes them."""
+"""The optimizer of a run, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..step.optimizers import FOREACH, FORLOOP, FUSED, OPTIMIZERS
 from .job import Job
 
-# torch's own: the class, and what it is given beside the learning rate
+# torch's optimizers: the class, and its arguments besides the learning rate
 TORCH: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("AdamW", {}),
     "adam": ("Adam", {}),
@@ -23,8 +23,8 @@ LEARNING_RATE = 1e-5
 def optimizer(job: Job, params: Sequence[Any]) -> Any:
     """The run's optimizer over the parameters that train.
 
-    The implementation is always said: left out, torch would choose by the device, and a trace
-    runs on another one.
+    The implementation is always passed: by default torch chooses by the device, and a trace runs on
+    the CPU.
     """
     import torch
 
@@ -34,16 +34,16 @@ def optimizer(job: Job, params: Sequence[Any]) -> Any:
 
         return bitsandbytes_optimizer(run.optimizer, params)
     name, extra = TORCH[run.optimizer]
-    if run.optimizer == "muon":  # torch's takes matrices only
+    if run.optimizer == "muon":  # torch's Muon takes matrices only
         return torch.optim.Muon([p for p in params if p.ndim == 2], lr=LEARNING_RATE)
-    usual = FORLOOP if run.options.get("cpu_offload") else OPTIMIZERS[run.optimizer].default
-    way = run.implementation or usual  # on the host, torch's own choice is the loop
-    chosen = {"fused": True} if way == FUSED else {"foreach": way == FOREACH}
-    return getattr(torch.optim, name)(params, lr=LEARNING_RATE, **extra, **chosen)
+    default = FORLOOP if run.options.get("cpu_offload") else OPTIMIZERS[run.optimizer].default
+    implementation = run.implementation or default  # on the host torch chooses the loop
+    choice = {"fused": True} if implementation == FUSED else {"foreach": implementation == FOREACH}
+    return getattr(torch.optim, name)(params, lr=LEARNING_RATE, **extra, **choice)
 
 
 def clip(job: Job, params: Sequence[Any]) -> None:
-    """Clip the gradients' norm to 1, where the run says so."""
+    """Clip the norm of the gradients to 1, where the run clips."""
     import torch
 
     if job.resolved.run.clipping:

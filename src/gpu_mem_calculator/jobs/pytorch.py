@@ -1,4 +1,4 @@
-"""PyTorch's own training loop: one GPU, DistributedDataParallel, FSDP2; with PEFT where asked."""
+"""PyTorch's training loop: one GPU, DistributedDataParallel or FSDP2; with PEFT for adapters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .optimizers import clip, optimizer
 
 
 def train(job: Job) -> None:
-    """Build, wrap, and step as often as the world asks; a mark at the end of every phase."""
+    """Build, wrap, and run the world's number of steps; marks the end of every phase."""
     start_group(job)
     module, batch = _module(job)
     runner = _wrap(job, module)
@@ -29,7 +29,7 @@ def train(job: Job) -> None:
 
 
 def _module(job: Job) -> tuple[Any, Any]:
-    """The model, and a batch where it comes with one."""
+    """The model, and the batch of a user's function, else None."""
     sharded = job.resolved.engine.name == "fsdp"
     if job.build is not None:
         model, batch = job.build()
@@ -58,10 +58,12 @@ def _step(job: Job, runner: Any, optim: Any, params: list[Any], batch: Any, name
     dtype, count = autocast_dtype(job), int(job.resolved.run.micro_batches)
     mark = job.world.mark
     for micro in range(count):
-        given = inputs(job, batch)
+        arguments = inputs(job, batch)
         cast = torch.autocast(job.world.device, dtype=dtype) if dtype else nullcontext()
         with cast:
-            loss = loss_of(runner(**given) if isinstance(given, dict) else runner(*given))
+            loss = loss_of(
+                runner(**arguments) if isinstance(arguments, dict) else runner(*arguments)
+            )
         mark(f"{name}.a{micro}.fwd")
         (loss / count).backward()
         del loss

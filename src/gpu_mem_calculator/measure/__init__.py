@@ -1,4 +1,4 @@
-"""The job on one real GPU, which plays one rank: what torch takes, phase by phase.
+"""The job on one real GPU, which plays one rank: the bytes that torch takes, phase by phase.
 
-Only the functions that run a job import torch; reading cases and keeping results does not.
+Only the functions that run a job import torch; reading cases and writing results does not.
 """

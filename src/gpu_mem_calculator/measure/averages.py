@@ -1,9 +1,9 @@
-"""Averages over time: of what torch has allocated, and of whether the GPU had work.
+"""Averages over time: of the bytes that torch has allocated, and of the GPU's utilization.
 
-`average_bytes` is of the last step: torch's own history of allocations, each size held for as long
-as it lasted on the host's clock. `utilization_pct` is NVML's `utilization.gpu`, the share of its
-last sampling period in which a kernel ran, read ten times a second from the second step to the
-last; runs shorter than a second have none.
+`average_bytes` is the mean over the last step, from torch's history of allocations: each size
+weighted by the time it was allocated, by the host's clock. `utilization_pct` is NVML's
+`utilization.gpu`, the share of its last sampling period in which a kernel ran, read ten times a
+second from the second step to the last; runs shorter than a second have none.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-HISTORY = 1_000_000  # events of a step that are kept
-BLOCK = 512  # bytes: what the allocator rounds to
-SIGN = {"alloc": 1, "free_requested": -1}  # what changes torch.cuda.memory_allocated()
+HISTORY = 1_000_000  # events that torch keeps; a step with more has no average
+BLOCK = 512  # bytes: the allocator rounds requests up to a multiple of this
+SIGN = {"alloc": 1, "free_requested": -1}  # the events that change torch.cuda.memory_allocated()
 PERIOD = 0.1  # seconds between readings
-FEWEST = 10  # readings that make an average
+FEWEST = 10  # readings that an average needs
 NVML = "libnvidia-ml.so.1"
 
 
 class AllocationHistory:
-    """What was allocated and freed since the last `restart`."""
+    """torch's record of allocations and frees since the last `restart`."""
 
     def __init__(self, cuda: Any) -> None:
         self.cuda = cuda
@@ -31,7 +31,7 @@ class AllocationHistory:
         self.base = 0
 
     def restart(self) -> None:
-        """Forget what was, and begin here."""
+        """Clear the record and begin a new one."""
         self.cuda.memory._record_memory_history(
             enabled="all", context=None, stacks="python", max_entries=HISTORY, clear_history=True
         )
@@ -39,7 +39,7 @@ class AllocationHistory:
         self.began, self.clock = time.monotonic(), time.time()
 
     def average_bytes(self, end: float) -> int | None:
-        """The mean from the restart to `end` of the monotonic clock; None where events are lost."""
+        """Mean bytes from the restart to `end` (monotonic); None where torch dropped events."""
         traces = self.cuda.memory._snapshot()["device_traces"]
         events = [event for trace in traces for event in trace if event["action"] in SIGN]
         self.cuda.memory._record_memory_history(enabled=None)
@@ -51,26 +51,29 @@ class AllocationHistory:
 def mean_bytes(
     events: Iterable[Mapping[str, Any]], base: int, begin: float, end: float
 ) -> int | None:
-    """The mean over the seconds from `begin` to `end`; an event's time is in microseconds."""
+    """Mean allocated bytes from `begin` to `end` (seconds), with `base` bytes at the beginning.
+
+    The `time_us` of an event is in microseconds.
+    """
     if end <= begin:
         return None
-    total, held, since = 0.0, base, begin
+    total, allocated, since = 0.0, base, begin
     for event in sorted(events, key=lambda one: int(one["time_us"])):
         now = min(max(event["time_us"] / 1e6, begin), end)
-        total += held * (now - since)
+        total += allocated * (now - since)
         since = now
-        held += SIGN[event["action"]] * -(-event["size"] // BLOCK) * BLOCK
-    return round((total + held * (end - since)) / (end - begin))
+        allocated += SIGN[event["action"]] * -(-event["size"] // BLOCK) * BLOCK
+    return round((total + allocated * (end - since)) / (end - begin))
 
 
 class UtilizationRates(ctypes.Structure):
-    """nvmlUtilization_t."""
+    """NVML's nvmlUtilization_t."""
 
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
 class UtilizationSampler(threading.Thread):
-    """Reads the card's utilisation as it goes; says nothing where the driver does not."""
+    """A thread that reads the card's utilization; without NVML it has no readings."""
 
     def __init__(self, cuda: Any, library: str = NVML) -> None:
         super().__init__(daemon=True)
@@ -79,12 +82,12 @@ class UtilizationSampler(threading.Thread):
         self.ended = threading.Event()
 
     def start(self) -> None:
-        """Begin, if it has not begun."""
+        """Start the thread, unless it has started."""
         if self.ident is None:
             super().start()
 
     def run(self) -> None:
-        """Read until it is stopped, or the driver refuses."""
+        """Read every `PERIOD` seconds until `stop`, or until NVML returns an error."""
         try:
             nvml = ctypes.CDLL(self.library)
         except OSError:
@@ -101,9 +104,9 @@ class UtilizationSampler(threading.Thread):
             self.readings.append(int(rates.gpu))
 
     def stop(self) -> float | None:
-        """The mean of what was read, in percent; None where that is too little."""
+        """Stop, and return the mean in percent; None with fewer than `FEWEST` readings."""
         self.ended.set()
         if self.ident is not None:
             self.join()
-        found = self.readings
-        return round(sum(found) / len(found), 1) if len(found) >= FEWEST else None
+        readings = self.readings
+        return round(sum(readings) / len(readings), 1) if len(readings) >= FEWEST else None

@@ -1,4 +1,4 @@
-"""The card under us, looked at without touching CUDA in this process: forks must be able to."""
+"""The GPU of this machine, read in a child process: a process that started CUDA cannot fork."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ HEAVY = (
 
 
 class DriverCard(Struct, frozen=True, kw_only=True):
-    """One GPU as the driver shows it."""
+    """One GPU as the driver reports it."""
 
     name: str
     memory_bytes: int
 
 
 def require_torch() -> None:
-    """torch with CUDA, or the sentence that says what is missing."""
+    """Raise a sentence where torch is missing, or was built without CUDA."""
     if find_spec("torch") is None:
         raise InputError([NO_TORCH])
     if import_module("torch").version.cuda is None:
@@ -38,14 +38,14 @@ def require_torch() -> None:
 
 
 def find_card() -> DriverCard:
-    """The GPU that measurements run on, or the sentence that says there is none."""
+    """The GPU that measurements run on; raises a sentence where there is none."""
     require_torch()
-    found = run_in_child(_look, None, 120.0, lambda _: None)
-    if found.error:
-        raise InputError([NO_GPU.format(why=f"CUDA does not start ({found.error})")])
-    if found.value is None:
+    outcome = run_in_child(_look, None, 120.0, lambda _: None)
+    if outcome.error:
+        raise InputError([NO_GPU.format(why=f"CUDA does not start ({outcome.error})")])
+    if outcome.value is None:
         raise InputError([NO_GPU.format(why="this machine shows none")])
-    return DriverCard(**found.value)
+    return DriverCard(**outcome.value)
 
 
 def _look(_: Any, tell: Tell) -> dict[str, Any] | None:
@@ -56,9 +56,9 @@ def _look(_: Any, tell: Tell) -> dict[str, Any] | None:
 
 
 def import_once() -> None:
-    """Import what every case needs, so that its process starts with it; none of it starts CUDA."""
+    """Import what every case needs before forking; none of it starts CUDA."""
     for name in HEAVY:
         try:
             import_module(name)
         except ModuleNotFoundError:
-            continue  # the job says what it lacks, where it needs it
+            continue  # the job reports what it lacks when it needs it

@@ -1,4 +1,4 @@
-"""Many cases, one after the other, each in a process of its own and on disk when it is done."""
+"""Measures cases one by one, each in a child process; its row is on disk before the next starts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,20 @@ from .runs_file import Row, RunsFile
 from .worker import row_head
 
 Worker = Callable[[MeasureCase, Tell], Row]
-OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")  # torch, CUDA and NCCL; cuBLAS and cuDNN
+OUT_OF_MEMORY = (
+    "out of memory",
+    "ALLOC_FAILED",
+)  # in the errors of torch, CUDA and NCCL; of cuBLAS and cuDNN
 
 
 class CaseResult(Struct, kw_only=True):
-    """What came of one case: a row to keep, or the sentences that refuse it."""
+    """The result of one case.
+
+    - `row`: the row of a run that ended or failed; None where the case was refused
+    - `refused`: why, a sentence each
+    - `seconds`: how long it took
+    - `log`: the end of what the child printed, or a remark
+    """
 
     case: MeasureCase
     row: Row | None = None
@@ -31,12 +40,12 @@ class CaseResult(Struct, kw_only=True):
 
     @property
     def failed(self) -> str:
-        """Why it did not come to its end; nothing where it did."""
+        """Why the run failed; empty where it did not."""
         return str((self.row or {}).get("failed", ""))
 
 
 class CaseStoppedError(Exception):
-    """A try of the bisection ended in another way than by running out of memory."""
+    """A run of the bisection failed for another reason than memory."""
 
 
 def measure_cases(
@@ -45,18 +54,19 @@ def measure_cases(
     *,
     file: RunsFile | None = None,
     minimum: bool = False,
-    heard: Callable[[MeasureCase, str], None] = lambda case, phase: None,
+    on_phase: Callable[[MeasureCase, str], None] = lambda case, phase: None,
 ) -> Iterator[CaseResult]:
     """Measure each case; its row is in the file before the next one starts.
 
-    A case that runs out of memory, dies or does not end in time has a row too, with `failed` and
-    without `measured.allocated_bytes`. A case that is refused has none.
+    A case that runs out of memory, dies or exceeds its timeout has a row, too, with `failed` and
+    without `measured.allocated_bytes`. A case that is refused has none. `on_phase` is called at the
+    end of each phase; `minimum` also looks for the least memory.
     """
     for case in cases:
         start = time.monotonic()
-        result = measure_one(case, worker, heard)
+        result = measure_one(case, worker, on_phase)
         if minimum and result.row and not result.failed and case.cap_bytes is None:
-            _add_minimum(result, worker, heard)
+            _add_minimum(result, worker, on_phase)
         result.seconds = time.monotonic() - start
         if file is not None and result.row is not None:
             file.add(result.row)
@@ -66,17 +76,17 @@ def measure_cases(
 def measure_one(
     case: MeasureCase,
     worker: Worker,
-    heard: Callable[[MeasureCase, str], None] = lambda case, phase: None,
+    on_phase: Callable[[MeasureCase, str], None] = lambda case, phase: None,
 ) -> CaseResult:
-    """Measure one case in a child of this process."""
-    told: list[dict[str, Any]] = []
+    """Measure one case in a child process."""
+    messages: list[dict[str, Any]] = []
 
-    def hear(message: dict[str, Any]) -> None:
-        told.append(message)
+    def receive(message: dict[str, Any]) -> None:
+        messages.append(message)
         if "phase" in message:
-            heard(case, message["phase"])
+            on_phase(case, message["phase"])
 
-    outcome = run_in_child(worker, case, case.timeout, hear)
+    outcome = run_in_child(worker, case, case.timeout, receive)
     if not outcome.error:
         return CaseResult(case=case, row=outcome.value)
     if outcome.problems:
@@ -84,14 +94,14 @@ def measure_one(
     if "ModuleNotFoundError" in outcome.kinds:
         return CaseResult(case=case, refused=(f"the job cannot start here: {outcome.error}",),
                       log=outcome.log)  # fmt: skip
-    return CaseResult(case=case, row=failed_row(case, outcome, told), log=outcome.log)
+    return CaseResult(case=case, row=failed_row(case, outcome, messages), log=outcome.log)
 
 
-def failed_row(case: MeasureCase, outcome: ChildOutcome, told: list[dict[str, Any]]) -> Row:
-    """The row of a case that did not come to its end: why, and how far it came."""
-    head = next((m for m in told if "environment" in m), {})
+def failed_row(case: MeasureCase, outcome: ChildOutcome, messages: list[dict[str, Any]]) -> Row:
+    """The row of a case that failed: why, and the phases that ended before."""
+    head = next((m for m in messages if "environment" in m), {})
     phases = {m["phase"]: {k: v for k, v in m.items() if k != "phase"}
-              for m in told if "phase" in m}  # fmt: skip
+              for m in messages if "phase" in m}  # fmt: skip
     where = f"after {next(reversed(phases))}" if phases else "before its first phase ended"
     measured = {k: head[k] for k in ("context_bytes",) if k in head}
     if out_of_memory(outcome):
@@ -110,14 +120,14 @@ def failed_row(case: MeasureCase, outcome: ChildOutcome, told: list[dict[str, An
 
 
 def out_of_memory(outcome: ChildOutcome) -> bool:
-    """Whether a child ended because the card was full."""
+    """Whether a child failed for lack of GPU memory."""
     return "OutOfMemoryError" in outcome.kinds or any(w in outcome.error for w in OUT_OF_MEMORY)
 
 
 def _add_minimum(
-    result: CaseResult, worker: Worker, heard: Callable[[MeasureCase, str], None]
+    result: CaseResult, worker: Worker, on_phase: Callable[[MeasureCase, str], None]
 ) -> None:
-    """Bisect the cap and add the two ends to the row; say why where a try ended otherwise."""
+    """Bisect the cap and add both ends to the row; where a run fails otherwise, `log` says why."""
     assert result.row is not None
     measured = result.row["measured"]
     if "reserved_bytes" not in measured:
@@ -125,18 +135,18 @@ def _add_minimum(
         return
 
     def survives(cap_bytes: int) -> bool:
-        heard(result.case, f"in {cap_bytes / GIB:.2f} GiB")
-        tried = measure_one(replace(result.case, cap_bytes=cap_bytes, snapshot=None), worker)
-        if not tried.failed and not tried.refused:
+        on_phase(result.case, f"in {cap_bytes / GIB:.2f} GiB")
+        attempt = measure_one(replace(result.case, cap_bytes=cap_bytes, snapshot=None), worker)
+        if not attempt.failed and not attempt.refused:
             return True
-        if tried.failed.startswith("out of memory"):
+        if attempt.failed.startswith("out of memory"):
             return False
-        raise CaseStoppedError("; ".join(tried.refused) or tried.failed)
+        raise CaseStoppedError("; ".join(attempt.refused) or attempt.failed)
 
     try:
-        found = find_minimum(measured["allocated_bytes"], measured["reserved_bytes"], survives)
+        minimum = find_minimum(measured["allocated_bytes"], measured["reserved_bytes"], survives)
     except CaseStoppedError as error:
         result.log = f"the least memory was not found: {error}"
         return
-    measured["survives_in_bytes"] = found.survives_in_bytes
-    measured["fails_in_bytes"] = found.fails_in_bytes
+    measured["survives_in_bytes"] = minimum.survives_in_bytes
+    measured["fails_in_bytes"] = minimum.fails_in_bytes

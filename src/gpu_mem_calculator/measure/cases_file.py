@@ -1,4 +1,4 @@
-"""What to measure: one run file, one rank, and under which conditions."""
+"""Cases to measure: a run file, a rank and the conditions; read from a file of cases."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from msgspec import Struct
 from ..core.errors import InputError
 from ..core.files import MOST_RUNS_BYTES, read_text
 
-STEPS = 3  # optimizer state is there from the second on; the third is the steady one
+STEPS = 3  # the optimizer's state exists from the second on; the third is steady
 TIMEOUT = 900.0  # seconds; the first run of a fused optimizer compiles it
 
 
 class MeasureCase(Struct, frozen=True, kw_only=True):
-    """One measurement. `cap_bytes` is what torch may take, `alloc_conf` PYTORCH_ALLOC_CONF.
+    """One measurement.
 
-    `function` makes the model and the batch instead of the run file; `values` are its arguments,
-    `with` in a file.
+    - `config`: the run file
+    - `function`, `values`: makes the model and batch instead of the run file, and its arguments
+      (`with` in a file)
+    - `group`: the group of measured runs, where it is not the program's
+    - `cap_bytes`: the bytes that torch may take, at most
+    - `alloc_conf`: PYTORCH_ALLOC_CONF
+    - `snapshot`: the file for torch's memory snapshot
+    - `timeout`: seconds
     """
 
     id: str
@@ -37,7 +43,7 @@ class MeasureCase(Struct, frozen=True, kw_only=True):
 
 
 def read_cases(path: str | Path) -> list[MeasureCase]:
-    """The cases of a file, one JSON object a line; measured runs are cases too."""
+    """The cases of a file, one JSON object on each line; measured runs are cases, too."""
     text = read_text(path, "--cases", most=MOST_RUNS_BYTES)
     problems: list[str] = []
     cases: dict[str, MeasureCase] = {}
@@ -68,7 +74,7 @@ def _case(line: str) -> MeasureCase:
     problems = list(_problems(data))
     if problems:
         raise InputError(problems)
-    around = data.get("environment") or {}
+    environment = data.get("environment") or {}
     return MeasureCase(
         id=data["id"],
         config=data["config"],
@@ -76,9 +82,9 @@ def _case(line: str) -> MeasureCase:
         values=data.get("with") or {},
         group=data.get("group") or "",
         rank=data.get("rank") or 0,
-        steps=data.get("steps") or around.get("steps") or STEPS,
-        cap_bytes=data.get("cap_bytes") or around.get("cap_bytes"),
-        alloc_conf=data.get("alloc_conf") or around.get("alloc_conf"),
+        steps=data.get("steps") or environment.get("steps") or STEPS,
+        cap_bytes=data.get("cap_bytes") or environment.get("cap_bytes"),
+        alloc_conf=data.get("alloc_conf") or environment.get("alloc_conf"),
         timeout=data.get("timeout") or TIMEOUT,
     )
 
@@ -115,10 +121,10 @@ def _values_problems(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def fresh_id(name: str, taken: Iterable[str]) -> str:
-    """A name that is not taken yet: `run`, `run-2`, `run-3`."""
+    """The first of `run`, `run-2`, `run-3`, ... that is not taken."""
     used = set(taken)
-    found, number = name, 1
-    while found in used:
+    candidate, number = name, 1
+    while candidate in used:
         number += 1
-        found = f"{name}-{number}"
-    return found
+        candidate = f"{name}-{number}"
+    return candidate

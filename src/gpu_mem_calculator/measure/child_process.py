@@ -1,7 +1,7 @@
-"""A function in a process of its own: its answer, what it told on the way, or how it ended.
+"""Runs a function in a forked child: its result, the messages it sent, or how it ended.
 
-The parent imports what is heavy once; each child starts from there, and may run out of memory,
-hang or crash without taking anything with it. Nothing here knows about GPUs.
+The parent imports large packages once, and each child starts with them. A child may run out of
+memory, hang or crash without harm to the parent. Nothing here knows about GPUs.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from msgspec import Struct, convert
 
 from ..ledger.units import MIB
 
-TICK = 0.5  # seconds between looks at whether the child is still there
-LOG_END = 4000  # characters of what it printed that are kept
+TICK = 0.5  # seconds between checks that the child still runs
+LOG_END = 4000  # characters of the child's output that are kept
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 Tell = Callable[[Any], None]
 
 
 class ChildOutcome(Struct, kw_only=True):
-    """What became of a child.
+    """How a child ended.
 
-    `value` is the answer; where there is none, `error` says why in one line. `kinds` are the names
-    of the exception's classes, `problems` its sentences where the input was wrong, `log` the end
-    of what it printed.
+    - `value`: what the function returned
+    - `error`: why it returned nothing, in one line
+    - `kinds`: the names of the exception's classes
+    - `problems`: the sentences of an `InputError`
+    - `log`: the last characters that the child printed
     """
 
     value: Any = None
@@ -45,21 +47,26 @@ class ChildOutcome(Struct, kw_only=True):
 
 
 def run_in_child(
-    function: Callable[[Any, Tell], Any], argument: Any, timeout: float, hear: Tell
+    function: Callable[[Any, Tell], Any], argument: Any, timeout: float, receive: Tell
 ) -> ChildOutcome:
-    """Run `function(argument, tell)` in a child; what it tells is heard here at once."""
+    """Run `function(argument, tell)` in a child; `receive` gets each message of `tell` at once.
+
+    After `timeout` seconds the child is killed.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     reader, writer = os.pipe()
     with tempfile.TemporaryFile() as log:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # forking beside idle threads
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # that a process with threads forks; they are idle
             pid = os.fork()
         if pid == 0:
             _child(function, argument, writer, log.fileno())
         os.close(writer)
         try:
-            outcome = _listen(reader, pid, timeout, hear)
+            outcome = _listen(reader, pid, timeout, receive)
         finally:
             os.close(reader)
             _stop(pid)
@@ -68,41 +75,41 @@ def run_in_child(
     return outcome
 
 
-def _listen(reader: int, pid: int, timeout: float, hear: Tell) -> ChildOutcome:
-    """Read one message a line until the last one, the child's end, or the timeout."""
-    end = time.monotonic() + timeout
+def _listen(reader: int, pid: int, timeout: float, receive: Tell) -> ChildOutcome:
+    """Read messages, one a line, until the result, the child's end, or the timeout."""
+    deadline = time.monotonic() + timeout
     buffer = b""
-    while (left := end - time.monotonic()) > 0:
-        gone = _status(pid)
-        if select.select([reader], [], [], 0 if gone else min(left, TICK))[0]:
+    while (left := deadline - time.monotonic()) > 0:
+        end_words = _status(pid)
+        if select.select([reader], [], [], 0 if end_words else min(left, TICK))[0]:
             chunk = os.read(reader, MIB)
             *lines, buffer = (buffer + chunk).split(b"\n")
             for line in lines:
                 message = json.loads(line)
                 if "told" not in message:
                     return convert(message, ChildOutcome)
-                hear(message["told"])
+                receive(message["told"])
             if chunk:
                 continue
-        if gone:
-            return ChildOutcome(error=gone)
+        if end_words:
+            return ChildOutcome(error=end_words)
     return ChildOutcome(error=f"still running after {timeout:g} s, and stopped", kinds=("Timeout",))
 
 
 def _status(pid: int) -> str:
-    """How the child ended, in words; nothing while it runs. It stays to be collected."""
-    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if found is None:
+    """How the child ended, in words; empty while it runs. It is not reaped here."""
+    status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if status is None:
         return ""
-    if found.si_code == os.CLD_EXITED:
-        return f"the process ended with exit code {found.si_status}"
-    name = signal.Signals(found.si_status).name
+    if status.si_code == os.CLD_EXITED:
+        return f"the process ended with exit code {status.si_status}"
+    name = signal.Signals(status.si_status).name
     why = ", perhaps for lack of host memory" if name == "SIGKILL" else ""
     return f"the process was ended by {name}{why}"
 
 
 def _stop(pid: int) -> None:
-    """Stop the child and all that it started, and collect it."""
+    """Kill the child and its process group, and reap it."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -114,12 +121,12 @@ def _stop(pid: int) -> None:
 
 
 def _child(function: Callable[[Any, Tell], Any], argument: Any, writer: int, log: int) -> NoReturn:
-    """The child's whole life."""
+    """Run the function in the child, send its result or error, and exit."""
 
     def send(message: dict[str, Any]) -> None:
-        left = json.dumps(message).encode() + b"\n"
-        while left:
-            left = left[os.write(writer, left) :]
+        data = json.dumps(message).encode() + b"\n"
+        while data:
+            data = data[os.write(writer, data) :]
 
     code = 0
     try:
@@ -141,7 +148,7 @@ def _child(function: Callable[[Any, Tell], Any], argument: Any, writer: int, log
 
 
 def end_with_parent() -> None:
-    """Ask Linux to end this process when its parent is killed; elsewhere, nothing."""
+    """Ask Linux to kill this process when its parent dies; does nothing on other systems."""
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (OSError, AttributeError):
@@ -149,7 +156,7 @@ def end_with_parent() -> None:
 
 
 def error_line(error: BaseException) -> str:
-    """An exception as one line: its class and the first line of what it says."""
+    """An exception as one line: its class and the first line of its message."""
     lines = str(error).strip().splitlines()
     name = type(error).__name__
     return f"{name}: {lines[0].strip()[:300]}" if lines else name

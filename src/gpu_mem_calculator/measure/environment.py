@@ -1,4 +1,4 @@
-"""Where a measurement was made: the card, and the versions of what ran."""
+"""The environment of a measurement: the card, and the versions of the packages that ran."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-# What changes memory, by its name as a package and as a module.
+# Packages that change memory: distribution name -> module name.
 PACKAGES = {
     "transformers": "transformers", "peft": "peft", "accelerate": "accelerate",
     "deepspeed": "deepspeed", "megatron-core": "megatron.core", "bitsandbytes": "bitsandbytes",
@@ -20,7 +20,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def card() -> dict[str, Any]:
-    """The card, its driver, and torch."""
+    """The names of the card, its driver version and torch's."""
     torch = import_module("torch")
     return {
         "gpu": torch.cuda.get_device_name(),
@@ -30,7 +30,7 @@ def card() -> dict[str, Any]:
 
 
 def driver(path: Path = DRIVER) -> str:
-    """The version of NVIDIA's driver, where the kernel shows it."""
+    """The version of NVIDIA's driver, as the kernel reports it; empty where it does not."""
     try:
         words = path.read_text(encoding="utf-8").splitlines()[0].split()
     except (OSError, IndexError):
@@ -39,18 +39,18 @@ def driver(path: Path = DRIVER) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The packages that this process has loaded."""
-    found = {}
+    """Versions of the packages that this process has loaded."""
+    loaded = {}
     for package, module in PACKAGES.items():
         if module in sys.modules:
             try:
-                found[package] = version(package)
+                loaded[package] = version(package)
             except PackageNotFoundError:
-                own = getattr(sys.modules[module], "__version__", None)
-                found[package] = str(own) if own else "unknown"
-    return found
+                module_version = getattr(sys.modules[module], "__version__", None)
+                loaded[package] = str(module_version) if module_version else "unknown"
+    return loaded
 
 
 def allocator_setting() -> str | None:
-    """The allocator's settings as the user's shell has them."""
+    """The allocator's settings of the environment, or None."""
     return next((value for name in SETTINGS if (value := os.environ.get(name))), None)

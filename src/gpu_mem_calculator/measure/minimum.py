@@ -1,4 +1,4 @@
-"""The least memory that a run survives in: bisect torch's cap, a fresh process for each try."""
+"""The least memory that a run survives in: bisects torch's cap, each run in a new process."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from msgspec import Struct
 
 TRIES = 8
-NEAR = 0.004  # of the answer: how near the two ends must come
-# Under its peak a run cannot work, whatever the allocator does; a little above what the allocator
-# reserved when it had room, it must (torch's own segments round up).
+NEAR = 0.004  # the two ends are this close at the end, as a share of the upper one
+# Below its allocated peak a run must fail. A little above what the allocator reserved with free
+# memory left, it must survive (torch's segments round up).
 SURELY_FAILS, SURELY_WORKS = 0.995, 1.002
 
 
 class Minimum(Struct, frozen=True):
-    """The run survives in `survives_in_bytes`, and does not in `fails_in_bytes`."""
+    """The run survives in `survives_in_bytes` and fails in `fails_in_bytes`, after `tries` runs."""
 
     survives_in_bytes: int
     fails_in_bytes: int
@@ -26,7 +26,7 @@ def find_minimum(
 ) -> Minimum:
     """Bisect between the allocated peak of the steps and the reserved peak.
 
-    Start-up does not set the lower end: DeepSpeed flattens on the CPU when the GPU is too small.
+    The start-up peak is not the lower end: DeepSpeed flattens on the CPU when the GPU is too small.
     """
     low, high = int(allocated_bytes * SURELY_FAILS), int(reserved_bytes * SURELY_WORKS)
     tries = 0

@@ -12,45 +12,45 @@ from typing import Any
 
 from .averages import AllocationHistory, UtilizationSampler
 
-KB = 1024  # /proc counts in these
+KB = 1024  # bytes; the unit of /proc
 Phases = dict[str, dict[str, int]]
 
 
 class HostMemory:
-    """The peak of this process's resident memory over what it had when this was made."""
+    """Measures how far this process's resident memory rises above its value at construction."""
 
     def __init__(self, proc: Path = Path("/proc/self")) -> None:
         self.proc = proc
-        with suppress(OSError):  # where it is not allowed, a process just forked has a fresh one
+        with suppress(OSError):  # where this is not allowed, a forked process has a new mark
             (proc / "clear_refs").write_text("5")  # resets the high-water mark; proc(5)
         self.before = self._field("VmRSS")
 
     def peak_bytes(self) -> int | None:
-        """Bytes at the highest; None where the system does not say."""
+        """The peak in bytes; None where the system does not report it."""
         peak = self._field("VmHWM")
         return None if peak is None or self.before is None else max(0, peak - self.before)
 
     def _field(self, name: str) -> int | None:
         try:
-            found = re.search(rf"^{name}:\s+(\d+) kB", (self.proc / "status").read_text(), re.M)
+            match = re.search(rf"^{name}:\s+(\d+) kB", (self.proc / "status").read_text(), re.M)
         except OSError:
             return None
-        return int(found[1]) * KB if found else None
+        return int(match[1]) * KB if match else None
 
 
 class Probe:
     """Marks the phases of one job on the current CUDA device.
 
-    Made before anything is on the card: what the driver shows as used then is the CUDA context
-    (and whatever else runs on that card). `steps` says which step is the last, the one that
-    averages are of; there are none without it.
+    Construct it before anything is on the card: the bytes that the driver shows as used then are
+    the CUDA context (and anything else that runs on that card). `steps` is the number of steps:
+    averages are of the last one; None for no averages. `on_phase` gets each phase and its figures.
     """
 
     def __init__(
-        self, heard: Callable[[str, dict[str, int]], None], steps: int | None = None
+        self, on_phase: Callable[[str, dict[str, int]], None], steps: int | None = None
     ) -> None:
         self.cuda: Any = import_module("torch").cuda
-        self.heard = heard
+        self.on_phase = on_phase
         self.cuda.init()
         free, self.total = self.cuda.mem_get_info()
         self.context_bytes = self.total - free
@@ -63,7 +63,7 @@ class Probe:
         self.busy = UtilizationSampler(self.cuda) if steps else None
 
     def mark(self, name: str) -> None:
-        """A phase has ended: keep its figures and start the next one's peaks."""
+        """End a phase: store its figures, and reset the peaks for the next."""
         cuda = self.cuda
         cuda.synchronize()
         self.ends[name] = time.monotonic()
@@ -74,7 +74,7 @@ class Probe:
             "reserved_bytes": cuda.max_memory_reserved(),
         }
         cuda.reset_peak_memory_stats()
-        self.heard(name, self.phases[name])
+        self.on_phase(name, self.phases[name])
         step = name.partition(".")[0]
         if self.busy is not None and in_step(name) and step != "s0":
             self.busy.start()
@@ -84,23 +84,23 @@ class Probe:
     def measured(self) -> dict[str, Any]:
         """The `measured` part of a row.
 
-        Where torch freed its cache and tried again because a cap was near, what it reserved says
-        nothing about a roomy card, and is left out.
+        Where a cap made torch free its cache and retry, the reserved bytes are not those of a card
+        with enough memory, and are left out.
         """
-        found: dict[str, Any] = dict(peaks(self.phases))
+        figures: dict[str, Any] = dict(peaks(self.phases))
         if self.cuda.memory_stats().get("num_alloc_retries", 0) == 0:
-            found["reserved_bytes"] = max(p["reserved_bytes"] for p in self.phases.values())
-            found["device_bytes"] = max(self.device)
-        found["context_bytes"] = self.context_bytes
+            figures["reserved_bytes"] = max(p["reserved_bytes"] for p in self.phases.values())
+            figures["device_bytes"] = max(self.device)
+        figures["context_bytes"] = self.context_bytes
         host, seconds = self.host.peak_bytes(), step_seconds(self.ends)
         if host is not None:
-            found["host_bytes"] = host
+            figures["host_bytes"] = host
         if seconds is not None:
-            found["step_seconds"] = round(seconds, 4)
-        return found | self._averages()
+            figures["step_seconds"] = round(seconds, 4)
+        return figures | self._averages()
 
     def _averages(self) -> dict[str, Any]:
-        """Of the last step, where it was reached."""
+        """The averages of the last step, where it was reached."""
         ended = [end for name, end in self.ends.items() if name.partition(".")[0] == self.last]
         if self.history is None or self.busy is None or not ended:
             return {}
@@ -109,12 +109,12 @@ class Probe:
                 **({} if busy is None else {"utilization_pct": busy})}  # fmt: skip
 
     def pinned_bytes(self) -> int:
-        """Page-locked host memory at its highest; the kernel may not count it as resident."""
+        """Peak bytes of page-locked host memory, which the kernel may not count as resident."""
         read = getattr(self.cuda, "host_memory_stats", None)
         return int(read().get("allocated_bytes.peak", 0)) if read else 0
 
 
-SERVED = ("prefill", "generate")  # what inference runs when the model is loaded
+SERVED = ("prefill", "generate")  # the phases of inference after the model is loaded
 
 
 def in_step(phase: str) -> bool:
@@ -123,7 +123,7 @@ def in_step(phase: str) -> bool:
 
 
 def peaks(phases: Phases) -> dict[str, int]:
-    """The highest of the steps, or of inference, and the highest of what came before."""
+    """Peak bytes of the steps or of inference, and of start-up."""
     run = [name for name in phases if in_step(name) or name in SERVED]
     steps = [phases[name]["peak_bytes"] for name in run]
     others = [p["peak_bytes"] for name, p in phases.items() if name not in run]
@@ -134,7 +134,7 @@ def peaks(phases: Phases) -> dict[str, int]:
 
 
 def step_seconds(ends: dict[str, float]) -> float | None:
-    """Seconds of the last step: from the end of the phase before it to its own last end."""
+    """Seconds of the last step: from the end of the phase before it to its last phase's end."""
     steps = [name.partition(".")[0] for name in ends if in_step(name)]
     if not steps:
         return None

@@ -1,4 +1,4 @@
-"""A run file as something that runs in a world: training by its engine, or inference."""
+"""The program of a run file: training by its engine, or inference."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ EIGHT_BIT = ("adamw_8bit", "paged_adamw_8bit", "lion_8bit")
 
 
 class MeasuredProgram(Struct, frozen=True, kw_only=True):
-    """What runs, as how many ranks, and how a process that is alone plays one of them."""
+    """A program that can be measured.
+
+    - `start`: runs it in a world
+    - `group`: its group in a file of measured runs
+    - `num_ranks`: the ranks of the whole job
+    - `process_group`: how a single process plays one rank
+    - `alloc_conf`: PYTORCH_ALLOC_CONF of the run file
+    """
 
     start: Callable[[World], None]
-    group: str  # the group of measured runs that it belongs to
+    group: str
     num_ranks: int = 1
     process_group: str = NONE
     alloc_conf: str | None = None
@@ -34,8 +41,8 @@ def program(
 ) -> MeasuredProgram:
     """The program of a run file; every problem of the file is raised at once.
 
-    A function makes the model and the batch in the file's place. It is loaded as the job starts:
-    what a module does as it is imported is no business of the process that forks.
+    A function makes the model and the batch instead of the file. It is loaded when the job starts,
+    so that the process that forks does not import the user's module.
     """
     if config.get("inference") is not None:
         if function is not None:
@@ -60,7 +67,7 @@ def program(
 def _user_function(
     resolved: ResolvedRun, function: str, values: Mapping[str, Any] | None, world: World
 ) -> UserFunction:
-    """The function, on the GPU as a whole; FSDP takes it from the host, shard by shard."""
+    """The user's function; its model is made on the GPU, or for FSDP on the host, then sharded."""
     sharded = resolved.engine.name == "fsdp"
     return UserFunction(function, resolved.run.precision, values, device=world.device,
                     made_on="cpu" if sharded else None)  # fmt: skip
@@ -69,19 +76,19 @@ def _user_function(
 def _inference(config: Mapping[str, Any]) -> MeasuredProgram:
     from ..jobs.inference import infer, settings
 
-    given = config["inference"]
-    if not isinstance(given, Mapping):
-        raise InputError([f"inference={given!r} must be an object"])
-    settings(given)
+    section = config["inference"]
+    if not isinstance(section, Mapping):
+        raise InputError([f"inference={section!r} must be an object"])
+    settings(section)
     file = read({k: v for k, v in config.items() if k != "inference"})
     model = find_model(file.model).config
     if model is None:
         raise InputError([NO_PROGRAM])
-    return MeasuredProgram(start=lambda world: infer(given, model, world), group="inference")
+    return MeasuredProgram(start=lambda world: infer(section, model, world), group="inference")
 
 
 def group_name(resolved: ResolvedRun) -> str:
-    """The group that a training run belongs to in a file of measured runs."""
+    """The group of a training run in a file of measured runs."""
     run, name = resolved.run, resolved.engine.name
     if run.adapter is not None or run.quantization or run.optimizer in EIGHT_BIT:
         return "peft"
@@ -93,8 +100,8 @@ def group_name(resolved: ResolvedRun) -> str:
 def _process_group(resolved: ResolvedRun) -> str:
     """How one process plays one rank.
 
-    DDP's buckets are the same whatever the number of ranks, so a real communicator of one rank
-    serves; what shards needs the real number, and the fake group has it.
+    DDP's buckets do not depend on the number of ranks, so a real communicator of one rank is
+    enough; an engine that shards needs the real number, which the fake group has.
     """
     if resolved.engine.name == "pytorch_ddp":
         return NONE if resolved.hardware.num_gpus == 1 else NCCL

@@ -1,4 +1,4 @@
-"""Under a launcher, the real job: every process is one rank on its own GPU, with NCCL."""
+"""The real job under a launcher: every process is one rank with one GPU, and NCCL is real."""
 
 from __future__ import annotations
 
@@ -24,30 +24,33 @@ from .worker import finished_row, row_environment, run_with_snapshot, set_alloca
 
 
 class RankPlace(Struct, frozen=True, kw_only=True):
-    """Which rank this process is, and on which of its node's GPUs."""
+    """The rank of this process, the number of ranks, and both on this node."""
 
     rank: int
     ranks: int
     local_rank: int
-    local_ranks: int = 1  # how many the launcher started on this node
+    local_ranks: int = 1  # processes that the launcher started on this node
 
 
 def launched_rank(environ: Mapping[str, str] = os.environ) -> RankPlace | None:
-    """What torchrun or the deepspeed launcher says; None without one, or with a single rank."""
+    """The place that torchrun or the deepspeed launcher set in the environment.
+
+    None without a launcher, or with a single rank.
+    """
     try:
         ranks, rank = int(environ["WORLD_SIZE"]), int(environ["RANK"])
         local = int(environ.get("LOCAL_RANK", rank))
-        here = int(environ.get("LOCAL_WORLD_SIZE", local + 1))
+        local_ranks = int(environ.get("LOCAL_WORLD_SIZE", local + 1))
     except (KeyError, ValueError):
         return None
-    place = RankPlace(rank=rank, ranks=ranks, local_rank=local, local_ranks=here)
+    place = RankPlace(rank=rank, ranks=ranks, local_rank=local, local_ranks=local_ranks)
     return place if ranks > 1 else None
 
 
 def measure_rank(case: MeasureCase, place: RankPlace, append: str | None) -> list[Row]:
-    """This rank's part of the real job; rank 0 gets the rows of all, the others none.
+    """Run this rank of the real job; returns the rows of all ranks on rank 0, none on others.
 
-    A rank that fails cannot gather: it keeps its own row and ends, and the launcher ends the rest.
+    A rank that fails cannot gather: it appends its row and exits, and the launcher ends the rest.
     """
     job = program(case.config, case.function, case.values)
     check_ranks(job.num_ranks, place.ranks)
@@ -56,11 +59,13 @@ def measure_rank(case: MeasureCase, place: RankPlace, append: str | None) -> lis
                    snapshot=case.snapshot and f"{case.snapshot}.rank{place.rank}")  # fmt: skip
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
     import_module("torch").cuda.set_device(place.local_rank)
-    told: list[dict[str, Any]] = []
-    probe = Probe(lambda name, figures: told.append({"phase": name, **figures}),
+    messages: list[dict[str, Any]] = []
+    probe = Probe(lambda name, figures: messages.append({"phase": name, **figures}),
                   None if case.snapshot else case.steps)  # fmt: skip
-    around = row_environment(case, conf, NCCL)
-    told.append({"environment": around, "group": job.group, "context_bytes": probe.context_bytes})
+    environment = row_environment(case, conf, NCCL)
+    messages.append(
+        {"environment": environment, "group": job.group, "context_bytes": probe.context_bytes}
+    )
     set_cap(case.cap_bytes, probe.total)
     world = World(device="cuda", mark=probe.mark, process_group=NCCL, rank=place.rank,
                   steps=case.steps)  # fmt: skip
@@ -69,12 +74,12 @@ def measure_rank(case: MeasureCase, place: RankPlace, append: str | None) -> lis
     except InputError:
         raise
     except Exception as error:
-        end_failed_rank(case, error, told, append)
-    return gather(finished_row(case, job.group, probe, around), place)
+        end_failed_rank(case, error, messages, append)
+    return gather(finished_row(case, job.group, probe, environment), place)
 
 
 def check_ranks(ranks: int, started: int) -> None:
-    """The launcher starts as many processes as the run has GPUs."""
+    """Raise where the launcher started another number of processes than the run has GPUs."""
     if ranks != started:
         raise InputError(
             [f"hardware.num_gpus={ranks}, but the launcher starts {started} processes; "
@@ -83,7 +88,7 @@ def check_ranks(ranks: int, started: int) -> None:
 
 
 def check_gpus(shown: int, place: RankPlace) -> None:
-    """Every process of a node has a GPU of its own; all of them find the same number."""
+    """Raise where this node has fewer GPUs than processes."""
     if not shown:
         raise InputError([NO_GPU.format(why="this node shows none")])
     if shown < place.local_ranks:
@@ -94,12 +99,12 @@ def check_gpus(shown: int, place: RankPlace) -> None:
 
 
 def end_failed_rank(
-    case: MeasureCase, error: Exception, told: list[dict[str, Any]], append: str | None
+    case: MeasureCase, error: Exception, messages: list[dict[str, Any]], append: str | None
 ) -> NoReturn:
-    """Keep the row of a rank that failed, say why, and end: the others wait for it in vain."""
+    """Append the row of a rank that failed, print why, and exit: the others would wait forever."""
     kinds = tuple(kind.__name__ for kind in type(error).__mro__)
     outcome = ChildOutcome(error=error_line(error), kinds=kinds)
-    row = failed_row(case, outcome, told)
+    row = failed_row(case, outcome, messages)
     if not out_of_memory(outcome):
         traceback.print_exception(error)
     tell(f"rank {case.rank}: {row['failed']}")
@@ -112,7 +117,7 @@ def end_failed_rank(
 
 
 def gather(row: Row, place: RankPlace) -> list[Row]:
-    """Every rank's row, on rank 0."""
+    """The rows of all ranks on rank 0, none on others."""
     dist = import_module("torch").distributed
     rows: list[Any] = [None] * place.ranks
     dist.all_gather_object(rows, row)

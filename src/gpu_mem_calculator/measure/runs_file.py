@@ -1,4 +1,4 @@
-"""The file of measured runs: one JSON object a line, each on disk before the next begins."""
+"""The file of measured runs: one JSON object on each line, written to disk one by one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Row = dict[str, Any]
 class RunsFile:
     """A file that rows are added to.
 
-    A last line that a kill left half written is cut off when the file is opened; `repaired` says
-    so. Any other line that is not JSON stays, is not counted, and is refused with a sentence.
+    A last line that was not fully written is removed when the file is opened; `repaired` says so.
+    Any other line that is not a JSON object is refused with a sentence.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -38,38 +38,38 @@ class RunsFile:
         check_writable(self.path, "--append")
         whole, _, rest = data.rpartition(b"\n")
         if rest.strip():
-            if _parsed(rest) is None:
-                self._cut(len(data) - len(rest))
+            if _parse(rest) is None:
+                self._truncate(len(data) - len(rest))
                 self.repaired = f"{self.path}: the last line was cut short and is removed"
-            else:  # whole, but its end of line is missing
-                self._try_to_write(b"\n")
+            else:  # complete, but without its end of line
+                self._append_or_raise(b"\n")
                 whole = data
         rows = []
         for number, line in enumerate(whole.split(b"\n"), 1):
-            row = _parsed(line) if line.strip() else {}
+            row = _parse(line) if line.strip() else {}
             if row is None:
                 raise InputError([f"--append {self.path} line {number}: not a measured run; give "
                                   "a file that measure wrote, or a new one"])  # fmt: skip
             rows += [row] if row else []
         return rows
 
-    def _cut(self, length: int) -> None:
+    def _truncate(self, length: int) -> None:
         with self.path.open("r+b") as file:
             file.truncate(length)
             os.fsync(file.fileno())
 
-    def done(self, *, failed: bool = True) -> set[str]:
-        """The ids that the file has; without those that failed where `failed` is not wanted."""
+    def ids(self, *, failed: bool = True) -> set[str]:
+        """The ids in the file; without `failed`, only those of runs that did not fail."""
         return {str(row["id"]) for row in self.rows if "id" in row
                 and (failed or "failed" not in row)}  # fmt: skip
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Write a row, and come back when it is on disk."""
-        self._try_to_write(json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n")
+        """Append a row; returns when it is on disk."""
+        self._append_or_raise(json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n")
         self.rows.append(dict(row))
 
-    def _try_to_write(self, data: bytes) -> None:
-        """One write in append mode, so that lines of several processes do not mix."""
+    def _append_or_raise(self, data: bytes) -> None:
+        """Append in one write, so that lines of several processes do not mix."""
         try:
             with self.path.open("ab", buffering=0) as file:
                 self._append(file, data)
@@ -78,7 +78,7 @@ class RunsFile:
             raise InputError([f"--append {self.path}: cannot be written, {reason}"]) from None
 
     def _append(self, file: FileIO, data: bytes) -> None:
-        """Write all of it, or leave the file as it was: a full disk takes a part of a line."""
+        """Write all of the data, or truncate the file to its old size, as on a full disk."""
         written = 0
         try:
             while written < len(data):
@@ -90,7 +90,7 @@ class RunsFile:
             raise
 
 
-def _parsed(line: bytes) -> Row | None:
+def _parse(line: bytes) -> Row | None:
     try:
         row = json.loads(line)
     except ValueError:

@@ -1,7 +1,7 @@
-"""torchrun with its own options, but a rank that refuses its input says so once, and ends with 2.
+"""torchrun with the same options, but bad input is reported once, with exit code 2.
 
 `python -m gpu_mem_calculator.measure.torchrun --nproc-per-node 8 -m gpu_mem_calculator measure …`:
-torchrun itself would let every rank say the same, print a traceback of its own and end with 1.
+with plain torchrun every rank would print the problem, torchrun a traceback, and exit with 1.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from ..core.errors import InputError, tell
 from .card import NO_TORCH
 from .child_process import end_with_parent
 
-STARTED_HERE = "GPU_MEM_CALC_TORCHRUN"  # set for ranks that were started from here
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torchrun looks for what a rank died of
+STARTED_HERE = "GPU_MEM_CALC_TORCHRUN"  # set in the environment of ranks that this module starts
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # the file in which torchrun looks for a rank's error
 ELASTIC = "torch.distributed.elastic.multiprocessing"
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the ranks of this node; the exit code of the one that failed first, else 0."""
+    """Run the ranks of this node; returns the exit code of the one that failed first, else 0."""
     if find_spec("torch") is None:
         tell(NO_TORCH)
         return 2
     run = import_module("torch.distributed.run")
     failed = import_module(f"{ELASTIC}.errors").ChildFailedError
-    network = import_module("torch.distributed").DistError  # the others cannot be reached
-    logging.getLogger(f"{ELASTIC}.api").setLevel(logging.CRITICAL)  # what follows says it better
+    network = import_module("torch.distributed").DistError  # the other nodes cannot be reached
+    logging.getLogger(f"{ELASTIC}.api").setLevel(
+        logging.CRITICAL
+    )  # `report_failure` replaces its message
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which warns of it
     os.environ[STARTED_HERE] = "1"
     try:
@@ -49,11 +51,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def report_failure(failures: Mapping[int, Any]) -> int:
-    """Say which rank failed first and how; torchrun ends the others by a signal of its own."""
-    first = sorted(failures.items(), key=lambda one: (
+    """Print which rank failed first and how; returns its exit code.
+
+    torchrun ends the other ranks with SIGTERM, so those are not taken for the first.
+    """
+    ordered = sorted(failures.items(), key=lambda one: (
         not problems_of(one[1]), one[1].exitcode == -signal.SIGTERM, one[1].timestamp, one[0]
     ))  # fmt: skip
-    rank, failure = first[0]
+    rank, failure = ordered[0]
     problems = problems_of(failure)
     if problems:
         tell(*problems)
@@ -67,26 +72,26 @@ def report_failure(failures: Mapping[int, Any]) -> int:
 
 
 def problems_of(failure: Any) -> list[str]:
-    """What a rank told by `leave_problems`."""
+    """The problems that a rank left with `leave_problems`."""
     message = failure.error_file_data["message"]
-    found = message.get("problems", []) if isinstance(message, dict) else []
-    return [str(problem) for problem in found]
+    problems = message.get("problems", []) if isinstance(message, dict) else []
+    return [str(problem) for problem in problems]
 
 
 def end_with_torchrun() -> None:
-    """A rank ends with the torchrun that started it from here, even one that is killed."""
+    """Make this rank end with the torchrun that this module started, even where that is killed."""
     if STARTED_HERE in os.environ:
         end_with_parent()
 
 
 def leave_problems(problem: InputError) -> bool:
-    """Leave the problems of a rank for `main` to say; False where torchrun was started plainly."""
+    """Write a rank's problems for `main` to print; False where plain torchrun started it."""
     path = os.environ.get(ERROR_FILE)
     if STARTED_HERE not in os.environ or not path:
         return False
-    told = {"message": "; ".join(problem.problems), "problems": list(problem.problems),
+    message = {"message": "; ".join(problem.problems), "problems": list(problem.problems),
             "extraInfo": {"timestamp": str(int(time.time()))}}  # fmt: skip
-    Path(path).write_text(json.dumps({"message": told}), encoding="utf-8")
+    Path(path).write_text(json.dumps({"message": message}), encoding="utf-8")
     return True
 
 

@@ -1,4 +1,4 @@
-"""One case from beginning to end in this process: conditions, probe, job, row."""
+"""Measures one case in this process: sets the conditions, runs the job, and makes the row."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ HISTORY = 2_000_000  # events that a snapshot keeps
 
 
 def measure_case(case: MeasureCase, tell: Tell) -> Row:
-    """Measure a case as one rank, played by this process; tells each phase as it ends."""
+    """Measure a case: this process plays one rank. `tell` gets each phase as it ends."""
     job = program(case.config, case.function, case.values)
     check_rank(case.rank, job.num_ranks)
     kind = job.process_group
     conf = set_allocator(case.alloc_conf or job.alloc_conf)
     probe = Probe(lambda name, figures: tell({"phase": name, **figures}),
                   None if case.snapshot else case.steps)  # fmt: skip
-    around = row_environment(case, conf, ONE_RANK if kind == NCCL else kind)
-    tell({"environment": around, "group": job.group, "context_bytes": probe.context_bytes})
+    known = row_environment(case, conf, ONE_RANK if kind == NCCL else kind)
+    tell({"environment": known, "group": job.group, "context_bytes": probe.context_bytes})
     set_cap(case.cap_bytes, probe.total)
     world = World(device="cuda", mark=probe.mark, process_group=kind,
                   rank=case.rank if kind == FAKE else 0, steps=case.steps)  # fmt: skip
     run_with_snapshot(lambda: job.start(world), case.snapshot)
-    return finished_row(case, job.group, probe, around)
+    return finished_row(case, job.group, probe, known)
 
 
 def run_with_snapshot(job: Callable[[], None], snapshot: str | None) -> None:
-    """Run a job; with torch's own snapshot of it in a file, however it ends."""
+    """Run a job; write torch's memory snapshot to the file `snapshot`, also where the job fails."""
     if snapshot is None:
         job()
         return
@@ -54,52 +54,52 @@ def run_with_snapshot(job: Callable[[], None], snapshot: str | None) -> None:
         write_file(snapshot, pickle.dumps(memory._snapshot()), "--snapshot")
 
 
-def finished_row(case: MeasureCase, group: str, probe: Probe, around: dict[str, Any]) -> Row:
-    """The row of a case whose job came to its end."""
+def finished_row(case: MeasureCase, group: str, probe: Probe, known: dict[str, Any]) -> Row:
+    """The row of a case that did not fail."""
     pinned = probe.pinned_bytes()
     return {
         **row_head(case, group),
         "measured": probe.measured(),
         "phases": probe.phases,
-        "environment": {**around, **environment.versions(),
+        "environment": {**known, **environment.versions(),
                         **({"host_pinned_bytes": pinned} if pinned else {})},
     }  # fmt: skip
 
 
 def row_head(case: MeasureCase, group: str) -> Row:
-    """What every row of a case starts with."""
-    own = {"function": case.function, "with": dict(case.values)} if case.function else {}
+    """The first keys of every row of a case."""
+    function = {"function": case.function, "with": dict(case.values)} if case.function else {}
     config = as_script(as_dict(case.config))
     name = case.group or group
-    return {"id": case.id, "group": name, "config": config, **own, "rank": case.rank}
+    return {"id": case.id, "group": name, "config": config, **function, "rank": case.rank}
 
 
 def row_environment(case: MeasureCase, conf: str | None, group: str) -> dict[str, Any]:
-    """The `environment` of a row, as far as it is known before the job."""
-    found: dict[str, Any] = {"process_group": group, "steps": case.steps, **environment.card()}
+    """The `environment` of a row, as far as it is known before the job runs."""
+    known: dict[str, Any] = {"process_group": group, "steps": case.steps, **environment.card()}
     if conf:
-        found["alloc_conf"] = conf
+        known["alloc_conf"] = conf
     if case.cap_bytes is not None:
-        found["cap_bytes"] = case.cap_bytes
-    return found
+        known["cap_bytes"] = case.cap_bytes
+    return known
 
 
 def check_rank(rank: int, ranks: int) -> None:
-    """A rank is one of the job's."""
+    """Raise where the job has no such rank."""
     if not 0 <= rank < ranks:
         raise InputError([f"--rank {rank}: the job has {ranks} rank{'s' * (ranks > 1)}; "
                           f"use 0{f' to {ranks - 1}' * (ranks > 1)}"])  # fmt: skip
 
 
 def set_allocator(conf: str | None) -> str | None:
-    """Give torch's allocator its settings before CUDA starts; what holds then, the shell's too."""
+    """Set the allocator's settings before CUDA starts; returns those in force, the shell's too."""
     if not conf:
         return environment.allocator_setting()
     torch = import_module("torch")
     os.environ["PYTORCH_ALLOC_CONF"] = conf
-    own = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    set_settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     try:
-        (own or torch.cuda.memory._set_allocator_settings)(conf)
+        (set_settings or torch.cuda.memory._set_allocator_settings)(conf)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InputError([f"alloc_conf={conf!r} is not what torch takes: {reason}"]) from None
@@ -107,7 +107,7 @@ def set_allocator(conf: str | None) -> str | None:
 
 
 def set_cap(cap_bytes: int | None, total_bytes: int) -> None:
-    """Let torch have no more than this, as a smaller card would."""
+    """Limit torch to this many bytes, as a smaller card would."""
     if cap_bytes is None:
         return
     if cap_bytes > total_bytes:

@@ -169,8 +169,8 @@ class LatentAttention(MixerDefaults, frozen=True, kw_only=True):
 
     def weights(self) -> Iterator[Weight]:
         """Query path, key-value path, output, indexer."""
-        for part in (*self.query, self.query_norm, self.kv_a, self.kv_norm, self.kv_b, self.output,
-                     self.index):  # fmt: skip
+        keys = (self.kv_a, self.kv_norm, self.kv_b)
+        for part in (*self.query, self.query_norm, *keys, self.output, self.index):
             if part is not None:
                 yield from part.weights()
 

@@ -12,14 +12,14 @@ from .arch import Arch
 from .blocks import Share
 
 
-def scaled(arch: Arch, given: int | None) -> Arch:
-    """The architecture with `given` parameters, up to the rounding of each; itself for None."""
-    return arch if given is None else _scaled(arch, given)
+def scaled(arch: Arch, parameters: int | None) -> Arch:
+    """The architecture with that many parameters, up to rounding; itself for None."""
+    return arch if parameters is None else _scaled(arch, parameters)
 
 
 @lru_cache(maxsize=64)
-def _scaled(arch: Arch, given: int) -> Arch:
-    return with_share(arch, (given, arch.num_parameters))
+def _scaled(arch: Arch, parameters: int) -> Arch:
+    return with_share(arch, (parameters, arch.num_parameters))
 
 
 def with_share(arch: Arch, share: Share) -> Arch:

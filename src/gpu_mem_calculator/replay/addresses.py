@@ -1,9 +1,9 @@
-"""Where the driver puts a segment, because ties between free blocks go to the lower address.
+"""The addresses of segments: between free blocks of equal size the lower address is used first.
 
-Rule, read off the addresses of recorded `segment_alloc` events (H200, CUDA 13.0): address space is
-taken in chunks of 32 MiB, each new chunk below all others; a segment starts at its chunk's start,
-and what is left of a chunk serves later segments that fit, the lowest chunk first. A chunk that
-has no segment left goes back, and the highest hole that fits is filled first, from its top. Not
+Rule, inferred from the addresses of recorded `segment_alloc` events (H200, CUDA 13.0): address
+space is taken in chunks of 32 MiB, each new chunk below all others; a segment starts at its chunk's
+start, and the rest of a chunk serves later segments that fit, the lowest chunk first. A chunk
+without a segment is released, and the highest hole that fits is filled first, from its top. Not
 modelled: addresses that the driver took for itself as the process began, whose rests some early
 segments get (16 of 400 in a usual run).
 """
@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 CHUNK = 16
 """A chunk of address space: 32 MiB, in pages of 2 MiB."""
 TOP = 1 << 27
-"""The page below which everything is placed (256 TiB are enough for any run)."""
+"""The page below which all segments are placed (256 TiB are enough for any run)."""
 
 Ranges = list[tuple[int, int]]
 
@@ -30,7 +30,7 @@ class AddressChunk:
         self.rests: Ranges = []
 
     def copy(self) -> AddressChunk:
-        """The same again."""
+        """A copy."""
         twin = AddressChunk(self.start, self.pages)
         twin.num_segments, twin.rests = self.num_segments, list(self.rests)
         return twin
@@ -43,18 +43,18 @@ class AddressSpace:
 
     def __init__(self) -> None:
         self.bottom = TOP
-        self.holes: Ranges = []  # chunks given back
+        self.holes: Ranges = []  # released chunks
         self.chunks: dict[int, AddressChunk] = {}  # by start
         self.chunk_of: dict[int, int] = {}  # segment's start -> its chunk's
         self.starts: dict[int, Ranges] = {}  # pages -> (start, chunk) of the rests of that size
 
     def take(self, pages: int) -> int:
-        """The first page of a new segment."""
+        """Place a new segment of `pages`; returns its first page."""
         fits = [(rests[0], size) for size, rests in self.starts.items() if size >= pages and rests]
         if fits:
             (start, place), left = min(fits)
             chunk = self.chunks[place]
-            self._drop(chunk, start, left)
+            self._remove_rest(chunk, start, left)
         else:
             left = -(-pages // CHUNK) * CHUNK
             start = self._new_chunk(left)
@@ -62,19 +62,19 @@ class AddressSpace:
         self.chunk_of[start] = chunk.start
         chunk.num_segments += 1
         if left > pages:
-            self._keep(chunk, start + pages, left - pages)
+            self._add_rest(chunk, start + pages, left - pages)
         return start
 
     def give_back(self, start: int, pages: int) -> None:
-        """A segment is freed: its pages serve others, its chunk goes back when it is empty."""
+        """Release a segment: others can use its pages, and an empty chunk is released."""
         chunk = self.chunks[self.chunk_of.pop(start)]
         chunk.num_segments -= 1
         for rest, more in tuple(chunk.rests):
             if rest + more == start or rest == start + pages:
-                self._drop(chunk, rest, more)
+                self._remove_rest(chunk, rest, more)
                 start, pages = min(start, rest), pages + more
         if chunk.num_segments:
-            self._keep(chunk, start, pages)
+            self._add_rest(chunk, start, pages)
             return
         del self.chunks[chunk.start]
         _insert_merged(self.holes, chunk.start, chunk.pages)
@@ -82,38 +82,36 @@ class AddressSpace:
             self.bottom += self.holes.pop(0)[1]
 
     def copy(self) -> AddressSpace:
-        """The same state again."""
+        """A copy."""
         twin = AddressSpace()
         twin.bottom, twin.holes, twin.chunk_of = self.bottom, list(self.holes), dict(self.chunk_of)
         twin.chunks = {start: chunk.copy() for start, chunk in self.chunks.items()}
         twin.starts = {size: list(starts) for size, starts in self.starts.items()}
         return twin
 
-    def _new_chunk(self, whole: int) -> int:
+    def _new_chunk(self, pages: int) -> int:
         """The start of a new chunk: the top of the highest hole that fits, else the bottom."""
         for index in range(len(self.holes) - 1, -1, -1):
             start, left = self.holes[index]
-            if left >= whole:
+            if left >= pages:
                 del self.holes[index]
-                if left > whole:
-                    self.holes.insert(index, (start, left - whole))
-                return start + left - whole
-        self.bottom -= whole
+                if left > pages:
+                    self.holes.insert(index, (start, left - pages))
+                return start + left - pages
+        self.bottom -= pages
         return self.bottom
 
-    def _keep(self, chunk: AddressChunk, start: int, pages: int) -> None:
-        """Remember a rest."""
+    def _add_rest(self, chunk: AddressChunk, start: int, pages: int) -> None:
         insort(chunk.rests, (start, pages))
         insort(self.starts.setdefault(pages, []), (start, chunk.start))
 
-    def _drop(self, chunk: AddressChunk, start: int, pages: int) -> None:
-        """Forget a rest."""
+    def _remove_rest(self, chunk: AddressChunk, start: int, pages: int) -> None:
         chunk.rests.remove((start, pages))
         self.starts[pages].remove((start, chunk.start))
 
 
 def _insert_merged(ranges: Ranges, start: int, pages: int) -> None:
-    """Insert a range, joined with the ones that touch it."""
+    """Insert a range, merged with adjacent ones."""
     index = bisect_left(ranges, (start, 0))
     if index < len(ranges) and ranges[index][0] == start + pages:
         pages += ranges.pop(index)[1]

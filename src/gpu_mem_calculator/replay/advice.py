@@ -1,4 +1,4 @@
-"""What another setting of the allocator would save."""
+"""Advice: what another setting of the allocator would save."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .settings import AllocatorSettings
 from .stream import AllocationStream
 
 WORTHWHILE = 0.01
-"""A saving that is worth a word, as a share."""
+"""The least saving that is mentioned, as a share."""
 
 
 def advise(
@@ -18,7 +18,7 @@ def advise(
 ) -> str:
     """A sentence where `expandable_segments:True` lets the run survive in over 1 % less, else "".
 
-    `needs` is what the run needs as it is, where that is known already.
+    `needs`: bytes that the run needs with its own settings, if known.
     """
     settings = settings or AllocatorSettings()
     if settings.expandable_segments:

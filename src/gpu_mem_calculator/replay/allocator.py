@@ -7,8 +7,8 @@ from msgspec import Struct
 from .blocks import NEVER
 from .cache import AllocatorState
 from .growth import release_cached
+from .loop import play_events
 from .plan import EMPTY, ReplayPlan
-from .play import play
 from .rounding import UNIT
 from .settings import AllocatorSettings, AllocatorSettingsError
 from .stream import AllocationStream
@@ -24,10 +24,11 @@ __all__ = [
 
 
 class ReplayPhase(Struct, frozen=True):
-    """Between two marks: what torch's statistics say at its end when they are reset at each mark.
+    """Torch's statistics at the end of a phase, where peaks are reset at the start of each phase.
 
-    `peak_bytes` and `reserved_bytes` are max_memory_allocated and max_memory_reserved,
-    `start_next_bytes` is memory_allocated.
+    - peak_bytes: max_memory_allocated
+    - start_next_bytes: memory_allocated
+    - reserved_bytes: max_memory_reserved
     """
 
     peak_bytes: int
@@ -36,9 +37,12 @@ class ReplayPhase(Struct, frozen=True):
 
 
 class Footprint(Struct, frozen=True):
-    """What a run takes: peaks of the whole stream, each phase, and where it ran out of memory.
+    """The result of a replay.
 
-    `retries` counts num_alloc_retries: how often all cached segments were given back.
+    - allocated_bytes, reserved_bytes: peaks of the whole stream
+    - phases: statistics of each phase
+    - retries: num_alloc_retries, how often all cached segments were released
+    - failed_at: the index of the event that ran out of memory, or None
     """
 
     allocated_bytes: int
@@ -51,7 +55,7 @@ class Footprint(Struct, frozen=True):
 def replay(
     stream: AllocationStream, settings: AllocatorSettings | None = None, cap: int | None = None
 ) -> Footprint:
-    """Play a stream; `cap` is the most bytes that may be reserved (torch's memory fraction)."""
+    """Replay a stream; `cap`: most bytes that may be reserved (torch's memory fraction)."""
     player = ReplayRun(ReplayPlan(stream, settings or AllocatorSettings()), cap)
     player.finish()
     return player.footprint()
@@ -71,37 +75,37 @@ def history(
 
 
 class ReplayRun:
-    """Plays a plan from cut to cut."""
+    """A replay in progress: `at` events have been replayed, and the first `stop` stops passed."""
 
-    __slots__ = ("at", "cache", "cut", "failed_at", "peak", "peak_reserved", "phases")
+    __slots__ = ("at", "cache", "failed_at", "peak", "peak_reserved", "phases", "stop")
 
     def __init__(self, plan: ReplayPlan, cap: int | None = None) -> None:
         self.cache = AllocatorState(plan, cap)
-        self.at = self.cut = self.peak = self.peak_reserved = 0
+        self.at = self.stop = self.peak = self.peak_reserved = 0
         self.failed_at: int | None = None
         self.phases: dict[str, ReplayPhase] = {}
 
     def copy(self) -> ReplayRun:
-        """The same state again."""
+        """A copy, to be continued under another cap."""
         twin = ReplayRun(self.cache.plan)
         twin.cache, twin.phases = self.cache.copy(), dict(self.phases)
-        for name in ("at", "cut", "failed_at", "peak", "peak_reserved"):
+        for name in ("at", "failed_at", "peak", "peak_reserved", "stop"):
             setattr(twin, name, getattr(self, name))
         return twin
 
     def finish(self) -> bool:
-        """Play to the end; whether it survived."""
+        """Replay to the end; returns whether memory sufficed."""
         return self.advance(len(self.cache.plan.events))
 
     def advance(self, end: int) -> bool:
-        """Play the events before `end`, and the cuts among them; whether it survived."""
-        cuts = self.cache.plan.cuts
-        while self.cut < len(cuts) and cuts[self.cut][0] <= end:
-            at, name = cuts[self.cut]
+        """Replay the events before `end`, and the stops among them; whether memory sufficed."""
+        stops = self.cache.plan.stops
+        while self.stop < len(stops) and stops[self.stop][0] <= end:
+            at, name = stops[self.stop]
             if not self._play(at):
                 return False
-            self.cut += 1
-            self.cache.bring_back(at if name is None else NEVER)
+            self.stop += 1
+            self.cache.free_kept(at if name is None else NEVER)
             if name == EMPTY:
                 release_cached(self.cache)
             elif name is not None:
@@ -109,18 +113,18 @@ class ReplayRun:
         return self._play(end)
 
     def _play(self, end: int) -> bool:
-        """Play the events up to `end`, none of which is at a cut."""
+        """Replay the events before `end`, with no stop among them."""
         cache, events = self.cache, self.cache.plan.events
         if end - self.at == 1 and not cache.plan.units[max(events[self.at], ~events[self.at])]:
             self.at = end  # a tensor without bytes
         if self.at < end:
-            self.at += play(cache, events[self.at : end])
+            self.at += play_events(cache, events[self.at : end])
         if self.at < end:
             self.failed_at = self.at
         return self.at >= end
 
     def _mark(self, name: str) -> None:
-        """End a phase."""
+        """End a phase: keep its statistics, and reset the peaks."""
         cache = self.cache
         self.phases[name] = ReplayPhase(
             cache.peak * UNIT, cache.allocated * UNIT, cache.peak_reserved * UNIT
@@ -129,12 +133,12 @@ class ReplayRun:
         cache.peak, cache.peak_reserved = cache.allocated, cache.reserved
 
     def keep_peaks(self) -> None:
-        """The peaks of the whole stream so far."""
+        """Update the peaks of the whole stream."""
         self.peak = max(self.peak, self.cache.peak)
         self.peak_reserved = max(self.peak_reserved, self.cache.peak_reserved)
 
     def footprint(self) -> Footprint:
-        """What was found."""
+        """The result so far."""
         self.keep_peaks()
         return Footprint(
             allocated_bytes=self.peak * UNIT,

@@ -1,17 +1,17 @@
-"""How a block is written: one integer, its size in units of 512 bytes above its address.
+"""A block as one integer: its size in units of 512 bytes in the high bits, its address in the low.
 
-The order of free blocks (by size, then by address; every pool and stream has a list of its own)
-is then the order of numbers. Source: torch 2.11 BlockComparatorSize.
+Free blocks of a pool, which are ordered by size and then by address, are then sorted as numbers.
+Every pool and CUDA stream has a separate list. Source: torch 2.11 BlockComparatorSize.
 """
 
 from .rounding import ROUND_LARGE
 
 SHIFT = 40
-"""Bits of an address; the size lies above them."""
+"""Bits of an address; the size is in the bits above them."""
 ADDRESS = (1 << SHIFT) - 1
 """Mask of an address."""
 SPREAD = ROUND_LARGE + 1
-"""A page of 2 MiB has one address more than it has units, so that no two segments touch and two
-free blocks that touch are neighbours in one segment."""
+"""A page of 2 MiB has one address more than it has units, so that no two segments are adjacent, and
+adjacent free blocks always belong to one segment."""
 NEVER = 1 << 62
-"""More units than anything has."""
+"""More units than any size."""

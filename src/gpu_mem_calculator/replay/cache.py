@@ -1,4 +1,4 @@
-"""The allocator's state: free blocks, segments, tensors that are alive.
+"""The allocator's state: free blocks, segments, and the blocks of live tensors.
 
 Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (free_block, try_merge_blocks).
 """
@@ -12,42 +12,76 @@ from .blocks import ADDRESS, NEVER, SHIFT
 from .plan import ReplayPlan
 from .rounding import UNIT
 
+COUNTERS = (
+    "allocated",
+    "cap",
+    "elastic",
+    "exceeded",
+    "lookups",
+    "num_segments",
+    "peak",
+    "peak_reserved",
+    "reserved",
+    "retries",
+    "waits",
+)
+"""Fields of the state that are single values."""
+
 
 class AllocatorState:
-    """What torch's allocator holds of one device while a plan is played."""
+    """The state of torch's allocator on one device during a replay, in units of 512 bytes."""
 
     __slots__ = (
-        "addresses", "ages", "allocated", "cap", "elastic", "ends", "gaps", "kept", "lookups",
-        "num_segments", "passed", "peak", "peak_reserved", "plan", "pools", "reserved", "retries",
-        "segments", "starts", "tensors", "unmapped", "waits",
-    )  # fmt: skip
+        "addresses",
+        "ages",
+        "allocated",
+        "cap",
+        "elastic",
+        "ends",
+        "exceeded",
+        "gaps",
+        "kept",
+        "lookups",
+        "num_segments",
+        "peak",
+        "peak_reserved",
+        "plan",
+        "pools",
+        "reserved",
+        "retries",
+        "segments",
+        "starts",
+        "tensors",
+        "unmapped",
+        "waits",
+    )
 
     def __init__(self, plan: ReplayPlan, cap_bytes: int | None = None) -> None:
         self.plan = plan
         self.cap = NEVER if cap_bytes is None else cap_bytes // UNIT
         self.elastic = False  # raise the cap where the run would fail
-        self.waits = False  # stop where the cap is first passed, before anything is given back
-        self.passed = False  # whether the cap was ever in the way
+        self.waits = False  # stop where the cap is first exceeded, before anything is released
+        self.exceeded = False  # whether the cap would ever have been exceeded
         self.allocated = self.peak = self.reserved = self.peak_reserved = self.retries = 0
         self.pools: list[list[int]] = [[] for _ in range(plan.num_pools)]  # free blocks
-        self.starts: dict[int, int] = {}  # address where a free block starts -> the block
-        self.ends: dict[int, int] = {}  # address where it ends -> the block
-        self.tensors = [0] * len(plan.units)  # the block of each tensor that is alive
-        self.kept: set[int] = set()  # freed tensors whose blocks another stream still uses
-        self.segments: dict[int, int] = {}  # segments of cudaMalloc: address -> units
+        self.starts: dict[int, int] = {}  # start address of a free block -> the block
+        self.ends: dict[int, int] = {}  # its end address -> the block
+        self.tensors = [0] * len(plan.units)  # the block of each live tensor
+        self.kept: set[int] = set()  # freed tensors whose blocks another CUDA stream still uses
+        self.segments: dict[int, int] = {}  # segments from cudaMalloc: address -> units
         self.addresses = AddressSpace()
         self.unmapped: dict[int, int] = {}  # expandable: unmapped ranges, address -> units
         self.gaps: list[list[int]] = [[] for _ in range(plan.num_pools)]  # their addresses
         self.num_segments = 0  # expandable segments so far
         collects = plan.collects and cap_bytes is not None
-        self.ages: dict[int, int] | None = {} if collects else None  # free block -> lookups then
+        # Free block -> lookups when it was freed:
+        self.ages: dict[int, int] | None = {} if collects else None
         self.lookups = 0  # searches of the large pools
 
     def copy(self) -> AllocatorState:
-        """The same state again, to be played on under another cap."""
+        """A copy, to be continued under another cap."""
         twin = AllocatorState(self.plan)
-        for name in ("allocated", "cap", "elastic", "lookups", "num_segments", "passed", "peak",
-                     "peak_reserved", "reserved", "retries", "waits"):  # fmt: skip
+        for name in COUNTERS:
             setattr(twin, name, getattr(self, name))
         twin.pools = [list(pool) for pool in self.pools]
         twin.gaps = [list(gap) for gap in self.gaps]
@@ -59,34 +93,34 @@ class AllocatorState:
         return twin
 
     def reserve(self, units: int) -> None:
-        """Count what the driver gave."""
+        """Count units that the driver has allocated."""
         self.reserved += units
         self.peak_reserved = max(self.peak_reserved, self.reserved)
 
-    def insert(self, home: int, start: int, units: int) -> None:
-        """Put a free block into its pool."""
+    def insert(self, pool_index: int, start: int, units: int) -> None:
+        """Add a free block to its pool."""
         block = units << SHIFT | start
-        insort(self.pools[home], block)
+        insort(self.pools[pool_index], block)
         self.starts[start] = self.ends[start + units] = block
         if self.ages is not None:
             self.ages[block] = self.lookups
 
-    def remove(self, home: int, block: int) -> None:
+    def remove(self, pool_index: int, block: int) -> None:
         """Take a free block out of its pool."""
-        pool, start = self.pools[home], block & ADDRESS
+        pool, start = self.pools[pool_index], block & ADDRESS
         del pool[bisect_left(pool, block)]
         del self.starts[start], self.ends[start + (block >> SHIFT)]
 
-    def insert_merged(self, home: int, start: int, units: int) -> None:
-        """Put a free block into its pool, joined with the free blocks that touch it."""
-        for touching in (self.ends.get(start), self.starts.get(start + units)):
-            if touching is not None:
-                self.remove(home, touching)
-                start, units = min(start, touching & ADDRESS), units + (touching >> SHIFT)
-        self.insert(home, start, units)
+    def insert_merged(self, pool_index: int, start: int, units: int) -> None:
+        """Add a free block to its pool, merged with adjacent free blocks."""
+        for neighbour in (self.ends.get(start), self.starts.get(start + units)):
+            if neighbour is not None:
+                self.remove(pool_index, neighbour)
+                start, units = min(start, neighbour & ADDRESS), units + (neighbour >> SHIFT)
+        self.insert(pool_index, start, units)
 
-    def bring_back(self, events: int) -> None:
-        """Free the kept blocks whose other streams have finished by this number of events."""
+    def free_kept(self, events: int) -> None:
+        """Free the kept blocks whose other CUDA streams have finished after `events` events."""
         for tensor in sorted(t for t in self.kept if self.plan.uses[t] <= events):
             self.kept.remove(tensor)
             block = self.tensors[tensor]

@@ -1,4 +1,4 @@
-"""`expandable_segments:True`: one segment for each pool and stream, mapped page by page.
+"""`expandable_segments:True`: one segment for each pool and CUDA stream, mapped page by page.
 
 Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (get_free_block, find_expandable_block,
 map_block, try_allocate_expandable_block, unmap_block, release_blocks). Pages have 2 MiB in the
@@ -18,37 +18,37 @@ SPAN = 1 << 31
 
 
 def best_fit(pool: list[int], index: int, unmapped: dict[int, int]) -> tuple[int, int]:
-    """The block to take from `index` on, and its index: a block that can grow counts as large as
-    it can become.
+    """The block to use, among those from `index` on, and its index: a block that can grow counts
+    with the size it can grow to.
     """
     block = pool[index]
     end = (block & ADDRESS) + (block >> SHIFT)
     while end in unmapped and index + 1 < len(pool):
         after = pool[index + 1]
         next_end = (after & ADDRESS) + (after >> SHIFT)
-        room = (after >> SHIFT) + unmapped.get(next_end, 0)
-        if room >= (block >> SHIFT) + unmapped[end]:
+        grown = (after >> SHIFT) + unmapped.get(next_end, 0)
+        if grown >= (block >> SHIFT) + unmapped[end]:
             break
         index, block, end = index + 1, after, next_end
     return block, index
 
 
-def expand(cache: AllocatorState, home: int, need: int) -> int:
-    """A free block of `need` units or more, made by mapping pages; taken out of its pool."""
-    start = _lowest_room(cache, home, need)
+def expand(cache: AllocatorState, pool_index: int, need: int) -> int:
+    """A free block of at least `need` units, made by mapping pages and removed from its pool."""
+    start = _lowest_start(cache, pool_index, need)
     block = cache.starts.get(start, 0)
     while block >> SHIFT < need:
         gap = start + (block >> SHIFT)
         size = min(need - (block >> SHIFT), cache.unmapped[gap])
-        _map(cache, home, gap, size)
+        _map(cache, pool_index, gap, size)
         block = cache.starts[start]
-    cache.remove(home, block)
+    cache.remove(pool_index, block)
     return block
 
 
-def _lowest_room(cache: AllocatorState, home: int, need: int) -> int:
-    """The lowest address from which free and unmapped ranges follow each other for `need` units."""
-    for gap in cache.gaps[home]:
+def _lowest_start(cache: AllocatorState, pool_index: int, need: int) -> int:
+    """The lowest address from which adjacent free and unmapped ranges have `need` units in all."""
+    for gap in cache.gaps[pool_index]:
         before = cache.ends.get(gap)
         start = end = gap if before is None else before & ADDRESS
         while end - start < need:
@@ -62,60 +62,59 @@ def _lowest_room(cache: AllocatorState, home: int, need: int) -> int:
             return start
     cache.num_segments += 1
     start = cache.num_segments * 2 * SPAN
-    _add_gap(cache, home, start, SPAN)
+    _add_gap(cache, pool_index, start, SPAN)
     return start
 
 
-def _map(cache: AllocatorState, home: int, gap: int, size: int) -> None:
-    """Map the pages that hold `size` units from the start of an unmapped range."""
-    page = _page(cache, home)
+def _map(cache: AllocatorState, pool_index: int, gap: int, size: int) -> None:
+    """Map the pages of `size` units from the start of an unmapped range."""
+    page = _page(cache, pool_index)
     size = -(-size // page) * page
-    room = cache.unmapped.pop(gap)
-    cache.gaps[home].remove(gap)
-    size = min(size, room)
-    if room > size:
-        _add_gap(cache, home, gap + size, room - size)
-    cache.insert_merged(home, gap, size)
+    gap_size = cache.unmapped.pop(gap)
+    cache.gaps[pool_index].remove(gap)
+    size = min(size, gap_size)
+    if gap_size > size:
+        _add_gap(cache, pool_index, gap + size, gap_size - size)
+    cache.insert_merged(pool_index, gap, size)
     cache.reserve(size)
 
 
-def unmap_free(cache: AllocatorState, home: int) -> None:
-    """Unmap every page of a pool that holds no block in use."""
-    page = _page(cache, home)
-    for block in tuple(cache.pools[home]):
+def unmap_free(cache: AllocatorState, pool_index: int) -> None:
+    """Unmap every page of a pool without a block in use."""
+    page = _page(cache, pool_index)
+    for block in tuple(cache.pools[pool_index]):
         start, units = block & ADDRESS, block >> SHIFT
         base = start - start % (2 * SPAN)
         first = base + -(-(start - base) // page) * page
         last = base + (start + units - base) // page * page
         if first >= last:
             continue
-        cache.remove(home, block)
+        cache.remove(pool_index, block)
         if first > start:
-            cache.insert(home, start, first - start)
+            cache.insert(pool_index, start, first - start)
         if start + units > last:
-            cache.insert(home, last, start + units - last)
+            cache.insert(pool_index, last, start + units - last)
         cache.reserved -= last - first
-        _join_gap(cache, home, first, last - first)
+        _join_gap(cache, pool_index, first, last - first)
 
 
-def _join_gap(cache: AllocatorState, home: int, start: int, units: int) -> None:
-    """Add an unmapped range, joined with those that touch it; a segment of nothing else goes."""
-    for other in tuple(cache.gaps[home]):
+def _join_gap(cache: AllocatorState, pool_index: int, start: int, units: int) -> None:
+    """Add an unmapped range, merged with adjacent ones; drop a segment that is wholly unmapped."""
+    for other in tuple(cache.gaps[pool_index]):
         more = cache.unmapped[other]
         if other + more == start or other == start + units:
             del cache.unmapped[other]
-            cache.gaps[home].remove(other)
+            cache.gaps[pool_index].remove(other)
             start, units = min(start, other), units + more
     if units < SPAN:
-        _add_gap(cache, home, start, units)
+        _add_gap(cache, pool_index, start, units)
 
 
-def _add_gap(cache: AllocatorState, home: int, start: int, units: int) -> None:
-    """Remember an unmapped range."""
+def _add_gap(cache: AllocatorState, pool_index: int, start: int, units: int) -> None:
     cache.unmapped[start] = units
-    insort(cache.gaps[home], start)
+    insort(cache.gaps[pool_index], start)
 
 
-def _page(cache: AllocatorState, home: int) -> int:
+def _page(cache: AllocatorState, pool_index: int) -> int:
     """Units of a page: 2 MiB in the small pool, 20 MiB in the large one."""
-    return SMALL_SEGMENT if home % 2 else cache.plan.large_segment
+    return SMALL_SEGMENT if pool_index % 2 else cache.plan.large_segment

@@ -1,4 +1,4 @@
-"""When no free block fits: a new segment, and what is given back first where a cap is in the way.
+"""When no free block fits: a new segment, and what is released first where a cap does not allow it.
 
 Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (malloc, alloc_block,
 garbage_collect_cached_blocks, release_available_cached_blocks, release_cached_blocks).
@@ -15,17 +15,17 @@ from .rounding import LEAST_OWN_SEGMENT, ROUND_LARGE, SMALL_SEGMENT, UNIT, segme
 
 
 def grow(cache: AllocatorState, tensor: int) -> int:
-    """A block for a tensor that no free block fits, taken out of its pool; 0: out of memory."""
+    """A block for a tensor that no free block fits, in no pool; 0 when out of memory."""
     plan = cache.plan
-    need, home = plan.units[tensor], plan.pool_of[tensor]
+    need, pool_index = plan.units[tensor], plan.pool_of[tensor]
     if cache.ages is not None:
         collect_garbage(cache)
     size = segment_units(need, plan.large_segment)
     if cache.reserved + size > cache.cap:
         if cache.waits:
             return 0
-        cache.passed = True
-        fits = release_available(cache, home, need) and cache.reserved + size <= cache.cap
+        cache.exceeded = True
+        fits = release_available(cache, pool_index, need) and cache.reserved + size <= cache.cap
         if not fits:
             release_cached(cache)
             cache.retries += 1
@@ -34,77 +34,77 @@ def grow(cache: AllocatorState, tensor: int) -> int:
                     return 0
                 cache.cap = cache.reserved + size
     if plan.settings.expandable_segments:
-        return expand(cache, home, need)
+        return expand(cache, pool_index, need)
     start = cache.addresses.take(-(-size // ROUND_LARGE)) * SPREAD
     cache.segments[start] = size
     cache.reserve(size)
     return size << SHIFT | start
 
 
-def release(cache: AllocatorState, home: int, block: int) -> None:
-    """Give a free block that is a whole segment back to the driver (release_block)."""
-    cache.remove(home, block)
+def release(cache: AllocatorState, pool_index: int, block: int) -> None:
+    """Return a free block that is a whole segment to the driver (release_block)."""
+    cache.remove(pool_index, block)
     start = block & ADDRESS
     size = cache.segments.pop(start)
     cache.addresses.give_back(start // SPREAD, -(-size // ROUND_LARGE))
     cache.reserved -= size
 
 
-def release_available(cache: AllocatorState, home: int, need: int) -> bool:
-    """Free one oversize block that is large enough, else the largest ones until they are enough.
+def release_available(cache: AllocatorState, pool_index: int, need: int) -> bool:
+    """Release one oversize block that is large enough, else the largest ones until they are enough.
 
-    Only with `max_split_size_mb`; whether enough was freed.
+    Only with `max_split_size_mb`; returns whether enough was released.
     """
     oversize = cache.plan.oversize
     if oversize == NEVER or cache.plan.settings.expandable_segments:
         return False
-    pool, need = cache.pools[home], max(need, oversize)
+    pool, need = cache.pools[pool_index], max(need, oversize)
     index = bisect_left(pool, need << SHIFT)
     if index < len(pool):
-        release(cache, home, pool[index])
+        release(cache, pool_index, pool[index])
         return True
     released = 0
     while released < need and pool and pool[-1] >> SHIFT >= oversize:
         released += pool[-1] >> SHIFT
-        release(cache, home, pool[-1])
+        release(cache, pool_index, pool[-1])
     return released >= need
 
 
-def whole_segments(cache: AllocatorState, home: int) -> list[int]:
-    """The free blocks of a pool that are whole segments of cudaMalloc (not split)."""
-    size, pool = cache.segments.get, cache.pools[home]
-    first = bisect_left(pool, (SMALL_SEGMENT if home % 2 else LEAST_OWN_SEGMENT) << SHIFT)
+def whole_segments(cache: AllocatorState, pool_index: int) -> list[int]:
+    """The free blocks of a pool that are whole segments from cudaMalloc, not split ones."""
+    size, pool = cache.segments.get, cache.pools[pool_index]
+    first = bisect_left(pool, (SMALL_SEGMENT if pool_index % 2 else LEAST_OWN_SEGMENT) << SHIFT)
     return [block for block in pool[first:] if size(block & ADDRESS) == block >> SHIFT]
 
 
 def release_cached(cache: AllocatorState) -> None:
-    """Wait for all streams, then free every segment that is not in use."""
-    cache.bring_back(NEVER)
+    """Wait for all CUDA streams, then release every segment that is not in use."""
+    cache.free_kept(NEVER)
     for first in (0, 1):  # the large pools, then the small ones
-        for home in range(first, len(cache.pools), 2):
+        for pool_index in range(first, len(cache.pools), 2):
             if cache.plan.settings.expandable_segments:
-                unmap_free(cache, home)
-            for block in whole_segments(cache, home):
-                release(cache, home, block)
+                unmap_free(cache, pool_index)
+            for block in whole_segments(cache, pool_index):
+                release(cache, pool_index, block)
 
 
 def collect_garbage(cache: AllocatorState) -> None:
-    """Above the threshold, free whole large segments that have lain unused as long as the average
-    or longer, and again until enough is free.
+    """Above the threshold, release whole large segments that were unused for at least the average
+    time, and repeat until reserved memory is below it.
     """
     threshold = int(cache.plan.settings.garbage_collection_threshold * cache.cap * UNIT) // UNIT
     target, ages = cache.reserved - threshold, cache.ages
     if target <= 0 or ages is None:
         return
     free = [
-        (ages[block], home, block)
-        for home in range(0, len(cache.pools), 2)
-        for block in whole_segments(cache, home)
+        (ages[block], pool_index, block)
+        for pool_index in range(0, len(cache.pools), 2)
+        for block in whole_segments(cache, pool_index)
     ]
     while target > 0 and free:
         average = sum(since for since, _, _ in free) / len(free)
-        for since, home, block in free:
+        for since, pool_index, block in free:
             if since <= average:
                 target -= block >> SHIFT
-                release(cache, home, block)
+                release(cache, pool_index, block)
         free = [entry for entry in free if entry[0] > average]

@@ -1,4 +1,4 @@
-"""A stream and settings made ready to be played: sizes in units, pools, what happens in between."""
+"""A stream and settings prepared for replays: sizes in units, pools, and stops between events."""
 
 from __future__ import annotations
 
@@ -8,22 +8,48 @@ from .settings import AllocatorSettings
 from .stream import UNTIL_MARK, AllocationStream
 
 EMPTY = ""
-"""The name of a cut at which all cached segments are given back."""
+"""The name of a stop at which all cached segments are released."""
 UNTIL_DONE = NEVER - 1
-"""More events than any stream has, for blocks that come back at the next mark."""
+"""More events than any stream has, for blocks that are freed at the next mark."""
 
 
 class ReplayPlan:
-    """What stays the same between replays of one stream under one setting."""
+    """What all replays of one stream with the same settings share; sizes are in units of 512 bytes.
+
+    - collects: garbage is collected under a cap
+    - is_plain: neither that nor expandable segments
+    - units: of each tensor's block; wanted: the smallest block that fits it, as blocks.py writes it
+    - pool_of: the pool of each tensor
+    - least_rest: for each pool, a rest of more than this is split off a block
+    - oversize: a block from this size on serves only requests from this size on
+    - rounding: such a block must exceed its request by less than this
+    - unsplit: the block of a request from this size on is never split
+    - large_segment: of the large pool
+    - uses: for tensors used on other CUDA streams, the events after which they can be freed
+    - stops: where a replay pauses between events
+    """
 
     __slots__ = (
-        "collects", "cuts", "events", "is_plain", "large_segment", "least_rest", "num_pools",
-        "oversize", "pool_of", "rounding", "settings", "units", "unsplit", "uses", "wanted",
-    )  # fmt: skip
+        "collects",
+        "events",
+        "is_plain",
+        "large_segment",
+        "least_rest",
+        "num_pools",
+        "oversize",
+        "pool_of",
+        "rounding",
+        "settings",
+        "stops",
+        "units",
+        "unsplit",
+        "uses",
+        "wanted",
+    )
 
     def __init__(self, stream: AllocationStream, settings: AllocatorSettings) -> None:
         self.settings = settings
-        self.collects = settings.garbage_collection_threshold > 0  # garbage, under a cap
+        self.collects = settings.garbage_collection_threshold > 0
         self.is_plain = not (self.collects or settings.expandable_segments)
         self.events = stream.events
         rounded = {size: round_units(size, settings) for size in set(stream.sizes)}
@@ -40,40 +66,42 @@ class ReplayPlan:
         rounding = settings.max_non_split_rounding_bytes
         self.rounding = self.large_segment if rounding is None else rounding // UNIT
         self.uses = _uses(stream)
-        self.cuts = self._cuts(stream)
+        self.stops = self._stops(stream)
 
-    def _cuts(self, stream: AllocationStream) -> list[tuple[int, str | None]]:
-        """Where playing stops: (events before it, the mark's name, EMPTY or None), in order.
+    def _stops(self, stream: AllocationStream) -> list[tuple[int, str | None]]:
+        """Where a replay pauses: (events before it, the mark's name, EMPTY or None), in order.
 
-        At a cut that is no mark, blocks come back whose other streams have finished by then, and
-        an event of a tensor without bytes is passed over.
+        At a stop that is no mark, blocks are freed whose other CUDA streams have finished by then,
+        and an event of a tensor without bytes is skipped.
         """
-        cuts: list[tuple[int, str | None]] = [(end, name) for end, name in stream.marks]
-        cuts += [(end, EMPTY) for end in stream.empties]
-        cuts += [(end, None) for end in self.uses.values() if end < UNTIL_DONE]
+        stops: list[tuple[int, str | None]] = [(end, name) for end, name in stream.marks]
+        stops += [(end, EMPTY) for end in stream.empties]
+        stops += [(end, None) for end in self.uses.values() if end < UNTIL_DONE]
         if 0 in self.units:
             empty = (i for i, e in enumerate(self.events) if not self.units[max(e, ~e)])
-            cuts += [(at, None) for i in empty for at in (i, i + 1)]
-        return sorted(cuts, key=lambda cut: cut[0])
+            stops += [(at, None) for i in empty for at in (i, i + 1)]
+        return sorted(stops, key=lambda stop: stop[0])
 
 
 def _uses(stream: AllocationStream) -> dict[int, int]:
-    """Tensors used on other streams -> events after which these are done, none before the free."""
+    """For each tensor used on other CUDA streams, the events after which those are done; at the
+    earliest its free.
+    """
     if not stream.uses:
         return {}
-    homes = stream.streams or [0] * len(stream.sizes)
+    streams = stream.streams or [0] * len(stream.sizes)
     freed = {~event: at + 1 for at, event in enumerate(stream.events) if event < 0}
     uses: dict[int, int] = {}
     for tensor, other, end in stream.uses:
-        if other != homes[tensor]:
+        if other != streams[tensor]:
             end = UNTIL_DONE if end == UNTIL_MARK else max(end, freed.get(tensor, 0))
             uses[tensor] = max(end, uses.get(tensor, 0))
     return uses
 
 
 def _pools(units: list[int], streams: list[int]) -> list[int]:
-    """The pool of each tensor: two for each stream, large (even) and small (odd)."""
+    """The pool of each tensor: two for each CUDA stream, large (even) and small (odd)."""
     if not streams:
         return [int(need <= SMALL) for need in units]
-    rank = {stream: 2 * i for i, stream in enumerate(sorted(set(streams)))}
-    return [rank[s] + (need <= SMALL) for need, s in zip(units, streams, strict=True)]
+    first = {stream: 2 * i for i, stream in enumerate(sorted(set(streams)))}
+    return [first[s] + (need <= SMALL) for need, s in zip(units, streams, strict=True)]

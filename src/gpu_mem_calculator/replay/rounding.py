@@ -1,4 +1,4 @@
-"""Sizes: what a request is rounded to, and what is asked of the driver for it.
+"""Sizes: what a request is rounded up to, and the segment that the driver is asked for.
 
 Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (round_size, get_allocation_size), with the
 constants of c10/core/AllocatorConfig.h. Sizes here are in units of 512 bytes.
@@ -14,21 +14,21 @@ UNIT = 512
 SMALL = MIB // UNIT
 """kSmallSize: the largest block of the small pool."""
 SMALL_SEGMENT = 2 * MIB // UNIT
-"""kSmallBuffer: small blocks are cut from segments of this size."""
+"""kSmallBuffer: small blocks are split off segments of this size."""
 LEAST_OWN_SEGMENT = 10 * MIB // UNIT
-"""kMinLargeAlloc: from here on, a block gets a segment of its own size."""
+"""kMinLargeAlloc: a block of at least this size gets a separate segment of its size."""
 ROUND_LARGE = 2 * MIB // UNIT
 """kRoundLarge: such a segment is a multiple of this."""
 
 
 def block_bytes(size_bytes: int) -> int:
-    """Bytes of the block for a request, by the usual settings."""
+    """Bytes of the block for a request, with torch's default settings."""
     return -(-size_bytes // UNIT) * UNIT
 
 
 def round_units(size_bytes: int, settings: AllocatorSettings) -> int:
-    """Units of the block for a request: ceil(bytes / 512), or up to the next division of a power
-    of two where `roundup_power2_divisions` asks for it and the request is above 512 x divisions.
+    """Units of the block for a request: ceil(bytes / 512), or rounded up to the next division of a
+    power of two with `roundup_power2_divisions` and a request above 512 x divisions.
     """
     if size_bytes <= 0:
         return 0
@@ -41,7 +41,7 @@ def round_units(size_bytes: int, settings: AllocatorSettings) -> int:
 
 
 def segment_units(units: int, large_segment_units: int) -> int:
-    """Units of the new segment that a block of `units` is cut from."""
+    """Units of the new segment that a block of `units` is split off."""
     if units <= SMALL:
         return SMALL_SEGMENT
     if units < LEAST_OWN_SEGMENT:

@@ -1,4 +1,4 @@
-"""The allocator's settings: what `PYTORCH_ALLOC_CONF` (or `PYTORCH_CUDA_ALLOC_CONF`) says.
+"""The allocator's settings: the value of `PYTORCH_ALLOC_CONF` (or `PYTORCH_CUDA_ALLOC_CONF`).
 
 Source: torch 2.11 c10/core/AllocatorConfig.cpp (parseArgs) and c10/cuda/CUDAAllocatorConfig.cpp.
 """
@@ -13,7 +13,7 @@ from msgspec import Struct
 from ..ledger.units import MIB
 
 INTERVALS = 16
-"""Sizes from 1 MiB to 64 GiB, by powers of two, have their own number of divisions."""
+"""Intervals between powers of two, from 1 MiB to 64 GiB, each with a number of divisions."""
 OVER_SEGMENT_BYTES = 10 * MIB
 """`large_segment_size_mb` must be more than this (kMinLargeAlloc)."""
 WITHOUT_EFFECT = frozenset(
@@ -28,11 +28,11 @@ WITHOUT_EFFECT = frozenset(
         "throw_on_cudamalloc_oom",
     }
 )
-"""Settings that torch has and that move no byte of what is reserved on the device."""
+"""Settings of torch that do not change what is reserved on the device."""
 
 
 class AllocatorSettingsError(ValueError):
-    """Settings that torch would not take. `problems` has one sentence for each."""
+    """Settings that torch would refuse. `problems` has one sentence for each."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
@@ -40,7 +40,7 @@ class AllocatorSettingsError(ValueError):
 
 
 class AllocatorSettings(Struct, frozen=True):
-    """The settings that move memory; the defaults are torch's."""
+    """The settings that change memory; the defaults are torch's."""
 
     expandable_segments: bool = False
     max_split_bytes: int | None = None
@@ -52,18 +52,18 @@ class AllocatorSettings(Struct, frozen=True):
     @classmethod
     def parse(cls, text: str) -> AllocatorSettings:
         """Read `expandable_segments:True,max_split_size_mb:128`, as torch reads its variable."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         problems: list[str] = []
         for part in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", "".join(text.split())):
             key, _, value = part.partition(":")
             try:
-                found |= _setting(key, value)
+                fields |= _setting(key, value)
             except ValueError as error:
                 problems.append(str(error))
-        problems += _too_small(found)
+        problems += _too_small(fields)
         if problems:
             raise AllocatorSettingsError(problems)
-        return cls(**found)
+        return cls(**fields)
 
 
 def _setting(key: str, value: str) -> dict[str, Any]:
@@ -77,12 +77,12 @@ def _setting(key: str, value: str) -> dict[str, Any]:
         known = f"did you mean {near[0]!r}?" if near else f"try one of {', '.join(READERS)}"
         raise ValueError(f"{key!r} is no setting of the allocator; {known}")
     field, read = READERS[key]
-    found = read(key, value)
-    return {field: found} if field else {}
+    setting = read(key, value)
+    return {field: setting} if field else {}
 
 
 def _flag(key: str, value: str) -> bool:
-    """`True` or `False`, spelt so."""
+    """A bool: `True` or `False`, spelled exactly so."""
     if value not in ("True", "False"):
         raise ValueError(f"{key}:{value} is neither True nor False; try {key}:True")
     return value == "True"
@@ -95,16 +95,16 @@ def _megabytes(key: str, value: str) -> int:
     return int(value) * MIB
 
 
-def _too_small(found: dict[str, Any]) -> list[str]:
-    """A sentence for each size below its least: 10 MiB for a segment, a segment for the others."""
-    segment = found.get("large_segment_bytes", AllocatorSettings().large_segment_bytes)
+def _too_small(fields: dict[str, Any]) -> list[str]:
+    """A sentence for each size below its minimum: 10 MiB for a segment, a segment for others."""
+    segment = fields.get("large_segment_bytes", AllocatorSettings().large_segment_bytes)
     if segment <= OVER_SEGMENT_BYTES:
         return [f"large_segment_size_mb:{segment // MIB} must be more than 10; try 20"]
     least = f"must be at least {segment // MIB}, the size of a large segment"
     return [
         f"{key}:{size // MIB} {least}; try {key}:128"
         for key in ("max_split_size_mb", "max_non_split_rounding_mb")
-        if (size := found.get(READERS[key][0], segment)) < segment
+        if (size := fields.get(READERS[key][0], segment)) < segment
     ]
 
 
@@ -120,7 +120,7 @@ def _threshold(key: str, value: str) -> float:
 
 
 def _power_of_two(key: str, text: str, least: int) -> int:
-    """A power of two of `least` or more (0 turns rounding off where `least` is 0)."""
+    """A power of two of at least `least`; 0, where that is allowed, turns rounding off."""
     number = int(text) if text.isdigit() else -1
     if number < least or number & (number - 1):
         raise ValueError(f"{key} takes powers of two, not {text!r}; try {key}:4")
@@ -146,14 +146,14 @@ def _divisions(key: str, value: str) -> tuple[int, ...]:
 
 
 def _native(key: str, value: str) -> bool:
-    """Only torch's own allocator is modelled."""
+    """Accept torch's own allocator, the only one that is modelled."""
     if value != "native":
         raise ValueError(f"{key}:{value} is not modelled; try {key}:native")
     return True
 
 
 def _fraction(key: str, value: str) -> bool:
-    """A share of a card is a cap, and a cap is given in bytes."""
+    """Accept the whole card alone: a share of it is a cap, which is given in bytes."""
     if value not in ("1", "1.0"):
         raise ValueError(f"{key}:{value} depends on the card; give the cap in bytes instead")
     return True
@@ -169,4 +169,4 @@ READERS: dict[str, tuple[str, Any]] = {
     "backend": ("", _native),
     "per_process_memory_fraction": ("", _fraction),
 }
-"""What reads a setting's value, and the field that it fills (none: only checked)."""
+"""For each setting of torch, the field that it sets ("": it is only checked) and its reader."""

@@ -1,4 +1,4 @@
-"""What blocks may have beyond the bytes that were asked for: the most, by the allocator's rules.
+"""The most by which blocks can exceed the bytes requested, by the allocator's rules.
 
 Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (round_size, should_split, get_free_block).
 """
@@ -12,11 +12,11 @@ from .stream import AllocationStream
 
 
 def slack_bytes(stream: AllocationStream, settings: AllocatorSettings) -> int:
-    """The most bytes that live blocks can have beyond their tensors after start-up.
+    """The most bytes by which live blocks can exceed their tensors after start-up.
 
-    Start-up ends at the first mark. `allocated - requested` is never above it at any event.
+    Start-up ends at the first mark. `allocated - requested` is never more at any event.
     """
-    slack = _most(ReplayPlan(stream, settings), stream.sizes)
+    slack = _tensor_slack(ReplayPlan(stream, settings), stream.sizes)
     begin = stream.marks[0][0]
     alive = sum(slack[event] if event >= 0 else -slack[~event] for event in stream.events[:begin])
     most = alive
@@ -29,18 +29,18 @@ def slack_bytes(stream: AllocationStream, settings: AllocatorSettings) -> int:
     return most
 
 
-def _most(plan: ReplayPlan, sizes: list[int]) -> list[int]:
-    """The most bytes that the block of each tensor can have beyond it.
+def _tensor_slack(plan: ReplayPlan, sizes: list[int]) -> list[int]:
+    """The most bytes by which the block of each tensor can exceed it.
 
     The request is rounded up to a block. A larger block is split unless the rest is at most
-    `least_rest` (1 MiB in the large pool, nothing in the small one or in expandable segments).
-    With `max_split_size_mb` a block of that size or more is never split: a free one is taken when
+    `least_rest` (1 MiB in the large pool, 0 in the small one or in expandable segments).
+    With `max_split_size_mb` a block of that size or more is never split: a free one is used when
     it is less than `max_non_split_rounding_mb` larger, a new segment is rounded up to 2 MiB.
     """
     unsplit = max(plan.rounding, ROUND_LARGE) - 1
     return [
-        (units + (plan.least_rest[home] if units < plan.unsplit else unsplit)) * UNIT - size
+        (units + (plan.least_rest[pool_index] if units < plan.unsplit else unsplit)) * UNIT - size
         if size
         else 0
-        for units, home, size in zip(plan.units, plan.pool_of, sizes, strict=True)
+        for units, pool_index, size in zip(plan.units, plan.pool_of, sizes, strict=True)
     ]

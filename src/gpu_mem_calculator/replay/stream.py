@@ -1,26 +1,27 @@
-"""What a run asks of the allocator: tensors made and freed, in order."""
+"""What a run asks of the allocator: allocations and frees of tensors, in order."""
 
 from __future__ import annotations
 
 from msgspec import Struct, field
 
 UNTIL_MARK = -1
-"""A use on another stream that ends when the program next waits for the GPU (the next mark)."""
+"""The end of a use on another CUDA stream that lasts until the program next waits for the GPU, at
+the next mark."""
 
 
 class AllocationStream(Struct):
-    """Allocations and frees of one process, in the order in which the host asks for them.
+    """Allocations and frees of one process, in the order of the host's requests.
 
-    - `sizes`: bytes that tensor i asks for (0: torch asks the allocator for nothing).
-    - `events`: i >= 0 makes tensor i; ~i (negative) frees it.
-    - `streams`: the CUDA stream that tensor i is made on, 0 is the default; empty: all on 0.
+    - `sizes`: bytes of tensor i (0: torch requests nothing from the allocator).
+    - `events`: i >= 0 allocates tensor i; ~i (negative) frees it.
+    - `streams`: the CUDA stream that tensor i is allocated on, 0 is the default; empty: all on 0.
     - `marks`: (number of events before it, name): the end of a phase, where the host waits for
-      the GPU and peak statistics start anew.
-    - `empties`: numbers of events before which `empty_cache` was called: every segment that is not
-      in use goes back to the driver.
-    - `uses`: `record_stream` calls, as (tensor, stream, end). After its free, the block is kept
-      back until `end` events have passed or the next mark (`UNTIL_MARK`), or until the allocator
-      waits for all streams because it runs short.
+      the GPU and peak statistics are reset.
+    - `empties`: numbers of events after which `empty_cache` was called: every segment that is not
+      in use is returned to the driver.
+    - `uses`: `record_stream` calls, as (tensor, CUDA stream, end). After its free, the block cannot
+      be reused until `end` events have passed or the next mark (`UNTIL_MARK`), or until the
+      allocator waits for all CUDA streams because it runs out of memory.
     """
 
     sizes: list[int]

@@ -1,4 +1,4 @@
-"""What to change: each remedy is the estimate run again with that change."""
+"""Remedies for a run that does not fit: each is the estimate of the run with a change."""
 
 from __future__ import annotations
 
@@ -15,78 +15,79 @@ MOST = 3  # remedies shown
 
 
 def remedies(estimate: Estimate) -> list[TrainingChange]:
-    """Up to three changes that help, where the run does not fit or only just.
+    """Up to three changes that save memory, where the run does not fit or is tight.
 
-    Those that make it fit come first, the cheapest in speed before the others; without one of
-    those, the ones that save most. The ledger alone looks through them, and what is shown is
-    replayed.
+    If some make it fit, only those, the cheapest in speed first; else the ones that save most. The
+    candidates are compared by the ledger alone, and those that are shown are replayed.
     """
     if estimate.result.verdict == FITS:
         return []
-    looked = [_worth(estimate, candidate) for candidate in savings(estimate)]
-    found = [remedy for remedy in looked if remedy is not None]
-    likely = (remedy for remedy in found if remedy.fits)
-    fitting = _replayed(estimate, likely, only_fitting=True)
+    tried = [_try_worthwhile(estimate, candidate) for candidate in savings(estimate)]
+    saving = [remedy for remedy in tried if remedy is not None]
+    fitting_by_ledger = (remedy for remedy in saving if remedy.fits)
+    fitting = _replay_first(estimate, fitting_by_ledger, only_fitting=True)
     if fitting:
         return fitting
-    most = sorted(found, key=lambda remedy: -remedy.saves_bytes)
-    return _replayed(estimate, (*_together(estimate, most), *_adapter(estimate), *most))
+    most = sorted(saving, key=lambda remedy: -remedy.saves_bytes)
+    return _replay_first(estimate, (*_combination(estimate, most), *_adapter(estimate), *most))
 
 
-def _replayed(
-    estimate: Estimate, found: Iterable[TrainingChange], *, only_fitting: bool = False
+def _replay_first(
+    estimate: Estimate, changes: Iterable[TrainingChange], *, only_fitting: bool = False
 ) -> list[TrainingChange]:
-    """The first of them, with the figures of a replay; one that then saves nothing is left out."""
+    """The first three changes with the figures of a replay; those that then save nothing are left
+    out.
+    """
     shown: list[TrainingChange] = []
-    for remedy in found:
+    for remedy in changes:
         if len(shown) == MOST:
             break
         candidate = Candidate(remedy.title, remedy.settings, remedy.cost)
-        again = _worth(estimate, candidate, replay=True)
-        if again is not None and (again.fits or not only_fitting):
-            shown.append(again)
+        replayed = _try_worthwhile(estimate, candidate, replay=True)
+        if replayed is not None and (replayed.fits or not only_fitting):
+            shown.append(replayed)
     return shown
 
 
-def _worth(
+def _try_worthwhile(
     estimate: Estimate, candidate: Candidate, *, replay: bool = False
 ) -> TrainingChange | None:
-    """A change tried out; nothing where it is refused or saves next to nothing."""
+    """The change that a candidate makes; None where it is refused or saves less than 1 %."""
     needs = card_bytes(estimate) if replay else ledger_bytes(estimate)
-    made = try_change(estimate, candidate, replay=replay, needs=needs)
-    return made if made is not None and made.saves_bytes > needs // 100 else None
+    change = try_change(estimate, candidate, replay=replay, needs=needs)
+    return change if change is not None and change.saves_bytes > needs // 100 else None
 
 
-def _together(estimate: Estimate, found: list[TrainingChange]) -> Iterator[TrainingChange]:
-    """The fewest of the best changes that fit together, where no single one does."""
+def _combination(estimate: Estimate, best: list[TrainingChange]) -> Iterator[TrainingChange]:
+    """The fewest of the best changes that together make the run fit."""
     settings: dict[str, str] = {}
-    for number, remedy in enumerate(found, 1):
+    for number, remedy in enumerate(best, 1):
         for setting in remedy.settings:
             settings.setdefault(setting.partition("=")[0], setting)
         if number > 1:
-            title = ", ".join(one.title for one in found[:number])
-            both = _worth(estimate, Candidate(title, tuple(settings.values())))
-            if both is not None and both.fits:
-                yield both
+            title = ", ".join(one.title for one in best[:number])
+            combined = _try_worthwhile(estimate, Candidate(title, tuple(settings.values())))
+            if combined is not None and combined.fits:
+                yield combined
                 return
 
 
 def _adapter(estimate: Estimate) -> Iterator[TrainingChange]:
-    """The last resort: an adapter on quantized weights, where that fits."""
+    """The last resort, where it fits: an adapter on quantized weights."""
     if estimate.resolved.run.adapter is None and estimate.resolved.run.new_tokens is None:
         settings = ("training.lora.r=16", "training.quantization=nf4")
         for more in ((), ("training.activation_checkpointing=full",)):
             cost = "trains an adapter, not the model"
-            remedy = _worth(estimate, Candidate("QLoRA", (*settings, *more), cost))
+            remedy = _try_worthwhile(estimate, Candidate("QLoRA", (*settings, *more), cost))
             if remedy is not None and remedy.fits:
                 yield remedy
                 return
 
 
-def advice_lines(estimate: Estimate, found: list[TrainingChange]) -> Iterator[Line]:
-    """The remedies, each with its figure."""
+def advice_lines(estimate: Estimate, changes: list[TrainingChange]) -> Iterator[Line]:
+    """The lines of the report for the remedies: settings, and what they save."""
     fitted = estimate.result.fits_on_gpu
-    for index, remedy in enumerate(found):
+    for index, remedy in enumerate(changes):
         label = "next: " if index == 0 else "  or: "
         settings = " ".join(f"--set {setting}" for setting in remedy.settings)
         fits = "" if fitted else " and fits" if remedy.fits else " and still does not fit"
@@ -95,13 +96,13 @@ def advice_lines(estimate: Estimate, found: list[TrainingChange]) -> Iterator[Li
         if len(label) + len(settings) + 1 + len(saves) <= 80:
             yield [(label, "bold"), (settings, "cyan"), (f" {saves}", "")]
             continue
-        for number, setting in enumerate(_folded(remedy.settings)):
+        for number, setting in enumerate(_setting_rows(remedy.settings)):
             yield [(label if number == 0 else " " * 6, "bold"), (setting, "cyan")]
         yield from wrapped("      ", saves)
 
 
-def _folded(settings: tuple[str, ...]) -> list[str]:
-    """Settings in as few lines as they need."""
+def _setting_rows(settings: tuple[str, ...]) -> list[str]:
+    """The settings as `--set` options, in as few rows as possible."""
     rows: list[str] = []
     for setting in settings:
         text = f"--set {setting}"

@@ -1,4 +1,4 @@
-"""The score as text: each metric by group, the worst rows, what was refused."""
+"""The score as text: each metric by group, the worst rows, the refused rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ..backtest.phases import SERVED, WORDS, title
 from ..backtest.rows import METRICS
-from ..backtest.score import BacktestReport, right, summary
+from ..backtest.score import BacktestReport, summary, verdict_score
 from .lines import BAD, BOLD, DIM, WARN, Line, gib, line, wrapped
 
 TITLES = {
@@ -22,7 +22,7 @@ Errors = Sequence[tuple[str, float]]  # row, error in percent
 
 
 def text_score(report: BacktestReport, where: str, *, phases: bool = False) -> Iterator[Line]:
-    """The whole report."""
+    """The lines of the report; `where` names the file, `phases` adds the table of phases."""
     yield from _headline(report, where)
     for metric, name in TITLES.items():
         if report.summary(metric).n:
@@ -52,7 +52,7 @@ def _headline(report: BacktestReport, where: str) -> Iterator[Line]:
 def _table(
     name: str, groups: Iterable[tuple[str, Errors]], whole: Errors, counted: str = "runs"
 ) -> Iterator[Line]:
-    """A heading, a row for each group, and a row for all where there are several groups."""
+    """A heading, a row for each group, and a row for all unless there is one group."""
     yield [(name.ljust(NAME), BOLD), (f"{counted:>5}{HEAD}", DIM)]
     filled = [(group, errors) for group, errors in groups if errors]
     for group, errors in filled:
@@ -62,42 +62,42 @@ def _table(
 
 
 def _figures(name: str, errors: Errors, style: str = "") -> Line:
-    found = summary([error for _, error in errors])
+    score = summary([error for _, error in errors])
     run, worst = max(errors, key=lambda one: abs(one[1]))
     mean, median = (_signed(v or 0.0).lstrip("+")
-                    for v in (found.mean_abs_pct, found.median_abs_pct))  # fmt: skip
-    text = (f"{_cut(name, NAME - 1):<{NAME}}{found.n:>5}{mean:>6}{median:>7}{_signed(worst):>7}"
-            f"{_signed(found.bias_pct or 0.0):>7}")  # fmt: skip
-    danger = found.under_by_more_than_2_pct or 0
+                    for v in (score.mean_abs_pct, score.median_abs_pct))  # fmt: skip
+    text = (f"{_shorten(name, NAME - 1):<{NAME}}{score.n:>5}{mean:>6}{median:>7}{_signed(worst):>7}"
+            f"{_signed(score.bias_pct or 0.0):>7}")  # fmt: skip
+    danger = score.under_by_more_than_2_pct or 0
     return [(text, style), (f"{danger or '-':>7}", BAD if danger else style),
-            (f"  {_cut(run, RUN)}", DIM)]  # fmt: skip
+            (f"  {_shorten(run, RUN)}", DIM)]  # fmt: skip
 
 
 def _signed(error: float) -> str:
-    """Two digits, no minus in front of a zero; large errors give up their digits."""
+    """An error with its sign and two digits; no sign for 0.00, fewer digits for large errors."""
     if abs(error) >= 1000:
         return f"{error:+.0e}"
     text = f"{error:+.2f}" if abs(error) < 100 else f"{error:+.0f}"
     return "0.00" if text in ("+0.00", "-0.00") else text
 
 
-def _cut(text: str, width: int) -> str:
+def _shorten(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _verdicts(report: BacktestReport) -> Iterator[Line]:
-    found = right(report)
-    if found["n"]:
+    score = verdict_score(report)
+    if score["n"]:
         yield line()
-        good = round(found["n"] * found["right_pct"] / 100)
-        yield line(f"fits or not: {good} of {found['n']} right", BOLD)
+        right = round(score["n"] * score["right_pct"] / 100)
+        yield line(f"fits or not: {right} of {score['n']} right", BOLD)
 
 
 def _phases(report: BacktestReport) -> Iterator[Line]:
-    """Errors of every phase, by its kind, in the order of a run."""
-    found = report.phase_errors(title)
+    """The table of errors by kind of phase, in the order of a run."""
+    errors_by_title = report.phase_errors(title)
     yield line()
-    if not found:
+    if not errors_by_title:
         yield from wrapped("", "No row has phases that this rung predicts.", DIM)
         return
     words = [*WORDS.values(), *SERVED]
@@ -107,15 +107,17 @@ def _phases(report: BacktestReport) -> Iterator[Line]:
         rank = ("start-up", "first step", "later steps", "inference").index(step)
         return rank, words.index(kind) if rank else 0
 
-    groups = [(_short_title(name), found[name]) for name in sorted(found, key=order)]
-    whole = [one for errors in found.values() for one in errors]
+    groups = [
+        (_short_title(name), errors_by_title[name]) for name in sorted(errors_by_title, key=order)
+    ]
+    whole = [one for errors in errors_by_title.values() for one in errors]
     yield from _table("phases", groups, whole, "n")
     yield from wrapped("", "Peaks of phases, in the first step and in later ones, which find the "
                        "optimizer's state there.", DIM)  # fmt: skip
 
 
 def _short_title(name: str) -> str:
-    """A kind of phase in as many characters as a table has for it."""
+    """The title of a kind of phase, short enough for the table."""
     text = name.replace("forward and backward", "fwd, bwd").replace("gradient sync", "sync")
     step, _, kind = text.partition(": ")
     short = {"first step": "first", "later steps": "later", "start-up": "start", "inference": ""}
@@ -123,7 +125,7 @@ def _short_title(name: str) -> str:
 
 
 def _worst(report: BacktestReport) -> Iterator[Line]:
-    """The rows that are furthest off, by the first metric that has rows."""
+    """The rows with the largest errors in the main metric."""
     metric = main_metric(report)
     if metric is None:
         return
@@ -137,14 +139,14 @@ def _worst(report: BacktestReport) -> Iterator[Line]:
     for name in names:
         one = rows[name].metrics[metric]
         show = (f"{v:,}" if tokens else gib(v, 3) for v in (one.predicted, one.measured))
-        left = _cut(f"  {name}", 43)
+        left = _shorten(f"  {name}", 43)
         style = WARN if abs(errors[name]) > 2 else ""
         yield [(f"{left:<44}" + "".join(f"{text:>11}" for text in show), ""),
                (f"{_signed(errors[name]):>10} %", style)]  # fmt: skip
 
 
 def main_metric(report: BacktestReport) -> str | None:
-    """The metric that a short answer is about: the first that has rows."""
+    """The first metric that has rows; None where none has."""
     return next((m for m in METRICS if m in TITLES and report.errors(m)), None)
 
 
@@ -158,7 +160,7 @@ def _notes(report: BacktestReport) -> Iterator[Line]:
 
 
 def _refused(report: BacktestReport) -> Iterator[Line]:
-    """Why rows were refused: each sentence once, with its rows."""
+    """Why rows were refused: each reason once, with its rows."""
     reasons: dict[str, list[str]] = {}
     for one in report.refused:
         reasons.setdefault(one.why, []).append(one.id)

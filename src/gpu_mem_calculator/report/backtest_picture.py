@@ -1,7 +1,7 @@
 """Predicted against measured as one SVG file: no network, no script, light and dark.
 
-On the left every run by its size, on two equal logarithmic axes: on the diagonal the prediction
-is right. On the right the same runs with their error, where small errors can be seen.
+The left panel has every run on two equal logarithmic axes; on the diagonal the prediction is exact.
+The right panel has the errors of the same runs, so that small errors can be seen.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .picture import CHARACTER
 
 WIDTH, PANEL, TOP, NUM_LABELS = 1000, 400.0, 138.0, 5
 BAND_PCT = -DANGEROUS_PCT
-STRAIGHT_PCT = 20  # errors beyond this share their axis with small ones only if it bends
-# Okabe and Ito's colours without the yellow, and a shape each: colour alone tells nothing apart.
+STRAIGHT_PCT = 20  # with larger errors the axis is nearly logarithmic, so that small ones show
+# Okabe and Ito's colours without the yellow. Groups also differ in shape, not in colour alone.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8694")
 SHAPES = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", "M-3.5-3.5h7v7h-7z", "M0-5 4.7 3.5H-4.7z",
@@ -53,7 +53,7 @@ STYLE = """
 
 
 class PlotPoint(Struct, frozen=True, kw_only=True):
-    """One run, in GiB (or tokens) and percent."""
+    """One run: predicted and measured in GiB or tokens, its error in percent."""
 
     id: str
     group: str
@@ -63,7 +63,7 @@ class PlotPoint(Struct, frozen=True, kw_only=True):
 
 
 class PlotPanel(Struct, frozen=True, kw_only=True):
-    """A panel: where it lies, and what its axes mean; `low` and `high` are of both log axes."""
+    """A panel: its position in the picture, and its axes; `low` and `high` bound both log axes."""
 
     left: float
     low: float
@@ -73,23 +73,23 @@ class PlotPanel(Struct, frozen=True, kw_only=True):
 
     @property
     def bottom(self) -> float:
-        """The lower edge."""
+        """The y coordinate of the lower edge."""
         return TOP + PANEL
 
     def along(self, value: float) -> float:
-        """How far along a logarithmic axis a value is, from 0 to 1."""
+        """The position of a value on the logarithmic axis, from 0 to 1."""
         return math.log(value / self.low) / math.log(self.high / self.low)
 
     def x(self, value: float) -> float:
-        """Where a measured value is."""
+        """The x coordinate of a measured value."""
         return self.left + PANEL * self.along(value)
 
     def y(self, value: float) -> float:
-        """Where a predicted value is."""
+        """The y coordinate of a predicted value."""
         return self.bottom - PANEL * self.along(value)
 
     def at(self, error: float) -> float:
-        """Where an error is; an axis that reaches far is nearly logarithmic beyond the band."""
+        """The y coordinate of an error; beyond 20 % the axis is nearly logarithmic."""
         share = error / self.most
         if self.most > STRAIGHT_PCT:
             share = math.asinh(error / BAND_PCT) / math.asinh(self.most / BAND_PCT)
@@ -97,13 +97,13 @@ class PlotPanel(Struct, frozen=True, kw_only=True):
 
 
 def picture(report: BacktestReport, where: str) -> str:
-    """The picture of the first metric that has rows; raises where there is nothing to draw."""
+    """The picture of the main metric as SVG; raises InputError where no run was predicted."""
     metric = main_metric(report)
     points = [] if metric is None else list(_points(report, metric))
     if metric is None or not points:
         raise InputError(["--picture: no run was predicted, so there is nothing to draw"])
     marks = {group: i for i, group in enumerate(dict.fromkeys(p.group for p in points))}
-    found = report.summary(metric)
+    errors = report.summary(metric)
     worst = max(points, key=lambda p: abs(p.error))
     values = [v for p in points for v in (p.predicted, p.measured)]
     low, high = min(values) / 1.25, max(values) * 1.25
@@ -113,7 +113,7 @@ def picture(report: BacktestReport, where: str) -> str:
     right = PlotPanel(left=WIDTH - PANEL - 24, low=low, high=high, most=most, unit=unit)
     rung = RUNGS.get(report.rung, report.rung)
     lead = (f"{len(points)} measured runs ({where}) against {rung}: mean error "
-            f"{found.mean_abs_pct:.2f} %, worst {worst.error:+.2f} %")  # fmt: skip
+            f"{errors.mean_abs_pct:.2f} %, worst {worst.error:+.2f} %")  # fmt: skip
     title = f"Predicted and measured memory: {TITLES[metric]}"
     return "\n".join([
         f'<svg class="score" viewBox="0 0 {WIDTH} {left.bottom + 56:g}" role="img" '
@@ -128,7 +128,7 @@ def picture(report: BacktestReport, where: str) -> str:
 
 
 def page(drawn: str) -> str:
-    """The picture as a page of its own."""
+    """An HTML page with the picture."""
     style = ("body{margin:0 auto;max-width:75rem;padding:1rem;background:#fff}"
              "@media screen and (prefers-color-scheme:dark){body{background:#14171c}}"
              "svg{display:block;width:100%;height:auto}")  # fmt: skip
@@ -139,7 +139,7 @@ def page(drawn: str) -> str:
 
 
 def _points(report: BacktestReport, metric: str) -> Iterator[PlotPoint]:
-    """The runs that have a place on a logarithmic axis."""
+    """The runs that can be drawn on a logarithmic axis: those above 0."""
     unit = 1 if metric == "kv_tokens" else GIB
     for row in report.rows:
         one = row.metrics.get(metric)
@@ -149,7 +149,7 @@ def _points(report: BacktestReport, metric: str) -> Iterator[PlotPoint]:
 
 
 def _mark(index: int, x: float, y: float, note: str = "") -> str:
-    """A group's mark; groups beyond the seventh get another pairing of colour and shape."""
+    """The mark of a group; groups after the seventh get another pair of colour and shape."""
     colour = COLOURS[index % len(COLOURS)]
     shape = SHAPES[(index + index // len(COLOURS)) % len(SHAPES)]
     inner = f"><title>{escape(note)}</title></path>" if note else "/>"
@@ -158,24 +158,24 @@ def _mark(index: int, x: float, y: float, note: str = "") -> str:
 
 
 def _legend(marks: dict[str, int]) -> Iterator[str]:
-    """Every group's mark and name, on as many lines as there is room for."""
+    """The mark and name of each group, on at most two lines."""
     x, y = 20.0, 78.0
     for group, index in marks.items():
         name = group if len(group) <= 24 else group[:23] + "…"
-        wide = 30 + len(name) * 12 * CHARACTER
-        if x + wide > WIDTH and y < 90:
+        width = 30 + len(name) * 12 * CHARACTER
+        if x + width > WIDTH and y < 90:
             x, y = 20.0, y + 18
-        if x + wide > WIDTH:
+        if x + width > WIDTH:
             return
         yield _mark(index, x, y)
         yield f'<text class="key" x="{x + 11:.1f}" y="{y + 4:.1f}">{escape(name)}</text>'
-        x += wide
+        x += width
 
 
-def _drawn(
+def _marks(
     points: Iterable[PlotPoint], marks: dict[str, int], plot: PlotPanel, errors: bool
 ) -> Iterator[str]:
-    """The marks, each with a note of what it is."""
+    """The marks of the runs, each with a tooltip."""
     for p in points:
         predicted, measured = (_figure(v, plot.unit) for v in (p.predicted, p.measured))
         note = (f"{p.id} ({p.group}): predicted {predicted}, measured {measured} {plot.unit}, "
@@ -189,13 +189,13 @@ def _figure(value: float, unit: str) -> str:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round values on a logarithmic axis: 1, 2 and 5 of each decade, or only 1 where many."""
+    """Round values on a logarithmic axis: 1, 2 and 5 of each decade, or only 1 if too many."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1,)):
-        found = [m * 10.0**k for k in decades for m in steps if low <= m * 10.0**k <= high]
-        if len(found) <= 9:
+        ticks = [m * 10.0**k for k in decades for m in steps if low <= m * 10.0**k <= high]
+        if len(ticks) <= 9:
             break
-    return found
+    return ticks
 
 
 def _tick(value: float, unit: str) -> str:
@@ -203,7 +203,7 @@ def _tick(value: float, unit: str) -> str:
 
 
 def _measured_axis(plot: PlotPanel) -> Iterator[str]:
-    """The axis that both panels share, and the panel's frame."""
+    """The axis of measured values, which both panels have, and the panel's frame."""
     for value in log_ticks(plot.low, plot.high):
         x = plot.x(value)
         yield f'<path class="grid" d="M{x:.1f} {TOP}V{plot.bottom}"/>'
@@ -232,7 +232,7 @@ def _sizes(points: Sequence[PlotPoint], marks: dict[str, int], plot: PlotPanel) 
     yield (f'<path class="band" d="M{x} {low}V{low + off:.2f}L{end + off:.2f} {TOP}H{end}'
            f'V{TOP - off:.2f}L{x - off:.2f} {low}z"/>')  # fmt: skip
     yield f'<path class="right" d="M{x} {low}L{end} {TOP}"/>'
-    yield from _drawn(points, marks, plot, errors=False)
+    yield from _marks(points, marks, plot, errors=False)
 
 
 def _errors(points: Sequence[PlotPoint], marks: dict[str, int], plot: PlotPanel) -> Iterator[str]:
@@ -255,12 +255,12 @@ def _errors(points: Sequence[PlotPoint], marks: dict[str, int], plot: PlotPanel)
         yield f'<path class="danger" d="M{plot.left} {y:.1f}h{PANEL}"/>'
         yield (f'<text class="danger-label" x="{plot.left + PANEL - 4}" y="{y + 14:.1f}" '
                'text-anchor="end">dangerous: more than 2 % too little</text>')  # fmt: skip
-    yield from _drawn(points, marks, plot, errors=True)
+    yield from _marks(points, marks, plot, errors=True)
     yield from _labels(points, plot)
 
 
 def percent_ticks(most: float) -> list[float]:
-    """Round errors from -most to most, on a straight axis or on one that bends."""
+    """Round errors from -most to most, for a linear or a nearly logarithmic axis."""
     if most > STRAIGHT_PCT:
         ends = sorted({BAND_PCT, *log_ticks(BAND_PCT, most)})
         return [-v for v in reversed(ends)] + [0.0] + ends
@@ -271,19 +271,19 @@ def percent_ticks(most: float) -> list[float]:
 
 
 def _labels(points: Sequence[PlotPoint], plot: PlotPanel) -> Iterator[str]:
-    """The names of the runs that are furthest off, moved apart where they would touch."""
+    """The names of the runs with the largest errors, moved apart where they would overlap."""
     taken: list[tuple[float, float, float]] = []
     for p in sorted(points, key=lambda p: -abs(p.error))[:NUM_LABELS]:
         name = p.id if len(p.id) <= 34 else p.id[:33] + "…"
-        x, y, wide = plot.x(p.measured), plot.at(p.error) + 4, len(name) * 11 * CHARACTER
-        rightward = x + 9 + wide <= plot.left + PANEL
-        start = x + 9 if rightward else x - 9 - wide
+        x, y, width = plot.x(p.measured), plot.at(p.error) + 4, len(name) * 11 * CHARACTER
+        rightward = x + 9 + width <= plot.left + PANEL
+        start = x + 9 if rightward else x - 9 - width
         away = -1 if p.error < 0 else 1
         for _ in range(NUM_LABELS):
-            if all(abs(y - b) >= 13 or start > c or start + wide < a for a, b, c in taken):
+            if all(abs(y - b) >= 13 or start > c or start + width < a for a, b, c in taken):
                 break
             y += 13 * away
-        taken.append((start, y, start + wide))
+        taken.append((start, y, start + width))
         side, anchor = (x + 9, "start") if rightward else (x - 9, "end")
         begin = f"M{x:.1f} {plot.at(p.error):.1f}"
         yield f'<path class="lead-line" d="{begin}L{side:.1f} {y - 4:.1f}"/>'

@@ -1,4 +1,4 @@
-"""Bars made of block characters."""
+"""Bars of block characters."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ FULL, EMPTY, LIMIT = "█", "░", "│"
 
 
 def bar(value: float, full: float, width: int) -> str:
-    """A bar as long as its share; anything above nothing shows at least a mark."""
+    """A bar of length width × value / full; at least one character for a value above 0."""
     if value <= 0 or full <= 0:
         return ""
     return FULL * min(width, max(1, round(width * value / full)))
 
 
 def gauge(share: float, width: int) -> str:
-    """A filled and an empty part; more than everything is all filled."""
+    """A bar with a filled part of `share` and an empty part; completely filled above 1."""
     filled = min(width, max(0, round(width * share)))
     return FULL * filled + EMPTY * (width - filled)
 
 
-def stacked(values: Sequence[int], full: int, width: int) -> list[int]:
-    """How many characters each part gets; their sum is the rounded sum, so rows line up."""
+def stack_widths(values: Sequence[int], full: int, width: int) -> list[int]:
+    """The number of characters for each part; their sum is the rounded sum, so bars align."""
     ends = [0]
     total = 0
     for value in values:

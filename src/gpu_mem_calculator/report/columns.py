@@ -1,4 +1,4 @@
-"""Rows in columns as wide as they need to be."""
+"""A text table whose columns are as wide as their contents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .lines import DIM, WIDTH, Line, line
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]) -> Iterator[Line]:
-    """A heading and rows; columns in `right` are set to the right, the last one is cut to fit."""
+    """A heading and rows; columns in `right` are right-aligned, long lines are shortened."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     for number, row in enumerate((head, *rows)):
         cells = [

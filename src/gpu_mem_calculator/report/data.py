@@ -1,4 +1,4 @@
-"""A result as plain data, JSON and YAML: the fields as they are, bytes exact."""
+"""A result as plain data, JSON and YAML, with exact bytes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ def as_data(result: MemoryResult) -> dict[str, Any]:
     return data
 
 
-def answers_data(result: MemoryResult, found: Answers) -> dict[str, Any]:
-    """A server's result, and beside it what was asked of it; shares that do not end are null."""
+def answers_data(result: MemoryResult, answers: Answers) -> dict[str, Any]:
+    """The fields of a server's result and of its answers; infinite shares are null."""
     data = as_data(result)
-    more = msgspec.to_builtins(found)
-    rows = more["matrix"]["shares"]
-    more["matrix"]["shares"] = [[s if s is not None and s < 1e9 else None for s in r] for r in rows]
-    return {**data, **more}
+    answers_fields = msgspec.to_builtins(answers)
+    rows = answers_fields["matrix"]["shares"]
+    answers_fields["matrix"]["shares"] = [
+        [s if s is not None and s < 1e9 else None for s in r] for r in rows
+    ]
+    return {**data, **answers_fields}
 
 
 def to_json(data: Any) -> str:

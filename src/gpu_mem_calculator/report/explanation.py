@@ -10,29 +10,29 @@ from .headline import card_bytes, headline
 from .lines import BOLD, DIM, WARN, WIDTH, Line, line, size, wrapped
 from .parts import KIND_TITLES, rest_words
 
-JOINED = "\u00a0×\u00a0"  # a product that a line does not end in
+JOINED = "\u00a0×\u00a0"  # no line break inside a product
 PLACES = {"gpu": "", "cpu": ", in host RAM", "nvme": ", on the NVMe disk"}
 
 
 def explanation_lines(
-    estimate: Estimate, found: Explanation, *, show_parts: bool
+    estimate: Estimate, explanation: Explanation, *, show_parts: bool
 ) -> Iterator[Line]:
-    """The whole explanation."""
+    """The lines of an explanation; `show_parts` lists the parts of each entry."""
     yield from headline(estimate)
     yield line()
-    if found.num_stages > 1:
-        yield line(f"pipeline stage {found.stage}, the busiest of {found.num_stages}")
-    if found.letters:
-        yield from wrapped("letters: ", "; ".join(_letters(found)))
-    if not found.symbolic:
+    if explanation.num_stages > 1:
+        yield line(f"pipeline stage {explanation.stage}, the busiest of {explanation.num_stages}")
+    if explanation.letters:
+        yield from wrapped("letters: ", "; ".join(_letters(explanation)))
+    if not explanation.symbolic:
         yield line("note: this engine's formulas are shown as plain numbers", WARN)
-    total = size(found.allocated_bytes + found.outside_torch_bytes)
+    total = size(explanation.allocated_bytes + explanation.outside_torch_bytes)
     yield line()
-    yield line(f"alive at the peak ({found.peak}): {total}", BOLD)
+    yield line(f"alive at the peak ({explanation.peak}): {total}", BOLD)
     yield from _rest(estimate)
-    here = [e for e in found.entries if e.bytes_at_peak and e.place == "gpu"]
-    others = [e for e in found.entries if not (e.bytes_at_peak and e.place == "gpu")]
-    for entry in here:
+    at_peak = [e for e in explanation.entries if e.bytes_at_peak and e.place == "gpu"]
+    others = [e for e in explanation.entries if not (e.bytes_at_peak and e.place == "gpu")]
+    for entry in at_peak:
         yield from _entry(entry, at_peak=True, show_parts=show_parts)
     if others:
         yield line()
@@ -42,7 +42,7 @@ def explanation_lines(
 
 
 def _rest(estimate: Estimate) -> Iterator[Line]:
-    """What the card must have beyond that, so that the verdict's figure is there, too."""
+    """What torch's allocator needs beyond that; together it is the figure of the verdict."""
     result, card = estimate.result, card_bytes(estimate)
     rest = card - result.allocated_bytes - result.outside_torch_bytes
     if rest > 0:
@@ -50,8 +50,8 @@ def _rest(estimate: Estimate) -> Iterator[Line]:
         yield from wrapped("", f"{text}; {size(card)} in all")
 
 
-def _letters(found: Explanation) -> Iterator[str]:
-    for name, value in found.letters.items():
+def _letters(explanation: Explanation) -> Iterator[str]:
+    for name, value in explanation.letters.items():
         yield f"{LETTERS.get(name, '')} {name} = {value:,}".lstrip()
 
 
@@ -82,13 +82,13 @@ def _entry(entry: ExplainedEntry, *, at_peak: bool, show_parts: bool) -> Iterato
 
 
 def _formula(label: str, text: str, style: str = "") -> Iterator[Line]:
-    """A formula, folded between its terms and not inside a product."""
+    """A formula, with line breaks between terms but not inside a product."""
     for row in wrapped(label, text.replace(" × ", JOINED), style):
-        yield [(piece.replace(JOINED, " × "), how) for piece, how in row]
+        yield [(piece.replace(JOINED, " × "), span_style) for piece, span_style in row]
 
 
 def _alive(entry: ExplainedEntry) -> str:
-    """When, and how often where that is more than once."""
+    """The instants at which an entry is alive, with the number of copies if several."""
     if entry.always:
         return "all the time"
     return "; ".join(

@@ -1,4 +1,4 @@
-"""The first lines of a report: which run this is, and whether it fits."""
+"""The first lines of a report: the run, and whether it fits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AXES = (("tp", "TP"), ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("dp", "DP"))
 
 
 def headline(estimate: Estimate) -> Iterator[Line]:
-    """What is run, and how."""
+    """The lines that describe the run: model, settings, engine and hardware."""
     title = estimate.resolved.model.title
     yield from wrapped(f"{title[:40]}  ", ", ".join(_model_words(estimate)))
     yield from wrapped("", ", ".join(setup_words(estimate)))
@@ -52,7 +52,7 @@ def _model_words(estimate: Estimate) -> Iterator[str]:
 
 
 def served_words(run: Run) -> Iterator[str]:
-    """What an inference run does."""
+    """Words that describe an inference run with transformers."""
     options = run.options
     yield run.precision.removesuffix("_pure")
     if (options.get("quantization") or "none") != "none":
@@ -71,7 +71,7 @@ def served_words(run: Run) -> Iterator[str]:
 
 
 def server_words(estimate: Estimate) -> Iterator[str]:
-    """What a server holds its weights and its cache in, and how long a sequence may be."""
+    """Words that describe a server: the formats of weights and cache, the longest sequence."""
     run, options = estimate.resolved.run, estimate.resolved.run.options
     yield run.precision.removesuffix("_pure")
     named = options.get("quantization") or "none"
@@ -84,7 +84,7 @@ def server_words(estimate: Estimate) -> Iterator[str]:
 
 
 def setup_words(estimate: Estimate) -> Iterator[str]:
-    """The engine on its cards, and what the run says of it."""
+    """Words for the engine and its options, the hardware and the mesh."""
     run, engine, hardware = (
         estimate.resolved.run, estimate.resolved.engine, estimate.resolved.hardware,
     )  # fmt: skip
@@ -124,9 +124,8 @@ def _mesh_words(run: Run) -> Iterator[str]:
 
 
 def card_bytes(estimate: Estimate) -> int:
-    """What the card must have: torch's least (its peak where nothing was replayed) and the rest.
-
-    A server takes what it is given.
+    """Bytes that the card must have: what torch needs (the peak where nothing was replayed), and
+    what is outside torch. For a server, what it takes.
     """
     result = estimate.result
     if result.serving is not None:
@@ -136,12 +135,12 @@ def card_bytes(estimate: Estimate) -> int:
 
 
 def verdict(estimate: Estimate) -> Iterator[Line]:
-    """Whether it fits, with how much to spare, and a gauge."""
+    """The lines of the verdict: whether the run fits, free memory, and a gauge."""
     yield from verdict_lines(card_bytes(estimate), estimate.result.gpu_memory_bytes)
 
 
 def verdict_lines(needs: int, has: int) -> Iterator[Line]:
-    """The verdict on a card that must have some bytes and has others."""
+    """The lines of the verdict on a card that needs `needs` bytes and has `has`."""
     left = f"needs {gib(needs)} of {gib(has)} GiB per GPU"
     right, style = verdict_words(needs, has)
     yield [(left, BOLD), (right.rjust(WIDTH - len(left)), style)]
@@ -151,7 +150,7 @@ def verdict_lines(needs: int, has: int) -> Iterator[Line]:
 
 
 def verdict_words(needs: int, has: int) -> tuple[str, str]:
-    """`fits, 8.7 GiB to spare`, and its style."""
+    """The verdict in words, such as `fits, 8.7 GiB to spare`, and its style."""
     word = verdict_of(needs, has)
     left = f"{gib(needs - has)} GiB short" if needs > has else f"{gib(has - needs)} GiB to spare"
     within = f" (± {gib(spread_bytes(needs))})" if word == TIGHT else ""
@@ -168,7 +167,7 @@ def sentence(estimate: Estimate, name: str) -> str:
 
 
 def basis(estimate: Estimate) -> Iterator[Line]:
-    """What the verdict rests on, where the allocator was not replayed."""
+    """A note where the allocator was not replayed."""
     if estimate.result.needs_bytes is None:
         text = (
             "The verdict counts allocated memory and what CUDA takes beside it; torch's allocator "
@@ -179,7 +178,7 @@ def basis(estimate: Estimate) -> Iterator[Line]:
 
 
 def remarks(estimate: Estimate) -> Iterator[Line]:
-    """Warnings, then what was assumed."""
+    """The lines of warnings and assumptions."""
     for warning in estimate.result.warnings:
         yield from wrapped("note: ", warning, WARN)
     if estimate.result.assumed:

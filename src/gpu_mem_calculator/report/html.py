@@ -1,7 +1,7 @@
 """An estimate as one HTML file: no network, no script, light and dark, good on paper.
 
-The verdict comes first, then the picture of a step, the parts, the numbers, and where each of
-them comes from. Whatever a user wrote is escaped.
+The verdict comes first, then the picture of a step, the parts, the numbers, and their sources. All
+text from users is escaped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .html_tables import (
     count,
     instants_table,
     ledger_details,
-    marked,
     numbers_list,
+    opening_tag,
     size,
     stages_table,
     text,
@@ -37,14 +37,14 @@ from .picture import timeline
 
 TONES = {FITS: ("fits", "✓"), TIGHT: ("tight", "≈"), SHORT: ("fails", "✗")}
 NARROW, WIDE = 360, 1000
-NAMED = 10  # up to this many instants have their names in the wide picture
+NAMED = 10  # with at most this many instants, the wide picture has their names
 
 
 def html_report(estimate: Estimate, more: str = "") -> str:
-    """The whole report as one self-contained page; `more` are sections behind the picture."""
+    """The report as one self-contained page; `more` has sections after the picture, as HTML."""
     from .. import __version__
 
-    page = page_of(estimate)
+    page = estimate_page(estimate)
     result = page.result
     model = text(estimate.resolved.model.title)
     fields = {
@@ -71,29 +71,29 @@ def html_report(estimate: Estimate, more: str = "") -> str:
     return Template(asset("page.html")).substitute(fields)
 
 
-def page_of(estimate: Estimate) -> EstimatePage:
-    """An estimate with the columns of its picture."""
+def estimate_page(estimate: Estimate) -> EstimatePage:
+    """The estimate with the columns of its picture."""
     ledger = estimate.ledger
-    beside = [(name, size) for name, size, _ in estimate.outside_torch]
+    outside = [(name, size) for name, size, _ in estimate.outside_torch]
     instants = [i for i in ledger.instants if i.present]
-    top = ledger.peak_instant(phases=STEP)
+    highest = ledger.peak_instant(phases=STEP)
     return EstimatePage(
         estimate=estimate,
-        columns=columns_of(ledger, instants, beside),
-        peak=instants.index(top),
-        instant=top,
+        columns=columns_of(ledger, instants, outside),
+        peak=instants.index(highest),
+        instant=highest,
         outside=estimate.outside_torch,
     )
 
 
 @cache
 def asset(name: str) -> str:
-    """A file beside this one."""
+    """The text of a file in this package."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def setup(estimate: Estimate) -> str:
-    """What is trained, how, with what and on what."""
+    """A list of the model, the training or serving, the engine and the hardware."""
     run, hardware, result = estimate.resolved.run, estimate.resolved.hardware, estimate.result
     sizes = ", ".join(
         f"{axis} {ranks}" for axis in ("dp", "tp", "pp", "cp", "ep")
@@ -108,12 +108,12 @@ def setup(estimate: Estimate) -> str:
     share = "" if whole else f", {count(trained)} of them trained"
     rows = {
         "Model": f"{count(result.num_parameters)} parameters{share}, {len(run.arch.layers)} layers",
-        **_doing(estimate),
+        **_mode_words(estimate),
         "Engine": ", ".join(engine),
         "Hardware": f"{hardware.num_gpus:,} × {hardware.title}{nodes}",
     }
-    made = "".join(f"<dt>{k}</dt><dd>{text(v)}</dd>" for k, v in rows.items())
-    return f'<dl class="setup">{made}</dl>'
+    items = "".join(f"<dt>{k}</dt><dd>{text(v)}</dd>" for k, v in rows.items())
+    return f'<dl class="setup">{items}</dl>'
 
 
 def _subject(estimate: Estimate) -> str:
@@ -122,8 +122,8 @@ def _subject(estimate: Estimate) -> str:
     return "inference" if estimate.serves else "a training step"
 
 
-def _doing(estimate: Estimate) -> dict[str, str]:
-    """Training or inference, in words."""
+def _mode_words(estimate: Estimate) -> dict[str, str]:
+    """The row for training, inference or serving: title and words."""
     if estimate.served:
         return {"Serving": ", ".join(server_words(estimate))}
     if estimate.serves:
@@ -148,8 +148,8 @@ def _training(estimate: Estimate) -> Iterator[str]:
     yield f"{run.attention.replace('_', ' ')} attention"
 
 
-def spoken(estimate: Estimate) -> tuple[str, str, str]:
-    """The verdict's tone, its sign and its words."""
+def verdict_parts(estimate: Estimate) -> tuple[str, str, str]:
+    """The verdict: CSS class, sign and words."""
     result, serving = estimate.result, estimate.result.serving
     if serving is None:
         card, limit = card_bytes(estimate), result.gpu_memory_bytes
@@ -164,10 +164,10 @@ def spoken(estimate: Estimate) -> tuple[str, str, str]:
 
 
 def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) -> str:
-    """Needs X of Y, and whether that fits. `live` links nowhere; `pending`: the replay follows."""
+    """The verdict box. live: without links; pending: the replay is still running."""
     result = page.result
     limit, card = result.gpu_memory_bytes, page.card_bytes
-    tone, sign, words = spoken(page.estimate)
+    tone, sign, words = verdict_parts(page.estimate)
     notes = [f"{result.memory_utilization_percent:,.0f} % of the card, "
              f"at the highest instant{'' if page.estimate.serves else ' of a step'}: "
              f"{text(page.instant.title)}."]  # fmt: skip
@@ -188,7 +188,7 @@ def verdict(page: EstimatePage, *, live: bool = False, pending: bool = False) ->
 
 
 def _gauge(card: int, limit: int) -> str:
-    """How much of the card is taken; a mark where the card ends, if it is too small."""
+    """A bar of the share of the card that is taken, with a mark at the limit if it is exceeded."""
     share = min(100, 100 * card / limit)
     bar = f'<rect class="taken" width="{share:.2f}%" height="100%"/>'
     if card > limit:
@@ -197,7 +197,7 @@ def _gauge(card: int, limit: int) -> str:
 
 
 def _picture(page: EstimatePage) -> str:
-    """The step twice, for wide and narrow screens, its legend, and the same as a table."""
+    """The picture of the step for wide and for narrow screens, its legend, and a table."""
     limit = page.result.gpu_memory_bytes
     wide = timeline(page.columns, page.peak, limit, width=WIDE, name="wide")
     narrow = timeline(page.columns, page.peak, limit, width=NARROW, name="narrow")
@@ -210,14 +210,14 @@ def _picture(page: EstimatePage) -> str:
 
 
 def legend(page: EstimatePage) -> str:
-    """What the colours and patterns stand for."""
+    """The legend of the colours and patterns."""
     kinds = titles(page.estimate.ledger)
-    made = "".join(f"<li>{swatch(kind)}{title}</li>" for kind, title in kinds.items())
-    return f'<ul class="legend">{made}<li><span class="dash"></span>the card’s limit</li></ul>'
+    items = "".join(f"<li>{swatch(kind)}{title}</li>" for kind, title in kinds.items())
+    return f'<ul class="legend">{items}<li><span class="dash"></span>the card’s limit</li></ul>'
 
 
 def key_rows(page: EstimatePage) -> Iterator[str]:
-    """What the numbers under the columns stand for; many of a kind in a row share a line."""
+    """The titles of the numbered columns; three or more of a kind in a row share a line."""
     numbered = list(enumerate(page.columns, 1))
     for head, group in groupby(numbered, key=lambda one: one[1].title.partition(":")[0]):
         rows = list(group)
@@ -229,12 +229,12 @@ def key_rows(page: EstimatePage) -> Iterator[str]:
             most = first - 1 <= page.peak < last
             lines = [(f"{first}–{last}", head, f"{low}–{high}", most)]
         for number, title, shown, most in lines:
-            yield (f"{marked('li', 'at-peak', most)}<span>{number}</span>"
+            yield (f"{opening_tag('li', 'at-peak', most)}<span>{number}</span>"
                    f"<span>{text(title)}</span><span>{shown}</span></li>")  # fmt: skip
 
 
 def _stages(page: EstimatePage) -> str:
-    """The pipeline's stages, where there are several."""
+    """The section on pipeline stages; empty where there is one stage."""
     if len(page.result.stages) < 2:
         return ""
     return (f'<section aria-labelledby="h-stages"><h2 id="h-stages">Pipeline stages</h2>'
@@ -242,7 +242,7 @@ def _stages(page: EstimatePage) -> str:
 
 
 def remarks(result: MemoryResult) -> str:
-    """What to know before trusting the numbers."""
+    """Warnings and assumptions."""
     what = "Warning" if result.serving is None else "Note"
     warnings = "".join(f'<p class="warning">{what}: {text(one)}</p>' for one in result.warnings)
     assumed = "".join(f"<li>{text(one)}</li>" for one in result.assumed)

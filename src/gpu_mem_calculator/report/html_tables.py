@@ -1,4 +1,4 @@
-"""The tables of the HTML report, and how it writes sizes and what users wrote."""
+"""The tables of the HTML report, and how sizes and user text are written in HTML."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class EstimatePage(Struct, frozen=True, kw_only=True):
 
     @property
     def result(self) -> MemoryResult:
-        """The numbers."""
+        """The figures of the estimate."""
         return self.estimate.result
 
     @property
     def card_bytes(self) -> int:
-        """What the card must have."""
+        """Bytes that the card must have."""
         return card_bytes(self.estimate)
 
 
 def text(value: object) -> str:
-    """Any text, safe inside HTML: markup escaped, characters it cannot hold replaced."""
-    kept = re.sub(
+    """Any text made safe for HTML: markup is escaped, invalid characters are replaced."""
+    clean = re.sub(
         r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", str(value)
     )
-    return escape(kept)
+    return escape(clean)
 
 
 def size(num_bytes: int) -> str:
-    """Bytes in GiB, with the exact count to point at."""
+    """Bytes in GiB, with the exact count as a tooltip."""
     shown = "&lt; 0.01" if 0 < num_bytes < 0.005 * GIB else gib(num_bytes, 2)
     return f'<span title="{num_bytes:,} bytes">{shown}</span>'
 
@@ -67,15 +67,15 @@ def count(number: int) -> str:
     return str(number)
 
 
-def marked(tag: str, name: str, when: bool) -> str:
-    """An opening tag, with a class where something holds."""
+def opening_tag(tag: str, name: str, when: bool) -> str:
+    """An opening tag, with the class `name` if `when`."""
     return f'<{tag} class="{name}">' if when else f"<{tag}>"
 
 
 def table(
     caption: str, heads: Iterable[str], rows: Iterable[str], foot: str = "", kind: str = ""
 ) -> str:
-    """A table that scrolls by itself; a head's first character may say what its column is."""
+    """A table in a scrolling box; a head's first character may set its column's class."""
     head = "".join(map(_head, heads))
     foot = f"<tfoot>{foot}</tfoot>" if foot else ""
     return (
@@ -85,17 +85,17 @@ def table(
 
 
 def _head(one: str) -> str:
-    """A column's head; a column without a name has an empty cell, which is no head."""
+    """The head cell of a column; an ordinary empty cell for a column without a name."""
     kind, name = COLUMNS.get(one[:1], ""), one.lstrip("#~|")
     return f'<th scope="col" class="{kind}">{name}</th>' if name else f'<td class="{kind}"></td>'
 
 
 def instants_table(page: EstimatePage) -> str:
-    """The picture as numbers."""
+    """The picture as a table: bytes of each kind at each instant."""
     rows = []
     for i, one in enumerate(page.columns):
         cells = "".join(f'<td class="num">{size(part.bytes)}</td>' for part in one.slices)
-        row = marked("tr", "busiest", i == page.peak)
+        row = opening_tag("tr", "busiest", i == page.peak)
         rows.append(
             f'{row}<td class="num">{i + 1}</td><th scope="row">{text(one.title)}</th>'
             f'{cells}<td class="num">{size(one.bytes)}</td></tr>'
@@ -115,17 +115,19 @@ def _caption(page: EstimatePage) -> str:
 
 
 def bar(parts: Iterable[KindSlice], whole: int) -> str:
-    """A bar of slices, each as long as its share of the whole."""
-    made, start = [], 0
+    """A stacked bar of slices; lengths are shares of `whole` bytes."""
+    rects, start = [], 0
     for part in parts:
-        made.append(f'<rect x="{100 * start / whole:.3f}%" width="{100 * part.bytes / whole:.3f}%" '
-                    f'height="14" fill="url(#p-{part.kind})"/>')  # fmt: skip
+        left, width = 100 * start / whole, 100 * part.bytes / whole
+        rects.append(
+            f'<rect x="{left:.3f}%" width="{width:.3f}%" height="14" fill="url(#p-{part.kind})"/>'
+        )
         start += part.bytes
-    return f'<svg class="bar" aria-hidden="true">{"".join(made)}</svg>'
+    return f'<svg class="bar" aria-hidden="true">{"".join(rects)}</svg>'
 
 
 def breakdown_table(page: EstimatePage) -> str:
-    """What is on the card at the peak, kind by kind; the rows add up to what the card must have."""
+    """What is on the card at the peak, by kind; the rows add up to what the card must have."""
     whole = page.card_bytes
     rows = [
         f'<tr><th scope="row" class="name-cell">{swatch(part.kind)}{TITLES[part.kind]}</th>'
@@ -152,23 +154,23 @@ def breakdown_table(page: EstimatePage) -> str:
 
 
 def _names(entries: Iterable[tuple[str, int]]) -> list[str]:
-    """The largest entries' names, each once."""
+    """The names of the three largest entries, and how many more there are."""
     names = list(dict.fromkeys(name for name, _ in entries))
     return names[:3] + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
 
 
 def stages_table(page: EstimatePage) -> str:
-    """Each pipeline stage's peak, and what it is made of."""
+    """The peak of each pipeline stage by kind."""
     result = page.result
-    beside = [(name, num_bytes) for name, num_bytes, _ in page.outside]
-    peaks = [column(one, one.peak_instant(phases=STEP), beside) for one in page.estimate.ledgers]
+    outside = [(name, num_bytes) for name, num_bytes, _ in page.outside]
+    peaks = [column(one, one.peak_instant(phases=STEP), outside) for one in page.estimate.ledgers]
     most = max(one.bytes for one in peaks)
     rows = []
     for stage, one in zip(result.stages, peaks, strict=True):
         busiest = stage.stage == result.busiest_stage
         note = ", the busiest" if busiest else ""
         rows.append(
-            f'{marked("tr", "busiest", busiest)}<th scope="row">{stage.stage}{note}</th>'
+            f'{opening_tag("tr", "busiest", busiest)}<th scope="row">{stage.stage}{note}</th>'
             f'<td class="num">{stage.num_layers}</td><td class="what">{text(one.title)}</td>'
             f'<td class="num">{size(stage.allocated_bytes)}</td>'
             f'<td class="num">{size(one.bytes)}</td>'
@@ -180,9 +182,9 @@ def stages_table(page: EstimatePage) -> str:
 
 
 def numbers_list(page: EstimatePage, *, pending: bool = False) -> str:
-    """The four numbers that are never mixed up, and what lies elsewhere.
+    """Allocated, reserved, needs and device bytes, and memory outside the GPU.
 
-    What has no value was not replayed, or is on its way where it is `pending`.
+    A number without a value was not replayed; with `pending`, the replay is still running.
     """
     absent = PENDING if pending else MISSING
     result = page.result
@@ -217,16 +219,16 @@ def numbers_list(page: EstimatePage, *, pending: bool = False) -> str:
 
 
 def _numbers(rows: Iterable[tuple[str, int | None, str]], absent: str) -> str:
-    made = []
+    items = []
     for name, value, says in rows:
         shown = absent if value is None else f"{size(value)} GiB"
-        made.append(f"<div><dt>{name}</dt><dd>{shown}"
+        items.append(f"<div><dt>{name}</dt><dd>{shown}"
                     f'<span class="says">{text(says)}</span></dd></div>')  # fmt: skip
-    return f'<dl class="numbers">{"".join(made)}</dl>'
+    return f'<dl class="numbers">{"".join(items)}</dl>'
 
 
 def ledger_details(page: EstimatePage) -> str:
-    """Every entry that is alive at the peak, largest first, with who says so."""
+    """Every entry that is alive at the peak, largest first, with its source."""
     name = page.instant.name
     alive = [e for e in page.estimate.ledger.entries if int(e.at(name))]
     outside = [_entry_row(n, RUNTIME, num, "1", num, source) for n, num, source in page.outside]
@@ -242,9 +244,9 @@ def ledger_details(page: EstimatePage) -> str:
     ]  # fmt: skip
     heads = ["entry", "kind", "#each", "#copies", "#GiB", "source"]
     caption = f"Alive at {text(page.instant.title)}, GiB"
-    made = table(caption, heads, [*rows, *outside], kind="entries")
+    entries_table = table(caption, heads, [*rows, *outside], kind="entries")
     summary = f"{len(rows) + len(outside)} entries, with their sources"
-    return f"<details><summary>{summary}</summary>{made}</details>"
+    return f"<details><summary>{summary}</summary>{entries_table}</details>"
 
 
 def _entry_row(
@@ -260,7 +262,7 @@ def _entry_row(
 
 
 def _parts(entry: Entry) -> Iterator[str]:
-    """What an entry is made of, where that is known."""
+    """The list of an entry's tensors, where they are known."""
     if entry.parts:
         yield f'<details><summary>{len(entry.parts)} tensors</summary><ul class="parts">'
         for name, num_bytes in entry.parts:

@@ -1,4 +1,4 @@
-"""What each instant of a step holds, stacked by what it is for."""
+"""The memory at each instant of a step, stacked by kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .patterns import TITLES, titles
 
 
 class KindSlice(Struct, frozen=True):
-    """One kind's bytes at one instant, and the entries they are made of, largest first."""
+    """The bytes of one kind at one instant, and its entries (name, bytes), largest first."""
 
     kind: str
     bytes: int
@@ -20,7 +20,7 @@ class KindSlice(Struct, frozen=True):
 
 
 class InstantColumn(Struct, frozen=True):
-    """One instant: its slices from the bottom up."""
+    """One instant, with its slices from the bottom up."""
 
     title: str
     phase: str
@@ -28,45 +28,45 @@ class InstantColumn(Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
-        """Everything on the card at this instant."""
+        """All bytes on the card at this instant."""
         return sum(one.bytes for one in self.slices)
 
 
 def column(
     ledger: Ledger, instant: Instant, outside: Iterable[tuple[str, int]] = ()
 ) -> InstantColumn:
-    """What one instant holds on the card; `outside` is what lies there beside torch's memory."""
+    """The memory on the card at one instant; `outside`: (name, bytes) of what is outside torch."""
     return columns_of(ledger, [instant], outside)[0]
 
 
 def columns_of(
     ledger: Ledger, instants: Sequence[Instant], outside: Iterable[tuple[str, int]] = ()
 ) -> tuple[InstantColumn, ...]:
-    """What each of some instants holds, in one walk over the entries."""
-    kinds, beside = titles(ledger), tuple(outside)
-    held: dict[str, dict[str, list[tuple[str, int]]]] = {
+    """The memory on the card at each of some instants, in one pass over the entries."""
+    kinds, outside_rows = titles(ledger), tuple(outside)
+    alive_at: dict[str, dict[str, list[tuple[str, int]]]] = {
         instant.name: {kind: [] for kind in kinds} for instant in instants
     }
-    for rows in held.values():
-        rows[RUNTIME].extend(beside)
+    for rows in alive_at.values():
+        rows[RUNTIME].extend(outside_rows)
     for entry in ledger.entries:
         if entry.place == GPU:
             for name, copies in entry.live.items():
-                if name in held and (alive := int(entry.bytes * copies)):
-                    held[name][entry.kind].append((entry.name, alive))
-    return tuple(_column(instant, held[instant.name]) for instant in instants)
+                if name in alive_at and (alive := int(entry.bytes * copies)):
+                    alive_at[name][entry.kind].append((entry.name, alive))
+    return tuple(_column(instant, alive_at[instant.name]) for instant in instants)
 
 
-def _column(instant: Instant, held: dict[str, list[tuple[str, int]]]) -> InstantColumn:
+def _column(instant: Instant, rows_by_kind: dict[str, list[tuple[str, int]]]) -> InstantColumn:
     slices = tuple(
         KindSlice(kind, sum(size for _, size in rows), tuple(sorted(rows, key=lambda r: -r[1])))
-        for kind, rows in held.items()
+        for kind, rows in rows_by_kind.items()
     )
     return InstantColumn(instant.title or instant.name, instant.phase, slices)
 
 
 def note(one: InstantColumn, part: KindSlice) -> str:
-    """What a slice is, how much, and its largest entries."""
+    """The tooltip of a slice: its kind, its bytes, and its three largest entries."""
     largest = ", ".join(f"{name} {size / GIB:,.2f}" for name, size in part.entries[:3])
     rest = len(part.entries) - 3
     more = f" and {rest} more" if rest > 0 else ""

@@ -1,4 +1,4 @@
-"""Laid-out text: lines of (text, style) spans. Layout is ours; rich only colours it."""
+"""Text layout: lines of (text, style) spans. rich is used only for colours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOLD, DIM, GOOD, BAD, WARN = "bold", "dim", "bold green", "bold red", "yellow"
 
 
 def line(text: str = "", style: str = "") -> Line:
-    """A line in one style."""
+    """A line with one span."""
     return [(text, style)]
 
 
@@ -42,7 +42,7 @@ def coloured(lines: Sequence[Line]) -> str:
 
 
 def wrapped(label: str, text: str, style: str = "", width: int = WIDTH) -> list[Line]:
-    """A text behind a label, folded so that it stays right of the label."""
+    """The lines of a text after a label; continued lines are indented to the label's width."""
     import textwrap
 
     indent = " " * len(label)
@@ -54,7 +54,7 @@ def wrapped(label: str, text: str, style: str = "", width: int = WIDTH) -> list[
 
 
 def command(label: str, words: Sequence[str], width: int = WIDTH) -> list[Line]:
-    """A command to copy, continued with backslashes where it is long."""
+    """The lines of a shell command after a label, continued with backslashes where it is long."""
     import shlex
 
     pieces = [shlex.quote(word) for word in words]
@@ -76,7 +76,7 @@ def command(label: str, words: Sequence[str], width: int = WIDTH) -> list[Line]:
 
 
 def size(num_bytes: int) -> str:
-    """Bytes in the unit that suits them."""
+    """Bytes in GiB, MiB or KiB, the largest unit that is not below 1."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(num_bytes) >= unit:
             return f"{num_bytes / unit:,.2f} {name}"
@@ -89,7 +89,7 @@ def gib(num_bytes: int, digits: int = 1) -> str:
 
 
 def count(number: int) -> str:
-    """A count as people say it: 6.74 B, 350 M."""
+    """A count with three digits and a suffix: 6.74 B, 350 M."""
     for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
         if number >= unit:
             return f"{float(f'{number / unit:.3g}'):g} {name}"

@@ -1,7 +1,7 @@
-"""A report in pieces, for a page that shows it while its settings change.
+"""The parts of a report, for a page that updates them while its settings change.
 
-The same words, tables and pictures as in the HTML report. Nothing in them has a style, an id or a
-link of its own, so a page may show several beside each other and keep its address to itself.
+They have the same words, tables and pictures as the HTML report, but no styles, ids or links, so a
+page can show several reports at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.calculator import Estimate
 from ..core.serving_answers import Answers
-from .html import key_rows, legend, page_of, remarks, setup, verdict
+from .html import estimate_page, key_rows, legend, remarks, setup, verdict
 from .html_tables import (
     EstimatePage,
     breakdown_table,
@@ -23,31 +23,34 @@ from .html_tables import (
 )
 from .instants import InstantColumn, KindSlice
 from .patterns import TITLES, defs
-from .picture import TITLE, Drawing, drawing, hits
+from .picture import TITLE, Drawing, drawing, hit_areas
 from .serving_html import WIDTH, serving_parts
 
-LOWEST, HIGHEST, ASPECT = 260, 420, 0.36  # of the plot, and its height for its width
-LISTED = 12  # entries of a slice that are named
-FRAME = 34  # what the figure around a map takes of the width: padding and border
+LOWEST, HIGHEST, ASPECT = 260, 420, 0.36  # bounds of the plot's height; height divided by width
+LISTED = 12  # entries of a slice that are listed
+FRAME = 34  # pixels of padding and border around a map
 
 
 def look(
-    estimate: Estimate, found: Answers | None, *, width: int, pending: bool = False
+    estimate: Estimate, answers: Answers | None, *, width: int, pending: bool = False
 ) -> dict[str, Any]:
-    """Every piece of HTML by name, and the picture's columns as data.
+    """The parts of the report as HTML by name, and the picture's columns as data.
 
-    The picture is `width` wide. With `pending` what only a replay knows is shown as on its way.
+    - answers: the answers about a server, if it is one
+    - width: of the picture, in pixels
+    - pending: figures of the replay are shown as still being computed
+
     Patterns are needed once on a page.
     """
-    page = page_of(estimate)
-    drawn = _drawn(page, width)
+    page = estimate_page(estimate)
+    plot = _drawing(page, width)
     parts = {
         "patterns": defs(),
         "setup": setup(estimate),
         "verdict": verdict(page, live=True, pending=pending),
-        "picture": _picture(page, drawn),
+        "picture": _picture(page, plot),
         "legend": legend(page),
-        "key": "" if drawn.named else f'<ul class="key">{"".join(key_rows(page))}</ul>',
+        "key": "" if plot.named else f'<ul class="key">{"".join(key_rows(page))}</ul>',
         "instants": instants_table(page),
         "breakdown": breakdown_table(page),
         "stages": stages_table(page) if len(page.result.stages) > 1 else "",
@@ -55,30 +58,30 @@ def look(
         "ledger": ledger_details(page),
         "remarks": remarks(page.result),
     }
-    if found is not None:
-        parts |= serving_parts(estimate, found, width=min(WIDTH, width - FRAME))
+    if answers is not None:
+        parts |= serving_parts(estimate, answers, width=min(WIDTH, width - FRAME))
     return {"parts": parts, "columns": _columns(page.columns)}
 
 
-def _drawn(page: EstimatePage, width: int) -> Drawing:
+def _drawing(page: EstimatePage, width: int) -> Drawing:
     height = min(HIGHEST, max(LOWEST, round(ASPECT * width)))
     limit = page.result.gpu_memory_bytes
     return drawing(page.columns, page.peak, limit, width=width, height=height, titled=False)
 
 
-def _picture(page: EstimatePage, drawn: Drawing) -> str:
-    """The step with a whole column to point at behind each stack."""
-    size = f'width="{drawn.width}" height="{drawn.height:g}"'
+def _picture(page: EstimatePage, plot: Drawing) -> str:
+    """The picture of the step, with a hit area over the full height of each column."""
+    size = f'width="{plot.width}" height="{plot.height:g}"'
     return (
-        f'<svg class="step" {size} viewBox="0 0 {drawn.width} {drawn.height:g}" role="group" '
-        f'aria-label="{TITLE}. {escape(drawn.words)}">'
-        f"{''.join(hits(page.columns, drawn.place))}"
-        f'<g aria-hidden="true">{"".join(drawn.lines)}</g></svg>'
+        f'<svg class="step" {size} viewBox="0 0 {plot.width} {plot.height:g}" role="group" '
+        f'aria-label="{TITLE}. {escape(plot.words)}">'
+        f"{''.join(hit_areas(page.columns, plot.place))}"
+        f'<g aria-hidden="true">{"".join(plot.lines)}</g></svg>'
     )
 
 
 def _columns(columns: Sequence[InstantColumn]) -> list[dict[str, Any]]:
-    """What lies behind the picture, for whoever points at it."""
+    """The picture's columns as data, for its tooltips."""
     return [
         {
             "title": one.title,
@@ -96,7 +99,7 @@ def _slice(part: KindSlice) -> dict[str, Any]:
 
 
 def entries_of(part: KindSlice) -> list[list[str | int]]:
-    """The largest entries of a slice, and how many more there are."""
+    """[name, bytes] of the largest entries of a slice, and one row for the rest."""
     listed: list[list[str | int]] = [[name, size] for name, size in part.entries[:LISTED]]
     more = part.entries[LISTED:]
     return listed + ([[f"{len(more)} more", sum(size for _, size in more)]] if more else [])

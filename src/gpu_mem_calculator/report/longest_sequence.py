@@ -1,4 +1,4 @@
-"""How far a run's sequence can grow, or must shrink."""
+"""The longest sequence that fits with a run's other settings."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ..core.resolved_run import ResolvedRun
 from ..core.stage_replay import survives
 from .lines import Line, line
 
-STEP = 128  # sequences are tried in steps of so many tokens
-CLOSE = 32  # the ledger's answer: to about one part in so many
-NEAR = 16  # the replay's, likewise
+STEP = 128  # lengths are multiples of this many tokens
+CLOSE = 32  # the ledger's answer is exact to about 1/32
+NEAR = 16  # the replay's answer is exact to about 1/16
 
 
 def longest_sequence(estimate: Estimate) -> int | None:
-    """The longest sequence that still fits, to about 6 %; nothing where none does.
+    """The longest sequence in tokens that fits, to about 6 %; None where none fits.
 
-    The ledger gives the longest that could. Where the allocator does not get through with it, for
-    want of a block that is large enough, shorter ones are replayed, the first of them with as much
-    room for the allocator as it has in this run. One length may fail where longer ones do not, so
-    a second one is tried beside it.
+    The ledger gives an upper bound. Where the replay fails at that length, because of
+    fragmentation, shorter lengths are replayed by bisection; the first guess leaves the allocator
+    as many bytes above the ledger as in this run. A length may fail where a longer one survives, so
+    the next shorter one is tried as well.
     """
     resolved, result = estimate.resolved, estimate.result
     limit = resolved.hardware.memory_bytes
-    high = _by_ledger(resolved, limit)
+    high = _longest_by_ledger(resolved, limit)
     if high is None or estimate.replayed is None or _survives(resolved, high):
         return high
     low = int(resolved.run.seq) // STEP * STEP if result.fits_on_gpu else 0
@@ -34,27 +34,27 @@ def longest_sequence(estimate: Estimate) -> int | None:
         if not _survives(resolved, STEP):
             return None
         low = STEP
-    more = limit - result.headroom_bytes - needed_bytes(resolved, resolved.run)
-    guesses = [_by_ledger(resolved, limit - more) or low]
+    overhead = limit - result.headroom_bytes - needed_bytes(resolved, resolved.run)
+    guesses = [_longest_by_ledger(resolved, limit - overhead) or low]
     while high - low > max(STEP, low // NEAR):
         middle = guesses.pop() if guesses else (low + high) // 2
         middle = min(max(middle // STEP * STEP, low + STEP), high - STEP)
         lengths = [length for length in (middle, middle - STEP) if length > low]
-        found = next((length for length in lengths if _survives(resolved, length)), None)
-        low, high = (low, middle) if found is None else (found, high)
+        surviving = next((length for length in lengths if _survives(resolved, length)), None)
+        low, high = (low, middle) if surviving is None else (surviving, high)
     return low
 
 
 def _survives(resolved: ResolvedRun, seq: int) -> bool:
-    """Whether the allocator gets through with a sequence."""
+    """Whether the replay survives with a sequence of `seq` tokens."""
     longer = replace(resolved, run=replace(resolved.run, seq=seq))
     outside = sum(size for _, size, _ in longer.outside_torch)
     return survives(longer, busiest_stage(longer), resolved.hardware.memory_bytes - outside)
 
 
-def _by_ledger(resolved: ResolvedRun, limit: int) -> int | None:
-    """The longest sequence by the ledger alone. Memory is nearly linear in the sequence, so the
-    next guess lies on a line.
+def _longest_by_ledger(resolved: ResolvedRun, limit: int) -> int | None:
+    """The longest sequence by the ledger alone. Memory is nearly linear in the sequence, so guesses
+    are interpolated.
     """
     most = (resolved.longest_seq or 2**24) // STEP
 
@@ -82,11 +82,11 @@ def _by_ledger(resolved: ResolvedRun, limit: int) -> int | None:
 
 
 def room_words(estimate: Estimate) -> str:
-    """How far the sequence can grow, or must shrink; nothing where it is as long as it can be, or
-    a module's own.
+    """A sentence part on how long the sequence can be; empty where it cannot be longer, or where a
+    record fixes it.
     """
     run = estimate.resolved.run
-    if run.record is not None:  # which has its own batch
+    if run.record is not None:  # a record fixes the batch
         return ""
     seq, serves = int(run.seq), run.new_tokens is not None
     what, batch = ("prompt", "batch") if serves else ("sequence", "micro-batch")
@@ -99,8 +99,8 @@ def room_words(estimate: Estimate) -> str:
     return f"a {what} of about {longest:,} would fit"
 
 
-def room_lines(estimate: Estimate) -> Iterator[Line]:
-    """The same as a line of the report."""
+def length_lines(estimate: Estimate) -> Iterator[Line]:
+    """`room_words` as a line of the report."""
     words = room_words(estimate)
     if words:
         yield line(f"room: {words}")

@@ -1,4 +1,4 @@
-"""What a GPU showed: the figures, the phases as bars, and how the estimate compares."""
+"""The report of a measurement: figures, phases as bars, and the comparison with the estimate."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, 
 
 Row = Mapping[str, Any]
 NAME, FIGURE = 24, 9
-ROWS = 24  # more phases than this, and only those of the first and the last step are shown
-BUSY = 1.5 * GIB  # no CUDA context is this large: something else is on the card
+ROWS = 24  # with more phases, only those of the first and the last step are shown
+BUSY = 1.5 * GIB  # a larger CUDA context means that other processes use the card
 FIGURES = (
     ("allocated", "allocated_bytes"), ("start-up", "startup_bytes"), ("reserved", "reserved_bytes"),
     ("survives in", "survives_in_bytes"), ("nvidia-smi", "device_bytes"),
@@ -33,10 +33,10 @@ KINDS = (("forward", "fwd"), ("backward", "bwd"), ("optimizer", "opt"))  # how p
 
 
 def measurement_report(result: CaseResult, append: str | None) -> Iterator[Line]:
-    """One measured case. `append` is the file that has its row."""
+    """The lines of one measured case; `append` is the file to which its row was written, if any."""
     row = result.row
     assert row is not None
-    estimate = estimated(row)
+    estimate = ledger_estimate(row)
     if estimate is not None:
         yield from headline(estimate)
     if "function" in row:
@@ -55,8 +55,8 @@ def measurement_report(result: CaseResult, append: str | None) -> Iterator[Line]
     yield from _next(row, append)
 
 
-def estimated(row: Row) -> Estimate | None:
-    """The estimate of the same run, by the ledger alone; None where it is not modelled."""
+def ledger_estimate(row: Row) -> Estimate | None:
+    """The estimate of a measured run by the ledger alone; None where it is not modelled."""
     if "function" in row:
         return None
     try:
@@ -66,25 +66,25 @@ def estimated(row: Row) -> Estimate | None:
 
 
 def _function(row: Row) -> Iterator[Line]:
-    given = ", ".join(f"{name}={value!r}" for name, value in row["with"].items())
+    arguments = ", ".join(f"{name}={value!r}" for name, value in row["with"].items())
     yield line(row["function"], BOLD)
-    if given:
-        yield from wrapped("with ", given)
+    if arguments:
+        yield from wrapped("with ", arguments)
 
 
 def _place(row: Row) -> Iterator[Line]:
-    around = row["environment"]
-    words = [str(around.get("gpu", "no card reached")), f"rank {row['rank']}"]
-    words.append(f"process group: {around.get('process_group', 'none')}")
-    if "cap_bytes" in around:
-        words.append(f"torch capped at {gib(around['cap_bytes'], 2)} GiB")
-    if "alloc_conf" in around:
-        words.append(str(around["alloc_conf"]))
+    environment = row["environment"]
+    words = [str(environment.get("gpu", "no card reached")), f"rank {row['rank']}"]
+    words.append(f"process group: {environment.get('process_group', 'none')}")
+    if "cap_bytes" in environment:
+        words.append(f"torch capped at {gib(environment['cap_bytes'], 2)} GiB")
+    if "alloc_conf" in environment:
+        words.append(str(environment["alloc_conf"]))
     yield from wrapped("measured on ", ", ".join(words))
 
 
 def _verdict(row: Row) -> Iterator[Line]:
-    """The figures, or why there are none."""
+    """The measured figures, or the error of the run."""
     if "failed" in row:
         yield from wrapped("failed: ", row["failed"], BAD)
         return
@@ -95,21 +95,21 @@ def _verdict(row: Row) -> Iterator[Line]:
     if "survives_in_bytes" in measured:
         text = f"fails in {gib(measured['fails_in_bytes'], 2)} GiB, so it needs more than that"
         yield from wrapped("", text, DIM)
-    beside = []
+    others = []
     if "host_bytes" in measured:
-        beside.append(f"host RAM {gib(measured['host_bytes'], 2)} GiB")
+        others.append(f"host RAM {gib(measured['host_bytes'], 2)} GiB")
     if "step_seconds" in measured:
-        beside.append(f"{measured['step_seconds']:.3f} s a step")
+        others.append(f"{measured['step_seconds']:.3f} s a step")
     if "average_bytes" in measured:
-        beside.append(f"{gib(measured['average_bytes'], 2)} GiB on average in the last")
+        others.append(f"{gib(measured['average_bytes'], 2)} GiB on average in the last")
     if "utilization_pct" in measured:
-        beside.append(f"GPU busy {measured['utilization_pct']:.0f} %")
-    if beside:
-        yield from wrapped("", ", ".join(beside), DIM)
+        others.append(f"GPU busy {measured['utilization_pct']:.0f} %")
+    if others:
+        yield from wrapped("", ", ".join(others), DIM)
 
 
 def _phases(phases: Mapping[str, Mapping[str, int]]) -> Iterator[Line]:
-    """The peak of each phase, the highest marked."""
+    """A bar for the peak of each phase, the highest marked."""
     shown = list(phases.items())
     if len(shown) > ROWS:
         steps = [name.partition(".")[0] for name, _ in shown if in_step(name)]
@@ -132,7 +132,7 @@ def _phases(phases: Mapping[str, Mapping[str, int]]) -> Iterator[Line]:
 
 
 def _comparison(rows: Sequence[tuple[str, int, int]]) -> Iterator[Line]:
-    """Predicted and measured figures side by side, of the run and of each kind of phase."""
+    """A table of predicted and measured figures."""
     yield line("compared with the estimate", BOLD)
     cells = [[name, gib(predicted, 2), gib(measured, 2), percent(predicted, measured)]
              for name, predicted, measured in rows]  # fmt: skip
@@ -140,27 +140,31 @@ def _comparison(rows: Sequence[tuple[str, int, int]]) -> Iterator[Line]:
 
 
 def compared(row: Row) -> Iterator[tuple[str, int, int]]:
-    """(name, predicted, measured) of what both rungs know, for the rank that was measured; kinds
-    of phase after the first step. Nothing where the run is not modelled.
+    """(name, predicted, measured) in bytes for the measured rank: of each metric, and of each kind
+    of phase after the first step. Empty where the run is not modelled.
     """
     try:
         (read,) = rows_from([row])
-        found = by_estimate(read)
+        prediction = by_estimate(read)
     except InputError:
         return
     for metric in COMPARED:
-        predicted, measured = getattr(found, metric), read.measured.get(METRICS[metric])
+        predicted, measured = getattr(prediction, metric), read.measured.get(METRICS[metric])
         if predicted is not None and measured is not None:
             yield TITLES[metric], predicted, measured
     for name, ending in KINDS:
-        steps = (n for n in found.phases if in_step(n) and not n.startswith("s0."))
+        steps = (n for n in prediction.phases if in_step(n) and not n.startswith("s0."))
         later = [n for n in steps if n.endswith(f".{ending}")]
         if later:
-            yield (name, max(found.phases[n] for n in later), max(read.phases[n] for n in later))
+            yield (
+                name,
+                max(prediction.phases[n] for n in later),
+                max(read.phases[n] for n in later),
+            )
 
 
 def percent(predicted: int, measured: int) -> str:
-    """The error of a prediction."""
+    """The error of a prediction in percent, with its sign."""
     error = 100 * (predicted / measured - 1) if measured else math.inf
     return f"{error:+.2f} %"
 
@@ -183,7 +187,7 @@ def _remarks(row: Row, log: str) -> Iterator[Line]:
 
 
 def _next(row: Row, append: str | None) -> Iterator[Line]:
-    """Where the row went, and what can be done with it."""
+    """Where the row was written, and how to score it."""
     if append is None:
         yield from wrapped("keep: ", "add --append runs.jsonl, a file that backtest reads", DIM)
         return
@@ -193,7 +197,7 @@ def _next(row: Row, append: str | None) -> Iterator[Line]:
 
 
 def case_line(result: CaseResult) -> Line:
-    """One case in one line: its figures, or what came in between."""
+    """One case on one line: its figures, or why it was refused or failed."""
     name = result.case.id.ljust(28)
     if result.refused:
         return [(name, ""), (f" refused: {'; '.join(result.refused)}", WARN)]
@@ -206,15 +210,15 @@ def case_line(result: CaseResult) -> Line:
     text += " GiB allocated" if reserved is None else f" of {gib(reserved, 2):>8} GiB reserved"
     if "survives_in_bytes" in measured:
         text += f", survives in {gib(measured['survives_in_bytes'], 2)}"
-    for _, predicted, seen in compared(result.row):
-        text += f"  est. {percent(predicted, seen)}"
+    for _, predicted, measured_bytes in compared(result.row):
+        text += f"  est. {percent(predicted, measured_bytes)}"
         break
     return [(name, ""), (text, GOOD), (f"  {result.seconds:.0f} s", DIM)]
 
 
 def ranks_report(rows: Sequence[Row], append: str | None) -> Iterator[Line]:
-    """Every rank of a real job."""
-    estimate = estimated(rows[0])
+    """A table of the measured ranks of a job."""
+    estimate = ledger_estimate(rows[0])
     if estimate is not None:
         yield from headline(estimate)
         yield line()
@@ -222,7 +226,9 @@ def ranks_report(rows: Sequence[Row], append: str | None) -> Iterator[Line]:
     for row in rows:
         measured = row["measured"]
         sizes = [gib(measured[key], 2) if key in measured else "-" for key in EACH_RANK]
-        errors = [percent(predicted, seen) for _, predicted, seen in compared(row)]
+        errors = [
+            percent(predicted, measured_bytes) for _, predicted, measured_bytes in compared(row)
+        ]
         table.append([f"rank {row['rank']}", *sizes, *(errors[:1] or [""])])
     head = ("GiB", "allocated", "reserved", "nvidia-smi", "host RAM", "estimate")
     yield from columns(head, table, {1, 2, 3, 4, 5})

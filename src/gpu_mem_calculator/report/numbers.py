@@ -1,4 +1,4 @@
-"""The four numbers that are never mixed up, each with its name and what it means, and the rest."""
+"""The four numbers of a report, each with its name and meaning, and the table they are in."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Iterator
 from .lines import BOLD, DIM, Line, gib, line
 
 NAME, FIGURE = 14, 9
-Number = tuple[str, int | None, str]  # its name, bytes, what it means
+Number = tuple[str, int | None, str]  # name, bytes, meaning
 
 
 def four_numbers(
     allocated: int, reserved: int | None, needs: int | None, device: int | None, outside: int
 ) -> list[Number]:
-    """The four, in words; None is what was not replayed."""
-    beside = gib(outside, 2)
-    whole = gib((allocated if needs is None else needs) + outside, 2)
+    """Allocated, reserved, needs and device bytes; None where they were not replayed."""
+    outside_text = gib(outside, 2)
+    total = gib((allocated if needs is None else needs) + outside, 2)
     return [
         ("allocated", allocated, "the most that tensors take at once in a step"),
         ("reserved", reserved, "what torch takes for it on a GPU with room"),
-        ("torch needs", needs, f"the least it gets by with; {whole} with CUDA's {beside}"),
-        ("nvidia-smi", device, f"reserved and CUDA's {beside}, on a GPU with room"),
+        ("torch needs", needs, f"the least it gets by with; {total} with CUDA's {outside_text}"),
+        ("nvidia-smi", device, f"reserved and CUDA's {outside_text}, on a GPU with room"),
     ]
 
 
 def numbers_table(numbers: list[Number], head: str = "GiB per GPU") -> Iterator[Line]:
-    """A row for each number that there is."""
+    """A heading, and a row for each number that is not None."""
     yield line(head, BOLD)
     for name, value, says in numbers:
         if value is not None:

@@ -1,4 +1,4 @@
-"""What is alive at the peak, by what it is for."""
+"""What is alive at the peak, by kind, as a text table."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ KIND_TITLES = {
 }  # fmt: skip
 STYLES = {PARAM: "blue", GRAD: "cyan", OPTIM: "magenta", CACHE: "cyan", ACT: "green",
           TEMP: "yellow", COMM: "red", RUNTIME: "white"}  # fmt: skip
-# Bytes that a framework keeps for one parameter, all of them whole numbers.
+# Bytes per parameter that frameworks use.
 WHOLE = {PARAM: (2, 4), GRAD: (2, 4), OPTIM: (2, 4, 6, 8, 10, 12)}
 OUTSIDE, REST = "CUDA", "allocator"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 
 
 class BreakdownRow(Struct, frozen=True):
-    """One row: what for, what it is, how much."""
+    """One row: the kind, a description, and bytes."""
 
     title: str
     text: str
@@ -38,7 +38,7 @@ class BreakdownRow(Struct, frozen=True):
 
 
 def parts(estimate: Estimate) -> list[BreakdownRow]:
-    """The rows; their bytes add up to what the card must have."""
+    """The rows of the table; their bytes add up to what the card must have."""
     ledger, result = estimate.ledger, estimate.result
     peak = ledger.peak_instant(phases=STEP)
     rows = []
@@ -50,7 +50,7 @@ def parts(estimate: Estimate) -> list[BreakdownRow]:
             text = _description(estimate, kind, alive, peak.name, total)
             rows.append(BreakdownRow(title, text, total, STYLES[kind]))
     names = [name.removeprefix("CUDA ") for name, _, _ in estimate.resolved.outside_torch]
-    rows.append(BreakdownRow(OUTSIDE, ", ".join(_fitting([], names)), result.outside_torch_bytes))
+    rows.append(BreakdownRow(OUTSIDE, ", ".join(_fit_names([], names)), result.outside_torch_bytes))
     rest = card_bytes(estimate) - sum(row.bytes for row in rows)
     if rest > 0:
         rows.append(BreakdownRow(REST, rest_words(result), rest))
@@ -58,7 +58,7 @@ def parts(estimate: Estimate) -> list[BreakdownRow]:
 
 
 def rest_words(result: MemoryResult) -> str:
-    """What torch needs above the tensors of the peak."""
+    """Why torch needs more than the tensors of the peak."""
     more = (result.startup_bytes or 0) > result.allocated_bytes
     return "start-up, which takes more" if more else "rounding, and pieces too small to use"
 
@@ -66,41 +66,41 @@ def rest_words(result: MemoryResult) -> str:
 def _description(
     estimate: Estimate, kind: str, alive: list[tuple[Entry, int]], peak: str, total: int
 ) -> str:
-    """The largest entries by name; for states, how many bytes a parameter that makes."""
+    """The names of the largest entries; for parameters and states, the bytes per parameter."""
     sizes: dict[str, int] = {}
     for entry, size in alive:
         if size:
             copies = int(entry.live[peak])
-            name = _counted(entry.name, copies)
+            name = _with_count(entry.name, copies)
             sizes[name] = sizes.get(name, 0) + size
     names = sorted(sizes, key=lambda name: -sizes[name])
     if kind not in (PARAM, GRAD, OPTIM):
-        return ", ".join(_fitting([], names))
+        return ", ".join(_fit_names([], names))
     each = _bytes_each(estimate, kind, total)
     names = [n for n in names if n != KIND_TITLES[kind] and sizes[n] > total // 50]
     if not each and not names:
         return f"{total / estimate.result.num_parameters:.3g} bytes a parameter"
-    return ", ".join(_fitting([each] if each else [], names))
+    return ", ".join(_fit_names([each] if each else [], names))
 
 
 def _bytes_each(estimate: Estimate, kind: str, total: int) -> str:
-    """`12 bytes × 6.74 B / 8`, where a whole number of bytes makes the total; else nothing."""
+    """`12 bytes × 6.74 B / 8`, where the total is a whole number of bytes per parameter."""
     resolved, result = estimate.resolved, estimate.result
     run, local = resolved.run, result.num_parameters
     if run.adapter is not None and kind != PARAM:
         local = result.trainable_parameters
     elif resolved.engine.parameters is not None:
         local = int(resolved.engine.parameters(replace(run, stage=result.busiest_stage)))
-    for cut in (run.mesh.dp, 1) if _is_cut(run.options, kind) else (1,):
-        each = total * cut / local
+    for ranks in (run.mesh.dp, 1) if _is_sharded(run.options, kind) else (1,):
+        each = total * ranks / local
         if each >= 0.95 and abs(each - round(each)) < 0.02 * each and round(each) in WHOLE[kind]:
             text = f"{round(each)} bytes × {count(local)}"
-            return text if cut == 1 else f"{text} / {cut}"
+            return text if ranks == 1 else f"{text} / {ranks}"
     return ""
 
 
-def _is_cut(options: Options, kind: str) -> bool:
-    """Whether the options spread a kind of state over the data-parallel ranks."""
+def _is_sharded(options: Options, kind: str) -> bool:
+    """Whether the options shard a kind of state over the data-parallel ranks."""
     if "zero_stage" in options:
         return bool(options["zero_stage"] >= {OPTIM: 1, GRAD: 2, PARAM: 3}[kind])
     if "sharding_strategy" in options:
@@ -108,41 +108,41 @@ def _is_cut(options: Options, kind: str) -> bool:
     return kind == OPTIM and bool(options.get("distributed_optimizer"))
 
 
-def _counted(name: str, copies: int) -> str:
-    """`24 dense layers: kept for backward`."""
+def _with_count(name: str, copies: int) -> str:
+    """An entry's name with its copies, such as `24 dense layers: kept for backward`."""
     if copies == 1:
         return name
     kind, layers, _ = name.partition(" layers: ")
     return f"{copies} {name}" if layers and " " not in kind else f"{copies} × {name}"
 
 
-def _fitting(start: list[str], names: list[str]) -> list[str]:
-    """As many of the names as a row has room for; at least one word, cut where it must be."""
-    kept = list(start)
+def _fit_names(start: list[str], names: list[str]) -> list[str]:
+    """As many names as fit into a row after `start`; at least one, shortened if necessary."""
+    fitting = list(start)
     for index, name in enumerate(names):
-        left = len(names) - index - 1
-        tail = [f"{left} more"] if left else []
-        if len(", ".join([*kept, name, *tail])) <= TEXT:
-            kept.append(name)
-        elif kept == start and kept:
-            return kept
-        elif kept:
-            more = [*kept, f"{left + 1} more"]
-            return more if len(", ".join(more)) <= TEXT else kept
+        remaining = len(names) - index - 1
+        tail = [f"{remaining} more"] if remaining else []
+        if len(", ".join([*fitting, name, *tail])) <= TEXT:
+            fitting.append(name)
+        elif fitting == start and fitting:
+            return fitting
+        elif fitting:
+            more = [*fitting, f"{remaining + 1} more"]
+            return more if len(", ".join(more)) <= TEXT else fitting
         else:
-            room = TEXT - len(", ".join(["", *tail])) - 1
-            return [name[:room] + "…", *tail]
-    return kept
+            width = TEXT - len(", ".join(["", *tail])) - 1
+            return [name[:width] + "…", *tail]
+    return fitting
 
 
 def parts_table(estimate: Estimate) -> Iterator[Line]:
-    """The rows with their figures and little bars."""
+    """The lines of the table, with figures and bars."""
     rows = parts(estimate)
     head = f"at the peak: {estimate.result.peak_instant}"
     if len(estimate.ledgers) > 1:
         head += f", stage {estimate.result.busiest_stage}"
-    room = 2 + NAME + TEXT + FIGURE - 3
-    yield [(head[:room].ljust(room), BOLD), ("GiB", DIM)]
+    width = 2 + NAME + TEXT + FIGURE - 3
+    yield [(head[:width].ljust(width), BOLD), ("GiB", DIM)]
     most = max(row.bytes for row in rows)
     for row in rows:
         left = f"  {row.title:<{NAME}}{row.text[:TEXT]:<{TEXT}}"

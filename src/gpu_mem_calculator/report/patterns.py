@@ -1,4 +1,4 @@
-"""How each kind of memory looks: the patterns that the picture, its legend and the bars share."""
+"""The titles and fill patterns of the kinds of memory, for the picture, its legend and bars."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cache
 
 from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP, Ledger
 
-# What a column is stacked of, from the bottom up.
+# The kinds in a column, from the bottom up.
 TITLES = {
     PARAM: "parameters",
     OPTIM: "optimizer states",
@@ -17,7 +17,7 @@ TITLES = {
     TEMP: "temporaries",
     RUNTIME: "CUDA context, libraries",
 }
-# A drawing for each kind on top of its colour, so that colour alone never tells two apart.
+# A pattern over the colour of each kind, so that kinds can be distinguished without colour.
 PATTERNS = {
     PARAM: (8, ""),
     OPTIM: (8, "M-2 2 2 -2M0 8 8 0M6 10 10 6"),
@@ -31,20 +31,20 @@ PATTERNS = {
 
 
 def titles(ledger: Ledger) -> dict[str, str]:
-    """The kinds that a run can have: serving has a cache, training what a step needs."""
+    """The kinds that a run can have: inference has a cache, training gradients and states."""
     serves = any(entry.kind == CACHE for entry in ledger.entries)
     left_out = (GRAD, OPTIM, COMM) if serves else (CACHE,)
     return {kind: title for kind, title in TITLES.items() if kind not in left_out}
 
 
 def defs() -> str:
-    """The patterns that pictures and swatches fill with; needed once on a page."""
+    """The SVG definitions of all patterns; needed once on a page."""
     return f'<svg class="defs" aria-hidden="true"><defs>{patterns()}</defs></svg>'
 
 
 @cache
 def patterns() -> str:
-    """A pattern for each kind."""
+    """The SVG pattern of each kind."""
     return "".join(
         f'<pattern id="p-{kind}" width="{size}" height="{size}" patternUnits="userSpaceOnUse">'
         f'<rect class="k-{kind}" width="{size}" height="{size}"/>'
@@ -54,6 +54,6 @@ def patterns() -> str:
 
 
 def swatch(kind: str) -> str:
-    """A small sample of a kind's colour and pattern."""
+    """A small square with a kind's colour and pattern."""
     return (f'<svg class="swatch" viewBox="0 0 16 16" aria-hidden="true">'
             f'<rect width="16" height="16" rx="2" fill="url(#p-{kind})"/></svg>')  # fmt: skip

@@ -1,7 +1,7 @@
-"""A ledger as a picture: the memory of one step over time, stacked by what it is for.
+"""The memory of one step over time as SVG, stacked by kind.
 
-Pure functions from columns to SVG text. Time runs to the right, one column for each instant of
-the step; what stays for the whole step is at the bottom of a column, what comes and goes on top.
+Pure functions from columns to SVG text. Time runs to the right, with one column for each instant;
+memory that stays for the whole step is at the bottom of a column.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PHASES = {
     "decode": ("decode", "decode"),
     "serve": ("serving", "serve"),
 }
-OFF_SCALE = 0.2  # below this share of the card the limit leaves the chart, or nothing is seen
-WIDE = 700  # from this width on there is room for whole words
+OFF_SCALE = 0.2  # if all columns are below this share of the card, the limit is not on the scale
+WIDE = 700  # pictures from this width on have whole words
 TITLE = "Memory of one GPU over time"
 CHARACTER = 0.58  # average width of a character, in font sizes
 
 
 class PlotFrame(Struct, frozen=True, kw_only=True):
-    """Where the plot lies in the picture, and what its height means."""
+    """The position of the plot in the picture, and its scale: `top_bytes` at its top."""
 
     left: float
     top: float
@@ -44,23 +44,23 @@ class PlotFrame(Struct, frozen=True, kw_only=True):
 
     @property
     def step(self) -> float:
-        """Width of one instant."""
+        """The width of one column."""
         return self.width / self.num_columns
 
     @property
     def bottom(self) -> float:
-        """Where zero bytes are."""
+        """The y coordinate of zero bytes."""
         return self.top + self.height
 
     def y(self, num_bytes: float) -> float:
-        """How far down a level is drawn."""
+        """The y coordinate of a number of bytes."""
         return self.bottom - self.height * num_bytes / self.top_bytes
 
 
 def frame(
     columns: Sequence[InstantColumn], limit_bytes: int, *, width: int, wide: bool, height: int = 0
 ) -> PlotFrame:
-    """The plot's place, with room on top for the limit where it can be shown."""
+    """The plot's frame; its scale includes the limit unless all columns are far below it."""
     highest = max(one.bytes for one in columns)
     shown = highest if highest < OFF_SCALE * limit_bytes else max(highest, limit_bytes)
     left, right, top = (52, 12, 46) if wide else (38, 4, 44)
@@ -71,26 +71,26 @@ def frame(
 
 
 class Drawing(Struct, frozen=True, kw_only=True):
-    """The lines of a picture, what it says in words, and how much room it takes."""
+    """The SVG lines of a picture, its description in words, its size and frame."""
 
     lines: list[str]
     words: str
     width: int
     height: float
     place: PlotFrame
-    named: bool  # whether instants have their names under them
+    named: bool  # whether names of instants are under the columns
 
 
 def drawing(
     columns: Sequence[InstantColumn], peak: int, limit_bytes: int, *, width: int, height: int = 0,
     titled: bool = True,
 ) -> Drawing:  # fmt: skip
-    """A step drawn for a width; `height` is the plot's, `titled` slices have notes to point at."""
+    """The drawing of a step. height: of the plot, or 0; titled: slices have tooltips."""
     wide = width >= WIDE
     place = frame(columns, limit_bytes, width=width, wide=wide, height=height)
     named = wide and place.step >= 88
     highest = columns[peak]
-    say = (f"{peak_words(highest)}. The card offers {limit_bytes / GIB:,.2f} GiB. "
+    description = (f"{peak_words(highest)}. The card offers {limit_bytes / GIB:,.2f} GiB. "
            f"{len(columns)} instants from left to right.")  # fmt: skip
     lines = [
         *_over(limit_bytes, place),
@@ -101,7 +101,7 @@ def drawing(
         *_peak(highest, peak, limit_bytes, place),
         *_labels(columns, peak, place, wide, named),
     ]
-    return Drawing(lines=lines, words=say, width=width, named=named, place=place,
+    return Drawing(lines=lines, words=description, width=width, named=named, place=place,
                    height=place.bottom + (92 if named else 46))  # fmt: skip
 
 
@@ -113,45 +113,45 @@ def timeline(
     width: int = 1000,
     name: str = "step",
 ) -> str:
-    """The picture of a step as SVG. `peak` is the index of the column to mark."""
-    made = drawing(columns, peak, limit_bytes, width=width)
+    """The picture of a step as SVG; `peak` is the index of the column to mark."""
+    drawn = drawing(columns, peak, limit_bytes, width=width)
     return "\n".join([
-        f'<svg class="step" viewBox="0 0 {width} {made.height:g}" role="img" '
+        f'<svg class="step" viewBox="0 0 {width} {drawn.height:g}" role="img" '
         f'aria-labelledby="{name}-title {name}-desc" xmlns="http://www.w3.org/2000/svg">',
         f'<title id="{name}-title">{TITLE}</title>',
-        f'<desc id="{name}-desc">{escape(made.words)}</desc>', *made.lines, "</svg>",
+        f'<desc id="{name}-desc">{escape(drawn.words)}</desc>', *drawn.lines, "</svg>",
     ])  # fmt: skip
 
 
-def hits(columns: Sequence[InstantColumn], place: PlotFrame) -> Iterator[str]:
-    """A whole column to point at, or to reach with the keyboard, for every instant."""
+def hit_areas(columns: Sequence[InstantColumn], place: PlotFrame) -> Iterator[str]:
+    """A transparent rectangle over each column, for the mouse and for screen readers."""
     for i, one in enumerate(columns):
-        said = f"{i + 1}: {one.title}, {one.bytes / GIB:,.2f} GiB"
+        label = f"{i + 1}: {one.title}, {one.bytes / GIB:,.2f} GiB"
         yield (f'<rect class="hit" data-column="{i}" x="{place.left + i * place.step:.2f}" '
                f'y="{place.top}" width="{place.step:.2f}" height="{place.height}" '
-               f'role="img" aria-label="{escape(said)}"/>')  # fmt: skip
+               f'role="img" aria-label="{escape(label)}"/>')  # fmt: skip
 
 
 def _stack(one: InstantColumn, index: int, place: PlotFrame, titled: bool) -> Iterator[str]:
-    """One instant's slices, each with a note of what it is."""
+    """The slices of one instant, with tooltips if `titled`."""
     gap = min(10.0, place.step * 0.12)
     x, level = place.left + index * place.step + gap / 2, 0
     for part in one.slices:
         if part.bytes == 0:
             continue
         y = place.y(level + part.bytes)
-        tall = place.y(level) - y
-        said = f"<title>{escape(note(one, part))}</title>" if titled else ""
+        height = place.y(level) - y
+        tooltip = f"<title>{escape(note(one, part))}</title>" if titled else ""
         yield (
             f'<rect class="slice" data-column="{index}" data-kind="{part.kind}" '
-            f'x="{x:.2f}" y="{y:.4f}" width="{place.step - gap:.2f}" height="{tall:.4f}" '
-            f'fill="url(#p-{part.kind})">{said}</rect>'
+            f'x="{x:.2f}" y="{y:.4f}" width="{place.step - gap:.2f}" height="{height:.4f}" '
+            f'fill="url(#p-{part.kind})">{tooltip}</rect>'
         )
         level += part.bytes
 
 
 def ticks(top_bytes: float) -> list[float]:
-    """Round levels in GiB, four to eight of them, from 0 up."""
+    """Round levels in GiB, four to eight of them, from 0."""
     top = top_bytes / GIB
     size = 10.0 ** math.floor(math.log10(top / 4))
     step = next(size * m for m in (1, 2, 5, 10) if top / (size * m) <= 6)
@@ -168,7 +168,7 @@ def _grid(place: PlotFrame) -> Iterator[str]:
 
 
 def _over(limit_bytes: int, place: PlotFrame) -> Iterator[str]:
-    """A tint on what lies above the limit."""
+    """A tint above the limit."""
     if limit_bytes <= place.top_bytes:
         yield (f'<rect class="over" x="{place.left}" y="{place.top}" width="{place.width}" '
                f'height="{place.y(limit_bytes) - place.top:.2f}"/>')  # fmt: skip
@@ -177,35 +177,35 @@ def _over(limit_bytes: int, place: PlotFrame) -> Iterator[str]:
 def _limit(
     limit_bytes: int, columns: Sequence[InstantColumn], peak: int, place: PlotFrame
 ) -> Iterator[str]:
-    """The card's limit: a line across, or a note at the top where it is far above."""
-    seen = limit_bytes <= place.top_bytes
-    y, right = place.y(limit_bytes) if seen else place.top - 2, place.left + place.width
-    words = f"{'' if seen else '↑ '}limit {limit_bytes / GIB:,.2f} GiB"
+    """The card's limit: a line, or a note at the top where it is above the scale."""
+    on_scale = limit_bytes <= place.top_bytes
+    y, right = place.y(limit_bytes) if on_scale else place.top - 2, place.left + place.width
+    words = f"{'' if on_scale else '↑ '}limit {limit_bytes / GIB:,.2f} GiB"
     if place.width > 500:
-        words = words.replace("limit", "this card’s limit") + ("" if seen else ", far above")
+        words = words.replace("limit", "this card’s limit") + ("" if on_scale else ", far above")
     at_right = peak < place.num_columns / 2
     x, anchor = (right - 6, "end") if at_right else (place.left + 6, "start")
     yield f'<path class="limit" d="M{place.left} {y:.2f}H{right}"/>'
     if columns[peak].bytes > limit_bytes:
-        long = len(words) * 12 * CHARACTER + 8
-        yield (f'<rect class="pill" x="{right - long if at_right else place.left:.2f}" '
-               f'y="{y - 21:.2f}" width="{long:.2f}" height="18" rx="3"/>')  # fmt: skip
+        width = len(words) * 12 * CHARACTER + 8
+        yield (f'<rect class="pill" x="{right - width if at_right else place.left:.2f}" '
+               f'y="{y - 21:.2f}" width="{width:.2f}" height="18" rx="3"/>')  # fmt: skip
     yield f'<text class="limit-label" x="{x}" y="{y - 8:.2f}" text-anchor="{anchor}">{words}</text>'
 
 
 def peak_words(one: InstantColumn) -> str:
-    """What is written at the highest instant."""
+    """The label of the highest instant."""
     return f"peak {one.bytes / GIB:,.2f} GiB: {one.title}"
 
 
 def _peak(one: InstantColumn, index: int, limit_bytes: int, place: PlotFrame) -> Iterator[str]:
-    """An outline around the highest instant, its name and size above, clear of the limit's line."""
+    """An outline around the highest instant, and its label, placed clear of the limit's line."""
     x, y = place.left + (index + 0.5) * place.step, place.y(one.bytes)
     gap = min(10.0, place.step * 0.12)
     yield (f'<rect class="peak" x="{x - place.step / 2 + gap / 2:.2f}" y="{y:.2f}" '
            f'width="{place.step - gap:.2f}" height="{place.bottom - y:.2f}"/>')  # fmt: skip
-    roomy = place.y(limit_bytes) < y - 50 and y > place.top + 30
-    base = y - 26 if roomy else place.top - 30.0
+    above = place.y(limit_bytes) < y - 50 and y > place.top + 30
+    base = y - 26 if above else place.top - 30.0
     words = peak_words(one)
     if len(words) * CHARACTER * 13 > place.width:
         words = words.partition(":")[0]
@@ -217,7 +217,7 @@ def _peak(one: InstantColumn, index: int, limit_bytes: int, place: PlotFrame) ->
 
 
 def _totals(columns: Sequence[InstantColumn], peak: int, place: PlotFrame) -> Iterator[str]:
-    """The size of every other instant above its column."""
+    """The size of every instant but the peak, above its column."""
     for i, one in enumerate(columns):
         if i != peak:
             x = place.left + (i + 0.5) * place.step
@@ -225,15 +225,15 @@ def _totals(columns: Sequence[InstantColumn], peak: int, place: PlotFrame) -> It
             yield f'<text class="total" x="{x:.2f}" y="{y:.2f}">{one.bytes / GIB:,.2f}</text>'
 
 
-def short(one: InstantColumn) -> str:
-    """An instant's title without the phase that is written under it anyway."""
+def short_title(one: InstantColumn) -> str:
+    """An instant's title without the phase, which is written under the columns."""
     return one.title.removeprefix(f"{one.phase}, ")
 
 
 def _labels(
     columns: Sequence[InstantColumn], peak: int, place: PlotFrame, wide: bool, named: bool
 ) -> Iterator[str]:
-    """Numbers (and words where they fit) under the columns, then the phases."""
+    """Numbers (and names if `named`) under the columns, then the phases."""
     every = math.ceil((20 if wide else 17) / place.step)
     below = 46.0 + place.bottom if named else place.bottom
     for i, one in enumerate(columns):
@@ -242,7 +242,7 @@ def _labels(
         if i % every == 0:
             yield f'<text class="number{bold}" x="{x:.2f}" y="{place.bottom + 16}">{i + 1}</text>'
         if named:
-            lines = wrap(short(one), int((place.step - 6) / (11 * CHARACTER)), max_lines=3)
+            lines = wrap(short_title(one), int((place.step - 6) / (11 * CHARACTER)), max_lines=3)
             for row, line in enumerate(lines):
                 y = place.bottom + 31 + 13 * row
                 yield f'<text class="name{bold}" x="{x:.2f}" y="{y}">{escape(line)}</text>'

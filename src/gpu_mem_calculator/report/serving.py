@@ -1,4 +1,4 @@
-"""The report of a server: does it start, what takes what, room for whom, how fast, what if."""
+"""The report of a server: whether it starts, its memory, capacity, speed, and changes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..core.serving_answers import Answers
 from ..core.serving_capacity import CapacityMatrix, ServingChange
 from ..ledger.ledger import CPU
 from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem, ServerMemory
-from .bars import bar, stacked
+from .bars import bar, stack_widths
 from .headline import remarks, server_words, setup_words
 from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, count, gib, line, size, wrapped
 from .shortfall import shortfall
 
-# What a card holds, in the order it is drawn: figure, shade, title, colour.
+# The parts of a card's memory in the order they are drawn: figure, shade, title, colour.
 FIGURES = (
     (WEIGHTS, "█", "weights", "blue"), (POOL, "▓", "KV cache", "cyan"),
     (ACTIVATION, "▒", "activations", "green"), (GRAPHS, "░", "CUDA graphs", "yellow"),
@@ -26,20 +26,20 @@ FIGURES = (
 FREE = "·"
 NAME, TEXT, FIGURE, BAR = 14, 42, 9, 11
 CELL = 6
-WHAT, SAYS = 21, 26  # columns of what a change is, and what comes of it
-CONTEXT, MOST = 10, 9  # first and last column of the table of contexts and sequences
+WHAT, SAYS = 21, 26  # widths of a change's title and of its effect
+CONTEXT, MOST = 10, 9  # widths of the first and last column of the capacity table
 
 
-def serving_report(estimate: Estimate, found: Answers, words: Sequence[str]) -> Iterator[Line]:
-    """The whole report. `words` are the command that explains it."""
+def serving_report(estimate: Estimate, answers: Answers, words: Sequence[str]) -> Iterator[Line]:
+    """The lines of the report; `words` are the arguments of the command that explains it."""
     served = estimate.served[estimate.result.busiest_stage] if estimate.served else None
     if served is None or estimate.result.serving is None:
         from .text import text_report
 
         yield from text_report(estimate, words)
         yield line()
-        yield from matrix_lines(found.matrix, "share of the card")
-        yield from _speed(found)
+        yield from matrix_lines(answers.matrix, "share of the card")
+        yield from _speed(answers)
         return
     yield from _headline(estimate)
     yield line()
@@ -50,10 +50,10 @@ def serving_report(estimate: Estimate, found: Answers, words: Sequence[str]) -> 
     yield line()
     if not served.problem:
         if served.sequence_bytes(served.max_seq_len):
-            yield from _room(estimate.result.serving)
-            yield from matrix_lines(found.matrix, "share of the cache")
-        yield from _speed(found)
-    yield from _changes(estimate, found)
+            yield from _capacity(estimate.result.serving)
+            yield from matrix_lines(answers.matrix, "share of the cache")
+        yield from _speed(answers)
+    yield from _changes(estimate, answers)
     yield from remarks(estimate)
     if not served.problem:
         yield from command("start: ", shlex.split(estimate.result.serving.command))
@@ -61,8 +61,8 @@ def serving_report(estimate: Estimate, found: Answers, words: Sequence[str]) -> 
 
 
 def _headline(estimate: Estimate) -> Iterator[Line]:
-    said = [f"{count(estimate.result.num_parameters)} parameters", *server_words(estimate)]
-    yield from wrapped(f"{estimate.resolved.model.title[:40]}  ", ", ".join(said))
+    words = [f"{count(estimate.result.num_parameters)} parameters", *server_words(estimate)]
+    yield from wrapped(f"{estimate.resolved.model.title[:40]}  ", ", ".join(words))
     yield from wrapped("", ", ".join(setup_words(estimate)))
 
 
@@ -95,11 +95,11 @@ def sentence(estimate: Estimate) -> str:
 
 
 def _card(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
-    """The card as one bar."""
+    """The memory of the card as one bar, with its legend."""
     total = estimate.resolved.hardware.card_bytes
     sizes = [max(0, served.figure(figure)) for figure, _, _, _ in FIGURES]
     sizes[-1] += estimate.result.outside_torch_bytes
-    lengths = stacked(sizes, max(total, sum(sizes)), WIDTH)
+    lengths = stack_widths(sizes, max(total, sum(sizes)), WIDTH)
     spans: Line = [(shade * length, colour) for (_, shade, _, colour), length in
                    zip(FIGURES, lengths, strict=True)]  # fmt: skip
     yield [*spans, (FREE * (WIDTH - sum(lengths)), DIM)]
@@ -110,15 +110,15 @@ def _card(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
 
 
 def _parts(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
-    room = 2 + NAME + TEXT + FIGURE - 3
+    width = 2 + NAME + TEXT + FIGURE - 3
     head, stage, stages = "on one GPU", estimate.result.busiest_stage, len(estimate.served)
     if stages > 1 and "n_gpu_layers" in estimate.resolved.run.options:
         head = f"on GPU {stage}, the fullest of {stages}"
     elif stages > 1:
         head += f", stage {stage + 1} of {stages}"
-    yield [(head.ljust(room), BOLD), ("GiB", DIM)]
+    yield [(head.ljust(width), BOLD), ("GiB", DIM)]
     rows = [
-        (title, _described(served, figure), served.figure(figure), colour)
+        (title, _description(served, figure), served.figure(figure), colour)
         for figure, _, title, colour in FIGURES
         if served.figure(figure) > 0
     ]
@@ -137,19 +137,19 @@ def _parts(estimate: Estimate, served: ServerMemory) -> Iterator[Line]:
                    f"{gib(item.bytes, 2).rjust(FIGURE)}", DIM)  # fmt: skip
 
 
-def _described(served: ServerMemory, figure: str) -> str:
-    """The largest items of a figure by name."""
-    own: list[ServerItem] = [i for i in served.items if i.figure == figure and i.place != CPU]
+def _description(served: ServerMemory, figure: str) -> str:
+    """The names of the largest items of a figure."""
+    items: list[ServerItem] = [i for i in served.items if i.figure == figure and i.place != CPU]
     if figure == POOL:
         return f"{served.tokens:,} tokens, {size(served.token_bytes)} each"
-    largest = sorted(own, key=lambda i: -i.bytes)
+    largest = sorted(items, key=lambda i: -i.bytes)
     if figure == GRAPHS and len(largest) == 1:  # its name says no more than the figure's
         return _names([largest[0].formula or largest[0].name])
     return _names([i.name.removesuffix(": activations") for i in largest])
 
 
 def _names(names: Sequence[str]) -> str:
-    """As many whole names as there is room for; dots stand for the others."""
+    """As many whole names as fit into the column, with dots for the others."""
     for most in range(len(names), 0, -1):
         text = ", ".join(names[:most]) + ", …" * (most < len(names))
         if len(text) < TEXT:
@@ -157,7 +157,7 @@ def _names(names: Sequence[str]) -> str:
     return names[0][: TEXT - 2] + "…" if names else ""
 
 
-def _room(serving: ServingResult) -> Iterator[Line]:
+def _capacity(serving: ServingResult) -> Iterator[Line]:
     rows = [
         (f"{serving.max_concurrency:,.1f}", f"sequences of {serving.max_seq_len:,} tokens at once"),
         (f"{serving.longest_context:,}", "tokens in the longest single sequence"),
@@ -170,7 +170,10 @@ def _room(serving: ServingResult) -> Iterator[Line]:
 
 
 def matrix_lines(matrix: CapacityMatrix, what: str) -> Iterator[Line]:
-    """Contexts down, sequences across; how full it gets, and the most that fit."""
+    """The capacity table: a row for each context, a column for each number of sequences.
+
+    Cells have the share of the memory that `what` names; the last column has the most sequences.
+    """
     first = max(CONTEXT, *(len(f"{context:,}") for context in matrix.contexts))
     widths = [max(CELL, 1 + len(f"{number:,}")) for number in matrix.concurrencies]
     shown = sum(first + total + MOST <= WIDTH for total in accumulate(widths))
@@ -187,7 +190,7 @@ def matrix_lines(matrix: CapacityMatrix, what: str) -> Iterator[Line]:
 
 
 def _cell(share: float | None, width: int) -> tuple[str, str]:
-    """How full: a percentage, or a dash where it does not fit."""
+    """A share in percent, or a dash where it does not fit, and its style."""
     if share is None or share > 1:
         return "-".rjust(width), DIM
     text = f"{100 * share:.0f}%" if share >= 0.01 else "<1%"
@@ -195,31 +198,31 @@ def _cell(share: float | None, width: int) -> tuple[str, str]:
 
 
 def _speed(answers: Answers) -> Iterator[Line]:
-    found = answers.speed
-    if found is None:
+    speed = answers.speed
+    if speed is None:
         yield from wrapped("", answers.no_speed, DIM)
         yield line()
         return
     yield line("speed at best, by what the card computes, reads and sends", BOLD)
     yield line(
-        f"  first token   {1000 * found.first_token_seconds:,.1f} ms for {found.prompt_len:,} "
-        f"tokens, {found.prefill_tokens_per_second:,.0f} tokens/s ({found.prefill_bound})"
+        f"  first token   {1000 * speed.first_token_seconds:,.1f} ms for {speed.prompt_len:,} "
+        f"tokens, {speed.prefill_tokens_per_second:,.0f} tokens/s ({speed.prefill_bound})"
     )
-    for row in found.decode:
+    for row in speed.decode:
         who = "alone" if row.sequences == 1 else f"{row.sequences:,} at once"
-        own = row.tokens_per_second_each
-        each = "" if row.sequences == 1 else f", {own:,.{0 if own >= 100 else 1}f} each"
+        rate = row.tokens_per_second_each
+        each = "" if row.sequences == 1 else f", {rate:,.{0 if rate >= 100 else 1}f} each"
         yield line(f"  {who:<13} {row.tokens_per_second:,.0f} tokens/s{each}, "
-                   f"at {found.context:,} tokens ({row.bound})")  # fmt: skip
-    for note in found.notes:
+                   f"at {speed.context:,} tokens ({row.bound})")  # fmt: skip
+    for note in speed.notes:
         yield from wrapped("  ", f"These are {note}.", DIM)
-    yield from wrapped("  ", shortfall(found.engine), DIM)
+    yield from wrapped("  ", shortfall(speed.engine), DIM)
     yield line()
 
 
-def _changes(estimate: Estimate, found: Answers) -> Iterator[Line]:
-    """What would come of one change, beside what there is."""
-    rows = [*filter(None, [found.fewest_gpus]), *found.what_ifs]
+def _changes(estimate: Estimate, answers: Answers) -> Iterator[Line]:
+    """The table of changes, with the effect of each."""
+    rows = [*filter(None, [answers.fewest_gpus]), *answers.what_ifs]
     if not rows:
         return
     yield [("what if".ljust(WHAT + SAYS), BOLD), ("--set", DIM)]
@@ -234,7 +237,7 @@ def _changes(estimate: Estimate, found: Answers) -> Iterator[Line]:
 
 
 def change_words(estimate: Estimate, change: ServingChange) -> str:
-    """Tokens where the pool takes what is left, else bytes."""
+    """The effect of a change: the tokens of the cache where they change, else the bytes taken."""
     if not change.fits:
         return "does not fit"
     serving = estimate.result.serving
@@ -246,7 +249,7 @@ def change_words(estimate: Estimate, change: ServingChange) -> str:
 
 
 def change_lines(changes: Sequence[ServingChange]) -> Iterator[Line]:
-    """An answer that is a list: the fewest GPUs, the largest models."""
+    """The lines of a list of changes, such as the fewest GPUs or the largest models."""
     if not changes:
         yield line("nothing fits", BAD)
     for change in changes:

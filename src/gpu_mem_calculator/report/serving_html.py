@@ -1,4 +1,4 @@
-"""The serving part of the HTML report: contexts by sequences as a picture, speed, what if."""
+"""The serving part of the HTML report: a map of contexts by sequences, speed, changes."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ CAPTION = ("Each cell: how full it gets with so many sequences of so many tokens
 WIDTH = 840
 LEAST_CELL, MOST_CELL, CELL_HEIGHT, LEFT, RIGHT, TOP = 44, 76, 30, 92, 4, 46
 FEW = 6  # columns that fit on a narrow screen
-SHADES = 5  # steps of the colour, from empty to full
+SHADES = 5  # colours from empty to full
 
 
-def serving_page(estimate: Estimate, found: Answers) -> str:
-    """The whole page."""
-    return html_report(estimate, serving_sections(estimate, found))
+def serving_page(estimate: Estimate, answers: Answers) -> str:
+    """The HTML report of a server."""
+    return html_report(estimate, serving_sections(estimate, answers))
 
 
-def serving_sections(estimate: Estimate, found: Answers) -> str:
-    """Room, speed, what if, the command."""
+def serving_sections(estimate: Estimate, answers: Answers) -> str:
+    """The sections of the report: capacity, speed, changes, the command."""
     return "".join(
         f'<section aria-labelledby="h-{name}"><h2 id="h-{name}">{TITLES[name]}</h2>{part}</section>'
-        for name, part in serving_parts(estimate, found).items()
+        for name, part in serving_parts(estimate, answers).items()
     )
 
 
-def serving_parts(estimate: Estimate, found: Answers, *, width: int = WIDTH) -> dict[str, str]:
-    """What there is to say of a server, by name; `width` is that of the map."""
+def serving_parts(estimate: Estimate, answers: Answers, *, width: int = WIDTH) -> dict[str, str]:
+    """The parts of the report on a server as HTML, by name; `width` is the map's, in pixels."""
     serving = estimate.result.serving
     if serving is not None and serving.problem:
-        return {"changes": _changes(found)}
+        return {"changes": _changes(answers)}
     parts = {}
-    if has_room(estimate):
+    if has_cache_space(estimate):
         parts["room"] = (
             f"{_figures(serving) if serving else ''}"
-            f"<figure>{heat_map(found.matrix, width=width)}<figcaption>{CAPTION}</figcaption>"
+            f"<figure>{heat_map(answers.matrix, width=width)}<figcaption>{CAPTION}</figcaption>"
             "</figure><details><summary>The same as a table</summary>"
-            f"{_matrix_table(found.matrix)}</details>"
+            f"{_matrix_table(answers.matrix)}</details>"
         )
-    parts["speed"] = _speed(found.speed) if found.speed else f"<p>{text(found.no_speed)}</p>"
-    parts["changes"] = _changes(found)
+    parts["speed"] = _speed(answers.speed) if answers.speed else f"<p>{text(answers.no_speed)}</p>"
+    parts["changes"] = _changes(answers)
     if serving and serving.command:
         words = text(serving.command)
         parts["start"] = f'<pre class="all" tabindex="0"><code>{words}</code></pre>'
     return parts
 
 
-def has_room(estimate: Estimate) -> bool:
-    """Whether there is anything to fill: a server that starts, and a model that keeps something."""
+def has_cache_space(estimate: Estimate) -> bool:
+    """Whether there is a cache to fill: the server starts, and the model caches something."""
     serving = estimate.result.serving
     return serving is None or (not serving.problem and serving.kv_tokens > 0)
 
@@ -76,20 +76,23 @@ def _figures(serving: ServingResult) -> str:
         ("At once", f"{serving.max_concurrency:,.1f} sequences of {serving.max_seq_len:,} tokens"),
         ("Longest", f"{serving.longest_context:,} tokens in one sequence"),
     ]
-    made = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
-    return f'<dl class="setup">{made}</dl>'
+    items = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
+    return f'<dl class="setup">{items}</dl>'
 
 
 class CellMap(Struct, frozen=True, kw_only=True):
-    """The lines of a map of cells, and how much room it takes."""
+    """The SVG lines of a map of cells, and its size in pixels."""
 
     lines: list[str]
     width: int
     height: int
 
 
-def drawn_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> CellMap:
-    """Contexts down, sequences across; wider than asked where cells would be too small to read."""
+def cell_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> CellMap:
+    """The map: a row for each context, a column for each number of sequences.
+
+    It is wider than `width` where cells would be too small to read.
+    """
     columns = len(matrix.concurrencies)
     cell = min(MOST_CELL, max(LEAST_CELL, (width - LEFT - RIGHT) // columns))
     lines = [
@@ -105,35 +108,35 @@ def drawn_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> CellMap:
         lines.append(f'<text class="axis" x="{LEFT - 8}" y="{y + 20}" text-anchor="end">'
                      f"{context:,}</text>")  # fmt: skip
         for column, share in enumerate(matrix.shares[row]):
-            said = f"{context:,} tokens × {matrix.concurrencies[column]:,}"
-            lines.append(_cell(share, LEFT + cell * column, y, cell, said))
+            title = f"{context:,} tokens × {matrix.concurrencies[column]:,}"
+            lines.append(_cell(share, LEFT + cell * column, y, cell, title))
     return CellMap(lines=lines, width=LEFT + cell * columns + RIGHT,
                height=TOP + CELL_HEIGHT * len(matrix.contexts) + RIGHT)  # fmt: skip
 
 
 def heat_map(matrix: CapacityMatrix, *, width: int = WIDTH) -> str:
-    """The map as SVG that scrolls by itself where there is no room for it."""
-    made = drawn_map(matrix, width=width)
+    """The map as SVG in a scrolling box."""
+    cells = cell_map(matrix, width=width)
     columns = len(matrix.concurrencies)
-    kind = "heat" if columns <= FEW else "heat many" if made.width <= WIDTH else "heat most"
+    kind = "heat" if columns <= FEW else "heat many" if cells.width <= WIDTH else "heat most"
     return (
-        f'<div class="scroll"><svg class="{kind}" width="{made.width}" height="{made.height}" '
-        f'viewBox="0 0 {made.width} {made.height}" role="img" aria-label="{MAP_TITLE}">'
-        f"{''.join(made.lines)}</svg></div>"
+        f'<div class="scroll"><svg class="{kind}" width="{cells.width}" height="{cells.height}" '
+        f'viewBox="0 0 {cells.width} {cells.height}" role="img" aria-label="{MAP_TITLE}">'
+        f"{''.join(cells.lines)}</svg></div>"
     )
 
 
-def _cell(share: float | None, x: int, y: int, wide: int, said: str) -> str:
-    box = f'x="{x + 1}" y="{y + 1}" width="{wide - 2}" height="{CELL_HEIGHT - 2}" rx="3"'
+def _cell(share: float | None, x: int, y: int, width: int, title: str) -> str:
+    box = f'x="{x + 1}" y="{y + 1}" width="{width - 2}" height="{CELL_HEIGHT - 2}" rx="3"'
     if share is None or share > 1:
-        cross = f"M{x + wide / 2 - 9:g} {y + 10}l18 10m0 -10l-18 10"
-        return (f'<g><title>{said}: does not fit</title><rect class="h-no" {box}/>'
+        cross = f"M{x + width / 2 - 9:g} {y + 10}l18 10m0 -10l-18 10"
+        return (f'<g><title>{title}: does not fit</title><rect class="h-no" {box}/>'
                 f'<path class="h-cross" d="{cross}"/></g>')  # fmt: skip
     level = min(SHADES - 1, int(share * SHADES))
     ink = "on-full" if level == SHADES - 1 else "on-heat"
     label = f"{100 * share:.0f} %" if share >= 0.01 else "&lt; 1 %"
-    return (f'<g><title>{said}: {label}</title><rect class="h-{level}" {box}/>'
-            f'<text class="{ink}" x="{x + wide / 2:g}" y="{y + 20}" '
+    return (f'<g><title>{title}: {label}</title><rect class="h-{level}" {box}/>'
+            f'<text class="{ink}" x="{x + width / 2:g}" y="{y + 20}" '
             f'text-anchor="middle">{label}</text></g>')  # fmt: skip
 
 
@@ -150,14 +153,14 @@ def _matrix_table(matrix: CapacityMatrix) -> str:
     return table("share of the room, by context and sequences", heads, rows, kind="entries")
 
 
-def _speed(found: SpeedResult) -> str:
+def _speed(speed: SpeedResult) -> str:
     rows = [
-        f'<tr><th scope="row">first token, prompt of {found.prompt_len:,}</th>'
-        f'<td class="num">{found.prefill_tokens_per_second:,.0f}</td>'
-        f'<td class="num">{1000 * found.first_token_seconds:,.1f} ms</td>'
-        f"<td>{found.prefill_bound}</td></tr>"
+        f'<tr><th scope="row">first token, prompt of {speed.prompt_len:,}</th>'
+        f'<td class="num">{speed.prefill_tokens_per_second:,.0f}</td>'
+        f'<td class="num">{1000 * speed.first_token_seconds:,.1f} ms</td>'
+        f"<td>{speed.prefill_bound}</td></tr>"
     ]
-    for one in found.decode:
+    for one in speed.decode:
         rows.append(
             f'<tr><th scope="row">decoding, {one.sequences:,} at once</th>'
             f'<td class="num">{one.tokens_per_second:,.0f}</td>'
@@ -165,13 +168,13 @@ def _speed(found: SpeedResult) -> str:
             f"<td>{one.bound}</td></tr>"
         )
     heads = ["", "#tokens/s", "#each", "bounded by"]
-    said = " ".join([*(f"These are {note}." for note in found.notes), shortfall(found.engine)])
-    shown = table("tokens a second", heads, rows, kind="entries")
-    return f'<p class="soft">{text(said)}</p>{shown}'
+    sentence = " ".join([*(f"These are {note}." for note in speed.notes), shortfall(speed.engine)])
+    rates_table = table("tokens a second", heads, rows, kind="entries")
+    return f'<p class="soft">{text(sentence)}</p>{rates_table}'
 
 
-def _changes(found: Answers) -> str:
-    rows = [_change(one) for one in (*filter(None, [found.fewest_gpus]), *found.what_ifs)]
+def _changes(answers: Answers) -> str:
+    rows = [_change(one) for one in (*filter(None, [answers.fewest_gpus]), *answers.what_ifs)]
     heads = ["", "#takes, GiB", "#tokens", "#sequences", "~setting"]
     return table("one change at a time", heads, rows, kind="entries")
 

@@ -1,4 +1,4 @@
-"""How far an engine stays below the bound, by public figures."""
+"""How far engines stay below the upper bound of speed, by public figures."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ WORDS = {PROMPTS: "with prompts", ALONE: "alone", TOGETHER: "together"}
 
 
 def shortfall(engine: str) -> str:
-    """A sentence or two, with median, range and how many."""
-    title, found = server(engine).title, SHARES.get(engine, {})
-    if not found:
+    """A sentence with the median, the range and the number of public figures of an engine."""
+    title, shares = server(engine).title, SHARES.get(engine, {})
+    if not shares:
         return f"An upper bound. No public figures of {title} are compared; see docs/speed.md."
-    parts = [_said(found[regime], word, number == 0)
-             for number, (regime, word) in enumerate(_known(engine))]  # fmt: skip
+    parts = [_share_words(shares[regime], word, number == 0)
+             for number, (regime, word) in enumerate(_regimes(engine))]  # fmt: skip
     return f"An upper bound. Public figures of {title} reach {', '.join(parts)}; see docs/speed.md."
 
 
-def _known(engine: str) -> list[tuple[str, str]]:
+def _regimes(engine: str) -> list[tuple[str, str]]:
     return [(regime, word) for regime, word in WORDS.items() if regime in SHARES[engine]]
 
 
-def _said(share: ReachedShare, word: str, first: bool) -> str:
+def _share_words(share: ReachedShare, word: str, first: bool) -> str:
     of, figures = (" of it", " figures") if first else ("", "")
     return (f"{_percent(share.median)}{of} {word} ({100 * share.least:.0f} to "
             f"{_percent(share.most)}, {share.count}{figures})")  # fmt: skip

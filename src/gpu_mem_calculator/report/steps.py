@@ -1,4 +1,4 @@
-"""The picture: memory over a step, one stacked bar an instant, the peak and the limit marked."""
+"""The memory of a step as text: one stacked bar for each instant, peak and limit marked."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from ..core.calculator import Estimate
 from ..core.models import StageResult
 from ..ledger.ledger import ACT, CACHE, COMM, GRAD, OPTIM, PARAM, RUNTIME, TEMP
-from .bars import LIMIT, stacked
+from .bars import LIMIT, stack_widths
 from .lines import BOLD, DIM, Line, gib, line
 
 LATER = ", later micro-batch"
-ROWS = 14  # more instants than this, and the lowest are left out
-STAGES = 8  # longer pipelines are shown in part
+ROWS = 14  # of more instants the lowest are left out
+STAGES = 8  # of a longer pipeline some stages are left out
 TITLE, FIGURE, BAR = 37, 8, 31
 # Kinds in the order they are stacked, with a shade for each group and a colour for terminals.
 SHADES = (
@@ -25,65 +25,65 @@ SHADES = (
 
 
 def step_picture(estimate: Estimate) -> Iterator[Line]:
-    """Allocated memory at each instant of a step."""
-    rows = _telling(estimate.result.timeline)
-    room = estimate.result.gpu_memory_bytes - estimate.result.outside_torch_bytes
-    wanted = (estimate.result.peak_instant, estimate.result.allocated_bytes)
-    peak = next((row for row, total in rows if (row["title"], total) == wanted), None)
+    """The picture of an estimate: allocated memory at each instant of start-up and a step."""
+    rows = _distinct_instants(estimate.result.timeline)
+    limit = estimate.result.gpu_memory_bytes - estimate.result.outside_torch_bytes
+    highest = (estimate.result.peak_instant, estimate.result.allocated_bytes)
+    peak = next((row for row, total in rows if (row["title"], total) == highest), None)
     serves = estimate.serves
     yield from picture("start-up and inference" if serves else "start-up and one step", rows, peak,
-                       room)  # fmt: skip
+                       limit)  # fmt: skip
 
 
 def picture(
-    head: str, rows: list[tuple[dict[str, Any], int]], peak: dict[str, Any] | None, room: int
+    head: str, rows: list[tuple[dict[str, Any], int]], peak: dict[str, Any] | None, limit: int
 ) -> Iterator[Line]:
     """A stacked bar for each row, the peak marked; the limit, where the bars come near to it.
 
-    A row has a title and bytes by kind, and comes with their sum.
+    rows: (title and bytes by kind, total bytes); limit: bytes that torch may take on the card.
     """
     top = max(total for _, total in rows)
-    kept = rows
+    shown = rows
     if len(rows) > ROWS:
         least = sorted(total for _, total in rows)[-ROWS]
-        kept = [pair for pair in rows if pair[1] >= least][:ROWS]
-    limited = top > 0.4 * room > 0
-    full = max(top, room) if limited else top
+        shown = [pair for pair in rows if pair[1] >= least][:ROWS]
+    limited = top > 0.4 * limit > 0
+    full = max(top, limit) if limited else top
     yield [(head.ljust(2 + TITLE + FIGURE - 3), BOLD), ("GiB", DIM)]
-    for row, total in kept:
-        yield _row(row, total, full, room if limited else None, row is peak)
-    left = len(rows) - len(kept)
-    if left:
-        yield line(f"  ({left} lower instant{'s' * (left > 1)} left out)", DIM)
+    for row, total in shown:
+        yield _row(row, total, full, limit if limited else None, row is peak)
+    omitted = len(rows) - len(shown)
+    if omitted:
+        yield line(f"  ({omitted} lower instant{'s' * (omitted > 1)} left out)", DIM)
     yield _legend(limited, [row for row, _ in rows])
 
 
-def _telling(timeline: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
-    """Instants with their totals: of the same title next to each other the highest, and of a
-    later micro-batch only what is higher than in the first.
+def _distinct_instants(timeline: list[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+    """Instants with their totals in bytes. Of neighbours with the same title only the highest is
+    kept, and of later micro-batches only instants that are higher than in the first.
     """
-    found: list[tuple[dict[str, Any], int]] = []
+    instants: list[tuple[dict[str, Any], int]] = []
     first: dict[str, int] = {}
     for row in timeline:
         total, title = sum(row["bytes"].values()), row["title"]
-        plain = title.removesuffix(LATER)
-        if not total or (plain != title and total <= first.get(plain, 0)):
+        base_title = title.removesuffix(LATER)
+        if not total or (base_title != title and total <= first.get(base_title, 0)):
             continue
-        first[plain] = max(total, first.get(plain, 0))
-        if found and found[-1][0]["title"] == title:
-            if total > found[-1][1]:
-                found[-1] = (row, total)
+        first[base_title] = max(total, first.get(base_title, 0))
+        if instants and instants[-1][0]["title"] == title:
+            if total > instants[-1][1]:
+                instants[-1] = (row, total)
         else:
-            found.append((row, total))
-    return found
+            instants.append((row, total))
+    return instants
 
 
-def _row(row: dict[str, Any], total: int, full: int, room: int | None, peak: bool) -> Line:
+def _row(row: dict[str, Any], total: int, full: int, limit: int | None, peak: bool) -> Line:
     groups = [sum(row["bytes"].get(k, 0) for k in kinds) for _, _, _, kinds in SHADES]
-    widths = stacked(groups, full, BAR)
+    widths = stack_widths(groups, full, BAR)
     spans: Line = [(("► " if peak else "  ") + _short(row["title"]).ljust(TITLE), BOLD * peak),
                    (gib(total, 2).rjust(FIGURE) + " ", BOLD * peak)]  # fmt: skip
-    mark = None if room is None else min(BAR, round(BAR * room / full))
+    mark = None if limit is None else min(BAR, round(BAR * limit / full))
     used = 0
     for (shade, _, style, _), width in zip(SHADES, widths, strict=True):
         text = shade * width
@@ -97,14 +97,14 @@ def _row(row: dict[str, Any], total: int, full: int, room: int | None, peak: boo
 
 
 def _short(title: str) -> str:
-    """A title in the room there is."""
+    """A title shortened to the width of its column."""
     text = title.replace(LATER, ", later").replace(" layer, later", ", later")
     text = text if len(text) <= TITLE else text.removeprefix("backward, ")
     return text if len(text) <= TITLE else text[: TITLE - 1] + "…"
 
 
 def _legend(limited: bool, rows: list[dict[str, Any]]) -> Line:
-    """What the shades stand for, those that are there."""
+    """The legend of the shades that occur."""
     spans: Line = [("  ", "")]
     for shade, title, style, kinds in SHADES:
         if any(row["bytes"].get(kind) for row in rows for kind in kinds):
@@ -115,7 +115,9 @@ def _legend(limited: bool, rows: list[dict[str, Any]]) -> Line:
 
 
 def stage_table(estimate: Estimate) -> Iterator[Line]:
-    """The pipeline's stages, the busiest marked; of a long pipeline the ends and the busiest."""
+    """The table of pipeline stages, the busiest marked; of a long pipeline only the ends and the
+    neighbours of the busiest.
+    """
     stages, busiest = estimate.result.stages, estimate.result.busiest_stage
     if len(stages) < 2:
         return
@@ -139,7 +141,7 @@ def stage_table(estimate: Estimate) -> Iterator[Line]:
 
 
 def _gap(stages: list[StageResult]) -> Line:
-    """Stages that are not shown each: their smallest and largest figures."""
+    """One line for stages that are left out: their smallest and largest figures."""
     sizes = [stage.allocated_bytes for stage in stages]
     name = f"{stages[0].stage} to {stages[-1].stage}"
     return line(f"  {name:<17}{'':>8}{gib(min(sizes), 2):>15}  up to {gib(max(sizes), 2)}", DIM)

@@ -1,4 +1,4 @@
-"""The report people see: verdict, picture, parts, what to do, where it comes from."""
+"""The text report: verdict, picture, parts, numbers, remedies, and how to see the sources."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..core.calculator import Estimate
 from .advice import advice_lines, remedies
 from .headline import basis, headline, remarks, verdict
 from .lines import Line, command, gib, line, wrapped
-from .longest_sequence import room_lines
+from .longest_sequence import length_lines
 from .numbers import four_numbers, numbers_table
 from .parts import parts_table
 from .steps import stage_table, step_picture
@@ -17,7 +17,10 @@ from .steps import stage_table, step_picture
 def text_report(
     estimate: Estimate, words: Sequence[str], notes: Sequence[str] = ()
 ) -> Iterator[Line]:
-    """The whole report. `words` are the command that explains it; `notes` say what was chosen."""
+    """The lines of the report.
+
+    words: arguments of the command that explains it; notes: what was chosen for the user.
+    """
     yield from headline(estimate)
     for note in notes:
         yield from wrapped("", note, "dim")
@@ -32,13 +35,13 @@ def text_report(
     yield from _numbers(estimate)
     yield from basis(estimate)
     yield from remarks(estimate)
-    yield from room_lines(estimate)
+    yield from length_lines(estimate)
     yield from advice_lines(estimate, remedies(estimate))
     yield from command("why:  ", ["gpu-mem-calc", *words])
 
 
 def _numbers(estimate: Estimate) -> Iterator[Line]:
-    """The figures that other tools show, and what lies elsewhere."""
+    """The tables of numbers on the GPU, and of host RAM and disk."""
     result = estimate.result
     yield from numbers_table([
         *four_numbers(result.allocated_bytes, result.reserved_bytes, result.needs_bytes,
@@ -54,7 +57,7 @@ def _numbers(estimate: Estimate) -> Iterator[Line]:
 
 
 def _host(estimate: Estimate) -> str:
-    """What the host's memory is for."""
+    """What host memory is used for."""
     _, libraries, _ = estimate.resolved.host_libraries
     ranks = estimate.resolved.hardware.gpus_per_node
     text = f"libraries, {ranks} × {gib(libraries, 2)}"

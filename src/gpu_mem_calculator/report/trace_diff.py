@@ -1,4 +1,4 @@
-"""How an estimate differs from a trace, as tables of MiB."""
+"""The differences between an estimate and a trace, as tables in MiB."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from .lines import BOLD, DIM, WIDTH, Line, line, wrapped
 from .parts import KIND_TITLES
 
 SAME = MIB // 100  # less than this shows as 0.00
-SIDES = 4  # entries of a kind that are named on each side
+SIDES = 4  # entries of a kind that are listed on each side
 FIGURES = ("estimate", "trace", "difference")
 
 
-def difference_lines(found: LedgerDiff, titles: Mapping[str, str]) -> Iterator[Line]:
-    """The phases, then the peak by kind, by place, and entry by entry where it differs.
+def difference_lines(diff: LedgerDiff, titles: Mapping[str, str]) -> Iterator[Line]:
+    """The differences by phase, then at the peak by kind, by place, and by entry.
 
-    `titles` are the phases in words.
+    `titles` are the titles of phases by name.
     """
     yield line("the estimate against this trace, in MiB", BOLD)
     rows = [DiffRow(titles[row.name], row.estimate_bytes, row.trace_bytes)
-            for row in _worst_first(_steps(found.phases))]  # fmt: skip
+            for row in _worst_first(_steps(diff.phases))]  # fmt: skip
     yield from _table("peak of each phase", rows)
     yield line()
-    text = f"trace: {found.trace_instant}; estimate: {found.estimate_instant}"
+    text = f"trace: {diff.trace_instant}; estimate: {diff.estimate_instant}"
     yield from wrapped("at the peak  ", text)
-    yield from _table("by kind", [_titled(kind) for kind in found.kinds])
-    if found.places:
+    yield from _table("by kind", [_titled_row(kind) for kind in diff.kinds])
+    if diff.places:
         yield line()
-        yield from _table("activations by place", found.places)
-    for kind in found.kinds:
+        yield from _table("activations by place", diff.places)
+    for kind in diff.kinds:
         if abs(kind.row.difference_bytes) >= MIB:
             yield line()
             yield from _entries(kind)
 
 
-def _titled(kind: KindDiff) -> DiffRow:
+def _titled_row(kind: KindDiff) -> DiffRow:
     row = kind.row
     return DiffRow(KIND_TITLES[row.name], row.estimate_bytes, row.trace_bytes)
 
 
 def _steps(rows: Iterable[DiffRow]) -> Iterator[DiffRow]:
-    """Phases of the later steps that are alike as one: `s1.a0.fwd` is shown, `s2.a0.fwd` not."""
-    seen: set[tuple[str, int, int]] = set()
+    """Leave out phases of later steps with equal figures: `s1.a0.fwd` is shown, `s2.a0.fwd` not."""
+    shown: set[tuple[str, int, int]] = set()
     for row in rows:
         step, _, rest = row.name.partition(".")
         key = (rest if step != "s0" else row.name, row.estimate_bytes, row.trace_bytes)
-        if key not in seen or not rest:
-            seen.add(key)
+        if key not in shown or not rest:
+            shown.add(key)
             yield row
 
 
@@ -62,7 +62,7 @@ def _mib(num_bytes: int) -> str:
 
 
 def _table(title: str, rows: Sequence[DiffRow]) -> Iterator[Line]:
-    """Rows that differ; how many do not, in a line."""
+    """A table of the rows that differ, and a line with the names of the others."""
     differ = [row for row in rows if abs(row.difference_bytes) >= SAME]
     same = [row.name for row in rows if row not in differ]
     if differ:
@@ -75,7 +75,7 @@ def _table(title: str, rows: Sequence[DiffRow]) -> Iterator[Line]:
 
 
 def _entries(kind: KindDiff) -> Iterator[Line]:
-    """What a kind is made of on both sides."""
+    """The entries of a kind in the estimate and in the trace."""
     row = kind.row
     title = f"{KIND_TITLES[row.name]}, {row.difference_bytes / MIB:+,.2f} MiB"
     yield line(title, BOLD)

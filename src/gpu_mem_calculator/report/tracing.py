@@ -1,4 +1,4 @@
-"""What a trace shows: the verdict, the four numbers, the step's timeline, the largest things."""
+"""The report of a trace: verdict, timeline of the step, largest entries, four numbers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LARGEST = 10
 
 
 class TraceReport(Struct, frozen=True, kw_only=True):
-    """A trace with all that its report says.
+    """A trace and the other contents of its report.
 
-    `estimate` is of the same run; where it does not know the model, which then has a `title`, it
-    is of a stand-in, whose engine and cards are the run's and whose model is never shown.
+    `estimate` is of the same run. A model that is not known to the estimate has a `title`; the
+    estimate then has the run's engine and hardware, but another model, which is not shown.
     """
 
     trace: RunTrace
@@ -45,29 +45,29 @@ class TraceReport(Struct, frozen=True, kw_only=True):
 
     @property
     def peak(self) -> Instant:
-        """The highest phase."""
+        """The instant of the highest phase."""
         return peak_of(self.trace)
 
     @property
     def outside_torch_bytes(self) -> int:
-        """What CUDA takes beside torch."""
+        """Bytes that CUDA takes outside torch."""
         return sum(size for _, size, _ in self.trace.resolved.outside_torch)
 
     @property
     def card_bytes(self) -> int:
-        """What the card must have."""
+        """Bytes that the card must have."""
         return self.trace.needs_bytes + self.outside_torch_bytes
 
 
 def peak_of(trace: RunTrace) -> Instant:
-    """The highest phase; of several that are, the last step's."""
+    """The instant of the highest phase; of several equal ones, the last."""
     instants, heights = trace.ledger.instants, trace.ledger.heights()
     top = int(heights[trace.peak_phase])
     return [i for i in instants if int(heights[i.name]) == top and i.phase != STARTUP][-1]
 
 
 def tracing_report(traced: TraceReport) -> Iterator[Line]:
-    """The whole report."""
+    """The lines of the report."""
     yield from _headline(traced)
     for note in traced.notes:
         yield from wrapped("", note, DIM)
@@ -112,20 +112,19 @@ def _headline(traced: TraceReport) -> Iterator[Line]:
 def _timeline(traced: TraceReport) -> Iterator[Line]:
     """A bar for each phase of start-up, the first step and the last one."""
     trace = traced.trace
-    room = trace.resolved.hardware.memory_bytes - traced.outside_torch_bytes
+    limit = trace.resolved.hardware.memory_bytes - traced.outside_torch_bytes
     rows: list[tuple[dict[str, Any], int]] = []
     for instant in shown(trace.ledger, traced.peak.name):
         parts = {kind: int(b) for kind, b in trace.ledger.parts(instant).items()}
         rows.append(({"title": instant.title, "bytes": parts}, sum(parts.values())))
     peak = next(row for row, _ in rows if row["title"] == traced.peak.title)
-    yield from picture("start-up, first and last step", rows, peak, room)
+    yield from picture("start-up, first and last step", rows, peak, limit)
 
 
 def shown(ledger: Ledger, peak_phase: str) -> Iterator[Instant]:
-    """Phases that tell most: start-up, the first and the last step.
+    """The phases that are drawn: start-up, the first step, the last step and that of the peak.
 
-    The step of the peak, too, where it is another; of the micro-batches after the first one, the
-    phase of each kind that is highest.
+    Of the micro-batches after a step's first one, only the highest phase of each kind is drawn.
     """
     heights = {name: int(height) for name, height in ledger.heights().items()}
     steps = [_step(i.name) for i in ledger.instants if i.phase != STARTUP]
@@ -146,19 +145,19 @@ def _step(name: str) -> str:
 
 
 def _later(instant: Instant) -> bool:
-    """Whether a phase is of a micro-batch after a step's first."""
+    """Whether a phase belongs to a micro-batch after the first of its step."""
     return re.fullmatch(r"s\d+\.[am][1-9]\d*\.\w+", instant.name) is not None
 
 
 def largest(traced: TraceReport) -> list[tuple[Entry, int]]:
-    """The entries with most bytes at the peak, with those bytes."""
+    """(entry, bytes) of the entries alive at the peak, largest first."""
     peak = traced.peak.name
     alive = [(entry, int(entry.at(peak))) for entry in traced.trace.ledger.entries]
     return sorted((pair for pair in alive if pair[1] > 0), key=lambda pair: -pair[1])
 
 
 def _largest(traced: TraceReport) -> Iterator[Line]:
-    """The ten largest things alive at the peak: what, where, who made them."""
+    """The ten largest entries at the peak: module, operation, and the line of code."""
     every = largest(traced)
     yield line(f"largest at the peak, {traced.peak.title}", BOLD)
     for entry, total in every[:LARGEST]:
@@ -167,42 +166,42 @@ def _largest(traced: TraceReport) -> Iterator[Line]:
         if entry.kind == RUNTIME and int(entry.bytes) == 1:
             each = ""
         kind = KIND_TITLES[entry.kind]
-        where, _, op = _plainly(entry.name).rpartition(": ")
+        where, _, op = _without_backward(entry.name).rpartition(": ")
         left = f"{size(total):>11}  {each:<18}{kind:<14}"
         yield [(left, ""), (_tail(where or op, WIDTH - len(left)), BOLD)]
-        made = f"{op}, {place(entry.source.text)}" if where else place(entry.source.text)
-        yield line(" " * 13 + made[: WIDTH - 13], DIM)
+        origin = f"{op}, {place(entry.source.text)}" if where else place(entry.source.text)
+        yield line(" " * 13 + origin[: WIDTH - 13], DIM)
     rest = every[LARGEST:]
     if rest:
         left = size(sum(num_bytes for _, num_bytes in rest))
         yield line(f"{left:>11}  {len(rest)} more, in --format json", DIM)
 
 
-def _plainly(name: str) -> str:
-    """Names of operations that say themselves that they are backward's."""
+def _without_backward(name: str) -> str:
+    """The name without ` (backward)`, if the operation's name has it already."""
     return name.removesuffix(" (backward)") if "_backward" in name else name
 
 
-def _tail(text: str, room: int) -> str:
-    """The end of a module's path says more than its beginning."""
-    return text if len(text) <= room else "…" + text[1 - room :]
+def _tail(text: str, width: int) -> str:
+    """A module's path, shortened at the front, since its end says more."""
+    return text if len(text) <= width else "…" + text[1 - width :]
 
 
 def place(source: str) -> str:
-    """`transformers/modeling_llama.py:175` of a path and its line."""
-    found = re.fullmatch(r"(.*[/\\].*\.py):(\d+)", source)
-    if found is None:
+    """A source's path and line in short, such as `transformers/modeling_llama.py:175`."""
+    match = re.fullmatch(r"(.*[/\\].*\.py):(\d+)", source)
+    if match is None:
         return source
-    path = PurePath(found[1])
+    path = PurePath(match[1])
     if "site-packages" in path.parts:
         package = path.parts[path.parts.index("site-packages") + 1]
     elif path.is_relative_to(Path(__file__).parents[1]):
         package = "gpu_mem_calculator"
     elif path.is_relative_to(Path.cwd()):
-        return f"{path.relative_to(Path.cwd()).as_posix()}:{found[2]}"
+        return f"{path.relative_to(Path.cwd()).as_posix()}:{match[2]}"
     else:
         package = path.parent.name
-    return f"{package}/{path.name}:{found[2]}"
+    return f"{package}/{path.name}:{match[2]}"
 
 
 def _numbers(traced: TraceReport) -> Iterator[Line]:
@@ -214,7 +213,7 @@ def _numbers(traced: TraceReport) -> Iterator[Line]:
 
 
 def tracing_data(traced: TraceReport) -> dict[str, Any]:
-    """All of it as plain data, every entry of the ledger included."""
+    """The report as plain data, with every entry of the ledger."""
     import msgspec
 
     trace, hardware = traced.trace, traced.trace.resolved.hardware

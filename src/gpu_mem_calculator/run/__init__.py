@@ -1,1 +1,1 @@
-"""The nouns that all engines share: a run, an engine, the phases of a step, what a server holds."""
+"""What all engines share: a run, an engine, the phases of a step, a server's memory."""

@@ -1,4 +1,4 @@
-"""What an engine is: a framework, as data."""
+"""What a framework is to the estimate, as data."""
 
 from __future__ import annotations
 
@@ -13,32 +13,40 @@ from .run import Run
 from .served import ServerMemory
 
 
-def never(run: Run) -> bool:
-    """An engine whose work is all on one CUDA stream, as long as NCCL brings none."""
+def no_side_streams(run: Run) -> bool:
+    """For an engine whose work is all on one CUDA stream, apart from NCCL's."""
     return False
 
 
 class Engine(Struct, frozen=True, kw_only=True):
     """A framework: its options with their defaults, what it refuses, and its ledger.
 
-    `options` maps an option's name to its default at the version that is modelled; an option
-    that is not in it is refused. `axes` are the mesh axes it can cut along besides dp.
-    `problems` yields one sentence for each thing the framework would refuse, too. `tower` says
-    what it holds of a vision tower that text alone never passes; an engine without it has none.
+    - `options`: each option's default at the version that is modelled; others are refused.
+    - `fixed`: options of which only the default value is modelled.
+    - `generations`: for each generation of the framework that has ended, its newest version.
+    - `axes`: mesh axes that it can shard along, besides dp.
+    - `side_streams`: whether it creates CUDA streams.
+    - `transformers`: it runs Hugging Face's modelling code.
+    - `optimizers`: those that it supports.
+    - `problems`: one sentence for each setting that the framework refuses, too.
+    - `ledger`: the memory of one rank; `stage_layers`: the number of layers of each stage;
+      `parameters`: elements of this rank's shard of the model.
+    - `tower`: what it loads of a vision tower that text does not use; "" for nothing.
+    - `serve`: the memory of a server that allocates a pool for its cache.
     """
 
     name: str
     title: str
     options: Mapping[str, Any] = {}
-    fixed: tuple[str, ...] = ()  # options of which it has the default value only
-    generations: Mapping[str, str] = {}  # the newest version that has a generation, where it ended
+    fixed: tuple[str, ...] = ()
+    generations: Mapping[str, str] = {}
     axes: frozenset[str] = frozenset()
-    side_streams: Callable[[Run], bool] = never  # whether it makes CUDA streams of its own
-    transformers: bool = True  # runs Hugging Face's modelling code, with its own choices
+    side_streams: Callable[[Run], bool] = no_side_streams
+    transformers: bool = True
     optimizers: frozenset[str] = frozenset()
     problems: Callable[[Run], Iterator[str]]
     ledger: Callable[[Run], Ledger]
     stage_layers: Callable[[Run], list[int]] | None = None
-    parameters: Callable[[Run], Num] | None = None  # elements of this rank's model shard
+    parameters: Callable[[Run], Num] | None = None
     tower: str = ""
-    serve: Callable[[Run], ServerMemory] | None = None  # a server with a pool for its cache
+    serve: Callable[[Run], ServerMemory] | None = None

@@ -1,8 +1,8 @@
-"""A module's own record: what each of its parts makes, keeps and frees, as it was seen to run.
+"""The record of a user's module: what each of its parts allocates, keeps and frees.
 
-A model of one's own has no architecture that could be walked. It is run once on tensors that take
-no memory; what its layers did is written down here as scripts, which engines play as they do those
-of models that they know.
+Such a module has no architecture from which a walk could be derived. It is run once on fake
+tensors, which take no memory; the record has the events of its layers, which engines use like those
+of known models.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ WORDS = {
     "bf16_autocast": "bf16 under autocast", "fp16_autocast": "fp16 under autocast",
     "bf16_weights": "bf16, buffers as they are", "fp16_weights": "fp16, buffers as they are",
 }  # fmt: skip
-"""What a record may have been made in."""
+"""The arithmetics of a record, in words."""
 
 
 class RecordedPart(Struct, frozen=True, kw_only=True):
-    """A layer, or what stands before or behind them.
+    """A layer, or what is before or after the layers.
 
-    `once` is a forward that keeps nothing. `kept` names what forward keeps for backward. `modules`:
-    elements of the parameters that each module owns itself, in the order of their calls, in groups.
+    - `weights`: name and shape of each parameter.
+    - `modules`: elements of the parameters that each module owns itself, in the order of the calls,
+      in groups.
+    - `script`: its events; `once`: events of a forward that keeps nothing.
+    - `kept`: name and bytes of what forward keeps for backward.
     """
 
     kind: str
@@ -41,17 +44,26 @@ class RecordedPart(Struct, frozen=True, kw_only=True):
     kept: tuple[tuple[str, int], ...] = ()
 
     def named(self) -> tuple[Weight, ...]:
-        """Its parameters."""
-        return tuple(Weight(name, tuple(("", size) for size in shape) or (("", 1),))
-                     for name, shape in self.weights)  # fmt: skip
+        """The part's parameters as weights, whose dims have no names."""
+        return tuple(
+            Weight(name, tuple(("", size) for size in shape) or (("", 1),))
+            for name, shape in self.weights
+        )
 
 
 class ModuleRecord(Struct, frozen=True, kw_only=True):
-    """A module, a batch and an arithmetic.
+    """A module run with one batch in one arithmetic.
 
-    `layers` are those that differ, `order` says which one stands where. `held` is made before the
-    stack and named until forward is over, `kept` until its backward is. Frozen parameters are held
-    as buffers are: `buffers` and `frozen` have a name, a shape and bits each.
+    - `batch`: samples; `batch_bytes`: bytes of their tensors.
+    - `tokens`, `width`: rows of one sample and columns of the tensor between layers.
+    - `before`, `after`: what runs before and after the layers.
+    - `layers`: the distinct layers; `order`: for each layer of the stack, its index in `layers`.
+    - `prefix`: what the layers' names begin with.
+    - `held`: made before the layers and alive until forward ends; `kept`: until its backward ends.
+      Name and bytes each.
+    - `buffers`; `frozen`: parameters that are not trained. Name, shape and bits each.
+    - `unused`: trained parameters that get no gradient.
+    - `biases`: threads that run matmuls with a bias.
     """
 
     title: str
@@ -59,42 +71,42 @@ class ModuleRecord(Struct, frozen=True, kw_only=True):
     compute_capability: str
     batch: int
     batch_bytes: int
-    tokens: int  # rows of what flows between layers, of one sample
-    width: int  # and its columns
+    tokens: int
+    width: int
     before: RecordedPart
     layers: tuple[RecordedPart, ...]
     order: tuple[int, ...]
     after: RecordedPart
-    prefix: str = ""  # what the layers' names begin with
+    prefix: str = ""
     buffers: tuple[tuple[str, Shape, int], ...] = ()
     held: tuple[tuple[str, int], ...] = ()
     kept: tuple[tuple[str, int], ...] = ()
-    frozen: tuple[tuple[str, Shape, int], ...] = ()  # parameters that are not trained
-    unused: tuple[str, ...] = ()  # trained ones that no gradient reaches
-    biases: int = 0  # threads that multiply and add a bias in one
+    frozen: tuple[tuple[str, Shape, int], ...] = ()
+    unused: tuple[str, ...] = ()
+    biases: int = 0
 
 
 def arithmetic(engine: str, precision: str, options: Mapping[str, Any], autocast: bool) -> str:
-    """In what a run's layers compute: 16-bit weights, or fp32 ones under autocast.
+    """The arithmetic of a run's layers, a key of `WORDS`: 16-bit weights, or fp32 under autocast.
 
-    FSDP2 and DeepSpeed leave buffers as they are (deepspeed 0.19.8 runtime/engine.py:2084), but
-    what is made under zero.Init is made in 16 bits (zero/partition_parameters.py:253).
+    FSDP2 and DeepSpeed do not cast buffers (deepspeed 0.19.8 runtime/engine.py:2084), but a model
+    created under zero.Init has 16-bit ones (zero/partition_parameters.py:253).
     """
-    kind, _, how = precision.partition("_")
-    if autocast or (engine == "pytorch_ddp" and how == "mixed"):
+    kind, _, mode = precision.partition("_")
+    if autocast or (engine == "pytorch_ddp" and mode == "mixed"):
         return f"{kind}_autocast"
-    return kind if how != "mixed" or under_init(options) else f"{kind}_weights"
+    return kind if mode != "mixed" or under_init(options) else f"{kind}_weights"
 
 
 def under_init(options: Mapping[str, Any]) -> bool:
-    """Whether a model is made under zero.Init, which also puts its own linear function in the place
-    of torch's (deepspeed 0.19.8 zero/linear.py): biases are added behind the matmul.
+    """Whether a model is created under zero.Init, which also replaces torch's linear function with
+    its own (deepspeed 0.19.8 zero/linear.py): biases are added after the matmul.
     """
     return options.get("zero_stage") == 3 and bool(options.get("zero_init", True))
 
 
 def read_record(data: Mapping[str, Any]) -> ModuleRecord:
-    """A record from JSON, or a ValueError that says in a sentence what it is not."""
+    """A record from JSON data; a RecordError says in a sentence what is wrong with it."""
     try:
         record = convert(data, ModuleRecord)
     except ValidationError as error:
@@ -104,9 +116,9 @@ def read_record(data: Mapping[str, Any]) -> ModuleRecord:
                           "arithmetic that is not known; record it again")  # fmt: skip
     parts = (record.before, *record.layers, record.after)
     if not all(0 <= n < len(record.layers) for n in record.order) or not all(
-        sound(script, begins=part is not record.before)
+        _is_valid(events, has_ends=part is not record.before)
         for part in parts
-        for script in (part.script, part.once)
+        for events in (part.script, part.once)
     ):
         raise RecordError("model.recorded is not a module's record: it frees what it has not made; "
                           "record it again")  # fmt: skip
@@ -114,21 +126,22 @@ def read_record(data: Mapping[str, Any]) -> ModuleRecord:
 
 
 class RecordError(ValueError):
-    """A record that cannot be one."""
+    """Data that is not a module's record."""
 
 
-def sound(script: BlockEvents, *, begins: bool) -> bool:
-    """Whether a script frees what it has made, once, and names nothing that is not there."""
-    count = len(script.sizes)
-    named = (script.exit_grad, script.entry_grad, *(t for _, t in script.drops), *script.work)
-    ends = (script.entry, script.exit) if begins else ()
-    events = (*script.forward, *script.backward)
-    if not (all(-1 <= n < count for n in named) and all(0 <= n < count for n in ends)):
+def _is_valid(block: BlockEvents, *, has_ends: bool) -> bool:
+    """Whether all tensor numbers exist, and no tensor is allocated while it is alive or freed while
+    it is not. `has_ends`: the block has an input and an output.
+    """
+    count = len(block.sizes)
+    optional = (block.exit_grad, block.entry_grad, *(t for _, t in block.drops), *block.work)
+    ends = (block.entry, block.exit) if has_ends else ()
+    if not (all(-1 <= n < count for n in optional) and all(0 <= n < count for n in ends)):
         return False
-    if not all(isinstance(n, int) and n >= 0 for n in script.sizes):
+    if not all(isinstance(n, int) and n >= 0 for n in block.sizes):
         return False
-    alive = {script.entry, script.exit_grad}
-    for event in events:
+    alive = {block.entry, block.exit_grad}
+    for event in (*block.forward, *block.backward):
         tensor = event if event >= 0 else ~event
         if tensor >= count or (tensor in alive) == (event >= 0):
             return False
@@ -137,14 +150,14 @@ def sound(script: BlockEvents, *, begins: bool) -> bool:
 
 
 def arch_of(record: ModuleRecord) -> Arch:
-    """The architecture, as far as engines ask for it: parameters, modules, buffers."""
-    kinds = tuple(
+    """The architecture of a recorded module as engines need it: weights, modules, buffers."""
+    layers = tuple(
         Layer(kind=part.kind, extra=part.named(), part=number, modules=part.modules)
         for number, part in enumerate(record.layers)
     )
     return Arch(
         family="module", hidden=record.width, vocab=1, max_seq_len=record.tokens,
-        layers=tuple(kinds[number] for number in record.order),
+        layers=tuple(layers[number] for number in record.order),
         layer_prefix=record.prefix,
         embedding=record.before.named(), head_extra=record.after.named(),
         buffers=tuple(Buffer(name, shape, bits)

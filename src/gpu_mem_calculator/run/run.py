@@ -1,7 +1,7 @@
-"""One run, resolved: every choice made, every size known. What engines turn into a ledger.
+"""One run with every choice made and every size known, from which engines build a ledger.
 
-Structural choices (engine, precision, recompute, optimizer) are plain values and may be tested
-with `if`; numbers (mesh, batch, sequence, stage) may be arrays or `Sym`s and only flow.
+Choices (engine, precision, recompute, optimizer) are plain values and may be tested with `if`;
+numbers (mesh, batch, sequence, stage) may be arrays or `Sym`s, on which code must not branch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..model.arch import Arch
 from .record import ModuleRecord
 
 Options = Mapping[str, Any]
-# A checkpoint's tensor: name, bytes, and its elements where a server casts it to its own dtype.
+# A tensor of a checkpoint: name, bytes, and its elements where a server casts it to its dtype.
 StoredTensor = tuple[str, int, int]
 
 
 class Precision(Struct, frozen=True):
-    """Bits of the weights that the layers see, and of the arithmetic between matmuls."""
+    """Bits of the weights that layers read, and of activations between matmuls (`compute`)."""
 
     weights: int
     compute: int
@@ -31,20 +31,20 @@ class Precision(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """Everything an engine needs to know."""
+    """Everything that an engine's ledger depends on; sizes are of one rank."""
 
     arch: Arch
     mesh: Mesh
-    batch: Num  # micro-batch of one rank
-    seq: Num
-    micro_batches: Num  # per step: gradient accumulation, or the pipeline's micro-batches
+    batch: Num  # sequences of a micro-batch
+    seq: Num  # tokens of a sequence, or of the prompt
+    micro_batches: Num  # of a step: gradient accumulation, or the pipeline's
     precision: str
     autocast: bool = False
     optimizer: str = "adamw"
-    implementation: str = ""  # foreach, fused, forloop; empty: the engine's own
+    implementation: str = ""  # foreach, fused, forloop; empty: the engine's default
     clipping: bool = True
     recompute: str = "none"  # none, selective, full
-    recompute_quarters: int = 4  # full recompute on this many quarters of the layers
+    recompute_quarters: int = 4  # quarters of the layers that full recompute applies to
     reentrant: bool = False
     attention: str = "sdpa"
     adapter: Adapter | None = None
@@ -52,34 +52,35 @@ class Run(Struct, frozen=True, kw_only=True):
     double_quant: bool = True
     upcast_unquantized: bool = False
     options: Options = {}
-    stage: Num = 0  # which pipeline stage this rank belongs to
+    stage: Num = 0  # the pipeline stage of this rank
     virtual_stages: Num = 1
     sequence_parallel: bool = False
     gpus_per_node: int = 8
     num_nodes: int = 1
     compute_capability: str = "9.0"
     multiprocessors: int = 132
-    unrolled: bool = False  # every layer by itself, for a stream of allocations
-    parameters_given: int | None = None  # a published count that wins over the architecture's
-    new_tokens: Num = None  # generated behind a prompt of `seq` tokens; None: a training run
-    card_bytes: int = 0  # what the driver reports of a card
-    smi_bytes: int = 0  # nvidia-smi's total of it
-    free_bytes: int = 0  # what is free of it before the run starts
-    quantized: Mapping[str, Any] | None = None  # the model's own quantization_config
-    stored: tuple[StoredTensor, ...] = ()  # the checkpoint's own tensors
-    stored_form: str = ""  # safetensors or gguf, where they are known
+    unrolled: bool = False  # one entry for every layer, for the allocation stream
+    parameters_given: int | None = None  # a parameter count that overrides the architecture's
+    new_tokens: Num = None  # generated after a prompt of `seq` tokens; None: a training run
+    card_bytes: int = 0  # a GPU's memory as the driver reports it
+    smi_bytes: int = 0  # its total in nvidia-smi
+    free_bytes: int = 0  # its free memory before the run starts
+    quantized: Mapping[str, Any] | None = None  # the model's quantization_config
+    stored: tuple[StoredTensor, ...] = ()  # the checkpoint's tensors
+    stored_form: str = ""  # safetensors or gguf, where the tensors are known
     record: ModuleRecord | None = None  # of a module whose architecture is not known
-    draft: Arch | None = None  # a small model that speculates for the large one
+    draft: Arch | None = None  # the smaller model of speculative decoding
 
     @property
     def frozen(self) -> bool:
-        """Whether the base model takes no gradient."""
+        """Whether the base model's weights take no gradient: adapters are trained."""
         return self.adapter is not None
 
     def scaled(self, elements: Num) -> Num:
-        """A size that was made from dimensions, in proportion to the parameters given.
+        """A size computed from dimensions, scaled to a parameter count that overrides the
+        architecture's.
 
-        Sizes made from `Weight.numel` are in proportion already, where the architecture is scaled.
+        Sizes computed from `Weight.numel` are scaled already, where the architecture is.
         """
         if self.parameters_given is None:
             return elements

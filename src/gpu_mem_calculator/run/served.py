@@ -1,4 +1,4 @@
-"""What a server holds on one rank once it is up, and how many sequences its cache has room for."""
+"""Memory of a server on one rank when it has started, and the sequences that its pool holds."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..ledger.ledger import ACT, CACHE, GPU, PARAM, RUNTIME, TEMP, Entry, Instan
 from ..ledger.source import Source
 from .phases import STARTUP
 
-NamedBytes = tuple[str, int, str]  # a part of a process outside torch: name, bytes, source
+NamedBytes = tuple[str, int, str]  # a part of what is outside torch: name, bytes, source
 SERVE = "serve"
 LOADED = Instant(name="load", phase=STARTUP, title="start-up: weights loaded")
 PROFILED = Instant(name="profile", phase=STARTUP, title="start-up: trial run")
 SERVING = Instant(name="serve", phase=SERVE, title="serving, the cache full")
 INSTANTS = (LOADED, PROFILED, SERVING)
-ALWAYS = {LOADED.name: 1, PROFILED.name: 1, SERVING.name: 1}
-RUNNING = {PROFILED.name: 1, SERVING.name: 1}
-LATER = {SERVING.name: 1}
-# What a serving figure is made of: which entries of the ledger add up to it.
+FROM_LOADING = {LOADED.name: 1, PROFILED.name: 1, SERVING.name: 1}
+FROM_PROFILING = {PROFILED.name: 1, SERVING.name: 1}
+FROM_SERVING = {SERVING.name: 1}
+# The figures of a server, each the sum of some entries of the ledger.
 WEIGHTS, ACTIVATION, NON_TORCH, GRAPHS, POOL = "weights", "activation", "non_torch", "graph", "pool"
 
 
 class ServerItem(Struct, frozen=True, kw_only=True):
-    """Bytes of a server, and the figure they belong to. `formula` is read by people."""
+    """Bytes of a server and the figure that they are part of; `formula` is for people to read."""
 
     figure: str
     name: str
@@ -36,22 +36,29 @@ class ServerItem(Struct, frozen=True, kw_only=True):
 
 
 KINDS = {WEIGHTS: PARAM, ACTIVATION: ACT, NON_TORCH: RUNTIME, GRAPHS: TEMP, POOL: CACHE}
-ALIVE = {WEIGHTS: ALWAYS, ACTIVATION: RUNNING, NON_TORCH: RUNNING, GRAPHS: LATER, POOL: LATER}
+ALIVE = {
+    WEIGHTS: FROM_LOADING,
+    ACTIVATION: FROM_PROFILING,
+    NON_TORCH: FROM_PROFILING,
+    GRAPHS: FROM_SERVING,
+    POOL: FROM_SERVING,
+}
 
 
 class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     """One rank of a server.
 
-    - `items`: everything it holds, the pool of the cache among them.
-    - `tokens`: what the server says its cache holds; `token_bytes`: one token more of a sequence.
-    - `sequence_bytes(context)`: what one sequence takes of the pool, pages and states included;
-      of `on_host` where the cache lies in the host's memory.
-    - `most_sequences`: how many the server runs at once, whatever the room.
-    - `needs_bytes`: the least memory of a card on which it starts and serves one sequence of
-      `max_seq_len`, what is outside (`outside`: context, libraries) included.
-    - `problem`: why it would not start, in a sentence; empty where it does.
-    - `command`: the words that start the server like this.
-    - `notes`: what the user should know, a sentence each.
+    - `items`: all its memory, the cache's pool included.
+    - `tokens`: tokens of its cache, as the server reports them; `token_bytes`: bytes of one more
+      token of a sequence.
+    - `sequence_bytes(context)`: bytes of one sequence in the pool, with its pages and states.
+    - `on_host`: bytes of a cache in host RAM, instead of a pool.
+    - `most_sequences`: the most that the server runs at once, with any pool.
+    - `needs_bytes`: the least memory of a GPU on which it starts and serves one sequence of
+      `max_seq_len`, with what is outside torch (`outside`: context, libraries).
+    - `problem`: a sentence that says why it would not start; "" where it does.
+    - `command`: the words of the command that starts the server with this run.
+    - `notes`: sentences for the user.
     """
 
     items: tuple[ServerItem, ...]
@@ -68,27 +75,27 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
     notes: tuple[str, ...] = ()
 
     def figure(self, name: str) -> int:
-        """The sum of the items of one figure on the GPU."""
+        """Bytes on the GPU of the items of one figure."""
         return sum(i.bytes for i in self.items if i.figure == name and i.place == GPU)
 
     @property
     def pool_bytes(self) -> int:
-        """What the cache is given."""
+        """Bytes of the pool for the cache."""
         return self.figure(POOL)
 
     @property
     def room_bytes(self) -> int:
-        """Where sequences lie: the pool, or the host's memory."""
+        """Bytes for sequences: the pool, or the cache in host RAM."""
         return self.pool_bytes or self.on_host
 
     def sequences(self, context: int) -> float:
-        """How many sequences of so many tokens the pool holds at once."""
+        """How many sequences of `context` tokens the pool holds at once."""
         each = self.sequence_bytes(context)
         return self.room_bytes / each if each else float(self.most_sequences)
 
     @property
     def longest_context(self) -> int:
-        """The longest single sequence that the pool holds, not more than the model takes."""
+        """Tokens of the longest single sequence that the pool holds, at most `max_seq_len`."""
         low, high = 0, self.max_seq_len
         while low < high:
             middle = (low + high + 1) // 2
@@ -100,7 +107,7 @@ class ServerMemory(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def ledger(self) -> Ledger:
-        """The same on the ledger that training has."""
+        """The items as a ledger like that of training."""
         return Ledger(INSTANTS, tuple(_entries(self.items)))
 
 

@@ -68,7 +68,7 @@ class StageWalks(Struct, frozen=True):
         return self.gradients == GO or (self.gradients == STAY and beat.later)
 
     def plays_embedding(self, beat: StepInstant) -> bool:
-        """Whether the embedding runs backward at this instant, with events of its own."""
+        """Whether the embedding runs backward at this instant, and has events for it."""
         has_events = self.gradients != GO and self.embedding is not None
         return has_events and beat.work == "embedding"
 
@@ -207,7 +207,7 @@ def _saved(
 ) -> Iterator[Entry]:
     """What one layer keeps from forward to backward, times the layers that wait for backward.
 
-    The model's first layer is among them whenever there are any, and has a walk of its own
+    The model's first layer is among them whenever there are any, and has another walk
     (`first`) where its input takes no gradient. Under a checkpoint its input is made to take one
     (PEFT 0.21.2 peft_model.py _prepare_model_for_gradient_checkpointing).
     """

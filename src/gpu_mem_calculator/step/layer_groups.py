@@ -84,7 +84,7 @@ def _runs(arch: Arch, seq: Num) -> tuple[tuple[Layer, int | None, int, int], ...
 
 
 def slides(keys: Num, window: int) -> bool:
-    """Whether a sliding window needs an explicit mask for so many keys.
+    """Whether a sliding window needs an explicit mask for this number of keys.
 
     transformers 5.17.0 masking_utils.py:263 makes one from `kv_length >= sliding_window` on. This
     selects a kernel, so all elements of an array must agree.

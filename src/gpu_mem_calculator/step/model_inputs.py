@@ -93,25 +93,26 @@ def _mask_entries(
     eager = runs_eager(run.attention, mixers)
     limit = len(run.arch.layers) * run.recompute_quarters // 4 if run.recompute == "full" else 0
     windowed = [w is not None for w in run.arch.windows] or [False] * len(run.arch.layers)
-    kept = len(set(windowed[:limit]))
+    lasting = len(set(windowed[:limit]))  # masks that are alive after forward
     area, count = run.seq * run.seq, 1
     size = mask_bytes(setting, area, 1, eager=eager)
     if any(map(always_masked, mixers)) and getattr(mixers[0], "alibi", False):
         size = area * run.batch * getattr(mixers[0], "heads", 1) * setting.bits // 8
-        kept = kept if eager or setting.autocast else 1  # autocast casts it in every layer
+        if not (eager or setting.autocast):  # autocast casts it in every layer
+            lasting = 1
     elif eager:
         from_buffer = any(b.name.endswith("attention.bias") for b in run.arch.buffers)
         count = 1 if from_buffer else len(set(windowed))
         if any(getattr(m, "float_bias", False) for m in mixers):
-            size, kept = mask_bytes(setting, area, run.batch, eager=False), 1
+            size, lasting = mask_bytes(setting, area, run.batch, eager=False), 1
     elif run.attention != "sdpa" or not any(
         needs_mask(setting, g.layer.mixer, eager=eager, slides=g.window is not None) for g in groups
     ):
         return
     elif run.arch.family.startswith("llama4"):  # chunks start where each sequence does
         size = mask_bytes(setting, area, run.batch, eager=False)
-    kept = min(kept, count)
-    live = {i.name: count if i.work in IN_STACK and i.inside_forward else kept
+    lasting = min(lasting, count)
+    live = {i.name: count if i.work in IN_STACK and i.inside_forward else lasting
             for i in instants if i.work}  # fmt: skip
     yield Entry(name="attention masks", kind=ACT, bytes=size, live=live, source=MASK_CODE)
 

@@ -182,7 +182,7 @@ def muon_temps(elements: Num, side: Num, bits: int) -> list[Num]:
     (_muon.py:50-70, 332-341).
 
     In bf16 max(6n + 4m², 4n + 6m²) bytes: three matrices and two m × m products, or two and
-    three; fp32 parameters have the update (4n) beside one matrix less.
+    three; fp32 parameters have the update (4n) and one matrix less.
     """
     update = elements * (bits // 8) if bits > 16 else 0
     matrix, square = elements * 2, side * side * 2

@@ -13,8 +13,8 @@ from .weights import quantized_bytes
 def loading_script(run: Run, precision: Precision) -> BlockEvents:
     """Events of loading: projections are packed one by one, then the other weights are allocated.
 
-    bitsandbytes 0.50.2: quantize_4bit (functional.py) has fp32 scales beside the packed weight
-    until they are packed, too; Int8Params.cuda (nn/modules.py) has an fp16 copy. A 16-bit weight is
+    bitsandbytes 0.50.2: quantize_4bit (functional.py) has the packed weight and fp32 scales until
+    these are packed, too; Int8Params.cuda (nn/modules.py) has an fp16 copy. A 16-bit weight is
     freed after the loop over the layers has allocated the next one.
     """
     recorder = EventRecorder()

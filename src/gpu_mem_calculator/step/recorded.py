@@ -20,17 +20,17 @@ RECORDED = code("the module's own code, run once on fake tensors")
 
 def part_walk(part: RecordedPart, checkpoint: bool) -> BlockWalk:
     """The walk of a part. `checkpoint`: a checkpoint holds its input until its backward ends."""
-    script = _without_entry_free(part.script) if checkpoint else part.script
+    events = _without_entry_free(part.script) if checkpoint else part.script
     once = _without_entry_free(part.once) if checkpoint else part.once
-    entry = script.sizes[script.entry]
+    entry = events.sizes[events.entry]
     saved = tuple(part.kept)
-    act = sum(size for _, size in saved) + script.sizes[script.exit_grad]
+    act = sum(size for _, size in saved) + events.sizes[events.exit_grad]
     act += entry if checkpoint and not _keeps_entry(part.script) else 0
-    backward = _RecordedBackward(script, act)
+    backward = _RecordedBackward(events, act)
     return BlockWalk(
         saved=saved,
         input_bytes=entry,
-        forward=_forward_peak(script),
+        forward=_forward_peak(events),
         transient=_forward_peak(once),
         backward=backward.first.moment,
         later=backward.later.moment,
@@ -38,7 +38,7 @@ def part_walk(part: RecordedPart, checkpoint: bool) -> BlockWalk:
         after_first=backward.after_first,
         holds_input=checkpoint,
         once=once,
-        script=script,
+        script=events,
     )
 
 

@@ -43,16 +43,16 @@ class MixerWork(Struct, frozen=True, kw_only=True):
         """Multiplications of one token, averaged over a prompt."""
         if self.used == "encoder":
             return self.prompt * prompt + self.each
-        seen = mean_seen(prompt, self.chosen or self.window, chunked=self.chunked)
-        return self.prompt * seen + self.index * mean_seen(prompt, None) + self.each
+        attended = mean_attended(prompt, self.chosen or self.window, chunked=self.chunked)
+        return self.prompt * attended + self.index * mean_attended(prompt, None) + self.each
 
     def in_step(self, context: int) -> float:
         """Multiplications of one token after `context` others."""
-        seen = step_seen(context, self.chosen or self.window, chunked=self.chunked)
-        return self.step * seen + self.index * context + self.each
+        attended = step_attended(context, self.chosen or self.window, chunked=self.chunked)
+        return self.step * attended + self.index * context + self.each
 
 
-def mean_seen(prompt: int, most: int | None, *, chunked: bool = False) -> float:
+def mean_attended(prompt: int, most: int | None, *, chunked: bool = False) -> float:
     """Tokens that a token of a prompt attends to on average, itself included; at most `most`."""
     if most is None or prompt <= most:
         return (prompt + 1) / 2
@@ -62,7 +62,7 @@ def mean_seen(prompt: int, most: int | None, *, chunked: bool = False) -> float:
     return most - most * (most - 1) / 2 / prompt
 
 
-def step_seen(context: int, most: int | None, *, chunked: bool = False) -> int:
+def step_attended(context: int, most: int | None, *, chunked: bool = False) -> int:
     """Tokens that the last token of a context attends to; at most `most`."""
     if most is None or context <= most:
         return context

@@ -1,8 +1,8 @@
-"""Which attention kernel a GPU runs, and its call.
+"""The attention kernel that a GPU runs, and the call of each kernel.
 
 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, torch 2.11: cuDNN first on compute
 capability 9.0 and 10.0 (check_prefer_cudnn_attention), then flash, then the memory-efficient
-kernel, else the math path, which holds every s × s map.
+kernel, else the math path, which allocates every s × s matrix.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 def choose_kernel(q: Any, k: Any, v: Any, mask: Any, *, gqa: bool, compute_capability: str) -> str:
-    """The kernel for these tensors (batch, heads, sequence, head size)."""
-    low = q.dtype in HALF
+    """The kernel for tensors of shape (batch, heads, sequence, head size)."""
+    half = q.dtype in HALF
     heads, size = q.shape[1], q.shape[-1]
     grouped = heads != k.shape[1] or heads != v.shape[1]
     same = size == k.shape[-1] == v.shape[-1]
     if grouped and not gqa:
         return MATH
-    if low and max(size, v.shape[-1]) <= 256 and size % 8 == 0 and v.shape[-1] % 8 == 0:
+    if half and max(size, v.shape[-1]) <= 256 and size % 8 == 0 and v.shape[-1] % 8 == 0:
         if compute_capability in CUDNN_CARDS:
             return CUDNN
         if same and mask is None:
@@ -38,30 +38,30 @@ def choose_kernel(q: Any, k: Any, v: Any, mask: Any, *, gqa: bool, compute_capab
 
 
 class AttentionKernels:
-    """The attention kernels that ran, and why the costly ones did."""
+    """Counts the attention kernels that ran: (kernel, dtype, grouped heads)."""
 
     def __init__(self) -> None:
         self.ran: Counter[tuple[str, str, bool]] = Counter()
 
-    def saw(self, kernel: str, query: Any, *, grouped: bool) -> None:
-        """Count one call."""
+    def count(self, kernel: str, query: Any, *, grouped: bool) -> None:
+        """Count one call of a kernel."""
         self.ran[kernel, str(query.dtype).removeprefix("torch."), grouped] += 1
 
     def notes(self) -> tuple[str, ...]:
-        """A sentence for each thing that costs a user memory without a word from torch."""
-        found = []
+        """A sentence for each costly choice of torch that torch itself does not report."""
+        sentences = []
         for kernel, dtype, grouped in self.ran:
             if kernel == MATH:
                 why = "fewer key-value heads than heads" if grouped else "this call"
-                found.append(
+                sentences.append(
                     f"attention runs in torch's math path, which holds every s x s map: no fused "
                     f"kernel takes {dtype} with {why}; bf16 or fp16 would"
                 )
-        return tuple(found)
+        return tuple(sentences)
 
 
 def attention_for(compute_capability: str, kernels: AttentionKernels) -> Callable[..., Any]:
-    """torch.nn.functional.scaled_dot_product_attention as a card runs it."""
+    """scaled_dot_product_attention as a card of this compute capability runs it."""
 
     def attention(
         query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
@@ -70,7 +70,7 @@ def attention_for(compute_capability: str, kernels: AttentionKernels) -> Callabl
         kernel = choose_kernel(
             query, key, value, attn_mask, gqa=enable_gqa, compute_capability=compute_capability,
         )  # fmt: skip
-        kernels.saw(kernel, query, grouped=query.shape[1] != key.shape[1])
+        kernels.count(kernel, query, grouped=query.shape[1] != key.shape[1])
         return CALLS[kernel](
             query, key, value, _additive(query, attn_mask), dropout_p, is_causal, scale, enable_gqa
         )
@@ -111,13 +111,13 @@ def _efficient(
 
 
 def _math(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any, gqa: bool) -> Any:
-    """attention.cpp _scaled_dot_product_attention_math, which would not add the mask in place to
-    a fake tensor.
+    """attention.cpp _scaled_dot_product_attention_math, written out here because torch's does not
+    add the mask in place to a fake tensor.
     """
-    dtype, low = q.dtype, q.dtype in HALF
-    wide_q, wide_k, wide_v = (x.float() if low else x for x in (q, k, v))  # kept to the end
+    dtype, half = q.dtype, q.dtype in HALF
+    fp32_q, fp32_k, fp32_v = (x.float() if half else x for x in (q, k, v))  # alive to the end
     root = (scale if scale is not None else q.shape[-1] ** -0.5) ** 0.5
-    q, k, v = wide_q * root, wide_k, wide_v
+    q, k, v = fp32_q * root, fp32_k, fp32_v
     if causal:
         mask = _additive(q, torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril())
     if gqa:

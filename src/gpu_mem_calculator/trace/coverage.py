@@ -1,4 +1,4 @@
-"""Which runs a trace covers."""
+"""Checks that a trace covers a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INSTEAD = "gpu-mem-calc calculate estimates it, and measure runs it on a GPU"
 
 
 def check_covered(resolved: ResolvedRun, rank: int) -> None:
-    """Refuse, in a sentence each, what fake tensors on a CPU do not show."""
+    """Raise a sentence for each choice of the run that a trace does not cover."""
     problems = [*_uncovered(resolved)]
     ranks = resolved.hardware.num_gpus
     if rank >= ranks:

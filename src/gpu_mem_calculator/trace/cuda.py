@@ -1,8 +1,8 @@
-"""CUDA's choices, registered over the CPU's while a trace runs.
+"""CUDA's kernels, registered over the CPU's while a trace runs.
 
-torch decides by device which kernel runs. Each function here is what dispatch finds under the
-CPU's keys instead: attention as a GPU chooses it, dropout and RMS norm in one kernel, autocast
-with CUDA's lists. Calls from C++ come through here, too.
+torch chooses kernels by device. The functions here are registered under the CPU's dispatch keys:
+attention as a GPU chooses it, dropout and RMS norm in one kernel, autocast with CUDA's lists. Calls
+from C++ reach them, too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .attention import HALF, AttentionKernels, attention_for
 
 aten = torch.ops.aten
 
-# aten/src/ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE: what runs in
-# fp32 under CUDA's autocast and is left alone under the CPU's.
+# aten/src/ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE: operations
+# that run in fp32 under CUDA's autocast, and that the CPU's autocast does not list.
 FP32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p",
     "reciprocal", "rsqrt", "sinh", "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar",
@@ -36,7 +36,7 @@ FP32_RESULT = (
 
 @contextmanager
 def as_on_cuda(compute_capability: str, kernels: AttentionKernels) -> Iterator[None]:
-    """torch chooses kernels as it would on a card of this compute capability."""
+    """Make torch choose kernels as on a card of this compute capability; undone at the end."""
     library = torch.library.Library("aten", "IMPL")
     overrides = {
         "scaled_dot_product_attention": attention_for(compute_capability, kernels),
@@ -47,7 +47,7 @@ def as_on_cuda(compute_capability: str, kernels: AttentionKernels) -> Iterator[N
     }
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a kernel is replaced is the point
+            warnings.simplefilter("ignore")  # torch warns that a kernel is replaced
             for name, function in overrides.items():
                 library.impl(name, function, "AutogradCPU")
             for name in FP32:
@@ -60,7 +60,7 @@ def as_on_cuda(compute_capability: str, kernels: AttentionKernels) -> Iterator[N
 
 
 def _dropout(x: Any, p: float, train: bool) -> Any:
-    """dropout.cpp: one kernel that keeps a mask of bytes."""
+    """dropout.cpp: one kernel, which saves a mask of one byte for each element."""
     if not train or p == 0.0 or x.numel() == 0:
         return x
     return aten.native_dropout(x, p, train)[0]
@@ -72,7 +72,7 @@ def _rms_norm(x: Any, shape: Any, weight: Any = None, eps: float | None = None) 
 
 
 def _softmax(kernel: Any, x: Any, dim: int, dtype: Any = None) -> Any:
-    """SoftMax.cpp: from fp16 to fp32 in one kernel, with no copy in between."""
+    """SoftMax.cpp: from fp16 to fp32 in one kernel, without a copy."""
     if x.dtype == torch.float16 and dtype == torch.float32:
         return kernel(x, dim, True)
     return kernel(x if dtype is None else x.to(dtype), dim, False)
@@ -98,7 +98,7 @@ def _widen(value: Any) -> Any:
 
 
 def _in_fp32(name: str) -> Callable[..., Any]:
-    """Inputs of 16 bits are widened."""
+    """The operation with its 16-bit inputs converted to fp32."""
     operator = _operator(name)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -110,13 +110,13 @@ def _in_fp32(name: str) -> Callable[..., Any]:
 
 
 def _to_fp32(name: str) -> Callable[..., Any]:
-    """The result is asked for in fp32, unless the caller asks for another dtype."""
+    """The operation with an fp32 result for 16-bit inputs, unless the caller names a dtype."""
     operator = _operator(name)
 
     def kernel(x: Any, *args: Any, **kwargs: Any) -> Any:
-        given = kwargs.get("dtype")
-        low = x.dtype in HALF
-        if low and given is None and not any(isinstance(a, torch.dtype) for a in args):
+        dtype = kwargs.get("dtype")
+        half = x.dtype in HALF
+        if half and dtype is None and not any(isinstance(a, torch.dtype) for a in args):
             kwargs["dtype"] = torch.float32
         return _without_autocast(lambda: operator(x, *args, **kwargs))
 

@@ -1,8 +1,8 @@
-"""DeepSpeed's own engine on fake tensors: what of it cannot work there, mended from outside.
+"""DeepSpeed's own engine on fake tensors: what cannot work there is patched from outside.
 
-It runs as on a GPU: its accelerator is the CUDA one, with streams that are told apart and do
-nothing, and with kernels that return at once. Everything in Python, and so every tensor that it
-makes, is DeepSpeed's.
+It runs as on a GPU: its accelerator is the CUDA one, with CUDA streams that are distinct and do
+nothing, and with kernels that return at once. All Python code, and so every tensor that it
+allocates, is DeepSpeed's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .device_names import GPU, DeviceNames
 from .recorder import Recorder
 
 PATCHED = {
-    "torch.cuda": "get_device_capability",  # which transformers asks where tensors are on a GPU
-    "torch.optim.optimizer": "_foreach_supported_types",  # what torch_adam does by itself
+    "torch.cuda": "get_device_capability",  # transformers reads it where tensors are on a GPU
+    "torch.optim.optimizer": "_foreach_supported_types",  # so that torch_adam chooses foreach
     "deepspeed.accelerator.real_accelerator": "ds_accelerator",
     "deepspeed.comm.torch": "build_shm_op",  # a kernel for ranks that share a host
     "deepspeed.ops.adam.fused_adam": "FusedAdamBuilder",
@@ -42,24 +42,24 @@ STATISTICS = (
 
 
 class RecordedStream(torch.cpu.Stream):
-    """A stream of the recorder's, with what DeepSpeed asks of one on a GPU."""
+    """A CPU stream with the methods that DeepSpeed calls on a CUDA stream."""
 
     def synchronize(self) -> None:
-        """Nothing runs, so nothing is waited for."""
+        """Does nothing: no work is queued."""
 
     def record_event(self, event: Any = None) -> Any:
-        """A point that is past at once."""
+        """An event that is complete at once."""
         return event or torch.cpu.Event()
 
 
 class NullKernels:
-    """Compiled kernels, which write into tensors that they are given and make none."""
+    """Stands for compiled kernels, which write into existing tensors and allocate none."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
     def load(self, *_: Any, **__: Any) -> Any:
-        """The kernels, by any name: each does nothing."""
+        """An object whose every attribute is a function that does nothing."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -67,7 +67,7 @@ class NullKernels:
 
 
 def _card(recorder: Recorder, default: RecordedStream, total: int) -> Any:
-    """DeepSpeed's accelerator for CUDA, less what it asks of a card that is not there."""
+    """DeepSpeed's CUDA accelerator with the answers of a card of `total` bytes."""
     cuda: Any = import_extra("deepspeed.accelerator.cuda_accelerator", "measure")
     card: Any = type("Card", (cuda.CUDA_Accelerator,), {"_init_pynvml": lambda _: None})
     answers: dict[str, Any] = {
@@ -97,9 +97,9 @@ def _method(answer: Any) -> Any:
 
 
 def as_on_gpu(recorder: Recorder, resolved: ResolvedRun) -> AbstractContextManager[None]:
-    """DeepSpeed believes in the run's GPU, and nothing of that is left behind.
+    """A context in which DeepSpeed runs as on the run's GPU; every patch is undone at its end.
 
-    It is imported here, not in the context, where every tensor is fake.
+    DeepSpeed is imported here, not inside the context, where every tensor is fake.
     """
     with _silent():
         for name in ("deepspeed", *PATCHED):
@@ -115,7 +115,7 @@ def _patched_for_gpu(recorder: Recorder, resolved: ResolvedRun) -> Iterator[None
     functions = torch.nn.functional
     with (
         patch.dict(os.environ), _silent(), _modules_restored(), torch.cpu.stream(default),
-        patch.object(functions, "linear", functions.linear),  # which zero.Init changes for good
+        patch.object(functions, "linear", functions.linear),  # zero.Init replaces it for good
         _patched(card, capability), DeviceNames(recorder.sides).everywhere(),
     ):  # fmt: skip
         yield
@@ -123,7 +123,7 @@ def _patched_for_gpu(recorder: Recorder, resolved: ResolvedRun) -> Iterator[None
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """No log, and no word about torch's names for collectives, which are not ours to change."""
+    """Without DeepSpeed's log and its warnings about deprecated collectives of torch."""
     logger = logging.getLogger("DeepSpeed")
     before, logger.disabled = logger.disabled, True
     try:
@@ -136,16 +136,16 @@ def _silent() -> Iterator[None]:
 
 @contextmanager
 def _modules_restored() -> Iterator[None]:
-    """DeepSpeed's modules as they were: it keeps process groups and counters in them."""
-    loaded = {name: one for name, one in sys.modules.items() if name.startswith("deepspeed")}
-    before = {name: dict(vars(one)) for name, one in loaded.items()}
+    """Restore DeepSpeed's module variables at the end: they hold process groups and counters."""
+    loaded = {name: module for name, module in sys.modules.items() if name.startswith("deepspeed")}
+    before = {name: dict(vars(module)) for name, module in loaded.items()}
     inside = [(value, copy(value)) for names in before.values() for key, value in names.items()
               if isinstance(value, dict | list | set) and not key.startswith("__")]  # fmt: skip
     try:
         yield
     finally:
-        for name, kept in before.items():
-            vars(loaded[name]).update(kept)
+        for name, values in before.items():
+            vars(loaded[name]).update(values)
         for value, content in inside:
             if isinstance(value, list):
                 value[:] = content
@@ -156,14 +156,14 @@ def _modules_restored() -> Iterator[None]:
 
 @contextmanager
 def _patched(card: Any, capability: tuple[int, ...]) -> Iterator[None]:
-    """What asks for a card, a compiler or another rank."""
-    instead = {
+    """Patch what needs a card, a compiler or another rank."""
+    replacements = {
         "ds_accelerator": card, "build_shm_op": lambda: None,
         "get_device_capability": lambda *_: capability,
         "_foreach_supported_types": [torch.Tensor, torch.nn.Parameter, FakeTensor],
     }  # fmt: skip
     with ExitStack() as stack:
         for name, attribute in PATCHED.items():
-            value = instead.get(attribute, NullKernels)
+            value = replacements.get(attribute, NullKernels)
             stack.enter_context(patch.object(sys.modules[name], attribute, value))
         yield

@@ -1,8 +1,8 @@
-"""GPU and host kept apart: what a program calls "cuda" and what it calls "cpu".
+"""Distinguishes GPU and host: what a program calls "cuda" and what it calls "cpu".
 
-Every fake tensor claims to be on the CPU (see __init__.py). This mode stands between a program and
-torch: it takes the names of devices out of each call, tells the recorder which side the call makes
-its tensors on, and answers with the names that a program on a GPU would hear.
+Every fake tensor is a CPU tensor (see __init__.py). This mode stands between a program and torch:
+it removes the device names from each call, tells the recorder whether the call allocates on the GPU
+or on the host, and returns the device names that a program on a GPU would get.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMPARE = checkpoint._default_meta_extractor
 
 @cache
 def _constructors() -> frozenset[Any]:
-    """Functions that make a tensor on the default device where none is named."""
+    """Functions that allocate on the default device where no device is named."""
     return frozenset(_device._device_constructors()) - {
         torch.empty_like, torch.full_like, torch.ones_like, torch.rand_like, torch.randint_like,
         torch.randn_like, torch.zeros_like,
@@ -34,7 +34,7 @@ def _constructors() -> frozenset[Any]:
 
 
 class DeviceNames(TorchFunctionMode):
-    """Names of devices, and what torch on a CPU would say of them."""
+    """A mode that answers a program's questions about devices as on a GPU."""
 
     def __init__(self, sides: HostStorages) -> None:
         super().__init__()
@@ -58,16 +58,16 @@ class DeviceNames(TorchFunctionMode):
         special = self._special.get(func)
         if special is not None:
             return special(*args, **kwargs)
-        named = kwargs.get("device")
-        if named is None and func in _constructors():
-            named = _device.CURRENT_DEVICE or HOST
-        if named is None:
+        device = kwargs.get("device")
+        if device is None and func in _constructors():
+            device = _device.CURRENT_DEVICE or HOST
+        if device is None:
             return func(*args, **kwargs)
-        return self._make(func, args, kwargs, named)
+        return self._make(func, args, kwargs, device)
 
-    def _make(self, func: Any, args: Any, kwargs: dict[str, Any], named: Any) -> Any:
-        """A call whose tensors are made where it says; page-locked memory is the host's."""
-        place = _place(named)
+    def _make(self, func: Any, args: Any, kwargs: dict[str, Any], device: Any) -> Any:
+        """Run a call that names a device; page-locked memory is the host's."""
+        place = _place(device)
         if place.type == "meta":
             return func(*args, **kwargs)
         kwargs = {**kwargs, "device": "cpu"}
@@ -84,7 +84,7 @@ class DeviceNames(TorchFunctionMode):
         return HOST if self.sides.on_host(tensor) else GPU
 
     def _to(self, tensor: Any, place: torch.device, dtype: Any = None, **kwargs: Any) -> Any:
-        """A copy where the other side is meant, which torch would not make from CPU to CPU."""
+        """Convert a tensor; between GPU and host it copies, which torch omits from CPU to CPU."""
         if place.type == "meta":
             return tensor.to(place, dtype or tensor.dtype)
         kwargs["copy"] = bool(kwargs.get("copy")) or self._device(tensor) != place
@@ -93,25 +93,25 @@ class DeviceNames(TorchFunctionMode):
             return tensor.to(dtype or tensor.dtype, **kwargs)
 
     def _moved(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """`tensor.to(...)`, in each of its forms."""
+        """`tensor.to(...)` with any of its signatures."""
         other = kwargs.pop("other", None)
         first, rest = (args[0], args[1:]) if args else (other, ())
         if isinstance(first, torch.Tensor):
-            named, dtype = self._device(first), first.dtype
+            device, dtype = self._device(first), first.dtype
         elif isinstance(first, torch.dtype):
-            named, dtype = kwargs.pop("device", None), first
+            device, dtype = kwargs.pop("device", None), first
         else:
-            named = kwargs.pop("device", None) if first is None else first
+            device = kwargs.pop("device", None) if first is None else first
             dtype = kwargs.pop("dtype", None)
             if rest and isinstance(rest[0], torch.dtype | None):
                 dtype, rest = rest[0] or dtype, rest[1:]
         if len(rest) > 1:
             kwargs["copy"] = rest[1]
-        return self._to(tensor, self._device(tensor) if named is None else _place(named), dtype,
+        return self._to(tensor, self._device(tensor) if device is None else _place(device), dtype,
                         **kwargs)  # fmt: skip
 
     def _type(self, tensor: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """`tensor.type()`, whose name tells the side."""
+        """`tensor.type(...)`; the name of a type contains "cuda" for the GPU."""
         if isinstance(dtype, torch.dtype):
             return self._to(tensor, self._device(tensor), dtype)
         if dtype is not None:
@@ -124,13 +124,13 @@ class DeviceNames(TorchFunctionMode):
             return tensor.clone()
 
     def _address(self, tensor: Any) -> int:
-        """Fake tensors have none; a multiple of 512, as the allocator's are, tells them apart."""
+        """An address for a fake tensor, which has none; storages differ by multiples of 512."""
         offset = tensor.storage_offset() * tensor.element_size()
         return int(tensor.untyped_storage()._cdata) * 512 + int(offset)
 
     @contextmanager
     def everywhere(self) -> Iterator[None]:
-        """On, also in hooks that run in backward, from which torch takes its modes away."""
+        """Switch the mode on, also for hooks in backward, where torch disables modes."""
         run, real = torch.autograd._engine_run_backward, FakeTensor.device.fget
 
         def engine(*args: Any, **kwargs: Any) -> Any:
@@ -138,28 +138,28 @@ class DeviceNames(TorchFunctionMode):
                 return run(*args, **kwargs)
 
         def device(tensor: Any) -> torch.device:
-            found: torch.device = real(tensor)
-            asked = torch._C._is_torch_function_mode_enabled()  # by the program, not by torch
-            return self._named(tensor, found) if asked else found
+            real_device: torch.device = real(tensor)
+            by_program = torch._C._is_torch_function_mode_enabled()  # False where torch itself asks
+            return self._named(tensor, real_device) if by_program else real_device
 
         with (
             patch.object(torch.autograd, "_engine_run_backward", engine),
             patch.object(FakeTensor, "device", property(device)),
             patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=_compared_metadata),
-            # A block that another stream used is free at once: what measured runs reserve says so
+            # A block that another CUDA stream used is free at once, as measured reserved bytes show
             patch.object(FakeTensor, "record_stream", lambda *_: None, create=True), self,
         ):  # fmt: skip
             yield
 
 
 def _compared_metadata(tensor: Any) -> Any:
-    """What checkpointing compares of a tensor and its second making, only one of which it sees in
-    the middle of a call.
+    """What checkpointing compares of a tensor and its recomputation, without this mode: only one of
+    the two is seen inside a call.
     """
     with torch._C.DisableTorchFunction():
         return COMPARE(tensor)
 
 
-def _place(named: Any) -> torch.device:
-    device = GPU if isinstance(named, int) else torch.device(named)
-    return GPU if device.type == "cuda" else device
+def _place(device: Any) -> torch.device:
+    parsed = GPU if isinstance(device, int) else torch.device(device)
+    return GPU if parsed.type == "cuda" else parsed

@@ -1,4 +1,4 @@
-"""A model that the estimate does not know and transformers does, or runs code of its own."""
+"""Models that can be traced but not estimated: transformers knows them, or their own code runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ForeignModel:
         self.device = "cpu"
 
     def run_file(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The run with a model that can be resolved, and the sequence that this one has."""
+        """The run file with a stand-in model that can be resolved, and this model's sequence."""
         training = dict(data.get("training") or {})
         if training.get("lora") is not None:
             raise InputError([f"training.lora: the adapters of {self.title} are not made here; use "
@@ -41,7 +41,7 @@ class ForeignModel:
         return {**data, "model": dict(STAND_IN), "training": training}
 
     def __call__(self) -> tuple[Any, Any]:
-        """The model, ready to train, and its batch."""
+        """The model, ready to train, and its batch of token ids."""
         import torch
 
         run = self.run
@@ -50,26 +50,29 @@ class ForeignModel:
         model = causal_model(self.config, run, self.device, **rest)
         recompute(run, model)
         self.num_parameters = self.num_trained = sum(map(elements, model.parameters()))
-        words = self.config.get_text_config().vocab_size
-        place = "cpu" if self.device == "meta" else self.device
-        ids = torch.randint(0, words, (int(run.batch), int(run.seq)), device=place)
+        vocab = self.config.get_text_config().vocab_size
+        device = "cpu" if self.device == "meta" else self.device
+        ids = torch.randint(0, vocab, (int(run.batch), int(run.seq)), device=device)
         return model, {"input_ids": ids, "labels": ids}
 
 
 def find_foreign_model(section: Any, *, trust: bool) -> ForeignModel | None:
-    """The model of a run file where only transformers can run it; None where it is known."""
+    """The model of a run file's model section, where no estimate covers it; else None.
+
+    `trust` lets the code that comes with a model run.
+    """
     import transformers
 
-    found = _raw_config(section)
-    if found is None:
+    raw = _raw_config(section)
+    if raw is None:
         return None
-    title, values, folder = found
+    title, values, folder = raw
     kind = values.get("model_type")
     if kind in transformers.CONFIG_MAPPING:
         if _has_estimate(values):
             return None
-        kept = {k: v for k, v in values.items() if k not in ("architectures", "auto_map")}
-        config = transformers.AutoConfig.for_model(kept.pop("model_type"), **kept)
+        options = {k: v for k, v in values.items() if k not in ("architectures", "auto_map")}
+        config = transformers.AutoConfig.for_model(options.pop("model_type"), **options)
         return ForeignModel(title or str(kind), config, trust=False)
     if "auto_map" not in values:
         return None
@@ -83,7 +86,7 @@ def find_foreign_model(section: Any, *, trust: bool) -> ForeignModel | None:
 
 
 def _raw_config(section: Any) -> tuple[str, dict[str, Any], str | None] | None:
-    """Title, config.json and folder of a model section that has one of its own."""
+    """Title, config.json and folder of a model section that has a config.json; else None."""
     if not isinstance(section, Mapping):
         return None
     name, config = section.get("name"), section.get("config")
@@ -100,7 +103,7 @@ def _raw_config(section: Any) -> tuple[str, dict[str, Any], str | None] | None:
 
 
 def _has_estimate(config: Mapping[str, Any]) -> bool:
-    """Whether an estimate can be made; what else is wrong with a config is told by it."""
+    """Whether the estimate covers a config; it also reports the other errors of the config."""
     try:
         return read_config(config).trains
     except UnknownFamilyError:

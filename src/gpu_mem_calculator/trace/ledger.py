@@ -1,4 +1,4 @@
-"""A recording as a ledger: what is alive at the highest moment of every phase."""
+"""A recording as a ledger: the tensors alive at the peak of every phase."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ BLOCK = 512  # torch rounds every request up to this
 
 
 def title(name: str) -> str:
-    """A phase in words: s1.a0.bwd is the backward of micro-batch 1 in step 2."""
-    found = re.fullmatch(r"s(\d+)(?:\.a(\d+))?\.(\w+)", name)
-    if found is None:
+    """The title of a phase: s1.a0.bwd is the backward of the first micro-batch of step 2."""
+    match = re.fullmatch(r"s(\d+)(?:\.a(\d+))?\.(\w+)", name)
+    if match is None:
         return TITLES.get(name, "start-up: model on the GPU")
-    micro = f", micro-batch {int(found[2]) + 1}" if found[2] not in (None, "0") else ""
-    return f"step {int(found[1]) + 1}{micro}: {TITLES.get(found[3], found[3])}"
+    micro = f", micro-batch {int(match[2]) + 1}" if match[2] not in (None, "0") else ""
+    return f"step {int(match[1]) + 1}{micro}: {TITLES.get(match[3], match[3])}"
 
 
 def ledger_of(
     stream: AllocationStream, makers: list[StorageMaker], kinds: list[str], footprint: Footprint
 ) -> Ledger:
-    """One instant for each phase, at its highest moment; one entry for tensors that are alike."""
+    """The ledger of a recording: one instant for each phase's peak, one entry for equal tensors."""
     instants, alive = [], {}
     for name, numbers in tensors_at_peaks(stream).items():
         end = name.rpartition(".")[2]
         instants.append(Instant(name=name, phase=PHASES.get(end, "startup"), title=title(name)))
         alive[name] = Counter(_entry_key(stream, makers, kinds, number) for number in numbers)
-    rows = sorted({like for count in alive.values() for like in count})
+    rows = sorted({key for count in alive.values() for key in count})
     entries = [
         Entry(
             name=name, kind=kind, bytes=size,
@@ -51,15 +51,15 @@ def ledger_of(
 
 
 def tensors_at_peaks(stream: AllocationStream) -> dict[str, set[int]]:
-    """The tensors alive when a phase has most of them, for each phase."""
-    found: dict[str, set[int]] = {}
+    """For each phase, the tensors alive at its peak."""
+    peaks: dict[str, set[int]] = {}
     alive: set[int] = set()
     start = 0
     for end, name in stream.marks:
-        found[name] = _tensors_at_peak(stream, alive, start, end)
+        peaks[name] = _tensors_at_peak(stream, alive, start, end)
         _apply_events(stream, alive, start, end)
         start = end
-    return found
+    return peaks
 
 
 def _apply_events(stream: AllocationStream, alive: set[int], start: int, end: int) -> None:
@@ -71,18 +71,18 @@ def _apply_events(stream: AllocationStream, alive: set[int], start: int, end: in
 
 
 def _tensors_at_peak(stream: AllocationStream, alive: set[int], start: int, end: int) -> set[int]:
-    total = best = 0
-    at = start
+    total = peak = 0
+    peak_index = start
     for index, event in enumerate(stream.events[start:end], start + 1):
         if event >= 0:
             total += -(-stream.sizes[event] // BLOCK)
-            if total > best:
-                best, at = total, index
+            if total > peak:
+                peak, peak_index = total, index
         else:
             total -= -(-stream.sizes[~event] // BLOCK)
-    then = set(alive)
-    _apply_events(stream, then, start, at)
-    return then
+    tensors = set(alive)
+    _apply_events(stream, tensors, start, peak_index)
+    return tensors
 
 
 EntryKey = tuple[str, str, int, str]
@@ -91,20 +91,20 @@ EntryKey = tuple[str, str, int, str]
 def _entry_key(
     stream: AllocationStream, makers: list[StorageMaker], kinds: list[str], number: int
 ) -> EntryKey:
-    """What tensors of one entry share: kind, name, size, line."""
+    """What the tensors of one entry have in common: kind, name, bytes, line."""
     maker = makers[number]
-    where = re.sub(r"\.\d+(?=\.|$)", ".*", maker.module)
+    module = re.sub(r"\.\d+(?=\.|$)", ".*", maker.module)
     op = maker.op.rpartition("::")[2]
     back = " (backward)" if maker.backward else ""
-    return kinds[number], f"{where}: {op}{back}" if where else f"{op}{back}", \
+    return kinds[number], f"{module}: {op}{back}" if module else f"{op}{back}", \
         stream.sizes[number], maker.line  # fmt: skip
 
 
 def _rounding(entries: list[Entry], footprint: Footprint) -> list[Entry]:
-    """What the allocator's blocks have beyond the requests in them."""
+    """The bytes of allocator blocks beyond the requests in them, at each peak."""
     rest = {}
     for name, phase in footprint.phases.items():
-        asked = sum(int(entry.at(name)) for entry in entries)
-        rest[name] = phase.peak_bytes - asked
+        requested = sum(int(entry.at(name)) for entry in entries)
+        rest[name] = phase.peak_bytes - requested
     source = code("torch 2.11 c10/cuda/CUDACachingAllocator.cpp round_size, should_split")
     return [Entry(name="rounding up to blocks", kind=RUNTIME, bytes=1, live=rest, source=source)]

@@ -1,4 +1,4 @@
-"""What each block of a recording is for, in the ledger's words."""
+"""The kind of memory of each block of a recording: PARAM, GRAD, OPTIM, ACT, ..."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTSIDE = ("opt", "model", "init", "load")  # phases without activations
 
 
 class KindWatcher:
-    """Knows the model and the optimizer once they exist, and names their blocks at every mark."""
+    """Finds the blocks of the model's and the optimizer's tensors at the end of each phase."""
 
     def __init__(self, recorder: Recorder, progress: Callable[[str], None] | None = None) -> None:
         self.recorder, self.progress = recorder, progress
@@ -27,32 +27,32 @@ class KindWatcher:
         self._names: dict[int, str] = {}
 
     def __call__(self, model: Any, optimizer: Any) -> None:
-        """From now on these are watched."""
+        """Set the model and the optimizer to look at."""
         self._model, self._optimizer = model, optimizer
         self._names = {id(module): name for name, module in model.named_modules()}
 
     def mark(self, name: str) -> None:
-        """The end of a phase: what is alive now and belongs to the states of the run?"""
+        """End a phase, and set the kind of every block that is a state of the run."""
         self.recorder.mark(name)
         if self.progress is not None:
             self.progress(name)
         if self._model is None:
             return
         for path, parameter in self._model.named_parameters():
-            self._is(parameter, PARAM, path)
+            self._set_kind(parameter, PARAM, path)
             if parameter.grad is not None:
-                self._is(parameter.grad, GRAD, path)
+                self._set_kind(parameter.grad, GRAD, path)
             states = {} if self._optimizer is None else self._optimizer.state.get(parameter, {})
             for value in states.values():
                 if isinstance(value, torch.Tensor):
-                    self._is(value, OPTIM, path)
+                    self._set_kind(value, OPTIM, path)
         for path, buffer in self._model.named_buffers():
-            self._is(buffer, PARAM, path)
+            self._set_kind(buffer, PARAM, path)
         for tensor, kind in _deepspeed_tensors(self._model, self._optimizer):
-            self._is(tensor, kind, "")
+            self._set_kind(tensor, kind, "")
 
-    def _is(self, tensor: Any, kind: str, path: str) -> None:
-        """A block is a state of the run; where nothing else says so, of the module that has it."""
+    def _set_kind(self, tensor: Any, kind: str, path: str) -> None:
+        """Set the kind of a tensor's block, and its module where the recorder has none."""
         number = self.recorder.number_of(tensor)
         if number is None or number in self.kinds:
             return
@@ -63,7 +63,7 @@ class KindWatcher:
 
     @contextmanager
     def modules(self) -> Iterator[None]:
-        """The recorder knows in which module it is."""
+        """Keep the recorder's `module` at the module whose forward runs."""
         hooks, above = torch.nn.modules.module, []
 
         def enter(module: Any, args: Any) -> None:
@@ -85,44 +85,48 @@ class KindWatcher:
 
 
 def _deepspeed_tensors(model: Any, engine: Any) -> Iterator[tuple[Any, str]]:
-    """What DeepSpeed's optimizer keeps beside a model's parameters: shards, buckets, masters,
-    their gradients and states.
+    """The tensors of DeepSpeed's optimizer and their kinds: shards, buckets, master weights, their
+    gradients and states.
     """
-    inner = getattr(engine, "optimizer", None)
-    if inner is None:
+    optimizer = getattr(engine, "optimizer", None)
+    if optimizer is None:
         return
-    found: list[tuple[Any, str]] = [(getattr(p, "ds_tensor", None), PARAM)
+    tensors: list[tuple[Any, str]] = [(getattr(p, "ds_tensor", None), PARAM)
                                     for p in model.parameters()]  # fmt: skip
     averaged = getattr(engine, "averaged_gradients", {})
     gradients = averaged.values() if isinstance(averaged, dict) else averaged
-    found += [(one, GRAD) for some in gradients for one in some or ()]
-    found.append((getattr(engine, "grad_partitions_flat_buffer", None), GRAD))
+    tensors += [(tensor, GRAD) for group in gradients for tensor in group or ()]
+    tensors.append((getattr(engine, "grad_partitions_flat_buffer", None), GRAD))
     buckets = getattr(engine, "ipg_buckets", {}).values()
-    found += [(getattr(one, "buffer", None), COMM) for one in buckets]
-    masters = [one for group in inner.param_groups for one in group["params"]]
-    masters += getattr(engine, "fp32_partitioned_groups_flat", [])  # in no group outside its step
+    tensors += [(getattr(tensor, "buffer", None), COMM) for tensor in buckets]
+    masters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    masters += getattr(
+        engine, "fp32_partitioned_groups_flat", []
+    )  # outside a step they are in no group
     for master in masters:
-        states = inner.state.get(master, {}).values()
-        found += [(master, OPTIM), (master.grad, GRAD), *((one, OPTIM) for one in states)]
-    yield from ((one, kind) for one, kind in found if isinstance(one, torch.Tensor))
+        states = optimizer.state.get(master, {}).values()
+        tensors += [(master, OPTIM), (master.grad, GRAD), *((tensor, OPTIM) for tensor in states)]
+    yield from ((tensor, kind) for tensor, kind in tensors if isinstance(tensor, torch.Tensor))
 
 
-def kinds(watch: KindWatcher, phase_of: Callable[[int], str]) -> list[str]:
-    """The kind of every block; `phase_of` is the phase in which one was made."""
-    for total, term in reversed(watch.recorder.sums.items()):  # which has its memory
-        if total in watch.kinds:
-            watch.kinds.setdefault(term, watch.kinds[total])
-    found = []
+def block_kinds(watch: KindWatcher, phase_of: Callable[[int], str]) -> list[str]:
+    """The kind of every block; `phase_of` gives the phase that allocated a block."""
+    for sum_number, term in reversed(
+        watch.recorder.sums.items()
+    ):  # a sum has the memory of its first term
+        if sum_number in watch.kinds:
+            watch.kinds.setdefault(term, watch.kinds[sum_number])
+    kinds = []
     for number, maker in enumerate(watch.recorder.makers):
-        known = watch.kinds.get(number)
-        if known is None:
+        kind = watch.kinds.get(number)
+        if kind is None:
             if maker.op.startswith("cuBLAS"):
-                known = RUNTIME
+                kind = RUNTIME
             elif maker.comm or (ZERO in maker.line and not phase_of(number).endswith(OUTSIDE)):
-                known = COMM
+                kind = COMM
             elif CACHES in maker.line:
-                known = CACHE
+                kind = CACHE
             else:
-                known = TEMP if phase_of(number).endswith(OUTSIDE) else ACT
-        found.append(known)
-    return found
+                kind = TEMP if phase_of(number).endswith(OUTSIDE) else ACT
+        kinds.append(kind)
+    return kinds

@@ -1,4 +1,4 @@
-"""Modules of fake tensors, which torch cannot convert as it converts real ones."""
+"""Conversion of modules of fake tensors, which torch does not convert like real ones."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import torch
 def convertible() -> Iterator[None]:
     """`module.to(dtype)` works on parameters that something else refers to weakly.
 
-    torch swaps a fake parameter with its converted twin, and refuses where there is a weak
-    reference; fake tensors always have one. A real parameter is not swapped, and keeps what others
-    have written into it: ZeRO-3 does.
+    torch swaps a fake parameter with its converted copy, and refuses where there is a weak
+    reference; fake tensors always have one. A real parameter is not swapped and keeps its
+    attributes, such as those of ZeRO-3.
     """
-    found = torch.utils.swap_tensors
+    swap_tensors = torch.utils.swap_tensors
 
     def swap(one: Any, other: Any) -> None:
         try:
-            found(one, other)
+            swap_tensors(one, other)
         except RuntimeError:
             _swap_by_hand(one, other)
         for name, value in vars(other).items():
@@ -31,7 +31,7 @@ def convertible() -> Iterator[None]:
     try:
         yield
     finally:
-        torch.utils.swap_tensors = found
+        torch.utils.swap_tensors = swap_tensors
 
 
 def _swap_by_hand(one: Any, other: Any) -> None:

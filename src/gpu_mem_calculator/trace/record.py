@@ -1,4 +1,4 @@
-"""Runs a module once on fake tensors and writes down what its parts did: see run/record.py."""
+"""Runs a module once on fake tensors and records the events of its parts: see run/record.py."""
 
 from __future__ import annotations
 
@@ -28,39 +28,42 @@ Build = Callable[[], tuple[Any, Any]]
 
 
 def record(build: Build, resolved: ResolvedRun, title: str) -> ModuleRecord:
-    """A module's record in the arithmetic of a run."""
+    """The record of a module in the arithmetic (precision and autocast) of a run.
+
+    `build` returns the model and a batch.
+    """
     capability = resolved.run.compute_capability
     run, recorder = resolved.run, Recorder(cublas_bytes(capability))
-    how = arithmetic(resolved.engine.name, run.precision, run.options, run.autocast)
+    precision = arithmetic(resolved.engine.name, run.precision, run.options, run.autocast)
     with simulated_gpu(resolved, AttentionKernels()), recorder.recording():
-        model, batch = _build_in(build, how)
+        model, batch = _build_in(build, precision)
         stack = layers(model)
         check_layers(model, stack, title)
         watch = ModuleWatcher(recorder, model, stack)
         with watch.hooks():
             with torch.no_grad():
-                watch.run(batch, ONCE, how)
-            watch.run(batch, STEP, how)
-        seen = watch.seen()
-    found = split_module(seen)
-    check_count(model, found, title)
+                watch.run(batch, ONCE, precision)
+            watch.run(batch, STEP, precision)
+        recorded = watch.recorded_run()
+    parts = split_module(recorded)
+    check_count(model, parts, title)
     rows, width = watch.shape
     return ModuleRecord(
-        title=title, arithmetic=how, compute_capability=capability,
+        title=title, arithmetic=precision, compute_capability=capability,
         batch=_samples(batch), batch_bytes=watch.batch_bytes(batch),
         tokens=rows // _samples(batch),
-        width=width, before=found.before, layers=found.layers, order=found.order,
-        after=found.after, prefix=seen.stack[0].rpartition(".")[0], buffers=_buffers(model),
-        held=found.held, kept=found.kept, frozen=_frozen(model), unused=tuple(seen.unused),
+        width=width, before=parts.before, layers=parts.layers, order=parts.order,
+        after=parts.after, prefix=recorded.stack[0].rpartition(".")[0], buffers=_buffers(model),
+        held=parts.held, kept=parts.kept, frozen=_frozen(model), unused=tuple(recorded.unused),
         biases=watch.biases(),
     )  # fmt: skip
 
 
-def _build_in(build: Build, how: str) -> tuple[Any, Any]:
-    """The model and its batch, both in the dtype of the arithmetic."""
+def _build_in(build: Build, precision: str) -> tuple[Any, Any]:
+    """The model and its batch, in the dtype of the arithmetic."""
     model, batch = build()
     model.train()
-    kind, _, what = how.partition("_")
+    kind, _, what = precision.partition("_")
     dtype = DTYPES.get(kind)
     if dtype is None or what == "autocast":
         return model, batch
@@ -75,8 +78,8 @@ def _build_in(build: Build, how: str) -> tuple[Any, Any]:
     )  # fmt: skip
 
 
-def _autocast(how: str) -> Any:
-    kind, _, cast = how.partition("_")
+def _autocast(precision: str) -> Any:
+    kind, _, cast = precision.partition("_")
     on = cast == "autocast"
     return torch.autocast("cpu", dtype=DTYPES[kind]) if on else nullcontext()
 
@@ -86,8 +89,8 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
 
 
 def _samples(batch: Any) -> int:
-    found = _tensors(batch)
-    return int(found[0].shape[0]) if found and found[0].ndim else 1
+    tensors = _tensors(batch)
+    return int(tensors[0].shape[0]) if tensors and tensors[0].ndim else 1
 
 
 def _buffers(model: Any) -> tuple[tuple[str, tuple[int, ...], int], ...]:
@@ -101,37 +104,37 @@ def _frozen(model: Any) -> tuple[tuple[str, tuple[int, ...], int], ...]:
 
 
 class ModuleWatcher:
-    """Marks where modules and layers begin and end, and where gradients arrive."""
+    """Hooks that mark where modules and layers begin and end, and where gradients arrive."""
 
     def __init__(self, recorder: Recorder, model: Any, stack: list[Any]) -> None:
         self.recorder, self.model, self.stack = recorder, model, stack
         self.names = {id(module): name for name, module in model.named_modules()}
-        self.begun = 0  # tensors that were there before the first forward
+        self.before = 0  # the number of tensors before the first forward
         self.where = BACK
-        self.layer = -1  # the one that began last
+        self.layer = -1  # the layer that began last
         self.inside: list[str] = []
-        self.flows: dict[int, int] = {}  # what comes into each layer, and out of the last
-        self.grads: dict[int, int] = {}  # its gradient
-        self.arrived: dict[str, int] = {}
+        self.flows: dict[int, int] = {}  # layer -> its input; the last is the output of the stack
+        self.grads: dict[int, int] = {}  # the gradient of each flow
+        self.arrived: dict[str, int] = {}  # weight -> its gradient
         self.called: set[str] = set()  # modules whose forward has run
-        self.readers: dict[str, str] = {}  # the module that reads each trained parameter
-        self.shape: tuple[int, int] = (1, 1)
+        self.readers: dict[str, str] = {}  # trained parameter -> the module that reads it
+        self.shape: tuple[int, int] = (1, 1)  # of a flow: rows, width
 
     def mark(self, word: str, name: object = "") -> None:
-        """Something happened."""
+        """Add a mark to the recording."""
         self.recorder.mark(f"{self.where}|{word}|{name}")
 
-    def run(self, batch: Any, where: str, how: str) -> None:
-        """Forward, and backward where there is a graph."""
-        self.begun = self.begun or len(self.recorder.sizes)
+    def run(self, batch: Any, where: str, precision: str) -> None:
+        """Run forward, and backward where there is a graph."""
+        self.before = self.before or len(self.recorder.sizes)
         self.where, self.layer = where, -1
         named = self.model.named_parameters()
         self.readers = {name: self._reader(name) for name, p in named if p.requires_grad}
         self.mark("begin")
-        with _autocast(how):
-            found = self.model(**batch) if isinstance(batch, dict) else self.model(*batch)
-        loss = loss_of(found)
-        del found
+        with _autocast(precision):
+            output = self.model(**batch) if isinstance(batch, dict) else self.model(*batch)
+        loss = loss_of(output)
+        del output
         self.mark("end")
         self.where, last = BACK, len(self.stack) + 1
         self.flows[last] = self._number(loss)
@@ -156,11 +159,11 @@ class ModuleWatcher:
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """Hooks on every module and parameter."""
-        found = torch.nn.modules.module
+        """Install the hooks on every module and parameter."""
+        module_hooks = torch.nn.modules.module
         handles = [
-            found.register_module_forward_pre_hook(self._enter),
-            found.register_module_forward_hook(self._leave),
+            module_hooks.register_module_forward_pre_hook(self._enter),
+            module_hooks.register_module_forward_hook(self._leave),
             *(layer.register_forward_pre_hook(self._flows_in(number), with_kwargs=True)
               for number, layer in enumerate(self.stack)),
             *(p.register_post_accumulate_grad_hook(self._arrives(name))
@@ -206,7 +209,7 @@ class ModuleWatcher:
         return hook
 
     def _boundary(self, number: int, tensor: Any) -> None:
-        """What flows between two layers, and the hook on its gradient."""
+        """Note the tensor that flows between two layers, and hook its gradient."""
         self.flows[number] = self._number(tensor)
         self.shape = (tensor.numel() // tensor.shape[-1], tensor.shape[-1])
         if tensor.requires_grad and torch.is_grad_enabled():
@@ -227,16 +230,16 @@ class ModuleWatcher:
         return hook
 
     def batch_bytes(self, batch: Any) -> int:
-        """Bytes of a batch, but for what flows into the first layer as it is."""
-        apart = [one for one in _tensors(batch) if self._number(one) != self.flows[0]]
-        return sum(block_bytes(one.nbytes) for one in apart)
+        """Bytes of a batch, without a tensor that is itself the first layer's input."""
+        tensors = [one for one in _tensors(batch) if self._number(one) != self.flows[0]]
+        return sum(block_bytes(one.nbytes) for one in tensors)
 
     def biases(self) -> int:
-        """Threads in which a matmul adds a bias."""
+        """The number of threads in which a matmul adds a bias: each has a cuBLASLt workspace."""
         return sum(maker.op == CUBLAS_LT for maker in self.recorder.makers)
 
-    def seen(self) -> RecordedRun:
-        """Everything that was seen."""
+    def recorded_run(self) -> RecordedRun:
+        """The recording, with sums of gradients in place."""
         recorder = self.recorder
         owner = memory_owners(recorder.events, recorder.sums)
         stream = recorder.recorded()
@@ -253,7 +256,7 @@ class ModuleWatcher:
             owned=owned, readers=self.readers,
             unused={name: shape for name, shape in trained.items() if name not in self.arrived},
             work=frozenset(n for n, m in enumerate(recorder.makers) if m.op.endswith("workspace")),
-            outside=frozenset(range(self.begun)),
+            outside=frozenset(range(self.before)),
             handles=frozenset(n for n, m in enumerate(recorder.makers)
                               if m.op in (CUBLAS, CUBLAS_LT)),
             flows=[owner.get(self.flows[n], self.flows[n]) for n in parts],
@@ -270,18 +273,18 @@ def _label(maker: StorageMaker) -> str:
 
 
 def _items(events: list[int], marks: list[tuple[int, str]]) -> list[int | TraceMark]:
-    """Events and marks in the order in which they came."""
-    found: list[int | TraceMark] = []
-    done = 0
+    """Events and marks in the order in which they were recorded."""
+    items: list[int | TraceMark] = []
+    end = 0
     for at, text in marks:
-        found += events[done:at]
-        found.append(TraceMark(*text.split("|", 2)))
-        done = at
-    return [*found, *events[done:]]
+        items += events[end:at]
+        items.append(TraceMark(*text.split("|", 2)))
+        end = at
+    return [*items, *events[end:]]
 
 
-def _first(found: Any) -> Any:
-    for one in tree_iter(found):
+def _first(tensors: Any) -> Any:
+    for one in tree_iter(tensors):
         if isinstance(one, torch.Tensor) and one.is_floating_point():
             return one
     raise InputError(["a layer is given no floating-point tensor; its first one must be what flows "

@@ -1,4 +1,4 @@
-"""What a module must be so that a record of it counts every parameter once."""
+"""Checks that a record of a module counts every parameter once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .module_parts import ModuleParts
 
 
 def check_layers(model: Any, stack: list[Any], title: str) -> None:
-    """Refuse a module without a list of layers, or with one weight under two names."""
+    """Raise for a module without a list of layers, or with a weight that has two names."""
     if not stack:
         raise InputError(
             [
@@ -30,16 +30,16 @@ def check_layers(model: Any, stack: list[Any], title: str) -> None:
             )
 
 
-def check_count(model: Any, found: ModuleParts, title: str) -> None:
-    """Refuse a record whose parameters are not as many as the module trains."""
-    own = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    parts = (found.before, *(found.layers[n] for n in found.order), found.after)
-    counted = sum(prod(shape) for part in parts for _, shape in part.weights)
-    if counted != own:
+def check_count(model: Any, parts: ModuleParts, title: str) -> None:
+    """Raise where the parts have another number of parameters than the module trains."""
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    every_part = (parts.before, *(parts.layers[n] for n in parts.order), parts.after)
+    counted = sum(prod(shape) for part in every_part for _, shape in part.weights)
+    if counted != trained:
         raise InputError(
             [
                 f"{title}: its layers run with {counted:,} parameters and it trains "
-                f"{own:,}; a module that several layers call has no layer to be "
+                f"{trained:,}; a module that several layers call has no layer to be "
                 "counted in; trace it"
             ]
         )

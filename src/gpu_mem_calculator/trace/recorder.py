@@ -1,7 +1,7 @@
-"""Writes down every storage that a torch program makes and frees, and who made it.
+"""Records every storage that a torch program allocates and frees, and what allocated it.
 
-A dispatch mode sees each operation below autograd, on the tensors that really hold memory. A
-storage is alive as long as Python's reference to it, which torch keeps with the storage itself.
+A dispatch mode sees each operation below autograd, on the tensors that own memory. A storage is
+alive as long as its Python object, which torch keeps as long as the storage.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SUM = torch.ops.aten.add.Tensor
 WITH_BIAS = torch.ops.aten.addmm.default
 DEVICE = torch.ops.prim.device.default
 CPU = torch.device("cpu")
-CUBLAS, CUBLAS_LT = "cuBLAS workspace", "cuBLASLt workspace"  # who made a handle's workspace
+CUBLAS, CUBLAS_LT = "cuBLAS workspace", "cuBLASLt workspace"  # the `op` of a handle's workspace
 
 
 class Recorder(TorchDispatchMode):
-    """Records storages on the fake CPU into a stream of allocations and frees."""
+    """Records storages of fake tensors as a stream of allocations and frees."""
 
     def __init__(self, cublas_bytes: int) -> None:
         super().__init__()
@@ -46,17 +46,17 @@ class Recorder(TorchDispatchMode):
         self.makers: list[StorageMaker] = []
         self.marks: list[tuple[int, str]] = []
         self.module = ""
-        self._streams: dict[Any, int] = {}  # the first that a block is made on is the default
+        self._streams: dict[Any, int] = {}  # the first one with a block is the default
         self.empties: list[int] = []
         self.sides = HostStorages()
-        self.ids: dict[int, int] = {}  # storage -> its number, while it is alive
+        self.ids: dict[int, int] = {}  # storage -> number of its block, while it is alive
         self._alive: dict[int, Any] = {}
         self._paused = 0
-        self.sums: dict[int, int] = {}  # a sum of gradients -> the one it was added to
-        self._forward: dict[int, tuple[str, str]] = {}  # autograd's number -> module, line
+        self.sums: dict[int, int] = {}  # a sum of gradients -> its first term
+        self._forward: dict[int, tuple[str, str]] = {}  # autograd's sequence number -> module, line
 
     def recorded(self) -> AllocationStream:
-        """Everything so far, as the allocator sees it."""
+        """The stream so far, as the allocator would see it."""
         events, before = sums_in_place(self.events, self.sums)
         return AllocationStream(
             sizes=self.sizes, events=events, streams=self.streams,
@@ -65,11 +65,11 @@ class Recorder(TorchDispatchMode):
         )  # fmt: skip
 
     def mark(self, name: str) -> None:
-        """The end of a phase."""
+        """End a phase."""
         self.marks.append((len(self.events), name))
 
     def make(self, size: int, op: str) -> int:
-        """A block of memory that is no tensor's; the number it is freed by."""
+        """Allocate a block; returns the number that frees it."""
         number = len(self.sizes)
         self.sizes.append(size)
         self.streams.append(self._stream())
@@ -78,28 +78,28 @@ class Recorder(TorchDispatchMode):
         return number
 
     def _stream(self) -> int:
-        """The stream that torch believes it is on; the CPU's do nothing, but are told apart."""
+        """The number of torch's current CPU stream: it does nothing, but is distinct."""
         return self._streams.setdefault(torch.cpu.current_stream(), len(self._streams))
 
     def free(self, number: int) -> None:
-        """The end of a block."""
+        """Free a block."""
         self.events.append(~number)
 
     def empty_cache(self) -> None:
-        """What is cached and not in use goes back to the driver."""
+        """Record that the allocator returns its unused segments to the driver."""
         self.empties.append(len(self.events))
 
     def alive_bytes(self) -> int:
-        """What all tensors hold now."""
+        """Bytes of all storages that are alive."""
         return sum(self.sizes[number] for number in self.ids.values())
 
     def number_of(self, tensor: torch.Tensor) -> int | None:
-        """The number of a tensor's storage."""
+        """The number of a tensor's block; None where it has none."""
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         return self.ids.get(local.untyped_storage()._cdata)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C.DisableTorchFunction():  # names of devices are a program's: see places.py
+        with torch._C.DisableTorchFunction():  # device names are for programs: see device_names.py
             return self._dispatched(func, types, args, kwargs)
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -114,50 +114,50 @@ class Recorder(TorchDispatchMode):
             return result
         host = self.sides.makes_host(args, kwargs)
         for one, times in shapes.outputs(func, result):
-            self._see(one, func, times, host)
+            self._record_output(one, func, times, host)
         if host:
             return result
         if func is SUM and not torch.is_grad_enabled() and isinstance(args[1], torch.Tensor):
-            self._summed(result, *args[:2])
+            self._note_sum(result, *args[:2])
         elif func in MATMULS:
-            self._handle(func is WITH_BIAS)
+            self._make_handle_workspace(func is WITH_BIAS)
         extra = [self.make(size, f"{func._schema.name} workspace")
                  for size in workspaces(func, args)]  # fmt: skip
         for number in extra:
             self.free(number)
         return result
 
-    def _summed(self, result: torch.Tensor, old: Any, new: Any) -> None:
-        """Remember that two gradients of one tensor were added: see `sums_in_place`.
+    def _note_sum(self, result: torch.Tensor, old: Any, new: Any) -> None:
+        """Note that two gradients of one tensor were added: see `sums_in_place`.
 
-        Not of a view: autograd keeps its base, so that the memory has another owner.
+        Not for a view: autograd keeps its base alive, which owns the memory.
         """
         if not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)):
-            return  # a number and a tensor, in a layer that runs again
+            return  # a number and a tensor, in a layer that is recomputed
         if old.shape == new.shape and old.dtype == new.dtype and not old._is_view():
             total, before = self.number_of(result), self.number_of(old)
             if total is not None and before is not None:
                 self.sums[total] = before
 
-    def _handle(self, bias: bool) -> None:
-        """cuBLAS's workspace: one for each thread and stream, made at its first matmul and kept;
-        cuBLASLt, which adds a bias, has another of 1 MiB.
+    def _make_handle_workspace(self, bias: bool) -> None:
+        """Allocate cuBLAS's workspace at the first matmul of each thread and CUDA stream; it is
+        never freed. cuBLASLt, which adds a bias, has another of 1 MiB.
 
-        Backward has a thread of its own on a GPU (CublasHandlePool.cpp).
+        On a GPU, backward runs in a separate thread (CublasHandlePool.cpp).
         """
         thread = (torch._C._current_autograd_node() is not None, self._stream())
-        wanted = {CUBLAS: self._cublas_bytes}
+        sizes = {CUBLAS: self._cublas_bytes}
         if bias:
-            wanted[CUBLAS_LT] = MIB
-        for name, size in wanted.items():
+            sizes[CUBLAS_LT] = MIB
+        for name, size in sizes.items():
             if (name, *thread) not in self._handles:
                 self._handles.add((name, *thread))
                 self.make(size, name)
 
     def _scalar(self, tensor: torch.Tensor) -> Any:
-        """What `.item()` gives where there are no numbers: every check passes.
+        """The result of `.item()` on a fake tensor, so that every check passes.
 
-        `all` and `==` are true and all else false, so that a model takes the way it takes with full
+        `all` and `==` are true and other booleans false: a model then takes the branch for full
         sequences and finite numbers.
         """
         number = self.number_of(tensor)
@@ -167,7 +167,7 @@ class Recorder(TorchDispatchMode):
             return op.endswith(("all", "eq"))
         return 1.0 if tensor.dtype.is_floating_point else 1
 
-    def _see(self, tensor: torch.Tensor, func: Any, times: int, host: bool) -> None:
+    def _record_output(self, tensor: torch.Tensor, func: Any, times: int, host: bool) -> None:
         if getattr(tensor, "fake_device", CPU) != CPU:
             return
         storage = tensor.untyped_storage()
@@ -176,15 +176,15 @@ class Recorder(TorchDispatchMode):
             return
         if host:
             self.sides.host[key] = func._schema.name
-            self._alive[key] = weakref.ref(storage, partial(self._gone, key))
+            self._alive[key] = weakref.ref(storage, partial(self._freed, key))
             return
         size = storage.nbytes() * times
         if size == 0:
             return
-        self._alive[key] = weakref.ref(storage, partial(self._gone, key))
+        self._alive[key] = weakref.ref(storage, partial(self._freed, key))
         self.ids[key] = self.make(size, func._schema.name)
 
-    def _gone(self, key: int, _: Any) -> None:
+    def _freed(self, key: int, _: Any) -> None:
         self._alive.pop(key, None)
         self.sides.host.pop(key, None)
         number = self.ids.pop(key, None)
@@ -197,11 +197,11 @@ class Recorder(TorchDispatchMode):
         if node is None:
             self._forward[torch.autograd._get_sequence_nr() - 1] = (self.module, where)
             return StorageMaker(op, self.module, where, False, comm)
-        module, made = self._forward.get(node._sequence_nr(), (self.module, where))
-        return StorageMaker(op, module, made, True, comm)
+        module, forward_line = self._forward.get(node._sequence_nr(), (self.module, where))
+        return StorageMaker(op, module, forward_line, True, comm)
 
     def resized(self, storage: Any, new: int, resize: Callable[[Any, int], Any]) -> Any:
-        """`storage.resize_`, which FSDP2 frees and fills its buffers with."""
+        """Record `storage.resize_`, by which FSDP2 frees and allocates its buffers."""
         key, old = storage._cdata, storage.nbytes()
         result = resize(storage, new)
         if key in self._alive and new != old:
@@ -213,7 +213,7 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record what runs inside."""
+        """Record the operations that run inside."""
         resize = torch.UntypedStorage.resize_
         propagate = {
             name: getattr(ShardingPropagator, name) for name in dir(ShardingPropagator)
@@ -244,38 +244,38 @@ class Recorder(TorchDispatchMode):
 
 
 def sums_in_place(events: list[int], sums: dict[int, int]) -> tuple[list[int], list[int]]:
-    """The events with sums of gradients written over their first term, and how many of them are
-    left before each of the old ones.
+    """The events with sums of gradients written into their first term; and for each old position,
+    the number of new events before it.
 
     csrc/autograd/input_buffer.cpp adds in place where it holds the last reference, but never to
-    a tensor that looks like a subclass, as fake ones do: where the first term is freed as soon as
-    the sum is made, the sum takes its memory.
+    a tensor that looks like a subclass, as fake ones do. So where the first term is freed directly
+    after the sum was allocated, the sum takes the term's memory.
     """
     owner = memory_owners(events, sums)
-    given = {sums[total] for total in owner}  # terms that gave their memory away
-    found: list[int] = []
+    taken = {sums[total] for total in owner}  # terms whose memory a sum took
+    kept: list[int] = []
     before: list[int] = [0]
     for event in events:
         if event >= 0 and event not in owner:
-            found.append(event)
-        elif event < 0 and ~event not in given:
-            found.append(~owner.get(~event, ~event))
-        before.append(len(found))
-    return found, before
+            kept.append(event)
+        elif event < 0 and ~event not in taken:
+            kept.append(~owner.get(~event, ~event))
+        before.append(len(kept))
+    return kept, before
 
 
 def memory_owners(events: list[int], sums: dict[int, int]) -> dict[int, int]:
-    """Sums that are written over a term, and whose memory they have."""
-    found: dict[int, int] = {}
+    """Sums that are written into a term -> the tensor whose memory they have."""
+    owner_of: dict[int, int] = {}
     for index, event in enumerate(events):
         term = sums.get(event, -1)
         if term >= 0 and _freed_next(events, index, term):
-            found[event] = found.get(term, term)
-    return found
+            owner_of[event] = owner_of.get(term, term)
+    return owner_of
 
 
 def _freed_next(events: list[int], index: int, number: int) -> bool:
-    """Whether a block is freed before another is made."""
+    """Whether a block is freed before the next allocation."""
     for event in islice(events, index + 1, None):
         if event >= 0:
             return False

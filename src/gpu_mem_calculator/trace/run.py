@@ -30,21 +30,21 @@ from .coverage import check_covered
 from .cuda import as_on_cuda
 from .huggingface import as_if_real, generating, quiet
 from .ledger import ledger_of
-from .memory_kinds import KindWatcher, kinds
+from .memory_kinds import KindWatcher, block_kinds
 from .modules import convertible
 from .recorder import Recorder, StorageMaker
 
-STARTS = ("model", "init", "load")  # what ends when a run begins
-STEPS = 3  # optimizer state is there from the second on, and the allocator settles in the third
+STARTS = ("model", "init", "load")  # the phases of start-up
+STEPS = 3  # the optimizer's state exists from the second on; the allocator is steady in the third
 
 
 class RunTrace(Struct, frozen=True, kw_only=True):
-    """What a run does to memory on one rank: the four numbers, and everything behind them."""
+    """The trace of a run on one rank: its four figures in bytes, the stream and the ledger."""
 
     resolved: ResolvedRun
     stream: AllocationStream
-    makers: list[StorageMaker]  # who made each tensor of the stream
-    kinds: list[str]  # and what it is for
+    makers: list[StorageMaker]  # what allocated each tensor of the stream
+    kinds: list[str]  # the kind of memory of each
     footprint: Footprint
     ledger: Ledger
     allocated_bytes: int
@@ -57,7 +57,7 @@ class RunTrace(Struct, frozen=True, kw_only=True):
 
     @property
     def phases(self) -> dict[str, ReplayPhase]:
-        """Peak, remainder and reserved of each phase."""
+        """Peak, remaining and reserved bytes of each phase."""
         return self.footprint.phases
 
 
@@ -70,9 +70,9 @@ def trace(
     allocator: AllocatorSettings | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> RunTrace:
-    """Trace a run file; `build` makes the user's own model and batch instead of the file's.
+    """Trace a run file; `build` makes the user's model and batch instead of the file's.
 
-    `progress` hears the name of each phase as it ends.
+    `progress` gets the name of each phase as it ends.
     """
     file = read(source)
     resolved = resolve(file)
@@ -90,17 +90,17 @@ def trace(
     with simulated_gpu(resolved, kernels), watch.modules(), recorder.recording(), engine:
         _serve(job) if file.inference is not None else run(job)
     if file.inference is not None:
-        recorder.sums.clear()  # sums of gradients, of which there are none
+        recorder.sums.clear()  # they are not sums of gradients: there are none
     return _result(resolved, watch, kernels, allocator or resolved.allocator)
 
 
 def device_of(resolved: ResolvedRun) -> str:
-    """What a traced program calls its GPU: DeepSpeed tells it from the host by name."""
+    """The name of the GPU in a traced program; DeepSpeed distinguishes it from the host by name."""
     return "cuda" if resolved.engine.name == "deepspeed" else "cpu"
 
 
 def _engine(resolved: ResolvedRun, recorder: Recorder) -> AbstractContextManager[None]:
-    """What an engine needs beside torch."""
+    """The context that an engine needs besides torch's."""
     if resolved.engine.name != "deepspeed":
         return nullcontext()
     from .deepspeed import as_on_gpu
@@ -109,7 +109,7 @@ def _engine(resolved: ResolvedRun, recorder: Recorder) -> AbstractContextManager
 
 
 def _serve(job: Job) -> None:
-    """Inference, as transformers runs it."""
+    """Run inference with transformers."""
     config = job.resolved.model.config
     if config is None:
         raise InputError([NO_PROGRAM])
@@ -118,15 +118,15 @@ def _serve(job: Job) -> None:
 
 @contextmanager
 def simulated_gpu(resolved: ResolvedRun, kernels: AttentionKernels) -> Iterator[None]:
-    """Everything that makes torch on a CPU behave as on a GPU, and nothing of it left behind."""
+    """Make torch on a CPU behave as on the run's GPU; every change is undone at the end."""
     with ExitStack() as stack:
-        for one in (
+        for context in (
             quiet(), FakeTensorMode(allow_non_fake_inputs=True), as_if_real(), convertible(),
             *([] if resolved.run.new_tokens is None else [generating()]),
             as_on_cuda(resolved.run.compute_capability, kernels),
             torch.autograd.set_multithreading_enabled(False),
         ):  # fmt: skip
-            stack.enter_context(one)
+            stack.enter_context(context)
         try:
             yield
         finally:
@@ -149,16 +149,15 @@ def _result(
 ) -> RunTrace:
     stream = watch.recorder.recorded()
     footprint = replay(stream, allocator)
-    made = _phase_of(watch.recorder)
-    found = kinds(watch, made)
+    kinds = block_kinds(watch, _phase_of(watch.recorder))
     loaded = [name for name in STARTS if name in footprint.phases]
     steps = {name: phase for name, phase in footprint.phases.items() if name not in loaded}
     peak = max(steps, key=lambda name: steps[name].peak_bytes)
     outside = sum(size for _, size, _ in resolved.outside_torch)
     return RunTrace(
-        resolved=resolved, stream=stream, makers=watch.recorder.makers, kinds=found,
+        resolved=resolved, stream=stream, makers=watch.recorder.makers, kinds=kinds,
         footprint=footprint,
-        ledger=ledger_of(stream, watch.recorder.makers, found, footprint),
+        ledger=ledger_of(stream, watch.recorder.makers, kinds, footprint),
         allocated_bytes=steps[peak].peak_bytes,
         startup_bytes=max(footprint.phases[name].peak_bytes for name in loaded),
         reserved_bytes=footprint.reserved_bytes,
@@ -170,10 +169,10 @@ def _result(
 
 
 def _phase_of(recorder: Recorder) -> Callable[[int], str]:
-    """In which phase a block was made."""
+    """A function from a block's number to the phase that allocated it."""
     from bisect import bisect_right
 
-    born = {event: at for at, event in enumerate(recorder.events) if event >= 0}
+    allocated_at = {event: at for at, event in enumerate(recorder.events) if event >= 0}
     ends = [at for at, _ in recorder.marks]
     names = [name for _, name in recorder.marks]
-    return lambda number: names[min(bisect_right(ends, born[number]), len(names) - 1)]
+    return lambda number: names[min(bisect_right(ends, allocated_at[number]), len(names) - 1)]

@@ -1,4 +1,4 @@
-"""A traced run as PyTorch's own memory snapshot, for its memory viewer.
+"""A traced run as PyTorch's memory snapshot, for its memory viewer.
 
 The dictionary is the one that torch.cuda.memory._snapshot() documents and _dump_snapshot() pickles.
 The events and addresses come from the replay of the allocator; nothing has run on a GPU.
@@ -20,7 +20,7 @@ from ..replay.rounding import ROUND_LARGE, UNIT
 from ..replay.stream import AllocationStream
 
 BASE = 0x7000_0000_0000
-"""Where the addresses of a process lie that CUDA gives memory to."""
+"""The range of addresses that CUDA gives to a process begins about here."""
 PROTOCOL = 4
 """The viewer reads pickles of protocol 2 to 4."""
 PAGE = ROUND_LARGE * UNIT
@@ -29,7 +29,7 @@ Frames = list[Entry]
 
 
 class BlockMaker(Protocol):
-    """Who made a block: what a recorder's Maker says."""
+    """What allocated a block: the fields of a `StorageMaker`."""
 
     @property
     def op(self) -> str: ...  # noqa: D102
@@ -47,7 +47,7 @@ def write_snapshot(
     makers: Sequence[BlockMaker],
     settings: AllocatorSettings | None = None,
 ) -> None:
-    """Write the snapshot that torch would have after this run."""
+    """Write the snapshot that torch would have after this run to a file."""
     data = snapshot(stream, makers, settings)
     write_file(file, pickle.dumps(data, protocol=PROTOCOL), "--snapshot")
 
@@ -57,7 +57,7 @@ def snapshot(
     makers: Sequence[BlockMaker],
     settings: AllocatorSettings | None = None,
 ) -> dict[str, Any]:
-    """The snapshot as torch.cuda.memory._snapshot() gives it: every event, and how it ended."""
+    """What torch.cuda.memory._snapshot() returns: every event, and the segments at the end."""
     settings = settings or AllocatorSettings()
     history = AllocatorHistory(stream, makers, settings)
     history.play()
@@ -70,7 +70,7 @@ def snapshot(
 
 
 def _settings(settings: AllocatorSettings) -> Entry:
-    """The allocator's settings under torch's names."""
+    """The allocator's settings by torch's names."""
     return {
         "max_split_size": -1 if settings.max_split_bytes is None else settings.max_split_bytes,
         "garbage_collection_threshold": settings.garbage_collection_threshold,
@@ -83,17 +83,17 @@ def _settings(settings: AllocatorSettings) -> Entry:
 
 
 def frames(maker: BlockMaker) -> Frames:
-    """Where a block was made: the operation at its line, then the module around it."""
+    """The stack frames of an allocation: the operation at its line, then its module."""
     file, _, number = maker.line.rpartition(":")
     name = f"{maker.op} (backward)" if maker.backward else maker.op
-    found = [{"filename": file or "torch", "line": int(number or 0), "name": name}]
+    stack = [{"filename": file or "torch", "line": int(number or 0), "name": name}]
     if maker.module:
-        found.append({"filename": "module", "line": 0, "name": maker.module})
-    return found
+        stack.append({"filename": "module", "line": 0, "name": maker.module})
+    return stack
 
 
 class AllocatorHistory:
-    """Plays a stream event by event and writes down what the allocator did."""
+    """Replays a stream event by event and records what the allocator did."""
 
     def __init__(
         self, stream: AllocationStream, makers: Sequence[BlockMaker], settings: AllocatorSettings
@@ -106,113 +106,113 @@ class AllocatorHistory:
         self.ids = sorted(set(stream.streams)) or [0]
         self.events: list[Entry] = []
         self.annotations: list[Entry] = []
-        self.starts: list[int] = []  # where segments start, in the replay's addresses
-        self.homes: dict[int, int] = {}  # a segment's start -> its pool
-        self.sizes: dict[int, int] = {}  # and its units
-        self.alive: dict[int, Frames] = {}  # tensors, with where they were made
+        self.starts: list[int] = []  # the start of each segment, in the replay's addresses
+        self.pools: dict[int, int] = {}  # segment -> its pool
+        self.sizes: dict[int, int] = {}  # segment -> its units
+        self.alive: dict[int, Frames] = {}  # tensor -> the frames of its allocation
         self._frames: dict[Any, Frames] = {}
 
     def play(self) -> None:
-        """Every event of the stream, and a note at the end of each phase."""
-        marks, begun = list(self.stream.marks), 0
+        """Replay every event of the stream, and annotate the phases."""
+        marks, start = list(self.stream.marks), 0
         for index, event in enumerate(self.stream.events):
-            kept = set(self.cache.kept)
+            pending = set(self.cache.kept)
             number = event if event >= 0 else ~event
             self.player.advance(index + 1)
             if self.stream.sizes[number]:
                 self._event(event, number)
-            for other in kept - self.cache.kept:
+            for other in pending - self.cache.kept:
                 self._note("free_completed", other)
             while marks and marks[0][0] <= index + 1:
                 _, name = marks.pop(0)
-                self._phase(name, begun)
-                begun = len(self.events)
+                self._phase(name, start)
+                start = len(self.events)
 
     def _event(self, event: int, number: int) -> None:
         if event >= 0:
-            self._made(number)
+            self._allocated(number)
             return
         self._note("free_requested", number)
         if number not in self.cache.kept:
             self._note("free_completed", number)
         del self.alive[number]
 
-    def _made(self, number: int) -> None:
+    def _allocated(self, number: int) -> None:
         maker = self.makers[number]
         key = (maker.op, maker.module, maker.line, maker.backward)
-        found = self._frames.setdefault(key, frames(maker))
-        self.alive[number] = found
-        home = self.plan.pool_of[number]
+        stack = self._frames.setdefault(key, frames(maker))
+        self.alive[number] = stack
+        pool = self.plan.pool_of[number]
         start = self.cache.tensors[number] & ADDRESS
         if self.expandable:
-            self._mapped(home, found)
-        elif start in self.cache.segments and start not in self.homes:
-            self._segment(home, start, self.cache.segments[start])
-            self._add("segment_alloc", start, self.sizes[start] * UNIT, home, found)
+            self._record_growth(pool, stack)
+        elif start in self.cache.segments and start not in self.pools:
+            self._segment(pool, start, self.cache.segments[start])
+            self._add("segment_alloc", start, self.sizes[start] * UNIT, pool, stack)
         self._note("alloc", number)
 
-    def _mapped(self, home: int, found: Frames) -> None:
-        """What a pool's segment, which begins at a multiple of twice SPAN, has grown by."""
-        end = self.cache.gaps[home][0]
+    def _record_growth(self, pool: int, stack: Frames) -> None:
+        """Record by how much a pool's segment grew; it begins at a multiple of twice SPAN."""
+        end = self.cache.gaps[pool][0]
         start = end - end % (2 * SPAN)
         before = self.sizes.get(start, 0)
         if end - start > before:
-            self._segment(home, start, end - start)
-            self._add("segment_map", start + before, (end - start - before) * UNIT, home, found)
+            self._segment(pool, start, end - start)
+            self._add("segment_map", start + before, (end - start - before) * UNIT, pool, stack)
 
-    def _segment(self, home: int, start: int, units: int) -> None:
-        if start not in self.homes:
+    def _segment(self, pool: int, start: int, units: int) -> None:
+        if start not in self.pools:
             insort(self.starts, start)
-        self.homes[start], self.sizes[start] = home, units
+        self.pools[start], self.sizes[start] = pool, units
 
     def _note(self, action: str, number: int) -> None:
-        """An event of one tensor; torch writes the size that was asked for."""
-        found = self._frames[self._key(number)]
-        start, home = self.cache.tensors[number] & ADDRESS, self.plan.pool_of[number]
-        self._add(action, start, self.stream.sizes[number], home, found)
+        """Record an event of one tensor; torch records the requested size."""
+        stack = self._frames[self._key(number)]
+        start, pool = self.cache.tensors[number] & ADDRESS, self.plan.pool_of[number]
+        self._add(action, start, self.stream.sizes[number], pool, stack)
 
     def _key(self, number: int) -> Any:
         maker = self.makers[number]
         return maker.op, maker.module, maker.line, maker.backward
 
-    def _add(self, action: str, start: int, size: int, home: int, found: Frames) -> None:
+    def _add(self, action: str, start: int, size: int, pool: int, stack: Frames) -> None:
         self.events.append({
             "action": action, "addr": self.address(start), "size": size,
-            "stream": self.ids[home // 2], "time_us": len(self.events), "frames": found,
+            "stream": self.ids[pool // 2], "time_us": len(self.events), "frames": stack,
         })  # fmt: skip
 
-    def _phase(self, name: str, begun: int) -> None:
-        for stage, when in (("START", begun), ("END", len(self.events))):
+    def _phase(self, name: str, start: int) -> None:
+        for stage, when in (("START", start), ("END", len(self.events))):
             self.annotations.append({"stage": stage, "name": name, "time_us": when, "device": 0})
 
     def address(self, start: int) -> int:
-        """A replay's address in bytes: segments of cudaMalloc lie on pages of 2 MiB."""
+        """A replay's address in bytes; segments of cudaMalloc begin at multiples of 2 MiB."""
         if self.expandable:
             return BASE + start * UNIT
         segment = self.starts[bisect_right(self.starts, start) - 1]
         return BASE + segment // SPREAD * PAGE + (start - segment) * UNIT
 
     def segments(self) -> list[Entry]:
-        """Every segment as the run leaves it, with its blocks."""
+        """Every segment at the end of the run, with its blocks."""
         blocks: dict[int, list[Entry]] = {start: [] for start in self.starts}
         everything: list[tuple[int, int, str, Frames]]
         free = [(block, 0, "inactive", list[Entry]()) for block in self.cache.starts.values()]
-        used = [(self.cache.tensors[number], self.stream.sizes[number], "active_allocated", where)
-                for number, where in self.alive.items()]  # fmt: skip
-        kept = [(self.cache.tensors[number], self.stream.sizes[number], "active_pending_free",
+        used = [(self.cache.tensors[number], self.stream.sizes[number], "active_allocated", stack)
+                for number, stack in self.alive.items()]  # fmt: skip
+        pending = [(self.cache.tensors[number], self.stream.sizes[number], "active_pending_free",
                  self._frames[self._key(number)]) for number in self.cache.kept]  # fmt: skip
-        everything = [*free, *used, *kept]
-        for block, asked, state, where in sorted(everything, key=lambda one: one[0] & ADDRESS):
+        everything = [*free, *used, *pending]
+        for block, requested, state, stack in sorted(everything, key=lambda one: one[0] & ADDRESS):
             start = block & ADDRESS
             segment = self.starts[bisect_right(self.starts, start) - 1]
             blocks[segment].append({
                 "address": self.address(start), "size": (block >> SHIFT) * UNIT,
-                "requested_size": asked, "state": state, "frames": where,
+                "requested_size": requested, "state": state, "frames": stack,
             })  # fmt: skip
-        return [self._whole(start, inside) for start, inside in blocks.items()]
+        return [self._segment_entry(start, inside) for start, inside in blocks.items()]
 
-    def _whole(self, start: int, blocks: list[Entry]) -> Entry:
-        home = self.homes[start]
+    def _segment_entry(self, start: int, blocks: list[Entry]) -> Entry:
+        pool = self.pools[start]
         active = [block for block in blocks if block["state"] != "inactive"]
         used = [block for block in active if block["state"] == "active_allocated"]
         return {
@@ -220,7 +220,7 @@ class AllocatorHistory:
             "allocated_size": sum(block["size"] for block in used),
             "active_size": sum(block["size"] for block in active),
             "requested_size": sum(block["requested_size"] for block in active),
-            "stream": self.ids[home // 2], "segment_type": "small" if home % 2 else "large",
+            "stream": self.ids[pool // 2], "segment_type": "small" if pool % 2 else "large",
             "segment_pool_id": (0, 0), "is_expandable": self.expandable, "frames": [],
             "blocks": blocks,
         }  # fmt: skip

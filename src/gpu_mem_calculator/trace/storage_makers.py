@@ -1,4 +1,4 @@
-"""Who made a storage, and the line of code that says it best."""
+"""The operation, module and line of code that allocated a storage."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ PLUMBING = tuple(
         "utils/",
     )
 )
-# In the place of torch's linear layers, and around any function
+# DeepSpeed's replacement of torch's linear layers, and its decorator of any function
 AROUND = ("deepspeed/runtime/zero/linear.py", "deepspeed/utils/nvtx.py")
 COMM_FILES = (f"{TORCH}distributed/", f"{TORCH}nn/parallel/")
 
 
 class StorageMaker(NamedTuple):
-    """Who made a storage: the operation, the module it ran in, the nearest line outside torch,
-    whether backward was at work, and whether torch.distributed was.
+    """What allocated a storage.
+
+    - `op`, `module`: the operation, and the module it ran in
+    - `line`: the nearest file:line outside torch
+    - `backward`: backward was running
+    - `comm`: torch.distributed called the operation
     """
 
     op: str
@@ -40,8 +44,8 @@ class StorageMaker(NamedTuple):
 
 
 def calling_line() -> tuple[str, bool]:
-    """The nearest line of the model's own code, as file:line; where there is none, the nearest of
-    torch that says something. And whether torch.distributed called.
+    """The nearest line of the model's code, as file:line; without one, the nearest of torch outside
+    `PLUMBING`. And whether torch.distributed called.
     """
     frame, comm, inside = sys._getframe(2), False, ""
     while frame is not None:

@@ -1,6 +1,6 @@
-"""Memory that CUDA kernels take for themselves while they run, which no fake tensor shows.
+"""Workspaces: memory that CUDA kernels allocate while they run, which fake tensors do not show.
 
-Measured on an H200 with torch 2.11.0+cu130, and given by the same expression at every size tried.
+Measured on an H200 with torch 2.11.0+cu130; the same expression holds at every size tried.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Find = Callable[..., Iterator[int]]
 
 
 def workspaces(func: Any, args: Any) -> Iterator[int]:
-    """Bytes that an operation holds beside its inputs and outputs, one figure a block."""
+    """Bytes that an operation holds besides its inputs and outputs, one figure for each block."""
     find = TABLE.get(func)
     if find is not None:
         yield from (int(size) for size in find(*args) if size)
@@ -31,14 +31,14 @@ def _heads(q: Any) -> tuple[int, int, int, int]:
 
 
 def cudnn_backward(grad: Any, q: Any, k: Any, v: Any, *rest: Any) -> Iterator[int]:
-    """An fp32 dq with a row sum and 256 bytes; dk and dv for every query head where grouped."""
+    """An fp32 dq with a row sum, and 256 bytes; if grouped, dk and dv of every query head."""
     batch, heads, seq, size = _heads(q)
     spread = 2 * q.numel() * q.element_size() if k.shape[1] != heads else 0
     yield batch * heads * seq * (4 * size + 4) + 256 + spread
 
 
 def flash_backward(grad: Any, q: Any, k: Any, v: Any, *rest: Any) -> Iterator[int]:
-    """flash_api.cpp mha_bwd: an fp32 dq, a row sum; dk and dv for every head where grouped."""
+    """flash_api.cpp mha_bwd: an fp32 dq and a row sum; if grouped, dk and dv of every head."""
     batch, heads, seq, size = _heads(q)
     rows = batch * round_up(seq, 128) * heads
     yield rows * 4
@@ -49,7 +49,7 @@ def flash_backward(grad: Any, q: Any, k: Any, v: Any, *rest: Any) -> Iterator[in
 
 
 def efficient_backward(grad: Any, q: Any, k: Any, v: Any, *rest: Any) -> Iterator[int]:
-    """attention_backward.cu: one fp32 number a row; in fp32 from grad · out, twice."""
+    """attention_backward.cu: one fp32 number for each row; in fp32 two, and grad · out."""
     batch, heads, seq, _ = _heads(q)
     rows = batch * round_up(seq, 32) * heads
     yield rows * 4
@@ -59,36 +59,36 @@ def efficient_backward(grad: Any, q: Any, k: Any, v: Any, *rest: Any) -> Iterato
 
 
 def row_sums(x: Any, dims: Any = None, *rest: Any) -> Iterator[int]:
-    """Partial sums that blocks of one reduction share."""
+    """Partial sums of the thread blocks of a reduction over rows."""
     if dims is None or x.ndim < 2:
         return
-    kept = [i for i in range(x.ndim) if i not in {d % x.ndim for d in dims}]
-    if kept == [x.ndim - 1]:
+    remaining = [i for i in range(x.ndim) if i not in {d % x.ndim for d in dims}]
+    if remaining == [x.ndim - 1]:
         columns = x.shape[-1]
         yield int(row_sum_workspace(x.numel() // columns, columns))
 
 
 def softmax_backward(grad: Any, output: Any, *rest: Any) -> Iterator[int]:
-    """SoftMax.cu softmax_backward_cuda_out: grad × output first, in a tensor of its own."""
+    """SoftMax.cu softmax_backward_cuda_out: a tensor for grad × output."""
     yield grad.numel() * grad.element_size()
 
 
 def foreach_norm(tensors: Any, *rest: Any) -> Iterator[int]:
-    """ForeachReduceOp.cu: an fp32 partial norm for every chunk that the longest tensor has."""
+    """ForeachReduceOp.cu: for each tensor, an fp32 partial norm for every chunk of the longest."""
     longest = max(one.numel() for one in tensors)
     yield 4 * len(tensors) * ceil_div(longest, NORM_CHUNK)
 
 
 def safe_softmax(scores: Any, *rest: Any) -> Iterator[int]:
-    """attention.cpp _safe_softmax: a boolean map of what is minus infinity."""
+    """attention.cpp _safe_softmax: a boolean mask of the scores that are minus infinity."""
     yield scores.numel()
 
 
 def embedding_backward(
     grad: Any, indices: Any, num_weights: int, padding: int, scale: bool
 ) -> Iterator[int]:
-    """Embedding.cu: from 3,073 indices on they are sorted, and each run of equal ones is summed in
-    fp32 partial rows of at most 10 (EmbeddingBackwardKernel.cu).
+    """Embedding.cu: from 3,073 indices on, they are sorted, and each run of equal indices is summed
+    in fp32 partial rows of at most 10 (EmbeddingBackwardKernel.cu).
     """
     count = indices.numel()
     if count <= 3072 and not scale:

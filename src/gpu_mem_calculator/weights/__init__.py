@@ -1,4 +1,4 @@
-"""How a model's weights are stored: by name, by the checkpoint's own config, as GGUF."""
+"""How a model's weights are stored: by format name, by `quantization_config`, or as GGUF."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["FormatError", "WeightFormat", "scheme"]
 
 
 def scheme(name: str, config: Mapping[str, Any] | None = None, family: str = "") -> WeightFormat:
-    """The format that a name means for a model; `none` is the checkpoint's own.
+    """The weight format of a model; `none` means the checkpoint's.
 
-    A `quantization_config` wins for the details, and a name that contradicts it is refused.
+    A `quantization_config` decides the details; a name that contradicts it raises `FormatError`.
     """
     if name not in RECIPES:
         gguf = ("is a type of GGUF files; use it with engine 'llamacpp', or"
                 if file_type(name) else "is not a known format;")  # fmt: skip
         raise FormatError(f"inference.quantization={name!r} {gguf} use one of {', '.join(RECIPES)}")
     if config:
-        found = config_scheme(config)
-        if name not in ("none", found.name, *ALSO.get(found.name, ())):
+        stored = config_scheme(config)
+        if name not in ("none", stored.name, *ALSO.get(stored.name, ())):
             raise FormatError(
                 f"inference.quantization={name!r}, but the model's own quantization_config says "
-                f"{found.name!r}; leave it out or use {found.name!r}"
+                f"{stored.name!r}; leave it out or use {stored.name!r}"
             )
-        return found
+        return stored
     if name == "fp8" and family in BLOCKED:
         return replace(RECIPES[name], pack=FP8_BLOCK, title="FP8, a scale for 128 x 128")
     return RECIPES[name]

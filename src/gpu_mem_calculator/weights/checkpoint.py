@@ -1,7 +1,7 @@
-"""A rank's weights from the tensors of a checkpoint: bytes as they are stored, cut as the model is.
+"""A rank's weights from the tensors of a checkpoint: bytes as stored, sharded as the model is.
 
-A checkpoint has names of its own (each expert by itself, scales beside their weights), so tensors
-are gathered by layer and by what they are; a rank has of each group its share of the elements.
+A checkpoint's names differ from the model's (one tensor per expert, scales next to weights), so
+tensors are summed by layer and kind; a rank has its share of the elements of each group.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..run.run import StoredTensor
 from .shards import TOWER, ServerShard, ShardedParameter, held
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|blk)\.(\d+)\.")
-Group = tuple[int, str]  # layer (-1 beside the stack), and what is in it
+Group = tuple[int, str]  # layer (-1: outside the layers), and kind
 OUTSIDE_LAYERS, EXPERTS, DENSE = -1, "experts", "dense"
 LEFT_OUT = ("rotary_emb", "rope_freqs", "inv_freq", "masked_bias")
 TOWER_WORDS = (
@@ -26,70 +26,70 @@ TOWER_WORDS = (
     "mm_projector",
     "multi_modal_projector",
     "audio",
-)  # in towers' names
+)  # in names of vision and audio towers
 
 
 def group(name: str, num_layers: int) -> Group | None:
-    """Where a stored tensor belongs; None for what a rank does not hold.
+    """The group of a stored tensor; None if a rank does not load it.
 
-    Layers behind the last are for predicting several tokens.
+    Layers after the last are for multi-token prediction.
     """
     if any(word in name for word in LEFT_OUT):
         return None
     if any(word in name for word in TOWER_WORDS):
         return OUTSIDE_LAYERS, TOWER
-    found = LAYER.search(name)
-    if found is None:
+    match = LAYER.search(name)
+    if match is None:
         lower = name.lower()
         if "embed" in lower or "embd" in lower or "wte" in lower:
             return OUTSIDE_LAYERS, "embedding"
         is_head = "head" in lower or lower.startswith("output.")
         return OUTSIDE_LAYERS, "head" if is_head else "rest"
-    layer = int(found[1])
+    layer = int(match[1])
     if layer >= num_layers:
         return None
-    spread = ".experts." in name or "_exps." in name
-    return layer, EXPERTS if spread else DENSE
+    is_expert = ".experts." in name or "_exps." in name
+    return layer, EXPERTS if is_expert else DENSE
 
 
-def _group_of(one: ShardedParameter) -> Group:
-    if one.layer >= 0:
-        return one.layer, EXPERTS if one.role == "expert" else DENSE
-    if one.part == TOWER:
+def _group_of(parameter: ShardedParameter) -> Group:
+    if parameter.layer >= 0:
+        return parameter.layer, EXPERTS if parameter.role == "expert" else DENSE
+    if parameter.part == TOWER:
         return OUTSIDE_LAYERS, TOWER
-    return OUTSIDE_LAYERS, one.role if one.role in ("embedding", "head") else "rest"
+    return OUTSIDE_LAYERS, parameter.role if parameter.role in ("embedding", "head") else "rest"
 
 
 def _elements_by_group(parameters: Iterable[ShardedParameter]) -> dict[Group, int]:
     sizes: dict[Group, int] = defaultdict(int)
-    for one in parameters:
-        sizes[_group_of(one)] += prod(one.shape)
+    for parameter in parameters:
+        sizes[_group_of(parameter)] += prod(parameter.shape)
     return sizes
 
 
 @remembered(8, always=True)
 def stored_groups(stored: tuple[StoredTensor, ...], num_layers: int, bits: int) -> dict[Group, int]:
-    """Bytes of a checkpoint by group, plain weights in so many bits."""
+    """Bytes of a checkpoint by group; unquantized weights count `bits` per element."""
     sizes: dict[Group, int] = defaultdict(int)
     for name, num_bytes, elements in stored:
-        where = group(name, num_layers)
-        if where is not None:
-            sizes[where] += elements * bits // 8 if elements else num_bytes
+        key = group(name, num_layers)
+        if key is not None:
+            sizes[key] += elements * bits // 8 if elements else num_bytes
     return dict(sizes)
 
 
 def stored_bytes(
     stored: tuple[StoredTensor, ...], arch: Arch, shard: ServerShard, bits: int
 ) -> dict[Group, int]:
-    """What a rank has of each group of a checkpoint."""
-    found = stored_groups(stored, len(arch.layers), bits)
-    whole = _elements_by_group(held(arch, ServerShard(places=range(len(arch.layers)))))
-    own = _elements_by_group(held(arch, shard))
+    """Bytes of each group of a checkpoint on one rank."""
+    checkpoint = stored_groups(stored, len(arch.layers), bits)
+    model_elements = _elements_by_group(held(arch, ServerShard(places=range(len(arch.layers)))))
+    rank_elements = _elements_by_group(held(arch, shard))
     sizes = {}
-    for where, elements in own.items():
-        kept = where
-        if where not in found and where[1] == "head":  # tied: the embedding serves for both
-            kept = (OUTSIDE_LAYERS, "embedding")
-        if found.get(kept) and whole.get(kept):
-            sizes[where] = found[kept] * elements // whole[kept]
+    for key, elements in rank_elements.items():
+        stored_key = key
+        if key not in checkpoint and key[1] == "head":  # tied: the embedding is stored once
+            stored_key = (OUTSIDE_LAYERS, "embedding")
+        if checkpoint.get(stored_key) and model_elements.get(stored_key):
+            sizes[key] = checkpoint[stored_key] * elements // model_elements[stored_key]
     return sizes

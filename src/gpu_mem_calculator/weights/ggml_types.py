@@ -1,4 +1,4 @@
-"""ggml's types: elements in a block, and bytes of a block.
+"""ggml's types: elements and bytes of a block.
 
 llama.cpp b10586 (b21e4de7) ggml/src/ggml.c `type_traits`, ggml/src/ggml-common.h; 256 elements
 are a super-block of the K, IQ and TQ types.
@@ -38,12 +38,12 @@ PLAIN = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"})
 
 
 def divides(kind: str, row: int) -> bool:
-    """Whether rows of so many elements are whole blocks."""
+    """Whether a row of `row` elements is a whole number of blocks."""
     return row % BLOCKS[kind][0] == 0
 
 
 def bytes_of(kind: str, elements: int) -> int:
-    """Bytes of whole blocks."""
+    """Bytes of `elements`, in whole blocks."""
     block, size = BLOCKS[kind]
     return elements // block * size
 

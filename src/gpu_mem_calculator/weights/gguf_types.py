@@ -1,7 +1,7 @@
-"""Which ggml type each tensor of a model gets when llama.cpp quantizes it to a named file type.
+"""The ggml type of each tensor when llama.cpp quantizes a model to a named file type.
 
 llama.cpp b10586 (b21e4de7) src/llama-quant.cpp: llama_ftype_get_default_type, tensor_get_category,
-llama_tensor_get_type_impl, tensor_type_fallback. Tensors come layer by layer.
+llama_tensor_get_type_impl, tensor_type_fallback. Tensors are visited layer by layer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from .ggml_types import BLOCKS, PLAIN, divides
 
-# A file type and the type of the tensors that no rule below is about.
+# File type, and the type of the tensors that no rule below applies to.
 FILE_TYPES: Mapping[str, str] = {
     "F32": "F32", "F16": "F16", "BF16": "BF16", "Q8_0": "Q8_0", "Q1_0": "Q1_0", "Q2_0": "Q2_0",
     "Q4_0": "Q4_0", "Q4_1": "Q4_1", "Q5_0": "Q5_0", "Q5_1": "Q5_1", "MXFP4_MOE": "MXFP4",
@@ -23,15 +23,15 @@ FILE_TYPES: Mapping[str, str] = {
     "IQ3_S": "IQ3_S", "IQ3_M": "IQ3_S", "IQ4_NL": "IQ4_NL", "IQ4_XS": "IQ4_XS",
     "TQ1_0": "TQ1_0", "TQ2_0": "TQ2_0",
 }  # fmt: skip
-# Other names of the same (tools/quantize/quantize.cpp QUANT_OPTIONS).
+# Other names of file types (tools/quantize/quantize.cpp QUANT_OPTIONS).
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}
 
 TINY = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M"})
 TWO_BITS = frozenset({"IQ2_S", "IQ2_M"})
 # Quantizing to these is refused without an importance matrix (tensor_requires_imatrix).
 NEEDS_IMATRIX = TINY | {"IQ3_XXS", "IQ3_XS", "Q2_K_S"}
-# Before this build only attn_v.weight went by the rules of values, and a fused attn_qkv.weight by
-# rules of its own (1dab5f5a).
+# Before this build only attn_v.weight followed the rules of values, and a fused attn_qkv.weight had
+# separate rules (1dab5f5a).
 FUSED_AS_VALUES = 8266
 NEWEST = 10586
 
@@ -44,34 +44,42 @@ FALLBACK = {
 
 
 class GgufModel(Struct, frozen=True, kw_only=True):
-    """What the rules ask of a model, and how it is quantized."""
+    """What the rules depend on in a model, and how it is quantized.
+
+    - `falcon`: the Falcon family; `seventy`: llama.cpp's "70B": 80 layers, grouped heads
+    - `queries`: query heads per key-value head; `experts`: experts of a layer, 0 without
+    - `layers`: blocks of the file, multi-token prediction included
+    - `values`: tensors that follow the rules of values; `tied`: the embedding is also the output
+    - `imatrix`: with an importance matrix; `build`: the build of llama.cpp
+    """
 
     falcon: bool = False
-    seventy: bool = False  # llama.cpp's "70B": 80 layers, grouped heads
-    queries: int = 1  # query heads to a key-value head
+    seventy: bool = False
+    queries: int = 1
     experts: int = 0
-    layers: int  # blocks of the file, those of multi-token prediction too
-    values: int  # tensors that go by the rules of values
+    layers: int
+    values: int
     tied: bool
     imatrix: bool = False
     build: int = NEWEST
 
 
 def is_value(category: str, build: int) -> bool:
-    """Whether a tensor goes by the rules of values."""
+    """Whether a tensor follows the rules of values."""
     return category == "attn_v" or (category == "attn_qkv" and build >= FUSED_AS_VALUES)
 
 
 def gets_more_bits(place: int, count: int) -> bool:
-    """The first and the last eighth, and every third between."""
+    """Whether a tensor is in the first or last eighth, or is every third between."""
     return place < count // 8 or place >= 7 * count // 8 or (place - count // 8) % 3 == 2
 
 
 class GgufTensorInfo(Struct, frozen=True):
-    """What the rules ask of a tensor that may be quantized.
+    """What the rules depend on in a tensor that may be quantized.
 
-    `category` is the part of its name that llama.cpp looks at, `before` how many of that category
-    came before it, `row` the elements of a row, `cube` whether it is a stack of matrices.
+    - `category`: the part of its name that llama.cpp matches; `layer`: its layer
+    - `before`: how many of that category came before it
+    - `row`: elements of a row; `cube`: whether it is a stack of matrices
     """
 
     category: str
@@ -82,13 +90,15 @@ class GgufTensorInfo(Struct, frozen=True):
 
 
 def tensor_type(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
-    """The type of one tensor."""
-    plain = FILE_TYPES[ftype]
-    return plain if plain in PLAIN else fallback(_preferred_type(ftype, tensor, model), tensor.row)
+    """The ggml type of one tensor."""
+    default = FILE_TYPES[ftype]
+    return (
+        default if default in PLAIN else fallback(_preferred_type(ftype, tensor, model), tensor.row)
+    )
 
 
 def fallback(kind: str, row: int) -> str:
-    """The nearest type whose blocks divide a row."""
+    """`kind`, or the nearest type whose blocks divide a row."""
     if divides(kind, row):
         return kind
     other = FALLBACK.get(kind, "F16")
@@ -96,8 +106,8 @@ def fallback(kind: str, row: int) -> str:
 
 
 def _preferred_type(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
-    plain, category = FILE_TYPES[ftype], tensor.category
-    place = tensor.layer if model.experts > 1 else tensor.before  # of a feed-forward
+    default, category = FILE_TYPES[ftype], tensor.category
+    place = tensor.layer if model.experts > 1 else tensor.before
     if category == "output" or (model.tied and category == "token_embd"):
         return _output_type(ftype, tensor.row, model)
     if ftype == "MXFP4_MOE":
@@ -111,7 +121,7 @@ def _preferred_type(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str
     if category in ("attn_k", "attn_q"):
         if category == "attn_k" and model.experts == 8:
             return "Q8_0"
-        return {"IQ3_XS": "IQ3_XXS", "IQ3_XXS": "IQ2_S"}.get(ftype, plain)
+        return {"IQ3_XS": "IQ3_XXS", "IQ3_XXS": "IQ2_S"}.get(ftype, default)
     if category == "ffn_down":
         return _down_type(ftype, place, model)
     if category == "attn_output":
@@ -119,21 +129,21 @@ def _preferred_type(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str
     if category == "attn_qkv":
         kinds = {"Q3_K_M": "Q4_K", "Q3_K_L": "Q4_K", "IQ3_M": "Q4_K", "Q4_K_M": "Q5_K",
                  "Q5_K_M": "Q6_K"}  # fmt: skip
-        return kinds.get(ftype, plain)
+        return kinds.get(ftype, default)
     middle = model.layers // 8 <= place < 7 * model.layers // 8
     if category in ("ffn_gate", "ffn_up") and ftype == "IQ3_XS" and middle:
         return "IQ3_XXS"
-    return plain
+    return default
 
 
 def _output_type(ftype: str, row: int, model: GgufModel) -> str:
     """The output, or an embedding that is also the output."""
-    plain = FILE_TYPES[ftype]
-    if ftype == "MXFP4_MOE" or model.falcon or row % BLOCKS[plain][0]:
+    default = FILE_TYPES[ftype]
+    if ftype == "MXFP4_MOE" or model.falcon or row % BLOCKS[default][0]:
         return "Q8_0"
     if ftype in TINY or ftype == "IQ3_XXS":
         return "Q5_K"
-    return plain if plain == "Q8_0" else "Q6_K"
+    return default if default == "Q8_0" else "Q6_K"
 
 
 def _embedding_type(ftype: str) -> str:
@@ -162,7 +172,7 @@ def _tiny_type(ftype: str, category: str, place: int, model: GgufModel) -> str:
 
 
 def _value_type(ftype: str, place: int, model: GgufModel) -> str:
-    """Values, which are small where heads are grouped and hurt most."""
+    """Values: small if heads are grouped, and the most sensitive to quantization."""
     grouped = model.queries >= 4
     kind = FILE_TYPES[ftype]
     if ftype == "Q2_K":
@@ -185,7 +195,7 @@ def _value_type(ftype: str, place: int, model: GgufModel) -> str:
 
 
 def _down_type(ftype: str, place: int, model: GgufModel) -> str:
-    """The matrix out of a feed-forward."""
+    """The feed-forward's output matrix."""
     first, more = place < model.layers // 8, gets_more_bits(place, model.layers)
     sixteenth = place < model.layers // 16
     kind = FILE_TYPES[ftype]
@@ -215,7 +225,7 @@ def _down_type(ftype: str, place: int, model: GgufModel) -> str:
 
 
 def _attention_output_type(ftype: str, model: GgufModel) -> str:
-    """The matrix behind the heads."""
+    """Attention's output matrix."""
     kind = FILE_TYPES[ftype]
     if model.falcon:
         return "Q4_K" if ftype == "Q3_K_L" else kind

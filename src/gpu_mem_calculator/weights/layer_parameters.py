@@ -35,8 +35,8 @@ def norm_parameter(weight: Weight) -> ShardedParameter:
 
 def layer_parameters(layer: Layer, shard: ServerShard) -> Iterator[ShardedParameter]:
     """Every parameter of one layer on the rank, with names relative to the layer."""
-    parts = ((layer.mixer_name, layer.mixer), *layer.beside)
-    for name, mixer in parts:
+    mixers = ((layer.mixer_name, layer.mixer), *layer.beside)
+    for name, mixer in mixers:
         if mixer is not None:
             yield from _with_prefix(name, _mixer_parameters(mixer, shard))
     if isinstance(layer.mlp, Moe):
@@ -51,16 +51,26 @@ def layer_parameters(layer: Layer, shard: ServerShard) -> Iterator[ShardedParame
         yield _parameter(weight, shard_shape(weight.dims, shard), ATTENTION)
 
 
-def _with_prefix(name: str, found: Iterator[ShardedParameter]) -> Iterator[ShardedParameter]:
+def _with_prefix(name: str, parameters: Iterator[ShardedParameter]) -> Iterator[ShardedParameter]:
     prefix = f"{name}." if name else ""
-    return (ShardedParameter(prefix + h.name, h.shape, h.role, h.layer, h.part, h.ins,
-                 joint=prefix + h.joint if h.joint else "") for h in found)  # fmt: skip
+    return (
+        ShardedParameter(
+            prefix + parameter.name,
+            parameter.shape,
+            parameter.role,
+            parameter.layer,
+            parameter.part,
+            parameter.ins,
+            joint=prefix + parameter.joint if parameter.joint else "",
+        )
+        for parameter in parameters
+    )
 
 
 def _parameter(
     weight: Weight, shape: tuple[int, ...], part: str, *, transposed: bool = False, joint: str = ""
 ) -> ShardedParameter:
-    """A matrix that is multiplied with, or something that never is quantized."""
+    """A parameter with its role: a matrix that is multiplied, or one that is never quantized."""
     dims = dict(weight.dims)
     matrix = len(shape) == 2 and weight.name.endswith("weight") and "position" not in dims
     role = NORM if len(shape) == 1 else LINEAR if matrix else OTHER
@@ -76,18 +86,25 @@ def _mixer_parameters(mixer: Mixer, shard: ServerShard) -> Iterator[ShardedParam
         yield from _state_space_parameters(mixer, shard)
         return
     part = ATTENTION if isinstance(mixer, Attention | LatentAttention) else STATE
-    flipped, fused, plain, inputs = set(), "", set(), set()
+    transposed, fused_prefix, replicated, inputs = set(), "", set(), set()
     if isinstance(mixer, Attention):
-        inputs = {w.name for linear in mixer.inputs for w in linear.weights()}
-        flipped = {f"{one.name}.weight" for one in (*mixer.inputs, mixer.output) if one.transposed}
-        fused = f"{mixer.inputs[0].name}." if _is_fused(mixer) else ""
-        # norms over all heads of q and k are whole on each rank (OLMo 2); those with a row for
-        # each head are cut (Cohere)
-        plain = {w.name for norm in mixer.norms for w in norm.weights() if len(w.dims) == 1}
+        inputs = {weight.name for linear in mixer.inputs for weight in linear.weights()}
+        transposed = {
+            f"{linear.name}.weight" for linear in (*mixer.inputs, mixer.output) if linear.transposed
+        }
+        fused_prefix = f"{mixer.inputs[0].name}." if _is_fused(mixer) else ""
+        # norms over all heads of q and k are replicated (OLMo 2); those with a row for each head
+        # are sharded (Cohere)
+        replicated = {
+            weight.name
+            for norm in mixer.norms
+            for weight in norm.weights()
+            if len(weight.dims) == 1
+        }
     for weight in mixer.weights():
-        if weight.name in plain:
+        if weight.name in replicated:
             shape = _full_shape(weight)
-        elif fused and weight.name.startswith(fused) and isinstance(mixer, Attention):
+        elif fused_prefix and weight.name.startswith(fused_prefix) and isinstance(mixer, Attention):
             shape = _fused_qkv_shape(weight, mixer, shard)
         else:
             shape = _attention_shape(weight, mixer, shard)
@@ -95,20 +112,20 @@ def _mixer_parameters(mixer: Mixer, shard: ServerShard) -> Iterator[ShardedParam
             weight,
             shape,
             part,
-            transposed=weight.name in flipped,
+            transposed=weight.name in transposed,
             joint="qkv" if weight.name in inputs else "",
         )
 
 
 def _is_fused(mixer: Attention) -> bool:
-    """One projection for q, k and v; one for q alone is narrower."""
+    """Whether one projection makes q, k and v; one for q alone is narrower."""
     both = mixer.head_dim + (mixer.value_dim or mixer.head_dim)
     width = mixer.heads * mixer.head_dim + mixer.kv_heads * both
     return len(mixer.inputs) == 1 and mixer.inputs[0].outs[1] == width
 
 
 def _attention_shape(weight: Weight, mixer: Mixer, shard: ServerShard) -> tuple[int, ...]:
-    """Keys' and values' heads are repeated where there are more ranks."""
+    """A weight's shape on the rank; key-value heads are replicated if there are more ranks."""
     if not isinstance(mixer, Attention):
         return shard_shape(weight.dims, shard)
     return tuple(
@@ -120,7 +137,7 @@ def _attention_shape(weight: Weight, mixer: Mixer, shard: ServerShard) -> tuple[
 
 
 def _fused_qkv_shape(weight: Weight, mixer: Attention, shard: ServerShard) -> tuple[int, ...]:
-    """q, k and v in one projection."""
+    """The shape on the rank of one projection for q, k and v."""
     both = mixer.head_dim + (mixer.value_dim or mixer.head_dim)
     rows = int(ceil_div(mixer.heads, shard.attention_tp)) * mixer.head_dim
     rows += shard.kv_heads(mixer.kv_heads) * both
@@ -128,16 +145,19 @@ def _fused_qkv_shape(weight: Weight, mixer: Attention, shard: ServerShard) -> tu
 
 
 def _state_space_parameters(mixer: StateSpace, shard: ServerShard) -> Iterator[ShardedParameter]:
-    """z, x, B, C and dt come from one projection of Mamba-2, which B and C are not cut in alike."""
-    wide, groups = mixer.inner // shard.attention_tp, shard.groups(mixer.groups)
-    channels = wide + 2 * groups * mixer.state
-    joined = {"conv1d": channels,
-              "in_proj": wide + channels + mixer.heads // shard.attention_tp}  # fmt: skip
+    """Parameters of a Mamba mixer.
+
+    Mamba-2 has one projection for z, x, B, C and dt. B and C are split by groups, which are
+    replicated if there are more ranks than groups.
+    """
+    inner, groups = mixer.inner // shard.attention_tp, shard.groups(mixer.groups)
+    channels = inner + 2 * groups * mixer.state
+    widths = {"conv1d": channels, "in_proj": inner + channels + mixer.heads // shard.attention_tp}
     for weight in mixer.parameters:
         module = weight.name.partition(".")[0]
         shape = shard_shape(weight.dims, shard)
-        if mixer.version == 2 and module in joined:
-            shape = (joined[module], *shape[1:])
+        if mixer.version == 2 and module in widths:
+            shape = (widths[module], *shape[1:])
         matrix = module in ("in_proj", "x_proj", "out_proj") and len(shape) == 2
         role = LINEAR if matrix else NORM if len(shape) == 1 else OTHER
         yield ShardedParameter(weight.name, shape, role, part=STATE)
@@ -157,13 +177,16 @@ def _mlp_parameters(
 
 
 def _moe_parameters(moe: Moe, shard: ServerShard) -> Iterator[ShardedParameter]:
-    """Routers are whole on each rank, experts spread and cut."""
-    yield from (ShardedParameter(w.name, _full_shape(w), ROUTER, part=EXPERTS) for w in moe.router)
+    """Routers are replicated; experts are distributed over `ep` and sharded over `expert_tp`."""
+    yield from (
+        ShardedParameter(weight.name, _full_shape(weight), ROUTER, part=EXPERTS)
+        for weight in moe.router
+    )
     for weight in moe.experts:
         inner = "expert_ffn" if "down" in weight.name else "embed"
         names = [dim for dim, _ in weight.dims]
         ins = names.index(inner) if inner in names else -1
-        role = EXPERT if len(names) > 2 else OTHER  # else a bias for each expert
+        role = EXPERT if len(names) > 2 else OTHER  # otherwise a bias of each expert
         yield ShardedParameter(
             weight.name, shard_shape(weight.dims, shard), role, part=EXPERTS, ins=ins
         )
@@ -175,7 +198,7 @@ def _moe_parameters(moe: Moe, shard: ServerShard) -> Iterator[ShardedParameter]:
 
 
 def shard_shape(dims: tuple[Dim, ...], shard: ServerShard, vocab_tp: int = 0) -> tuple[int, ...]:
-    """A tensor's dimensions after the cuts."""
+    """A tensor's shape on the rank; `vocab_tp`: ranks that share the vocabulary, 0 means `tp`."""
     return tuple(_shard_size(dim, int(size), shard, vocab_tp) for dim, size in dims)
 
 

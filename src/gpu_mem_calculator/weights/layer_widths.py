@@ -1,7 +1,8 @@
-"""How wide a layer's tensors are on one rank, for each token that passes: what servers that run the
-same fused layers have in common. When they are alive is each server's own matter.
+"""Widths of a layer's tensors on one rank, in elements per token.
 
-Legend: h hidden, f feed-forward on the rank, k experts a token is sent to. All in elements.
+Servers that run the same fused layers share these; how long each tensor lives differs by server.
+
+Legend: h hidden, f feed-forward on the rank, k experts a token is sent to.
 """
 
 from __future__ import annotations
@@ -15,43 +16,54 @@ from .shards import ServerShard
 
 
 class ExpertWidths(Struct, frozen=True, kw_only=True):
-    """A mixture of experts: rows for each token, and how wide they are."""
+    """A mixture of experts on one rank.
+
+    - `top_k`: rows for each token; `count`: experts of the layer
+    - `up`: elements into the activation, gate and up together; `act`: elements out of it
+    """
 
     top_k: int
-    count: int  # experts of the layer
-    up: int  # into the activation, gate and up together
-    act: int  # out of it
+    count: int
+    up: int
+    act: int
 
 
 class LayerWidths(Struct, frozen=True, kw_only=True):
-    """One layer. `mixed` goes into attention (q, k, v together), `read` comes out of it."""
+    """One layer on one rank.
+
+    - `hidden`: the hidden size
+    - `mixed`: elements into attention (q, k, v together); `read`: elements out of it
+    - `up`: of a feed-forward or a shared expert, into the activation, gate and up together;
+      `act`: out of it
+    - `experts`: the mixture of experts, if the layer has one
+    """
 
     hidden: int
     mixed: int = 0
     read: int = 0
-    up: int = 0  # of a feed-forward or a shared expert: into the activation, gate and up together
-    act: int = 0  # out of it
+    up: int = 0
+    act: int = 0
     experts: ExpertWidths | None = None
 
 
 def layer_widths(layer: Layer, hidden: int, shard: ServerShard) -> LayerWidths:
-    """A layer's, after the cuts."""
+    """The widths of one layer on the rank."""
     mixed = read = 0
     for mixer in layer.mixers:
-        wide, out = mixer_widths(mixer, shard)
-        mixed, read = max(mixed, wide), max(read, out)
+        inputs, outputs = mixer_widths(mixer, shard)
+        mixed, read = max(mixed, inputs), max(read, outputs)
     up, act = (0, 0) if layer.mlp is None else mlp_widths(layer.mlp, shard)
     return LayerWidths(hidden=hidden, mixed=mixed, read=read, up=up, act=act,
                   experts=expert_widths(layer.mlp, shard))  # fmt: skip
 
 
 def mixer_widths(mixer: Mixer, shard: ServerShard) -> tuple[int, int]:
-    """What goes into attention or a scan, and what comes out."""
+    """Elements into attention or a scan, and out of it."""
     ranks = shard.attention_tp
     if isinstance(mixer, Attention):
         heads, value = ceil_div(mixer.heads, ranks), mixer.value_dim or mixer.head_dim
-        both = shard.kv_heads(mixer.kv_heads) * (mixer.head_dim + value)
-        return int(heads * mixer.head_dim + both), int(heads * value)
+        key_value = shard.kv_heads(mixer.kv_heads) * (mixer.head_dim + value)
+        return int(heads * mixer.head_dim + key_value), int(heads * value)
     if isinstance(mixer, LatentAttention):
         heads, key = int(ceil_div(mixer.heads, ranks)), mixer.nope_dim + mixer.rope_dim
         latent = mixer.kv_rank + mixer.rope_dim + mixer.query_rank
@@ -60,31 +72,32 @@ def mixer_widths(mixer: Mixer, shard: ServerShard) -> tuple[int, int]:
         groups = 2 * mixer.groups * mixer.state if mixer.version == 2 else 0
         return int((2 * mixer.inner + groups) // ranks), mixer.inner // ranks
     assert isinstance(mixer, Recurrence)
-    out = mixer.heads * mixer.value_dim or mixer.channels
-    return (mixer.channels + out) // ranks, out // ranks
+    outputs = mixer.heads * mixer.value_dim or mixer.channels
+    return (mixer.channels + outputs) // ranks, outputs // ranks
 
 
 def mlp_widths(mlp: Mlp | Moe, shard: ServerShard) -> tuple[int, int]:
-    """Into the activation and out of it; of a mixture, its shared expert."""
+    """Elements into the activation and out of it; of a mixture, those of its shared expert."""
     block = mlp.shared if isinstance(mlp, Moe) else mlp
     if block is None:
         return 0, 0
-    wide = int(ceil_div(block.ffn, shard.tp))
-    return (2 if block.gated else 1) * wide, wide
+    ffn = int(ceil_div(block.ffn, shard.tp))
+    return (2 if block.gated else 1) * ffn, ffn
 
 
 def expert_widths(mlp: Mlp | Moe | None, shard: ServerShard) -> ExpertWidths | None:
-    """Rows of experts; where they are spread, a rank may get all of them."""
+    """Widths of the experts; with expert parallelism a rank may get all rows. None without."""
     if not isinstance(mlp, Moe):
         return None
-    wide = int(ceil_div(mlp.ffn, shard.expert_tp))
-    return ExpertWidths(top_k=mlp.top_k, count=mlp.num_experts, act=wide,
-                   up=(2 if mlp.gated else 1) * wide)  # fmt: skip
+    ffn = int(ceil_div(mlp.ffn, shard.expert_tp))
+    return ExpertWidths(
+        top_k=mlp.top_k, count=mlp.num_experts, act=ffn, up=(2 if mlp.gated else 1) * ffn
+    )
 
 
 def distinct_widths(arch: Arch, shard: ServerShard) -> tuple[LayerWidths, ...]:
-    """Every different kind of layer on the rank."""
-    found: dict[LayerWidths, None] = {}
+    """Widths of the rank's layers, each different one once."""
+    unique: dict[LayerWidths, None] = {}
     for layer in shard.layers(arch):
-        found.setdefault(layer_widths(layer, arch.hidden, shard))
-    return tuple(found)
+        unique.setdefault(layer_widths(layer, arch.hidden, shard))
+    return tuple(unique)

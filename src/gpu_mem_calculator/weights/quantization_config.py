@@ -1,4 +1,4 @@
-"""A checkpoint's own `quantization_config`: which format its weights are in, and which are not."""
+"""A checkpoint's `quantization_config`: the format of its weights, and the modules left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Config = Mapping[str, Any]
 
 
 def config_scheme(config: Config) -> WeightFormat:
-    """The format a checkpoint says it is in."""
+    """The format that a checkpoint states; raises `FormatError` if it is not modelled."""
     method = str(config.get("quant_method") or config.get("quantization_method") or "")
     if not method and isinstance(config.get("quantization"), Mapping):
         method = "modelopt"  # hf_quant_config.json
@@ -24,31 +24,31 @@ def config_scheme(config: Config) -> WeightFormat:
         raise FormatError(f"quantization_config.quant_method={method!r} is not modelled; "
                           "known are " + ", ".join(sorted(READERS)))  # fmt: skip
     try:
-        found = reader(config)
+        stored = reader(config)
     except (TypeError, KeyError, IndexError, AttributeError, ValueError) as error:
         if isinstance(error, FormatError):
             raise
-        found = WeightFormat(name="", pack=MatrixFormat(bits=0))
-    pack = found.pack
+        stored = WeightFormat(name="", pack=MatrixFormat(bits=0))
+    pack = stored.pack
     if pack is not None and not (1 <= pack.bits <= 16 and min(pack.rows, pack.columns) >= 0):
         raise FormatError(f"model.config.quantization_config has a value that {method!r} does not "
                           "have: check its bits, group_size, blocks and lists")  # fmt: skip
-    return found
+    return stored
 
 
 def _skipped_modules(config: Config, *keys: str) -> tuple[str, ...]:
-    """Modules that stay as they are, under any of their keys."""
+    """Modules that are not quantized, listed under any of the keys."""
     return tuple(str(name) for key in keys for name in config.get(key) or ())
 
 
 def _group_size(config: Config, default: int = 128) -> int:
-    """Inputs of a scale; -1 is all of them."""
+    """Inputs per scale; 0 means all, which configs write as -1."""
     size = int(config.get("group_size", default) or 0)
     return 0 if size < 0 else size
 
 
 def _fp8(config: Config) -> WeightFormat:
-    """transformers' and vLLM's `fp8`: blocks where weight_block_size says so, else tensors."""
+    """`fp8` of transformers and vLLM: a scale per block (weight_block_size) or per tensor."""
     skip = _skipped_modules(config, "modules_to_not_convert", "ignored_layers")
     block = config.get("weight_block_size")
     if block:
@@ -131,9 +131,9 @@ def _modelopt(config: Config) -> WeightFormat:
 
 
 def _compressed(config: Config) -> WeightFormat:
-    """compressed-tensors: one group of weights, by its width, type and strategy."""
+    """compressed-tensors: one group of weights, by its bits, type and strategy."""
     groups = list((config.get("config_groups") or {}).values())
-    kinds = {str(sorted((one.get("weights") or {}).items(), key=str)) for one in groups}
+    kinds = {str(sorted((group.get("weights") or {}).items(), key=str)) for group in groups}
     if len(kinds) != 1:
         raise FormatError(f"quantization_config.config_groups has {len(kinds)} kinds of weights; "
                           "one is modelled")  # fmt: skip

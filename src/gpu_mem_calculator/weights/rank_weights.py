@@ -1,4 +1,4 @@
-"""The weights of one rank of a server: every tensor it holds, in groups that people read."""
+"""The weights of one rank of a server, in bytes, by groups that reports show."""
 
 from __future__ import annotations
 
@@ -23,57 +23,69 @@ GEMMA_SCALED, GEMMA_FACTOR = 2560, 8  # hidden size of Gemma 3 4B; its config.js
 
 
 def run_scheme(run: Run) -> WeightFormat:
-    """The format that a run names, or the checkpoint's own."""
+    """The weight format that a run names, or the checkpoint's."""
     name = str(run.options.get("quantization") or "none")
-    found = scheme(name, run.quantized, run.arch.family)
-    if found.experts and not any(isinstance(one.mlp, Moe) for one, _, _ in run.arch.runs):
-        raise FormatError(f"inference.quantization={found.name!r} packs experts alone, and the "
-                          "model has none; use 'nvfp4' or another format")  # fmt: skip
-    return found
+    weight_format = scheme(name, run.quantized, run.arch.family)
+    if weight_format.experts and not any(
+        isinstance(layer.mlp, Moe) for layer, _, _ in run.arch.runs
+    ):
+        raise FormatError(
+            f"inference.quantization={weight_format.name!r} packs experts alone, and the "
+            "model has none; use 'nvfp4' or another format"
+        )
+    return weight_format
 
 
-def weight_items(run: Run, shard: ServerShard, scheme: WeightFormat | None = None, *,
-                 extra: Iterable[Item] = (), rounded: bool = True) -> list[Item]:  # fmt: skip
-    """Bytes of a rank's weights by group, scales apart from what they scale.
+def weight_items(
+    run: Run,
+    shard: ServerShard,
+    stored_format: WeightFormat | None = None,
+    *,
+    extra: Iterable[Item] = (),
+    rounded: bool = True,
+) -> list[Item]:
+    """Name and bytes of a rank's weights by group, with scales as separate groups.
 
-    `scheme` is the format as the engine holds it, by default the file's. `extra` are tensors that
-    the engine makes beside the weights. A checkpoint's own bytes win where its headers were read; a
-    parameter count that was given scales all of them. `rounded` adds what torch's
-    allocator gives out more than it is asked for.
+    - `stored_format`: the format as the server stores it, by default the checkpoint's
+    - `extra`: tensors that the server allocates in addition
+    - `rounded`: add what torch's allocator rounds up
+
+    Bytes of a checkpoint are used if its headers were read; a parameter count in the run file
+    scales them.
     """
-    how = run_scheme(run) if scheme is None else scheme
+    weight_format = run_scheme(run) if stored_format is None else stored_format
     bits = BITS[run.precision]
-    tensors, more = stored(run.arch, shard, how, bits), list(extra)
-    own = _checkpoint_items(run, shard, bits) if how == run_scheme(run) else []
-    own_parts = [(name, int(run.scaled(size))) for name, size in _sum_by_name(own or tensors)]
-    found = _sum_by_name([*own_parts, *more])
+    tensors, extra_tensors = stored(run.arch, shard, weight_format, bits), list(extra)
+    checkpoint = _checkpoint_items(run, shard, bits) if weight_format == run_scheme(run) else []
+    weights = [(name, int(run.scaled(size))) for name, size in _sum_by_name(checkpoint or tensors)]
+    items = _sum_by_name([*weights, *extra_tensors])
     if rounded:
-        sizes = tuple(size for _, size in (*tensors, *more))
+        sizes = tuple(size for _, size in (*tensors, *extra_tensors))
         waste = allocated_bytes(sizes) - sum(sizes)
-        found += [(ROUNDED, waste)] if waste >= MIB else []
-    return found
+        items += [(ROUNDED, waste)] if waste >= MIB else []
+    return items
 
 
 def _checkpoint_items(run: Run, shard: ServerShard, bits: int) -> list[Item]:
-    """The rank's share of a checkpoint's own tensors, where they are known."""
+    """The rank's share of a checkpoint's tensors; empty if they are not known."""
     if run.stored_form != "safetensors":
         return []
     groups = stored_bytes(run.stored, run.arch, shard, bits)
-    return [(_title(where), size) for where, size in groups.items()]
+    return [(_title(group), size) for group, size in groups.items()]
 
 
-def _title(where: Group) -> str:
-    _, what = where
-    return {"rest": "norms", "dense": "layers"}.get(what, TITLES.get(what, what))
+def _title(group: Group) -> str:
+    _, kind = group
+    return {"rest": "norms", "dense": "layers"}.get(kind, TITLES.get(kind, kind))
 
 
 def weights_bytes(items: Iterable[Item]) -> int:
-    """All of them."""
+    """Sum of the bytes of all items."""
     return sum(size for _, size in items)
 
 
 def _sum_by_name(items: Iterable[Item]) -> list[Item]:
-    """Items of one name in one, in their order."""
+    """Items with the same name as one, in the order of their first."""
     groups: dict[str, int] = {}
     for name, size in items:
         groups[name] = groups.get(name, 0) + size
@@ -81,28 +93,32 @@ def _sum_by_name(items: Iterable[Item]) -> list[Item]:
 
 
 @remembered(64, always=True)
-def stored(arch: Arch, shard: ServerShard, how: WeightFormat, bits: int) -> tuple[Item, ...]:
-    """Every tensor as a server makes it, q, k and v in one, gate and up in one: (group, bytes)."""
+def stored(
+    arch: Arch, shard: ServerShard, weight_format: WeightFormat, bits: int
+) -> tuple[Item, ...]:
+    """Group and bytes of every tensor; q, k and v are one tensor, and so are gate and up."""
     joint: dict[tuple[int, str, str], int] = {}
     parts: dict[tuple[int, str, str], str] = {}
-    for one in held(arch, shard):
-        for suffix, size in how.stored(one, bits):
-            key = (one.layer, one.joint or one.name, suffix)
+    for parameter in held(arch, shard):
+        for suffix, size in weight_format.stored(parameter, bits):
+            key = (parameter.layer, parameter.joint or parameter.name, suffix)
             joint[key] = joint.get(key, 0) + size
-            parts[key] = _group_title(one, suffix)
+            parts[key] = _group_title(parameter, suffix)
     return tuple((parts[key], size) for key, size in joint.items())
 
 
-def _group_title(one: ShardedParameter, suffix: str) -> str:
-    part = NORMS if one.role == NORM and not one.name.endswith("bias") else one.part
+def _group_title(parameter: ShardedParameter, suffix: str) -> str:
+    part = (
+        NORMS if parameter.role == NORM and not parameter.name.endswith("bias") else parameter.part
+    )
     title = TITLES.get(part, part)
     return f"{title}: scales" if suffix else title
 
 
 def allocated_bytes(sizes: Iterable[int]) -> int:
-    """What torch's allocator counts for tensors that are made one after another and stay.
+    """Bytes that torch's allocator counts for tensors that are allocated in order and stay.
 
-    A block of 10 MiB or more comes from a segment of whole 2 MiB; what is left of the segment
+    A block of 10 MiB or more comes from a segment of whole 2 MiB; the rest of the segment
     stays with the block unless it is more than 1 MiB (torch 2.8 c10/cuda/CUDACachingAllocator.cpp
     should_split).
     """
@@ -120,8 +136,8 @@ def rotary_tables(arch: Arch, shard: ServerShard, positions: int, bits: int) -> 
     """Cosines and sines of every position, one table for each kind of rotary embedding.
 
     vLLM 0.11.0 rotary_embedding/base.py: (positions, rotary size), in the model's dtype, shared by
-    all layers; gpt_oss.py asks for fp32; gemma3.py has one for windows and one for the rest, and
-    where that is scaled, linear_scaling_rope.py makes it so many times as long.
+    all layers; gpt_oss.py uses fp32; gemma3.py has one table for windows and one for the other
+    layers, and if that is scaled, linear_scaling_rope.py makes it GEMMA_FACTOR times as long.
     """
     kinds: dict[tuple[int, bool], None] = {}
     gemma = arch.family == "gemma3_text"
@@ -132,6 +148,8 @@ def rotary_tables(arch: Arch, shard: ServerShard, positions: int, bits: int) -> 
         if size:
             kinds[size, gemma and not (arch.windows and arch.windows[place])] = None
     width = 32 if arch.family == "gpt_oss" else bits
-    times = GEMMA_FACTOR if arch.hidden >= GEMMA_SCALED else 1
-    return [("rotary tables", (times if scaled else 1) * positions * size * width // 8)
-            for size, scaled in kinds]  # fmt: skip
+    factor = GEMMA_FACTOR if arch.hidden >= GEMMA_SCALED else 1
+    return [
+        ("rotary tables", (factor if scaled else 1) * positions * size * width // 8)
+        for size, scaled in kinds
+    ]

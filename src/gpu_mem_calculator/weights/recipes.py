@@ -1,4 +1,4 @@
-"""Formats by name, each as it is usually made."""
+"""Weight formats by name, with their usual settings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ FP8_TENSOR = MatrixFormat(bits=8)
 FP8_ROW = MatrixFormat(bits=8, rows=1)
 FP8_BLOCK = MatrixFormat(bits=8, rows=128, columns=128)
 INT8_ROW = MatrixFormat(bits=8, rows=1)
-INT4_GROUP = MatrixFormat(
-    bits=4, scale_bits=16, rows=1, columns=128, constants=16
-)  # its shape: two int64
+# constants: the shape, two int64
+INT4_GROUP = MatrixFormat(bits=4, scale_bits=16, rows=1, columns=128, constants=16)
 AWQ = MatrixFormat(bits=4, scale_bits=16, rows=1, columns=128, zero_bits=4)
 GPTQ4 = MatrixFormat(bits=4, scale_bits=16, rows=1, columns=128, zero_bits=4, index=32,
              symmetric=True)  # fmt: skip
@@ -22,12 +21,11 @@ GPTQ8 = replace(GPTQ4, bits=8, zero_bits=8)
 NF4 = MatrixFormat(bits=4, flat=64, nested=256, constants=16 * 4 + 4)  # its 16 values, an offset
 NF4_PLAIN = replace(NF4, nested=0, constants=16 * 4)
 MXFP4 = MatrixFormat(bits=4, scale_bits=8, rows=1, columns=32)
-NVFP4 = MatrixFormat(
-    bits=4, scale_bits=8, rows=1, columns=16, constants=8
-)  # two fp32 for the tensor
+# constants: two fp32 of the tensor
+NVFP4 = MatrixFormat(bits=4, scale_bits=8, rows=1, columns=16, constants=8)
 
 NONE = WeightFormat(name="none", title="16 or 32 bits, as `dtype` says")
-# What a name means where the checkpoint does not say more.
+# The meaning of a name if the checkpoint has no quantization_config.
 RECIPES: Mapping[str, WeightFormat] = {
     scheme.name: scheme
     for scheme in (
@@ -45,11 +43,11 @@ RECIPES: Mapping[str, WeightFormat] = {
         WeightFormat(name="nvfp4", title="NVFP4, a scale for 16", pack=NVFP4),
     )
 }
-# A name that may be given for a checkpoint in another format, since it says less.
+# Less specific names that are also accepted for a checkpoint in a format.
 ALSO = {"awq": ("int4",), "gptq_int4": ("int4",), "gptq_int8": ("int8",)}
 # Families that are published in FP8 with a scale for each block of 128 x 128.
 BLOCKED = frozenset({"deepseek_v3", "deepseek_v32", "kimi_k2"})
 
 
 class FormatError(ValueError):
-    """A format that is not known, or not the model's, in one sentence."""
+    """A format that is unknown, or contradicts the model's, in one sentence."""

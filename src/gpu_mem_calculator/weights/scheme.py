@@ -1,4 +1,4 @@
-"""A quantized format: what a matrix becomes, and which parameters it leaves as they are."""
+"""A quantized weight format: what a matrix becomes, and which parameters stay unquantized."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ WEIGHT, SCALES, SECOND, ZEROS, INDEX, REST = (
 class MatrixFormat(Struct, frozen=True, kw_only=True):
     """How one matrix is stored.
 
-    A scale belongs to `rows` outputs by `columns` inputs; 0 means all of them; or to `flat`
-    elements in a row, whatever the shape. Zero points have
-    the width of the weights' own bits. `nested` scales are 8-bit, with one fp32 scale for so many
-    of them (double quantization). `index` is the order of the inputs (GPTQ's g_idx), so many bits
-    for each. `constants` are bytes of each matrix. `symmetric` zero points are all the same and
-    `ordered` inputs are not in their own order, which an engine may make use of.
+    - `bits`: bits of a weight; `scale_bits`: bits of a scale
+    - `rows`, `columns`: a scale belongs to `rows` outputs by `columns` inputs; 0 means all
+    - `flat`: a scale belongs to `flat` consecutive elements, independent of the shape
+    - `zero_bits`: bits of a zero point; one for each scale
+    - `index`: bits for each input of the order of the inputs (GPTQ's g_idx)
+    - `nested`: scales have 8 bits, and one fp32 scale for `nested` of them (double quantization)
+    - `constants`: further bytes of each matrix
+    - `symmetric`: all zero points are equal; `ordered`: inputs are permuted. Servers may use both.
+    - `hidden_multiple`, `inner_multiple`: servers round the sizes of experts up to these
+    - `scale_rows`, `scale_columns`: the shape of the scales is rounded up to these
+    - `swizzled_rows`: rows of a second copy of the scales are rounded up to this; 0: no copy
     """
 
     bits: int
@@ -39,33 +44,32 @@ class MatrixFormat(Struct, frozen=True, kw_only=True):
     constants: int = 0
     symmetric: bool = False
     ordered: bool = False
-    # as an engine holds experts: sizes up to a multiple, and a second copy of the scales
     hidden_multiple: int = 1
     inner_multiple: int = 1
     scale_rows: int = 1
     scale_columns: int = 1
-    swizzled_rows: int = 0  # of the second copy
+    swizzled_rows: int = 0
 
     def stored(self, copies: int, outs: int, ins: int) -> Stored:
-        """Bytes of the tensors that `copies` equal matrices become."""
+        """Suffix and bytes of the tensors that `copies` equal matrices become."""
         scales = self._scales(outs, ins, self.scale_rows, self.scale_columns)
-        found = {WEIGHT: ceil_div(outs * ins * self.bits, 8), SCALES: scales * self.scale_bits // 8}
+        sizes = {WEIGHT: ceil_div(outs * ins * self.bits, 8), SCALES: scales * self.scale_bits // 8}
         if self.nested:
-            found[SCALES] = scales + 4 * ceil_div(scales, self.nested)
+            sizes[SCALES] = scales + 4 * ceil_div(scales, self.nested)
         if self.swizzled_rows:
-            found[SECOND] = self._scales(outs, ins, self.swizzled_rows, 2) * self.scale_bits // 8
-        found[ZEROS] = ceil_div(scales * self.zero_bits, 8)
-        found[INDEX] = ins * self.index // 8
-        found[REST] = self.constants
-        return tuple((name, int(copies * size)) for name, size in found.items() if size)
+            sizes[SECOND] = self._scales(outs, ins, self.swizzled_rows, 2) * self.scale_bits // 8
+        sizes[ZEROS] = ceil_div(scales * self.zero_bits, 8)
+        sizes[INDEX] = ins * self.index // 8
+        sizes[REST] = self.constants
+        return tuple((name, int(copies * size)) for name, size in sizes.items() if size)
 
-    def _scales(self, outs: int, ins: int, up_rows: int, up_columns: int) -> int:
-        """Scales of one matrix, their rows and columns up to a multiple."""
+    def _scales(self, outs: int, ins: int, row_multiple: int, column_multiple: int) -> int:
+        """Number of scales of one matrix, rows and columns rounded up to multiples."""
         if self.flat:
             return int(ceil_div(outs * ins, self.flat))
         rows = ceil_div(outs, self.rows) if self.rows else 1
         columns = ceil_div(ins, self.columns) if self.columns else 1
-        return int(_round_up(rows, up_rows) * _round_up(columns, up_columns))
+        return int(_round_up(rows, row_multiple) * _round_up(columns, column_multiple))
 
 
 def _round_up(size: int, multiple: int) -> int:
@@ -73,11 +77,13 @@ def _round_up(size: int, multiple: int) -> int:
 
 
 class WeightFormat(Struct, frozen=True, kw_only=True):
-    """A format over a whole model.
+    """The format of a whole model; only matrices of layers are packed.
 
-    Matrices of layers are packed, and nothing else; `skip` names modules that are not (a `re:`
-    pattern, a `*` pattern, or a name or part of one), `head` adds the output, `experts` leaves
-    all but experts. `bias_bits` is the width of experts' biases where it is not the model's.
+    - `name`: its name in a run file; `title`: its description
+    - `pack`: how a matrix is stored; None: unquantized
+    - `skip`: modules that are not packed (a `re:` pattern, a `*` pattern, or a name or part of one)
+    - `head`: the output head is packed as well; `experts`: only experts are packed
+    - `bias_bits`: bits of the experts' biases, 0: the model's
     """
 
     name: str
@@ -88,41 +94,46 @@ class WeightFormat(Struct, frozen=True, kw_only=True):
     experts: bool = False
     bias_bits: int = 0
 
-    def packs(self, held: ShardedParameter) -> bool:
+    def packs(self, parameter: ShardedParameter) -> bool:
         """Whether a parameter is quantized."""
-        if self.pack is None or held.role not in (LINEAR, EXPERT, HEAD):
+        if self.pack is None or parameter.role not in (LINEAR, EXPERT, HEAD):
             return False
-        if held.role == HEAD and (not self.head or len(held.shape) < 2):
+        if parameter.role == HEAD and (not self.head or len(parameter.shape) < 2):
             return False
-        if self.experts and held.role != EXPERT:
+        if self.experts and parameter.role != EXPERT:
             return False
-        return not _skipped(held.name.removesuffix(".weight"), self.skip)
+        return not _skipped(parameter.name.removesuffix(".weight"), self.skip)
 
-    def stored(self, held: ShardedParameter, bits: int) -> Stored:
-        """The tensors a parameter becomes: what is behind its name, and bytes."""
+    def stored(self, parameter: ShardedParameter, bits: int) -> Stored:
+        """Suffix and bytes of each tensor that a parameter becomes."""
         pack = self.pack
-        if pack is None or not self.packs(held):
-            return ((WEIGHT, self._plain(held, held.bits or bits)),)
-        copies, outs, ins = held.matrix
-        if held.role == EXPERT:
-            outs, ins = _padded_expert(pack, held.name, outs, ins)
+        if pack is None or not self.packs(parameter):
+            return ((WEIGHT, self._plain(parameter, parameter.bits or bits)),)
+        copies, outs, ins = parameter.matrix
+        if parameter.role == EXPERT:
+            outs, ins = _padded_expert(pack, parameter.name, outs, ins)
         return pack.stored(copies, outs, ins)
 
-    def _plain(self, held: ShardedParameter, bits: int) -> int:
-        """A parameter that stays as it is; experts' biases are padded like the experts."""
-        if self.pack is None or held.part != EXPERTS or "bias" not in held.name or held.bits:
-            return held.numel * bits // 8
-        outs, _ = _padded_expert(self.pack, held.name, held.shape[-1], 1)
-        return held.numel // held.shape[-1] * outs * (self.bias_bits or bits) // 8
+    def _plain(self, parameter: ShardedParameter, bits: int) -> int:
+        """Bytes of an unquantized parameter; experts' biases are padded like the experts."""
+        if (
+            self.pack is None
+            or parameter.part != EXPERTS
+            or "bias" not in parameter.name
+            or parameter.bits
+        ):
+            return parameter.numel * bits // 8
+        outs, _ = _padded_expert(self.pack, parameter.name, parameter.shape[-1], 1)
+        return parameter.numel // parameter.shape[-1] * outs * (self.bias_bits or bits) // 8
 
     def changed(self, **changes: object) -> WeightFormat:
-        """The same with other packing."""
+        """A copy with other fields of `pack`."""
         assert self.pack is not None
         return replace(self, pack=replace(self.pack, **changes))
 
 
 def _padded_expert(pack: MatrixFormat, name: str, outs: int, ins: int) -> tuple[int, int]:
-    """gate and up stand in one matrix, and each is padded."""
+    """Padded outputs and inputs of an expert; gate and up are one matrix, and each is padded."""
     if "down" in name:
         return _round_up(outs, pack.hidden_multiple), _round_up(ins, pack.inner_multiple)
     return _round_up(outs, 2 * pack.inner_multiple if pack.inner_multiple > 1 else 1), _round_up(
@@ -132,7 +143,7 @@ def _padded_expert(pack: MatrixFormat, name: str, outs: int, ins: int) -> tuple[
 
 @remembered(65536, always=True)
 def _skipped(module: str, skip: tuple[str, ...]) -> bool:
-    """Whether a list of modules names this one, one above it, or a part of its name."""
+    """Whether a list of modules contains this one, one above it, or a part of its name."""
     return any(_matches(module, pattern) for pattern in skip)
 
 

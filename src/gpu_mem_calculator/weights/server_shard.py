@@ -9,21 +9,25 @@ from msgspec import Struct
 from ..ledger.num import ceil_div
 from ..model.arch import Arch, Layer
 
-# What a parameter is: only the first two are ever quantized.
+# Roles of a parameter: only linear, expert and (where a format says so) head are quantized.
 LINEAR, EXPERT, ROUTER, EMBEDDING, HEAD, NORM, OTHER = (
     "linear", "expert", "router", "embedding", "head", "norm", "other")  # fmt: skip
-# Where it stands, for people.
+# Parts of a model, as reports name them.
 ATTENTION, STATE, FEED_FORWARD, EXPERTS, NORMS, TOWER = (
     "attention", "state space", "feed-forward", "experts", "norms", "vision tower")  # fmt: skip
 
 
 class ServerShard(Struct, frozen=True, kw_only=True):
-    """One rank's part: its layers, and along what they are cut.
+    """One rank's part of a model: its layers, and how many ranks share each dimension.
 
-    Attention may be cut over fewer ranks than feed-forwards (data-parallel attention), and so may
-    the embedding, the head and shared experts: 0 means `tp`. Experts are spread whole over `ep`
-    ranks and each cut over `expert_tp`. A vocabulary is padded to a multiple of `vocab_multiple`
-    before it is cut.
+    - `places`: indices of its layers; `embedding`, `head`: whether it has them
+    - `tp`: ranks that share a feed-forward; `attention_tp`: attention heads (fewer with
+      data-parallel attention)
+    - `ep`: ranks that share the experts, each with whole experts; `expert_tp`: ranks that share
+      one expert
+    - `vocab_multiple`: the vocabulary is padded to a multiple of it before it is split
+    - `embedding_tp`, `head_tp`, `shared_tp`: ranks that share the embedding, the head and shared
+      experts; 0 means `tp`
     """
 
     places: range
@@ -39,34 +43,37 @@ class ServerShard(Struct, frozen=True, kw_only=True):
     shared_tp: int = 0
 
     def layers(self, arch: Arch) -> Iterator[Layer]:
-        """Its layers."""
+        """The rank's layers, in order."""
         return (arch.layers[place] for place in self.places)
 
     def kv_heads(self, heads: int) -> int:
-        """Key-value heads on the rank: a head that is not cut is repeated."""
+        """Key-value heads on the rank; heads are replicated if there are more ranks than heads."""
         return max(1, heads // self.attention_tp)
 
     def groups(self, groups: int) -> int:
-        """Groups of B and C of a Mamba-2 mixer on the rank: repeated where they are too few."""
+        """Groups of B and C of a Mamba-2 mixer on the rank; replicated if there are more ranks."""
         return max(1, groups // self.attention_tp)
 
     def vocab(self, size: int, ranks: int = 0) -> int:
-        """Rows of the vocabulary on the rank."""
+        """Rows of the vocabulary on the rank; `ranks`: that share it, 0 means `tp`."""
         padded = ceil_div(size, self.vocab_multiple) * self.vocab_multiple
         return int(ceil_div(padded, ranks or self.tp))
 
 
 class ShardedParameter(Struct, frozen=True):
-    """A parameter as a rank holds it: its name in the model, its cut shape, and what it is.
+    """A parameter as a rank stores it.
 
-    `part` is where it stands, `ins` which dimension of a matrix is multiplied with the input,
-    `bits` its width where that is not the model's, `joint` the tensor that engines make of it and
-    its neighbours (q, k and v; gate and up).
+    - `name`: its name in the model; `shape`: its shape on the rank
+    - `role`: linear, expert, router, embedding, head, norm or other
+    - `layer`: index of its layer, -1 outside the layers; `part`: part of the model
+    - `ins`: the dimension of a matrix that is multiplied with the input
+    - `bits`: bits of an element, 0: the model's
+    - `joint`: the tensor into which servers concatenate it (q, k and v; gate and up)
     """
 
     name: str
     shape: tuple[int, ...]
-    role: str  # linear, expert, router, embedding, head, norm, other
+    role: str
     layer: int = -1
     part: str = ""
     ins: int = -1
@@ -75,7 +82,7 @@ class ShardedParameter(Struct, frozen=True):
 
     @property
     def numel(self) -> int:
-        """Elements."""
+        """Number of elements on the rank."""
         count = 1
         for size in self.shape:
             count *= size
@@ -83,7 +90,7 @@ class ShardedParameter(Struct, frozen=True):
 
     @property
     def matrix(self) -> tuple[int, int, int]:
-        """How many matrices it is, and the outputs and inputs of each."""
+        """Number of matrices, and the outputs and inputs of each."""
         copies = self.shape[0] if len(self.shape) == 3 else 1
         ins = self.shape[self.ins]
         return copies, self.numel // (copies * ins), ins

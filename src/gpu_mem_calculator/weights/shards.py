@@ -1,6 +1,6 @@
-"""The part of a model that one rank of a server has.
+"""Every parameter that one rank of a server stores.
 
-Legend: t ranks that cut a tensor. Heads and feed-forwards are cut, norms and routers repeated.
+Attention heads and feed-forwards are sharded, norms and routers replicated.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ __all__ = [
 
 @remembered(64, always=True)
 def held(arch: Arch, shard: ServerShard) -> tuple[ShardedParameter, ...]:
-    """Every parameter on the rank, in the model's order; pictures' tower goes with the embedding.
+    """Every parameter on the rank, in the model's order; a vision tower is with the embedding.
 
-    Its heads and feed-forwards are cut like the model's own (vLLM 0.11.0 siglip.py, pixtral.py).
+    The tower's heads and feed-forwards are sharded like the model's (vLLM 0.11.0 siglip.py,
+    pixtral.py).
     """
     return tuple(_parameters(arch, shard))
 
@@ -44,8 +45,8 @@ def held(arch: Arch, shard: ServerShard) -> tuple[ShardedParameter, ...]:
 def _parameters(arch: Arch, shard: ServerShard) -> Iterator[ShardedParameter]:
     if shard.embedding:
         yield from (
-            ShardedParameter(w.name, shard_shape(w.dims, shard), OTHER, part=TOWER)
-            for w in arch.tower
+            ShardedParameter(weight.name, shard_shape(weight.dims, shard), OTHER, part=TOWER)
+            for weight in arch.tower
         )
         for weight in arch.embedding:
             role = EMBEDDING if "vocab" in dict(weight.dims) else OTHER
@@ -57,19 +58,27 @@ def _parameters(arch: Arch, shard: ServerShard) -> Iterator[ShardedParameter]:
             )
         if arch.embedding_norm is not None:
             yield from (norm_parameter(weight) for weight in arch.embedding_norm.weights())
-    found: dict[int, tuple[ShardedParameter, ...]] = {}
-    steering = {buffer.name: buffer for buffer in arch.buffers if buffer.name.endswith("_bias")}
+    by_layer: dict[int, tuple[ShardedParameter, ...]] = {}
+    router_biases = {
+        buffer.name: buffer for buffer in arch.buffers if buffer.name.endswith("_bias")
+    }
     for place in shard.places:
         name = arch.layer_names[place] if arch.layer_names else f"{arch.layer_prefix}.{place}"
         layer = arch.layers[place]
-        if id(layer) not in found:
-            found[id(layer)] = tuple(layer_parameters(layer, shard))
-        for one in found[id(layer)]:
+        if id(layer) not in by_layer:
+            by_layer[id(layer)] = tuple(layer_parameters(layer, shard))
+        for parameter in by_layer[id(layer)]:
             yield ShardedParameter(
-                f"{name}.{one.name}", one.shape, one.role, place, one.part, one.ins, joint=one.joint
+                f"{name}.{parameter.name}",
+                parameter.shape,
+                parameter.role,
+                place,
+                parameter.part,
+                parameter.ins,
+                joint=parameter.joint,
             )
-        for owner in ("gate.", ""):  # MiniMax-M2 keeps it beside its gate
-            bias = steering.get(f"{name}.{layer.mlp_name}.{owner}e_score_correction_bias")
+        for owner in ("gate.", ""):  # MiniMax-M2 has it next to its gate
+            bias = router_biases.get(f"{name}.{layer.mlp_name}.{owner}e_score_correction_bias")
             if bias is not None:
                 yield ShardedParameter(
                     bias.name, bias.shape, ROUTER, place, EXPERTS, bits=bias.bits
@@ -79,7 +88,7 @@ def _parameters(arch: Arch, shard: ServerShard) -> Iterator[ShardedParameter]:
 
 
 def _head_parameters(arch: Arch, shard: ServerShard) -> Iterator[ShardedParameter]:
-    """The final norm and the head; a tied head is a copy where another rank has the embedding."""
+    """The final norm and the head; a tied head is a copy if another rank has the embedding."""
     if arch.final_norm is not None:
         yield from (norm_parameter(weight) for weight in arch.final_norm.weights())
     if arch.head is not None:

@@ -11,7 +11,7 @@ from ...ledger.num import Num
 from .layout import ZeroLayout
 
 UNREAD = frozenset(("run", "beats", "frozen", "layers", "pinned", "first", "last"))
-"""Fields of a plan that no keeper reads while it counts; of the run, those of RUN are read."""
+"""Fields of a plan that no rank reads while it counts; of the run, those of RUN are read."""
 RUN = ("micro_batches", "optimizer", "precision")
 FIELDS = tuple(name for name in ZeroLayout.__struct_fields__ if name not in UNREAD)
 

@@ -16,7 +16,9 @@ from ...modelling.huggingface.head import head_walk
 from ...modelling.huggingface.setting import BlockSetting
 from ...run.engine import Engine
 from ...run.run import Run
-from ...step.activations import StageWalks, activation_entries, setting, walks
+from ...step.activations import StageWalks, activation_entries
+from ...step.activations import setting as block_setting
+from ...step.activations import walks as walk_stage
 from ...step.instants import StepInstant, in_flight, step
 from ...step.layer_groups import LayerGroup, blocks, overlap
 from ...step.model_inputs import embedding_script
@@ -50,101 +52,109 @@ def _place(run: Run) -> tuple[Num, Num, Num, Num]:
 def ledger(run: Run) -> Ledger:
     """The ledger of one rank, for any ZeRO stage and any stage of a pipeline."""
     precision = PRECISIONS[run.precision]
-    cut = number(run, "zero_stage") == 3 and bool(option(run, "zero_init"))
+    zero_init = number(run, "zero_stage") == 3 and bool(option(run, "zero_init"))
     if run.adapter is not None:
-        bits = adapter_bits(run.adapter, precision.weights, zero_init=cut)
+        bits = adapter_bits(run.adapter, precision.weights, zero_init=zero_init)
         run = replace(run, adapter=replace(run.adapter, bits=bits))
-    how = setting(run, precision)
+    setting = block_setting(run, precision)
     low, high, first, last = _place(run)
     stack = blocks(run, low, high)
-    done = walks(run, how, stack)
+    walks = walk_stage(run, setting, stack)
     if run.frozen and number(run, "zero_stage") == 3:
-        done = keeping(done, how, run.arch, stack)
+        walks = keeping(walks, setting, run.arch, stack)
     if pipelined(run) and run.arch.tied:  # the head's table is a copy, and waits for no other
-        done = replace(done, head=head_walk(how, replace(run.arch, tied=False)))
+        walks = replace(walks, head=head_walk(setting, replace(run.arch, tied=False)))
     width = precision.weights // 8
     plan = _plan(run, width, (low, high, first, last))
-    tokens = run.batch * run.seq * how.hidden * how.bits // 8
+    tokens = run.batch * run.seq * setting.hidden * setting.bits // 8
     if plan.stage and not plan.pipeline and not run.unrolled:
-        return _rolled(plan, how, stack, done, cut)
-    beats = step(
+        return _rolled(plan, setting, stack, walks, zero_init)
+    instants = step(
         tuple(b.stretch for b in stack), micro_batches=run.micro_batches, head=last,
         embedding=first, flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
         every=run.unrolled,
     )  # fmt: skip
     if run.unrolled:
-        plan = replace(plan, beats=beats)
-        keeper = keeper_of(plan, stack, done, _limits(run), number(run, "sub_group_size"), cut)
-        if (cut or plan.pipeline) and done.embedding is not None and run.arch.tied:
-            table = shared_table(done.embedding, alone=plan.pipeline)
-            done = replace(done, embedding=table)
-        beside = partial(_beside, plan, how, stack, tokens)
-        return unrolled_ledger(plan, stack, done, beside, keeper)
-    several = len(done.head.hooks) > first_hook(plan)
+        plan = replace(plan, beats=instants)
+        rank = keeper_of(plan, stack, walks, _limits(run), number(run, "sub_group_size"), zero_init)
+        if (zero_init or plan.pipeline) and walks.embedding is not None and run.arch.tied:
+            table = shared_table(walks.embedding, alone=plan.pipeline)
+            walks = replace(walks, embedding=table)
+        beside = partial(_beside, plan, setting, stack, tokens)
+        return unrolled_ledger(plan, stack, walks, beside, rank)
+    several = len(walks.head.hooks) > first_hook(plan)
     if option(run, "cpu_checkpointing"):
-        beats = offload.with_second(beats)
-    return _whole(replace(plan, beats=with_hooks(beats, head=several)), how, stack, done, tokens)
+        instants = offload.with_second(instants)
+    return _whole(
+        replace(plan, beats=with_hooks(instants, head=several)), setting, stack, walks, tokens
+    )
 
 
 def _beside(
     plan: ZeroLayout,
-    how: BlockSetting,
+    setting: BlockSetting,
     stack: tuple[LayerGroup, ...],
     tokens: Num,
-    beats: tuple[StepInstant, ...],
-    done: StageWalks,
+    instants: tuple[StepInstant, ...],
+    walks: StageWalks,
 ) -> Iterator[Entry]:
     """What an unrolled run has beside layers, head and DeepSpeed's own tensors."""
     buffers = buffer_entry(plan.run, plan.beats, plan.layers)
     yield replace(buffers, live={**buffers.live, BIRTH: 1})
-    yield from activation_entries(plan.run, how, stack, beats, done)
+    yield from activation_entries(plan.run, setting, stack, instants, walks)
     yield from pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()
 
 
 def _rolled(
-    plan: ZeroLayout, how: BlockSetting, stack: tuple[LayerGroup, ...], done: StageWalks, cut: bool
+    plan: ZeroLayout,
+    setting: BlockSetting,
+    stack: tuple[LayerGroup, ...],
+    walks: StageWalks,
+    zero_init: bool,
 ) -> Ledger:
-    """The ledger of ZeRO 1 to 3 without a pipeline. `cut`: the model is built under zero.Init."""
+    """The ledger of ZeRO 1 to 3 without a pipeline. `zero_init`: built under zero.Init."""
     run = plan.run
     if run.record is not None:
-        done = replace(done, embedding=table_script(run.record))
+        walks = replace(walks, embedding=table_script(run.record))
     elif not run.frozen:
-        table = embedding_script(run, how)
-        shared = cut and run.arch.tied
-        done = replace(done, embedding=shared_table(table, alone=False) if shared else table)
-    beats, at_work = beats_and_entries(plan, stack, done, _limits(run))
-    plan = replace(plan, beats=beats)
-    kept = first_layers_input(run, activation_entries(run, how, stack, beats, done), beats)
+        table = embedding_script(run, setting)
+        shared = zero_init and run.arch.tied
+        walks = replace(walks, embedding=shared_table(table, alone=False) if shared else table)
+    instants, at_work = beats_and_entries(plan, stack, walks, _limits(run))
+    plan = replace(plan, beats=instants)
+    saved = first_layers_input(
+        run, activation_entries(run, setting, stack, instants, walks), instants
+    )
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
-        kept = offload.checkpoints_on_host(plan, stack, kept, pinned=pinned)
-    entries = (*_states(plan), *kept, *at_work, *workspace_entries(run, beats))
-    return Ledger((*startup_instants(), *(b.instant for b in beats)), entries)
+        saved = offload.checkpoints_on_host(plan, stack, saved, pinned=pinned)
+    entries = (*_states(plan), *saved, *at_work, *workspace_entries(run, instants))
+    return Ledger((*startup_instants(), *(b.instant for b in instants)), entries)
 
 
 def _whole(
     plan: ZeroLayout,
-    how: BlockSetting,
+    setting: BlockSetting,
     stack: tuple[LayerGroup, ...],
-    done: StageWalks,
+    walks: StageWalks,
     tokens: Num,
 ) -> Ledger:
     """The ledger of ZeRO 0, or of a pipeline's stage: gradients stay where autograd puts them until
     backward is over. `tokens`: bytes of the tensor between two stages.
     """
     run = plan.run
-    kept = activation_entries(run, how, stack, plan.beats, done)
+    saved = activation_entries(run, setting, stack, plan.beats, walks)
     if plan.pipeline:
-        kept = without_sum(kept)
+        saved = without_sum(saved)
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
-        kept = offload.checkpoints_on_host(plan, stack, kept, pinned=pinned)
+        saved = offload.checkpoints_on_host(plan, stack, saved, pinned=pinned)
     entries = [
         *_states(plan),
         *stage12.kept_gradients(plan, stack),
-        *reduce_at_end.reduction_entries(plan, stack, done),
-        *kept,
-        *hook_entries(plan, done),
+        *reduce_at_end.reduction_entries(plan, stack, walks),
+        *saved,
+        *hook_entries(plan, walks),
         *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),
         *pipeline.workspaces(plan, stack),
     ]
@@ -195,8 +205,8 @@ def _limits(run: Run) -> GatherLimits:
 
 
 def _states(plan: ZeroLayout) -> Iterator[Entry]:
-    group, cut = number(plan.run, "sub_group_size"), bool(option(plan.run, "zero_init"))
-    return state_entries(plan, _limits(plan.run), group, zero_init=cut)
+    group, zero_init = number(plan.run, "sub_group_size"), bool(option(plan.run, "zero_init"))
+    return state_entries(plan, _limits(plan.run), group, zero_init=zero_init)
 
 
 def stage_layers(run: Run) -> list[int]:

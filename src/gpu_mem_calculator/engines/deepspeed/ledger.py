@@ -80,7 +80,9 @@ def cases(plan: ZeroLayout, model: BlockTable) -> tuple[list[tuple[Tables, ...]]
 
     pairs = numpy.stack(numpy.broadcast_arrays(ranks, micro), axis=-1)
     unique, which = numpy.unique(pairs.reshape(-1, 2), axis=0, return_inverse=True)
-    each = [tables(CacheKey(plain(plan, int(a), int(b)), model)) for a, b in unique]
+    each: list[tuple[Tables, ...]] = [
+        tables(CacheKey(plain(plan, int(a), int(b)), model)) for a, b in unique
+    ]
     return each, which.reshape(pairs.shape[:-1])
 
 
@@ -142,41 +144,43 @@ def _either(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
 
 
 def beats_and_entries(
-    plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks, limits: GatherLimits
+    plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks, limits: GatherLimits
 ) -> tuple[tuple[StepInstant, ...], list[Entry]]:
     """The instants of a step, and the entries of what blocks and DeepSpeed hold at each of them."""
     run = plan.run
-    found, which = cases(plan, block_table(plan, stack, done, limits))
+    each, which = cases(plan, block_table(plan, stack, walks, limits))
     near = bool(run.options.get("cpu_checkpointing"))
-    here = tuple(zero_instants(stack, done))
-    beats: list[StepInstant] = []
+    zero_points = tuple(zero_instants(stack, walks))
+    instants: list[StepInstant] = []
     entries: list[Entry] = []
     again = holds(run.micro_batches > 1)
     for number, (step, tag, word) in enumerate(TAGS):
         later = bool(tag)
         if later and isinstance(again, int) and not again:
             continue
-        for spot in here:
-            mine = [several[number].get(spot.place) for several in found]
-            if not any(mine):
+        for zero_instant in zero_points:
+            chosen = [several[number].get(zero_instant.place) for several in each]
+            if not any(chosen):
                 continue
-            usual = [several[later][spot.place] for several in found]
-            high = highest(spot, [a or b for a, b in zip(mine, usual, strict=True)], which,
-                           near=near)  # fmt: skip
-            at = instant(spot.name, spot.phase, spot.title + word, step=step, micro_batch=tag,
-                         layer=spot.layer, present=again if later else 1)  # fmt: skip
-            beats.append(_beat(spot, high, at))
-            entries += _entries(plan, spot, high, beats[-1], done.sources)
+            usual = [several[later][zero_instant.place] for several in each]
+            either = [a or b for a, b in zip(chosen, usual, strict=True)]
+            high = highest(zero_instant, either, which, near=near)
+            named_instant = instant(
+                zero_instant.name, zero_instant.phase, zero_instant.title + word, step=step,
+                micro_batch=tag, layer=zero_instant.layer, present=again if later else 1,
+            )  # fmt: skip
+            instants.append(_beat(zero_instant, high, named_instant))
+            entries += _entries(plan, zero_instant, high, instants[-1], walks.sources)
     none = tuple(0 for _ in stack)
-    entries.append(_left(plan, found, which))
+    entries.append(_left(plan, each, which))
     for name, title in STEP:
-        beats.append(StepInstant(instant=instant(name, OPTIMIZER, title), saved=none, grads=none,
+        instants.append(StepInstant(instant=instant(name, OPTIMIZER, title), saved=none, grads=none,
                           later=True))  # fmt: skip
-    return tuple(beats), entries
+    return tuple(instants), entries
 
 
 def first_layers_input(
-    run: Run, entries: Iterable[Entry], beats: tuple[StepInstant, ...]
+    run: Run, entries: Iterable[Entry], instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """The entries, with the embedding's output left out where the first layer runs forward: it is
     that layer's input, which the layer counts.
@@ -185,7 +189,7 @@ def first_layers_input(
     """
     arch = run.arch
     apart = len(arch.embedding) > 1 or arch.embedding_norm is not None
-    out = {b.name for b in beats if b.instant.layer == FIRST or b.instant.where == "begin"}
+    out = {b.name for b in instants if b.instant.layer == FIRST or b.instant.where == "begin"}
     for entry in entries:
         if entry.role == EMBEDDED and not apart:
             entry = replace(entry, live={name: copies for name, copies in entry.live.items()
@@ -193,10 +197,10 @@ def first_layers_input(
         yield entry
 
 
-def _left(plan: ZeroLayout, found: list[tuple[Tables, ...]], which: Any) -> Entry:
+def _left(plan: ZeroLayout, each: list[tuple[Tables, ...]], which: Any) -> Entry:
     """Gradients that are alive when the optimizer's step begins."""
     place = ("step", 0, False)
-    last = [several[1] for several in found]
+    last = [several[1] for several in each]
     parts = _parts([tables[place] for tables in last], which, 0, 0)
     name, kind, source = GROUPS[2]
     return Entry(name=name, kind=kind, bytes=sum(parts),
@@ -204,26 +208,33 @@ def _left(plan: ZeroLayout, found: list[tuple[Tables, ...]], which: Any) -> Entr
                  source=source)  # fmt: skip
 
 
-def _beat(spot: ZeroInstant, high: PeakPoint, at: Instant) -> StepInstant:
-    saved = spot.saved
-    if spot.work == "unit":
-        saved = tuple(high.waiting if i == spot.group else n for i, n in enumerate(saved))
+def _beat(zero_instant: ZeroInstant, high: PeakPoint, named_instant: Instant) -> StepInstant:
+    saved = zero_instant.saved
+    if zero_instant.work == "unit":
+        saved = tuple(high.waiting if i == zero_instant.group else n for i, n in enumerate(saved))
     return StepInstant(
-        instant=at, saved=saved, grads=tuple(0 for _ in saved), work=spot.work,
-        stretch=spot.group, later=bool(at.micro_batch), inside_forward=spot.phase == FORWARD,
+        instant=named_instant, saved=saved, grads=tuple(0 for _ in saved), work=zero_instant.work,
+        stretch=zero_instant.group, later=bool(named_instant.micro_batch),
+        inside_forward=zero_instant.phase == FORWARD,
     )  # fmt: skip
 
 
 def _entries(
-    plan: ZeroLayout, spot: ZeroInstant, high: PeakPoint, beat: StepInstant, sources: LayerSources
+    plan: ZeroLayout,
+    zero_instant: ZeroInstant,
+    high: PeakPoint,
+    step_instant: StepInstant,
+    sources: LayerSources,
 ) -> Iterator[Entry]:
-    source = sources.head if spot.work == "loss" else sources.layer
+    source = sources.head if zero_instant.work == "loss" else sources.layer
     rows = [
-        (spot.label, ACT, high.moment.act, source),
-        (f"{spot.label}, kernel workspace", TEMP, high.moment.temp, source),
+        (zero_instant.label, ACT, high.moment.act, source),
+        (f"{zero_instant.label}, kernel workspace", TEMP, high.moment.temp, source),
     ]
     for (name, kind, origin), size in zip(GROUPS, high.parts, strict=True):
         rows.append((name, kind, size, origin))
     for name, kind, size, origin in rows:
         if not nothing(size):
-            yield Entry(name=name, kind=kind, bytes=size, live={beat.name: 1}, source=origin)
+            yield Entry(
+                name=name, kind=kind, bytes=size, live={step_instant.name: 1}, source=origin
+            )

@@ -83,44 +83,44 @@ class ZeroStreamWriter(StreamWriter):
             return {i: n for i, n in table.items() if i not in self.in_flight}
         return table
 
-    def work(self, name: str, play: BlockRun | None) -> None:
+    def work(self, name: str, block_run: BlockRun | None) -> None:
         """Start-up, the optimizer's step, or a block."""
         if name == "startup":
             self.rank.startup()
         elif name == "optimizer":
             self.rank.step()
         else:
-            super().work(name, play)
+            super().work(name, block_run)
 
-    def forward(self, play: BlockRun) -> None:
+    def forward(self, block_run: BlockRun) -> None:
         """A block runs forward. A checkpointed block before it has its input copied to the host."""
         if not self.kept:
             self.rank.begin()
-        super().forward(play)
-        before = self.kept.get(play.block - 1)
-        if self.on_host and play.block - 1 in self.checkpointed and before is not None:
-            self.free((before[(play.once or play.script).entry],))
-            self.offloaded.add(play.block - 1)
-        if play.once is not None:
-            self.checkpointed.add(play.block)
+        super().forward(block_run)
+        before = self.kept.get(block_run.block - 1)
+        if self.on_host and block_run.block - 1 in self.checkpointed and before is not None:
+            self.free((before[(block_run.once or block_run.script).entry],))
+            self.offloaded.add(block_run.block - 1)
+        if block_run.once is not None:
+            self.checkpointed.add(block_run.block)
 
-    def before_backward(self, play: BlockRun, ids: Tensors) -> None:
+    def before_backward(self, block_run: BlockRun, ids: Tensors) -> None:
         """The inputs of the block and of the next one to run backward come from the host."""
         self.in_backward = True
-        for block, tensors in ((play.block, ids), (play.block - 1, self.kept.get(play.block - 1))):
-            if block in self.offloaded and tensors is not None:
-                entry = play.script.entry
+        block, entry = block_run.block, block_run.script.entry
+        for number, tensors in ((block, ids), (block - 1, self.kept.get(block - 1))):
+            if number in self.offloaded and tensors is not None:
                 tensors[entry] = self.make(self.size(tensors[entry]))
-                self.offloaded.remove(block)
+                self.offloaded.remove(number)
 
-    def keep_gradients(self, play: BlockRun, ids: Tensors) -> None:
+    def keep_gradients(self, block_run: BlockRun, ids: Tensors) -> None:
         """Nothing is left to do: the rank has got every gradient at its hook."""
 
-    def embedding(self, play: BlockRun) -> None:
+    def embedding(self, block_run: BlockRun) -> None:
         """Backward of the embedding. Where the head shares its table, the head's gradient of it is
         added to the embedding's.
         """
-        events = play.script
+        events = block_run.script
         self.in_backward = True
         self.rank.before(EMBEDDING, 0, forward=False)
         if self.back < 0:  # a stage without layers
@@ -133,12 +133,13 @@ class ZeroStreamWriter(StreamWriter):
         for number in range(len(events.drops) - 1, -1, -1):
             self.rank.gradient(EMBEDDING, number, ids[events.drops[number][1]])
 
-    def _forward(self, play: BlockRun, ids: Tensors, script: BlockEvents) -> None:
-        self._with_hooks(play.block, ids, script.forward, forward_hook_points(script))
+    def _forward(self, block_run: BlockRun, ids: Tensors, script: BlockEvents) -> None:
+        self._with_hooks(block_run.block, ids, script.forward, forward_hook_points(script))
 
-    def _backward(self, play: BlockRun, ids: Tensors, events: tuple[int, ...]) -> None:
-        gradients = [ids[tensor] for _, tensor in play.script.drops]
-        self._with_hooks(play.block, ids, events, self._hook_points(play.script), gradients)
+    def _backward(self, block_run: BlockRun, ids: Tensors, events: tuple[int, ...]) -> None:
+        block = block_run.script
+        gradients = [ids[tensor] for _, tensor in block.drops]
+        self._with_hooks(block_run.block, ids, events, self._hook_points(block), gradients)
 
     def _hook_points(self, events: BlockEvents) -> Iterator[HookPoint]:
         """The hook points of backward, and its first matmul where that makes an entry."""

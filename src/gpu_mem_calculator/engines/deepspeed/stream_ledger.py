@@ -31,23 +31,23 @@ from .stream import ZeroStreamWriter
 def keeper_of(
     plan: ZeroLayout,
     stack: tuple[LayerGroup, ...],
-    done: StageWalks,
+    walks: StageWalks,
     limits: GatherLimits,
     group: int,
-    cut: bool,
+    zero_init: bool,
 ) -> Callable[[ZeroStreamWriter], ZeroRank]:
     """A function that makes the `ZeroRank` of a run on a stream writer.
 
-    For stage 3: `limits` of gathered parameters, `group`: elements of a sub-group, `cut`: the model
-    is built under zero.Init.
+    For stage 3: `limits` of gathered parameters, `group`: elements of a sub-group, `zero_init`: the
+    model is built under zero.Init.
     """
     if plan.stage == 3:
-        found = plays(stack, plan.beats, done).values()
-        scripts = {play.block: weight_reads(play.script) for play in found}
-        scripts.pop(EMBEDDING, None)
+        found = plays(stack, plan.beats, walks).values()
+        reads = {block_run.block: weight_reads(block_run.script) for block_run in found}
+        reads.pop(EMBEDDING, None)
         modules = shape(plan, stack)
-        return lambda writer: Stage3Rank(plan, writer, modules, limits, scripts, group=group,
-                                          zero_init=cut)  # fmt: skip
+        return lambda writer: Stage3Rank(plan, writer, modules, limits, reads, group=group,
+                                          zero_init=zero_init)  # fmt: skip
     kind: type[ZeroRank] = Stage0FusedRank
     if plan.stage:
         kind = Stage12Rank
@@ -58,18 +58,18 @@ def keeper_of(
     return lambda writer: kind(plan, writer)
 
 
-def shared_table(script: BlockEvents, *, alone: bool) -> BlockEvents:
+def shared_table(table: BlockEvents, *, alone: bool) -> BlockEvents:
     """Backward of an embedding that the head shares, where no third tensor is made for the sum.
 
     The embedding's gradient is added to the head's in place: deepspeed 0.19.8 zero/linear.py:129
     makes it with a matmul of its own, and torch 2.11 sums out of place only where the first is a
     transposed view. `alone`: the head has a copy on another stage.
     """
-    *events, _, _, old = script.backward
-    rest = script.drops[1:]
+    *events, _, _, old = table.backward
+    rest = table.drops[1:]
     if alone:
-        return replace(script, entry=-1, backward=tuple(events), drops=((0, ~old), *rest))
-    return replace(script, backward=(*events, old), drops=((0, script.entry), *rest))
+        return replace(table, entry=-1, backward=tuple(events), drops=((0, ~old), *rest))
+    return replace(table, backward=(*events, old), drops=((0, table.entry), *rest))
 
 
 BesideEntries = Callable[[tuple[StepInstant, ...], StageWalks], Iterable[Entry]]
@@ -78,25 +78,25 @@ BesideEntries = Callable[[tuple[StepInstant, ...], StageWalks], Iterable[Entry]]
 def unrolled_ledger(
     plan: ZeroLayout,
     stack: tuple[LayerGroup, ...],
-    done: StageWalks,
+    walks: StageWalks,
     beside: BesideEntries,
-    keeper: Callable[[ZeroStreamWriter], ZeroRank],
+    rank: Callable[[ZeroStreamWriter], ZeroRank],
 ) -> Ledger:
-    """The ledger that a stream is written from: every layer by itself.
+    """The ledger from which the stream is written: each layer is a group.
 
     `beside` gives the entries of what is beside layers, head and DeepSpeed's own tensors.
     """
-    run, done = plan.run, replace(done, gradients=STAY)
-    beats = tuple(replace(b, later=False) for b in plan.beats)  # the rank adds gradients up
-    entries = [*beside(beats, done), *pipeline.workspaces(plan, stack)]
-    found = plays(stack, beats, done)
+    run, walks = plan.run, replace(walks, gradients=STAY)
+    instants = tuple(replace(b, later=False) for b in plan.beats)  # the rank adds gradients up
+    entries = [*beside(instants, walks), *pipeline.workspaces(plan, stack)]
+    found = plays(stack, instants, walks)
     on_host = bool(run.options.get("cpu_checkpointing"))
-    if on_host:  # those of other micro-batches have gone there
+    if on_host:  # the inputs of other micro-batches are on the host
         entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]
     start = Instant(name=BIRTH, phase=STARTUP, title="start-up")
     return Ledger(
         (start, *(b.instant for b in plan.beats)), tuple(entries), found,
-        partial(ZeroStreamWriter, rank=keeper, on_host=on_host),
+        partial(ZeroStreamWriter, rank=rank, on_host=on_host),
         partial(ZeroStreamWriter, rank=partial(Stage12Rank, plan, tight=True), on_host=on_host)
         if plan.stage in (1, 2) else None,
     )  # fmt: skip

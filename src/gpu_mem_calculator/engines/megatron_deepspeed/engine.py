@@ -99,7 +99,7 @@ def ledger(run: Run) -> Ledger:
     )
     if run.unrolled:
         plan = replace(plan, beats=_with_epilogue(beats))
-        keeper = keeper_of(plan, stack, done, LIMITS, GROUP, cut=True)
+        keeper = keeper_of(plan, stack, done, LIMITS, GROUP, zero_init=True)
         return unrolled_ledger(plan, stack, done, partial(_beside, run, plan, stage, stack), keeper)
     several = len(done.head.hooks) > first_hook(plan)
     plan = replace(plan, beats=with_hooks(beats, head=several))

@@ -1,4 +1,4 @@
-"""What Megatron's layers keep and need for a moment, as ledger entries of one pipeline stage."""
+"""Activations of one pipeline stage of Megatron: what blocks save, and the block at work."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ...step.activations import StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.pipeline import PipelineStage, waiting_entries
-from .model_inputs import surroundings
-from .options import setting
-from .walks import given
+from .model_inputs import model_input_entries
+from .options import setting as megatron_setting
+from .walks import sent_gradient
 
 LAYER_CODE = code("megatron-core 0.19.2 transformer layer, walked with autograd's saving rules")
 LOSS_CODE = code("megatron-core 0.19.2 tensor_parallel/cross_entropy.py:25-181")
@@ -26,73 +26,75 @@ CHECKPOINT_CODE = code("megatron-core 0.19.2 tensor_parallel/random.py: a layer'
 
 
 def activation_entries(
-    run: Run, stage: PipelineStage, beats: tuple[StepInstant, ...], done: StageWalks
+    run: Run, stage: PipelineStage, instants: tuple[StepInstant, ...], walks: StageWalks
 ) -> Iterator[Entry]:
-    """Layers, head, embedding, what micro-batches in flight hold, buffers that stay.
+    """Entries of layers, head, embedding, micro-batches in flight, and buffers that stay.
 
-    In an unrolled run layers and head play scripts; where chunks interleave, what other
-    micro-batches keep is entered.
+    In an unrolled run the events of layers and head contain theirs; where chunks interleave, what
+    other micro-batches save has entries.
     """
-    for index, block in enumerate(stage.blocks):
-        walk = done.layers[index]
+    for index, group in enumerate(stage.blocks):
+        walk = walks.layers[index]
         if run.unrolled and run.virtual_stages > 1:
-            yield from waiting_entries(index, block, walk, beats, LAYER_CODE, CHECKPOINT_CODE)
+            yield from waiting_entries(index, group, walk, instants, LAYER_CODE, CHECKPOINT_CODE)
         elif not run.unrolled:
-            yield _kept(index, block, walk, beats)
-            yield from _at_work(index, stage, done, beats)
-        if block.recompute == "full" and isinstance(block.layer.mlp, Moe):
-            yield _dispatched(index, block, walk, beats)
+            yield _saved_entry(index, group, walk, instants)
+            yield from _layer_entries(index, stage, walks, instants)
+        if group.recompute == "full" and isinstance(group.layer.mlp, Moe):
+            yield _dispatcher_entry(index, group, walk, instants)
     if not run.unrolled:
-        yield from _head(done.head, beats)
-    yield from surroundings(run, setting(run, selective=False), stage, beats)
+        yield from _head_entries(walks.head, instants)
+    yield from model_input_entries(run, megatron_setting(run, selective=False), stage, instants)
 
 
-def _kept(index: int, block: LayerGroup, walk: BlockWalk, beats: tuple[StepInstant, ...]) -> Entry:
-    full = block.recompute == "full"
+def _saved_entry(
+    index: int, group: LayerGroup, walk: BlockWalk, instants: tuple[StepInstant, ...]
+) -> Entry:
+    full = group.recompute == "full"
     return Entry(
-        name=f"{block.title}: {'checkpointed inputs' if full else 'kept for backward'}",
+        name=f"{group.title}: {'checkpointed inputs' if full else 'kept for backward'}",
         kind=ACT,
         bytes=walk.input_bytes if full else walk.saved_bytes,
-        live={b.name: b.saved[index] for b in beats},
+        live={i.name: i.saved[index] for i in instants},
         source=CHECKPOINT_CODE if full else LAYER_CODE,
         parts=() if full else walk.saved,
     )
 
 
-def _dispatched(
-    index: int, block: LayerGroup, walk: BlockWalk, beats: tuple[StepInstant, ...]
+def _dispatcher_entry(
+    index: int, group: LayerGroup, walk: BlockWalk, instants: tuple[StepInstant, ...]
 ) -> Entry:
-    """What a recomputed layer with experts leaves behind until it runs again.
+    """What a recomputed layer with experts keeps after its backward, until it runs again.
 
-    Its dispatcher names the router's scores, and with them the graph that the checkpoint made:
-    the layer's input as a leaf of it, and the gradient of that.
+    Its dispatcher refers to the router's scores, and with them to the graph that the checkpoint
+    made: the layer's input as a leaf of it, and the gradient of that.
     """
     return Entry(
-        name=f"{block.title}: input and its gradient, held by the dispatcher", kind=ACT,
-        bytes=2 * walk.input_bytes, live={b.name: b.grads[index] for b in beats},
+        name=f"{group.title}: input and its gradient, held by the dispatcher", kind=ACT,
+        bytes=2 * walk.input_bytes, live={i.name: i.grads[index] for i in instants},
         source=code("megatron-core 0.19.2 transformer/moe/token_dispatcher.py: self.probs"),
     )  # fmt: skip
 
 
-def _at_work(
-    index: int, stage: PipelineStage, done: StageWalks, beats: tuple[StepInstant, ...]
+def _layer_entries(
+    index: int, stage: PipelineStage, walks: StageWalks, instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
-    """The layer at work, at each of its beats."""
-    block, walk = stage.blocks[index], done.layers[index]
-    for beat in beats:
-        if beat.work == "layer" and beat.stretch == index:
-            moment = _layer_moment(block, walk, beat)
-            if done.first is not None and block.recompute != "full":
-                moment = _either(given(stage, beat), done.first.later, moment)
-            yield from _working(f"{block.title}: at work", moment, beat, LAYER_CODE)
+    """The working set of a group's layer at each of its instants."""
+    group, walk = stage.blocks[index], walks.layers[index]
+    for instant in instants:
+        if instant.work == "layer" and instant.stretch == index:
+            peak = _layer_peak(group, walk, instant)
+            if walks.first is not None and group.recompute != "full":
+                peak = _either(sent_gradient(stage, instant), walks.first.later, peak)
+            yield from _peak_entries(f"{group.title}: at work", peak, instant, LAYER_CODE)
 
 
-def _layer_moment(block: LayerGroup, walk: BlockWalk, beat: StepInstant) -> PeakParts:
-    """The layer at work. A checkpoint runs it again beside the gradient it was given, and holds
-    the output that this makes (tensor_parallel/random.py CheckpointFunction).
+def _layer_peak(group: LayerGroup, walk: BlockWalk, instant: StepInstant) -> PeakParts:
+    """The peak of the layer at work. A checkpoint runs it again while the output's gradient is
+    alive, and keeps the output of that forward (tensor_parallel/random.py CheckpointFunction).
     """
-    full = block.recompute == "full"
-    if beat.instant.phase == FORWARD:
+    full = group.recompute == "full"
+    if instant.instant.phase == FORWARD:
         return walk.transient if full else walk.forward
     if not full:
         return walk.later
@@ -102,21 +104,23 @@ def _layer_moment(block: LayerGroup, walk: BlockWalk, beat: StepInstant) -> Peak
 
 
 def _either(condition: Num, yes: PeakParts, no: PeakParts) -> PeakParts:
-    """One moment or the other."""
+    """`yes` where the condition is 1, else `no`."""
     return PeakParts(choose(condition, yes.act, no.act), choose(condition, yes.grad, no.grad),
                   choose(condition, yes.temp, no.temp))  # fmt: skip
 
 
-def _working(name: str, moment: PeakParts, beat: StepInstant, source: Source) -> Iterator[Entry]:
-    parts = ((name, ACT, moment.act), (f"{name}, weight gradients", GRAD, moment.grad),
-             (f"{name}, kernel workspace", TEMP, moment.temp))  # fmt: skip
+def _peak_entries(
+    name: str, peak: PeakParts, instant: StepInstant, source: Source
+) -> Iterator[Entry]:
+    parts = ((name, ACT, peak.act), (f"{name}, weight gradients", GRAD, peak.grad),
+             (f"{name}, kernel workspace", TEMP, peak.temp))  # fmt: skip
     for title, kind, size in parts:
         if not nothing(size):
-            yield Entry(name=title, kind=kind, bytes=size, live={beat.name: 1}, source=source)
+            yield Entry(name=title, kind=kind, bytes=size, live={instant.name: 1}, source=source)
 
 
-def _head(walk: BlockWalk, beats: tuple[StepInstant, ...]) -> Iterator[Entry]:
-    for beat in beats:
-        if beat.work == "head":
-            moment = walk.forward if beat.instant.phase == FORWARD else walk.later
-            yield from _working("final norm, logits and loss", moment, beat, LOSS_CODE)
+def _head_entries(walk: BlockWalk, instants: tuple[StepInstant, ...]) -> Iterator[Entry]:
+    for instant in instants:
+        if instant.work == "head":
+            peak = walk.forward if instant.instant.phase == FORWARD else walk.later
+            yield from _peak_entries("final norm, logits and loss", peak, instant, LOSS_CODE)

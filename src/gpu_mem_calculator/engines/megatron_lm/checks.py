@@ -14,8 +14,10 @@ CP, EP = "parallelism.context_parallel_size", "parallelism.expert_parallel_size"
 MIXED = ("bf16_mixed", "fp16_mixed", "fp32")
 
 
-def near(whole: int, value: int) -> str:
-    """The divisors of a number that are nearest to a value, as words; far ones are not sought."""
+def nearest_divisors(whole: int, value: int) -> str:
+    """The divisors of `whole` nearest below and above a value, as words. At most 10,000 numbers
+    each way are tried.
+    """
     reach = 10_000
     down = range(min(value - 1, whole), max(0, value - reach), -1)
     up = range(value + 1, min(whole, value + reach) + 1)
@@ -27,11 +29,11 @@ def near(whole: int, value: int) -> str:
 def undivided(key: str, value: int, whole: int, what: str) -> Iterator[str]:
     """The sentence for a size that does not divide evenly."""
     if whole % value:
-        yield f"{key}={value} does not divide {whole} {what}; try {near(whole, value)}"
+        yield f"{key}={value} does not divide {whole} {what}; try {nearest_divisors(whole, value)}"
 
 
 def option_problems(run: Run, title: str) -> Iterator[str]:
-    """Precision, adapters and options."""
+    """Problems with precision, adapters and options."""
     if run.precision not in MIXED:
         kind = run.precision.partition("_")[0]
         yield (f"training.precision={run.precision!r}: {title} steps on fp32 main weights; "
@@ -54,10 +56,10 @@ def option_problems(run: Run, title: str) -> Iterator[str]:
 
 
 def layout_problems(run: Run, title: str) -> Iterator[str]:
-    """The model, and how it is cut."""
+    """The model, and how it is sharded."""
     yield from _model_problems(run.arch, title)
-    found = [text for layer, _, _ in run.arch.runs for text in _layer_problems(run, layer)]
-    yield from dict.fromkeys(found)
+    texts = [text for layer, _, _ in run.arch.runs for text in _layer_problems(run, layer)]
+    yield from dict.fromkeys(texts)
     yield from _stage_problems(run)
     yield from _sequence_problems(run, title)
     yield from _expert_problems(run, title)
@@ -87,12 +89,12 @@ def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
         groups = mixer.kv_heads
         if groups % tp and not fused(run):
             yield (
-                f"{TP}={tp} does not divide {groups} key-value heads, as the local spec wants; "
-                f"try {near(groups, tp)}, or engine.transformer_implementation={ENGINE!r}"
+                f"{TP}={tp} does not divide {groups} key-value heads, as the local spec wants; try "
+                f"{nearest_divisors(groups, tp)}, or engine.transformer_implementation={ENGINE!r}"
             )
         elif groups % tp and tp % groups:
             yield (f"{TP}={tp} neither divides {groups} key-value heads nor is a multiple of them; "
-                   f"try {near(groups, tp)}")  # fmt: skip
+                   f"try {nearest_divisors(groups, tp)}")  # fmt: skip
     for block in (mlp, getattr(mlp, "shared", None)):
         if isinstance(block, Mlp | Moe):
             yield from undivided(TP, tp, block.ffn, "MLP columns")
@@ -134,7 +136,7 @@ def _expert_problems(run: Run, title: str) -> Iterator[str]:
         yield f"{EP}={ep}: the model has no experts; set it to 1"
     elif ep > 1 and ranks % ep:
         yield (f"{EP}={ep} does not divide the {ranks} ranks of data and context parallelism; try "
-               f"{near(ranks, ep)}")  # fmt: skip
+               f"{nearest_divisors(ranks, ep)}")  # fmt: skip
     for block in blocks:
         yield from undivided(EP, ep, block.num_experts, "experts")
         if run.mesh.tp > 1 and any(w.name.endswith("bias") for w in block.experts):

@@ -10,15 +10,16 @@ from ...run.engine import Engine
 from ...run.phases import STARTUP
 from ...run.run import Run
 from ...step.block_events import BlockRun, plays
-from ...step.pipeline import beats, stage_layers, stage_of
+from ...step.pipeline import beats as stage_instants
+from ...step.pipeline import stage_layers, stage_of
 from ...step.workspaces import workspace_entries
 from .activations import activation_entries
 from .checks import layout_problems, option_problems
 from .options import OPTIONS, expert_streams
-from .startup_stream import START, opening
-from .states import STARTUP_BEATS, stage_shard, state_entries, with_experts
+from .startup_stream import STARTUP_BLOCK, startup_events
+from .states import STARTUP_INSTANTS, stage_shard, state_entries, with_experts
 from .stream import stage_writer
-from .walks import walks
+from .walks import walks as walk_stage
 
 TITLE = "Megatron-LM"
 
@@ -30,25 +31,26 @@ def problems(run: Run) -> Iterator[str]:
 
 
 def ledger(run: Run) -> Ledger:
-    """One rank of the run's pipeline stage."""
+    """The ledger of one rank of the run's pipeline stage."""
     stage = stage_of(run)
-    instants = with_experts(run, beats(stage, STARTUP_BEATS, every=run.unrolled))
-    steps = tuple(b for b in instants if b.instant.phase != STARTUP)
-    done = walks(run, stage)
+    instants = with_experts(run, stage_instants(stage, STARTUP_INSTANTS, every=run.unrolled))
+    in_step = tuple(i for i in instants if i.instant.phase != STARTUP)
+    walks = walk_stage(run, stage)
     entries = (
         *state_entries(run, stage, instants),
-        *activation_entries(run, stage, instants, done),
-        *workspace_entries(run, steps),
+        *activation_entries(run, stage, instants, walks),
+        *workspace_entries(run, in_step),
     )
-    played = {}
+    block_runs = {}
     if run.unrolled:
-        played = plays(stage.blocks, instants, done)
-        played[STARTUP_BEATS[0][0]] = BlockRun(block=START, script=opening(run), forward=True)
-    return Ledger(tuple(b.instant for b in instants), entries, played, stage_writer(run, stage))
+        block_runs = plays(stage.blocks, instants, walks)
+        startup = BlockRun(block=STARTUP_BLOCK, script=startup_events(run), forward=True)
+        block_runs[STARTUP_INSTANTS[0][0]] = startup
+    return Ledger(tuple(i.instant for i in instants), entries, block_runs, stage_writer(run, stage))
 
 
 def parameters(run: Run) -> Num:
-    """Elements of this rank's part of the model."""
+    """Elements of the parameters on this rank."""
     return stage_shard(run, stage_of(run)).total
 
 

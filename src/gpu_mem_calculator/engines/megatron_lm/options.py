@@ -1,4 +1,4 @@
-"""Megatron's options, and how one rank runs a layer under them."""
+"""Megatron's options with their defaults, and the setting of one rank's layers under them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {
     "make_vocab_size_divisible_by": 128,
     "deallocate_pipeline_outputs": True,
 }
-# What megatron-core's API does where nobody says: GPTModel takes the vocabulary as it is, and
+# Defaults of megatron-core's own API: GPTModel takes the vocabulary as it is, and
 # ModelParallelConfig keeps stage outputs (model_parallel_config.py:405).
 LIBRARY: dict[str, Any] = {
     "make_vocab_size_divisible_by": 1,
@@ -43,14 +43,14 @@ def fused(run: Run) -> bool:
 
 
 def bits(run: Run) -> int:
-    """Width of weights and activations."""
+    """Bits of weights and activations."""
     return 32 if run.precision == "fp32" else 16
 
 
 def gradient_bits(run: Run) -> int:
-    """Width of the main-gradient buffer.
+    """Bits of the main-gradient buffer.
 
-    bf16 accumulates in fp32 unless told otherwise (arguments.py:1186-1193), fp16 in fp16.
+    bf16 accumulates in fp32 by default (arguments.py:1186-1193), fp16 in fp16.
     """
     wide = option(run, "accumulate_allreduce_grads_in_fp32")
     wide = run.precision == "bf16_mixed" if wide is None else wide
@@ -58,7 +58,7 @@ def gradient_bits(run: Run) -> int:
 
 
 def setting(run: Run, *, selective: bool) -> MegatronSetting:
-    """How the run's layers are executed on one rank."""
+    """The sizes and choices of kernels with which one rank runs its layers."""
     engine = fused(run)
     return MegatronSetting(
         batch=run.batch,
@@ -78,7 +78,7 @@ def setting(run: Run, *, selective: bool) -> MegatronSetting:
 
 
 def expert_streams(run: Run) -> bool:
-    """Megatron-Core copies the experts' counts to the host on one of its own.
+    """Whether Megatron-Core makes a CUDA stream: it copies the experts' counts to the host on one.
 
     megatron-core 0.19.2 transformer/moe/token_dispatcher.py:469.
     """

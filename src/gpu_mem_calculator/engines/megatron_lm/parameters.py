@@ -1,6 +1,6 @@
-"""The parameters of one rank as Megatron-Core makes them, one tensor after the other.
+"""The parameters of one rank as Megatron-Core makes them, tensor by tensor.
 
-Only for one run at a time: sizes are plain ints here.
+Sizes are plain ints, so this is for one run at a time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from .shards import DENSE, embedding_shard, layer_shard, local_vocab, matrices
 
 
 class MegatronParameter(Struct, frozen=True):
-    """A parameter: its elements, and how it is made and stepped.
+    """A parameter on one rank.
 
-    `moved`: torch.nn makes it on the host in fp32, and it is cast on the GPU. A `vector` is
-    stepped in a group of its own, an expert's weight by an optimizer of its own. `chunk`: the part
-    of an interleaved stage that it belongs to.
+    elements: on this rank
+    vector: a norm or bias, which the optimizer steps in another parameter group
+    expert: an expert's weight, which another optimizer steps
+    moved: torch.nn makes it on the host in fp32, and it is cast on the GPU
+    chunk: the chunk of an interleaved stage that it belongs to
     """
 
     elements: int
@@ -34,29 +36,33 @@ class MegatronParameter(Struct, frozen=True):
 def stage_tensors(run: Run) -> list[MegatronParameter]:
     """Every parameter of the run's stage, chunk by chunk in the model's order.
 
-    models/gpt/gpt_model.py: embeddings, layers, final norm, output layer; a tied one that is
-    alone on its stage is a table of its own.
+    models/gpt/gpt_model.py: embeddings, layers, final norm, output layer; a tied output
+    layer on another stage than the embedding has its own table.
     """
-    found: list[MegatronParameter] = []
+    parameters: list[MegatronParameter] = []
     pp, at, chunks = int(run.mesh.pp), int(run.stage), int(run.virtual_stages)
     table = int(run.scaled(local_vocab(run) * run.arch.hidden))
     for chunk in range(chunks):
-        made: list[MegatronParameter] = []
+        in_chunk: list[MegatronParameter] = []
         if at == chunk == 0:
             rest = int(embedding_shard(run).dense) - table
-            made += [MegatronParameter(table)] + [MegatronParameter(rest, moved=True)] * (rest > 0)
+            in_chunk.append(MegatronParameter(table))
+            in_chunk += [MegatronParameter(rest, moved=True)] * (rest > 0)
         for layer in chunk_layers(run, chunk):
-            made += layer_tensors(run, layer)
+            in_chunk += layer_tensors(run, layer)
         if at == pp - 1 and chunk == chunks - 1:
-            made += [MegatronParameter(int(w.numel), vector=True, moved=True)
-                     for w in run.arch.after_weights() if len(w.dims) == 1]  # fmt: skip
-            made += [MegatronParameter(table)] * (not run.arch.tied or at > 0)
-        found += [MegatronParameter(t.elements, t.vector, t.expert, t.moved, chunk) for t in made]
-    return found
+            in_chunk += [MegatronParameter(int(w.numel), vector=True, moved=True)
+                         for w in run.arch.after_weights() if len(w.dims) == 1]  # fmt: skip
+            in_chunk += [MegatronParameter(table)] * (not run.arch.tied or at > 0)
+        parameters += [
+            MegatronParameter(t.elements, t.vector, t.expert, t.moved, chunk) for t in in_chunk
+        ]
+    return parameters
 
 
 def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
-    """One layer: its norms, attention with the projection back first, then the rest.
+    """The parameters of one layer: norms, attention with its output projection first, then the
+    rest.
 
     transformer/attention.py makes the output projection in Attention.__init__, before the others.
     """
@@ -79,30 +85,30 @@ def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
 
 
 def stepped(run: Run, *, split: bool) -> list[tuple[MegatronParameter, int]]:
-    """What the optimizers of the rank step, in their order: parameters, and elements of each.
+    """The parameters that the rank's optimizers step, in their order, and the elements of each.
 
     Dense matrices, then vectors, then experts (optimizer/__init__.py _get_param_groups). `split`:
-    the distributed optimizer has the first rank's part of each buffer, in which a chunk's
-    parameters lie from the last to the first (optimizer/distrib_optimizer.py:300-340).
+    the distributed optimizer steps the first rank's part of each buffer, in which a chunk's
+    parameters are in reverse order (optimizer/distrib_optimizer.py:300-340).
     """
-    made = stage_tensors(run)
+    parameters = stage_tensors(run)
     ranks = int(run.mesh.dp * run.mesh.cp)
     parts: list[tuple[MegatronParameter, int]] = []
     for expert in (False, True):
-        repeat = int(run.mesh.ep) if expert else 1
+        replicas = int(run.mesh.ep) if expert else 1
         before = end = 0
         for chunk in range(int(run.virtual_stages)):
-            own = [t for t in made if t.chunk == chunk and t.expert == expert]
-            before += sum(t.elements for t in own)
-            begin, end = end, -(-before * repeat // ranks) if split else before
-            parts += _first(own[::-1] if split else own, end - begin)
+            buffered = [t for t in parameters if t.chunk == chunk and t.expert == expert]
+            before += sum(t.elements for t in buffered)
+            begin, end = end, -(-before * replicas // ranks) if split else before
+            parts += _first(buffered[::-1] if split else buffered, end - begin)
     return sorted(parts, key=lambda part: (part[0].expert, part[0].vector))
 
 
 def _first(tensors: list[MegatronParameter], left: int) -> Iterator[tuple[MegatronParameter, int]]:
-    """The first elements of some tensors, so many of them."""
+    """The tensors that have the first `left` elements of some tensors, and how many of each."""
     for tensor in tensors:
-        here = min(tensor.elements, left)
-        left -= here
-        if here:
-            yield tensor, here
+        elements = min(tensor.elements, left)
+        left -= elements
+        if elements:
+            yield tensor, elements

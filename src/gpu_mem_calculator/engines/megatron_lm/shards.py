@@ -1,4 +1,4 @@
-"""Which parameters one rank of a Megatron job holds."""
+"""Elements of the parameters that one rank of a Megatron job has."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ EXPERT = Rules({"expert": (EP,), "expert_ffn": (TP,)})
 
 
 class MegatronShard(Struct, frozen=True):
-    """Elements on one rank: what data parallelism repeats, what expert parallelism spreads.
+    """Elements of parameters on one rank.
 
-    `vectors` of the dense ones are norms and biases, which the optimizer steps as a group of
-    their own; `largest` is the largest parameter.
+    dense: replicated over data-parallel ranks
+    experts: sharded by expert parallelism
+    vectors: of the dense ones, norms and biases, which the optimizer steps as another group
+    largest: of the largest parameter
     """
 
     dense: Num = 0
@@ -34,7 +36,7 @@ class MegatronShard(Struct, frozen=True):
 
     @property
     def total(self) -> Num:
-        """All of them."""
+        """Elements of all parameters."""
         return self.dense + self.experts
 
     def __add__(self, other: MegatronShard) -> MegatronShard:
@@ -46,7 +48,7 @@ class MegatronShard(Struct, frozen=True):
         )
 
     def times(self, count: Num) -> MegatronShard:
-        """So many of them; none of them has no largest one."""
+        """The sum of `count` equal shards; its largest parameter is 0 where the count is."""
         return MegatronShard(
             self.dense * count,
             self.experts * count,
@@ -56,7 +58,7 @@ class MegatronShard(Struct, frozen=True):
 
 
 def local_vocab(run: Run) -> Num:
-    """Rows of the embedding on one rank.
+    """Rows of the embedding table on one rank.
 
     The vocabulary is padded to a multiple of make_vocab_size_divisible_by × tp, as Megatron-LM's
     training script does (training/vocab_utils.py:58).
@@ -68,7 +70,7 @@ def local_vocab(run: Run) -> Num:
 def _shard(
     run: Run, weights: Iterable[Weight], rules: Rules, *, expert: bool = False
 ) -> MegatronShard:
-    found = MegatronShard()
+    total = MegatronShard()
     for weight in weights:
         size = rules.local_elements(weight.dims, run.mesh)
         if expert and weight.dims[0][0] != "expert":
@@ -77,10 +79,10 @@ def _shard(
             size = size // ceil_div(run.arch.vocab, run.mesh.tp) * local_vocab(run)
         size = run.scaled(size)
         if expert:
-            found += MegatronShard(experts=size, largest=size)
+            total += MegatronShard(experts=size, largest=size)
         else:
-            found += MegatronShard(size, 0, size if len(weight.dims) == 1 else 0, size)
-    return found
+            total += MegatronShard(size, 0, size if len(weight.dims) == 1 else 0, size)
+    return total
 
 
 def layer_shard(run: Run, layer: Layer) -> MegatronShard:
@@ -92,7 +94,7 @@ def layer_shard(run: Run, layer: Layer) -> MegatronShard:
 
 
 def embedding_shard(run: Run) -> MegatronShard:
-    """Before the stack, on the first stage."""
+    """Parameters before the layers, on the first stage: the embedding."""
     norm = run.arch.embedding_norm
     weights = [*run.arch.embedding, *(norm.weights() if norm else ())]
     return _shard(run, weights, DENSE)
@@ -104,43 +106,43 @@ def word_table(arch: Arch) -> tuple[Weight, ...]:
 
 
 def after_shard(run: Run, first: Num) -> MegatronShard:
-    """Behind the stack, on the last stage.
+    """Parameters after the layers, on the last stage: final norm and output layer.
 
     A tied output layer is the embedding itself where the stage is the `first` one too, else the
-    stage keeps a copy of its own (models/gpt/gpt_model.py, setup_embeddings_and_output_layer).
+    stage has a copy (models/gpt/gpt_model.py, setup_embeddings_and_output_layer).
     """
-    found = _shard(run, run.arch.after_weights(), DENSE)
+    total = _shard(run, run.arch.after_weights(), DENSE)
     if run.arch.tied:
-        found += _shard(run, word_table(run.arch), DENSE).times(1 - first)
-    return found
+        total += _shard(run, word_table(run.arch), DENSE).times(1 - first)
+    return total
 
 
 def matrices(run: Run, layer: Layer) -> Iterator[tuple[tuple[int, ...], Num, Num]]:
-    """The weight matrices of one layer as Megatron lays them out.
+    """The weight matrices of one layer as Megatron makes them: shape before sharding, elements on
+    the rank, and how many there are.
 
-    Shape before cuts, elements on the rank, and how many there are: q, k and v are one matrix,
-    gate and up are one; every expert of the rank has a pair of its own.
+    q, k and v are one matrix, gate and up are one; every expert of the rank has a pair.
     """
     tp, hidden = run.mesh.tp, run.arch.hidden
     mixer, mlp = layer.mixer, layer.mlp
-    found: list[tuple[Num, Num, bool]] = []
+    shapes: list[tuple[Num, Num, bool]] = []
     counts: dict[int, Num] = {}
     if isinstance(mixer, Attention):
         rows = (mixer.heads + 2 * mixer.kv_heads) * mixer.head_dim
-        found += [(rows, hidden, True)]
-        found += [(hidden, mixer.heads * (mixer.value_dim or mixer.head_dim), True)]
+        shapes += [(rows, hidden, True)]
+        shapes += [(hidden, mixer.heads * (mixer.value_dim or mixer.head_dim), True)]
     elif isinstance(mixer, LatentAttention):
-        for one in (*mixer.query, mixer.kv_a, mixer.kv_b, mixer.output):
-            cut = "heads" in (one.ins[0], one.outs[0])
-            found.append((one.outs[1], one.ins[1], cut))
+        for linear in (*mixer.query, mixer.kv_a, mixer.kv_b, mixer.output):
+            sharded = "heads" in (linear.ins[0], linear.outs[0])
+            shapes.append((linear.outs[1], linear.ins[1], sharded))
     inner = [mlp] if isinstance(mlp, Mlp | Moe) else []
     inner += [mlp.shared] if isinstance(mlp, Moe) and mlp.shared is not None else []
     for block in inner:
-        wide = block.ffn * (2 if block.gated else 1)
+        rows = block.ffn * (2 if block.gated else 1)
         if isinstance(block, Moe):
-            counts = dict.fromkeys(range(len(found), len(found) + 2),
+            counts = dict.fromkeys(range(len(shapes), len(shapes) + 2),
                                    block.num_experts // run.mesh.ep)  # fmt: skip
-        found += [(wide, hidden, True), (hidden, block.ffn, True)]
-    for index, (rows, columns, cut) in enumerate(found):
-        size = rows * columns // (tp if cut else 1)
+        shapes += [(rows, hidden, True), (hidden, block.ffn, True)]
+    for index, (rows, columns, sharded) in enumerate(shapes):
+        size = rows * columns // (tp if sharded else 1)
         yield (int(rows), int(columns)), size, counts.get(index, 1)

@@ -1,4 +1,4 @@
-"""What start-up holds for a moment: parameters that move, and weights that are widened."""
+"""Temporaries of start-up: parameters that move into a buffer, and weights cast to fp32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Units = list[tuple[list[Num], Num]]  # elements of the matrices of a unit, how m
 
 
 def chunk_shards(run: Run, stage: PipelineStage) -> tuple[MegatronShard, MegatronShard]:
-    """The parameters of a stage's first and of its last chunk; all of them where there is one."""
+    """The parameters of a stage's first and of its last chunk, which may be the same."""
     one = holds(run.virtual_stages == 1)
     front = embedding_shard(run).times(stage.first)
     back = after_shard(run, stage.first).times(stage.last)
@@ -27,12 +27,12 @@ def chunk_shards(run: Run, stage: PipelineStage) -> tuple[MegatronShard, Megatro
 
 
 def moving_bytes(run: Run, stage: PipelineStage, total: Num, width: int, wide: int) -> Num:
-    """Bytes at the highest moment of the distributed optimizer's buffers, beyond their end.
+    """Peak bytes while the distributed optimizer's buffers are made, beyond what they end with.
 
-    Each chunk gets one buffer of weights and gradients for its dense parameters, then one for
-    its experts; the old weights go when a buffer is there (distributed_data_parallel.py:60-90,
+    Each chunk gets one buffer of weights and gradients for its dense parameters, then one for its
+    experts; the old weights are freed when a buffer is made (distributed_data_parallel.py:60-90,
     param_and_grad_buffer.py:1160-1180). `width`, `wide`: bytes of a weight, of its gradient. The
-    highest moment is in the first buffer, or in one of the last chunk's.
+    peak is in the first buffer, or in one of the last chunk's.
     """
     first, last = chunk_shards(run, stage)
     begin = (width + wide) * first.dense - wide * total
@@ -43,36 +43,36 @@ def moving_bytes(run: Run, stage: PipelineStage, total: Num, width: int, wide: i
 def widening_bytes(
     run: Run, stage: PipelineStage, shard: MegatronShard, ranks: Num, *, split: bool
 ) -> Num:
-    """Bytes of the 16-bit copy of a weight being widened, beyond what start-up ends with.
+    """Bytes of the 16-bit copy of a weight being cast to fp32, beyond what start-up ends with.
 
     optimizer.py:1012: `clone().float()`, dense matrices in the model's order, vectors after
-    them, experts last. The distributed optimizer (`split`) widens the rank's part of each
-    buffer, which has the parameters from the last to the first (distrib_optimizer.py:448); the
-    last chunk's buffer comes last. `ranks` repeat the dense parameters.
+    them, experts last. The distributed optimizer (`split`) casts the rank's part of each
+    buffer, which has the parameters in reverse order (distrib_optimizer.py:448); the last chunk's
+    buffer comes last. `ranks`: over which the dense parameters are replicated.
     """
-    turn = -1 if split else 1
-    held = stage.working if split else stage.held
+    order = -1 if split else 1
+    counts = stage.working if split else stage.held
     front = stage.first * (holds(run.virtual_stages == 1) if split else 1)
     table = local_vocab(run) * run.arch.hidden
     layers: Units = []
     inside: Units = []
-    for block, count in zip(stage.blocks, held, strict=True):
-        dense, experts = _made(run, block.layer)
-        layers.append((dense[::turn], count))
+    for block, count in zip(stage.blocks, counts, strict=True):
+        dense, experts = _matrix_elements(run, block.layer)
+        layers.append((dense[::order], count))
         if isinstance(block.layer.mlp, Moe):
-            inside.append((experts[::turn], count * (block.layer.mlp.num_experts // run.mesh.ep)))
+            inside.append((experts[::order], count * (block.layer.mlp.num_experts // run.mesh.ep)))
     back = stage.last * (1 - stage.first if run.arch.tied else 1)
     tables = [table, embedding_shard(run).dense - table]  # of words, of positions
-    units = [(tables[::turn], front), *layers, ([table], back)][::turn]
+    units = [(tables[::order], front), *layers, ([table], back)][::order]
     if split:
         last = chunk_shards(run, stage)[1]
         shard = replace(last, dense=ceil_div(last.dense, ranks),
                         experts=ceil_div(last.experts * run.mesh.ep, ranks))  # fmt: skip
-    above = _highest(inside[::turn], shard.experts) if inside else 0
-    return choose(shard.experts > 0, above, _highest(units, shard.dense))
+    above = _peak_excess(inside[::order], shard.experts) if inside else 0
+    return choose(shard.experts > 0, above, _peak_excess(units, shard.dense))
 
 
-def _made(run: Run, layer: Layer) -> tuple[list[Num], list[Num]]:
+def _matrix_elements(run: Run, layer: Layer) -> tuple[list[Num], list[Num]]:
     """Dense matrices of a layer in the order they are made, and those of one expert.
 
     The output projection is made before the others (transformer/attention.py Attention.__init__).
@@ -86,11 +86,12 @@ def _made(run: Run, layer: Layer) -> tuple[list[Num], list[Num]]:
     return first + rest, []
 
 
-def _highest(units: Units, total: Num) -> Num:
-    """The most that 2 bytes of the current matrix are beyond 4 bytes of all that follows.
+def _peak_excess(units: Units, total: Num) -> Num:
+    """The most bytes by which the 16-bit copy of a matrix exceeds the fp32 copies of all that
+    follow.
 
-    `total` elements are widened from the first unit on. What follows matters near their end
-    only: in the last unit, or in the one before it.
+    `total` elements are cast, from the first unit on. The peak can only be near their end: in the
+    last unit, or in the one before it.
     """
     most: Num = 0
     start: Num = 0

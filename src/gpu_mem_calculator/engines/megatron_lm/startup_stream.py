@@ -7,53 +7,59 @@ from ...run.run import Run
 from .options import bits, gradient_bits, option
 from .parameters import stage_tensors, stepped
 
-START = -3  # a block that no play of a layer has
+STARTUP_BLOCK = -3  # a number that no layer has, nor head or embedding
 
 
-def opening(run: Run) -> BlockEvents:
-    """From the first parameter to the last main weight; what is left stays for good."""
-    reel = EventRecorder()
+def startup_events(run: Run) -> BlockEvents:
+    """Allocations and frees from the first parameter to the last main weight; what is not freed
+    stays until the end.
+    """
+    recorder = EventRecorder()
     split = bool(option(run, "distributed_optimizer"))
-    _buffers(run, reel, _weights(run, reel), split=split)
+    _record_buffers(run, recorder, _record_weights(run, recorder), split=split)
     if bits(run) < 32:
         for _, elements in stepped(run, split=split):  # optimizer.py:1012 `clone().float()`
-            narrow = reel.make(elements * bits(run) // 8)
-            reel.make(elements * 4)
-            reel.free(narrow)
-    return BlockEvents(sizes=tuple(reel.sizes), entry=-1, exit=-1, forward=tuple(reel.events))
+            narrow = recorder.make(elements * bits(run) // 8)
+            recorder.make(elements * 4)
+            recorder.free(narrow)
+    return BlockEvents(
+        sizes=tuple(recorder.sizes), entry=-1, exit=-1, forward=tuple(recorder.events)
+    )
 
 
-def _weights(run: Run, reel: EventRecorder) -> list[int]:
-    """Each chunk is built, moved to the GPU and cast, which norms and learnt positions need."""
-    width, found = bits(run) // 8, [-1] * len(stage_tensors(run))
-    numbered = list(enumerate(stage_tensors(run)))
-    for chunk in range(int(run.virtual_stages)):
-        own = [(i, t) for i, t in numbered if t.chunk == chunk]
-        for moved in (False, True):
-            for i, tensor in own:
-                if tensor.moved == moved:
-                    found[i] = reel.make(tensor.elements * (4 if moved else width))
-        for i, tensor in own:
-            if tensor.moved and width < 4:
-                old, found[i] = found[i], reel.make(tensor.elements * width)
-                reel.free(old)
-    return found
-
-
-def _buffers(run: Run, reel: EventRecorder, weights: list[int], *, split: bool) -> None:
-    """Each chunk's buffers of gradients, the dense ones' and the experts'.
-
-    With the distributed optimizer also of weights, which then leave their own tensors
-    (distributed/param_and_grad_buffer.py:1160-1260).
+def _record_weights(run: Run, recorder: EventRecorder) -> list[int]:
+    """Each chunk is built, moved to the GPU and cast, which norms and learnt positions need.
+    Returns the tensors of the weights.
     """
-    width, wide = bits(run) // 8, gradient_bits(run) // 8
-    made = list(enumerate(stage_tensors(run)))
+    parameters = list(enumerate(stage_tensors(run)))
+    width, tensors = bits(run) // 8, [-1] * len(parameters)
+    for chunk in range(int(run.virtual_stages)):
+        in_chunk = [(i, parameter) for i, parameter in parameters if parameter.chunk == chunk]
+        for moved in (False, True):
+            for i, parameter in in_chunk:
+                if parameter.moved == moved:
+                    tensors[i] = recorder.make(parameter.elements * (4 if moved else width))
+        for i, parameter in in_chunk:
+            if parameter.moved and width < 4:
+                old, tensors[i] = tensors[i], recorder.make(parameter.elements * width)
+                recorder.free(old)
+    return tensors
+
+
+def _record_buffers(run: Run, recorder: EventRecorder, weights: list[int], *, split: bool) -> None:
+    """Each chunk's gradient buffers, one of the dense parameters and one of the experts.
+
+    With the distributed optimizer (`split`) also buffers of weights, which then leave their own
+    tensors (distributed/param_and_grad_buffer.py:1160-1260).
+    """
+    width, grad_width = bits(run) // 8, gradient_bits(run) // 8
+    parameters = list(enumerate(stage_tensors(run)))
     for chunk in range(int(run.virtual_stages)):
         for expert in (False, True):
-            own = [(i, t) for i, t in made if t.chunk == chunk and t.expert == expert]
-            total = sum(t.elements for _, t in own)
-            for one in (width, wide) if split else (wide,):
+            buffered = [(i, p) for i, p in parameters if p.chunk == chunk and p.expert == expert]
+            total = sum(parameter.elements for _, parameter in buffered)
+            for element_bytes in (width, grad_width) if split else (grad_width,):
                 if total:
-                    reel.make(total * one)
-            for i, _ in own[::-1] if split else ():
-                reel.free(weights[i])
+                    recorder.make(total * element_bytes)
+            for i, _ in buffered[::-1] if split else ():
+                recorder.free(weights[i])

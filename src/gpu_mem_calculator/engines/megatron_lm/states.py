@@ -22,7 +22,7 @@ from .shards import MegatronShard, after_shard, embedding_shard, layer_shard
 from .startup import moving_bytes, widening_bytes
 
 EXPERTS, EXPERT_STATES = "optimizer.experts", "states of the experts"
-STARTUP_BEATS = (
+STARTUP_INSTANTS = (
     ("startup.model", "model is built"),
     ("startup.ddp", "gradient buffers are made"),
     ("startup.optimizer", "main weights are made"),
@@ -33,34 +33,34 @@ STEP_CODE = code("megatron-core 0.19.2 optimizer/__init__.py:544-620")
 
 
 def stage_shard(run: Run, stage: PipelineStage) -> MegatronShard:
-    """Every parameter of one rank of the stage."""
-    found = embedding_shard(run).times(stage.first)
-    found += after_shard(run, stage.first).times(stage.last)
-    for block, held in zip(stage.blocks, stage.held, strict=True):
-        found += layer_shard(run, block.layer).times(held)
-    return found
+    """Elements of all parameters of one rank of the stage."""
+    total = embedding_shard(run).times(stage.first)
+    total += after_shard(run, stage.first).times(stage.last)
+    for block, count in zip(stage.blocks, stage.held, strict=True):
+        total += layer_shard(run, block.layer).times(count)
+    return total
 
 
-def with_experts(run: Run, beats: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
-    """The same beats, and the step of the experts behind that of the dense parameters.
+def with_experts(run: Run, instants: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
+    """The instants, and the step of the experts after that of the dense parameters.
 
-    optimizer.py ChainedOptimizer steps one after the other. In the first step of an unrolled
-    run the experts' states are made when the others' temporaries are gone.
+    optimizer.py ChainedOptimizer steps them in turn. In the first step of an unrolled run the
+    experts' states are made when the others' temporaries are freed.
     """
     if not any(isinstance(layer.mlp, Moe) for layer in run.arch.layers):
-        return beats
-    end = beats[-1]
-    made = instant(EXPERTS, OPTIMIZER, "optimizer step of the experts")
-    return (*beats, replace(end, instant=made))
+        return instants
+    end = instants[-1]
+    experts = instant(EXPERTS, OPTIMIZER, "optimizer step of the experts")
+    return (*instants, replace(end, instant=experts))
 
 
 def implementation(run: Run) -> str:
-    """Adam's step: Transformer Engine's fused kernel, or torch's foreach where there is none."""
+    """The name of Adam's implementation: Transformer Engine's fused kernel, or torch's foreach."""
     return run.implementation or ("fused" if fused(run) else "foreach")
 
 
 def optimizer_row(run: Run) -> Optimizer:
-    """The optimizer as Megatron-Core calls it, with a weight decay of 0.01 unless told otherwise.
+    """The optimizer as Megatron-Core calls it, with its default weight decay of 0.01.
 
     optimizer/optimizer_config.py:162. torch's SGD adds it to a copy of the gradients
     (torch 2.11 optim/sgd.py _multi_tensor_sgd); AdamW scales the weights in place, Adam's copy is
@@ -71,17 +71,17 @@ def optimizer_row(run: Run) -> Optimizer:
 
 
 def owned(run: Run, shard: MegatronShard) -> Num:
-    """Parameters that the rank steps.
+    """Elements that the rank steps.
 
-    The distributed optimizer cuts each buffer evenly over dp × cp, that of the experts over the
-    ranks that repeat them: dp × cp / ep (optimizer/distrib_optimizer.py).
+    The distributed optimizer shards each buffer evenly over dp × cp, that of the experts over the
+    ranks that replicate them: dp × cp / ep (optimizer/distrib_optimizer.py).
     """
     dense, experts = owned_parts(run, shard)
     return dense + experts
 
 
 def owned_parts(run: Run, shard: MegatronShard) -> tuple[Num, Num]:
-    """The dense ones of them, and the experts' weights: optimizers of their own, one by one."""
+    """Elements that the rank steps of dense parameters, and of experts: two optimizers."""
     if not option(run, "distributed_optimizer"):
         return shard.dense, shard.experts
     ranks = run.mesh.dp * run.mesh.cp
@@ -89,43 +89,43 @@ def owned_parts(run: Run, shard: MegatronShard) -> tuple[Num, Num]:
 
 
 def state_entries(
-    run: Run, stage: PipelineStage, beats: tuple[StepInstant, ...]
+    run: Run, stage: PipelineStage, instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """2 + 4 + 4 + 8 bytes a parameter with Adam in bf16; 6 + 12 / (dp × cp) distributed.
 
-    In an unrolled run start-up plays a script that leaves weights, main gradients and main
-    weights behind.
+    In an unrolled run the events of start-up make weights, main gradients and main weights.
     """
     shard = stage_shard(run, stage)
-    after = {b.name: 1 for b in beats if b.instant.phase != STARTUP}
+    after = {i.name: 1 for i in instants if i.instant.phase != STARTUP}
     if not run.unrolled:
         yield from _startup_entries(run, stage, shard, after)
     rotary = any(getattr(x.mixer, "rotary_dim", 0) or getattr(x.mixer, "rope_dim", 0)
                  for x in run.arch.layers)  # fmt: skip
     yield Entry(name="rotary and loss-scale scalars", kind=PARAM, bytes=512 * (1 + rotary),
-                live=after | {STARTUP_BEATS[-1][0]: 1}, source=ARITHMETIC)  # fmt: skip
-    late = run.optimizer.startswith("sgd")  # a momentum is cloned from the gradients' copies
-    for entry in _step_entries(run, shard, beats) if late else ():
+                live=after | {STARTUP_INSTANTS[-1][0]: 1}, source=ARITHMETIC)  # fmt: skip
+    late = run.optimizer.startswith("sgd")  # momentum is cloned from the copies of gradients
+    for entry in _step_entries(run, shard, instants) if late else ():
         yield entry
     row, (dense, experts) = OPTIMIZERS[run.optimizer], owned_parts(run, shard)
-    for title, mine in (("states", dense), (EXPERT_STATES, experts)):
-        if not nothing(mine):
+    for title, elements in (("states", dense), (EXPERT_STATES, experts)):
+        if not nothing(elements):
             yield Entry(
-                name=f"{run.optimizer} {title}", kind=OPTIM, bytes=state_bytes(row, mine, 32),
+                name=f"{run.optimizer} {title}", kind=OPTIM, bytes=state_bytes(row, elements, 32),
                 live=after, source=STEP_CODE,
-                tensors=_each(run, 4 * row.states, expert=title != "states", copies=row.states),
+                tensors=_parameter_bytes(run, 4 * row.states, expert=title != "states",
+                                         copies=row.states),
             )  # fmt: skip
-    for entry in () if late else _step_entries(run, shard, beats):
+    for entry in () if late else _step_entries(run, shard, instants):
         yield entry
 
 
 def _startup_entries(
     run: Run, stage: PipelineStage, shard: MegatronShard, after: dict[str, Num]
 ) -> Iterator[Entry]:
-    """What start-up makes and leaves; one of the distributed optimizer's buffers has its
-    parameters twice while it is made.
+    """What start-up makes. While a buffer of the distributed optimizer is made, its parameters
+    exist twice.
     """
-    model, buffers, optimizer = (name for name, _ in STARTUP_BEATS)
+    model, buffers, optimizer = (name for name, _ in STARTUP_INSTANTS)
     width, wide = bits(run), gradient_bits(run)
     distributed = option(run, "distributed_optimizer")
     yield Entry(name="parameters", kind=PARAM, bytes=shard.total * width // 8, source=ARITHMETIC,
@@ -146,10 +146,12 @@ def _startup_entries(
         )  # fmt: skip
 
 
-def _each(
+def _parameter_bytes(
     run: Run, width: int, *, expert: bool | None = None, vectors: bool = True, copies: int = 1
 ) -> Callable[[], list[int]]:
-    """`width` bytes for each element of each parameter that is stepped, in `copies` tensors."""
+    """A function that lists `width` bytes for each element of each stepped parameter, in `copies`
+    tensors.
+    """
 
     def sizes() -> list[int]:
         parts = stepped(run, split=bool(option(run, "distributed_optimizer")))
@@ -159,40 +161,41 @@ def _each(
     return sizes
 
 
-def _matrices(run: Run, size: int, *, expert: bool) -> list[int]:
+def _matrix_bytes(run: Run, size: int, *, expert: bool) -> list[int]:
     """Bytes of the fp32 temporaries of the matrices that are stepped, `size` in all.
 
-    The ledger spreads the vectors evenly over the parts of the distributed optimizer. The first
-    rank's own part may have a few more or fewer, so the last matrix ends where the ledger says.
+    The ledger divides the vectors evenly over the parts of the distributed optimizer. The first
+    rank's part may have a few more or fewer, so the last matrix is sized to sum to `size`.
     """
-    found: list[int] = []
-    for one in _each(run, 4, expert=expert, vectors=False)():
-        found.append(min(one, size - sum(found)))
-    return [*found[:-1], size - sum(found[:-1])]
+    matrices: list[int] = []
+    for one in _parameter_bytes(run, 4, expert=expert, vectors=False)():
+        matrices.append(min(one, size - sum(matrices)))
+    return [*matrices[:-1], size - sum(matrices[:-1])]
 
 
 def _step_entries(
-    run: Run, shard: MegatronShard, beats: tuple[StepInstant, ...]
+    run: Run, shard: MegatronShard, instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
-    """The step: norms and biases are a group of their own, so matrices alone set its height.
+    """The temporaries of the step: norms and biases are another group, so the matrices alone set
+    its peak.
 
-    Dense parameters and experts are stepped one after the other (optimizer.py ChainedOptimizer).
+    Dense parameters and experts are stepped in turn (optimizer.py ChainedOptimizer).
     """
-    updates = [b.name for b in beats if b.instant.phase == OPTIMIZER]
-    mine = owned(run, shard)
+    updates = [i.name for i in instants if i.instant.phase == OPTIMIZER]
+    owned_elements = owned(run, shard)
     if gradient_bits(run) < 32:
-        yield Entry(name="fp32 copies of the main gradients", kind=GRAD, bytes=mine * 4,
-                    live=dict.fromkeys(updates, 1), tensors=_each(run, 4),
+        yield Entry(name="fp32 copies of the main gradients", kind=GRAD, bytes=owned_elements * 4,
+                    live=dict.fromkeys(updates, 1), tensors=_parameter_bytes(run, 4),
                     source=code("megatron-core 0.19.2 optimizer.py:1097"))  # fmt: skip
     dense, experts = owned_parts(run, shard)
     dense = dense - shard.vectors * dense // larger(shard.dense, 1)
-    row, how = optimizer_row(run), implementation(run)
+    row, name = optimizer_row(run), implementation(run)
     for title, size, update in (("", dense, updates[0]), (" of the experts", experts, updates[-1])):
-        temp = step_temp_bytes(row, how, size, smaller(shard.largest, mine), 32)
+        temp = step_temp_bytes(row, name, size, smaller(shard.largest, owned_elements), 32)
         if not nothing(size) and not nothing(temp):
             yield Entry(
-                name=f"{run.optimizer} {how} temporaries{title}", kind=TEMP, bytes=temp,
+                name=f"{run.optimizer} {name} temporaries{title}", kind=TEMP, bytes=temp,
                 live={update: 1}, source=STEP_CODE,
-                tensors=partial(_matrices, run, temp, expert=bool(title))
-                if how == FOREACH else None,
+                tensors=partial(_matrix_bytes, run, temp, expert=bool(title))
+                if name == FOREACH else None,
             )  # fmt: skip

@@ -16,7 +16,9 @@ EPILOGUE = "epilogue"  # the instant at which DeepSpeed reduces gradients
 
 
 def stage_writer(run: Run, stage: PipelineStage) -> Callable[[Ledger], StreamWriter] | None:
-    """Who writes a stage's stream; where chunks interleave, entries have what waits."""
+    """The writer of a stage's stream, None in a rolled run. Where chunks interleave, entries
+    contain what other micro-batches save.
+    """
     if not run.unrolled:
         return None
     front = embedding_steps(run)[:-1] if stage.first else ()
@@ -27,40 +29,45 @@ def stage_writer(run: Run, stage: PipelineStage) -> Callable[[Ledger], StreamWri
 class PipelineStreamWriter(StreamWriter):
     """Writes warm-up forwards, then one forward and one backward in turn, then the backwards left.
 
-    megatron-core 0.19.2 pipeline_parallel/schedules.py:2243. The micro-batch that has waited
-    longest runs backward. `front`: what the embedding makes on the way to its output.
+    megatron-core 0.19.2 pipeline_parallel/schedules.py:2243. The oldest micro-batch in flight runs
+    backward. `flight`: micro-batches in flight; `front`: bytes of what the embedding makes before
+    its output.
     """
 
     def __init__(self, ledger: Ledger, flight: int, front: tuple[int, ...]) -> None:
         super().__init__(ledger)
         self.flight, self.front = flight, front
-        self.each = {i for i, entry in enumerate(self.entries) if entry.role == PER_MICRO_BATCH}
+        self.per_micro_batch = {
+            i for i, entry in enumerate(self.entries) if entry.role == PER_MICRO_BATCH
+        }
         self.waiting_blocks: list[dict[int, Tensors]] = []  # of each micro-batch, the oldest first
 
     def input(self, size: int) -> int:
-        """The embedding's output, or what another stage has sent."""
+        """The first block's input: the embedding's output, or what another stage has sent."""
         steps = [self.make(one) for one in self.front]
         output = self.make(size)
         self.free(steps)
         return output
 
     def order(self, phases: list[Phase], micro_batches: int) -> list[Phase]:
-        """As the schedule runs them; a pipeline reduces its gradients behind the last backward."""
-        found, size, warm = phases[:1], 2 * micro_batches + 1, self.flight - 1
+        """The phases in the order of the schedule; a pipeline reduces its gradients after the last
+        backward.
+        """
+        ordered, size, warm = phases[:1], 2 * micro_batches + 1, self.flight - 1
         for start in range(1, len(phases), size):
             step = phases[start : start + size]
             forward, backward = step[:-1:2], step[1:-1:2]
-            for at, phase in enumerate(backward[:-1] if warm else ()):
+            for index, phase in enumerate(backward[:-1] if warm else ()):
                 names = [name for name in phase.names if name != EPILOGUE]
-                backward[at] = phase._replace(names=names)
-            found += forward[:warm]
-            for ahead, behind in zip(forward[warm:], backward, strict=False):
-                found += [ahead, behind]
-            found += [*backward[micro_batches - warm :], step[-1]]
-        return found
+                backward[index] = phase._replace(names=names)
+            ordered += forward[:warm]
+            for pair in zip(forward[warm:], backward, strict=False):
+                ordered += pair
+            ordered += [*backward[micro_batches - warm :], step[-1]]
+        return ordered
 
     def begin(self, phase: Phase) -> None:
-        """A micro-batch joins, or the oldest one runs backward."""
+        """A micro-batch begins its forward, or the oldest one its backward."""
         if phase.kind == FORWARD:
             self.waiting_blocks.append({})
             self.kept = self.waiting_blocks[-1]
@@ -68,7 +75,7 @@ class PipelineStreamWriter(StreamWriter):
             self.kept = self.waiting_blocks[0]
 
     def mark(self, phase: Phase) -> None:
-        """A phase ends: what is passed on to another stage is no block's input here."""
+        """A phase ends: an output or a gradient that is sent to another stage is freed."""
         if phase.kind == FORWARD and self.flow >= 0:
             self.free((self.flow,))
             self.flow = -1
@@ -80,17 +87,17 @@ class PipelineStreamWriter(StreamWriter):
         super().mark(phase)
 
     def _table(self, name: str) -> dict[int, int]:
-        """What each micro-batch has, as often as there are any now."""
+        """The copies of each entry; of a micro-batch's entries one for each that is in flight."""
         table = super()._table(name)
-        less = self.flight - len(self.waiting_blocks)
-        if not less or name in self.updates:
+        missing = self.flight - len(self.waiting_blocks)
+        if not missing or name in self.updates:
             return table
-        here = {i: n - less if i in self.each else n for i, n in table.items()}
-        return {i: n for i, n in here.items() if n > 0}
+        copies = {i: n - missing if i in self.per_micro_batch else n for i, n in table.items()}
+        return {i: n for i, n in copies.items() if n > 0}
 
     def keep(self, index: int, copies: int) -> None:
-        """The oldest copy goes first."""
-        held = self.held.get(index, [])
-        while index in self.each and len(held) > copies:
-            self.free(held.pop(0))
+        """Make or free copies; the oldest micro-batch's is freed first."""
+        tensors = self.held.get(index, [])
+        while index in self.per_micro_batch and len(tensors) > copies:
+            self.free(tensors.pop(0))
         super().keep(index, copies)

@@ -7,8 +7,9 @@ from ...model.blocks import Attention, LatentAttention
 from .attention_inputs import AttentionInputs
 from .attention_kernels import attend
 from .cache import LayerCache
+from .linear import linear
 from .norms import norm
-from .ops import linear, maybe_dropout
+from .ops import maybe_dropout
 from .rotary import layer_tables, rotate
 from .setting import BlockSetting
 

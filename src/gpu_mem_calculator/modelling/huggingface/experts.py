@@ -10,7 +10,8 @@ from ...ledger.num import Num
 from ...model.blocks import Moe, Weight, in_share
 from .activation import activation, gated
 from .feedforward import halves, mlp
-from .ops import add, linear
+from .linear import linear
+from .ops import add
 from .setting import BlockSetting
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ...autograd.tape import Tape, Value
 from ...model.blocks import Mlp
 from .activation import activation, gated
-from .ops import linear, maybe_dropout, multiply
+from .linear import linear
+from .ops import maybe_dropout, multiply
 from .setting import BlockSetting
 
 

@@ -11,8 +11,8 @@ from ...ledger.num import Num
 from ...ledger.remember import remembered
 from ...model.arch import Arch
 from ...model.blocks import Linear, Norm
+from .linear import linear
 from .norms import norm
-from .ops import linear
 from .setting import BlockSetting
 
 

@@ -74,8 +74,8 @@ def mask_events(
 
 
 def rotary_width(mixers: Iterable[Mixer | None], *, latent: bool) -> int:
-    """Elements of an attention head that the rotary embedding turns, the most of all layers; 0: it
-    turns none. `latent`: the rotary part of latent attention counts, too.
+    """Elements of an attention head that the rotary embedding rotates, the most of all layers;
+    0: it rotates none. `latent`: the rotary part of latent attention counts, too.
     """
     widths = (getattr(m, "rotary_dim", 0) or latent * getattr(m, "rope_dim", 0) for m in mixers)
     return max(widths, default=0)
@@ -87,7 +87,7 @@ def table_bits(setting: BlockSetting) -> int:
 
 
 def table_bytes(setting: BlockSetting, positions: Num, width: int) -> Num:
-    """Bytes of cos and sin of so many positions, `width` elements each."""
+    """Bytes of cos and sin, each of `positions` rows with `width` elements."""
     return 2 * positions * width * table_bits(setting) // 8
 
 

@@ -13,8 +13,8 @@ from . import cache
 from .defaults import max_batch_size, max_num_tokens
 from .versions import ENGINES, OLDEST, TORCH, backend, parse_version
 
-STATES = ("nemotron_h", "qwen3_next")  # hybrids that MambaHybridCacheManager knows
-FORMATS = {  # quantization/mode.py QuantAlgo, and what each backend has linear layers for
+STATES = ("nemotron_h", "qwen3_next")  # hybrid models that MambaHybridCacheManager supports
+FORMATS = {  # quantization/mode.py QuantAlgo, with linear layers in each backend
     TORCH: ("none", "fp8", "int8", "awq", "mxfp4", "nvfp4"),
     ENGINES: ("none", "fp8", "int8", "int4", "awq", "gptq_int4", "nvfp4"),
 }
@@ -22,10 +22,10 @@ SPECULATION = ("ngram", "draft_target", "eagle3")
 
 
 def problems(run: Run) -> Iterator[str]:
-    """What TensorRT-LLM refuses, and what is not modelled."""
+    """One sentence for each choice that TensorRT-LLM refuses or that is not modelled."""
     options, torch = run.options, backend(run) == TORCH
-    asked = parse_version(str(options["engine_version"]))
-    if asked is None or asked < OLDEST:
+    parsed = parse_version(str(options["engine_version"]))
+    if parsed is None or parsed < OLDEST:
         yield (
             f"inference.engine_version={options['engine_version']!r} is not a version of "
             f"TensorRT-LLM that is modelled; use {'.'.join(map(str, OLDEST))} or newer"
@@ -36,11 +36,11 @@ def problems(run: Run) -> Iterator[str]:
     if max_num_tokens(run) < max_batch_size(run) and torch:
         yield (f"inference.max_num_seqs={max_batch_size(run)} must not be more than "
                f"max_num_batched_tokens={max_num_tokens(run)}; raise the latter")  # fmt: skip
-    stored = cache.cache_dtype(run)
-    plain = ("fp32",) if run.precision == "fp32" else ("bf16", "fp16")
-    if stored not in (*plain, "fp8", "nvfp4" if torch else "int8"):
+    cache_type = cache.cache_dtype(run)
+    unquantized = ("fp32",) if run.precision == "fp32" else ("bf16", "fp16")
+    if cache_type not in (*unquantized, "fp8", "nvfp4" if torch else "int8"):
         yield (
-            f"inference.kv_cache_dtype={stored!r} is not stored by TensorRT-LLM's "
+            f"inference.kv_cache_dtype={cache_type!r} is not stored by TensorRT-LLM's "
             f"{backend(run)} backend; use 'auto' or 'fp8'"
         )
     if options["max_loras"] and not options["max_lora_rank"]:
@@ -60,17 +60,19 @@ def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
     stateful = any(isinstance(mixer, StateSpace | Recurrence) for mixer in mixers)
     if stateful and not (torch and run.arch.family in STATES):
         yield f"model: TensorRT-LLM's {backend(run)} backend does not serve {run.arch.family}"
-    crossed = any(getattr(mixer, "cross", False) for mixer in mixers)
-    if torch and crossed:
+    has_cross_attention = any(getattr(mixer, "cross", False) for mixer in mixers)
+    if torch and has_cross_attention:
         yield ("model: encoder-decoder models need engines; set inference.engine_generation="
                "'tensorrt'")  # fmt: skip
-    if run.options["cross_kv_cache_fraction"] and not crossed:
+    if run.options["cross_kv_cache_fraction"] and not has_cross_attention:
         yield (f"inference.cross_kv_cache_fraction is for encoder-decoder models, not for "
                f"{run.arch.family}; leave it out")  # fmt: skip
-    named, known = str(run.options["quantization"]), FORMATS[TORCH if torch else ENGINES]
-    if named not in known:
-        yield (f"inference.quantization={named!r} is not served by TensorRT-LLM's {backend(run)} "
-               f"backend; use one of {', '.join(known)}")  # fmt: skip
+    quantization, formats = str(run.options["quantization"]), FORMATS[TORCH if torch else ENGINES]
+    if quantization not in formats:
+        yield (
+            f"inference.quantization={quantization!r} is not served by TensorRT-LLM's "
+            f"{backend(run)} backend; use one of {', '.join(formats)}"
+        )
         return
     try:
         run_scheme(run)
@@ -79,9 +81,9 @@ def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
 
 
 def _speculation_problems(run: Run, *, torch: bool) -> Iterator[str]:
-    method, ahead = run.options["speculative_method"], run.options["num_speculative_tokens"]
+    method, drafts = run.options["speculative_method"], run.options["num_speculative_tokens"]
     if method is None:
-        if ahead or run.draft is not None:
+        if drafts or run.draft is not None:
             yield ("inference.num_speculative_tokens and speculative_model need inference."
                    "speculative_method; set it to 'ngram', or leave them out")  # fmt: skip
         return
@@ -94,7 +96,7 @@ def _speculation_problems(run: Run, *, torch: bool) -> Iterator[str]:
         yield f"inference.speculative_method={method!r} needs inference.speculative_model"
     if method == SPECULATION[0] and run.draft is not None:
         yield "inference.speculative_model is not for 'ngram', which has no model; leave it out"
-    if not ahead:
+    if not drafts:
         yield (f"inference.speculative_method={method!r} needs "
                "inference.num_speculative_tokens, its max_draft_len; set it to 3")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The words that start the server, and the settings that have no word of their own."""
+"""The command that starts the server, and the options that have no flag."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DECODING = {"ngram": "NGram", "draft_target": "Draft_Target", "eagle3": "Eagle"}
 
 
 def command(run: Run) -> tuple[str, ...]:
-    """`trtllm-serve` with everything that is not its default."""
+    """The words of `trtllm-serve`; sizes at their defaults are left out."""
     engines = backend(run) == ENGINES
     words = ["trtllm-serve", ENGINE_DIR if engines else MODEL, "--backend", backend(run)]
     sizes = (
@@ -31,7 +31,7 @@ def command(run: Run) -> tuple[str, ...]:
 
 
 def extra_options(run: Run) -> list[str]:
-    """Lines of the file that has the rest."""
+    """Lines of the YAML file with the options that have no flag."""
     options, cache = run.options, {}
     lines = []
     if options["dtype"] != "bf16" and backend(run) == TORCH:
@@ -59,26 +59,28 @@ def extra_options(run: Run) -> list[str]:
 
 def _speculation(run: Run) -> dict[str, object]:
     model = run.options["speculative_model"]
-    found = {
+    config = {
         "decoding_type": DECODING.get(str(run.options["speculative_method"]), ""),
         "max_draft_len": run.options["num_speculative_tokens"],
         "speculative_model_dir": model if isinstance(model, str | None) else "DRAFT",
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in config.items() if value}
 
 
-def _inline_yaml(found: Mapping[str, object]) -> str:
-    return f"{{{', '.join(f'{key}: {value}' for key, value in found.items())}}}"
+def _inline_yaml(mapping: Mapping[str, object]) -> str:
+    return f"{{{', '.join(f'{key}: {value}' for key, value in mapping.items())}}}"
 
 
 def settings_note(run: Run) -> Iterator[str]:
-    """What the file must say, and how an engine is built."""
+    """Notes with the content of the options file, and with the command that builds an engine."""
     lines = extra_options(run)
     if lines:
         yield f"{FILE}: {'; '.join(lines)}"
     if backend(run) == ENGINES:
-        kept = {"int8": " --int8_kv_cache", "fp8": " and an fp8 cache"}
-        dtype = DTYPES[run.options["dtype"]] + kept.get(str(run.options["kv_cache_dtype"]), "")
+        cache_words = {"int8": " --int8_kv_cache", "fp8": " and an fp8 cache"}
+        dtype = DTYPES[run.options["dtype"]] + cache_words.get(
+            str(run.options["kv_cache_dtype"]), ""
+        )
         yield (f"a checkpoint of --dtype {dtype} is "
                "built with: trtllm-build --checkpoint_dir CHECKPOINT --output_dir ENGINE_DIR "
                f"--max_batch_size {max_batch_size(run)} --max_num_tokens {max_num_tokens(run)} "

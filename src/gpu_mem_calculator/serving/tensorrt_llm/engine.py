@@ -1,10 +1,10 @@
-"""TensorRT-LLM: the cache is given a share of what the model leaves free.
+"""TensorRT-LLM: the KV cache gets a share of the memory that the model leaves free.
 
-`engine_generation` is its backend: `pytorch` (the default since 1.0) or `tensorrt` (engines that
-`trtllm-build` makes). `gpu_memory_utilization` is kv_cache_config.free_gpu_memory_fraction,
-`max_num_seqs` max_batch_size, `max_num_batched_tokens` max_num_tokens, `block_size`
-tokens_per_block, `max_total_tokens` kv_cache_config.max_tokens, `enforce_eager` no CUDA graphs.
-Files are those of TensorRT-LLM 1.2.1.
+Names in a run file and in TensorRT-LLM: `engine_generation` is its backend, `pytorch` (the default
+since 1.0) or `tensorrt` (engines that `trtllm-build` makes). `gpu_memory_utilization` is
+kv_cache_config.free_gpu_memory_fraction, `max_num_seqs` max_batch_size, `max_num_batched_tokens`
+max_num_tokens, `block_size` tokens_per_block, `max_total_tokens` kv_cache_config.max_tokens,
+`enforce_eager` turns CUDA graphs off. Files are those of TensorRT-LLM 1.2.1.
 """
 
 from __future__ import annotations
@@ -37,61 +37,72 @@ FREE_CODE = code(
 )
 
 
-def items_without_pool(run: Run, own: ServerShard) -> tuple[ServerItem, ...]:
-    """Everything but the cache."""
-    found = [
-        *weights.rank_items(run, own),
-        *weights.adapter_items(run, own),
+def items_without_pool(run: Run, shard: ServerShard) -> tuple[ServerItem, ...]:
+    """All items of one rank but the KV cache."""
+    items = [
+        *weights.rank_items(run, shard),
+        *weights.adapter_items(run, shard),
         *process(run, as_measured=True),
     ]
     if backend(run) == ENGINES:
         return (
-            *found,
-            *tensorrt_backend.context_items(run, own),
-            *tensorrt_backend.runtime_items(run, own),
+            *items,
+            *tensorrt_backend.context_items(run, shard),
+            *tensorrt_backend.runtime_items(run, shard),
         )
     return (
-        *found,
-        *torch_backend.buffer_items(run, own),
-        *torch_backend.activation_items(run, own),
-        *torch_backend.graph_items(run, own),
+        *items,
+        *torch_backend.buffer_items(run, shard),
+        *torch_backend.activation_items(run, shard),
+        *torch_backend.graph_items(run, shard),
         *torch_backend.outside_items(run),
-        *torch_backend.state_items(run, own),
+        *torch_backend.state_items(run, shard),
     )
 
 
 def serve(run: Run) -> ServerMemory:
-    """One rank, started."""
-    own = rank_shard(run)
-    found = items_without_pool(run, own)
-    used = sum(item.bytes for item in found)
+    """The memory of one rank after start-up."""
+    shard = rank_shard(run)
+    items = items_without_pool(run, shard)
+    used_bytes = sum(item.bytes for item in items)
     share = float(run.options["gpu_memory_utilization"])
-    free = run.free_bytes - used
-    pool = cache.pool(run, own, int(max(0, free) * share))
+    free = run.free_bytes - used_bytes
+    pool = cache.pool(run, shard, int(max(0, free) * share))
     source = POOL_CODE if backend(run) == TORCH else FREE_CODE
-    said = f"{share:g} x {max(0, free):,} bytes free, in blocks of {pool.block}"
-    caches = [
+    formula = f"{share:g} x {max(0, free):,} bytes free, in blocks of {pool.block}"
+    pool_items = [
         ServerItem(
-            figure=POOL, name="keys and values", bytes=pool.bytes, source=source, formula=said
+            figure=POOL, name="keys and values", bytes=pool.bytes, source=source, formula=formula
         )
     ]
     if pool.cross_bytes:
-        caches.append(ServerItem(figure=POOL, name="keys and values of the encoder",
-                           bytes=pool.cross_bytes, source=FREE_CODE))  # fmt: skip
-    whole = sum(item.bytes for item in (*found, *caches) if item.figure == POOL)
+        pool_items.append(
+            ServerItem(
+                figure=POOL,
+                name="keys and values of the encoder",
+                bytes=pool.cross_bytes,
+                source=FREE_CODE,
+            )
+        )
+    pool_bytes = sum(item.bytes for item in (*items, *pool_items) if item.figure == POOL)
     longest = max_seq_len(run)
-    one = cache.sequence_needs(run, own, longest)
+    longest_bytes = cache.sequence_needs(run, shard, longest)
     return ServerMemory(
-        items=(*found, *caches), tokens=pool.tokens, token_bytes=pool.token_bytes,
-        max_seq_len=longest, most_sequences=max_batch_size(run),
-        sequence_bytes=lambda context: pool.sequence_bytes(context, whole),
-        needs_bytes=used + int(ceil_div(one, share)),
-        problem=_problem(run, free, pool), command=command(run), notes=tuple(_notes(run, pool)),
-    )  # fmt: skip
+        items=(*items, *pool_items),
+        tokens=pool.tokens,
+        token_bytes=pool.token_bytes,
+        max_seq_len=longest,
+        most_sequences=max_batch_size(run),
+        sequence_bytes=lambda context: pool.sequence_bytes(context, pool_bytes),
+        needs_bytes=used_bytes + int(ceil_div(longest_bytes, share)),
+        problem=_problem(run, free, pool),
+        command=command(run),
+        notes=tuple(_notes(run, pool)),
+    )
 
 
 def _problem(run: Run, free: int, pool: cache.WindowPools) -> str:
-    """Why it would not start; blocks for a part of max_seq_len are enough for that."""
+    """Why it would not start; empty if it starts. Blocks for a part of max_seq_len are enough."""
     if free <= 0:
         return (f"weights, buffers and the trial run need {-free:,} bytes more than are free; use "
                 "more GPUs, a smaller max_num_batched_tokens or a quantized model")  # fmt: skip
@@ -101,13 +112,13 @@ def _problem(run: Run, free: int, pool: cache.WindowPools) -> str:
 
 
 def _notes(run: Run, pool: cache.WindowPools) -> Iterator[str]:
-    asked = parse_version(str(run.options["engine_version"]))
-    if asked is not None and asked > NEWEST:
+    parsed = parse_version(str(run.options["engine_version"]))
+    if parsed is not None and parsed > NEWEST:
         yield (f"TensorRT-LLM {run.options['engine_version']} is modelled as "
                f"{'.'.join(map(str, NEWEST))}, the newest that is")  # fmt: skip
-    room = pool.tokens // beams(run)
-    if 0 < room < min(max_seq_len(run), pool.windows[-1].tokens if pool.windows else 0):
-        yield f"the cache holds {room:,} tokens: TensorRT-LLM cuts max_seq_len to that"
+    tokens = pool.tokens // beams(run)
+    if 0 < tokens < min(max_seq_len(run), pool.windows[-1].tokens if pool.windows else 0):
+        yield f"the cache holds {tokens:,} tokens: TensorRT-LLM cuts max_seq_len to that"
     if any(run.arch.windows) and not run.options.get("max_attention_window"):
         yield ("every layer keeps the whole sequence unless kv_cache_config.max_attention_window "
                "gives the model's windows")  # fmt: skip

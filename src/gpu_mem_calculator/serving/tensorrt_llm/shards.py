@@ -7,13 +7,13 @@ from ...weights.shards import ServerShard
 
 
 def stage_layers(run: Run) -> list[int]:
-    """Layers of each stage: as evenly as can be, the first stages one more."""
-    less, more = divmod(len(run.arch.layers), int(run.mesh.pp))
-    return [less + (stage < more) for stage in range(int(run.mesh.pp))]
+    """Layers of each pipeline stage: as even as possible, the first stages have one more."""
+    fewest, longer_stages = divmod(len(run.arch.layers), int(run.mesh.pp))
+    return [fewest + (stage < longer_stages) for stage in range(int(run.mesh.pp))]
 
 
 def rank_shard(run: Run) -> ServerShard:
-    """The rank's part."""
+    """One rank's part of pipeline stage `run.stage`."""
     counts, stage = stage_layers(run), int(run.stage)
     first = sum(counts[:stage])
     tp, ep = int(run.mesh.tp), int(run.mesh.ep)

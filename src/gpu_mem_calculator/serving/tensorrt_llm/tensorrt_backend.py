@@ -1,4 +1,4 @@
-"""What TensorRT engines hold beside their weights and cache.
+"""Memory of TensorRT engines besides weights and cache.
 
 TensorRT plans the activations when an engine is built and logs them ("execution context memory",
 "Total Activation Memory"); its compiler is closed, so the widths below are read from such logs. The
@@ -35,60 +35,66 @@ BUFFERS_SOURCE = code(
     "TensorRT-LLM 1.2.1 cpp/tensorrt_llm/batch_manager/runtimeBuffers.cpp, transformerBuffers.cpp "
     "and decoderBuffers.cpp; logs of 0.12 to 0.14 have the same sum (4 engines, within 1 %)"
 )
-# Lists of B x S whole numbers beside the decoder's since which version: ids, log probabilities and
+# Arrays of B x S integers besides the decoder's, by first version: ids, log probabilities and
 # cache indirections.
 LISTS = (((1, 0, 0), 3), ((0, 17, 0), 5), ((0, 0, 0), 6))
-SCALED_INPUTS = ("awq", "gptq_int4", "int4", "nvfp4")  # inputs are scaled in copies
+SCALED_INPUTS = ("awq", "gptq_int4", "int4", "nvfp4")  # formats whose inputs are scaled into copies
 
 
-def token_bytes(run: Run, wide: LayerWidths) -> int:
-    """One token of a layer: gate and up (or what is before and behind an activation) are alive
-    together with the residual and the input.
+def token_bytes(run: Run, widths: LayerWidths) -> int:
+    """Bytes of one token in a layer.
+
+    Gate and up (or the activation's input and output) are alive with the residual and the input.
     """
-    size, named = 4 if run.precision == "fp32" else 2, run.options.get("quantization")
-    rows, narrow = 5 if named in SCALED_INPUTS else 2, 1 if named == "fp8" else size
-    behind = 0 if wide.up > wide.act else narrow * wide.act
-    feed = size * (wide.up + rows * wide.hidden) + behind
-    if wide.experts is not None:
-        feed += size * wide.experts.top_k * (wide.experts.up + wide.hidden)
-    return max(feed, size * (2 * wide.hidden + wide.mixed + wide.read))
+    size, quantization = 4 if run.precision == "fp32" else 2, run.options.get("quantization")
+    rows = 5 if quantization in SCALED_INPUTS else 2
+    activation_size = 1 if quantization == "fp8" else size
+    after_activation = 0 if widths.up > widths.act else activation_size * widths.act
+    feed_forward = size * (widths.up + rows * widths.hidden) + after_activation
+    if widths.experts is not None:
+        feed_forward += size * widths.experts.top_k * (widths.experts.up + widths.hidden)
+    return max(feed_forward, size * (2 * widths.hidden + widths.mixed + widths.read))
 
 
 def context_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
-    """The execution context: the layers of the largest pass, and a block for what fits in none of
-    theirs, the GEMM workspace beside gate and up or the logits.
+    """The execution context: the layers of the largest pass, and one more block.
+
+    That block is for the GEMM workspace besides gate and up, or for the logits.
     """
     tokens, batch = max_num_tokens(run), max_batch_size(run) * beams(run)
-    found = distinct_widths(run.arch, shard)
-    each = max((token_bytes(run, wide) for wide in found), default=0)
+    layer_widths = distinct_widths(run.arch, shard)
+    token_size = max((token_bytes(run, widths) for widths in layer_widths), default=0)
     size = 4 if run.precision == "fp32" else 2
     logits = batch * shard.vocab(run.arch.vocab) * size if shard.head else 0
-    block = tokens * size * max((wide.act for wide in found), default=0)
-    gated = any(wide.up > wide.act or wide.experts for wide in found)
-    more = max(GEMM_BYTES if gated else 0, logits if logits > block else 0)
+    block = tokens * size * max((widths.act for widths in layer_widths), default=0)
+    gated = any(widths.up > widths.act or widths.experts for widths in layer_widths)
+    extra = max(GEMM_BYTES if gated else 0, logits if logits > block else 0)
     yield ServerItem(
         figure=ACTIVATION,
         name="execution context",
-        bytes=tokens * each + more,
+        bytes=tokens * token_size + extra,
         source=CONTEXT_SOURCE,
-        formula=f"{tokens:,} tokens x {each:,} bytes + {more:,}",
+        formula=f"{tokens:,} tokens x {token_size:,} bytes + {extra:,}",
     )
 
 
 def runtime_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
-    """Buffers of the runtime and of its decoder, for B sequences: logits, ids, log probabilities,
-    biases, penalties (twice with beams), the workspace of sampling.
+    """Buffers of the runtime and of its decoder, for B sequences.
+
+    Logits, ids, log probabilities, biases, penalties (twice with beams), the workspace of sampling.
     """
-    batch, wide = max_batch_size(run), beams(run)
-    length, vocab = batch * wide * max_seq_len(run) * 4, batch * run.arch.vocab * 4
-    logits = vocab * wide if shard.head else 0
-    yield _item("runtime buffers", logits + row_of_version(run, LISTS) * length, BUFFERS_SOURCE)
+    batch, beam_width = max_batch_size(run), beams(run)
+    sequence_list, vocab = batch * beam_width * max_seq_len(run) * 4, batch * run.arch.vocab * 4
+    logits = vocab * beam_width if shard.head else 0
+    yield _item(
+        "runtime buffers", logits + row_of_version(run, LISTS) * sequence_list, BUFFERS_SOURCE
+    )
     if not shard.head:
         return
-    lists = length * (4 if wide == 1 else 8)
-    penalties = 2 * vocab * wide * (1 if wide == 1 else 2)
+    id_lists = sequence_list * (4 if beam_width == 1 else 8)
+    penalties = 2 * vocab * beam_width * (1 if beam_width == 1 else 2)
     sampling = vocab * (1 if version(run) >= (0, 14, 0) else 2) + batch * TOP_K * TOP_K_BLOCKS * 8
-    yield _item("decoder", lists + vocab + penalties + sampling, DECODER_SOURCE)
+    yield _item("decoder", id_lists + vocab + penalties + sampling, DECODER_SOURCE)
 
 
 def _item(name: str, size: int, source: Source) -> ServerItem:

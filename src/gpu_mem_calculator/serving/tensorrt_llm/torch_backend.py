@@ -1,9 +1,9 @@
-"""What TensorRT-LLM's PyTorch backend holds beside its weights and cache.
+"""Memory of TensorRT-LLM's PyTorch backend besides weights and cache.
 
 It starts once with a small cache, runs `max_num_tokens` of prompts through the model, and gives the
-cache a share of what was free at the highest moment (_util.py configure_kv_cache_capacity).
+cache a share of what was free at the peak (_util.py configure_kv_cache_capacity).
 
-Legend: T tokens of the trial run, B sequences at most, V vocabulary. File names are those of
+Legend: T tokens of the profile run, B sequences at most, V vocabulary. File names are those of
 TensorRT-LLM 1.2.1, tensorrt_llm/_torch.
 """
 
@@ -30,37 +30,38 @@ LAYER_CODE = code("TensorRT-LLM 1.2.1 _torch/modules/gated_mlp.py and models/mod
 MOE_CODE = code("TensorRT-LLM 1.2.1 cpp kernels/cutlass_kernels/moe_gemm/moe_kernels.cu "
                 "getWorkspaceDeviceBufferSizes")  # fmt: skip
 GRAPH_SIZES = (*range(1, 33), 64, 128)  # CudaGraphConfig, without padding
-# One start-up on an H100 leaves so much that nothing here explains: kernels, handles, graphs.
+# Measured in one start-up on an H100 and not explained by other items: kernels, handles, graphs.
 LIBRARIES_BYTES = 664 * MIB
 LIBRARIES_SOURCE = measured(
     "TensorRT-LLM 1.2.1 on one H100 80GB: what is left of a start-up of Qwen3-0.6B whose log gives "
     "the pool (68.69 GiB), 1 run: kernels of TensorRT-LLM, 34 CUDA graphs, handles"
 )
-# Bytes for each rank that all-reduce shares a buffer with; three more to take turns.
+# Bytes of an all-reduce buffer by first version; one per rank, and three more in rotation.
 SHARED_BYTES = (((1, 2, 0), 64 * MIB), ((0, 0, 0), 0))
 
 
-def layer_bytes(run: Run, wide: LayerWidths, tokens: int) -> int:
-    """The highest moment of one layer.
+def layer_bytes(run: Run, widths: LayerWidths, tokens: int) -> int:
+    """Bytes of one layer's peak.
 
-    Alive throughout: what the layer was given, the residual, and what its half is given; they are
-    added in place. In attention q, k and v, and what it reads; in a feed-forward what goes into
-    the activation, what comes out, and the output. Experts have a row for each token they get,
-    before and behind each of their two products; MXFP4's are padded, and so are input and output.
+    Alive throughout: the layer's input, the residual, and the input of its attention or
+    feed-forward; they are added in place. In attention q, k and v, and its output; in a
+    feed-forward the activation's input and output, and the feed-forward's output. Experts have a
+    row for each token they get, before and after each of their two products; with MXFP4 they are
+    padded, and so are their input and output.
     """
-    h, size = wide.hidden, 2 if run.precision != "fp32" else 4
-    narrow = 1 if run.options.get("quantization") == "fp8" else size
-    attention = size * (3 * h + wide.mixed + wide.read)
-    feed = size * (4 * h + wide.up) + narrow * wide.act
+    hidden, size = widths.hidden, 2 if run.precision != "fp32" else 4
+    activation_size = 1 if run.options.get("quantization") == "fp8" else size
+    attention = size * (3 * hidden + widths.mixed + widths.read)
+    feed_forward = size * (4 * hidden + widths.up) + activation_size * widths.act
     experts = 0
-    if wide.experts is not None:
-        one, padded = wide.experts, run_scheme(run).name == MXFP4
-        row = _aligned(h) if padded else h
-        up, act = (2 * _aligned(one.up // 2), _aligned(one.act)) if padded else (one.up, one.act)
-        rows = 4 * h + (2 * row if padded else 0) + (h if wide.up else 0)
-        experts = size * (rows + one.top_k * (max(row, act) + max(up, row)))
-        experts += one.top_k * 8 + one.count * 8  # logits, places of the rows
-    return tokens * max(attention, feed, experts)
+    if widths.experts is not None:
+        moe, padded = widths.experts, run_scheme(run).name == MXFP4
+        row = _aligned(hidden) if padded else hidden
+        up, act = (2 * _aligned(moe.up // 2), _aligned(moe.act)) if padded else (moe.up, moe.act)
+        rows = 4 * hidden + (2 * row if padded else 0) + (hidden if widths.up else 0)
+        experts = size * (rows + moe.top_k * (max(row, act) + max(up, row)))
+        experts += moe.top_k * 8 + moe.count * 8  # logits, indices of the rows
+    return tokens * max(attention, feed_forward, experts)
 
 
 def _aligned(size: int) -> int:
@@ -68,11 +69,12 @@ def _aligned(size: int) -> int:
 
 
 def activation_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
-    """The trial run's highest moment: a layer, or the logits of each prompt's last token."""
+    """The profile run's peak: a layer, or the logits of each prompt's last token."""
     tokens = max_num_tokens(run)
     size = 2 if run.precision != "fp32" else 4
     layers = max(
-        (layer_bytes(run, wide, tokens) for wide in distinct_widths(run.arch, shard)), default=0
+        (layer_bytes(run, widths, tokens) for widths in distinct_widths(run.arch, shard)),
+        default=0,
     )
     prompts = int(ceil_div(tokens, max(1, max_seq_len(run) - 1)))
     logits = prompts * run.arch.vocab * (size + 4) if shard.head else 0
@@ -81,14 +83,14 @@ def activation_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         name="trial run: one layer at work",
         bytes=max(layers, logits),
         source=MOE_CODE
-        if any(wide.experts for wide in distinct_widths(run.arch, shard))
+        if any(widths.experts for widths in distinct_widths(run.arch, shard))
         else LAYER_CODE,
         formula=f"{tokens:,} tokens through the widest layer",
     )
 
 
 def buffer_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
-    """What is made with the model and stays; the log counts it as loaded (inside torch)."""
+    """Tensors allocated with the model that stay; the log counts them as loaded (inside torch)."""
     tokens, batch = max_num_tokens(run), max_batch_size(run) * beams(run)
     pages = int(ceil_div(max_seq_len(run) + 1, tokens_per_block(run)))
     rows = (
@@ -99,7 +101,9 @@ def buffer_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         ),
         (
             "attention workspace",
-            tokens * max((w.read for w in distinct_widths(run.arch, shard)), default=0) * 2,
+            tokens
+            * max((widths.read for widths in distinct_widths(run.arch, shard)), default=0)
+            * 2,
             "cpp/tensorrt_llm/common/attentionOp.cpp getWorkspaceSizeForContext: q by itself",
         ),
         (
@@ -109,17 +113,21 @@ def buffer_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
         ),
         ("inputs", tokens * 4 * 3 + batch * 4 * 4, "_torch/pyexecutor/model_engine.py __init__"),
     )
-    for name, size, where in rows:
+    for name, size, location in rows:
         if size:
-            yield ServerItem(figure=WEIGHTS, name=name, bytes=size,
-                       source=code(f"TensorRT-LLM 1.2.1 {where}"))  # fmt: skip
+            yield ServerItem(
+                figure=WEIGHTS, name=name, bytes=size, source=code(f"TensorRT-LLM 1.2.1 {location}")
+            )
 
 
 def _rotary_bytes(run: Run) -> int:
-    """cos and sin of every position, in fp32."""
+    """Bytes of cos and sin of every position, in fp32."""
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
-    sizes = [m.rope_dim if isinstance(m, LatentAttention) else m.rotary_dim
-             for m in mixers if isinstance(m, Attention | LatentAttention)]  # fmt: skip
+    sizes = [
+        mixer.rope_dim if isinstance(mixer, LatentAttention) else mixer.rotary_dim
+        for mixer in mixers
+        if isinstance(mixer, Attention | LatentAttention)
+    ]
     return int(run.arch.max_seq_len) * max(sizes, default=0) * 4
 
 
@@ -127,23 +135,24 @@ def graph_sizes(run: Run) -> tuple[int, ...]:
     """Batch sizes that are captured."""
     if run.options.get("enforce_eager"):
         return ()
-    most = int(run.options.get("cuda_graph_max_bs") or GRAPH_SIZES[-1])
-    more: list[int] = []
-    while (size := 256 << len(more)) < most:
-        more.append(size)
-    sizes = sorted({size for size in (*GRAPH_SIZES, *more) if size <= most} | {most})
+    largest = int(run.options.get("cuda_graph_max_bs") or GRAPH_SIZES[-1])
+    doubled: list[int] = []
+    while (size := 256 << len(doubled)) < largest:
+        doubled.append(size)
+    sizes = sorted({size for size in (*GRAPH_SIZES, *doubled) if size <= largest} | {largest})
     return tuple(size for size in sizes if size <= max_batch_size(run))
 
 
 def graph_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
-    """The pool that the graphs share: the largest batch's layers and logits."""
+    """The memory pool that the graphs share: the largest batch's layers and logits."""
     sizes = graph_sizes(run)
     if not sizes:
         return
-    ahead = int(run.options.get("num_speculative_tokens") or 0)
-    tokens = max(sizes) * beams(run) * (1 + ahead)
+    drafts = int(run.options.get("num_speculative_tokens") or 0)
+    tokens = max(sizes) * beams(run) * (1 + drafts)
     layers = max(
-        (layer_bytes(run, wide, tokens) for wide in distinct_widths(run.arch, shard)), default=0
+        (layer_bytes(run, widths, tokens) for widths in distinct_widths(run.arch, shard)),
+        default=0,
     )
     logits = tokens * run.arch.vocab * 6 if shard.head else 0
     yield ServerItem(
@@ -155,28 +164,32 @@ def graph_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
 
 
 def outside_items(run: Run) -> Iterator[ServerItem]:
-    """What is not torch's beside the CUDA context: kernels and handles, all-reduce's buffers."""
+    """Memory outside torch besides the CUDA context: kernels, handles, all-reduce's buffers."""
     yield ServerItem(figure=NON_TORCH, name="kernels and handles", bytes=LIBRARIES_BYTES,
                source=LIBRARIES_SOURCE)  # fmt: skip
     ranks = int(run.mesh.tp)
     if ranks > 1:
-        each = next(size for first, size in SHARED_BYTES if version(run) >= first)
-        each = each or (16_000_000 if ranks <= 2 else 8_000_000)
+        buffer_bytes = next(size for since, size in SHARED_BYTES if version(run) >= since)
+        buffer_bytes = buffer_bytes or (16_000_000 if ranks <= 2 else 8_000_000)
         yield ServerItem(
-            figure=NON_TORCH, name="buffers of all-reduce", bytes=4 * each * ranks,
-            source=code("TensorRT-LLM 1.2.1 plugin/plugin.py CustomAllReduceHelper: one for each "
-                        "rank, and three to take turns"),
-        )  # fmt: skip
+            figure=NON_TORCH,
+            name="buffers of all-reduce",
+            bytes=4 * buffer_bytes * ranks,
+            source=code(
+                "TensorRT-LLM 1.2.1 plugin/plugin.py CustomAllReduceHelper: one for each "
+                "rank, and three to take turns"
+            ),
+        )
 
 
 def state_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
-    """States of Mamba and linear attention, for every sequence that may run."""
+    """States of Mamba and linear attention, for max_batch_size sequences."""
     bits = 32 if run.precision == "fp32" else 16
     size = sum(
-        one.state_bytes
+        entry.state_bytes
         for place in shard.places
-        for one in layer_cache(run.arch.layers[place], None, shard, lambda n: n, bits, bits)
-        if one.kind == STATE
+        for entry in layer_cache(run.arch.layers[place], None, shard, lambda n: n, bits, bits)
+        if entry.kind == STATE
     )
     if size:
         yield ServerItem(

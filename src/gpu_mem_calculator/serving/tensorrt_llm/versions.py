@@ -1,4 +1,4 @@
-"""Which TensorRT-LLM it is, which of its backends runs, and what each version has by default."""
+"""TensorRT-LLM's version and backend."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ TORCH, ENGINES = "pytorch", "tensorrt"
 
 
 def parse_version(text: str) -> Version | None:
-    """Major, minor and patch of `1.2.1` or `1.1.0rc3`; None where it is no version."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+    """Major, minor and patch of `1.2.1` or `1.1.0rc3`; None if the text is not a version."""
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
 def version(run: Run) -> Version:
-    """The version that is modelled for it."""
+    """The version that is modelled: the run's, at most the newest."""
     return min(NEWEST, parse_version(str(run.options["engine_version"])) or NEWEST)
 
 
 def backend(run: Run) -> str:
-    """`pytorch` since 1.0, TensorRT engines before, where nothing was said."""
-    given = run.options.get("engine_generation")
-    return str(given) if given else TORCH if version(run) >= (1, 0, 0) else ENGINES
+    """The backend: `engine_generation`, by default `pytorch` since 1.0 and `tensorrt` before."""
+    generation = run.options.get("engine_generation")
+    return str(generation) if generation else TORCH if version(run) >= (1, 0, 0) else ENGINES
 
 
 def row_of_version(run: Run, table: tuple[tuple[Version, int], ...]) -> int:
-    """The row of a table that a version has."""
+    """The value of a table's first row whose version is not newer than the run's."""
     return next(value for first, value in table if version(run) >= first)

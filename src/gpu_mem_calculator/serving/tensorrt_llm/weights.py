@@ -1,4 +1,4 @@
-"""What is loaded before TensorRT-LLM runs anything: the model's weights, a draft's, adapters."""
+"""Weights of one rank of TensorRT-LLM, a draft's weights, and adapters."""
 
 from __future__ import annotations
 
@@ -21,38 +21,45 @@ ADAPTERS = code("TensorRT-LLM 1.2.1 _torch/pyexecutor/_util.py create_py_executo
 
 
 def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
-    """The model's, and behind it the draft's, whole but for the cuts of tensor parallelism.
+    """The model's weights, then the draft's, which is sharded by tensor parallelism alone.
 
-    An engine has a tied head by itself; torch's allocator rounds where torch loads, and experts in
-    MXFP4 are padded.
+    An engine stores a tied head separately. In the PyTorch backend torch's allocator rounds sizes,
+    and experts in MXFP4 are padded.
     """
     torch, size = backend(run) == TORCH, BITS[run.precision] // 8
     tied = run.arch.head is None and shard.embedding and shard.head and not torch
-    copy = shard.vocab(run.arch.vocab) * run.arch.hidden * size
-    extra = [("output head", copy)] if tied else []
-    how = run_scheme(run)
-    if torch and how.name == MXFP4:
-        how = how.changed(hidden_multiple=ALIGNED, inner_multiple=ALIGNED)
-    for name, number in weight_items(run, shard, how, extra=extra, rounded=torch):
-        yield ServerItem(figure=WEIGHTS, name=name, bytes=number, source=ARITHMETIC)
+    head_bytes = shard.vocab(run.arch.vocab) * run.arch.hidden * size
+    extra = [("output head", head_bytes)] if tied else []
+    weight_format = run_scheme(run)
+    if torch and weight_format.name == MXFP4:
+        weight_format = weight_format.changed(hidden_multiple=ALIGNED, inner_multiple=ALIGNED)
+    for name, num_bytes in weight_items(run, shard, weight_format, extra=extra, rounded=torch):
+        yield ServerItem(figure=WEIGHTS, name=name, bytes=num_bytes, source=ARITHMETIC)
     if run.draft is not None:
-        whole = ServerShard(places=range(len(run.draft.layers)), tp=shard.tp,
-                      attention_tp=shard.attention_tp, vocab_multiple=shard.tp)  # fmt: skip
-        plain = scheme("none", None, run.draft.family)
-        number = sum(size for _, size in stored(run.draft, whole, plain, BITS[run.precision]))
-        yield ServerItem(figure=WEIGHTS, name="draft model", bytes=number, source=ARITHMETIC)
+        draft_shard = ServerShard(
+            places=range(len(run.draft.layers)),
+            tp=shard.tp,
+            attention_tp=shard.attention_tp,
+            vocab_multiple=shard.tp,
+        )
+        unquantized = scheme("none", None, run.draft.family)
+        num_bytes = sum(
+            size for _, size in stored(run.draft, draft_shard, unquantized, BITS[run.precision])
+        )
+        yield ServerItem(figure=WEIGHTS, name="draft model", bytes=num_bytes, source=ARITHMETIC)
 
 
 def adapter_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
-    """Room for adapters on every projection: r (in + out) elements, cut with the projection."""
+    """Adapters on every projection: r (in + out) elements each, sharded with the projection."""
     rank = run.options.get("max_lora_rank")
     if rank is None:
         return
     count = int(run.options.get("max_loras") or 1)
-    total = sum(
-        int(ceil_div(one.ins[1] + one.outs[1], shard.tp))
-        for layer in shard.layers(run.arch) for one in linears(layer)
-    )  # fmt: skip
-    size = total * int(rank) * count * BITS[run.precision] // 8
+    elements = sum(
+        int(ceil_div(linear.ins[1] + linear.outs[1], shard.tp))
+        for layer in shard.layers(run.arch)
+        for linear in linears(layer)
+    )
+    size = elements * int(rank) * count * BITS[run.precision] // 8
     yield ServerItem(figure=WEIGHTS, name="adapters", bytes=size, source=ADAPTERS,
                formula=f"{count} of rank {rank}")  # fmt: skip

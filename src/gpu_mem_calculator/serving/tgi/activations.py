@@ -1,11 +1,11 @@
-"""TGI's warm-up: one prefill of max_batch_prefill_tokens, with a cache just for it.
+"""TGI's warm-up: one prefill of max_batch_prefill_tokens, with a cache for its requests alone.
 
-Its cached segments are not given back before TGI looks at what is free, so the reserved bytes
-count (server/text_generation_server/models/flash_causal_lm.py warmup); a stream of what the layers
-make and free is played through a model of torch's allocator.
+torch's cached segments are not released before TGI reads the free memory, so reserved bytes
+count (server/text_generation_server/models/flash_causal_lm.py warmup). The layers' allocations and
+frees are replayed through a model of torch's allocator.
 
 Legend: T tokens of the prefill, h hidden, V vocabulary. Names are those of flash_llama_modeling.py,
-whose locals live until a layer returns.
+whose local variables stay alive until a layer returns.
 """
 
 from __future__ import annotations
@@ -35,33 +35,38 @@ from .images import PromptImage, prompt_image, record_image
 from .versions import MARLIN, version
 
 FLASHINFER_BYTES = 128 * MIB  # layers/attention/flashinfer.py get_workspace
-CHUNK = 32768  # tokens that fused_moe takes at once
-IN_PLACE = (2, 4, 0)  # log probabilities take the logits' place since
-LAYERS_PER_KIND = 4  # layers of each kind that are played; more change nothing
+CHUNK = 32768  # tokens of one fused_moe call
+IN_PLACE = (2, 4, 0)  # from here on log probabilities overwrite the logits
+LAYERS_PER_KIND = 4  # layers of each kind in the stream; more do not change the result
 ELEMENT_BYTES = 2  # bytes of an element
 AWQ_PARTS = 8
 
 
 def requests(run: Run) -> int:
-    """Prompts of the warm-up: as long as allowed."""
+    """Prompts of the warm-up, each as long as allowed."""
     tokens = prefill_tokens(run)
     return int(ceil_div(tokens, min(max_input_tokens(run) or tokens, tokens)))
 
 
 def warm_tokens(run: Run) -> int:
-    """Tokens that the warm-up's own cache holds: whole requests where their length is known."""
-    tokens, most = prefill_tokens(run), max_request_tokens(run)
+    """Tokens of the warm-up's cache: whole requests if their length is known."""
+    tokens, longest = prefill_tokens(run), max_request_tokens(run)
     block = block_size(run)
-    if most is None:
+    if longest is None:
         return int(ceil_div(tokens, block)) * block
-    return requests(run) * int(ceil_div(most - 1, block)) * block
+    return requests(run) * int(ceil_div(longest - 1, block)) * block
 
 
 class WarmupPrefill(Struct, frozen=True, kw_only=True):
-    """What the stream is made of: layers of each kind, tokens, and rows of logits.
+    """What the stream of the warm-up is made of.
 
-    `copied`: log probabilities do not take the logits' place. `parts`: sums of a matmul that are
-    kept apart. `query`: queries are copied for the kernel.
+    - `layers`: widths of each different layer
+    - `tokens`: tokens of the prefill; `rows`: rows of logits
+    - `vocab`: size of the vocabulary; `ranks`: tensor-parallel ranks
+    - `copied`: log probabilities are a copy of the logits
+    - `parts`: partial sums that a matmul keeps apart
+    - `query`: queries are copied for the attention kernel
+    - `image`: the image of the prompt, if one is modelled
     """
 
     layers: tuple[LayerWidths, ...]
@@ -72,22 +77,27 @@ class WarmupPrefill(Struct, frozen=True, kw_only=True):
     copied: bool = False
     parts: int = 1
     query: bool = False
-    seen: PromptImage | None = None
+    image: PromptImage | None = None
 
 
-def warm_up_bytes(run: Run, shard: ServerShard, room: int | None = None) -> int:
-    """What torch has reserved for the prefill when it is over. Where there is less `room`, the
-    allocator gives cached segments back and tries again.
+def warm_up_bytes(run: Run, shard: ServerShard, available: int | None = None) -> int:
+    """Bytes that torch has reserved after the prefill.
+
+    If less than that is `available`, the allocator releases cached segments and tries again.
     """
-    plain, prefill = _workspaces(run), _prefill(run, shard)
-    reserved = plain + _reserved_bytes(prefill)
-    if room is None or reserved <= room or plain + _needed_bytes(prefill) > room:
+    workspaces, prefill = _workspaces(run), _prefill(run, shard)
+    reserved = workspaces + _reserved_bytes(prefill)
+    if (
+        available is None
+        or reserved <= available
+        or workspaces + _needed_bytes(prefill) > available
+    ):
         return reserved
-    return plain + _reserved_bytes(prefill, room - plain)
+    return workspaces + _reserved_bytes(prefill, available - workspaces)
 
 
 def least_bytes(run: Run, shard: ServerShard) -> int:
-    """What the prefill gets by with."""
+    """The least memory in bytes with which the prefill runs."""
     return _workspaces(run) + _needed_bytes(_prefill(run, shard))
 
 
@@ -97,31 +107,31 @@ def _workspaces(run: Run) -> int:
 
 
 def _prefill(run: Run, shard: ServerShard) -> WarmupPrefill:
-    every = version(run) < (3, 0, 0) or bool(run.options.get("enable_prefill_logprobs"))
+    all_logits = version(run) < (3, 0, 0) or bool(run.options.get("enable_prefill_logprobs"))
     tokens, count = prefill_tokens(run), requests(run)
-    each = min(max_input_tokens(run) or tokens, tokens)
+    request_tokens = min(max_input_tokens(run) or tokens, tokens)
     return WarmupPrefill(
         layers=distinct_widths(run.arch, shard),
         tokens=tokens,
-        rows=tokens if every else count,
+        rows=tokens if all_logits else count,
         vocab=run.arch.vocab,
         ranks=shard.tp,
-        copied=every and version(run) < IN_PLACE,
+        copied=all_logits and version(run) < IN_PLACE,
         parts=_split_k_parts(run),
         query=attention_kernels(run) == "flashinfer",
-        seen=prompt_image(run, shard.tp, count, each),
+        image=prompt_image(run, shard.tp, count, request_tokens),
     )
 
 
 def _split_k_parts(run: Run) -> int:
-    """Sums that AWQ's own kernel keeps apart (layers/awq/quantize/qmodule.py)."""
-    own = version(run) < MARLIN or float(run.compute_capability) < 8
-    return AWQ_PARTS if own and run_scheme(run).name == "awq" else 1
+    """Partial sums of a matmul in AWQ's kernel (layers/awq/quantize/qmodule.py), otherwise 1."""
+    awq_kernel = version(run) < MARLIN or float(run.compute_capability) < 8
+    return AWQ_PARTS if awq_kernel and run_scheme(run).name == "awq" else 1
 
 
 @remembered(64, always=True)
 def _reserved_bytes(prefill: WarmupPrefill, cap: int | None = None) -> int:
-    """At the end."""
+    """Bytes reserved at the end of the stream; `cap`: bytes that torch may reserve."""
     return history(_stream(prefill), cap=cap)[-1][1]
 
 
@@ -130,81 +140,83 @@ def _needed_bytes(prefill: WarmupPrefill) -> int:
     return needs_bytes(_stream(prefill))
 
 
-def _stream(one: WarmupPrefill) -> AllocationStream:
-    """The layers, then the head: logits, and perhaps a copy of them."""
-    tape, row = (
-        StreamRecorder(),
-        one.tokens * (one.layers[0].hidden if one.layers else 0) * ELEMENT_BYTES,
-    )
-    masks = [] if one.seen is None else record_image(tape, one.seen)
-    given: list[int] = [tape.make(row)]
-    for wide in (wide for wide in one.layers for _ in range(LAYERS_PER_KIND)):
-        made = _record_layer(tape, wide, one, first=len(given) == 1)
-        tape.free(*given)
-        given = made
-    normed = tape.make(row)
-    tape.free(tape.make(row), *given)
-    if one.ranks > 1:
-        own = tape.make(one.rows * int(ceil_div(one.vocab, one.ranks)) * ELEMENT_BYTES)
-        logits = tape.make(one.rows * one.vocab * ELEMENT_BYTES)
-        tape.free(own)
+def _stream(prefill: WarmupPrefill) -> AllocationStream:
+    """The layers, then the head: logits, and a copy of them if `copied`."""
+    recorder = StreamRecorder()
+    hidden = prefill.layers[0].hidden if prefill.layers else 0
+    hidden_bytes = prefill.tokens * hidden * ELEMENT_BYTES
+    masks = [] if prefill.image is None else record_image(recorder, prefill.image)
+    inputs: list[int] = [recorder.allocate(hidden_bytes)]
+    for widths in (layer for layer in prefill.layers for _ in range(LAYERS_PER_KIND)):
+        outputs = _record_layer(recorder, widths, prefill, first=len(inputs) == 1)
+        recorder.free(*inputs)
+        inputs = outputs
+    norm = recorder.allocate(hidden_bytes)
+    recorder.free(recorder.allocate(hidden_bytes), *inputs)
+    if prefill.ranks > 1:
+        rank_logits = recorder.allocate(
+            prefill.rows * int(ceil_div(prefill.vocab, prefill.ranks)) * ELEMENT_BYTES
+        )
+        logits = recorder.allocate(prefill.rows * prefill.vocab * ELEMENT_BYTES)
+        recorder.free(rank_logits)
     else:
-        logits = tape.make(one.rows * one.vocab * ELEMENT_BYTES)
-    tape.free(normed, *masks)
-    if one.copied:
-        tape.free(tape.make(one.rows * one.vocab * ELEMENT_BYTES))
-    tape.free(logits)
-    return AllocationStream(sizes=tape.sizes, events=tape.events)
+        logits = recorder.allocate(prefill.rows * prefill.vocab * ELEMENT_BYTES)
+    recorder.free(norm, *masks)
+    if prefill.copied:
+        recorder.free(recorder.allocate(prefill.rows * prefill.vocab * ELEMENT_BYTES))
+    recorder.free(logits)
+    return AllocationStream(sizes=recorder.sizes, events=recorder.events)
 
 
-def _record_linear(tape: StreamRecorder, size: int, parts: int) -> int:
-    """A matmul, perhaps in parts that are added up."""
+def _record_linear(recorder: StreamRecorder, size: int, parts: int) -> int:
+    """A matmul, in partial sums if there are several parts; its output is returned."""
     if parts == 1:
-        return tape.make(size)
-    apart = tape.make(parts * size)
-    out = tape.make(size)
-    tape.free(apart)
+        return recorder.allocate(size)
+    partial_sums = recorder.allocate(parts * size)
+    out = recorder.allocate(size)
+    recorder.free(partial_sums)
     return out
 
 
 def _record_layer(
-    tape: StreamRecorder, wide: LayerWidths, one: WarmupPrefill, *, first: bool
+    recorder: StreamRecorder, widths: LayerWidths, prefill: WarmupPrefill, *, first: bool
 ) -> list[int]:
-    """One layer: its output and the residual outlive it. The first has no residual to add."""
-    tokens, parts, row = one.tokens, one.parts, one.tokens * wide.hidden * ELEMENT_BYTES
-    normed = [tape.make(row) for _ in range(1 if first else 2)]
-    mixed = _record_linear(tape, tokens * wide.mixed * ELEMENT_BYTES, parts)
-    asked = [tape.make(tokens * wide.read * ELEMENT_BYTES)] if one.query else []
-    read = tape.make(tokens * wide.read * ELEMENT_BYTES)
-    tape.free(*asked)
-    attended = _record_linear(tape, row, parts)
-    tape.free(mixed, read)
-    second, rest = tape.make(row), tape.make(row)
-    made = []
-    if wide.experts is not None:
-        made.append(_record_experts(tape, wide, tokens))
-    if wide.up:
-        up = _record_linear(tape, tokens * wide.up * ELEMENT_BYTES, parts)
-        act = tape.make(tokens * wide.act * ELEMENT_BYTES)
-        gated = wide.up > wide.act
-        product = tape.make(tokens * wide.act * ELEMENT_BYTES) if gated else act
-        tape.free(*((act,) if gated else ()))
-        made.append(_record_linear(tape, row, parts))
-        tape.free(up, product)
-    out = made[0] if len(made) == 1 else tape.make(row)
-    tape.free(*normed, attended, second, *(made if len(made) != 1 else ()))
-    return [out, rest]
+    """One layer; its output and the residual are returned. The first has no residual to add."""
+    tokens, parts = prefill.tokens, prefill.parts
+    hidden_bytes = tokens * widths.hidden * ELEMENT_BYTES
+    input_norm = [recorder.allocate(hidden_bytes) for _ in range(1 if first else 2)]
+    qkv = _record_linear(recorder, tokens * widths.mixed * ELEMENT_BYTES, parts)
+    queries = [recorder.allocate(tokens * widths.read * ELEMENT_BYTES)] if prefill.query else []
+    attention_output = recorder.allocate(tokens * widths.read * ELEMENT_BYTES)
+    recorder.free(*queries)
+    attended = _record_linear(recorder, hidden_bytes, parts)
+    recorder.free(qkv, attention_output)
+    norm_output, residual = recorder.allocate(hidden_bytes), recorder.allocate(hidden_bytes)
+    outputs = []
+    if widths.experts is not None:
+        outputs.append(_record_experts(recorder, widths, tokens))
+    if widths.up:
+        up = _record_linear(recorder, tokens * widths.up * ELEMENT_BYTES, parts)
+        act = recorder.allocate(tokens * widths.act * ELEMENT_BYTES)
+        gated = widths.up > widths.act
+        product = recorder.allocate(tokens * widths.act * ELEMENT_BYTES) if gated else act
+        recorder.free(*((act,) if gated else ()))
+        outputs.append(_record_linear(recorder, hidden_bytes, parts))
+        recorder.free(up, product)
+    out = outputs[0] if len(outputs) == 1 else recorder.allocate(hidden_bytes)
+    recorder.free(*input_norm, attended, norm_output, *(outputs if len(outputs) != 1 else ()))
+    return [out, residual]
 
 
-def _record_experts(tape: StreamRecorder, wide: LayerWidths, tokens: int) -> int:
-    """fused_moe: what goes into the activation, what comes out, and the rows behind, in chunks."""
-    assert wide.experts is not None
-    rows = min(tokens, CHUNK) * wide.experts.top_k
-    logits = tape.make(tokens * wide.experts.count * ELEMENT_BYTES)
+def _record_experts(recorder: StreamRecorder, widths: LayerWidths, tokens: int) -> int:
+    """fused_moe: inputs and outputs of the activation, and the rows after it, in chunks."""
+    assert widths.experts is not None
+    rows = min(tokens, CHUNK) * widths.experts.top_k
+    logits = recorder.allocate(tokens * widths.experts.count * ELEMENT_BYTES)
     caches = [
-        tape.make(rows * width * ELEMENT_BYTES)
-        for width in (wide.experts.up, wide.experts.act, wide.hidden)
+        recorder.allocate(rows * width * ELEMENT_BYTES)
+        for width in (widths.experts.up, widths.experts.act, widths.hidden)
     ]
-    out = tape.make(tokens * wide.hidden * ELEMENT_BYTES)
-    tape.free(logits, *caches)
+    out = recorder.allocate(tokens * widths.hidden * ELEMENT_BYTES)
+    recorder.free(logits, *caches)
     return out

@@ -21,9 +21,9 @@ SPECULATION = ("ngram", "medusa")
 
 
 def problems(run: Run) -> Iterator[str]:
-    """What TGI refuses, and what is not modelled."""
-    options, asked = run.options, parse_version(str(run.options["engine_version"]))
-    if asked is None or asked < OLDEST:
+    """One sentence for each choice that TGI refuses or that is not modelled."""
+    options, parsed = run.options, parse_version(str(run.options["engine_version"]))
+    if parsed is None or parsed < OLDEST:
         yield (
             f"inference.engine_version={options['engine_version']!r} is not a version of TGI that "
             f"is modelled; use {'.'.join(map(str, OLDEST))} or newer"
@@ -40,15 +40,17 @@ def problems(run: Run) -> Iterator[str]:
         yield "inference.max_loras needs inference.max_lora_rank; set it, or leave max_loras out"
     if options["enforce_eager"] and any(options["cuda_graphs"] or ()):
         yield "inference.cuda_graphs names sizes to capture; leave it or enforce_eager out"
-    both = options.get("max_seq_len"), options.get("max_total_tokens")
-    if None not in both and both[0] != both[1]:
-        yield (f"inference.max_total_tokens={both[1]} is the most tokens of a request in TGI, as "
-               f"max_seq_len={both[0]} is; give one of them")  # fmt: skip
-    prompt, most = max_input_tokens(run), max_request_tokens(run)
-    if most == 1:
+    lengths = options.get("max_seq_len"), options.get("max_total_tokens")
+    if None not in lengths and lengths[0] != lengths[1]:
+        yield (
+            f"inference.max_total_tokens={lengths[1]} is the most tokens of a request in TGI, as "
+            f"max_seq_len={lengths[0]} is; give one of them"
+        )
+    prompt, longest = max_input_tokens(run), max_request_tokens(run)
+    if longest == 1:
         yield "inference.max_total_tokens=1 leaves no room for an answer; use 2 or more"
-    if prompt is not None and most is not None and prompt >= most:
-        yield f"inference.max_input_tokens={prompt} must be less than max_total_tokens={most}"
+    if prompt is not None and longest is not None and prompt >= longest:
+        yield f"inference.max_input_tokens={prompt} must be less than max_total_tokens={longest}"
     yield from _model_problems(run)
 
 
@@ -61,24 +63,28 @@ def _model_problems(run: Run) -> Iterator[str]:
     elif not keeps(run.arch):
         yield f"model: {run.arch.family} generates nothing, and TGI does that alone; use 'vllm'"
     tp = int(run.mesh.tp)
-    kv_heads = {m.kv_heads for m in mixers if isinstance(m, Attention) and m.kv_heads > 1}
-    for count in sorted(kv_heads):  # what no engine can cut is said elsewhere
+    kv_heads = {
+        mixer.kv_heads for mixer in mixers if isinstance(mixer, Attention) and mixer.kv_heads > 1
+    }
+    for count in sorted(kv_heads):  # sizes that no server can shard are reported elsewhere
         if count % tp and tp % count == 0:
             yield (f"inference.tensor_parallel_size={tp} is more than {count} key-value heads, "
                    f"which TGI does not repeat; use {count}")  # fmt: skip
-    named = str(run.options["quantization"])
-    if named not in FORMATS:
-        yield (f"inference.quantization={named!r} is not served by TGI; use one of "
-               f"{', '.join(FORMATS)}")  # fmt: skip
+    quantization = str(run.options["quantization"])
+    if quantization not in FORMATS:
+        yield (
+            f"inference.quantization={quantization!r} is not served by TGI; use one of "
+            f"{', '.join(FORMATS)}"
+        )
     else:
         try:
             run_scheme(run)
         except FormatError as error:
             yield str(error)
-    method, ahead = run.options["speculative_method"], run.options["num_speculative_tokens"]
+    method, drafts = run.options["speculative_method"], run.options["num_speculative_tokens"]
     if method is not None and method not in SPECULATION:
         yield (f"inference.speculative_method={method!r} is not one of TGI's; use "
                f"{' or '.join(SPECULATION)}")  # fmt: skip
-    elif (method is None) != (ahead is None) and method != "medusa":
+    elif (method is None) != (drafts is None) and method != "medusa":
         yield ("inference.speculative_method and inference.num_speculative_tokens go together; "
                "give both or none")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The words that start TGI, and what its user should know."""
+"""The command that starts TGI, and notes for the user."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ DTYPES = {"bf16_pure": "bfloat16", "fp16_pure": "float16"}
 
 
 def command(run: Run) -> tuple[str, ...]:
-    """`text-generation-launcher` with what was asked for; --dtype does not go with --quantize."""
+    """The words of `text-generation-launcher`; --dtype is left out with --quantize."""
     options = run.options
     words = ["text-generation-launcher", "--model-id", "MODEL", "--num-shard", str(run.mesh.tp)]
-    named = str(options["quantization"])
-    if named != "none":
-        words += ["--quantize", QUANTIZE.get(named, named)]
+    quantization = str(options["quantization"])
+    if quantization != "none":
+        words += ["--quantize", QUANTIZE.get(quantization, quantization)]
     elif run.quantized is None:
         words += ["--dtype", DTYPES[run.precision]]
     if options["kv_cache_dtype"] == "fp8":
         words += ["--kv-cache-dtype", "fp8_e4m3fn"]
     graphs = options.get("cuda_graphs") or ([0] if options.get("enforce_eager") else None)
-    heads = options.get("speculative_method") == "medusa"  # the model says how many
+    heads = options.get("speculative_method") == "medusa"  # their number is in the model's config
     adapters = [f"ADAPTER{number + 1}" for number in range(int(options.get("max_loras") or 1))]
     rows: tuple[tuple[str, object], ...] = (
         ("--max-input-tokens", options.get("max_input_tokens")),
@@ -45,9 +45,9 @@ def command(run: Run) -> tuple[str, ...]:
 
 
 def notes(run: Run) -> Iterator[str]:
-    """What the user should know."""
-    asked = parse_version(str(run.options["engine_version"]))
-    if asked is not None and asked > NEWEST:
+    """Sentences for the user about this estimate."""
+    parsed = parse_version(str(run.options["engine_version"]))
+    if parsed is not None and parsed > NEWEST:
         yield (f"TGI {run.options['engine_version']} is modelled as "
                f"{'.'.join(map(str, NEWEST))}, the newest that is")  # fmt: skip
     if run.options.get("max_num_batched_tokens") is None:

@@ -1,4 +1,4 @@
-"""TGI's defaults by version: memory fraction, attention kernels, request lengths, prefill tokens.
+"""TGI's defaults by version: wiggle room, attention kernels, request lengths, prefill tokens.
 
 Files are those of text-generation-inference 3.3.7.
 """
@@ -10,17 +10,17 @@ from ...model.blocks import Attention, LatentAttention, Moe
 from ...run.run import Run
 from .versions import version
 
-# TGI_WIGGLE_ROOM since which version (server/text_generation_server/models/globals.py). Before 3.0
-# it is a share of what is free, since then of the card.
+# TGI_WIGGLE_ROOM by first version (server/text_generation_server/models/globals.py). Before 3.0
+# it is a share of free memory, since then of the card.
 WIGGLE = (((3, 3, 0), 0.90), ((3, 1, 0), 0.93), ((3, 0, 0), 0.95), ((2, 4, 0), 0.90),
           ((0, 0, 0), 0.95))  # fmt: skip
 SHARE_OF_CARD_FROM = (3, 0, 0)
 BLOCKS = {"flashinfer": 1, "flashdecoding": 256, "paged": 16}
 MAX_DEFAULT, PREFILL_DEFAULT = 4096, 4096
-# Until 2.0 the launcher has one prompt, request and sum of prompts for all models.
+# Before 2.0: tokens of a prompt, of a request and of a prefill, the same for all models.
 BY_MODEL, FIXED = (2, 0, 0), (1024, 2048, 4096)
-# What the launcher thinks a card computes in a second (launcher/src/main.rs f16_flop), by compute
-# capability and the bytes it reports at most; other cards have no figure.
+# TFLOP/s that the launcher assumes for a card (launcher/src/main.rs f16_flop): compute capability,
+# largest card in bytes, TFLOP/s; other cards have no figure.
 CARDS = (
     ("9.0", 120 * 10**9, 900), ("9.0", 10**15, 989), ("8.0", 10**15, 312),
     ("8.9", 24 * 10**9, 121), ("8.9", 27 * 10**9, 0), ("8.9", 10**15, 363),
@@ -31,12 +31,12 @@ COUNTED_EXPERTS = ("mixtral", "phimoe", "gpt_oss", "llama4")  # `num_local_exper
 
 
 def wiggle_room(run: Run) -> float:
-    """TGI_WIGGLE_ROOM."""
-    return next(room for since, room in WIGGLE if version(run) >= since)
+    """TGI_WIGGLE_ROOM: the share of memory that TGI uses."""
+    return next(share for since, share in WIGGLE if version(run) >= since)
 
 
 def head_dim(run: Run) -> int:
-    """Of the first layer with attention."""
+    """Elements of a head in the first layer with attention; 0 without attention."""
     for layer, _, _ in run.arch.runs:
         if isinstance(layer.mixer, Attention):
             return layer.mixer.head_dim
@@ -46,7 +46,7 @@ def head_dim(run: Run) -> int:
 
 
 def attention_kernels(run: Run) -> str:
-    """The kernels that run: launcher/src/main.rs resolve_attention."""
+    """Name of the attention kernels: launcher/src/main.rs resolve_attention."""
     if version(run) < (2, 3, 0):
         return "paged"
     fallback = "paged" if float(run.compute_capability) < 8 else "flashdecoding"
@@ -55,52 +55,52 @@ def attention_kernels(run: Run) -> str:
 
 
 def block_size(run: Run) -> int:
-    """Tokens of a block."""
+    """Tokens of a cache block."""
     return BLOCKS[attention_kernels(run)]
 
 
 def max_request_tokens(run: Run) -> int | None:
     """Most tokens of one request; None: as many as the cache and the model allow."""
-    given = run.options.get("max_total_tokens") or run.options.get("max_seq_len")
-    if given is None and version(run) < BY_MODEL:
+    requested = run.options.get("max_total_tokens") or run.options.get("max_seq_len")
+    if requested is None and version(run) < BY_MODEL:
         return FIXED[1]
-    if given is None and version(run) < (3, 0, 0):
+    if requested is None and version(run) < (3, 0, 0):
         return min(MAX_DEFAULT, run.arch.max_seq_len)
-    return None if given is None else int(given)
+    return None if requested is None else int(requested)
 
 
 def max_input_tokens(run: Run) -> int | None:
-    """Most tokens of a prompt."""
-    given, most = run.options.get("max_input_tokens"), max_request_tokens(run)
-    if given is None and version(run) < BY_MODEL:
+    """Most tokens of a prompt; None: as many as the cache and the model allow."""
+    requested, longest = run.options.get("max_input_tokens"), max_request_tokens(run)
+    if requested is None and version(run) < BY_MODEL:
         return FIXED[0]
-    if given is None and version(run) < (3, 0, 0) and most is not None:
-        return most - 1
-    return None if given is None else int(given)
+    if requested is None and version(run) < (3, 0, 0) and longest is not None:
+        return longest - 1
+    return None if requested is None else int(requested)
 
 
 def prefill_tokens(run: Run) -> int:
-    """max_batch_prefill_tokens: given, or what the launcher chooses.
+    """max_batch_prefill_tokens: as the run file says, or what the launcher chooses.
 
-    From 2.0 on room for the longest prompt and 50 more; from 3.0 on what the card computes in a
-    second, not more than the model's positions or what it thinks fits.
+    From 2.0 on the longest prompt and 50 more; from 3.0 on what the card computes in a second, at
+    most the model's positions and what the launcher estimates to fit.
     """
-    given = run.options.get("max_num_batched_tokens")
-    if given is not None:
-        return int(given)
+    requested = run.options.get("max_num_batched_tokens")
+    if requested is not None:
+        return int(requested)
     if version(run) < BY_MODEL:
         return FIXED[2]
     if version(run) < (3, 0, 0):
         return (max_input_tokens(run) or MAX_DEFAULT) + 50
     optimal = _compute_optimal(run)
-    value = min(optimal if optimal > 100 else PREFILL_DEFAULT, run.arch.max_seq_len)
-    most = _vram_maximum(run)
-    return value if most is None else min(value, most)
+    tokens = min(optimal if optimal > 100 else PREFILL_DEFAULT, run.arch.max_seq_len)
+    limit = _vram_maximum(run)
+    return tokens if limit is None else min(tokens, limit)
 
 
 def _launcher_sizes(run: Run) -> tuple[int, int, int, int, int, int]:
-    """Heads, key-value heads, head size, feed-forward, experts for a token, experts that count."""
-    layer = next(x for x, _, _ in reversed(run.arch.runs) if x.mlp is not None)
+    """Heads, key-value heads, head size, feed-forward, experts per token, counted experts."""
+    layer = next(one for one, _, _ in reversed(run.arch.runs) if one.mlp is not None)
     mixer, mlp = layer.mixer, layer.mlp
     heads = getattr(mixer, "heads", 0)
     kv_heads = getattr(mixer, "kv_heads", heads)
@@ -112,17 +112,24 @@ def _launcher_sizes(run: Run) -> tuple[int, int, int, int, int, int]:
 
 
 def _compute_optimal(run: Run) -> int:
-    """Tokens that the cards compute in a second, as the launcher counts."""
-    card, size_bytes = run.compute_capability, run.card_bytes
-    teraflops = next((tera for of, most, tera in CARDS if of == card and size_bytes <= most), 0)
-    heads, kv_heads, size, ffn, used, _ = _launcher_sizes(run)
+    """Tokens that the cards compute in a second, by the launcher's formula."""
+    capability, card_bytes = run.compute_capability, run.card_bytes
+    teraflops = next(
+        (
+            figure
+            for of_capability, most_bytes, figure in CARDS
+            if of_capability == capability and card_bytes <= most_bytes
+        ),
+        0,
+    )
+    heads, kv_heads, size, ffn, experts_per_token, _ = _launcher_sizes(run)
     hidden, layers = run.arch.hidden, len(run.arch.layers)
-    flops = layers * hidden * (2 * size * (3 * heads + 2 * kv_heads) + 6 * ffn * used)
+    flops = layers * hidden * (2 * size * (3 * heads + 2 * kv_heads) + 6 * ffn * experts_per_token)
     return teraflops * 10**12 * int(run.mesh.tp) // flops
 
 
 def _vram_maximum(run: Run) -> int | None:
-    """Tokens that the launcher thinks fit; it does not think of quantized models."""
+    """Tokens that fit by the launcher's estimate; None for quantized models, which it skips."""
     if run.quantized is not None:
         return None
     heads, kv_heads, size, ffn, _, experts = _launcher_sizes(run)

@@ -1,10 +1,10 @@
-"""Text Generation Inference: a warm-up prefill, and the cache takes the room it leaves.
+"""Text Generation Inference: it runs a warm-up prefill, and the KV cache takes the free memory.
 
-`gpu_memory_utilization` is its cuda_memory_fraction, `max_num_batched_tokens`
-max_batch_prefill_tokens, `max_num_seqs` max_concurrent_requests, `tensor_parallel_size` num_shard.
-`max_total_tokens` is here, as in TGI, the most tokens of one request, the same as `max_seq_len`.
-`cuda_graphs: [0]` or `enforce_eager` turns CUDA graphs off. int8 is eetq. Files are those of
-text-generation-inference 3.3.7.
+Names in a run file and in TGI: `gpu_memory_utilization` is cuda_memory_fraction,
+`max_num_batched_tokens` max_batch_prefill_tokens, `max_num_seqs` max_concurrent_requests,
+`tensor_parallel_size` num_shard. `max_total_tokens` is, as in TGI, the most tokens of one request,
+the same as `max_seq_len`. `cuda_graphs: [0]` or `enforce_eager` turns CUDA graphs off. int8 is
+eetq. Files are those of text-generation-inference 3.3.7.
 """
 
 from __future__ import annotations
@@ -43,44 +43,55 @@ POOL_CODE = code(
 
 
 def serve(run: Run) -> ServerMemory:
-    """One rank, started."""
-    own, block = rank_shard(run), block_size(run)
-    token, share = token_bytes(run, own), float(run.options["gpu_memory_utilization"])
+    """The memory of one rank after start-up."""
+    shard, block = rank_shard(run), block_size(run)
+    token, share = token_bytes(run, shard), float(run.options["gpu_memory_utilization"])
     tokens = prefill_tokens(run)
-    held = [*rank_items(run, own), *process(run)]
-    warm, used = warm_tokens(run) * token, sum(item.bytes for item in held)
-    prefill = warm_up_bytes(run, own, run.free_bytes - used - warm)
-    held.append(ServerItem(figure=ACTIVATION, name="warm-up prefill", bytes=prefill,
-                     source=WARM_CODE, formula=f"{tokens:,} tokens"))  # fmt: skip
-    left = run.free_bytes - used - warm - prefill
-    room, of_card = wiggle_room(run), version(run) >= SHARE_OF_CARD_FROM
-    kept_back = (1 - share * (room if of_card else 1)) * run.card_bytes
-    free = max(0, int((left - kept_back) * (1 if of_card else room)))
-    blocks = (free // (token * block) if token else 0) + warm // max(1, token * block)
-    pool = blocks * block * token if left >= 0 else 0
-    most = max_request_tokens(run) or min(blocks * block, run.arch.max_seq_len)
-    said = f"{free:,} bytes in blocks of {block}, and {warm:,} of the warm-up"
+    loaded = [*rank_items(run, shard), *process(run)]
+    warm_bytes, used_bytes = warm_tokens(run) * token, sum(item.bytes for item in loaded)
+    prefill = warm_up_bytes(run, shard, run.free_bytes - used_bytes - warm_bytes)
+    loaded.append(
+        ServerItem(
+            figure=ACTIVATION,
+            name="warm-up prefill",
+            bytes=prefill,
+            source=WARM_CODE,
+            formula=f"{tokens:,} tokens",
+        )
+    )
+    left_bytes = run.free_bytes - used_bytes - warm_bytes - prefill
+    wiggle, of_card = wiggle_room(run), version(run) >= SHARE_OF_CARD_FROM
+    reserve = (1 - share * (wiggle if of_card else 1)) * run.card_bytes
+    free = max(0, int((left_bytes - reserve) * (1 if of_card else wiggle)))
+    blocks = (free // (token * block) if token else 0) + warm_bytes // max(1, token * block)
+    pool = blocks * block * token if left_bytes >= 0 else 0
+    longest = max_request_tokens(run) or min(blocks * block, run.arch.max_seq_len)
+    formula = f"{free:,} bytes in blocks of {block}, and {warm_bytes:,} of the warm-up"
     items = (
-        *held,
-        ServerItem(figure=POOL, name="keys and values", bytes=pool, source=POOL_CODE, formula=said),
+        *loaded,
+        ServerItem(
+            figure=POOL, name="keys and values", bytes=pool, source=POOL_CODE, formula=formula
+        ),
     )
     return ServerMemory(
-        items=(*items, *graph_items(run, own, most)),
+        items=(*items, *graph_items(run, shard, longest)),
         tokens=pool // token if token else 0,
         token_bytes=token,
-        max_seq_len=most,
+        max_seq_len=longest,
         most_sequences=int(run.options["max_num_seqs"]),
         sequence_bytes=lambda context: sequence_tokens(context, block) * token,
-        needs_bytes=used + least_bytes(run, own) + max(warm, sequence_tokens(most, block) * token),
-        problem=_problem(run, left),
+        needs_bytes=used_bytes
+        + least_bytes(run, shard)
+        + max(warm_bytes, sequence_tokens(longest, block) * token),
+        problem=_problem(run, left_bytes),
         command=command(run),
         notes=tuple(notes(run)),
     )
 
 
-def _problem(run: Run, left: int) -> str:
-    """Why it would not start: its own cache for the longest request is part of the warm-up."""
-    if left < 0:
+def _problem(run: Run, left_bytes: int) -> str:
+    """Why TGI would not start; empty if it starts. The warm-up has a cache for its requests."""
+    if left_bytes < 0:
         return (f"not enough memory to handle {prefill_tokens(run):,} prefill tokens; decrease "
                 "max_num_batched_tokens or use more GPUs")  # fmt: skip
     return ""

@@ -1,21 +1,21 @@
-"""Tensors in the order in which they are made and freed."""
+"""Writes the allocations and frees of tensors, in order."""
 
 from __future__ import annotations
 
 
 class StreamRecorder:
-    """A stream for the allocator, as it is written."""
+    """Sizes and events of an allocation stream; event n allocates tensor n, ~n frees it."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
         self.events: list[int] = []
 
-    def make(self, size: int) -> int:
-        """One more."""
+    def allocate(self, size: int) -> int:
+        """Allocate a tensor of `size` bytes; its number is returned."""
         self.sizes.append(size)
         self.events.append(len(self.sizes) - 1)
         return len(self.sizes) - 1
 
     def free(self, *tensors: int) -> None:
-        """No more."""
+        """Free tensors by their numbers."""
         self.events += [~tensor for tensor in tensors]

@@ -1,4 +1,4 @@
-"""CUDA graphs of TGI's decoding, and how far it guesses ahead."""
+"""CUDA graphs of TGI's decoding, and its number of draft tokens."""
 
 from __future__ import annotations
 
@@ -19,38 +19,48 @@ GRAPH_CODE = code(
     "tables and layers of the largest"
 )
 GRAPH_SIZES = (1, 2, 4, 8, 16, 32)
-MEDUSA_HEADS = 2  # where the run does not say
+MEDUSA_HEADS = 2  # if the run file does not say
 
 
 def graph_sizes(run: Run) -> tuple[int, ...]:
-    """Batch sizes that are captured; bitsandbytes had none at first, and before 2.0 they had to be
-    asked for.
+    """Batch sizes that are captured.
+
+    Before 2.0 graphs are off by default, with bitsandbytes before 2.1.
     """
-    given, since = run.options.get("cuda_graphs"), BY_MODEL
+    requested, default_from = run.options.get("cuda_graphs"), BY_MODEL
     if run.options["quantization"] == "nf4":
-        since = (2, 1, 0)
-    if run.options.get("enforce_eager") or (given is None and version(run) < since):
+        default_from = (2, 1, 0)
+    if run.options.get("enforce_eager") or (requested is None and version(run) < default_from):
         return ()
-    sizes = GRAPH_SIZES if given is None else given
+    sizes = GRAPH_SIZES if requested is None else requested
     return tuple(size for size in sizes if size > tokens_ahead(run))  # flash_causal_lm.py warmup
 
 
 def tokens_ahead(run: Run) -> int:
-    """Tokens guessed ahead; Medusa's heads are the model's own."""
+    """Draft tokens of a step; Medusa's heads are part of the model."""
     default = MEDUSA_HEADS if run.options["speculative_method"] == "medusa" else 0
     return int(run.options["num_speculative_tokens"] or default)
 
 
-def graph_items(run: Run, own: ServerShard, length: int) -> Iterator[ServerItem]:
-    """Logits of each batch size, tables and layers of the largest."""
+def graph_items(run: Run, shard: ServerShard, length: int) -> Iterator[ServerItem]:
+    """Logits of each batch size; block tables and layers of the largest."""
     sizes = graph_sizes(run)
     if not sizes:
         return
-    size, most = BITS[run.precision] // 8, max(sizes)
-    wide = max(
-        (8 * w.hidden + 2 * w.up + w.mixed for w in distinct_widths(run.arch, own)), default=0
+    size, largest = BITS[run.precision] // 8, max(sizes)
+    token_elements = max(
+        (
+            8 * widths.hidden + 2 * widths.up + widths.mixed
+            for widths in distinct_widths(run.arch, shard)
+        ),
+        default=0,
     )
-    logits, tables = sum(sizes) * run.arch.vocab * size, most * int(
-        ceil_div(length, block_size(run))) * 4  # fmt: skip
-    yield ServerItem(figure=GRAPHS, name="CUDA graphs", bytes=most * wide * size + logits + tables,
-               source=GRAPH_CODE, formula=f"batches of {', '.join(map(str, sizes))}")  # fmt: skip
+    logits = sum(sizes) * run.arch.vocab * size
+    tables = largest * int(ceil_div(length, block_size(run))) * 4
+    yield ServerItem(
+        figure=GRAPHS,
+        name="CUDA graphs",
+        bytes=largest * token_elements * size + logits + tables,
+        source=GRAPH_CODE,
+        formula=f"batches of {', '.join(map(str, sizes))}",
+    )

@@ -1,4 +1,11 @@
-"""x"""
+"""Memory that torch reserves after loading without using it.
+
+TGI moves each projection to the GPU, concatenates q, k and v, and gate and up, and frees the
+pieces. The cached segments that the concatenated tensors partly occupy cannot be released.
+
+text-generation-inference 3.3.7 server/text_generation_server/utils/weights.py get_multi_weights_col
+and layers/tensor_parallel.py TensorParallelEmbedding.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +21,40 @@ from ...weights.shards import EMBEDDING, EXPERT, ServerShard, ShardedParameter, 
 from .events import StreamRecorder
 
 
-def left_over_bytes(run: Run, shard: ServerShard, how: WeightFormat) -> int:
-    """Reserved but not in use when the model is loaded and the cache was emptied."""
-    tape, bits = StreamRecorder(), BITS[run.precision]
-    for _, group in groupby(held(run.arch, shard), lambda one: (one.layer, one.joint or one.name)):
-        _load_tensor(tape, [(one, sum(size for _, size in how.stored(one, bits))) for one in group])
-    return _left_over(tuple(tape.sizes), tuple(tape.events))
+def left_over_bytes(run: Run, shard: ServerShard, weight_format: WeightFormat) -> int:
+    """Bytes reserved but not allocated after loading, when torch's cache was emptied."""
+    recorder, bits = StreamRecorder(), BITS[run.precision]
+    for _, group in groupby(
+        held(run.arch, shard),
+        lambda parameter: (parameter.layer, parameter.joint or parameter.name),
+    ):
+        _load_tensor(
+            recorder,
+            [
+                (parameter, sum(size for _, size in weight_format.stored(parameter, bits)))
+                for parameter in group
+            ],
+        )
+    return _left_over(tuple(recorder.sizes), tuple(recorder.events))
 
 
-def _load_tensor(tape: StreamRecorder, group: list[tuple[ShardedParameter, int]]) -> None:
-    """One tensor, or several that become one. An embedding is copied to have a row more."""
-    pieces = [tape.make(size) for _, size in group]
+def _load_tensor(recorder: StreamRecorder, group: list[tuple[ShardedParameter, int]]) -> None:
+    """Load one tensor, or several that become one. An embedding is copied to add a row."""
+    pieces = [recorder.allocate(size) for _, size in group]
     if len(group) > 1:
-        tape.make(sum(size for _, size in group))
-        tape.free(*pieces)
+        recorder.allocate(sum(size for _, size in group))
+        recorder.free(*pieces)
     elif group[0][0].role == EMBEDDING:
-        tape.make(group[0][1] + group[0][0].shape[-1] * 2)
-        tape.free(*pieces)
-    elif group[0][0].role == EXPERT:  # each by itself, into a tensor that is there
-        piece = tape.make(group[0][1] // max(1, group[0][0].shape[0]))
-        tape.free(piece)
+        recorder.allocate(group[0][1] + group[0][0].shape[-1] * 2)
+        recorder.free(*pieces)
+    elif group[0][0].role == EXPERT:  # one expert at a time, copied into the allocated tensor
+        piece = recorder.allocate(group[0][1] // max(1, group[0][0].shape[0]))
+        recorder.free(piece)
 
 
 @remembered(64, always=True)
 def _left_over(sizes: tuple[int, ...], events: tuple[int, ...]) -> int:
-    """Play it, empty the cache, and see."""
+    """Replay the events, empty the cache, and subtract allocated from reserved bytes."""
     end = len(events)
     stream = AllocationStream(sizes=[*sizes, 512], events=[*events, len(sizes)], empties=[end])
     allocated, reserved = history(stream)[-1]

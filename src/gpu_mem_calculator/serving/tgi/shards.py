@@ -7,7 +7,7 @@ from ...weights.shards import ServerShard
 
 
 def rank_shard(run: Run) -> ServerShard:
-    """The rank's part; a head whose vocabulary cannot be cut evenly is whole on every rank."""
+    """The rank's part; a head is replicated if the vocabulary does not divide by the ranks."""
     tp = int(run.mesh.tp)
     return ServerShard(
         places=range(len(run.arch.layers)), tp=tp, attention_tp=tp, expert_tp=tp,

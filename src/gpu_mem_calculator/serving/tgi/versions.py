@@ -1,7 +1,4 @@
-"""Which TGI it is, and what each version has by default: room, attention, lengths, prompt tokens.
-
-Files are those of text-generation-inference 3.3.7.
-"""
+"""TGI's version, and the changes between versions."""
 
 from __future__ import annotations
 
@@ -11,15 +8,15 @@ from ...run.run import Run
 
 Version = tuple[int, int, int]
 NEWEST, OLDEST = (3, 3, 7), (1, 4, 0)
-MARLIN = (2, 2, 0)  # AWQ is multiplied by Marlin since, from capability 8.0 on
+MARLIN = (2, 2, 0)  # AWQ uses Marlin's kernels from here on, from compute capability 8.0 on
 
 
 def parse_version(text: str) -> Version | None:
-    """Major, minor and patch; None where it is no version."""
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
+    """Major, minor and patch; None if the text is not a version."""
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
 def version(run: Run) -> Version:
-    """The version that is modelled for it."""
+    """The version that is modelled: the run's, at most the newest."""
     return min(NEWEST, parse_version(str(run.options["engine_version"])) or NEWEST)

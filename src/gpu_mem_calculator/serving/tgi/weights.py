@@ -24,36 +24,52 @@ LOAD_CODE = code(
 
 
 def _weight_format(run: Run) -> WeightFormat:
-    """fp8 that TGI makes itself leaves attention and the first and last layer in 16 bits.
+    """The format on the GPU: TGI's fp8 leaves attention and the first and last layer in 16 bits.
 
-    flash_llama_modeling.py no_fp8.
+    flash_llama_modeling.py no_fp8; a checkpoint in fp8 stays as it is.
     """
-    how = run_scheme(run)
-    if how.name != "fp8" or run.quantized is not None:
-        return how
+    weight_format = run_scheme(run)
+    if weight_format.name != "fp8" or run.quantized is not None:
+        return weight_format
     prefix, last = run.arch.layer_prefix, len(run.arch.layers) - 1
-    return replace(how, skip=(*how.skip, "self_attn", f"{prefix}.0", f"{prefix}.{last}"))
+    return replace(
+        weight_format, skip=(*weight_format.skip, "self_attn", f"{prefix}.0", f"{prefix}.{last}")
+    )
 
 
-def rank_items(run: Run, own: ServerShard) -> Iterator[ServerItem]:
-    """The model, a row of zeros in the embedding, and a head of its own where it is tied."""
+def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
+    """Weights of a rank, memory left over from loading, and adapters.
+
+    The embedding has one more row of zeros, and a tied output head is a copy.
+    """
     hidden, size = run.arch.hidden, BITS[run.precision] // 8
     extra = [("embedding", hidden * size)]
     if run.arch.head is None:
-        rows = int(ceil_div(run.arch.vocab, own.head_tp or own.tp))
+        rows = int(ceil_div(run.arch.vocab, shard.head_tp or shard.tp))
         extra.append(("output head", rows * hidden * size))
     if run.options.get("speculative_method") == "medusa":
-        extra.append(("Medusa heads", tokens_ahead(run) * hidden * hidden * size // own.tp))
-    how = _weight_format(run)
-    for name, number in weight_items(run, own, how, extra=extra):
-        yield ServerItem(figure=WEIGHTS, name=name, bytes=number, source=ARITHMETIC)
-    yield ServerItem(figure=NON_TORCH, name="left over from loading", source=LOAD_CODE,
-               bytes=left_over_bytes(run, own, how))  # fmt: skip
+        extra.append(("Medusa heads", tokens_ahead(run) * hidden * hidden * size // shard.tp))
+    weight_format = _weight_format(run)
+    for name, num_bytes in weight_items(run, shard, weight_format, extra=extra):
+        yield ServerItem(figure=WEIGHTS, name=name, bytes=num_bytes, source=ARITHMETIC)
+    yield ServerItem(
+        figure=NON_TORCH,
+        name="left over from loading",
+        source=LOAD_CODE,
+        bytes=left_over_bytes(run, shard, weight_format),
+    )
     rank = run.options.get("max_lora_rank")
     if rank is not None:
         count = int(run.options.get("max_loras") or 1)
-        wide = sum(int(ceil_div(one.ins[1] + one.outs[1], own.tp))
-                   for layer in own.layers(run.arch) for one in linears(layer))  # fmt: skip
-        yield ServerItem(figure=WEIGHTS, name="adapters", bytes=count * int(rank) * wide * size,
-                   source=code("text-generation-inference 3.3.7 server/adapters/lora.py"),
-                   formula=f"{count} of rank {rank}")  # fmt: skip
+        elements = sum(
+            int(ceil_div(linear.ins[1] + linear.outs[1], shard.tp))
+            for layer in shard.layers(run.arch)
+            for linear in linears(layer)
+        )
+        yield ServerItem(
+            figure=WEIGHTS,
+            name="adapters",
+            bytes=count * int(rank) * elements * size,
+            source=code("text-generation-inference 3.3.7 server/adapters/lora.py"),
+            formula=f"{count} of rank {rank}",
+        )

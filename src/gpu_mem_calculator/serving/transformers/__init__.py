@@ -1,1 +1,1 @@
-"""transformers' own inference: `generate`, or one forward pass, on one GPU."""
+"""Inference by transformers: `generate`, or one forward pass, on one GPU."""

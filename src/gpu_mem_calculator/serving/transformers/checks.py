@@ -1,4 +1,4 @@
-"""What transformers' generate refuses, and what is not modelled: a sentence each."""
+"""What transformers' generate refuses, and what is not modelled, in sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...model.arch import Arch, Layer
 from ...model.blocks import Attention, StateSpace
 from ...run.run import Run
 
-# Options that generate has in one value only here; another one is refused, never ignored.
+# Options of which only one value is modelled; another is refused, never ignored.
 ONE_VALUE = {
     "engine_version": "5.17.0", "kv_cache_dtype": "auto", "tensor_parallel_size": 1,
     "pipeline_parallel_size": 1,
@@ -21,9 +21,9 @@ QUANTIZATIONS = ("none", "nf4", "int8")
 
 
 def problems(run: Run) -> Iterator[str]:
-    """What generate cannot do with a model, and what is not modelled."""
-    given = run.options
-    yield from option_problems(given)
+    """What generate refuses of a run, and what is not modelled."""
+    options = run.options
+    yield from option_problems(options)
     if run.arch.family in NO_CACHE:
         yield (f"model: {run.arch.family} keeps no cache in transformers 5.17.0, and its inference "
                "is not modelled; measure it")  # fmt: skip
@@ -32,51 +32,51 @@ def problems(run: Run) -> Iterator[str]:
         yield (f"inference.attention='sdpa' does not exist for {run.arch.family} in transformers; "
                "use 'eager'")  # fmt: skip
     if run.attention == "flash_attention_2":
-        yield from _flash(run)
+        yield from _flash_problems(run)
     if any(isinstance(mixer, StateSpace) for mixer in mixers):
-        usual = {"cache_implementation": "dynamic", "num_beams": 1, "quantization": "none"}
-        for key, only in usual.items():
-            if given[key] != only:
-                yield (f"inference.{key}={given[key]!r} is not modelled for state-space layers; "
-                       f"set it to {only!r}")  # fmt: skip
+        defaults = {"cache_implementation": "dynamic", "num_beams": 1, "quantization": "none"}
+        for key, value in defaults.items():
+            if options[key] != value:
+                yield (f"inference.{key}={options[key]!r} is not modelled for state-space layers; "
+                       f"set it to {value!r}")  # fmt: skip
     if run.draft is not None:
-        yield from _assistance(run, run.draft)
+        yield from _assistance_problems(run, run.draft)
 
 
-def option_problems(given: Mapping[str, Any]) -> Iterator[str]:
-    """What no model can be run with, by the options alone."""
-    packed = given["quantization"]
-    for key, only in ONE_VALUE.items():
-        if given[key] != only:
-            yield (f"inference.{key}={given[key]!r} is not modelled for transformers; "
-                   f"set it to {only!r}")  # fmt: skip
-    if packed not in QUANTIZATIONS:
-        yield (f"inference.quantization={packed!r} is not modelled for transformers; "
+def option_problems(options: Mapping[str, Any]) -> Iterator[str]:
+    """What is refused for every model, by the options alone."""
+    quantization = options["quantization"]
+    for key, value in ONE_VALUE.items():
+        if options[key] != value:
+            yield (f"inference.{key}={options[key]!r} is not modelled for transformers; "
+                   f"set it to {value!r}")  # fmt: skip
+    if quantization not in QUANTIZATIONS:
+        yield (f"inference.quantization={quantization!r} is not modelled for transformers; "
                f"use {', '.join(map(repr, QUANTIZATIONS))}")  # fmt: skip
-    elif packed != "none" and given["dtype"] == "fp32":
-        yield (f"inference.quantization={packed!r} is not modelled with dtype='fp32'; "
+    elif quantization != "none" and options["dtype"] == "fp32":
+        yield (f"inference.quantization={quantization!r} is not modelled with dtype='fp32'; "
                "use 'bf16' or 'fp16'")  # fmt: skip
-    if given["num_speculative_tokens"] is not None and given["speculative_model"] is None:
+    if options["num_speculative_tokens"] is not None and options["speculative_model"] is None:
         yield "inference.num_speculative_tokens needs a speculative_model, the assistant; add one"
-    yield from _choices(given)
+    yield from _choice_problems(options)
 
 
-def _flash(run: Run) -> Iterator[str]:
-    """flash-attn's package runs behind transformers' common interface
-    (integrations/flash_attention.py); families with code of their own are left out.
+def _flash_problems(run: Run) -> Iterator[str]:
+    """Refusals of flash-attn, which is modelled where transformers' common interface calls it
+    (integrations/flash_attention.py), not for families with separate code.
     """
     if run.precision == "fp32":
         yield "inference.attention='flash_attention_2' has no fp32 kernel; use 'sdpa'"
     if run.options["cache_implementation"] == "static":
         yield ("inference.attention='flash_attention_2' with a static cache is not modelled; "
                "use 'sdpa'")  # fmt: skip
-    if run.arch.family in NO_FLASH or not all(map(_flashes, run.arch.runs)):
+    if run.arch.family in NO_FLASH or not all(map(_is_flash_layer, run.arch.runs)):
         yield (f"inference.attention='flash_attention_2' is not modelled for {run.arch.family}; "
                "use 'sdpa' or 'eager'")  # fmt: skip
 
 
-def _flashes(part: tuple[Layer, int, int]) -> bool:
-    mixer = part[0].mixer
+def _is_flash_layer(layer_run: tuple[Layer, int, int]) -> bool:
+    mixer = layer_run[0].mixer
     return isinstance(mixer, Attention) and not (
         mixer.alibi
         or mixer.sinks
@@ -88,16 +88,16 @@ def _flashes(part: tuple[Layer, int, int]) -> bool:
     )
 
 
-def _assistance(run: Run, draft: Arch) -> Iterator[str]:
-    """What generate cannot have assisted (generation/utils.py _assisted_decoding)."""
-    given = run.options
-    alone = {"batch_size": 1, "num_beams": 1, "num_return_sequences": 1, "do_sample": False,
+def _assistance_problems(run: Run, draft: Arch) -> Iterator[str]:
+    """Refusals of assisted generation (generation/utils.py _assisted_decoding)."""
+    options = run.options
+    modelled = {"batch_size": 1, "num_beams": 1, "num_return_sequences": 1, "do_sample": False,
              "cache_implementation": "dynamic", "quantization": "none"}  # fmt: skip
-    for key, only in alone.items():
-        if given[key] != only:
-            yield (f"inference.{key}={given[key]!r} is not modelled with a speculative_model; "
-                   f"set it to {only!r}")  # fmt: skip
-    if not given["new_tokens"]:
+    for key, value in modelled.items():
+        if options[key] != value:
+            yield (f"inference.{key}={options[key]!r} is not modelled with a speculative_model; "
+                   f"set it to {value!r}")  # fmt: skip
+    if not options["new_tokens"]:
         yield "inference.speculative_model has nothing to do where new_tokens is 0; leave it out"
     for title, arch in (("model", run.arch), ("inference.speculative_model", draft)):
         windows = any(one is not None for one in arch.windows)
@@ -110,21 +110,22 @@ def _assistance(run: Run, draft: Arch) -> Iterator[str]:
                f"{run.arch.vocab}; they must be the same")  # fmt: skip
 
 
-def _choices(given: Mapping[str, Any]) -> Iterator[str]:
-    """What does not go together, as generation/configuration_utils.py validate has it."""
-    if given["cache_implementation"] not in CACHES:
-        yield (f"inference.cache_implementation={given['cache_implementation']!r} is not modelled; "
+def _choice_problems(options: Mapping[str, Any]) -> Iterator[str]:
+    """Options that exclude each other: generation/configuration_utils.py validate."""
+    cache = options["cache_implementation"]
+    if cache not in CACHES:
+        yield (f"inference.cache_implementation={cache!r} is not modelled; "
                "use 'dynamic' or 'static'")  # fmt: skip
-    if given["num_beams"] > 1 and given["do_sample"]:
+    if options["num_beams"] > 1 and options["do_sample"]:
         yield "inference.do_sample with num_beams > 1 is not modelled; leave one of them out"
-    many, beams = given["num_return_sequences"], given["num_beams"]
-    if many > beams > 1 or (many > 1 and beams == 1 and not given["do_sample"]):
+    many, beams = options["num_return_sequences"], options["num_beams"]
+    if many > beams > 1 or (many > 1 and beams == 1 and not options["do_sample"]):
         yield (f"inference.num_return_sequences={many} is more than one search finds: set "
                "num_beams to as many at least, or do_sample")  # fmt: skip
-    usual = {"cache_implementation": "dynamic", "num_beams": 1, "do_sample": False}
-    for key, only in usual.items() if not given["new_tokens"] else ():
-        if given[key] != only:
+    defaults = {"cache_implementation": "dynamic", "num_beams": 1, "do_sample": False}
+    for key, value in defaults.items() if not options["new_tokens"] else ():
+        if options[key] != value:
             yield f"inference.{key} acts on tokens that are generated; set new_tokens, or leave it"
     for key in ("top_k", "top_p"):
-        if given[key] is not None and not given["do_sample"]:
+        if options[key] is not None and not options["do_sample"]:
             yield f"inference.{key} acts on sampling alone; set do_sample, or leave it out"

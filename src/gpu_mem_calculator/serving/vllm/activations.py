@@ -110,13 +110,8 @@ def _constant_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     if not shard.embedding:
         yield "from the stage before", 2 * tokens * run.arch.hidden * size, STAGE
     if v1(run) and version(run) >= PERSISTENT_FROM:
-        workspace = max(
-            (
-                workspace_bytes(run, layer_width, size)
-                for layer_width in distinct_widths(run, shard)
-            ),
-            default=0,
-        )
+        sizes = (workspace_bytes(run, widths, size) for widths in distinct_widths(run, shard))
+        workspace = max(sizes, default=0)
         if workspace:
             yield "workspace of the experts", workspace, WORKSPACE_SOURCE
     states = states_outside_pool(run, shard)
@@ -147,23 +142,16 @@ def _layer_instants(
     run: Run, layer: Layer, shard: ServerShard
 ) -> Iterator[tuple[str, tuple[SourcedBytes, ...]]]:
     size, tokens = element_bytes(run), int(run.options["max_num_batched_tokens"])
-    layer_width, token_bytes = layer_widths(layer, run.arch.hidden, shard), tokens * size
+    widths, token_bytes = layer_widths(layer, run.arch.hidden, shard), tokens * size
     source, buffer = (PIECE, _benchmark_buffer(run)) if is_compiled(run) else (EAGER, ())
     instants = (
-        compiled_widths(layer_width)
-        if is_compiled(run)
-        else _eager_widths(layer_width, reduced=shard.tp > 1)
+        compiled_widths(widths) if is_compiled(run) else _eager_widths(widths, reduced=shard.tp > 1)
     )
     for instant, elements in instants:
         parts = [(f"{instant}: activations", elements * token_bytes, source), *buffer]
         if instant == "experts" and not (v1(run) and version(run) >= PERSISTENT_FROM):
-            parts.append(
-                (
-                    "workspace of the experts",
-                    workspace_bytes(run, layer_width, size),
-                    WORKSPACE_SOURCE,
-                )
-            )
+            workspace = workspace_bytes(run, widths, size)
+            parts.append(("workspace of the experts", workspace, WORKSPACE_SOURCE))
         yield instant, tuple(parts)
     yield "attention", tuple(_attention_parts(run, layer, shard, token_bytes, source))
 
@@ -175,33 +163,24 @@ def _benchmark_buffer(run: Run) -> tuple[SourcedBytes, ...]:
     return (("buffer of inductor's benchmark", size * MIB, BENCHMARK),)
 
 
-def compiled_widths(layer_width: LayerWidths) -> Iterator[tuple[str, int]]:
+def compiled_widths(widths: LayerWidths) -> Iterator[tuple[str, int]]:
     """Name and elements per token of each instant of a compiled piece."""
-    inputs, residual = layer_width.read + layer_width.hidden, layer_width.hidden
-    if layer_width.up:
-        yield "feed-forward", inputs + residual + layer_width.up + layer_width.act
-    if layer_width.experts is not None:
-        shared = layer_width.hidden if layer_width.up else 0
-        yield (
-            "experts",
-            inputs + residual + 2 * layer_width.hidden + shared + layer_width.experts.count,
-        )
+    inputs, residual = widths.read + widths.hidden, widths.hidden
+    if widths.up:
+        yield "feed-forward", inputs + residual + widths.up + widths.act
+    if widths.experts is not None:
+        shared = widths.hidden if widths.up else 0
+        yield "experts", inputs + residual + 2 * widths.hidden + shared + widths.experts.count
 
 
-def _eager_widths(layer_width: LayerWidths, *, reduced: bool) -> Iterator[tuple[str, int]]:
+def _eager_widths(widths: LayerWidths, *, reduced: bool) -> Iterator[tuple[str, int]]:
     """Name and elements per token of each instant of an eager layer."""
-    outputs = (2 if reduced else 1) * layer_width.hidden
-    if layer_width.up:
-        yield "feed-forward", 3 * layer_width.hidden + layer_width.up + layer_width.act + outputs
-    if layer_width.experts is not None:
-        shared = layer_width.hidden if layer_width.up else 0
-        yield (
-            "experts",
-            3 * layer_width.hidden
-            + shared
-            + layer_width.experts.count
-            + (outputs - layer_width.hidden),
-        )
+    outputs = (2 if reduced else 1) * widths.hidden
+    if widths.up:
+        yield "feed-forward", 3 * widths.hidden + widths.up + widths.act + outputs
+    if widths.experts is not None:
+        shared = widths.hidden if widths.up else 0
+        yield "experts", 2 * widths.hidden + shared + widths.experts.count + outputs
 
 
 def _attention_parts(

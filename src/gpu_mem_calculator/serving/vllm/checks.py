@@ -14,12 +14,12 @@ from .speculative import METHODS, method, num_mtp_layers, tokens_ahead
 from .versions import EARLY_V1, FIRST, LAST_V0, NEWEST, parse_version, v1, version
 
 # Cache types with scales, by first version (vllm/v1/kv_cache_interface.py KVQuantMode).
-SCALED = {"int8": (0, 20, 0), "int4": (0, 25, 0), "nvfp4": (0, 20, 0)}
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+SCALED_CACHES = {"int8": (0, 20, 0), "int4": (0, 25, 0), "nvfp4": (0, 20, 0)}
+ADAPTER_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # values of max_lora_rank; 1 since 0.12.0
 
 
 def problems(run: Run) -> Iterator[str]:
-    """Sentences about what vLLM refuses and what is not modelled; empty if it starts."""
+    """One sentence for each choice that vLLM refuses or that is not modelled."""
     yield from version_problems(run)
     yield from shard_problems(run)
     yield from cache_problems(run)
@@ -89,7 +89,7 @@ def cache_problems(run: Run) -> Iterator[str]:
     dtype, vllm_version = str(run.options["kv_cache_dtype"]), version(run)
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
     latent = any(isinstance(mixer, LatentAttention) for mixer in mixers)
-    since = SCALED.get(dtype)
+    since = SCALED_CACHES.get(dtype)
     if since is not None and (vllm_version < since or latent or not v1(run)):
         where = "latent attention" if latent else f"vLLM {run.options['engine_version']}"
         yield f"inference.kv_cache_dtype={dtype!r} is not in {where}; use 'fp8'"
@@ -113,7 +113,7 @@ def cache_problems(run: Run) -> Iterator[str]:
 def adapter_problems(run: Run) -> Iterator[str]:
     """Adapter ranks that vLLM refuses."""
     rank = run.options.get("max_lora_rank")
-    allowed = RANKS if version(run) < (0, 12, 0) else (1, *RANKS)
+    allowed = ADAPTER_RANKS if version(run) < (0, 12, 0) else (1, *ADAPTER_RANKS)
     if rank is not None and rank not in allowed:
         nearest = min((size for size in allowed if size >= rank), default=max(allowed))
         yield (f"inference.max_lora_rank={rank} must be one of {', '.join(map(str, allowed))}; "

@@ -54,7 +54,7 @@ def serve(run: Run) -> ServerMemory:
     resolved, stage = apply_defaults(run), int(run.stage)
     budgets = [rank_budget(resolved, number) for number in range(int(resolved.mesh.pp))]
     pools = (block_pool(resolved, budget.shard, budget.pool_bytes) for budget in budgets)
-    fewest_blocks = min((budget.blocks for budget in pools if budget.block_bytes), default=0)
+    fewest_blocks = min((one.blocks for one in pools if one.block_bytes), default=0)
     rank = budgets[stage]
     pool = block_pool(resolved, rank.shard, rank.pool_bytes, num_blocks=fewest_blocks)
     if not pool.block_bytes:  # a model that keeps nothing, or one that vLLM has no pages for

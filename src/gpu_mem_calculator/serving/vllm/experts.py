@@ -27,21 +27,21 @@ CHUNKS: tuple[tuple[Version, int | None], ...] = (
 OTHER_KERNELS = ("mxfp4", "nvfp4")  # their rows are in the kernel's workspace
 
 
-def workspace_bytes(run: Run, layer_width: LayerWidths, size: int) -> int:
+def workspace_bytes(run: Run, widths: LayerWidths, size: int) -> int:
     """Bytes of one layer's workspace; `size`: bytes of an element.
 
     With data parallelism every rank runs the tokens of all replicas.
     """
-    experts = layer_width.experts
+    experts = widths.experts
     if experts is None or run.options["quantization"] in OTHER_KERNELS:
         return 0
     tokens = int(run.options["max_num_batched_tokens"]) * int(run.mesh.dp)
     chunk = next(chunk for since, chunk in CHUNKS if version(run) >= since)
     tokens = min(tokens, chunk or tokens)
     if version(run) >= PERSISTENT_FROM:
-        row = max(experts.act, layer_width.hidden) + max(experts.up, layer_width.hidden)
+        row = max(experts.act, widths.hidden) + max(experts.up, widths.hidden)
     elif version(run) >= SHARED_FROM:
-        row = max(experts.up, layer_width.hidden) + experts.act
+        row = max(experts.up, widths.hidden) + experts.act
     else:
-        row = experts.up + experts.act + layer_width.hidden
+        row = experts.up + experts.act + widths.hidden
     return tokens * experts.top_k * row * size

@@ -87,7 +87,7 @@ def graph_parts(run: Run, shard: ServerShard) -> Iterator[SourcedBytes]:
     )
     yield f"{graphs} graphs of {layers} layers", graphs * layers * layer_bytes, LAYER_SOURCE
     widest = max(
-        (n for layer_width in distinct_widths(run, shard) for _, n in compiled_widths(layer_width)),
+        (n for widths in distinct_widths(run, shard) for _, n in compiled_widths(widths)),
         default=0,
     )
     yield f"activations of {tokens} tokens", tokens * widest * size, SIZES

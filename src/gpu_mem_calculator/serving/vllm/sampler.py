@@ -75,7 +75,7 @@ def sampling_parts(run: Run, size: int) -> Iterator[SourcedBytes]:
         yield from _second_runner_parts(run, size, count)
         return
     yield "logits", count * size, LOGITS
-    if v1(run) and version(run) < FIRST_V1:  # the trial run ends here
+    if v1(run) and version(run) < FIRST_V1:  # the profile run ends here
         return
     yield "logits in fp32", count * 4, LOGITS
     kernel = sampling_kernel(run)

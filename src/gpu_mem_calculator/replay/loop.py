@@ -1,4 +1,4 @@
-"""The loop that every event passes through.
+"""The loop over events.
 
 Source: torch 2.11 c10/cuda/CUDACachingAllocator.cpp (malloc, get_free_block, should_split,
 alloc_found_block, free, free_block, try_merge_blocks).
@@ -17,26 +17,22 @@ from .growth import grow
 from .rounding import SMALL
 
 
-# One loop with everything in locals, longer than a screen: a call costs more than an event.
-def play(cache: AllocatorState, events: Sequence[int]) -> int:
-    """Play events; how many were played (all, unless memory ran out)."""
+# One long loop with everything in locals, because a call costs more than an event.
+def play_events(cache: AllocatorState, events: Sequence[int]) -> int:
+    """Replay events; returns how many (all, unless memory ran out)."""
     plan, pools, starts, ends = cache.plan, cache.pools, cache.starts, cache.ends
     units, wanted, pool_of, uses = plan.units, plan.wanted, plan.pool_of, plan.uses
     oversize, rounding, unsplit = plan.oversize, plan.rounding, plan.unsplit
-    tensors, unmapped, ages, least_rest = (
-        cache.tensors,
-        cache.unmapped,
-        cache.ages,
-        plan.least_rest,
-    )
+    tensors, unmapped, ages = cache.tensors, cache.unmapped, cache.ages
+    least_rest = plan.least_rest
     find, insert, shift, mask = bisect_left, insort, SHIFT, ADDRESS
     allocated, peak, played = cache.allocated, cache.peak, len(events)
     todo = iter(events)
     for event in todo:
         if event >= 0:
             need = units[event]
-            home = pool_of[event]
-            pool = pools[home]
+            pool_index = pool_of[event]
+            pool = pools[pool_index]
             index = find(pool, wanted[event])
             if ages is not None and need > SMALL:
                 cache.lookups += 1
@@ -59,7 +55,7 @@ def play(cache: AllocatorState, events: Sequence[int]) -> int:
                     break
                 start, size = block & mask, block >> shift
             rest = size - need
-            if rest > least_rest[home] and need < unsplit:
+            if rest > least_rest[pool_index] and need < unsplit:
                 block, size = need << shift | start, need
                 start += need
                 free = rest << shift | start

@@ -1,6 +1,6 @@
-"""The allocator once more, slowly and plainly, with linked blocks as in torch: to check the fast
-one on streams that no recording has. Sizes are bytes here, and nothing is shared but rounding and
-the addresses of segments.
+"""A slow and simple model of the allocator, with linked blocks as in torch, to check the fast one
+on streams that were never recorded. Sizes are in bytes. It shares only rounding and the addresses
+of segments with the fast one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SPACE = 2**40
 
 @dataclass(eq=False)
 class Block:
-    """A piece of a segment; `base` is where its expandable segment begins (None: cudaMalloc)."""
+    """A piece of a segment; `base`: the start of its expandable segment (None: cudaMalloc)."""
 
     address: int
     size: int
@@ -31,8 +31,8 @@ class Block:
     since: int = 0
 
     @property
-    def room(self) -> int:
-        """What it can become."""
+    def grown_size(self) -> int:
+        """The size that it can grow to."""
         after = self.next
         return self.size + (after.size if after and not after.mapped else 0)
 
@@ -55,12 +55,12 @@ class Device:
     addresses: AddressSpace = field(default_factory=AddressSpace)
 
     def cached(self, pool: tuple[int, bool], mapped: bool = True) -> list[Block]:
-        """Free blocks of a pool by size and address."""
-        found = [b for b in self.blocks if b.free and b.mapped == mapped and b.pool == pool]
-        return sorted(found, key=lambda b: (b.size if mapped else 0, b.address))
+        """Free blocks of a pool, sorted by size and address."""
+        free = [b for b in self.blocks if b.free and b.mapped == mapped and b.pool == pool]
+        return sorted(free, key=lambda b: (b.size if mapped else 0, b.address))
 
     def link(self, block: Block, before: Block | None, after: Block | None) -> None:
-        """Put a block between two."""
+        """Insert a block between two."""
         block.prev, block.next = before, after
         if before:
             before.next = block
@@ -69,7 +69,7 @@ class Device:
         self.blocks.append(block)
 
     def unlink(self, block: Block) -> None:
-        """Take a block out of its row."""
+        """Remove a block from its list."""
         if block.prev:
             block.prev.next = block.next
         if block.next:
@@ -85,9 +85,9 @@ class Device:
                 block.address = min(block.address, other.address)
                 block.size += other.size
 
-    def malloc(self, asked: int, stream: int) -> Block | None:
-        """A block, or None where memory ran out."""
-        size = round_units(asked, self.settings) * UNIT
+    def malloc(self, requested: int, stream: int) -> Block | None:
+        """A block, or None when out of memory."""
+        size = round_units(requested, self.settings) * UNIT
         pool = (stream, size <= MIB)
         block = self.search(size, pool) or self.new(size, pool)
         if block is None:
@@ -102,11 +102,13 @@ class Device:
         return block
 
     def search(self, size: int, pool: tuple[int, bool]) -> Block | None:
-        """Best fit."""
+        """The smallest free block that fits, or None."""
         if not pool[1]:
             self.lookups += 1
         fits = [b for b in self.cached(pool) if b.size >= size]
-        while len(fits) > 1 and fits[0].base is not None and fits[1].room < fits[0].room:
+        while (
+            len(fits) > 1 and fits[0].base is not None and fits[1].grown_size < fits[0].grown_size
+        ):
             del fits[0]
         limit, rounding = self.settings.max_split_bytes, self.settings.max_non_split_rounding_bytes
         if not fits or (limit and size < limit <= fits[0].size):
@@ -116,31 +118,31 @@ class Device:
         return fits[0]
 
     def new(self, size: int, pool: tuple[int, bool]) -> Block | None:
-        """A block of a new segment, after giving back what the cap asks for."""
-        whole = segment_units(size // UNIT, 20 * MIB // UNIT) * UNIT
+        """A block of a new segment, after releasing others where the cap requires it."""
+        segment = segment_units(size // UNIT, 20 * MIB // UNIT) * UNIT
         if self.cap is not None:
             if self.settings.garbage_collection_threshold:
                 self.collect(int(self.settings.garbage_collection_threshold * self.cap))
-            if self.reserved + whole > self.cap:
-                if not self.give_oversize(size, pool) or self.reserved + whole > self.cap:
-                    self.give_all()
-                if self.reserved + whole > self.cap:
+            if self.reserved + segment > self.cap:
+                if not self.release_oversize(size, pool) or self.reserved + segment > self.cap:
+                    self.release_all()
+                if self.reserved + segment > self.cap:
                     return None
         if self.settings.expandable_segments:
             return self.expand(size, pool)
-        self.reserved += whole
-        block = Block(self.addresses.take(whole // (2 * MIB)) * 2 * MIB, whole, pool, free=True)
+        self.reserved += segment
+        block = Block(self.addresses.take(segment // (2 * MIB)) * 2 * MIB, segment, pool, free=True)
         self.blocks.append(block)
         return block
 
-    def give(self, block: Block) -> None:
-        """Give a whole segment back."""
+    def release_segment(self, block: Block) -> None:
+        """Return a whole segment to the driver."""
         self.blocks.remove(block)
         self.addresses.give_back(block.address // (2 * MIB), block.size // (2 * MIB))
         self.reserved -= block.size
 
-    def give_oversize(self, size: int, pool: tuple[int, bool]) -> bool:
-        """One oversize block that is enough, or the largest until they are; whether they are."""
+    def release_oversize(self, size: int, pool: tuple[int, bool]) -> bool:
+        """Release one large enough oversize block, or the largest ones; whether they suffice."""
         limit = self.settings.max_split_bytes
         if not limit or self.settings.expandable_segments:
             return False
@@ -149,19 +151,19 @@ class Device:
         for block in enough[:1] or reversed(over):
             if size > 0:
                 size -= block.size
-                self.give(block)
+                self.release_segment(block)
         return size <= 0
 
-    def give_all(self) -> None:
-        """All whole segments, and all free pages of expandable ones."""
+    def release_all(self) -> None:
+        """Release all whole segments, and all free pages of expandable ones."""
         for block in [b for b in self.blocks if b.free and b.mapped]:
             if block.base is not None:
                 self.unmap(block, block.base)
             elif not block.is_split:
-                self.give(block)
+                self.release_segment(block)
 
     def collect(self, threshold: int) -> None:
-        """Whole large segments as old as the average, until the threshold is reached."""
+        """Release whole large segments of at least average age, until the threshold is reached."""
         target = self.reserved - threshold
         free = [b for b in self.blocks if b.free and not b.pool[1] and not b.is_split]
         free = [b for b in free if b.base is None]
@@ -171,16 +173,16 @@ class Device:
             free = [b for b in free if b not in old]
             for block in old:
                 target -= block.size
-                self.give(block)
+                self.release_segment(block)
 
     def expand(self, size: int, pool: tuple[int, bool]) -> Block:
-        """Map pages at the lowest address where there is room."""
+        """Map pages at the lowest address with enough free and unmapped space."""
         for gap in self.cached(pool, mapped=False):
             first = gap.prev if gap.prev and gap.prev.free else gap
-            room, block = 0, first
+            space, block = 0, first
             while block and block.free:
-                room, block = room + block.size, block.next  # type: ignore[assignment]
-            if room >= size:
+                space, block = space + block.size, block.next  # type: ignore[assignment]
+            if space >= size:
                 break
         else:
             self.segments += 1
@@ -195,7 +197,7 @@ class Device:
         return first
 
     def map(self, gap: Block, size: int) -> Block:
-        """Map the first pages of a gap, and merge them with what is free around."""
+        """Map the first pages of a gap, and merge them with adjacent free blocks."""
         page = 2 * MIB if gap.pool[1] else 20 * MIB
         size = min(-(-size // page) * page, gap.size)
         if gap.size > size:
@@ -226,13 +228,13 @@ class Device:
             self.blocks.remove(block)
 
 
-def steps(
+def reference_history(
     stream: AllocationStream, settings: AllocatorSettings, cap: int | None
 ) -> list[tuple[int, int]]:
-    """(allocated, reserved) bytes after each event, as `history` has them."""
+    """(allocated, reserved) bytes after each event, as `history` returns them."""
     device, allocated = Device(settings, cap), 0
     alive: dict[int, Block] = {}
-    found: list[tuple[int, int]] = []
+    steps: list[tuple[int, int]] = []
     for event in stream.events:
         tensor = max(event, ~event)
         if stream.sizes[tensor] and event >= 0:
@@ -245,5 +247,5 @@ def steps(
             block = alive.pop(tensor)
             allocated -= block.size
             device.release(block)
-        found.append((allocated, device.reserved))
-    return found
+        steps.append((allocated, device.reserved))
+    return steps

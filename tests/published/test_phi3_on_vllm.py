@@ -1,15 +1,15 @@
-"""A public article: Phi-3-mini-4k on vLLM, on an H100 NVL, with a share of 0.2 and of 0.9.
+"""The memory-consumption article: Phi-3-mini-4k on vLLM on an H100 NVL, with shares 0.2 and 0.9.
 
 What the process held differs by 69,927 MB, 0.7 of a card of 99,896 MB (93.04 GiB): an H100 NVL. So
-vLLM takes its share of the card, and beside it 1,275 MB in both: CUDA's context and the graphs. The
-version is not named; weights of 7.1183 GiB and a process of its own date it to mid-2024, V0.
+vLLM takes its share of the card, and 1,275 MB outside it in both: CUDA's context and the graphs.
+The version is not named; weights of 7.1183 GiB and a separate process date it to mid-2024, V0.
 """
 
 from __future__ import annotations
 
 import pytest
+from gpu_mem_calculator.core.serving import resolve_inference
 
-from gpu_mem_calculator.core.resolve_inference import resolve_inference
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.ledger.ledger import GPU
 from gpu_mem_calculator.ledger.units import GIB
@@ -21,7 +21,7 @@ PROCESS_BYTES = {0.2: 21_254_635_520, 0.9: 91_182_071_808}
 
 
 def served(share: float) -> ServerMemory:
-    """The documented server."""
+    """The article's server."""
     return serve(resolve_inference(read({
         "model": {"name": "phi-3-mini"},
         "inference": {"engine": "vllm", "engine_version": "0.5.0", "engine_generation": "v0",
@@ -31,7 +31,7 @@ def served(share: float) -> ServerMemory:
 
 
 def process_bytes(found: ServerMemory) -> int:
-    """What nvidia-smi would show: everything on the card, and what lies outside the share."""
+    """What nvidia-smi would show: everything on the card, and what is outside the share."""
     return sum(one.bytes for one in found.items if one.place == GPU) + sum(
         size for _, size, _ in found.outside)  # fmt: skip
 
@@ -44,7 +44,7 @@ def test_weights_as_the_log_prints_them(share: float) -> None:
 
 @pytest.mark.parametrize(("share", "error"), [(0.2, -0.022), (0.9, -0.005)])
 def test_memory_of_the_process(share: float, error: float) -> None:
-    """The share and what lies beside it: 0.44 GiB too little in both, 2.2 and 0.5 %."""
+    """The share and what is outside it: 0.44 GiB too little in both, 2.2 and 0.5 %."""
     predicted = process_bytes(served(share))
     assert predicted / PROCESS_BYTES[share] - 1 == pytest.approx(error, abs=2e-3)
 

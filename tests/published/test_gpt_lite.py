@@ -55,7 +55,7 @@ class Module:
         yield from chain.from_iterable(child.modules() for child in self.children)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Its parameters, with those inside it unless told not to."""
+        """Its parameters, with those of its submodules where `recurse` is set."""
         for module in self.modules() if recurse else [self]:
             yield from module.own
 

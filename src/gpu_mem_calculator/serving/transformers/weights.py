@@ -1,0 +1,64 @@
+"""The entries of weights and of cuBLAS workspaces, which stay alive during the whole generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...generation.entries import GenerationCase
+from ...generation.instants import MASKS, GenerationInstant
+from ...ledger.ledger import PARAM, RUNTIME, Entry
+from ...ledger.num import Num
+from ...ledger.source import ARITHMETIC, code
+from ...ledger.units import MIB
+from ...model.adapters import linears
+from ...replay.rounding import block_bytes
+from ...run.run import Precision
+from ...step.quantization import loading_script
+from ...step.weights import base_bytes, base_tensors
+from ...step.workspaces import WORKSPACES, cublas_bytes
+
+BITSANDBYTES = code("bitsandbytes 0.50.2 nn/modules.py Params4bit, Int8Params")
+
+
+def weight_entries(
+    case: GenerationCase, instants: set[str], title: str = "", startup: str = "startup"
+) -> Iterator[Entry]:
+    """Parameters and buffers of one model, which are alive at `instants` and from `startup` on.
+
+    Quantized parameters are packed while they are loaded. A tied head is allocated like any other,
+    then tied: it is alive at `startup` only. `title` begins the names of the entries.
+    """
+    run, arch, bits = case.run, case.run.arch, case.how.weight_bits
+    always: dict[str, Num] = dict.fromkeys((startup, *sorted(instants)), 1)
+    precision = Precision(bits, bits)
+    packed = run.quantization is not None
+    yield Entry(name=f"{title}parameters", kind=PARAM, bytes=base_bytes(run, precision),
+                tensors=None if packed else lambda: list(base_tensors(run, precision)),
+                script=loading_script(run, precision) if packed and run.unrolled else None,
+                live=always, source=BITSANDBYTES if packed else ARITHMETIC)  # fmt: skip
+    buffers = [block_bytes(b.num_bytes) for b in arch.buffers]
+    yield Entry(name=f"{title}buffers", kind=PARAM, bytes=sum(buffers), tensors=lambda: buffers,
+                live=always, source=ARITHMETIC)  # fmt: skip
+    if arch.tied:
+        yield Entry(
+            name=f"{title}head before it is tied to the embedding", kind=PARAM,
+            bytes=run.scaled(arch.vocab * arch.hidden) * bits // 8, live={startup: 1},
+            source=code("transformers 5.17.0 modeling_utils.py: lm_head is made, then tied"),
+        )  # fmt: skip
+
+
+def workspace_entries(case: GenerationCase, table: Iterable[GenerationInstant]) -> Iterator[Entry]:
+    """The workspace of cuBLAS, one for the only thread, and that of cuBLASLt, which adds biases: 1
+    MiB. Both are allocated at the first product and never freed.
+    """
+    run = case.run
+    source = code("torch 2.11 aten/src/ATen/cuda/CublasHandlePool.cpp getChosenWorkspaceSize")
+    biased = run.quantization != "int8" and any(
+        one.bias for layer, _, _ in run.arch.runs for one in linears(layer)
+    )
+    for name, size in (
+        (WORKSPACES, cublas_bytes(run.compute_capability)), ("cuBLASLt workspace", biased * MIB),
+    ):  # fmt: skip
+        if size:
+            live: dict[str, Num] = {b.name: 1 for b in table if b.work != MASKS}
+            yield Entry(name=name, kind=RUNTIME, bytes=size, live=live, source=source)
