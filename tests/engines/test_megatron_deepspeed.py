@@ -187,7 +187,7 @@ def test_arrays_equal_scalars(stage: int) -> None:
 
 
 def test_arrays_of_shards_are_refused() -> None:
-    """Tensor-parallel sizes decide what the model is, so each has a ledger of its own."""
+    """Tensor-parallel sizes decide what the model is, so each has its ledger."""
     with pytest.raises(ValueError, match="need a ledger each"):
         ENGINE.ledger(run(WIDE, tp=np.array([1, 2])))
 
