@@ -2,7 +2,7 @@
 
 For Llama-3-70B under FSDP2, and for every run of tests/ground_truth/runs.jsonl that trains:
 
-- `stream`: the unrolled ledger, written out as allocations and frees;
+- `allocation_stream`: the unrolled ledger, written out as allocations and frees;
 - `replay`: that stream through the allocator's model;
 - `needs`: the least cap, by bisection;
 
@@ -24,7 +24,7 @@ from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.replay.allocator import replay
 from gpu_mem_calculator.replay.needs import needs_bytes
 from gpu_mem_calculator.replay.stream import AllocationStream
-from gpu_mem_calculator.step.stream import stream
+from gpu_mem_calculator.step.stream import allocation_stream
 from replay import sum_sizes
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def least_seconds(work: Callable[[], Any], rounds: int) -> tuple[float, Any]:
 def written(resolved: ResolvedRun) -> AllocationStream:
     """The stream of the first stage."""
     run = replace(resolved.run, unrolled=True)
-    return stream(resolved.engine.ledger(run), int(run.micro_batches))
+    return allocation_stream(resolved.engine.ledger(run), int(run.micro_batches))
 
 
 def timed(resolved: ResolvedRun, rounds: int) -> tuple[Times, int]:

@@ -11,8 +11,8 @@ from gpu_mem_calculator.core.model_source import find_model
 from gpu_mem_calculator.core.models import ModelConfig
 from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.model.arch import Arch
-from gpu_mem_calculator.weights import scheme
-from gpu_mem_calculator.weights.ggml_types import BLOCKS, PLAIN, bits_per_weight
+from gpu_mem_calculator.weights import find_format
+from gpu_mem_calculator.weights.ggml_types import BLOCKS, UNQUANTIZED, bits_per_weight
 from gpu_mem_calculator.weights.gguf import tensors
 from gpu_mem_calculator.weights.gguf_types import FILE_TYPES, NEEDS_IMATRIX
 from gpu_mem_calculator.weights.quantization_config import READERS
@@ -31,7 +31,7 @@ def arch(name: str) -> Arch:
 
 def stored(model: Arch, name: str) -> int:
     """A whole model in a format."""
-    how, whole = scheme(name, None, model.family), ServerShard(places=range(len(model.layers)))
+    how, whole = find_format(name, None, model.family), ServerShard(places=range(len(model.layers)))
     return sum(size for one in held(model, whole) for _, size in how.stored(one, 16))
 
 
@@ -68,7 +68,7 @@ def block_table() -> list[str]:
     """ggml's quantized types."""
     lines = ["| type | elements | bytes | bits per element |", "|---|---:|---:|---:|"]
     for name, (block, size) in BLOCKS.items():
-        if name not in PLAIN:
+        if name not in UNQUANTIZED:
             lines.append(f"| {name} | {block} | {size} | {bits_per_weight(name):.4g} |")
     return lines
 

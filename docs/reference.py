@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_mem_calculator.core.keys import DEFAULT, MEANING
 from gpu_mem_calculator.core.models import LoraConfig
-from gpu_mem_calculator.core.runfile import SECTIONS, hints, rule
+from gpu_mem_calculator.core.runfile import SECTIONS, key_types, rule
 from gpu_mem_calculator.engines import ALIASES, engines
 from gpu_mem_calculator.run.engine import Engine
 from gpu_mem_calculator.serving import ALIASES as SERVERS
@@ -35,7 +35,7 @@ def said(kind: Any) -> str:
 def section_table(name: str) -> list[str]:
     """Key, what it may be, its default and what it means."""
     lines = ["| key | may be | default | |", "|---|---|---|---|"]
-    for key, kind in hints(SECTIONS[name]).items():
+    for key, kind in key_types(SECTIONS[name]).items():
         path = f"{name}.{key}"
         default = shown(DEFAULT[path]) if path in DEFAULT else ""
         lines.append(f"| `{key}` | {said(kind)} | {default} | {MEANING[path]} |")
@@ -46,7 +46,7 @@ def option_table(section: str, first: str, every: Mapping[str, Engine], own: str
     """Each key of a section but `own`, and its default in the engines that have it."""
     lines = [f"| {first} | may be | " + " | ".join(f"`{n}`" for n in every) + " | |"]
     lines.append("|---|---|" + "---|" * len(every) + "---|")
-    for key, kind in hints(SECTIONS[section]).items():
+    for key, kind in key_types(SECTIONS[section]).items():
         cells = [shown(e.options[key]) if key in e.options else "" for e in every.values()]
         if key != own:
             defaults = " | ".join(cells)
@@ -58,7 +58,7 @@ def lora_table() -> list[str]:
     """The keys of training.lora."""
     lines = ["| key | may be | default | |", "|---|---|---|---|"]
     plain = LoraConfig()
-    for key, kind in hints(LoraConfig).items():
+    for key, kind in key_types(LoraConfig).items():
         meaning = MEANING[f"training.lora.{key}"]
         lines.append(f"| `{key}` | {said(kind)} | {shown(getattr(plain, key))} | {meaning} |")
     return lines

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.serving_speed import find_card, serving_of
+from gpu_mem_calculator.core.serving_speed import find_card_rates, serving_replica
 from gpu_mem_calculator.serving import servers
 from gpu_mem_calculator.timing.measured import ALONE, PROMPTS, TOGETHER, ReachedShare
 from gpu_mem_calculator.timing.serving import ServingReplica, prompts, requests
@@ -75,9 +75,9 @@ def compare(row: Row) -> Compared:
     """A figure against what its cards could reach, counted as the figure counts tokens."""
     file = read(row["config"])
     resolved = resolve(file)
-    card = find_card(file.hardware, int(resolved.run.mesh.tp))
+    card = find_card_rates(file.hardware, int(resolved.run.mesh.tp))
     assert card is not None
-    serving = serving_of(resolved, card)
+    serving = serving_replica(resolved, card)
     read_bytes = step_work(serving.stages[0], row["prompt"] + row["new"] // 2, 1).read_bytes
     copies, batch = int(resolved.run.mesh.dp), float(row["batch"])
     if batch < copies:

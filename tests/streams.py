@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.ledger.ledger import Ledger
 from gpu_mem_calculator.replay.stream import AllocationStream
-from gpu_mem_calculator.step.stream import stream
+from gpu_mem_calculator.step.stream import allocation_stream
 
 
 def highest(asked: AllocationStream) -> int:
@@ -33,4 +33,4 @@ def rolled_and_written(
     """A stage's ledger, and what its unrolled one asks of the allocator."""
     run = replace(found.run, stage=stage)
     unrolled = found.engine.ledger(replace(run, unrolled=True))
-    return found.engine.ledger(run), stream(unrolled, int(run.micro_batches), steps)
+    return found.engine.ledger(run), allocation_stream(unrolled, int(run.micro_batches), steps)

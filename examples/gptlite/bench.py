@@ -29,7 +29,7 @@ from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read as read_run
-from gpu_mem_calculator.core.stage_replay import replayed, survives
+from gpu_mem_calculator.core.stage_replay import replay_stage, survives
 from gpu_mem_calculator.formats.deepspeed_reader import read
 from gpu_mem_calculator.jobs.function import run_without_model
 from gpu_mem_calculator.run.record import ModuleRecord, arithmetic
@@ -156,7 +156,7 @@ def pipeline_predicted(name: str, stages: int) -> dict[str, Any]:
     """What each stage of a pipeline allocates."""
     data = run_file(name, stages)
     resolved = resolve(read_run(with_record(data, record_of(data, SMALL))))
-    found = [replayed(resolved, stage) for stage in range(stages)]
+    found = [replay_stage(resolved, stage) for stage in range(stages)]
     return {
         "configuration": name, "stages": stages,
         "estimated": [one.allocated_bytes for one in found if one is not None],

@@ -19,7 +19,7 @@ from gpu_mem_calculator.backtest.predict import (
 from gpu_mem_calculator.backtest.rows import METRICS, MeasuredRun, rows_from
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.errors import InputError
-from gpu_mem_calculator.core.stage_replay import replayed
+from gpu_mem_calculator.core.stage_replay import replay_stage
 from gpu_mem_calculator.cuda.libraries import NCCL_BYTES, host_libraries
 from gpu_mem_calculator.ledger.ledger import CPU
 from tests.conftest import measured_runs, small_run
@@ -69,7 +69,7 @@ def test_the_estimate_is_of_the_stage_that_was_measured() -> None:
     config = small_run("megatron_lm", parallelism=mesh,
                        training={"gradient_accumulation_steps": 8})  # fmt: skip
     resolved = full_estimate(config, replay=False).resolved
-    first, last = (replayed(resolved, stage) for stage in (0, 3))
+    first, last = (replay_stage(resolved, stage) for stage in (0, 3))
     assert first is not None
     assert last is not None
     assert first.allocated_bytes != last.allocated_bytes

@@ -61,7 +61,7 @@ def test_a_short_gpu_name_is_enough_where_it_is_unique() -> None:
     assert h200 is not None
     assert h200["name"] == "h200-141gb-sxm"
     assert catalog.find("gpus", "a100") is None
-    assert len(catalog.beginning("gpus", "a100")) > 1
+    assert len(catalog.names_with_prefix("gpus", "a100")) > 1
 
 
 def test_a_hub_id_finds_its_preset() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator import catalog
 from gpu_mem_calculator.catalog.variants import variant
-from gpu_mem_calculator.weights import scheme
+from gpu_mem_calculator.weights import find_format
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_the_end_of_a_name_is_a_format(name: str, row: str, method: str | None) 
     found = variant(name)
     assert found is not None
     assert (found[0]["name"], (found[1] or {}).get("quant_method")) == (row, method)
-    scheme("none", found[1], "")
+    find_format("none", found[1], "")
 
 
 @pytest.mark.parametrize("name", ["qwen3-32b-awq", "someone/unheard-of-7B-AWQ", "a/b"])
@@ -47,5 +47,5 @@ def _published() -> list[dict[str, Any]]:
 def test_a_published_format_is_one_that_servers_read(row: dict[str, Any]) -> None:
     """Presets whose weights are published in few bits say so in a form that is modelled."""
     config = catalog.row_config(row)
-    assert scheme("none", config["quantization_config"], "").name != "none"
+    assert find_format("none", config["quantization_config"], "").name != "none"
     assert "quantization_config" not in catalog.preset_config(row["config"])

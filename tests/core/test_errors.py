@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gpu_mem_calculator.core.errors import printable, tell
-from gpu_mem_calculator.report.lines import coloured, line, plain
+from gpu_mem_calculator.core.errors import print_to_stderr, printable
+from gpu_mem_calculator.report.lines import colour_text, line, plain
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_text_stays_as_it_is() -> None:
 
 def test_a_sentence_is_one_line_whatever_it_quotes(capsys: pytest.CaptureFixture[str]) -> None:
     """A server's answer cannot add a line to the output."""
-    tell("the server says \x1b]0;title\x07\nall is well")
+    print_to_stderr("the server says \x1b]0;title\x07\nall is well")
     assert capsys.readouterr().err == (
         "gpu-mem-calc: the server says \\u001b]0;title\\u0007\\nall is well\n"
     )
@@ -39,5 +39,5 @@ def test_a_report_has_no_escape_codes_but_its_colours() -> None:
     """A model's name, which a file brings, is no exception."""
     lines = [line("tiny\x1b[2J", "bold")]
     assert plain(lines) == "tiny\\u001b[2J"
-    assert "\x1b[2J" not in coloured(lines)
-    assert "\x1b[1m" in coloured(lines)
+    assert "\x1b[2J" not in colour_text(lines)
+    assert "\x1b[1m" in colour_text(lines)

@@ -14,7 +14,7 @@ from gpu_mem_calculator.core.fields import RunFileField, fields, form
 from gpu_mem_calculator.core.keys import DEFAULT, WORDS
 from gpu_mem_calculator.core.models import LoraConfig
 from gpu_mem_calculator.core.resolve import resolve
-from gpu_mem_calculator.core.runfile import SECTIONS, hints, read, with_settings
+from gpu_mem_calculator.core.runfile import SECTIONS, key_types, read, with_settings
 from gpu_mem_calculator.engines import engines
 from gpu_mem_calculator.serving import servers
 from gpu_mem_calculator.step.optimizers import OPTIMIZERS
@@ -23,8 +23,8 @@ from tests.conftest import small_run
 FIELDS = {field.path: field for field in fields()}
 KINDS = {"count", "size", "number", "flag", "choice", "text", "list", "object", "parameters"}
 PATHS = [
-    *(f"{name}.{key}" for name, struct in SECTIONS.items() for key in hints(struct)),
-    *(f"training.lora.{key}" for key in hints(LoraConfig)),
+    *(f"{name}.{key}" for name, struct in SECTIONS.items() for key in key_types(struct)),
+    *(f"training.lora.{key}" for key in key_types(LoraConfig)),
 ]
 
 

@@ -13,7 +13,7 @@ from gpu_mem_calculator.core.calculator import estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.stage_replay import replayed, survives, with_block_rounding
+from gpu_mem_calculator.core.stage_replay import replay_stage, survives, with_block_rounding
 from gpu_mem_calculator.ledger.units import MIB
 from tests.conftest import SMALL_LLAMA, small_run
 from tests.properties.test_engines import RUNS
@@ -133,7 +133,7 @@ def test_blocks_are_larger_than_tensors_by_rounding_alone(shape: tuple[Any, ...]
 def test_a_ledger_that_its_stream_does_not_follow_is_an_error(wrong: int) -> None:
     """A difference that is negative or larger than rounding is refused."""
     resolved = resolve(read(small_run()))
-    found = replayed(resolved, 0)
+    found = replay_stage(resolved, 0)
     assert found is not None
     far = msgspec.structs.replace(found, allocated_bytes=found.allocated_bytes + wrong)
     with pytest.raises(AssertionError, match="blocks have"):

@@ -14,8 +14,8 @@ from gpu_mem_calculator.cuda.nccl import (
     SEND_BYTES,
     STREAMS_BYTES,
     Communicator,
+    communicators,
     group_bytes,
-    groups,
     num_channels,
     pairs_bytes,
     table_bytes,
@@ -75,7 +75,7 @@ def test_groups_follow_the_order_of_ranks() -> None:
     """tp and dp inside a node of eight, stages on different nodes."""
     mesh = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "data_parallel_size": 4}
     run = resolve(read(small_run("megatron_lm", parallelism=mesh, gpus=16))).run
-    assert groups(run) == {
+    assert communicators(run) == {
         "tp": Communicator(2, 2),
         "dp": Communicator(4, 4),
         "pp": Communicator(2, 1),

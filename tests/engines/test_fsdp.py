@@ -15,7 +15,7 @@ from gpu_mem_calculator.ledger.mesh import Mesh
 from gpu_mem_calculator.model.adapters import Adapter
 from gpu_mem_calculator.replay.allocator import replay
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.step.stream import stream
+from gpu_mem_calculator.step.stream import allocation_stream
 
 STEP = ("forward", "backward", "optimizer")
 LLAMA2_7B = {
@@ -105,7 +105,7 @@ def test_a_replayed_run_is_within_two_hundredths_of_a_percent(name: str) -> None
     """With blocks that the allocator does not split, start-up is exact to two kilobytes."""
     config, dp, changes, allocated, startup = MEASURED[name]
     run = make(config, dp=dp, **changes)
-    phases = replay(stream(ENGINE.ledger(replace(run, unrolled=True)), 1)).phases
+    phases = replay(allocation_stream(ENGINE.ledger(replace(run, unrolled=True)), 1)).phases
     assert abs(phases.pop("startup").peak_bytes - startup) <= 2048
     highest = max(phase.peak_bytes for phase in phases.values())
     assert highest == pytest.approx(allocated, rel=0.0002)

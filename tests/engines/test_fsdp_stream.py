@@ -13,7 +13,7 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.replay.stream import AllocationStream
-from gpu_mem_calculator.step.stream import stream
+from gpu_mem_calculator.step.stream import allocation_stream
 from tests.random_runs.runs import run_file
 
 STEP = ("forward", "backward", "optimizer")
@@ -32,7 +32,7 @@ def runs(number: int) -> list[dict[str, Any]]:
 def written(resolved: ResolvedRun) -> AllocationStream:
     """The stream that the engine's ledger is written as."""
     ledger = resolved.engine.ledger(replace(resolved.run, unrolled=True))
-    return stream(ledger, int(resolved.run.micro_batches))
+    return allocation_stream(ledger, int(resolved.run.micro_batches))
 
 
 def live_peak(allocations: AllocationStream) -> int:

@@ -11,7 +11,7 @@ from gpu_mem_calculator.engines.megatron_lm.model_inputs import idle_chunks
 from gpu_mem_calculator.engines.megatron_lm.states import stage_shard
 from gpu_mem_calculator.ledger.ledger import Ledger
 from gpu_mem_calculator.run.run import Run
-from gpu_mem_calculator.step.pipeline import stage_of
+from gpu_mem_calculator.step.pipeline import pipeline_stage
 from tests.engines.test_megatron import EXPERTS, UNFUSED, arch, named, run
 
 STEPS = ("forward", "backward", "optimizer")
@@ -63,7 +63,7 @@ def test_idle_chunks(stage: int, chunks: int, batches: int, expected: int) -> No
 def test_decay_of_sgd_needs_a_copy() -> None:
     """torch's SGD adds weight decay to a copy of the gradients, of matrices alone."""
     case = make_run(optimizer="sgd_momentum")
-    shard = stage_shard(case, stage_of(case))
+    shard = stage_shard(case, pipeline_stage(case))
     temporaries = named(ENGINE.ledger(case), "sgd_momentum foreach temporaries")
     assert temporaries == 4 * (shard.total - shard.vectors)
 
@@ -71,7 +71,7 @@ def test_decay_of_sgd_needs_a_copy() -> None:
 def test_experts_step_after_dense_weights() -> None:
     """Temporaries of the experts' step are made when those of the dense weights are freed."""
     case = run(arch(**EXPERTS), options=UNFUSED, implementation="foreach", dp=8, ep=8)
-    shard = stage_shard(case, stage_of(case))
+    shard = stage_shard(case, pipeline_stage(case))
     temporaries = {e.name: e for e in ENGINE.ledger(case).entries if "temporaries" in e.name}
     dense, experts = (
         temporaries[f"adamw foreach temporaries{title}"] for title in ("", " of the experts")

@@ -10,19 +10,19 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.backtest.predict import stage_of_rank
 from gpu_mem_calculator.core.calculator import STEP
-from gpu_mem_calculator.core.megatron_defaults import as_measured
+from gpu_mem_calculator.core.megatron_defaults import with_measured_defaults
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.megatron_lm.engine import ENGINE
 from gpu_mem_calculator.engines.megatron_lm.model_inputs import embedding_steps
-from gpu_mem_calculator.engines.megatron_lm.parameters import stage_tensors, stepped
+from gpu_mem_calculator.engines.megatron_lm.parameters import stage_tensors, stepped_parameters
 from gpu_mem_calculator.engines.megatron_lm.states import owned, stage_shard
 from gpu_mem_calculator.engines.megatron_lm.stream import PipelineStreamWriter
 from gpu_mem_calculator.replay.allocator import Footprint, replay
 from gpu_mem_calculator.replay.stream import AllocationStream
-from gpu_mem_calculator.step.pipeline import stage_of
-from gpu_mem_calculator.step.stream import stream
+from gpu_mem_calculator.step.pipeline import pipeline_stage
+from gpu_mem_calculator.step.stream import allocation_stream
 from gpu_mem_calculator.step.stream_writer import Phase
 from tests.conftest import measured_runs
 from tests.engines.test_megatron import EXPERTS, GPT, UNFUSED, arch, run
@@ -41,7 +41,7 @@ ROWS = {
 
 def resolved(row: str) -> tuple[ResolvedRun, int]:
     """A measured run, and the stage it was measured on."""
-    case = resolve(read(as_measured(ROWS[row]["config"], ROWS[row]["environment"])))
+    case = resolve(read(with_measured_defaults(ROWS[row]["config"], ROWS[row]["environment"])))
     pp = int(case.run.mesh.pp)
     return case, stage_of_rank(ROWS[row]["rank"], case.hardware.num_gpus, pp)
 
@@ -51,7 +51,7 @@ def stream_of(row: str) -> AllocationStream:
     """The stream of a measured run."""
     case, stage = resolved(row)
     ledger = case.engine.ledger(replace(case.run, stage=stage, unrolled=True))
-    return stream(ledger, int(case.run.micro_batches))
+    return allocation_stream(ledger, int(case.run.micro_batches))
 
 
 @cache
@@ -108,12 +108,12 @@ def test_every_tensor_is_listed(numbers: dict[str, Any], settings: dict[str, Any
     """The parameters one by one add up to the rank's, and so do those that it steps."""
     for split in (False, True):
         case = run(arch(**numbers), options=UNFUSED | {"distributed_optimizer": split}, **settings)
-        shard = stage_shard(case, stage_of(case))
+        shard = stage_shard(case, pipeline_stage(case))
         parameters = stage_tensors(case)
         assert sum(t.elements for t in parameters) == shard.total
         assert sum(t.elements for t in parameters if t.expert) == shard.experts
         assert sum(t.elements for t in parameters if t.vector) == shard.vectors
-        assert sum(n for _, n in stepped(case, split=split)) == owned(case, shard)
+        assert sum(n for _, n in stepped_parameters(case, split=split)) == owned(case, shard)
 
 
 def test_embedding_is_made_in_steps() -> None:

@@ -20,7 +20,7 @@ from gpu_mem_calculator.engines.deepspeed.modules import (
     before_modules,
     layer_modules,
 )
-from gpu_mem_calculator.engines.deepspeed.pipeline import balanced, uniform
+from gpu_mem_calculator.engines.deepspeed.pipeline import balanced_bounds, uniform
 from gpu_mem_calculator.engines.deepspeed.shards import (
     largest_owned,
     owned_elements,
@@ -41,8 +41,8 @@ def test_uniform_gives_the_first_parts_more() -> None:
 
 def test_balanced_narrows_the_spread() -> None:
     """partition_balanced of DeepSpeed."""
-    assert balanced((1, 1, 1, 1), 2) == (0, 2, 4)
-    assert balanced((6, 1, 1, 1, 1, 2), 2) == (0, 1, 6)
+    assert balanced_bounds((1, 1, 1, 1), 2) == (0, 2, 4)
+    assert balanced_bounds((6, 1, 1, 1, 1, 2), 2) == (0, 1, 6)
 
 
 def test_owned_parameters_are_whole() -> None:

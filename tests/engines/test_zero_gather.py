@@ -8,13 +8,13 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.deepspeed.cache_key import CacheKey, plain
 from gpu_mem_calculator.engines.deepspeed.coordinator import (
-    HELD,
-    NEVER,
+    NO_RECOMPUTE,
+    RECOMPUTE_HOLDS,
     GatherLimits,
     ModuleStack,
     ModuleTrace,
 )
-from gpu_mem_calculator.engines.deepspeed.engine import _plan
+from gpu_mem_calculator.engines.deepspeed.engine import _zero_layout
 from gpu_mem_calculator.engines.deepspeed.gather import GatherAllocator, WeightReader
 from gpu_mem_calculator.engines.deepspeed.levels import CountingAllocator
 from gpu_mem_calculator.engines.deepspeed.reduce_at_end import reduction
@@ -40,12 +40,12 @@ def most_of_a_recorded_pass(again: int) -> int:
 
 def test_a_recorded_pass_gathers_one_module_at_a_time() -> None:
     """The largest parameter is the most that is gathered."""
-    assert most_of_a_recorded_pass(NEVER) == 100
+    assert most_of_a_recorded_pass(NO_RECOMPUTE) == 100
 
 
 def test_a_second_forward_holds_the_weights_it_has_read() -> None:
     """A checkpoint's hooks keep 30 + 50 elements until backward has read them."""
-    again = ModuleStack(((), (), (10,), ()), ((LAYER, 1, HELD),), ((10,),))
+    again = ModuleStack(((), (), (10,), ()), ((LAYER, 1, RECOMPUTE_HOLDS),), ((10,),))
     bare = GatherLimits(prefetch=0, live=0, reuse=0, persist=0)
     to, trace = CountingAllocator(), ModuleTrace(again)
     state = GatherAllocator(trace, bare, to, ranks=2, lane=0, from_host=False)
@@ -56,7 +56,7 @@ def test_a_second_forward_holds_the_weights_it_has_read() -> None:
 
 def test_gathers_are_padded_to_the_ranks() -> None:
     """100 elements on 8 ranks are 104."""
-    to, trace = CountingAllocator(), ModuleTrace(stack(NEVER))
+    to, trace = CountingAllocator(), ModuleTrace(stack(NO_RECOMPUTE))
     state = GatherAllocator(trace, GatherLimits(persist=0), to, ranks=8, lane=0, from_host=False)
     WeightReader(trace, state).advance(trace.begun - 2)
     assert max(to.sizes) == 104
@@ -66,7 +66,7 @@ def needed(sizes: tuple[int, ...], bucket: int) -> int:
     """Bytes that two ranks of stage 1 need beyond gradients of these sizes and the bucket."""
     run = resolve(read(small_run("deepspeed", engine={"zero_stage": 1}))).run
     order = ((sizes, 1),)
-    plan = plain(_plan(run, 2, (0, 1, 1, 1)), 2, 1, order)
+    plan = plain(_zero_layout(run, 2, (0, 1, 1, 1)), 2, 1, order)
     return reduction(CacheKey(replace(plan, bucket=bucket), order))[0]
 
 
@@ -84,7 +84,7 @@ def test_a_gradient_larger_than_the_bucket_stays_beside_its_copy() -> None:
 def test_one_rank_alone_gathers_nothing() -> None:
     """Its shards are the parameters, unless they come from the host."""
     for from_host, most in ((False, 0), (True, 100)):
-        to, trace = CountingAllocator(), ModuleTrace(stack(NEVER))
+        to, trace = CountingAllocator(), ModuleTrace(stack(NO_RECOMPUTE))
         state = GatherAllocator(
             trace, GatherLimits(persist=0), to, ranks=1, lane=0, from_host=from_host
         )

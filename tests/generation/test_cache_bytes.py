@@ -10,10 +10,10 @@ from gpu_mem_calculator import catalog
 from gpu_mem_calculator.families import read_config
 from gpu_mem_calculator.generation.kv_cache import (
     LayerState,
-    kept,
-    plain_row,
+    cached_states,
     sequence_bytes,
     token_bytes,
+    unscaled_row,
 )
 from gpu_mem_calculator.model.arch import Arch
 from gpu_mem_calculator.weights.shards import ServerShard
@@ -32,7 +32,7 @@ def cache(
     """The cache of one rank, without scales."""
     model = arch(name) if isinstance(name, str) else name
     shard = ServerShard(places=range(len(model.layers)), tp=tp, attention_tp=tp)
-    return kept(model, shard, plain_row(bits), state_bits=state_bits, conv_bits=16)
+    return cached_states(model, shard, unscaled_row(bits), state_bits=state_bits, conv_bits=16)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from gpu_mem_calculator.generation.kv_cache import (
     STATE,
     WINDOW,
     LayerState,
-    kept,
-    plain_row,
+    cached_states,
     sequence_bytes,
     token_bytes,
+    unscaled_row,
 )
 from gpu_mem_calculator.weights.shards import ServerShard
 from tests.serving.vllm_runs import arch, logs
@@ -30,7 +30,7 @@ def caches(
     """The cache of a rank that has all layers."""
     model_arch = arch(model)
     shard = ServerShard(places=range(len(model_arch.layers)), tp=tp, attention_tp=tp)
-    return kept(model_arch, shard, plain_row(bits), state_bits=state_bits, conv_bits=16)
+    return cached_states(model_arch, shard, unscaled_row(bits), state_bits=state_bits, conv_bits=16)
 
 
 @pytest.mark.parametrize(

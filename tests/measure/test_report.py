@@ -9,7 +9,7 @@ from gpu_mem_calculator.backtest.rows import rows_from
 from gpu_mem_calculator.measure.cases import CaseResult
 from gpu_mem_calculator.measure.cases_file import MeasureCase
 from gpu_mem_calculator.report.lines import plain
-from gpu_mem_calculator.report.measurement import case_line, compared, measurement_report
+from gpu_mem_calculator.report.measurement import case_line, comparisons, measurement_report
 from tests.conftest import small_run
 
 GIB = 2**30
@@ -89,7 +89,7 @@ def test_what_the_replay_gives_is_compared() -> None:
     phases = {"s0.a0.fwd": {"peak_bytes": 1}, "s1.a0.bwd": {"peak_bytes": made.allocated}}
     around = {"gpu": "Fake GPU", "process_group": "nccl"}
     row = {"measured": measured, "phases": phases, "environment": around}
-    found = list(compared(result(config, **row).row or {}))
+    found = list(comparisons(result(config, **row).row or {}))
     assert [name for name, _, _ in found] == [
         "allocated", "reserved", "needs", "nvidia-smi", "host RAM", "backward",
     ]  # fmt: skip
@@ -102,6 +102,8 @@ def test_the_allocators_settings_of_the_measurement_are_those_of_the_comparison(
     """Expandable segments reserve less, and the estimate beside them knows it."""
     around = {"gpu": "Fake GPU", "alloc_conf": "expandable_segments:True"}
     rows = (result().row or {}, result(environment=around).row or {})
-    plainly, expandable = ([one for one in compared(row) if one[0] == "reserved"] for row in rows)
+    plainly, expandable = (
+        [one for one in comparisons(row) if one[0] == "reserved"] for row in rows
+    )
     assert len(plainly) == len(expandable) == 1
     assert plainly != expandable

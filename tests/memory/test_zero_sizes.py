@@ -12,9 +12,9 @@ from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.engines.deepspeed.sizes import (
     ZeroSizes,
-    replicated,
-    sharded,
-    sliced,
+    replicated_group,
+    sharded_group,
+    sliced_group,
     zero_sizes,
 )
 
@@ -25,38 +25,38 @@ def _sizes(*groups: Any, width: int = 2, **options: Any) -> ZeroSizes:
 
 def test_a_slice_is_padded_to_twice_the_ranks() -> None:
     """1,001 elements over 8 ranks are 1,008, of which a rank steps 126."""
-    found = _sizes(sliced(1001, 8))
+    found = _sizes(sliced_group(1001, 8))
     assert (found.unflattened, found.flat, found.clone) == (2002, 2016, 252)
     assert (found.masters, found.states, found.step_grad) == (504, 1008, 504)
 
 
 def test_groups_are_padded_one_by_one() -> None:
     """Dense parameters over 8 ranks, experts over the 2 that repeat them."""
-    found = _sizes(sliced(1001, 8), sliced(333, 2))
+    found = _sizes(sliced_group(1001, 8), sliced_group(333, 2))
     assert (found.whole, found.own) == (1008 + 336, 126 + 168)
 
 
 def test_a_shard_is_of_every_parameter() -> None:
     """3 parameters of 10 and one of 7 over 4 ranks: 3 x 3 + 2."""
-    found = _sizes(sharded(37, {10: 3, 7: 1}, 4))
+    found = _sizes(sharded_group(37, {10: 3, 7: 1}, 4))
     assert (found.flat, found.masters) == (22, 44)
 
 
 def test_without_zero_a_rank_steps_everything() -> None:
     """Masters and states of all elements."""
-    found = _sizes(replicated(1000))
+    found = _sizes(replicated_group(1000))
     assert (found.flat, found.masters, found.states) == (2000, 4000, 8000)
 
 
 def test_gradients_in_fp32_need_no_flat_copy() -> None:
     """Only narrower ones are laid out before they are cast."""
-    assert _sizes(replicated(1000)).step_flat == 2000
-    assert _sizes(replicated(1000), width=4).step_flat == 0
+    assert _sizes(replicated_group(1000)).step_flat == 2000
+    assert _sizes(replicated_group(1000), width=4).step_flat == 0
 
 
 def test_a_sub_group_is_stepped_by_itself() -> None:
     """The weights stay, the step's copies are the sub-group's."""
-    found = _sizes(replicated(1000), implementation="foreach").stepping(10)
+    found = _sizes(replicated_group(1000), implementation="foreach").stepping(10)
     assert (found.flat, found.step_grad, found.update) == (2000, 40, 40)
 
 

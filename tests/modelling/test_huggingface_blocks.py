@@ -21,7 +21,7 @@ from gpu_mem_calculator.ledger.ledger import ACT, GRAD, TEMP, Ledger
 from gpu_mem_calculator.ledger.mesh import Mesh
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.step.activations import setting, walks
-from gpu_mem_calculator.step.layer_groups import blocks
+from gpu_mem_calculator.step.layer_groups import layer_groups
 
 DATA = Path(__file__).parent / "data" / "traces.json"
 ROWS: list[dict[str, Any]] = json.loads(DATA.read_text())["runs"]
@@ -76,7 +76,7 @@ def resolved(row: dict[str, Any], **sizes: Any) -> Run:
 
 def kept_by_a_layer(run: Run) -> float:
     """Bytes that a layer keeps for backward, the mean over all layers."""
-    groups = blocks(run, 0, len(run.arch.layers))
+    groups = layer_groups(run, 0, len(run.arch.layers))
     walked = walks(run, setting(run, PRECISIONS[run.precision]), groups)
     total = sum(w.saved_bytes * b.count for w, b in zip(walked.layers, groups, strict=True))
     return float(total) / len(run.arch.layers)

@@ -22,7 +22,7 @@ from gpu_mem_calculator.core.runfile import read
 from gpu_mem_calculator.replay.allocator import replay
 from gpu_mem_calculator.replay.needs import needs_bytes
 from gpu_mem_calculator.replay.stream import AllocationStream
-from gpu_mem_calculator.step.stream import stream
+from gpu_mem_calculator.step.stream import allocation_stream
 from tests.conftest import small_run
 from tests.streams import highest, rolled_and_written
 
@@ -46,7 +46,7 @@ ROWS = {row["id"]: row for row in measured()}
 def written(resolved: ResolvedRun, stage: int = 0, *, tight: bool = False) -> AllocationStream:
     """The stream of one stage."""
     run = replace(resolved.run, stage=stage, unrolled=True)
-    return stream(resolved.engine.ledger(run), int(run.micro_batches), tight=tight)
+    return allocation_stream(resolved.engine.ledger(run), int(run.micro_batches), tight=tight)
 
 
 def heights(found: AllocationStream) -> list[int]:

@@ -13,7 +13,7 @@ from gpu_mem_calculator.core.calculator import estimate, full_estimate
 from gpu_mem_calculator.core.errors import InputError
 from gpu_mem_calculator.core.explain import explain
 from gpu_mem_calculator.core.models import EngineConfig
-from gpu_mem_calculator.core.runfile import SECTIONS, hints, parts
+from gpu_mem_calculator.core.runfile import SECTIONS, key_types, parts
 from gpu_mem_calculator.engines import engine, engine_names, spellings
 
 JUNK = st.one_of(
@@ -32,7 +32,7 @@ WORDS = st.sampled_from(
 def section(kind: type) -> st.SearchStrategy[dict[str, Any]]:
     """Some keys of a section, each with a plausible or an absurd value."""
     values = st.one_of(SIZES, WORDS, st.booleans(), JUNK)
-    return st.dictionaries(st.sampled_from(sorted(hints(kind))), values, max_size=5)
+    return st.dictionaries(st.sampled_from(sorted(key_types(kind))), values, max_size=5)
 
 
 @st.composite
@@ -105,7 +105,7 @@ def engine_choices(name: str) -> dict[str, list[Any]]:
     """Values that an engine's options may have."""
     found: dict[str, list[Any]] = {}
     for key, default in engine(name).options.items():
-        words = [w for part in parts(hints(EngineConfig)[key]) for w in typing.get_args(part)
+        words = [w for part in parts(key_types(EngineConfig)[key]) for w in typing.get_args(part)
                  if isinstance(w, str)]  # fmt: skip
         found[key] = words or ([True, False] if isinstance(default, bool | None) else [1, 2, 10**6])
     return found | ({"zero_stage": [0, 1, 2, 3]} if "zero_stage" in found else {})

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.resolved_run import ResolvedRun
 from gpu_mem_calculator.replay.stream import AllocationStream
-from gpu_mem_calculator.step.stream import stream
+from gpu_mem_calculator.step.stream import allocation_stream
 from gpu_mem_calculator.trace.run import trace
 
 from .runs import RunDict, run_file
@@ -68,7 +68,7 @@ def asked_peaks(asked: AllocationStream) -> Peaks:
 def estimated_peaks(resolved: ResolvedRun) -> Peaks:
     """The same for the stream that the estimate writes."""
     run = replace(resolved.run, unrolled=True)
-    return asked_peaks(stream(resolved.engine.ledger(run), int(run.micro_batches)))
+    return asked_peaks(allocation_stream(resolved.engine.ledger(run), int(run.micro_batches)))
 
 
 def compare_run(run: RunDict, index: int = 0) -> Compared:

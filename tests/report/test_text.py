@@ -16,7 +16,7 @@ from gpu_mem_calculator.ledger.units import GIB
 from gpu_mem_calculator.report.advice import remedies
 from gpu_mem_calculator.report.bars import bar, gauge, stack_widths
 from gpu_mem_calculator.report.headline import card_bytes, sentence
-from gpu_mem_calculator.report.lines import coloured, command, count, plain, size, wrapped
+from gpu_mem_calculator.report.lines import colour_text, command, count, plain, size, wrap_lines
 from gpu_mem_calculator.report.longest_sequence import length_lines, longest_sequence
 from gpu_mem_calculator.report.parts import parts
 from gpu_mem_calculator.report.text import text_report
@@ -211,7 +211,7 @@ def test_one_sentence() -> None:
 def test_colour_adds_only_escape_codes() -> None:
     """On a terminal the text is the same, with styles around it."""
     lines = list(text_report(_made("fsdp"), ["explain", "--config", "run.json"]))
-    text = coloured(lines)
+    text = colour_text(lines)
     assert "\x1b[" in text
     stripped = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert [row.rstrip() for row in stripped.splitlines()] == plain(lines).splitlines()
@@ -254,7 +254,7 @@ def test_sizes(number: int, text: str) -> None:
 
 def test_wrapped_text_stays_right_of_its_label() -> None:
     """The second line of a remark starts under the first word of its text."""
-    rows = plain(wrapped("note: ", "word " * 40)).splitlines()
+    rows = plain(wrap_lines("note: ", "word " * 40)).splitlines()
     assert len(rows) > 1
     assert all(row.startswith("      word") for row in rows[1:])
 

@@ -51,16 +51,20 @@ def on_a_gpu() -> Iterator[None]:
 
     from gpu_mem_calculator.trace.attention import AttentionKernels
     from gpu_mem_calculator.trace.cuda import as_on_cuda
-    from gpu_mem_calculator.trace.huggingface import as_if_real, generating, quiet
-    from gpu_mem_calculator.trace.modules import convertible
+    from gpu_mem_calculator.trace.huggingface import (
+        as_if_real,
+        simulated_generate,
+        without_warnings,
+    )
+    from gpu_mem_calculator.trace.modules import convertible_modules
 
     with ExitStack() as stack:
         for one in (
-            quiet(),
+            without_warnings(),
             FakeTensorMode(allow_non_fake_inputs=True),
             as_if_real(),
-            generating(),
-            convertible(),
+            simulated_generate(),
+            convertible_modules(),
             as_on_cuda("9.0", AttentionKernels()),
         ):
             stack.enter_context(one)

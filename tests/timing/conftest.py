@@ -7,7 +7,7 @@ from typing import Any
 from gpu_mem_calculator.core.models import RunFile
 from gpu_mem_calculator.core.resolve import resolve
 from gpu_mem_calculator.core.runfile import read
-from gpu_mem_calculator.core.serving_speed import serving_of
+from gpu_mem_calculator.core.serving_speed import serving_replica
 from gpu_mem_calculator.timing.card import CardRates
 from gpu_mem_calculator.timing.serving import ServingReplica
 
@@ -26,4 +26,4 @@ def run_file(model: str, gpus: int = 1, **inference: Any) -> RunFile:
 
 def served(model: str, gpus: int = 1, card: CardRates = CARD, **inference: Any) -> ServingReplica:
     """The same as the roofline sees it."""
-    return serving_of(resolve(run_file(model, gpus, **inference)), card)
+    return serving_replica(resolve(run_file(model, gpus, **inference)), card)

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.core.calculator import full_estimate
 from gpu_mem_calculator.core.models import GPUConfig
-from gpu_mem_calculator.core.serving_speed import find_card, no_speed, speed
+from gpu_mem_calculator.core.serving_speed import find_card_rates, no_speed, speed
 from gpu_mem_calculator.timing.card import QUANTIZED, SHORT_SUM, CardRates
 from gpu_mem_calculator.timing.serving import (
     COMPUTE,
     LINK,
     MEMORY,
-    first_token,
+    first_token_time,
     prompt_rate,
     prompts,
     requests,
@@ -33,9 +33,9 @@ def test_alone_a_sequence_waits_for_the_weights() -> None:
 def test_a_long_prompt_is_bound_by_the_products() -> None:
     """And FP8 units are twice as fast, scores in 16 bits aside."""
     slow, fast = served("llama3.1-8b"), served("llama3.1-8b", quantization="fp8")
-    result = first_token(slow, 4096, 8192)
+    result = first_token_time(slow, 4096, 8192)
     assert result.bound == COMPUTE
-    assert 1.4 < result.seconds / first_token(fast, 4096, 8192).seconds < 2
+    assert 1.4 < result.seconds / first_token_time(fast, 4096, 8192).seconds < 2
     assert prompt_rate(slow, 4096)[0] == pytest.approx(4096 / result.seconds)
 
 
@@ -62,7 +62,7 @@ def test_stages_come_one_after_the_other_and_work_at_once() -> None:
 def test_chunks_of_a_prompt_follow_each_other_through_the_stages() -> None:
     """One chunk takes both stages' time, many nearly the slower one's."""
     two = served("llama3.1-8b", 2, pipeline_parallel_size=2)
-    whole, chunked = (first_token(two, 8192, chunk).seconds for chunk in (8192, 64))
+    whole, chunked = (first_token_time(two, 8192, chunk).seconds for chunk in (8192, 64))
     slowest = prompts(two, 8192, 1).seconds
     assert whole > 1.9 * slowest
     assert chunked == pytest.approx(slowest, rel=0.01)
@@ -84,14 +84,14 @@ def test_a_request_is_its_prompt_and_its_steps() -> None:
 
 def test_units_that_a_card_lacks_are_its_16_bit_ones() -> None:
     """FP8 on an A100; sums in 16 bits are twice as fast on a GeForce card."""
-    old = find_card(GPUConfig(gpu="a100-80gb-sxm"))
-    game = find_card(GPUConfig(gpu="rtx-4090"))
+    old = find_card_rates(GPUConfig(gpu="a100-80gb-sxm"))
+    game = find_card_rates(GPUConfig(gpu="rtx-4090"))
     assert old is not None
     assert game is not None
     assert old.rate("fp8") == old.rate("bf16") == old.rate(SHORT_SUM) == 312e12
     assert old.rate(QUANTIZED) == 624e12
     assert game.rate(SHORT_SUM) == pytest.approx(2 * game.rate("fp16"), rel=0.001)
-    oldest = find_card(GPUConfig(gpu="gtx-1080-ti"))  # no 16-bit products, dp4a
+    oldest = find_card_rates(GPUConfig(gpu="gtx-1080-ti"))  # no 16-bit products, dp4a
     assert oldest is not None
     assert (oldest.rate(SHORT_SUM), oldest.rate(QUANTIZED)) == (11.3e12, 45.2e12)
     assert CardRates(flops={}, memory_bytes_per_second=1, link_bytes_per_second=1,
@@ -100,15 +100,15 @@ def test_units_that_a_card_lacks_are_its_16_bit_ones() -> None:
 
 def test_a_cards_rates_come_from_the_catalogue() -> None:
     """An H100 SXM: 3.35 TB/s; within a node its own link counts, not the network."""
-    card = find_card(GPUConfig(gpu="h100-80gb-sxm", interconnect="infiniband"), 8, 8)
+    card = find_card_rates(GPUConfig(gpu="h100-80gb-sxm", interconnect="infiniband"), 8, 8)
     assert card is not None
     assert card.memory_bytes_per_second == pytest.approx(3.35e12, rel=0.001)
     assert card.link_bytes_per_second == 450e9
     assert card.adds_up
-    beyond = find_card(GPUConfig(gpu="h100-80gb-sxm", interconnect="infiniband"), 16, 8)
+    beyond = find_card_rates(GPUConfig(gpu="h100-80gb-sxm", interconnect="infiniband"), 16, 8)
     assert beyond is not None
     assert beyond.link_bytes_per_second == 25e9
-    assert find_card(GPUConfig(gpu_memory_gb=80)) is None
+    assert find_card_rates(GPUConfig(gpu_memory_gb=80)) is None
 
 
 def test_replicas_multiply_what_all_make() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mem_calculator.model.arch import Arch
 from gpu_mem_calculator.serving.vllm.formats import loaded_format
-from gpu_mem_calculator.weights import FormatError, WeightFormat, scheme
+from gpu_mem_calculator.weights import FormatError, WeightFormat, find_format
 from gpu_mem_calculator.weights.recipes import RECIPES
 from gpu_mem_calculator.weights.shards import ServerShard, ShardedParameter, held
 from tests.serving.vllm_runs import arch
@@ -43,8 +43,8 @@ def compressed(weights: dict[str, Any], **rest: Any) -> dict[str, Any]:
 
 def test_plain_weights_take_their_bits() -> None:
     """Unquantized weights take 16 or 32 bits."""
-    assert scheme("none").stored(MATRIX, 16) == (("", 2 * N),)
-    assert scheme("none").stored(MATRIX, 32) == (("", 4 * N),)
+    assert find_format("none").stored(MATRIX, 16) == (("", 2 * N),)
+    assert find_format("none").stored(MATRIX, 32) == (("", 4 * N),)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_plain_weights_take_their_bits() -> None:
 )  # fmt: skip
 def test_a_matrix_becomes_what_its_format_stores(name: str, tensors: dict[str, int]) -> None:
     """The tensors of a matrix of 4096 outputs by 2048 inputs."""
-    assert dict(scheme(name).stored(MATRIX, 16)) == tensors
+    assert dict(find_format(name).stored(MATRIX, 16)) == tensors
 
 
 def test_mxfp4_packs_experts_alone() -> None:
     """Experts take half a byte, and a scale for 32 elements."""
-    assert dict(scheme("mxfp4").stored(EXPERT, 16)) == {"": 8 * 2**20, "scales": 8 * 2**16}
-    assert scheme("mxfp4").stored(MATRIX, 16) == (("", 2 * N),)
+    assert dict(find_format("mxfp4").stored(EXPERT, 16)) == {"": 8 * 2**20, "scales": 8 * 2**16}
+    assert find_format("mxfp4").stored(MATRIX, 16) == (("", 2 * N),)
 
 
 @pytest.mark.parametrize("name", sorted(set(RECIPES) - {"none"}))
@@ -78,7 +78,7 @@ def test_embeddings_heads_norms_routers_and_biases_stay_as_they_are(name: str) -
     for role, shape in (("embedding", (1000, 64)), ("head", (1000, 64)), ("norm", (64,)),
                         ("router", (8, 64)), ("other", (4, 1, 64))):  # fmt: skip
         one = ShardedParameter("x.weight", shape, role)
-        assert scheme(name).stored(one, 16) == (("", 2 * one.numel),)
+        assert find_format(name).stored(one, 16) == (("", 2 * one.numel),)
 
 
 # Sizes in GB on the pages of TheBloke's checkpoints (Llama-2-7B-32K-Instruct-GPTQ, MythoMax-L2-13B,
@@ -100,13 +100,13 @@ def test_published_checkpoints_have_the_size_on_their_pages(
     name: str, config: dict[str, Any], gb: float
 ) -> None:
     """Sizes agree to the last printed digit, and 0.1 % for biases."""
-    size = checkpoint(arch(name), scheme("none", config)) / 1e9
+    size = checkpoint(arch(name), find_format("none", config)) / 1e9
     assert size == pytest.approx(gb, abs=0.005 + 0.001 * gb)
 
 
 def test_gpt_oss_is_exact_to_the_byte() -> None:
     """The size is `total_size` of openai/gpt-oss-20b's model.safetensors.index.json."""
-    assert checkpoint(arch("gpt-oss-20b"), scheme("mxfp4")) == 13_761_264_768
+    assert checkpoint(arch("gpt-oss-20b"), find_format("mxfp4")) == 13_761_264_768
 
 
 def test_deepseek_has_a_scale_for_each_block() -> None:
@@ -115,15 +115,15 @@ def test_deepseek_has_a_scale_for_each_block() -> None:
     odd = ShardedParameter(
         "model.layers.0.self_attn.kv_a_proj_with_mqa.weight", (576, 7168), "linear", 0
     )
-    sizes = dict(scheme("fp8", config).stored(odd, 16))
+    sizes = dict(find_format("fp8", config).stored(odd, 16))
     assert sizes == {"": 576 * 7168, "scales": 5 * 56 * 4}
-    assert scheme("fp8", None, "deepseek_v3").stored(odd, 16) == tuple(sizes.items())
+    assert find_format("fp8", None, "deepseek_v3").stored(odd, 16) == tuple(sizes.items())
 
 
 def test_static_activations_bring_a_scale_for_the_input() -> None:
     """Per-tensor FP8 has one scale, or two."""
-    dynamic = scheme("none", {"quant_method": "fp8", "activation_scheme": "dynamic"})
-    static = scheme("none", {"quant_method": "fp8", "activation_scheme": "static"})
+    dynamic = find_format("none", {"quant_method": "fp8", "activation_scheme": "dynamic"})
+    static = find_format("none", {"quant_method": "fp8", "activation_scheme": "static"})
     assert dict(dynamic.stored(MATRIX, 16)) == {"": N, "scales": 4}
     assert dict(static.stored(MATRIX, 16)) == {"": N, "scales": 4, "constants": 4}
 
@@ -131,13 +131,15 @@ def test_static_activations_bring_a_scale_for_the_input() -> None:
 def test_compressed_tensors_go_by_width_and_strategy() -> None:
     """FP8 and INT8 have scales by row, INT4 by group, and NVFP4 by 16."""
     row = {"num_bits": 8, "type": "float", "strategy": "channel"}
-    assert dict(scheme("fp8", compressed(row)).stored(MATRIX, 16))["scales"] == 4096 * 4
-    w8a8 = scheme("int8", compressed({"num_bits": 8, "type": "int", "strategy": "channel"}))
+    assert dict(find_format("fp8", compressed(row)).stored(MATRIX, 16))["scales"] == 4096 * 4
+    w8a8 = find_format("int8", compressed({"num_bits": 8, "type": "int", "strategy": "channel"}))
     assert dict(w8a8.stored(MATRIX, 16)) == {"": N, "scales": 4096 * 4}
     group = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
-    assert dict(scheme("int4", compressed(group)).stored(MATRIX, 16))["scales"] == 4096 * 64 * 2
+    assert (
+        dict(find_format("int4", compressed(group)).stored(MATRIX, 16))["scales"] == 4096 * 64 * 2
+    )
     fp4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
-    assert scheme("none", compressed(fp4)).name == "nvfp4"
+    assert find_format("none", compressed(fp4)).name == "nvfp4"
 
 
 def test_kimi_packs_its_routed_experts_alone() -> None:
@@ -145,7 +147,7 @@ def test_kimi_packs_its_routed_experts_alone() -> None:
     ignore = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
               "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]  # fmt: skip
     group = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
-    weight_format = scheme("none", compressed(group, ignore=ignore))
+    weight_format = find_format("none", compressed(group, ignore=ignore))
     model = arch("kimi-k2")
     two_layers = ServerShard(places=range(2))
     packed = {one.name for one in held(model, two_layers) if weight_format.packs(one)}
@@ -157,35 +159,39 @@ def test_modules_that_are_not_converted_are_found_by_name_part_or_pattern() -> N
     """An entry is a name, a parent, a part of a name, or has a star."""
     for skip in ("model.layers.0.self_attn.q_proj", "model.layers.0", "self_attn",
                  "model.layers.*.self_attn", "re:.*q_proj$"):  # fmt: skip
-        weight_format = scheme("none", {"quant_method": "fp8", "modules_to_not_convert": [skip]})
+        weight_format = find_format(
+            "none", {"quant_method": "fp8", "modules_to_not_convert": [skip]}
+        )
         assert not weight_format.packs(MATRIX)
-    other = scheme("none", {"quant_method": "fp8", "ignored_layers": ["model.layers.1", "proj"]})
+    other = find_format(
+        "none", {"quant_method": "fp8", "ignored_layers": ["model.layers.1", "proj"]}
+    )
     assert other.packs(MATRIX)
 
 
 def test_bitsandbytes_by_its_flags() -> None:
     """4 bits with and without double quantization, and 8 bits, are read."""
     four = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
-    assert dict(scheme("nf4", four).stored(MATRIX, 16))["scales"] == N // 64 * 4
-    double = scheme("nf4", {**four, "bnb_4bit_use_double_quant": True})
-    assert double.stored(MATRIX, 16) == scheme("nf4").stored(MATRIX, 16)
+    assert dict(find_format("nf4", four).stored(MATRIX, 16))["scales"] == N // 64 * 4
+    double = find_format("nf4", {**four, "bnb_4bit_use_double_quant": True})
+    assert double.stored(MATRIX, 16) == find_format("nf4").stored(MATRIX, 16)
     eight = {"quant_method": "bitsandbytes", "load_in_8bit": True}
-    assert scheme("int8", eight).stored(MATRIX, 16) == scheme("int8").stored(MATRIX, 16)
+    assert find_format("int8", eight).stored(MATRIX, 16) == find_format("int8").stored(MATRIX, 16)
 
 
 def test_modelopt_is_read_in_both_its_forms() -> None:
     """quantization_config and hf_quant_config.json are both read."""
     flat = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}
     nested = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
-    assert scheme("nvfp4", flat).name == "nvfp4"
-    assert scheme("fp8", nested).skip == ("lm_head",)
+    assert find_format("nvfp4", flat).name == "nvfp4"
+    assert find_format("fp8", nested).skip == ("lm_head",)
 
 
 def test_a_quantized_head_is_packed_where_the_config_says_so() -> None:
     """GPTQ's lm_head decides."""
     head = ShardedParameter("lm_head.weight", (1024, 2048), "head")
-    assert scheme("none", {**gptq(4, 128), "lm_head": True}).packs(head)
-    assert not scheme("none", gptq(4, 128)).packs(head)
+    assert find_format("none", {**gptq(4, 128), "lm_head": True}).packs(head)
+    assert not find_format("none", gptq(4, 128)).packs(head)
 
 
 @pytest.mark.parametrize(
@@ -203,29 +209,29 @@ def test_what_is_unknown_or_contradicts_the_checkpoint_is_refused(
 ) -> None:
     """The refusal is one sentence."""
     with pytest.raises(FormatError, match=sentence):
-        scheme(name, config)
+        find_format(name, config)
 
 
 def test_a_name_that_says_less_than_the_checkpoint_is_taken() -> None:
     """int4 is accepted for an AWQ checkpoint."""
-    assert scheme("int4", {"quant_method": "awq"}).name == "awq"
+    assert find_format("int4", {"quant_method": "awq"}).name == "awq"
 
 
 def test_vllm_drops_what_its_kernels_do_not_read() -> None:
     """Symmetric GPTQ has no zero points, and an order only if inputs are permuted."""
     version, hopper = (0, 11, 0), "9.0"
-    plain = loaded_format(scheme("gptq_int4"), version, hopper).stored(MATRIX, 16)
+    plain = loaded_format(find_format("gptq_int4"), version, hopper).stored(MATRIX, 16)
     assert dict(plain) == {"": N // 2, "scales": 4096 * 16 * 2}
-    sorted_ = loaded_format(scheme("none", gptq(4, 128)), version, hopper).stored(MATRIX, 16)
+    sorted_ = loaded_format(find_format("none", gptq(4, 128)), version, hopper).stored(MATRIX, 16)
     assert dict(sorted_)["order"] == 2048 * 8
-    nf4 = dict(loaded_format(scheme("nf4"), version, hopper).stored(MATRIX, 16))
+    nf4 = dict(loaded_format(find_format("nf4"), version, hopper).stored(MATRIX, 16))
     assert nf4["scales"] == N // 64 * 4
 
 
 def test_vllm_pads_experts_for_its_kernels() -> None:
     """MXFP4 on Ampere (Marlin), Hopper (a second copy of the scales, then one) and Blackwell."""
     gate = ShardedParameter("m.experts.gate_up_proj", (32, 2880, 5760), "expert", 0, "experts", 1)
-    weight_format = scheme("mxfp4")
+    weight_format = find_format("mxfp4")
     marlin = dict(loaded_format(weight_format, (0, 11, 0), "8.0").stored(gate, 16))
     assert marlin[""] == 32 * 3072 * 5888 // 2
     triton = dict(loaded_format(weight_format, (0, 11, 0), "9.0").stored(gate, 16))
@@ -250,4 +256,4 @@ def test_vllm_pads_experts_for_its_kernels() -> None:
 def test_a_config_with_junk_is_a_sentence(config: dict[str, Any]) -> None:
     """A malformed quantization_config is refused with one sentence."""
     with pytest.raises(FormatError, match="quantization_config"):
-        scheme("none", config, "llama")
+        find_format("none", config, "llama")

@@ -109,6 +109,6 @@ def test_names_of_file_types_are_read_in_any_case() -> None:
 
 def test_every_type_number_has_a_block() -> None:
     """Every type that a header can name has a size."""
-    assert set(ggml_types.NUMBERS.values()) == set(ggml_types.BLOCKS)
-    assert ggml_types.bytes_of("Q8_0", 64) == 68
+    assert set(ggml_types.TYPE_BY_NUMBER.values()) == set(ggml_types.BLOCKS)
+    assert ggml_types.ggml_bytes("Q8_0", 64) == 68
     assert ggml_types.bits_per_weight("Q4_K") == 4.5

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpu_mem_calculator.run.run import Run
 from gpu_mem_calculator.serving.vllm.weights import ABSORBED, UNPACKED, rank_weights
-from gpu_mem_calculator.weights import FormatError, scheme
+from gpu_mem_calculator.weights import FormatError, find_format
 from gpu_mem_calculator.weights.rank_weights import (
     ROUNDED,
     allocated_bytes,
@@ -149,8 +149,8 @@ def test_a_head_is_on_every_stage_where_the_family_s_code_makes_it_there() -> No
 def test_an_engine_s_own_form_of_a_format_can_be_weighed() -> None:
     """The caller can pass the format."""
     run, shard = rank("llama3-8b")
-    half = weights_bytes(weight_items(run, shard, scheme("int4"), rounded=False))
-    assert half < weights_bytes(weight_items(run, shard, scheme("fp8"), rounded=False))
+    half = weights_bytes(weight_items(run, shard, find_format("int4"), rounded=False))
+    assert half < weights_bytes(weight_items(run, shard, find_format("fp8"), rounded=False))
 
 
 def test_a_format_for_experts_is_refused_for_a_model_without() -> None:

@@ -34,6 +34,7 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     - left: tensors that are still alive after backward
     - calls, back_calls: the operations of each direction that read weights
     - work: the tensors that are workspace
+    - entry_saved_before: the block before it saves `entry`, and counts it
     """
 
     sizes: tuple[Num, ...]
@@ -51,6 +52,12 @@ class BlockEvents(Struct, frozen=True, kw_only=True, cache_hash=True, dict=True)
     calls: tuple[Call, ...] = ()
     back_calls: tuple[Call, ...] = ()
     work: tuple[int, ...] = ()
+    entry_saved_before: bool = False
+
+    @property
+    def entry_bytes(self) -> Num:
+        """Bytes of the input that this block counts."""
+        return 0 if self.entry_saved_before else self.sizes[self.entry]
 
     @cached_property
     def only_ints(self) -> bool:

@@ -115,7 +115,7 @@ class ForwardPass(Struct, frozen=True, kw_only=True):
     kept: tuple[int, ...] = ()
 
 
-def passing(
+def inference_pass(
     tape: Tape,
     entry: Value,
     exit_: Value,

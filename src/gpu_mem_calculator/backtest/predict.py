@@ -13,7 +13,7 @@ from ..core.errors import InputError
 from ..core.record_file import load_record
 from ..core.resolved_run import ResolvedRun
 from ..core.serving_result import serving_result
-from ..core.stage_replay import replayed
+from ..core.stage_replay import replay_stage
 from ..cuda.libraries import NCCL_BYTES, host_libraries
 from ..ledger.ledger import CPU, UNIFIED
 from ..run.phases import STARTUP
@@ -108,7 +108,7 @@ def by_estimate(row: MeasuredRun) -> Prediction:
     stage = stage_of_rank(row.rank, resolved.hardware.num_gpus, run.mesh.pp)
     if estimate.served:
         return by_server(estimate, stage)
-    ledger, stage_replay = estimate.ledgers[stage], replayed(resolved, stage)
+    ledger, stage_replay = estimate.ledgers[stage], replay_stage(resolved, stage)
     names, micro_batches = tuple(row.phases), int(run.micro_batches)
     phases = phase_peaks(ledger, names, micro_batches)
     if stage_replay is None:

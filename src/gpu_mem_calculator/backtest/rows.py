@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ..core.errors import InputError, nearest
 from ..core.files import MOST_RUNS_BYTES, read_text
-from ..core.megatron_defaults import as_measured
+from ..core.megatron_defaults import with_measured_defaults
 
 # Each metric that is scored, and its key in `measured`.
 METRICS = {
@@ -141,7 +141,7 @@ def _row(data: Mapping[str, Any], folder: Path) -> MeasuredRun:
 
 def _config(data: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
     """The run file, with the defaults and the allocator settings of the measurement."""
-    config = as_measured(data["config"], environment)
+    config = with_measured_defaults(data["config"], environment)
     settings, training = environment.get("alloc_conf"), config.get("training") or {}
     if not settings or "inference" in config or not isinstance(training, dict):
         return config

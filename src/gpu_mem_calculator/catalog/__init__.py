@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 _NAMES = re.compile(r'^(?:name|hub_id) = "(.+)"$|^aliases = \[(.*)\]$', re.MULTILINE)
 
 
 @cache
 def _pieces(table: str) -> tuple[str, ...]:
     """The text of each row of a table."""
-    text = (HERE / f"{table}.toml").read_text(encoding="utf-8")
+    text = (FOLDER / f"{table}.toml").read_text(encoding="utf-8")
     header = {"gpus": "[[gpu]]", "links": "[[link]]", "index": "[[model]]"}[table]
     return tuple(f"{header}{piece}" for piece in text.split(f"\n{header}")[1:])
 
@@ -66,7 +66,7 @@ def find(table: str, name: str) -> Row | None:
     return _row(table, matches.pop()) if len(matches) == 1 else None
 
 
-def beginning(table: str, name: str) -> list[str]:
+def names_with_prefix(table: str, name: str) -> list[str]:
     """The names that begin with a text, for messages about an ambiguous one."""
     return [known for known in names(table) if known.startswith(name.lower())]
 
@@ -74,7 +74,7 @@ def beginning(table: str, name: str) -> list[str]:
 @cache
 def preset_config(row_config: str) -> Row:
     """A preset's config.json, by its file name."""
-    text = (HERE / "models" / row_config).read_text(encoding="utf-8")
+    text = (FOLDER / "models" / row_config).read_text(encoding="utf-8")
     config: Row = json.loads(text)
     return config
 
@@ -87,7 +87,7 @@ def row_config(row: Row) -> Row:
 
 
 @lru_cache(maxsize=64)
-def having(table: str, key: str, value: str) -> tuple[Row, ...]:
+def rows_with(table: str, key: str, value: str) -> tuple[Row, ...]:
     """The rows that have the line `key = value`, with the value as TOML writes it."""
     line = f"\n{key} = {value}\n"
     return tuple(_row(table, n) for n, piece in enumerate(_pieces(table)) if line in piece)

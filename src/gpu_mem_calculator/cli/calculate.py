@@ -7,7 +7,7 @@ import argparse
 from msgspec.structs import replace
 
 from ..core.calculator import Estimate, full_estimate
-from ..core.errors import tell
+from ..core.errors import print_to_stderr
 from .output import show, write
 from .parser import Parser, RunSource, add_output, add_run
 from .recorded import add_recorded, recorded_source, recorded_words
@@ -78,7 +78,7 @@ def show_estimate(
     if args.format == "table" or args.output:
         write(text)
     else:  # stdout has only the data
-        tell(text, begins="")
+        print_to_stderr(text, begins="")
     return 0 if estimate.result.fits_on_gpu else 1
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.errors import InputError, tell
+from ..core.errors import InputError, print_to_stderr
 from .output import write
 from .parser import Parser, add_settings, positive, whole
 
@@ -95,17 +95,17 @@ def _counts(args: argparse.Namespace) -> tuple[int, int | None]:
 
 def _tell(args: argparse.Namespace, counted: BaseModelCount) -> None:
     """Print what was counted to stderr; stdout has only the table."""
-    from ..hub.names import shown
+    from ..hub.names import printable_name
 
     model = counted.model
-    what = ", ".join(filter(None, (shown(args.model_path), model.source)))
+    what = ", ".join(filter(None, (printable_name(args.model_path), model.source)))
     lines = [f"{what}: {counted.total:,} parameters{counted.note}"]
     if args.trust_remote_code:
         lines.append("--trust-remote-code: no code of the repository is run; the model is read as "
                      f"{model.arch.family}, a family that is known here")  # fmt: skip
     if args.num_parameters is not None:
         lines.append(f"--num-parameters {args.num_parameters} is not used: --model-path wins")
-    tell(*lines)
+    print_to_stderr(*lines)
 
 
 class BaseModelCount(NamedTuple):

@@ -46,9 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         problems = getattr(error, "problems", None)
         if problems is None:
             raise
-        from ..core.errors import tell
+        from ..core.errors import print_to_stderr
 
-        tell(*problems)
+        print_to_stderr(*problems)
         return 2
 
 

@@ -10,7 +10,7 @@ import re
 
 from msgspec.structs import replace
 
-from ..core.errors import InputError, tell
+from ..core.errors import InputError, print_to_stderr
 from ..core.runfile import with_settings
 from ..ledger.units import GIB, KIB, MIB
 from ..measure.cases import CaseResult, measure_cases
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         return run_on_ray(args)
     file = RunsFile(args.append) if args.append else None
     if file is not None and file.repaired:
-        tell(file.repaired)
+        print_to_stderr(file.repaired)
     cases = file_cases(args) if args.cases else [one_case(args, file)]
     todo = cases_to_measure(args, cases, file)
     if not todo:
@@ -147,7 +147,7 @@ def tell_unused(cases: list[MeasureCase]) -> None:
     keys = {key: None for case in cases if case.function
              for key in run_without_model(case.config)[1]}  # fmt: skip
     if keys:
-        tell(unused_sentence(list(keys)))
+        print_to_stderr(unused_sentence(list(keys)))
 
 
 def cases_to_measure(
@@ -157,8 +157,10 @@ def cases_to_measure(
     finished = file.ids(failed=not args.again) if file is not None and args.cases else set()
     todo = [case for case in cases if case.id not in finished]
     if len(todo) < len(cases):
-        tell(f"{len(cases) - len(todo)} of {len(cases)} cases are in {args.append} already; "
-             f"{len(todo)} to do")  # fmt: skip
+        print_to_stderr(
+            f"{len(cases) - len(todo)} of {len(cases)} cases are in {args.append} already; "
+            f"{len(todo)} to do"
+        )
     return todo
 
 
@@ -199,8 +201,10 @@ def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile 
                 lines.append(plain([case_line(result)]))
                 finished(lines[-1])
     except KeyboardInterrupt:
-        tell(f"stopped; {len(results)} finished cases are in {args.append}, and the same command "
-             "goes on from there")  # fmt: skip
+        print_to_stderr(
+            f"stopped; {len(results)} finished cases are in {args.append}, and the same command "
+            "goes on from there"
+        )
         raise
     failed = sum(bool(result.failed) for result in results)
     refused = sum(bool(result.refused) for result in results)
@@ -210,7 +214,7 @@ def run_many(args: argparse.Namespace, cases: list[MeasureCase], file: RunsFile 
         from ..report.data import to_json
 
         write(to_json([result.row for result in results if result.row]), args.output)
-        tell(ending)
+        print_to_stderr(ending)
     elif args.output:
         write("\n".join([*lines, ending]), args.output)
     else:

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from ..core.errors import printable
 from ..core.files import check_writable, write_file
-from ..report.lines import Line, coloured, plain
+from ..report.lines import Line, colour_text, plain
 
 # Replacements for streams whose encoding lacks a character.
 ASCII = str.maketrans({
@@ -29,7 +29,7 @@ def wants_colour(stream: TextIO) -> bool:
 def show(lines: Sequence[Line], output: str | None = None) -> None:
     """Write formatted lines: plain to a file or a pipe, in colour to a terminal."""
     if output is None and wants_colour(sys.stdout):
-        _write_stdout(coloured(lines))
+        _write_stdout(colour_text(lines))
     else:
         write(plain(lines), output)
 

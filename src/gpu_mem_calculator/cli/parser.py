@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from ..core.errors import InputError, nearest, tell
+from ..core.errors import InputError, nearest, print_to_stderr
 from ..core.runfile import with_settings
 
 
@@ -138,7 +138,7 @@ def run_data(args: argparse.Namespace) -> dict[str, Any]:
     """The run that the options describe, as plain data; prints what was assumed to stderr."""
     source = run_source(args, needs_model=not getattr(args, "function", None))
     if os.environ.get("RANK", "0") == "0":  # of a launcher's ranks, only the first prints it
-        tell(*(f"assumed: {text}" for text in source.assumed))
+        print_to_stderr(*(f"assumed: {text}" for text in source.assumed))
     return source.data
 
 

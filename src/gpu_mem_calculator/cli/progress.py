@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..core.errors import printable, tell
+from ..core.errors import print_to_stderr, printable
 from ..measure.cases_file import MeasureCase
 from .output import write
 
@@ -25,7 +25,7 @@ def progress(
 
     def write_line(text: str) -> None:
         if stdout_taken:
-            tell(text, begins="")
+            print_to_stderr(text, begins="")
         else:
             write(text)
 

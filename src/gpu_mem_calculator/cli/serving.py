@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from ..core.calculator import Estimate
-from ..core.errors import tell
+from ..core.errors import print_to_stderr
 from .output import show, write
 
 
@@ -42,5 +42,5 @@ def serving_answer(
     if args.format == "table" or args.output:
         write(sentence(estimate))
     else:  # stdout has only the data
-        tell(sentence(estimate), begins="")
+        print_to_stderr(sentence(estimate), begins="")
     return 0 if estimate.result.fits_on_gpu else 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.errors import InputError, tell
+from ..core.errors import InputError, print_to_stderr
 from .function import add_function, function_values
 from .output import show, write
 from .parser import Parser, add_allocator, add_output, add_run, natural, run_data, whole
@@ -72,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
 
         show(list(tracing_report(report)), args.output)
         if args.snapshot:
-            tell(f"{args.snapshot} is for torch's memory viewer; drop it on pytorch.org/memory_viz")
+            print_to_stderr(
+                f"{args.snapshot} is for torch's memory viewer; drop it on pytorch.org/memory_viz"
+            )
     return 0
 
 
@@ -243,11 +245,11 @@ def report_of(args: argparse.Namespace, job: TraceInput, traced: RunTrace) -> Tr
 
 def _difference(estimate: Estimate, traced: RunTrace) -> LedgerDiff:
     from ..backtest.phases import phase_peaks, replayed_peaks
-    from ..report.tracing import peak_of
+    from ..report.tracing import peak_phase_instant
     from ..trace.diff import difference
 
     micro_batches, names = int(estimate.resolved.run.micro_batches), tuple(traced.phases)
     peaks = phase_peaks(estimate.ledger, names, micro_batches)
     if estimate.replayed is not None:
         peaks |= replayed_peaks(estimate.replayed.phases, names, micro_batches)
-    return difference(estimate.ledger, traced.ledger, peak_of(traced).name, peaks)
+    return difference(estimate.ledger, traced.ledger, peak_phase_instant(traced).name, peaks)

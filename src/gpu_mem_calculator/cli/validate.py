@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..report.lines import wrapped
+from ..report.lines import wrap_lines
 from .output import show, write
 from .parser import Parser, add_model, add_settings, run_source
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     write(f"✓ {args.config} is valid" + (", its model left aside: add --model NAME" * alone))
     lists = (("assumed: ", "; ", source.assumed), ("takes no memory: ", ", ", source.no_memory))
     lines = [line for label, separator, words in lists if words
-             for line in wrapped(label, separator.join(words))]  # fmt: skip
+             for line in wrap_lines(label, separator.join(words))]  # fmt: skip
     if lines:
         show(lines)
     return 0

@@ -33,7 +33,7 @@ from .models import TrainingConfig
 from .resolve import resolve
 from .resolve_inference import PRECISIONS
 from .resolve_training import RECOMPUTE
-from .runfile import hints, parts, read, with_settings
+from .runfile import key_types, parts, read, with_settings
 
 MOST_LISTED = 5  # a whole number with at most this many values is shown as a choice
 SAMPLES = ("True", "0.8", "4", "128")  # for settings of torch's allocator
@@ -187,7 +187,7 @@ def _speculations() -> dict[Any, tuple[str, ...]]:
 
 def _dtypes() -> dict[Any, tuple[str, ...]]:
     """The dtypes that the names of precisions begin with."""
-    kind = next(iter(parts(hints(TrainingConfig)["precision"])))
+    kind = next(iter(parts(key_types(TrainingConfig)["precision"])))
     return {str(one).partition("_")[0]: () for one in typing.get_args(kind)}
 
 

@@ -91,7 +91,7 @@ def full_estimate(source: Source, *, replay: bool = True) -> Estimate:
     ledgers = _ledgers(resolved)
     peaks = [int(ledger.peak(phases=STEP)) for ledger in ledgers]
     busiest = peaks.index(max(peaks))
-    stage = stage_replay.replayed(resolved, busiest) if replay else None
+    stage = stage_replay.replay_stage(resolved, busiest) if replay else None
     if stage is not None:
         peaks[busiest] = stage.allocated_bytes
         rounded = with_block_rounding(ledgers[busiest], stage)

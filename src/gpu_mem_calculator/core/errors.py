@@ -10,7 +10,7 @@ from typing import Any
 from unicodedata import category
 
 MOST_CHARACTERS = 400  # of a sentence
-SAYS = "gpu-mem-calc: "  # printed in front of each sentence on stderr
+STDERR_PREFIX = "gpu-mem-calc: "  # printed in front of each sentence on stderr
 
 
 class InputError(ValueError):
@@ -48,7 +48,7 @@ def _controls(char: str) -> bool:
     return not char.isprintable() and category(char) != "Zs"
 
 
-def tell(*sentences: str, begins: str = SAYS) -> None:
+def print_to_stderr(*sentences: str, begins: str = STDERR_PREFIX) -> None:
     """Print sentences to stderr, one on each line, each after `begins`."""
     for sentence in sentences:
         print(f"{begins}{printable(sentence)}", file=sys.stderr, flush=True)

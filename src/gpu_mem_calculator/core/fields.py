@@ -18,7 +18,7 @@ from .allowed_values import OPEN_SETS, AllowedValue, accepts, choices
 from .keys import DEFAULT, WORDS
 from .models import LoraConfig, Object, Parameters
 from .resolve_training import AXES
-from .runfile import SECTIONS, hints, parts
+from .runfile import SECTIONS, key_types, parts
 
 LARGE = 10**9  # a whole number that may be larger is shown as a size
 # Keys that some engines refuse, with a value for which to try out whether an engine accepts them.
@@ -81,11 +81,11 @@ def fields() -> list[RunFileField]:
 def _fields() -> tuple[RunFileField, ...]:
     entries = []
     for section, struct in SECTIONS.items():
-        for key, kind in hints(struct).items():
+        for key, kind in key_types(struct).items():
             entries.append(_field(section, key, kind, DEFAULT.get(f"{section}.{key}")))
             if key == "lora":
                 entries += [_field(section, f"lora.{inner}", inner_kind, _adapter_default(inner))
-                          for inner, inner_kind in hints(LoraConfig).items()]  # fmt: skip
+                          for inner, inner_kind in key_types(LoraConfig).items()]  # fmt: skip
     return tuple(entries)
 
 

@@ -77,7 +77,7 @@ def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]
     if config.gpu is not None:
         row = catalog.find("gpus", config.gpu)
         if row is None:
-            options = catalog.beginning("gpus", config.gpu)
+            options = catalog.names_with_prefix("gpus", config.gpu)
             hint = (
                 f"; it could be {', '.join(options)}"
                 if options
@@ -97,7 +97,9 @@ def _card(config: GPUConfig) -> tuple[str, int, tuple[str, int], tuple[str, ...]
     size = config.gpu_memory_gb or DEFAULT_MEMORY_GB
     assumed = () if config.gpu_memory_gb else (f"hardware.gpu_memory_gb={size:g}",)
     known = [
-        row for row in catalog.having("gpus", "memory_gb", f"{size:g}") if row["memory_bytes_known"]
+        row
+        for row in catalog.rows_with("gpus", "memory_gb", f"{size:g}")
+        if row["memory_bytes_known"]
     ]
     if not known:
         return f"{size:g} GB GPU", int(size * GIB), DEFAULT_CHIP, assumed

@@ -13,12 +13,14 @@ from ..engines.megatron_lm.options import LIBRARY, OPTIONS
 PACKAGE = ("megatron-core", "megatron_core", "mcore")  # names in the environment of a measured run
 
 
-def as_script(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_script_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """The run file of a measured job, with the script's defaults, which the job was run with."""
     return _with(config, {key: OPTIONS[key] for key in LIBRARY})
 
 
-def as_measured(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+def with_measured_defaults(
+    config: Mapping[str, Any], environment: Mapping[str, Any]
+) -> dict[str, Any]:
     """The run file of a measured run, with megatron-core's defaults where that package ran."""
     return _with(config, LIBRARY if any(name in environment for name in PACKAGE) else {})
 

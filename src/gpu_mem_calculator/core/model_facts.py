@@ -78,5 +78,5 @@ def _positions(arch: Arch) -> str:
         return "learned"
     if any(isinstance(mixer, Attention) and mixer.alibi for mixer in mixers):
         return "alibi"
-    rotary = (getattr(mixer, "rotary_dim", 0) or getattr(mixer, "rope_dim", 0) for mixer in mixers)
+    rotary = (mixer.rotary_width for mixer in mixers)
     return "rope" if any(rotary) else "none"

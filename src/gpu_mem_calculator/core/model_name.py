@@ -11,7 +11,7 @@ from .. import catalog
 from ..hub.access import access
 from ..hub.bounds import HubError
 from ..hub.checkpoint import Checkpoint
-from ..hub.names import hub_name, is_address, is_revision, page, shown
+from ..hub.names import hub_name, is_address, is_revision, page, printable_name
 from ..hub.sources import named
 from .errors import InputError, nearest
 from .models import ModelConfig
@@ -27,7 +27,7 @@ def name_with_revision(model: ModelConfig) -> str:
         try:
             name = page(name) or name
         except HubError as error:
-            raise InputError([f"model.name={shown(name)!r}: {error}"]) from None
+            raise InputError([f"model.name={printable_name(name)!r}: {error}"]) from None
     if revision is None or name.endswith(f"@{revision}"):
         return name
     sentence = f"model.revision={revision!r}"
@@ -51,7 +51,7 @@ def fetch_checkpoint(name: str, headers: bool) -> Checkpoint:
         return named(name, headers=headers)
     except HubError as error:
         if is_address(name):
-            address = shown(name).rstrip("/")
+            address = printable_name(name).rstrip("/")
             quoted = "" if address in str(error) else f"={address!r}"
             raise InputError([f"model.name{quoted} is not read: {error}"]) from None
         instead = "give the path of its config.json" if access().files else PASTE
@@ -84,8 +84,10 @@ def unknown_name_message(name: str) -> str:
         return f"model.name={name!r} is neither a config.json nor a .gguf file"
     scheme, sign, _ = name.partition("://")
     if sign:
-        return (f"model.name={shown(name)!r} begins with {scheme}://; https://, http:// and s3:// "
-                "are read")  # fmt: skip
+        return (
+            f"model.name={printable_name(name)!r} begins with {scheme}://; "
+            "https://, http:// and s3:// are read"
+        )
     return f"model.name={name!r} is neither a preset nor a file{hint}"
 
 

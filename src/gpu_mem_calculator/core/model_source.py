@@ -18,10 +18,10 @@ from ..families.config import ConfigError
 from ..families.plain import read_plain
 from ..hub.bounds import HubError
 from ..hub.checkpoint import Checkpoint
-from ..hub.names import hub_name, is_address, shown
+from ..hub.names import hub_name, is_address, printable_name
 from ..hub.sources import local
 from ..model.arch import Arch
-from ..run.record import ModuleRecord, RecordError, arch_of, read_record
+from ..run.record import ModuleRecord, RecordError, read_record, record_arch
 from ..run.run import StoredTensor
 from .checkpoint_match import mismatch_warning
 from .errors import InputError
@@ -93,7 +93,7 @@ def find_model(model: ModelConfig, headers: bool = False) -> ResolvedModel:
 def _find(
     model: ModelConfig, name: str, numbers: dict[str, Any], parameters: int | None, headers: bool
 ) -> ResolvedModel:
-    title = shown(name) or "custom model"
+    title = printable_name(name) or "custom model"
     if model.recorded is not None:
         return _from_record(model.recorded, name, numbers, parameters)
     if model.config is not None:
@@ -126,7 +126,9 @@ def _from_record(
         raise InputError([f"model.{key} says what model.recorded says already; leave it out"
                           for key in extra])  # fmt: skip
     record = read_record(data)
-    return ResolvedModel(arch=arch_of(record), title=record.title, record=record, source="a record")
+    return ResolvedModel(
+        arch=record_arch(record), title=record.title, record=record, source="a record"
+    )
 
 
 def _by_numbers(
@@ -252,7 +254,7 @@ def _by_size(title: str, numbers: Mapping[str, Any], parameters: int) -> Resolve
 
 def nearest_by_size(count: int) -> Mapping[str, Any]:
     """The catalogue row of the well-known model whose parameter count is nearest in proportion."""
-    known = catalog.having("index", "quick", "true")
+    known = catalog.rows_with("index", "quick", "true")
     return min(known, key=lambda row: abs(math.log(row["num_parameters"] / count)))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from .. import catalog
-from ..weights import FormatError, scheme
+from ..weights import FormatError, find_format
 from .models import ModelConfig
 
 POSITIONS = "max_position_embeddings"
@@ -108,6 +108,6 @@ def _names_format(quantization: str | None, stored: Config | None) -> bool:
     if quantization in (None, "none") or not stored:
         return False
     try:
-        return bool(scheme(str(quantization), stored))
+        return bool(find_format(str(quantization), stored))
     except FormatError:
         return False

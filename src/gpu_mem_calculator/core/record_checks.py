@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..run.engine import Engine
-from ..run.record import WORDS, ModuleRecord, arithmetic
+from ..run.record import ARITHMETICS, ModuleRecord, arithmetic
 from .hardware import Hardware
 from .models import TrainingConfig
 
@@ -37,8 +37,10 @@ def recorded_problems(
         yield (f"engine.type={engine.name!r} runs its own layers, not a module; use deepspeed, "
                "fsdp or pytorch_ddp")  # fmt: skip
     elif wanted != record.arithmetic:
-        yield (f"training.precision={precision!r} is {WORDS[wanted]} under {engine.title}, the "
-               f"module was recorded in {WORDS[record.arithmetic]}; {RECORD_AGAIN}")  # fmt: skip
+        yield (
+            f"training.precision={precision!r} is {ARITHMETICS[wanted]} under {engine.title}, the "
+            f"module was recorded in {ARITHMETICS[record.arithmetic]}; {RECORD_AGAIN}"
+        )
     if training["recompute"] == "selective":
         yield SELECTIVE
     yield from _not_trained(record, engine, options)
@@ -72,5 +74,7 @@ def _not_trained(record: ModuleRecord, engine: Engine, options: Mapping[str, Any
 def card_problems(record: ModuleRecord, hardware: Hardware) -> Iterator[str]:
     """A card with another compute capability, for which torch chooses other kernels."""
     if hardware.compute_capability != record.compute_capability:
-        yield (f"hardware.gpu has compute capability {hardware.compute_capability}, the module was "
-               f"recorded for {record.compute_capability}; {RECORD_AGAIN}")  # fmt: skip
+        yield (
+            f"hardware.gpu has compute capability {hardware.compute_capability}, the module was "
+            f"recorded for {record.compute_capability}; {RECORD_AGAIN}"
+        )

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ..generation.kv_cache import Row, kept, plain_row
+from ..generation.kv_cache import RowBytes, cached_states, unscaled_row
 from ..model.arch import Arch
 from ..model.blocks import LatentAttention
 from ..run.engine import Engine
 from ..run.run import Run, StoredTensor
 from ..timing.card import QUANTIZED, SHORT_SUM
 from ..timing.mixing import mixings
-from ..timing.parts import Sized, parts
+from ..timing.parts import WeightSizer, parts
 from ..timing.work import StageWork
 from ..weights import WeightFormat, ggml_types, gguf
 from ..weights.checkpoint import stored_bytes
-from ..weights.rank_weights import BITS, run_scheme
+from ..weights.rank_weights import BITS, run_format
 from ..weights.shards import EXPERT, ServerShard, ShardedParameter, held
 
 # Formats with their own tensor-core units; weights in other formats are unpacked to 16 bits.
@@ -79,7 +79,7 @@ def _stage(run: Run, engine: Engine, shard: ServerShard) -> StageWork:
                     gathered=_attention_groups(run),
                     sharing=int(run.mesh.dp) if engine.name == "vllm" else 1),
         mixings=mixings(arch, shard),
-        caches=kept(arch, shard, _row(run, cached, bits), state_bits=bits, conv_bits=bits),
+        caches=cached_states(arch, shard, _row(run, cached, bits), state_bits=bits, conv_bits=bits),
         mixed="fp8" if cached == "fp8" else plain,
         hidden_bytes=arch.hidden * bits / 8, sums=_reductions(arch, shard), ranks=shard.tp,
         gathered=_attention_groups(run), chosen=_sparse_tokens(arch),
@@ -118,7 +118,7 @@ def _cache_name(run: Run) -> str:
     return "auto"
 
 
-def _row(run: Run, name: str, bits: int) -> Row:
+def _row(run: Run, name: str, bits: int) -> RowBytes:
     """A function that gives the bytes of one head's key or value of some elements.
 
     Scales are not counted, except for llama.cpp's types.
@@ -126,16 +126,16 @@ def _row(run: Run, name: str, bits: int) -> Row:
     types = [str(run.options.get(f"cache_type_{end}") or CACHE_TYPES.get(name, "F16")).upper()
              for end in "kv"]  # fmt: skip
     if "cache_type_k" in run.options:
-        return lambda elements: sum(ggml_types.bytes_of(kind, elements) for kind in types) // 2
-    return plain_row(CACHE_BITS.get(name, bits))
+        return lambda elements: sum(ggml_types.ggml_bytes(kind, elements) for kind in types) // 2
+    return unscaled_row(CACHE_BITS.get(name, bits))
 
 
-def _parameter_sizes(run: Run, shard: ServerShard, plain: str, *, local: bool) -> Sized:
+def _parameter_sizes(run: Run, shard: ServerShard, plain: str, *, local: bool) -> WeightSizer:
     """A function that gives the bytes of a parameter, and the unit that multiplies by it."""
     bits = BITS[run.precision]
     if local:
         return _gguf_sizes(run, shard, plain)
-    scheme = run_scheme(run)
+    scheme = run_format(run)
     if run.stored:
         return _file_sizes(run, shard, run.stored, partial(_unit, scheme, plain))
     return lambda one: (
@@ -148,7 +148,7 @@ def _unit(scheme: WeightFormat, plain: str, one: ShardedParameter) -> str:
     return UNITS.get(scheme.name, plain) if scheme.packs(one) else plain
 
 
-def _gguf_sizes(run: Run, shard: ServerShard, plain: str) -> Sized:
+def _gguf_sizes(run: Run, shard: ServerShard, plain: str) -> WeightSizer:
     name = str(run.options.get("quantization") or "none")
     file = gguf.file_type(name) or {"bf16_pure": "BF16", "fp16_pure": "F16", "fp32": "F32"}[
         run.precision]  # fmt: skip
@@ -162,7 +162,7 @@ def _file_sizes(
     shard: ServerShard,
     tensors: tuple[StoredTensor, ...],
     unit: Callable[[ShardedParameter], str],
-) -> Sized:
+) -> WeightSizer:
     """The bytes of a checkpoint's tensors, shared out to parameters in proportion to elements."""
     sizes = stored_bytes(tensors, run.arch, shard, BITS[run.precision])
     counts: dict[tuple[int, str], int] = {}

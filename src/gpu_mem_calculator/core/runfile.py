@@ -118,7 +118,7 @@ def as_dict(value: Any) -> Any:
 
 
 def _section(kind: type[Struct], values: Mapping[str, Any]) -> Struct:
-    types = hints(kind)
+    types = key_types(kind)
     given = {k: v for k, v in values.items() if v is not None}
     if isinstance(given.get("lora"), Mapping):
         given["lora"] = _section(LoraConfig, given["lora"])
@@ -131,7 +131,7 @@ def _convert_all(kind: type[T], given: dict[str, Any]) -> T | None:
 
     None where keys must be converted one by one: some are unknown or wrong, or are floats or lists.
     """
-    if not given.keys() <= hints(kind).keys():
+    if not given.keys() <= key_types(kind).keys():
         return None
     if any(isinstance(value, (float, list)) for value in given.values()):
         return None
@@ -163,7 +163,7 @@ def _convert(value: Any, kind: Any) -> Any:
 
 
 @cache
-def hints(kind: type[Struct]) -> dict[str, Any]:
+def key_types(kind: type[Struct]) -> dict[str, Any]:
     """The keys of a section with their types."""
     return typing.get_type_hints(kind, include_extras=True)
 
@@ -196,7 +196,7 @@ def _check_section(where: str, kind: type[Struct], values: Any) -> Iterator[str]
     given = {k: v for k, v in values.items() if v is not None}
     if "lora" not in given and _convert_all(kind, given) is not None:
         return
-    types = hints(kind)
+    types = key_types(kind)
     for key, value in values.items():
         if key not in types:
             yield f"{where}.{key} is not a known key{nearest(key, types)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .. import catalog
 from ..timing.card import CardRates
-from ..timing.serving import ServingReplica, first_token, prompt_rate, step_rates
+from ..timing.serving import ServingReplica, first_token_time, prompt_rate, step_rates
 from .calculator import Estimate
 from .hardware import Hardware
 from .inference_config import DecodeSpeed, SpeedResult
@@ -24,7 +24,7 @@ CHUNK = ("max_num_batched_tokens", 2048)
 UNKNOWN_LINK = {"bandwidth_gb_per_s": 63, "latency_us": 1.0}  # PCI Express 5.0, x16
 
 
-def find_card(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> CardRates | None:
+def find_card_rates(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> CardRates | None:
     """The rates of the GPU that a hardware section names; None where they are not known.
 
     `interconnect` is the link between the `ranks` that share a layer, unless it is a network and
@@ -48,7 +48,7 @@ def find_card(config: GPUConfig, ranks: int = 1, per_node: int = 8) -> CardRates
 
 def no_speed(estimate: Estimate) -> str:
     """A sentence on why no speed is computed; empty where it is."""
-    if find_card(_section(estimate)) is None:
+    if find_card_rates(_section(estimate)) is None:
         return "no speed: the card's rates are not known; name one with hardware.gpu"
     on_host = next(_on_host(estimate.resolved), "")
     return f"no speed: {on_host}, whose bandwidth is not known" if on_host else ""
@@ -68,7 +68,7 @@ def _on_host(resolved: ResolvedRun) -> Iterator[str]:
         yield f"{options['cpu_offload_gb']:g} GiB of weights are in the host's memory"
 
 
-def serving_of(resolved: ResolvedRun, card: CardRates) -> ServingReplica:
+def serving_replica(resolved: ResolvedRun, card: CardRates) -> ServingReplica:
     """One replica of the server: the work of one rank of each stage, and its GPU."""
     name = resolved.engine.name
     return ServingReplica(card=card, stages=stage_work(resolved.run, resolved.engine),
@@ -79,13 +79,13 @@ def speed(estimate: Estimate) -> SpeedResult | None:
     """Upper bounds by the roofline; None where a rate is not known (see `no_speed`)."""
     resolved = estimate.resolved
     run, hardware = resolved.run, resolved.hardware
-    card = find_card(_section(estimate), int(run.mesh.tp), hardware.gpus_per_node)
+    card = find_card_rates(_section(estimate), int(run.mesh.tp), hardware.gpus_per_node)
     if card is None or any(_on_host(resolved)):
         return None
-    serving = serving_of(resolved, card)
+    serving = serving_replica(resolved, card)
     prompt, context = _lengths(estimate)
     option, fewest = CHUNKS.get(resolved.engine.name, CHUNK)
-    first = first_token(serving.alone, prompt, run.options.get(option) or fewest)
+    first = first_token_time(serving.alone, prompt, run.options.get(option) or fewest)
     rate, bound = prompt_rate(serving, prompt)
     copies = int(run.mesh.dp)
     return SpeedResult(

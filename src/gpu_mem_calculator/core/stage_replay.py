@@ -15,7 +15,7 @@ from ..replay.settings import AllocatorSettings
 from ..replay.slack import slack_bytes
 from ..replay.stream import AllocationStream
 from ..run.phases import STARTUP
-from ..step.stream import stream
+from ..step.stream import allocation_stream
 from .resolved_run import ResolvedRun
 
 MICRO_BATCHES = 4
@@ -69,12 +69,12 @@ class StageRequests(Struct, frozen=True, dict=True):
     @cached_property
     def usual(self) -> AllocationStream:
         """The requests on a GPU with enough memory."""
-        return stream(self.ledger, self.micro_batches)
+        return allocation_stream(self.ledger, self.micro_batches)
 
     @cached_property
     def tight(self) -> AllocationStream:
         """The requests on a GPU that is too small for the usual ones."""
-        return stream(self.ledger, self.micro_batches, tight=True)
+        return allocation_stream(self.ledger, self.micro_batches, tight=True)
 
 
 def stage_requests(resolved: ResolvedRun, stage: int) -> StageRequests:
@@ -97,7 +97,7 @@ def survives(resolved: ResolvedRun, stage: int, cap: int) -> bool:
     )
 
 
-def replayed(resolved: ResolvedRun, stage: int) -> StageReplay | None:
+def replay_stage(resolved: ResolvedRun, stage: int) -> StageReplay | None:
     """Replay a stage; None where the run is too large to be replayed."""
     if _too_large(resolved, stage):
         return None

@@ -133,7 +133,7 @@ def pairs_bytes(group: Communicator, peers: int, capability: str) -> int:
     return total
 
 
-def groups(run: Run) -> dict[str, Communicator]:
+def communicators(run: Run) -> dict[str, Communicator]:
     """The communicator of each mesh axis with several ranks, innermost first: consecutive ranks are
     on one node.
 
@@ -159,7 +159,7 @@ def communicators_bytes(run: Run) -> int:
     sums = strategy in (None, "no_shard", "hybrid_shard") and not stage
     peers = {"pp": 2, "ep": int(run.mesh.ep) - 1}
     total = 0
-    for axis, group in groups(run).items():
+    for axis, group in communicators(run).items():
         if axis in peers:
             total += pairs_bytes(group, min(peers[axis], group.ranks - 1), run.compute_capability)
             continue
@@ -173,7 +173,7 @@ def nccl(run: Run, *, streams: bool) -> Iterator[NamedBytes]:
 
     `streams`: torch's pools of CUDA streams are counted elsewhere.
     """
-    axes = groups(run)
+    axes = communicators(run)
     if not axes:
         return
     library = LIBRARY_BYTES + (0 if streams else STREAMS_BYTES)

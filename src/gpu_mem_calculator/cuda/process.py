@@ -22,7 +22,7 @@ from .nccl import nccl
 MEASURED_CAPABILITY = "9.0"  # on which code and handles were measured
 
 
-def process(run: Run, *, as_measured: bool = False) -> Iterator[ServerItem]:
+def process_items(run: Run, *, as_measured: bool = False) -> Iterator[ServerItem]:
     """The parts as items of a server. `as_measured`: code and handles are those of the GPU on which
     they were measured, for servers with kernels beyond torch's, of which no smaller size is known.
     """

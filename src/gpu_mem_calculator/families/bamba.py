@@ -160,7 +160,7 @@ def read_granite_hybrid(data: Mapping[str, Any]) -> Arch:
         kind: _granite_layer(config, hidden, kind, mixer, shared=1024)
         for kind, mixer in mixers.items()
     }
-    rotary_dim = getattr(mixers[FULL], "rotary_dim", 0)
+    rotary_dim = mixers[FULL].rotary_dim
     rope = config.get("position_embedding_type") == "rope"
     return decoder(
         config, "granitemoehybrid", hidden, tuple(made[kind] for kind in types), vocab=32000,

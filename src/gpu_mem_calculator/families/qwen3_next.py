@@ -102,7 +102,7 @@ def delta_stack(
     last = Layer(kind="dense", mixer=mixers[FULL], mlp=mlps[-1], norms=pre_norms(hidden, NORM))
     return decoder(
         config, family, hidden, stack, vocab=vocab, max_seq_len=32768, tied=False,
-        rotary_dim=getattr(mixers[FULL], "rotary_dim", 0), norm_impl=NORM, trains=False,
+        rotary_dim=mixers[FULL].rotary_dim, norm_impl=NORM, trains=False,
         mtp_parameters=modules * (last.num_parameters + 3 * hidden + 2 * hidden**2),
     )  # fmt: skip
 

@@ -26,9 +26,9 @@ from .entries import (
     GenerationCase,
     choice_events,
     head_pass,
+    layer_entries,
     layer_events,
     layer_passes,
-    layers,
     work_entries,
 )
 from .instants import (
@@ -41,7 +41,7 @@ from .instants import (
     new_instant,
     one_pass,
 )
-from .model_inputs import first_beats, goes_in
+from .model_inputs import goes_in, inputs_before_layers
 from .stream import PassEvents
 from .token_choice import TokenChoice, choose_token, named_tensors
 
@@ -132,7 +132,7 @@ def main_steps(every: list[AssistedRound]) -> dict[str, DecodeStep]:
     return passes
 
 
-def draft_beats(case: GenerationCase, every: list[AssistedRound]) -> Iterator[GenerationInstant]:
+def draft_instants(case: GenerationCase, every: list[AssistedRound]) -> Iterator[GenerationInstant]:
     """The instants of the small model, round by round."""
     for one in every:
         for i in range(int(one.count)):
@@ -144,7 +144,7 @@ def draft_beats(case: GenerationCase, every: list[AssistedRound]) -> Iterator[Ge
             yield new_instant(name, one.phase, STACK, "candidates, their scores", 1, STACK)
 
 
-def main_beats(case: GenerationCase, every: list[AssistedRound]) -> Iterator[GenerationInstant]:
+def main_instants(case: GenerationCase, every: list[AssistedRound]) -> Iterator[GenerationInstant]:
     """The instants of the large model, round by round."""
     for one, (name, step) in zip(every, case.passes[0].items(), strict=True):
         yield from _pass_instants(case, name, step, one.phase, "check" if one.number else "prefill")
@@ -157,12 +157,14 @@ def _pass_instants(
         yield from every_layer(case.found, name, phase, title)
         return
     if step.stored is None:
-        first = first_beats(case.run, case.how, case.found, [each[name] for each in case.passes])
+        first = inputs_before_layers(
+            case.run, case.how, case.found, [each[name] for each in case.passes]
+        )
         yield from before_layers(name, title, first)
     yield from one_pass(case.found, name, phase, title)
 
 
-def in_order(
+def merge_instants(
     draft: Iterable[GenerationInstant], main: Iterable[GenerationInstant]
 ) -> list[GenerationInstant]:
     """The instants of both models round by round, the small model's first."""
@@ -187,12 +189,12 @@ class AssistedModels(Struct, frozen=True, kw_only=True):
         return replace(self.main.choice, rows=one.count + 1, before=one.before + 1)
 
 
-def entries(pair: AssistedModels) -> Iterator[Entry]:
-    """Entries that a rolled ledger has in addition to weights, inputs and `shared`: caches, the
-    layer or head that runs, and the check of the candidates.
+def round_entries(pair: AssistedModels) -> Iterator[Entry]:
+    """Entries that a rolled ledger has in addition to weights, inputs and `shared_entries`: caches,
+    the layer or head that runs, and the check of the candidates.
     """
     for case, other in ((pair.draft, pair.main), (pair.main, pair.draft)):
-        yield from layers(case)
+        yield from layer_entries(case)
         yield from running_caches(case)
         yield from _waiting_caches(pair, case, other)
         for instant in case.table:
@@ -216,7 +218,7 @@ def _check(pair: AssistedModels, instant: GenerationInstant) -> ForwardPass:
     return choose_token(pair.choice(one), first=not one.number)
 
 
-def shared(pair: AssistedModels) -> Iterator[Entry]:
+def shared_entries(pair: AssistedModels) -> Iterator[Entry]:
     """Entries that rolled and unrolled ledgers have: ids, and the candidates' scores."""
     row = 4 * pair.draft.choice.logits
     instants = pair.draft.table
@@ -271,7 +273,7 @@ def _last_check(pair: AssistedModels) -> Iterator[Entry]:
         yield tensor_entry("what the check before named", total, before_check, ASSISTED_CODE)
 
 
-def turns(pair: AssistedModels) -> dict[str, PassEvents]:
+def assisted_events(pair: AssistedModels) -> dict[str, PassEvents]:
     """The events of each layer and of the heads of both models, by the instant's name."""
     events: dict[str, PassEvents] = {}
     for case, offset in ((pair.draft, DRAFT_OFFSET), (pair.main, 0)):

@@ -69,7 +69,7 @@ class DecodeStep(Struct, frozen=True, kw_only=True):
     rolls: bool = False
 
 
-def kinds(arch: Arch, *, windows: bool = True) -> tuple[LayerKind, ...]:
+def layer_kinds(arch: Arch, *, windows: bool = True) -> tuple[LayerKind, ...]:
     """The layers of a stack, grouped by shape and, with `windows`, by attention window."""
     widths = (arch.windows if windows else ()) or (None,) * len(arch.layers)
     groups: list[tuple[Layer, int | None, list[int]]] = []
@@ -91,7 +91,9 @@ def kinds(arch: Arch, *, windows: bool = True) -> tuple[LayerKind, ...]:
     )
 
 
-def steps(kind: LayerKind, prompt: Num, new_tokens: Num, mode: CacheMode) -> dict[str, DecodeStep]:
+def rolled_passes(
+    kind: LayerKind, prompt: Num, new_tokens: Num, mode: CacheMode
+) -> dict[str, DecodeStep]:
     """The passes by name: the prompt, the first decoding step, the last one.
 
     The prompt's pass gives the first token, so new_tokens - 1 decoding steps follow.
@@ -103,7 +105,7 @@ def steps(kind: LayerKind, prompt: Num, new_tokens: Num, mode: CacheMode) -> dic
     }
 
 
-def every_step(
+def replayed_passes(
     kind: LayerKind, prompt: int, new_tokens: int, mode: CacheMode
 ) -> dict[str, DecodeStep]:
     """The passes that are replayed, by name; each has the cache that the one before has left."""

@@ -66,7 +66,7 @@ class GenerationCase(Struct, frozen=True, kw_only=True, dict=True):
         return replace(self.how, seq=step.seq, past=step.past, decoding=decodes)
 
 
-def caches(case: GenerationCase) -> Iterator[Entry]:
+def cache_entries(case: GenerationCase) -> Iterator[Entry]:
     """Entries of the caches of layers that do not run, after the prompt and in the steps."""
     source = CACHE_CODE if case.manner.room is None else STATIC_CODE
     for kind, each in zip(case.found, case.passes, strict=True):
@@ -124,7 +124,7 @@ def layer_passes(case: GenerationCase) -> dict[tuple[int, str, str], InferenceLa
     return passes
 
 
-def layers(case: GenerationCase) -> Iterator[Entry]:
+def layer_entries(case: GenerationCase) -> Iterator[Entry]:
     """Entries of the layer that runs, with its own cache before and after."""
     passes = layer_passes(case)
     for instant in case.table:
@@ -164,7 +164,7 @@ def head_pass(case: GenerationCase, instant: GenerationInstant) -> ForwardPass:
     return logits_pass(setting, run.arch, setting.seq if plain(run) else step.logits)
 
 
-def head(case: GenerationCase) -> Iterator[Entry]:
+def head_entries(case: GenerationCase) -> Iterator[Entry]:
     """Entries of the final norm, the logits, and what the next token is chosen from, to which
     generate refers until it chooses again.
     """
@@ -188,7 +188,7 @@ def head(case: GenerationCase) -> Iterator[Entry]:
                 source=GENERATE_CODE, parts=parts)  # fmt: skip
 
 
-def turns(case: GenerationCase) -> dict[str, PassEvents]:
+def pass_events(case: GenerationCase) -> dict[str, PassEvents]:
     """The events of each layer and of the head in every pass, by the instant's name."""
     passes, events = layer_passes(case), {}
     for instant in (i for i in case.table if i.instant.present):

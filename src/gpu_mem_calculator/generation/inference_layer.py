@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ..autograd.forward import ForwardPass, passing
+from ..autograd.forward import ForwardPass, inference_pass
 from ..autograd.peak import PeakParts
 from ..autograd.tape import Tape
 from ..ledger.num import Num
@@ -45,7 +45,7 @@ def layer_pass(
     tape.hold(x, *tape.returned)  # the model's loop and the layer's code refer to them
     named = [v for v in tape.returned if setting.quirks.layer_outputs_named and v.base != y.base
              and v.name.startswith("attn")]  # fmt: skip
-    run = passing(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
+    run = inference_pass(tape, x, y, given=cache.old, kept=(*cache.kept, *named))
     peak = run.moment
     for value in named:  # the layer before has left one
         peak = PeakParts(peak.act + value.bytes, 0, peak.temp)
@@ -72,7 +72,7 @@ def reorder_pass(setting: BlockSetting, layer: Layer, step: DecodeStep) -> Infer
         tape.op("cache.reordered", value, elements=new, bits=bits) for value, new, bits in pairs
     ]
     none = tape.value("nothing", 0, 8, grad=False)
-    run = passing(tape, none, none, given=old, kept=copies)
+    run = inference_pass(tape, none, none, given=old, kept=copies)
     return InferenceLayer(
         moment=run.moment,
         script=replace(run.script, entry=-1, exit=-1),
@@ -104,7 +104,7 @@ def norm_pass(setting: BlockSetting, arch: Arch) -> ForwardPass:
     x = tape.value("stack.output", setting.tokens * setting.hidden, bits, grad=False)
     out = x if arch.final_norm is None else norm(tape, setting, x, arch.final_norm)
     tape.hold(x)
-    return passing(tape, x, out)
+    return inference_pass(tape, x, out)
 
 
 def logits_pass(setting: BlockSetting, arch: Arch, rows: Num) -> ForwardPass:
@@ -129,4 +129,4 @@ def logits_pass(setting: BlockSetting, arch: Arch, rows: Num) -> ForwardPass:
     elif arch.logit_scale:
         logits = tape.op("logits.scaled", logits)
     tape.hold(x)
-    return passing(tape, x, logits)
+    return inference_pass(tape, x, logits)

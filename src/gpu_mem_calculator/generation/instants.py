@@ -52,7 +52,7 @@ class GenerationInstant(Struct, frozen=True, kw_only=True):
         return sum(place > self.place for place in kind.places)
 
 
-def beats(
+def generation_instants(
     kinds: tuple[LayerKind, ...], new_tokens: Num, first: Iterable[str], *, beams: bool = False
 ) -> tuple[GenerationInstant, ...]:
     """The instants of a generation in order; a plain forward (no new token) ends with logits.
@@ -81,7 +81,7 @@ def before_layers(step: str, title: str, first: Iterable[str]) -> list[Generatio
     return [new_instant(step, PREFILL, work, f"{title}, {titles[work]}", 1, work) for work in first]
 
 
-def every_beat(
+def unrolled_instants(
     kinds: tuple[LayerKind, ...], new_tokens: int, *, beams: bool = False
 ) -> tuple[GenerationInstant, ...]:
     """The instants of an unrolled generation: each layer, in every pass that is replayed."""

@@ -13,7 +13,7 @@ from ..weights.shards import ServerShard
 
 FULL, WINDOW, LATENT, STATE = "full", "window", "latent", "state"
 INDEX, CROSS = "index", "cross"  # an indexer's keys; keys and values of an encoder's output
-Row = Callable[[int], int]  # bytes of one attention head's key or value, from its elements
+RowBytes = Callable[[int], int]  # bytes of one attention head's key or value, from its elements
 
 
 class LayerState(Struct, frozen=True, kw_only=True):
@@ -42,13 +42,13 @@ class LayerState(Struct, frozen=True, kw_only=True):
         return len(self.places) * (self.token_bytes * self.tokens(context) + self.state_bytes)
 
 
-def plain_row(bits: int) -> Row:
+def unscaled_row(bits: int) -> RowBytes:
     """Bytes of a key or value of `bits` for each element, without scales."""
     return lambda elements: -(-elements * bits // 8)
 
 
-def kept(
-    arch: Arch, shard: ServerShard, row: Row, *, state_bits: int, conv_bits: int
+def cached_states(
+    arch: Arch, shard: ServerShard, row: RowBytes, *, state_bits: int, conv_bits: int
 ) -> tuple[LayerState, ...]:
     """The cache of a rank's layers, equal layers together.
 
@@ -65,17 +65,22 @@ def kept(
     return tuple(replace(one, places=tuple(places)) for one, places in groups.items())
 
 
-def keeps(arch: Arch) -> bool:
+def has_cache(arch: Arch) -> bool:
     """Whether a model caches anything of a sequence; an encoder alone does not."""
     return any(
         True
         for layer, _, _ in arch.runs
-        for _ in layer_cache(layer, None, ServerShard(places=range(0)), plain_row(16), 16, 16)
+        for _ in layer_cache(layer, None, ServerShard(places=range(0)), unscaled_row(16), 16, 16)
     )
 
 
 def layer_cache(
-    layer: Layer, window: int | None, shard: ServerShard, row: Row, state_bits: int, conv_bits: int
+    layer: Layer,
+    window: int | None,
+    shard: ServerShard,
+    row: RowBytes,
+    state_bits: int,
+    conv_bits: int,
 ) -> Iterator[LayerState]:
     """What one layer caches; an encoder's layers cache nothing."""
     if layer.kind == "encoder":
@@ -88,7 +93,7 @@ def layer_cache(
 
 
 def mixer_cache(
-    mixer: Mixer, window: int | None, shard: ServerShard, row: Row
+    mixer: Mixer, window: int | None, shard: ServerShard, row: RowBytes
 ) -> Iterator[LayerState]:
     """What one mixer caches of each token."""
     index: Indexer | None = None

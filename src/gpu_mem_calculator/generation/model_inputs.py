@@ -47,7 +47,7 @@ def plain(run: Run) -> bool:
     return type(run.new_tokens) is int and run.new_tokens == 0
 
 
-def first_beats(
+def inputs_before_layers(
     run: Run, setting: BlockSetting, kinds: tuple[LayerKind, ...], prompt: list[DecodeStep]
 ) -> list[str]:
     """What the prompt's pass makes before its layers run: MASKS, TABLES, both or none."""
@@ -55,7 +55,7 @@ def first_beats(
     return [*names, TABLES] if rotary_width(_mixers(kinds), latent=True) else names
 
 
-def made_once(
+def input_entries(
     run: Run, setting: BlockSetting, kinds: tuple[LayerKind, ...],
     passes: list[dict[str, DecodeStep]], instants: tuple[GenerationInstant, ...], mode: CacheMode,
 ) -> Iterator[Entry]:  # fmt: skip
@@ -66,10 +66,10 @@ def made_once(
         in_pass = [i for i in instants if i.step == name]
         if in_pass:
             yield from _id_entries(run, step, in_pass, mode)
-    yield from inputs(run, setting, kinds, passes, instants)
+    yield from pass_input_entries(run, setting, kinds, passes, instants)
 
 
-def inputs(
+def pass_input_entries(
     run: Run, setting: BlockSetting, kinds: tuple[LayerKind, ...],
     passes: list[dict[str, DecodeStep]], instants: tuple[GenerationInstant, ...],
 ) -> Iterator[Entry]:  # fmt: skip
@@ -184,7 +184,7 @@ def _mask_steps(
     return masks
 
 
-def reads_all(run: Run, kinds: tuple[LayerKind, ...]) -> bool:
+def reads_whole_cache(run: Run, kinds: tuple[LayerKind, ...]) -> bool:
     """Whether a prompt reads all of a static cache: eager attention does, and so do families that
     always have a mask.
     """
@@ -224,7 +224,7 @@ def _mask_entries(
     yield from _peak_entry("attention masks being made", all_events, in_pass, MASKS)
 
 
-def tables(
+def rotary_entries(
     run: Run, setting: BlockSetting, kinds: tuple[LayerKind, ...],
     passes: list[dict[str, DecodeStep]], instants: tuple[GenerationInstant, ...],
 ) -> Iterator[Entry]:  # fmt: skip

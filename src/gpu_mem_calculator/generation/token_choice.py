@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..autograd.forward import ForwardPass, passing
+from ..autograd.forward import ForwardPass, inference_pass
 from ..autograd.tape import Tape, Value
 from ..ledger.num import Num, choose, holds
 
@@ -55,7 +55,7 @@ def choose_token(choice: TokenChoice, *, first: bool) -> ForwardPass:
     old = [] if first else [tape.value(name, elements, bits, grad=False)
                             for name, elements, bits in named_tensors(last)]  # fmt: skip
     left = WAYS[choice.how](tape, choice, x, list(old))
-    return passing(tape, x, left[0], given=old, kept=left[1:])
+    return inference_pass(tape, x, left[0], given=old, kept=left[1:])
 
 
 def named_tensors(choice: TokenChoice) -> Iterator[tuple[str, Num, int]]:

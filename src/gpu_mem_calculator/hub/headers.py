@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..ledger.units import GIB, MIB
-from ..weights.ggml_types import NUMBERS, bytes_of
+from ..weights.ggml_types import TYPE_BY_NUMBER, ggml_bytes
 from .bounds import HubError
 from .reader import Read
 
@@ -152,6 +152,8 @@ def _tensor(parser: _GgufParser) -> CheckpointTensor:
     shape = tuple(parser.number("Q") for _ in range(dims))
     kind = parser.number("I")
     parser.number("Q")  # the offset of its data
-    if kind not in NUMBERS:
+    if kind not in TYPE_BY_NUMBER:
         raise HubError(f"{parser.where}: tensor {name!r} has ggml type {kind}, which is not known")
-    return CheckpointTensor(name, NUMBERS[kind], shape, bytes_of(NUMBERS[kind], prod(shape)))
+    return CheckpointTensor(
+        name, TYPE_BY_NUMBER[kind], shape, ggml_bytes(TYPE_BY_NUMBER[kind], prod(shape))
+    )

@@ -67,7 +67,7 @@ def is_address(name: str) -> bool:
     return access().addresses and name.lower().startswith(SCHEMES)
 
 
-def shown(name: str) -> str:
+def printable_name(name: str) -> str:
     """A name for messages and titles: an address is written without its secrets."""
     return printable_address(name) if name.lower().startswith(SCHEMES) else name
 

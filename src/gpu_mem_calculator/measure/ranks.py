@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.errors import InputError, tell
+from ..core.errors import InputError, print_to_stderr
 from ..jobs.job import NCCL, World
 from .card import NO_GPU
 from .cases import failed_row, out_of_memory
@@ -107,12 +107,12 @@ def end_failed_rank(
     row = failed_row(case, outcome, messages)
     if not out_of_memory(outcome):
         traceback.print_exception(error)
-    tell(f"rank {case.rank}: {row['failed']}")
+    print_to_stderr(f"rank {case.rank}: {row['failed']}")
     try:
         if append is not None:
             RunsFile(append).add(row)
     except InputError as problem:
-        tell(str(problem))
+        print_to_stderr(str(problem))
     os._exit(1)
 
 

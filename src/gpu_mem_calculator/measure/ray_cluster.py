@@ -21,7 +21,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.errors import SAYS, InputError, tell
+from ..core.errors import STDERR_PREFIX, InputError, print_to_stderr
 
 NO_RAY = ("--ray needs ray, which is not installed: pip install 'gpu-mem-calculator[ray]', or "
           "start the ranks by torchrun")  # fmt: skip
@@ -187,11 +187,11 @@ def follow(ray: Any, streams: Sequence[Any]) -> int:
             if what:
                 return int(what) if int(what) > 0 else 1
         elif kind == "lost":
-            tell(f"node {node} is lost: {what}")
+            print_to_stderr(f"node {node} is lost: {what}")
             return 1
         elif not (kind == "err" and what in sentences):
             print(what, end="", file=sys.stdout if kind == "out" else sys.stderr, flush=True)
-            sentences |= {str(what)} if str(what).startswith(SAYS) else set()
+            sentences |= {str(what)} if str(what).startswith(STDERR_PREFIX) else set()
     return 0
 
 

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import InputError, tell
+from ..core.errors import InputError, print_to_stderr
 from .card import NO_TORCH
 from .child_process import end_with_parent
 
@@ -29,7 +29,7 @@ ELASTIC = "torch.distributed.elastic.multiprocessing"
 def main(words: Sequence[str] | None = None) -> int:
     """Run the ranks of this node; returns the exit code of the one that failed first, else 0."""
     if find_spec("torch") is None:
-        tell(NO_TORCH)
+        print_to_stderr(NO_TORCH)
         return 2
     run = import_module("torch.distributed.run")
     failed = import_module(f"{ELASTIC}.errors").ChildFailedError
@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return report_failure(error.failures)
     except network as error:
         reason = str(error).splitlines()[0]
-        tell(f"the nodes did not find each other: {reason}")
+        print_to_stderr(f"the nodes did not find each other: {reason}")
         return 1
     return 0
 
@@ -61,13 +61,13 @@ def report_failure(failures: Mapping[int, Any]) -> int:
     rank, failure = ordered[0]
     problems = problems_of(failure)
     if problems:
-        tell(*problems)
+        print_to_stderr(*problems)
         return 2
     code: int = failure.exitcode
     if code < 0:
-        tell(f"rank {rank} was ended by {failure.signal_name()}")
+        print_to_stderr(f"rank {rank} was ended by {failure.signal_name()}")
         return 128 - code
-    tell(f"rank {rank} ended with exit code {code}")
+    print_to_stderr(f"rank {rank} ended with exit code {code}")
     return code
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import InputError
 from ..core.files import write_file
-from ..core.megatron_defaults import as_script
+from ..core.megatron_defaults import with_script_defaults
 from ..core.runfile import as_dict
 from ..jobs.job import FAKE, NCCL, World
 from . import environment
@@ -69,7 +69,7 @@ def finished_row(case: MeasureCase, group: str, probe: Probe, known: dict[str, A
 def row_head(case: MeasureCase, group: str) -> Row:
     """The first keys of every row of a case."""
     function = {"function": case.function, "with": dict(case.values)} if case.function else {}
-    config = as_script(as_dict(case.config))
+    config = with_script_defaults(as_dict(case.config))
     name = case.group or group
     return {"id": case.id, "group": name, "config": config, **function, "rank": case.rank}
 

@@ -33,7 +33,7 @@ def module_name(linear: Linear) -> str:
     return linear.name.rpartition(".")[2]
 
 
-def adapted(layer: Layer, targets: frozenset[str]) -> Iterator[Linear]:
+def adapted_linears(layer: Layer, targets: frozenset[str]) -> Iterator[Linear]:
     """The projections of a layer that have an adapter."""
     return (linear for linear in linears(layer) if module_name(linear) in targets)
 
@@ -42,7 +42,7 @@ def adapter_parameters(layer: Layer, rank: int, targets: frozenset[str], *, dora
     """Trainable elements in one layer: A is (r, in), B is (out, r); DoRA adds a magnitude."""
     return sum(
         rank * (linear.ins[1] + linear.outs[1]) + (linear.outs[1] if dora else 0)
-        for linear in adapted(layer, targets)
+        for linear in adapted_linears(layer, targets)
     )
 
 

@@ -283,10 +283,10 @@ class Arch(Struct, frozen=True, kw_only=True, dict=True, cache_hash=True):
         """Groups of equal layers with equal windows: (layer, window, first index, count)."""
         windows = self.windows or (None,) * len(self.layers)
         pairs = enumerate(zip(self.layers, windows, strict=True))
-        return merged((layer, window, index, 1) for index, (layer, window) in pairs)
+        return merge_groups((layer, window, index, 1) for index, (layer, window) in pairs)
 
 
-def merged(
+def merge_groups(
     runs: Iterable[tuple[Layer, int | None, int, int]],
 ) -> tuple[tuple[Layer, int | None, int, int], ...]:
     """Groups (layer, window, first index, count), with equal neighbours joined."""

@@ -9,7 +9,7 @@ from ..core.change_candidates import Candidate, savings
 from ..core.fit_verdict import FITS
 from ..core.run_changes import TrainingChange, ledger_bytes, try_change
 from .headline import card_bytes
-from .lines import Line, gib, wrapped
+from .lines import Line, gib, wrap_lines
 
 MOST = 3  # remedies shown
 
@@ -98,7 +98,7 @@ def advice_lines(estimate: Estimate, changes: list[TrainingChange]) -> Iterator[
             continue
         for number, setting in enumerate(_setting_rows(remedy.settings)):
             yield [(label if number == 0 else " " * 6, "bold"), (setting, "cyan")]
-        yield from wrapped("      ", saves)
+        yield from wrap_lines("      ", saves)
 
 
 def _setting_rows(settings: tuple[str, ...]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..backtest.phases import SERVED, WORDS, title
 from ..backtest.rows import METRICS
 from ..backtest.score import BacktestReport, summary, verdict_score
-from .lines import BAD, BOLD, DIM, WARN, Line, gib, line, wrapped
+from .lines import BAD, BOLD, DIM, WARN, Line, gib, line, wrap_lines
 
 TITLES = {
     "allocated": "allocated", "startup": "start-up", "reserved": "reserved", "needs": "needs",
@@ -43,9 +43,9 @@ def _headline(report: BacktestReport, where: str) -> Iterator[Line]:
     text = f"{count} measured run{'' if count == 1 else 's'} against {rung}"
     if report.refused:
         text += f", {len(report.refused)} refused"
-    yield from wrapped("", f"{text}: {where}", BOLD)
+    yield from wrap_lines("", f"{text}: {where}", BOLD)
     if report.rows:
-        yield from wrapped("", "Error in %: (predicted - measured) / measured. A minus says too "
+        yield from wrap_lines("", "Error in %: (predicted - measured) / measured. A minus says too "
                            "little; more than 2 % too little is dangerous.", DIM)  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def _phases(report: BacktestReport) -> Iterator[Line]:
     errors_by_title = report.phase_errors(title)
     yield line()
     if not errors_by_title:
-        yield from wrapped("", "No row has phases that this rung predicts.", DIM)
+        yield from wrap_lines("", "No row has phases that this rung predicts.", DIM)
         return
     words = [*WORDS.values(), *SERVED]
 
@@ -112,8 +112,12 @@ def _phases(report: BacktestReport) -> Iterator[Line]:
     ]
     whole = [one for errors in errors_by_title.values() for one in errors]
     yield from _table("phases", groups, whole, "n")
-    yield from wrapped("", "Peaks of phases, in the first step and in later ones, which find the "
-                       "optimizer's state there.", DIM)  # fmt: skip
+    yield from wrap_lines(
+        "",
+        "Peaks of phases, in the first step and in later ones, which find the "
+        "optimizer's state there.",
+        DIM,
+    )
 
 
 def _short_title(name: str) -> str:
@@ -156,7 +160,7 @@ def _notes(report: BacktestReport) -> Iterator[Line]:
         rung = RUNGS.get(report.rung, report.rung)
         names = ", ".join(f"{TITLES.get(m, m)} ({n})" for m, n in missing.items())
         yield line()
-        yield from wrapped("", f"Measured, but not predicted by {rung}: {names} rows.", DIM)
+        yield from wrap_lines("", f"Measured, but not predicted by {rung}: {names} rows.", DIM)
 
 
 def _refused(report: BacktestReport) -> Iterator[Line]:
@@ -168,6 +172,6 @@ def _refused(report: BacktestReport) -> Iterator[Line]:
         yield line()
         yield line("refused", BOLD)
     for why, names in sorted(reasons.items(), key=lambda one: -len(one[1])):
-        yield from wrapped(f"{len(names):>4}  ", why)
+        yield from wrap_lines(f"{len(names):>4}  ", why)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        yield from wrapped("      ", ", ".join(names[:3]) + more, DIM)
+        yield from wrap_lines("      ", ", ".join(names[:3]) + more, DIM)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..core.calculator import Estimate
 from ..core.explain import LETTERS, ExplainedEntry, Explanation
 from .headline import card_bytes, headline
-from .lines import BOLD, DIM, WARN, WIDTH, Line, line, size, wrapped
+from .lines import BOLD, DIM, WARN, WIDTH, Line, line, size, wrap_lines
 from .parts import KIND_TITLES, rest_words
 
 JOINED = "\u00a0×\u00a0"  # no line break inside a product
@@ -23,7 +23,7 @@ def explanation_lines(
     if explanation.num_stages > 1:
         yield line(f"pipeline stage {explanation.stage}, the busiest of {explanation.num_stages}")
     if explanation.letters:
-        yield from wrapped("letters: ", "; ".join(_letters(explanation)))
+        yield from wrap_lines("letters: ", "; ".join(_letters(explanation)))
     if not explanation.symbolic:
         yield line("note: this engine's formulas are shown as plain numbers", WARN)
     total = size(explanation.allocated_bytes + explanation.outside_torch_bytes)
@@ -47,7 +47,7 @@ def _rest(estimate: Estimate) -> Iterator[Line]:
     rest = card - result.allocated_bytes - result.outside_torch_bytes
     if rest > 0:
         text = f"torch's allocator needs {size(rest)} more: {rest_words(result)}"
-        yield from wrapped("", f"{text}; {size(card)} in all")
+        yield from wrap_lines("", f"{text}; {size(card)} in all")
 
 
 def _letters(explanation: Explanation) -> Iterator[str]:
@@ -66,24 +66,24 @@ def _entry(entry: ExplainedEntry, *, at_peak: bool, show_parts: bool) -> Iterato
     if len(title) + len(figure) + 2 <= WIDTH:
         yield [(title, BOLD), (figure.rjust(WIDTH - len(title)), "")]
     else:
-        yield from wrapped("", title, BOLD)
+        yield from wrap_lines("", title, BOLD)
         yield line(figure.rjust(WIDTH))
     yield from _formula("  bytes  ", entry.formula)
     if entry.numbers not in (entry.formula, f"{entry.bytes:,}"):
         yield from _formula("         ", f"= {entry.numbers}", DIM)
     if entry.formula != f"{entry.bytes:,}":
-        yield from wrapped("         ", f"= {entry.bytes:,}")
-    yield from wrapped("  alive  ", _alive(entry))
-    yield from wrapped("  source ", entry.source)
+        yield from wrap_lines("         ", f"= {entry.bytes:,}")
+    yield from wrap_lines("  alive  ", _alive(entry))
+    yield from wrap_lines("  source ", entry.source)
     if show_parts:
         for number, (name, num_bytes, formula) in enumerate(entry.parts):
             label = "  parts  " if number == 0 else "         "
-            yield from wrapped(label, f"{name}: {formula} = {num_bytes:,}")
+            yield from wrap_lines(label, f"{name}: {formula} = {num_bytes:,}")
 
 
 def _formula(label: str, text: str, style: str = "") -> Iterator[Line]:
     """A formula, with line breaks between terms but not inside a product."""
-    for row in wrapped(label, text.replace(" × ", JOINED), style):
+    for row in wrap_lines(label, text.replace(" × ", JOINED), style):
         yield [(piece.replace(JOINED, " × "), span_style) for piece, span_style in row]
 
 

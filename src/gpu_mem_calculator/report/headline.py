@@ -11,7 +11,7 @@ from ..core.fit_verdict import FITS, TIGHT, spread_bytes
 from ..core.fit_verdict import verdict as verdict_of
 from ..run.run import Run
 from .bars import gauge
-from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrapped
+from .lines import BAD, BOLD, GOOD, WARN, WIDTH, Line, count, gib, line, wrap_lines
 
 OPTIMIZER_TITLES = {
     "adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "sgd_momentum": "SGD with momentum",
@@ -24,8 +24,8 @@ AXES = (("tp", "TP"), ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("dp", "DP"))
 def headline(estimate: Estimate) -> Iterator[Line]:
     """The lines that describe the run: model, settings, engine and hardware."""
     title = estimate.resolved.model.title
-    yield from wrapped(f"{title[:40]}  ", ", ".join(_model_words(estimate)))
-    yield from wrapped("", ", ".join(setup_words(estimate)))
+    yield from wrap_lines(f"{title[:40]}  ", ", ".join(_model_words(estimate)))
+    yield from wrap_lines("", ", ".join(setup_words(estimate)))
 
 
 def _model_words(estimate: Estimate) -> Iterator[str]:
@@ -173,15 +173,15 @@ def basis(estimate: Estimate) -> Iterator[Line]:
             "The verdict counts allocated memory and what CUDA takes beside it; torch's allocator "
             "was not replayed, and takes a little more."
         )
-        yield from wrapped("", text, "dim")
+        yield from wrap_lines("", text, "dim")
         yield line()
 
 
 def remarks(estimate: Estimate) -> Iterator[Line]:
     """The lines of warnings and assumptions."""
     for warning in estimate.result.warnings:
-        yield from wrapped("note: ", warning, WARN)
+        yield from wrap_lines("note: ", warning, WARN)
     if estimate.result.assumed:
-        yield from wrapped("assumed: ", "; ".join(estimate.result.assumed))
+        yield from wrap_lines("assumed: ", "; ".join(estimate.result.assumed))
     if estimate.result.warnings or estimate.result.assumed:
         yield line()

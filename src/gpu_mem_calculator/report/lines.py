@@ -25,7 +25,7 @@ def plain(lines: Iterable[Line]) -> str:
     return "\n".join("".join(printable(text) for text, _ in spans).rstrip() for spans in lines)
 
 
-def coloured(lines: Sequence[Line]) -> str:
+def colour_text(lines: Sequence[Line]) -> str:
     """The lines with the escape codes of a colour terminal."""
     import io
 
@@ -41,7 +41,7 @@ def coloured(lines: Sequence[Line]) -> str:
     return text
 
 
-def wrapped(label: str, text: str, style: str = "", width: int = WIDTH) -> list[Line]:
+def wrap_lines(label: str, text: str, style: str = "", width: int = WIDTH) -> list[Line]:
     """The lines of a text after a label; continued lines are indented to the label's width."""
     import textwrap
 

@@ -81,7 +81,7 @@ def _longest_by_ledger(resolved: ResolvedRun, limit: int) -> int | None:
     return low * STEP or None
 
 
-def room_words(estimate: Estimate) -> str:
+def longest_sequence_words(estimate: Estimate) -> str:
     """A sentence part on how long the sequence can be; empty where it cannot be longer, or where a
     record fixes it.
     """
@@ -100,7 +100,7 @@ def room_words(estimate: Estimate) -> str:
 
 
 def length_lines(estimate: Estimate) -> Iterator[Line]:
-    """`room_words` as a line of the report."""
-    words = room_words(estimate)
+    """`longest_sequence_words` as a line of the report."""
+    words = longest_sequence_words(estimate)
     if words:
         yield line(f"room: {words}")

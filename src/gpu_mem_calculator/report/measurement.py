@@ -17,7 +17,7 @@ from .backtest import TITLES
 from .bars import bar
 from .columns import columns
 from .headline import headline
-from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrapped
+from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, gib, line, wrap_lines
 
 Row = Mapping[str, Any]
 NAME, FIGURE = 24, 9
@@ -48,7 +48,7 @@ def measurement_report(result: CaseResult, append: str | None) -> Iterator[Line]
     if row["phases"]:
         yield from _phases(row["phases"])
         yield line()
-    if "failed" not in row and (rows := list(compared(row))):
+    if "failed" not in row and (rows := list(comparisons(row))):
         yield from _comparison(rows)
         yield line()
     yield from _remarks(row, result.log)
@@ -69,7 +69,7 @@ def _function(row: Row) -> Iterator[Line]:
     arguments = ", ".join(f"{name}={value!r}" for name, value in row["with"].items())
     yield line(row["function"], BOLD)
     if arguments:
-        yield from wrapped("with ", arguments)
+        yield from wrap_lines("with ", arguments)
 
 
 def _place(row: Row) -> Iterator[Line]:
@@ -80,21 +80,21 @@ def _place(row: Row) -> Iterator[Line]:
         words.append(f"torch capped at {gib(environment['cap_bytes'], 2)} GiB")
     if "alloc_conf" in environment:
         words.append(str(environment["alloc_conf"]))
-    yield from wrapped("measured on ", ", ".join(words))
+    yield from wrap_lines("measured on ", ", ".join(words))
 
 
 def _verdict(row: Row) -> Iterator[Line]:
     """The measured figures, or the error of the run."""
     if "failed" in row:
-        yield from wrapped("failed: ", row["failed"], BAD)
+        yield from wrap_lines("failed: ", row["failed"], BAD)
         return
     measured = row["measured"]
     yield line(f"the run took {gib(measured['allocated_bytes'], 2)} GiB at its highest", GOOD)
     figures = [f"{name} {gib(measured[key], 2)}" for name, key in FIGURES if key in measured]
-    yield from wrapped("", "   ".join(figures) + " GiB")
+    yield from wrap_lines("", "   ".join(figures) + " GiB")
     if "survives_in_bytes" in measured:
         text = f"fails in {gib(measured['fails_in_bytes'], 2)} GiB, so it needs more than that"
-        yield from wrapped("", text, DIM)
+        yield from wrap_lines("", text, DIM)
     others = []
     if "host_bytes" in measured:
         others.append(f"host RAM {gib(measured['host_bytes'], 2)} GiB")
@@ -105,7 +105,7 @@ def _verdict(row: Row) -> Iterator[Line]:
     if "utilization_pct" in measured:
         others.append(f"GPU busy {measured['utilization_pct']:.0f} %")
     if others:
-        yield from wrapped("", ", ".join(others), DIM)
+        yield from wrap_lines("", ", ".join(others), DIM)
 
 
 def _phases(phases: Mapping[str, Mapping[str, int]]) -> Iterator[Line]:
@@ -139,7 +139,7 @@ def _comparison(rows: Sequence[tuple[str, int, int]]) -> Iterator[Line]:
     yield from columns(("GiB", "estimate", "measured", "error"), cells, {1, 2, 3})
 
 
-def compared(row: Row) -> Iterator[tuple[str, int, int]]:
+def comparisons(row: Row) -> Iterator[tuple[str, int, int]]:
     """(name, predicted, measured) in bytes for the measured rank: of each metric, and of each kind
     of phase after the first step. Empty where the run is not modelled.
     """
@@ -173,14 +173,18 @@ def _remarks(row: Row, log: str) -> Iterator[Line]:
     measured = row["measured"]
     context = measured.get("context_bytes", 0)
     if context > BUSY:
-        yield from wrapped("note: ", f"{gib(context, 2)} GiB of the card were in use before this "
-                           "run; nvidia-smi's figure counts them", WARN)  # fmt: skip
+        yield from wrap_lines(
+            "note: ",
+            f"{gib(context, 2)} GiB of the card were in use before this "
+            "run; nvidia-smi's figure counts them",
+            WARN,
+        )
     if "failed" not in row and "reserved_bytes" not in measured:
         text = (
             "torch freed its cache to stay within what it may take, so what it reserved says "
             "nothing about a roomy card and is left out"
         )
-        yield from wrapped("note: ", text, WARN)
+        yield from wrap_lines("note: ", text, WARN)
     if log and ("failed" not in row or not row["failed"].startswith("out of memory")):
         yield line("what it printed last:", BOLD)
         yield from (line(f"  {text}") for text in log.strip().splitlines()[-12:])
@@ -189,9 +193,9 @@ def _remarks(row: Row, log: str) -> Iterator[Line]:
 def _next(row: Row, append: str | None) -> Iterator[Line]:
     """Where the row was written, and how to score it."""
     if append is None:
-        yield from wrapped("keep: ", "add --append runs.jsonl, a file that backtest reads", DIM)
+        yield from wrap_lines("keep: ", "add --append runs.jsonl, a file that backtest reads", DIM)
         return
-    yield from wrapped("kept: ", f"{row['id']} in {append}", DIM)
+    yield from wrap_lines("kept: ", f"{row['id']} in {append}", DIM)
     if "failed" not in row:
         yield from command("score: ", ["gpu-mem-calc", "backtest", append])
 
@@ -210,7 +214,7 @@ def case_line(result: CaseResult) -> Line:
     text += " GiB allocated" if reserved is None else f" of {gib(reserved, 2):>8} GiB reserved"
     if "survives_in_bytes" in measured:
         text += f", survives in {gib(measured['survives_in_bytes'], 2)}"
-    for _, predicted, measured_bytes in compared(result.row):
+    for _, predicted, measured_bytes in comparisons(result.row):
         text += f"  est. {percent(predicted, measured_bytes)}"
         break
     return [(name, ""), (text, GOOD), (f"  {result.seconds:.0f} s", DIM)]
@@ -227,7 +231,7 @@ def ranks_report(rows: Sequence[Row], append: str | None) -> Iterator[Line]:
         measured = row["measured"]
         sizes = [gib(measured[key], 2) if key in measured else "-" for key in EACH_RANK]
         errors = [
-            percent(predicted, measured_bytes) for _, predicted, measured_bytes in compared(row)
+            percent(predicted, measured_bytes) for _, predicted, measured_bytes in comparisons(row)
         ]
         table.append([f"rank {row['rank']}", *sizes, *(errors[:1] or [""])])
     head = ("GiB", "allocated", "reserved", "nvidia-smi", "host RAM", "estimate")

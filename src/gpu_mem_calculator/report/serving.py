@@ -14,7 +14,21 @@ from ..ledger.ledger import CPU
 from ..run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem, ServerMemory
 from .bars import bar, stack_widths
 from .headline import remarks, server_words, setup_words
-from .lines import BAD, BOLD, DIM, GOOD, WARN, WIDTH, Line, command, count, gib, line, size, wrapped
+from .lines import (
+    BAD,
+    BOLD,
+    DIM,
+    GOOD,
+    WARN,
+    WIDTH,
+    Line,
+    command,
+    count,
+    gib,
+    line,
+    size,
+    wrap_lines,
+)
 from .shortfall import shortfall
 
 # The parts of a card's memory in the order they are drawn: figure, shade, title, colour.
@@ -62,14 +76,14 @@ def serving_report(estimate: Estimate, answers: Answers, words: Sequence[str]) -
 
 def _headline(estimate: Estimate) -> Iterator[Line]:
     words = [f"{count(estimate.result.num_parameters)} parameters", *server_words(estimate)]
-    yield from wrapped(f"{estimate.resolved.model.title[:40]}  ", ", ".join(words))
-    yield from wrapped("", ", ".join(setup_words(estimate)))
+    yield from wrap_lines(f"{estimate.resolved.model.title[:40]}  ", ", ".join(words))
+    yield from wrap_lines("", ", ".join(setup_words(estimate)))
 
 
 def _verdict(estimate: Estimate, serving: ServingResult) -> Iterator[Line]:
     if serving.problem:
         yield line("does not start", BAD)
-        yield from wrapped("", serving.problem)
+        yield from wrap_lines("", serving.problem)
         return
     left = f"{serving.kv_tokens:,} tokens in {gib(serving.kv_pool_bytes)} GiB of cache"
     if not serving.kv_pool_bytes:
@@ -200,7 +214,7 @@ def _cell(share: float | None, width: int) -> tuple[str, str]:
 def _speed(answers: Answers) -> Iterator[Line]:
     speed = answers.speed
     if speed is None:
-        yield from wrapped("", answers.no_speed, DIM)
+        yield from wrap_lines("", answers.no_speed, DIM)
         yield line()
         return
     yield line("speed at best, by what the card computes, reads and sends", BOLD)
@@ -215,8 +229,8 @@ def _speed(answers: Answers) -> Iterator[Line]:
         yield line(f"  {who:<13} {row.tokens_per_second:,.0f} tokens/s{each}, "
                    f"at {speed.context:,} tokens ({row.bound})")  # fmt: skip
     for note in speed.notes:
-        yield from wrapped("  ", f"These are {note}.", DIM)
-    yield from wrapped("  ", shortfall(speed.engine), DIM)
+        yield from wrap_lines("  ", f"These are {note}.", DIM)
+    yield from wrap_lines("  ", shortfall(speed.engine), DIM)
     yield line()
 
 

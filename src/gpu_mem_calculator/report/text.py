@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ..core.calculator import Estimate
 from .advice import advice_lines, remedies
 from .headline import basis, headline, remarks, verdict
-from .lines import Line, command, gib, line, wrapped
+from .lines import Line, command, gib, line, wrap_lines
 from .longest_sequence import length_lines
 from .numbers import four_numbers, numbers_table
 from .parts import parts_table
@@ -23,7 +23,7 @@ def text_report(
     """
     yield from headline(estimate)
     for note in notes:
-        yield from wrapped("", note, "dim")
+        yield from wrap_lines("", note, "dim")
     yield line()
     yield from verdict(estimate)
     yield line()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ..ledger.units import MIB
 from ..trace.diff import DiffRow, DiffSide, KindDiff, LedgerDiff
 from .columns import columns
-from .lines import BOLD, DIM, WIDTH, Line, line, wrapped
+from .lines import BOLD, DIM, WIDTH, Line, line, wrap_lines
 from .parts import KIND_TITLES
 
 SAME = MIB // 100  # less than this shows as 0.00
@@ -26,7 +26,7 @@ def difference_lines(diff: LedgerDiff, titles: Mapping[str, str]) -> Iterator[Li
     yield from _table("peak of each phase", rows)
     yield line()
     text = f"trace: {diff.trace_instant}; estimate: {diff.estimate_instant}"
-    yield from wrapped("at the peak  ", text)
+    yield from wrap_lines("at the peak  ", text)
     yield from _table("by kind", [_titled_row(kind) for kind in diff.kinds])
     if diff.places:
         yield line()
@@ -71,7 +71,7 @@ def _table(title: str, rows: Sequence[DiffRow]) -> Iterator[Line]:
         yield from columns((title, *FIGURES), cells, {1, 2, 3})
     if same:
         label = "no difference: " if differ else f"{title}, no difference: "
-        yield from wrapped("", label + ", ".join(same), DIM)
+        yield from wrap_lines("", label + ", ".join(same), DIM)
 
 
 def _entries(kind: KindDiff) -> Iterator[Line]:

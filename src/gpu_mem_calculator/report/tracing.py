@@ -14,7 +14,7 @@ from ..ledger.ledger import RUNTIME, Entry, Instant, Ledger
 from ..run.phases import STARTUP
 from ..trace.diff import LedgerDiff
 from .headline import OPTIMIZER_TITLES, headline, setup_words, verdict_lines
-from .lines import BOLD, DIM, WARN, WIDTH, Line, count, line, size, wrapped
+from .lines import BOLD, DIM, WARN, WIDTH, Line, count, line, size, wrap_lines
 from .numbers import four_numbers, numbers_table
 from .parts import KIND_TITLES
 from .steps import picture
@@ -46,7 +46,7 @@ class TraceReport(Struct, frozen=True, kw_only=True):
     @property
     def peak(self) -> Instant:
         """The instant of the highest phase."""
-        return peak_of(self.trace)
+        return peak_phase_instant(self.trace)
 
     @property
     def outside_torch_bytes(self) -> int:
@@ -59,7 +59,7 @@ class TraceReport(Struct, frozen=True, kw_only=True):
         return self.trace.needs_bytes + self.outside_torch_bytes
 
 
-def peak_of(trace: RunTrace) -> Instant:
+def peak_phase_instant(trace: RunTrace) -> Instant:
     """The instant of the highest phase; of several equal ones, the last."""
     instants, heights = trace.ledger.instants, trace.ledger.heights()
     top = int(heights[trace.peak_phase])
@@ -70,7 +70,7 @@ def tracing_report(traced: TraceReport) -> Iterator[Line]:
     """The lines of the report."""
     yield from _headline(traced)
     for note in traced.notes:
-        yield from wrapped("", note, DIM)
+        yield from wrap_lines("", note, DIM)
     yield line()
     yield from verdict_lines(traced.card_bytes, traced.trace.resolved.hardware.memory_bytes)
     yield line()
@@ -85,11 +85,13 @@ def tracing_report(traced: TraceReport) -> Iterator[Line]:
         yield from difference_lines(traced.difference, titles)
     for note in traced.trace.notes:
         yield line()
-        yield from wrapped("note: ", note, WARN)
+        yield from wrap_lines("note: ", note, WARN)
     if traced.advice:
         yield line()
-        yield from wrapped("advice: ", traced.advice)
-        yield from wrapped(" " * 8, "set it in PYTORCH_ALLOC_CONF; --alloc-conf shows it here", DIM)
+        yield from wrap_lines("advice: ", traced.advice)
+        yield from wrap_lines(
+            " " * 8, "set it in PYTORCH_ALLOC_CONF; --alloc-conf shows it here", DIM
+        )
 
 
 def _headline(traced: TraceReport) -> Iterator[Line]:
@@ -105,8 +107,8 @@ def _headline(traced: TraceReport) -> Iterator[Line]:
         words.append(traced.batch)
     if run.micro_batches > 1:
         words.append(f"{run.micro_batches} micro-batches a step")
-    yield from wrapped(f"{traced.title[:40]}  ", ", ".join(words))
-    yield from wrapped("", ", ".join(setup_words(traced.estimate)))
+    yield from wrap_lines(f"{traced.title[:40]}  ", ", ".join(words))
+    yield from wrap_lines("", ", ".join(setup_words(traced.estimate)))
 
 
 def _timeline(traced: TraceReport) -> Iterator[Line]:

@@ -17,8 +17,8 @@ from ..model.arch import Arch, Buffer, Layer
 from ..model.blocks import Weight
 
 Shape = tuple[int, ...]
-Groups = tuple[tuple[tuple[int, ...], ...], ...]
-WORDS = {
+ModuleGroups = tuple[tuple[tuple[int, ...], ...], ...]
+ARITHMETICS = {
     "fp32": "fp32", "bf16": "bf16", "fp16": "fp16",
     "bf16_autocast": "bf16 under autocast", "fp16_autocast": "fp16 under autocast",
     "bf16_weights": "bf16, buffers as they are", "fp16_weights": "fp16, buffers as they are",
@@ -38,7 +38,7 @@ class RecordedPart(Struct, frozen=True, kw_only=True):
 
     kind: str
     weights: tuple[tuple[str, Shape], ...]
-    modules: Groups
+    modules: ModuleGroups
     script: BlockEvents
     once: BlockEvents
     kept: tuple[tuple[str, int], ...] = ()
@@ -87,7 +87,7 @@ class ModuleRecord(Struct, frozen=True, kw_only=True):
 
 
 def arithmetic(engine: str, precision: str, options: Mapping[str, Any], autocast: bool) -> str:
-    """The arithmetic of a run's layers, a key of `WORDS`: 16-bit weights, or fp32 under autocast.
+    """A run's arithmetic, a key of `ARITHMETICS`: 16-bit weights, or fp32 under autocast.
 
     FSDP2 and DeepSpeed do not cast buffers (deepspeed 0.19.8 runtime/engine.py:2084), but a model
     created under zero.Init has 16-bit ones (zero/partition_parameters.py:253).
@@ -111,17 +111,21 @@ def read_record(data: Mapping[str, Any]) -> ModuleRecord:
         record = convert(data, ModuleRecord)
     except ValidationError as error:
         raise RecordError(f"model.recorded is not a module's record, {error}") from None
-    if record.arithmetic not in WORDS or not record.order or not record.layers:
-        raise RecordError("model.recorded is not a module's record: it has no layers, or an "
-                          "arithmetic that is not known; record it again")  # fmt: skip
+    if record.arithmetic not in ARITHMETICS or not record.order or not record.layers:
+        raise RecordError(
+            "model.recorded is not a module's record: it has no layers, or an "
+            "arithmetic that is not known; record it again"
+        )
     parts = (record.before, *record.layers, record.after)
     if not all(0 <= n < len(record.layers) for n in record.order) or not all(
         _is_valid(events, has_ends=part is not record.before)
         for part in parts
         for events in (part.script, part.once)
     ):
-        raise RecordError("model.recorded is not a module's record: it frees what it has not made; "
-                          "record it again")  # fmt: skip
+        raise RecordError(
+            "model.recorded is not a module's record: it frees what it has not made; "
+            "record it again"
+        )
     return record
 
 
@@ -149,7 +153,7 @@ def _is_valid(block: BlockEvents, *, has_ends: bool) -> bool:
     return True
 
 
-def arch_of(record: ModuleRecord) -> Arch:
+def record_arch(record: ModuleRecord) -> Arch:
     """The architecture of a recorded module as engines need it: weights, modules, buffers."""
     layers = tuple(
         Layer(kind=part.kind, extra=part.named(), part=number, modules=part.modules)
@@ -166,5 +170,5 @@ def arch_of(record: ModuleRecord) -> Arch:
     )  # fmt: skip
 
 
-def _flat(groups: Groups) -> tuple[tuple[int, ...], ...]:
+def _flat(groups: ModuleGroups) -> tuple[tuple[int, ...], ...]:
     return tuple(module for group in groups for module in group)

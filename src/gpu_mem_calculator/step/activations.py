@@ -28,14 +28,20 @@ from ..run.run import Precision, Run
 from .instants import StepInstant
 from .layer_groups import LayerGroup
 from .layer_sources import LayerSources
-from .model_inputs import embedding_entries, embedding_script, input_entries
+from .model_inputs import embedding_entries, embedding_events, input_entries
 from .pipeline import waiting_entries
-from .recorded import RECORDED, bias_entries, part_walk, record_entries, table_entries, table_script
+from .recorded import (
+    RECORDED,
+    before_events,
+    bias_entries,
+    part_walk,
+    record_entries,
+    table_entries,
+)
 
-# What happens to a weight's gradient that backward has made:
-# STAY: it is alive until the step, and later micro-batches add theirs to it;
-# GO: it is added to a buffer and freed at once; UNIT: all of a block's are freed together.
-STAY, GO, UNIT = "stay", "go", "unit"
+# A weight's gradient that backward has made is alive until the step (later micro-batches add theirs
+# to it), is added to a buffer and freed at once, or is freed together with the block's others.
+KEEP_FOR_STEP, FREE_AT_ONCE, FREE_TOGETHER = "stay", "go", "unit"
 
 
 class StageWalks(Struct, frozen=True):
@@ -43,33 +49,30 @@ class StageWalks(Struct, frozen=True):
 
     - `layers`: one for each layer group; `head`: the head's.
     - `first`: the model's first layer where its input takes no gradient (a frozen embedding).
-    - `gradients`: what happens to the weights' gradients: STAY, GO or UNIT.
+    - `gradients`: when the weights' gradients are freed.
     - `embedding`: the events of its backward in an unrolled run.
     """
 
     layers: tuple[BlockWalk, ...]
     head: BlockWalk
     first: BlockWalk | None = None
-    gradients: str = STAY
+    gradients: str = KEEP_FOR_STEP
     embedding: BlockEvents | None = None
     sources: LayerSources = LayerSources()
 
     def at(self, index: int, block: LayerGroup, beat: StepInstant) -> BlockWalk:
-        """The walk of the layer that runs at an instant; the model's first layer may have its own.
-
-        `index` is that of the layer group `block`.
-        """
+        """The walk of the layer of group `index` that runs at an instant."""
         alone = type(block.count) is int and block.count == 1
         ends = beat.instant.layer == FIRST or alone
         return self.first if index == 0 and ends and self.first else self.layers[index]
 
     def goes(self, beat: StepInstant) -> bool:
         """Whether a gradient made at this instant is freed as soon as it is added to another."""
-        return self.gradients == GO or (self.gradients == STAY and beat.later)
+        return self.gradients == FREE_AT_ONCE or (self.gradients == KEEP_FOR_STEP and beat.later)
 
     def plays_embedding(self, beat: StepInstant) -> bool:
         """Whether the embedding runs backward at this instant, and has events for it."""
-        has_events = self.gradients != GO and self.embedding is not None
+        has_events = self.gradients != FREE_AT_ONCE and self.embedding is not None
         return has_events and beat.work == "embedding"
 
 
@@ -109,7 +112,7 @@ def walks(run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...]) -> St
     if run.record is not None:
         record = run.record
         parts = (part_walk(record.layers[g.layer.part], g.recompute == "full") for g in groups)
-        embedding = table_script(record) if run.unrolled else None
+        embedding = before_events(record) if run.unrolled else None
         return StageWalks(
             tuple(parts),
             part_walk(record.after, False),
@@ -123,7 +126,7 @@ def walks(run: Run, setting: BlockSetting, groups: tuple[LayerGroup, ...]) -> St
     if run.frozen and groups[0].recompute != "full":
         group = groups[0]
         first = _layer_walk(setting, group.layer, group.window is not None, _policy(group), False)
-    embedding = embedding_script(run, setting) if run.unrolled and not run.frozen else None
+    embedding = embedding_events(run, setting) if run.unrolled and not run.frozen else None
     return StageWalks(layers, head_walk(setting, run.arch), first, embedding=embedding)
 
 
@@ -161,12 +164,12 @@ def activation_entries(
         if not under_init(run.options):
             yield from bias_entries(run.record, instants, recomputes=recomputes)
         yield from record_entries(run.record, instants)
-        if walks.embedding is None or walks.gradients == GO:
+        if walks.embedding is None or walks.gradients == FREE_AT_ONCE:
             yield from table_entries(run.record, instants)
         return
     yield from input_entries(run, setting, groups, instants)
-    if walks.embedding is None or walks.gradients == GO:
-        yield from embedding_entries(run, setting, instants, fresh=walks.gradients == UNIT)
+    if walks.embedding is None or walks.gradients == FREE_AT_ONCE:
+        yield from embedding_entries(run, setting, instants, fresh=walks.gradients == FREE_TOGETHER)
 
 
 def block_entries(

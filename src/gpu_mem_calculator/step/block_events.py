@@ -7,7 +7,7 @@ from msgspec import Struct
 from ..autograd.events import BlockEvents
 from ..autograd.walk import BlockWalk
 from ..run.phases import FORWARD
-from .activations import GO, StageWalks
+from .activations import FREE_AT_ONCE, StageWalks
 from .instants import StepInstant
 from .layer_groups import LayerGroup
 
@@ -36,7 +36,7 @@ class BlockRun(Struct, frozen=True, kw_only=True):
     until: str = ""
 
 
-def plays(
+def block_runs(
     groups: tuple[LayerGroup, ...], instants: tuple[StepInstant, ...], walks: StageWalks
 ) -> dict[str, BlockRun]:
     """The block that runs at each instant: a layer, the head or the embedding, by instant name."""
@@ -70,5 +70,5 @@ def _block_run(
         forward=instant.instant.phase == FORWARD,
         reentrant=group is not None and group.reentrant,
         goes=walks.goes(instant),
-        waits=walks.embedding is not None and walks.gradients != GO,
+        waits=walks.embedding is not None and walks.gradients != FREE_AT_ONCE,
     )

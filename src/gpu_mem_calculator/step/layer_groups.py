@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..ledger.num import Num, larger, smaller
-from ..model.arch import Arch, Layer, merged
+from ..model.arch import Arch, Layer, merge_groups
 from ..run.run import Run
 from .instants import LayerRange
 
@@ -36,7 +36,7 @@ def overlap(first: Num, count: Num, low: Num, high: Num) -> Num:
     return larger(smaller(first + count, high) - larger(first, low), 0)
 
 
-def blocks(run: Run, low: Num, high: Num) -> tuple[LayerGroup, ...]:
+def layer_groups(run: Run, low: Num, high: Num) -> tuple[LayerGroup, ...]:
     """The layers [low, high) of a model, in groups.
 
     A group ends where the layer's shape, its attention window or its recompute changes; in an
@@ -77,7 +77,7 @@ def _runs(arch: Arch, seq: Num) -> tuple[tuple[Layer, int | None, int, int], ...
     """
     if not arch.windows:
         return arch.window_runs
-    return merged(
+    return merge_groups(
         (layer, window if window is not None and slides(seq, window) else None, first, count)
         for layer, window, first, count in arch.window_runs
     )

@@ -144,7 +144,7 @@ def _embedding_output(
     )  # fmt: skip
 
 
-def embedding_script(run: Run, setting: BlockSetting) -> BlockEvents:
+def embedding_events(run: Run, setting: BlockSetting) -> BlockEvents:
     """Events of the embedding's backward, the tensors that `embedding_entries` counts."""
     recorder = EventRecorder()
     exit_grad = recorder.number(run.batch * run.seq * setting.hidden * setting.bits // 8)

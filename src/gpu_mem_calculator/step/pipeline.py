@@ -20,7 +20,7 @@ from ..run.phases import OPTIMIZER, STARTUP
 from ..run.run import Run
 from .instants import StepInstant, in_flight, step
 from .layer_groups import LayerGroup, overlap
-from .layer_groups import blocks as stack_groups
+from .layer_groups import layer_groups as stack_groups
 
 
 class PipelineStage(Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ def chunk_flight(flight: Num, pp: Num, chunks: Num, chunk: int) -> Num:
     return flight // cycle * pp + smaller(rest, pp)
 
 
-def stage_of(run: Run) -> PipelineStage:
+def pipeline_stage(run: Run) -> PipelineStage:
     """The layers of the run's stage, and its micro-batches in flight."""
     pp, stage, chunks = run.mesh.pp, run.stage, run.virtual_stages
     size = len(run.arch.layers) // (pp * chunks)
@@ -142,7 +142,7 @@ def _with_waiting(instant: StepInstant, stage: PipelineStage) -> StepInstant:
     return replace(instant, saved=saved, instant=replace(instant.instant, present=present))
 
 
-def stretch_ends(
+def group_ends(
     stage: PipelineStage, instants: tuple[StepInstant, ...], *, every: bool
 ) -> frozenset[str]:
     """Names of the instants at which the lowest layer of a group of equal ones runs backward."""

@@ -10,7 +10,7 @@ from ..run.run import Precision, Run
 from .weights import quantized_bytes
 
 
-def loading_script(run: Run, precision: Precision) -> BlockEvents:
+def loading_events(run: Run, precision: Precision) -> BlockEvents:
     """Events of loading: projections are packed one by one, then the other weights are allocated.
 
     bitsandbytes 0.50.2: quantize_4bit (functional.py) has the packed weight and fp32 scales until

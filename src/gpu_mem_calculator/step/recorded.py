@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from msgspec.structs import replace
+
 from ..autograd.events import BlockEvents
 from ..autograd.peak import PeakParts, PeakTracker
 from ..autograd.walk import BlockWalk
@@ -20,7 +22,7 @@ RECORDED = code("the module's own code, run once on fake tensors")
 
 def part_walk(part: RecordedPart, checkpoint: bool) -> BlockWalk:
     """The walk of a part. `checkpoint`: a checkpoint holds its input until its backward ends."""
-    events = _without_entry_free(part.script) if checkpoint else part.script
+    events = _without_entry_free(part.script) if checkpoint else _with_entry_owner(part.script)
     once = _without_entry_free(part.once) if checkpoint else part.once
     entry = events.sizes[events.entry]
     saved = tuple(part.kept)
@@ -44,6 +46,12 @@ def part_walk(part: RecordedPart, checkpoint: bool) -> BlockWalk:
 
 def _keeps_entry(events: BlockEvents) -> bool:
     return ~events.entry in events.backward
+
+
+def _with_entry_owner(block: BlockEvents) -> BlockEvents:
+    """The same events; the part before saves the input where this one never frees it."""
+    freed = ~block.entry in (*block.forward, *block.backward)
+    return replace(block, entry_saved_before=not freed)
 
 
 def _without_entry_free(block: BlockEvents) -> BlockEvents:
@@ -72,7 +80,7 @@ def _moved_call(call: tuple[int, int, Num], at: int) -> tuple[int, int, Num]:
 
 def _forward_peak(block: BlockEvents) -> PeakParts:
     work = frozenset(block.work)
-    act, temp = block.sizes[block.entry], 0
+    act, temp = block.entry_bytes, 0
     peak = PeakTracker(act)
     for event in block.forward:
         tensor = event if event >= 0 else ~event
@@ -156,7 +164,7 @@ def _bytes(parts: tuple[tuple[str, int], ...]) -> list[int]:
     return [size for _, size in parts]
 
 
-def table_script(record: ModuleRecord) -> BlockEvents | None:
+def before_events(record: ModuleRecord) -> BlockEvents | None:
     """Backward events of what is before the stack; None where nothing there takes a gradient."""
     return record.before.script if record.before.script.exit_grad >= 0 else None
 

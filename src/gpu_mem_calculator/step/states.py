@@ -35,12 +35,12 @@ STARTUPS = ("startup", "startup.adapted", "startup.sent", "startup.wrapped")
 OPTIMIZER_CODE = code("torch 2.11 torch/optim, bitsandbytes 0.50.2 optim")
 
 
-def always(instants: tuple[StepInstant, ...]) -> dict[str, Num]:
+def at_every_instant(instants: tuple[StepInstant, ...]) -> dict[str, Num]:
     """One copy at every instant, by the instant's name."""
     return {i.name: 1 for i in instants}
 
 
-def from_start(entry: Entry) -> Entry:
+def with_startup(entry: Entry) -> Entry:
     """The same entry, alive from start-up on."""
     return replace(entry, live={**dict.fromkeys(STARTUPS, 1), **entry.live})
 
@@ -51,9 +51,14 @@ def parameter_entry(
 ) -> Entry:  # fmt: skip
     """Weights of `size` bytes that are alive at every instant."""
     return Entry(
-        name=name, kind=PARAM, bytes=size, live=always(instants), source=ARITHMETIC, place=place,
+        name=name,
+        kind=PARAM,
+        bytes=size,
+        live=at_every_instant(instants),
+        source=ARITHMETIC,
+        place=place,
         tensors=tensors,
-    )  # fmt: skip
+    )
 
 
 def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num = None) -> Entry:
@@ -70,7 +75,7 @@ def buffer_entry(run: Run, instants: tuple[StepInstant, ...], layers: Num = None
         name="buffers",
         kind=PARAM,
         bytes=sum(others) + sum(each) * count,
-        live=always(instants),
+        live=at_every_instant(instants),
         source=ARITHMETIC,
         tensors=lambda: [*others, *each * int(count)],
     )
@@ -128,15 +133,21 @@ def _state_entries(
         size = state_bytes(row, elements, bits)
     paged = sum(n * paged_bytes(row, one, bits) for one, n in sizes)
     yield Entry(
-        name=f"{run.optimizer} states", kind=OPTIM, bytes=size - paged, live=always(instants),
+        name=f"{run.optimizer} states",
+        kind=OPTIM,
+        bytes=size - paged,
+        live=at_every_instant(instants),
         source=OPTIMIZER_CODE,
-        tensors=lambda: [n * bits // 8 for n in factored_states(run)] if row.factored
-        else _for_each(sizes, lambda n: tensor_states(row, n, bits)),
-    )  # fmt: skip
+        tensors=lambda: (
+            [n * bits // 8 for n in factored_states(run)]
+            if row.factored
+            else _for_each(sizes, lambda n: tensor_states(row, n, bits))
+        ),
+    )
     if row.paged and sizes:
         yield Entry(
             name=f"{run.optimizer} states in unified memory", kind=OPTIM, bytes=paged,
-            live=always(instants), place=UNIFIED,
+            live=at_every_instant(instants), place=UNIFIED,
             source=code("bitsandbytes 0.50.2 optim/optimizer.py:383 and functional.py get_paged"),
         )  # fmt: skip
 

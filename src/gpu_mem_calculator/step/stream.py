@@ -17,7 +17,7 @@ STEPS = 3  # from the second on optimizer states exist; the third reuses the sec
 STARTUP_MARK = "startup"
 
 
-def stream(
+def allocation_stream(
     ledger: Ledger, micro_batches: int, steps: int = STEPS, *, tight: bool = False
 ) -> AllocationStream:
     """The allocations and frees of an unrolled ledger's rank, with a mark after every phase.

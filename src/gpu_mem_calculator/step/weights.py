@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from ..ledger.num import Num
-from ..model.adapters import adapted, adapter_parameters, linears
+from ..model.adapters import adapted_linears, adapter_parameters, linears
 from ..model.arch import Layer
 from ..model.blocks import Linear
 from ..run.run import Precision, Run
@@ -68,7 +68,8 @@ def trained_tensors(run: Run) -> int:
         return run.arch.num_weights
     targets, each = run.adapter.targets, 3 if run.adapter.dora else 2
     return sum(
-        each * count * sum(1 for _ in adapted(layer, targets)) for layer, _, count in run.arch.runs
+        each * count * sum(1 for _ in adapted_linears(layer, targets))
+        for layer, _, count in run.arch.runs
     )
 
 
@@ -86,7 +87,7 @@ def trained_sizes(run: Run) -> tuple[tuple[int, int], ...]:
         return (*stack, *((w.numel, 1) for w in around))
     sizes: list[tuple[int, int]] = []
     for layer, _, n in arch.runs:
-        for linear in adapted(layer, adapter.targets):
+        for linear in adapted_linears(layer, adapter.targets):
             sizes += [(adapter.rank * linear.ins[1], n), (adapter.rank * linear.outs[1], n)]
             sizes += [(linear.outs[1], n)] if adapter.dora else []
     return tuple(sizes)
@@ -109,7 +110,7 @@ def trained_shapes(run: Run) -> Iterator[tuple[Num, ...]]:
 def adapter_shapes(run: Run, layer: Layer) -> Iterator[tuple[Num, ...]]:
     """The shapes of one layer's adapters: A, B, DoRA's magnitude (PEFT 0.21.2 lora/layer.py)."""
     assert run.adapter is not None
-    for linear in adapted(layer, run.adapter.targets):
+    for linear in adapted_linears(layer, run.adapter.targets):
         yield (run.adapter.rank, linear.ins[1])
         yield (linear.outs[1], run.adapter.rank)
         if run.adapter.dora:

@@ -27,7 +27,7 @@ from ..weights.shards import (
 # When weights are used: for every token, for a sequence's last one, or for a prompt's only.
 ALWAYS, LAST, ENCODING = "always", "last", "encoding"
 # The bytes of a parameter, and the unit of the card that multiplies by it.
-Sized = Callable[[ShardedParameter], tuple[float, str]]
+WeightSizer = Callable[[ShardedParameter], tuple[float, str]]
 
 
 class WeightUse(Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class WeightUse(Struct, frozen=True, kw_only=True):
 
 
 def parts(
-    arch: Arch, shard: ServerShard, sized: Sized, gathered: int = 1, sharing: int = 1
+    arch: Arch, shard: ServerShard, sized: WeightSizer, gathered: int = 1, sharing: int = 1
 ) -> tuple[WeightUse, ...]:
     """A rank's weights, grouped by their use.
 

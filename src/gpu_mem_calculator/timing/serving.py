@@ -63,7 +63,7 @@ def step_works(serving: ServingReplica, context: int, sequences: float) -> list[
     return [step_work(stage, context, sequences, adds_up=card.adds_up) for stage in serving.stages]
 
 
-def first_token(serving: ServingReplica, prompt: int, chunk: int) -> PassTime:
+def first_token_time(serving: ServingReplica, prompt: int, chunk: int) -> PassTime:
     """The time of one prompt: the sum over the stages; chunks of `chunk` tokens are pipelined."""
     passes = [pass_time(work, serving.card) for work in prompt_works(serving, prompt)]
     slowest = max(passes, key=lambda one: one.seconds)

@@ -23,7 +23,7 @@ def as_if_real() -> Iterator[None]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def without_warnings() -> Iterator[None]:
     """Without transformers' warnings, and without fake tensors' log of errors."""
     from transformers.utils.logging import get_verbosity, set_verbosity, set_verbosity_error
 
@@ -39,7 +39,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def generating() -> Iterator[None]:
+def simulated_generate() -> Iterator[None]:
     """`generate` runs as on a GPU, to its last token.
 
     Inference mode is off, because its tensors are dispatched elsewhere. Experts run as batched

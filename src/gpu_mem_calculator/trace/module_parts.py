@@ -8,7 +8,7 @@ from math import prod
 from msgspec import Struct
 
 from ..autograd.events import BlockEvents, Call
-from ..run.record import Groups, RecordedPart, Shape
+from ..run.record import ModuleGroups, RecordedPart, Shape
 from .recorded_run import (
     BACK,
     ONCE,
@@ -262,7 +262,7 @@ def _called_modules(items: Items) -> Iterator[str]:
     yield from dict.fromkeys(i.name for i in items if isinstance(i, TraceMark) and i.word == "in")
 
 
-def _groups(run: RecordedRun, items: Items, prefix: str) -> Groups:
+def _groups(run: RecordedRun, items: Items, prefix: str) -> ModuleGroups:
     """Elements of the weights of each called module, in groups; a child of the layer begins one."""
     groups: list[list[tuple[int, ...]]] = []
     for name in (i.name for i in items if isinstance(i, TraceMark) and i.word == "in"):

@@ -10,7 +10,7 @@ import torch
 
 
 @contextmanager
-def convertible() -> Iterator[None]:
+def convertible_modules() -> Iterator[None]:
     """`module.to(dtype)` works on parameters that something else refers to weakly.
 
     torch swaps a fake parameter with its converted copy, and refuses where there is a weak

@@ -28,10 +28,10 @@ from ..step.workspaces import cublas_bytes
 from .attention import AttentionKernels
 from .coverage import check_covered
 from .cuda import as_on_cuda
-from .huggingface import as_if_real, generating, quiet
+from .huggingface import as_if_real, simulated_generate, without_warnings
 from .ledger import ledger_of
 from .memory_kinds import KindWatcher, block_kinds
-from .modules import convertible
+from .modules import convertible_modules
 from .recorder import Recorder, StorageMaker
 
 STARTS = ("model", "init", "load")  # the phases of start-up
@@ -121,11 +121,14 @@ def simulated_gpu(resolved: ResolvedRun, kernels: AttentionKernels) -> Iterator[
     """Make torch on a CPU behave as on the run's GPU; every change is undone at the end."""
     with ExitStack() as stack:
         for context in (
-            quiet(), FakeTensorMode(allow_non_fake_inputs=True), as_if_real(), convertible(),
-            *([] if resolved.run.new_tokens is None else [generating()]),
+            without_warnings(),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            as_if_real(),
+            convertible_modules(),
+            *([] if resolved.run.new_tokens is None else [simulated_generate()]),
             as_on_cuda(resolved.run.compute_capability, kernels),
             torch.autograd.set_multithreading_enabled(False),
-        ):  # fmt: skip
+        ):
             stack.enter_context(context)
         try:
             yield

@@ -18,7 +18,7 @@ from ..core.explain import ExplainedEntry, explain
 from ..core.models import MemoryResult, RunFile, TrainingConfig
 from ..core.resolve import resolve
 from ..core.resolved_run import ResolvedRun
-from ..core.runfile import as_dict, hints, parts, read
+from ..core.runfile import as_dict, key_types, parts, read
 from ..engines import engines as every_engine
 from ..formats import deepspeed
 from ..ledger.dtypes import BITS
@@ -81,7 +81,7 @@ def optimizers() -> dict[str, str]:
 
 def dtypes() -> dict[str, str]:
     """Titles of the number formats of training; int8 and int4 belong to training.quantization."""
-    kinds = parts(hints(TrainingConfig)["precision"])
+    kinds = parts(key_types(TrainingConfig)["precision"])
     names = dict.fromkeys(
         word.partition("_")[0] for kind in kinds for word in typing.get_args(kind)
     )

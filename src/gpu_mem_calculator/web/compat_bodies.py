@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.models import EngineConfig
-from ..core.runfile import hints
+from ..core.runfile import key_types
 from ..engines import engine, spellings
 
 Section = dict[str, Any]
@@ -55,7 +55,7 @@ def _model(section: Section, _body: Mapping[str, Any]) -> Section:
 
 def _engine(section: Section, body: Mapping[str, Any]) -> Section:
     name = spellings().get(str(section.get("type") or "pytorch_ddp").lower())
-    options = engine(name).options if name else hints(EngineConfig)
+    options = engine(name).options if name else key_types(EngineConfig)
     whole = section.keys() >= FORM
     engine_section = {}
     for key, value in section.items():

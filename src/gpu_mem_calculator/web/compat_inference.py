@@ -21,7 +21,7 @@ from ..core.model_source import find_model
 from ..core.models import GPUConfig, RunFile
 from ..core.runfile import read
 from ..core.serving_capacity import matrix
-from ..core.serving_speed import find_card, no_speed, serving_of
+from ..core.serving_speed import find_card_rates, no_speed, serving_replica
 from ..ledger.ledger import ACT, CACHE, PARAM
 from ..ledger.units import GIB
 from ..serving import server, spellings
@@ -289,8 +289,8 @@ def _rate(estimate: Estimate, context: int, most: int) -> tuple[float | None, st
     copies = int(resolved.run.mesh.dp)
     count = min(-(-(resolved.run.options.get("batch_size") or 1) // copies), most)
     hardware = GPUConfig(**estimate.result.run.get("hardware", {}))
-    card = find_card(hardware, int(resolved.run.mesh.tp), resolved.hardware.gpus_per_node)
+    card = find_card_rates(hardware, int(resolved.run.mesh.tp), resolved.hardware.gpus_per_node)
     if why or card is None or not count:
         return None, why or "no speed: not one sequence fits"
-    together, _, _ = step_rates(serving_of(resolved, card), context, count)
+    together, _, _ = step_rates(serving_replica(resolved, card), context, count)
     return copies * together, ""

@@ -21,7 +21,7 @@ from ..core.serving_answers import Answers, answers
 from ..report.data import answers_data
 from ..report.html import html_report
 from ..report.live import look
-from ..report.longest_sequence import room_words
+from ..report.longest_sequence import longest_sequence_words
 from ..report.serving_html import serving_page
 from ..report.standalone import standalone
 from .compat import REFERENCE
@@ -109,7 +109,7 @@ def what_ifs(body: Any, _options: Options) -> Any:
 def room(body: Any, _options: Options) -> Any:
     """How far the sequence can grow, or must shrink; empty for a server, whose table says it."""
     estimate = _estimate(body, replay=True)
-    return {"room": "" if estimate.served else room_words(estimate)}
+    return {"room": "" if estimate.served else longest_sequence_words(estimate)}
 
 
 def page_parts(body: Any, options: Options) -> Any:

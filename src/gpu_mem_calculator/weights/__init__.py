@@ -12,10 +12,12 @@ from .quantization_config import config_scheme
 from .recipes import ALSO, BLOCKED, FP8_BLOCK, RECIPES, FormatError
 from .scheme import WeightFormat
 
-__all__ = ["FormatError", "WeightFormat", "scheme"]
+__all__ = ["FormatError", "WeightFormat", "find_format"]
 
 
-def scheme(name: str, config: Mapping[str, Any] | None = None, family: str = "") -> WeightFormat:
+def find_format(
+    name: str, config: Mapping[str, Any] | None = None, family: str = ""
+) -> WeightFormat:
     """The weight format of a model; `none` means the checkpoint's.
 
     A `quantization_config` decides the details; a name that contradicts it raises `FormatError`.

@@ -25,7 +25,7 @@ BLOCKS: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 
 # The number of each type in a file's header (ggml/include/ggml.h enum ggml_type).
-NUMBERS: Mapping[int, str] = {
+TYPE_BY_NUMBER: Mapping[int, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
     10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K",
     16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S",
@@ -34,7 +34,7 @@ NUMBERS: Mapping[int, str] = {
     41: "Q1_0", 42: "Q2_0",
 }  # fmt: skip
 
-PLAIN = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"})
+UNQUANTIZED = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"})
 
 
 def divides(kind: str, row: int) -> bool:
@@ -42,7 +42,7 @@ def divides(kind: str, row: int) -> bool:
     return row % BLOCKS[kind][0] == 0
 
 
-def bytes_of(kind: str, elements: int) -> int:
+def ggml_bytes(kind: str, elements: int) -> int:
     """Bytes of `elements`, in whole blocks."""
     block, size = BLOCKS[kind]
     return elements // block * size

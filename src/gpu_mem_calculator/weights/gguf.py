@@ -17,7 +17,7 @@ from ..model.blocks import (
     Moe,
 )
 from . import gguf_types
-from .ggml_types import bytes_of
+from .ggml_types import ggml_bytes
 from .gguf_tensors import UntypedTensor, embedding_tensors, head_tensors, layer_tensors
 
 # Families that no converter of llama.cpp reads, or whose files are not modelled.
@@ -99,7 +99,7 @@ def _typed_tensor(
             untyped.category, layer, earlier, untyped.row, untyped.cube
         )
         kind = gguf_types.tensor_type(ftype, info, model)
-    return GgufTensor(name, layer, kind, untyped.elements, bytes_of(kind, untyped.elements))
+    return GgufTensor(name, layer, kind, untyped.elements, ggml_bytes(kind, untyped.elements))
 
 
 def _gguf_model(arch: Arch, values: int, imatrix: bool, build: int) -> gguf_types.GgufModel:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from .ggml_types import BLOCKS, PLAIN, divides
+from .ggml_types import BLOCKS, UNQUANTIZED, divides
 
 # File type, and the type of the tensors that no rule below applies to.
 FILE_TYPES: Mapping[str, str] = {
@@ -93,7 +93,9 @@ def tensor_type(ftype: str, tensor: GgufTensorInfo, model: GgufModel) -> str:
     """The ggml type of one tensor."""
     default = FILE_TYPES[ftype]
     return (
-        default if default in PLAIN else fallback(_preferred_type(ftype, tensor, model), tensor.row)
+        default
+        if default in UNQUANTIZED
+        else fallback(_preferred_type(ftype, tensor, model), tensor.row)
     )
 
 

@@ -11,7 +11,7 @@ from ..model.blocks import Attention, LatentAttention, Moe
 from ..replay.allocator import replay
 from ..replay.stream import AllocationStream
 from ..run.run import Run
-from . import FormatError, WeightFormat, scheme
+from . import FormatError, WeightFormat, find_format
 from .checkpoint import Group, stored_bytes
 from .shards import EXPERTS, FEED_FORWARD, HEAD, NORM, NORMS, ServerShard, ShardedParameter, held
 
@@ -22,10 +22,10 @@ Item = tuple[str, int]
 GEMMA_SCALED, GEMMA_FACTOR = 2560, 8  # hidden size of Gemma 3 4B; its config.json's rope_scaling
 
 
-def run_scheme(run: Run) -> WeightFormat:
+def run_format(run: Run) -> WeightFormat:
     """The weight format that a run names, or the checkpoint's."""
     name = str(run.options.get("quantization") or "none")
-    weight_format = scheme(name, run.quantized, run.arch.family)
+    weight_format = find_format(name, run.quantized, run.arch.family)
     if weight_format.experts and not any(
         isinstance(layer.mlp, Moe) for layer, _, _ in run.arch.runs
     ):
@@ -53,10 +53,10 @@ def weight_items(
     Bytes of a checkpoint are used if its headers were read; a parameter count in the run file
     scales them.
     """
-    weight_format = run_scheme(run) if stored_format is None else stored_format
+    weight_format = run_format(run) if stored_format is None else stored_format
     bits = BITS[run.precision]
     tensors, extra_tensors = stored(run.arch, shard, weight_format, bits), list(extra)
-    checkpoint = _checkpoint_items(run, shard, bits) if weight_format == run_scheme(run) else []
+    checkpoint = _checkpoint_items(run, shard, bits) if weight_format == run_format(run) else []
     weights = [(name, int(run.scaled(size))) for name, size in _sum_by_name(checkpoint or tensors)]
     items = _sum_by_name([*weights, *extra_tensors])
     if rounded:

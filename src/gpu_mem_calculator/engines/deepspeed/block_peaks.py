@@ -51,7 +51,7 @@ def _peaks(
 def forward_peaks(block: BlockEvents, more: Num = 0) -> BlockPeaks:
     """The peaks of a block's forward. `more`: bytes that are alive all the while."""
     hook_points = sorted(forward_hook_points(block), key=lambda point: point[0])
-    return _peaks(block, block.forward, hook_points, block.sizes[block.entry] + more, ())
+    return _peaks(block, block.forward, hook_points, block.entry_bytes + more, ())
 
 
 @remembered(512)

@@ -24,7 +24,7 @@ class GatherLimits(Struct, frozen=True):
 
 
 # A layer's forward is not run again in backward; it is; it is, and keeps weights alive.
-NEVER, ANEW, HELD = 0, 1, 2
+NO_RECOMPUTE, RECOMPUTE, RECOMPUTE_HOLDS = 0, 1, 2
 
 
 class ModuleStack(Struct, frozen=True):
@@ -122,7 +122,7 @@ class ModuleTrace:
         for ident in order:
             self.events.append((ident, True))
             if ident == ids[-1] and again:
-                self._forward(ids[:-1], holds=again == HELD)
+                self._forward(ids[:-1], holds=again == RECOMPUTE_HOLDS)
                 self.events.append((ident, True))
             if self.modules[ident]:
                 self.events.append((ident, False))

@@ -20,25 +20,25 @@ from ...step.activations import StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
 from ...step.instants import StepInstant, in_flight, step
-from ...step.layer_groups import LayerGroup, blocks, overlap
-from ...step.model_inputs import embedding_script
-from ...step.recorded import table_script
+from ...step.layer_groups import LayerGroup, layer_groups, overlap
+from ...step.model_inputs import embedding_events
+from ...step.recorded import before_events
 from ...step.states import buffer_entry
 from ...step.workspaces import workspace_entries
 from . import offload, pipeline, reduce_at_end, stage12
 from .checks import problems
 from .coordinator import GatherLimits
 from .first_gradient import first_hook, hook_entries
-from .frozen_weights import adapter_bits, keeping, without_sum
-from .layout import BIRTH, ZeroLayout, startup_instants, with_hooks
-from .ledger import beats_and_entries, first_layers_input
+from .frozen_weights import adapter_bits, stage3_walks, without_tied_gradient
+from .layout import BUILD, ZeroLayout, startup_instants, with_hooks
+from .ledger import instants_and_entries, without_first_input
 from .modules import size_counts, trainable_runs
 from .options import OPTIONS, PRECISIONS, number, option, pipelined
 from .states import state_entries
-from .stream_ledger import keeper_of, shared_table, unrolled_ledger
+from .stream_ledger import rank_factory, shared_table_events, unrolled_ledger
 
 
-def _place(run: Run) -> tuple[Num, Num, Num, Num]:
+def _stage_bounds(run: Run) -> tuple[Num, Num, Num, Num]:
     """The layers [low, high) of this stage, and whether it has the embedding and the head."""
     if not pipelined(run):
         return 0, len(run.arch.layers), 1, 1
@@ -57,18 +57,18 @@ def ledger(run: Run) -> Ledger:
         bits = adapter_bits(run.adapter, precision.weights, zero_init=zero_init)
         run = replace(run, adapter=replace(run.adapter, bits=bits))
     setting = block_setting(run, precision)
-    low, high, first, last = _place(run)
-    stack = blocks(run, low, high)
+    low, high, first, last = _stage_bounds(run)
+    stack = layer_groups(run, low, high)
     walks = walk_stage(run, setting, stack)
     if run.frozen and number(run, "zero_stage") == 3:
-        walks = keeping(walks, setting, run.arch, stack)
+        walks = stage3_walks(walks, setting, run.arch, stack)
     if pipelined(run) and run.arch.tied:  # the head's table is a copy, and waits for no other
         walks = replace(walks, head=head_walk(setting, replace(run.arch, tied=False)))
     width = precision.weights // 8
-    plan = _plan(run, width, (low, high, first, last))
+    plan = _zero_layout(run, width, (low, high, first, last))
     tokens = run.batch * run.seq * setting.hidden * setting.bits // 8
     if plan.stage and not plan.pipeline and not run.unrolled:
-        return _rolled(plan, setting, stack, walks, zero_init)
+        return _rolled_ledger(plan, setting, stack, walks, zero_init)
     instants = step(
         tuple(b.stretch for b in stack), micro_batches=run.micro_batches, head=last,
         embedding=first, flight=in_flight(run.mesh.pp, run.stage, run.micro_batches),
@@ -76,16 +76,18 @@ def ledger(run: Run) -> Ledger:
     )  # fmt: skip
     if run.unrolled:
         plan = replace(plan, beats=instants)
-        rank = keeper_of(plan, stack, walks, _limits(run), number(run, "sub_group_size"), zero_init)
+        rank = rank_factory(
+            plan, stack, walks, _limits(run), number(run, "sub_group_size"), zero_init
+        )
         if (zero_init or plan.pipeline) and walks.embedding is not None and run.arch.tied:
-            table = shared_table(walks.embedding, alone=plan.pipeline)
+            table = shared_table_events(walks.embedding, alone=plan.pipeline)
             walks = replace(walks, embedding=table)
         beside = partial(_beside, plan, setting, stack, tokens)
         return unrolled_ledger(plan, stack, walks, beside, rank)
     several = len(walks.head.hooks) > first_hook(plan)
     if option(run, "cpu_checkpointing"):
         instants = offload.with_second(instants)
-    return _whole(
+    return _end_reduced_ledger(
         replace(plan, beats=with_hooks(instants, head=several)), setting, stack, walks, tokens
     )
 
@@ -100,12 +102,12 @@ def _beside(
 ) -> Iterator[Entry]:
     """What an unrolled run has beside layers, head and DeepSpeed's own tensors."""
     buffers = buffer_entry(plan.run, plan.beats, plan.layers)
-    yield replace(buffers, live={**buffers.live, BIRTH: 1})
+    yield replace(buffers, live={**buffers.live, BUILD: 1})
     yield from activation_entries(plan.run, setting, stack, instants, walks)
     yield from pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()
 
 
-def _rolled(
+def _rolled_ledger(
     plan: ZeroLayout,
     setting: BlockSetting,
     stack: tuple[LayerGroup, ...],
@@ -115,14 +117,16 @@ def _rolled(
     """The ledger of ZeRO 1 to 3 without a pipeline. `zero_init`: built under zero.Init."""
     run = plan.run
     if run.record is not None:
-        walks = replace(walks, embedding=table_script(run.record))
+        walks = replace(walks, embedding=before_events(run.record))
     elif not run.frozen:
-        table = embedding_script(run, setting)
+        table = embedding_events(run, setting)
         shared = zero_init and run.arch.tied
-        walks = replace(walks, embedding=shared_table(table, alone=False) if shared else table)
-    instants, at_work = beats_and_entries(plan, stack, walks, _limits(run))
+        walks = replace(
+            walks, embedding=shared_table_events(table, alone=False) if shared else table
+        )
+    instants, at_work = instants_and_entries(plan, stack, walks, _limits(run))
     plan = replace(plan, beats=instants)
-    saved = first_layers_input(
+    saved = without_first_input(
         run, activation_entries(run, setting, stack, instants, walks), instants
     )
     if option(run, "cpu_checkpointing"):
@@ -132,7 +136,7 @@ def _rolled(
     return Ledger((*startup_instants(), *(b.instant for b in instants)), entries)
 
 
-def _whole(
+def _end_reduced_ledger(
     plan: ZeroLayout,
     setting: BlockSetting,
     stack: tuple[LayerGroup, ...],
@@ -145,26 +149,26 @@ def _whole(
     run = plan.run
     saved = activation_entries(run, setting, stack, plan.beats, walks)
     if plan.pipeline:
-        saved = without_sum(saved)
+        saved = without_tied_gradient(saved)
     if option(run, "cpu_checkpointing"):
         pinned = not option(run, "partition_activations")
         saved = offload.checkpoints_on_host(plan, stack, saved, pinned=pinned)
     entries = [
         *_states(plan),
-        *stage12.kept_gradients(plan, stack),
+        *stage12.whole_gradients(plan, stack),
         *reduce_at_end.reduction_entries(plan, stack, walks),
         *saved,
         *hook_entries(plan, walks),
         *(pipeline.buffer_entries(plan, tokens) if plan.pipeline else ()),
-        *pipeline.workspaces(plan, stack),
+        *pipeline.pipeline_workspaces(plan, stack),
     ]
     return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), tuple(entries))
 
 
-def _plan(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroLayout:
+def _zero_layout(run: Run, width: int, part: tuple[Num, Num, Num, Num]) -> ZeroLayout:
     """Sizes and options of this rank's part of the model. A tied head on another stage is a copy.
 
-    width: bytes of a weight; part: what `_place` returns
+    width: bytes of a weight; part: what `_stage_bounds` returns
 
     An offloaded optimizer of stages 1 and 2 has contiguous gradients (stage_1_and_2.py:300).
     """

@@ -63,7 +63,7 @@ def _layer_walk(setting: BlockSetting, block: LayerGroup, *, grad: bool) -> Bloc
     )  # fmt: skip
 
 
-def keeping(
+def stage3_walks(
     walks: StageWalks, setting: BlockSetting, arch: Arch, blocks: tuple[LayerGroup, ...]
 ) -> StageWalks:
     """The walks of a frozen model whose projections save their inputs, the head's included."""
@@ -74,6 +74,6 @@ def keeping(
     return replace(walks, layers=layers, first=first, head=head)
 
 
-def without_sum(entries: Iterable[Entry]) -> Iterator[Entry]:
+def without_tied_gradient(entries: Iterable[Entry]) -> Iterator[Entry]:
     """The entries without the sum of a tied table's gradients: the head has a copy of the table."""
     return (e for e in entries if e.role != TIED)

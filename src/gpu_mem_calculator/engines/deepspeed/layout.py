@@ -13,9 +13,17 @@ from ...ledger.source import code
 from ...run.phases import BACKWARD, OPTIMIZER, STARTUP
 from ...run.run import Run
 from ...step.instants import StepInstant
-from .sizes import Group, ZeroSizes, bucket_bytes, replicated, sharded, sliced, zero_sizes
+from .sizes import (
+    Group,
+    ZeroSizes,
+    bucket_bytes,
+    replicated_group,
+    sharded_group,
+    sliced_group,
+    zero_sizes,
+)
 
-BIRTH, SETUP = "startup", "startup.optimizer"
+BUILD, SETUP = "startup", "startup.optimizer"
 
 
 Runs = tuple[tuple[tuple[int, ...], Num], ...]  # elements of a unit's parameters, units
@@ -97,12 +105,12 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
     def groups(self) -> list[Group]:
         """What this rank has of each parameter group."""
         if self.stage == 3:
-            return [sharded(self.trainable, self.counts, self.ranks)]
+            return [sharded_group(self.trainable, self.counts, self.ranks)]
         parts = [listed(runs) for runs in self.parameter_groups[1:]]
         parts = [self.trainable - sum(parts), *parts]
         if self.stage or (self.pipeline and self.run.precision == "bf16_mixed"):
-            return [sliced(part, self.ranks) for part in parts]
-        return [replicated(part) for part in parts]
+            return [sliced_group(part, self.ranks) for part in parts]
+        return [replicated_group(part) for part in parts]
 
     @property
     def sizes(self) -> ZeroSizes:
@@ -163,7 +171,7 @@ def startup_instants() -> tuple[Instant, ...]:
     optimizer's copies are made.
     """
     return (
-        Instant(name=BIRTH, phase=STARTUP, title="start-up: parameters laid out"),
+        Instant(name=BUILD, phase=STARTUP, title="start-up: parameters laid out"),
         Instant(name=SETUP, phase=STARTUP, title="start-up: optimizer set up"),
     )
 

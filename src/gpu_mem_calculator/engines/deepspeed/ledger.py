@@ -102,13 +102,13 @@ def highest(instant: ZeroInstant, tables: list[LevelTable], which: Any, *, near:
     else:
         acts = [waiting * layer_bytes + block_bytes[level] for waiting, level in pairs]
     if which is not None or hasattr(sum(acts), "astype"):
-        return _of_arrays(instant, tables, which, list(zip(pairs, acts, strict=True)))
+        return _highest_of_arrays(instant, tables, which, list(zip(pairs, acts, strict=True)))
     totals = list(map(add, acts, tables[0].heights))
     waiting, level = pairs[totals.index(max(totals))]
     return PeakPoint(waiting, instant.peaks[level][1], tables[0].parts(waiting, level))
 
 
-def _of_arrays(
+def _highest_of_arrays(
     instant: ZeroInstant,
     tables: list[LevelTable],
     which: Any,
@@ -120,7 +120,7 @@ def _of_arrays(
     for (waiting, level), act in candidates:
         parts = _parts(tables, which, waiting, level)
         new, total = PeakPoint(waiting, instant.peaks[level][1], parts), act + sum(parts)
-        best = new if best is None else _either(total > top, new, best)
+        best = new if best is None else _choose_peak(total > top, new, best)
         top = larger(total, top)
     assert best is not None
     return best
@@ -136,14 +136,14 @@ def _parts(tables: list[LevelTable], which: Any, waiting: int, level: int) -> tu
     return tuple(rows[:, group][which] for group in range(rows.shape[1]))
 
 
-def _either(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
+def _choose_peak(higher: Any, new: PeakPoint, old: PeakPoint) -> PeakPoint:
     parts = tuple(choose(higher, a, b) for a, b in zip(new.parts, old.parts, strict=True))
     moment = PeakParts(choose(higher, new.moment.act, old.moment.act), 0,
                     choose(higher, new.moment.temp, old.moment.temp))  # fmt: skip
     return PeakPoint(choose(higher, new.waiting, old.waiting), moment, parts)
 
 
-def beats_and_entries(
+def instants_and_entries(
     plan: ZeroLayout, stack: tuple[LayerGroup, ...], walks: StageWalks, limits: GatherLimits
 ) -> tuple[tuple[StepInstant, ...], list[Entry]]:
     """The instants of a step, and the entries of what blocks and DeepSpeed hold at each of them."""
@@ -169,17 +169,17 @@ def beats_and_entries(
                 zero_instant.name, zero_instant.phase, zero_instant.title + word, step=step,
                 micro_batch=tag, layer=zero_instant.layer, present=again if later else 1,
             )  # fmt: skip
-            instants.append(_beat(zero_instant, high, named_instant))
+            instants.append(_step_instant(zero_instant, high, named_instant))
             entries += _entries(plan, zero_instant, high, instants[-1], walks.sources)
     none = tuple(0 for _ in stack)
-    entries.append(_left(plan, each, which))
+    entries.append(_step_gradients(plan, each, which))
     for name, title in STEP:
         instants.append(StepInstant(instant=instant(name, OPTIMIZER, title), saved=none, grads=none,
                           later=True))  # fmt: skip
     return tuple(instants), entries
 
 
-def first_layers_input(
+def without_first_input(
     run: Run, entries: Iterable[Entry], instants: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """The entries, with the embedding's output left out where the first layer runs forward: it is
@@ -197,7 +197,7 @@ def first_layers_input(
         yield entry
 
 
-def _left(plan: ZeroLayout, each: list[tuple[Tables, ...]], which: Any) -> Entry:
+def _step_gradients(plan: ZeroLayout, each: list[tuple[Tables, ...]], which: Any) -> Entry:
     """Gradients that are alive when the optimizer's step begins."""
     place = ("step", 0, False)
     last = [several[1] for several in each]
@@ -208,7 +208,9 @@ def _left(plan: ZeroLayout, each: list[tuple[Tables, ...]], which: Any) -> Entry
                  source=source)  # fmt: skip
 
 
-def _beat(zero_instant: ZeroInstant, high: PeakPoint, named_instant: Instant) -> StepInstant:
+def _step_instant(
+    zero_instant: ZeroInstant, high: PeakPoint, named_instant: Instant
+) -> StepInstant:
     saved = zero_instant.saved
     if zero_instant.work == "unit":
         saved = tuple(high.waiting if i == zero_instant.group else n for i, n in enumerate(saved))

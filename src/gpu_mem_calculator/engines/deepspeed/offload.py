@@ -16,10 +16,10 @@ from ...ledger.units import MIB
 from ...step.instants import StepInstant, in_flight
 from ...step.layer_groups import LayerGroup
 from ...step.optimizers import OPTIMIZERS
-from .layout import BIRTH, SETUP, ZeroLayout, always
+from .layout import BUILD, SETUP, ZeroLayout, always
 from .shards import shard_elements
 from .stage3 import sub_group
-from .stage12 import owned_here
+from .stage12 import owned_by_rank
 
 ALIGN = 1024  # bytes: 1024 × aio.intra_op_parallelism, runtime/swap_tensor/utils.py:14
 SWAPPED = MIB  # smaller tensors are not swapped: max(1 MiB, aio.block_size)
@@ -46,7 +46,7 @@ def slice_entries(plan: ZeroLayout) -> Iterator[Entry]:
     yield _host(plan, "16-bit weights to copy back", PARAM, sizes.clone, f"{FILE12}:567",
                 pinned=pin)  # fmt: skip
     yield _host(plan, "gradient staging", COMM, sizes.staging, f"{FILE12}:653", pinned=pin)
-    owned = owned_here(plan)
+    owned = owned_by_rank(plan)
     yield _host(plan, "gradients being added up", GRAD,
                 width * owned * holds(plan.run.micro_batches > 1), f"{FILE12}:1818",
                 pinned=False)  # fmt: skip
@@ -112,7 +112,7 @@ def _parameters_on_disk(
 
 
 def _disk(plan: ZeroLayout, name: str, kind: str, size: Num, source: str) -> Entry:
-    return plan.entry(name, kind, size, always, source, (BIRTH, SETUP), NVME)
+    return plan.entry(name, kind, size, always, source, (BUILD, SETUP), NVME)
 
 
 def checkpoints_on_host(

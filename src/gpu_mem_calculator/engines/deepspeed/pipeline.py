@@ -30,7 +30,7 @@ def uniform(items: int, parts: int) -> tuple[int, ...]:
 
 
 @remembered(256, always=True)
-def balanced(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
+def balanced_bounds(weights: tuple[int, ...], parts: int) -> tuple[int, ...]:
     """Bounds of the parts with the least difference between the heaviest and the lightest.
 
     runtime/utils.py:626 partition_balanced: dynamic programming, the last of equals wins.
@@ -73,7 +73,7 @@ def specs(arch: Arch) -> tuple[int, ...]:
 def cut(arch: Arch, parts: int, method: str) -> tuple[int, ...]:
     """Bounds of the stages, in pipeline layers."""
     weights = specs(arch)
-    return uniform(len(weights), parts) if method == "uniform" else balanced(weights, parts)
+    return uniform(len(weights), parts) if method == "uniform" else balanced_bounds(weights, parts)
 
 
 def bounds(arch: Arch, parts: Num, stage: Num, method: str) -> tuple[Num, Num]:
@@ -97,7 +97,7 @@ def layers_of_stages(arch: Arch, parts: int, method: str) -> list[int]:
             for low, high in pairwise(ends)]  # fmt: skip
 
 
-def workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
+def pipeline_workspaces(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
     """cuBLAS workspaces; a stage with the embedding alone has no matmul and none."""
     found = workspace_entries(plan.run, plan.beats)
     if not plan.pipeline:

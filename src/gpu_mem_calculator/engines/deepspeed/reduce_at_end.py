@@ -32,11 +32,11 @@ def reduction_entries(
     plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks
 ) -> Iterator[Entry]:
     """Buckets and copies for the reduction over the ranks; stage 0 has no buckets."""
-    order = arrivals(plan, stack, done)
+    order = reduction_order(plan, stack, done)
     if plan.stage:
         yield from _bucket_entries(plan, stack, done, order)
         return
-    yield plan.entry("gradients, flat copy for all-reduce", COMM, _reduced(plan, order)[0],
+    yield plan.entry("gradients, flat copy for all-reduce", COMM, _reduction_bytes(plan, order)[0],
                      lambda b: named("epilogue")(b) * plan.boundary(b),
                      "runtime/engine.py:3795 flat buffers")  # fmt: skip
 
@@ -66,7 +66,7 @@ def _bucket_entries(
         yield plan.entry("gradient bucket of the pipeline", COMM, size,
                          lambda b: named("epilogue")(b) * plan.boundary(b),
                          f"{FILE}:962")  # fmt: skip
-    reduced, left = _reduced(plan, order)
+    reduced, left = _reduction_bytes(plan, order)
     yield plan.entry("gradients of the slice's parameters", GRAD, left,
                      named(*plan.own_gradient_instants),
                      f"{FILE}:2183 grads_in_partition")  # fmt: skip
@@ -75,7 +75,7 @@ def _bucket_entries(
                      f"{FILE}:973, :2183 a gradient in the bucket has no other copy")  # fmt: skip
 
 
-def arrivals(plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks) -> Order:
+def reduction_order(plan: ZeroLayout, stack: tuple[LayerGroup, ...], done: StageWalks) -> Order:
     """Elements of gradients in the order in which they are reduced, the reverse of backward's."""
     width = plan.trained_width
 
@@ -127,7 +127,7 @@ def _added_bytes(walk: BlockWalk, group: LayerGroup, size: Num) -> Num:
     return larger(highs[0], highs[1] + size) - larger(highs[0], highs[1])
 
 
-def _reduced(plan: ZeroLayout, order: Order) -> tuple[Num, Num]:
+def _reduction_bytes(plan: ZeroLayout, order: Order) -> tuple[Num, Num]:
     """Bytes that the reduction needs beyond gradients and buckets, and bytes of what it leaves."""
 
     def one(ranks: int, *units: int) -> tuple[int, int]:
@@ -141,7 +141,7 @@ def _reduced(plan: ZeroLayout, order: Order) -> tuple[Num, Num]:
 
 @remembered(256, always=True)
 def reduction(key: CacheKey) -> tuple[int, int]:
-    """The bytes of `_reduced`, from a rank that reduces all gradients on a counter."""
+    """The bytes of `_reduction_bytes`, from a rank that reduces all gradients on a counter."""
     plan, counter = key.plan, CountingAllocator()
     rank = Stage12Rank(plan, counter) if plan.stage else Stage0Rank(plan, counter)
     sizes = [size for row, units in key.more for _ in range(units) for size in row]

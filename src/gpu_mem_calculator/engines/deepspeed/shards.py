@@ -8,7 +8,7 @@ from ...ledger.num import Num, ceil_div, choose, holds, larger, smaller
 from ...ledger.remember import remembered
 
 
-def padded(elements: Num, ranks: Num) -> Num:
+def padded_elements(elements: Num, ranks: Num) -> Num:
     """Elements of a flat buffer of stages 1 and 2: the next multiple of 2 × ranks.
 
     deepspeed 0.19.8 zero/stage_1_and_2.py:387,441 (nccl_start_alignment_factor is 2).
@@ -18,7 +18,7 @@ def padded(elements: Num, ranks: Num) -> Num:
 
 def slice_elements(elements: Num, ranks: Num) -> Num:
     """Elements of one rank's slice of the flat buffer of stages 1 and 2."""
-    return padded(elements, ranks) // ranks
+    return padded_elements(elements, ranks) // ranks
 
 
 def shard_elements(counts: Mapping[int, Num], ranks: Num) -> Num:

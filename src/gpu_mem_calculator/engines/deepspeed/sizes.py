@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ...ledger.num import Num
 from ...step.optimizers import OPTIMIZERS, state_bytes, step_temp_bytes
-from .shards import padded, shard_elements, slice_elements
+from .shards import padded_elements, shard_elements, slice_elements
 
 FP32, FP64 = 4, 8  # bytes of an element
 
@@ -31,17 +31,17 @@ class Group(Struct, frozen=True):
     own: Num
 
 
-def replicated(elements: Num) -> Group:
+def replicated_group(elements: Num) -> Group:
     """Stage 0: every rank has and steps everything."""
     return Group(elements, elements, elements)
 
 
-def sliced(elements: Num, ranks: Num) -> Group:
+def sliced_group(elements: Num, ranks: Num) -> Group:
     """Stages 1 and 2, and BF16_Optimizer: a flat copy, of which each rank steps a slice."""
-    return Group(elements, padded(elements, ranks), slice_elements(elements, ranks))
+    return Group(elements, padded_elements(elements, ranks), slice_elements(elements, ranks))
 
 
-def sharded(elements: Num, counts: Mapping[int, Num], ranks: Num) -> Group:
+def sharded_group(elements: Num, counts: Mapping[int, Num], ranks: Num) -> Group:
     """Stage 3: a rank has and steps a shard of every parameter. `counts`: number of parameters of
     each size.
     """

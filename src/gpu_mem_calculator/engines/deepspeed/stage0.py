@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...ledger.ledger import GRAD, OPTIM, PARAM, TEMP, Entry
-from .layout import BIRTH, SETUP, ZeroLayout, always, named
+from .layout import BUILD, SETUP, ZeroLayout, always, named
 from .sizes import ZeroSizes
 
 REDUCE_ELEMENTS = 500_000_000  # MEMORY_OPT_ALLREDUCE_SIZE, runtime/engine.py:151
@@ -14,7 +14,7 @@ REDUCE_ELEMENTS = 500_000_000  # MEMORY_OPT_ALLREDUCE_SIZE, runtime/engine.py:15
 def fused_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """FP16_Optimizer around FusedAdam: 16-bit weights, fp32 masters, states from the start."""
     sizes, where = plan.sizes, "runtime/fp16/fused_optimizer.py"
-    both = (BIRTH, SETUP)
+    both = (BUILD, SETUP)
     yield plan.entry("parameters", PARAM, sizes.flat, always, f"{where}:94", both)
     yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{where}:100", both)
     yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states, always,
@@ -30,7 +30,7 @@ def fused_entries(plan: ZeroLayout) -> Iterator[Entry]:
 def plain_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """fp32: the optimizer steps on the weights themselves."""
     sizes, where = plan.sizes, "runtime/engine.py:2314"
-    yield plan.entry("parameters", PARAM, sizes.flat, always, where, (BIRTH, SETUP))
+    yield plan.entry("parameters", PARAM, sizes.flat, always, where, (BUILD, SETUP))
     yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states, always,
                      "ops/adam/fused_adam.py:155")  # fmt: skip
     yield update_entry(plan, sizes)
@@ -48,10 +48,10 @@ def pipeline_entries(plan: ZeroLayout) -> Iterator[Entry]:
     The gradient buffer has the whole stage's gradients and is never freed.
     """
     sizes, where = plan.sizes, "runtime/bf16_optimizer.py"
-    both = (BIRTH, SETUP)
+    both = (BUILD, SETUP)
     yield plan.entry("parameters", PARAM, sizes.flat, always, f"{where}:160", both)
     yield plan.entry("parameters before flattening", PARAM, sizes.unflattened, lambda b: 0,
-                     f"{where}:160", (BIRTH,))  # fmt: skip
+                     f"{where}:160", (BUILD,))  # fmt: skip
     yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{where}:182", (SETUP,))
     yield plan.entry("gradient buffer", GRAD, sizes.flat, always, f"{where}:191", (SETUP,))
     yield plan.entry(f"{plan.run.optimizer} states", OPTIM, sizes.states, always,

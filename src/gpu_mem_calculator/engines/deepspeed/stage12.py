@@ -10,7 +10,7 @@ from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ...ledger.num import Num, larger
 from ...step.layer_groups import LayerGroup
 from ...step.states import gradient_entries as made_gradients
-from .layout import BIRTH, SETUP, Runs, ZeroLayout, always, listed, named
+from .layout import BUILD, SETUP, Runs, ZeroLayout, always, listed, named
 from .modules import layer_sizes
 from .shards import largest_owned, owned_elements, slice_elements
 from .sizes import FP32, norm_bytes
@@ -22,9 +22,9 @@ FILE = "runtime/zero/stage_1_and_2.py"
 def state_entries(plan: ZeroLayout) -> Iterator[Entry]:
     """Weights, masters, optimizer states and start-up."""
     sizes = plan.sizes
-    yield plan.entry("parameters", PARAM, sizes.flat, always, f"{FILE}:441", (BIRTH, SETUP))
+    yield plan.entry("parameters", PARAM, sizes.flat, always, f"{FILE}:441", (BUILD, SETUP))
     yield plan.entry("parameters before flattening", PARAM, sizes.unflattened, lambda b: 0,
-                     f"{FILE}:449 the flat copy is made beside them", (BIRTH,))  # fmt: skip
+                     f"{FILE}:449 the flat copy is made beside them", (BUILD,))  # fmt: skip
     if plan.offload == "none":
         yield plan.entry("fp32 master weights", OPTIM, sizes.masters, always, f"{FILE}:560",
                          (SETUP,))  # fmt: skip
@@ -61,7 +61,7 @@ def _slices(plan: ZeroLayout) -> Iterator[tuple[Runs, Num]]:
         yield runs, slice_elements(listed(runs), plan.ranks)
 
 
-def owned_here(plan: ZeroLayout) -> Num:
+def owned_by_rank(plan: ZeroLayout) -> Num:
     """Elements of the parameters that start in this rank's slices."""
     total: Num = 0
     for runs, local in _slices(plan):
@@ -69,7 +69,7 @@ def owned_here(plan: ZeroLayout) -> Num:
     return total
 
 
-def kept_gradients(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
+def whole_gradients(plan: ZeroLayout, stack: tuple[LayerGroup, ...]) -> Iterator[Entry]:
     """Gradients that stay where autograd puts them until they are reduced (stages 0 and 1)."""
     run = plan.run
     table, head = run.arch.embedding_parameters, run.arch.after_parameters

@@ -8,8 +8,8 @@ from ...ledger.ledger import COMM, GRAD, OPTIM, PARAM, TEMP, Entry
 from ...ledger.num import Num, ceil_div, holds, together
 from ...run.phases import OPTIMIZER
 from ...step.layer_groups import LayerGroup
-from .coordinator import ANEW, HELD, NEVER, GatherLimits, ModuleStack
-from .layout import BIRTH, SETUP, ZeroLayout, always, named
+from .coordinator import NO_RECOMPUTE, RECOMPUTE, RECOMPUTE_HOLDS, GatherLimits, ModuleStack
+from .layout import BUILD, SETUP, ZeroLayout, always, named
 from .modules import after_modules, before_modules, layer_modules
 from .shards import largest_sub_groups, shard_elements
 from .sizes import FP32, ZeroSizes, norm_bytes
@@ -38,7 +38,7 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
     """Shards of weights, masters, gradients and optimizer states, and start-up."""
     width, sizes = plan.width, plan.sizes
     still = shard_elements(plan.frozen_counts, plan.ranks)
-    both = (BIRTH, SETUP)
+    both = (BUILD, SETUP)
     if plan.offload_param == "none":
         yield plan.entry("parameter shards", PARAM, sizes.flat, always,
                          f"{FILE}:972", both)  # fmt: skip
@@ -47,7 +47,7 @@ def state_entries(plan: ZeroLayout, group_limit: int, zero_init: bool) -> Iterat
     whole = max((*plan.counts, *plan.frozen_counts))
     every = plan.trainable + plan.frozen if not zero_init else whole
     yield plan.entry("parameters before they are cut", PARAM, width * every, lambda b: 0,
-                     "runtime/zero/partition_parameters.py:1242", (BIRTH,))  # fmt: skip
+                     "runtime/zero/partition_parameters.py:1242", (BUILD,))  # fmt: skip
     yield plan.entry("largest trained parameter, gathered", PARAM, sizes.staging, lambda b: 0,
                      f"{FILE}:1504", (SETUP,))  # fmt: skip
     if plan.offload_param != "none":
@@ -87,7 +87,7 @@ def shape(plan: ZeroLayout, blocks: tuple[LayerGroup, ...]) -> ModuleStack:
     arch, adapter = plan.run.arch, plan.run.adapter
     layers = tuple(
         (layer_modules(b.layer, adapter), int(b.count),
-         (ANEW if b.reentrant else HELD) if b.recompute == "full" else NEVER)
+         (RECOMPUTE if b.reentrant else RECOMPUTE_HOLDS) if b.recompute == "full" else NO_RECOMPUTE)
         for b in blocks
     )  # fmt: skip
     wide = frozenset(plan.counts) - frozenset(plan.frozen_counts) if adapter else frozenset()

@@ -10,7 +10,7 @@ from ...ledger.ledger import Entry
 from ...step.states import buffer_entry
 from . import offload, stage0, stage3, stage12
 from .coordinator import GatherLimits
-from .layout import BIRTH, SETUP, ZeroLayout, always
+from .layout import BUILD, SETUP, ZeroLayout, always
 
 
 def state_entries(
@@ -23,7 +23,7 @@ def state_entries(
     """
     run = plan.run
     buffers = buffer_entry(run, plan.beats, plan.layers)
-    yield replace(buffers, live={**buffers.live, BIRTH: 1, SETUP: 1})
+    yield replace(buffers, live={**buffers.live, BUILD: 1, SETUP: 1})
     if plan.stage == 3:
         yield from stage3.state_entries(plan, group, zero_init)
         yield stage3.persistent_entry(plan, limits)
@@ -31,7 +31,7 @@ def state_entries(
         return
     if run.frozen:
         yield plan.entry("frozen parameters", "param", plan.width * plan.frozen, always,
-                         "runtime/engine.py:2091", (BIRTH, SETUP))  # fmt: skip
+                         "runtime/engine.py:2091", (BUILD, SETUP))  # fmt: skip
     if plan.stage:
         yield from stage12.state_entries(plan)
         yield from stage12.step_entries(plan)

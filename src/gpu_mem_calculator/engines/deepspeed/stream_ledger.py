@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from ...autograd.events import BlockEvents
 from ...ledger.ledger import INPUTS_IN_FLIGHT, Entry, Instant, Ledger
 from ...run.phases import STARTUP
-from ...step.activations import STAY, StageWalks
-from ...step.block_events import EMBEDDING, plays
+from ...step.activations import KEEP_FOR_STEP, StageWalks
+from ...step.block_events import EMBEDDING, block_runs
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from . import pipeline
 from .coordinator import GatherLimits
 from .gather import weight_reads
-from .layout import BIRTH, ZeroLayout
+from .layout import BUILD, ZeroLayout
 from .rank import ZeroRank
 from .rank_stage0 import Stage0Fp32Rank, Stage0FusedRank, Stage0PipelineRank
 from .rank_stage3 import Stage3Rank
@@ -28,7 +28,7 @@ from .stage3 import shape
 from .stream import ZeroStreamWriter
 
 
-def keeper_of(
+def rank_factory(
     plan: ZeroLayout,
     stack: tuple[LayerGroup, ...],
     walks: StageWalks,
@@ -42,7 +42,7 @@ def keeper_of(
     model is built under zero.Init.
     """
     if plan.stage == 3:
-        found = plays(stack, plan.beats, walks).values()
+        found = block_runs(stack, plan.beats, walks).values()
         reads = {block_run.block: weight_reads(block_run.script) for block_run in found}
         reads.pop(EMBEDDING, None)
         modules = shape(plan, stack)
@@ -58,7 +58,7 @@ def keeper_of(
     return lambda writer: kind(plan, writer)
 
 
-def shared_table(table: BlockEvents, *, alone: bool) -> BlockEvents:
+def shared_table_events(table: BlockEvents, *, alone: bool) -> BlockEvents:
     """Backward of an embedding that the head shares, where no third tensor is made for the sum.
 
     The embedding's gradient is added to the head's in place: deepspeed 0.19.8 zero/linear.py:129
@@ -86,14 +86,14 @@ def unrolled_ledger(
 
     `beside` gives the entries of what is beside layers, head and DeepSpeed's own tensors.
     """
-    run, walks = plan.run, replace(walks, gradients=STAY)
+    run, walks = plan.run, replace(walks, gradients=KEEP_FOR_STEP)
     instants = tuple(replace(b, later=False) for b in plan.beats)  # the rank adds gradients up
-    entries = [*beside(instants, walks), *pipeline.workspaces(plan, stack)]
-    found = plays(stack, instants, walks)
+    entries = [*beside(instants, walks), *pipeline.pipeline_workspaces(plan, stack)]
+    found = block_runs(stack, instants, walks)
     on_host = bool(run.options.get("cpu_checkpointing"))
     if on_host:  # the inputs of other micro-batches are on the host
         entries = [e for e in entries if e.role != INPUTS_IN_FLIGHT]
-    start = Instant(name=BIRTH, phase=STARTUP, title="start-up")
+    start = Instant(name=BUILD, phase=STARTUP, title="start-up")
     return Ledger(
         (start, *(b.instant for b in plan.beats)), tuple(entries), found,
         partial(ZeroStreamWriter, rank=rank, on_host=on_host),

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from ...ledger.ledger import Ledger
 from ...run.engine import Engine
 from ...run.run import Precision, Run
-from ...step.activations import UNIT, StageWalks, activation_entries
+from ...step.activations import FREE_TOGETHER, StageWalks, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
-from ...step.block_events import BlockRun, plays
-from ...step.layer_groups import LayerGroup, blocks
+from ...step.block_events import BlockRun, block_runs
+from ...step.layer_groups import LayerGroup, layer_groups
 from ...step.workspaces import workspace_entries
 from .activations import between_entries
 from .checks import problems
@@ -29,12 +29,14 @@ def ledger(run: Run) -> Ledger:
     """The ledger of one rank: its shards, the units being gathered or reduced, activations."""
     stored, compute = PRECISIONS[run.precision]
     computed = _as_computed(run, stored, compute)
-    stack = ends_apart(blocks(run, 0, len(run.arch.layers)))
+    stack = ends_apart(layer_groups(run, 0, len(run.arch.layers)))
     states = state_entries(run, stack)
     plan = states.plan
     instants = plan.step_instants
     setting = block_setting(computed, Precision(compute, compute))
-    walks = replace(walk_stage(computed, setting, stack), gradients=UNIT)  # shards accumulate
+    walks = replace(
+        walk_stage(computed, setting, stack), gradients=FREE_TOGETHER
+    )  # shards accumulate
     entries = (
         *states.shards,
         *between_entries(plan, walks),
@@ -59,15 +61,15 @@ def _block_runs(
     """The block of each instant of an unrolled run. Whole gradients stay alive until they are
     copied into reduce-scatter's input; the root reduces last.
     """
-    block_runs = plays(stack, plan.step_instants, walks)
+    runs = block_runs(stack, plan.step_instants, walks)
     for instant in plan.instants:
         name = instant.step.name
-        block_run = block_runs.get(name)
+        block_run = runs.get(name)
         if block_run is not None and not block_run.forward:
             root = "later.scatter.root" if instant.step.later else "scatter.root"
             until = f"{name}.scatter" if instant.action == "layer" else root
-            block_runs[name] = replace(block_run, until=until)
-    return block_runs
+            runs[name] = replace(block_run, until=until)
+    return runs
 
 
 def side_streams(run: Run) -> bool:

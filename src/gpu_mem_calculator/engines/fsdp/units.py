@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ...autograd.events import BlockEvents, EventRecorder
 from ...ledger.num import Num, ceil_div, larger, power_of_two
-from ...model.adapters import Adapter, adapted
+from ...model.adapters import Adapter, adapted_linears
 from ...model.arch import Layer
 from ...model.blocks import Linear, Weight
 from ...run.run import Run
@@ -226,7 +226,7 @@ def layer_parameters(
     """
     if run.adapter is None:
         return [UnitParameter(weight, base, True) for weight in layer.weights()]
-    rest = list(adapted(layer, run.adapter.targets))
+    rest = list(adapted_linears(layer, run.adapter.targets))
     parameters: list[UnitParameter] = []
 
     def add_adapter(linear: Linear, targets: Adapter) -> None:

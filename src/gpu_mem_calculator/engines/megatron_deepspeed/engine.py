@@ -20,15 +20,15 @@ from ...run.run import Run
 from ...step.activations import StageWalks, block_entries
 from ...step.instants import StepInstant, step
 from ...step.layer_groups import LayerGroup
-from ...step.pipeline import PipelineStage, stage_layers, stage_of
+from ...step.pipeline import PipelineStage, pipeline_stage, stage_layers
 from ...step.workspaces import workspace_entries
 from ..deepspeed import pipeline, reduce_at_end, stage12
 from ..deepspeed.engine import zero_streams
 from ..deepspeed.first_gradient import first_hook, hook_entries
 from ..deepspeed.layout import ZeroLayout, listed, startup_instants, with_hooks
-from ..deepspeed.ledger import beats_and_entries
+from ..deepspeed.ledger import instants_and_entries
 from ..deepspeed.states import state_entries
-from ..deepspeed.stream_ledger import keeper_of, unrolled_ledger
+from ..deepspeed.stream_ledger import rank_factory, unrolled_ledger
 from ..megatron_lm.checks import PP, layout_problems, option_problems
 from ..megatron_lm.options import LOCAL
 from .checks import model_problems
@@ -83,7 +83,7 @@ def ledger(run: Run) -> Ledger:
     run = _with_defaults(run)
     if any(hasattr(size, "astype") for size in (run.mesh.tp, run.mesh.pp, run.stage)):
         raise ValueError("arrays of tensor- or pipeline-parallel sizes need a ledger each")
-    stage, rank = stage_of(run), rank_run(run)
+    stage, rank = pipeline_stage(run), rank_run(run)
     stage_walks = walks(run, rank, stage, piped=piped(run))
     stack = tuple(replace(b, layer=rank_layer(run, b.layer)) for b in stage.blocks)
     plan = plan_of(run, rank, stage)
@@ -99,7 +99,7 @@ def ledger(run: Run) -> Ledger:
     )
     if run.unrolled:
         plan = replace(plan, beats=_with_epilogue(beats))
-        keeper = keeper_of(plan, stack, stage_walks, LIMITS, GROUP, zero_init=True)
+        keeper = rank_factory(plan, stack, stage_walks, LIMITS, GROUP, zero_init=True)
         return unrolled_ledger(
             plan, stack, stage_walks, partial(_beside, run, plan, stage, stack), keeper
         )
@@ -136,7 +136,7 @@ def _rolled(
     stage_walks: StageWalks,
 ) -> Ledger:
     """ZeRO 2 and 3: gradients go into buckets as they are made."""
-    beats, at_work = beats_and_entries(plan, stack, stage_walks, LIMITS)
+    beats, at_work = instants_and_entries(plan, stack, stage_walks, LIMITS)
     plan = replace(plan, beats=beats)
     entries = (
         *state_entries(plan, LIMITS, GROUP, zero_init=True),
@@ -158,12 +158,12 @@ def _whole(
     """ZeRO 0 and 1 in the PipelineEngine: gradients stay until all of backward is over."""
     entries = (
         *state_entries(plan, LIMITS, GROUP, zero_init=True),
-        *stage12.kept_gradients(plan, stack),
+        *stage12.whole_gradients(plan, stack),
         *reduce_at_end.reduction_entries(plan, stack, stage_walks),
         *block_entries(plan.run, stack, plan.beats, stage_walks),
         *hook_entries(plan, stage_walks),
         *beside_entries(run, plan, stage, plan.beats, played=False),
-        *pipeline.workspaces(plan, stack),
+        *pipeline.pipeline_workspaces(plan, stack),
     )
     return Ledger((*startup_instants(), *(b.instant for b in plan.beats)), entries)
 
@@ -171,7 +171,7 @@ def _whole(
 def parameters(run: Run) -> Num:
     """Elements of this rank's part of the model, before ZeRO shards it."""
     run = _with_defaults(run)
-    return listed(stage_runs(rank_run(run), stage_of(run)))
+    return listed(stage_runs(rank_run(run), pipeline_stage(run)))
 
 
 ENGINE = Engine(

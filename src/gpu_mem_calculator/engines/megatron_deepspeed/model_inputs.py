@@ -16,7 +16,7 @@ from ...run.phases import BACKWARD, FORWARD
 from ...run.run import Run
 from ...step.instants import StepInstant, in_flight
 from ...step.pipeline import PipelineStage
-from ..deepspeed.layout import BIRTH, SETUP, ZeroLayout
+from ..deepspeed.layout import BUILD, SETUP, ZeroLayout
 from ..megatron_lm.shards import local_vocab
 from .walks import CODE, rank_setting, table_of
 
@@ -84,7 +84,7 @@ def _batch(
     places = buffers(run)
     size = 16 * stage.first * (places + stage.flight) + 20 * stage.last * places
     yield from _entry("token ids, labels and loss mask", ACT, size * tokens, always, ids)
-    born = always | {BIRTH: 1, SETUP: 1}
+    born = always | {BUILD: 1, SETUP: 1}
     yield from _entry("attention mask", RUNTIME, mask, born, MASK)
     yield from _entry(
         "attention masks of loaded batches", ACT, mask * places * stage.first, always, MASK

@@ -26,7 +26,7 @@ def nearest_divisors(whole: int, value: int) -> str:
     return str(below) if above is None else f"{below} or {above}"
 
 
-def undivided(key: str, value: int, whole: int, what: str) -> Iterator[str]:
+def divisor_problems(key: str, value: int, whole: int, what: str) -> Iterator[str]:
     """The sentence for a size that does not divide evenly."""
     if whole % value:
         yield f"{key}={value} does not divide {whole} {what}; try {nearest_divisors(whole, value)}"
@@ -83,7 +83,7 @@ def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
     """Heads, key-value heads and widths (transformer_config.py:1324-1343)."""
     tp, mixer, mlp = run.mesh.tp, layer.mixer, layer.mlp
     if isinstance(mixer, Attention | LatentAttention) and mixer.heads % tp:
-        yield from undivided(TP, tp, mixer.heads, "heads")
+        yield from divisor_problems(TP, tp, mixer.heads, "heads")
         return
     if isinstance(mixer, Attention):
         groups = mixer.kv_heads
@@ -97,16 +97,16 @@ def _layer_problems(run: Run, layer: Layer) -> Iterator[str]:
                    f"try {nearest_divisors(groups, tp)}")  # fmt: skip
     for block in (mlp, getattr(mlp, "shared", None)):
         if isinstance(block, Mlp | Moe):
-            yield from undivided(TP, tp, block.ffn, "MLP columns")
+            yield from divisor_problems(TP, tp, block.ffn, "MLP columns")
 
 
 def _stage_problems(run: Run) -> Iterator[str]:
     """transformer_config.py:2004-2110, schedules.py:1133-1153."""
     layers, pp, chunks = len(run.arch.layers), run.mesh.pp, run.virtual_stages
-    yield from undivided(PP, pp, layers, "layers")
+    yield from divisor_problems(PP, pp, layers, "layers")
     key = "parallelism.virtual_pipeline_size"
     if chunks > 1 and layers % pp == 0:
-        yield from undivided(key, chunks, layers // pp, "layers a stage")
+        yield from divisor_problems(key, chunks, layers // pp, "layers a stage")
     if chunks > 1 and run.micro_batches % pp:
         fit = -(-run.micro_batches // pp) * pp
         yield (f"training.gradient_accumulation_steps={run.micro_batches} is not a multiple of "
@@ -138,7 +138,7 @@ def _expert_problems(run: Run, title: str) -> Iterator[str]:
         yield (f"{EP}={ep} does not divide the {ranks} ranks of data and context parallelism; try "
                f"{nearest_divisors(ranks, ep)}")  # fmt: skip
     for block in blocks:
-        yield from undivided(EP, ep, block.num_experts, "experts")
+        yield from divisor_problems(EP, ep, block.num_experts, "experts")
         if run.mesh.tp > 1 and any(w.name.endswith("bias") for w in block.experts):
             yield (f"{TP}={run.mesh.tp}: experts with biases cannot be cut; set it to 1 and use "
                    f"{EP}")  # fmt: skip

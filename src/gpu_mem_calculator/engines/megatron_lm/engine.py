@@ -9,9 +9,9 @@ from ...ledger.num import Num
 from ...run.engine import Engine
 from ...run.phases import STARTUP
 from ...run.run import Run
-from ...step.block_events import BlockRun, plays
+from ...step.block_events import BlockRun, block_runs
 from ...step.pipeline import beats as stage_instants
-from ...step.pipeline import stage_layers, stage_of
+from ...step.pipeline import pipeline_stage, stage_layers
 from ...step.workspaces import workspace_entries
 from .activations import activation_entries
 from .checks import layout_problems, option_problems
@@ -32,7 +32,7 @@ def problems(run: Run) -> Iterator[str]:
 
 def ledger(run: Run) -> Ledger:
     """The ledger of one rank of the run's pipeline stage."""
-    stage = stage_of(run)
+    stage = pipeline_stage(run)
     instants = with_experts(run, stage_instants(stage, STARTUP_INSTANTS, every=run.unrolled))
     in_step = tuple(i for i in instants if i.instant.phase != STARTUP)
     walks = walk_stage(run, stage)
@@ -41,17 +41,17 @@ def ledger(run: Run) -> Ledger:
         *activation_entries(run, stage, instants, walks),
         *workspace_entries(run, in_step),
     )
-    block_runs = {}
+    runs = {}
     if run.unrolled:
-        block_runs = plays(stage.blocks, instants, walks)
+        runs = block_runs(stage.blocks, instants, walks)
         startup = BlockRun(block=STARTUP_BLOCK, script=startup_events(run), forward=True)
-        block_runs[STARTUP_INSTANTS[0][0]] = startup
-    return Ledger(tuple(i.instant for i in instants), entries, block_runs, stage_writer(run, stage))
+        runs[STARTUP_INSTANTS[0][0]] = startup
+    return Ledger(tuple(i.instant for i in instants), entries, runs, stage_writer(run, stage))
 
 
 def parameters(run: Run) -> Num:
     """Elements of the parameters on this rank."""
-    return stage_shard(run, stage_of(run)).total
+    return stage_shard(run, pipeline_stage(run)).total
 
 
 ENGINE = Engine(

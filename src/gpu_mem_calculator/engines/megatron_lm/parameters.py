@@ -84,7 +84,7 @@ def layer_tensors(run: Run, layer: Layer) -> Iterator[MegatronParameter]:
     yield from (MegatronParameter(size) for size in dense[count:])
 
 
-def stepped(run: Run, *, split: bool) -> list[tuple[MegatronParameter, int]]:
+def stepped_parameters(run: Run, *, split: bool) -> list[tuple[MegatronParameter, int]]:
     """The parameters that the rank's optimizers step, in their order, and the elements of each.
 
     Dense matrices, then vectors, then experts (optimizer/__init__.py _get_param_groups). `split`:

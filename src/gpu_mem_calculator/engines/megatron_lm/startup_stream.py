@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...autograd.events import BlockEvents, EventRecorder
 from ...run.run import Run
 from .options import bits, gradient_bits, option
-from .parameters import stage_tensors, stepped
+from .parameters import stage_tensors, stepped_parameters
 
 STARTUP_BLOCK = -3  # a number that no layer has, nor head or embedding
 
@@ -18,7 +18,9 @@ def startup_events(run: Run) -> BlockEvents:
     split = bool(option(run, "distributed_optimizer"))
     _record_buffers(run, recorder, _record_weights(run, recorder), split=split)
     if bits(run) < 32:
-        for _, elements in stepped(run, split=split):  # optimizer.py:1012 `clone().float()`
+        for _, elements in stepped_parameters(
+            run, split=split
+        ):  # optimizer.py:1012 `clone().float()`
             narrow = recorder.make(elements * bits(run) // 8)
             recorder.make(elements * 4)
             recorder.free(narrow)

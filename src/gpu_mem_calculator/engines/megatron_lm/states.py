@@ -17,7 +17,7 @@ from ...step.instants import StepInstant
 from ...step.optimizers import FOREACH, OPTIMIZERS, Optimizer, state_bytes, step_temp_bytes
 from ...step.pipeline import PipelineStage
 from .options import bits, fused, gradient_bits, option
-from .parameters import stepped
+from .parameters import stepped_parameters
 from .shards import MegatronShard, after_shard, embedding_shard, layer_shard
 from .startup import moving_bytes, widening_bytes
 
@@ -76,11 +76,11 @@ def owned(run: Run, shard: MegatronShard) -> Num:
     The distributed optimizer shards each buffer evenly over dp × cp, that of the experts over the
     ranks that replicate them: dp × cp / ep (optimizer/distrib_optimizer.py).
     """
-    dense, experts = owned_parts(run, shard)
+    dense, experts = stepped_parts(run, shard)
     return dense + experts
 
 
-def owned_parts(run: Run, shard: MegatronShard) -> tuple[Num, Num]:
+def stepped_parts(run: Run, shard: MegatronShard) -> tuple[Num, Num]:
     """Elements that the rank steps of dense parameters, and of experts: two optimizers."""
     if not option(run, "distributed_optimizer"):
         return shard.dense, shard.experts
@@ -106,7 +106,7 @@ def state_entries(
     late = run.optimizer.startswith("sgd")  # momentum is cloned from the copies of gradients
     for entry in _step_entries(run, shard, instants) if late else ():
         yield entry
-    row, (dense, experts) = OPTIMIZERS[run.optimizer], owned_parts(run, shard)
+    row, (dense, experts) = OPTIMIZERS[run.optimizer], stepped_parts(run, shard)
     for title, elements in (("states", dense), (EXPERT_STATES, experts)):
         if not nothing(elements):
             yield Entry(
@@ -154,7 +154,7 @@ def _parameter_bytes(
     """
 
     def sizes() -> list[int]:
-        parts = stepped(run, split=bool(option(run, "distributed_optimizer")))
+        parts = stepped_parameters(run, split=bool(option(run, "distributed_optimizer")))
         return [n * width // copies for tensor, n in parts for _ in range(copies)
                 if expert in (None, tensor.expert) and (vectors or not tensor.vector)]  # fmt: skip
 
@@ -187,7 +187,7 @@ def _step_entries(
         yield Entry(name="fp32 copies of the main gradients", kind=GRAD, bytes=owned_elements * 4,
                     live=dict.fromkeys(updates, 1), tensors=_parameter_bytes(run, 4),
                     source=code("megatron-core 0.19.2 optimizer.py:1097"))  # fmt: skip
-    dense, experts = owned_parts(run, shard)
+    dense, experts = stepped_parts(run, shard)
     dense = dense - shard.vectors * dense // larger(shard.dense, 1)
     row, name = optimizer_row(run), implementation(run)
     for title, size, update in (("", dense, updates[0]), (" of the experts", experts, updates[-1])):

@@ -12,7 +12,7 @@ from ...modelling.megatron.layer import layer_walk
 from ...modelling.megatron.ops import MegatronSetting
 from ...run.phases import BACKWARD
 from ...run.run import Run
-from ...step.activations import GO, StageWalks
+from ...step.activations import FREE_AT_ONCE, StageWalks
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.pipeline import PipelineStage
@@ -34,7 +34,7 @@ def walks(run: Run, stage: PipelineStage) -> StageWalks:
     if run.unrolled and sent is not None:
         layers, sent = (*layers[:-1], sent), None
     head = _head(megatron_setting(run, selective=False), run.arch.final_norm, local_vocab(run))
-    return StageWalks(layers, head, sent, GO)
+    return StageWalks(layers, head, sent, FREE_AT_ONCE)
 
 
 def sent_gradient(stage: PipelineStage, instant: StepInstant) -> Num:

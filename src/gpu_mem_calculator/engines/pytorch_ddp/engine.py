@@ -7,12 +7,12 @@ from msgspec.structs import replace
 from ...ledger.ledger import Ledger
 from ...run.engine import Engine
 from ...run.run import Run
-from ...step.activations import GO, activation_entries
+from ...step.activations import FREE_AT_ONCE, activation_entries
 from ...step.activations import setting as block_setting
 from ...step.activations import walks as walk_stage
-from ...step.block_events import plays
+from ...step.block_events import block_runs
 from ...step.instants import step
-from ...step.layer_groups import blocks
+from ...step.layer_groups import layer_groups
 from ...step.optimizers import OPTIMIZERS
 from ...step.weights import trained_bits
 from ...step.workspaces import workspace_entries
@@ -28,20 +28,22 @@ def ledger(run: Run) -> Ledger:
     """The ledger of one rank: the whole model, its gradients and optimizer states, activations."""
     precision = PRECISIONS[run.precision]
     setting = block_setting(run, precision)
-    stack = blocks(run, 0, len(run.arch.layers))
+    stack = layer_groups(run, 0, len(run.arch.layers))
     ranges = tuple(group.stretch for group in stack)
     instants = step(ranges, micro_batches=run.micro_batches, every=run.unrolled)
     walks = walk_stage(run, setting, stack)
     entries = [*state_entries(run, precision, instants), *workspace_entries(run, instants)]
     if run.options.get("gradient_as_bucket_view"):
-        walks = replace(walks, gradients=GO)  # copied into a view of the bucket (reducer.cpp)
+        walks = replace(
+            walks, gradients=FREE_AT_ONCE
+        )  # copied into a view of the bucket (reducer.cpp)
     else:
         entries += weight_gradients(run, precision, stack, instants)
     entries += activation_entries(run, setting, stack, instants, walks)
     whole_step = Ledger(
         (*startup_instants(run), *(i.instant for i in instants)),
         tuple(entries),
-        plays(stack, instants, walks) if run.unrolled else {},
+        block_runs(stack, instants, walks) if run.unrolled else {},
         writer=BucketStreamWriter,
     )
     return with_first_step(run, whole_step, trained_bits(run, precision))

@@ -13,15 +13,15 @@ from ...run.run import Precision, Run
 from ...step.instants import StepInstant
 from ...step.layer_groups import LayerGroup
 from ...step.optimizers import default_implementation
-from ...step.quantization import loading_script
+from ...step.quantization import loading_events
 from ...step.states import (
     STARTUPS,
-    always,
+    at_every_instant,
     buffer_entry,
-    from_start,
     gradient_entries,
     optimizer_entries,
     parameter_entry,
+    with_startup,
 )
 from ...step.weights import (
     base_bytes,
@@ -45,14 +45,14 @@ def state_entries(
     """Weights, buffers, optimizer states and buckets, and what start-up needs to make them."""
     trained, bits = trained_total(run), trained_bits(run, precision)
     sizes = [n * bits // 8 for n, _ in trained_sizes(run)] if run.unrolled else []
-    yield from_start(_base_entry(run, precision, instants))
+    yield with_startup(_base_entry(run, precision, instants))
     if run.arch.tower:
-        yield from_start(_tower_entry(run, precision, instants))
+        yield with_startup(_tower_entry(run, precision, instants))
     if run.adapter is not None:
         adapters = parameter_entry("LoRA adapters", trained * bits // 8, instants,
                                    tensors=lambda: sizes)  # fmt: skip
         yield replace(adapters, live={**dict.fromkeys(STARTUPS[1:], 1), **adapters.live})
-    yield from_start(buffer_entry(run, instants))
+    yield with_startup(buffer_entry(run, instants))
     yield from optimizer_entries(
         run, trained, bits, instants,
         implementation=run.implementation or default_implementation(run.optimizer),
@@ -67,7 +67,7 @@ def state_entries(
         kind=COMM,
         role=BUCKETS,
         bytes=holds(run.mesh.dp > 1) * trained * bits // 8,
-        live={**always(instants), "startup.wrapped": 1},
+        live={**at_every_instant(instants), "startup.wrapped": 1},
         source=code("torch 2.11 csrc/distributed/c10d/reducer.cpp: flat copies of gradients"),
         tensors=lambda: gradient_buckets(sizes),
     )
@@ -78,7 +78,7 @@ def _base_entry(run: Run, precision: Precision, instants: tuple[StepInstant, ...
     base = parameter_entry("parameters", base_bytes(run, precision), instants,
                            tensors=lambda: base_tensors(run, precision))  # fmt: skip
     if run.unrolled and run.quantization is not None:
-        return replace(base, script=loading_script(run, precision))
+        return replace(base, script=loading_events(run, precision))
     return base
 
 

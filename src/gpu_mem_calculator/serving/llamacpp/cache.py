@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ...model.arch import Arch
 from ...model.blocks import Attention, LatentAttention, Recurrence, StateSpace
-from ...weights.ggml_types import BLOCKS, bytes_of
+from ...weights.ggml_types import BLOCKS, ggml_bytes
 from .graph_inputs import slides
 from .graph_tensors import quantized
 from .state_space import row_sizes
@@ -103,9 +103,9 @@ def layer_bytes(
 
 
 def _tensor_bytes(kind: str, width: int, rows: int) -> int:
-    size = bytes_of(kind, width) * rows
+    size = ggml_bytes(kind, width) * rows
     if quantized(kind) and width % ROW:
-        size += bytes_of(kind, ROW - width % ROW)
+        size += ggml_bytes(kind, ROW - width % ROW)
     return pad(size, 128)
 
 
@@ -116,11 +116,11 @@ def token_bytes(arch: Arch, places: Sequence[int], build: int, keys: str, values
         mixer = arch.layers[place].mixer
         if isinstance(mixer, Attention):
             if not (slides(arch, place) and build >= SLIDING_CACHE):
-                total += bytes_of(keys, mixer.kv_heads * mixer.head_dim)
-                total += bytes_of(values, mixer.kv_heads * (mixer.value_dim or mixer.head_dim))
+                total += ggml_bytes(keys, mixer.kv_heads * mixer.head_dim)
+                total += ggml_bytes(values, mixer.kv_heads * (mixer.value_dim or mixer.head_dim))
         elif isinstance(mixer, LatentAttention):
-            total += bytes_of(keys, mixer.kv_rank + mixer.rope_dim)
-            total += bytes_of(values, mixer.kv_rank) if build < NO_VALUES else 0
+            total += ggml_bytes(keys, mixer.kv_rank + mixer.rope_dim)
+            total += ggml_bytes(values, mixer.kv_rank) if build < NO_VALUES else 0
     return total
 
 

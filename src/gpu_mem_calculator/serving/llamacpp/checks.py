@@ -69,7 +69,7 @@ def _is_modelled(mixer: Mixer) -> bool:
         return mixer.kind == "gated_delta"
     if isinstance(mixer, Attention):
         return not (mixer.cross or mixer.borrowed or mixer.reuses or mixer.index)
-    return isinstance(mixer, LatentAttention | StateSpace) and not getattr(mixer, "index", None)
+    return isinstance(mixer, LatentAttention | StateSpace) and not mixer.index
 
 
 def _reads_hidden(mlp: Mlp | Moe | None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ...weights.ggml_types import BLOCKS, PLAIN
+from ...weights.ggml_types import BLOCKS, UNQUANTIZED
 
 Sizes = tuple[int, int, int, int]
 # Ops that may write their result over a source (ggml-alloc.c ggml_op_can_inplace).
@@ -166,7 +166,7 @@ def write_into(target: GraphTensor, *sources: GraphTensor, op: str = "set_rows")
 
 def quantized(kind: str) -> bool:
     """Whether a ggml type is a quantized one."""
-    return kind not in PLAIN
+    return kind not in UNQUANTIZED
 
 
 class ComputeGraph:

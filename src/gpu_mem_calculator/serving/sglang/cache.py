@@ -19,9 +19,9 @@ from ...generation.kv_cache import (
     STATE,
     WINDOW,
     LayerState,
-    kept,
+    cached_states,
     layer_cache,
-    plain_row,
+    unscaled_row,
 )
 from ...ledger.num import round_up
 from ...model.blocks import Attention, Indexer, LatentAttention
@@ -100,7 +100,7 @@ def cache_cell(setting: SglangOptions) -> CacheCell:
     drafts = [
         one
         for layer in speculative.draft_layers(run)
-        for one in layer_cache(layer, None, shard, plain_row(setting.cache_bits), 0, 0)
+        for one in layer_cache(layer, None, shard, unscaled_row(setting.cache_bits), 0, 0)
     ]
     return CacheCell(
         full=sum(_token_bytes(setting, one) * len(one.places) for one in full),
@@ -112,9 +112,9 @@ def cache_cell(setting: SglangOptions) -> CacheCell:
 
 
 def _layer_caches(setting: SglangOptions) -> Iterable[LayerState]:
-    row = plain_row(setting.cache_bits)
+    row = unscaled_row(setting.cache_bits)
     arch, shard = setting.run.arch, setting.shard
-    return kept(arch, shard, row, state_bits=STATE_BITS, conv_bits=CONV_BITS)
+    return cached_states(arch, shard, row, state_bits=STATE_BITS, conv_bits=CONV_BITS)
 
 
 def _token_bytes(setting: SglangOptions, one: LayerState) -> int:

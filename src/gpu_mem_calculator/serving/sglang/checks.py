@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...generation.kv_cache import keeps
+from ...generation.kv_cache import has_cache
 from ...ledger.units import GIB
 from ...model.blocks import Recurrence, StateSpace
 from ...run.run import Run
 from ...weights import FormatError
-from ...weights.rank_weights import run_scheme
+from ...weights.rank_weights import run_format
 from . import speculative, versions
 from .cache import SglangPool
 from .options import OPTIONS, SglangOptions
@@ -25,10 +25,10 @@ def problems(run: Run) -> Iterator[str]:
     yield from versions.problems(run)
     yield from speculative.problems(run)
     try:
-        run_scheme(run)
+        run_format(run)
     except FormatError as error:
         yield str(error)
-    if not keeps(run.arch):
+    if not has_cache(run.arch):
         yield (f"model: {run.arch.family} keeps no cache, and SGLang is modelled with one; use "
                "'vllm'")  # fmt: skip
     if run.arch.family in NO_MODEL:

@@ -17,7 +17,7 @@ from ...model.blocks import LatentAttention
 from ...weights.rank_weights import (
     BITS,
     rotary_tables,
-    run_scheme,
+    run_format,
     stored,
     weight_items,
     weights_bytes,
@@ -51,7 +51,7 @@ def load_items(setting: SglangOptions) -> Iterator[Named]:
         yield name, on_gpu, ARITHMETIC
     yield "rotary tables", sum(tables), ROTARY
     yield "latent attention: unpacked", sum(copies), ABSORBED
-    parts = [size for _, size in stored(run.arch, shard, run_scheme(run), bits)]
+    parts = [size for _, size in stored(run.arch, shard, run_format(run), bits)]
     sizes = [*parts, *tables, *copies]
     yield "allocator's rounding", reserved_bytes(sizes) - sum(sizes), SEGMENTS
     yield "torch's kernels", 0 if kernels_loaded_first(run) else kernels_bytes(run), KERNELS_SOURCE

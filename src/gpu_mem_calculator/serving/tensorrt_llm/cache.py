@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ...generation.kv_cache import CROSS, INDEX, STATE, Row, layer_cache, plain_row
+from ...generation.kv_cache import CROSS, INDEX, STATE, RowBytes, layer_cache, unscaled_row
 from ...ledger.num import ceil_div
 from ...model.arch import Arch
 from ...run.run import Run
@@ -88,12 +88,12 @@ def cache_dtype(run: Run) -> str:
     return run.precision.partition("_")[0]
 
 
-def cache_row(run: Run) -> Row:
+def cache_row(run: Run) -> RowBytes:
     """Function from elements of a head to bytes; NVFP4 has an fp8 scale for every 16 elements."""
     name = cache_dtype(run)
     if name == "nvfp4":
         return lambda elements: int(ceil_div(elements, 2) + ceil_div(elements, SCALED))
-    return plain_row(BITS[name])
+    return unscaled_row(BITS[name])
 
 
 def layer_bytes(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...generation.kv_cache import keeps
+from ...generation.kv_cache import has_cache
 from ...model.blocks import Recurrence, StateSpace
 from ...run.run import Run
 from ...weights import FormatError
-from ...weights.rank_weights import run_scheme
+from ...weights.rank_weights import run_format
 from . import cache
 from .defaults import max_batch_size, max_num_tokens
 from .versions import ENGINES, OLDEST, TORCH, backend, parse_version
@@ -54,7 +54,7 @@ def problems(run: Run) -> Iterator[str]:
 
 def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
-    if not keeps(run.arch):
+    if not has_cache(run.arch):
         yield (f"model: {run.arch.family} keeps no cache, and TensorRT-LLM is modelled with one; "
                "use 'vllm'")  # fmt: skip
     stateful = any(isinstance(mixer, StateSpace | Recurrence) for mixer in mixers)
@@ -75,7 +75,7 @@ def _model_problems(run: Run, *, torch: bool) -> Iterator[str]:
         )
         return
     try:
-        run_scheme(run)
+        run_format(run)
     except FormatError as error:
         yield str(error)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...cuda.process import process
+from ...cuda.process import process_items
 from ...ledger.num import ceil_div
 from ...ledger.source import code
 from ...run.engine import Engine
@@ -42,7 +42,7 @@ def items_without_pool(run: Run, shard: ServerShard) -> tuple[ServerItem, ...]:
     items = [
         *weights.rank_items(run, shard),
         *weights.adapter_items(run, shard),
-        *process(run, as_measured=True),
+        *process_items(run, as_measured=True),
     ]
     if backend(run) == ENGINES:
         return (

@@ -19,7 +19,7 @@ from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
 from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, POOL, WEIGHTS, ServerItem
 from ...weights.layer_widths import LayerWidths, distinct_widths
-from ...weights.rank_weights import run_scheme
+from ...weights.rank_weights import run_format
 from ...weights.shards import ServerShard
 from .defaults import beams, max_batch_size, max_num_tokens, max_seq_len, tokens_per_block
 from .versions import version
@@ -55,7 +55,7 @@ def layer_bytes(run: Run, widths: LayerWidths, tokens: int) -> int:
     feed_forward = size * (4 * hidden + widths.up) + activation_size * widths.act
     experts = 0
     if widths.experts is not None:
-        moe, padded = widths.experts, run_scheme(run).name == MXFP4
+        moe, padded = widths.experts, run_format(run).name == MXFP4
         row = _aligned(hidden) if padded else hidden
         up, act = (2 * _aligned(moe.up // 2), _aligned(moe.act)) if padded else (moe.up, moe.act)
         rows = 4 * hidden + (2 * row if padded else 0) + (hidden if widths.up else 0)

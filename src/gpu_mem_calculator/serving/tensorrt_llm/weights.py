@@ -9,8 +9,8 @@ from ...ledger.source import ARITHMETIC, code
 from ...model.adapters import linears
 from ...run.run import Run
 from ...run.served import WEIGHTS, ServerItem
-from ...weights import scheme
-from ...weights.rank_weights import BITS, run_scheme, stored, weight_items
+from ...weights import find_format
+from ...weights.rank_weights import BITS, run_format, stored, weight_items
 from ...weights.shards import ServerShard
 from .versions import TORCH, backend
 
@@ -30,7 +30,7 @@ def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
     tied = run.arch.head is None and shard.embedding and shard.head and not torch
     head_bytes = shard.vocab(run.arch.vocab) * run.arch.hidden * size
     extra = [("output head", head_bytes)] if tied else []
-    weight_format = run_scheme(run)
+    weight_format = run_format(run)
     if torch and weight_format.name == MXFP4:
         weight_format = weight_format.changed(hidden_multiple=ALIGNED, inner_multiple=ALIGNED)
     for name, num_bytes in weight_items(run, shard, weight_format, extra=extra, rounded=torch):
@@ -42,7 +42,7 @@ def rank_items(run: Run, shard: ServerShard) -> Iterator[ServerItem]:
             attention_tp=shard.attention_tp,
             vocab_multiple=shard.tp,
         )
-        unquantized = scheme("none", None, run.draft.family)
+        unquantized = find_format("none", None, run.draft.family)
         num_bytes = sum(
             size for _, size in stored(run.draft, draft_shard, unquantized, BITS[run.precision])
         )

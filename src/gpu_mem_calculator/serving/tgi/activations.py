@@ -21,7 +21,7 @@ from ...replay.stream import AllocationStream
 from ...run.run import Run
 from ...step.workspaces import cublas_bytes
 from ...weights.layer_widths import LayerWidths, distinct_widths
-from ...weights.rank_weights import run_scheme
+from ...weights.rank_weights import run_format
 from ...weights.shards import ServerShard
 from .defaults import (
     attention_kernels,
@@ -126,7 +126,7 @@ def _prefill(run: Run, shard: ServerShard) -> WarmupPrefill:
 def _split_k_parts(run: Run) -> int:
     """Partial sums of a matmul in AWQ's kernel (layers/awq/quantize/qmodule.py), otherwise 1."""
     awq_kernel = version(run) < MARLIN or float(run.compute_capability) < 8
-    return AWQ_PARTS if awq_kernel and run_scheme(run).name == "awq" else 1
+    return AWQ_PARTS if awq_kernel and run_format(run).name == "awq" else 1
 
 
 @remembered(64, always=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...generation.kv_cache import keeps
+from ...generation.kv_cache import has_cache
 from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
 from ...weights import FormatError
-from ...weights.rank_weights import run_scheme
+from ...weights.rank_weights import run_format
 from .defaults import (
     attention_kernels,
     max_input_tokens,
@@ -60,7 +60,7 @@ def _model_problems(run: Run) -> Iterator[str]:
         getattr(mixer, "cross", False) for mixer in mixers
     ):
         yield f"model: TGI does not serve {run.arch.family} with a paged cache; use 'vllm'"
-    elif not keeps(run.arch):
+    elif not has_cache(run.arch):
         yield f"model: {run.arch.family} generates nothing, and TGI does that alone; use 'vllm'"
     tp = int(run.mesh.tp)
     kv_heads = {
@@ -78,7 +78,7 @@ def _model_problems(run: Run) -> Iterator[str]:
         )
     else:
         try:
-            run_scheme(run)
+            run_format(run)
         except FormatError as error:
             yield str(error)
     method, drafts = run.options["speculative_method"], run.options["num_speculative_tokens"]

@@ -9,7 +9,7 @@ eetq. Files are those of text-generation-inference 3.3.7.
 
 from __future__ import annotations
 
-from ...cuda.process import process
+from ...cuda.process import process_items
 from ...ledger.source import code
 from ...run.engine import Engine
 from ...run.run import Run
@@ -47,7 +47,7 @@ def serve(run: Run) -> ServerMemory:
     shard, block = rank_shard(run), block_size(run)
     token, share = token_bytes(run, shard), float(run.options["gpu_memory_utilization"])
     tokens = prefill_tokens(run)
-    loaded = [*rank_items(run, shard), *process(run)]
+    loaded = [*rank_items(run, shard), *process_items(run)]
     warm_bytes, used_bytes = warm_tokens(run) * token, sum(item.bytes for item in loaded)
     prefill = warm_up_bytes(run, shard, run.free_bytes - used_bytes - warm_bytes)
     loaded.append(

@@ -12,7 +12,7 @@ from ...model.adapters import linears
 from ...run.run import Run
 from ...run.served import NON_TORCH, WEIGHTS, ServerItem
 from ...weights import WeightFormat
-from ...weights.rank_weights import BITS, run_scheme, weight_items
+from ...weights.rank_weights import BITS, run_format, weight_items
 from ...weights.shards import ServerShard
 from .graphs import tokens_ahead
 from .loading import left_over_bytes
@@ -28,7 +28,7 @@ def _weight_format(run: Run) -> WeightFormat:
 
     flash_llama_modeling.py no_fp8; a checkpoint in fp8 stays as it is.
     """
-    weight_format = run_scheme(run)
+    weight_format = run_format(run)
     if weight_format.name != "fp8" or run.quantized is not None:
         return weight_format
     prefix, last = run.arch.layer_prefix, len(run.arch.layers) - 1

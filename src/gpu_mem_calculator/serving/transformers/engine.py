@@ -10,20 +10,39 @@ from msgspec.structs import replace
 
 from ...generation.assisted import (
     AssistedModels,
-    draft_beats,
+    draft_instants,
     draft_steps,
-    entries,
-    in_order,
-    main_beats,
+    main_instants,
     main_steps,
+    merge_instants,
+    round_entries,
     rounds,
-    shared,
+    shared_entries,
 )
-from ...generation.assisted import turns as assisted_turns
-from ...generation.decode_steps import PROMPT, CacheMode, DecodeStep, every_step, kinds, steps
-from ...generation.entries import GenerationCase, caches, head, layers, turns
-from ...generation.instants import beats, every_beat
-from ...generation.model_inputs import first_beats, inputs, made_once, reads_all, tables
+from ...generation.assisted import assisted_events as assisted_turns
+from ...generation.decode_steps import (
+    PROMPT,
+    CacheMode,
+    DecodeStep,
+    layer_kinds,
+    replayed_passes,
+    rolled_passes,
+)
+from ...generation.entries import (
+    GenerationCase,
+    cache_entries,
+    head_entries,
+    layer_entries,
+    pass_events,
+)
+from ...generation.instants import generation_instants, unrolled_instants
+from ...generation.model_inputs import (
+    input_entries,
+    inputs_before_layers,
+    pass_input_entries,
+    reads_whole_cache,
+    rotary_entries,
+)
 from ...generation.stream import GenerationStreamWriter
 from ...generation.token_choice import BEAMS, CHECK, GREEDY, SAMPLE, TokenChoice
 from ...ledger.ledger import Instant, Ledger
@@ -52,15 +71,19 @@ def ledger(run: Run) -> Ledger:
     instants = (load, *(b.instant for b in case.table))
     model = (case.run, case.how, case.found, case.passes, case.table)
     always = {b.name for b in case.table}
-    shared = (
+    shared_entries = (
         *weight_entries(case, always),
-        *made_once(*model, case.manner),
+        *input_entries(*model, case.manner),
         *workspace_entries(case, case.table),
-        *tables(*model),
+        *rotary_entries(*model),
     )
     if run.unrolled:
-        return Ledger(instants, shared, plays=turns(case), writer=GenerationStreamWriter)
-    return Ledger(instants, (*shared, *caches(case), *layers(case), *head(case)))
+        return Ledger(
+            instants, shared_entries, plays=pass_events(case), writer=GenerationStreamWriter
+        )
+    return Ledger(
+        instants, (*shared_entries, *cache_entries(case), *layer_entries(case), *head_entries(case))
+    )
 
 
 def _assisted(run: Run, draft: Arch) -> Ledger:
@@ -70,10 +93,10 @@ def _assisted(run: Run, draft: Arch) -> Ledger:
     draft_run = replace(run, arch=draft, parameters_given=None)
     small = _model_case(draft_run, draft_steps(every, run.unrolled))
     large = _model_case(run, main_steps(every), beams=True)
-    small = replace(small, table=tuple(draft_beats(small, every)))
-    large = replace(large, table=tuple(main_beats(large, every)))
+    small = replace(small, table=tuple(draft_instants(small, every)))
+    large = replace(large, table=tuple(main_instants(large, every)))
     pair = AssistedModels(draft=small, main=large, every=every)
-    table = in_order(small.table, large.table)
+    table = merge_instants(small.table, large.table)
     first = Instant(name="startup", phase=STARTUP, title="start-up: model on the GPU")
     second = Instant(name="startup.draft", phase=STARTUP, title="start-up: assistant on the GPU")
     always = {b.name for b in table} | {second.name}
@@ -83,30 +106,30 @@ def _assisted(run: Run, draft: Arch) -> Ledger:
     ]
     for case in (small, large):
         model = (case.run, case.how, case.found, case.passes, case.table)
-        both += [*inputs(*model), *tables(*model)]
-    both += [*shared(pair), *workspace_entries(large, table)]
+        both += [*pass_input_entries(*model), *rotary_entries(*model)]
+    both += [*shared_entries(pair), *workspace_entries(large, table)]
     instants = (first, second, *(b.instant for b in table))
     if run.unrolled:
         return Ledger(
             instants, tuple(both), plays=assisted_turns(pair), writer=GenerationStreamWriter
         )
-    return Ledger(instants, (*both, *entries(pair)))
+    return Ledger(instants, (*both, *round_entries(pair)))
 
 
 def _model_case(run: Run, passes: dict[str, DecodeStep], *, beams: bool = False) -> GenerationCase:
     """One of the two models of assisted generation, without its instants."""
     block = setting(run, beams=beams)
-    layer_kinds = kinds(run.arch)
+    kinds = layer_kinds(run.arch)
     method = CHECK if beams else GREEDY
     choice = TokenChoice(how=method, rows=1, vocab=run.arch.vocab, bits=block.bits)
     return GenerationCase(
         run=run,
         how=block,
         manner=CacheMode(),
-        found=layer_kinds,
+        found=kinds,
         table=(),
         choice=choice,
-        passes=[passes for _ in layer_kinds],
+        passes=[passes for _ in kinds],
     )
 
 
@@ -117,18 +140,18 @@ def generation_case(run: Run) -> GenerationCase:
     copies = max(beams, answers)
     run = replace(run, batch=run.batch * copies)
     how = setting(run, beams=beams > 1)
-    found = kinds(run.arch, windows=not how.quirks.buffer_windows)
+    found = layer_kinds(run.arch, windows=not how.quirks.buffer_windows)
     room = None
     if options["cache_implementation"] == "static":
         room = larger(run.seq + run.new_tokens - 1, options["max_seq_len"] or 0)
-    manner = CacheMode(room=room, beams=beams, copies=copies, whole=reads_all(run, found))
-    walk = every_step if run.unrolled else steps
+    manner = CacheMode(room=room, beams=beams, copies=copies, whole=reads_whole_cache(run, found))
+    walk = replayed_passes if run.unrolled else rolled_passes
     passes = [walk(kind, run.seq, run.new_tokens, manner) for kind in found]
     if run.unrolled:
-        table = every_beat(found, run.new_tokens, beams=beams > 1)
+        table = unrolled_instants(found, run.new_tokens, beams=beams > 1)
     else:
-        first = first_beats(run, how, found, [each[PROMPT] for each in passes])
-        table = beats(found, run.new_tokens, first, beams=beams > 1)
+        first = inputs_before_layers(run, how, found, [each[PROMPT] for each in passes])
+        table = generation_instants(found, run.new_tokens, first, beams=beams > 1)
     return GenerationCase(
         run=run,
         how=how,

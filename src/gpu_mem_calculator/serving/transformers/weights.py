@@ -13,7 +13,7 @@ from ...ledger.units import MIB
 from ...model.adapters import linears
 from ...replay.rounding import block_bytes
 from ...run.run import Precision
-from ...step.quantization import loading_script
+from ...step.quantization import loading_events
 from ...step.weights import base_bytes, base_tensors
 from ...step.workspaces import WORKSPACES, cublas_bytes
 
@@ -34,7 +34,7 @@ def weight_entries(
     packed = run.quantization is not None
     yield Entry(name=f"{title}parameters", kind=PARAM, bytes=base_bytes(run, precision),
                 tensors=None if packed else lambda: list(base_tensors(run, precision)),
-                script=loading_script(run, precision) if packed and run.unrolled else None,
+                script=loading_events(run, precision) if packed and run.unrolled else None,
                 live=always, source=BITSANDBYTES if packed else ARITHMETIC)  # fmt: skip
     buffers = [block_bytes(b.num_bytes) for b in arch.buffers]
     yield Entry(name=f"{title}buffers", kind=PARAM, bytes=sum(buffers), tensors=lambda: buffers,

@@ -12,7 +12,7 @@ from ...ledger.source import Source, code
 from ...ledger.units import GIB
 from ...run.run import Run
 from ...run.served import ACTIVATION, GRAPHS, NON_TORCH, WEIGHTS, ServerItem
-from ...weights.rank_weights import ROUNDED, run_scheme
+from ...weights.rank_weights import ROUNDED, run_format
 from ...weights.shards import ServerShard
 from .activations import element_bytes, profile_peak
 from .cache import BlockPool
@@ -160,7 +160,7 @@ def _draft_bytes(run: Run, shard: ServerShard) -> int:
     draft, bits = draft_model(run, shard), 8 * element_bytes(run)
     if not draft.quantized:
         return sum(parameter.numel for parameter in draft.parameters) * bits // 8
-    weight_format = loaded_format(run_scheme(run), version(run), run.compute_capability)
+    weight_format = loaded_format(run_format(run), version(run), run.compute_capability)
     return sum(
         size for parameter in draft.parameters for _, size in weight_format.stored(parameter, bits)
     )

@@ -147,7 +147,7 @@ def base_block_size(run: Run) -> int:
     """
     mixers = [mixer for layer, _, _ in run.arch.runs for mixer in layer.mixers]
     latent = any(isinstance(mixer, LatentAttention) for mixer in mixers)
-    sparse = any(getattr(mixer, "index", None) for mixer in mixers)
+    sparse = any(mixer.index for mixer in mixers)
     requested, vllm_version = run.options.get("block_size"), version(run)
     capability = run.compute_capability
     hopper, blackwell = capability == "9.0", capability.startswith("10.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...generation.kv_cache import (
-    Row,
-    plain_row,
+    RowBytes,
+    unscaled_row,
 )
 from ...ledger.num import ceil_div
 from ...model.blocks import LatentAttention, Mixer, Recurrence, StateSpace
@@ -47,17 +47,17 @@ def cache_dtype(run: Run) -> str:
     return "auto"
 
 
-def cache_row(run: Run) -> Row:
+def cache_row(run: Run) -> RowBytes:
     """Function from elements of one head's key or value to bytes."""
     name = cache_dtype(run)
     if name in ("int8", "int4"):
         return lambda elements: elements * (8 if name == "int8" else 4) // 8 + SCALE_BYTES
     if name == "nvfp4":  # vllm 0.20.0 vllm/utils/torch_utils.py nvfp4_kv_cache_full_dim
         return lambda elements: elements // 2 + elements // 16
-    return plain_row(BITS[run.precision.partition("_")[0] if name == "auto" else name])
+    return unscaled_row(BITS[run.precision.partition("_")[0] if name == "auto" else name])
 
 
-def sparse_row(run: Run) -> Row:
+def sparse_row(run: Run) -> RowBytes:
     """DeepSeek-V3.2's latent: a special fp8 layout, except for FlashInfer's kernels on Blackwell.
 
     vllm 0.11.0 models/config.py DeepseekV32ForCausalLM: fp8 by default; since 0.11.1 16 bits by

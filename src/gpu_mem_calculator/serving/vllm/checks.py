@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...model.blocks import Attention, LatentAttention
 from ...run.run import Run
 from ...weights import FormatError
-from ...weights.rank_weights import run_scheme
+from ...weights.rank_weights import run_format
 from .defaults import apply_defaults
 from .shards import first_moe
 from .speculative import METHODS, method, num_mtp_layers, tokens_ahead
@@ -27,7 +27,7 @@ def problems(run: Run) -> Iterator[str]:
     yield from speculative_problems(run)
     yield from _option_problems(run)
     try:
-        run_scheme(run)
+        run_format(run)
     except FormatError as error:
         yield str(error)
 

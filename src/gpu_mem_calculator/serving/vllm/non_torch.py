@@ -12,7 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...cuda.libraries import CONTEXT_SOURCE, HANDLE_SOURCE, context_bytes, handle_bytes
-from ...cuda.nccl import GROUPS_SOURCE, LIBRARY_BYTES, LIBRARY_SOURCE, NVLINK, group_bytes, groups
+from ...cuda.nccl import (
+    GROUPS_SOURCE,
+    LIBRARY_BYTES,
+    LIBRARY_SOURCE,
+    NVLINK,
+    communicators,
+    group_bytes,
+)
 from ...ledger.source import code, measured
 from ...ledger.units import GIB, MIB
 from ...run.run import Run
@@ -96,7 +103,7 @@ def counted_parts(run: Run) -> Iterator[SourcedBytes]:
     if scope != AFTER_NCCL:
         yield from _nccl_parts(run)
     if run.mesh.tp > 1 and version(run) < GATHER_UNTIL and run.compute_capability in NVLINK:
-        group = groups(run)["tp"]
+        group = communicators(run)["tp"]
         size = group_bytes(group, run.compute_capability, sums=False)
         yield "communicator for logits", size, GATHER_SOURCE
     if fuses_allreduce(run):
@@ -128,7 +135,7 @@ def _nccl_parts(run: Run) -> Iterator[SourcedBytes]:
 
     vllm 0.11.0 vllm/distributed/device_communicators/pynccl.py.
     """
-    process_groups = groups(run)
+    process_groups = communicators(run)
     if not process_groups:
         return
     if run.compute_capability not in NVLINK:

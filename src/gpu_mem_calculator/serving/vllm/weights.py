@@ -13,7 +13,7 @@ from ...model.arch import Arch
 from ...model.blocks import LatentAttention
 from ...run.run import Run
 from ...weights import WeightFormat
-from ...weights.rank_weights import BITS, Item, rotary_tables, run_scheme, weight_items
+from ...weights.rank_weights import BITS, Item, rotary_tables, run_format, weight_items
 from ...weights.shards import ServerShard, held
 from .formats import loaded_format
 from .versions import Version, version
@@ -34,7 +34,7 @@ UNPACKED, ABSORBED = "latent attention: unpacked", "latent attention: absorbed"
 def rank_weights(run: Run, shard: ServerShard) -> list[Item]:
     """Name and bytes of all tensors on the GPU after the model is loaded, by group."""
     arch, vllm_version, bits = run.arch, version(run), BITS[run.precision]
-    weight_format = loaded_format(run_scheme(run), vllm_version, run.compute_capability)
+    weight_format = loaded_format(run_format(run), vllm_version, run.compute_capability)
     positions = max(arch.max_seq_len, int(run.options.get("max_seq_len") or 0))
     extra = [
         *rotary_tables(arch, shard, positions, bits),
