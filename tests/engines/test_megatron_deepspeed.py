@@ -165,10 +165,12 @@ def test_a_tied_last_stage_builds_positions_too() -> None:
     """Its copy of the table comes as a whole embedding (TiedLayerSpec)."""
     case = run(WIDE, seq=512, pp=2, stage=1, options={"zero_stage": 1})
     tied, untied = (
-        named(ENGINE.ledger(replace(case, arch=read_plain(WIDE | {"tie_word_embeddings": t}))),
-              "parameters")
+        named(
+            ENGINE.ledger(replace(case, arch=read_plain(WIDE | {"tie_word_embeddings": t}))),
+            "parameters",
+        )
         for t in (True, False)
-    )  # fmt: skip
+    )
     assert tied - untied == 2 * 2048 * 2048
 
 
@@ -185,7 +187,7 @@ def test_arrays_equal_scalars(stage: int) -> None:
 
 
 def test_arrays_of_shards_are_refused() -> None:
-    """Tensor-parallel sizes decide what the model is, so each has a ledger of its own."""
+    """Tensor-parallel sizes decide what the model is, so each has its ledger."""
     with pytest.raises(ValueError, match="need a ledger each"):
         ENGINE.ledger(run(WIDE, tp=np.array([1, 2])))
 

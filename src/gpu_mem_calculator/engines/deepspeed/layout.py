@@ -120,6 +120,15 @@ class ZeroLayout(Struct, frozen=True, kw_only=True):
                           implementation=self.implementation)  # fmt: skip
 
     @property
+    def own_gradient_instants(self) -> tuple[str, ...]:
+        """The step's instants at which the slice's 16-bit gradients are alive.
+
+        Those of two parameter groups share a buffer, which is freed when the second has stepped.
+        """
+        cast = ("optimizer.norm", "optimizer.cast")
+        return (*cast, "optimizer") if self.apart else cast
+
+    @property
     def bucket_bytes(self) -> int:
         """Bytes of one gradient bucket."""
         return int(bucket_bytes(self.width, self.bucket))

@@ -204,7 +204,7 @@ def _step_gradients(plan: ZeroLayout, each: list[tuple[Tables, ...]], which: Any
     parts = _parts([tables[place] for tables in last], which, 0, 0)
     name, kind, source = GROUPS[2]
     return Entry(name=name, kind=kind, bytes=sum(parts),
-                 live={"optimizer.norm": 1, "optimizer.cast": 1},
+                 live=dict.fromkeys(plan.own_gradient_instants, 1),
                  source=source)  # fmt: skip
 
 

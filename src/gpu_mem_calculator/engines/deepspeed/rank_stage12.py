@@ -205,7 +205,9 @@ class Stage12Rank(ZeroRank):
         if len(self.owned) > 1:
             self.make("flat grads", rank.step_flat)
         self.make("grad", rank.step_grad)
-        self.free("flat grads", "sum")
+        self.free("flat grads")
+        if not self.plan.apart:  # else another group's gradients are in the same buffer
+            self.free("sum")
         self.states(0, rank)
         self.update(rank)
-        self.free("grad")
+        self.free("grad", "sum")

@@ -68,7 +68,7 @@ def _bucket_entries(
                          f"{FILE}:962")  # fmt: skip
     reduced, left = _reduction_bytes(plan, order)
     yield plan.entry("gradients of the slice's parameters", GRAD, left,
-                     named("optimizer.norm", "optimizer.cast"),
+                     named(*plan.own_gradient_instants),
                      f"{FILE}:2183 grads_in_partition")  # fmt: skip
     yield plan.entry("bucket being reduced, and the slice's gradients", GRAD, reduced,
                      lambda b: named("epilogue")(b) * plan.boundary(b),

@@ -84,11 +84,11 @@ def ledger(run: Run) -> Ledger:
     if any(hasattr(size, "astype") for size in (run.mesh.tp, run.mesh.pp, run.stage)):
         raise ValueError("arrays of tensor- or pipeline-parallel sizes need a ledger each")
     stage, rank = pipeline_stage(run), rank_run(run)
-    done = walks(run, rank, stage, piped=piped(run))
+    stage_walks = walks(run, rank, stage, piped=piped(run))
     stack = tuple(replace(b, layer=rank_layer(run, b.layer)) for b in stage.blocks)
     plan = plan_of(run, rank, stage)
     if not piped(run) and not run.unrolled:
-        return _rolled(run, plan, stage, stack, done)
+        return _rolled(run, plan, stage, stack, stage_walks)
     beats = step(
         tuple(b.stretch for b in stack),
         micro_batches=run.micro_batches,
@@ -99,11 +99,13 @@ def ledger(run: Run) -> Ledger:
     )
     if run.unrolled:
         plan = replace(plan, beats=_with_epilogue(beats))
-        keeper = rank_factory(plan, stack, done, LIMITS, GROUP, zero_init=True)
-        return unrolled_ledger(plan, stack, done, partial(_beside, run, plan, stage, stack), keeper)
-    several = len(done.head.hooks) > first_hook(plan)
+        keeper = rank_factory(plan, stack, stage_walks, LIMITS, GROUP, zero_init=True)
+        return unrolled_ledger(
+            plan, stack, stage_walks, partial(_beside, run, plan, stage, stack), keeper
+        )
+    several = len(stage_walks.head.hooks) > first_hook(plan)
     plan = replace(plan, beats=with_hooks(beats, head=several))
-    return _whole(run, plan, stage, stack, done)
+    return _whole(run, plan, stage, stack, stage_walks)
 
 
 def _with_epilogue(beats: tuple[StepInstant, ...]) -> tuple[StepInstant, ...]:
@@ -119,10 +121,10 @@ def _beside(
     stage: PipelineStage,
     stack: tuple[LayerGroup, ...],
     beats: tuple[StepInstant, ...],
-    done: StageWalks,
+    stage_walks: StageWalks,
 ) -> Iterator[Entry]:
     """What an unrolled run has beside the scripts of its blocks and DeepSpeed's own tensors."""
-    yield from block_entries(plan.run, stack, beats, done)
+    yield from block_entries(plan.run, stack, beats, stage_walks)
     yield from beside_entries(run, plan, stage, beats, played=True)
 
 
@@ -131,14 +133,14 @@ def _rolled(
     plan: ZeroLayout,
     stage: PipelineStage,
     stack: tuple[LayerGroup, ...],
-    done: StageWalks,
+    stage_walks: StageWalks,
 ) -> Ledger:
     """ZeRO 2 and 3: gradients go into buckets as they are made."""
-    beats, at_work = instants_and_entries(plan, stack, done, LIMITS)
+    beats, at_work = instants_and_entries(plan, stack, stage_walks, LIMITS)
     plan = replace(plan, beats=beats)
     entries = (
         *state_entries(plan, LIMITS, GROUP, zero_init=True),
-        *block_entries(plan.run, stack, beats, done),
+        *block_entries(plan.run, stack, beats, stage_walks),
         *beside_entries(run, plan, stage, beats, played=True),
         *at_work,
         *workspace_entries(run, beats),
@@ -151,15 +153,15 @@ def _whole(
     plan: ZeroLayout,
     stage: PipelineStage,
     stack: tuple[LayerGroup, ...],
-    done: StageWalks,
+    stage_walks: StageWalks,
 ) -> Ledger:
     """ZeRO 0 and 1 in the PipelineEngine: gradients stay until all of backward is over."""
     entries = (
         *state_entries(plan, LIMITS, GROUP, zero_init=True),
         *stage12.whole_gradients(plan, stack),
-        *reduce_at_end.reduction_entries(plan, stack, done),
-        *block_entries(plan.run, stack, plan.beats, done),
-        *hook_entries(plan, done),
+        *reduce_at_end.reduction_entries(plan, stack, stage_walks),
+        *block_entries(plan.run, stack, plan.beats, stage_walks),
+        *hook_entries(plan, stage_walks),
         *beside_entries(run, plan, stage, plan.beats, played=False),
         *pipeline.pipeline_workspaces(plan, stack),
     )

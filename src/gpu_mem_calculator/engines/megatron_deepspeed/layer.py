@@ -16,26 +16,26 @@ from ...modelling.megatron.ops import MegatronSetting
 from .ops import add_bias, biased_gelu, column_linear, dropout_add, norm, row_linear
 
 
-def attention(tape: Tape, how: MegatronSetting, x: Value, block: Attention) -> Value:
+def attention(tape: Tape, setting: MegatronSetting, x: Value, block: Attention) -> Value:
     """query_key_value, grouped heads repeated, rotary embedding, core attention, dense (:690-859).
 
     `mixed_x_layer` is named until the projection is done.
     """
-    size, heads, kv_heads = block.head_dim, block.heads // how.tp, block.kv_heads // how.tp
+    size, heads, kv_heads = block.head_dim, block.heads // setting.tp, block.kv_heads // setting.tp
     rows = (heads + 2 * kv_heads) * size
     mixed = column_linear(
-        tape, how, x, "query_key_value", how.hidden, rows, bias=block.inputs[0].bias
+        tape, setting, x, "query_key_value", setting.hidden, rows, bias=block.inputs[0].bias
     )
     parts = [("attn.q", heads), ("attn.k", kv_heads), ("attn.v", kv_heads)]
-    q, k, v = tape.split("attn.split", mixed, [(n, how.tokens * c * size) for n, c in parts])
+    q, k, v = tape.split("attn.split", mixed, [(n, setting.tokens * c * size) for n, c in parts])
     if block.heads != block.kv_heads:  # reshape copies q; k and v are repeated (:660-679)
         q = tape.op("attn.q_copy", q, passes=True)
-        k = tape.op("attn.k_repeated", k, elements=how.tokens * heads * size)
-        v = tape.op("attn.v_repeated", v, elements=how.tokens * heads * size)
+        k = tape.op("attn.k_repeated", k, elements=setting.tokens * heads * size)
+        v = tape.op("attn.v_repeated", v, elements=setting.tokens * heads * size)
     if block.rotary_dim:
         q, k = rotate(tape, q, block), rotate(tape, k, block)
-    out = core_attention(tape, how, (q, k, v), heads, block.dropout)
-    dense = row_linear(tape, how, out, "dense", heads * size, how.hidden)
+    out = core_attention(tape, setting, (q, k, v), heads, block.dropout)
+    dense = row_linear(tape, setting, out, "dense", heads * size, setting.hidden)
     tape.hold(mixed)
     return dense
 
@@ -58,20 +58,24 @@ def rotate(tape: Tape, x: Value, block: Attention) -> Value:
 
 
 def core_attention(
-    tape: Tape, how: MegatronSetting, inputs: tuple[Value, Value, Value], heads: Num, dropout: float
+    tape: Tape,
+    setting: MegatronSetting,
+    inputs: tuple[Value, Value, Value],
+    heads: Num,
+    dropout: float,
 ) -> Value:
     """baddbmm, mask and softmax, dropout, bmm, and a contiguous copy (:277-363).
 
-    Backward scales the products with the scores' gradient in a tensor of their own.
+    Backward scales the products with the scores' gradient in new tensors.
     """
     q, k, v = inputs
     tape.core = True
-    area = how.batch * heads * how.seq * how.seq
+    area = setting.batch * heads * setting.seq * setting.seq
     scores = tape.op("attn.scores", q, k, elements=area, saves=(q, k), back_temp=q.bytes)
-    probs = softmax(tape, how, scores, softmax_kernel(how, heads))
+    probs = softmax(tape, setting, scores, softmax_kernel(setting, heads))
     if dropout:
         mask = tape.value("attn.dropout_mask", area, 8, grad=False)
-        probs = tape.op("attn.dropped", probs, elements=area, bits=how.bits, saves=(mask,))
+        probs = tape.op("attn.dropped", probs, elements=area, bits=setting.bits, saves=(mask,))
     mixed = tape.op("attn.mixed", v, probs, elements=v.elements(), saves=(probs, v))
     out = tape.op("attn.out", mixed, passes=True)
     tape.hold(scores)
@@ -79,27 +83,29 @@ def core_attention(
     return out
 
 
-def mlp(tape: Tape, how: MegatronSetting, x: Value, block: Mlp) -> Value:
+def mlp(tape: Tape, setting: MegatronSetting, x: Value, block: Mlp) -> Value:
     """dense_h_to_4h, the activation, dense_4h_to_h with its bias (:91-177)."""
-    inner = block.ffn // how.tp
+    inner = block.ffn // setting.tp
     wide = inner * (2 if block.gated else 1)
-    made = column_linear(tape, how, x, "dense_h_to_4h", how.hidden, wide)
+    made = column_linear(tape, setting, x, "dense_h_to_4h", setting.hidden, wide)
     if block.gated:
         if block.inputs[0].bias:
-            made = add_bias(tape, how, made, "dense_h_to_4h", wide)
-        gate, up = tape.split("chunk", made, [(n, how.tokens * inner) for n in ("gate", "up")])
+            made = add_bias(tape, setting, made, "dense_h_to_4h", wide)
+        gate, up = tape.split("chunk", made, [(n, setting.tokens * inner) for n in ("gate", "up")])
         silu = tape.op("silu", gate, saves=(gate,))
         acted = tape.op("swiglu", silu, up, saves=(silu, up))
         tape.hold(made)
     elif block.inputs[0].bias:
-        acted = biased_gelu(tape, how, made, wide)
+        acted = biased_gelu(tape, setting, made, wide)
     else:
         acted = tape.op("gelu", made, saves=(made,))
-    return row_linear(tape, how, acted, "dense_4h_to_h", inner, how.hidden, bias=block.output.bias)
+    return row_linear(
+        tape, setting, acted, "dense_4h_to_h", inner, setting.hidden, bias=block.output.bias
+    )
 
 
-def run_layer(tape: Tape, how: MegatronSetting, x: Value, layer: Layer) -> Value:
-    """Attention and MLP, each behind its norm and before a dropout and an addition (:1245-1375).
+def run_layer(tape: Tape, setting: MegatronSetting, x: Value, layer: Layer) -> Value:
+    """Attention and MLP, each after its norm, each followed by dropout and addition (:1245-1375).
 
     The attention's bias is added with the dropout, the MLP's in its own layer. Both branches are
     named until the layer returns.
@@ -109,18 +115,18 @@ def run_layer(tape: Tape, how: MegatronSetting, x: Value, layer: Layer) -> Value
     assert isinstance(block, Mlp)
     assert first is not None
     assert second is not None
-    mixed = attention(tape, how, norm(tape, how, x, first), mixer)
+    mixed = attention(tape, setting, norm(tape, setting, x, first), mixer)
     branch = mixed
     if mixer.output.bias:
-        branch = add_bias(tape, how, mixed, "dense", how.hidden, expanded=True)
+        branch = add_bias(tape, setting, mixed, "dense", setting.hidden, expanded=True)
     x = dropout_add(tape, x, branch)
-    fed = mlp(tape, how, norm(tape, how, x, second), block)
+    fed = mlp(tape, setting, norm(tape, setting, x, second), block)
     out = dropout_add(tape, x, fed)
     tape.hold(mixed, fed)
     return out
 
 
-def layer_walk(how: MegatronSetting, layer: Layer, *, checkpointed: bool = False) -> BlockWalk:
+def layer_walk(setting: MegatronSetting, layer: Layer, *, checkpointed: bool = False) -> BlockWalk:
     """What one layer keeps, and its highest moments in both directions.
 
     DeepSpeed's checkpoint is reentrant: it holds the layer's input, and the gradient it was given,
@@ -128,21 +134,21 @@ def layer_walk(how: MegatronSetting, layer: Layer, *, checkpointed: bool = False
     """
     tape = Tape()
     tape.inputs_first = True  # core/tensor_parallel/layers.py:317, 376
-    tape.core_held = how.selective  # core/tensor_parallel/random.py CheckpointFunction.backward
-    x = tape.value("layer.input", how.local_tokens * how.hidden, how.bits)
-    y = run_layer(tape, how, x, layer)
+    tape.core_held = setting.selective  # core/tensor_parallel/random.py CheckpointFunction.backward
+    x = tape.value("layer.input", setting.local_tokens * setting.hidden, setting.bits)
+    y = run_layer(tape, setting, x, layer)
     return walk(
         tape,
         x,
         y,
-        recompute_core=how.selective,
+        recompute_core=setting.selective,
         output_grad_held=checkpointed,
         checkpoint=REENTRANT if checkpointed else "",
     )
 
 
 def head_walk(
-    how: MegatronSetting, final: Norm, vocab: Num, *, tied: bool, piped: bool
+    setting: MegatronSetting, final: Norm, vocab: Num, *, tied: bool, piped: bool
 ) -> BlockWalk:
     """Final norm, logits and the vocabulary-parallel loss; `vocab`: this rank's columns.
 
@@ -154,24 +160,24 @@ def head_walk(
     """
     tape = Tape()
     tape.inputs_first = True
-    x = tape.value("stack.output", how.local_tokens * how.hidden, how.bits)
-    out = norm(tape, how, x, final)
-    logits = column_linear(tape, how, out, "output_layer", how.hidden, vocab)
+    x = tape.value("stack.output", setting.local_tokens * setting.hidden, setting.bits)
+    out = norm(tape, setting, x, final)
+    logits = column_linear(tape, setting, out, "output_layer", setting.hidden, vocab)
     tape.ops[-1].ins[1].waits = tied
-    wide = how.tokens * vocab * 4
-    kept = [tape.value("loss.target", how.tokens * 9, 8, grad=False)]
+    wide = setting.tokens * vocab * 4
+    kept = [tape.value("loss.target", setting.tokens * 9, 8, grad=False)]
     softmaxed = tape.value("loss.softmax", logits.elements(), 32, grad=False)
-    if how.bits < 32:
+    if setting.bits < 32:
         kept.append(softmaxed)
     else:  # fp32 logits need no copy, and their gradient is the softmax's tensor
         tape.ops[-1].saves += (softmaxed,)
     loss = tape.op(
         "loss",
         logits,
-        elements=how.tokens,
+        elements=setting.tokens,
         bits=32,
         saves=kept,
-        passes=how.bits == 32,
-        temp=0 if piped or how.bits == 32 else wide,
+        passes=setting.bits == 32,
+        temp=0 if piped or setting.bits == 32 else wide,
     )
     return walk(tape, x, loss)

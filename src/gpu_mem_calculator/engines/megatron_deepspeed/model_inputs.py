@@ -35,16 +35,16 @@ def beside_entries(
     played: bool,
 ) -> Iterator[Entry]:
     """All of it, at some beats. `played`: the embedding's backward is a script."""
-    how = rank_setting(run)
+    setting = rank_setting(run)
     always: Live = {b.name: 1 for b in beats}
     yield from _batch(run, plan, stage, beats, always)
-    yield from _tables(run, how, stage, always)
-    yield from _embedding(run, how, stage, beats)
+    yield from _tables(run, setting, stage, always)
+    yield from _embedding(run, setting, stage, beats)
     if not played:
         yield from _embedding_backward(run, plan, beats)
     if plan.pipeline:
-        yield from _logits(run, how, stage, beats)
-        yield from _between_stages(run, how, stage, beats)
+        yield from _logits(run, setting, stage, beats)
+        yield from _between_stages(run, setting, stage, beats)
 
 
 def at_work(beat: StepInstant) -> bool:
@@ -95,11 +95,15 @@ def _batch(
     )
 
 
-def _tables(run: Run, how: MegatronSetting, stage: PipelineStage, always: Live) -> Iterator[Entry]:
+def _tables(
+    run: Run, setting: MegatronSetting, stage: PipelineStage, always: Live
+) -> Iterator[Entry]:
     """Rotary tables, and the buffer that scores are made from and inputs are gathered into."""
     mixers = [block.layer.mixer for block in stage.blocks]
     rotary = max(getattr(mixer, "rotary_dim", 0) for mixer in mixers)
-    widths = 4 + 2 * how.bits // 8  # frequencies in fp32; cosines and sines as the activations are
+    widths = (
+        4 + 2 * setting.bits // 8
+    )  # frequencies in fp32; cosines and sines as the activations are
     yield from _entry(
         "rotary tables",
         RUNTIME,
@@ -107,19 +111,19 @@ def _tables(run: Run, how: MegatronSetting, stage: PipelineStage, always: Live) 
         always,
         code(f"{CODE}/model/rotary_pos_embedding.py:48-72, utils.py:39"),
     )
-    heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // how.tp
-    scores = how.batch * heads * how.seq * how.seq * how.bits // 8
+    heads = max(getattr(mixer, "heads", 0) for mixer in mixers) // setting.tp
+    scores = setting.batch * heads * setting.seq * setting.seq * setting.bits // 8
     yield from _entry(
         "global memory buffer",
         COMM,
-        larger(scores, how.full_bytes(how.hidden)),
+        larger(scores, setting.full_bytes(setting.hidden)),
         always,
         code(f"{CODE}/core/utils.py:70 GlobalMemoryBuffer, model/transformer.py:298"),
     )
 
 
 def _embedding(
-    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """What the embedding keeps of each micro-batch in flight.
 
@@ -127,7 +131,7 @@ def _embedding(
     dropout makes a new tensor (core/tensor_parallel/mappings.py _split_along_first_dim).
     """
     live: Live = {b.name: stage.flight * stage.first for b in beats if at_work(b)}
-    masked = 9 * how.tokens * holds(run.mesh.tp > 1)
+    masked = 9 * setting.tokens * holds(run.mesh.tp > 1)
     yield from _entry(
         "embedding: masked token ids",
         ACT,
@@ -139,12 +143,12 @@ def _embedding(
         yield from _entry(
             "embedding: dropout mask",
             ACT,
-            how.local_tokens * how.hidden,
+            setting.local_tokens * setting.hidden,
             live,
             code("torch 2.11 native_dropout keeps a boolean mask"),
         )
     else:
-        rest = (how.tokens - how.local_tokens) * how.hidden * how.bits // 8
+        rest = (setting.tokens - setting.local_tokens) * setting.hidden * setting.bits // 8
         yield from _entry(
             "embedding: output of the other ranks' tokens",
             ACT,
@@ -184,7 +188,7 @@ def _embedding_backward(
 
 
 def _logits(
-    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """fp32 logits, the last stage's output, which is kept until its place has another one.
 
@@ -192,12 +196,12 @@ def _logits(
     """
     source = code(f"{PIPE}:750 pipe_buffers['outputs'], of which the last stage frees none")
     places = buffers(run)
-    size = how.tokens * local_vocab(run) * 4
+    size = setting.tokens * local_vocab(run) * 4
     live: Live = {b.name: places * stage.last for b in beats}
     yield from _entry("logits of earlier micro-batches, in fp32", ACT, size, live, source)
     alone = stage.last * (1 - stage.first)
     live = {b.name: alone * (places - int(_runs_backward(b))) for b in beats}
-    size = 2 * how.local_tokens * how.hidden * how.bits // 8
+    size = 2 * setting.local_tokens * setting.hidden * setting.bits // 8
     yield from _entry("their inputs, and the gradients of those", ACT, size, live, source)
 
 
@@ -206,7 +210,7 @@ def _runs_backward(beat: StepInstant) -> bool:
 
 
 def _between_stages(
-    run: Run, how: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
+    run: Run, setting: MegatronSetting, stage: PipelineStage, beats: tuple[StepInstant, ...]
 ) -> Iterator[Entry]:
     """Tensors that stages send each other; one buffer receives activations and gradients (:1284).
 
@@ -216,7 +220,7 @@ def _between_stages(
     """
     if int(run.mesh.pp) == 1:
         return
-    whole = how.local_tokens * how.hidden * how.bits // 8
+    whole = setting.local_tokens * setting.hidden * setting.bits // 8
     parts = int(run.mesh.tp)
     before, after = 1 - stage.first, 1 - stage.last
     always: Live = {b.name: 1 for b in beats}

@@ -19,14 +19,14 @@ GELU_FORWARD, GELU_BACKWARD = 7, 5
 and sum by itself."""
 
 
-def weight(tape: Tape, how: MegatronSetting, name: str, elements: Num) -> Value:
+def weight(tape: Tape, setting: MegatronSetting, name: str, elements: Num) -> Value:
     """A parameter, in proportion to the count that was given."""
-    return tape.param(name, in_share(elements, how.share), how.bits)
+    return tape.param(name, in_share(elements, setting.share), setting.bits)
 
 
 def column_linear(
     tape: Tape,
-    how: MegatronSetting,
+    setting: MegatronSetting,
     x: Value,
     name: str,
     ins: Num,
@@ -40,24 +40,24 @@ def column_linear(
     directions; the gradient of the gathered input is made in full beside this rank's part. `bias`:
     added here, in a new tensor.
     """
-    full, size = how.full_bytes(ins), how.tokens * outs
-    weights = [weight(tape, how, f"{name}.weight", ins * outs)]
+    full, size = setting.full_bytes(ins), setting.tokens * outs
+    weights = [weight(tape, setting, f"{name}.weight", ins * outs)]
     if bias:
-        weights.append(weight(tape, how, f"{name}.bias", outs))
+        weights.append(weight(tape, setting, f"{name}.bias", outs))
     return tape.op(
         name,
         x,
         *weights,
         saves=(x,),
         elements=size,
-        temp=size * how.bits // 8 if bias else 0,
-        back_temp=full + (bias_sum(how.tokens, outs) if bias else 0),
+        temp=size * setting.bits // 8 if bias else 0,
+        back_temp=full + (bias_sum(setting.tokens, outs) if bias else 0),
     )
 
 
 def row_linear(
     tape: Tape,
-    how: MegatronSetting,
+    setting: MegatronSetting,
     x: Value,
     name: str,
     ins: Num,
@@ -70,24 +70,24 @@ def row_linear(
     The sum over ranks is made in place; with sequence parallelism it is reduce-scattered, and the
     gradient gathered (mappings.py:101, 121).
     """
-    matrix = weight(tape, how, f"{name}.weight", ins * outs)
-    out = tape.op(name, x, matrix, saves=(x,), elements=how.tokens * outs)
-    if how.sequence_parallel:
-        out = tape.op(f"{name}.scattered", out, elements=how.local_tokens * outs)
+    matrix = weight(tape, setting, f"{name}.weight", ins * outs)
+    out = tape.op(name, x, matrix, saves=(x,), elements=setting.tokens * outs)
+    if setting.sequence_parallel:
+        out = tape.op(f"{name}.scattered", out, elements=setting.local_tokens * outs)
     if bias:
-        out = add_bias(tape, how, out, name, outs)
+        out = add_bias(tape, setting, out, name, outs)
     return out
 
 
 def add_bias(
-    tape: Tape, how: MegatronSetting, x: Value, name: str, width: Num, *, expanded: bool = False
+    tape: Tape, setting: MegatronSetting, x: Value, name: str, width: Num, *, expanded: bool = False
 ) -> Value:
     """x + bias, in a new tensor; the bias's gradient is a sum over rows.
 
     `expanded`: of a copy, since the bias came expanded to the output's shape (transformer.py:1288).
     """
     summed = bias_sum(x.elements() // width, width)
-    vector = weight(tape, how, f"{name}.bias", width)
+    vector = weight(tape, setting, f"{name}.bias", width)
     return tape.op(
         f"{name}.biased",
         x,
@@ -97,7 +97,7 @@ def add_bias(
     )
 
 
-def norm(tape: Tape, how: MegatronSetting, x: Value, layer: Norm) -> Value:
+def norm(tape: Tape, setting: MegatronSetting, x: Value, layer: Norm) -> Value:
     """Apex's fused norms keep their input and fp32 statistics of rows (fused_layer_norm.py:104).
 
     A layer norm has a mean and a deviation, an RMS norm the latter alone.
@@ -105,9 +105,9 @@ def norm(tape: Tape, how: MegatronSetting, x: Value, layer: Norm) -> Value:
     width = layer.size[1]
     count = 2 if layer.impl.startswith("layer") else 1
     stats = tape.value(f"{layer.name}.statistics", x.elements() // width * count, 32, grad=False)
-    weights = [weight(tape, how, f"{layer.name}.weight", width)]
+    weights = [weight(tape, setting, f"{layer.name}.weight", width)]
     if layer.bias:
-        weights.append(weight(tape, how, f"{layer.name}.bias", width))
+        weights.append(weight(tape, setting, f"{layer.name}.bias", width))
     return tape.op(layer.name, x, *weights, saves=(x, stats))
 
 
@@ -123,11 +123,11 @@ def dropout_add(tape: Tape, x: Value, branch: Value) -> Value:
     return total
 
 
-def biased_gelu(tape: Tape, how: MegatronSetting, x: Value, width: Num) -> Value:
+def biased_gelu(tape: Tape, setting: MegatronSetting, x: Value, width: Num) -> Value:
     """gelu(x + bias), which keeps x alone (model/fused_bias_gelu.py:30-43)."""
-    vector = weight(tape, how, "gelu.bias", width)
+    vector = weight(tape, setting, "gelu.bias", width)
     back = [x.bytes] * GELU_BACKWARD
-    rest = larger(bias_sum(how.tokens, width) - GELU_BACKWARD * x.bytes, 0)
+    rest = larger(bias_sum(setting.tokens, width) - GELU_BACKWARD * x.bytes, 0)
     return tape.op(
         "gelu",
         x,

@@ -51,7 +51,7 @@ def rank_arch(run: Run) -> Arch:
 
 
 def final_norm(arch: Arch) -> Norm:
-    """The norm behind the last layer, which every model that Megatron-DeepSpeed runs has."""
+    """The norm after the last layer, which every model that Megatron-DeepSpeed runs has."""
     assert arch.final_norm is not None
     return arch.final_norm
 
@@ -112,7 +112,7 @@ def _around(arch: Arch) -> tuple[tuple[ModuleSizes, ...], ...]:
 
 
 def vectors(arch: Arch) -> frozenset[int]:
-    """Sizes of norms and biases, which have no weight decay and are a parameter group of their own.
+    """Sizes of norms and biases, which have no weight decay and are the second parameter group.
 
     megatron/optimizer/__init__.py:18-65. Under ZeRO 3 every parameter has one dimension when the
     groups are made (deepspeed.zero.Init has sharded it), and there is one group.

@@ -18,7 +18,7 @@ from ...step.activations import StageWalks
 from ...step.layer_groups import LayerGroup
 from ...step.layer_sources import LayerSources
 from ...step.pipeline import PipelineStage
-from ..megatron_lm.options import setting
+from ..megatron_lm.options import setting as megatron_setting
 from ..megatron_lm.shards import local_vocab
 from .layer import head_walk, layer_walk
 from .shards import final_norm
@@ -33,7 +33,7 @@ SOURCES = LayerSources(
 
 def rank_setting(run: Run, *, selective: bool = False) -> MegatronSetting:
     """How the run's layers are executed on one rank."""
-    return replace(setting(run, selective=selective), share=run.arch.embedding[0].share)
+    return replace(megatron_setting(run, selective=selective), share=run.arch.embedding[0].share)
 
 
 def walks(run: Run, rank: Run, stage: PipelineStage, *, piped: bool) -> StageWalks:
@@ -57,13 +57,13 @@ def walks(run: Run, rank: Run, stage: PipelineStage, *, piped: bool) -> StageWal
 
 
 def _layer(run: Run, block: LayerGroup) -> BlockWalk:
-    how = rank_setting(run, selective=block.recompute == "selective")
-    return _walked(how, block.layer, block.recompute == "full")
+    setting = rank_setting(run, selective=block.recompute == "selective")
+    return _walked(setting, block.layer, block.recompute == "full")
 
 
 @remembered(256)
-def _walked(how: MegatronSetting, layer: Layer, checkpointed: bool) -> BlockWalk:
-    return layer_walk(how, layer, checkpointed=checkpointed)
+def _walked(setting: MegatronSetting, layer: Layer, checkpointed: bool) -> BlockWalk:
+    return layer_walk(setting, layer, checkpointed=checkpointed)
 
 
 _head = remembered(256)(head_walk)
@@ -94,15 +94,17 @@ def table_of(run: Run, rank: Run) -> EmbeddingBackward:
     """language_model.py:229-270 turned round: dropout, the gather over a sequence-parallel group,
     the rows of other ranks' words set to zero, a copy in [b, s, h] where there are several samples.
     """
-    how = rank_setting(run)
-    local = how.local_tokens * how.hidden * how.bits // 8
-    full = how.tokens * how.hidden * how.bits // 8
+    setting = rank_setting(run)
+    local = setting.local_tokens * setting.hidden * setting.bits // 8
+    full = setting.tokens * setting.hidden * setting.bits // 8
     steps = [local, *[local] * bool(run.arch.embedding_dropout)]
-    steps += [full] * how.sequence_parallel + [full] * (run.mesh.tp > 1)
+    steps += [full] * setting.sequence_parallel + [full] * (run.mesh.tp > 1)
     words, *others = (weight.numel for weight in rank.arch.embedding)
-    work = embedding_sort_workspace(how.tokens, local_vocab(run), how.hidden)
-    work = work + full * holds(how.batch > 1)
-    return EmbeddingBackward(tuple(steps), words * how.bits // 8, sum(others) * how.bits // 8, work)
+    work = embedding_sort_workspace(setting.tokens, local_vocab(run), setting.hidden)
+    work = work + full * holds(setting.batch > 1)
+    return EmbeddingBackward(
+        tuple(steps), words * setting.bits // 8, sum(others) * setting.bits // 8, work
+    )
 
 
 def embedding_script(run: Run, rank: Run, *, tied: bool) -> BlockEvents:
