@@ -23,6 +23,11 @@ def model_problems(run: Run, title: str) -> Iterator[str]:
             f"model family {family!r} has experts, which {title} runs in DeepSpeed's MoE layer; "
             "that is not modelled; try megatron_lm"
         )
+    elif any(not isinstance(layer.mixer, Attention) for layer in layers):
+        yield (
+            f"model family {family!r} has latent attention or a state-space mixer, which {title} "
+            "does not have; try megatron_lm"
+        )
     elif any(not _plain(layer.mixer) for layer in layers):
         yield (
             f"model family {family!r} has norms or sizes inside attention that {title} does not "
