@@ -75,6 +75,8 @@ def estimates() -> str:
         best = [(mean(errors), tool, len(errors)) for tool, by_group in others.items()
                 if tool != OURS and (errors := _sizes(by_group, group))]  # fmt: skip
         here = len(_sizes(others[OURS], group))
+        if not here:  # a group that the first file does not have
+            continue
         whole = sorted(one for one in best if one[2] >= MOST * here)[:2]
         named = [f"{tool} {size:.0f} %" for size, tool, _ in whole]
         lines.append([title, *cells(group, ("runs",)), *named, *["-"] * (2 - len(named))])
@@ -139,11 +141,12 @@ def peers() -> str:
     """Every other calculator: its mean error on the same runs, by group."""
     found = peer_errors()
     order = sorted(found, key=lambda tool: mean(_sizes(found[tool], None)))
+    groups = {group: title for group, title in GROUPS.items() if _sizes(found[OURS], group)}
     lines = []
     for tool in order:
-        each = [_sizes(found[tool], group) for group in (None, *GROUPS)]
+        each = [_sizes(found[tool], group) for group in (None, *groups)]
         lines.append([tool, str(len(each[0])), *(percent(mean(e)) if e else "-" for e in each)])
-    return table(["calculator", "runs", "all", *GROUPS.values()], lines)
+    return table(["calculator", "runs", "all", *groups.values()], lines)
 
 
 def made() -> str:
